@@ -1,0 +1,1 @@
+"""Pollux decides when each of many things should be checked or run, runs it, and neither loses nor doubles a firing."""

@@ -1,0 +1,93 @@
+"""What went wrong?  Every error that Pollux raises on purpose, in one tree.
+
+    PolluxError
+    ├── InvalidInput       a value from outside is wrong: what, where, and the cure
+    │   └── InvalidConfig  several of them in one file or put
+    ├── NotFound           no such job, run or handler
+    ├── Conflict           the thing exists, but not as the caller believed
+    ├── Transient          raised by a handler: try again (perhaps not before `retry_after`)
+    ├── Permanent          raised by a handler: trying again cannot help
+    └── StoreError         the store said no, or nothing at all
+        ├── StoreBusy      somebody else holds the write lock past our deadline
+        ├── StoreTimeout   no answer in time: the call may have taken effect; repeat it with the same ids
+        ├── StoreFull      no room: disk or a line
+        └── StoreRefused   this file or server is not ours to use (foreign, newer, unreadable, too old)
+
+A foreign exception is always the `__cause__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class PolluxError(Exception):
+    """The root of everything that Pollux raises on purpose."""
+
+
+class InvalidInput(PolluxError):
+    """A value that came from outside cannot be used; nothing was changed."""
+
+    def __init__(self, what: str, *, where: str = "", cure: str = "") -> None:
+        self.what, self.where, self.cure = what, where, cure
+        super().__init__(what, where, cure)
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{head}; {self.cure}" if self.cure else head
+
+    def at(self, where: str) -> InvalidInput:
+        """The same complaint, said of a more precise place."""
+        return InvalidInput(self.what, where=f"{where}.{self.where}" if self.where else where, cure=self.cure)
+
+
+class InvalidConfig(InvalidInput):
+    """All that is wrong with one file or one put, so that it can be mended in one go."""
+
+    def __init__(self, problems: Sequence[InvalidInput]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class NotFound(PolluxError):
+    """The thing named does not exist."""
+
+    def __init__(self, kind: str, name: str, *, cure: str = "") -> None:
+        self.kind, self.name, self.cure = kind, name, cure
+        super().__init__(f"there is no {kind} {name!r}" + (f"; {cure}" if cure else ""))
+
+
+class Conflict(PolluxError):
+    """The thing exists, but not as the caller believed; nothing was changed."""
+
+
+class Transient(PolluxError):
+    """Raise it in a handler when trying again may help; `retry_after` (seconds) says not before when."""
+
+    def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class Permanent(PolluxError):
+    """Raise it in a handler when trying again cannot help."""
+
+
+class StoreError(PolluxError):
+    """The store said no, or nothing at all."""
+
+
+class StoreBusy(StoreError):
+    """Somebody else held the write lock past our deadline; nothing was changed."""
+
+
+class StoreTimeout(StoreError):
+    """No answer came in time: the call may have taken effect, so repeat it with the same ids."""
+
+
+class StoreFull(StoreError):
+    """There is no room: the disk or a line is full; nothing was changed."""
+
+
+class StoreRefused(StoreError):
+    """This file or server is not ours to use; nothing was changed."""

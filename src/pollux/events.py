@@ -1,0 +1,135 @@
+"""What just happened here?  An in-process bus: the engine emits values, `observe/` puts them into words.
+
+Nothing is emitted per run unless somebody listens for that kind: `if bus.wants(RunSettled)` costs one look-up.
+A listener that raises is dropped from nothing and stops nobody: its error is handed to `on_error`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+
+class Event(Struct, frozen=True):
+    """The root of all events."""
+
+
+class NodeStarted(Event, frozen=True):
+    node: str
+    store: str
+
+
+class NodeStopped(Event, frozen=True):
+    node: str
+    drained: bool
+
+
+class TermWon(Event, frozen=True):
+    node: str
+    term: int
+
+
+class TermLost(Event, frozen=True):
+    node: str
+    term: int
+    why: str
+
+
+class RunStarted(Event, frozen=True):
+    run_id: str
+    job_id: str
+    fence: int
+    late_ms: int
+
+
+class RunSettled(Event, frozen=True):
+    run_id: str
+    job_id: str
+    verdict: str
+    answer: str
+    duration_ms: int
+    error: str
+
+
+class RunsFired(Event, frozen=True):
+    count: int
+    late_ms_max: int
+
+
+class FiringSkipped(Event, frozen=True):
+    job_id: str
+    due_ms: int
+    count: int
+    reason: str
+
+
+class RunHeld(Event, frozen=True):
+    run_id: str
+    reason: str
+
+
+class LeaseWasLost(Event, frozen=True):
+    run_id: str
+    job_id: str
+    why: str
+
+
+class LoopFailed(Event, frozen=True):
+    loop: str
+    error: BaseException
+    count: int
+    rest_ms: int
+
+
+class LoopRecovered(Event, frozen=True):
+    loop: str
+    count: int
+
+
+class ClockJumped(Event, frozen=True):
+    by_ms: int
+
+
+class HandlerStuck(Event, frozen=True):
+    run_id: str
+    job_id: str
+    stuck: int
+
+
+class JobRefused(Event, frozen=True):
+    job_id: str
+    error: str
+
+
+Listener = Callable[[Any], None]
+
+
+class Events:
+    """Listeners by kind of event."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[type[Event], list[Listener]] = {}
+        self.listener_errors = 0
+
+    def listen(self, kind: type[Event], listener: Listener) -> Callable[[], None]:
+        """Call `listener` with every event of that kind; the answer takes it away again."""
+        self._by_kind.setdefault(kind, []).append(listener)
+
+        def leave() -> None:
+            listeners = self._by_kind.get(kind, [])
+            if listener in listeners:
+                listeners.remove(listener)
+
+        return leave
+
+    def wants(self, kind: type[Event]) -> bool:
+        return bool(self._by_kind.get(kind))
+
+    def emit(self, event: Event) -> None:
+        for listener in tuple(self._by_kind.get(type(event), ())):
+            try:
+                listener(event)
+            except Exception:  # a listener's fault is not the engine's
+                self.listener_errors += 1

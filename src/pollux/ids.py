@@ -1,0 +1,32 @@
+"""What is it called?  Ids from a given clock and dice, sortable by time."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+from pollux.errors import InvalidInput
+
+ID_MAX = 200
+_ID = re.compile(r"[A-Za-z0-9._:/-]{1,200}\Z")
+
+
+def check_id(value: object, *, what: str = "id") -> str:
+    """The id itself, or an error that says which characters are allowed."""
+    if isinstance(value, str) and _ID.match(value):
+        return value
+    shown = repr(value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "...")
+    raise InvalidInput(
+        f"{what} {shown} cannot be used",
+        cure=f"an id has 1 to {ID_MAX} characters out of letters, digits and . _ : / -",
+    )
+
+
+def new_id(now_ms: int, dice: Random) -> str:
+    """28 hexadecimal digits: the time, then 64 thrown bits."""
+    return f"{now_ms:012x}{dice.getrandbits(64):016x}"
+
+
+def firing_id(job_id: str, due_ms: int) -> str:
+    """The id of a scheduled firing: the same job and due time always give the same run."""
+    return f"{job_id}@{due_ms}"

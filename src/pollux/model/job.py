@@ -1,0 +1,108 @@
+"""What should run, and when?  A job: a definition that lives until it is deleted, and what it has learnt."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from pollux.model.schedule import Schedule
+
+TIMEOUT_MS = 3_600_000
+RETRY_LIMIT = 100
+ERROR_CHARS_MAX = 8_000
+
+
+class Overlap(StrEnum):
+    """What a firing does while an earlier run of its job is still live."""
+
+    SKIP = "skip"
+    QUEUE = "queue"
+    CANCEL = "cancel"
+    ALLOW = "allow"
+
+
+class Misfire(StrEnum):
+    """What becomes of due times that nobody fired in time."""
+
+    ONE = "one"
+    SKIP = "skip"
+    ALL = "all"
+
+
+class Retry(Struct, frozen=True, omit_defaults=True):
+    """How often and how soon a failed run is tried again: `base * factor ** n` up to `max_ms`, +-`jitter`."""
+
+    attempts_max: int = 5
+    base_ms: int = 5_000
+    factor: float = 2.0
+    max_ms: int = 300_000
+    jitter: float = 0.2
+
+
+class Memory(Struct, frozen=True, omit_defaults=True):
+    """What outcomes taught the leader about a job.  Only the leader writes it."""
+
+    ended: int = 0  # runs that ended by an outcome (done or dead)
+    failures: int = 0  # failed ends in a row
+    last_end_ms: int | None = None
+    last_success_ms: int | None = None
+    last_error_ms: int | None = None
+    last_change_ms: int | None = None
+    last_error: str = ""
+    duration_ms: int = 0  # of the last end
+    fingerprint: str = ""  # of the last result: changed or not
+    dead: int = 0  # dead letters of this job as far as the leader knows
+    skips: dict[str, int] = field(default_factory=dict)  # reason -> due times not fired
+
+
+class Job(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What to run and when.  Everything down to `release` is the definition; the rest is the store's and the leader's."""
+
+    id: str
+    handler: str
+    schedule: Schedule | None = None  # None: it runs when asked
+    name: str = ""
+    params: dict[str, Any] = field(default_factory=dict)
+    priority: int = 2
+    group: str = ""
+    target: str = ""
+    timeout_ms: int = TIMEOUT_MS
+    retry: Retry = Retry()
+    overlap: Overlap = Overlap.SKIP
+    misfire: Misfire = Misfire.ONE
+    enabled: bool = True
+    tags: tuple[str, ...] = ()
+    source_id: str = ""
+    source: str = "api"  # file:<name>, code:<app> or api
+    release: int = 0
+    declared: bool = True  # False: a code job that no living node declares
+
+    revision: int = 0  # counts changes of the definition
+    next_due_ms: int | None = None
+    last_due_ms: int | None = None
+    memory: Memory = Memory()
+
+    @property
+    def is_recurring(self) -> bool:
+        return recurs(self.schedule)
+
+
+def recurs(schedule: Schedule | None) -> bool:
+    """Will there be another firing by the clock after this one?"""
+    return type(schedule).__name__ in {"Interval", "Cron"}
+
+
+def definition(job: Job) -> Job:
+    """The job without what the store and the leader keep beside it; two jobs are the same if these are equal."""
+    return msgspec.structs.replace(job, revision=0, next_due_ms=None, last_due_ms=None, memory=Memory())
+
+
+def is_gated(job: Job) -> bool:
+    """Must the leader let each run of this job through the gate?  Decided when a run is made, by this function only.
+
+    A job with a target is: targets can be paused, and limits and breakers go by them.
+    """
+    return bool(job.target)

@@ -1,0 +1,36 @@
+"""What else must all nodes know?  Notes: small named values with a revision and perhaps an end.
+
+A **stop** is a note that forbids runs: `stop:all`, `stop:job:<id>`, `stop:group:<name>`, `stop:target:<name>`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+STOP = "stop:"
+NOTE_BYTES_MAX = 64_000
+
+
+class Note(Struct, frozen=True, omit_defaults=True):
+    key: str
+    value: Any
+    revision: int = 0
+    expires_ms: int | None = None
+
+
+class NotePut(Struct, frozen=True, omit_defaults=True):
+    """Write a note.  `revision` None: whatever is there; 0: only if there is none; n: only over that revision.
+    `value` None deletes it.
+    """
+
+    key: str
+    value: Any = None
+    revision: int | None = None
+    expires_ms: int | None = None
+
+
+def stop_key(kind: str, name: str = "") -> str:
+    """The note's key for a pause of `all`, or of a `job`, `group` or `target` by name."""
+    return f"{STOP}{kind}" if kind == "all" else f"{STOP}{kind}:{name}"

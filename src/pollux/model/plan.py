@@ -1,0 +1,71 @@
+"""What does the leader write in one turn?  A plan: one atomic write, all values absolute, so that repeating it is harmless."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from pollux.model.job import Memory, Overlap
+from pollux.model.note import NotePut
+from pollux.model.run import Run
+
+FIRINGS_MAX = 100  # firings and releases together
+UPDATES_MAX = 100
+NOTES_MAX = 50
+
+
+class Firing(Struct, frozen=True, omit_defaults=True):
+    """Make `run`, if the job still has `revision` and its last due lies before the run's; move the job on.
+
+    `overlap` is a guard kept inside the write: SKIP makes no run while another of the job is live; QUEUE and CANCEL
+    make it held ("waits for the previous run") if exactly one is live, and none if more are; CANCEL asks the live ones
+    to stop; ALLOW looks at nothing.  Where no run is made for that reason `if_overlapped` becomes the job's memory.
+    """
+
+    run: Run
+    revision: int
+    next_due_ms: int | None
+    overlap: Overlap = Overlap.SKIP
+    if_overlapped: Memory | None = None
+
+
+class Release(Struct, frozen=True):
+    """Held -> ready."""
+
+    run_id: str
+
+
+class Holding(Struct, frozen=True):
+    """A held run's reason, whenever it changes."""
+
+    run_id: str
+    reason: str
+
+
+class CancelOrder(Struct, frozen=True):
+    run_id: str
+    reason: str
+
+
+class JobUpdate(Struct, frozen=True, omit_defaults=True):
+    """The leader's own columns of a job, applied only if it still has `revision`.  `last_due_ms` never goes back."""
+
+    job_id: str
+    revision: int
+    next_due_ms: int | None
+    memory: Memory
+    last_due_ms: int | None = None
+
+
+class Plan(Struct, frozen=True, omit_defaults=True):
+    consumed: tuple[int, ...] = ()
+    firings: tuple[Firing, ...] = ()
+    releases: tuple[Release, ...] = ()
+    holds: tuple[Holding, ...] = ()
+    cancels: tuple[CancelOrder, ...] = ()
+    updates: tuple[JobUpdate, ...] = ()
+    notes: tuple[NotePut, ...] = ()
+
+    def is_empty(self) -> bool:
+        return not (
+            self.consumed or self.firings or self.releases or self.holds or self.cancels or self.updates or self.notes
+        )

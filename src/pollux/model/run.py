@@ -1,0 +1,130 @@
+"""What is one firing of a job?  A run: queued, leased, retried, ended.  `run_of` is the one way it is made."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from pollux.ids import firing_id
+from pollux.model.job import Job, is_gated
+
+AT_THE_GATE = "at the gate"
+
+
+class RunState(StrEnum):
+    HELD = "held"
+    READY = "ready"
+    LEASED = "leased"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+LIVE = frozenset({RunState.HELD, RunState.READY, RunState.LEASED})
+FINISHED = frozenset({RunState.DONE, RunState.DEAD, RunState.CANCELLED})
+
+
+class Cause(StrEnum):
+    """Who asked for a run."""
+
+    SCHEDULE = "schedule"
+    FORCED = "forced"
+    ENQUEUED = "enqueued"
+
+
+class Run(Struct, frozen=True, omit_defaults=True):
+    """One firing.  Routing (priority, group, target, gated) is copied from the job when the run is made."""
+
+    id: str
+    job_id: str
+    due_ms: int
+    cause: Cause = Cause.SCHEDULE
+    key: str | None = None  # at most one live run each
+    payload: dict[str, Any] | None = None  # laid over the job's params
+    priority: int = 2
+    group: str = ""
+    target: str = ""
+    gated: bool = False
+    state: RunState = RunState.READY
+    held_reason: str = ""
+    visible_ms: int = 0
+    attempt: int = 0  # charged failures
+    lease_losses: int = 0  # workers that vanished with it
+    crashes: int = 0  # proved deaths of an isolated child
+    fence: int = 0  # deliveries so far; never goes back
+    token: str = ""  # of the current delivery; on a finished run, of the last
+    owner: str = ""  # the node that holds the lease
+    lease_until_ms: int = 0
+    cancel: str = ""  # a request beside the lease, with its reason
+
+    # How it went: of the last attempt, and for good once the run is finished.
+    started_ms: int | None = None
+    finished_ms: int | None = None
+    failed: bool = False
+    changed: bool | None = None
+    error: str = ""
+    result: Any = None
+    deaths: int = 1  # how many dead letters of its recurring job this one stands for
+
+
+class Transition(NamedTuple):
+    before: RunState | None
+    after: RunState
+    verb: str
+    when: str
+
+
+_S = RunState
+TRANSITIONS: tuple[Transition, ...] = (
+    Transition(None, _S.READY, "enqueue, advance", "made"),
+    Transition(None, _S.HELD, "enqueue, advance", "made, gated or waiting for the previous run"),
+    Transition(_S.HELD, _S.READY, "advance", "released"),
+    Transition(_S.HELD, _S.CANCELLED, "cancel, delete_jobs, advance", "cancelled while it waited"),
+    Transition(_S.READY, _S.LEASED, "claim", "claimed"),
+    Transition(_S.READY, _S.CANCELLED, "cancel, delete_jobs, advance", "cancelled while it waited"),
+    Transition(_S.LEASED, _S.LEASED, "claim", "lease ran out, claimed again"),
+    Transition(_S.LEASED, _S.READY, "settle", "tried again later, or handed back"),
+    Transition(_S.LEASED, _S.HELD, "settle", "back to the gate"),
+    Transition(_S.LEASED, _S.DONE, "settle", "done"),
+    Transition(_S.LEASED, _S.DEAD, "settle, claim", "given up, or too many leases lost"),
+    Transition(_S.LEASED, _S.CANCELLED, "settle, claim", "cancelled while it ran, or its job is gone"),
+    Transition(_S.DEAD, _S.READY, "revive", "revived"),
+    Transition(_S.DEAD, _S.HELD, "revive", "revived, gated"),
+)
+_ALLOWED = frozenset((t.before, t.after) for t in TRANSITIONS)
+
+
+def may_become(before: RunState | None, after: RunState) -> bool:
+    """Is there an arrow from `before` (None: not yet made) to `after`?"""
+    return (before, after) in _ALLOWED
+
+
+def run_of(
+    job: Job,
+    due_ms: int,
+    cause: Cause,
+    payload: dict[str, Any] | None = None,
+    *,
+    id: str = "",
+    key: str | None = None,
+    priority: int | None = None,
+) -> Run:
+    """The run of a job for a due time.  A gated run is held until the leader lets it through."""
+    gated = is_gated(job)
+    return Run(
+        id=id or firing_id(job.id, due_ms),
+        job_id=job.id,
+        due_ms=due_ms,
+        cause=cause,
+        key=key,
+        payload=payload,
+        priority=job.priority if priority is None else priority,
+        group=job.group,
+        target=job.target,
+        gated=gated,
+        state=RunState.HELD if gated else RunState.READY,
+        held_reason=AT_THE_GATE if gated else "",
+        visible_ms=due_ms,
+    )

@@ -1,0 +1,1 @@
+"""Where does it wait?  One contract, symmetrical backends."""

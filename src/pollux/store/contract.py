@@ -1,0 +1,437 @@
+"""Where does it wait?  The contract that every store keeps, word for word the same on all of them.
+
+Storage is dumb: it orders, leases and fences, and checks the conditions that the caller states.  It decides
+nothing, logs nothing and reads no configuration.  Behaviour is written down in `pollux.testing.conformance`, and
+every store passes it.
+
+What holds for every verb:
+
+* **Atomic.**  A verb's effects on one item are all there or not at all; `advance` is one write as a whole.  What
+  the leader did not do itself enters the feed in the same write (`feed` says which entries there are).
+* **Durable.**  When a verb that writes has answered, its effects survive a crash of any of our processes (and, where
+  `capabilities.durable`, a power cut).
+* **Repeatable.**  The same call with the same ids and tokens may be sent again after a lost answer: it changes
+  nothing more and answers `already` where it would have answered `ok`.
+* **In order.**  Batches answer in the order of their items.
+* **Time.**  `now_ms` None means the store's own clock; tests pass their own.
+* **Waiting** ends at the bell, at what `look_again_ms` names, at `wake`, or after `wait_ms`, whichever is first.
+  Wake-ups are hints and may be lost; polling stays correct.
+* **A run whose job is gone** can run no more: where it would become ready or held it is cancelled instead
+  ("its job was deleted").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from pollux.model import (
+    AuditLine,
+    FeedItem,
+    Job,
+    Node,
+    Note,
+    NotePut,
+    Outcome,
+    Plan,
+    Run,
+    RunState,
+    Term,
+    Verdict,
+)
+
+BATCH_MAX = 1_000  # items in one call of a batched verb
+PAGE_MAX = 1_000  # rows in one page
+FEED_MAX = 100_000  # unread ends before `claim` answers full
+READY_MAX = 1_000_000  # ready runs before `enqueue` answers full
+LOSSES_MAX = 10  # lost leases before a run is dead
+RESULT_BYTES_MAX = 64_000
+PAYLOAD_BYTES_MAX = 256_000
+
+
+class Answer(StrEnum):
+    OK = "ok"
+    ALREADY = "already"  # the same id or token did it before: as good as ok
+    LOST = "lost"  # the token is no longer current, or the thing is gone
+    CONFLICT = "conflict"  # a key, a revision, a release or a source stands against it
+    STALE = "stale"  # computed from an older revision, or of a job that is not there
+    FENCED = "fenced"  # the term is not the current one
+    FULL = "full"  # a line is full
+    BUSY = "busy"  # try again
+    OVERLAPPED = "overlapped"  # advance only: no run was made, another of the job is live
+    WAITS = "waits"  # advance only: made, but held behind the previous run
+
+
+class Capabilities(Struct, frozen=True):
+    """What a store can do.  Nothing else may be asked of a backend's identity."""
+
+    name: str
+    waits: bool = True  # claim and feed can wait inside the store
+    durable: bool = True  # survives a power cut once answered
+    shared: bool = True  # other processes may use it at the same time
+    writes_are_cheap: bool = False  # a write costs microseconds: turns need not be saved
+
+
+class JobPut(Struct, frozen=True, omit_defaults=True):
+    """Add or replace a job.  `revision` None: whatever is there; 0: only if there is none; n: only over that one."""
+
+    job: Job
+    revision: int | None = None
+
+
+class JobAnswer(Struct, frozen=True, omit_defaults=True):
+    answer: Answer
+    id: str
+    revision: int = 0
+    detail: str = ""  # conflict: what stands against it, in words
+
+
+class JobFilter(Struct, frozen=True, omit_defaults=True):
+    group: str | None = None
+    target: str | None = None
+    tag: str | None = None
+    source: str | None = None
+    handler: str | None = None
+    text: str | None = None  # part of the id or the name
+
+
+class JobPage(Struct, frozen=True):
+    jobs: tuple[Job, ...]
+    next: str | None  # cursor of the next page
+
+
+class Feed(Struct, frozen=True):
+    items: tuple[FeedItem, ...]
+    now_ms: int
+
+
+class RunAnswer(Struct, frozen=True, omit_defaults=True):
+    answer: Answer
+    id: str
+    detail: str = ""  # conflict: the id of the run that holds the key
+
+
+class Claimed(Struct, frozen=True):
+    answer: Answer  # ok, or full (the feed is too far behind)
+    runs: tuple[Run, ...]
+    jobs: dict[str, Job]  # of the runs, each once
+    stops_revision: int  # changes whenever a stop does
+    look_again_ms: int | None  # nothing claimed: the earliest visible time or lease end, if there is one
+    now_ms: int
+
+
+class Renewal(Struct, frozen=True):
+    run_id: str
+    token: str
+
+
+class Renewed(Struct, frozen=True):
+    answer: Answer  # ok or lost
+    cancel: str = ""  # the run is asked to stop, and why
+
+
+class Settlement(Struct, frozen=True, omit_defaults=True):
+    """An attempt's end: the verdict, and all that becomes true with it or not at all."""
+
+    run_id: str
+    token: str
+    verdict: Verdict
+    outcome: Outcome | None = None  # None: no handler code ran to an end (back, hold, cancelled before start)
+    follow_ups: tuple[Run, ...] = ()
+    notes: tuple[NotePut, ...] = ()
+
+
+class RunFilter(Struct, frozen=True, omit_defaults=True):
+    states: tuple[RunState, ...] = ()  # none: all
+    job_id: str | None = None
+    group: str | None = None
+    target: str | None = None
+    failed: bool | None = None
+    finished_after_ms: int | None = None
+
+
+class RunPage(Struct, frozen=True):
+    runs: tuple[Run, ...]
+    next: str | None
+
+
+class Counts(Struct, frozen=True):
+    """How many there are: exact to 10,000 and at least 10,001 beyond, so that a count never scans a store."""
+
+    held: int
+    ready: int  # waiting for a retry or a later time counts as ready
+    leased: int
+    dead: int
+    feed: int  # unread entries
+    ends: int  # unread ends inside them
+    jobs: int
+
+
+class Advanced(Struct, frozen=True):
+    """`answer` ok: the plan is written, item by item as told below.  fenced: nothing is."""
+
+    answer: Answer
+    now_ms: int
+    firings: tuple[Answer, ...] = ()  # ok, already, overlapped, waits, stale
+    updates: tuple[Answer, ...] = ()  # ok, stale
+    ready: int = 0  # ready runs now
+    seats: int = 0  # of living nodes
+
+
+class Pruning(Struct, frozen=True, omit_defaults=True):
+    """What may go.  Each part is independent; `limit` bounds one call."""
+
+    ids: tuple[str, ...] = ()  # these finished runs (dead letters dropped by hand)
+    unchanged_before_ms: int | None = None  # successful polls that changed nothing, finished before
+    finished_before_ms: int | None = None  # everything but dead letters, finished before
+    keep_per_job: int | None = None  # all but the newest n of a job's finished runs, dead letters apart
+    once_before_ms: int | None = None  # once-jobs that ended before, with nothing live
+    limit: int = 1_000
+
+
+class LogPage(Struct, frozen=True):
+    lines: tuple[AuditLine, ...]
+    next: int | None
+
+
+class DumpPage(Struct, frozen=True):
+    """Raw records: `kind` is job, run, note, log or term; `data` is JSON-able."""
+
+    records: tuple[tuple[str, Any], ...]
+    next: str | None
+
+
+class Store(Protocol):
+    """One handle on one store.  It belongs to the event loop that opened it; `twin` gives another loop its own."""
+
+    capabilities: Capabilities
+
+    async def open(self) -> None:
+        """Connect, create or migrate.  Refuses a foreign or newer store with `StoreRefused`."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything; calls still waiting end.  Closing twice is harmless."""
+        ...
+
+    def twin(self) -> Store:
+        """A handle on the same store for another thread and its loop; to be opened and closed by itself."""
+        ...
+
+    # jobs
+
+    async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:
+        """Add or replace definitions.
+
+        * ok: written, its revision one higher (1 for a new job); next due, last due and memory are kept.
+        * already: the stored definition is equal; nothing was written, the revision stands.
+        * conflict: `revision` is not the stored one, another source owns the id (the detail names both), or the stored
+          release is newer than the put one.
+        * One `JobsPut` entry for all that were written, which tells how many were new.  A new job has no next due:
+          the leader gives it one.
+        """
+        ...
+
+    async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
+        """Take jobs away: ok, or lost if there is none.
+
+        * Held and ready runs of theirs are cancelled in the same write, with one `Ended` entry; a leased one may end.
+        * One `JobsDeleted` entry.  Finished runs stay until pruned.  A later job of the same id starts at revision 1
+          more than the deleted one had, with its `last_due_ms` (no due fires twice by delete and add).
+        """
+        ...
+
+    async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]: ...
+
+    async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
+        """Jobs by id, a page at a time; pages partition the set without gaps or repeats under no writes."""
+        ...
+
+    async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
+        """Enabled jobs with a next due below `before_ms`, by (next due, id), those after that pair."""
+        ...
+
+    # plan
+
+    async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
+        """The oldest entries, in order of id; they stay until an `advance` consumes them.
+
+        Entries: `Ended` (settle, cancel, delete_jobs, and claim for every lease it found lost), `JobsPut`,
+        `JobsDeleted`, `Arrived` (enqueue or follow-up of a gated run, RetryAt and Hold of a settle, revive of a gated
+        run), `NotesChanged` (put_notes, enqueue, settle; not advance, and not expiry), `NodeSeen` (beat).
+        """
+        ...
+
+    async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
+        """Write a plan whole, if `term` is the current term; else `fenced` and nothing.
+
+        * Consumed entries vanish; unknown ids are ignored.
+        * A firing is accepted if the job's revision is the given one (else stale) and `run.due_ms > last_due_ms`
+          (equal or less: already).  If `last_due_ms` lies more than 60 s in the store's future (the clock came back)
+          it is accepted when no run of that id is live or finished.  Accepted, the job's last due becomes the run's due
+          and its next due the firing's.  Overlap: see `Firing`.  A firing whose run id is live or finished is already.
+        * A release of a held run makes it ready, visible now or at its `visible_ms` if later; of any other run: nothing.
+        * A holding of a held run writes its reason.  A cancel order works as `cancel`, but enters no feed entry
+          for runs that were waiting.
+        * An update is applied if the revision is the given one (else stale).
+        * Notes as `put_notes`, without a feed entry; one that conflicts is left out.
+        """
+        ...
+
+    # runs
+
+    async def enqueue(
+        self,
+        runs: Sequence[Run],
+        *,
+        notes: Sequence[NotePut] = (),
+        ready_max: int = READY_MAX,
+        now_ms: int | None = None,
+    ) -> list[RunAnswer]:
+        """Accept runs: ok; already (the id is live or finished, or twice in the batch); conflict (its key is live;
+        the detail names the holder); stale (no such job); full (`ready_max` runs are ready).
+
+        A held (gated) run gives one `Arrived` entry for all.  Notes are written if at least one run was accepted.
+        """
+        ...
+
+    async def claim(
+        self,
+        *,
+        node: str,
+        token: str,
+        limit: int,
+        lease_ms: int,
+        first: int = 1,
+        losses_max: int = LOSSES_MAX,
+        feed_max: int = FEED_MAX,
+        wait_ms: int = 0,
+        now_ms: int | None = None,
+    ) -> Claimed:
+        """Lease up to `limit` ready runs to `node`, with their jobs.
+
+        * Distinct among any number of claimers; none only if there is none.
+        * Order: priority `first`, `first`+1, ... 3, then the higher ones 1 ... `first`-1; inside a priority by when the
+          run became visible.  Never a run whose `visible_ms` lies ahead.
+        * Each delivery raises the fence by one, and the run's token becomes `<token>:<fence>`.
+        * A lease that ended counts as ready again: `lease_losses` + 1; at `losses_max` the run is dead instead, one with a
+          cancel request is cancelled; each gives an end in one `Ended` entry (`ran` false).  A lease that ends later than now + its own length (the
+          clock came back) is cut to that length.
+        * The same token again gives the same runs again, as far as their leases still stand.
+        * full (and no run) if more than `feed_max` ends are unread.
+        """
+        ...
+
+    async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
+        """Extend leases to now + `lease_ms`; lost if the token is not the run's current one."""
+        ...
+
+    async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
+        """Record the ends of attempts; the token decides, not the clock.
+
+        * ok: verdict, outcome, follow-ups, notes and feed entry are there.  already: the same token settled it before.
+          lost: the token is not the current one; nothing of this settlement is there.
+        * Done, Dead, Cancelled: the run leaves the live runs and becomes a finished one, its key is free.
+          RetryAt: attempt + 1, ready at that time (gated: held, `Arrived`).  Back: ready now.  Hold: held with that
+          reason, `Arrived`.  Back and Hold charge nothing and keep the outcome fields as they were.
+        * A cancel request turns RetryAt, Back and Hold into cancelled.
+        * Dead with `sole` removes the job's earlier dead letter and counts on in `deaths`; Done with `clears` removes it.
+        * Follow-ups are accepted as by `enqueue`, silently where they are there already.
+        * One `Ended` entry for all that were accepted in the call, in order, and one `Arrived` where needed.
+        """
+        ...
+
+    async def cancel(
+        self,
+        *,
+        run_ids: Sequence[str] = (),
+        job_id: str | None = None,
+        reason: str = "",
+        now_ms: int | None = None,
+    ) -> list[RunAnswer]:
+        """Held and ready runs are cancelled at once (ok).  For a leased one a request is left beside the lease (ok):
+        the owner is rung and reads it in `renew`; if the lease ends first, the run is cancelled.  lost: not live.
+        `job_id`: all its live runs.  One `Ended` entry for those that ended.
+        """
+        ...
+
+    async def revive(self, run_ids: Sequence[str], *, now_ms: int | None = None) -> list[RunAnswer]:
+        """Dead letters run again: ready now (gated: held, `Arrived`), all counters but the fence at zero.
+
+        conflict: its key is live; stale: its job is gone; lost: it is not dead.
+        """
+        ...
+
+    async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
+        """Runs, live ones first (by due time, then id), then finished ones (newest first), a page at a time."""
+        ...
+
+    async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
+        """Runs by id, live or finished."""
+        ...
+
+    async def counts(self) -> Counts: ...
+
+    async def prune(self, what: Pruning) -> int:
+        """Remove finished runs (and ended once-jobs) as told; answers how many went.  Live ones are never touched."""
+        ...
+
+    # notes
+
+    async def put_notes(self, puts: Sequence[NotePut], *, now_ms: int | None = None) -> list[Answer]:
+        """Write notes by compare-and-set: ok, or conflict.  One `NotesChanged` entry for all that were written."""
+        ...
+
+    async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
+        """Notes whose key begins so, by key; expired ones are not there."""
+        ...
+
+    # nodes and terms
+
+    async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
+        """Say that a node lives, for `ttl_ms`.  The first beat, and one with other handlers, enters the feed."""
+        ...
+
+    async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
+        """The living, by id."""
+        ...
+
+    async def leave(self, node_id: str) -> None:
+        """The node is gone; its leases stand until they end."""
+        ...
+
+    async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
+        """Take or renew the leadership; answers the term that stands.  Terms only rise, also over resignations."""
+        ...
+
+    async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:
+        """Give the term up, if it is still ours; the next `elect` wins at once, with a higher number."""
+        ...
+
+    # wake-ups
+
+    async def wake(self) -> None:
+        """Ring the bell: every wait on this store, in every process, ends now."""
+        ...
+
+    # records
+
+    async def log(self, lines: Sequence[AuditLine]) -> None:
+        """Append to the audit log; `seq` and `chain` are given by the store."""
+        ...
+
+    async def read_log(self, *, after: int = 0, limit: int = 100) -> LogPage: ...
+
+    async def dump(self, *, after: str | None = None, limit: int = PAGE_MAX) -> DumpPage:
+        """Everything, a page at a time, in an order that can be loaded."""
+        ...
+
+    async def load(self, records: Sequence[tuple[str, Any]]) -> int:
+        """Write dumped records where there are none of the same id; leases are void (ready, uncharged), terms only rise.
+
+        Answers how many were new; loading a page twice changes nothing.
+        """
+        ...

@@ -1,0 +1,42 @@
+"""What holds for every test?  Nothing is skipped unseen, nothing is left running, and dice fall the same way twice."""
+
+import os
+
+import pytest
+from hypothesis import settings
+
+from tests.leaks import MARK, leftovers, stop
+from tests.noskip import NoSkip
+
+# A red property test must be red for everybody: examples are derived from the test, not from a seed of the day.
+# Look further with `pytest --hypothesis-profile=search`.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("search", deadline=None, max_examples=2_000, print_blob=True)
+settings.load_profile("ci")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_worker = hasattr(config, "workerinput")          # of xdist; only the process that prints the summary judges
+    if os.environ.get("POLLUX_NO_SKIP") == "1" and not is_worker:
+        config.pluginmanager.register(NoSkip(), "pollux-no-skip")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_left_behind():
+    """Whatever a test starts ends with the session, also when its parent died before it.
+
+    The mark in the environment finds the orphans: they have another parent, but they inherited it.
+    """
+    mark = f"{os.getpid()}-{os.urandom(8).hex()}"
+    before = os.environ.get(MARK)
+    os.environ[MARK] = mark
+    yield
+    if before is None:
+        del os.environ[MARK]
+    else:
+        os.environ[MARK] = before
+    left = leftovers(mark, patience_ms=3_000)
+    if left:
+        stop(left)
+        pytest.fail("processes started by the tests were still running at the end (stopped now):\n"
+                    + "\n".join(f"  pid {process.pid}: {process.command}" for process in left), pytrace=False)
