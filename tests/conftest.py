@@ -14,9 +14,11 @@ settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True
 settings.register_profile("search", deadline=None, max_examples=2_000, print_blob=True)
 settings.load_profile("ci")
 
+PATIENCE_MS = 3_000  # a process that was told to stop may need a moment
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    is_worker = hasattr(config, "workerinput")          # of xdist; only the process that prints the summary judges
+    is_worker = hasattr(config, "workerinput")  # of xdist; only the process that prints the summary judges
     if os.environ.get("POLLUX_NO_SKIP") == "1" and not is_worker:
         config.pluginmanager.register(NoSkip(), "pollux-no-skip")
 
@@ -35,8 +37,11 @@ def no_process_left_behind():
         del os.environ[MARK]
     else:
         os.environ[MARK] = before
-    left = leftovers(mark, patience_ms=3_000)
+    left = leftovers(mark, patience_ms=PATIENCE_MS)
     if left:
         stop(left)
-        pytest.fail("processes started by the tests were still running at the end (stopped now):\n"
-                    + "\n".join(f"  pid {process.pid}: {process.command}" for process in left), pytrace=False)
+        pytest.fail(
+            "processes started by the tests were still running at the end (stopped now):\n"
+            + "\n".join(f"  pid {process.pid}: {process.command}" for process in left),
+            pytrace=False,
+        )

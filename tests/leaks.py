@@ -1,6 +1,7 @@
 """Which processes did this session leave running?  Found by parentage and by a mark that all descendants inherit.
 
 It reads the process table of Linux; elsewhere there is nothing to read, and nothing is found.
+One kind escapes: an orphan forked from this process without exec, for it shares our environment as it was at start.
 """
 
 import os
@@ -35,7 +36,8 @@ def ours(mark: str) -> list[Process]:
     while more := {process.pid for process in table if process.parent in family} - family:
         family |= more
     return [
-        process for process in table
+        process
+        for process in table
         if process.pid != os.getpid()
         and (process.pid in family or process.is_marked)
         and not any(companion in process.command for companion in COMPANIONS)
@@ -75,7 +77,7 @@ def _ends(pid: int, deadline: float) -> bool:
         return True
     try:
         poller = select.poll()
-        poller.register(handle, select.POLLIN)          # readable once the process has ended
+        poller.register(handle, select.POLLIN)  # readable once the process has ended
         return bool(poller.poll(max(0.0, deadline - time.monotonic()) * 1_000))
     finally:
         os.close(handle)

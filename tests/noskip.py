@@ -10,7 +10,7 @@ class NoSkip:
     """Remember each skip and, at the end, name them and turn the exit status."""
 
     def __init__(self) -> None:
-        self.reasons: dict[str, str] = {}       # by test; a skipped module is reported once per process of xdist
+        self.reasons: dict[str, str] = {}  # by test; a skipped module is reported once per process of xdist
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.note(report)

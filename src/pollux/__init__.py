@@ -1,1 +1,57 @@
-"""Pollux decides when each of many things should be checked or run, runs it, and neither loses nor doubles a firing."""
+"""Pollux decides when each of many things should be checked or run, runs it, and neither loses nor doubles a firing.
+
+from pollux import Pollux, every
+
+app = Pollux()
+
+@app.job(every("30s"))
+async def tick(ctx): ...
+
+app.run()
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pollux.app import Pollux as Pollux
+    from pollux.errors import Permanent as Permanent
+    from pollux.errors import PolluxError as PolluxError
+    from pollux.errors import Transient as Transient
+    from pollux.model import Job as Job
+    from pollux.model import Retry as Retry
+    from pollux.model import Run as Run
+    from pollux.registry import Changed as Changed
+    from pollux.registry import Context as Context
+    from pollux.registry import Unchanged as Unchanged
+    from pollux.schedule.words import cron as cron
+    from pollux.schedule.words import every as every
+    from pollux.schedule.words import on_event as on_event
+    from pollux.schedule.words import once as once
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Pollux": "pollux.app",
+    "Permanent": "pollux.errors",
+    "PolluxError": "pollux.errors",
+    "Transient": "pollux.errors",
+    "Job": "pollux.model",
+    "Retry": "pollux.model",
+    "Run": "pollux.model",
+    "Changed": "pollux.registry",
+    "Context": "pollux.registry",
+    "Unchanged": "pollux.registry",
+    "cron": "pollux.schedule.words",
+    "every": "pollux.schedule.words",
+    "on_event": "pollux.schedule.words",
+    "once": "pollux.schedule.words",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported on first use, so that `pollux --help` is quick."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'pollux' has no attribute {name!r}")

@@ -18,6 +18,7 @@ class Node(Struct, frozen=True, omit_defaults=True):
     sources: tuple[str, ...] = ()  # the code sources it declares jobs for
     version: str = ""
     draining: bool = False
+    leads: int = 0  # the term it believes to hold; 0: none
     beat_ms: int = 0
 
 

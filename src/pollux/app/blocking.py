@@ -1,0 +1,70 @@
+"""How does synchronous code ask?  `app.blocking.enqueue(...)`: the same verbs, run on a loop thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from pollux.app.verbs import Verbs
+from pollux.errors import PolluxError
+
+CALL_SECONDS_MAX = 60.0
+
+
+class Blocking:
+    """Every async verb as a plain call.  The thread starts with the first call and ends with `close`."""
+
+    def __init__(
+        self, make: Callable[[], Coroutine[Any, Any, tuple[Verbs, Callable[[], Coroutine[Any, Any, None]]]]]
+    ) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._verbs: Verbs | None = None
+        self._close_store: Callable[[], Coroutine[Any, Any, None]] | None = None
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_") or not asyncio.iscoroutinefunction(getattr(Verbs, name, None)):
+            raise AttributeError(f"there is no verb {name!r}")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            loop, verbs = self._started()
+            return self._on_loop(loop, getattr(verbs, name)(*args, **kwargs))
+
+        return call
+
+    def close(self) -> None:
+        """End the thread and let go of the store; a later call starts anew."""
+        with self._lock:
+            loop, thread, close_store = self._loop, self._thread, self._close_store
+            self._loop = self._thread = self._verbs = self._close_store = None
+        if loop is None or thread is None:
+            return
+        if close_store is not None:
+            self._on_loop(loop, close_store())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(CALL_SECONDS_MAX)
+        loop.close()
+
+    def _started(self) -> tuple[asyncio.AbstractEventLoop, Verbs]:
+        with self._lock:
+            if self._loop is None or self._verbs is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="pollux-blocking", daemon=True)
+                self._thread.start()
+                self._verbs, self._close_store = self._on_loop(self._loop, self._make())
+            return self._loop, self._verbs
+
+    @staticmethod
+    def _on_loop(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is loop:
+            coroutine.close()
+            raise PolluxError("app.blocking was called on its own loop; use `await app.<verb>` there")
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(CALL_SECONDS_MAX)

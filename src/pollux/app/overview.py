@@ -1,0 +1,69 @@
+"""What is going on, at one look?  The rows of the live table and of `pollux jobs`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from pollux.model import Job, Node, Note, Run
+from pollux.outcome import Freshness, freshness
+from pollux.plan import why_job
+from pollux.schedule.words import describe
+from pollux.store.contract import Counts
+
+
+class JobRow(Struct, frozen=True):
+    job: Job
+    schedule: str
+    last: str  # ok, unchanged, failed, dead or nothing yet
+    freshness: Freshness
+    next_due_ms: int | None
+    held: str  # why it does not run although it should, or nothing
+    progress: str = ""
+
+
+class Overview(Struct, frozen=True):
+    rows: tuple[JobRow, ...]
+    counts: Counts
+    leader: str
+    term: int
+    nodes: int
+    now_ms: int
+
+
+def rows_of(
+    jobs: Sequence[Job],
+    *,
+    live: Mapping[str, Run],
+    stops: Sequence[Note],
+    nodes: Sequence[Node],
+    progress: Mapping[str, str],
+    now_ms: int,
+) -> tuple[JobRow, ...]:
+    """One row a job; `live` is a live run of each job that has one, `progress` what running handlers said."""
+    rows = []
+    for job in jobs:
+        why = why_job(job, stops=stops, now_ms=now_ms, live=live.get(job.id), nodes=nodes)
+        rows.append(
+            JobRow(
+                job=job,
+                schedule=describe(job.schedule),
+                last=last_outcome(job),
+                freshness=freshness(job, now_ms),
+                next_due_ms=job.next_due_ms,
+                held=why.reason if why.is_held else "",
+                progress=progress.get(job.id, ""),
+            )
+        )
+    return tuple(rows)
+
+
+def last_outcome(job: Job) -> str:
+    """How the last run of a job ended, in a word."""
+    memory = job.memory
+    if memory.last_end_ms is None:
+        return ""
+    if memory.failures:
+        return "dead" if memory.dead else "failed"
+    return "changed" if memory.last_change_ms == memory.last_end_ms else "ok"

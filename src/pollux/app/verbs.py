@@ -1,0 +1,354 @@
+"""What can be asked for?  The verbs of the Python API, the CLI and everything later, over one store."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
+from random import Random
+from typing import Any
+
+from pollux.clock import Clock
+from pollux.declare import check_params, priority_of
+from pollux.errors import Conflict, InvalidInput, NotFound, PolluxError, StoreFull
+from pollux.ids import new_id
+from pollux.model import (
+    LIVE,
+    STOP,
+    AuditLine,
+    Cause,
+    Job,
+    Node,
+    Note,
+    NotePut,
+    Overlap,
+    Run,
+    RunState,
+    run_of,
+    stop_key,
+)
+from pollux.plan import Why, why_job, why_run
+from pollux.registry import Registry, job_id_of
+from pollux.store.contract import (
+    BATCH_MAX,
+    Answer,
+    Counts,
+    JobAnswer,
+    JobFilter,
+    JobPage,
+    JobPut,
+    LogPage,
+    Pruning,
+    RunAnswer,
+    RunFilter,
+    RunPage,
+    Store,
+)
+from pollux.units import duration_ms, moment_ms
+
+REVIVE_PAGE = 500
+
+
+class Verbs:
+    """Everything that can be asked of a store full of jobs and runs, in the caller's words."""
+
+    def __init__(
+        self, store: Store, registry: Registry, *, clock: Clock, dice: Random, actor: str, ready_max: int
+    ) -> None:
+        self._store, self._registry = store, registry
+        self._clock, self._dice, self._actor, self._ready_max = clock, dice, actor, ready_max
+
+    # runs
+
+    async def enqueue(
+        self,
+        job: object,
+        params: Mapping[str, Any] | None = None,
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        at: str | datetime | None = None,
+        delay: str | float | None = None,
+        priority: int | str | None = None,
+    ) -> Run:
+        """Accept one run of a job, now, `at` a moment or after a `delay`; it survives a crash once this returns.
+
+        The same `id` again is the same run.  A `key` allows one live run: a second one raises `Conflict`.
+        """
+        known = await self._job(job)
+        due_ms = self._due(at, delay)
+        rank = None if priority is None else priority_of(priority)
+        run = self._run(known, self._payload(known, params), due_ms, id=id, key=key, priority=rank)
+        [answer] = await self._store.enqueue([run], ready_max=self._ready_max)
+        self._refuse(answer, known)
+        return run
+
+    async def enqueue_many(
+        self,
+        job: object,
+        params: Iterable[Mapping[str, Any] | None],
+        *,
+        at: str | datetime | None = None,
+        delay: str | float | None = None,
+        priority: int | str | None = None,
+    ) -> list[str]:
+        """Accept a run for each of the params, in batches; answers their ids in order."""
+        known = await self._job(job)
+        due_ms = self._due(at, delay)
+        rank = None if priority is None else priority_of(priority)
+        runs = [self._run(known, self._payload(known, each), due_ms, priority=rank) for each in params]
+        for start in range(0, len(runs), BATCH_MAX):
+            answers = await self._store.enqueue(runs[start : start + BATCH_MAX], ready_max=self._ready_max)
+            for answer in answers:
+                if answer.answer is not Answer.OK:
+                    self._refuse(answer, known)
+        return [run.id for run in runs]
+
+    async def run_now(self, job: object, params: Mapping[str, Any] | None = None, *, anyway: bool = False) -> Run:
+        """Run a job now, whatever its schedule or pauses say; `Conflict` if it is running and may not overlap."""
+        known = await self._job(job, fresh=True)
+        if known.overlap is not Overlap.ALLOW and not anyway:
+            live = await self._store.list_runs(RunFilter(states=tuple(LIVE), job_id=known.id), limit=1)
+            if live.runs:
+                raise Conflict(
+                    f"job {known.id!r} has a live run, {live.runs[0].id} ({live.runs[0].state}); "
+                    "wait for it, cancel it, or run the job anyway"
+                )
+        run = self._run(known, self._payload(known, params), self._clock.now_ms(), cause=Cause.FORCED)
+        [answer] = await self._store.enqueue([run], ready_max=self._ready_max)
+        self._refuse(answer, known)
+        await self._record("run", known.id, run.id)
+        return run
+
+    async def cancel(self, ref: object, *, reason: str = "") -> list[RunAnswer]:
+        """Cancel a run by its id, or all live runs of a job: queued ones at once, running ones by request."""
+        name = job_id_of(ref)
+        why = reason or f"cancelled by {self._actor}"
+        [run] = await self._store.get_runs([name])
+        if run is not None:
+            answers = await self._store.cancel(run_ids=[name], reason=why)
+        else:
+            await self._job(name, fresh=True)
+            answers = await self._store.cancel(job_id=name, reason=why)
+        await self._record("cancel", name, reason)
+        return answers
+
+    async def revive(self, run_ids: Sequence[str] | None = None, *, job: object = None) -> list[RunAnswer]:
+        """Let dead letters run again: these, those of a job, or (neither given) all."""
+        answers: list[RunAnswer] = []
+        async for ids in self._dead(run_ids, job):
+            answers += await self._store.revive(ids)
+        await self._record("revive", "dead letters", f"{len(answers)} runs")
+        return answers
+
+    async def drop(self, run_ids: Sequence[str] | None = None, *, job: object = None) -> int:
+        """Forget dead letters for good: these, those of a job, or all."""
+        dropped = 0
+        async for ids in self._dead(run_ids, job):
+            dropped += await self._store.prune(Pruning(ids=tuple(ids), limit=len(ids)))
+        await self._record("drop", "dead letters", f"{dropped} runs")
+        return dropped
+
+    async def get_run(self, run_id: str) -> Run:
+        [run] = await self._store.get_runs([run_id])
+        if run is None:
+            raise NotFound("run", run_id, cure="`pollux runs` lists them; old ones are pruned")
+        return run
+
+    async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
+        return await self._store.list_runs(where, after=after, limit=limit)
+
+    # jobs
+
+    async def put_jobs(self, jobs: Sequence[Job]) -> list[JobAnswer]:
+        """Add or change jobs; raises `Conflict` with everything that stands against it, the others are written."""
+        answers: list[JobAnswer] = []
+        for start in range(0, len(jobs), BATCH_MAX):
+            answers += await self._store.put_jobs([JobPut(job) for job in jobs[start : start + BATCH_MAX]])
+        changed = [answer.id for answer in answers if answer.answer is Answer.OK]
+        if changed:
+            shown = changed[0] if len(changed) == 1 else f"{len(changed)} jobs"
+            await self._record("put", shown, ", ".join(changed[:20]))
+        refused = [answer for answer in answers if answer.answer not in (Answer.OK, Answer.ALREADY)]
+        if refused:
+            raise Conflict("; ".join(f"job {answer.id!r}: {answer.detail}" for answer in refused[:20]))
+        return answers
+
+    async def delete_jobs(self, ids: Sequence[str], *, reason: str = "") -> None:
+        """Take jobs away; waiting runs are cancelled, running ones may end."""
+        for start in range(0, len(ids), BATCH_MAX):
+            batch = list(ids[start : start + BATCH_MAX])
+            answers = await self._store.delete_jobs(batch, reason=reason or f"deleted by {self._actor}")
+            gone = [job_id for job_id, answer in zip(batch, answers, strict=True) if answer is Answer.OK]
+            await self._record("delete", gone[0] if len(gone) == 1 else f"{len(gone)} jobs", ", ".join(gone[:20]))
+            missing = [job_id for job_id in batch if job_id not in gone]
+            if missing:
+                raise NotFound("job", missing[0])
+
+    async def get_job(self, job: object) -> Job:
+        return await self._job(job, fresh=True)
+
+    async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
+        return await self._store.list_jobs(where, after=after, limit=limit)
+
+    # stops
+
+    async def pause(
+        self,
+        job: object = None,
+        *,
+        group: str | None = None,
+        target: str | None = None,
+        everything: bool = False,
+        reason: str = "",
+        duration: str | float | None = None,
+    ) -> str:
+        """Stop a job, a group, a target or everything, for a `duration` or until resumed; answers the stop's name."""
+        key = await self._stop_key(job, group, target, everything)
+        now_ms = self._clock.now_ms()
+        expires_ms = None if duration is None else now_ms + duration_ms(duration)
+        value = {"reason": reason or f"paused by {self._actor}", "by": self._actor, "at_ms": now_ms}
+        await self._store.put_notes([NotePut(key, value, expires_ms=expires_ms)])
+        await self._record("pause", key.removeprefix(STOP), reason)
+        return key
+
+    async def resume(
+        self,
+        job: object = None,
+        *,
+        group: str | None = None,
+        target: str | None = None,
+        everything: bool = False,
+    ) -> bool:
+        """Take the same pause away; false if there was none."""
+        key = await self._stop_key(job, group, target, everything)
+        was = any(note.key == key for note in await self._store.notes(key))
+        if was:
+            await self._store.put_notes([NotePut(key, None)])
+            await self._record("resume", key.removeprefix(STOP))
+        return was
+
+    async def stops(self) -> list[Note]:
+        return await self._store.notes(STOP)
+
+    # answers
+
+    async def why(self, ref: object) -> Why:
+        """Why does it run, or not?  For a run or a job, in words, with the expected start and the cure."""
+        name = job_id_of(ref)
+        now_ms = self._clock.now_ms()
+        stops, nodes = await self._store.notes(STOP), await self._store.nodes()
+        [run] = await self._store.get_runs([name])
+        if run is not None:
+            [owner] = await self._store.get_jobs([run.job_id])
+            counts = await self._store.counts()
+            return why_run(run, owner, stops=stops, nodes=nodes, counts=counts, now_ms=now_ms)
+        job = await self._job(name, fresh=True)
+        live = await self._store.list_runs(RunFilter(states=tuple(LIVE), job_id=job.id), limit=1)
+        return why_job(job, stops=stops, now_ms=now_ms, live=live.runs[0] if live.runs else None, nodes=nodes)
+
+    async def counts(self) -> Counts:
+        return await self._store.counts()
+
+    async def nodes(self) -> list[Node]:
+        return await self._store.nodes()
+
+    async def audit(self, *, after: int = 0, limit: int = 100) -> LogPage:
+        return await self._store.read_log(after=after, limit=limit)
+
+    # inside
+
+    async def _job(self, ref: object, *, fresh: bool = False) -> Job:
+        if isinstance(ref, Job) and not fresh:
+            return ref
+        if not fresh:
+            try:
+                return self._registry.job(ref)
+            except NotFound:
+                pass
+        name = job_id_of(ref)
+        [job] = await self._store.get_jobs([name])
+        if job is None:
+            raise NotFound("job", name, cure="`pollux jobs` lists them")
+        return job
+
+    def _run(
+        self,
+        job: Job,
+        payload: dict[str, Any] | None,
+        due_ms: int,
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        priority: int | None = None,
+        cause: Cause = Cause.ENQUEUED,
+    ) -> Run:
+        run_id = id or new_id(self._clock.now_ms(), self._dice)
+        return run_of(job, due_ms, cause, payload, id=run_id, key=key, priority=priority)
+
+    def _payload(self, job: Job, params: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        payload = check_params(params) if params else None
+        handler = self._registry.get(job.handler)
+        if handler is not None:
+            handler.bind({**job.params, **payload} if payload else job.params)
+        return payload
+
+    def _due(self, at: str | datetime | None, delay: str | float | None) -> int:
+        if at is not None and delay is not None:
+            raise InvalidInput("`at` and `delay` were both given", cure="give one of them")
+        if at is not None:
+            return moment_ms(at)
+        return self._clock.now_ms() + (0 if delay is None else duration_ms(delay))
+
+    def _refuse(self, answer: RunAnswer, job: Job) -> None:
+        match answer.answer:
+            case Answer.CONFLICT:
+                raise Conflict(f"run {answer.id}: its key is taken by the live run {answer.detail}")
+            case Answer.STALE:
+                self._registry.forget([job.id])
+                raise NotFound("job", job.id, cure="start the app that declares it, or add it")
+            case Answer.FULL:
+                raise StoreFull(f"run {answer.id} was refused: {self._ready_max} runs are ready; add seats or workers")
+            case Answer.BUSY:
+                raise PolluxError(f"run {answer.id} was refused: the store is busy; try again")
+
+    async def _dead(self, run_ids: Sequence[str] | None, job: object) -> AsyncIterator[list[str]]:
+        """Batches of ids of dead letters: those given, those of a job, or all."""
+        if run_ids is not None:
+            if run_ids:
+                yield list(run_ids)
+            return
+        where = RunFilter(states=(RunState.DEAD,), job_id=None if job is None else job_id_of(job))
+        after: str | None = None
+        while True:
+            page = await self._store.list_runs(where, after=after, limit=REVIVE_PAGE)
+            if page.runs:
+                yield [run.id for run in page.runs]
+            after = page.next
+            if after is None:
+                return
+
+    async def _stop_key(self, job: object, group: str | None, target: str | None, everything: object) -> str:
+        given = [job is not None, group is not None, target is not None, bool(everything)]
+        if sum(given) != 1:
+            raise InvalidInput(
+                "say what to stop: exactly one of a job, a group, a target, or everything",
+                cure="pause('home'), pause(group='edge'), pause(target='db'), pause(everything=True)",
+            )
+        if job is not None:
+            return stop_key("job", (await self._job(job, fresh=True)).id)
+        if group is not None:
+            return stop_key("group", group)
+        return stop_key("all") if target is None else stop_key("target", target)
+
+    async def _record(self, action: str, subject: str, detail: str = "") -> None:
+        line = AuditLine(self._clock.now_ms(), self._actor, action, subject[:200], detail[:1000])
+        await self._store.log([line])
+
+
+def default_actor(kind: str) -> str:
+    """`cli:ann`, `app:ann`: who is at the keyboard, as far as the machine knows."""
+    try:
+        return f"{kind}:{getpass.getuser()}"
+    except (KeyError, OSError):
+        return kind

@@ -1,0 +1,218 @@
+"""How does what people write become a job?  One way for Python, YAML and whatever comes: all problems at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+import msgspec
+
+from pollux import schedule as schedules
+from pollux.errors import InvalidConfig, InvalidInput
+from pollux.ids import check_id
+from pollux.model import TIMEOUT_MS, Job, Misfire, Overlap, Retry, Schedule
+from pollux.outcome import validate_retry
+from pollux.units import DAY_MS, duration_ms, format_size
+
+NAME_MAX = 200
+TAGS_MAX = 50
+PARAMS_BYTES_MAX = 256_000
+TIMEOUT_MAX_MS = 7 * DAY_MS
+PRIORITIES = {"high": 1, "normal": 2, "low": 3}
+JOB_OPTIONS = (
+    "name",
+    "params",
+    "priority",
+    "group",
+    "target",
+    "timeout",
+    "retry",
+    "overlap",
+    "misfire",
+    "enabled",
+    "tags",
+    "source_id",
+)
+_RETRY_OPTIONS = ("attempts", "base", "factor", "max", "jitter")
+_T = TypeVar("_T")
+
+
+def job_of(
+    *,
+    id: str,
+    handler: str,
+    schedule: Schedule | None = None,
+    source: str = "api",
+    release: int = 0,
+    **options: Any,
+) -> Job:
+    """The job that these options describe; raises `InvalidInput`, or `InvalidConfig` with every problem found."""
+    problems: list[InvalidInput] = []
+
+    def read(where: str, convert: Callable[[Any], _T], value: Any, default: _T) -> _T:
+        try:
+            return convert(value)
+        except InvalidInput as error:
+            problems.append(error.at(where))
+            return default
+
+    def option(name: str, convert: Callable[[Any], _T], default: _T) -> _T:
+        value = options.get(name)
+        return default if value is None else read(name, convert, value, default)
+
+    problems += _unknown(options)
+    job_id = read("id", check_id, id, "x")
+    read("schedule", lambda given: _check_schedule(given, job_id), schedule, None)
+    job = Job(
+        id=job_id,
+        handler=read("handler", lambda given: _text(given, at_least=1), handler, ""),
+        schedule=schedule,
+        name=option("name", _text, ""),
+        params=option("params", check_params, {}),
+        priority=option("priority", priority_of, 2),
+        group=option("group", _name, ""),
+        target=option("target", _text, ""),
+        timeout_ms=option("timeout", timeout_of, TIMEOUT_MS),
+        retry=option("retry", retry_of, Retry()),
+        overlap=option("overlap", _choice(Overlap), Overlap.SKIP),
+        misfire=option("misfire", _choice(Misfire), Misfire.ONE),
+        enabled=option("enabled", _flag, default=True),
+        tags=option("tags", _tags, ()),
+        source_id=option("source_id", _text, ""),
+        source=source,
+        release=release,
+    )
+    if problems:
+        raise problems[0] if len(problems) == 1 else InvalidConfig(problems)
+    return job
+
+
+def did_you_mean(word: object, choices: Iterable[str]) -> str:
+    """`; did you mean "interval"?`, or nothing if nothing is near."""
+    close = get_close_matches(str(word), list(choices), n=1, cutoff=0.6)
+    return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def priority_of(value: object) -> int:
+    if isinstance(value, str) and value in PRIORITIES:
+        return PRIORITIES[value]
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 3:
+        return value
+    raise InvalidInput(f"{value!r} is not a priority", cure="write high, normal or low (1, 2 or 3)")
+
+
+def timeout_of(value: Any) -> int:
+    ms = duration_ms(value)
+    if not 1 <= ms <= TIMEOUT_MAX_MS:
+        raise InvalidInput(f"a timeout of {value!r} cannot work", cure="give more than nothing and at most 7d")
+    return ms
+
+
+def retry_of(value: object) -> Retry:
+    """A number of attempts, a mapping, a `Retry`, or False for a single try."""
+    if isinstance(value, Retry):
+        return validate_retry(value)
+    if value is False:
+        return Retry(attempts_max=1)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return validate_retry(Retry(attempts_max=value))
+    if not isinstance(value, Mapping):
+        raise InvalidInput(
+            f"{value!r} is not a retry rule", cure="write a number of attempts, or {attempts: 5, base: 5s}"
+        )
+    for name in value:
+        if name not in _RETRY_OPTIONS:
+            raise InvalidInput(
+                f"unknown key {name!r}{did_you_mean(name, _RETRY_OPTIONS)}",
+                cure=f"a retry has {', '.join(_RETRY_OPTIONS)}",
+            )
+    usual = Retry()
+    return validate_retry(
+        Retry(
+            attempts_max=value.get("attempts", usual.attempts_max),
+            base_ms=duration_ms(value["base"]) if "base" in value else usual.base_ms,
+            factor=value.get("factor", usual.factor),
+            max_ms=duration_ms(value["max"]) if "max" in value else usual.max_ms,
+            jitter=value.get("jitter", usual.jitter),
+        )
+    )
+
+
+def check_params(value: object) -> dict[str, Any]:
+    """Params are a mapping of names to JSON, not too big; the answer is a copy of plain data."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InvalidInput(
+            f"params are {type(value).__name__}, not a mapping of names", cure="write {url: ..., depth: 2}"
+        )
+    try:
+        encoded = msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise InvalidInput(f"params are no JSON: {error}", cure="use dicts, lists, text, numbers") from error
+    if len(encoded) > PARAMS_BYTES_MAX:
+        raise InvalidInput(
+            f"params of {format_size(len(encoded))} are too big",
+            cure=f"at most {format_size(PARAMS_BYTES_MAX)}; keep the bulk elsewhere and pass its name",
+        )
+    plain: dict[str, Any] = msgspec.json.decode(encoded)
+    return plain
+
+
+def _unknown(options: Mapping[str, Any]) -> list[InvalidInput]:
+    return [
+        InvalidInput(
+            f"unknown option {name!r}{did_you_mean(name, JOB_OPTIONS)}", cure=f"a job has {', '.join(JOB_OPTIONS)}"
+        )
+        for name in options
+        if name not in JOB_OPTIONS
+    ]
+
+
+def _check_schedule(given: object, job_id: str) -> None:
+    if given is None:
+        return
+    if not isinstance(given, Schedule):
+        raise InvalidInput(
+            f"{given!r} is not a schedule", cure='write every("30s"), cron("0 6 * * *"), once() or on_event()'
+        )
+    schedules.validate(given, job_id)
+
+
+def _text(value: object, *, at_least: int = 0) -> str:
+    if not isinstance(value, str) or not at_least <= len(value) <= NAME_MAX or not value.isprintable():
+        raise InvalidInput(
+            f"{str(value)[:60]!r} cannot be used", cure=f"give {at_least} to {NAME_MAX} printable characters"
+        )
+    return value
+
+
+def _name(value: object) -> str:
+    return check_id(value, what="name") if value else ""
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{value!r} is neither true nor false", cure="write true or false")
+    return value
+
+
+def _tags(value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidInput(f"tags are {value!r}, not a list", cure="write [fast, eu]")
+    tags = tuple(_text(tag, at_least=1) for tag in value)
+    if len(tags) > TAGS_MAX:
+        raise InvalidInput(f"{len(tags)} tags are too many", cure=f"at most {TAGS_MAX}")
+    return tags
+
+
+def _choice(kind: type[_T]) -> Callable[[Any], _T]:
+    choices = [str(member) for member in kind]  # type: ignore[attr-defined]
+
+    def read(value: Any) -> _T:
+        if isinstance(value, str) and value in choices:
+            return kind(value)  # type: ignore[call-arg]
+        raise InvalidInput(
+            f"{value!r} is unknown{did_you_mean(value, choices)}", cure=f"write one of {', '.join(choices)}"
+        )
+
+    return read

@@ -1,0 +1,144 @@
+"""Are we the leader?  One node plans at a time; the others wait for its term to end.
+
+    sent ──────────── answered ───────────────────── trust ends ── margin ── the store gives the term away
+      └─────────────────────────── ttl ────────────────────────────────────────▶
+
+Trust is measured from *before* the request on the monotonic clock, so that neither a slow answer nor a clock that is
+set can make us believe in a term that the store has given away.  The store's fence (`advance(term, ...)`) decides in
+the end; trust only keeps us from asking in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pollux.clock import Clock
+from pollux.errors import InvalidInput
+from pollux.events import Events, TermLost, TermWon
+from pollux.model import Term
+from pollux.runtime.loop import Loop, Rest
+from pollux.store.contract import Store
+
+MARGIN_MS = 1_000
+HINTS_APART_MS = 1_000
+
+
+def check_leader_times(*, ttl_ms: int, renew_ms: int) -> None:
+    """Refuse a pair in which one late renewal loses the term."""
+    if renew_ms <= 0 or renew_ms * 2 >= ttl_ms:
+        raise InvalidInput(
+            f"a term of {ttl_ms} ms cannot be kept by renewing it every {renew_ms} ms",
+            where="leader",
+            cure="let the term last more than twice as long as the time between renewals (15s and 5s)",
+        )
+
+
+class Leader(Loop):
+    """Take the term when it is free, keep it while we live, and know when it can no longer be trusted."""
+
+    def __init__(
+        self,
+        store: Store,
+        node_id: str,
+        *,
+        clock: Clock,
+        events: Events,
+        ttl_ms: int = 15_000,
+        renew_ms: int = 5_000,
+        margin_ms: int = MARGIN_MS,
+    ) -> None:
+        super().__init__("leader", clock=clock, events=events)
+        check_leader_times(ttl_ms=ttl_ms, renew_ms=renew_ms)
+        self.store, self.node_id = store, node_id
+        self.ttl_ms, self.renew_ms = ttl_ms, renew_ms
+        self.margin_ms = min(margin_ms, (ttl_ms - 2 * renew_ms) // 2)
+        self.seen: Term | None = None  # the term that stood when we last asked
+        self.wins = 0
+        self.on_change: list[Callable[[], None]] = []
+        self.on_answer: Callable[[Term, float, float], None] | None = None  # (term, sent, received)
+        self._term: int | None = None
+        self._trust_until = 0.0
+        self._asked_at: float | None = None
+        self._may_lead = True
+
+    @property
+    def term(self) -> int | None:
+        """The number of our term, as long as it can be trusted."""
+        return self._term if self._term is not None and self.clock.mono_ms() < self._trust_until else None
+
+    @property
+    def trust_left_ms(self) -> float:
+        return max(0.0, self._trust_until - self.clock.mono_ms()) if self._term is not None else 0.0
+
+    async def turn(self) -> Rest:
+        if not self._may_lead:
+            return Rest.UNTIL_WOKEN
+        sent = self._asked_at = self.clock.mono_ms()
+        try:
+            term = await self.store.elect(self.node_id, ttl_ms=self.ttl_ms)
+        except Exception:
+            if self._term is not None and self.term is None:
+                self._lose("the store did not answer in time")
+            raise
+        if self.on_answer is not None:
+            self.on_answer(term, sent, self.clock.mono_ms())
+        self.seen = term
+        if not self._may_lead:  # resigned while the question was under way
+            await self._give_up(term)
+            return Rest.UNTIL_WOKEN
+        if term.holder != self.node_id:
+            self._lose(f"node {term.holder} holds term {term.number}")
+            return Rest(min(self.renew_ms, max(1, term.until_ms - term.now_ms + 1)))
+        self._trust_until = sent + self.ttl_ms - self.margin_ms
+        self._keep(term.number)
+        return Rest(max(1.0, sent + self.renew_ms - self.clock.mono_ms()))
+
+    def hint(self) -> None:
+        """Something rang in the store: if we do not lead, the term may be free.  Asked at most once a second."""
+        if not self._may_lead or self._term is not None:
+            return
+        if self._asked_at is None or self.clock.mono_ms() - self._asked_at >= HINTS_APART_MS:
+            self.nudge()
+
+    def doubt(self, why: str) -> None:
+        """The store refused our term: it is not ours any more, whatever the clock says."""
+        self._lose(why)
+        self.nudge()
+
+    async def resign(self) -> None:
+        """Give the term up and do not take it again; whoever waits for it is rung."""
+        self._may_lead = False
+        term = self._term
+        self._lose("it was given up")
+        if term is not None:
+            await self._give_up(Term(term, self.node_id, 0, 0))
+
+    def stand_again(self) -> None:
+        """Take part in elections again after `resign`."""
+        self._may_lead = True
+        self.nudge()
+
+    async def _give_up(self, term: Term) -> None:
+        if term.holder == self.node_id:
+            await self.store.resign(self.node_id, term=term.number)
+            await self.store.wake()
+
+    def _keep(self, number: int) -> None:
+        if self._term == number:
+            return
+        if self._term is not None:
+            self._lose(f"term {number} took its place")
+        self._term = number
+        self.wins += 1
+        self.events.emit(TermWon(self.node_id, number))
+        self._tell()
+
+    def _lose(self, why: str) -> None:
+        term, self._term = self._term, None
+        if term is not None:
+            self.events.emit(TermLost(self.node_id, term, why))
+            self._tell()
+
+    def _tell(self) -> None:
+        for listener in self.on_change:
+            listener()

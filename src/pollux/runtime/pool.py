@@ -1,0 +1,105 @@
+"""Is there a seat?  A bounded number of them: a run that has none is not claimed.
+
+A seat is taken when a run is seated and free when its handler has ended, whatever became of the run meanwhile: a
+thread that outlives its timeout still sits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pollux.errors import InvalidInput
+from pollux.model import Run
+
+SEATS_MAX = 10_000
+
+
+def check_seats(seats: int) -> int:
+    if not 1 <= seats <= SEATS_MAX:
+        raise InvalidInput(f"{seats} seats are not possible", where="pool.seats", cure=f"use 1 to {SEATS_MAX}")
+    return seats
+
+
+class Seat:
+    __slots__ = ("number", "run")
+
+    def __init__(self, number: int, run: Run) -> None:
+        self.number, self.run = number, run
+
+
+class Pool:
+    """Bounded seats: `try_seat` refuses when there is none, `leave` frees one and says so."""
+
+    def __init__(self, seats: int) -> None:
+        self._seats = check_seats(seats)
+        self._taken: dict[int, Seat] = {}
+        self._numbers: list[int] = list(range(seats, 0, -1))  # a heap is not needed: any free number will do
+        self._highest = seats
+        self._is_draining = False
+        self.on_free: Callable[[], None] | None = None
+        self.is_empty = asyncio.Event()
+        self.is_empty.set()
+
+    @property
+    def seats(self) -> int:
+        return self._seats
+
+    @property
+    def busy(self) -> int:
+        return len(self._taken)
+
+    @property
+    def free(self) -> int:
+        """How many runs may be claimed now."""
+        return 0 if self._is_draining else max(0, self._seats - len(self._taken))
+
+    @property
+    def is_draining(self) -> bool:
+        return self._is_draining
+
+    @property
+    def seated(self) -> tuple[Seat, ...]:
+        """Who sits where."""
+        return tuple(self._taken.values())
+
+    def try_seat(self, run: Run) -> Seat | None:
+        if self._is_draining or len(self._taken) >= self._seats:
+            return None
+        number = self._number()
+        seat = self._taken[number] = Seat(number, run)
+        if len(self._taken) == 1:
+            self.is_empty.clear()
+        return seat
+
+    def leave(self, seat: Seat) -> None:
+        """The handler has ended.  Leaving twice is harmless."""
+        if self._taken.get(seat.number) is not seat:
+            return
+        del self._taken[seat.number]
+        self._numbers.append(seat.number)
+        if not self._taken:
+            self.is_empty.set()
+        if self.on_free is not None:
+            self.on_free()
+
+    def resize(self, seats: int) -> None:
+        """More seats are there at once; fewer as soon as those who sit too many have left."""
+        self._seats = check_seats(seats)
+        if self.on_free is not None:
+            self.on_free()
+
+    def drain(self) -> None:
+        """Seat nobody any more; who sits may stay."""
+        self._is_draining = True
+
+    def resume(self) -> None:
+        self._is_draining = False
+        if self.on_free is not None:
+            self.on_free()
+
+    def _number(self) -> int:
+        if self._numbers:
+            return self._numbers.pop()
+        self._highest += 1
+        return self._highest

@@ -1,0 +1,47 @@
+"""How do people say when?  `every("30s")`, `cron("0 6 * * *")`, `once()`, `on_event()`, and the way back for tables."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pollux.model.schedule import Cron, Event, Interval, Once, Schedule
+from pollux.units import duration_ms, format_moment, format_ms, moment_ms
+
+
+def every(interval: str | float, *, start: str | datetime | None = None, spread: bool = True) -> Interval:
+    """Every so often, at a phase of the job's own; `spread=False`: on the full minute or hour; `start`: not before."""
+    return Interval(
+        every_ms=duration_ms(interval), start_ms=None if start is None else moment_ms(start), spread=bool(spread)
+    )
+
+
+def cron(line: str, *, tz: str = "UTC") -> Cron:
+    """At the times a cron line names (5 fields, 6 with seconds first, or @daily), in a time zone."""
+    return Cron(line=line, tz=tz)
+
+
+def once(at: str | datetime | None = None) -> Once:
+    """One single time: now, or at a moment with an offset ("2026-12-01T06:00:00+01:00")."""
+    return Once(at_ms=None if at is None else moment_ms(at))
+
+
+def on_event() -> Event:
+    """Never by the clock: only by a trigger, or when asked."""
+    return Event()
+
+
+def describe(schedule: Schedule | None) -> str:
+    """A schedule in a few words."""
+    match schedule:
+        case None:
+            return "when asked"
+        case Interval(every_ms=every_ms):
+            return f"every {format_ms(every_ms)}"
+        case Cron(line=line, tz=tz):
+            return f"cron {line}" + ("" if tz == "UTC" else f" {tz}")
+        case Once(at_ms=None):
+            return "once"
+        case Once(at_ms=at_ms):
+            return f"once at {format_moment(at_ms)}"
+        case Event():
+            return "on event"

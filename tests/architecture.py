@@ -1,0 +1,358 @@
+"""Does the house stand as it was drawn?  One function per rule; each answers what is wrong, in words, or nothing.
+
+Every rule takes the tree it looks at, so that `test_architecture.py` can also show it a tree with the fault planted.
+`package` is the folder `pollux`; `repository` is the folder with `pyproject.toml`.
+"""
+
+import ast
+import asyncio
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+LINES_PER_FILE_MAX = 500
+LINES_PER_FUNCTION_MAX = 50
+
+FRONT = "__init__"  # pollux itself: the front door, which opens to all rooms
+
+VAGUE = {"manager", "helper", "util", "utility", "common", "base", "misc", "core"}
+ASYNCIO_NAMES = {
+    name for owner in (asyncio, asyncio.AbstractEventLoop, asyncio.Queue, asyncio.TaskGroup) for name in dir(owner)
+}
+
+Arrow = tuple[str, int]  # a module that is imported, and the line that does it
+Functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+# the table
+
+
+def wrong_arrows(package: Path, table: Mapping[str, AbstractSet[str]], ground: AbstractSet[str]) -> list[str]:
+    """A room imports the ground, itself, and what its row allows; also inside functions and for types only."""
+    wrong = []
+    for path, tree in modules(package):
+        room = room_of(path, package, ground)
+        if room != "ground" and room not in table:
+            wrong.append(f"{path}: the house has no room {room!r}; give it a row in the table, and write a decision")
+            continue
+        allowed = (table[room] if room != "ground" else set()) | {"ground", room}
+        for module, line in arrows(path, tree, package):
+            other = room_of(package / Path(*module.split(".")[1:]), package, ground)
+            if other not in allowed:
+                wrong.append(f"{path}:{line}: {room} imports {other} ({module}), which the table of the house forbids")
+    return wrong
+
+
+def impure_imports(package: Path, pure: AbstractSet[str], banned: AbstractSet[str]) -> list[str]:
+    """In the pure rooms and files time and dice are arguments: nothing there can ask for them, or reach a store."""
+    wrong = []
+    for path, tree in modules(package):
+        inner = path.relative_to(package).as_posix()
+        if not any(inner == place or inner.startswith(f"{place}/") for place in pure):
+            continue
+        for module, line in imports(path, tree, package):
+            if any(module == name or module.startswith(f"{name}.") for name in banned):
+                wrong.append(f"{path}:{line}: imports {module}, but {inner} is pure")
+        wrong += [
+            f"{path}:{line}: reads the clock ({call}), but {inner} is pure" for call, line in clock_readings(tree)
+        ]
+    return wrong
+
+
+def room_of(path: Path, package: Path, ground: AbstractSet[str]) -> str:
+    """The first name below the package: a folder, or a file that is a room by itself."""
+    parts = path.relative_to(package).parts
+    name = parts[0].removesuffix(".py") if parts else FRONT
+    return "ground" if name in ground else name
+
+
+def arrows(path: Path, tree: ast.Module, package: Path) -> list[Arrow]:
+    """Every module of ours that this one imports."""
+    return [(name, line) for name, line in imports(path, tree, package) if name.split(".")[0] == package.name]
+
+
+def imports(path: Path, tree: ast.Module, package: Path) -> Iterator[Arrow]:
+    """Every import, in whatever form, anywhere in the file."""
+    here = [package.name, *path.relative_to(package).with_suffix("").parts]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                found = [alias.name for alias in names]
+            case ast.ImportFrom(module=module, names=names, level=level):
+                above = here[: len(here) - level] if level else []
+                origin = ".".join([*above, *([module] if module else [])])
+                found = [_deepest(origin, alias.name, package) for alias in names]
+            case (
+                ast.Call(func=ast.Name(id="import_module" | "__import__"), args=[ast.Constant(value=str(name)), *_])
+                | ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(name)), *_])
+            ):
+                found = [name]
+            case _:
+                continue
+        yield from ((name, node.lineno) for name in dict.fromkeys(found))
+
+
+def clock_readings(tree: ast.Module) -> Iterator[Arrow]:
+    """`datetime.now` and its kind: the module is harmless, these ask the machine."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in {"now", "utcnow", "today"}:
+            owner, call = ast.unparse(node.value), ast.unparse(node)
+            if owner.split(".")[-1] in {"datetime", "date"}:
+                yield call, node.lineno
+
+
+def _deepest(module: str, name: str, package: Path) -> str:
+    """`from pollux import plan` imports a module, `from pollux.plan import gate` perhaps only a name of one."""
+    place = package.parent.joinpath(*module.split("."), name)
+    return f"{module}.{name}" if place.is_dir() or place.with_suffix(".py").is_file() else module
+
+
+# size and names
+
+
+def too_long(package: Path) -> list[str]:
+    """A file or a function past its limit wants to be split along the flow.  A docstring is not counted."""
+    wrong = []
+    for path, tree in modules(package):
+        lines = len(path.read_text().splitlines())
+        if lines > LINES_PER_FILE_MAX:
+            wrong.append(f"{path}: {lines} lines, more than {LINES_PER_FILE_MAX}; split it along the flow")
+        wrong += [
+            f"{path}:{node.lineno}: {node.name} has {length} lines, more than {LINES_PER_FUNCTION_MAX}"
+            for node in ast.walk(tree)
+            if isinstance(node, Functions) and (length := _length(node)) > LINES_PER_FUNCTION_MAX
+        ]
+    return wrong
+
+
+def vague_names(package: Path) -> list[str]:
+    """A module or class whose name says nothing has no single job yet."""
+    wrong = []
+    for path, tree in modules(package):
+        for name in path.relative_to(package).with_suffix("").parts:
+            wrong += [f"{path}: the module name {name!r} says {word!r}; name its one job" for word in _vague(name)]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                wrong += [
+                    f"{path}:{node.lineno}: the class name {node.name!r} says {word!r}; name its one job"
+                    for word in _vague(node.name)
+                ]
+    return wrong
+
+
+def the_word_task(package: Path) -> list[str]:
+    """asyncio owns the word: its own names may be used, none may be made."""
+    wrong = []
+    for path, tree in modules(package):
+        wrong += [f"{path}: 'task' in a module name" for name in path.relative_to(package).parts if _says_task(name)]
+        for name, line, is_use in identifiers(tree):
+            if _says_task(name) and not (is_use and name in ASYNCIO_NAMES):
+                wrong.append(
+                    f"{path}:{line}: {name!r} uses the word task, which asyncio owns; ours are job, run, attempt"
+                )
+    return wrong
+
+
+def identifiers(tree: ast.Module) -> Iterator[tuple[str, int, bool]]:
+    """Every identifier with its line, and whether it only uses a name that was made elsewhere."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ctx):
+                yield name, node.lineno, isinstance(ctx, ast.Load)
+            case ast.Attribute(attr=name, ctx=ctx):
+                yield name, node.lineno, isinstance(ctx, ast.Load)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name, node.lineno, False
+            case ast.arg(arg=str(name)) | ast.keyword(arg=str(name)):
+                yield name, node.lineno, False
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                for alias in names:
+                    yield alias.name, node.lineno, True
+                    if alias.asname:
+                        yield alias.asname, node.lineno, False
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name, node.lineno, False
+            case _:
+                continue
+
+
+def words(identifier: str) -> list[str]:
+    """`BaseStore_v2` is base, store, v; `score` is one word and hides no `core`."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", identifier)]
+
+
+def _vague(name: str) -> list[str]:
+    singular = {word: word.removesuffix("s").replace("utilitie", "utility") for word in words(name)}
+    return [word for word, stem in singular.items() if VAGUE & {word, stem}]
+
+
+def _says_task(name: str) -> bool:
+    return bool({"task", "tasks"} & set(words(name)))
+
+
+def _length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    lines = function.end_lineno - function.lineno + 1
+    first = function.body[0]
+    if ast.get_docstring(function, clean=False) is not None:
+        lines -= first.end_lineno - first.lineno + 1
+    return lines
+
+
+# the rooms' doors and the stores
+
+
+def unlisted_exports(package: Path) -> list[str]:
+    """What a room's `__init__` takes from its own files is what it lists in `__all__`: no more, no less."""
+    wrong = []
+    for path in sorted(package.rglob("__init__.py")):
+        tree = ast.parse(path.read_text())
+        listed, bound = _listed(tree), _bound(path, tree, package)
+        if listed is None:
+            if bound:
+                wrong.append(f"{path}: exports {', '.join(sorted(bound))}, but has no __all__ of plain strings")
+            continue
+        if len(listed) != len(set(listed)):
+            wrong.append(f"{path}: __all__ names something twice")
+        wrong += [f"{path}: takes in {name!r}, which __all__ does not list" for name in sorted(bound - set(listed))]
+        if not _has(tree, "__getattr__"):  # a lazy door: the names are tried by importing them
+            here = bound | _assigned(tree)
+            wrong += [f"{path}: __all__ lists {name!r}, which is not there" for name in sorted(set(listed) - here)]
+    return wrong
+
+
+def crooked_stores(package: Path, backends: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Each backend's class defines the verbs of `Store`, all of them, in the contract's order.
+
+    `backends` names, for each that must be there, the files where its class may live; every other folder of
+    `store/` with a `store.py` is held to the same.
+    """
+    room = package / "store"
+    contract = room / "contract.py"
+    if not contract.is_file():
+        return [f"{contract}: the contract of the stores is missing"]
+    verbs = _methods(ast.parse(contract.read_text()), "Store")
+    if not verbs:
+        return [f"{contract}: there is no class Store with verbs in it"]
+    wrong, found = [], set(room.glob("*/store.py"))
+    for name, places in backends.items():
+        here = [room / place for place in places if (room / place).is_file()]
+        if not here:
+            wrong.append(f"{room}: the backend {name} is missing; expected {' or '.join(places)}")
+        found |= set(here)
+    for path in sorted(found):
+        wrong += _crooked(path, verbs)
+    return wrong
+
+
+def _crooked(path: Path, verbs: list[str]) -> list[str]:
+    tree = ast.parse(path.read_text())
+    stores = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name.endswith("Store")]
+    if len(stores) != 1:
+        return [f"{path}: expected one class named ...Store, found {stores or 'none'}"]
+    mine = [name for name in _methods(tree, stores[0]) if not name.startswith("_")]
+    if missing := [verb for verb in verbs if verb not in mine]:
+        return [f"{path}: {stores[0]} does not define {', '.join(missing)}"]
+    ordered = [name for name in mine if name in verbs]
+    if ordered == verbs:
+        return []
+    first = next(index for index, pair in enumerate(zip(ordered, verbs, strict=False)) if pair[0] != pair[1])
+    return [f"{path}: {stores[0]} defines {ordered[first]} where the contract has {verbs[first]}; keep its order"]
+
+
+def _methods(tree: ast.Module, name: str) -> list[str]:
+    """The methods of a class in the order they are read, those of its bases in the same file first."""
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    if name not in classes:
+        return []
+    inherited = [verb for base in classes[name].bases if isinstance(base, ast.Name) for verb in _methods(tree, base.id)]
+    own = [node.name for node in classes[name].body if isinstance(node, Functions)]
+    return list(dict.fromkeys([*inherited, *own]))
+
+
+def _listed(tree: ast.Module) -> list[str] | None:
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List() | ast.Tuple() as value):
+                return [item.value for item in value.elts if isinstance(item, ast.Constant)]
+            case ast.AnnAssign(target=ast.Name(id="__all__"), value=ast.List() | ast.Tuple() as value):
+                return [item.value for item in value.elts if isinstance(item, ast.Constant)]
+            case _:
+                continue
+    return None
+
+
+def _bound(path: Path, tree: ast.Module, package: Path) -> set[str]:
+    """The public names that an `__init__` makes, or takes from the files of its own folder."""
+    own = ".".join([package.name, *path.parent.relative_to(package).parts])
+    names = {node.name for node in tree.body if isinstance(node, (*Functions, ast.ClassDef))}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and (node.level == 1 or f"{node.module}.".startswith(f"{own}.")):
+            names |= {alias.asname or alias.name for alias in node.names}
+    return {name for name in names if not name.startswith("_")}
+
+
+def _assigned(tree: ast.Module) -> set[str]:
+    """Also constants and names taken from elsewhere: they may be listed, they need not be."""
+    return {
+        name
+        for node in tree.body
+        for name in (
+            [target.id for target in node.targets if isinstance(target, ast.Name)]
+            if isinstance(node, ast.Assign)
+            else [node.target.id]
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+            else [alias.asname or alias.name for alias in node.names]
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            else []
+        )
+    }
+
+
+def _has(tree: ast.Module, function: str) -> bool:
+    return any(isinstance(node, Functions) and node.name == function for node in tree.body)
+
+
+# the repository
+
+# Put together from parts, so that the rule does not find itself.
+TELL_TALES = {
+    "a path of one machine": re.compile(r"(?<![\w.~-])" + "/" + r"(?:root|work|home)/"),
+    "a package registry's address": re.compile(
+        "|".join(
+            r"\.".join(host) for host in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("npmjs", "com"))
+        )
+    ),
+    "a page outside the repository": re.compile("shared" + "/(?:DESIGN|STYLE)" + "|" + r"\.\./" + "shared"),
+}
+
+
+def tell_tales(repository: Path, files: list[Path]) -> list[str]:
+    """Nothing in the repository says where it was written or where its parts were fetched."""
+    wrong = []
+    for path in files:
+        try:
+            text = (repository / path).read_text()
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            continue
+        for number, line in enumerate(text.splitlines(), start=1):
+            wrong += [f"{path}:{number}: names {what}" for what, pattern in TELL_TALES.items() if pattern.search(line)]
+    return wrong
+
+
+def repository_files(repository: Path) -> list[Path]:
+    """What is tracked, or will be with the next `git add`."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=repository,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return [Path(name) for name in listing.split("\0") if name]
+
+
+def modules(package: Path) -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted(package.rglob("*.py")):
+        yield path, ast.parse(path.read_text(), str(path))
