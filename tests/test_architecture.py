@@ -45,21 +45,22 @@ HOUSE: dict[str, set[str]] = {
     "plan": {"schedule", "outcome"},
     "store": set(),
     "registry": {"outcome"},
+    "declare": {"schedule", "outcome"},
     "runtime": {"schedule", "plan", "outcome", "store", "registry"},
     "workflow": {"store", "outcome", "registry"},
     "handlers": {"registry", "outcome"},
     "trigger": {"store"},
     "collect": {"schedule", "registry"},
     "observe": set(),
-    "config": STEPS,  # their option types
-    "app": STEPS | {"config"},
+    "config": STEPS | {"declare"},  # their option types
+    "app": STEPS | {"declare", "config"},
     "server": {"app", "trigger", "observe"},
     "dashboard": {"server"},
     "cli": {"config", "app", "server", "store", "simulate"},
     "simulate": {"schedule", "plan", "outcome", "store", "runtime", "registry"},
-    "testing": STEPS | {"config", "app", "server", "dashboard", "cli", "simulate"},
+    "testing": STEPS | {"declare", "config", "app", "server", "dashboard", "cli", "simulate"},
     # Doors rather than rooms: the public names, and `python -m pollux`.
-    "__init__": STEPS | {"config", "app"},
+    "__init__": STEPS | {"declare", "config", "app"},
     "__main__": {"cli"},
 }
 

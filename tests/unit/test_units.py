@@ -86,7 +86,14 @@ def test_a_duration_that_cannot_be_meant_is_refused_with_the_cure(written, what)
 
 @pytest.mark.parametrize(
     ("ms", "written"),
-    [(0, "0s"), (90_000, "1m30s"), (250, "250ms"), (864_000_000, "10d"), (86_461_001, "1d1m1s1ms"), (-1_500, "-1s500ms")],
+    [
+        (0, "0s"),
+        (90_000, "1m30s"),
+        (250, "250ms"),
+        (864_000_000, "10d"),
+        (86_461_001, "1d1m1s1ms"),
+        (-1_500, "-1s500ms"),
+    ],
 )
 def test_a_duration_is_written_short_and_exact(ms, written):
     assert format_ms(ms) == written
@@ -217,7 +224,9 @@ def test_a_size_is_read(written, size):
     assert size_bytes(written) == size
 
 
-@pytest.mark.parametrize("wrong", ["", "big", "1 XB", "-1", -1, 1.5, True, None, "0.3 B", "1001 TB", 10**16, "1" * 9_999])
+@pytest.mark.parametrize(
+    "wrong", ["", "big", "1 XB", "-1", -1, 1.5, True, None, "0.3 B", "1001 TB", 10**16, "1" * 9_999]
+)
 def test_what_is_no_size_is_refused_with_the_cure(wrong):
     with pytest.raises(InvalidInput) as refusal:
         size_bytes(wrong)

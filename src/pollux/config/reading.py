@@ -63,22 +63,22 @@ class Problems:
     def __init__(self, name: str) -> None:
         self.name = name
         self.found: list[InvalidInput] = []
-        self._more = 0
+        self.count = 0
 
     def add(self, place: tuple[int, int] | None, what: str, *, cure: str = "") -> None:
         where = f"{self.name}:{place[0]}:{place[1]}" if place else self.name
         self.add_at(where, what, cure=cure)
 
     def add_at(self, where: str, what: str, *, cure: str = "") -> None:
-        if len(self.found) >= PROBLEMS_MAX:
-            self._more += 1
-        else:
+        self.count += 1
+        if self.count <= PROBLEMS_MAX:
             self.found.append(InvalidInput(what, where=where, cure=cure))
 
     def all(self) -> list[InvalidInput]:
-        if not self._more:
+        if self.count <= PROBLEMS_MAX:
             return self.found
-        return [*self.found, InvalidInput(f"and {self._more} more", where=self.name, cure="mend these first")]
+        more = InvalidInput(f"and {self.count - PROBLEMS_MAX} more", where=self.name, cure="mend these first")
+        return [*self.found, more]
 
 
 class _Stop(Exception):  # noqa: N818  reading ends here, the problem has been told

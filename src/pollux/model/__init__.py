@@ -1,5 +1,6 @@
 """What are we talking about?  The values, and nothing but values: frozen, comparable, made of plain data."""
 
+from pollux.model.answer import Advanced, Answer, Counts
 from pollux.model.audit import AuditLine, chained
 from pollux.model.feed import Arrived, End, Ended, Entry, FeedItem, JobsDeleted, JobsPut, NodeSeen, NotesChanged
 from pollux.model.job import (
@@ -55,12 +56,15 @@ __all__ = [
     "TIMEOUT_MS",
     "TRANSITIONS",
     "UPDATES_MAX",
+    "Advanced",
+    "Answer",
     "Arrived",
     "AuditLine",
     "Back",
     "CancelOrder",
     "Cancelled",
     "Cause",
+    "Counts",
     "Cron",
     "Dead",
     "Done",

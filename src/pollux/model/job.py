@@ -59,7 +59,7 @@ class Memory(Struct, frozen=True, omit_defaults=True):
 
 
 class Job(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What to run and when.  Everything down to `release` is the definition; the rest is the store's and the leader's."""
+    """What to run and when.  Down to `declared` it is the definition; the rest belongs to the store and the leader."""
 
     id: str
     handler: str

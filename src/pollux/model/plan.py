@@ -1,4 +1,4 @@
-"""What does the leader write in one turn?  A plan: one atomic write, all values absolute, so that repeating it is harmless."""
+"""What does the leader write in one turn?  A plan: one atomic write of absolute values, harmless to repeat."""
 
 from __future__ import annotations
 

@@ -23,13 +23,15 @@ What holds for every verb:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from pollux.model import (
+    Advanced,
+    Answer,
     AuditLine,
+    Counts,
     FeedItem,
     Job,
     Node,
@@ -43,6 +45,36 @@ from pollux.model import (
     Verdict,
 )
 
+__all__ = [
+    "BATCH_MAX",
+    "FEED_MAX",
+    "LOSSES_MAX",
+    "PAGE_MAX",
+    "PAYLOAD_BYTES_MAX",
+    "READY_MAX",
+    "RESULT_BYTES_MAX",
+    "Advanced",
+    "Answer",
+    "Capabilities",
+    "Claimed",
+    "Counts",
+    "DumpPage",
+    "Feed",
+    "JobAnswer",
+    "JobFilter",
+    "JobPage",
+    "JobPut",
+    "LogPage",
+    "Pruning",
+    "Renewal",
+    "Renewed",
+    "RunAnswer",
+    "RunFilter",
+    "RunPage",
+    "Settlement",
+    "Store",
+]
+
 BATCH_MAX = 1_000  # items in one call of a batched verb
 PAGE_MAX = 1_000  # rows in one page
 FEED_MAX = 100_000  # unread ends before `claim` answers full
@@ -50,19 +82,6 @@ READY_MAX = 1_000_000  # ready runs before `enqueue` answers full
 LOSSES_MAX = 10  # lost leases before a run is dead
 RESULT_BYTES_MAX = 64_000
 PAYLOAD_BYTES_MAX = 256_000
-
-
-class Answer(StrEnum):
-    OK = "ok"
-    ALREADY = "already"  # the same id or token did it before: as good as ok
-    LOST = "lost"  # the token is no longer current, or the thing is gone
-    CONFLICT = "conflict"  # a key, a revision, a release or a source stands against it
-    STALE = "stale"  # computed from an older revision, or of a job that is not there
-    FENCED = "fenced"  # the term is not the current one
-    FULL = "full"  # a line is full
-    BUSY = "busy"  # try again
-    OVERLAPPED = "overlapped"  # advance only: no run was made, another of the job is live
-    WAITS = "waits"  # advance only: made, but held behind the previous run
 
 
 class Capabilities(Struct, frozen=True):
@@ -158,29 +177,6 @@ class RunPage(Struct, frozen=True):
     next: str | None
 
 
-class Counts(Struct, frozen=True):
-    """How many there are: exact to 10,000 and at least 10,001 beyond, so that a count never scans a store."""
-
-    held: int
-    ready: int  # waiting for a retry or a later time counts as ready
-    leased: int
-    dead: int
-    feed: int  # unread entries
-    ends: int  # unread ends inside them
-    jobs: int
-
-
-class Advanced(Struct, frozen=True):
-    """`answer` ok: the plan is written, item by item as told below.  fenced: nothing is."""
-
-    answer: Answer
-    now_ms: int
-    firings: tuple[Answer, ...] = ()  # ok, already, overlapped, waits, stale
-    updates: tuple[Answer, ...] = ()  # ok, stale
-    ready: int = 0  # ready runs now
-    seats: int = 0  # of living nodes
-
-
 class Pruning(Struct, frozen=True, omit_defaults=True):
     """What may go.  Each part is independent; `limit` bounds one call."""
 
@@ -273,7 +269,7 @@ class Store(Protocol):
           (equal or less: already).  If `last_due_ms` lies more than 60 s in the store's future (the clock came back)
           it is accepted when no run of that id is live or finished.  Accepted, the job's last due becomes the run's due
           and its next due the firing's.  Overlap: see `Firing`.  A firing whose run id is live or finished is already.
-        * A release of a held run makes it ready, visible now or at its `visible_ms` if later; of any other run: nothing.
+        * A release of a held run makes it ready, visible now or at its `visible_ms` if later; of any other: nothing.
         * A holding of a held run writes its reason.  A cancel order works as `cancel`, but enters no feed entry
           for runs that were waiting.
         * An update is applied if the revision is the given one (else stale).
@@ -317,9 +313,9 @@ class Store(Protocol):
         * Order: priority `first`, `first`+1, ... 3, then the higher ones 1 ... `first`-1; inside a priority by when the
           run became visible.  Never a run whose `visible_ms` lies ahead.
         * Each delivery raises the fence by one, and the run's token becomes `<token>:<fence>`.
-        * A lease that ended counts as ready again: `lease_losses` + 1; at `losses_max` the run is dead instead, one with a
-          cancel request is cancelled; each gives an end in one `Ended` entry (`ran` false).  A lease that ends later than now + its own length (the
-          clock came back) is cut to that length.
+        * A lease that ended counts as ready again: `lease_losses` + 1; at `losses_max` the run is dead instead, and one
+          with a cancel request is cancelled; each gives an end in one `Ended` entry (`ran` false).  A lease that ends
+          later than now + its own length (the clock came back) is cut to that length.
         * The same token again gives the same runs again, as far as their leases still stand.
         * full (and no run) if more than `feed_max` ends are unread.
         """
@@ -338,7 +334,8 @@ class Store(Protocol):
           RetryAt: attempt + 1, ready at that time (gated: held, `Arrived`).  Back: ready now.  Hold: held with that
           reason, `Arrived`.  Back and Hold charge nothing and keep the outcome fields as they were.
         * A cancel request turns RetryAt, Back and Hold into cancelled.
-        * Dead with `sole` removes the job's earlier dead letter and counts on in `deaths`; Done with `clears` removes it.
+        * Dead with `sole` removes the job's earlier dead letters and counts on in `deaths`; Done with `clears` removes
+          them.
         * Follow-ups are accepted as by `enqueue`, silently where they are there already.
         * One `Ended` entry for all that were accepted in the call, in order, and one `Arrived` where needed.
         """
@@ -430,7 +427,7 @@ class Store(Protocol):
         ...
 
     async def load(self, records: Sequence[tuple[str, Any]]) -> int:
-        """Write dumped records where there are none of the same id; leases are void (ready, uncharged), terms only rise.
+        """Write dumped records where there are none of the same id; leases are void (ready, uncharged), terms rise.
 
         Answers how many were new; loading a page twice changes nothing.
         """

@@ -1,0 +1,43 @@
+"""What does a store say?  The answers that the pure rooms read too."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class Answer(StrEnum):
+    OK = "ok"
+    ALREADY = "already"  # the same id or token did it before: as good as ok
+    LOST = "lost"  # the token is no longer current, or the thing is gone
+    CONFLICT = "conflict"  # a key, a revision, a release or a source stands against it
+    STALE = "stale"  # computed from an older revision, or of a job that is not there
+    FENCED = "fenced"  # the term is not the current one
+    FULL = "full"  # a line is full
+    BUSY = "busy"  # try again
+    OVERLAPPED = "overlapped"  # advance only: no run was made, another of the job is live
+    WAITS = "waits"  # advance only: made, but held behind the previous run
+
+
+class Counts(Struct, frozen=True):
+    """How many there are: exact to 10,000 and at least 10,001 beyond, so that a count never scans a store."""
+
+    held: int
+    ready: int  # waiting for a retry or a later time counts as ready
+    leased: int
+    dead: int
+    feed: int  # unread entries
+    ends: int  # unread ends inside them
+    jobs: int
+
+
+class Advanced(Struct, frozen=True):
+    """`answer` ok: the plan is written, item by item as told below.  fenced: nothing is."""
+
+    answer: Answer
+    now_ms: int
+    firings: tuple[Answer, ...] = ()  # ok, already, overlapped, waits, stale
+    updates: tuple[Answer, ...] = ()  # ok, stale
+    ready: int = 0  # ready runs now
+    seats: int = 0  # of living nodes
