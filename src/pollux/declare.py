@@ -88,6 +88,21 @@ def job_of(
     return job
 
 
+def check_job(job: Job) -> Job:
+    """A job that was made by hand, checked as `job_of` would; the job itself, or an error that names it."""
+    try:
+        check_id(job.id)
+        _text(job.handler, at_least=1)
+        _check_schedule(job.schedule, job.id)
+        priority_of(job.priority)
+        timeout_of(job.timeout_ms / 1000)
+        validate_retry(job.retry)
+        check_params(job.params)
+    except InvalidInput as error:
+        raise error.at(f"job {str(job.id)[:60]!r}") from None
+    return job
+
+
 def did_you_mean(word: object, choices: Iterable[str]) -> str:
     """`; did you mean "interval"?`, or nothing if nothing is near."""
     close = get_close_matches(str(word), list(choices), n=1, cutoff=0.6)

@@ -1,6 +1,7 @@
 """Does a cron line always go forward, answer the same to all, and keep its caches small?"""
 
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -52,7 +53,7 @@ def test_the_next_due_is_later_and_the_one_after_it_later_still(line, tz, after_
     found = [after_ms]
     for _ in range(20):
         found.append(cron.next_after(found[-1]))
-    assert all(left < right for left, right in zip(found, found[1:], strict=False))
+    assert all(left < right for left, right in pairwise(found))
     assert all(due % 1_000 == 0 for due in found[1:])
 
 

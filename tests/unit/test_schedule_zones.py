@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pollux.schedule import compile_cron
+from pollux.schedule import compile_cron, zone
 from pollux.units import moment_ms
 
 HOUR, DAY = 3_600, 86_400
@@ -26,20 +26,24 @@ REACH = 26 * HOUR  # compared so far on both sides of a transition
 MARGIN = 4 * HOUR  # looked at further, so that a fold or gap at the edge is seen whole
 QUARTER = 900
 
-ZONES = """
-    Africa/Cairo Africa/Casablanca Africa/El_Aaiun Africa/Juba Africa/Sao_Tome America/Asuncion America/Caracas
-    America/Godthab America/Halifax America/Havana America/Los_Angeles America/New_York America/Port-au-Prince
-    America/Santiago America/Sao_Paulo America/Scoresbysund America/St_Johns Antarctica/Casey Antarctica/Macquarie
-    Antarctica/Troll Asia/Amman Asia/Beirut Asia/Damascus Asia/Dhaka Asia/Gaza Asia/Jerusalem Asia/Kathmandu
-    Asia/Pyongyang Asia/Tehran Atlantic/Azores Australia/Adelaide Australia/Lord_Howe Australia/Sydney
-    Europe/Berlin Europe/Dublin Europe/Istanbul Europe/London Europe/Moscow Pacific/Apia Pacific/Auckland
-    Pacific/Chatham Pacific/Easter Pacific/Fiji Pacific/Tongatapu UTC
-""".split()
+# fmt: off
+ZONES = [
+    "Africa/Cairo", "Africa/Casablanca", "Africa/El_Aaiun", "Africa/Juba", "Africa/Sao_Tome",
+    "America/Asuncion", "America/Caracas", "America/Godthab", "America/Halifax", "America/Havana",
+    "America/Los_Angeles", "America/New_York", "America/Port-au-Prince", "America/Santiago", "America/Sao_Paulo",
+    "America/Scoresbysund", "America/St_Johns", "Antarctica/Casey", "Antarctica/Macquarie", "Antarctica/Troll",
+    "Asia/Amman", "Asia/Beirut", "Asia/Damascus", "Asia/Dhaka", "Asia/Gaza",
+    "Asia/Jerusalem", "Asia/Kathmandu", "Asia/Pyongyang", "Asia/Tehran", "Atlantic/Azores",
+    "Australia/Adelaide", "Australia/Lord_Howe", "Australia/Sydney", "Europe/Berlin", "Europe/Dublin",
+    "Europe/Istanbul", "Europe/London", "Europe/Moscow", "Pacific/Apia", "Pacific/Auckland",
+    "Pacific/Chatham", "Pacific/Easter", "Pacific/Fiji", "Pacific/Tongatapu", "UTC",
+]
+# fmt: on
 
 
 @dataclass(frozen=True)
 class Wish:
-    """A cron line, and what it means in words a computer cannot misread: times of day in seconds, and a test of days."""
+    """A cron line, and what it means, spelt out: the seconds of the day, whose time it follows, a test of days."""
 
     line: str
     times: tuple[int, ...]
@@ -77,34 +81,43 @@ SWEPT = [
 ]
 
 
-def offset(zone, second):
-    return int(datetime.fromtimestamp(second, zone).utcoffset().total_seconds())
+def offset(info, second):
+    return int(datetime.fromtimestamp(second, info).utcoffset().total_seconds())
 
 
 @cache
 def transitions(tz):
     """Every real second from 2000 to 2040 at which the clocks of that zone jump."""
-    zone, found = ZoneInfo(tz), []
-    for day in range(FROM, TO, DAY):
-        if offset(zone, day) != offset(zone, day + DAY):
-            found.append(next(s for s in range(day, day + DAY + 1, QUARTER) if offset(zone, s) != offset(zone, day)))
-            assert offset(zone, found[-1] - 1) == offset(zone, day), "a jump off the quarter hours"
+    info, found = ZoneInfo(tz), []
+    before = offset(info, FROM)
+    for day in range(FROM + DAY, TO, DAY):
+        after = offset(info, day)
+        if after != before:
+            found.append(next(s for s in range(day - DAY, day + 1, 60) if offset(info, s) != before))
+            assert offset(info, found[-1] - 1) == before, "a jump off the minutes"
+        before = after
     return found
+
+
+def walls(info, quarter, step):
+    """What the wall shows at each step of a quarter of an hour; asked anew for each, unless nothing happens in it."""
+    shift = offset(info, quarter)
+    if shift == offset(info, quarter + QUARTER):
+        return range(quarter + shift, quarter + QUARTER + shift, step)
+    return [real + offset(info, real) for real in range(quarter, quarter + QUARTER, step)]
 
 
 class Window:
     """What the wall shows around a moment, step by step."""
 
     def __init__(self, tz, around, *, reach=REACH, step=60):
-        zone = ZoneInfo(tz)
+        info = ZoneInfo(tz)
         begin, end = around - reach - MARGIN, around + reach + MARGIN
         self.real = range(begin, end, step)
-        self.wall = []
-        for quarter in range(begin, end, QUARTER):
-            shift = offset(zone, quarter)
-            self.wall.extend(range(quarter + shift, quarter + QUARTER + shift, step))
+        self.wall = [wall for quarter in range(begin, end, QUARTER) for wall in walls(info, quarter, step)]
         self.first = dict(zip(reversed(self.wall), reversed(self.real), strict=True))
         self.last = dict(zip(self.wall, self.real, strict=True))
+        self.days = range(min(self.wall) // DAY, max(self.wall) // DAY + 1)
         self.shown = range(around - reach, around + reach)
         pairs = zip(self.wall, self.wall[1:], self.real[1:], strict=False)
         self.gaps = [(before, after, real) for before, after, real in pairs if after > before + step]
@@ -122,7 +135,7 @@ class Window:
         return sorted(fire for fire in fires if fire in self.shown)
 
     def _wanted(self, wish):
-        for day in range(min(self.wall) // DAY, max(self.wall) // DAY + 1):
+        for day in self.days:
             if wish.day(date(1970, 1, 1) + timedelta(days=day)):
                 yield from (day * DAY + time for time in wish.times)
 
@@ -174,6 +187,23 @@ def test_lines_with_seconds_come_as_the_oracle_says(tz):
             assert dues(cron, window.shown) == window.expected(wish), (wish.line, tz, around)
 
 
+@pytest.fixture
+def narrow_windows(monkeypatch):
+    """Windows of nine hours instead of a year, so that every fold and gap has a border nearby."""
+    monkeypatch.setattr(zone, "_WINDOW_BITS", 15)
+    zone._window.cache_clear()
+    yield
+    zone._window.cache_clear()
+
+
+@pytest.mark.parametrize("tz", ["Antarctica/Troll", "Europe/Berlin", "Pacific/Apia"])
+def test_the_borders_of_the_cached_windows_change_no_answer(tz, narrow_windows):
+    for around in transitions(tz)[-6:]:
+        window = Window(tz, around)
+        for wish in SWEPT:
+            assert dues(compile_cron(wish.line, tz, "a"), window.shown) == window.expected(wish), (wish.line, around)
+
+
 # 20,000 random cases
 
 
@@ -222,7 +252,7 @@ def random_wish(dice):
 
 @pytest.mark.parametrize("part", range(4))
 def test_twenty_thousand_random_cases_equal_the_oracle(part):
-    """A random line, asked at a random moment near a random jump: the next due is the oracle's next, or lies outside."""
+    """A random line, asked at a random moment near a random jump: its next due is the oracle's, or lies outside."""
     dice = random.Random(part)
     zones = [tz for tz in ZONES if transitions(tz)]
     for _ in range(250):

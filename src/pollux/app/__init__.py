@@ -9,10 +9,11 @@ import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from random import Random
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from pollux.app.blocking import Blocking
 from pollux.app.declared import Declared
+from pollux.app.options import NodeOptions, options_of
 from pollux.app.overview import JobRow, Overview, rows_of
 from pollux.app.verbs import Verbs, default_actor
 from pollux.clock import Clock, SystemClock
@@ -22,11 +23,10 @@ from pollux.ids import new_id
 from pollux.model import LIVE, Job, Schedule
 from pollux.plan import Diff
 from pollux.registry import Registry
-from pollux.runtime import Crew, CrewOptions
+from pollux.runtime import Crew
 from pollux.store.contract import DumpPage, RunFilter, Store
 from pollux.store.guard import Guarded
 from pollux.store.open import open_store
-from pollux.units import duration_ms
 
 __all__ = ["JobRow", "Overview", "Pollux", "Verbs"]
 
@@ -45,40 +45,13 @@ class Pollux(Verbs):
         store: str | Store = "sqlite:///pollux.db",
         *,
         name: str = "app",
-        seats: int = 10,
-        lease: str | float = "30s",
-        leader_ttl: str | float = "15s",
-        leader_renew: str | float | None = None,
-        grace: str | float = "25s",
-        long_poll: str | float = "30s",
-        min_poll: str | float | None = None,
-        turn_rest: str | float | None = None,
-        ready_max: int = 1_000_000,
-        keep_history: int = 100,
-        history_age: str | float = "7d",
         release: int = 0,
-        plans: bool = True,
-        runs: bool = True,
         actor: str | None = None,
         clock: Clock | None = None,
         dice: Random | None = None,
+        **options: Unpack[NodeOptions],
     ) -> None:
-        ttl_ms = duration_ms(leader_ttl)
-        self.options = CrewOptions(
-            seats=seats,
-            lease_ms=duration_ms(lease),
-            leader_ttl_ms=ttl_ms,
-            leader_renew_ms=ttl_ms // 3 if leader_renew is None else duration_ms(leader_renew),
-            grace_ms=duration_ms(grace),
-            long_poll_ms=duration_ms(long_poll),
-            min_poll_ms=None if min_poll is None else duration_ms(min_poll),
-            turn_rest_ms=None if turn_rest is None else duration_ms(turn_rest),
-            ready_max=ready_max,
-            keep_per_job=keep_history,
-            keep_ms=duration_ms(history_age),
-            plans=plans,
-            runs=runs,
-        )
+        self.options = options_of(**options)
         self.events = Events()
         clock, dice = clock or SystemClock(), dice or Random()  # noqa: S311  ids, not secrets
         backend = open_store(store, clock=clock) if isinstance(store, str) else store
@@ -88,7 +61,7 @@ class Pollux(Verbs):
             clock=clock,
             dice=dice,
             actor=actor or default_actor("app"),
-            ready_max=ready_max,
+            ready_max=self.options.ready_max,
         )
         self.store_url = store if isinstance(store, str) else backend.capabilities.name
         self.declared = Declared(self._registry, source=f"code:{name}", release=release)
@@ -118,6 +91,10 @@ class Pollux(Verbs):
         **options: Any,
     ) -> Job:
         """Declare a job of a handler; it is written to the store when the app starts."""
+        if self.crew is not None:
+            raise PolluxError(
+                "this app runs already: declare jobs before it starts, or use `await app.put_jobs([...])`"
+            )
         return self.declared.add(handler, schedule, id=id, params=params, **options)
 
     def job(

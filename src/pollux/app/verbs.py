@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from pollux.clock import Clock
-from pollux.declare import check_params, priority_of
+from pollux.declare import check_job, check_params, priority_of
 from pollux.errors import Conflict, InvalidInput, NotFound, PolluxError, StoreFull
 from pollux.ids import new_id
 from pollux.model import (
@@ -162,9 +162,10 @@ class Verbs:
 
     async def put_jobs(self, jobs: Sequence[Job]) -> list[JobAnswer]:
         """Add or change jobs; raises `Conflict` with everything that stands against it, the others are written."""
+        checked = [check_job(job) for job in jobs]
         answers: list[JobAnswer] = []
-        for start in range(0, len(jobs), BATCH_MAX):
-            answers += await self._store.put_jobs([JobPut(job) for job in jobs[start : start + BATCH_MAX]])
+        for start in range(0, len(checked), BATCH_MAX):
+            answers += await self._store.put_jobs([JobPut(job) for job in checked[start : start + BATCH_MAX]])
         changed = [answer.id for answer in answers if answer.answer is Answer.OK]
         if changed:
             shown = changed[0] if len(changed) == 1 else f"{len(changed)} jobs"

@@ -1,20 +1,21 @@
 """Which jobs does the file name?  Nodes to jobs, by the same rules as every other job (`declare.job_of`).
 
-What a job leaves out comes from its group's `defaults:`, then from the file's; `params` are laid over each other, everything
-else is taken from the nearest.  Every problem is told once, where it stands.
+What a job leaves out comes from its group's `defaults:`, then from the file's; `params` are laid over each other,
+everything else is taken from the nearest.  Every problem is told once, where it stands.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pollux.config.reading import BROKEN, Node, Problems
+from pollux.config.reading import BROKEN, Node, Place, Problems, shortened
 from pollux.declare import JOB_OPTIONS, did_you_mean, job_of
 from pollux.errors import InvalidConfig, InvalidInput
 from pollux.model import Job, Schedule
 from pollux.schedule import words
+from pollux.units import moment_ms
 
 HANDLER_KEYS = ("python",)
 SCHEDULE_KEYS = ("interval", "cron", "at", "once", "event")
@@ -23,10 +24,13 @@ JOB_KEYS = ("id", *HANDLER_KEYS, *SCHEDULE_KEYS, *MODIFIERS, *JOB_OPTIONS)
 DEFAULTS_KEYS = (*(option for option in JOB_OPTIONS if option not in {"name", "source_id"}), "tz")
 EXAMPLE = '{id: home, python: "checks:home", interval: 30s}'
 
+_OPTIONS = frozenset({*JOB_OPTIONS, "tz"})
 _TEXTS = frozenset({"name", "group", "target", "source_id", "tz"})
 _WORD = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _PYTHON = re.compile(f"{_WORD}:{_WORD}")
-_FILE_WORDS = {"every": "interval", "line": "cron"}  # what the arithmetic of schedules calls them
+_WORDS_OF_THE_FILE = {"every": "interval", "line": "cron", "handler": "python"}
+
+Entries = Mapping[str, Node]
 
 
 class FileJobs:
@@ -37,159 +41,253 @@ class FileJobs:
         self.jobs: dict[str, Job] = {}
         self.places: dict[str, str] = {}  # job id -> file:line:column
         self.python: dict[str, str] = {}  # module:function -> where it is named first
-        self._lines: dict[str, int] = {}  # job id -> line, also of jobs that are wrong
+        self._seen: dict[str, Node] = {}  # by id, also those that are wrong
         self._defaults: dict[str, Any] = {}
         self._of_group: dict[str, dict[str, Any]] = {}
 
-    def read_defaults(self, defaults: Node | None, groups: Node | None) -> None:
-        if defaults is not None:
-            self._defaults = self._defaults_of(defaults, "defaults", DEFAULTS_KEYS)
-        for name, group in (entries_of(groups, "groups", self.problems, example="{edge: {...}}") if groups else {}).items():
-            label = f"group {name!r}"
+    def read_defaults(self, node: Node) -> None:
+        self._defaults = self._defaults_of(node, "defaults", DEFAULTS_KEYS)
+
+    def read_groups(self, node: Node) -> None:
+        example = "{edge: {defaults: {timeout: 30s}}}"
+        allowed = tuple(key for key in DEFAULTS_KEYS if key != "group")
+        for name, group in entries_of(node, "groups", self.problems, example=example).items():
+            label = f"group {shortened(name)!r}"
             entries = entries_of(group, label, self.problems, example="{defaults: {timeout: 30s}}")
             check_keys(group, ("defaults",), label, self.problems)
             if "defaults" in entries:
-                allowed = tuple(key for key in DEFAULTS_KEYS if key != "group")
                 self._of_group[name] = self._defaults_of(entries["defaults"], f"{label}: defaults", allowed)
 
-    def read(self, node: Node) -> None:
-        """Everything below `jobs:`."""
+    def read_jobs(self, node: Node) -> None:
         if node.value is None or node.value is BROKEN:
             return
         if type(node.value) is not list:
-            cure = f"write one item for each: - {EXAMPLE}"
-            self.problems.add(node.place, "jobs is not a list", cure=cure)
+            self.problems.add(node.place, "jobs is not a list", cure=f"write an item for each: - {EXAMPLE}")
             return
         for number, item in enumerate(node.value, start=1):
             self._read_job(item, number)
 
     def _read_job(self, node: Node, number: int) -> None:
-        count = self.problems.count
-        entries = entries_of(node, f"job {number}", self.problems, example=EXAMPLE)
-        if self.problems.count > count or node.value is BROKEN:
+        if type(node.value) is not dict:
+            if node.value is not BROKEN:
+                self.problems.add(node.place, f"job {number} is not a mapping", cure=f"write it like {EXAMPLE}")
             return
-        label = self._identify(node, number)
+        count = self.problems.count
+        entries: Entries = node.value
+        label = self._identify(node, entries, number)
         check_keys(node, JOB_KEYS, label, self.problems)
-        options = {**self._inherited(entries), **self._options(entries, label)}
-        handler = self._handler(node, label)
+        handler = self._handler(node, entries, label)
+        options = overlaid(self._inherited(entries), self._options(entries, label))
         schedule = self._schedule(entries, options.pop("tz", None), label)
         job_id = text_of(entries.get("id"))
-        job = self._declare(node, label, id=job_id or "x", handler=handler or "x", schedule=schedule, options=options)
-        if job is None or self.problems.count > count or handler is None:
+        job = self._declare(node, label, job_id, handler, schedule, options)
+        if job is None or handler is None or self.problems.count > count:
             return
         self.jobs[job.id] = job
-        self.places[job.id] = place = f"{self.problems.name}:{node.line}:{node.column}"
-        self.python.setdefault(handler, place)
+        self.places[job.id] = self.problems.where(node.place)
+        self.python.setdefault(handler, self.problems.where(entries["python"].place))
 
-    def _identify(self, node: Node, number: int) -> str:
+    def _identify(self, node: Node, entries: Entries, number: int) -> str:
         """How messages call the job; tells if its id is missing or taken."""
-        given = node.value.get("id")
+        given = entries.get("id")
+        job_id = text_of(given)
         if given is None:
             self.problems.add(node.place, f"job {number} has no id", cure="give it one that stays: id: home")
-        elif given.value is not BROKEN and (job_id := text_of(given)) is None:
+        elif job_id is None and given.value is not BROKEN:
             self.problems.add(given.place, f"job {number}: the id is no text", cure="write it like id: home")
-        elif given.value is not BROKEN and job_id in self._lines:
-            what = f"job {job_id!r} is there already, in line {self._lines[job_id]}"
-            self.problems.add(given.place, what, cure="give one of them another id")
-            return f"job {job_id!r}"
-        elif given.value is not BROKEN:
-            self._lines[job_id] = node.line
-            return f"job {job_id!r}"
+        elif job_id is not None:
+            first = self._seen.setdefault(job_id, node)
+            if first is not node:
+                what = f"job {shortened(job_id)!r} is there already, in line {first.line}"
+                self.problems.add(given.place, what, cure="give one of them another id")
+            return f"job {shortened(job_id)!r}"
         return f"job {number}"
 
-    def _handler(self, node: Node, label: str) -> str | None:
+    def _handler(self, node: Node, entries: Entries, label: str) -> str | None:
         """`module:function`; only the form is looked at here, the app imports it."""
-        given = node.value.get("python")
+        given = entries.get("python")
         if given is None:
             self.problems.add(node.place, f"{label}: no handler is named", cure='add python: "module:function"')
             return None
         name = text_of(given)
         if given.value is BROKEN or (name is not None and _PYTHON.fullmatch(name)):
             return name
-        what = f"{label}: python: {_shown(given)} names no function"
+        what = f"{label}: python: {shown(given)} names no function"
         self.problems.add(given.place, what, cure='write it like python: "reports:daily" (module:function)')
         return None
 
-    def _schedule(self, entries: Mapping[str, Node], tz: str | None, label: str) -> Schedule | None:
+    def _schedule(self, entries: Entries, tz: str | None, label: str) -> Schedule | None:
         kinds = [key for key in SCHEDULE_KEYS if key in entries]
         if len(kinds) > 1:
-            what = f"{label}: {' and '.join(kinds)} cannot both be the schedule"
+            what = f"{label}: {' and '.join(kinds)} cannot both say when"
             self.problems.add(entries[kinds[1]].place, what, cure="keep one of them")
             return None
         for modifier, owner in MODIFIERS.items():
             if modifier in entries and owner not in kinds:
                 what = f"{label}: {modifier} means nothing without {owner}"
                 self.problems.add(entries[modifier].place, what, cure=f"take it away, or give the job {owner}")
-        if not kinds or any(entries[key].value is BROKEN for key in (*kinds, *MODIFIERS) if key in entries):
+        if not kinds or entries[kinds[0]].value is BROKEN:
             return None
         try:
             return _schedule_of(kinds[0], entries, tz)
         except InvalidInput as error:
-            self._tell(entries, entries[kinds[0]].place, label, error.at("schedule"), kinds[0])
+            self._tell(entries, entries[kinds[0]].place, label, error.at("schedule"))
             return None
 
-    def _options(self, entries: Mapping[str, Node], label: str) -> dict[str, Any]:
-        """What the file says for these job options; keys that are no options are left alone."""
+    def _options(self, entries: Entries, label: str) -> dict[str, Any]:
+        """What these entries say for job options; what is no option is left alone."""
         options = {}
-        for key in entries.keys() & {*JOB_OPTIONS, "tz"}:
-            node = entries[key]
+        for key, node in entries.items():
+            if key not in _OPTIONS or node.value is BROKEN:
+                continue
             if node.value is None:
-                self.problems.add(node.place, f"{label}: {key} has no value", cure="give it one, or take the line away")
-            elif key in _TEXTS and text_of(node) is None and node.value is not BROKEN:
+                self.problems.add(node.place, f"{label}: {key} has no value", cure="give it one, or take it away")
+            elif key in _TEXTS and text_of(node) is None:
                 self.problems.add(node.place, f"{label}: {key} is no text", cure=f"write it like {key}: something")
-            elif node.value is not BROKEN:
+            else:
                 options[key] = _option_of(key, node)
         return options
 
-    def _inherited(self, entries: Mapping[str, Node]) -> dict[str, Any]:
+    def _inherited(self, entries: Entries) -> dict[str, Any]:
         group = text_of(entries.get("group")) or self._defaults.get("group", "")
         of_group = self._of_group.get(group)
-        inherited = self._defaults if of_group is None else overlaid(self._defaults, of_group)
-        return inherited
+        return self._defaults if of_group is None else overlaid(self._defaults, of_group)
 
     def _defaults_of(self, node: Node, label: str, allowed: tuple[str, ...]) -> dict[str, Any]:
         """Job options to be inherited, each tried by itself; one that is wrong is told here and inherited by nobody."""
         entries = entries_of(node, label, self.problems, example="{timeout: 30s}")
-        check_keys(node, allowed, label, self.problems, among="defaults")
-        options = {key: value for key, value in self._options(entries, label).items() if key in allowed}
+        check_keys(node, allowed, label, self.problems)
         good = {}
-        for key, value in options.items():
-            schedule = words.cron("0 0 * * *", tz=value) if key == "tz" else None
-            probe = {} if key == "tz" else {key: value}
-            if self._declare(node, label, id="x", handler="x", schedule=schedule, options=probe) is not None:
+        for key, value in self._options(entries, label).items():
+            is_tz = key == "tz"
+            schedule = words.cron("0 0 * * *", tz=value) if is_tz else None
+            if key in allowed and self._declare(node, label, "x", "x", schedule, {} if is_tz else {key: value}):
                 good[key] = value
         return good
 
     def _declare(
-        self, node: Node, label: str, *, id: str, handler: str, schedule: Schedule | None, options: dict[str, Any]
+        self,
+        node: Node,
+        label: str,
+        job_id: str | None,
+        handler: str | None,
+        schedule: Schedule | None,
+        options: dict[str, Any],
     ) -> Job | None:
-        """The job, or None and every problem told at its place."""
+        """The job, or None and every problem told at its place; what was told before is stood in for."""
+        named = {"id": "x" if job_id is None else job_id, "handler": handler or "x"}
         try:
-            return job_of(
-                id=id, handler=handler, schedule=schedule, source=self.source, release=self.release, **options
-            )
+            return job_of(**named, schedule=schedule, source=self.source, release=self.release, **options)
         except InvalidConfig as error:
-            found = error.problems
+            found: tuple[InvalidInput, ...] = error.problems
         except InvalidInput as error:
             found = (error,)
         for problem in found:
-            self._tell(node.value, node.place, label, problem, _schedule_key(node.value))
+            self._tell(node.value, node.place, label, problem)
         return None
 
-    def _tell(
-        self, entries: Mapping[str, Node], fallback: tuple[int, int], label: str, problem: InvalidInput, schedule_key: str
-    ) -> None:
-        """Say a problem of `job_of` at the value that it is about."""
-        path = problem.where.removeprefix("schedule").strip(".").split(".")
-        path = [_FILE_WORDS.get(part, part) for part in path if part] or [schedule_key]
-        node = entries.get(path[0]) or entries.get(schedule_key if problem.where.startswith("schedule") else "")
-        place, named = (node.place, f"{path[0]}: ") if node else (fallback, f"{path[0]}: " if path[0] else "")
-        self.problems.add(place, f"{label}: {named}{problem.what}", cure=problem.cure)
+    def _tell(self, entries: Entries, fallback: Place, label: str, problem: InvalidInput) -> None:
+        """Say a problem at the value that it is about: `retry.base`, `schedule.tz`, `schedule`."""
+        path = [_WORDS_OF_THE_FILE.get(part, part) for part in problem.where.split(".") if part]
+        if path[:1] == ["schedule"]:
+            kind = next((key for key in SCHEDULE_KEYS if key in entries), "schedule")
+            path = path[1:] if path[1:] and path[1] in entries else [kind]
+        node = entries.get(path[0]) if path else None
+        for part in path[1:]:
+            if node is not None and type(node.value) is dict:
+                node = node.value.get(part, node)
+        named = f"{'.'.join(path)}: " if path else ""
+        self.problems.add(node.place if node else fallback, f"{label}: {named}{problem.what}", cure=problem.cure)
+
+
+def entries_of(node: Node, label: str, problems: Problems, *, example: str) -> dict[str, Node]:
+    """The entries of a mapping; of anything else none, and a problem unless there is nothing at all."""
+    if type(node.value) is dict:
+        return node.value
+    if node.value is not None and node.value is not BROKEN:
+        problems.add(node.place, f"{label}: {shown(node)} is not a mapping", cure=f"write it like {example}")
+    return {}
+
+
+def check_keys(node: Node, allowed: tuple[str, ...], label: str, problems: Problems) -> None:
+    for key, place in node.keys.items():
+        if key not in allowed and node.value[key].value is not BROKEN:
+            what = f"unknown key {shortened(key)!r}{did_you_mean(shortened(key), allowed)}"
+            problems.add(place, f"{label}: {what}" if label else what, cure=f"known are {', '.join(allowed)}")
+
+
+def text_of(node: Node | None) -> str | None:
+    """A scalar as it is written: 5, true and 1.10 are fine names."""
+    if node is None or node.value is None or node.value is BROKEN or type(node.value) in (dict, list):
+        return None
+    return node.text
+
+
+def shown(node: Node) -> str:
+    if type(node.value) in {dict, list}:
+        return "a mapping" if type(node.value) is dict else "a list"
+    return repr(shortened(node.text))
 
 
 def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """The nearer options; params are laid over each other."""
     both = {**below, **above}
-    if "params" in below and "params" in above:
+    if "params" in below and type(above.get("params")) is dict:
         both["params"] = {**below["params"], **above["params"]}
     return both
+
+
+def _option_of(key: str, node: Node) -> Any:
+    if key in _TEXTS:
+        return node.text
+    if key == "tags" and type(node.value) is list:
+        return [text_of(item) if type(item.value) is not dict else None for item in node.value]
+    return node.plain()
+
+
+def _schedule_of(kind: str, entries: Entries, tz: str | None) -> Schedule:
+    node = entries[kind]
+    match kind:
+        case "interval":
+            start = _read("start", entries, _moment_text)
+            spread = _read("spread", entries, _flag)
+            return words.every(node.plain(), start=start, spread=spread is not False)
+        case "cron":
+            return words.cron(_required_text(node), tz=tz or "UTC")
+        case "at":
+            return words.once(_required_text(node))
+        case _ if node.value is not True:
+            what, cure = f"{shown(node)} is not true", f"write {kind}: true, or take it away"
+            raise InvalidInput(what, cure=cure)
+        case "once":
+            return words.once()
+        case _:
+            return words.on_event()
+
+
+def _read(key: str, entries: Entries, convert: Callable[[Node], Any]) -> Any:
+    node = entries.get(key)
+    if node is None or node.value is BROKEN:
+        return None
+    try:
+        return convert(node)
+    except InvalidInput as error:
+        raise error.at(key) from error
+
+
+def _moment_text(node: Node) -> str:
+    moment_ms(_required_text(node))
+    return node.text
+
+
+def _required_text(node: Node) -> str:
+    text = text_of(node)
+    if text is None:
+        raise InvalidInput(f"{shown(node)} is no text", cure="write the text, in quotes if need be")
+    return text
+
+
+def _flag(node: Node) -> bool:
+    if type(node.value) is not bool:
+        raise InvalidInput(f"{shown(node)} is neither true nor false", cure="write true or false")
+    return node.value

@@ -1,10 +1,10 @@
 """What does the file say, and where?  YAML to nodes that know their line and column; nothing is guessed.
 
 The rules are those of YAML 1.2, so that nothing turns into something else on the way: `on`, `yes`, `12:30`, `0123` and
-`2026-12-01` are text; only true, false, null and plain decimal numbers are not.  Keys are always text.  Refused, each with its
-line: anchors and aliases (`defaults:` does their work), tags, a key twice, a second document, more than `DEPTH_MAX`
-levels.  libyaml gives the events and the places; the tree is grown here, on a stack of our own, so that a file made to
-break parsers breaks nothing.
+`2026-12-01` are text; only true, false, null and plain decimal numbers are not.  Keys are always text.  Refused, each
+with its line: anchors and aliases (`defaults:` does their work), tags, a key twice, a second document, more than
+`DEPTH_MAX` levels.  libyaml gives the events and the places; the tree is grown here, on a stack of our own, so that a
+file made to break parsers breaks nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ FILE_BYTES_MAX = 16 * 2**20
 DEPTH_MAX = 32
 INTEGER_MAX = 2**63 - 1
 PROBLEMS_MAX = 100  # further ones are counted
+
+Place = tuple[int, int]  # line and column, counted from 1
 
 BROKEN: Final = object()  # the value of a node about which a problem was told: whoever meets it tells no second one
 
@@ -40,9 +42,9 @@ class Node:
 
     def __init__(self, value: Any, line: int, column: int, text: str = "") -> None:
         self.value = value
-        self.line, self.column = line, column  # counted from 1
+        self.line, self.column = line, column
         self.text = text  # a scalar as it is written
-        self.keys: dict[str, tuple[int, int]] = {}  # a mapping's: where each stands
+        self.keys: dict[str, Place] = {}  # a mapping's: where each stands
 
     def plain(self) -> Any:
         """The value without places."""
@@ -53,7 +55,7 @@ class Node:
         return None if self.value is BROKEN else self.value
 
     @property
-    def place(self) -> tuple[int, int]:
+    def place(self) -> Place:
         return self.line, self.column
 
 
@@ -62,27 +64,34 @@ class Problems:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.found: list[InvalidInput] = []
         self.count = 0
+        self._found: list[tuple[Place, InvalidInput]] = []
 
-    def add(self, place: tuple[int, int] | None, what: str, *, cure: str = "") -> None:
-        where = f"{self.name}:{place[0]}:{place[1]}" if place else self.name
-        self.add_at(where, what, cure=cure)
+    def add(self, place: Place | None, what: str, *, cure: str = "") -> None:
+        where = self.where(place) if place else self.name
+        self.keep(InvalidInput(shortened(what, 400), where=where, cure=cure), place)
 
-    def add_at(self, where: str, what: str, *, cure: str = "") -> None:
+    def keep(self, problem: InvalidInput, place: Place | None = None) -> None:
+        """Also one that is not the file's: of the environment, an argument, or of two values together."""
         self.count += 1
         if self.count <= PROBLEMS_MAX:
-            self.found.append(InvalidInput(what, where=where, cure=cure))
+            self._found.append((place or (0, 0), problem))
+
+    def where(self, place: Place) -> str:
+        return f"{self.name}:{place[0]}:{place[1]}"
 
     def all(self) -> list[InvalidInput]:
-        if self.count <= PROBLEMS_MAX:
-            return self.found
-        more = InvalidInput(f"and {self.count - PROBLEMS_MAX} more", where=self.name, cure="mend these first")
-        return [*self.found, more]
+        """In the order of the file."""
+        found = [problem for _, problem in sorted(self._found, key=lambda entry: entry[0])]
+        if self.count > PROBLEMS_MAX:
+            found.append(
+                InvalidInput(f"and {self.count - PROBLEMS_MAX} more", where=self.name, cure="mend these first")
+            )
+        return found
 
 
-class _Stop(Exception):  # noqa: N818  reading ends here, the problem has been told
-    pass
+class _Stop(Exception):
+    """Reading ends here; the problem has been told."""
 
 
 def read_yaml(text: str, problems: Problems) -> Node | None:
@@ -113,7 +122,7 @@ def _events(text: str) -> Iterator[Any]:
         parser.dispose()
 
 
-def _place_of(text: str, position: int) -> tuple[int, int]:
+def _place_of(text: str, position: int) -> Place:
     before = text[:position]
     return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
 
@@ -129,13 +138,13 @@ def _syntax_cure(what: str) -> str:
 
 
 class _Grower:
-    """Grows the tree out of events.  `_open` are the collections not closed yet, `_key` the key that waits for a value."""
+    """Grows the tree out of events."""
 
     def __init__(self, problems: Problems) -> None:
         self.problems = problems
         self._root: Node | None = None
-        self._open: list[Node] = []
-        self._pending: list[str | None] = []  # of each open collection
+        self._open: list[Node] = []  # collections that are not closed yet,
+        self._pending: list[str | None] = []  # and of each the key that waits for its value
 
     def grow(self, events: Iterator[Any]) -> Node | None:
         for event in events:
@@ -207,7 +216,7 @@ class _Grower:
         if key not in keys:
             keys[key] = (mark.line + 1, mark.column + 1)
             return
-        what = f"the key {_short(key)!r} is there already, in line {keys[key][0]}"
+        what = f"the key {shortened(key)!r} is there already, in line {keys[key][0]}"
         self.problems.add((mark.line + 1, mark.column + 1), what, cure="keep one of them")
 
     def _place(self, node: Node) -> None:
@@ -239,9 +248,9 @@ def resolve(text: str) -> Any:
     return text
 
 
-def _start(event: Any) -> tuple[int, int]:
+def _start(event: Any) -> Place:
     return event.start_mark.line + 1, event.start_mark.column + 1
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def shortened(text: str, length: int = 60) -> str:
+    return text if len(text) <= length else f"{text[: length - 3]}..."

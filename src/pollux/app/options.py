@@ -1,0 +1,63 @@
+"""How is a node set up?  The options of `Pollux` in people's units, as the runtime's own."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from pollux.runtime import CrewOptions
+from pollux.units import duration_ms
+
+Duration = str | float
+
+
+class NodeOptions(TypedDict, total=False):
+    """What may be said about a node; what is left out has the default named in `options_of`."""
+
+    seats: int
+    lease: Duration
+    leader_ttl: Duration
+    leader_renew: Duration
+    grace: Duration
+    long_poll: Duration
+    min_poll: Duration
+    turn_rest: Duration
+    ready_max: int
+    keep_history: int
+    history_age: Duration
+    plans: bool
+    runs: bool
+
+
+def options_of(
+    *,
+    seats: int = 10,
+    lease: Duration = "30s",
+    leader_ttl: Duration = "15s",
+    leader_renew: Duration | None = None,
+    grace: Duration = "25s",
+    long_poll: Duration = "30s",
+    min_poll: Duration | None = None,
+    turn_rest: Duration | None = None,
+    ready_max: int = 1_000_000,
+    keep_history: int = 100,
+    history_age: Duration = "7d",
+    plans: bool = True,
+    runs: bool = True,
+) -> CrewOptions:
+    """The runtime's options; a third of the leader's time to live is the default for renewing it."""
+    ttl_ms = duration_ms(leader_ttl)
+    return CrewOptions(
+        seats=seats,
+        lease_ms=duration_ms(lease),
+        leader_ttl_ms=ttl_ms,
+        leader_renew_ms=ttl_ms // 3 if leader_renew is None else duration_ms(leader_renew),
+        grace_ms=duration_ms(grace),
+        long_poll_ms=duration_ms(long_poll),
+        min_poll_ms=None if min_poll is None else duration_ms(min_poll),
+        turn_rest_ms=None if turn_rest is None else duration_ms(turn_rest),
+        ready_max=ready_max,
+        keep_per_job=keep_history,
+        keep_ms=duration_ms(history_age),
+        plans=plans,
+        runs=runs,
+    )

@@ -1,0 +1,178 @@
+"""What was asked for?  Defaults < file < environment < arguments, validated as a whole: all problems come at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pollux.config.jobs import FileJobs, check_keys, entries_of, shown, text_of
+from pollux.config.reading import BROKEN, FILE_BYTES_MAX, Node, Place, Problems, read_yaml
+from pollux.config.settings import BY_PATH, DEFAULT, FILE_KEYS, OPTIONS, SECTIONS, Config, Option
+from pollux.declare import did_you_mean
+from pollux.errors import InvalidConfig, InvalidInput
+from pollux.units import format_ms, format_size
+
+
+def load_config(
+    path: str | None,
+    *,
+    environ: Mapping[str, str],
+    arguments: Mapping[str, Any] | None = None,
+    with_jobs: bool = True,
+) -> Config:
+    """The config of a file (None: of none), or `InvalidConfig` with all problems of file, environment and arguments.
+
+    `arguments` are by name (`seats`) or path (`pool.seats`); None means not given.  `with_jobs=False` looks at
+    everything but jobs: who only needs to know the store is not stopped by a job that is wrong.
+    """
+    problems = Problems(path or "config")
+    values: dict[str, Any] = {}
+    origins = {option.path: DEFAULT for option in OPTIONS}
+    root = None if path is None else _root_of(path, problems)
+    _take(_from_file(root, problems), values, origins, problems)
+    _take(_from_environment(environ, problems), values, origins, problems)
+    _take(_from_arguments(arguments or {}, problems), values, origins, problems)
+    _check_together(values, origins, problems)
+    source = f"file:{Path(path).name}" if path else ""
+    jobs = FileJobs(problems, source=source, release=values.get("release", 0))
+    if root is not None and with_jobs:
+        _read_jobs(root, jobs)
+    if problems.count:
+        raise InvalidConfig(problems.all())
+    return Config(
+        **values,
+        path=path or "",
+        source=source,
+        jobs=tuple(jobs.jobs.values()),
+        places=jobs.places,
+        python=jobs.python,
+        origins=origins,
+    )
+
+
+class Given(NamedTuple):
+    """Somebody set an option."""
+
+    option: Option
+    value: Any
+    where: str  # for messages
+    origin: str
+    place: Place | None = None  # in the file
+
+
+def _take(given: Iterator[Given], values: dict[str, Any], origins: dict[str, str], problems: Problems) -> None:
+    for option, value, where, origin, place in given:
+        try:
+            values[option.field] = option.read(value)
+            origins[option.path] = origin
+        except InvalidInput as error:
+            problems.keep(InvalidInput(f"{option.path}: {error.what}", where=where, cure=error.cure), place)
+
+
+def _from_file(root: Node | None, problems: Problems) -> Iterator[Given]:
+    if root is None:
+        return
+    for key, node in root.value.items():
+        if key in SECTIONS:
+            yield from _from_section(key, node, problems)
+        elif key in BY_PATH:
+            yield from _from_node(BY_PATH[key], node, problems)
+
+
+def _from_section(section: str, node: Node, problems: Problems) -> Iterator[Given]:
+    known = {path.partition(".")[2]: option for path, option in BY_PATH.items() if path.startswith(f"{section}.")}
+    entries = entries_of(node, section, problems, example=f"{section}: {{{next(iter(known))}: ...}}")
+    check_keys(node, tuple(known), section, problems)
+    for key, value in entries.items():
+        if key in known:
+            yield from _from_node(known[key], value, problems)
+
+
+def _from_node(option: Option, node: Node, problems: Problems) -> Iterator[Given]:
+    if node.value is BROKEN:
+        return
+    if node.value is None or type(node.value) in {dict, list}:
+        what = f"{option.path} has no value" if node.value is None else f"{option.path}: {shown(node)} is no value"
+        problems.add(node.place, what, cure="give it one, or take it away")
+        return
+    value = text_of(node) if option.path in {"store", "app"} else node.value
+    yield Given(option, value, problems.where(node.place), f"{problems.name}:{node.line}", node.place)
+
+
+def _from_environment(environ: Mapping[str, str], problems: Problems) -> Iterator[Given]:
+    known = {name for option in OPTIONS for name in option.variables}
+    nested = tuple(f"POLLUX_{section.upper()}__" for section in SECTIONS)
+    for name in environ:
+        if name.startswith(nested) and name not in known:
+            what = f"unknown variable{did_you_mean(name, known)}"
+            problems.keep(InvalidInput(what, where=name, cure="take it away, or spell it right"))
+    for option in OPTIONS:
+        given = [name for name in option.variables if environ.get(name)]
+        if given:
+            yield Given(option, environ[given[0]], given[0], f"environment {given[0]}")
+
+
+def _from_arguments(arguments: Mapping[str, Any], problems: Problems) -> Iterator[Given]:
+    known = {option.argument: option for option in OPTIONS} | BY_PATH
+    for name, value in arguments.items():
+        if value is None:
+            continue
+        if name in known:
+            yield Given(known[name], value, "argument", "argument")
+        else:
+            what = f"unknown argument {name!r}{did_you_mean(name, known)}"
+            problems.keep(InvalidInput(what, cure=f"known are {', '.join(known)}"))
+
+
+def _check_together(values: Mapping[str, Any], origins: Mapping[str, str], problems: Problems) -> None:
+    ttl = values.get("leader_ttl_ms", Config().leader_ttl_ms)
+    renew = values.get("leader_renew_ms")
+    if renew is not None and renew * 2 > ttl:
+        what = f"leader.renew of {format_ms(renew)} leaves a leader of {format_ms(ttl)} no second try"
+        cure = "give at most half of leader.ttl; a third is usual"
+        problems.keep(InvalidInput(what, where=origins["leader.renew"], cure=cure))
+
+
+def _root_of(path: str, problems: Problems) -> Node | None:
+    """The file's mapping; None if it is empty or wrong as a whole."""
+    text = _text_of_file(path, problems)
+    root = None if text is None else read_yaml(text, problems)
+    if root is None:
+        return None
+    if type(root.value) is not dict:
+        cure = "begin with a key: jobs:, store:, pool: ..."
+        problems.add(root.place, f"the file is {shown(root)}, not a mapping", cure=cure)
+        return None
+    check_keys(root, FILE_KEYS, "", problems)
+    return root
+
+
+def _text_of_file(path: str, problems: Problems) -> str | None:
+    try:
+        with Path(path).open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        problems.add(None, "there is no such file", cure="name one with -c, or create it (an empty one is fine)")
+        return None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        problems.add(None, f"the file cannot be read: {reason}", cure="name a readable file")
+        return None
+    if len(raw) > FILE_BYTES_MAX:
+        cure = "put jobs by the thousands into the store with the Python API, or split the fleet"
+        problems.add(None, f"the file is bigger than {format_size(FILE_BYTES_MAX)}", cure=cure)
+        return None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        column = error.start - raw.rfind(b"\n", 0, error.start)
+        problems.add((line, column), "the file is not text in UTF-8", cure="save it as UTF-8")
+        return None
+
+
+def _read_jobs(root: Node, jobs: FileJobs) -> None:
+    for key, read in (("defaults", jobs.read_defaults), ("groups", jobs.read_groups), ("jobs", jobs.read_jobs)):
+        if key in root.value:
+            read(root.value[key])

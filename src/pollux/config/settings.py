@@ -1,0 +1,117 @@
+"""What can be set besides jobs, where, and by which name?  One table: the file's path, the variable, the argument."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+
+from pollux.errors import InvalidInput
+from pollux.model import Job
+from pollux.units import DAY_MS, HOUR_MS, duration_ms, format_ms
+
+DEFAULT = "default"
+SEATS_MAX = 10_000
+_ATTRIBUTE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_STORE = re.compile(r"[a-z][a-z0-9+.-]*://.*")
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """Everything that was said, validated.  `origins` tells of each option where its value came from."""
+
+    store: str = "sqlite:///pollux.db"
+    app: str = ""  # module:attribute of a Pollux
+    seats: int = 10
+    lease_ms: int = 30_000
+    grace_ms: int = 25_000
+    long_poll_ms: int = 30_000
+    min_poll_ms: int | None = None  # None: by the kind of store
+    leader_ttl_ms: int = 15_000
+    leader_renew_ms: int | None = None  # None: a third of the ttl
+    release: int = 0
+    history_keep: int = 100  # finished runs of a job
+    history_age_ms: int = 7 * DAY_MS
+
+    path: str = ""  # of the file, as it was given
+    source: str = ""  # of its jobs: file:<name>; "" without a file
+    jobs: tuple[Job, ...] = ()
+    places: dict[str, str] = field(default_factory=dict)  # job id -> file:line:column
+    python: dict[str, str] = field(default_factory=dict)  # module:function -> file:line:column that names it first
+    origins: dict[str, str] = field(default_factory=dict)  # "pool.seats" -> default, file:line, environment, argument
+
+    def is_given(self, option: str) -> bool:
+        """Did anybody say it, or is it the default?  `option` is the path in the file, like "pool.seats"."""
+        return self.origins.get(option, DEFAULT) != DEFAULT
+
+
+class Option(NamedTuple):
+    """One thing that can be set: `pool: {seats: 10}`, POLLUX_SEATS or POLLUX_POOL__SEATS, --seats."""
+
+    path: str
+    field: str
+    argument: str
+    read: Callable[[Any], Any]
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The short one and the nested one; the short one counts if both are set."""
+        names = (f"POLLUX_{self.argument.upper()}", f"POLLUX_{self.path.upper().replace('.', '__')}")
+        return tuple(dict.fromkeys(names))
+
+
+def _text(pattern: re.Pattern[str], cure: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise InvalidInput(f"{_shown(value)} cannot be used", cure=cure)
+        return value
+
+    return read
+
+
+def _duration(at_least: int, at_most: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        ms = duration_ms(value)
+        if not at_least <= ms <= at_most:
+            cure = f"give {format_ms(at_least)} to {format_ms(at_most)}"
+            raise InvalidInput(f"{_shown(value)} is out of range", cure=cure)
+        return ms
+
+    return read
+
+
+def _whole(at_least: int, at_most: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value, re.ASCII):  # from the environment
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value <= at_most:
+            cure = f"give a whole number from {at_least} to {at_most}"
+            raise InvalidInput(f"{_shown(value)} cannot be used", cure=cure)
+        return value
+
+    return read
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+OPTIONS = (
+    Option("store", "store", "store", _text(_STORE, 'write it like "sqlite:///pollux.db" or "memory://"')),
+    Option("app", "app", "app", _text(_ATTRIBUTE, 'write it like "monitor:app" (module:attribute)')),
+    Option("pool.seats", "seats", "seats", _whole(1, SEATS_MAX)),
+    Option("pool.lease", "lease_ms", "lease", _duration(1_000, DAY_MS)),
+    Option("pool.grace", "grace_ms", "grace", _duration(0, DAY_MS)),
+    Option("pool.long_poll", "long_poll_ms", "long_poll", _duration(0, HOUR_MS)),
+    Option("pool.min_poll", "min_poll_ms", "min_poll", _duration(0, HOUR_MS)),
+    Option("leader.ttl", "leader_ttl_ms", "leader_ttl", _duration(1_000, HOUR_MS)),
+    Option("leader.renew", "leader_renew_ms", "leader_renew", _duration(100, HOUR_MS)),
+    Option("release", "release", "release", _whole(0, 2**53)),
+    Option("history.keep", "history_keep", "history_keep", _whole(0, 1_000_000)),
+    Option("history.age", "history_age_ms", "history_age", _duration(1_000, 3_653 * DAY_MS)),
+)
+BY_PATH = {option.path: option for option in OPTIONS}
+SECTIONS = tuple(dict.fromkeys(option.path.partition(".")[0] for option in OPTIONS if "." in option.path))
+FILE_KEYS = (*dict.fromkeys(option.path.partition(".")[0] for option in OPTIONS), "defaults", "groups", "jobs")

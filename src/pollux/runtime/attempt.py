@@ -1,0 +1,271 @@
+"""How does one run go?  Under a lease and a deadline: bind, start, call, judge, settle.
+
+    begin ─▶ bind the params ─▶ call ─▶ ended ─▶ judge ─▶ settler            (the seat is free when the handler ends)
+                   │              │
+                   │              ├─ too long ─▶ asked to stop ─▶ deaf for 2 s ─▶ settled as a timeout, still seated
+                   │              ├─ cancel ───▶ asked to stop ─▶ deaf for 10 s ▶ settled as cancelled, still seated
+                   │              ├─ drain ────▶ asked to stop ─▶ deaf for 2 s ─▶ handed back, still seated
+                   └─ unfit       └─ lease lost ▶ asked to stop ─▶ never settled: somebody else may be at it
+
+A handler that blocks cannot be interrupted: its timeout settles it at once, and `ctx.cancelled` tells it.  After it
+was asked to stop, a handler that answers nothing has stopped; one that answers a value has finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from enum import Enum
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from pollux.clock import Clock
+from pollux.events import Events, HandlerStuck, LeaseWasLost, RunStarted
+from pollux.model import TIMEOUT_MS, Back, Cancelled, Fault, Job, Outcome, Run, Verdict
+from pollux.outcome import classify, decide, describe
+from pollux.registry import Context, Handler, Registry, outcome_of
+from pollux.runtime.hands import Hands
+from pollux.runtime.lateness import Lateness
+from pollux.runtime.pool import Pool, Seat
+from pollux.runtime.storetime import StoreTime
+from pollux.store.contract import Settlement
+
+if TYPE_CHECKING:
+    from pollux.runtime.settler import Settler
+    from pollux.runtime.watchman import Watchman
+
+DEAF_MS = 2_000  # how long a handler may take to obey a timeout
+CANCEL_MS = 10_000  # how long it may take to obey a cancel request
+NEVER = float("inf")
+
+
+class Asked(Enum):
+    """Why a handler was asked to stop."""
+
+    TIMEOUT = "timeout"
+    CANCEL = "cancel"
+    DRAIN = "drain"
+    LOST = "lost"
+
+
+class Kit:
+    """What all attempts of a node share."""
+
+    def __init__(self, registry: Registry, pool: Pool, *, clock: Clock, events: Events, dice: Random) -> None:
+        self.registry, self.pool = registry, pool
+        self.clock, self.events, self.dice = clock, events, dice
+        self.time = StoreTime(clock, events)
+        self.hands = Hands()
+        self.settler: Settler
+        self.watchman: Watchman
+        self.leases: dict[str, Attempt] = {}  # by token: claimed, and the settle is not yet answered
+        self.running: dict[str, Attempt] = {}  # by token: handler code has not ended
+        self.late = Lateness()  # from due (or visible) to the handler's start
+        self.started = 0
+        self.stuck = 0  # handlers that outlive what they were settled as, now
+        self.stuck_ever = 0
+        self.leases_lost = 0
+
+
+class Attempt:
+    """One try of a run.  It belongs to the event loop; only `trust_until` and `renew_at` are the Renewer's."""
+
+    __slots__ = (
+        "asked",
+        "ctx",
+        "handler",
+        "is_settled",
+        "is_stuck",
+        "job",
+        "kit",
+        "look_at",
+        "reason",
+        "renew_at",
+        "run",
+        "seat",
+        "started_ms",
+        "timeout_ms",
+        "token",
+        "trust_until",
+        "work",
+    )
+
+    def __init__(self, kit: Kit, run: Run, job: Job, *, trust_until: float = NEVER, renew_at: float = NEVER) -> None:
+        self.kit, self.run, self.job, self.token = kit, run, job, run.token
+        self.trust_until, self.renew_at = trust_until, renew_at
+        self.asked: Asked | None = None
+        self.reason = ""
+        self.is_settled = self.is_stuck = False
+        self.look_at = NEVER
+        self.ctx: Context | None = None
+        self.work: asyncio.Task[None] | None = None
+        self.seat: Seat | None = None
+        kit.leases[self.token] = self
+
+    # the steps
+
+    def begin(self, handler: Handler, seat: Seat) -> None:
+        """Bind the params and start the handler; whatever happens, the run is settled and the seat left in the end."""
+        kit, run, job = self.kit, self.run, self.job
+        self.handler, self.seat = handler, seat
+        self.timeout_ms = timeout_of(job, handler)
+        self.started_ms = now_ms = kit.time.now_ms()
+        late_ms = now_ms - max(run.due_ms, run.visible_ms)
+        kit.started += 1
+        kit.late.add(late_ms)
+        if kit.events.wants(RunStarted):
+            kit.events.emit(RunStarted(run.id, run.job_id, run.fence, max(0, late_ms)))
+        kit.running[self.token] = self
+        try:
+            kwargs = handler.bind({**job.params, **run.payload} if run.payload else job.params)
+            self.ctx = Context(run, job, handler, kit.clock, now_ms + self.timeout_ms, kit.registry)
+        except Exception as error:  # noqa: BLE001  params come from outside
+            self._ended(None, error, fault=Fault.PERMANENT)
+            return
+        self.look_at = kit.clock.mono_ms() + self.timeout_ms
+        kit.watchman.expect(min(self.look_at, self.trust_until))
+        self._call(handler, self.ctx, kwargs)
+
+    def _call(self, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> None:
+        if handler.is_async:
+            self.work = asyncio.get_running_loop().create_task(self._await(handler, ctx, kwargs))
+        else:
+            self.kit.hands.submit(lambda: handler.invoke(ctx, kwargs), self._ended)
+
+    async def _await(self, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> None:
+        try:
+            value = await handler.invoke(ctx, kwargs)
+        except asyncio.CancelledError as error:
+            self._ended(None, error)
+            raise
+        except BaseException as error:  # noqa: BLE001  `sys.exit()` in a handler ends the attempt, not the node
+            self._ended(None, error)
+        else:
+            self._ended(value, None)
+
+    def _ended(self, value: Any, error: BaseException | None, *, fault: Fault | None = None) -> None:
+        """Handler code has ended: settle the run, unless that was done without waiting for it, and free the seat."""
+        kit = self.kit
+        kit.running.pop(self.token, None)
+        if self.is_stuck:
+            kit.stuck -= 1
+            self.is_stuck = False
+        if not self.is_settled:
+            self.is_settled = True
+            kit.settler.put(self, self._judge(value, error, fault))
+        if self.seat is not None:
+            kit.pool.leave(self.seat)
+
+    def _judge(self, value: Any, error: BaseException | None, fault: Fault | None) -> Settlement:
+        if self.asked is not None and value is None and (error is None or self.asked is not Asked.TIMEOUT):
+            return self._stopped(self.asked)
+        if isinstance(error, asyncio.CancelledError) and self.asked is Asked.TIMEOUT:
+            return self._stopped(Asked.TIMEOUT)
+        ended_ms = self.kit.time.now_ms()
+        if error is None:
+            try:
+                outcome = outcome_of(value, job=self.job, started_ms=self.started_ms, ended_ms=ended_ms)
+            except Exception as unfit:  # noqa: BLE001  a result is the handler's own: anything may be in it
+                error, fault = unfit, Fault.PERMANENT
+        if error is not None:
+            outcome = self._failure(error, fault or _fault_of(error), ended_ms)
+        return self._decided(outcome)
+
+    def _decided(self, outcome: Outcome) -> Settlement:
+        kit, run = self.kit, self.run
+        verdict = decide(outcome, run, self.job, now_ms=outcome.ended_ms, roll=kit.dice.random())
+        if outcome.fault is None and self.ctx is not None and self.ctx.follow_ups:
+            return Settlement(run.id, self.token, verdict, outcome, tuple(self.ctx.follow_ups))
+        return Settlement(run.id, self.token, verdict, outcome)
+
+    def _failure(self, error: BaseException, fault: Fault, ended_ms: int) -> Outcome:
+        after = getattr(error, "retry_after", None)
+        return Outcome(
+            started_ms=self.started_ms,
+            ended_ms=ended_ms,
+            fault=fault,
+            error=describe(error),
+            retry_after_ms=int(after * 1000) if isinstance(after, int | float) else None,
+        )
+
+    def _stopped(self, asked: Asked) -> Settlement:
+        """What becomes of a run whose handler stopped, or would not stop, because it was asked to."""
+        verdict: Verdict
+        match asked:
+            case Asked.TIMEOUT:
+                late = TimeoutError(self.reason)
+                return self._decided(self._failure(late, Fault.TRANSIENT, self.kit.time.now_ms()))
+            case Asked.CANCEL:
+                verdict = Cancelled(self.reason)
+            case Asked.DRAIN | Asked.LOST:
+                verdict = Back()
+        return Settlement(self.run.id, self.token, verdict)
+
+    # asked to stop
+
+    def hand_back(self, verdict: Verdict) -> None:
+        """Settle a run of which no handler code ran: back, to the gate, or cancelled."""
+        self.is_settled = True
+        self.kit.settler.put(self, Settlement(self.run.id, self.token, verdict))
+
+    def cancel(self, reason: str) -> None:
+        """Somebody cancelled the run."""
+        if self.asked is None and not self.is_settled:
+            self._ask(Asked.CANCEL, reason, CANCEL_MS)
+
+    def drain(self) -> None:
+        """The node is leaving: the run goes back uncharged."""
+        if self.asked is None and not self.is_settled:
+            self._ask(Asked.DRAIN, "the node is shutting down", DEAF_MS)
+
+    def lose(self, why: str) -> None:
+        """The lease is gone: stop, and record nothing.  A settle under way is answered by the store, not by us."""
+        if self.kit.leases.pop(self.token, None) is None or self.is_settled:
+            return
+        self.is_settled = True
+        self.kit.leases_lost += 1
+        self.kit.events.emit(LeaseWasLost(self.run.id, self.run.job_id, why))
+        self._ask(Asked.LOST, f"the lease was lost: {why}", DEAF_MS)
+
+    def _ask(self, asked: Asked, reason: str, patience_ms: int) -> None:
+        self.asked, self.reason = asked, reason
+        if self.ctx is not None:
+            self.ctx.cancel(reason)
+        self.look_at = self.kit.clock.mono_ms() + patience_ms
+        self.kit.watchman.expect(self.look_at)
+        if self.work is not None:
+            self.work.cancel()
+
+    # watched
+
+    def overdue(self, now: float) -> None:
+        """`look_at` has come: the timeout, or the end of our patience after we asked."""
+        if self.asked is None:
+            self._ask(Asked.TIMEOUT, f"it ran longer than {self.timeout_ms} ms", DEAF_MS)
+            if self.work is not None:
+                return
+        self.look_at = NEVER
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Settle the run as what it was asked for, without waiting for its handler any longer."""
+        assert self.asked is not None
+        if not self.is_settled:
+            self.is_settled = True
+            self.kit.settler.put(self, self._stopped(self.asked))
+        if not self.is_stuck and self.token in self.kit.running:
+            self.is_stuck = True
+            self.kit.stuck += 1
+            self.kit.stuck_ever += 1
+            self.kit.events.emit(HandlerStuck(self.run.id, self.run.job_id, self.kit.stuck))
+
+
+def timeout_of(job: Job, handler: Handler) -> int:
+    """The job's own timeout; if it says nothing, its handler's."""
+    if job.timeout_ms == TIMEOUT_MS and handler.timeout_ms is not None:
+        return handler.timeout_ms
+    return job.timeout_ms
+
+
+def _fault_of(error: BaseException) -> Fault:
+    return classify(error) if isinstance(error, Exception) else Fault.TRANSIENT

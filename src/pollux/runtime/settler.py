@@ -1,0 +1,136 @@
+"""Is the outcome recorded?  Settlements go to the store in batches that never linger.
+
+While one settle is under way the next batch collects, so a batch is as large as the store is slow.  A batch that got
+no answer is sent again as it is, with the same tokens, until it is answered: the token decides, not the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from pollux.clock import Clock
+from pollux.errors import StoreError
+from pollux.events import Events, LeaseWasLost, RunSettled
+from pollux.runtime.loop import Loop, Rest
+from pollux.store.contract import Answer, Settlement, Store
+
+if TYPE_CHECKING:
+    from pollux.runtime.attempt import Attempt
+
+SETTLE_MAX = 100  # settlements in one call
+
+Item = tuple["Attempt", Settlement]
+
+
+class Settler(Loop):
+    """Record ends of attempts; the seat was freed before, the lease is renewed until the answer is here."""
+
+    def __init__(
+        self,
+        store: Store,
+        leases: dict[str, Attempt],
+        *,
+        clock: Clock,
+        events: Events,
+        backlog_max: int = 40,
+        batch_max: int = SETTLE_MAX,
+    ) -> None:
+        super().__init__("settler", clock=clock, events=events, backoff_ms=(50, 2_000))
+        self.store, self.leases = store, leases
+        self.backlog_max, self.batch_max = backlog_max, batch_max
+        self.on_room: Callable[[], None] | None = None
+        self.settled = 0
+        self.discarded = 0  # outcomes that came after their lease was gone
+        self.refused = 0  # settlements that the store cannot take
+        self.is_empty = asyncio.Event()
+        self.is_empty.set()
+        self._waiting: deque[Item] = deque()
+        self._under_way: list[Item] = []
+        self._one_by_one = 0
+
+    @property
+    def backlog(self) -> int:
+        return len(self._waiting) + len(self._under_way)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._waiting) + len(self._under_way) < self.backlog_max
+
+    def put(self, attempt: Attempt, settlement: Settlement) -> None:
+        self._waiting.append((attempt, settlement))
+        if self.is_empty.is_set():
+            self.is_empty.clear()
+        self.nudge()
+
+    async def flush(self, patience_ms: float) -> bool:
+        """Wait until all is answered; false if the time was over before."""
+        return await self.clock.wait(self.is_empty, patience_ms)
+
+    async def turn(self) -> Rest:
+        batch = self._under_way = self._under_way or self._take()
+        if not batch:
+            self.is_empty.set()
+            return Rest.UNTIL_WOKEN
+        try:
+            answers = await self.store.settle([settlement for _, settlement in batch])
+        except StoreError:
+            raise  # the same batch again
+        except Exception:
+            self._suspect(batch)
+            raise
+        was_full = not self.has_room
+        self._under_way = []
+        self._answered(batch, answers)
+        if was_full and self.has_room and self.on_room is not None:
+            self.on_room()
+        if self._waiting:
+            return Rest.NONE
+        self.is_empty.set()
+        return Rest.UNTIL_WOKEN
+
+    def _take(self) -> list[Item]:
+        size = 1 if self._one_by_one else self.batch_max
+        self._one_by_one = max(0, self._one_by_one - 1)
+        return [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]
+
+    def _suspect(self, batch: list[Item]) -> None:
+        """The store cannot take this batch, and will not next time: find the one it chokes on, and let that one go.
+
+        Its lease ends by itself, and the store counts it.
+        """
+        self._under_way = []
+        if len(batch) > 1:
+            self._one_by_one = len(batch)
+            self._waiting.extendleft(reversed(batch))
+            return
+        [(attempt, _)] = batch
+        self.refused += 1
+        self.leases.pop(attempt.token, None)
+
+    def _answered(self, batch: list[Item], answers: Sequence[Answer]) -> None:
+        wants = self.events.wants(RunSettled)
+        for (attempt, settlement), answer in zip(batch, answers, strict=True):
+            self.leases.pop(settlement.token, None)
+            if answer is Answer.LOST:
+                self.discarded += 1
+                run = attempt.run
+                self.events.emit(LeaseWasLost(run.id, run.job_id, "its outcome came too late and was dropped"))
+            else:
+                self.settled += 1
+            if wants:
+                self.events.emit(_settled(attempt, settlement, answer))
+
+
+def _settled(attempt: Attempt, settlement: Settlement, answer: Answer) -> RunSettled:
+    outcome = settlement.outcome
+    return RunSettled(
+        run_id=settlement.run_id,
+        job_id=attempt.run.job_id,
+        verdict=type(settlement.verdict).__name__.lower(),
+        answer=answer.value,
+        duration_ms=0 if outcome is None else outcome.ended_ms - outcome.started_ms,
+        error="" if outcome is None else outcome.error,
+    )

@@ -1,0 +1,119 @@
+"""What does no store accept?  The checks that all stores make, in the same words, before they write anything.
+
+Values that a user brings are kept as plain JSON, on every store: what comes out is what went in after one way
+through JSON, and it is nobody's own object any more.  What is too big or cannot be written down is refused whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from pollux.errors import InvalidInput
+from pollux.model import FIRINGS_MAX, NOTE_BYTES_MAX, NOTES_MAX, UPDATES_MAX, Job, NotePut, Plan, Run, RunState
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX, Settlement
+
+PRIORITIES = (1, 2, 3)
+_MADE = frozenset({RunState.READY, RunState.HELD})
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def plain(value: Any, *, bytes_max: int, what: str) -> Any:
+    """The value after one way through JSON; refused if it cannot go that way or is too big."""
+    try:
+        data = _encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidInput(f"{what} cannot be written as JSON ({error})", cure="use plain values") from error
+    if len(data) > bytes_max:
+        raise InvalidInput(
+            f"{what} has {len(data):,} bytes, at most {bytes_max:,} are kept",
+            cure="keep the bulk elsewhere and store where it is",
+        )
+    return _decode(data)
+
+
+def check_batch(items: Sized, what: str, *, at_most: int = BATCH_MAX) -> None:
+    if len(items) > at_most:
+        raise InvalidInput(f"{len(items):,} {what} in one call, at most {at_most:,} are taken", cure="send them in parts")
+
+
+def check_page(limit: int) -> int:
+    """How many rows a page may have: at least one, at most `PAGE_MAX`."""
+    if limit < 1:
+        raise InvalidInput(f"a page of {limit} rows", cure=f"ask for 1 to {PAGE_MAX:,}")
+    return min(limit, PAGE_MAX)
+
+
+def checked_job(job: Job) -> Job:
+    """The job with plain params."""
+    _check_priority(job.priority, f"job {job.id!r}")
+    if not job.params:
+        return job
+    params = plain(job.params, bytes_max=PAYLOAD_BYTES_MAX, what=f"the params of job {job.id!r}")
+    return replace(job, params=params)
+
+
+def checked_runs(runs: Sequence[Run], *, at_most: int = BATCH_MAX) -> list[Run]:
+    """The runs with plain payloads, as they may be made: ready or held, and never delivered before."""
+    check_batch(runs, "runs", at_most=at_most)
+    return [checked_run(run) for run in runs]
+
+
+def checked_run(run: Run) -> Run:
+    _check_priority(run.priority, f"run {run.id!r}")
+    if run.state not in _MADE:
+        raise InvalidInput(f"run {run.id!r} is {run.state}", cure="a new run is ready or held; make it with run_of")
+    if run.fence or run.token or run.cancel:
+        raise InvalidInput(f"run {run.id!r} was delivered before", cure="make a new one with run_of")
+    if run.payload is None:
+        return run
+    payload = plain(run.payload, bytes_max=PAYLOAD_BYTES_MAX, what=f"the payload of run {run.id!r}")
+    return replace(run, payload=payload)
+
+
+def checked_notes(puts: Sequence[NotePut], *, at_most: int = BATCH_MAX) -> list[NotePut]:
+    check_batch(puts, "notes", at_most=at_most)
+    return [
+        put
+        if put.value is None
+        else replace(put, value=plain(put.value, bytes_max=NOTE_BYTES_MAX, what=f"note {put.key!r}"))
+        for put in puts
+    ]
+
+
+def checked_settlements(settlements: Sequence[Settlement]) -> list[Settlement]:
+    check_batch(settlements, "settlements")
+    return [_checked_settlement(settlement) for settlement in settlements]
+
+
+def _checked_settlement(settlement: Settlement) -> Settlement:
+    outcome = settlement.outcome
+    if outcome is not None and outcome.result is not None:
+        what = f"the result of run {settlement.run_id!r}"
+        result = plain(outcome.result, bytes_max=RESULT_BYTES_MAX, what=what)
+        settlement = replace(settlement, outcome=replace(outcome, result=result))
+    if settlement.follow_ups:
+        settlement = replace(settlement, follow_ups=tuple(checked_runs(settlement.follow_ups)))
+    if settlement.notes:
+        settlement = replace(settlement, notes=tuple(checked_notes(settlement.notes)))
+    return settlement
+
+
+def check_plan(plan: Plan) -> None:
+    firings = len(plan.firings) + len(plan.releases)
+    if firings > FIRINGS_MAX or len(plan.updates) > UPDATES_MAX or len(plan.notes) > NOTES_MAX:
+        raise InvalidInput(
+            f"a plan with {firings} firings and releases, {len(plan.updates)} updates and {len(plan.notes)} notes",
+            cure=f"at most {FIRINGS_MAX}, {UPDATES_MAX} and {NOTES_MAX} are written at once; keep the rest for the next turn",
+        )
+    check_batch(plan.holds, "holdings")
+    check_batch(plan.cancels, "cancel orders")
+
+
+def _check_priority(priority: int, whose: str) -> None:
+    if priority not in PRIORITIES:
+        raise InvalidInput(f"{whose} has priority {priority}", cure="use 1 (high), 2 (normal) or 3 (low)")

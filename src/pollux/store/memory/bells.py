@@ -1,0 +1,59 @@
+"""Who is waiting, and how are they woken?  One event per waiting call, set in the loop that it belongs to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Lock
+
+
+class Waiter:
+    """One call that waits: for `runs` or for `feed`, perhaps of a node, on one handle."""
+
+    __slots__ = ("event", "handle", "is_woken", "kind", "loop", "node")
+
+    def __init__(self, kind: str, node: str, handle: object) -> None:
+        self.kind, self.node, self.handle = kind, node, handle
+        self.loop = asyncio.get_running_loop()
+        self.event = asyncio.Event()
+        self.is_woken = False  # told to come back, whatever there is
+
+    def ring(self) -> None:
+        with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(self.event.set)
+
+
+class Bells:
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiters: set[Waiter] = set()
+
+    @contextmanager
+    def waiter(self, kind: str, node: str, handle: object) -> Iterator[Waiter]:
+        waiter = Waiter(kind, node, handle)
+        with self._lock:
+            self._waiters.add(waiter)
+        try:
+            yield waiter
+        finally:
+            with self._lock:
+                self._waiters.discard(waiter)
+
+    def ring(self, kind: str) -> None:
+        """There is something to look at."""
+        if self._waiters:
+            for waiter in self._standing():
+                if waiter.kind == kind:
+                    waiter.ring()
+
+    def wake(self, *, node: str | None = None, handle: object = None) -> None:
+        """End the waits: all, those of a node, or those of a handle."""
+        for waiter in self._standing():
+            if (node is None or waiter.node == node) and (handle is None or waiter.handle is handle):
+                waiter.is_woken = True
+                waiter.ring()
+
+    def _standing(self) -> list[Waiter]:
+        with self._lock:
+            return list(self._waiters)

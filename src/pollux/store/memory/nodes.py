@@ -1,0 +1,53 @@
+"""The verbs of nodes and terms: beat, nodes, leave, elect, resign."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from pollux.model import Node, NodeSeen, Term
+from pollux.store.memory.state import Leadership, Living, State
+
+DEAD_NODES_MAX = 1_000
+
+
+def beat(state: State, node: Node, ttl_ms: int, now_ms: int) -> None:
+    before = state.nodes.get(node.id)
+    is_known = before is not None and before.until_ms > now_ms and before.node.handlers == node.handlers
+    state.nodes[node.id] = Living(replace(node, beat_ms=now_ms), now_ms + ttl_ms)
+    if not is_known:
+        _bury(state, now_ms)
+        state.tell(NodeSeen(node.id))
+
+
+def _bury(state: State, now_ms: int) -> None:
+    if len(state.nodes) > DEAD_NODES_MAX:
+        for node_id in [node_id for node_id, living in state.nodes.items() if living.until_ms <= now_ms]:
+            del state.nodes[node_id]
+
+
+def nodes(state: State, now_ms: int) -> list[Node]:
+    return sorted((living.node for living in state.nodes.values() if living.until_ms > now_ms), key=lambda n: n.id)
+
+
+def leave(state: State, node_id: str) -> None:
+    state.nodes.pop(node_id, None)
+
+
+def elect(state: State, node_id: str, ttl_ms: int, now_ms: int) -> Term:
+    stands = state.leadership
+    is_vacant = not stands.holder or stands.until_ms <= now_ms
+    if is_vacant:
+        stands = state.leadership = Leadership(stands.number + 1, node_id, now_ms + ttl_ms)
+    elif stands.holder == node_id:
+        stands = state.leadership = Leadership(stands.number, node_id, now_ms + ttl_ms)
+    return Term(stands.number, stands.holder, stands.until_ms, now_ms)
+
+
+def resign(state: State, node_id: str, term: int) -> None:
+    stands = state.leadership
+    if stands.holder == node_id and stands.number == term:
+        state.leadership = Leadership(number=term)
+
+
+def is_current(state: State, term: int) -> bool:
+    return state.leadership.number == term and bool(state.leadership.holder)

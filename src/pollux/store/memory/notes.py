@@ -1,0 +1,88 @@
+"""The verbs of the notes: put (by compare-and-set) and read by prefix."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from pollux.model import STOP, Note, NotePut, NotesChanged
+from pollux.store.contract import Answer
+from pollux.store.memory.state import State
+
+
+def put_notes(state: State, puts: Sequence[NotePut], now_ms: int, *, tells: bool = True) -> list[Answer]:
+    if not puts:
+        return []
+    _drop_expired(state, now_ms)
+    written: dict[str, None] = {}
+    answers = [_put_note(state, put, now_ms, written) for put in puts]
+    if written and tells:
+        state.tell(NotesChanged(tuple(written)))
+    return answers
+
+
+def _put_note(state: State, put: NotePut, now_ms: int, written: dict[str, None]) -> Answer:
+    stored = standing(state, put.key, now_ms)
+    if put.revision is not None and put.revision != (0 if stored is None else stored.revision):
+        return Answer.CONFLICT
+    if put.value is not None:
+        set_note(state, put)
+    elif stored is not None:
+        drop_note(state, put.key)
+    else:
+        return Answer.OK
+    written[put.key] = None
+    return Answer.OK
+
+
+def standing(state: State, key: str, now_ms: int) -> Note | None:
+    note = state.notes.get(key)
+    return None if note is None or _is_over(note, now_ms) else note
+
+
+def set_note(state: State, put: NotePut, revision: int = 0) -> None:
+    """Write it; revisions come from one count, so that a note made anew is never taken for the old one."""
+    state.note_revision = max(state.note_revision + 1, revision)
+    if put.key not in state.notes:
+        state.note_keys = None
+    state.notes[put.key] = Note(put.key, put.value, revision or state.note_revision, put.expires_ms)
+    if put.expires_ms is not None:
+        heappush(state.expiring, (put.expires_ms, put.key))
+    _mark_stop(state, put.key)
+
+
+def drop_note(state: State, key: str) -> None:
+    del state.notes[key]
+    state.note_keys = None
+    _mark_stop(state, key)
+
+
+def _mark_stop(state: State, key: str) -> None:
+    if key.startswith(STOP):
+        state.stops_revision += 1
+
+
+def _drop_expired(state: State, now_ms: int) -> None:
+    while state.expiring and state.expiring[0][0] <= now_ms:
+        _, key = heappop(state.expiring)
+        note = state.notes.get(key)
+        if note is not None and _is_over(note, now_ms):
+            drop_note(state, key)
+
+
+def _is_over(note: Note, now_ms: int) -> bool:
+    return note.expires_ms is not None and note.expires_ms <= now_ms
+
+
+def notes(state: State, prefix: str, now_ms: int) -> list[Note]:
+    if state.note_keys is None:
+        state.note_keys = sorted(state.notes)
+    found = []
+    for place in range(bisect_left(state.note_keys, prefix), len(state.note_keys)):
+        key = state.note_keys[place]
+        if not key.startswith(prefix):
+            break
+        if not _is_over(state.notes[key], now_ms):
+            found.append(state.notes[key])
+    return found

@@ -1,0 +1,223 @@
+"""What does the memory store hold?  The rows, and the few moves that keep their indexes true.
+
+A live run stands in exactly one place: held (counted), ready (in the line of its priority) or leased (in `leased`,
+with the length of its lease).  A finished one stands in `past`.  All verbs move runs by `admit`, `put_back`, `lease`
+and `finish` alone.
+
+Lines are heaps; an entry is true if its run is still ready and visible at the entry's time, otherwise it is
+dropped when it comes up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappush
+from itertools import count
+from threading import Lock
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pollux.model import AuditLine, Cause, End, Ended, Entry, Job, Node, Note, Run, RunState
+from pollux.store.memory.bells import Bells
+from pollux.store.memory.due import DueLine
+from pollux.store.memory.past import Past
+
+HELD, READY, LEASED = RunState.HELD, RunState.READY, RunState.LEASED
+DONE, DEAD, CANCELLED = RunState.DONE, RunState.DEAD, RunState.CANCELLED
+JOB_GONE = "its job was deleted"
+GONE_MAX = 100_000  # deleted jobs whose revision and last due are remembered
+STALE_MIN = 1_000
+
+
+class Gone(Struct, frozen=True):
+    """What is remembered of a deleted job."""
+
+    revision: int
+    last_due_ms: int | None
+
+
+class Leadership(Struct, frozen=True):
+    number: int = 0
+    holder: str = ""
+    until_ms: int = 0
+
+
+class Living(Struct, frozen=True):
+    node: Node
+    until_ms: int
+
+
+class State:
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.bells = Bells()
+        self.has_runs = self.has_entries = False  # something new for those who wait
+        self.asked: set[str] = set()  # owners of leased runs that were asked to stop
+
+        self.jobs: dict[str, Job] = {}
+        self.gone: dict[str, Gone] = {}
+        self.due = DueLine(self.jobs)
+        self.job_ids: list[str] | None = None  # sorted; None: to be sorted again
+        self.spent: dict[str, None] = {}  # once-jobs that have fired
+
+        self.live: dict[str, Run] = {}
+        self.live_of: dict[str, list[str]] = {}
+        self.keys: dict[str, str] = {}
+        self.lines: tuple[list[tuple[int, int, str]], ...] = ([], [], [])
+        self.leased: dict[str, int] = {}  # run -> length of its lease
+        self.claims: dict[str, list[str]] = {}  # claim token -> runs
+        self.first_end_ms = 0  # no lease ends before
+        self.last_grant_ms = 0  # no lease was given or renewed after
+        self.held = 0
+        self.ready = 0
+        self.past = Past()
+        self._seq = count(1)
+        self._stale = 0
+
+        self.entries: dict[int, Entry] = {}
+        self.ends = 0
+        self._entry_ids = count(1)
+
+        self.notes: dict[str, Note] = {}
+        self.note_keys: list[str] | None = None
+        self.expiring: list[tuple[int, str]] = []
+        self.note_revision = 0
+        self.stops_revision = 0
+
+        self.nodes: dict[str, Living] = {}
+        self.leadership = Leadership()
+        self.log: list[AuditLine] = []
+
+    # jobs
+
+    def set_job(self, job: Job) -> None:
+        before = self.jobs.get(job.id)
+        if before is None:
+            self.job_ids = None
+        else:
+            self.due.remove(before)
+        self.jobs[job.id] = job
+        self.due.add(job)
+
+    def drop_job(self, job_id: str) -> Job:
+        job = self.jobs[job_id]
+        self.due.remove(job)
+        del self.jobs[job_id]
+        self.spent.pop(job_id, None)
+        self.job_ids = None
+        return job
+
+    def sorted_ids(self) -> list[str]:
+        if self.job_ids is None:
+            self.job_ids = sorted(self.jobs)
+        return self.job_ids
+
+    # runs
+
+    def knows(self, run_id: str) -> bool:
+        return run_id in self.live or run_id in self.past
+
+    def admit(self, run: Run) -> None:
+        """A new live run, held or ready."""
+        if run.key is not None:
+            self.keys[run.key] = run.id
+        mates = self.live_of.get(run.job_id)
+        if mates is None:
+            self.live_of[run.job_id] = [run.id]
+        else:
+            mates.append(run.id)
+        self._stand(run)
+
+    def put_back(self, run: Run) -> None:
+        """A live run, held or ready from now on."""
+        self._step_out(self.live[run.id])
+        self._stand(run)
+
+    def lease(self, run: Run, lease_ms: int) -> None:
+        """A run just taken out of its line."""
+        self.ready -= 1
+        self.live[run.id] = run
+        self.leased[run.id] = lease_ms
+
+    def finish(self, run: Run) -> None:
+        """A live run, finished from now on."""
+        self._step_out(self.live.pop(run.id))
+        if run.key is not None and self.keys.get(run.key) == run.id:
+            del self.keys[run.key]
+        mates = self.live_of[run.job_id]
+        if len(mates) == 1:
+            del self.live_of[run.job_id]
+        else:
+            mates.remove(run.id)
+        self.past.add(run)
+
+    def _stand(self, run: Run) -> None:
+        self.live[run.id] = run
+        if run.state is READY:
+            self.ready += 1
+            heappush(self.lines[run.priority - 1], (run.visible_ms, next(self._seq), run.id))
+            self.has_runs = True
+        else:
+            self.held += 1
+
+    def _step_out(self, run: Run) -> None:
+        if run.state is LEASED:
+            del self.leased[run.id]
+        elif run.state is HELD:
+            self.held -= 1
+        else:
+            self.ready -= 1
+            self._stale += 1  # its place in the line is empty now
+            if self._stale > STALE_MIN and self._stale > self.ready:
+                self._close_ranks()
+
+    def _close_ranks(self) -> None:
+        for line in self.lines:
+            line[:] = [entry for entry in line if self.stands(entry)]
+            heapify(line)
+        self._stale = 0
+
+    def stands(self, entry: tuple[int, int, str]) -> bool:
+        """Is this place in a line still taken?"""
+        run = self.live.get(entry[2])
+        return run is not None and run.state is READY and run.visible_ms == entry[0]
+
+    def cancel_waiting(self, run: Run, reason: str, now_ms: int) -> End:
+        """A held or ready run ends here."""
+        why = reason or "cancelled"
+        self.finish(replace(run, state=CANCELLED, held_reason="", cancel=why, finished_ms=now_ms))
+        return end_of(run, CANCELLED, now_ms, error=why)
+
+    def ask_to_stop(self, run: Run, reason: str) -> bool:
+        """Leave a request beside the lease; false if there is one already."""
+        if run.cancel:
+            return False
+        self.live[run.id] = replace(run, cancel=reason or "cancelled")
+        self.asked.add(run.owner)
+        return True
+
+    # feed
+
+    def tell(self, entry: Entry) -> None:
+        self.entries[next(self._entry_ids)] = entry
+        if type(entry) is Ended:
+            self.ends += len(entry.ends)
+        self.has_entries = True
+
+    def tell_ends(self, ends: Sequence[End]) -> None:
+        if ends:
+            self.tell(Ended(tuple(ends)))
+
+    def consume(self, entry_id: int) -> None:
+        entry = self.entries.pop(entry_id, None)
+        if type(entry) is Ended:
+            self.ends -= len(entry.ends)
+
+
+def end_of(run: Run, state: RunState, now_ms: int, *, failed: bool = False, error: str = "") -> End:
+    """The end of an attempt in which no handler code ran to its end."""
+    cause: Cause = run.cause
+    return End(
+        run.id, run.job_id, state, cause, run.due_ms, now_ms, failed=failed, error=error, gated=run.gated, ran=False
+    )
