@@ -29,8 +29,7 @@ def lifecycle_chart() -> str:
 def lifecycle_table() -> str:
     """The same arrows as a table, with the verb that makes each."""
     lines = ["| from | to | verb | when |", "|---|---|---|---|"]
-    for step in TRANSITIONS:
-        lines.append(f"| {step.before or '(new)'} | {step.after} | `{step.verb}` | {step.when} |")
+    lines += [f"| {step.before or '(new)'} | {step.after} | `{step.verb}` | {step.when} |" for step in TRANSITIONS]
     return "\n".join(lines)
 
 

@@ -98,6 +98,11 @@ class HandlerStuck(Event, frozen=True):
     stuck: int
 
 
+class ClaimsRefused(Event, frozen=True):
+    node: str
+    reason: str
+
+
 class JobRefused(Event, frozen=True):
     job_id: str
     error: str

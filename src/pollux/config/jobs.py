@@ -212,8 +212,9 @@ def entries_of(node: Node, label: str, problems: Problems, *, example: str) -> d
 def check_keys(node: Node, allowed: tuple[str, ...], label: str, problems: Problems) -> None:
     for key, place in node.keys.items():
         if key not in allowed and node.value[key].value is not BROKEN:
-            what = f"unknown key {shortened(key)!r}{did_you_mean(shortened(key), allowed)}"
-            problems.add(place, f"{label}: {what}" if label else what, cure=f"known are {', '.join(allowed)}")
+            what = f"unknown key {shortened(key)!r}"
+            cure = did_you_mean(shortened(key), allowed).strip("; ") or f"known are {', '.join(allowed)}"
+            problems.add(place, f"{label}: {what}" if label else what, cure=cure)
 
 
 def text_of(node: Node | None) -> str | None:

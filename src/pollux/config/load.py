@@ -105,8 +105,8 @@ def _from_environment(environ: Mapping[str, str], problems: Problems) -> Iterato
     nested = tuple(f"POLLUX_{section.upper()}__" for section in SECTIONS)
     for name in environ:
         if name.startswith(nested) and name not in known:
-            what = f"unknown variable{did_you_mean(name, known)}"
-            problems.keep(InvalidInput(what, where=name, cure="take it away, or spell it right"))
+            cure = did_you_mean(name, known).strip("; ") or "take it away"
+            problems.keep(InvalidInput("unknown variable", where=name, cure=cure))
     for option in OPTIONS:
         given = [name for name in option.variables if environ.get(name)]
         if given:
@@ -121,8 +121,8 @@ def _from_arguments(arguments: Mapping[str, Any], problems: Problems) -> Iterato
         if name in known:
             yield Given(known[name], value, "argument", "argument")
         else:
-            what = f"unknown argument {name!r}{did_you_mean(name, known)}"
-            problems.keep(InvalidInput(what, cure=f"known are {', '.join(known)}"))
+            cure = did_you_mean(name, known).strip("; ") or f"known are {', '.join(known)}"
+            problems.keep(InvalidInput(f"unknown argument {name!r}", cure=cure))
 
 
 def _check_together(values: Mapping[str, Any], origins: Mapping[str, str], problems: Problems) -> None:

@@ -26,6 +26,7 @@ Place = tuple[int, int]  # line and column, counted from 1
 
 BROKEN: Final = object()  # the value of a node about which a problem was told: whoever meets it tells no second one
 
+_NO_KEYS: dict[str, Place] = {}  # of all that is no mapping; nobody writes to it
 _CONSTANTS = {
     "": None, "~": None, "null": None, "Null": None, "NULL": None,
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
@@ -44,7 +45,7 @@ class Node:
         self.value = value
         self.line, self.column = line, column
         self.text = text  # a scalar as it is written
-        self.keys: dict[str, Place] = {}  # a mapping's: where each stands
+        self.keys: dict[str, Place] = {} if type(value) is dict else _NO_KEYS  # where each stands
 
     def plain(self) -> Any:
         """The value without places."""

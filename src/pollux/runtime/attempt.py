@@ -157,10 +157,8 @@ class Attempt:
             kit.pool.leave(self.seat)
 
     def _judge(self, value: Any, error: BaseException | None, fault: Fault | None) -> Settlement:
-        if self.asked is not None and value is None and (error is None or self.asked is not Asked.TIMEOUT):
+        if self.asked is not None and value is None and self._has_obeyed(error):
             return self._stopped(self.asked)
-        if isinstance(error, asyncio.CancelledError) and self.asked is Asked.TIMEOUT:
-            return self._stopped(Asked.TIMEOUT)
         ended_ms = self.kit.time.now_ms()
         if error is None:
             try:
@@ -170,6 +168,10 @@ class Attempt:
         if error is not None:
             outcome = self._failure(error, fault or _fault_of(error), ended_ms)
         return self._decided(outcome)
+
+    def _has_obeyed(self, error: BaseException | None) -> bool:
+        """Did it end because it was asked to?  After a timeout an error of its own says more than ours."""
+        return self.asked is not Asked.TIMEOUT or error is None or isinstance(error, asyncio.CancelledError)
 
     def _decided(self, outcome: Outcome) -> Settlement:
         kit, run = self.kit, self.run
@@ -238,7 +240,7 @@ class Attempt:
 
     # watched
 
-    def overdue(self, now: float) -> None:
+    def overdue(self) -> None:
         """`look_at` has come: the timeout, or the end of our patience after we asked."""
         if self.asked is None:
             self._ask(Asked.TIMEOUT, f"it ran longer than {self.timeout_ms} ms", DEAF_MS)

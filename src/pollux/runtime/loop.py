@@ -89,6 +89,10 @@ class Loop:
         return self._going is not None and not self._going.done()
 
     @property
+    def is_stopping(self) -> bool:
+        return self._is_stopping
+
+    @property
     def is_woken(self) -> bool:
         """Did somebody ask for another turn (or the end) since this one began?  Then it does not wait."""
         return self._is_stopping or self._alarm.is_set()

@@ -34,7 +34,7 @@ class Watchman(Loop):
             if attempt.trust_until <= now and not attempt.is_settled:
                 attempt.lose("it could not be renewed in time")
             if attempt.look_at <= now:
-                attempt.overdue(now)
+                attempt.overdue()
             soonest = min(soonest, attempt.look_at, NEVER if attempt.is_settled else attempt.trust_until)
         self._next = soonest
         return Rest.UNTIL_WOKEN if soonest == NEVER else Rest(max(1.0, soonest - now))

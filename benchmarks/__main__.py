@@ -1,0 +1,86 @@
+"""`python -m benchmarks [names] [--quick] [--rounds N] [--json FILE]`: measure, show progress, print two tables."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from benchmarks.report import bounds_table, figures_table, machine, write_json
+from benchmarks.session import Session
+
+BENCHES = {
+    "enqueue": "accept runs durably, next to a raw insert loop",
+    "drain": "run what is queued, next to Huey",
+    "pickup": "how soon another idle process starts a run, next to Huey",
+    "idle": "what a node costs that has nothing to do",
+    "firing": "100,000 interval jobs, next to APScheduler and to bare timers",
+    "million": "1,000,000 stored jobs: start, memory, and cost by what is due",
+    "help": "`pollux --help`, next to an empty Python",
+}
+
+
+def main() -> int:
+    options = read_options()
+    session = Session(quick=options.quick, rounds=options.rounds, folder=options.folder)
+    about = machine(options.folder or Path(tempfile.gettempdir()))
+    print(about, file=sys.stderr, flush=True)
+    broken = [name for name in options.names if not measure(session, name)]
+    print(f"\n{about}\n")
+    if session.bounds:
+        print(bounds_table(session.bounds), end="\n\n")
+    if session.figures:
+        print(figures_table(session.figures))
+    if options.json:
+        write_json(options.json, session.figures, session.bounds, about)
+    if broken:
+        print(f"\nbroken, not measured: {', '.join(broken)}")
+    return 1 if broken else 0
+
+
+def measure(session: Session, name: str) -> bool:
+    """Run one bench; the others go on if it breaks."""
+    session.bench = name
+    print(f"{name}: {BENCHES[name]}", file=sys.stderr, flush=True)
+    begun = time.monotonic()
+    try:
+        importlib.import_module(f"benchmarks.{name}").measure(session)
+    except Exception:
+        traceback.print_exc()
+        return False
+    session.say(f"took {time.monotonic() - begun:.0f} s")
+    return True
+
+
+def read_options() -> argparse.Namespace:
+    listed = "\n".join(f"  {name:<9}{what}" for name, what in BENCHES.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=f"Measure Pollux next to peers and raw loops, in the same run.\n\nbenches (default: all):\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="name", help="benches to run")
+    parser.add_argument("--quick", action="store_true", help="smaller and fewer: a few minutes, rougher figures")
+    parser.add_argument("--rounds", type=int, metavar="N", help="interleaved rounds (default 5, with --quick 1)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, too")
+    parser.add_argument(
+        "--folder", type=Path, metavar="DIR", help="where the stores lie (default: the temporary folder)"
+    )
+    options = parser.parse_args()
+    options.names = options.names or list(BENCHES)
+    unknown = [name for name in options.names if name not in BENCHES]
+    if unknown:
+        parser.error(f"no bench is called {unknown[0]!r}; there are {', '.join(BENCHES)}")
+    if options.rounds is None:
+        options.rounds = 1 if options.quick else 5
+    if options.rounds < 1:
+        parser.error("--rounds: at least 1")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

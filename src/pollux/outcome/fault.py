@@ -1,0 +1,38 @@
+"""What kind of failure was that?  May trying again help, and how is it told in one line?
+
+The exceptions come from strangers' code: their messages may be of any size, may hold anything, and may raise when they
+are asked for.  Nothing of that gets past here.
+"""
+
+from __future__ import annotations
+
+from pollux.errors import Permanent
+from pollux.model import ERROR_CHARS_MAX, Fault
+
+_CUT = "..."
+# Line breaks and tabs become blanks, other control characters vanish; an error is one line wherever it is shown.
+_VANISH = (*range(32), *range(127, 160), 0x200E, 0x200F, *range(0x202A, 0x202F))
+_BLANK = (9, 10, 11, 12, 13, 0x85, 0x2028, 0x2029)
+_CONTROLS: dict[int, str | None] = {**dict.fromkeys(_VANISH), **dict.fromkeys(_BLANK, " ")}
+
+
+def classify(error: BaseException) -> Fault:
+    """Permanent if the handler said so; everything else, and everything unknown, may pass by itself."""
+    return Fault.PERMANENT if isinstance(error, Permanent) else Fault.TRANSIENT
+
+
+def describe(error: BaseException) -> str:
+    """The exception in one bounded line: "ConnectionError: refused"."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  a message that cannot be had must not hide the failure itself
+        text = "(its message cannot be read)"
+    words = _clean(text)
+    return _clean(f"{name}: {words}" if words else name)
+
+
+def _clean(text: str) -> str:
+    """One line of at most ERROR_CHARS_MAX characters that any store and terminal can take."""
+    clean = text[: ERROR_CHARS_MAX + 1].translate(_CONTROLS).encode("utf-8", "replace").decode().strip()
+    return clean if len(text) <= ERROR_CHARS_MAX else clean[: ERROR_CHARS_MAX - len(_CUT)] + _CUT

@@ -1,0 +1,124 @@
+"""What does a job learn from its ends, and how old is what we know of its target?
+
+Ends may arrive out of order: counts add up in any order, facts (`last_*`) take the latest.  Only the leader writes what
+is learnt here, and only together with the removal of the feed entry that taught it, so nothing is learnt twice.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pollux import schedule as when
+from pollux.errors import PolluxError
+from pollux.model import Cause, Cron, End, Interval, Job, Memory, RunState
+
+STALE_AFTER = 4  # planned intervals until the score has fallen to nothing
+
+
+def learn(memory: Memory, end: End) -> Memory:
+    """The memory after one more end.
+
+    An end where no handler code ran to its end teaches nothing, unless the run was given up on (too many workers
+    vanished with it): that is a failure like any other.
+    """
+    state = end.state
+    if not end.ran and state is not RunState.DEAD:
+        return memory
+    is_latest = memory.last_end_ms is None or end.ended_ms >= memory.last_end_ms
+    if is_latest:
+        memory = replace(memory, last_end_ms=end.ended_ms, duration_ms=end.duration_ms)
+    if end.failed or state is RunState.DEAD:
+        return _learn_failure(memory, end)
+    if state is RunState.DONE:
+        return _learn_success(memory, end, is_latest=is_latest)
+    return memory
+
+
+def _learn_success(memory: Memory, end: End, *, is_latest: bool) -> Memory:
+    """A success ends the row of failures and takes a scheduled job's dead letter away, unless it comes late."""
+    at_ms = end.ended_ms
+    changed_ms = at_ms if end.changed and _later(at_ms, memory.last_change_ms) else memory.last_change_ms
+    if is_latest:
+        return replace(
+            memory,
+            ended=memory.ended + 1,
+            failures=0,
+            dead=0 if end.cause is Cause.SCHEDULE else memory.dead,
+            last_success_ms=at_ms,
+            last_change_ms=changed_ms,
+            fingerprint=end.fingerprint or memory.fingerprint,
+        )
+    memory = replace(memory, ended=memory.ended + 1, last_change_ms=changed_ms)
+    if _later(at_ms, memory.last_success_ms):
+        memory = replace(memory, last_success_ms=at_ms, fingerprint=end.fingerprint or memory.fingerprint)
+    return memory
+
+
+def _learn_failure(memory: Memory, end: End) -> Memory:
+    """A failed attempt that will be retried ends no run, so it leaves only its error."""
+    at_ms = end.ended_ms
+    if _later(at_ms, memory.last_error_ms):
+        memory = replace(memory, last_error_ms=at_ms, last_error=end.error)
+    if end.state is RunState.DEAD:
+        memory = replace(memory, dead=max(memory.dead, 1) if end.cause is Cause.SCHEDULE else memory.dead + 1)
+    elif end.state is not RunState.DONE:
+        return memory
+    in_a_row = memory.last_success_ms is None or at_ms >= memory.last_success_ms
+    return replace(memory, ended=memory.ended + 1, failures=memory.failures + in_a_row)
+
+
+def _later(at_ms: int, known_ms: int | None) -> bool:
+    return known_ms is None or at_ms >= known_ms
+
+
+def count_skips(memory: Memory, reason: str, n: int = 1) -> Memory:
+    """The memory after `n` more due times that were not fired, for that reason."""
+    if n <= 0:
+        return memory
+    return replace(memory, skips={**memory.skips, reason: memory.skips.get(reason, 0) + n})
+
+
+class Freshness(Struct, frozen=True):
+    """How old the last success is, against what was planned: 1 fresh, 0 stale or never."""
+
+    age_ms: int | None
+    planned_ms: int | None
+    score: float
+
+
+def freshness(job: Job, now_ms: int) -> Freshness:
+    """1 while the last success is no older than planned, falling evenly to 0 at four times that age."""
+    planned_ms = _planned_ms(job, now_ms)
+    if job.memory.last_success_ms is None:
+        return Freshness(None, planned_ms, 0.0)
+    age_ms = max(0, now_ms - job.memory.last_success_ms)
+    if planned_ms is None:
+        return Freshness(age_ms, None, 1.0)
+    left = (STALE_AFTER * planned_ms - age_ms) / ((STALE_AFTER - 1) * planned_ms)
+    return Freshness(age_ms, planned_ms, min(1.0, max(0.0, left)))
+
+
+def _planned_ms(job: Job, now_ms: int) -> int | None:
+    """The planned distance between two successes; None: nothing was planned."""
+    match job.schedule:
+        case Interval(every_ms=every_ms):
+            return max(1, every_ms)
+        case Cron():
+            return _cron_gap_ms(job, now_ms)
+        case _:
+            return None
+
+
+def _cron_gap_ms(job: Job, now_ms: int) -> int | None:
+    """The gap that the last success has to bridge: over a weekend it is longer than over a night."""
+    assert job.schedule is not None
+    start_ms = job.memory.last_success_ms if job.memory.last_success_ms is not None else now_ms
+    try:
+        first = when.next_due(job.schedule, job.id, start_ms)
+        second = None if first is None else when.next_due(job.schedule, job.id, first)
+    except (PolluxError, ValueError):
+        return None
+    if first is None:
+        return None
+    return max(first - start_ms, (second or first) - first, 1)

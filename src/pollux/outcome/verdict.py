@@ -1,0 +1,57 @@
+"""What follows from the end of an attempt?  Done, again later, or given up on.
+
+A failure of a run that has no next firing (once, forced, enqueued, also of a recurring job):
+
+    fault       failures of this run        verdict
+    ---------   -------------------------   ---------------------------------------------------
+    permanent   any                         Dead
+    transient   attempts_max reached        Dead
+    transient   fewer                       RetryAt, not before the source's `retry_after`
+
+A failure of a scheduled run of a recurring job, whose next firing is a retry as well:
+
+    fault       failures in a row           retry before next due?   verdict
+    ---------   -------------------------   ----------------------   --------------------------
+    permanent   any                         -                        Dead, sole
+    transient   attempts_max reached        -                        Dead, sole
+    transient   fewer                       yes, or there is none    RetryAt
+    transient   fewer                       no                       Done, failed
+
+*Failures in a row* are the firings that failed before this one (`memory.failures`) and the failed attempts of this one.
+A success is Done; if its recurring job has a dead letter, it clears it.
+"""
+
+from __future__ import annotations
+
+from pollux.model import Cause, Dead, Done, Fault, Job, Outcome, RetryAt, Run, Verdict
+from pollux.outcome.retry import delay_ms
+from pollux.units import DAY_MS
+
+RETRY_AFTER_MAX_MS = DAY_MS  # no source may put a run off for longer
+
+
+def decide(outcome: Outcome, run: Run, job: Job, *, now_ms: int, roll: float) -> Verdict:
+    """Judge one attempt of a run; `job` is as it was when claimed.  `roll` in [0, 1) is thrown by the caller."""
+    if outcome.fault is None:
+        return Done(clears=job.is_recurring and job.memory.dead > 0)
+    fires_again = job.is_recurring and run.cause is Cause.SCHEDULE
+    if outcome.fault is Fault.PERMANENT:
+        return Dead(f"permanent fault: {outcome.error or 'trying again cannot help'}", sole=fires_again)
+    failures = run.attempt + 1 + (job.memory.failures if fires_again else 0)
+    if failures >= job.retry.attempts_max:
+        return Dead(f"gave up after {_times(failures)}: {outcome.error or 'no error was told'}", sole=fires_again)
+    at_ms = _again_at_ms(outcome, run, job, now_ms=now_ms, roll=roll)
+    if fires_again and job.next_due_ms is not None and at_ms >= job.next_due_ms:
+        return Done(failed=True)
+    return RetryAt(at_ms)
+
+
+def _again_at_ms(outcome: Outcome, run: Run, job: Job, *, now_ms: int, roll: float) -> int:
+    at_ms = now_ms + delay_ms(job.retry, run.attempt, roll=roll)
+    if outcome.retry_after_ms is None:
+        return at_ms
+    return max(at_ms, outcome.ended_ms + min(max(0, outcome.retry_after_ms), RETRY_AFTER_MAX_MS))
+
+
+def _times(failures: int) -> str:
+    return "1 failure" if failures == 1 else f"{failures} failures in a row"

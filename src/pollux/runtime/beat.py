@@ -1,0 +1,36 @@
+"""Are we alive?  A beat now and then says so, and what this node can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pollux.clock import Clock
+from pollux.events import Events
+from pollux.model import Node
+from pollux.runtime.loop import Loop, Rest
+from pollux.store.contract import Store
+
+BEAT_MS = 15_000
+BEAT_TTL_MS = 45_000
+
+
+class Beat(Loop):
+    """Tell the store that this node lives; the first beat comes before the first claim."""
+
+    def __init__(
+        self,
+        store: Store,
+        describe: Callable[[], Node],
+        *,
+        clock: Clock,
+        events: Events,
+        beat_ms: int = BEAT_MS,
+        ttl_ms: int = BEAT_TTL_MS,
+    ) -> None:
+        super().__init__("beat", clock=clock, events=events)
+        self.store, self.describe = store, describe
+        self.beat_ms, self.ttl_ms = beat_ms, ttl_ms
+
+    async def turn(self) -> Rest:
+        await self.store.beat(self.describe(), ttl_ms=self.ttl_ms)
+        return Rest(self.beat_ms)

@@ -1,0 +1,200 @@
+"""Which run is next here?  Claim no more runs than there are free seats, and start each at once.
+
+Waiting belongs to the store (`claim(wait_ms=...)`), throttling belongs here: a cycle that found nothing lasts at least
+`min_poll_ms`, whatever the store thinks of waiting.  A claim that was not answered is repeated with the same token and
+gives the same runs, so none is left behind under a lease that nobody keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from msgspec import Struct
+
+from pollux.events import ClaimsRefused
+from pollux.ids import new_id
+from pollux.model import STOP, Back, Cancelled, Cause, Hold, Job, Note, Run, stop_key
+from pollux.runtime.attempt import Attempt, Kit
+from pollux.runtime.loop import Loop, Rest
+from pollux.runtime.renewer import margin_ms
+from pollux.store.contract import FEED_MAX, LOSSES_MAX, Answer, Claimed, Store
+
+CLAIM_MAX = 1_000  # runs in one claim
+FULL_REST_MS = 1_000
+SLOW_MS = 1_000  # a claim that took longer has waited: its lease began some time in between
+SAY_AGAIN_MS = 60_000
+
+
+class ClaimOptions(Struct, frozen=True):
+    lease_ms: int = 30_000
+    long_poll_ms: int = 30_000
+    min_poll_ms: int | None = None  # None: 100 where the store waits, else 1000
+    losses_max: int = LOSSES_MAX
+    feed_max: int = FEED_MAX
+
+
+class Dispatcher(Loop):
+    """Keep the pool fed."""
+
+    def __init__(self, store: Store, kit: Kit, node_id: str, *, options: ClaimOptions | None = None) -> None:
+        super().__init__("dispatcher", clock=kit.clock, events=kit.events)
+        self.store, self.kit, self.node_id = store, kit, node_id
+        self.options = options or ClaimOptions()
+        self.waits = store.capabilities.waits
+        default_ms = 100 if self.waits else 1_000
+        self.min_poll_ms = default_ms if self.options.min_poll_ms is None else self.options.min_poll_ms
+        self.on_bell: Callable[[], None] | None = None
+        self.claims = 0
+        self.claimed = 0
+        self.handed_back = 0
+        self._token: str | None = None
+        self._stops: dict[str, Note] = {}
+        self._stops_revision: int | None = None
+        self._is_paused = False
+        self._refused_at: float | None = None
+
+    def pause(self) -> None:
+        """Claim nothing until `resume`."""
+        self._is_paused = True
+        self.wake()
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self.wake()
+
+    async def turn(self) -> Rest:
+        free = self._free()
+        if free == 0 and self._token is None:
+            return Rest.UNTIL_WOKEN  # a freed seat, room in the backlog or `resume` rings
+        begun = self.clock.mono_ms()
+        claimed = await self._claim(max(1, free), wait_ms=self.options.long_poll_ms if self.waits and free else 0)
+        if claimed is None:
+            return Rest.NONE  # somebody wants a turn now
+        heard = self.clock.mono_ms()
+        self.kit.time.learn(claimed.now_ms, latest=heard)
+        if claimed.answer is Answer.FULL:
+            return self._refused()
+        if claimed.runs:
+            await self._refresh_stops(claimed.stops_revision)
+            self._token = None
+            if not self._seat_all(claimed, begun, heard):
+                return Rest(self.min_poll_ms)  # nothing for us: let another node have a look first
+            return Rest.NONE if self._free() else Rest.UNTIL_WOKEN
+        self._token = None
+        return self._rest_of_empty(begun, heard)
+
+    async def hand_back_unanswered(self) -> None:
+        """After the last turn: runs that a claim without an answer may have left to us go back."""
+        if self._token is None:
+            return
+        self._is_paused = True
+        claimed = await self.store.claim(
+            node=self.node_id, token=self._token, limit=1, lease_ms=self.options.lease_ms, wait_ms=0
+        )
+        self._token = None
+        for run in claimed.runs:
+            self._attempt(run, claimed.jobs.get(run.job_id), float("inf"), float("inf")).hand_back(Back())
+
+    # claiming
+
+    def _free(self) -> int:
+        if self._is_paused or self.is_stopping or not self.kit.settler.has_room:
+            return 0
+        return min(self.kit.pool.free, CLAIM_MAX)
+
+    async def _claim(self, limit: int, *, wait_ms: int) -> Claimed | None:
+        """None: interrupted.  The token stays until its claim is answered and its runs are seated."""
+        options = self.options
+        if self._token is None:
+            self._token = new_id(self.kit.time.now_ms(), self.kit.dice)
+            self.claims += 1
+        first = 3 if self.claims % 16 == 0 else 2 if self.claims % 8 == 0 else 1
+        call = self.store.claim(
+            node=self.node_id,
+            token=self._token,
+            limit=limit,
+            lease_ms=options.lease_ms,
+            first=first,
+            losses_max=options.losses_max,
+            feed_max=options.feed_max,
+            wait_ms=0 if self.is_woken else wait_ms,
+        )
+        return await self.interruptible(call)
+
+    def _refused(self) -> Rest:
+        """The leader is too far behind with the ends of runs; more ends would not help it."""
+        self._token = None
+        now = self.clock.mono_ms()
+        if self._refused_at is None or now - self._refused_at >= SAY_AGAIN_MS:
+            self._refused_at = now
+            self.events.emit(ClaimsRefused(self.node_id, f"more than {self.options.feed_max} ends are unread"))
+        return Rest(FULL_REST_MS)
+
+    def _rest_of_empty(self, begun: float, heard: float) -> Rest:
+        elapsed = heard - begun
+        if self.waits and elapsed < self.options.long_poll_ms and self.on_bell is not None:
+            self.on_bell()
+        return Rest(self.min_poll_ms - elapsed) if elapsed < self.min_poll_ms else Rest.NONE
+
+    # stops
+
+    async def _refresh_stops(self, revision: int) -> None:
+        if revision != self._stops_revision:
+            self._stops = {note.key: note for note in await self.store.notes(STOP)}
+            self._stops_revision = revision
+
+    def _stop_of(self, run: Run) -> Note | None:
+        """The stop that forbids this run; a forced one is forbidden by none."""
+        if not self._stops or run.cause is Cause.FORCED:
+            return None
+        keys = (stop_key("all"), stop_key("job", run.job_id), stop_key("group", run.group), stop_key("target", run.target))
+        now_ms = self.kit.time.now_ms()
+        for key in keys:
+            note = self._stops.get(key)
+            if note is not None and (note.expires_ms is None or note.expires_ms > now_ms):
+                return note
+        return None
+
+    # seating
+
+    def _seat_all(self, claimed: Claimed, begun: float, heard: float) -> int:
+        """Start every run at once, or hand it back; answers how many started."""
+        lease_ms = self.options.lease_ms
+        has_waited = heard - begun > SLOW_MS
+        since, seated = heard if has_waited else begun, 0
+        for run in claimed.runs:
+            if run.token in self.kit.leases:
+                continue  # the same delivery a second time
+            end = since + run.lease_until_ms - claimed.now_ms
+            # After a wait nobody knows when the lease began: trust it, and make sure within a second.
+            renew_at = heard + min(1_000.0, lease_ms / 3) if has_waited else end - lease_ms * 2 / 3
+            job = claimed.jobs.get(run.job_id)
+            seated += self._seat(self._attempt(run, job, end - margin_ms(lease_ms), renew_at), is_gone=job is None)
+        self.claimed += len(claimed.runs)
+        return seated
+
+    def _attempt(self, run: Run, job: Job | None, trust_until: float, renew_at: float) -> Attempt:
+        known = job if job is not None else Job(id=run.job_id, handler="")
+        return Attempt(self.kit, run, known, trust_until=trust_until, renew_at=renew_at)
+
+    def _seat(self, attempt: Attempt, *, is_gone: bool) -> bool:
+        run, job = attempt.run, attempt.job
+        verdict: Cancelled | Hold | Back
+        if is_gone:
+            verdict = Cancelled("its job was deleted")
+        elif (stop := self._stop_of(run)) is not None:
+            verdict = Hold(_reason_of(stop))
+        elif (handler := self.kit.registry.get(job.handler)) is None:
+            verdict = Hold(f"handler {job.handler} is not known here")
+        elif (seat := self.kit.pool.try_seat(run)) is None:
+            verdict = Back()
+        else:
+            attempt.begin(handler, seat)
+            return True
+        self.handed_back += 1
+        attempt.hand_back(verdict)
+        return False
+
+
+def _reason_of(stop: Note) -> str:
+    reason = stop.value.get("reason") if isinstance(stop.value, dict) else None
+    return str(reason or f"stopped by {stop.key.removeprefix(STOP)}")

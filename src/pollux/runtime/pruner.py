@@ -1,0 +1,55 @@
+"""What may be forgotten?  The leader's node thins the history, a bounded piece at a time."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from pollux.clock import Clock
+from pollux.events import Events
+from pollux.runtime.leader import Leader
+from pollux.runtime.loop import Loop, Rest
+from pollux.runtime.storetime import StoreTime
+from pollux.store.contract import Pruning, Store
+
+PRUNE_MS = 60_000
+MORE_MS = 100  # a rest between two pieces: others write, too
+
+
+class PruneOptions(Struct, frozen=True):
+    unchanged_ms: int = 120_000  # polls that changed nothing
+    keep_ms: int = 7 * 86_400_000  # everything that is finished, dead letters apart
+    keep_per_job: int = 100
+    limit: int = 1_000  # rows in one call
+
+
+class Pruner(Loop):
+    def __init__(
+        self,
+        store: Store,
+        leader: Leader,
+        time: StoreTime,
+        *,
+        clock: Clock,
+        events: Events,
+        options: PruneOptions | None = None,
+    ) -> None:
+        super().__init__("pruner", clock=clock, events=events, rest_max_ms=PRUNE_MS)
+        self.store, self.leader, self.time = store, leader, time
+        self.options = options or PruneOptions()
+        self.pruned = 0
+
+    async def turn(self) -> Rest:
+        if self.leader.term is None:
+            return Rest.UNTIL_WOKEN
+        options, now_ms = self.options, self.time.now_ms()
+        gone = await self.store.prune(
+            Pruning(
+                unchanged_before_ms=now_ms - options.unchanged_ms,
+                finished_before_ms=now_ms - options.keep_ms,
+                keep_per_job=options.keep_per_job,
+                once_before_ms=now_ms - options.keep_ms,
+                limit=options.limit,
+            )
+        )
+        self.pruned += gone
+        return Rest(MORE_MS if gone >= options.limit else PRUNE_MS)

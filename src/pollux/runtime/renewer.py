@@ -1,0 +1,167 @@
+"""Do we still hold what we run?  Leases are renewed at a third of their length, all in one batch.
+
+It lives in a thread of its own, with a loop and a store handle of its own: a handler that blocks the main loop must not
+cost the others their leases.  Trust is measured from before the request on the monotonic clock:
+
+    sent ── renewed at a third ──────────────────── trust ends ── margin ── the lease ends in the store
+
+What it learns (lost, asked to stop) is told to the main loop, which owns the attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pollux.clock import Clock
+from pollux.events import Events
+from pollux.runtime.loop import Loop, LoopStatus, Rest
+from pollux.store.contract import BATCH_MAX, Answer, Renewal, Store
+
+if TYPE_CHECKING:
+    from pollux.runtime.attempt import Attempt
+
+START_SECONDS_MAX = 30.0
+STOP_SECONDS_MAX = 10.0
+LOOKS_APART_MS = 1_000
+
+Tell = Callable[..., Any]  # call this on the main loop, with these arguments
+
+
+def margin_ms(lease_ms: int) -> float:
+    """How long before its end a lease is no longer trusted: 2 s or a tenth, of short leases a third."""
+    return min(max(2_000.0, lease_ms / 10), lease_ms / 3)
+
+
+class Renewer(Loop):
+    """Renew every lease of this node until its settle is answered."""
+
+    def __init__(
+        self,
+        store: Store,
+        leases: dict[str, Attempt],
+        *,
+        lease_ms: int,
+        tell: Tell,
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        super().__init__(
+            "renewer",
+            clock=clock,
+            events=events,
+            rest_max_ms=min(1_000.0, lease_ms / 6),
+            backoff_ms=(min(100.0, lease_ms / 30), min(3_000.0, lease_ms / 10)),
+        )
+        self.store, self.leases, self.tell = store, leases, tell
+        self.lease_ms = lease_ms
+        self.renewed = 0
+        self._is_asked = False
+        self._looked_at: float | None = None
+
+    def look(self) -> None:
+        """Renew all now: a cancel request may be waiting there.  At most once a second."""
+        self._is_asked = True
+        self.nudge()
+
+    async def turn(self) -> Rest:
+        now = self.clock.mono_ms()
+        # A copy is one step for the interpreter, so the main loop may change the dict at any time.
+        held = list(self.leases.copy().values())
+        due = held if self._may_look(now) else [a for a in held if a.renew_at <= now + self.lease_ms / 12]
+        for start in range(0, len(due), BATCH_MAX):
+            await self._renew(due[start : start + BATCH_MAX])
+        return Rest(self.rest_max_ms)
+
+    def _may_look(self, now: float) -> bool:
+        if not self._is_asked or (self._looked_at is not None and now - self._looked_at < LOOKS_APART_MS):
+            return False
+        self._is_asked = False
+        self._looked_at = now
+        return True
+
+    async def _renew(self, attempts: Sequence[Attempt]) -> None:
+        sent = self.clock.mono_ms()
+        answers = await self.store.renew([Renewal(a.run.id, a.token) for a in attempts], lease_ms=self.lease_ms)
+        for attempt, renewed in zip(attempts, answers, strict=True):
+            if renewed.answer is Answer.LOST:
+                attempt.renew_at = float("inf")
+                self.tell(attempt.lose, "the store gave it to somebody else")
+                continue
+            self.renewed += 1
+            attempt.trust_until = sent + self.lease_ms - margin_ms(self.lease_ms)
+            attempt.renew_at = sent + self.lease_ms / 3
+            if renewed.cancel:
+                self.tell(attempt.cancel, renewed.cancel)
+
+
+class RenewerThread:
+    """The Renewer in a thread of its own, on a twin of the store."""
+
+    def __init__(self, store: Store, make: Callable[[Store, Tell], Renewer]) -> None:
+        self._store, self._make = store, make
+        self._main = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._renewer: Renewer | None = None
+        self._ready: asyncio.Future[None] = self._main.create_future()
+        self._over: asyncio.Future[None] = self._main.create_future()
+
+    def status(self) -> LoopStatus | None:
+        return None if self._renewer is None else self._renewer.status()
+
+    async def start(self) -> None:
+        threading.Thread(target=self._live, name="pollux-renewer", daemon=True).start()
+        await asyncio.wait_for(asyncio.shield(self._ready), START_SECONDS_MAX)
+
+    def look(self) -> None:
+        if self._renewer is not None:
+            self._inside(self._renewer.look)
+
+    async def stop(self) -> None:
+        if self._stop is not None:
+            self._inside(self._stop.set)
+            await asyncio.wait({self._over}, timeout=STOP_SECONDS_MAX)
+
+    def _inside(self, call: Callable[[], None]) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(call)
+
+    def _live(self) -> None:
+        try:
+            asyncio.run(self._renew_until_stopped())
+        except BaseException as error:  # noqa: BLE001  told to whoever started it
+            self._tell(_fail, self._ready, error)
+        finally:
+            self._tell(_resolve, self._over)
+
+    async def _renew_until_stopped(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        store = self._store.twin()
+        await store.open()
+        try:
+            self._renewer = renewer = self._make(store, self._tell)
+            renewer.start()
+            self._tell(_resolve, self._ready)
+            await self._stop.wait()
+            await renewer.stop()
+        finally:
+            await store.close()
+
+    def _tell(self, call: Callable[..., Any], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the main loop is closed: nobody listens
+            self._main.call_soon_threadsafe(call, *args)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _fail(future: asyncio.Future[None], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

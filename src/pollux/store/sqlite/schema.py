@@ -1,0 +1,159 @@
+"""Is this file ours, and is it up to date?  Opening connections, refusing strangers, and the numbered migrations.
+
+The application id in the file's header says whose it is, the user version how many migrations it has seen.  All that
+are missing run in one transaction under the write lock: a process that dies in the middle leaves what was before, and
+the next one begins again.  A foreign or newer file is refused before anything is written to it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+
+from pollux.errors import StoreRefused
+from pollux.store.sqlite.failpoint import failpoint
+from pollux.store.sqlite.lock import WriteLock, open_private
+
+APPLICATION_ID = 0x504F4C58  # "POLX"
+SQLITE_MIN = (3, 51, 3)  # older ones can corrupt a database that two connections checkpoint at once
+MAGIC = b"SQLite format 3\0"
+STATEMENTS_CACHED = 256
+CACHE_KB = {"write": 65_536, "read": 16_384}
+JOURNAL_BYTES_MAX = 64 * 1024 * 1024
+
+
+class Migration(NamedTuple):
+    number: int
+    name: str
+    statements: tuple[str, ...]
+
+
+def migrations() -> list[Migration]:
+    """All of them, in order."""
+    found = []
+    for entry in files(__package__).joinpath("migrations").iterdir():
+        if match := re.fullmatch(r"(\d{4})_\w+\.sql", entry.name):
+            statements = tuple(part.strip() for part in entry.read_text("utf-8").split(";\n") if part.strip())
+            found.append(Migration(int(match[1]), entry.name, statements))
+    return sorted(found)
+
+
+def open_writer(path: Path, lock: WriteLock, *, deadline: float, busy_ms: int) -> apsw.Connection:
+    """The only connection that writes, on a database that is ours and up to date."""
+    connection = _connect(path, apsw.SQLITE_OPEN_READWRITE, busy_ms=busy_ms)
+    try:
+        lock.acquire(deadline)
+        try:
+            version = _recognise(connection, path)
+            connection.execute("PRAGMA journal_mode = WAL")
+            _tune(connection, CACHE_KB["write"])
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_BYTES_MAX}")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")  # the writer does it, after it has answered
+            _migrate(connection, version)
+        finally:
+            lock.release()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(path: Path, *, busy_ms: int) -> apsw.Connection:
+    connection = _connect(path, apsw.SQLITE_OPEN_READONLY, busy_ms=busy_ms)
+    _tune(connection, CACHE_KB["read"])
+    return connection
+
+
+def prepare_file(path: Path) -> None:
+    """Make the file (and its folder) if there is none; refuse what cannot be a database of ours."""
+    found = tuple(int(part) for part in apsw.sqlite_lib_version().split(".")[:3])
+    if found < SQLITE_MIN:
+        raise StoreRefused(
+            f"SQLite {apsw.sqlite_lib_version()} can corrupt a database that several connections use; "
+            f"install an apsw with SQLite {'.'.join(map(str, SQLITE_MIN))} or newer"
+        )
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(open_private(path))
+        with path.open("rb") as file:
+            head = file.read(len(MAGIC))
+    except IsADirectoryError as error:
+        raise StoreRefused(f"{path} is a directory; name a file inside it, such as {path / 'pollux.db'}") from error
+    except OSError as error:
+        raise StoreRefused(_unusable(path, error)) from error
+    if head and head != MAGIC:
+        raise StoreRefused(f"{path} is not a SQLite database; nothing was changed; name another file, or move it away")
+
+
+def _unusable(path: Path, error: OSError) -> str:
+    match error.errno:
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            cure = "run as the user who owns it, or give that user the right to read and write it and its folder"
+        case errno.ENOSPC | errno.EDQUOT:
+            cure = "make room on its disk"
+        case _:
+            cure = "name another file"
+    return f"{path} cannot be opened ({error.strerror}); {cure}"
+
+
+def _connect(path: Path, mode: int, *, busy_ms: int) -> apsw.Connection:
+    try:
+        connection = apsw.Connection(str(path), flags=mode, statementcachesize=STATEMENTS_CACHED)
+        connection.set_busy_timeout(busy_ms)
+        connection.execute("PRAGMA trusted_schema = OFF")
+    except apsw.Error as error:
+        raise StoreRefused(f"{path} cannot be opened ({error}); look at its rights, or name another file") from error
+    return connection
+
+
+def _tune(connection: apsw.Connection, cache_kb: int) -> None:
+    connection.execute(f"PRAGMA cache_size = -{cache_kb}; PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0")
+
+
+def _recognise(connection: apsw.Connection, path: Path) -> int:
+    """How many migrations the file has seen; refused unless it is ours or empty."""
+    try:
+        application = connection.pragma("application_id")
+        version = connection.pragma("user_version")
+        tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise StoreRefused(f"{path} is damaged or no database ({error}); name another file, or restore it") from error
+    if application == 0 and version == 0 and tables == 0:
+        return 0
+    if application != APPLICATION_ID:
+        raise StoreRefused(f"{path} belongs to another program; nothing was changed; name another file")
+    assert isinstance(version, int)
+    newest = migrations()[-1].number
+    if version > newest:
+        raise StoreRefused(
+            f"{path} was written by a newer Pollux (its schema is {version}, this one knows {newest}); "
+            "nothing was changed; upgrade Pollux"
+        )
+    return version
+
+
+def _migrate(connection: apsw.Connection, version: int) -> None:
+    missing = [migration for migration in migrations() if migration.number > version]
+    if not missing:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for migration in missing:
+            for statement in migration.statements:
+                failpoint()
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {missing[-1].number}")
+        failpoint()
+        connection.execute("COMMIT")
+        failpoint()
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

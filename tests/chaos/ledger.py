@@ -1,0 +1,102 @@
+"""What really happened?  The oracle of the chaos ring: a file of lines, written by handlers, clients and the conductor.
+
+It knows nothing of the product.  Every line is one `write(2)` on a file opened with O_APPEND, so lines of processes
+that are killed are there whole or not at all, in the order in which they were written:
+
+    ask  <run>                                    the client is about to enqueue it
+    enq  <run> ok|unknown|err                     what the client heard
+    run  <run> <fence> <attempt> <pid> <due> <ns> a handler started
+    end  ...                                      ... and reached its end
+    fail ...                                      ... and raised on purpose
+    cut  ...                                      ... and was told to stop before its end
+    lost <run> <pid>                              the node said that it lost the lease
+    up   <pid>                                    a node runs
+    kill <pid> <in flight> <ns>                   the conductor killed it while it held so many leases
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+LINE_BYTES_MAX = 4_000  # a longer write may be torn
+
+
+class Ledger:
+    """Append lines; one handle per process, safe from any thread."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def write(self, *words: object) -> None:
+        line = (" ".join(map(str, words)) + "\n").encode()
+        assert len(line) <= LINE_BYTES_MAX, f"a ledger line of {len(line)} bytes could be torn"
+        assert os.write(self._fd, line) == len(line)
+
+    def handler(self, kind: str, run_id: str, fence: int, attempt: int, due_ms: int) -> None:
+        """`run`, `end`, `fail` or `cut` of one delivery."""
+        self.write(kind, run_id, fence, attempt, os.getpid(), due_ms, time.monotonic_ns())
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Step(NamedTuple):
+    """A handler started, ended, failed or was cut."""
+
+    run_id: str
+    fence: int
+    attempt: int
+    pid: int
+    due_ms: int
+    at_ns: int
+
+
+class Kill(NamedTuple):
+    pid: int
+    in_flight: int
+    at_ns: int
+
+
+class Told:
+    """A ledger read back."""
+
+    def __init__(self, text: str) -> None:
+        self.asked: set[str] = set()
+        self.answers: dict[str, set[str]] = defaultdict(set)
+        self.runs: list[Step] = []
+        self.ends: list[Step] = []
+        self.fails: list[Step] = []
+        self.cuts: list[Step] = []
+        self.lost: list[tuple[str, int]] = []
+        self.up: set[int] = set()
+        self.kills: list[Kill] = []
+        for line in text.splitlines():
+            self._read(line.split(" "))
+
+    def _read(self, words: list[str]) -> None:
+        match words:
+            case ["ask", run_id]:
+                self.asked.add(run_id)
+            case ["enq", run_id, answer]:
+                self.answers[run_id].add(answer)
+            case ["run" | "end" | "fail" | "cut" as kind, run_id, *numbers]:
+                steps = {"run": self.runs, "end": self.ends, "fail": self.fails, "cut": self.cuts}[kind]
+                steps.append(Step(run_id, *map(int, numbers)))
+            case ["lost", run_id, pid]:
+                self.lost.append((run_id, int(pid)))
+            case ["up", pid]:
+                self.up.add(int(pid))
+            case ["kill", pid, in_flight, at_ns]:
+                self.kills.append(Kill(int(pid), int(in_flight), int(at_ns)))
+            case _:
+                raise ValueError(f"not a line of a ledger: {' '.join(words)!r}")
+
+
+def read(path: Path) -> Told:
+    """What the ledger tells so far; a line still being written is not there yet (O_APPEND writes are whole)."""
+    return Told(path.read_text() if path.exists() else "")

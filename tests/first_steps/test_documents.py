@@ -1,0 +1,119 @@
+"""Do the documents tell the truth?  Every example in them is run, and every generated part is compared.
+
+In a page, `<!-- file: NAME -->` before a block saves it under that name in the page's own folder, and
+`<!-- until: TEXT -->` says that the program runs until it prints TEXT and is then ended with SIGTERM.
+"""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from docs import build
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"((?:<!-- .* -->\n)*)```(python|yaml|console)\n(.*?)```", re.DOTALL)
+PATIENCE = 60.0
+
+
+def blocks(page: Path) -> list[tuple[dict[str, str], str, str]]:
+    found = []
+    for marks, kind, text in BLOCK.findall(page.read_text()):
+        options = dict(re.findall(r"<!-- (\w+): (.*?) -->", marks))
+        found.append((options, kind, text))
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_every_example_of_a_page_runs(page, tmp_path):
+    for number, (options, kind, text) in enumerate(blocks(page)):
+        match kind:
+            case "python":
+                run_python(options, text, tmp_path, number)
+            case "yaml":
+                (tmp_path / options.get("file", "pollux.yaml")).write_text(text)
+                run(f"pollux check -c {options.get('file', 'pollux.yaml')}", tmp_path)
+            case "console":
+                for line in text.splitlines():
+                    run(line.removeprefix("$ "), tmp_path)
+
+
+def test_pages_with_examples_were_found():
+    assert {"README.md", "first-steps.md", "schedules.md"} <= {page.name for page in PAGES if blocks(page)}
+
+
+def test_generated_parts_are_up_to_date():
+    assert build.pages(), "no page has a generated part"
+    stale = [page.name for page in build.pages() if build.rebuilt(page.read_text()) != page.read_text()]
+    assert not stale, f"{stale} differ from the code: run `make docs`"
+
+
+def test_links_between_pages_lead_somewhere():
+    links = [(page, link) for page in PAGES for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())]
+    assert links
+    broken = [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()]
+    assert not broken, broken
+
+
+def run(command: str, folder: Path) -> None:
+    done = subprocess.run(
+        shlex.split(command),
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+
+def run_python(options: dict[str, str], text: str, folder: Path, number: int) -> None:
+    script = folder / options.get("file", f"block{number}.py")
+    script.write_text(text)
+    if "until" in options:
+        run_until(options["until"], script)
+    else:
+        run(f"{sys.executable} {script.name}", folder)
+
+
+def run_until(wanted: str, script: Path) -> None:
+    """The program prints what the page says it prints, and a SIGTERM ends it well."""
+    process = subprocess.Popen(
+        [sys.executable, script.name],
+        cwd=script.parent,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    watchdog = threading.Timer(PATIENCE, process.kill)
+    watchdog.start()
+    seen = []
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            seen.append(line)
+            if wanted in line:
+                break
+        else:
+            pytest.fail(f"{script.name} never printed {wanted!r}: {''.join(seen)}")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0, "".join(seen)
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def environment() -> dict[str, str]:
+    binaries = str(Path(sys.executable).parent)
+    return {**os.environ, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"}
