@@ -49,7 +49,7 @@ def measure(session: Session, name: str) -> bool:
     begun = time.monotonic()
     try:
         importlib.import_module(f"benchmarks.{name}").measure(session)
-    except Exception:
+    except Exception:  # noqa: BLE001  whatever broke it, the figures of the others are wanted
         traceback.print_exc()
         return False
     session.say(f"took {time.monotonic() - begun:.0f} s")
@@ -60,7 +60,7 @@ def read_options() -> argparse.Namespace:
     listed = "\n".join(f"  {name:<9}{what}" for name, what in BENCHES.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description=f"Measure Pollux next to peers and raw loops, in the same run.\n\nbenches (default: all):\n{listed}",
+        description=f"Measure Pollux next to peers and raw loops, in one run.\n\nbenches (default: all):\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="name", help="benches to run")

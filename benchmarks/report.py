@@ -97,8 +97,8 @@ def machine(folder: Path) -> str:
     loop = f"uvloop {version('uvloop')}" if has("uvloop") else "asyncio's own loop"
     return (
         f"{os.cpu_count()} cores ({processor()}), {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}, SQLite {apsw.sqlite_lib_version()}, {loop} for every asyncio system, {peers}; "
-        f"stores on {file_system(folder)}; load {os.getloadavg()[0]:.1f} at the start."
+        f"Python {platform.python_version()}, SQLite {apsw.sqlite_lib_version()}, {peers}, "
+        f"{loop} for every asyncio system; stores on {file_system(folder)}; load {os.getloadavg()[0]:.1f} at the start."
     )
 
 

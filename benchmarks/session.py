@@ -1,4 +1,4 @@
-"""How is it measured?  Rounds in which every system has its turn, each in a process of its own, in folders that vanish."""
+"""How is it measured?  In rounds: every system has its turn, in a process of its own, in a folder that vanishes."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ charged failures.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -56,6 +57,7 @@ def judge(told: Told, store: Snapshot, *, first_due: Mapping[str, int] | None = 
         "repeats": repeats(told),
         "one fence twice": one_fence_twice(told),
         "charges": charges(told, store),
+        "terms": terms(told),
     }
     return [Broken(rule, len(said), tuple(said[:SHOWN_MAX])) for rule, said in rules.items() if said]
 
@@ -171,7 +173,7 @@ def repeats(told: Told) -> list[str]:
     leases_lost = set(told.lost)
     said, charged = [], Counter[int]()
     for run_id, steps in _starts(told).items():
-        for before, after in zip(steps, steps[1:], strict=False):
+        for before, after in itertools.pairwise(steps):
             if (run_id, before.fence) in ended_by or (run_id, before.pid) in leases_lost:
                 continue
             if before.pid in killed and killed[before.pid].at_ns >= before.at_ns:
@@ -209,6 +211,12 @@ def charges(told: Told, store: Snapshot) -> list[str]:
         if run.attempt > seen or (run.state is RunState.DONE and run.attempt != seen):
             said.append(f"{run.id} is charged with {run.attempt} failures and had {seen}")
     return said
+
+
+def terms(told: Told) -> list[str]:
+    """A term is one node's, once."""
+    won = Counter(each.term for each in told.terms)
+    return [f"term {term} was won {n} times" for term, n in won.items() if n > 1]
 
 
 def unfinished(store: Snapshot, *, but: Sequence[str] = ()) -> list[Run]:

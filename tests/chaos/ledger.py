@@ -11,6 +11,7 @@ that are killed are there whole or not at all, in the order in which they were w
     cut  ...                                      ... and was told to stop before its end
     lost <run> <pid>                              the node said that it lost the lease
     up   <pid>                                    a node runs
+    term <number> <pid> <ns>                      it became the leader
     kill <pid> <in flight> <ns>                   the conductor killed it while it held so many leases
 """
 
@@ -62,6 +63,12 @@ class Kill(NamedTuple):
     at_ns: int
 
 
+class Won(NamedTuple):
+    term: int
+    pid: int
+    at_ns: int
+
+
 class Told:
     """A ledger read back."""
 
@@ -74,6 +81,7 @@ class Told:
         self.cuts: list[Step] = []
         self.lost: list[tuple[str, int]] = []
         self.up: set[int] = set()
+        self.terms: list[Won] = []
         self.kills: list[Kill] = []
         for line in text.splitlines():
             self._read(line.split(" "))
@@ -91,6 +99,8 @@ class Told:
                 self.lost.append((run_id, int(pid)))
             case ["up", pid]:
                 self.up.add(int(pid))
+            case ["term", term, pid, at_ns]:
+                self.terms.append(Won(int(term), int(pid), int(at_ns)))
             case ["kill", pid, in_flight, at_ns]:
                 self.kills.append(Kill(int(pid), int(in_flight), int(at_ns)))
             case _:

@@ -169,6 +169,12 @@ def test_h_with_a_step_starts_inside_the_first_step(line, low, high, step):
     assert len(starts) == step
 
 
+def test_h_with_a_step_beyond_its_range_is_one_value_of_the_range():
+    found = [read_line("H(3-9)/20 * * * *", f"job-{n}").fields.minutes for n in range(200)]
+    assert {len(minutes) for minutes in found} == {1}
+    assert set().union(*found) == set(range(3, 10))
+
+
 def test_h_stands_beside_other_values_and_days_with_an_h_in_their_name():
     fields = read_line("5,H(30-30) H * * THU", "a").fields
     assert fields.minutes == {5, 30}

@@ -86,6 +86,11 @@ def test_the_due_after_a_firing_off_the_grid_is_at_least_half_an_interval_away(s
         assert distance == spec.every_ms if on_grid else spec.every_ms <= 2 * distance < 3 * spec.every_ms
 
 
+def test_half_of_an_odd_interval_is_rounded_up():
+    assert interval.next_due(Interval(101, spread=False), "a", 50) == 101
+    assert interval.next_due(Interval(101, spread=False), "a", 51) == 202
+
+
 @given(intervals, job_ids, moments)
 def test_asking_twice_moves_nothing(spec, job_id, after_ms):
     assert interval.next_due(spec, job_id, after_ms) == interval.next_due(spec, job_id, after_ms)

@@ -189,8 +189,8 @@ def test_lines_with_seconds_come_as_the_oracle_says(tz):
 
 @pytest.fixture
 def narrow_windows(monkeypatch):
-    """Windows of nine hours instead of a year, so that every fold and gap has a border nearby."""
-    monkeypatch.setattr(zone, "_WINDOW_BITS", 15)
+    """Windows of half an hour instead of a year, so that every fold and gap has a border inside."""
+    monkeypatch.setattr(zone, "_WINDOW_BITS", 11)
     zone._window.cache_clear()
     yield
     zone._window.cache_clear()
@@ -198,9 +198,9 @@ def narrow_windows(monkeypatch):
 
 @pytest.mark.parametrize("tz", ["Antarctica/Troll", "Europe/Berlin", "Pacific/Apia"])
 def test_the_borders_of_the_cached_windows_change_no_answer(tz, narrow_windows):
-    for around in transitions(tz)[-6:]:
+    for around in transitions(tz)[-4:]:
         window = Window(tz, around)
-        for wish in SWEPT:
+        for wish in SWEPT[:11]:  # the daily ones: a month of half hours is a long way
             assert dues(compile_cron(wish.line, tz, "a"), window.shown) == window.expected(wish), (wish.line, around)
 
 

@@ -188,7 +188,7 @@ class FileJobs:
 
     def _tell(self, entries: Entries, fallback: Place, label: str, problem: InvalidInput) -> None:
         """Say a problem at the value that it is about: `retry.base`, `schedule.tz`, `schedule`."""
-        path = [_WORDS_OF_THE_FILE.get(part, part) for part in problem.where.split(".") if part]
+        path = [_WORDS_OF_THE_FILE.get(part, part) for part in dict.fromkeys(problem.where.split(".")) if part]
         if path[:1] == ["schedule"]:
             kind = next((key for key in SCHEDULE_KEYS if key in entries), "schedule")
             path = path[1:] if path[1:] and path[1] in entries else [kind]

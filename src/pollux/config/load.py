@@ -128,9 +128,9 @@ def _from_arguments(arguments: Mapping[str, Any], problems: Problems) -> Iterato
 def _check_together(values: Mapping[str, Any], origins: Mapping[str, str], problems: Problems) -> None:
     ttl = values.get("leader_ttl_ms", Config().leader_ttl_ms)
     renew = values.get("leader_renew_ms")
-    if renew is not None and renew * 2 > ttl:
+    if renew is not None and renew * 2 >= ttl:
         what = f"leader.renew of {format_ms(renew)} leaves a leader of {format_ms(ttl)} no second try"
-        cure = "give at most half of leader.ttl; a third is usual"
+        cure = "give less than half of leader.ttl; a third is usual"
         problems.keep(InvalidInput(what, where=origins["leader.renew"], cure=cure))
 
 

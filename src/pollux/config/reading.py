@@ -174,7 +174,7 @@ class _Grower:
         if self._takes_key():
             self._set_key(text, mark)
             return
-        value = resolve(text) if event.implicit[0] and event.style is None else text
+        value = resolve(text) if event.implicit[0] and not event.style else text
         self._place(Node(value, mark.line + 1, mark.column + 1, text))
 
     def _begin(self, value: Any, event: Any) -> None:

@@ -109,7 +109,7 @@ OPTIONS = (
     Option("leader.ttl", "leader_ttl_ms", "leader_ttl", _duration(1_000, HOUR_MS)),
     Option("leader.renew", "leader_renew_ms", "leader_renew", _duration(100, HOUR_MS)),
     Option("release", "release", "release", _whole(0, 2**53)),
-    Option("history.keep", "history_keep", "history_keep", _whole(0, 1_000_000)),
+    Option("history.keep", "history_keep", "history_keep", _whole(1, 1_000_000)),
     Option("history.age", "history_age_ms", "history_age", _duration(1_000, 3_653 * DAY_MS)),
 )
 BY_PATH = {option.path: option for option in OPTIONS}

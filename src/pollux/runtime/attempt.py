@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pollux.clock import Clock
 from pollux.events import Events, HandlerStuck, LeaseWasLost, RunStarted
 from pollux.model import TIMEOUT_MS, Back, Cancelled, Fault, Job, Outcome, Run, Verdict
-from pollux.outcome import classify, decide, describe
+from pollux.outcome import RETRY_AFTER_MAX_MS, classify, decide, describe
 from pollux.registry import Context, Handler, Registry, outcome_of
 from pollux.runtime.hands import Hands
 from pollux.runtime.lateness import Lateness
@@ -166,7 +166,7 @@ class Attempt:
             except Exception as unfit:  # noqa: BLE001  a result is the handler's own: anything may be in it
                 error, fault = unfit, Fault.PERMANENT
         if error is not None:
-            outcome = self._failure(error, fault or _fault_of(error), ended_ms)
+            outcome = self._failure(error, fault or classify(error), ended_ms)
         return self._decided(outcome)
 
     def _has_obeyed(self, error: BaseException | None) -> bool:
@@ -181,13 +181,12 @@ class Attempt:
         return Settlement(run.id, self.token, verdict, outcome)
 
     def _failure(self, error: BaseException, fault: Fault, ended_ms: int) -> Outcome:
-        after = getattr(error, "retry_after", None)
         return Outcome(
             started_ms=self.started_ms,
             ended_ms=ended_ms,
             fault=fault,
             error=describe(error),
-            retry_after_ms=int(after * 1000) if isinstance(after, int | float) else None,
+            retry_after_ms=_retry_after_ms(error),
         )
 
     def _stopped(self, asked: Asked) -> Settlement:
@@ -269,5 +268,9 @@ def timeout_of(job: Job, handler: Handler) -> int:
     return job.timeout_ms
 
 
-def _fault_of(error: BaseException) -> Fault:
-    return classify(error) if isinstance(error, Exception) else Fault.TRANSIENT
+def _retry_after_ms(error: BaseException) -> int | None:
+    """What the source asked for, in whatever exception carries it; a number that is none is nobody's wish."""
+    seconds = getattr(error, "retry_after", None)
+    if isinstance(seconds, int | float) and seconds >= 0:
+        return int(min(seconds * 1000, RETRY_AFTER_MAX_MS))
+    return None

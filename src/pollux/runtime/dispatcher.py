@@ -8,6 +8,7 @@ gives the same runs, so none is left behind under a lease that nobody keeps.
 from __future__ import annotations
 
 from collections.abc import Callable
+
 from msgspec import Struct
 
 from pollux.events import ClaimsRefused
@@ -51,6 +52,10 @@ class Dispatcher(Loop):
         self._stops_revision: int | None = None
         self._is_paused = False
         self._refused_at: float | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        return self._is_paused
 
     def pause(self) -> None:
         """Claim nothing until `resume`."""
@@ -146,7 +151,12 @@ class Dispatcher(Loop):
         """The stop that forbids this run; a forced one is forbidden by none."""
         if not self._stops or run.cause is Cause.FORCED:
             return None
-        keys = (stop_key("all"), stop_key("job", run.job_id), stop_key("group", run.group), stop_key("target", run.target))
+        keys = (
+            stop_key("all"),
+            stop_key("job", run.job_id),
+            stop_key("group", run.group),
+            stop_key("target", run.target),
+        )
         now_ms = self.kit.time.now_ms()
         for key in keys:
             note = self._stops.get(key)

@@ -33,12 +33,10 @@ class Lateness:
         self.buckets = [0] * BUCKETS
 
     def add(self, late_ms: int) -> None:
-        if late_ms < 0:
-            late_ms = 0
+        late_ms = max(late_ms, 0)
         self.count += 1
         self.sum_ms += late_ms
-        if late_ms > self.max_ms:
-            self.max_ms = late_ms
+        self.max_ms = max(self.max_ms, late_ms)
         self.buckets[min(late_ms.bit_length(), BUCKETS - 1)] += 1
 
     def seen(self) -> LatenessSeen:

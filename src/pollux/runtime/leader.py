@@ -55,11 +55,11 @@ class Leader(Loop):
         self.seen: Term | None = None  # the term that stood when we last asked
         self.wins = 0
         self.on_change: list[Callable[[], None]] = []
-        self.on_answer: Callable[[Term, float, float], None] | None = None  # (term, sent, received)
+        self.on_answer: Callable[[Term], None] | None = None
         self._term: int | None = None
         self._trust_until = 0.0
         self._asked_at: float | None = None
-        self._may_lead = True
+        self._has_resigned = False
 
     @property
     def term(self) -> int | None:
@@ -67,11 +67,11 @@ class Leader(Loop):
         return self._term if self._term is not None and self.clock.mono_ms() < self._trust_until else None
 
     @property
-    def trust_left_ms(self) -> float:
-        return max(0.0, self._trust_until - self.clock.mono_ms()) if self._term is not None else 0.0
+    def has_resigned(self) -> bool:
+        return self._has_resigned
 
     async def turn(self) -> Rest:
-        if not self._may_lead:
+        if self.has_resigned:
             return Rest.UNTIL_WOKEN
         sent = self._asked_at = self.clock.mono_ms()
         try:
@@ -80,10 +80,13 @@ class Leader(Loop):
             if self._term is not None and self.term is None:
                 self._lose("the store did not answer in time")
             raise
-        if self.on_answer is not None:
-            self.on_answer(term, sent, self.clock.mono_ms())
+        return await self._heard(term, sent)
+
+    async def _heard(self, term: Term, sent: float) -> Rest:
         self.seen = term
-        if not self._may_lead:  # resigned while the question was under way
+        if self.on_answer is not None:
+            self.on_answer(term)
+        if self.has_resigned:  # while the question was under way
             await self._give_up(term)
             return Rest.UNTIL_WOKEN
         if term.holder != self.node_id:
@@ -95,7 +98,7 @@ class Leader(Loop):
 
     def hint(self) -> None:
         """Something rang in the store: if we do not lead, the term may be free.  Asked at most once a second."""
-        if not self._may_lead or self._term is not None:
+        if self.has_resigned or self._term is not None:
             return
         if self._asked_at is None or self.clock.mono_ms() - self._asked_at >= HINTS_APART_MS:
             self.nudge()
@@ -107,7 +110,7 @@ class Leader(Loop):
 
     async def resign(self) -> None:
         """Give the term up and do not take it again; whoever waits for it is rung."""
-        self._may_lead = False
+        self._has_resigned = True
         term = self._term
         self._lose("it was given up")
         if term is not None:
@@ -115,7 +118,7 @@ class Leader(Loop):
 
     def stand_again(self) -> None:
         """Take part in elections again after `resign`."""
-        self._may_lead = True
+        self._has_resigned = False
         self.nudge()
 
     async def _give_up(self, term: Term) -> None:

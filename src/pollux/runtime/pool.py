@@ -6,7 +6,6 @@ thread that outlives its timeout still sits.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from pollux.errors import InvalidInput
@@ -38,8 +37,7 @@ class Pool:
         self._highest = seats
         self._is_draining = False
         self.on_free: Callable[[], None] | None = None
-        self.is_empty = asyncio.Event()
-        self.is_empty.set()
+        self.on_empty: Callable[[], None] | None = None
 
     @property
     def seats(self) -> int:
@@ -68,8 +66,6 @@ class Pool:
             return None
         number = self._number()
         seat = self._taken[number] = Seat(number, run)
-        if len(self._taken) == 1:
-            self.is_empty.clear()
         return seat
 
     def leave(self, seat: Seat) -> None:
@@ -78,10 +74,10 @@ class Pool:
             return
         del self._taken[seat.number]
         self._numbers.append(seat.number)
-        if not self._taken:
-            self.is_empty.set()
         if self.on_free is not None:
             self.on_free()
+        if not self._taken and self.on_empty is not None:
+            self.on_empty()
 
     def resize(self, seats: int) -> None:
         """More seats are there at once; fewer as soon as those who sit too many have left."""

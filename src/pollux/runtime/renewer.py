@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pollux.clock import Clock
-from pollux.events import Events
+from pollux.events import Event, Events
 from pollux.runtime.loop import Loop, LoopStatus, Rest
 from pollux.store.contract import BATCH_MAX, Answer, Renewal, Store
 
@@ -96,6 +96,20 @@ class Renewer(Loop):
             attempt.renew_at = sent + self.lease_ms / 3
             if renewed.cancel:
                 self.tell(attempt.cancel, renewed.cancel)
+
+
+class RelayedEvents(Events):
+    """Events of the thread, emitted on the main loop: listeners live there."""
+
+    def __init__(self, main: Events, tell: Tell) -> None:
+        super().__init__()
+        self._main, self._tell = main, tell
+
+    def wants(self, kind: type[Event]) -> bool:
+        return self._main.wants(kind)
+
+    def emit(self, event: Event) -> None:
+        self._tell(self._main.emit, event)
 
 
 class RenewerThread:

@@ -70,7 +70,7 @@ class Settler(Loop):
         return await self.clock.wait(self.is_empty, patience_ms)
 
     async def turn(self) -> Rest:
-        batch = self._under_way = self._under_way or self._take()
+        batch = self._under_way = self._under_way or self._next_batch()
         if not batch:
             self.is_empty.set()
             return Rest.UNTIL_WOKEN
@@ -91,7 +91,7 @@ class Settler(Loop):
         self.is_empty.set()
         return Rest.UNTIL_WOKEN
 
-    def _take(self) -> list[Item]:
+    def _next_batch(self) -> list[Item]:
         size = 1 if self._one_by_one else self.batch_max
         self._one_by_one = max(0, self._one_by_one - 1)
         return [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]

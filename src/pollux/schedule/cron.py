@@ -82,14 +82,11 @@ class CompiledCron:
         return max(local - segment.offset_s, segment.start_s)
 
     def _real_next(self, segment: Segment, from_local: int) -> int:
-        """The first real second at which the wall clock shows a matching time; after a jump it is sought anew."""
+        """The first real second at which the wall clock shows a matching time; after each jump it is sought anew."""
         local, give_up_s = self._times.first_from(from_local), segment.end_s + _HORIZON_S
         while local - segment.offset_s >= segment.end_s:
             segment = segment_at(self._tz, segment.end_s)
-            start_local = segment.start_s + segment.offset_s
-            if not from_local <= start_local <= local:
-                local = self._times.first_from(start_local)
-            from_local = start_local
+            local = self._times.first_from(segment.start_s + segment.offset_s)
             if segment.start_s > give_up_s:
                 raise InvalidInput(f"no local time matches within {HORIZON_YEARS} years", cure="change the hour")
         return local - segment.offset_s

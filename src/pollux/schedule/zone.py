@@ -12,7 +12,7 @@ between segments: forward (a gap: local times that never come) or back (a fold: 
 After a gap it lies before the segment's first local time, after a fold it lies behind it.
 
 zoneinfo does not tell its transitions, so they are found: the offset is sampled once a day and bisected where it
-changed.  (No zone has two transitions within a day since 1970.)  Windows of about a year are kept in a bounded
+changed.  (Since 1970 no zone has jumped twice within six days.)  Windows of about a year are kept in a bounded
 cache; a segment that crosses the border of a window is cut there, which changes no answer.
 """
 
@@ -30,7 +30,7 @@ from pollux.units import zone_of
 
 DAY_S = 86_400
 _WINDOW_BITS = 25  # 2**25 s: about 388 days
-_LOOK_BACK_S = 4 * DAY_S  # no fold reaches further back than a day
+_LOOK_BACK_S = 2 * DAY_S  # a fold repeats hours, not days
 
 
 class Segment(Struct, frozen=True, gc=False):
@@ -54,15 +54,13 @@ def _window(tz: str, index: int) -> tuple[tuple[int, ...], tuple[Segment, ...]]:
     window_start, window_end = index << _WINDOW_BITS, (index + 1) << _WINDOW_BITS
     zone = zone_of(tz)
     borders = [window_start - _LOOK_BACK_S, *_transitions(zone, window_start - _LOOK_BACK_S, window_end), window_end]
-    segments, passed_s = [], None
+    segments, passed_s = [], borders[0] + _offset(zone, borders[0])
     for start, end in pairwise(borders):
-        offset = _offset(zone, start)
-        shown = max(start, window_start)
-        passed_s = start + offset if passed_s is None else passed_s
+        offset, shown = _offset(zone, start), max(start, window_start)
         if shown < end:
             seen = passed_s if shown == start else max(passed_s, shown + offset)
             segments.append(Segment(shown, end, offset, seen))
-        passed_s = max(passed_s, end + offset)
+        passed_s = end + offset
     return tuple(segment.start_s for segment in segments), tuple(segments)
 
 

@@ -38,7 +38,9 @@ def plain(value: Any, *, bytes_max: int, what: str) -> Any:
 
 def check_batch(items: Sized, what: str, *, at_most: int = BATCH_MAX) -> None:
     if len(items) > at_most:
-        raise InvalidInput(f"{len(items):,} {what} in one call, at most {at_most:,} are taken", cure="send them in parts")
+        raise InvalidInput(
+            f"{len(items):,} {what} in one call, at most {at_most:,} are taken", cure="send them in parts"
+        )
 
 
 def check_page(limit: int) -> int:
@@ -108,7 +110,7 @@ def check_plan(plan: Plan) -> None:
     if firings > FIRINGS_MAX or len(plan.updates) > UPDATES_MAX or len(plan.notes) > NOTES_MAX:
         raise InvalidInput(
             f"a plan with {firings} firings and releases, {len(plan.updates)} updates and {len(plan.notes)} notes",
-            cure=f"at most {FIRINGS_MAX}, {UPDATES_MAX} and {NOTES_MAX} are written at once; keep the rest for the next turn",
+            cure=f"at most {FIRINGS_MAX}, {UPDATES_MAX} and {NOTES_MAX} are written at once; the rest waits a turn",
         )
     check_batch(plan.holds, "holdings")
     check_batch(plan.cancels, "cancel orders")

@@ -8,7 +8,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from pollux.model import Job, JobsDeleted, JobsPut, Once, definition
+from pollux.model import End, Job, JobsDeleted, JobsPut, Once, definition
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPage, JobPut
 from pollux.store.memory.state import GONE_MAX, JOB_GONE, Gone, State
 
@@ -31,7 +31,9 @@ def _put_job(state: State, put: JobPut) -> JobAnswer:
     job, stored = definition(put.job), state.jobs.get(put.job.id)
     if stored is None:
         if put.revision:
-            return JobAnswer(Answer.CONFLICT, job.id, 0, f"revision {put.revision} was expected, but there is no such job")
+            return JobAnswer(
+                Answer.CONFLICT, job.id, 0, f"revision {put.revision} was expected, but there is no such job"
+            )
         return _add_job(state, job)
     if job == definition(stored):
         return JobAnswer(Answer.ALREADY, job.id, stored.revision)
@@ -75,16 +77,16 @@ def _after(gone: Gone, job: Job) -> Job:
 
 
 def delete_jobs(state: State, ids: Sequence[str], reason: str, now_ms: int) -> list[Answer]:
-    ends, deleted, answers = [], [], []
+    ends: list[End] = []
+    deleted, answers = [], []
     for job_id in ids:
         if job_id not in state.jobs:
             answers.append(Answer.LOST)
             continue
         job = state.drop_job(job_id)
         _remember(state, job)
-        for run_id in list(state.live_of.get(job_id, ())):
-            if run_id not in state.leased:
-                ends.append(state.cancel_waiting(state.live[run_id], reason or JOB_GONE, now_ms))
+        waiting = [run_id for run_id in state.live_of.get(job_id, ()) if run_id not in state.leased]
+        ends += [state.cancel_waiting(state.live[run_id], reason or JOB_GONE, now_ms) for run_id in waiting]
         deleted.append(job_id)
         answers.append(Answer.OK)
     state.tell_ends(ends)

@@ -11,15 +11,24 @@ from pollux.store.contract import Answer
 from pollux.store.memory.state import State
 
 
-def put_notes(state: State, puts: Sequence[NotePut], now_ms: int, *, tells: bool = True) -> list[Answer]:
+def put_notes(state: State, puts: Sequence[NotePut], now_ms: int) -> list[Answer]:
+    written: dict[str, None] = {}
+    answers = write_notes(state, puts, now_ms, written)
+    tell_notes(state, written)
+    return answers
+
+
+def write_notes(state: State, puts: Sequence[NotePut], now_ms: int, written: dict[str, None]) -> list[Answer]:
+    """Write what does not conflict, and gather the keys in `written`."""
     if not puts:
         return []
     _drop_expired(state, now_ms)
-    written: dict[str, None] = {}
-    answers = [_put_note(state, put, now_ms, written) for put in puts]
-    if written and tells:
+    return [_put_note(state, put, now_ms, written) for put in puts]
+
+
+def tell_notes(state: State, written: dict[str, None]) -> None:
+    if written:
         state.tell(NotesChanged(tuple(written)))
-    return answers
 
 
 def _put_note(state: State, put: NotePut, now_ms: int, written: dict[str, None]) -> Answer:

@@ -27,10 +27,11 @@ from pollux.store.sqlite.lock import open_private
 
 RUNS = 1  # a run became ready
 FEED = 2  # an entry was written
-WAKE = 4  # everybody is asked to look up
-KINDS = (RUNS, FEED, WAKE)
+WAKE = 4  # everybody is to come back
+ASKED = 8  # an owner is asked to stop a run: who waits for runs is to come back
+KINDS = (RUNS, FEED, WAKE, ASKED)
 
-_COUNTERS = struct.Struct("<QQQ")
+_COUNTERS = struct.Struct("<QQQQ")
 _IN_MODIFY = 0x2
 _IN_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -80,7 +81,7 @@ class Bell:
 
     def _read(self) -> tuple[int, ...]:
         data = os.pread(self._fd, _COUNTERS.size, 0)
-        return _COUNTERS.unpack(data) if len(data) == _COUNTERS.size else (0, 0, 0)
+        return _COUNTERS.unpack(data) if len(data) == _COUNTERS.size else (0, 0, 0, 0)
 
 
 class Waiter:

@@ -43,13 +43,15 @@ CREATE INDEX runs_leased ON runs (lease_until_ms) WHERE state = 2;
 
 CREATE INDEX runs_held ON runs (due_ms, id) WHERE state = 0;
 
-CREATE INDEX runs_live ON runs (due_ms) WHERE shelf IS NULL;
+CREATE INDEX runs_live ON runs (due_ms, id) WHERE shelf IS NULL;
 
 CREATE INDEX runs_of_job ON runs (job_id) WHERE shelf IS NULL;
 
 CREATE UNIQUE INDEX runs_key ON runs (key) WHERE key IS NOT NULL AND shelf IS NULL;
 
 CREATE INDEX runs_history ON runs (job_id, finished_ms) WHERE shelf IS NOT NULL;
+
+CREATE INDEX runs_dead ON runs (job_id) WHERE shelf = 2;
 
 CREATE INDEX runs_shelf ON runs (shelf, finished_ms) WHERE shelf IS NOT NULL;
 
@@ -68,13 +70,15 @@ CREATE TABLE jobs (
   once INTEGER NOT NULL,
   next_due_ms INTEGER,
   last_due_ms INTEGER,
+  ended_ms INTEGER,
   memory BLOB,
   definition BLOB NOT NULL
 ) STRICT;
 
 CREATE INDEX jobs_due ON jobs (next_due_ms, id) WHERE next_due_ms IS NOT NULL AND enabled = 1;
 
-CREATE INDEX jobs_once ON jobs (id) WHERE once = 1 AND next_due_ms IS NULL AND last_due_ms IS NOT NULL;
+CREATE INDEX jobs_spent ON jobs (ended_ms)
+WHERE once = 1 AND next_due_ms IS NULL AND last_due_ms IS NOT NULL AND ended_ms IS NOT NULL;
 
 -- What a deleted job leaves behind, so that no due fires twice by delete and add.
 CREATE TABLE tombs (
@@ -123,7 +127,8 @@ CREATE TABLE log (
   chain TEXT NOT NULL
 ) STRICT;
 
--- One row each.  `clock_ms` is the latest time at which a lease was given; `entries` numbers the feed.
+-- One row each.  `clock_ms` is the latest time at which a lease was given; `entries` numbers the feed, `notes` the
+-- revisions of notes (one count for all: a note made anew is never taken for the old one), `stops` changes of stops.
 CREATE TABLE term (
   number INTEGER NOT NULL,
   holder TEXT NOT NULL,
@@ -142,8 +147,9 @@ CREATE TABLE tally (
   ends INTEGER NOT NULL,
   jobs INTEGER NOT NULL,
   entries INTEGER NOT NULL,
+  notes INTEGER NOT NULL,
   stops INTEGER NOT NULL,
   clock_ms INTEGER NOT NULL
 ) STRICT;
 
-INSERT INTO tally VALUES (0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+INSERT INTO tally VALUES (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);

@@ -1,0 +1,58 @@
+"""How do many jobs come into a store at once?  By its own `load`, with their next due on the grid: nothing is timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from benchmarks.child import run_async
+
+BATCH = 1_000
+HANDLER = "poll"
+
+
+def jobs_of(n: int, every_ms: int, first_ms: int) -> Iterator[Any]:
+    """Interval jobs, each due at the first instant of its own grid from `first_ms` on."""
+    from pollux.model import Interval, Job
+    from pollux.schedule.interval import next_after
+
+    spec = Interval(every_ms)
+    for i in range(n):
+        job_id = f"job-{i}"
+        yield Job(
+            id=job_id,
+            handler=HANDLER,
+            schedule=spec,
+            params={"i": i},
+            revision=1,
+            next_due_ms=next_after(spec, job_id, first_ms - 1),
+        )
+
+
+async def stock(store: Any, n: int, every_ms: int, first_ms: int) -> None:
+    records = []
+    for job in jobs_of(n, every_ms, first_ms):
+        records.append(("job", msgspec.to_builtins(job)))
+        if len(records) == BATCH:
+            await store.load(records)
+            records = []
+    if records:
+        await store.load(records)
+
+
+def stock_file(file: str, n: int, every_ms: int, first_ms: int) -> dict[str, float]:
+    async def fill() -> dict[str, float]:
+        from pollux.store.open import open_store
+
+        store = open_store(f"sqlite:///{file}")
+        await store.open()
+        begun = time.monotonic()
+        await stock(store, n, every_ms, first_ms)
+        took = time.monotonic() - begun
+        await store.close()
+        return {"rate": n / took}
+
+    return run_async(fill())

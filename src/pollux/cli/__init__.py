@@ -1,0 +1,25 @@
+"""How do people at a terminal ask?  Commands, thin: they parse, ask the app, and show the answer.
+
+Nothing is imported before it is needed: the menu itself is plain text, a command's module comes with the command.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The program `pollux`; ends the process with one of the exit codes that `pollux --help` names."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given in ([], ["--help"], ["-h"]) and "_POLLUX_COMPLETE" not in os.environ:
+        from pollux.cli.menu import menu_text
+
+        sys.stdout.write(menu_text())
+        sys.exit(0)
+    from pollux.cli.commands import run_command
+
+    sys.exit(run_command(given))

@@ -1,0 +1,82 @@
+"""`pollux check`: is the config right, and what would it change?"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from pollux.cli.commands import Taught, complain_all
+from pollux.cli.menu import USAGE
+from pollux.cli.options import config_path, sqlite_path
+from pollux.cli.show import print_json
+from pollux.errors import InvalidConfig, InvalidInput
+
+
+@click.command(cls=Taught)
+@click.option("-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml.")
+@click.option("--store", metavar="URL", help="Compare with this store; also POLLUX_STORE.")
+@click.option("--diff", is_flag=True, help="Show what a start would change in the store.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def check(config: str | None, store: str | None, *, diff: bool, as_json: bool) -> int:
+    """Look for every mistake in a config; import the code that it names; change nothing.
+
+    Problems are printed with file, line and cure; the exit code is 2.  With --diff a right config is compared with the
+    store: + is added, ~ changes, - goes.
+
+    For example:
+      pollux check -c pollux.yaml
+      pollux check -c pollux.yaml --diff
+    """
+    path = config_path(config)
+    if path is None:
+        raise InvalidInput("there is nothing to check", cure="name a file with -c, or create ./pollux.yaml")
+    try:
+        loaded, app = _load(path, store)
+    except InvalidConfig as error:
+        return _report(path, list(error.problems), error, as_json=as_json)
+    except InvalidInput as error:
+        return _report(path, [error], InvalidConfig([error]), as_json=as_json)
+    changes = _changes(app) if diff else None
+    if as_json:
+        print_json({"config": path, "problems": [], "jobs": len(loaded.jobs), "diff": changes})
+        return 0
+    count = len(loaded.jobs)
+    click.echo(f"{path}: right; {count} job{'' if count == 1 else 's'}")
+    if changes is not None:
+        for line in [line for change in changes for line in change["lines"]] or ["a start would change nothing"]:
+            click.echo(line)
+    return 0
+
+
+def _load(path: str, store: str | None) -> tuple[Any, Any]:
+    from pollux.app import Pollux
+    from pollux.config import load_config
+
+    loaded = load_config(path, environ=os.environ, arguments={"store": store})
+    file = sqlite_path(loaded.store)
+    if file is not None and not file.exists():  # compared with nothing, and nothing is created
+        loaded = load_config(path, environ=os.environ, arguments={"store": "memory://"})
+    return loaded, Pollux.from_config(loaded)
+
+
+def _changes(app: Any) -> list[dict[str, Any]]:
+    import asyncio
+
+    async def compare() -> list[dict[str, Any]]:
+        await app.open()
+        try:
+            return [{"source": diff.source, "lines": list(diff.lines())} for diff in await app.diff()]
+        finally:
+            await app.close()
+
+    return asyncio.run(compare())
+
+
+def _report(path: str, problems: list[InvalidInput], error: InvalidConfig, *, as_json: bool) -> int:
+    if not as_json:
+        return complain_all(error)
+    told = [{"where": problem.where, "what": problem.what, "cure": problem.cure} for problem in problems]
+    print_json({"config": path, "problems": told, "jobs": 0, "diff": None})
+    return USAGE

@@ -1,0 +1,158 @@
+"""Which command was meant, and how does it end?  The one place where errors become a line and an exit code."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+import click
+
+from pollux import __version__
+from pollux.cli import menu
+from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError
+
+HELP_OPTIONS = ("-h", "--help")
+
+
+class Taught(click.Command):
+    """A command whose docstring is its help, line by line: the examples stay as they are written."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        write_text(self.help, formatter)
+
+    def get_short_help_str(self, limit: int = 45) -> str:  # noqa: ARG002  a line is a line
+        return (self.help or "").strip().partition("\n")[0].rstrip(".")
+
+
+class Menu(click.Group):
+    """The program itself: knows its commands by name and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(menu.ENTRIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in menu.ENTRIES:
+            return None
+        module, _, attribute = menu.ENTRIES[cmd_name].home.partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        refuse_unknown(ctx, args[0], menu.ENTRIES)
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        formatter.write(menu.menu_text())
+
+
+class Listing(click.Group):
+    """A group whose first command is a listing: `pollux jobs --group edge` means `pollux jobs ls --group edge`."""
+
+    command_class = Taught
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(self.commands)
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        write_text(self.help, formatter)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in HELP_OPTIONS):
+            args = ["ls" if "ls" in self.commands else "--help", *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        refuse_unknown(ctx, args[0], self.commands)
+        return super().resolve_command(ctx, args)
+
+
+def write_text(text: str | None, formatter: click.HelpFormatter) -> None:
+    formatter.write_paragraph()
+    for line in inspect.cleandoc(text or "").splitlines():
+        formatter.write(f"  {line}\n" if line else "\n")
+
+
+def refuse_unknown(ctx: click.Context, name: str, known: Any) -> None:
+    if name in known or name.startswith("-") or ctx.resilient_parsing:
+        return
+    near = get_close_matches(name, known, n=1, cutoff=0.6)
+    if near:
+        cure = f"did you mean `{ctx.command_path} {near[0]}`?"
+    elif "show" in known:
+        cure = f"did you mean `{ctx.command_path} show {name}`?"
+    else:
+        cure = f"`{ctx.command_path} --help` lists them"
+    raise click.UsageError(f"there is no command {name!r}; {cure}", ctx)
+
+
+@click.group(cls=Menu, context_settings={"help_option_names": list(HELP_OPTIONS)})
+@click.version_option(__version__, message="pollux %(version)s")
+def program() -> None:
+    """Never seen: the menu is the help."""
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run the program; whatever goes wrong is one line on stderr that says what to do, and never a traceback."""
+    try:
+        answer = program.main(list(arguments), prog_name="pollux", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return _complain("interrupted", menu.INTERRUPTED)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "pollux"
+        return _complain(f"{error.format_message()}\n`{command} --help` tells more", menu.USAGE)
+    except click.ClickException as error:
+        return _complain(error.format_message(), menu.USAGE)
+    except BrokenPipeError:  # the reader has seen enough, as in `pollux runs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return menu.OK
+    except InvalidConfig as error:
+        return complain_all(error)
+    except PolluxError as error:
+        return _complain(str(error), exit_code_of(error))
+    except Exception as error:  # noqa: BLE001  the last fence: a person gets a sentence
+        return _complain(*_unforeseen(error))
+    return answer if isinstance(answer, int) else menu.OK
+
+
+def exit_code_of(error: PolluxError) -> int:
+    match error:
+        case InvalidInput():
+            return menu.USAGE
+        case StoreError():
+            return menu.UNAVAILABLE
+        case _:
+            return menu.FAILED
+
+
+def complain_all(error: InvalidConfig) -> int:
+    """Every problem of a config on its own line, then how many."""
+    count = len(error.problems)
+    lines = [str(problem) for problem in error.problems]
+    return _complain("\n".join([*lines, f"{count} problem{'s' if count > 1 else ''}"]), menu.USAGE)
+
+
+def _unforeseen(error: Exception) -> tuple[str, int]:
+    if os.environ.get("POLLUX_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    cure = "this should not happen: POLLUX_DEBUG=1 shows where"
+    return f"{what}; {cure}", menu.FAILED
+
+
+def _complain(what: str, code: int) -> int:
+    click.echo(f"pollux: {what}", err=True)
+    return code

@@ -1,0 +1,82 @@
+"""What commands are there, and what do their exit codes mean?  Plain text, so that `pollux --help` costs nothing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+OK = 0
+FAILED = 1  # the thing asked for failed, or is not there
+USAGE = 2  # bad usage or bad config
+UNAVAILABLE = 3  # the store
+INTERRUPTED = 130
+
+
+class Entry(NamedTuple):
+    name: str
+    home: str  # module:attribute
+    says: str
+
+
+SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
+    (
+        "Run it",
+        (
+            Entry("serve", "pollux.cli.serve:serve", "plan and run the jobs of a file or an app; watch them live"),
+            Entry("worker", "pollux.cli.serve:worker", "run only: one more pair of hands on the same store"),
+            Entry(
+                "check",
+                "pollux.cli.check:check",
+                "look for mistakes in a config; --diff shows what a start would change",
+            ),
+        ),
+    ),
+    (
+        "Look",
+        (
+            Entry("jobs", "pollux.cli.jobs:jobs", "list, show, run, pause, resume, cancel, delete"),
+            Entry("runs", "pollux.cli.runs:runs", "list, show, cancel"),
+            Entry("dead", "pollux.cli.dead:dead", "dead letters: list, show, revive, drop"),
+            Entry("why", "pollux.cli.stops:why", "why a job or run does not run, and what to do"),
+            Entry("nodes", "pollux.cli.records:nodes", "which processes are there, and who leads"),
+            Entry("audit", "pollux.cli.records:audit", "who changed what"),
+        ),
+    ),
+    (
+        "Change",
+        (
+            Entry("pause", "pollux.cli.stops:pause", "stop a job, a group, a target or everything for a while"),
+            Entry("resume", "pollux.cli.stops:resume", "take a pause away"),
+            Entry("store", "pollux.cli.store:store", "dump everything into a file, load it elsewhere"),
+        ),
+    ),
+)
+ENTRIES = {entry.name: entry for _, entries in SECTIONS for entry in entries}
+
+
+def menu_text() -> str:
+    lines = [
+        "Usage: pollux COMMAND [OPTIONS]",
+        "",
+        "Pollux decides when each of many things should be checked or run, runs it, and neither",
+        "loses nor doubles a firing.",
+    ]
+    for title, entries in SECTIONS:
+        lines += ["", f"{title}:", *(f"  {entry.name:<8} {entry.says}" for entry in entries)]
+    lines += [
+        "",
+        "First steps:",
+        "  pollux serve -c pollux.yaml          run the jobs of a file; Ctrl-C stops",
+        "  pollux jobs                          in a second terminal: what is there, what is due",
+        "  pollux jobs run home                 run one now",
+        "  pollux why home                      why does it not run?",
+        "",
+        "Everywhere:",
+        "  --store URL       sqlite:///pollux.db or any other store; also POLLUX_STORE",
+        "  -c, --config FILE where the store is named; also POLLUX_CONFIG, else ./pollux.yaml if there is one",
+        "  --json            one JSON document instead of a table",
+        "  --help            more about a command, with examples; --version",
+        "",
+        "Exit codes: 0 ok, 1 the thing asked for failed or is not there, 2 bad usage or config,",
+        "            3 the store is not available, 130 interrupted",
+    ]
+    return "\n".join(lines) + "\n"

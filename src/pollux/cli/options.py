@@ -1,0 +1,96 @@
+"""Which store is meant, and how is it asked?  The options that every command has."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from pollux.errors import StoreRefused
+
+CONFIG_HERE = "pollux.yaml"
+_T = TypeVar("_T")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Where(NamedTuple):
+    """What was said about the store."""
+
+    config: str | None
+    store: str | None
+
+
+def store_options(command: _Command) -> _Command:
+    """`-c FILE` and `--store URL`."""
+    command = click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE.")(
+        command
+    )
+    return click.option(
+        "-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The config file that names the store."
+    )(command)
+
+
+def json_option(command: _Command) -> _Command:
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")(command)
+
+
+def page_options(command: _Command) -> _Command:
+    command = click.option("--after", metavar="CURSOR", help="Go on after this cursor of the page before.")(command)
+    return click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Rows at most.")(
+        command
+    )
+
+
+def config_path(given: str | None) -> str | None:
+    """The file that was named, or the one that lies here."""
+    return given or (CONFIG_HERE if Path(CONFIG_HERE).is_file() else None)
+
+
+def store_url(where: Where) -> str:
+    from pollux.config import load_config
+
+    path = where.config if where.store else config_path(where.config)
+    return load_config(path, environ=os.environ, arguments={"store": where.store}, with_jobs=False).store
+
+
+def existing_store(where: Where) -> str:
+    """The store's URL; refused where looking would create it, or show nothing."""
+    url = store_url(where)
+    if url.startswith("memory:"):
+        raise StoreRefused(
+            "a memory store lives inside the one process that made it; use sqlite:///pollux.db to look from outside"
+        )
+    path = sqlite_path(url)
+    if path is not None and not path.exists():
+        raise StoreRefused(
+            f"there is no store {url} (no file {path}); start one with `pollux serve --store {url}`, "
+            "or name the right one with --store or -c"
+        )
+    return url
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file behind the URL, if it is one."""
+    if not url.startswith("sqlite:///"):
+        return None
+    return Path(url.removeprefix("sqlite:///").partition("?")[0])
+
+
+def ask(url: str, question: Callable[[Any], Awaitable[_T]]) -> _T:
+    """Open the store, ask, close it."""
+    from pollux.app import Pollux
+    from pollux.app.verbs import default_actor
+
+    async def asked() -> _T:
+        app = Pollux(url, actor=default_actor("cli"))
+        await app.open()
+        try:
+            return await question(app)
+        finally:
+            await app.close()
+
+    return asyncio.run(asked())

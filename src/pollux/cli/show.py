@@ -1,0 +1,123 @@
+"""How does an answer look?  Tables for people, plain columns for pipes, one JSON document for machines.
+
+Nothing is cut off: on a terminal long cells fold, in a pipe lines are as long as they need to be.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import click
+import msgspec
+
+from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, format_moment
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def print_json(value: object) -> None:
+    click.echo(json.dumps(full(value), indent=2, ensure_ascii=False))
+
+
+def full(value: object) -> Any:
+    """Plain data with every field there, also those that have their default: field names are a promise."""
+    if isinstance(value, msgspec.Struct):
+        tag = value.__struct_config__.tag
+        kind = {"type": tag} if tag is not None else {}
+        return kind | {name: full(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): full(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [full(item) for item in value]
+    return value
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    cells = [[clean(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _print_rich(columns, cells)
+        return
+    widths = [max(len(row[index]) for row in [columns, *cells]) for index in range(len(columns))]
+    for row in [[column.upper() for column in columns], *cells]:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
+    """One thing in full: a line for each of its properties that has something to say."""
+    told = [(name, clean(str(value))) for name, value in pairs if value not in (None, "", (), {}, [])]
+    width = max((len(name) for name, _ in told), default=0)
+    for name, value in told:
+        click.echo(f"{name.ljust(width)}  {value}")
+
+
+def print_more(next_cursor: object, command: str) -> None:
+    if next_cursor is not None:
+        click.echo(f"there are more: {command} --after {next_cursor}", err=True)
+
+
+def clean(text: str) -> str:
+    """What came from handlers may hold anything; a table stays a table, a terminal is not steered."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def moment(ms: int | None) -> str:
+    return "" if ms is None else format_moment(ms - ms % SECOND_MS)
+
+
+def ago(ms: int | None, *, now: int) -> str:
+    """`3m ago`, `in 12s`, `now`."""
+    if ms is None:
+        return ""
+    if abs(now - ms) < SECOND_MS:
+        return "now"
+    return f"{span(now - ms)} ago" if ms < now else f"in {span(ms - now)}"
+
+
+def span(ms: int) -> str:
+    """A duration for the eye: two units at most."""
+    if ms < SECOND_MS:
+        return f"{ms}ms"
+    for size, name, smaller, small_name in (
+        (DAY_MS, "d", HOUR_MS, "h"),
+        (HOUR_MS, "h", MINUTE_MS, "m"),
+        (MINUTE_MS, "m", SECOND_MS, "s"),
+    ):
+        if ms >= size:
+            rest = ms % size // smaller
+            return f"{ms // size}{name}{rest}{small_name}" if rest else f"{ms // size}{name}"
+    return f"{ms // SECOND_MS}s"
+
+
+def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in cells:
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    Console().print(table)
+
+
+_STYLES = {
+    "ok": "green",
+    "done": "green",
+    "changed": "cyan",
+    "leased": "cyan",
+    "failed": "red",
+    "dead": "bold red",
+    "cancelled": "yellow",
+    "held": "yellow",
+}

@@ -1,0 +1,113 @@
+"""`pollux pause`, `resume` and `why`: what may not run, and why does it not?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pollux.cli.commands import Taught
+from pollux.cli.options import Where, ask, existing_store, json_option, store_options
+from pollux.cli.show import ago, now_ms, print_json, print_pairs
+from pollux.errors import InvalidInput
+
+
+def _scope_options(command: Any) -> Any:
+    """A job, or `--group`, `--target`, `--all`."""
+    command = click.option("--all", "everything", is_flag=True, help="Everything.")(command)
+    command = click.option("--target", metavar="T", help="All jobs of a target.")(command)
+    command = click.option("--group", metavar="G", help="All jobs of a group.")(command)
+    return click.argument("job", metavar="[JOB]", required=False)(command)
+
+
+@click.command(cls=Taught)
+@_scope_options
+@click.option("--for", "duration", metavar="DURATION", help="Like 30m or 2h; without it until resumed.")
+@click.option("--reason", default="", help="Shown to everybody who asks why.")
+@store_options
+def pause(
+    job: str | None,
+    group: str | None,
+    target: str | None,
+    duration: str | None,
+    reason: str,
+    config: str | None,
+    store: str | None,
+    *,
+    everything: bool,
+) -> None:
+    """Stop a job, a group, a target or everything, for a while or until resumed.
+
+    What runs goes on; what is due is held and says why.  The pause survives restarts and counts on every node.
+
+    For example:
+      pollux pause home --for 1h --reason "moving house"
+      pollux pause --target db-1
+      pollux pause --all --for 10m
+    """
+    scope = _scope(job, group, target, everything=everything)
+    url = existing_store(Where(config, store))
+    ask(url, lambda app: app.pause(**scope, reason=reason, duration=duration))
+    again = _name(scope, for_command=True)
+    click.echo(f"{_name(scope)} is paused{f' for {duration}' if duration else ''}; `pollux resume {again}` ends it")
+
+
+@click.command(cls=Taught)
+@_scope_options
+@store_options
+def resume(
+    job: str | None,
+    group: str | None,
+    target: str | None,
+    config: str | None,
+    store: str | None,
+    *,
+    everything: bool,
+) -> None:
+    """End the pause of a job, a group, a target or everything: the same words as with `pollux pause`.
+
+    For example:
+      pollux resume home
+      pollux resume --all
+    """
+    scope = _scope(job, group, target, everything=everything)
+    was_paused = ask(existing_store(Where(config, store)), lambda app: app.resume(**scope))
+    click.echo(f"{_name(scope)} {'goes on' if was_paused else 'was not paused'}")
+
+
+@click.command(cls=Taught)
+@click.argument("ref", metavar="ID")
+@json_option
+@store_options
+def why(ref: str, config: str | None, store: str | None, *, as_json: bool) -> None:
+    """Say why a job or run does not run (or that it does), when it is expected, and what to do.
+
+    For example:
+      pollux why home
+      pollux why home@1790000000000 --json
+    """
+    answer = ask(existing_store(Where(config, store)), lambda app: app.why(ref))
+    if as_json:
+        print_json({"id": ref, "why": answer})
+        return
+    expected = ago(answer.expected_ms, now=now_ms())
+    print_pairs((("answer", answer.answer), ("reason", answer.reason), ("expected", expected), ("cure", answer.cure)))
+
+
+def _scope(job: str | None, group: str | None, target: str | None, *, everything: bool) -> dict[str, Any]:
+    scope = {"job": job, "group": group, "target": target, "everything": everything or None}
+    given = {name: value for name, value in scope.items() if value is not None}
+    if len(given) != 1:
+        raise InvalidInput(
+            "say what: exactly one of a job, a group, a target, or all", cure="JOB, --group, --target or --all"
+        )
+    return given
+
+
+def _name(scope: dict[str, Any], *, for_command: bool = False) -> str:
+    [(kind, name)] = scope.items()
+    if kind == "everything":
+        return "--all" if for_command else "everything"
+    if for_command:
+        return str(name) if kind == "job" else f"--{kind} {name}"
+    return f"{kind} {name}"

@@ -1,0 +1,163 @@
+"""What is going on, while it goes on?  The live table of `pollux serve`.
+
+Once a second the app is asked for an overview of as many jobs as the screen has lines; that is all it costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from pollux.app import JobRow, Overview, Pollux, fast_loop, listen_for_signals
+from pollux.cli.serve import LINE, greeting
+from pollux.cli.show import ago, clean, span
+from pollux.config import Config
+from pollux.errors import PolluxError
+
+LOOK_SECONDS = 1.0
+PIPE_SECONDS = 5.0  # without a terminal a table is printed now and then
+NEWS = 5  # log lines below the table
+FRAME_LINES = 10  # of the screen, for everything but rows
+ROWS_MAX = 200
+BAR = 6
+
+_COLOURS = {"ok": "green", "changed": "cyan", "failed": "red", "dead": "bold red"}
+
+
+class News(logging.Handler):
+    """Keeps the last lines of the log, to be shown below the table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[str] = deque(maxlen=NEWS)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(clean(self.format(record).splitlines()[0]))
+
+
+def run_watched(app: Pollux, config: Config, *, verbose: bool) -> None:
+    news = News()
+    news.setFormatter(logging.Formatter(LINE, datefmt="%H:%M:%S"))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[news], force=True)
+    news.lines.append(greeting(app, config))
+    with asyncio.Runner(loop_factory=fast_loop()) as runner:
+        runner.run(_run(app, news))
+
+
+async def _run(app: Pollux, news: News) -> None:
+    stop = asyncio.Event()
+    listen_for_signals(stop)
+    console = Console()
+    async with app:
+        if console.is_terminal:
+            with Live(console=console, auto_refresh=False) as live:
+                while not stop.is_set():
+                    live.update(await _frame(app, news, console.height), refresh=True)
+                    await _rest(stop, LOOK_SECONDS)
+        else:
+            while not stop.is_set():
+                console.print(await _frame(app, news, ROWS_MAX))
+                await _rest(stop, PIPE_SECONDS)
+        console.print("draining: running handlers may finish; Ctrl-C again ends at once")
+    console.print("stopped")
+
+
+async def _rest(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return
+
+
+async def _frame(app: Pollux, news: News, height: int) -> RenderableType:
+    limit = max(1, min(ROWS_MAX, height - FRAME_LINES - len(news.lines)))
+    try:
+        overview = await app.overview(limit=limit)
+    except PolluxError as error:
+        return Text(f"the store does not answer: {error}", style="red")
+    late = app.crew.status().start_late if app.crew is not None else None
+    lateness = f"99% start within {span(late.at_most_ms(0.99))} of due" if late is not None and late.count else ""
+    return Group(
+        header(overview, store=app.store_url, lateness=lateness),
+        jobs_table(overview),
+        *(Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in news.lines),
+        footer(overview, app.store_url),
+    )
+
+
+def header(overview: Overview, *, store: str, lateness: str) -> Text:
+    counts = overview.counts
+    text = Text()
+    text.append("pollux", style="bold")
+    text.append(f"  {store}  ")
+    leader = f"term {overview.term}, {overview.nodes} node{'' if overview.nodes == 1 else 's'}"
+    text.append(f"{leader}  " if overview.leader else "no leader  ", style="" if overview.leader else "yellow")
+    text.append(f"jobs {_count(counts.jobs)}  running {_count(counts.leased)}  ready {_count(counts.ready)}  ")
+    text.append(f"held {_count(counts.held)}  ", style="yellow" if counts.held else "")
+    text.append(f"dead {_count(counts.dead)}  ", style="red" if counts.dead else "")
+    return text.append(lateness, style="dim")
+
+
+def jobs_table(overview: Overview) -> RenderableType:
+    if not overview.rows:
+        return Text("\n  there are no jobs yet\n")
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, expand=True)
+    table.add_column("job", overflow="fold", ratio=3)
+    table.add_column("schedule", overflow="fold", ratio=3)
+    table.add_column("last", min_width=7)
+    table.add_column("fresh", min_width=BAR + 6, no_wrap=True)
+    table.add_column("next due", justify="right", min_width=9, no_wrap=True)
+    table.add_column("now", overflow="fold", ratio=4)
+    for row in overview.rows:
+        table.add_row(*_cells(row, overview.now_ms))
+    return table
+
+
+def _cells(row: JobRow, now: int) -> tuple[Text, ...]:
+    last = row.last or "-"
+    doing = Text(f"{row.progress} ", style="cyan") if row.progress else Text()
+    if row.held:
+        doing.append(clean(row.held), style="yellow")
+    elif row.job.memory.failures and not row.progress:
+        doing.append(clean(row.job.memory.last_error.partition("\n")[0]), style="red")
+    return (
+        Text(row.job.id),
+        Text(row.schedule, style="dim"),
+        Text(last, style=_COLOURS.get(last, "dim")),
+        freshness_bar(row.freshness.score, row.freshness.age_ms),
+        Text(ago(row.next_due_ms, now=now) or "-"),
+        doing,
+    )
+
+
+def freshness_bar(score: float, age_ms: int | None) -> Text:
+    """How old the last success is, against what was planned."""
+    if age_ms is None:
+        return Text("·" * BAR + " never", style="dim")
+    full = round(score * BAR)
+    colour = "green" if score > 0.66 else "yellow" if score > 0.33 else "red"
+    bar = Text("█" * full, style=colour)
+    return bar.append("·" * (BAR - full), style="dim").append(f" {span(age_ms)}")
+
+
+def footer(overview: Overview, store: str) -> Text:
+    more = overview.counts.jobs - len(overview.rows)
+    hidden = f"{_count(more)} more jobs not shown.  " if more > 0 else ""
+    look = (
+        "a memory store can be seen from here only"
+        if store.startswith("memory")
+        else f"from a second terminal: pollux jobs --store {store}"
+    )
+    return Text(f"{hidden}{look}   stop: Ctrl-C", style="dim")
+
+
+def _count(number: int) -> str:
+    return str(number) if number <= 10_000 else "10000+"

@@ -1,0 +1,131 @@
+"""What becomes of a due time?  It fires, it is passed over and counted, or it is chosen among many that were missed.
+
+A firing and a count cannot share one write (whether the firing is overlapped, which is a count of its own, is known
+only inside that write), so a missed row is worked off in two: first *choose* the due to fire and count the others, then
+fire it.  A crash between the two loses nothing: the chosen due is the stored one.
+
+Everything here is a pure function of a slot and the time.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from pollux import schedule as when
+from pollux.model import Interval, Job, Once, Schedule
+from pollux.plan.slots import Slot
+from pollux.schedule.missed import LATE_AFTER_MAX_MS, LATE_AFTER_MIN_MS, late_after_ms
+
+FIRST_SPREAD_MAX_MS = 60_000  # the first due of a new job lies at most so far ahead, off its grid
+
+
+class Fire(Struct, frozen=True, gc=False):
+    due_ms: int
+    next_ms: int | None
+    is_missed: bool = False
+    fresh_ms: int | None = None  # when the job's next due comes by itself
+
+
+class Choose(Struct, frozen=True, gc=False):
+    """Fire `due_ms` next; `count` others are over."""
+
+    due_ms: int
+    count: int
+    is_missed: bool = False
+    fresh_ms: int | None = None
+
+
+class Pass(Struct, frozen=True, gc=False):
+    """`count` due times are over and none fires."""
+
+    count: int
+    next_ms: int | None
+
+
+def judge(slot: Slot, now_ms: int) -> Fire | Choose | Pass:
+    """Decide about the due times of a slot up to now.  Raises whatever a bad schedule raises."""
+    due_ms, job = slot.next_ms, slot.job
+    assert due_ms is not None
+    assert job.schedule is not None
+    if slot.is_chosen or now_ms - due_ms <= LATE_AFTER_MIN_MS:
+        next_ms = _following(slot, job.schedule, due_ms)
+        if slot.is_chosen or next_ms is None or next_ms > now_ms:
+            return Fire(due_ms, next_ms)
+    missed = when.catch_up(job.schedule, job.id, due_ms=due_ms, now_ms=now_ms, misfire=job.misfire.value)
+    if not missed.fire:
+        return Pass(missed.skipped, missed.next_ms)
+    first_ms = missed.fire[0]
+    next_ms = missed.fire[1] if len(missed.fire) > 1 else missed.next_ms
+    is_missed = _is_missed(first_ms, next_ms, now_ms)
+    if missed.skipped:
+        return Choose(first_ms, missed.skipped, is_missed, missed.next_ms)
+    return Fire(first_ms, next_ms, is_missed, missed.next_ms)
+
+
+def pass_all(slot: Slot, now_ms: int) -> Pass:
+    """Fire none of the due times up to now, and count them all."""
+    decision = judge(slot, now_ms)
+    if isinstance(decision, Fire) and (decision.next_ms is None or decision.next_ms > now_ms):
+        return Pass(1, decision.next_ms)
+    if isinstance(decision, Pass):
+        return decision
+    due_ms, job = slot.next_ms, slot.job
+    assert due_ms is not None
+    assert job.schedule is not None
+    missed = when.catch_up(job.schedule, job.id, due_ms=due_ms, now_ms=now_ms, misfire=job.misfire.value)
+    return Pass(missed.skipped + len(missed.fire), missed.next_ms)
+
+
+def place(job: Job, old: Job | None, *, is_placed: bool, now_ms: int, crowd: int) -> int | None:
+    """The next due of a job that was put.
+
+    * None if nothing is planned: disabled, no schedule, or a once-job that has fired.
+    * A job that never fired and has no due is new: its first due.
+    * The schedule is the old one (or `is_placed`: this very revision has its due already): the stored due stands.
+    * Otherwise it counts from the next firing: the due of the new schedule that follows now, never at once.
+    """
+    schedule, due_ms = job.schedule, job.next_due_ms
+    if schedule is None or not job.enabled:
+        return None
+    if type(schedule) is Once:
+        return _place_once(job, schedule, now_ms)
+    if due_ms is None:
+        if job.last_due_ms is None:
+            return when.first_due(schedule, job.id, now_ms=now_ms, crowd=crowd)
+        return when.next_due(schedule, job.id, now_ms)
+    if is_placed or (old is not None and old.schedule == schedule):
+        return due_ms
+    if old is None and _fits(schedule, job, due_ms, now_ms):
+        return due_ms
+    return when.next_due(schedule, job.id, now_ms)
+
+
+def _place_once(job: Job, schedule: Once, now_ms: int) -> int | None:
+    if job.last_due_ms is not None:
+        return None
+    if schedule.at_ms is None and job.next_due_ms is not None:
+        return job.next_due_ms
+    return when.first_due(schedule, job.id, now_ms=now_ms)
+
+
+def _fits(schedule: Schedule, job: Job, due_ms: int, now_ms: int) -> bool:
+    """Nobody remembers the old schedule: could the stored due come from this one?"""
+    if job.last_due_ms is None and due_ms - now_ms <= FIRST_SPREAD_MAX_MS:
+        return True
+    next_ms = when.next_due(schedule, job.id, now_ms)
+    if next_ms is None or due_ms > next_ms:
+        return False
+    if type(schedule) is Interval:
+        return when.next_due(schedule, job.id, due_ms) == due_ms + schedule.every_ms
+    return when.next_due(schedule, job.id, due_ms - 1) == due_ms
+
+
+def _following(slot: Slot, schedule: Schedule, due_ms: int) -> int | None:
+    if slot.is_on_grid and type(schedule) is Interval:
+        return due_ms + schedule.every_ms
+    return when.next_due(schedule, slot.job.id, due_ms)
+
+
+def _is_missed(due_ms: int, next_ms: int | None, now_ms: int) -> bool:
+    late_ms = LATE_AFTER_MAX_MS if next_ms is None else late_after_ms(next_ms - due_ms)
+    return now_ms - due_ms > late_ms

@@ -1,0 +1,135 @@
+"""May it run?  Checks in order; the first that says no gives the reason, and the key of the event that cures it.
+
+A held run is parked under that key and looked at again when the event comes, never by rescanning all:
+
+    stop:all, stop:job:x, stop:group:x, stop:target:x     the pause ends
+    previous:<job>                                        the previous run of the job ends
+    declared:<job>                                        somebody declares the job again
+    handler:<name>                                        a node that knows the handler beats
+
+A forced run is let through by pauses: a person asked for it now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+from msgspec import Struct
+
+from pollux.model import Cause, Job, Node, Note, Run, stop_key
+
+PREVIOUS_RUN = "waits for the previous run"  # the words the store writes, too
+UNDECLARED = "nobody declares it"
+STOP_ALL = stop_key("all")
+
+
+class Ready(Struct, frozen=True):
+    """It may run now."""
+
+
+class Held(Struct, frozen=True):
+    """It may not run: why, in words, and the key of the event that cures it."""
+
+    reason: str
+    key: str
+
+
+class GateState:
+    """All that the gate looks at."""
+
+    __slots__ = ("behind", "handlers", "now_ms", "stops")
+
+    def __init__(
+        self,
+        *,
+        stops: Mapping[str, Note] | None = None,
+        handlers: AbstractSet[str] | None = None,
+        behind: AbstractSet[str] = frozenset(),
+        now_ms: int = 0,
+    ) -> None:
+        self.stops: Mapping[str, Note] = stops or {}
+        self.handlers = handlers  # of living nodes; None: nobody knows yet
+        self.behind = behind  # runs that wait for the previous one of their job
+        self.now_ms = now_ms
+
+
+def gate(run: Run, job: Job, state: GateState) -> Ready | Held:
+    """Let a run through, or say why not."""
+    for check in CHECKS:
+        held = check(run, job, state)
+        if held is not None:
+            return held
+    return READY
+
+
+def stop_of(
+    stops: Mapping[str, Note], *, job_id: str, group: str = "", target: str = "", now_ms: int = 0
+) -> Note | None:
+    """The pause that forbids runs of this job, group or target, if there is one that has not expired."""
+    if not stops:
+        return None
+    keys = [STOP_ALL, stop_key("job", job_id)]
+    keys += [stop_key("group", group)] if group else []
+    keys += [stop_key("target", target)] if target else []
+    for key in keys:
+        stop = stops.get(key)
+        if stop is not None and (stop.expires_ms is None or stop.expires_ms > now_ms):
+            return stop
+    return None
+
+
+def stop_words(stop: Note) -> str:
+    """A pause in words: "paused: database moves (by ada)", "group edge is paused"."""
+    value = stop.value if isinstance(stop.value, dict) else {}
+    what = stop.key.split(":", 2)[1:]
+    head = "everything is paused" if what[:1] == ["all"] else f"{' '.join(what)} is paused"
+    reason, by = str(value.get("reason") or ""), str(value.get("by") or "")
+    return head + (f": {reason}" if reason else "") + (f" (by {by})" if by else "")
+
+
+def handlers_of(nodes: Iterable[Node]) -> frozenset[str]:
+    """The names of all handlers that some living node knows."""
+    return frozenset(name for node in nodes for name in node.handlers)
+
+
+def handler_key(name: str) -> str:
+    return f"handler:{name}"
+
+
+def previous_key(job_id: str) -> str:
+    return f"previous:{job_id}"
+
+
+def declared_key(job_id: str) -> str:
+    return f"declared:{job_id}"
+
+
+# the checks
+
+
+def _stopped(run: Run, job: Job, state: GateState) -> Held | None:
+    if run.cause is Cause.FORCED:
+        return None
+    stop = stop_of(state.stops, job_id=job.id, group=run.group, target=run.target, now_ms=state.now_ms)
+    return None if stop is None else Held(stop_words(stop), stop.key)
+
+
+def _undeclared(run: Run, job: Job, _: GateState) -> Held | None:
+    if job.declared or run.cause is Cause.FORCED:
+        return None
+    return Held(UNDECLARED, declared_key(job.id))
+
+
+def _behind(run: Run, job: Job, state: GateState) -> Held | None:
+    return Held(PREVIOUS_RUN, previous_key(job.id)) if run.id in state.behind else None
+
+
+def _unknown_handler(_: Run, job: Job, state: GateState) -> Held | None:
+    if state.handlers is None or job.handler in state.handlers:
+        return None
+    return Held(f"no live node knows handler {job.handler}", handler_key(job.handler))
+
+
+READY = Ready()
+CHECKS: tuple[Callable[[Run, Job, GateState], Held | None], ...] = (_stopped, _undeclared, _behind, _unknown_handler)

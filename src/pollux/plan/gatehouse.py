@@ -1,0 +1,97 @@
+"""Who stands at the gate?  Runs to be looked at now, runs whose time is still to come, and runs parked under a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from pollux.model import Run
+from pollux.plan.gate import PREVIOUS_RUN, previous_key
+
+
+class Visitor:
+    """A run at the gate, and the feed entries that are settled once it is let through or parked."""
+
+    __slots__ = ("feeds", "run")
+
+    def __init__(self, run: Run, feeds: Iterable[int] = ()) -> None:
+        self.run = run
+        self.feeds = list(feeds)
+
+
+class Gatehouse:
+    def __init__(self) -> None:
+        self.here: dict[str, Visitor] = {}  # to be looked at, in order of arrival
+        self.behind: set[str] = set()  # runs that wait for the previous one of their job
+        self._parked: dict[str, dict[str, Run]] = {}
+        self._key_of: dict[str, str] = {}
+        self._later: dict[str, Run] = {}
+        self._times: list[tuple[int, str]] = []
+
+    def __len__(self) -> int:
+        return len(self.here) + len(self._key_of) + len(self._later)
+
+    def knows(self, run_id: str) -> bool:
+        return run_id in self.here or run_id in self._key_of or run_id in self._later
+
+    def admit(self, run: Run, feeds: Iterable[int]) -> None:
+        """Look at the run in the next plan."""
+        old = self.here.get(run.id)
+        self.forget(run.id)
+        self.here[run.id] = Visitor(run, [*(old.feeds if old else ()), *feeds])
+
+    def admit_later(self, run: Run, at_ms: int) -> None:
+        """Look at the run when its time has come."""
+        self.forget(run.id)
+        self._later[run.id] = run
+        heappush(self._times, (at_ms, run.id))
+
+    def park(self, run: Run, key: str) -> None:
+        """Leave the run alone until the key is woken."""
+        self.forget(run.id)
+        self._key_of[run.id] = key
+        self._parked.setdefault(key, {})[run.id] = run
+        if run.held_reason == PREVIOUS_RUN and key == previous_key(run.job_id):
+            self.behind.add(run.id)
+
+    def keys(self) -> list[str]:
+        """The keys under which somebody waits."""
+        return list(self._parked)
+
+    def waits_for(self, key: str) -> bool:
+        return key in self._parked
+
+    def wake(self, key: str, feed: int | None = None) -> int:
+        """Look again at all that wait for this key; answers how many."""
+        runs = self._parked.pop(key, {})
+        for run in runs.values():
+            del self._key_of[run.id]
+            self.behind.discard(run.id)
+            self.here[run.id] = Visitor(run, () if feed is None else (feed,))
+        return len(runs)
+
+    def forget(self, run_id: str) -> list[int]:
+        """The run is not at the gate any more; answers the feed entries that waited for it."""
+        self._later.pop(run_id, None)
+        key = self._key_of.pop(run_id, None)
+        if key is not None:
+            parked = self._parked[key]
+            del parked[run_id]
+            if not parked:
+                del self._parked[key]
+            self.behind.discard(run_id)
+        visitor = self.here.pop(run_id, None)
+        return visitor.feeds if visitor is not None else []
+
+    def come_due(self, now_ms: int) -> None:
+        """Look at those whose time has come."""
+        while self._times and self._times[0][0] <= now_ms:
+            _, run_id = heappop(self._times)
+            run = self._later.pop(run_id, None)
+            if run is not None:
+                self.here[run_id] = Visitor(run)
+
+    def next_ms(self) -> int | None:
+        while self._times and self._times[0][1] not in self._later:
+            heappop(self._times)
+        return self._times[0][0] if self._times else None

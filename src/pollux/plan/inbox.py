@@ -1,0 +1,108 @@
+"""What does the feed still ask for?  Open entries, and the work they leave at jobs and runs.
+
+An entry may be consumed only in the plan that carries the last of its effects: a leader that dies before leaves it to
+its successor.  So every entry *owes* as many effects as it has started, each effect is *paid* when it is written (or
+found to need no writing), and an entry that owes nothing is consumed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from pollux.model import End
+
+
+class Receipts:
+    """What each feed entry owes."""
+
+    def __init__(self) -> None:
+        self._owed: dict[int, int] = {}
+
+    def __contains__(self, feed: int) -> bool:
+        return feed in self._owed
+
+    def __len__(self) -> int:
+        return len(self._owed)
+
+    def open(self, feed: int) -> None:
+        self._owed[feed] = 0
+
+    def owe(self, feed: int, count: int = 1) -> None:
+        self._owed[feed] += count
+
+    def pay(self, feeds: Iterable[int]) -> None:
+        for feed in feeds:
+            self._owed[feed] -= 1
+
+    def settled(self, paid: Iterable[int]) -> tuple[int, ...]:
+        """The entries that owe nothing once these are paid."""
+        if not self._owed:
+            return ()
+        paying = Counter(paid)
+        return tuple(sorted(feed for feed, owed in self._owed.items() if owed == paying[feed]))
+
+    def drop(self, feeds: Iterable[int]) -> None:
+        """They were consumed."""
+        for feed in feeds:
+            self._owed.pop(feed, None)
+
+
+class Work:
+    """What the feed left to do for one job."""
+
+    __slots__ = ("crowd", "ends", "error", "feeds", "is_put", "writes")
+
+    def __init__(self) -> None:
+        self.feeds: list[int] = []
+        self.ends: list[End] = []
+        self.is_put = False
+        self.crowd = 1
+        self.writes = False  # the slot's next due is not what the store has
+        self.error = ""  # why the job has no next due, if its schedule is bad
+
+    def is_idle(self) -> bool:
+        """Is there nothing to write?"""
+        return not (self.ends or self.writes or self.error)
+
+
+class Inbox:
+    def __init__(self) -> None:
+        self.receipts = Receipts()
+        self.work: dict[str, Work] = {}
+        self.jobs: dict[str, None] = {}  # to be read
+        self.runs: dict[str, list[int]] = {}  # to be read, with the entries that ask
+        self.notes: list[int] | None = None  # to be read, with the entries that ask
+        self.nodes: list[int] | None = None
+
+    def work_of(self, job_id: str, feed: int | None = None) -> Work:
+        """The work of a job, owed by that entry too."""
+        work = self.work.get(job_id)
+        if work is None:
+            work = self.work[job_id] = Work()
+        if feed is not None and (not work.feeds or work.feeds[-1] != feed):
+            work.feeds.append(feed)
+            self.receipts.owe(feed)
+        return work
+
+    def ask_run(self, run_id: str, feed: int | None = None) -> None:
+        feeds = self.runs.setdefault(run_id, [])
+        if feed is not None:
+            feeds.append(feed)
+            self.receipts.owe(feed)
+
+    def ask_notes(self, feed: int) -> None:
+        self.notes = [*(self.notes or ()), feed]
+        self.receipts.owe(feed)
+
+    def ask_nodes(self, feed: int | None = None) -> None:
+        self.nodes = self.nodes or []
+        if feed is not None:
+            self.nodes.append(feed)
+            self.receipts.owe(feed)
+
+    def finish(self, job_id: str) -> None:
+        """The work of a job is over, whatever it was."""
+        work = self.work.pop(job_id, None)
+        if work is not None:
+            self.receipts.pay(work.feeds)

@@ -1,0 +1,84 @@
+"""What does the planner know of a job?  A slot: the definition it plans by, and the leader's own columns.
+
+Slots of jobs with a timer are kept as long as the timer is; of the others the oldest go when there are too many, and
+are read again when an end or a run asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from msgspec.structs import replace
+
+from pollux.model import Interval, Job, Memory
+
+IDLE_MAX = 100_000
+_NOTHING: dict[str, object] = {}
+_BLANK = Memory()
+
+
+class Slot:
+    __slots__ = ("is_chosen", "is_on_grid", "job", "last_ms", "memory", "next_ms", "placed")
+
+    def __init__(self, job: Job) -> None:
+        self.placed = 0  # the revision whose next due the planner decided itself
+        self.read(job)
+
+    def read(self, job: Job) -> None:
+        """Take what the store says; the bulk that planning does not need is left there."""
+        self.job = replace(job, params=_NOTHING, name="", tags=(), memory=_BLANK)
+        self.next_ms = job.next_due_ms
+        self.last_ms = job.last_due_ms
+        self.memory = job.memory
+        self.is_on_grid = False
+        self.is_chosen = False
+
+    def move(self, next_ms: int | None, *, is_chosen: bool = False) -> None:
+        """The next due, after a due of this slot: what follows a due of an interval lies on its grid."""
+        self.next_ms = next_ms
+        self.is_on_grid = type(self.job.schedule) is Interval
+        self.is_chosen = is_chosen
+
+    def place(self, next_ms: int | None) -> None:
+        """A next due from anywhere else."""
+        self.next_ms = next_ms
+        self.is_on_grid = False
+        self.is_chosen = False
+
+
+class Slots:
+    """Slots by job id, oldest first."""
+
+    def __init__(self, *, idle_max: int = IDLE_MAX) -> None:
+        self._by_id: dict[str, Slot] = {}
+        self._idle_max = idle_max
+        self.get = self._by_id.get
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._by_id
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_id)
+
+    def add(self, job: Job) -> Slot:
+        slot = self._by_id[job.id] = Slot(job)
+        return slot
+
+    def drop(self, job_id: str) -> None:
+        self._by_id.pop(job_id, None)
+
+    def trim(self, is_needed: Callable[[str], bool], *, needed: int) -> None:
+        """Forget the oldest idle slots beyond the limit; `needed` slots are not idle."""
+        excess = len(self._by_id) - needed - self._idle_max
+        if excess <= 0:
+            return
+        for job_id in list(islice(self._by_id, 2 * excess)):
+            slot = self._by_id.pop(job_id)
+            if excess > 0 and not is_needed(job_id):
+                excess -= 1
+            else:
+                self._by_id[job_id] = slot  # at the young end: it is looked at again only after all others

@@ -1,0 +1,332 @@
+"""Who works in this process?  The crew: all loops of a node, wired, started, drained and stopped together.
+
+    plans:  Leader ─▶ Timekeeper, Pruner
+    runs:   Dispatcher ─▶ Attempts (Pool, Hands, Watchman) ─▶ Settler        Renewer (its own thread)
+    both:   Beat
+
+Draining: stop claiming, resign, let handlers finish within the grace while leases are renewed, ask the rest to stop and
+hand it back uncharged, flush the settles, leave.  A second call does not wait for the grace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from msgspec import Struct
+
+from pollux.clock import Clock
+from pollux.errors import StoreError
+from pollux.events import Events
+from pollux.model import Node, Term
+from pollux.plan import Planner
+from pollux.registry import Registry
+from pollux.runtime.attempt import DEAF_MS, Kit
+from pollux.runtime.beat import Beat
+from pollux.runtime.dispatcher import ClaimOptions, Dispatcher
+from pollux.runtime.lateness import LatenessSeen
+from pollux.runtime.leader import Leader
+from pollux.runtime.loop import Loop, LoopStatus
+from pollux.runtime.options import CrewOptions
+from pollux.runtime.pool import Pool
+from pollux.runtime.pruner import PruneOptions, Pruner
+from pollux.runtime.renewer import RelayedEvents, Renewer, RenewerThread, Tell
+from pollux.runtime.settler import Settler
+from pollux.runtime.timekeeper import Timekeeper
+from pollux.runtime.watchman import Watchman
+from pollux.store.contract import Store
+
+FLUSH_MS = 5_000
+BACKLOG_PER_SEAT = 4
+
+
+class Status(Struct, frozen=True):
+    """A node at one look."""
+
+    node_id: str
+    term: int | None
+    leader: str  # who leads, as far as this node has heard
+    seats: int
+    busy: int
+    stuck: int
+    backlog: int  # ends that are not yet recorded
+    leases: int
+    claimed: int
+    settled: int
+    discarded: int
+    leases_lost: int
+    fired: int
+    skipped: int
+    pruned: int
+    is_draining: bool
+    is_paused: bool
+    fire_late: LatenessSeen  # from due to written
+    start_late: LatenessSeen  # from due to the handler's start
+    loops: tuple[LoopStatus, ...]
+
+
+class Crew:
+    """All loops of one node on one store, which is open already and stays open."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        *,
+        options: CrewOptions | None = None,
+        clock: Clock,
+        events: Events,
+        dice: Random,
+        node_id: str,
+        host: str = "",
+        version: str = "",
+        sources: tuple[str, ...] = (),
+    ) -> None:
+        self.store, self.registry, self.options = store, registry, options or CrewOptions()
+        self.clock, self.events, self.node_id = clock, events, node_id
+        self.host, self.version, self.sources = host or platform.node(), version, tuple(sources)
+        self.started_ms = 0
+        self.pool = Pool(self.options.seats)
+        self.kit = Kit(registry, self.pool, clock=clock, events=events, dice=dice)
+        self._is_draining = self._is_hurried = False
+        self._quiet = asyncio.Event()  # nobody sits, or nobody is to be waited for
+        self._drained = asyncio.Event()
+        self.beat = Beat(
+            store,
+            self._describe,
+            clock=clock,
+            events=events,
+            beat_ms=self.options.beat_ms,
+            ttl_ms=self.options.beat_ttl_ms,
+        )
+        self._make_planning_loops()
+        self._make_running_loops()
+        self.renewer: RenewerThread | Renewer | None = None
+
+    def _make_planning_loops(self) -> None:
+        options, clock, events, time = self.options, self.clock, self.events, self.kit.time
+        self.leader = Leader(
+            self.store,
+            self.node_id,
+            clock=clock,
+            events=events,
+            ttl_ms=options.leader_ttl_ms,
+            renew_ms=options.leader_renew_ms,
+        )
+        self.timekeeper = Timekeeper(
+            self.store,
+            self.leader,
+            time,
+            lambda: Planner(seats=options.seats, ready_max=options.ready_max),
+            clock=clock,
+            events=events,
+            turn_rest_ms=options.turn_rest_ms,
+            wait_max_ms=options.long_poll_ms,
+        )
+        pruning = PruneOptions(
+            unchanged_ms=options.unchanged_ms, keep_ms=options.keep_ms, keep_per_job=options.keep_per_job
+        )
+        self.pruner = Pruner(self.store, self.leader, time, clock=clock, events=events, options=pruning)
+        self.leader.on_change += [self.timekeeper.wake, self.beat.nudge]
+        self.leader.on_answer = self._hear_term
+
+    def _make_running_loops(self) -> None:
+        options, clock, events, kit = self.options, self.clock, self.events, self.kit
+        backlog_max = BACKLOG_PER_SEAT * options.seats
+        self.settler = kit.settler = Settler(
+            self.store, kit.leases, clock=clock, events=events, backlog_max=backlog_max
+        )
+        self.watchman = kit.watchman = Watchman(kit.running, clock=clock, events=events)
+        self.dispatcher = Dispatcher(
+            self.store,
+            kit,
+            self.node_id,
+            options=ClaimOptions(
+                lease_ms=options.lease_ms,
+                long_poll_ms=options.long_poll_ms,
+                min_poll_ms=options.min_poll_ms,
+                losses_max=options.losses_max,
+                feed_max=options.feed_max,
+            ),
+        )
+        self.pool.on_free = self.settler.on_room = self.dispatcher.nudge
+        self.pool.on_empty = self._quiet.set
+        self.dispatcher.on_bell = self._heard_bell
+
+    # life
+
+    async def start(self) -> None:
+        """Beat, then start every loop this node takes part in."""
+        self.started_ms = self.clock.now_ms()
+        await self.store.beat(self._describe(), ttl_ms=self.options.beat_ttl_ms)
+        if self.options.runs:
+            await self._start_renewer()
+        for loop in self._loops():
+            loop.start()
+
+    async def drain(self) -> None:
+        """Leave in good order; called again, leave at once.  Whoever calls waits until it is done."""
+        if self._is_draining:
+            self._hurry()
+            await self._drained.wait()
+            return
+        self._is_draining = True
+        try:
+            await self._stop_taking()
+            await self._finish(0 if self._is_hurried else self.options.grace_ms)
+            for attempt in tuple(self.kit.running.values()):
+                attempt.drain()
+            await self._finish(DEAF_MS)
+            for attempt in tuple(self.kit.running.values()):
+                attempt.give_up()
+            await self.settler.flush(FLUSH_MS)
+            await self._leave()
+        finally:
+            self._drained.set()
+
+    async def stop(self, *, hard: bool = True) -> None:
+        """Drain; `hard`: without waiting for handlers that are at work."""
+        if hard:
+            self._hurry()
+        await self.drain()
+
+    def _hurry(self) -> None:
+        self._is_hurried = True
+        self._quiet.set()
+
+    async def _stop_taking(self) -> None:
+        """Claim nothing, lead nobody: from here on only what is seated goes on."""
+        self.pool.drain()
+        await asyncio.gather(*(loop.stop() for loop in (self.dispatcher, self.timekeeper, self.pruner, self.leader)))
+        with contextlib.suppress(StoreError):
+            await self.dispatcher.hand_back_unanswered()
+        with contextlib.suppress(StoreError):
+            await self.leader.resign()
+        self.beat.nudge()
+
+    async def _finish(self, patience_ms: float) -> None:
+        """Give handlers time to end, as long as there are any."""
+        self._quiet.clear()
+        if self.pool.busy and patience_ms > 0:
+            await self.clock.wait(self._quiet, patience_ms)
+
+    async def _leave(self) -> None:
+        await asyncio.gather(*(loop.stop() for loop in (self.settler, self.watchman, self.beat)))
+        if self.renewer is not None:
+            await self.renewer.stop()
+        self.kit.hands.stop()
+        with contextlib.suppress(StoreError):
+            await self.store.leave(self.node_id)
+
+    # asking and steering
+
+    def trigger(self) -> None:
+        """A planning turn and a claim now."""
+        self.timekeeper.trigger()
+        self.dispatcher.wake()
+
+    def look(self) -> None:
+        """Ask for cancel requests now, not at the next renewal."""
+        if self.renewer is not None and self.kit.leases:
+            self.renewer.look()
+
+    def pause_claims(self) -> None:
+        self.dispatcher.pause()
+
+    def resume_claims(self) -> None:
+        self.dispatcher.resume()
+
+    def resize(self, seats: int) -> None:
+        self.pool.resize(seats)
+        self.settler.backlog_max = BACKLOG_PER_SEAT * seats
+        self.beat.nudge()
+
+    def progress(self) -> dict[str, str]:
+        """What running handlers said last, by job."""
+        said = ((a.run.job_id, a.ctx.last_progress) for a in self.kit.running.values() if a.ctx is not None)
+        return {job_id: words for job_id, words in said if words}
+
+    def status(self) -> Status:
+        kit, renewer = self.kit, self.renewer.status() if self.renewer is not None else None
+        loops = tuple(loop.status() for loop in self._loops())
+        return Status(
+            node_id=self.node_id,
+            term=self.leader.term,
+            leader=self.leader.seen.holder if self.leader.seen is not None else "",
+            seats=self.pool.seats,
+            busy=self.pool.busy,
+            stuck=kit.stuck,
+            backlog=self.settler.backlog,
+            leases=len(kit.leases),
+            claimed=self.dispatcher.claimed,
+            settled=self.settler.settled,
+            discarded=self.settler.discarded,
+            leases_lost=kit.leases_lost,
+            fired=self.timekeeper.fired,
+            skipped=self.timekeeper.skipped,
+            pruned=self.pruner.pruned,
+            is_draining=self._is_draining,
+            is_paused=self.dispatcher.is_paused,
+            fire_late=self.timekeeper.late.seen(),
+            start_late=kit.late.seen(),
+            loops=loops if renewer is None else (*loops, renewer),
+        )
+
+    # wiring
+
+    def _loops(self) -> list[Loop]:
+        loops: list[Loop] = [self.beat]
+        if self.options.plans:
+            loops += [self.leader, self.timekeeper, self.pruner]
+        if self.options.runs:
+            loops += [self.watchman, self.settler, self.dispatcher]
+        return loops
+
+    async def _start_renewer(self) -> None:
+        kit, lease_ms, clock = self.kit, self.options.lease_ms, self.clock
+        if self.options.renews_apart:
+
+            def make(store: Store, tell: Tell) -> Renewer:
+                events = RelayedEvents(self.events, tell)
+                return Renewer(store, kit.leases, lease_ms=lease_ms, tell=tell, clock=clock, events=events)
+
+            thread = RenewerThread(self.store, make)
+            await thread.start()
+            self.renewer = thread
+        else:
+            renewer = Renewer(self.store, kit.leases, lease_ms=lease_ms, tell=_at_once, clock=clock, events=self.events)
+            renewer.start()
+            self.renewer = renewer
+
+    def _describe(self) -> Node:
+        may_run = self.options.runs and not self._is_draining
+        return Node(
+            id=self.node_id,
+            host=self.host,
+            pid=os.getpid(),
+            started_ms=self.started_ms,
+            seats=self.pool.seats if may_run else 0,
+            busy=self.pool.busy,
+            handlers=self.registry.names() if self.options.runs else (),
+            sources=self.sources,
+            version=self.version,
+            draining=self._is_draining,
+            leads=self.leader.term or 0,
+        )
+
+    def _hear_term(self, term: Term) -> None:
+        self.kit.time.learn(term.now_ms)
+
+    def _heard_bell(self) -> None:
+        """A wait ended, and there was nothing to claim: a term may be free, a run may be cancelled."""
+        self.leader.hint()
+        self.look()
+
+
+def _at_once(call: Callable[..., Any], *args: Any) -> None:
+    call(*args)

@@ -1,0 +1,56 @@
+"""How does a node run?  Its options, checked where they are made."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from pollux.errors import InvalidInput
+from pollux.runtime.leader import check_leader_times
+from pollux.runtime.pool import check_seats
+from pollux.store.contract import FEED_MAX, LOSSES_MAX, READY_MAX
+
+LEASE_MIN_MS = 300
+
+
+class CrewOptions(Struct, frozen=True, kw_only=True):
+    """`plans`: take part in leading; `runs`: claim and run.  Times are milliseconds."""
+
+    seats: int = 10
+    lease_ms: int = 30_000
+    leader_ttl_ms: int = 15_000
+    leader_renew_ms: int = 5_000
+    grace_ms: int = 25_000  # what handlers get to finish when the node drains
+    long_poll_ms: int = 30_000
+    min_poll_ms: int | None = None  # None: 100 where the store waits, else 1000
+    turn_rest_ms: float | None = None  # None: 20, or 2 where writes are cheap
+    beat_ms: int = 15_000
+    beat_ttl_ms: int = 45_000
+    ready_max: int = READY_MAX
+    feed_max: int = FEED_MAX
+    losses_max: int = LOSSES_MAX
+    unchanged_ms: int = 120_000  # polls that changed nothing are thinned after this
+    keep_ms: int = 7 * 86_400_000
+    keep_per_job: int = 100
+    plans: bool = True
+    runs: bool = True
+    renews_apart: bool = True  # False: leases are renewed on the main loop (fake clocks, simulation)
+
+    def __post_init__(self) -> None:
+        check_seats(self.seats)
+        check_leader_times(ttl_ms=self.leader_ttl_ms, renew_ms=self.leader_renew_ms)
+        self._at_least("lease", self.lease_ms, LEASE_MIN_MS)
+        for name in ("grace_ms", "long_poll_ms", "min_poll_ms", "turn_rest_ms", "unchanged_ms", "keep_ms"):
+            self._at_least(name.removesuffix("_ms"), getattr(self, name), 0)
+        for name in ("beat_ms", "ready_max", "feed_max", "losses_max", "keep_per_job"):
+            self._at_least(name.removesuffix("_ms"), getattr(self, name), 1)
+        if self.beat_ttl_ms < 2 * self.beat_ms:
+            raise InvalidInput(
+                f"a node that beats every {self.beat_ms} ms cannot be given up after {self.beat_ttl_ms} ms",
+                where="beat",
+                cure="let `beat_ttl_ms` be at least twice `beat_ms`",
+            )
+
+    @staticmethod
+    def _at_least(name: str, value: float | None, least: int) -> None:
+        if value is not None and value < least:
+            raise InvalidInput(f"{value} is too little", where=name, cure=f"use at least {least}")

@@ -1,0 +1,230 @@
+"""What is due, and is it written?  The leader's turn: one read of the feed, a pure plan, one write.
+
+    trusted? ─▶ feed (waits until something comes or is due) ─▶ apply ─▶ learn ─▶ plan ─▶ advance ─▶ accept
+        │                                                                                    │
+        └─ no: forget the planner                       no answer: the same plan again ◀─────┤
+                                                        fenced, or any error: forget it ◀────┘
+
+The planner's memory counts only once its plan is answered.  What is forgotten is rebuilt from the store, so a mistake
+here costs reads and never a firing.  An idle turn writes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from pollux.clock import Clock
+from pollux.errors import StoreBusy, StoreTimeout
+from pollux.events import Events, FiringSkipped, RunHeld, RunsFired
+from pollux.model import Advanced, Answer, Job, Plan, Run, RunState
+from pollux.plan import Planner, Report, Wants
+from pollux.runtime.lateness import Lateness
+from pollux.runtime.leader import Leader
+from pollux.runtime.loop import Loop, Rest
+from pollux.runtime.storetime import StoreTime
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, RunFilter, Store
+
+FEED_LIMIT = 200  # entries in one read
+WAIT_MAX_MS = 30_000
+SHORT_POLL_MS = 1_000  # where the store cannot wait
+MIN_POLL_MS = 100  # an empty turn lasts at least this long, whatever the store thinks of waiting
+TURN_REST_MS = 20
+TURN_REST_CHEAP_MS = 2
+LEARN_ROUNDS_MAX = 8
+
+
+class Timekeeper(Loop):
+    """Fire what is due, as long as the term can be trusted."""
+
+    def __init__(
+        self,
+        store: Store,
+        leader: Leader,
+        time: StoreTime,
+        make_planner: Callable[[], Planner],
+        *,
+        clock: Clock,
+        events: Events,
+        turn_rest_ms: float | None = None,
+        wait_max_ms: int = WAIT_MAX_MS,
+    ) -> None:
+        super().__init__("timekeeper", clock=clock, events=events)
+        self.store, self.leader, self.time, self.make_planner = store, leader, time, make_planner
+        default_ms = TURN_REST_CHEAP_MS if store.capabilities.writes_are_cheap else TURN_REST_MS
+        self.turn_rest_ms = default_ms if turn_rest_ms is None else turn_rest_ms
+        self.wait_max_ms = wait_max_ms
+        self.waits = store.capabilities.waits
+        self.late = Lateness()  # from due to written
+        self.fired = 0
+        self.skipped = 0
+        self.plans = 0
+        self.rebuilds = 0
+        self._term: int | None = None
+        self._planner: Planner | None = None
+        self._unanswered: Plan | None = None
+        self._is_asked = False
+
+    @property
+    def planner(self) -> Planner | None:
+        return self._planner
+
+    def trigger(self) -> None:
+        """A turn now, without any rest."""
+        self._is_asked = True
+        self.wake()
+
+    async def turn(self) -> Rest:
+        term = self.leader.term
+        if term is None:
+            self._forget()
+            return Rest.UNTIL_WOKEN
+        try:
+            return await self._lead(term)
+        except (StoreTimeout, StoreBusy):
+            if self._unanswered is None:
+                self._forget()
+            raise
+        except BaseException:
+            self._forget()
+            raise
+
+    async def _lead(self, term: int) -> Rest:
+        planner = await self._planner_of(term)
+        if self._unanswered is not None:
+            return await self._write(term, planner, self._unanswered)
+        begun = self.clock.mono_ms()
+        await self._read_feed(planner)
+        await self._learn(planner)
+        plan = planner.plan(self.time.now_ms())
+        if plan.is_empty():
+            return self._rest_of_idle(planner, begun)
+        return await self._write(term, planner, plan)
+
+    # reading
+
+    async def _planner_of(self, term: int) -> Planner:
+        """The planner of this term; a new one knows what the store knows."""
+        if self._planner is not None and self._term == term:
+            return self._planner
+        self._forget()
+        planner = self.make_planner()
+        notes, nodes, counts = await self.store.notes(), await self.store.nodes(), await self.store.counts()
+        held = await self._held()
+        planner.begin(self.time.now_ms(), notes=notes, held=held, nodes=nodes, ready=counts.ready)
+        await self._learn(planner)
+        self._planner, self._term = planner, term
+        self._is_asked = True  # what is due is due now
+        self.rebuilds += 1
+        return planner
+
+    async def _held(self) -> list[Run]:
+        where, after = RunFilter(states=(RunState.HELD,)), None
+        held: list[Run] = []
+        while True:
+            page = await self.store.list_runs(where, after=after, limit=PAGE_MAX)
+            held += page.runs
+            after = page.next
+            if after is None:
+                return held
+
+    async def _read_feed(self, planner: Planner) -> None:
+        wait_ms = self._wait_ms(planner)
+        self._is_asked = False
+        feed = await self.interruptible(self.store.feed(limit=FEED_LIMIT, wait_ms=wait_ms))
+        if feed is None:
+            return  # somebody wants a turn now; the entries are still there
+        self.time.learn(feed.now_ms)
+        for item in feed.items:
+            planner.apply(item)
+
+    def _wait_ms(self, planner: Planner) -> int:
+        if not self.waits or self.is_woken or self._is_asked or planner.left_over:
+            return 0
+        left_ms = self._until_due(planner)
+        return self.wait_max_ms if left_ms is None else max(0, min(self.wait_max_ms, math.ceil(left_ms)))
+
+    def _until_due(self, planner: Planner) -> float | None:
+        next_ms = planner.next_ms()
+        return None if next_ms is None else next_ms - self.time.now_ms()
+
+    async def _learn(self, planner: Planner) -> None:
+        """Read what the planner asks for, in batches; what it learns may make it ask again."""
+        for _ in range(LEARN_ROUNDS_MAX):
+            wants = planner.wants(self.time.now_ms())
+            if not wants:
+                return
+            planner.learn(
+                jobs=await self._jobs(wants),
+                runs=await self._runs(wants),
+                timers=None if wants.timers is None else await self._timers(wants),
+                notes=await self.store.notes() if wants.notes else None,
+                nodes=await self.store.nodes() if wants.nodes else None,
+            )
+
+    async def _jobs(self, wants: Wants) -> list[tuple[str, Job | None]]:
+        ids = list(wants.jobs)
+        found: list[tuple[str, Job | None]] = []
+        for start in range(0, len(ids), BATCH_MAX):
+            some = ids[start : start + BATCH_MAX]
+            found += zip(some, await self.store.get_jobs(some), strict=True)
+        return found
+
+    async def _runs(self, wants: Wants) -> list[tuple[str, Run | None]]:
+        ids = list(wants.runs)
+        found: list[tuple[str, Run | None]] = []
+        for start in range(0, len(ids), BATCH_MAX):
+            some = ids[start : start + BATCH_MAX]
+            found += zip(some, await self.store.get_runs(some), strict=True)
+        return found
+
+    async def _timers(self, wants: Wants) -> list[Job]:
+        assert wants.timers is not None
+        after, before_ms, limit = wants.timers
+        return await self.store.due(after=after, before_ms=before_ms, limit=limit)
+
+    # writing
+
+    async def _write(self, term: int, planner: Planner, plan: Plan) -> Rest:
+        self._unanswered = plan
+        advanced = await self.store.advance(term, plan)
+        self._unanswered = None
+        if advanced.answer is not Answer.OK and advanced.answer is not Answer.ALREADY:
+            self._forget()
+            self.leader.doubt(f"the store answered {advanced.answer} to our plan")
+            return Rest.NONE
+        self.time.learn(advanced.now_ms)
+        report = planner.accept(plan, advanced)
+        self.plans += 1
+        self._tell(plan, advanced, report)
+        return self._rest_of_busy(planner)
+
+    def _tell(self, plan: Plan, advanced: Advanced, report: Report) -> None:
+        for firing, answer in zip(plan.firings, advanced.firings, strict=True):
+            if answer is Answer.OK or answer is Answer.WAITS:
+                self.late.add(advanced.now_ms - firing.run.due_ms)
+        self.fired += report.fired
+        if report.fired:
+            self.events.emit(RunsFired(report.fired, report.late_ms_max))
+
+    # resting
+
+    def _rest_of_busy(self, planner: Planner) -> Rest:
+        if planner.left_over or self._is_asked or self.is_woken:
+            return Rest.NONE
+        left_ms = self._until_due(planner)
+        if left_ms is None:
+            return Rest(self.turn_rest_ms)
+        # A due time is not overslept; a tenth of the rest keeps a stream of them from becoming a stream of writes.
+        return Rest(max(self.turn_rest_ms / 10, min(self.turn_rest_ms, left_ms)))
+
+    def _rest_of_idle(self, planner: Planner, begun: float) -> Rest:
+        least_ms = MIN_POLL_MS if self.waits else SHORT_POLL_MS
+        rest_ms = least_ms - (self.clock.mono_ms() - begun)
+        left_ms = self._until_due(planner)
+        if rest_ms <= 0:
+            return Rest.NONE
+        return Rest(rest_ms if left_ms is None else max(1.0, min(rest_ms, left_ms)))
+
+    def _forget(self) -> None:
+        self._planner = self._term = self._unanswered = None

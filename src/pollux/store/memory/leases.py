@@ -1,0 +1,178 @@
+"""The verbs of delivery: claim (which also takes back what was lost) and renew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pollux.model import End, Job, Run
+from pollux.store.contract import Answer, Claimed, Renewal, Renewed
+from pollux.store.limits import PRIORITIES
+from pollux.store.memory.state import CANCELLED, DEAD, JOB_GONE, LEASED, READY, State, end_of
+
+CLAIMS_MIN = 100
+
+
+class Asking(Struct, frozen=True):
+    """What one claim asks for."""
+
+    node: str
+    token: str
+    limit: int
+    lease_ms: int
+    first: int
+    losses_max: int
+    feed_max: int
+
+
+def claim(state: State, asking: Asking, hold_ms: int, now_ms: int) -> Claimed:
+    """`hold_ms`: for how long no lease may be taken back, because the clock has leapt."""
+    again = _again(state, asking.token, now_ms)
+    if again:
+        return _claimed(state, again, now_ms)
+    if state.ends > asking.feed_max:
+        return Claimed(Answer.FULL, (), {}, state.stops_revision, None, now_ms)
+    ends = _take_back(state, asking.losses_max, now_ms, can_reclaim=hold_ms == 0)
+    runs = _take(state, asking, ends, now_ms)
+    state.tell_ends(ends)
+    if runs:
+        return _claimed(state, runs, now_ms)
+    look_again_ms = _look_again(state, now_ms + hold_ms if hold_ms else None)
+    return Claimed(Answer.OK, (), {}, state.stops_revision, look_again_ms, now_ms)
+
+
+def _claimed(state: State, runs: Sequence[Run], now_ms: int) -> Claimed:
+    jobs: dict[str, Job] = {run.job_id: state.jobs[run.job_id] for run in runs if run.job_id in state.jobs}
+    return Claimed(Answer.OK, tuple(runs), jobs, state.stops_revision, None, now_ms)
+
+
+def _again(state: State, token: str, now_ms: int) -> list[Run]:
+    """What the same claim got before, as far as its leases still stand."""
+    ids = state.claims.get(token)
+    if ids is None:
+        return []
+    runs = [state.live[run_id] for run_id in ids if _is_of(state, run_id, token)]
+    return [run for run in runs if run.lease_until_ms > now_ms]
+
+
+def _is_of(state: State, run_id: str, token: str) -> bool:
+    if run_id not in state.leased:
+        return False
+    run = state.live[run_id]
+    return run.token == f"{token}:{run.fence}"
+
+
+def _take(state: State, asking: Asking, ends: list[End], now_ms: int) -> list[Run]:
+    runs: list[Run] = []
+    until_ms = now_ms + asking.lease_ms
+    for priority in (*PRIORITIES[asking.first - 1 :], *PRIORITIES[: asking.first - 1]):
+        line = state.lines[priority - 1]
+        while line and line[0][0] <= now_ms and len(runs) < asking.limit:
+            entry = heappop(line)
+            if not state.stands(entry):
+                continue
+            run = state.live[entry[2]]
+            if run.job_id not in state.jobs:
+                ends.append(state.cancel_waiting(run, JOB_GONE, now_ms))
+                continue
+            fence = run.fence + 1
+            run = replace(
+                run,
+                state=LEASED,
+                fence=fence,
+                token=f"{asking.token}:{fence}",
+                owner=asking.node,
+                lease_until_ms=until_ms,
+            )
+            state.lease(run, asking.lease_ms)
+            runs.append(run)
+    if runs:
+        _note_claim(state, asking.token, runs)
+        _note_grant(state, until_ms, now_ms, is_first=len(state.leased) == len(runs))
+    return runs
+
+
+def _note_claim(state: State, token: str, runs: list[Run]) -> None:
+    if len(state.claims) > 2 * len(state.leased) + CLAIMS_MIN:
+        for old in [old for old, ids in state.claims.items() if not any(_is_of(state, i, old) for i in ids)]:
+            del state.claims[old]
+    state.claims[token] = [run.id for run in runs]
+
+
+def _note_grant(state: State, until_ms: int, now_ms: int, *, is_first: bool = False) -> None:
+    state.first_end_ms = until_ms if is_first else min(state.first_end_ms, until_ms)
+    state.last_grant_ms = now_ms if is_first else max(state.last_grant_ms, now_ms)
+
+
+def _take_back(state: State, losses_max: int, now_ms: int, *, can_reclaim: bool) -> list[End]:
+    """End the leases that ran out.  Leases are walked only when one may have ended, or the clock came back."""
+    if now_ms < state.last_grant_ms:
+        _cut(state, now_ms)
+    if now_ms < state.first_end_ms or not can_reclaim:
+        return []
+    lost = [run for run in map(state.live.__getitem__, state.leased) if run.lease_until_ms <= now_ms]
+    ends = [_lose(state, run, losses_max, now_ms) for run in lost]
+    state.first_end_ms = _first_end(state) or now_ms
+    return ends
+
+
+def _first_end(state: State) -> int | None:
+    return min((state.live[run_id].lease_until_ms for run_id in state.leased), default=None)
+
+
+def _cut(state: State, now_ms: int) -> None:
+    """The clock came back: no lease lasts longer from now than it was given for."""
+    for run_id, lease_ms in state.leased.items():
+        run = state.live[run_id]
+        if run.lease_until_ms > now_ms + lease_ms:
+            state.live[run_id] = replace(run, lease_until_ms=now_ms + lease_ms)
+    state.first_end_ms = _first_end(state) or now_ms
+    state.last_grant_ms = now_ms
+
+
+def _lose(state: State, run: Run, losses_max: int, now_ms: int) -> End:
+    """A lease ended without a settlement.  The token goes: whoever held it comes too late."""
+    free = replace(
+        run, lease_losses=run.lease_losses + 1, token="", owner="", lease_until_ms=0, visible_ms=run.lease_until_ms
+    )
+    why = run.cancel or (JOB_GONE if run.job_id not in state.jobs else "")
+    if why:
+        state.finish(replace(free, state=CANCELLED, cancel=why, finished_ms=now_ms))
+        return end_of(run, CANCELLED, now_ms, error=why)
+    if free.lease_losses >= losses_max:
+        error = f"its lease was lost {free.lease_losses} times: its workers died or stalled"
+        state.finish(replace(free, state=DEAD, failed=True, error=error, finished_ms=now_ms))
+        return end_of(run, DEAD, now_ms, failed=True, error=error)
+    state.put_back(replace(free, state=READY))
+    return end_of(run, READY, now_ms)
+
+
+def _look_again(state: State, not_before_ms: int | None) -> int | None:
+    """The earliest visible time or lease end; leases not before they may be taken back."""
+    times = []
+    for line in state.lines:
+        while line and not state.stands(line[0]):
+            heappop(line)
+        if line:
+            times.append(line[0][0])
+    end_ms = _first_end(state)
+    if end_ms is not None:
+        times.append(end_ms if not_before_ms is None else max(end_ms, not_before_ms))
+    return min(times, default=None)
+
+
+def renew(state: State, renewals: Sequence[Renewal], lease_ms: int, now_ms: int) -> list[Renewed]:
+    answers = []
+    for renewal in renewals:
+        run = state.live.get(renewal.run_id)
+        if run is None or run.state is not LEASED or run.token != renewal.token:
+            answers.append(Renewed(Answer.LOST))
+            continue
+        state.live[run.id] = replace(run, lease_until_ms=now_ms + lease_ms)
+        state.leased[run.id] = lease_ms
+        answers.append(Renewed(Answer.OK, run.cancel))
+    _note_grant(state, now_ms + lease_ms, now_ms)
+    return answers

@@ -1,0 +1,132 @@
+"""The leader's verbs: read the feed, write a plan."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from msgspec.structs import replace
+
+from pollux.model import End, FeedItem, Firing, Job, JobUpdate, Overlap, Plan, Run
+from pollux.store.contract import Advanced, Answer, Feed
+from pollux.store.memory.jobs import is_spent
+from pollux.store.memory.nodes import is_current
+from pollux.store.memory.notes import write_notes
+from pollux.store.memory.state import HELD, READY, State
+
+CAME_BACK_MS = 60_000  # a last due so far ahead was written before the clock came back
+WAITS_BEHIND = "waits for the previous run"
+
+
+def feed(state: State, limit: int, now_ms: int) -> Feed:
+    items = islice(state.entries.items(), limit)
+    return Feed(tuple(FeedItem(entry_id, entry) for entry_id, entry in items), now_ms)
+
+
+def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
+    if not is_current(state, term):
+        return Advanced(Answer.FENCED, now_ms)
+    for entry_id in plan.consumed:
+        state.consume(entry_id)
+    ends: list[End] = []
+    firings = tuple([_fire(state, firing, ends, now_ms) for firing in plan.firings])
+    for release in plan.releases:
+        _release(state, release.run_id, now_ms)
+    for holding in plan.holds:
+        _hold(state, holding.run_id, holding.reason)
+    for order in plan.cancels:
+        _cancel(state, order.run_id, order.reason, now_ms)
+    updates = tuple([_update(state, update) for update in plan.updates])
+    write_notes(state, plan.notes, now_ms, {})
+    state.tell_ends(ends)
+    seats = sum(living.node.seats for living in state.nodes.values() if living.until_ms > now_ms)
+    return Advanced(Answer.OK, now_ms, firings, updates, state.ready, seats)
+
+
+def _fire(state: State, firing: Firing, ends: list[End], now_ms: int) -> Answer:
+    run = firing.run
+    job = state.jobs.get(run.job_id)
+    if job is None or job.revision != firing.revision:
+        return Answer.STALE
+    if _is_fired(state, job, run, now_ms):
+        return Answer.ALREADY
+    answer = _overlap(state, firing, ends, now_ms)
+    moved = replace(job, last_due_ms=run.due_ms, next_due_ms=firing.next_due_ms)
+    if answer is Answer.OVERLAPPED and firing.if_overlapped is not None:
+        moved = replace(moved, memory=firing.if_overlapped)
+    _set_job(state, moved)
+    if answer is Answer.WAITS:
+        state.admit(replace(run, state=HELD, held_reason=WAITS_BEHIND))
+    elif answer is Answer.OK:
+        state.admit(run)
+    return answer
+
+
+def _is_fired(state: State, job: Job, run: Run, now_ms: int) -> bool:
+    if state.knows(run.id):
+        return True
+    last_due_ms = job.last_due_ms
+    if last_due_ms is None or last_due_ms > now_ms + CAME_BACK_MS:
+        return False
+    return run.due_ms <= last_due_ms
+
+
+def _overlap(state: State, firing: Firing, ends: list[End], now_ms: int) -> Answer:
+    """ok, waits or overlapped; under CANCEL the previous run is asked to stop, or ends here if it only waited."""
+    run = firing.run
+    if run.key is not None and run.key in state.keys:
+        return Answer.OVERLAPPED
+    live = state.live_of.get(run.job_id)
+    if not live or firing.overlap is Overlap.ALLOW:
+        return Answer.OK
+    if firing.overlap is Overlap.SKIP:
+        return Answer.OVERLAPPED
+    if firing.overlap is Overlap.CANCEL:
+        reason = f"replaced by {run.id}"
+        for run_id in list(live):
+            previous = state.live[run_id]
+            if run_id in state.leased:
+                state.ask_to_stop(previous, reason)
+            elif len(live) == 1:
+                ends.append(state.cancel_waiting(previous, reason, now_ms))
+                return Answer.WAITS
+    return Answer.WAITS if len(live) == 1 else Answer.OVERLAPPED
+
+
+def _set_job(state: State, job: Job) -> None:
+    state.set_job(job)
+    if is_spent(job):
+        state.spent[job.id] = None
+
+
+def _release(state: State, run_id: str, now_ms: int) -> None:
+    run = state.live.get(run_id)
+    if run is not None and run.state is HELD:
+        state.put_back(replace(run, state=READY, held_reason="", visible_ms=max(now_ms, run.visible_ms)))
+
+
+def _hold(state: State, run_id: str, reason: str) -> None:
+    run = state.live.get(run_id)
+    if run is not None and run.state is HELD:
+        state.live[run_id] = replace(run, held_reason=reason)
+
+
+def _cancel(state: State, run_id: str, reason: str, now_ms: int) -> None:
+    """As `cancel`, but the leader need not be told what it did itself."""
+    run = state.live.get(run_id)
+    if run is None:
+        return
+    if run_id in state.leased:
+        state.ask_to_stop(run, reason)
+    else:
+        state.cancel_waiting(run, reason, now_ms)
+
+
+def _update(state: State, update: JobUpdate) -> Answer:
+    job = state.jobs.get(update.job_id)
+    if job is None or job.revision != update.revision:
+        return Answer.STALE
+    last_due_ms = job.last_due_ms
+    if update.last_due_ms is not None:
+        last_due_ms = update.last_due_ms if last_due_ms is None else max(last_due_ms, update.last_due_ms)
+    _set_job(state, replace(job, next_due_ms=update.next_due_ms, last_due_ms=last_due_ms, memory=update.memory))
+    return Answer.OK

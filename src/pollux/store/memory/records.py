@@ -1,0 +1,230 @@
+"""The verbs of the records: prune, the audit log, dump and load."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from pollux.errors import InvalidInput
+from pollux.model import LIVE, AuditLine, Job, Note, NotePut, Run, chained
+from pollux.store.contract import DumpPage, LogPage, Pruning
+from pollux.store.memory.jobs import is_spent
+from pollux.store.memory.notes import set_note
+from pollux.store.memory.state import DEAD, DONE, LEASED, READY, Leadership, State
+
+PATIENCE = 1_000  # rows in a row that are too young, before pruning stops looking: rows stand nearly in order of time
+
+
+def prune(state: State, what: Pruning) -> int:
+    gone = 0
+    for run_id in what.ids[: what.limit]:
+        gone += _drop(state, run_id)
+    if what.unchanged_before_ms is not None:
+        gone += _drop_old(state, what.unchanged_before_ms, what.limit - gone, _is_unchanged)
+    if what.finished_before_ms is not None:
+        gone += _drop_old(state, what.finished_before_ms, what.limit - gone, _is_not_dead)
+    if what.keep_per_job is not None and gone < what.limit:
+        for run_id in state.past.beyond(what.keep_per_job, limit=what.limit - gone):
+            gone += _drop(state, run_id)
+    if what.once_before_ms is not None:
+        gone += _drop_spent(state, what.once_before_ms, what.limit - gone)
+    return gone
+
+
+def _drop(state: State, run_id: str) -> int:
+    if run_id not in state.past:
+        return 0
+    state.past.remove(run_id)
+    return 1
+
+
+def _drop_old(state: State, before_ms: int, limit: int, fits: Callable[[Run], bool]) -> int:
+    old: list[str] = []
+    young = 0
+    for _, run in state.past.oldest_first():
+        if len(old) >= limit or young >= PATIENCE:
+            break
+        if run.finished_ms is None or run.finished_ms >= before_ms:
+            young += 1
+        else:
+            young = 0
+            if fits(run):
+                old.append(run.id)
+    return sum(_drop(state, run_id) for run_id in old)
+
+
+def _is_unchanged(run: Run) -> bool:
+    return run.state is DONE and not run.failed and run.changed is False
+
+
+def _is_not_dead(run: Run) -> bool:
+    return run.state is not DEAD
+
+
+def _drop_spent(state: State, before_ms: int, limit: int) -> int:
+    """A once-job stays as long as a run of it lives or can be revived."""
+    spent = [
+        job_id
+        for job_id in state.spent
+        if _ended_before(state.jobs[job_id], before_ms)
+        and job_id not in state.live_of
+        and not state.past.dead_letters(job_id)
+    ][: max(0, limit)]
+    for job_id in spent:
+        state.drop_job(job_id)
+    return len(spent)
+
+
+def _ended_before(job: Job, before_ms: int) -> bool:
+    ended_ms = job.memory.last_end_ms
+    return is_spent(job) and ended_ms is not None and ended_ms < before_ms
+
+
+def log(state: State, lines: Sequence[AuditLine]) -> None:
+    for line in lines:
+        before = state.log[-1].chain if state.log else ""
+        numbered = replace(line, seq=state.log[-1].seq + 1 if state.log else 1, chain="")
+        state.log.append(replace(numbered, chain=chained(numbered, before=before)))
+
+
+def read_log(state: State, after: int, limit: int) -> LogPage:
+    start = _log_place(state, after)
+    lines = tuple(state.log[start : start + limit])
+    return LogPage(lines, lines[-1].seq if start + limit < len(state.log) else None)
+
+
+def dump(state: State, after: str | None, limit: int) -> DumpPage:
+    """A cursor is `<kind> <place>` of the last record of its page."""
+    records = _records(state, *(after or " ").split(" ", 1))
+    page = list(islice(records, limit + 1))
+    next_page = page[limit - 1][0] if len(page) > limit else None
+    return DumpPage(tuple((_kind(place), data) for place, data in page[:limit]), next_page)
+
+
+def _kind(place: str) -> str:
+    kind = place.split(" ", 1)[0]
+    return "run" if kind == "live" else kind
+
+
+_KINDS = ("term", "job", "live", "run", "note", "log")  # live runs go as runs; jobs stand before their runs
+
+
+def _records(state: State, kind: str, place: str) -> Iterator[tuple[str, Any]]:
+    start = _KINDS.index(kind) if kind else 0
+    for number, each in enumerate(_KINDS[start:]):
+        yield from _of_kind(state, each, place if number == 0 else "")
+
+
+def _of_kind(state: State, kind: str, place: str) -> Iterator[tuple[str, Any]]:
+    rows: Iterable[tuple[object, object]]
+    match kind:
+        case "term":
+            rows = [] if place else [(1, {"number": state.leadership.number})]
+        case "job":
+            rows = ((job_id, state.jobs[job_id]) for job_id in _after(state.sorted_ids(), place))
+        case "live":
+            rows = ((run_id, state.live[run_id]) for run_id in _after(sorted(state.live), place))
+        case "run":
+            rows = state.past.oldest_first(after=int(place or 0))
+        case "note":
+            rows = ((key, state.notes[key]) for key in _after(sorted(state.notes), place))
+        case _:
+            rows = ((line.seq, line) for line in state.log[_log_place(state, int(place or 0)) :])
+    for at, value in rows:
+        yield f"{kind} {at}", msgspec.to_builtins(value)
+
+
+def _log_place(state: State, after: int) -> int:
+    return bisect_right(state.log, after, key=lambda line: line.seq)
+
+
+def _after(keys: Sequence[str], place: str) -> Iterable[str]:
+    return islice(keys, bisect_right(keys, place) if place else 0, None)
+
+
+def load(state: State, records: Sequence[tuple[str, Any]]) -> int:
+    """Everything is read before anything is written: a bad record changes nothing."""
+    values = [_read(kind, data) for kind, data in records]
+    return sum(_load(state, value) for value in values)
+
+
+def _read(kind: str, data: Any) -> Job | Run | Note | AuditLine | int:
+    try:
+        match kind:
+            case "job":
+                return msgspec.convert(data, Job)
+            case "run":
+                return msgspec.convert(data, Run)
+            case "note":
+                return msgspec.convert(data, Note)
+            case "log":
+                return msgspec.convert(data, AuditLine)
+            case "term":
+                return msgspec.convert(data["number"], int)
+    except (msgspec.ValidationError, LookupError, TypeError) as error:
+        raise InvalidInput(f"a record of kind {kind!r} cannot be read ({error})") from error
+    raise InvalidInput(f"a record of kind {kind!r}", cure="load what dump wrote: job, run, note, log, term")
+
+
+def _load(state: State, value: Job | Run | Note | AuditLine | int) -> bool:
+    match value:
+        case Job():
+            return _load_job(state, value)
+        case Run():
+            return _load_run(state, value)
+        case Note():
+            return _load_note(state, value)
+        case AuditLine():
+            return _load_line(state, value)
+        case _:
+            return _load_term(state, value)
+
+
+def _load_job(state: State, job: Job) -> bool:
+    if job.id in state.jobs:
+        return False
+    state.gone.pop(job.id, None)
+    state.set_job(job)
+    if is_spent(job):
+        state.spent[job.id] = None
+    return True
+
+
+def _load_run(state: State, run: Run) -> bool:
+    if state.knows(run.id):
+        return False
+    if run.state not in LIVE:
+        state.past.add(run)
+        return True
+    if run.key is not None and run.key in state.keys:
+        return False
+    if run.state is LEASED:
+        run = replace(run, state=READY, token="", owner="", lease_until_ms=0)
+    state.admit(run)
+    return True
+
+
+def _load_note(state: State, note: Note) -> bool:
+    if note.key in state.notes:
+        return False
+    set_note(state, NotePut(note.key, note.value, expires_ms=note.expires_ms), note.revision)
+    return True
+
+
+def _load_line(state: State, line: AuditLine) -> bool:
+    if state.log and line.seq <= state.log[-1].seq:
+        return False
+    state.log.append(line)
+    return True
+
+
+def _load_term(state: State, number: int) -> bool:
+    if number <= state.leadership.number:
+        return False
+    state.leadership = Leadership(number=number)
+    return True

@@ -1,0 +1,175 @@
+"""The verb that ends an attempt: all that becomes true with it, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pollux.model import (
+    AT_THE_GATE,
+    Arrived,
+    Back,
+    Cancelled,
+    Dead,
+    Done,
+    End,
+    Hold,
+    Outcome,
+    RetryAt,
+    Run,
+    RunState,
+    Verdict,
+)
+from pollux.store.contract import Answer, Settlement
+from pollux.store.memory.notes import tell_notes, write_notes
+from pollux.store.memory.runs import accept
+from pollux.store.memory.state import CANCELLED, DEAD, DONE, HELD, JOB_GONE, LEASED, READY, State
+
+
+class _Told(Struct):
+    """What one call tells the feed."""
+
+    ends: list[End]
+    arrived: list[str]
+    notes: dict[str, None]
+
+
+def settle(state: State, settlements: Sequence[Settlement], now_ms: int) -> list[Answer]:
+    told = _Told([], [], {})
+    answers = [_settle(state, settlement, told, now_ms) for settlement in settlements]
+    state.tell_ends(told.ends)
+    if told.arrived:
+        state.tell(Arrived(tuple(told.arrived)))
+    tell_notes(state, told.notes)
+    return answers
+
+
+def _settle(state: State, settlement: Settlement, told: _Told, now_ms: int) -> Answer:
+    run = state.live.get(settlement.run_id)
+    if run is None or run.state is not LEASED or run.token != settlement.token:
+        return _refused(run or state.past.get(settlement.run_id), settlement.token)
+    verdict = _final(state, run, settlement.verdict)
+    if isinstance(verdict, Done | Dead | Cancelled):
+        told.ends.append(_finish(state, run, verdict, settlement.outcome, now_ms))
+    else:
+        told.ends.append(_hand_back(state, run, verdict, settlement.outcome, now_ms))
+        if state.live[run.id].state is HELD:
+            told.arrived.append(run.id)
+    for follow_up in settlement.follow_ups:
+        accept(state, follow_up, told.arrived)
+    write_notes(state, settlement.notes, now_ms, told.notes)
+    return Answer.OK
+
+
+def _refused(run: Run | None, token: str) -> Answer:
+    """A run that nobody holds keeps the token that settled it; one that was taken back has none."""
+    is_settled = run is not None and run.state is not LEASED and run.token == token and token != ""
+    return Answer.ALREADY if is_settled else Answer.LOST
+
+
+def _final(state: State, run: Run, verdict: Verdict) -> Verdict:
+    """Nothing is tried again that was asked to stop or whose job is gone."""
+    if isinstance(verdict, Done | Dead | Cancelled):
+        return verdict
+    if run.cancel:
+        return Cancelled(run.cancel)
+    return verdict if run.job_id in state.jobs else Cancelled(JOB_GONE)
+
+
+def _finish(state: State, run: Run, verdict: Done | Dead | Cancelled, outcome: Outcome | None, now_ms: int) -> End:
+    error = "" if outcome is None else outcome.error
+    after, failed, cancel, deaths = DONE, False, run.cancel, 1
+    match verdict:
+        case Done():
+            failed = verdict.failed
+            if verdict.clears:
+                _take_dead_letters(state, run.job_id)
+        case Dead():
+            after, failed, error = DEAD, True, error or verdict.reason
+            if verdict.sole:
+                deaths += _take_dead_letters(state, run.job_id)
+        case Cancelled():
+            after, cancel = CANCELLED, verdict.reason or run.cancel or "cancelled"
+    state.finish(_after(run, after, outcome, now_ms, failed=failed, error=error, cancel=cancel, deaths=deaths))
+    return _end(run, after, outcome, now_ms, failed=failed, error=cancel if after is CANCELLED else error)
+
+
+def _take_dead_letters(state: State, job_id: str) -> int:
+    """Remove the job's dead letters; answers how many they stood for."""
+    letters = state.past.dead_letters(job_id)
+    for letter in letters:
+        state.past.remove(letter.id)
+    return sum(letter.deaths for letter in letters)
+
+
+def _hand_back(state: State, run: Run, verdict: RetryAt | Back | Hold, outcome: Outcome | None, now_ms: int) -> End:
+    free = replace(run, owner="", lease_until_ms=0)
+    match verdict:
+        case RetryAt():
+            after = HELD if run.gated else READY
+            error = "" if outcome is None else outcome.error
+            tried = _after(free, after, outcome, now_ms, failed=True, error=error, cancel="", deaths=run.deaths)
+            reason = AT_THE_GATE if run.gated else ""
+            state.put_back(replace(tried, attempt=run.attempt + 1, visible_ms=verdict.at_ms, held_reason=reason))
+            return _end(run, after, outcome, now_ms, failed=True, error=error)
+        case Back():
+            state.put_back(replace(free, state=READY, visible_ms=now_ms))
+            return _end(run, READY, None, now_ms)
+        case Hold():
+            state.put_back(replace(free, state=HELD, held_reason=verdict.reason))
+            return _end(run, HELD, None, now_ms)
+
+
+def _after(
+    run: Run,
+    state: RunState,
+    outcome: Outcome | None,
+    now_ms: int,
+    *,
+    failed: bool,
+    error: str,
+    cancel: str,
+    deaths: int,
+) -> Run:
+    """The run with what this attempt left behind."""
+    return replace(
+        run,
+        state=state,
+        owner="",
+        lease_until_ms=0,
+        cancel=cancel,
+        started_ms=None if outcome is None else outcome.started_ms,
+        finished_ms=now_ms if outcome is None else outcome.ended_ms,
+        failed=failed,
+        changed=None if outcome is None else outcome.changed,
+        error=error,
+        result=None if outcome is None else outcome.result,
+        deaths=deaths,
+    )
+
+
+def _end(
+    run: Run, state: RunState, outcome: Outcome | None, now_ms: int, *, failed: bool = False, error: str = ""
+) -> End:
+    started_ms, ended_ms, changed, fingerprint = (
+        (now_ms, now_ms, None, "")
+        if outcome is None
+        else (outcome.started_ms, outcome.ended_ms, outcome.changed, outcome.fingerprint)
+    )
+    return End(
+        run.id,
+        run.job_id,
+        state,
+        run.cause,
+        run.due_ms,
+        ended_ms,
+        max(0, ended_ms - started_ms),
+        failed,
+        changed,
+        fingerprint,
+        error,
+        run.gated,
+        outcome is not None,
+    )

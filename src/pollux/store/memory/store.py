@@ -1,0 +1,298 @@
+"""The handle on a memory store: it checks what comes in, does each verb under one lock, and waits.
+
+Every verb's body is synchronous and short; the lock is never held over an await.  Twins share the state, so another
+thread may call at any time; who waits is rung in its own loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from msgspec.structs import replace
+
+from pollux.clock import Clock, SystemClock
+from pollux.errors import InvalidInput, StoreError
+from pollux.model import AuditLine, Job, Node, Note, NotePut, Plan, Run, Term
+from pollux.store.contract import (
+    BATCH_MAX,
+    FEED_MAX,
+    LOSSES_MAX,
+    PAGE_MAX,
+    READY_MAX,
+    Advanced,
+    Answer,
+    Capabilities,
+    Claimed,
+    Counts,
+    DumpPage,
+    Feed,
+    JobAnswer,
+    JobFilter,
+    JobPage,
+    JobPut,
+    LogPage,
+    Pruning,
+    Renewal,
+    Renewed,
+    RunAnswer,
+    RunFilter,
+    RunPage,
+    Settlement,
+)
+from pollux.store.jumps import JumpGuard
+from pollux.store.limits import (
+    PRIORITIES,
+    check_batch,
+    check_page,
+    check_plan,
+    checked_job,
+    checked_notes,
+    checked_run,
+    checked_runs,
+    checked_settlements,
+)
+from pollux.store.memory import jobs as job_verbs
+from pollux.store.memory import leases as lease_verbs
+from pollux.store.memory import nodes as node_verbs
+from pollux.store.memory import notes as note_verbs
+from pollux.store.memory import plan as plan_verbs
+from pollux.store.memory import records as record_verbs
+from pollux.store.memory import runs as run_verbs
+from pollux.store.memory.bells import Waiter
+from pollux.store.memory.leases import Asking
+from pollux.store.memory.settle import settle
+from pollux.store.memory.state import State
+
+LOOK_AGAIN_MS = 5_000  # a wait looks up at least so often: the clock may have leapt
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class MemoryStore:
+    capabilities = Capabilities(name="memory", waits=True, durable=False, shared=False, writes_are_cheap=True)
+
+    def __init__(self, clock: Clock | None = None, *, state: State | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._state = state or State()
+        self._jumps = JumpGuard(self._clock)
+        self._is_open = False
+
+    async def open(self) -> None:
+        self._is_open = True
+
+    async def close(self) -> None:
+        self._is_open = False
+        self._state.bells.wake(handle=self)
+
+    def twin(self) -> MemoryStore:
+        return MemoryStore(self._clock, state=self._state)
+
+    # jobs
+
+    async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:  # noqa: ARG002  the contract's
+        check_batch(puts, "jobs")
+        return self._do(job_verbs.put_jobs, [replace(put, job=checked_job(put.job)) for put in puts])
+
+    async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
+        check_batch(ids, "jobs")
+        return self._do(job_verbs.delete_jobs, ids, reason, self._now(now_ms))
+
+    async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
+        check_batch(ids, "jobs")
+        return self._do(job_verbs.get_jobs, ids)
+
+    async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
+        return self._do(job_verbs.list_jobs, where or JobFilter(), after, check_page(limit))
+
+    async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
+        return self._do(job_verbs.due, after, before_ms, limit)
+
+    # plan
+
+    async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
+        feed = self._do(plan_verbs.feed, limit, self._now(now_ms))
+        return feed if feed.items or wait_ms <= 0 else await self._wait_for_entries(limit, wait_ms, now_ms)
+
+    async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
+        check_plan(plan)
+        for firing in plan.firings:
+            if firing.run.payload is not None:
+                checked_run(firing.run)
+        if plan.notes:
+            plan = replace(plan, notes=tuple(checked_notes(plan.notes)))
+        return self._do(plan_verbs.advance, term, plan, self._now(now_ms))
+
+    # runs
+
+    async def enqueue(
+        self,
+        runs: Sequence[Run],
+        *,
+        notes: Sequence[NotePut] = (),
+        ready_max: int = READY_MAX,
+        now_ms: int | None = None,
+    ) -> list[RunAnswer]:
+        return self._do(run_verbs.enqueue, checked_runs(runs), checked_notes(notes), ready_max, self._now(now_ms))
+
+    async def claim(
+        self,
+        *,
+        node: str,
+        token: str,
+        limit: int,
+        lease_ms: int,
+        first: int = 1,
+        losses_max: int = LOSSES_MAX,
+        feed_max: int = FEED_MAX,
+        wait_ms: int = 0,
+        now_ms: int | None = None,
+    ) -> Claimed:
+        if first not in PRIORITIES:
+            raise InvalidInput(f"there is no priority {first}", cure="begin with 1, 2 or 3")
+        asking = Asking(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
+        claimed = self._claim(asking, now_ms)
+        if claimed.runs or wait_ms <= 0 or claimed.answer is not Answer.OK:
+            return claimed
+        return await self._wait_for_runs(asking, wait_ms, now_ms)
+
+    async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
+        check_batch(renewals, "renewals")
+        return self._do(lease_verbs.renew, renewals, lease_ms, self._now(now_ms))
+
+    async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
+        return self._do(settle, checked_settlements(settlements), self._now(now_ms))
+
+    async def cancel(
+        self,
+        *,
+        run_ids: Sequence[str] = (),
+        job_id: str | None = None,
+        reason: str = "",
+        now_ms: int | None = None,
+    ) -> list[RunAnswer]:
+        check_batch(run_ids, "runs")
+        return self._do(run_verbs.cancel, run_ids, job_id, reason, self._now(now_ms))
+
+    async def revive(self, run_ids: Sequence[str], *, now_ms: int | None = None) -> list[RunAnswer]:
+        check_batch(run_ids, "runs")
+        return self._do(run_verbs.revive, run_ids, self._now(now_ms))
+
+    async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
+        return self._do(run_verbs.list_runs, where or RunFilter(), after, check_page(limit))
+
+    async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
+        check_batch(ids, "runs")
+        return self._do(run_verbs.get_runs, ids)
+
+    async def counts(self) -> Counts:
+        return self._do(run_verbs.counts)
+
+    async def prune(self, what: Pruning) -> int:
+        check_batch(what.ids, "runs")
+        return self._do(record_verbs.prune, what)
+
+    # notes
+
+    async def put_notes(self, puts: Sequence[NotePut], *, now_ms: int | None = None) -> list[Answer]:
+        return self._do(note_verbs.put_notes, checked_notes(puts), self._now(now_ms))
+
+    async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
+        return self._do(note_verbs.notes, prefix, self._now(now_ms))
+
+    # nodes and terms
+
+    async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
+        self._do(node_verbs.beat, node, ttl_ms, self._now(now_ms))
+
+    async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
+        return self._do(node_verbs.nodes, self._now(now_ms))
+
+    async def leave(self, node_id: str) -> None:
+        self._do(node_verbs.leave, node_id)
+
+    async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
+        return self._do(node_verbs.elect, node_id, ttl_ms, self._now(now_ms))
+
+    async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:  # noqa: ARG002  the contract's
+        self._do(node_verbs.resign, node_id, term)
+
+    # wake-ups
+
+    async def wake(self) -> None:
+        self._state.bells.wake()
+
+    # records
+
+    async def log(self, lines: Sequence[AuditLine]) -> None:
+        check_batch(lines, "lines")
+        self._do(record_verbs.log, lines)
+
+    async def read_log(self, *, after: int = 0, limit: int = 100) -> LogPage:
+        return self._do(record_verbs.read_log, after, check_page(limit))
+
+    async def dump(self, *, after: str | None = None, limit: int = PAGE_MAX) -> DumpPage:
+        return self._do(record_verbs.dump, after, check_page(limit))
+
+    async def load(self, records: Sequence[tuple[str, Any]]) -> int:
+        check_batch(records, "records")
+        return self._do(record_verbs.load, records)
+
+    # how it is done
+
+    def _now(self, now_ms: int | None, waited_ms: float = 0.0) -> int:
+        return self._clock.now_ms() if now_ms is None else now_ms + int(waited_ms)
+
+    def _do(self, verb: Callable[Concatenate[State, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if not self._is_open:
+            raise StoreError("the memory store is not open; open it first")
+        state = self._state
+        with state.lock:
+            answer = verb(state, *args, **kwargs)
+            has_runs, has_entries, asked = state.has_runs, state.has_entries, state.asked
+            state.has_runs = state.has_entries = False
+            if asked:
+                state.asked = set()
+        if has_runs:
+            state.bells.ring("runs")
+        if has_entries:
+            state.bells.ring("feed")
+        for owner in asked:
+            state.bells.wake(node=owner)
+        return answer
+
+    def _claim(self, asking: Asking, now_ms: int | None, waited_ms: float = 0.0) -> Claimed:
+        hold_ms = self._jumps.hold_ms(asking.lease_ms) if now_ms is None else 0
+        return self._do(lease_verbs.claim, asking, hold_ms, self._now(now_ms, waited_ms))
+
+    async def _wait_for_runs(self, asking: Asking, wait_ms: int, now_ms: int | None) -> Claimed:
+        began = self._clock.mono_ms()
+        with self._state.bells.waiter("runs", asking.node, self) as waiter:
+            while True:
+                waited_ms = self._clock.mono_ms() - began
+                waiter.event.clear()
+                claimed = self._claim(asking, now_ms, waited_ms)
+                if claimed.runs or claimed.answer is not Answer.OK or waited_ms >= wait_ms or self._is_over(waiter):
+                    return claimed
+                nap_ms = wait_ms - waited_ms
+                if claimed.look_again_ms is not None:
+                    nap_ms = min(nap_ms, claimed.look_again_ms - claimed.now_ms)
+                await self._clock.wait(waiter.event, max(1.0, min(nap_ms, LOOK_AGAIN_MS)))
+                if not self._is_open:
+                    return claimed
+
+    async def _wait_for_entries(self, limit: int, wait_ms: int, now_ms: int | None) -> Feed:
+        began = self._clock.mono_ms()
+        with self._state.bells.waiter("feed", "", self) as waiter:
+            while True:
+                waited_ms = self._clock.mono_ms() - began
+                waiter.event.clear()
+                feed = self._do(plan_verbs.feed, limit, self._now(now_ms, waited_ms))
+                if feed.items or waited_ms >= wait_ms or self._is_over(waiter):
+                    return feed
+                await self._clock.wait(waiter.event, max(1.0, wait_ms - waited_ms))
+                if not self._is_open:
+                    return feed
+
+    def _is_over(self, waiter: Waiter) -> bool:
+        return waiter.is_woken or not self._is_open

@@ -1,0 +1,190 @@
+"""The verbs of delivery: claim (which also takes back what was lost) and renew.
+
+A claim first looks, without a lock and without a transaction; only if something is there does it become a write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from pollux.model import End, RunState
+from pollux.store.contract import Answer, Renewal, Renewed
+from pollux.store.sqlite.bell import RUNS
+from pollux.store.sqlite.jobs import get_jobs
+from pollux.store.sqlite.rows import CANCELLED, DEAD, LEASED, READY, SHELF_DEAD, SHELF_PLAIN, Row, encode, ids_json
+from pollux.store.sqlite.runs import JOB_GONE, cancel_waiting, end_unrun
+from pollux.store.sqlite.sql import Statements
+from pollux.store.sqlite.transaction import Transaction
+
+PRIORITIES = (1, 2, 3)
+LOST_MAX = 1_000  # leases taken back by one claim
+CLAIMS_MAX = 1_000  # claims that can be repeated
+
+FENCE = 17  # place in a row that begins with `seq`
+
+_claim = Statements("claim")
+_renew = Statements("renew")
+
+
+class Asking(Struct, frozen=True):
+    """What one claim asks for."""
+
+    node: str
+    token: str
+    limit: int
+    lease_ms: int
+    first: int
+    losses_max: int
+    feed_max: int
+
+
+class Taken(NamedTuple):
+    """What a claim got, still as rows; `until_ms` None: the rows say it themselves."""
+
+    answer: Answer
+    runs: list[Row]
+    jobs: dict[str, Row]
+    stops: int
+    look_again_ms: int | None
+    now_ms: int
+    until_ms: int | None = None
+
+
+class _Look(NamedTuple):
+    visible_ms: tuple[int | None, ...]
+    ends_ms: int | None
+    is_again: int
+    ends: int
+    stops: int
+    clock_ms: int
+
+    def first_ms(self, hold_until_ms: int | None) -> int | None:
+        """The earliest visible time or lease end; leases not before they may be taken back."""
+        times = [at for at in self.visible_ms if at is not None]
+        if self.ends_ms is not None:
+            times.append(self.ends_ms if hold_until_ms is None else max(self.ends_ms, hold_until_ms))
+        return min(times, default=None)
+
+
+def look(tx: Transaction, asking: Asking, hold_ms: int, now_ms: int) -> Taken | None:
+    """The answer to a claim that has nothing to do; None: it has to write."""
+    seen = _look(tx, asking.token)
+    if seen.is_again or seen.clock_ms > now_ms:
+        return None
+    if seen.ends > asking.feed_max:
+        return Taken(Answer.FULL, [], {}, seen.stops, None, now_ms)
+    first_ms = seen.first_ms(now_ms + hold_ms if hold_ms else None)
+    if first_ms is not None and first_ms <= now_ms:
+        return None
+    return Taken(Answer.OK, [], {}, seen.stops, first_ms, now_ms)
+
+
+def _look(tx: Transaction, token: str) -> _Look:
+    row = tx.row(_claim.look, (token,))
+    assert row is not None
+    return _Look(row[:3], *row[3:])
+
+
+def claim(tx: Transaction, asking: Asking, hold_ms: int, now_ms: int) -> Taken:
+    """`hold_ms`: for how long no lease may be taken back, because the clock has leapt."""
+    if again := tx.rows(_claim.again, (asking.token, now_ms)):
+        return Taken(Answer.OK, again, _jobs_of(tx, again), tx.tally.stops, None, now_ms)
+    if tx.tally.ends > asking.feed_max:
+        return Taken(Answer.FULL, [], {}, tx.tally.stops, None, now_ms)
+    ends = _take_back(tx, asking.losses_max, now_ms, can_reclaim=hold_ms == 0)
+    runs, jobs = _take(tx, asking, ends, now_ms)
+    tx.tell_ends(ends)
+    if runs:
+        return Taken(Answer.OK, runs, jobs, tx.tally.stops, None, now_ms, now_ms + asking.lease_ms)
+    seen = _look(tx, asking.token)
+    first_ms = seen.first_ms(now_ms + hold_ms if hold_ms else None)
+    return Taken(Answer.OK, [], {}, tx.tally.stops, first_ms, now_ms)
+
+
+def _jobs_of(tx: Transaction, runs: Sequence[Row]) -> dict[str, Row]:
+    return get_jobs(tx, list({row[2] for row in runs}))
+
+
+def _take(tx: Transaction, asking: Asking, ends: list[End], now_ms: int) -> tuple[list[Row], dict[str, Row]]:
+    runs: list[Row] = []
+    jobs: dict[str, Row] = {}
+    for priority in (*PRIORITIES[asking.first - 1 :], *PRIORITIES[: asking.first - 1]):
+        while len(runs) < asking.limit:
+            found = tx.rows(_claim.ready, (priority, now_ms, asking.limit - len(runs)))
+            if not found:
+                break
+            jobs.update(_jobs_of(tx, found))
+            orphans = [row for row in found if row[2] not in jobs]
+            if not orphans:
+                _lease(tx, asking, found, now_ms)
+                runs += found
+                break
+            waiting = [(row[0], READY, row[1], row[2], row[3], row[4], row[10]) for row in orphans]
+            ends += cancel_waiting(tx, waiting, JOB_GONE, now_ms)
+    if runs:
+        tx.write(_claim.remember, (asking.token, encode([row[0] for row in runs])))
+        tx.write(_claim.forget, (CLAIMS_MAX,))
+    return runs, jobs
+
+
+def _lease(tx: Transaction, asking: Asking, runs: Sequence[Row], now_ms: int) -> None:
+    token, node, lease_ms, until_ms = asking.token, asking.node, asking.lease_ms, now_ms + asking.lease_ms
+    tx.write_many(
+        _claim.lease,
+        [(row[FENCE] + 1, f"{token}:{row[FENCE] + 1}", node, until_ms, lease_ms, row[0]) for row in runs],
+    )
+    tx.tally.ready -= len(runs)
+    tx.tally.leased += len(runs)
+    tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms)
+
+
+def _take_back(tx: Transaction, losses_max: int, now_ms: int, *, can_reclaim: bool) -> list[End]:
+    """End the leases that ran out.  All leases are walked only if the clock came back."""
+    if now_ms < tx.tally.clock_ms:
+        tx.write(_claim.cut, (now_ms,))
+        tx.tally.clock_ms = now_ms
+    if not can_reclaim:
+        return []
+    return [_lose(tx, row, losses_max, now_ms) for row in tx.rows(_claim.lost, (now_ms, LOST_MAX))]
+
+
+def _lose(tx: Transaction, row: Row, losses_max: int, now_ms: int) -> End:
+    """A lease ended without a settlement.  The token goes: whoever held it comes too late."""
+    seq, *about, cancel, losses, until_ms, has_job = row
+    losses += 1
+    why = cancel or ("" if has_job else JOB_GONE)
+    error = ""
+    tx.tally.leased -= 1
+    if why:
+        after, shelf, state = CANCELLED, SHELF_PLAIN, RunState.CANCELLED
+    elif losses >= losses_max:
+        after, shelf, state = DEAD, SHELF_DEAD, RunState.DEAD
+        error = f"its lease was lost {losses} times: its workers died or stalled"
+        tx.tally.dead += 1
+    else:
+        after, shelf, state = READY, None, RunState.READY
+        tx.tally.ready += 1
+        tx.rings |= RUNS
+    finished_ms = None if shelf is None else now_ms
+    is_dead = after == DEAD
+    tx.write(_claim.take_back, (after, shelf, losses, until_ms, why, is_dead, error, error, finished_ms, seq))
+    return end_unrun(tuple(about), state, now_ms, failed=is_dead, error=why or error)
+
+
+def renew(tx: Transaction, renewals: Sequence[Renewal], lease_ms: int, now_ms: int) -> list[Renewed]:
+    found = {row[0]: row for row in tx.rows(_renew.found, (ids_json([renewal.run_id for renewal in renewals]),))}
+    answers, standing = [], []
+    for renewal in renewals:
+        row = found.get(renewal.run_id)
+        if row is None or row[3] != LEASED or row[2] != renewal.token:
+            answers.append(Renewed(Answer.LOST))
+        else:
+            standing.append((now_ms + lease_ms, lease_ms, row[1]))
+            answers.append(Renewed(Answer.OK, row[4]))
+    if standing:
+        tx.write_many(_renew.extend, standing)
+        tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms)
+    return answers

@@ -1,0 +1,67 @@
+"""The verbs of nodes and terms: beat, nodes, leave, elect, resign."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from pollux.model import Node, NodeSeen, Term
+from pollux.store.sqlite.rows import Row, encode, node as node_of
+from pollux.store.sqlite.sql import Statements
+from pollux.store.sqlite.transaction import Transaction
+
+_beat = Statements("beat")
+_nodes = Statements("nodes")
+_elect = Statements("elect")
+
+
+def beat(tx: Transaction, node: Node, ttl_ms: int, now_ms: int) -> None:
+    row = tx.row(_beat.stored, (node.id,))
+    is_known = row is not None and row[1] > now_ms and node_of(row).handlers == node.handlers
+    tx.write(_beat.put, (node.id, node.seats, now_ms + ttl_ms, encode(replace(node, beat_ms=now_ms))))
+    if not is_known:
+        tx.write(_beat.bury, (now_ms,))
+        tx.tell(NodeSeen(node.id))
+
+
+def nodes(tx: Transaction, now_ms: int) -> list[Row]:
+    return tx.rows(_nodes.living, (now_ms,))
+
+
+def seats(tx: Transaction, now_ms: int) -> int:
+    """Of all living nodes."""
+    row = tx.row(_nodes.seats, (now_ms,))
+    assert row is not None
+    return int(row[0])
+
+
+def leave(tx: Transaction, node_id: str) -> None:
+    tx.write(_nodes.leave, (node_id,))
+
+
+def elect(tx: Transaction, node_id: str, ttl_ms: int, now_ms: int) -> Term:
+    number, holder, until_ms, length_ms = _stands(tx)
+    if until_ms > now_ms + length_ms:  # the clock came back: nobody leads longer than it was promised
+        until_ms = now_ms + length_ms
+        tx.write(_elect.write, (number, holder, until_ms, length_ms))
+    is_vacant = not holder or until_ms <= now_ms
+    if is_vacant or holder == node_id:
+        number, holder, until_ms = number + is_vacant, node_id, now_ms + ttl_ms
+        tx.write(_elect.write, (number, holder, until_ms, ttl_ms))
+    return Term(number, holder, until_ms, now_ms)
+
+
+def resign(tx: Transaction, node_id: str, term: int) -> None:
+    number, holder, _, _ = _stands(tx)
+    if holder == node_id and number == term:
+        tx.write(_elect.write, (number, "", 0, 0))
+
+
+def is_current(tx: Transaction, term: int) -> bool:
+    number, holder, _, _ = _stands(tx)
+    return number == term and bool(holder)
+
+
+def _stands(tx: Transaction) -> tuple[int, str, int, int]:
+    row = tx.row(_elect.stands)
+    assert row is not None
+    return row

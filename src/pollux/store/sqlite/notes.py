@@ -1,0 +1,74 @@
+"""The verbs of the notes: put (by compare-and-set) and read by prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pollux.model import STOP, NotePut, NotesChanged
+from pollux.store.contract import Answer
+from pollux.store.sqlite.rows import Row, encode
+from pollux.store.sqlite.sql import Statements
+from pollux.store.sqlite.transaction import Transaction
+
+_LAST = "\U0010ffff"
+_put = Statements("put_notes")
+_read = Statements("notes")
+
+
+def put_notes(tx: Transaction, puts: Sequence[NotePut], now_ms: int) -> list[Answer]:
+    written: dict[str, None] = {}
+    answers = write_notes(tx, puts, now_ms, written)
+    tell_notes(tx, written)
+    return answers
+
+
+def write_notes(tx: Transaction, puts: Sequence[NotePut], now_ms: int, written: dict[str, None]) -> list[Answer]:
+    """Write what does not conflict, and gather the keys in `written`."""
+    if not puts:
+        return []
+    _drop_expired(tx, now_ms)
+    return [_put_note(tx, put, now_ms, written) for put in puts]
+
+
+def tell_notes(tx: Transaction, written: dict[str, None]) -> None:
+    if written:
+        tx.tell(NotesChanged(tuple(written)))
+
+
+def _put_note(tx: Transaction, put: NotePut, now_ms: int, written: dict[str, None]) -> Answer:
+    row = tx.row(_put.stored, (put.key,))
+    stands = row is not None and (row[1] is None or row[1] > now_ms)
+    if put.revision is not None and put.revision != (row[0] if row is not None and stands else 0):
+        return Answer.CONFLICT
+    if put.value is not None:
+        set_note(tx, put)
+    elif stands:
+        tx.write(_put.delete, (put.key,))
+        _mark_stop(tx, put.key)
+    else:
+        return Answer.OK
+    written[put.key] = None
+    return Answer.OK
+
+
+def set_note(tx: Transaction, put: NotePut, revision: int = 0) -> None:
+    """Write it; revisions come from one count, so that a note made anew is never taken for the old one."""
+    tally = tx.tally
+    tally.notes = max(tally.notes + 1, revision)
+    tx.write(_put.put, (put.key, encode(put.value), revision or tally.notes, put.expires_ms))
+    _mark_stop(tx, put.key)
+
+
+def _drop_expired(tx: Transaction, now_ms: int) -> None:
+    for (key,) in tx.rows(_put.expired, (now_ms,)):
+        tx.write(_put.delete, (key,))
+        _mark_stop(tx, key)
+
+
+def _mark_stop(tx: Transaction, key: str) -> None:
+    if key.startswith(STOP):
+        tx.tally.stops += 1
+
+
+def notes(tx: Transaction, prefix: str, now_ms: int) -> list[Row]:
+    return tx.rows(_read.read, (prefix, prefix + _LAST, now_ms))

@@ -1,0 +1,12 @@
+-- name: found
+SELECT r.seq, r.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, r.cancel
+FROM json_each(?) AS asked JOIN runs AS r ON r.id = asked.value;
+
+-- name: of_job
+SELECT id FROM runs WHERE job_id = ? AND shelf IS NULL ORDER BY seq;
+
+-- name: finish
+UPDATE runs SET state = 5, shelf = 0, held_reason = '', cancel = ?, finished_ms = ? WHERE seq = ?;
+
+-- name: ask
+UPDATE runs SET cancel = ? WHERE seq = ?;

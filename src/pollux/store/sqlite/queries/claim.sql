@@ -1,0 +1,51 @@
+-- One look at everything that decides whether there is work: no lock, no write.
+-- name: look
+SELECT
+  (SELECT visible_ms FROM runs WHERE state = 1 AND priority = 1 ORDER BY visible_ms LIMIT 1),
+  (SELECT visible_ms FROM runs WHERE state = 1 AND priority = 2 ORDER BY visible_ms LIMIT 1),
+  (SELECT visible_ms FROM runs WHERE state = 1 AND priority = 3 ORDER BY visible_ms LIMIT 1),
+  (SELECT lease_until_ms FROM runs WHERE state = 2 ORDER BY lease_until_ms LIMIT 1),
+  EXISTS (SELECT 1 FROM claims WHERE token = ?),
+  ends, stops, clock_ms
+FROM tally;
+
+-- name: again
+SELECT
+  r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated, r.state,
+  r.held_reason, r.visible_ms, r.attempt, r.lease_losses, r.crashes, r.fence, r.token, r.owner, r.lease_until_ms,
+  r.cancel, r.started_ms, r.finished_ms, r.failed, r.changed, r.error, r.result, r.deaths
+FROM claims AS c, json_each(CAST(c.seqs AS TEXT)) AS taken CROSS JOIN runs AS r
+WHERE c.token = ?1 AND r.seq = taken.value AND +r.state = 2 AND r.token = ?1 || ':' || r.fence
+  AND r.lease_until_ms > ?2;
+
+-- One priority at a time: ordering by priority and time would walk over all that is delayed.
+-- name: ready
+SELECT
+  seq, id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, attempt,
+  lease_losses, crashes, fence, token, owner, lease_until_ms, cancel, started_ms, finished_ms, failed, changed, error,
+  result, deaths
+FROM runs WHERE state = 1 AND priority = ? AND visible_ms <= ? ORDER BY visible_ms, seq LIMIT ?;
+
+-- name: lease
+UPDATE runs SET state = 2, fence = ?, token = ?, owner = ?, lease_until_ms = ?, lease_ms = ? WHERE seq = ?;
+
+-- name: remember
+INSERT OR REPLACE INTO claims (token, seqs) VALUES (?, ?);
+
+-- name: forget
+DELETE FROM claims WHERE n <= (SELECT max(n) FROM claims) - ?;
+
+-- name: lost
+SELECT
+  r.seq, r.id, r.job_id, r.due_ms, r.cause, r.gated, r.cancel, r.lease_losses, r.lease_until_ms,
+  EXISTS (SELECT 1 FROM jobs WHERE jobs.id = r.job_id)
+FROM runs AS r WHERE r.state = 2 AND r.lease_until_ms <= ? ORDER BY r.lease_until_ms LIMIT ?;
+
+-- name: take_back
+UPDATE runs
+SET state = ?, shelf = ?, lease_losses = ?, visible_ms = ?, cancel = ?, failed = failed OR ?, error = iif(? = '', error, ?),
+    finished_ms = coalesce(?, finished_ms), token = '', owner = '', lease_until_ms = 0
+WHERE seq = ?;
+
+-- name: cut
+UPDATE runs SET lease_until_ms = ?1 + lease_ms WHERE state = 2 AND lease_until_ms > ?1 + lease_ms;

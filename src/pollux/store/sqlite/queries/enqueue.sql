@@ -1,0 +1,17 @@
+-- name: jobs
+SELECT j.id FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
+
+-- name: last
+SELECT coalesce(max(seq), 0) FROM runs;
+
+-- name: add
+INSERT INTO runs
+  (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING;
+
+-- name: known
+SELECT r.id, r.seq FROM json_each(?) AS asked JOIN runs AS r ON r.id = asked.value;
+
+-- name: holder
+SELECT id FROM runs WHERE key = ? AND key IS NOT NULL AND shelf IS NULL;

@@ -1,0 +1,10 @@
+-- name: page
+SELECT id, revision, next_due_ms, last_due_ms, memory, definition FROM jobs
+WHERE id > ?1
+  AND (?2 IS NULL OR grp = ?2)
+  AND (?3 IS NULL OR target = ?3)
+  AND (?4 IS NULL OR instr(tags, ?4))
+  AND (?5 IS NULL OR source = ?5)
+  AND (?6 IS NULL OR handler = ?6)
+  AND (?7 IS NULL OR instr(id, ?7) OR instr(name, ?7))
+ORDER BY id LIMIT ?8;

@@ -1,0 +1,20 @@
+-- name: stored
+SELECT j.id, j.revision, j.release, j.source, j.definition
+FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
+
+-- name: tomb
+SELECT revision, last_due_ms FROM tombs WHERE id = ?;
+
+-- name: forget_tomb
+DELETE FROM tombs WHERE id = ?;
+
+-- name: add
+INSERT INTO jobs
+  (id, revision, release, source, handler, name, grp, target, tags, enabled, once, definition, last_due_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: change
+UPDATE jobs
+SET revision = ?2, release = ?3, source = ?4, handler = ?5, name = ?6, grp = ?7, target = ?8, tags = ?9,
+    enabled = ?10, once = ?11, definition = ?12
+WHERE id = ?1;

@@ -1,0 +1,31 @@
+-- name: found
+SELECT
+  r.id, r.seq, r.token, r.state, r.settled, r.job_id, r.due_ms, r.cause, r.gated, r.cancel, r.attempt, r.visible_ms,
+  r.held_reason
+FROM json_each(?) AS asked JOIN runs AS r ON r.id = asked.value;
+
+-- name: jobs
+SELECT j.id FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
+
+-- name: finish
+UPDATE runs
+SET state = ?, shelf = ?, started_ms = ?, finished_ms = ?, failed = ?, changed = ?, error = ?, result = ?, cancel = ?,
+    deaths = ?, owner = '', lease_until_ms = 0
+WHERE seq = ?;
+
+-- name: retry
+UPDATE runs
+SET state = ?, held_reason = ?, visible_ms = ?, settled = ?, attempt = attempt + 1, started_ms = ?, finished_ms = ?,
+    failed = 1, changed = ?, error = ?, result = ?, owner = '', lease_until_ms = 0
+WHERE seq = ?;
+
+-- name: hand_back
+UPDATE runs
+SET state = ?, held_reason = ?, visible_ms = ?, settled = ?, owner = '', lease_until_ms = 0
+WHERE seq = ?;
+
+-- name: dead_letters
+SELECT count(*), coalesce(sum(deaths), 0) FROM runs WHERE job_id = ? AND shelf = 2;
+
+-- name: clear_dead_letters
+DELETE FROM runs WHERE job_id = ? AND shelf = 2;

@@ -1,0 +1,88 @@
+"""Who reads?  Threads with their own read-only connections: a quick one, and one for what may take long.
+
+A listing of a big store must not keep the leader from its feed, so they have lanes of their own.  Statements are
+finished at once: a reader that stands still would keep the log from being carried over.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from queue import SimpleQueue
+
+import apsw
+
+from pollux.store.sqlite import schema
+from pollux.store.sqlite.calls import Call, answer, in_our_words
+from pollux.store.sqlite.transaction import Stats, Transaction
+
+BUSY_MS = 5_000
+
+
+class Reader:
+    """One lane: a thread and its connection, both made for the first call."""
+
+    def __init__(self, path: Path, name: str, stats: Stats) -> None:
+        self._path, self._name, self._stats = path, name, stats
+        self._queue: SimpleQueue[Call | None] = SimpleQueue()
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._connection: apsw.Connection | None = None
+        self.ended: Future[None] = Future()
+
+    def put(self, call: Call) -> None:
+        if self._thread is None:
+            self._start()
+        self._queue.put(call)
+
+    def stop(self) -> Future[None]:
+        with self._guard:
+            if self._thread is None:
+                self.ended.set_result(None)
+            else:
+                self._queue.put(None)
+        return self.ended
+
+    def _start(self) -> None:
+        with self._guard:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name=f"pollux-{self._name}", daemon=True)
+                self._thread.start()
+
+    def _serve(self) -> None:
+        try:
+            while (call := self._queue.get()) is not None:
+                if not call.is_given_up:
+                    self._read(call)
+                    answer([call])
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+            self.ended.set_result(None)
+
+    def _read(self, call: Call) -> None:
+        try:
+            if self._connection is None:
+                self._connection = schema.open_reader(self._path, busy_ms=BUSY_MS)
+            call.result = call.verb(Transaction(self._connection, self._stats))
+        except Exception as error:  # noqa: BLE001 - it is the caller's
+            call.error = in_our_words(error)
+
+
+class Generations:
+    """Did anybody commit since?  Kept by `data_version`, which changes when another connection commits."""
+
+    def __init__(self, stats: Stats) -> None:
+        self._stats = stats
+        self._seen: object = None
+        self.number = 0
+
+    def look(self, transaction: Transaction) -> int:
+        self._stats.versions += 1
+        self._stats.statements -= 1
+        version = transaction.row("PRAGMA data_version")
+        if version != self._seen:
+            self._seen = version
+            self.number += 1
+        return self.number

@@ -1,0 +1,142 @@
+"""What happens inside one write?  Statements on the writer's connection, the counts they change, the bells they ask for.
+
+The counts of everything stand in one row, `tally`: read once and written once per transaction, however many verbs
+share it, so that `counts` costs one look and is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import apsw
+
+from pollux.model import End, Ended, Entry
+from pollux.store.sqlite.bell import FEED
+from pollux.store.sqlite.rows import encode
+from pollux.store.sqlite.sql import Statements
+
+Row = tuple[Any, ...]
+_sql = Statements("tally")
+
+
+class Stats:
+    """What the store did so far; for benchmarks and tests."""
+
+    __slots__ = ("checkpoints", "commits", "ops", "reads", "statements", "versions")
+
+    def __init__(self) -> None:
+        self.ops = 0  # verbs that went through the writer
+        self.commits = 0  # transactions that wrote something
+        self.statements = 0  # on all connections, but for `data_version`
+        self.reads = 0  # verbs that went through a reader
+        self.versions = 0  # looks at `data_version`
+        self.checkpoints = 0
+
+
+class Tally:
+    """How many there are of everything, and the counters that only rise."""
+
+    __slots__ = ("clock_ms", "dead", "ends", "entries", "feed", "held", "jobs", "leased", "notes", "ready", "stops")
+
+    def __init__(self, row: Row) -> None:
+        self.held: int
+        self.ready: int
+        self.leased: int
+        self.dead: int
+        self.feed: int
+        self.ends: int
+        self.jobs: int
+        self.entries: int
+        self.notes: int
+        self.stops: int
+        self.clock_ms: int
+        (
+            self.held,
+            self.ready,
+            self.leased,
+            self.dead,
+            self.feed,
+            self.ends,
+            self.jobs,
+            self.entries,
+            self.notes,
+            self.stops,
+            self.clock_ms,
+        ) = row
+
+    def row(self) -> Row:
+        return (
+            self.held,
+            self.ready,
+            self.leased,
+            self.dead,
+            self.feed,
+            self.ends,
+            self.jobs,
+            self.entries,
+            self.notes,
+            self.stops,
+            self.clock_ms,
+        )
+
+
+class Transaction:
+    """One write under way.  Begun, committed and undone by the writer alone."""
+
+    __slots__ = ("_before", "_connection", "_stats", "_tally", "rings")
+
+    def __init__(self, connection: apsw.Connection, stats: Stats) -> None:
+        self._connection = connection
+        self._stats = stats
+        self._tally: Tally | None = None
+        self._before: Row = ()
+        self.rings = 0
+
+    def rows(self, sql: str, bindings: Sequence[Any] = ()) -> list[Row]:
+        self._stats.statements += 1
+        return self._connection.execute(sql, bindings).fetchall()
+
+    def row(self, sql: str, bindings: Sequence[Any] = ()) -> Row | None:
+        self._stats.statements += 1
+        return self._connection.execute(sql, bindings).fetchone()
+
+    def write(self, sql: str, bindings: Sequence[Any] = ()) -> int:
+        """How many rows changed."""
+        self._stats.statements += 1
+        self._connection.execute(sql, bindings)
+        return self._connection.changes()
+
+    def write_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
+        """How many rows changed, all together."""
+        self._stats.statements += 1
+        before = self._connection.total_changes()
+        self._connection.executemany(sql, rows)
+        return self._connection.total_changes() - before
+
+    @property
+    def tally(self) -> Tally:
+        if self._tally is None:
+            row = self.row(_sql.read)
+            assert row is not None
+            self._tally, self._before = Tally(row), row
+        return self._tally
+
+    def tell(self, entry: Entry) -> None:
+        """Put an entry into the leader's inbox."""
+        tally = self.tally
+        ends = len(entry.ends) if type(entry) is Ended else 0
+        tally.entries += 1
+        tally.feed += 1
+        tally.ends += ends
+        self.write(_sql.tell, (tally.entries, ends, encode(entry)))
+        self.rings |= FEED
+
+    def tell_ends(self, ends: Sequence[End]) -> None:
+        if ends:
+            self.tell(Ended(tuple(ends)))
+
+    def close_tally(self) -> None:
+        """Write down what the counts became; the last thing before the commit."""
+        if self._tally is not None and (row := self._tally.row()) != self._before:
+            self.write(_sql.write, row)

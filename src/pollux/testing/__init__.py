@@ -1,0 +1,1 @@
+"""Shipped for users: clocks that stand still, faults on order, and the suite that every store must pass."""

@@ -1,0 +1,124 @@
+"""What if the wall clock is set, by an hour, in either direction, while everything runs?
+
+Only wall time jumps; the monotonic clock goes on, as on a machine whose time server is wrong or was just mended.
+"""
+
+import asyncio
+
+import pytest
+
+from pollux.clock import SystemClock
+from pollux.events import LoopFailed
+from pollux.model import Cause, RunState
+from pollux.store.contract import PAGE_MAX
+from tests.chaos.checker import Snapshot, judge
+from tests.chaos.ledger import Ledger, read
+from tests.chaos.node import INTERVALS, listen, make_app
+from tests.chaos.yard import wait_until
+
+HOUR_MS = 3_600_000
+LEASE_MS = 1_000
+
+
+class SetClock(SystemClock):
+    """The machine's clock, with a wall that can be set."""
+
+    shift_ms = 0
+
+    def now_ms(self):
+        return super().now_ms() + self.shift_ms
+
+
+class World:
+    """An app in this process, whose handlers keep a ledger, on a clock that can be set."""
+
+    def __init__(self, store, folder):
+        self.clock = SetClock()
+        self.ledger = Ledger(folder / "ledger")
+        self.app = make_app(store, self.ledger, clock=self.clock, lease="1s", grace="2s")
+        listen(self.app, self.ledger)
+        self.failures = []
+        self.app.events.listen(LoopFailed, self.failures.append)
+
+    async def ask(self, job, run_id, **params):
+        self.ledger.write("ask", run_id)
+        await self.app.enqueue(job, params, id=run_id)
+        self.ledger.write("enq", run_id, "ok")
+
+    async def snapshot(self):
+        runs, after = [], None
+        while True:
+            page = await self.app.list_runs(after=after, limit=PAGE_MAX)
+            runs += page.runs
+            after = page.next
+            if after is None:
+                return Snapshot(runs=tuple(runs), jobs=(await self.app.list_jobs(limit=PAGE_MAX)).jobs)
+
+    async def fires_on(self):
+        """Every interval job ends two more firings."""
+
+        def count(store):
+            ended = [run for run in store.runs if run.cause is Cause.SCHEDULE and run.state is RunState.DONE]
+            return {job_id: sum(run.job_id == job_id for run in ended) for job_id in INTERVALS}
+
+        before = count(await self.snapshot())
+
+        async def look():
+            now = count(await self.snapshot())
+            return all(now[job_id] >= before[job_id] + 2 for job_id in INTERVALS)
+
+        await wait_until(look, "two more firings of every interval job")
+
+    def told(self):
+        return read(self.ledger.path)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def world(request, tmp_path):
+    store = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'pollux.db'}"
+    world = World(store, tmp_path)
+    async with world.app:
+        yield world
+    world.ledger.close()
+
+
+@pytest.mark.parametrize("jumps", [(+1,), (-1,), (+1, -1), (-1, +1)], ids=["+1h", "-1h", "+1h-1h", "-1h+1h"])
+async def test_a_jump_of_the_wall_clock_loses_nothing_doubles_nothing_and_steals_no_living_lease(
+    world, jumps, tmp_path
+):
+    gate = tmp_path / "gate"
+    await world.fires_on()
+    for n, jump in enumerate(jumps):
+        await world.ask("patient", f"long{n}", file=str(gate))
+        await _running(world, f"long{n}")
+        await world.ask("flaky", f"flaky{n}")
+        world.clock.shift_ms += jump * HOUR_MS
+        await world.ask("parent", f"after{n}", follow=1)
+        await world.fires_on()
+        await asyncio.sleep(1.5 * LEASE_MS / 1_000)  # a lease, so that one that is not renewed has ended
+    gate.touch()
+    await _all_done(world)
+    store = await world.snapshot()
+
+    broken = [each for each in judge(world.told(), store) if each.rule != "firings"]
+    assert broken == [], "\n".join(map(str, broken))
+    for n in range(len(jumps)):
+        [run] = [run for run in store.runs if run.id == f"long{n}"]
+        assert (run.fence, run.lease_losses) == (1, 0), "a living lease was stolen"
+    assert world.failures == []
+    assert all(status.is_running for status in world.app.crew.status())
+
+
+async def _running(world, run_id):
+    async def look():
+        return run_id in {step.run_id for step in world.told().runs}
+
+    await wait_until(look, f"the start of {run_id}")
+
+
+async def _all_done(world):
+    async def look():
+        live = [run for run in (await world.snapshot()).runs if run.state is not RunState.DONE]
+        return all(run.job_id in INTERVALS for run in live)
+
+    await wait_until(look, "the end of all runs")

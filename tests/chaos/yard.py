@@ -1,0 +1,263 @@
+"""Where the chaos happens: a folder with a store and a ledger, and the processes that were started in it.
+
+Whatever is started is ended in `close`, by its own pid.  Waiting is polling a predicate until a generous deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import IO, TypeVar
+
+import apsw
+
+from pollux import Pollux
+from pollux.model import LIVE, Cause, Job, Run, RunState
+from pollux.store.contract import PAGE_MAX, RunFilter
+from tests.chaos import checker
+from tests.chaos.checker import Snapshot
+from tests.chaos.ledger import Ledger, Told, read
+from tests.chaos.node import INTERVALS
+
+REPOSITORY = Path(__file__).parents[2]
+LOOK_SECONDS = 0.02
+T = TypeVar("T")
+
+
+async def wait_until(look: Callable[[], Awaitable[T]], what: str, *, seconds: float = 60) -> T:
+    """The first true answer of `look`, or a failure that says what never came."""
+    deadline = time.monotonic() + seconds
+    while not (found := await look()):
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
+        await asyncio.sleep(LOOK_SECONDS)
+    return found
+
+
+class Process:
+    """One real process, with what it said."""
+
+    def __init__(self, words: list[str], log: Path, variables: Mapping[str, str]) -> None:
+        self.log = log
+        self._out: IO[bytes] = log.open("ab")
+        self._popen = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=REPOSITORY,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._out,
+        )
+        self.pid = self._popen.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """To this very process: it is our child, so its pid is its own until we have read its end."""
+        if self._popen.poll() is None:
+            self._popen.send_signal(number)
+
+    async def exit_code(self, *, seconds: float = 60) -> int:
+        async def ended() -> bool:
+            return not self.is_alive
+
+        await wait_until(ended, f"the end of pid {self.pid}\n{self.said()}", seconds=seconds)
+        self._out.close()
+        assert self._popen.returncode is not None
+        return self._popen.returncode
+
+    def end(self) -> None:
+        """Now, whatever it does; also if it is stopped."""
+        if self._popen.poll() is None:
+            self._popen.kill()
+            self._popen.wait()
+        self._out.close()
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")[-4_000:]
+
+
+class Yard:
+    """A store, a ledger, and everything that was started on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "pollux.db"
+        self.store = f"sqlite:///{self.file}"
+        self.ledger = Ledger(folder / "ledger")
+        self.processes: list[Process] = []
+        self._eye: Pollux | None = None
+
+    # processes
+
+    def node(self, *options: str, variables: Mapping[str, str] | None = None) -> Process:
+        return self._start("node", *options, variables=variables)
+
+    def serve(self, *options: str) -> Process:
+        """It plans and runs."""
+        return self.node(*options)
+
+    def worker(self, *options: str) -> Process:
+        """It only runs."""
+        return self.node("plans=0", *options)
+
+    def client(self, *, seed: int, count: int, seconds: float) -> Process:
+        return self._start("client", str(seed), str(count), str(seconds))
+
+    def _start(self, module: str, *words: str, variables: Mapping[str, str] | None = None) -> Process:
+        log = self.folder / f"{module}-{len(self.processes)}.log"
+        command = ["-m", f"tests.chaos.{module}", self.store, str(self.ledger.path), *words]
+        process = Process(command, log, variables or {})
+        self.processes.append(process)
+        return process
+
+    async def is_up(self, *processes: Process) -> None:
+        """All of them plan or run."""
+
+        async def look() -> bool:
+            for process in processes:
+                assert process.is_alive, f"pid {process.pid} ended by itself:\n{process.said()}"
+            return {process.pid for process in processes} <= self.told().up
+
+        await wait_until(look, "the start of a node")
+
+    async def kill(self, *processes: Process) -> int:
+        """SIGKILL, and write down how many leases they held; answers how many."""
+        for process in processes:
+            process.signal(signal.SIGKILL)
+        for process in processes:
+            assert await process.exit_code() == -signal.SIGKILL, process.said()
+        at_ns = time.monotonic_ns()
+        leased = await self.runs(RunState.LEASED)
+        held = [sum(f":{process.pid}:" in run.owner for run in leased) for process in processes]
+        for process, count in zip(processes, held, strict=True):
+            self.ledger.write("kill", process.pid, count, at_ns)
+        return sum(held)
+
+    async def stop(self, *processes: Process) -> None:
+        """SIGTERM, and they must leave in order."""
+        for process in processes:
+            process.signal(signal.SIGTERM)
+        for process in processes:
+            assert await process.exit_code() == 0, process.said()
+
+    # looking
+
+    def told(self) -> Told:
+        return read(self.ledger.path)
+
+    async def eye(self) -> Pollux:
+        """A handle of our own, which asks and enqueues and runs nothing."""
+        if self._eye is None:
+            self._eye = Pollux(self.store, name="chaos-eye")
+            await self._eye.open()
+        return self._eye
+
+    async def runs(self, *states: RunState) -> list[Run]:
+        eye, found, after = await self.eye(), [], None
+        while True:
+            page = await eye.list_runs(RunFilter(states=states), after=after, limit=PAGE_MAX)
+            found += page.runs
+            after = page.next
+            if after is None:
+                return found
+
+    async def jobs(self) -> list[Job]:
+        eye, found, after = await self.eye(), [], None
+        while True:
+            page = await eye.list_jobs(after=after, limit=PAGE_MAX)
+            found += page.jobs
+            after = page.next
+            if after is None:
+                return found
+
+    async def first_dues(self) -> dict[str, int]:
+        """When each interval job fired first; waits until all have."""
+
+        async def look() -> dict[str, int]:
+            firsts: dict[str, int] = {}
+            for run in await self.runs():
+                if run.cause is Cause.SCHEDULE:
+                    firsts[run.job_id] = min(run.due_ms, firsts.get(run.job_id, run.due_ms))
+            return firsts if firsts.keys() == INTERVALS.keys() else {}
+
+        return await wait_until(look, "the first firing of every interval job")
+
+    async def ask(self, job: str, run_id: str, **params: object) -> None:
+        """Enqueue one run through our own handle, and write down what we heard."""
+        app = await self.eye()
+        self.ledger.write("ask", run_id)
+        await app.enqueue(job, params, id=run_id)
+        self.ledger.write("enq", run_id, "ok")
+
+    async def started(self, process: Process, *run_ids: str, seconds: float = 60) -> None:
+        """The handlers of these runs have been started by that process."""
+
+        async def look() -> bool:
+            return set(run_ids) <= {step.run_id for step in self.told().runs if step.pid == process.pid}
+
+        await wait_until(look, f"the start of {run_ids} by pid {process.pid}", seconds=seconds)
+
+    async def leader(self, *among: Process, seconds: float = 60) -> Process:
+        """The one of them that won the last term."""
+
+        async def look() -> list[Process]:
+            last = max(self.told().terms, default=None)
+            return [process for process in among if last is not None and process.pid == last.pid]
+
+        [found] = await wait_until(look, "a leader among those that live", seconds=seconds)
+        return found
+
+    async def fires_on(self, *, seconds: float = 60) -> None:
+        """Every interval job fires once more."""
+        before = {job.id: job.last_due_ms for job in await self.jobs()}
+
+        async def look() -> bool:
+            now = {job.id: job.last_due_ms for job in await self.jobs()}
+            return all(now[job_id] != before[job_id] for job_id in INTERVALS)
+
+        await wait_until(look, "another firing of every interval job", seconds=seconds)
+
+    async def quiet(self, *, seconds: float = 90) -> None:
+        """Everything that was asked for or followed up has ended; interval jobs go on."""
+
+        async def look() -> bool:
+            live = await self.runs(*sorted(LIVE))
+            return all(run.job_id in INTERVALS for run in live)
+
+        await wait_until(look, "the end of all runs", seconds=seconds)
+
+    # judging
+
+    async def judge(self, *, first_due: Mapping[str, int] | None = None) -> Snapshot:
+        """Everybody has left: the promises held, and the file is sound."""
+        await self._leave()  # a fresh handle sees what is there, not what this one remembers
+        store = Snapshot(runs=tuple(await self.runs()), jobs=tuple(await self.jobs()))
+        broken = checker.judge(self.told(), store, first_due=first_due)
+        assert not broken, "\n".join(map(str, broken))
+        await self._leave()
+        assert self.integrity() == "ok"
+        return store
+
+    def integrity(self) -> str:
+        with contextlib.closing(apsw.Connection(str(self.file))) as connection:
+            return "\n".join(str(row[0]) for row in connection.execute("PRAGMA integrity_check"))
+
+    async def _leave(self) -> None:
+        if self._eye is not None:
+            await self._eye.close()
+            self._eye = None
+
+    async def close(self) -> None:
+        for process in self.processes:
+            process.end()
+        await self._leave()
+        self.ledger.close()

@@ -1,0 +1,61 @@
+"""`python -m tests.sabotage [names]`: exit 0 if every sabotage was caught, 1 if one escaped."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.sabotage.catalogue import SABOTAGES
+from tests.sabotage.copy import Sabotage, Seen, broken_copy, run_tests
+
+NOTHING = Sabotage("-", "nothing: the same tests must be green", (), ())
+
+
+def chosen(names: list[str]) -> list[Sabotage]:
+    unknown = set(names) - {sabotage.name for sabotage in SABOTAGES}
+    if unknown:
+        sys.exit(f"no such sabotage: {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in SABOTAGES)}")
+    return [sabotage for sabotage in SABOTAGES if not names or sabotage.name in names]
+
+
+def attempt(sabotage: Sabotage) -> Seen:
+    with broken_copy(sabotage.patches) as root:
+        return run_tests(root, sabotage.tests)
+
+
+def row(name: str, broken: str, caught_by: str, seconds: float) -> str:
+    return f"{name:<5} {broken:<72} {seconds:6.1f} s  {caught_by}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sabotage", description=__doc__)
+    parser.add_argument("names", nargs="*", help="only these")
+    parser.add_argument("--list", action="store_true", help="name them and run nothing")
+    parser.add_argument("--no-baseline", action="store_true", help="do not run the tests on the unbroken source first")
+    given = parser.parse_args()
+    sabotages = chosen(given.names)
+    if given.list:
+        for sabotage in sabotages:
+            print(f"{sabotage.name:<5} {sabotage.broken}")
+        return 0
+    if not given.no_baseline:
+        tests = tuple(sorted({test for sabotage in sabotages for test in sabotage.tests}))
+        seen = attempt(NOTHING._replace(tests=tests))
+        print(row(NOTHING.name, NOTHING.broken, seen.caught_by or "green", seen.seconds), flush=True)
+        if seen.caught_by:
+            print(f"{seen.said}\nthe tests are red before anything is broken: mend that first")
+            return 1
+    escaped = []
+    for sabotage in sabotages:
+        seen = attempt(sabotage)
+        print(row(sabotage.name, sabotage.broken, seen.caught_by or "ESCAPED", seen.seconds), flush=True)
+        if not seen.caught_by:
+            escaped.append(sabotage.name)
+    print(f"{len(sabotages) - len(escaped)} of {len(sabotages)} caught")
+    if escaped:
+        print(f"escaped: {', '.join(escaped)}; a test is missing for each")
+    return 1 if escaped else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
