@@ -133,6 +133,10 @@ class Yard:
         """SIGKILL, and write down how many leases they held; answers how many."""
         for process in processes:
             process.signal(signal.SIGKILL)
+        return await self.died(*processes)
+
+    async def died(self, *processes: Process) -> int:
+        """They end by SIGKILL, ours or their own; write down how many leases they held."""
         for process in processes:
             assert await process.exit_code() == -signal.SIGKILL, process.said()
         at_ns = time.monotonic_ns()

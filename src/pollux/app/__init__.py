@@ -7,20 +7,24 @@ import os
 import platform
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from pollux.app.blocking import Blocking
+from pollux.app.configured import load_app, options_over, register_python
 from pollux.app.declared import Declared
 from pollux.app.options import NodeOptions, options_of
 from pollux.app.overview import JobRow, Overview, rows_of
 from pollux.app.verbs import Verbs, default_actor
 from pollux.clock import Clock, SystemClock
+from pollux.config import Config
 from pollux.errors import PolluxError
 from pollux.events import Events, NodeStarted, NodeStopped
 from pollux.ids import new_id
 from pollux.model import LIVE, Job, Schedule
+from pollux.observe import attach_logs
 from pollux.plan import Diff
 from pollux.registry import Registry
 from pollux.runtime import Crew
@@ -54,21 +58,38 @@ class Pollux(Verbs):
         self.options = options_of(**options)
         self.events = Events()
         clock, dice = clock or SystemClock(), dice or Random()  # noqa: S311  ids, not secrets
-        backend = open_store(store, clock=clock) if isinstance(store, str) else store
+        backend, self.store_url = _backend(store, clock)
         super().__init__(
-            Guarded(backend, clock=clock),
+            backend,
             Registry(),
             clock=clock,
             dice=dice,
             actor=actor or default_actor("app"),
             ready_max=self.options.ready_max,
         )
-        self.store_url = store if isinstance(store, str) else backend.capabilities.name
         self.declared = Declared(self._registry, source=f"code:{name}", release=release)
         self.crew: Crew | None = None
         self.node_id = ""
         self.blocking = Blocking(self._blocking_verbs)
         self._is_open = False
+
+    @classmethod
+    def from_config(cls, config: Config, *, plans: bool = True, runs: bool = True) -> Pollux:
+        """The app that a configuration describes: the code it names (or none), its options, its jobs."""
+        beside = Path(config.path).resolve().parent if config.path else None
+        app = load_app(config.app, cls, beside=beside) if config.app else cls(config.store, release=config.release)
+        app.configure(config, plans=plans, runs=runs)
+        return app
+
+    def configure(self, config: Config, *, plans: bool, runs: bool) -> None:
+        """Take over what the configuration says, before the app is opened."""
+        beside = Path(config.path).resolve().parent if config.path else None
+        if config.is_given("store"):
+            self._store, self.store_url = _backend(config.store, self._clock)
+        self.options = options_over(self.options, config, plans=plans, runs=runs)
+        register_python(self._registry, config, beside=beside)
+        if config.source:
+            self.declared.take_file(config.source, config.jobs)
 
     # declaring
 
@@ -146,7 +167,9 @@ class Pollux(Verbs):
         if self.crew is not None:
             raise PolluxError("this app runs already; stop it first")
         await self.open()
-        await self.declared.write(self._store)
+        self._stop_logs = attach_logs(self.events)
+        if self.options.plans:
+            await self.declared.write(self._store)
         self.node_id = f"{platform.node()}:{os.getpid()}:{new_id(self._clock.now_ms(), self._dice)[-8:]}"
         crew = Crew(
             self._store,
@@ -168,6 +191,7 @@ class Pollux(Verbs):
         if crew is not None:
             await crew.drain()
             self.events.emit(NodeStopped(self.node_id, drained=True))
+            self._stop_logs()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -239,6 +263,11 @@ class Pollux(Verbs):
         dice = Random()  # noqa: S311  ids, not secrets
         verbs = Verbs(store, self._registry, clock=self._clock, dice=dice, actor=self._actor, ready_max=self._ready_max)
         return verbs, store.close
+
+
+def _backend(store: str | Store, clock: Clock) -> tuple[Store, str]:
+    backend = open_store(store, clock=clock) if isinstance(store, str) else store
+    return Guarded(backend, clock=clock), store if isinstance(store, str) else backend.capabilities.name
 
 
 def _name_of(function: Call) -> str:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from pollux import events as e
 
 log = logging.getLogger("pollux")
 
 
-def attach_logs(bus: e.Events) -> None:
-    """Put every event of the bus into words on the logger `pollux`."""
-    for kind, listener in _INFO.items():
-        bus.listen(kind, listener)
-    if log.isEnabledFor(logging.DEBUG):
-        bus.listen(e.RunStarted, _run_started)
-        bus.listen(e.RunSettled, _run_settled)
-        bus.listen(e.RunsFired, _runs_fired)
+def attach_logs(bus: e.Events) -> Callable[[], None]:
+    """Put every event of the bus into words on the logger `pollux`; the answer ends it."""
+    listeners = _ALWAYS | (_EACH_RUN if log.isEnabledFor(logging.DEBUG) else {})
+    leaves = [bus.listen(kind, listener) for kind, listener in listeners.items()]
+
+    def detach() -> None:
+        for leave in leaves:
+            leave()
+
+    return detach
 
 
 def plain(text: object) -> str:
@@ -102,17 +105,22 @@ def _runs_fired(event: e.RunsFired) -> None:
     log.debug("%d run(s) fired, at most %d ms late", event.count, event.late_ms_max)
 
 
-_INFO: dict[type[e.Event], e.Listener] = {
+_ALWAYS: dict[type[e.Event], e.Listener] = {
     e.NodeStarted: _node_started,
     e.NodeStopped: _node_stopped,
     e.TermWon: _term_won,
     e.TermLost: _term_lost,
     e.FiringSkipped: _skipped,
-    e.RunHeld: _held,
     e.LeaseWasLost: _lease_lost,
     e.LoopFailed: _loop_failed,
     e.LoopRecovered: _loop_recovered,
     e.ClockJumped: _clock_jumped,
     e.HandlerStuck: _stuck,
     e.JobRefused: _refused,
+}
+_EACH_RUN: dict[type[e.Event], e.Listener] = {
+    e.RunHeld: _held,
+    e.RunStarted: _run_started,
+    e.RunSettled: _run_settled,
+    e.RunsFired: _runs_fired,
 }

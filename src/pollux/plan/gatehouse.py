@@ -25,7 +25,7 @@ class Gatehouse:
         self.behind: set[str] = set()  # runs that wait for the previous one of their job
         self._parked: dict[str, dict[str, Run]] = {}
         self._key_of: dict[str, str] = {}
-        self._later: dict[str, Run] = {}
+        self._later: dict[str, tuple[int, Run]] = {}
         self._times: list[tuple[int, str]] = []
 
     def __len__(self) -> int:
@@ -43,7 +43,7 @@ class Gatehouse:
     def admit_later(self, run: Run, at_ms: int) -> None:
         """Look at the run when its time has come."""
         self.forget(run.id)
-        self._later[run.id] = run
+        self._later[run.id] = (at_ms, run)
         heappush(self._times, (at_ms, run.id))
 
     def park(self, run: Run, key: str) -> None:
@@ -86,12 +86,16 @@ class Gatehouse:
     def come_due(self, now_ms: int) -> None:
         """Look at those whose time has come."""
         while self._times and self._times[0][0] <= now_ms:
-            _, run_id = heappop(self._times)
-            run = self._later.pop(run_id, None)
-            if run is not None:
+            at_ms, run_id = heappop(self._times)
+            when, run = self._later.get(run_id, (None, None))
+            if run is not None and when == at_ms:
+                del self._later[run_id]
                 self.here[run_id] = Visitor(run)
 
     def next_ms(self) -> int | None:
-        while self._times and self._times[0][1] not in self._later:
+        while self._times:
+            at_ms, run_id = self._times[0]
+            if self._later.get(run_id, (None, None))[0] == at_ms:
+                return at_ms
             heappop(self._times)
-        return self._times[0][0] if self._times else None
+        return None

@@ -39,9 +39,7 @@ def describe(schedule: Schedule | None) -> str:
             return f"every {format_ms(every_ms)}"
         case Cron(line=line, tz=tz):
             return f"cron {line}" + ("" if tz == "UTC" else f" {tz}")
-        case Once(at_ms=None):
-            return "once"
-        case Once(at_ms=at_ms):
-            return f"once at {format_moment(at_ms)}"
+        case Once():
+            return "once" if schedule.at_ms is None else f"once at {format_moment(schedule.at_ms)}"
         case Event():
             return "on event"

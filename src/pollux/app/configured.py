@@ -1,0 +1,76 @@
+"""How does a configuration become an app?  Its own code if it names one, its jobs, and the options that were given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pollux.app.code import load_object
+from pollux.config import Config
+from pollux.errors import InvalidConfig, InvalidInput
+from pollux.registry import Registry
+from pollux.runtime import CrewOptions
+
+if TYPE_CHECKING:
+    from pollux.app import Pollux
+
+# An option's path in the file, its field in Config, and the runtime's own name for it.
+_FIELDS = (
+    ("pool.seats", "seats", "seats"),
+    ("pool.lease", "lease_ms", "lease_ms"),
+    ("pool.grace", "grace_ms", "grace_ms"),
+    ("pool.long_poll", "long_poll_ms", "long_poll_ms"),
+    ("pool.min_poll", "min_poll_ms", "min_poll_ms"),
+    ("leader.ttl", "leader_ttl_ms", "leader_ttl_ms"),
+    ("leader.renew", "leader_renew_ms", "leader_renew_ms"),
+    ("history.keep", "history_keep", "keep_per_job"),
+    ("history.age", "history_age_ms", "keep_ms"),
+)
+
+
+def options_over(usual: CrewOptions, config: Config, *, plans: bool, runs: bool) -> CrewOptions:
+    """The options of an app, overlaid by what the configuration says."""
+    given = {name: getattr(config, field) for path, field, name in _FIELDS if config.is_given(path)}
+    if "leader_ttl_ms" in given and given.get("leader_renew_ms") is None:
+        given["leader_renew_ms"] = given["leader_ttl_ms"] // 3
+    return msgspec.structs.replace(usual, **given, plans=plans, runs=runs)
+
+
+def load_app(spec: str, kind: type[Pollux], *, beside: Path | None) -> Pollux:
+    """The user's own `Pollux`, named by the file or the command line."""
+    found = load_object(spec, beside=beside)
+    if not isinstance(found, kind):
+        raise InvalidInput(
+            f"{spec!r} is {type(found).__name__}, not a Pollux", cure="name the attribute that holds the app"
+        )
+    return found
+
+
+def register_python(registry: Registry, config: Config, *, beside: Path | None) -> None:
+    """Import every function that the file names; all that cannot be had is said at once, each with its place."""
+    problems: list[InvalidInput] = []
+    for spec, place in config.python.items():
+        try:
+            registry.add(spec, _function(spec, beside=beside))
+        except InvalidInput as error:
+            problems.append(error.at(place))
+    for job in config.jobs:
+        handler = registry.get(job.handler)
+        if handler is not None and job.schedule is not None:
+            try:
+                handler.bind(job.params)
+            except InvalidInput as error:
+                problems.append(error.at(f"{config.places.get(job.id, config.path)}: job {job.id!r}"))
+    if problems:
+        raise InvalidConfig(problems)
+
+
+def _function(spec: str, *, beside: Path | None) -> Callable[..., Any]:
+    found = load_object(spec, beside=beside)
+    if not callable(found):
+        raise InvalidInput(f"{spec!r} is {type(found).__name__}, which cannot be called", cure="name a function")
+    function: Callable[..., Any] = found
+    return function

@@ -1,0 +1,210 @@
+"""What has happened since the last plan?  Feed entries and what was read because of them, taken into the memory.
+
+An entry names things; what they are now is read from the store, because entries may come out of order and the store is
+the truth.  So a put, a deletion and an arrival only ask, and the answer is learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from pollux.model import (
+    AT_THE_GATE,
+    FINISHED,
+    STOP,
+    Arrived,
+    End,
+    Ended,
+    FeedItem,
+    Job,
+    JobsDeleted,
+    JobsPut,
+    Node,
+    NodeSeen,
+    Note,
+    NotesChanged,
+    Run,
+    RunState,
+)
+from pollux.outcome import describe
+from pollux.plan.dues import place
+from pollux.plan.gate import PREVIOUS_RUN, declared_key, handler_key, handlers_of, previous_key
+from pollux.plan.memory import TermMemory
+from pollux.plan.slots import Slot
+
+HANDED_BACK_REST_MS = 500  # a node that cannot run a run may claim it again: not at once
+
+
+def apply(term: TermMemory, item: FeedItem) -> None:
+    """Take one feed entry in; one that is there already (it was not consumed yet) is left out."""
+    inbox, feed = term.inbox, item.id
+    if feed in inbox.receipts:
+        return
+    inbox.receipts.open(feed)
+    match item.entry:
+        case Ended(ends):
+            for end in ends:
+                _apply_end(term, feed, end)
+        case JobsPut(ids, added):
+            for job_id in ids:
+                work = inbox.work_of(job_id, feed)
+                work.is_put, work.crowd = True, max(work.crowd, added)
+                inbox.jobs[job_id] = None
+        case JobsDeleted(ids):
+            for job_id in ids:
+                inbox.work_of(job_id, feed)
+                inbox.jobs[job_id] = None
+        case Arrived(run_ids):
+            for run_id in run_ids:
+                inbox.ask_run(run_id, feed)
+        case NotesChanged(keys):
+            if any(key.startswith(STOP) for key in keys):
+                inbox.ask_notes(feed)
+        case NodeSeen():
+            inbox.ask_nodes(feed)
+
+
+def _apply_end(term: TermMemory, feed: int, end: End) -> None:
+    inbox, gatehouse, state = term.inbox, term.gatehouse, end.state
+    if state in FINISHED and len(gatehouse):
+        inbox.receipts.pay(gatehouse.forget(end.run_id))
+        inbox.receipts.owe(feed, gatehouse.wake(previous_key(end.job_id), feed))
+    if end.ran or state is RunState.DEAD:
+        inbox.work_of(end.job_id, feed).ends.append(end)
+        if end.job_id not in term.slots:
+            inbox.jobs[end.job_id] = None
+
+
+# what was read
+
+
+def learn_timers(term: TermMemory, jobs: Sequence[Job]) -> None:
+    """The next page of due jobs.  What the planner knows already it knows better."""
+    window, term.window = term.window, None
+    if window is None:
+        return
+    last = jobs[-1] if jobs else None
+    last_due_ms = last.next_due_ms if last is not None else None
+    term.timers.reach(window, len(jobs), None if last is None or last_due_ms is None else (last_due_ms, last.id))
+    for job in jobs:
+        slot = term.slots.get(job.id) or term.slots.add(job)
+        if slot.next_ms is not None and job.id not in term.due and job.id not in term.late:
+            term.timers.put(job.id, slot.next_ms)
+
+
+def learn_job(term: TermMemory, job_id: str, job: Job | None) -> None:
+    """What a job is now."""
+    inbox = term.inbox
+    inbox.jobs.pop(job_id, None)
+    if job is None:
+        term.forget_job(job_id)
+        return
+    slot = term.slots.get(job_id)
+    work = inbox.work_of(job_id)
+    if slot is None:
+        slot = term.slots.add(job)
+        if work.is_put:
+            _place(term, slot, job, None, is_placed=False)
+    else:
+        _read_again(term, slot, job)
+    if job.declared:
+        _wake(term, declared_key(job_id), work.feeds)
+    work.is_put, work.crowd = False, 1
+    term.arm(job_id, slot)
+    if work.is_idle():
+        inbox.finish(job_id)
+
+
+def _read_again(term: TermMemory, slot: Slot, job: Job) -> None:
+    """The store's word stands, but for a due that waits to be written and one that was fired already."""
+    work = term.inbox.work_of(job.id)
+    old, next_ms, last_ms, placed = slot.job, slot.next_ms, slot.last_ms, slot.placed
+    slot.read(job)
+    was_fired = job.next_due_ms is not None and last_ms is not None and job.next_due_ms <= last_ms
+    if work.writes or was_fired:
+        slot.place(next_ms)
+        work.writes = next_ms != job.next_due_ms
+        job = replace(job, next_due_ms=next_ms)
+    if work.is_put or job.revision != old.revision:
+        known = old if old.revision < job.revision else None
+        _place(term, slot, job, known, is_placed=placed == job.revision)
+
+
+def _place(term: TermMemory, slot: Slot, job: Job, old: Job | None, *, is_placed: bool) -> None:
+    """Give a put job its next due; one with a bad schedule gets none, and says why."""
+    work = term.inbox.work_of(job.id)
+    try:
+        next_ms = place(job, old, is_placed=is_placed, now_ms=term.seen_ms, crowd=work.crowd)
+    except Exception as error:  # noqa: BLE001  one bad job must not stop the others
+        next_ms, work.error = None, describe(error)
+    slot.placed = job.revision
+    if next_ms != slot.next_ms:
+        slot.place(next_ms)
+        work.writes = True
+
+
+def learn_run(term: TermMemory, run_id: str, run: Run | None) -> None:
+    """What has become of a run that came to the gate."""
+    inbox, gatehouse = term.inbox, term.gatehouse
+    feeds = inbox.runs.pop(run_id, [])
+    if run is None or run.state is not RunState.HELD:
+        inbox.receipts.pay([*feeds, *gatehouse.forget(run_id)])
+        return
+    if run.job_id not in term.slots:
+        inbox.jobs[run.job_id] = None
+    if run.held_reason == PREVIOUS_RUN:
+        if not gatehouse.knows(run_id):
+            gatehouse.park(run, previous_key(run.job_id))
+        inbox.receipts.pay(feeds)
+        return
+    at_ms = run.visible_ms
+    if run.held_reason not in {"", AT_THE_GATE}:
+        at_ms = max(at_ms, term.seen_ms + HANDED_BACK_REST_MS)
+        inbox.ask_nodes()
+    if at_ms > term.seen_ms:
+        inbox.receipts.pay([*feeds, *gatehouse.forget(run_id)])
+        gatehouse.admit_later(run, at_ms)
+    else:
+        gatehouse.admit(run, feeds)
+
+
+def learn_notes(term: TermMemory, notes: Iterable[Note]) -> None:
+    """The notes as they are now: what a pause held that is gone is looked at again."""
+    feeds, term.inbox.notes = term.inbox.notes or [], None
+    for key in term.set_stops(note for note in notes if note.key.startswith(STOP)):
+        _wake(term, key, feeds)
+    term.inbox.receipts.pay(feeds)
+
+
+def learn_nodes(term: TermMemory, nodes: Iterable[Node]) -> None:
+    """The living nodes: what waited for one of their handlers is looked at again."""
+    feeds, term.inbox.nodes = term.inbox.nodes or [], None
+    term.handlers = handlers_of(nodes)
+    keys = {handler_key(name) for name in term.handlers}
+    for key in term.gatehouse.keys():
+        if key in keys:
+            _wake(term, key, feeds)
+    term.inbox.receipts.pay(feeds)
+
+
+def _wake(term: TermMemory, key: str, feeds: Sequence[int]) -> None:
+    """Look again at what waits for the key; the latest entry that asked for it owes the result."""
+    feed = feeds[-1] if feeds else None
+    woken = term.gatehouse.wake(key, feed)
+    if feed is not None:
+        term.inbox.receipts.owe(feed, woken)
+
+
+def learn_held(term: TermMemory, runs: Iterable[Run]) -> None:
+    """The runs that are held when a term begins: all stand at the gate, each is looked at when its time has come."""
+    for run in runs:
+        if run.held_reason == PREVIOUS_RUN:
+            term.gatehouse.park(run, previous_key(run.job_id))
+        elif run.visible_ms > term.seen_ms:
+            term.gatehouse.admit_later(run, run.visible_ms)
+        else:
+            term.gatehouse.admit(run, ())
+            if run.job_id not in term.slots:
+                term.inbox.jobs[run.job_id] = None

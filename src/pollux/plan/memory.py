@@ -1,0 +1,174 @@
+"""What does the leader know in one term?  Everything the planner keeps between two plans, and how it moves with time.
+
+    timers ──due──▶ due    jobs to decide about in the next plan
+              └───▶ late   jobs whose due was missed: they wait for the pace (and for their next due, which is fresh)
+
+Nothing here writes: what a plan would change is changed by `accept`, after the plan was answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pollux.model import Note
+from pollux.plan.dues import Choose, Fire, judge
+from pollux.plan.gate import GateState, stop_of
+from pollux.plan.gatehouse import Gatehouse
+from pollux.plan.inbox import Inbox
+from pollux.plan.pace import Pace
+from pollux.plan.slots import Slot, Slots
+from pollux.plan.timers import Timers, TimerWindow
+from pollux.schedule.missed import LATE_AFTER_MIN_MS
+
+POPPED_MAX = 10_000  # timers taken from the heap at once
+
+
+class TermMemory:
+    def __init__(self, *, now_ms: int, seats: int, ready: int, timers: Timers, slots: Slots) -> None:
+        self.seen_ms = now_ms  # the latest time we were told
+        self.timers, self.slots = timers, slots
+        self.inbox = Inbox()
+        self.gatehouse = Gatehouse()
+        self.due: dict[str, None] = {}
+        self.late: dict[str, None] = {}
+        self.stops: dict[str, Note] = {}
+        self.stops_end_ms: int | None = None
+        self.handlers: frozenset[str] | None = None
+        self.ready = ready
+        self.pace = Pace(now_ms, 2.0 * seats)
+        self.window: TimerWindow | None = None  # asked for
+
+    # time
+
+    def tick(self, now_ms: int) -> None:
+        """Time has come to `now_ms`.  Doing it twice is doing it once."""
+        if now_ms < self.seen_ms:
+            self._rewind()
+        self.seen_ms = now_ms
+        if self.stops_end_ms is not None and self.stops_end_ms <= now_ms:
+            self._end_stops(now_ms)
+        self.gatehouse.come_due(now_ms)
+        for job_id in self.timers.pop_due(now_ms, POPPED_MAX):
+            slot = self.slots.get(job_id)
+            if slot is not None and slot.next_ms is not None and job_id not in self.due:
+                self._line_up(job_id, slot, now_ms)
+
+    def _line_up(self, job_id: str, slot: Slot, now_ms: int) -> None:
+        missed = self._missed(slot, now_ms)
+        if missed is None:
+            self.late.pop(job_id, None)
+            self.due[job_id] = None
+            return
+        self.late[job_id] = None
+        if missed.fresh_ms is not None:
+            self.timers.put(job_id, missed.fresh_ms, anyway=True)
+
+    def _missed(self, slot: Slot, now_ms: int) -> Fire | Choose | None:
+        """The missed firing that must wait for the pace; None if there is nothing to wait for."""
+        assert slot.next_ms is not None
+        if now_ms - slot.next_ms <= LATE_AFTER_MIN_MS or not slot.job.declared or self.stop_of(slot) is not None:
+            return None
+        try:
+            decision = judge(slot, now_ms)
+        except Exception:  # noqa: BLE001  a bad schedule is dealt with by the plan
+            return None
+        return decision if isinstance(decision, Fire | Choose) and decision.is_missed else None
+
+    def _rewind(self) -> None:
+        """The clock came back: what was due may not be any more."""
+        for job_id in (*self.due, *self.late):
+            slot = self.slots.get(job_id)
+            if slot is not None and slot.next_ms is not None:
+                self.timers.put(job_id, slot.next_ms, anyway=True)
+        self.due.clear()
+        self.late.clear()
+
+    # stops
+
+    def set_stops(self, stops: Iterable[Note]) -> list[str]:
+        """These pauses stand from now on; answers the keys of those that are gone or were worded anew."""
+        before, self.stops = self.stops, {stop.key: stop for stop in stops}
+        self._find_next_end()
+        return [key for key, stop in before.items() if key not in self.stops or self.stops[key].value != stop.value]
+
+    def stop_of(self, slot: Slot) -> Note | None:
+        if not self.stops:
+            return None
+        job = slot.job
+        return stop_of(self.stops, job_id=job.id, group=job.group, target=job.target, now_ms=self.seen_ms)
+
+    def _end_stops(self, now_ms: int) -> None:
+        over = [key for key, stop in self.stops.items() if stop.expires_ms is not None and stop.expires_ms <= now_ms]
+        for key in over:
+            del self.stops[key]
+            self.gatehouse.wake(key)
+        self._find_next_end()
+
+    def _find_next_end(self) -> None:
+        self.stops_end_ms = min((s.expires_ms for s in self.stops.values() if s.expires_ms is not None), default=None)
+
+    def gate_state(self) -> GateState:
+        return GateState(stops=self.stops, handlers=self.handlers, behind=self.gatehouse.behind, now_ms=self.seen_ms)
+
+    # jobs
+
+    def arm(self, job_id: str, slot: Slot) -> None:
+        """Set the timer of a job anew, by its slot."""
+        self.disarm(job_id)
+        if slot.next_ms is not None:
+            self.timers.put(job_id, slot.next_ms)
+
+    def disarm(self, job_id: str) -> None:
+        self.due.pop(job_id, None)
+        self.late.pop(job_id, None)
+        self.timers.drop(job_id)
+
+    def forget_job(self, job_id: str) -> None:
+        """The job is gone; its waiting runs were cancelled with it."""
+        self.disarm(job_id)
+        self.slots.drop(job_id)
+        self.inbox.finish(job_id)
+        gone = [visitor.run.id for visitor in self.gatehouse.here.values() if visitor.run.job_id == job_id]
+        for run_id in gone:
+            self.inbox.receipts.pay(self.gatehouse.forget(run_id))
+
+    def trim(self) -> None:
+        """Forget jobs that nobody has asked for lately, if there are too many."""
+        self.slots.trim(self._is_needed, needed=len(self.timers) + self.busy)
+
+    def _is_needed(self, job_id: str) -> bool:
+        return job_id in self.timers or job_id in self.due or job_id in self.late or job_id in self.inbox.work
+
+    # what next
+
+    @property
+    def busy(self) -> int:
+        """Jobs that are in memory although their timer is not in the heap."""
+        return len(self.due) + len(self.late)
+
+    def is_left_over(self) -> bool:
+        """Could another plan do more right now?"""
+        inbox = self.inbox
+        if self.due or self.gatehouse.here or inbox.work or inbox.jobs or inbox.runs:
+            return True
+        if inbox.notes is not None or inbox.nodes is not None:
+            return True
+        if self.late and self.pace.left(self.seen_ms) >= 1:
+            return True
+        next_ms = self.timers.next_due_ms()
+        return (next_ms is not None and next_ms <= self.seen_ms) or self.timers.needs_refill(
+            self.seen_ms, busy=self.busy
+        )
+
+    def next_ms(self) -> int | None:
+        """When something happens by itself."""
+        if self.is_left_over():
+            return self.seen_ms
+        times = [
+            self.timers.next_due_ms(),
+            self.timers.refill_ms(busy=self.busy),
+            self.gatehouse.next_ms(),
+            self.stops_end_ms,
+            self.pace.ready_ms() if self.late else None,
+        ]
+        return min((time for time in times if time is not None), default=None)

@@ -1,0 +1,53 @@
+"""Is there any place in the store where a crash leaves something half done?  A kill at every one of them."""
+
+import json
+from random import Random
+
+from pollux.model import RunState
+from tests.chaos import script
+from tests.chaos.checker import unfinished
+from tests.chaos.node import INTERVALS
+from tests.chaos.yard import Process
+
+SEED = 4711
+LIVES = 16  # of a node, each ended at a failpoint
+POINTS = (5, 160)  # so many failpoints into its life
+LOAD = 200
+
+
+async def test_a_crash_at_any_failpoint_and_the_same_call_again_is_as_if_nothing_happened(tmp_path):
+    """Every writing verb, killed at every failpoint on its way; afterwards the store holds what it holds anyway."""
+    process = Process(["-m", "tests.chaos.script", str(tmp_path)], tmp_path / "sweep.log", {})
+    try:
+        assert await process.exit_code(seconds=200) == 0, process.said()
+    finally:
+        process.end()
+    told = json.loads(process.said().splitlines()[-1])
+    print(told)
+
+    assert told["differ"] == []
+    writing = set(range(told["steps"])) - script.silent_steps()
+    assert writing <= set(told["crashed in"]), "no crash hit these steps: they have no failpoint"
+
+
+async def test_nodes_that_die_at_failpoints_lose_nothing_and_double_nothing(yard):
+    """The whole engine, killed inside the store again and again, a different number of failpoints into each life."""
+    dice = Random(SEED)
+    points = [dice.randint(*POINTS) for _ in range(LIVES)]
+    print(f"seed {SEED}: {points}")
+    first = yard.serve()
+    await yard.is_up(first)
+    first_due = await yard.first_dues()
+    client = yard.client(seed=SEED, count=LOAD, seconds=5)
+    await yard.stop(first)
+    for point in points:
+        await yard.died(yard.node(variables={"POLLUX_CRASH_AT": str(point)}))
+    assert await client.exit_code() == 0, client.said()
+    last = yard.serve()
+    await yard.is_up(last)
+    await yard.quiet()
+    await yard.stop(last)
+
+    store = await yard.judge(first_due=first_due)
+    assert unfinished(store, but=list(INTERVALS)) == []
+    assert all(run.state is RunState.DONE for run in store.runs if run.job_id not in INTERVALS)
