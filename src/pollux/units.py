@@ -62,7 +62,7 @@ def duration_ms(value: str | float) -> int:
 
 def _duration_of_text(text: str) -> Fraction:
     bare = text.strip()
-    if len(bare) > TEXT_MAX or not bare:
+    if len(bare) > TEXT_MAX:
         raise InvalidInput(f"{_short(text)} is not a duration", cure=_DURATION_CURE)
     if _NUMBER.fullmatch(bare):
         return Fraction(bare) * SECOND_MS

@@ -20,6 +20,8 @@ from typing import Any
 import apsw
 import msgspec
 
+os.environ.setdefault("POLLUX_CRASH_AT", "-1")  # read when the store is imported: failpoints count, and none kills yet
+
 from pollux.model import (
     Back,
     CancelOrder,
@@ -45,6 +47,8 @@ from pollux.model import (
     run_of,
 )
 from pollux.store.contract import FeedItem, JobPut, Pruning, Renewal, Settlement, Store
+from pollux.store.sqlite import SqliteStore
+from pollux.store.sqlite.failpoint import failpoint
 
 T0 = 1_800_000_000_000
 LEASE_MS = 30_000
@@ -153,19 +157,12 @@ def _afterwards() -> Iterator[Step]:
     yield lambda s: s.wake()
 
 
-def silent_steps() -> set[int]:
-    """Steps that write nothing: the one refused by its key, the one refused by its term, the bell."""
-    return set()
-
-
 # one process
 
 
 async def play(file: Path, progress: Path) -> None:
     """From the step that has not been answered yet to the end."""
-    from pollux.store.open import open_store
-
-    store = open_store(f"sqlite:///{file}")
+    store = SqliteStore(file)
     await store.open()
     try:
         for number, step in list(enumerate(steps()))[answered(progress) :]:
@@ -181,9 +178,7 @@ def answered(progress: Path) -> int:
 
 async def contents(file: Path) -> str:
     """All that the store holds, in words that can be compared."""
-    from pollux.store.open import open_store
-
-    store = open_store(f"sqlite:///{file}")
+    store = SqliteStore(file)
     await store.open()
     try:
         records, after = [], None
@@ -219,9 +214,10 @@ def forked(run: Callable[[], Any]) -> int:
 
 def played(folder: Path, *, crash_at: int = 0) -> int:
     def run() -> None:
-        os.environ["POLLUX_CRASH_AT"] = str(crash_at)  # read when the store is imported, which is now
+        failpoint._crash_at = crash_at
         asyncio.run(play(folder / "pollux.db", folder / "progress"))
-        (folder / "contents").write_text(asyncio.run(contents(folder / "pollux.db")) if not crash_at else "")
+        if not crash_at:
+            (folder / "contents").write_text(asyncio.run(contents(folder / "pollux.db")))
 
     return forked(run)
 

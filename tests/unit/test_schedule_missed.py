@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pollux.model.schedule import Cron, Event, Interval, Once
-from pollux.schedule import Catchup, catch_up, next_due
+from pollux.schedule import Catchup, CompiledCron, catch_up, next_due
 from pollux.schedule.missed import CATCH_UP_AGE_MAX_MS, CATCH_UP_MAX, late_after_ms
 from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS
 
@@ -108,6 +108,17 @@ def test_a_first_due_off_the_grid_is_followed_by_the_grid():
     assert answer == Catchup((T0 + 7, T0 + 60_000), 0, T0 + 120_000)
 
 
+@pytest.mark.parametrize(("misfire", "missed"), [("one", (T0 + 8_000,)), ("skip", ())])
+def test_a_line_of_every_second_may_have_two_fresh_dues(misfire, missed):
+    answer = caught_up(Cron("* * * * * *"), due_ms=T0, now_ms=T0 + 10_000, misfire=misfire)
+    assert answer == Catchup((*missed, T0 + 9_000, T0 + 10_000), 9 - len(missed), T0 + 11_000)
+
+
+def test_the_shortest_interval_may_have_eleven_fresh_dues():
+    answer = caught_up(Interval(100, spread=False), due_ms=T0, now_ms=T0 + 10_000, misfire="skip")
+    assert answer == Catchup(tuple(range(T0 + 9_000, T0 + 10_001, 100)), 90, T0 + 10_100)
+
+
 @pytest.mark.parametrize("misfire", ["one", "skip", "all"])
 def test_a_one_shot_job_is_never_missed(misfire):
     assert caught_up(Once(at_ms=5), due_ms=5, now_ms=T0, misfire=misfire) == Catchup((5,), 0, None)
@@ -170,6 +181,23 @@ def test_no_downtime_is_too_long(schedule, misfire, years):
     assert time.perf_counter() - started < 0.5
     assert answer.next_ms > T0
     assert len(answer.fire) <= CATCH_UP_MAX + 12
+
+
+def test_a_burst_of_dues_is_not_walked_through(monkeypatch):
+    """86,400 dues on the first of the month, asked for on the second: the latest hundred cost some hundred steps."""
+    asked = []
+
+    def counted(self, after_ms, answer=CompiledCron.next_after):
+        asked.append(after_ms)
+        return answer(self, after_ms)
+
+    monkeypatch.setattr(CompiledCron, "next_after", counted)
+    due_ms = next_due(Cron("* * * 1 * *"), "a", T0)
+    asked.clear()
+    answer = caught_up(Cron("* * * 1 * *"), due_ms=due_ms, now_ms=due_ms + DAY_MS + 9 * HOUR_MS, misfire="all")
+    assert answer.skipped == 86_400 - len(answer.fire)
+    assert len(answer.fire) == CATCH_UP_MAX
+    assert len(asked) < 500
 
 
 def test_the_count_of_a_long_downtime_is_exact():

@@ -9,7 +9,7 @@ import click
 
 from pollux.cli.commands import Taught, complain_all
 from pollux.cli.menu import USAGE
-from pollux.cli.options import config_path, sqlite_path
+from pollux.cli.options import config_path, find_code_here, sqlite_path
 from pollux.cli.show import print_json
 from pollux.errors import InvalidConfig, InvalidInput
 
@@ -54,6 +54,7 @@ def _load(path: str, store: str | None) -> tuple[Any, Any]:
     from pollux.app import Pollux
     from pollux.config import load_config
 
+    find_code_here()
     loaded = load_config(path, environ=os.environ, arguments={"store": store})
     file = sqlite_path(loaded.store)
     if file is not None and not file.exists():  # compared with nothing, and nothing is created

@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from pollux import __version__
 from pollux.cli import menu
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError
 
@@ -95,7 +94,7 @@ def refuse_unknown(ctx: click.Context, name: str, known: Any) -> None:
 
 
 @click.group(cls=Menu, context_settings={"help_option_names": list(HELP_OPTIONS)})
-@click.version_option(__version__, message="pollux %(version)s")
+@click.version_option(package_name="pollux", message="pollux %(version)s")
 def program() -> None:
     """Never seen: the menu is the help."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -48,6 +49,13 @@ def page_options(command: _Command) -> _Command:
 def config_path(given: str | None) -> str | None:
     """The file that was named, or the one that lies here."""
     return given or (CONFIG_HERE if Path(CONFIG_HERE).is_file() else None)
+
+
+def find_code_here() -> None:
+    """Modules in the current folder can be named, as with `python -m`."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
 
 
 def store_url(where: Where) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pollux.cli.commands import Taught
-from pollux.cli.options import config_path
+from pollux.cli.options import config_path, find_code_here
 from pollux.config import Config, load_config
 
 LINE = "%(asctime)s %(levelname)-7s %(message)s"
@@ -78,6 +78,7 @@ def worker(
 def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch: bool | None, verbose: bool) -> None:
     from pollux.app import Pollux
 
+    find_code_here()
     loaded = load_config(config_path(config), environ=os.environ, arguments=arguments)
     app = Pollux.from_config(loaded, plans=plans, runs=True)
     if sys.stdout.isatty() if watch is None else watch:

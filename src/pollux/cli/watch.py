@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
 
 from rich import box
@@ -22,7 +23,8 @@ from pollux.config import Config
 from pollux.errors import PolluxError
 
 LOOK_SECONDS = 1.0
-PIPE_SECONDS = 5.0  # without a terminal a table is printed now and then
+PIPE_SECONDS = 5.0  # without a terminal a table is printed now and then,
+PIPE_COLUMNS = 160  # and nothing limits its width but taste
 NEWS = 5  # log lines below the table
 FRAME_LINES = 10  # of the screen, for everything but rows
 ROWS_MAX = 200
@@ -54,7 +56,7 @@ def run_watched(app: Pollux, config: Config, *, verbose: bool) -> None:
 async def _run(app: Pollux, news: News) -> None:
     stop = asyncio.Event()
     listen_for_signals(stop)
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
     async with app:
         if console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
@@ -110,12 +112,12 @@ def jobs_table(overview: Overview) -> RenderableType:
     if not overview.rows:
         return Text("\n  there are no jobs yet\n")
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, expand=True)
-    table.add_column("job", overflow="fold", ratio=3)
-    table.add_column("schedule", overflow="fold", ratio=3)
+    table.add_column("job", overflow="fold")
+    table.add_column("schedule", overflow="fold")
     table.add_column("last", min_width=7)
     table.add_column("fresh", min_width=BAR + 6, no_wrap=True)
     table.add_column("next due", justify="right", min_width=9, no_wrap=True)
-    table.add_column("now", overflow="fold", ratio=4)
+    table.add_column("now", overflow="fold", min_width=12, ratio=1)  # takes what the others leave
     for row in overview.rows:
         table.add_row(*_cells(row, overview.now_ms))
     return table

@@ -248,6 +248,8 @@ def _option_of(key: str, node: Node) -> Any:
 
 def _schedule_of(kind: str, entries: Entries, tz: str | None) -> Schedule:
     node = entries[kind]
+    if node.value is None:
+        raise InvalidInput("there is no value", cure="give it one, or take it away")
     match kind:
         case "interval":
             start = _read("start", entries, _moment_text)

@@ -164,7 +164,7 @@ def _text_of_file(path: str, problems: Problems) -> str | None:
         problems.add(None, f"the file is bigger than {format_size(FILE_BYTES_MAX)}", cure=cure)
         return None
     try:
-        return raw.decode("utf-8-sig")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         column = error.start - raw.rfind(b"\n", 0, error.start)

@@ -102,7 +102,7 @@ OPTIONS = (
     Option("store", "store", "store", _text(_STORE, 'write it like "sqlite:///pollux.db" or "memory://"')),
     Option("app", "app", "app", _text(_ATTRIBUTE, 'write it like "monitor:app" (module:attribute)')),
     Option("pool.seats", "seats", "seats", _whole(1, SEATS_MAX)),
-    Option("pool.lease", "lease_ms", "lease", _duration(1_000, DAY_MS)),
+    Option("pool.lease", "lease_ms", "lease", _duration(300, DAY_MS)),
     Option("pool.grace", "grace_ms", "grace", _duration(0, DAY_MS)),
     Option("pool.long_poll", "long_poll_ms", "long_poll", _duration(0, HOUR_MS)),
     Option("pool.min_poll", "min_poll_ms", "min_poll", _duration(0, HOUR_MS)),

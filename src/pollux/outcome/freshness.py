@@ -76,7 +76,8 @@ def count_skips(memory: Memory, reason: str, n: int = 1) -> Memory:
     """The memory after `n` more due times that were not fired, for that reason."""
     if n <= 0:
         return memory
-    return replace(memory, skips={**memory.skips, reason: memory.skips.get(reason, 0) + n})
+    skips = memory.skips
+    return replace(memory, skips={**skips, reason: skips.get(reason, 0) + n} if skips else {reason: n})
 
 
 class Freshness(Struct, frozen=True):

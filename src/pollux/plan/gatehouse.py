@@ -31,6 +31,11 @@ class Gatehouse:
     def __len__(self) -> int:
         return len(self.here) + len(self._key_of) + len(self._later)
 
+    @property
+    def is_open(self) -> bool:
+        """Is anybody at the gate?"""
+        return bool(self._key_of or self.here or self._later)
+
     def knows(self, run_id: str) -> bool:
         return run_id in self.here or run_id in self._key_of or run_id in self._later
 
@@ -53,13 +58,6 @@ class Gatehouse:
         self._parked.setdefault(key, {})[run.id] = run
         if run.held_reason == PREVIOUS_RUN and key == previous_key(run.job_id):
             self.behind.add(run.id)
-
-    def keys(self) -> list[str]:
-        """The keys under which somebody waits."""
-        return list(self._parked)
-
-    def waits_for(self, key: str) -> bool:
-        return key in self._parked
 
     def wake(self, key: str, feed: int | None = None) -> int:
         """Look again at all that wait for this key; answers how many."""

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from pollux.model import (
     AT_THE_GATE,
-    FINISHED,
     STOP,
     Arrived,
     End,
@@ -34,6 +33,7 @@ from pollux.plan.gate import PREVIOUS_RUN, declared_key, handler_key, handlers_o
 from pollux.plan.memory import TermMemory
 from pollux.plan.slots import Slot
 
+_DONE, _DEAD, _CANCELLED = RunState.DONE, RunState.DEAD, RunState.CANCELLED  # an enum in a set is slow to find
 HANDED_BACK_REST_MS = 500  # a node that cannot run a run may claim it again: not at once
 
 
@@ -47,15 +47,8 @@ def apply(term: TermMemory, item: FeedItem) -> None:
         case Ended(ends):
             for end in ends:
                 _apply_end(term, feed, end)
-        case JobsPut(ids, added):
-            for job_id in ids:
-                work = inbox.work_of(job_id, feed)
-                work.is_put, work.crowd = True, max(work.crowd, added)
-                inbox.jobs[job_id] = None
-        case JobsDeleted(ids):
-            for job_id in ids:
-                inbox.work_of(job_id, feed)
-                inbox.jobs[job_id] = None
+        case JobsPut() | JobsDeleted():
+            _apply_jobs(term, feed, item.entry)
         case Arrived(run_ids):
             for run_id in run_ids:
                 inbox.ask_run(run_id, feed)
@@ -66,12 +59,20 @@ def apply(term: TermMemory, item: FeedItem) -> None:
             inbox.ask_nodes(feed)
 
 
+def _apply_jobs(term: TermMemory, feed: int, entry: JobsPut | JobsDeleted) -> None:
+    for job_id in entry.ids:
+        work = term.inbox.work_of(job_id, feed)
+        term.inbox.jobs[job_id] = None
+        if isinstance(entry, JobsPut):
+            work.is_put, work.crowd = True, max(work.crowd, entry.added)
+
+
 def _apply_end(term: TermMemory, feed: int, end: End) -> None:
     inbox, gatehouse, state = term.inbox, term.gatehouse, end.state
-    if state in FINISHED and len(gatehouse):
+    if (state is _DONE or state is _DEAD or state is _CANCELLED) and gatehouse.is_open:
         inbox.receipts.pay(gatehouse.forget(end.run_id))
         inbox.receipts.owe(feed, gatehouse.wake(previous_key(end.job_id), feed))
-    if end.ran or state is RunState.DEAD:
+    if end.ran or state is _DEAD:
         inbox.work_of(end.job_id, feed).ends.append(end)
         if end.job_id not in term.slots:
             inbox.jobs[end.job_id] = None
@@ -182,10 +183,8 @@ def learn_nodes(term: TermMemory, nodes: Iterable[Node]) -> None:
     """The living nodes: what waited for one of their handlers is looked at again."""
     feeds, term.inbox.nodes = term.inbox.nodes or [], None
     term.handlers = handlers_of(nodes)
-    keys = {handler_key(name) for name in term.handlers}
-    for key in term.gatehouse.keys():
-        if key in keys:
-            _wake(term, key, feeds)
+    for name in sorted(term.handlers):
+        _wake(term, handler_key(name), feeds)
     term.inbox.receipts.pay(feeds)
 
 

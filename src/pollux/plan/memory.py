@@ -24,18 +24,19 @@ POPPED_MAX = 10_000  # timers taken from the heap at once
 
 
 class TermMemory:
-    def __init__(self, *, now_ms: int, seats: int, ready: int, timers: Timers, slots: Slots) -> None:
+    def __init__(self, *, now_ms: int, catch_up_per_s: float, ready: int, timers: Timers, slots: Slots) -> None:
         self.seen_ms = now_ms  # the latest time we were told
         self.timers, self.slots = timers, slots
         self.inbox = Inbox()
         self.gatehouse = Gatehouse()
         self.due: dict[str, None] = {}
-        self.late: dict[str, None] = {}
+        self.late: dict[str, bool] = {}  # job -> has it a timer for its next fresh due?
+        self._untimed = 0  # of them have none
         self.stops: dict[str, Note] = {}
         self.stops_end_ms: int | None = None
         self.handlers: frozenset[str] | None = None
         self.ready = ready
-        self.pace = Pace(now_ms, 2.0 * seats)
+        self.pace = Pace(now_ms, catch_up_per_s)
         self.window: TimerWindow | None = None  # asked for
 
     # time
@@ -48,25 +49,35 @@ class TermMemory:
         if self.stops_end_ms is not None and self.stops_end_ms <= now_ms:
             self._end_stops(now_ms)
         self.gatehouse.come_due(now_ms)
+        slot_of, due, late = self.slots.get, self.due, self.late
         for job_id in self.timers.pop_due(now_ms, POPPED_MAX):
-            slot = self.slots.get(job_id)
-            if slot is not None and slot.next_ms is not None and job_id not in self.due:
+            slot = slot_of(job_id)
+            if slot is None or slot.next_ms is None:
+                continue
+            if now_ms - slot.next_ms <= LATE_AFTER_MIN_MS and job_id not in late:
+                due[job_id] = None
+            elif job_id not in due:
                 self._line_up(job_id, slot, now_ms)
 
     def _line_up(self, job_id: str, slot: Slot, now_ms: int) -> None:
+        self._unlate(job_id)
         missed = self._missed(slot, now_ms)
         if missed is None:
-            self.late.pop(job_id, None)
             self.due[job_id] = None
             return
-        self.late[job_id] = None
+        self.late[job_id] = missed.fresh_ms is not None
         if missed.fresh_ms is not None:
             self.timers.put(job_id, missed.fresh_ms, anyway=True)
+        else:
+            self._untimed += 1
+
+    def _unlate(self, job_id: str) -> None:
+        if self.late.pop(job_id, None) is False:
+            self._untimed -= 1
 
     def _missed(self, slot: Slot, now_ms: int) -> Fire | Choose | None:
         """The missed firing that must wait for the pace; None if there is nothing to wait for."""
-        assert slot.next_ms is not None
-        if now_ms - slot.next_ms <= LATE_AFTER_MIN_MS or not slot.job.declared or self.stop_of(slot) is not None:
+        if not slot.job.declared or self.stop_of(slot) is not None:
             return None
         try:
             decision = judge(slot, now_ms)
@@ -82,6 +93,7 @@ class TermMemory:
                 self.timers.put(job_id, slot.next_ms, anyway=True)
         self.due.clear()
         self.late.clear()
+        self._untimed = 0
 
     # stops
 
@@ -120,7 +132,7 @@ class TermMemory:
 
     def disarm(self, job_id: str) -> None:
         self.due.pop(job_id, None)
-        self.late.pop(job_id, None)
+        self._unlate(job_id)
         self.timers.drop(job_id)
 
     def forget_job(self, job_id: str) -> None:
@@ -144,7 +156,7 @@ class TermMemory:
     @property
     def busy(self) -> int:
         """Jobs that are in memory although their timer is not in the heap."""
-        return len(self.due) + len(self.late)
+        return len(self.due) + self._untimed
 
     def is_left_over(self) -> bool:
         """Could another plan do more right now?"""

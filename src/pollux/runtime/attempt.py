@@ -58,8 +58,8 @@ class Kit:
         self.hands = Hands()
         self.settler: Settler
         self.watchman: Watchman
-        self.leases: dict[str, Attempt] = {}  # by token: claimed, and the settle is not yet answered
-        self.running: dict[str, Attempt] = {}  # by token: handler code has not ended
+        self.leases: dict[str, Attempt] = {}  # by run: claimed, and the settle is not yet answered
+        self.running: set[Attempt] = set()  # handler code has not ended
         self.late = Lateness()  # from due (or visible) to the handler's start
         self.started = 0
         self.stuck = 0  # handlers that outlive what they were settled as, now
@@ -100,7 +100,17 @@ class Attempt:
         self.ctx: Context | None = None
         self.work: asyncio.Task[None] | None = None
         self.seat: Seat | None = None
-        kit.leases[self.token] = self
+        before = kit.leases.get(run.id)
+        if before is not None:
+            before.lose("the store gave it to us a second time")
+        kit.leases[run.id] = self
+
+    def let_go(self) -> bool:
+        """The lease is no longer ours to keep; false if it was not before."""
+        if self.kit.leases.get(self.run.id) is not self:
+            return False
+        del self.kit.leases[self.run.id]
+        return True
 
     # the steps
 
@@ -115,7 +125,7 @@ class Attempt:
         kit.late.add(late_ms)
         if kit.events.wants(RunStarted):
             kit.events.emit(RunStarted(run.id, run.job_id, run.fence, max(0, late_ms)))
-        kit.running[self.token] = self
+        kit.running.add(self)
         try:
             kwargs = handler.bind({**job.params, **run.payload} if run.payload else job.params)
             self.ctx = Context(run, job, handler, kit.clock, now_ms + self.timeout_ms, kit.registry)
@@ -146,7 +156,7 @@ class Attempt:
     def _ended(self, value: Any, error: BaseException | None, *, fault: Fault | None = None) -> None:
         """Handler code has ended: settle the run, unless that was done without waiting for it, and free the seat."""
         kit = self.kit
-        kit.running.pop(self.token, None)
+        kit.running.discard(self)
         if self.is_stuck:
             kit.stuck -= 1
             self.is_stuck = False
@@ -221,7 +231,7 @@ class Attempt:
 
     def lose(self, why: str) -> None:
         """The lease is gone: stop, and record nothing.  A settle under way is answered by the store, not by us."""
-        if self.kit.leases.pop(self.token, None) is None or self.is_settled:
+        if not self.let_go() or self.is_settled:
             return
         self.is_settled = True
         self.kit.leases_lost += 1
@@ -254,7 +264,7 @@ class Attempt:
         if not self.is_settled:
             self.is_settled = True
             self.kit.settler.put(self, self._stopped(self.asked))
-        if not self.is_stuck and self.token in self.kit.running:
+        if not self.is_stuck and self in self.kit.running:
             self.is_stuck = True
             self.kit.stuck += 1
             self.kit.stuck_ever += 1

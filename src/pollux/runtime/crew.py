@@ -138,9 +138,7 @@ class Crew:
     def _make_running_loops(self) -> None:
         options, clock, events, kit = self.options, self.clock, self.events, self.kit
         backlog_max = BACKLOG_PER_SEAT * options.seats
-        self.settler = kit.settler = Settler(
-            self.store, kit.leases, clock=clock, events=events, backlog_max=backlog_max
-        )
+        self.settler = kit.settler = Settler(self.store, clock=clock, events=events, backlog_max=backlog_max)
         self.watchman = kit.watchman = Watchman(kit.running, clock=clock, events=events)
         self.dispatcher = Dispatcher(
             self.store,
@@ -179,10 +177,10 @@ class Crew:
         try:
             await self._stop_taking()
             await self._finish(0 if self._is_hurried else self.options.grace_ms)
-            for attempt in tuple(self.kit.running.values()):
+            for attempt in tuple(self.kit.running):
                 attempt.drain()
             await self._finish(DEAF_MS)
-            for attempt in tuple(self.kit.running.values()):
+            for attempt in tuple(self.kit.running):
                 attempt.give_up()
             await self.settler.flush(FLUSH_MS)
             await self._leave()
@@ -248,7 +246,7 @@ class Crew:
 
     def progress(self) -> dict[str, str]:
         """What running handlers said last, by job."""
-        said = ((a.run.job_id, a.ctx.last_progress) for a in self.kit.running.values() if a.ctx is not None)
+        said = ((a.run.job_id, a.ctx.last_progress) for a in self.kit.running if a.ctx is not None)
         return {job_id: words for job_id, words in said if words}
 
     def status(self) -> Status:

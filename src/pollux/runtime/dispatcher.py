@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from pollux.events import ClaimsRefused
 from pollux.ids import new_id
-from pollux.model import STOP, Back, Cancelled, Cause, Hold, Job, Note, Run, stop_key
+from pollux.model import STOP, Back, Cancelled, Cause, Hold, Job, Note, Run
+from pollux.plan import stop_of, stop_words
 from pollux.runtime.attempt import Attempt, Kit
 from pollux.runtime.loop import Loop, Rest
 from pollux.runtime.renewer import margin_ms
@@ -151,18 +152,8 @@ class Dispatcher(Loop):
         """The stop that forbids this run; a forced one is forbidden by none."""
         if not self._stops or run.cause is Cause.FORCED:
             return None
-        keys = (
-            stop_key("all"),
-            stop_key("job", run.job_id),
-            stop_key("group", run.group),
-            stop_key("target", run.target),
-        )
         now_ms = self.kit.time.now_ms()
-        for key in keys:
-            note = self._stops.get(key)
-            if note is not None and (note.expires_ms is None or note.expires_ms > now_ms):
-                return note
-        return None
+        return stop_of(self._stops, job_id=run.job_id, group=run.group, target=run.target, now_ms=now_ms)
 
     # seating
 
@@ -172,7 +163,8 @@ class Dispatcher(Loop):
         has_waited = heard - begun > SLOW_MS
         since, seated = heard if has_waited else begun, 0
         for run in claimed.runs:
-            if run.token in self.kit.leases:
+            held = self.kit.leases.get(run.id)
+            if held is not None and held.token == run.token:
                 continue  # the same delivery a second time
             end = since + run.lease_until_ms - claimed.now_ms
             # After a wait nobody knows when the lease began: trust it, and make sure within a second.
@@ -192,7 +184,7 @@ class Dispatcher(Loop):
         if is_gone:
             verdict = Cancelled("its job was deleted")
         elif (stop := self._stop_of(run)) is not None:
-            verdict = Hold(_reason_of(stop))
+            verdict = Hold(stop_words(stop))
         elif (handler := self.kit.registry.get(job.handler)) is None:
             verdict = Hold(f"handler {job.handler} is not known here")
         elif (seat := self.kit.pool.try_seat(run)) is None:
@@ -203,8 +195,3 @@ class Dispatcher(Loop):
         self.handed_back += 1
         attempt.hand_back(verdict)
         return False
-
-
-def _reason_of(stop: Note) -> str:
-    reason = stop.value.get("reason") if isinstance(stop.value, dict) else None
-    return str(reason or f"stopped by {stop.key.removeprefix(STOP)}")

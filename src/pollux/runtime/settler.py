@@ -31,7 +31,6 @@ class Settler(Loop):
     def __init__(
         self,
         store: Store,
-        leases: dict[str, Attempt],
         *,
         clock: Clock,
         events: Events,
@@ -39,7 +38,7 @@ class Settler(Loop):
         batch_max: int = SETTLE_MAX,
     ) -> None:
         super().__init__("settler", clock=clock, events=events, backoff_ms=(50, 2_000))
-        self.store, self.leases = store, leases
+        self.store = store
         self.backlog_max, self.batch_max = backlog_max, batch_max
         self.on_room: Callable[[], None] | None = None
         self.settled = 0
@@ -108,12 +107,12 @@ class Settler(Loop):
             return
         [(attempt, _)] = batch
         self.refused += 1
-        self.leases.pop(attempt.token, None)
+        attempt.let_go()
 
     def _answered(self, batch: list[Item], answers: Sequence[Answer]) -> None:
         wants = self.events.wants(RunSettled)
         for (attempt, settlement), answer in zip(batch, answers, strict=True):
-            self.leases.pop(settlement.token, None)
+            attempt.let_go()
             if answer is Answer.LOST:
                 self.discarded += 1
                 run = attempt.run

@@ -32,6 +32,7 @@ MIN_POLL_MS = 100  # an empty turn lasts at least this long, whatever the store 
 TURN_REST_MS = 20
 TURN_REST_CHEAP_MS = 2
 LEARN_ROUNDS_MAX = 8
+FRUITLESS_MAX = 200
 
 
 class Timekeeper(Loop):
@@ -58,12 +59,14 @@ class Timekeeper(Loop):
         self.late = Lateness()  # from due to written
         self.fired = 0
         self.skipped = 0
+        self.released = 0
         self.plans = 0
         self.rebuilds = 0
         self._term: int | None = None
         self._planner: Planner | None = None
         self._unanswered: Plan | None = None
         self._is_asked = False
+        self._fruitless = 0  # turns in a row that had something to do and did nothing
 
     @property
     def planner(self) -> Planner | None:
@@ -99,6 +102,7 @@ class Timekeeper(Loop):
         plan = planner.plan(self.time.now_ms())
         if plan.is_empty():
             return self._rest_of_idle(planner, begun)
+        self._fruitless = 0
         return await self._write(term, planner, plan)
 
     # reading
@@ -180,8 +184,8 @@ class Timekeeper(Loop):
 
     async def _timers(self, wants: Wants) -> list[Job]:
         assert wants.timers is not None
-        after, before_ms, limit = wants.timers
-        return await self.store.due(after=after, before_ms=before_ms, limit=limit)
+        window = wants.timers
+        return await self.store.due(after=window.after, before_ms=window.before_ms, limit=window.limit)
 
     # writing
 
@@ -204,8 +208,14 @@ class Timekeeper(Loop):
             if answer is Answer.OK or answer is Answer.WAITS:
                 self.late.add(advanced.now_ms - firing.run.due_ms)
         self.fired += report.fired
+        self.released += report.released
         if report.fired:
             self.events.emit(RunsFired(report.fired, report.late_ms_max))
+        for job_id, due_ms, count, reason in report.skipped:
+            self.skipped += count
+            self.events.emit(FiringSkipped(job_id, due_ms, count, reason))
+        for run_id, reason in report.held:
+            self.events.emit(RunHeld(run_id, reason))
 
     # resting
 
@@ -219,11 +229,15 @@ class Timekeeper(Loop):
         return Rest(max(self.turn_rest_ms / 10, min(self.turn_rest_ms, left_ms)))
 
     def _rest_of_idle(self, planner: Planner, begun: float) -> Rest:
+        if planner.left_over:  # it reads on; a planner that only says so must not spin
+            self._fruitless += 1
+            return Rest.NONE if self._fruitless < FRUITLESS_MAX else Rest(MIN_POLL_MS)
+        self._fruitless = 0
         least_ms = MIN_POLL_MS if self.waits else SHORT_POLL_MS
         rest_ms = least_ms - (self.clock.mono_ms() - begun)
-        left_ms = self._until_due(planner)
         if rest_ms <= 0:
             return Rest.NONE
+        left_ms = self._until_due(planner)
         return Rest(rest_ms if left_ms is None else max(1.0, min(rest_ms, left_ms)))
 
     def _forget(self) -> None:

@@ -17,7 +17,7 @@ NEVER = float("inf")
 class Watchman(Loop):
     """Stop handlers at their timeout, and when their lease can no longer be trusted."""
 
-    def __init__(self, running: dict[str, Attempt], *, clock: Clock, events: Events) -> None:
+    def __init__(self, running: set[Attempt], *, clock: Clock, events: Events) -> None:
         super().__init__("watchman", clock=clock, events=events)
         self.running = running
         self._next = NEVER
@@ -30,7 +30,7 @@ class Watchman(Loop):
 
     async def turn(self) -> Rest:
         now, soonest = self.clock.mono_ms(), NEVER
-        for attempt in tuple(self.running.values()):
+        for attempt in tuple(self.running):
             if attempt.trust_until <= now and not attempt.is_settled:
                 attempt.lose("it could not be renewed in time")
             if attempt.look_at <= now:

@@ -39,9 +39,7 @@ def first_due(spec: Interval, job_id: str, *, now_ms: int, crowd: int = 1) -> in
 
 
 def next_due(spec: Interval, job_id: str, after_ms: int) -> int:
-    """The due that follows `after_ms`: the next one of the grid, but at least half an interval away."""
-    if (after_ms - phase_ms(job_id, spec)) % spec.every_ms == 0:
-        return _grid_from(spec, job_id, after_ms + 1)
+    """The due that follows `after_ms`: the first of the grid at least half an interval later; on the grid, the next."""
     return _grid_from(spec, job_id, after_ms + (spec.every_ms + 1) // 2)
 
 

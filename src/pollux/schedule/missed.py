@@ -48,7 +48,7 @@ class _Dues(Protocol):
     fresh_max: int  # no more of them than this can be fresh
 
     def latest(self, count: int) -> list[int]:
-        """The latest `count` of them (all, if there are fewer), oldest first."""
+        """At least the latest `count` of them (all, if there are fewer), oldest first, without a hole."""
         ...
 
 
@@ -108,7 +108,7 @@ class _GridDues:
 class _CronDues:
     """The stored due, then those of the line: counted by days, listed from near now."""
 
-    fresh_max = 3  # dues are whole seconds: two within the shortest tolerance, and a first due off the line
+    fresh_max = 2  # dues are a second apart, which is the shortest tolerance
 
     def __init__(self, cron: CompiledCron, due_ms: int, now_ms: int) -> None:
         self._cron, self._due_ms, self._now_ms = cron, due_ms, now_ms
@@ -122,7 +122,7 @@ class _CronDues:
             return [self._due_ms]
         if self.total <= count:
             return [self._due_ms, *self._after(self._from_ms)]
-        return self._after(self._start_of(count))[-count:]
+        return self._after(self._start_of(count))
 
     def _after(self, start_ms: int) -> list[int]:
         found, due = [], self._cron.next_after(start_ms)

@@ -19,7 +19,7 @@ import ctypes
 import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -162,7 +162,7 @@ class _Watch:
         self._libc: ctypes.CDLL | None = None
         self._is_broken = False
 
-    def stand(self, loop: asyncio.AbstractEventLoop, on_change: object) -> bool:
+    def stand(self, loop: asyncio.AbstractEventLoop, on_change: Callable[[], None]) -> bool:
         """Watch from now on; true if the watch is new."""
         if self._mark >= 0 or self._is_broken:
             return False
@@ -197,7 +197,7 @@ class _Watch:
             os.close(self._fd)
         self._fd = self._mark = -1
 
-    def _open(self, loop: asyncio.AbstractEventLoop, on_change: object) -> None:
+    def _open(self, loop: asyncio.AbstractEventLoop, on_change: Callable[[], None]) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd = self._libc.inotify_init1(_IN_FLAGS)
         if self._fd < 0:

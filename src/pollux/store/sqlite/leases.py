@@ -14,7 +14,18 @@ from pollux.model import End, RunState
 from pollux.store.contract import Answer, Renewal, Renewed
 from pollux.store.sqlite.bell import RUNS
 from pollux.store.sqlite.jobs import get_jobs
-from pollux.store.sqlite.rows import CANCELLED, DEAD, LEASED, READY, SHELF_DEAD, SHELF_PLAIN, Row, encode, ids_json
+from pollux.store.sqlite.rows import (
+    CANCELLED,
+    DEAD,
+    LEASED,
+    READY,
+    SHELF_DEAD,
+    SHELF_PLAIN,
+    Row,
+    decode,
+    encode,
+    ids_json,
+)
 from pollux.store.sqlite.runs import JOB_GONE, cancel_waiting, end_unrun
 from pollux.store.sqlite.sql import Statements
 from pollux.store.sqlite.transaction import Transaction
@@ -23,7 +34,7 @@ PRIORITIES = (1, 2, 3)
 LOST_MAX = 1_000  # leases taken back by one claim
 CLAIMS_MAX = 1_000  # claims that can be repeated
 
-FENCE = 17  # place in a row that begins with `seq`
+SEQ, ID, JOB, DUE, CAUSE, GATED, FENCE = 0, 1, 2, 3, 4, 10, 12  # places in the row of a ready run
 
 _claim = Statements("claim")
 _renew = Statements("renew")
@@ -42,15 +53,15 @@ class Asking(Struct, frozen=True):
 
 
 class Taken(NamedTuple):
-    """What a claim got, still as rows; `until_ms` None: the rows say it themselves."""
+    """What a claim got, still as rows: those of a first delivery short, as they were; the others whole, as they are."""
 
     answer: Answer
     runs: list[Row]
+    whole: dict[int, Row]
     jobs: dict[str, Row]
     stops: int
     look_again_ms: int | None
     now_ms: int
-    until_ms: int | None = None
 
 
 class _Look(NamedTuple):
@@ -75,11 +86,11 @@ def look(tx: Transaction, asking: Asking, hold_ms: int, now_ms: int) -> Taken | 
     if seen.is_again or seen.clock_ms > now_ms:
         return None
     if seen.ends > asking.feed_max:
-        return Taken(Answer.FULL, [], {}, seen.stops, None, now_ms)
+        return Taken(Answer.FULL, [], {}, {}, seen.stops, None, now_ms)
     first_ms = seen.first_ms(now_ms + hold_ms if hold_ms else None)
     if first_ms is not None and first_ms <= now_ms:
         return None
-    return Taken(Answer.OK, [], {}, seen.stops, first_ms, now_ms)
+    return Taken(Answer.OK, [], {}, {}, seen.stops, first_ms, now_ms)
 
 
 def _look(tx: Transaction, token: str) -> _Look:
@@ -90,22 +101,37 @@ def _look(tx: Transaction, token: str) -> _Look:
 
 def claim(tx: Transaction, asking: Asking, hold_ms: int, now_ms: int) -> Taken:
     """`hold_ms`: for how long no lease may be taken back, because the clock has leapt."""
-    if again := tx.rows(_claim.again, (asking.token, now_ms)):
-        return Taken(Answer.OK, again, _jobs_of(tx, again), tx.tally.stops, None, now_ms)
+    if again := _again(tx, asking.token, now_ms):
+        whole = {row[SEQ]: row for row in again}
+        return Taken(Answer.OK, again, whole, _jobs_of(tx, again), tx.tally.stops, None, now_ms)
     if tx.tally.ends > asking.feed_max:
-        return Taken(Answer.FULL, [], {}, tx.tally.stops, None, now_ms)
+        return Taken(Answer.FULL, [], {}, {}, tx.tally.stops, None, now_ms)
     ends = _take_back(tx, asking.losses_max, now_ms, can_reclaim=hold_ms == 0)
     runs, jobs = _take(tx, asking, ends, now_ms)
     tx.tell_ends(ends)
     if runs:
-        return Taken(Answer.OK, runs, jobs, tx.tally.stops, None, now_ms, now_ms + asking.lease_ms)
+        whole = _whole(tx, [row[SEQ] for row in runs if row[FENCE]])
+        return Taken(Answer.OK, runs, whole, jobs, tx.tally.stops, None, now_ms)
     seen = _look(tx, asking.token)
     first_ms = seen.first_ms(now_ms + hold_ms if hold_ms else None)
-    return Taken(Answer.OK, [], {}, tx.tally.stops, first_ms, now_ms)
+    return Taken(Answer.OK, [], {}, {}, tx.tally.stops, first_ms, now_ms)
+
+
+def _again(tx: Transaction, token: str, now_ms: int) -> list[Row]:
+    """What the same claim got before, as far as its leases still stand."""
+    row = tx.row(_claim.again, (token,))
+    if row is None:
+        return []
+    taken = _whole(tx, decode(row[0])).values()
+    return [row for row in taken if row[18] == f"{token}:{row[17]}" and row[20] > now_ms]
+
+
+def _whole(tx: Transaction, seqs: Sequence[int]) -> dict[int, Row]:
+    return {row[SEQ]: row for row in tx.rows(_claim.whole, (ids_json(seqs),))} if seqs else {}
 
 
 def _jobs_of(tx: Transaction, runs: Sequence[Row]) -> dict[str, Row]:
-    return get_jobs(tx, list({row[2] for row in runs}))
+    return get_jobs(tx, list({row[JOB] for row in runs}))
 
 
 def _take(tx: Transaction, asking: Asking, ends: list[End], now_ms: int) -> tuple[list[Row], dict[str, Row]]:
@@ -117,25 +143,22 @@ def _take(tx: Transaction, asking: Asking, ends: list[End], now_ms: int) -> tupl
             if not found:
                 break
             jobs.update(_jobs_of(tx, found))
-            orphans = [row for row in found if row[2] not in jobs]
+            orphans = [row for row in found if row[JOB] not in jobs]
             if not orphans:
                 _lease(tx, asking, found, now_ms)
                 runs += found
                 break
-            waiting = [(row[0], READY, row[1], row[2], row[3], row[4], row[10]) for row in orphans]
+            waiting = [(row[SEQ], READY, row[ID], row[JOB], row[DUE], row[CAUSE], row[GATED]) for row in orphans]
             ends += cancel_waiting(tx, waiting, JOB_GONE, now_ms)
     if runs:
-        tx.write(_claim.remember, (asking.token, encode([row[0] for row in runs])))
+        tx.write(_claim.remember, (asking.token, encode([row[SEQ] for row in runs])))
         tx.write(_claim.forget, (CLAIMS_MAX,))
     return runs, jobs
 
 
 def _lease(tx: Transaction, asking: Asking, runs: Sequence[Row], now_ms: int) -> None:
-    token, node, lease_ms, until_ms = asking.token, asking.node, asking.lease_ms, now_ms + asking.lease_ms
-    tx.write_many(
-        _claim.lease,
-        [(row[FENCE] + 1, f"{token}:{row[FENCE] + 1}", node, until_ms, lease_ms, row[0]) for row in runs],
-    )
+    seqs = ids_json([row[SEQ] for row in runs])
+    tx.write(_claim.lease, (asking.token, asking.node, now_ms + asking.lease_ms, asking.lease_ms, seqs))
     tx.tally.ready -= len(runs)
     tx.tally.leased += len(runs)
     tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms)

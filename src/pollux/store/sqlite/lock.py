@@ -81,7 +81,7 @@ class _Proxy:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._asked: SimpleQueue[bool] = SimpleQueue()
+        self._asked: SimpleQueue[str] = SimpleQueue()
         self._state = threading.Condition()
         self._wanted = False
         self._taken = False
@@ -93,16 +93,16 @@ class _Proxy:
             self._wanted, self._taken = True, False
             if not self.is_waiting:
                 self.is_waiting = True
-                self._asked.put(True)
+                self._asked.put("take")
             self._state.wait_for(lambda: self._taken, max(0.0, timeout))
             self._wanted = False
             return self._taken
 
     def stop(self) -> None:
-        self._asked.put(False)
+        self._asked.put("end")
 
     def _serve(self) -> None:
-        while self._asked.get():
+        while self._asked.get() == "take":
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX)
             except OSError:  # the file was closed under us: nobody wants it any more

@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from pollux.errors import InvalidInput
 from pollux.model import Cause, Entry, Job, Memory, Node, Note, Once, Run, RunState, definition
+from pollux.store.contract import PAYLOAD_BYTES_MAX
+from pollux.store.limits import PRIORITIES, checked_run
 
 HELD, READY, LEASED, DONE, DEAD, CANCELLED = range(6)
 SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD = range(3)
@@ -32,7 +34,6 @@ RUN_COLUMNS = (
     " lease_losses, crashes, fence, token, owner, lease_until_ms, cancel, started_ms, finished_ms, failed, changed,"
     " error, result, deaths"
 )
-MADE_COLUMNS = 13  # of a run that was never delivered; the others have their defaults
 
 Row = tuple[Any, ...]
 
@@ -44,6 +45,7 @@ _decode_job = msgspec.json.Decoder(Job).decode
 _decode_memory = msgspec.json.Decoder(Memory).decode
 _decode_node = msgspec.json.Decoder(Node).decode
 _NO_MEMORY = Memory()
+_MADE = (RunState.READY, RunState.HELD)
 
 
 # jobs
@@ -117,3 +119,134 @@ def note(row: Row) -> Note:
 
 def node(row: Row) -> Node:
     return _decode_node(row[0])
+
+
+# runs
+
+
+def made_row(run: Run) -> Row:
+    """A run that was never delivered, in the order of `enqueue.sql`."""
+    payload = run.payload
+    return (
+        run.id,
+        run.job_id,
+        run.due_ms,
+        CAUSE_NUMBER[run.cause],
+        run.key,
+        None if payload is None else written(payload, PAYLOAD_BYTES_MAX, "the payload of run", run.id),
+        run.priority,
+        run.group,
+        run.target,
+        run.gated,
+        STATE_NUMBER[run.state],
+        run.held_reason,
+        run.visible_ms,
+    )
+
+
+def checked_made_row(run: Run) -> Row:
+    """The same, refused in the words of all stores if a run cannot be made so."""
+    if run.priority not in PRIORITIES or run.state not in _MADE or run.fence or run.token or run.cancel:
+        checked_run(run)
+    return made_row(run)
+
+
+def run(row: Row) -> Run:
+    """From `RUN_COLUMNS`."""
+    return Run(
+        row[0],
+        row[1],
+        row[2],
+        CAUSES[row[3]],
+        row[4],
+        None if row[5] is None else decode(row[5]),
+        row[6],
+        row[7],
+        row[8],
+        row[9] == 1,
+        STATES[row[10]],
+        row[11],
+        row[12],
+        row[13],
+        row[14],
+        row[15],
+        row[16],
+        row[17],
+        row[18],
+        row[19],
+        row[20],
+        row[21],
+        row[22],
+        row[23] == 1,
+        None if row[24] is None else row[24] == 1,
+        row[25],
+        None if row[26] is None else decode(row[26]),
+        row[27],
+    )
+
+
+def leased_run(row: Row, token: str, node: str, until_ms: int) -> Run:
+    """A first delivery, from a row of `claim.sql` as it was before; all that is not named has its default."""
+    return Run(
+        row[1],
+        row[2],
+        row[3],
+        CAUSES[row[4]],
+        row[5],
+        None if row[6] is None else decode(row[6]),
+        row[7],
+        row[8],
+        row[9],
+        row[10] == 1,
+        RunState.LEASED,
+        "",
+        row[11],
+        fence=1,
+        token=f"{token}:1",
+        owner=node,
+        lease_until_ms=until_ms,
+    )
+
+
+def written(value: Any, bytes_max: int, what: str, whose: str) -> bytes:
+    """As JSON; refused if it cannot be written so, or is too big."""
+    try:
+        data = encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidInput(f"{what} {whose!r} cannot be written as JSON ({error})", cure="use plain values") from error
+    if len(data) > bytes_max:
+        raise InvalidInput(
+            f"{what} {whose!r} has {len(data):,} bytes, at most {bytes_max:,} are kept",
+            cure="keep the bulk elsewhere and store where it is",
+        )
+    return data
+
+
+def run_row(run: Run) -> Row:
+    """All columns of `RUN_COLUMNS`."""
+    return (
+        *made_row(run),
+        run.attempt,
+        run.lease_losses,
+        run.crashes,
+        run.fence,
+        run.token,
+        run.owner,
+        run.lease_until_ms,
+        run.cancel,
+        run.started_ms,
+        run.finished_ms,
+        run.failed,
+        run.changed,
+        run.error,
+        None if run.result is None else encode(run.result),
+        run.deaths,
+    )
+
+
+def shelf_of(run: Run) -> int:
+    """Where a finished run stands."""
+    if run.state is RunState.DEAD:
+        return SHELF_DEAD
+    is_unchanged = run.state is RunState.DONE and not run.failed and run.changed is False
+    return SHELF_UNCHANGED if is_unchanged else SHELF_PLAIN

@@ -53,7 +53,7 @@ def accept(tx: Transaction, made: Sequence[Row]) -> list[RunAnswer]:
     there = {row[0] for row in tx.rows(_enqueue.jobs, (ids_json(list(jobs)),))}
     fitting = made if len(there) == len(jobs) else [row for row in made if row[JOB] in there]
     last = _last_seq(tx)
-    if tx.write_many(_enqueue.add, fitting) == len(made):
+    if tx.insert(_enqueue.add, fitting) == len(made):
         count_made(tx, made)
         return [RunAnswer(Answer.OK, row[ID]) for row in made]
     seqs = known_runs(tx, [row[ID] for row in made])
@@ -65,7 +65,7 @@ def accept(tx: Transaction, made: Sequence[Row]) -> list[RunAnswer]:
 def insert(tx: Transaction, made: Sequence[Row]) -> None:
     """Make runs live of which the caller knows that they are new."""
     if made:
-        added = tx.write_many(_enqueue.add, made)
+        added = tx.insert(_enqueue.add, made)
         assert added == len(made)
         count_made(tx, made)
 
@@ -111,9 +111,7 @@ def key_holder(tx: Transaction, key: str | None) -> str:
 # cancel
 
 
-def cancel(
-    tx: Transaction, run_ids: Sequence[str], job_id: str | None, reason: str, now_ms: int
-) -> list[RunAnswer]:
+def cancel(tx: Transaction, run_ids: Sequence[str], job_id: str | None, reason: str, now_ms: int) -> list[RunAnswer]:
     if job_id is not None:
         of_job = [row[0] for row in tx.rows(_cancel.of_job, (job_id,))]
         run_ids = [*run_ids, *(run_id for run_id in of_job if run_id not in set(run_ids))]

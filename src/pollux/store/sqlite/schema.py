@@ -107,6 +107,8 @@ def _connect(path: Path, mode: int, *, busy_ms: int) -> apsw.Connection:
     try:
         connection = apsw.Connection(str(path), flags=mode, statementcachesize=STATEMENTS_CACHED)
         connection.set_busy_timeout(busy_ms)
+        # Plans never depend on bound values: otherwise statements over partial indexes are compiled anew at each call.
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.execute("PRAGMA trusted_schema = OFF")
     except apsw.Error as error:
         raise StoreRefused(f"{path} cannot be opened ({error}); look at its rights, or name another file") from error

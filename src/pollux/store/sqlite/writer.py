@@ -5,7 +5,7 @@ While the disk is busy with one commit the next batch collects; nothing ever lin
 undone and its calls run one by one, so that nobody pays for a neighbour: a verb is a function that can be run again,
 and checks before its first write.
 
-    queue ─▶ look (nothing to do: answer) ─▶ write lock ─▶ BEGIN, verbs, COMMIT ─▶ ring ─▶ unlock ─▶ answer ─▶ checkpoint
+    queue ─▶ look (nothing: answer) ─▶ write lock ─▶ BEGIN, verbs, COMMIT ─▶ ring ─▶ unlock ─▶ answer ─▶ checkpoint
 """
 
 from __future__ import annotations

@@ -60,19 +60,21 @@ class SettleContract(Contract):
         await store.settle([settlement(run, Done(), outcome=outcome)], now_ms=t0 + 80)
 
         assert await entries(store, Ended) == [
-            Ended((
-                End(
-                    "a",
-                    "job",
-                    RunState.DONE,
-                    Cause.SCHEDULE,
-                    due_ms=t0 - 50,
-                    ended_ms=t0 + 70,
-                    duration_ms=50,
-                    changed=False,
-                    fingerprint="f00",
-                ),
-            ))
+            Ended(
+                (
+                    End(
+                        "a",
+                        "job",
+                        RunState.DONE,
+                        Cause.SCHEDULE,
+                        due_ms=t0 - 50,
+                        ended_ms=t0 + 70,
+                        duration_ms=50,
+                        changed=False,
+                        fingerprint="f00",
+                    ),
+                )
+            )
         ]
 
     async def test_the_same_settlement_again_is_already_there(self, store: Store, t0: int) -> None:

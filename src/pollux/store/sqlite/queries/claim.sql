@@ -10,24 +10,24 @@ SELECT
 FROM tally;
 
 -- name: again
+SELECT seqs FROM claims WHERE token = ?;
+
+-- name: whole
 SELECT
   r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated, r.state,
   r.held_reason, r.visible_ms, r.attempt, r.lease_losses, r.crashes, r.fence, r.token, r.owner, r.lease_until_ms,
   r.cancel, r.started_ms, r.finished_ms, r.failed, r.changed, r.error, r.result, r.deaths
-FROM claims AS c, json_each(CAST(c.seqs AS TEXT)) AS taken CROSS JOIN runs AS r
-WHERE c.token = ?1 AND r.seq = taken.value AND +r.state = 2 AND r.token = ?1 || ':' || r.fence
-  AND r.lease_until_ms > ?2;
+FROM json_each(?) AS asked JOIN runs AS r ON r.seq = asked.value WHERE +r.state = 2;
 
 -- One priority at a time: ordering by priority and time would walk over all that is delayed.
 -- name: ready
-SELECT
-  seq, id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, attempt,
-  lease_losses, crashes, fence, token, owner, lease_until_ms, cancel, started_ms, finished_ms, failed, changed, error,
-  result, deaths
+SELECT seq, id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, visible_ms, fence
 FROM runs WHERE state = 1 AND priority = ? AND visible_ms <= ? ORDER BY visible_ms, seq LIMIT ?;
 
 -- name: lease
-UPDATE runs SET state = 2, fence = ?, token = ?, owner = ?, lease_until_ms = ?, lease_ms = ? WHERE seq = ?;
+UPDATE runs
+SET state = 2, fence = fence + 1, token = ? || ':' || (fence + 1), owner = ?, lease_until_ms = ?, lease_ms = ?
+WHERE seq IN (SELECT value FROM json_each(?));
 
 -- name: remember
 INSERT OR REPLACE INTO claims (token, seqs) VALUES (?, ?);

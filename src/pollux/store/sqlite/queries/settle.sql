@@ -25,7 +25,7 @@ SET state = ?, held_reason = ?, visible_ms = ?, settled = ?, owner = '', lease_u
 WHERE seq = ?;
 
 -- name: dead_letters
-SELECT count(*), coalesce(sum(deaths), 0) FROM runs WHERE job_id = ? AND shelf = 2;
+SELECT count(*), coalesce(sum(deaths), 0) FROM runs INDEXED BY runs_dead WHERE job_id = ? AND shelf = 2;
 
 -- name: clear_dead_letters
 DELETE FROM runs WHERE job_id = ? AND shelf = 2;

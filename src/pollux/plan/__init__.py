@@ -1,0 +1,28 @@
+"""What is due, may it run?  The pure side of the leader: timers, gate, plan; and the words for why something waits."""
+
+from pollux.plan.accept import Report
+from pollux.plan.gate import PREVIOUS_RUN, GateState, Held, Ready, gate, stop_of, stop_words
+from pollux.plan.planner import Planner, Wants
+from pollux.plan.reconcile import Diff, reconcile
+from pollux.plan.timers import Timers, TimerWindow
+from pollux.plan.why import Why, why_job, why_run
+
+__all__ = [
+    "PREVIOUS_RUN",
+    "Diff",
+    "GateState",
+    "Held",
+    "Planner",
+    "Ready",
+    "Report",
+    "TimerWindow",
+    "Timers",
+    "Wants",
+    "Why",
+    "gate",
+    "reconcile",
+    "stop_of",
+    "stop_words",
+    "why_job",
+    "why_run",
+]

@@ -1,0 +1,130 @@
+"""The plan was answered: what is true now?  Only here the memory moves on by what a plan did.
+
+firing       what follows
+----------   --------------------------------------------------------------------------------------------------
+ok           the job moves on; a held run is parked
+already      the same, but whether the run was made, overlapped or waits was lost with the first answer: read again
+waits        the job moves on; the run is parked behind the previous one
+overlapped   the job moves on; its memory counts the due time
+stale        nothing; the job is read again
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pollux.model import Advanced, Answer, Overlap, Run, RunState
+from pollux.plan.compose import OVERLAP, Change, Draft, Shot, Skip
+from pollux.plan.gate import PREVIOUS_RUN, previous_key
+from pollux.plan.memory import TermMemory
+
+
+class Report(Struct, frozen=True):
+    """What a plan did, for those who watch."""
+
+    fired: int = 0
+    late_ms_max: int = 0
+    skipped: tuple[tuple[str, int, int, str], ...] = ()  # job, first due, how many, reason
+    held: tuple[tuple[str, str], ...] = ()  # run, reason
+    released: int = 0
+
+
+def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
+    """Take the answer in; what the plan consumed is over, whatever became of its items."""
+    inbox = term.inbox
+    inbox.receipts.pay(draft.paid)
+    inbox.receipts.drop(draft.plan.consumed)
+    skipped: list[Skip] = []
+    held: list[tuple[str, str]] = []
+    late = []
+    for shot, answer in zip(draft.shots, advanced.firings, strict=True):
+        if answer is Answer.STALE:
+            inbox.jobs[shot.slot.job.id] = None
+        else:
+            _fired(term, shot, answer, held)
+            due_ms = shot.firing.run.due_ms
+            if answer is Answer.OVERLAPPED:
+                skipped.append((shot.slot.job.id, due_ms, 1, OVERLAP))
+            else:
+                late.append(draft.now_ms - due_ms)
+        if shot.closes:
+            inbox.work.pop(shot.slot.job.id, None)
+    for change, answer in zip(draft.changes, advanced.updates, strict=True):
+        if _changed(term, change, answer) and change.skip is not None:
+            skipped.append(change.skip)
+    for visitor in draft.releases:
+        term.gatehouse.forget(visitor.run.id)
+    for visitor, reason in draft.holds:
+        term.gatehouse.park(replace(visitor.run, held_reason=reason.reason), reason.key)
+        held.append((visitor.run.id, reason.reason))
+    term.pace.spend(draft.now_ms, draft.caught_up)
+    term.ready = advanced.ready
+    term.trim()
+    return Report(len(late), max(late, default=0), tuple(skipped), tuple(held), len(draft.releases))
+
+
+def _fired(term: TermMemory, shot: Shot, answer: Answer, held: list[tuple[str, str]]) -> None:
+    slot, firing = shot.slot, shot.firing
+    job_id, run = slot.job.id, firing.run
+    slot.last_ms = run.due_ms
+    slot.move(firing.next_due_ms)
+    term.arm(job_id, slot)
+    if answer is Answer.OK:
+        if shot.held is not None:
+            term.gatehouse.park(run, shot.held.key)
+            held.append((run.id, shot.held.reason))
+    elif answer is Answer.OVERLAPPED:
+        if firing.if_overlapped is not None:
+            slot.memory = firing.if_overlapped
+    elif answer is Answer.WAITS:
+        _wait_for_previous(term, run)
+        held.append((run.id, PREVIOUS_RUN))
+    else:
+        _fired_before(term, shot)
+
+
+def _fired_before(term: TermMemory, shot: Shot) -> None:
+    """The first answer to this plan was lost, and with it how the overlap was decided: look."""
+    run, overlap = shot.firing.run, shot.firing.overlap
+    if overlap is not Overlap.ALLOW:
+        term.inbox.jobs[run.job_id] = None
+    if shot.held is not None:
+        term.gatehouse.park(run, shot.held.key)
+    elif overlap is Overlap.QUEUE or overlap is Overlap.CANCEL:
+        _wait_for_previous(term, run)
+    if shot.held is not None or overlap is Overlap.QUEUE or overlap is Overlap.CANCEL:
+        term.inbox.ask_run(run.id)
+
+
+def _wait_for_previous(term: TermMemory, run: Run) -> None:
+    waiting = replace(run, state=RunState.HELD, held_reason=PREVIOUS_RUN)
+    term.gatehouse.park(waiting, previous_key(run.job_id))
+
+
+def _changed(term: TermMemory, change: Change, answer: Answer) -> bool:
+    """True if it was written; what was not is done again once the job has been read."""
+    slot, inbox = change.slot, term.inbox
+    job_id = slot.job.id
+    work = inbox.work.get(job_id)
+    if work is not None:
+        del work.feeds[: change.feeds]
+    if answer is Answer.STALE:
+        inbox.work_of(job_id)
+        inbox.jobs[job_id] = None
+        return False
+    slot.memory = change.update.memory
+    if work is not None:
+        del work.ends[: change.ends]
+        work.writes, work.error = False, ""
+        if not (work.ends or work.feeds or work.is_put):
+            del inbox.work[job_id]
+    if change.is_due:
+        slot.move(change.update.next_due_ms, is_chosen=change.is_chosen)
+        term.arm(job_id, slot)
+        if change.is_chosen:
+            term.timers.drop(job_id)
+            term.due[job_id] = None
+    elif job_id not in term.due and job_id not in term.late and slot.next_ms is not None:
+        term.timers.put(job_id, slot.next_ms)
+    return True

@@ -1,0 +1,265 @@
+"""What shall be written?  The next plan, out of the memory, which it leaves as it is.
+
+The plan is one atomic write and limited.  Half of its places for firings and releases are for runs that wait at the
+gate, then come the due times, then missed ones as their pace allows; what is left over goes into the next plan.
+A draft is the plan together with what follows for the memory once it is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from itertools import islice
+
+from msgspec.structs import replace
+
+from pollux.model import (
+    FIRINGS_MAX,
+    UPDATES_MAX,
+    Cause,
+    Firing,
+    Holding,
+    JobUpdate,
+    Once,
+    Overlap,
+    Plan,
+    Release,
+    Run,
+    RunState,
+    run_of,
+)
+from pollux.outcome import count_skips, describe, learn
+from pollux.plan.dues import Fire, Pass, judge, pass_all
+from pollux.plan.gate import UNDECLARED, GateState, Held, declared_key, gate, stop_words
+from pollux.plan.gatehouse import Visitor
+from pollux.plan.memory import TermMemory
+from pollux.plan.slots import Slot
+
+HOLDS_MAX = 100
+LOOKS_MAX = 1_000  # runs at the gate that one plan looks at
+DUE_UPDATES_MAX = UPDATES_MAX // 2  # the rest is for what the feed taught
+
+PAUSED, LATE, FULL, OVERLAP, BROKEN = "paused", "late", "full", "overlap", "broken"
+NOT_DECLARED = "undeclared"
+
+Skip = tuple[str, int, int, str]  # job, first due, how many, reason
+
+
+class Shot:
+    """A firing of the plan: its slot, and the key under which its run is held, if it is."""
+
+    __slots__ = ("closes", "firing", "held", "slot")
+
+    def __init__(self, slot: Slot, firing: Firing, held: Held | None) -> None:
+        self.slot, self.firing, self.held = slot, firing, held
+        self.closes = False  # does it also do what the feed asked for the job?
+
+
+class Change:
+    """An update of the plan: its slot, how much of the job's work it carries, and which due times it passes over."""
+
+    __slots__ = ("ends", "feeds", "is_chosen", "is_due", "skip", "slot", "update")
+
+    def __init__(self, slot: Slot, update: JobUpdate, *, is_due: bool, is_chosen: bool, skip: Skip | None) -> None:
+        self.slot, self.update, self.skip = slot, update, skip
+        self.is_due, self.is_chosen = is_due, is_chosen
+        self.ends = self.feeds = 0
+
+
+class Draft:
+    def __init__(self, now_ms: int, gate_state: GateState, line_room: int) -> None:
+        self.now_ms = now_ms
+        self.gate_state = gate_state
+        self.line_room = line_room  # how many more runs may become ready
+        self.shots: list[Shot] = []
+        self.releases: list[Visitor] = []
+        self.holds: list[tuple[Visitor, Held]] = []
+        self.changes: list[Change] = []
+        self.paid: list[int] = []  # feed entries, once for each effect that is written
+        self.touched: set[str] = set()  # jobs that are written
+        self.caught_up = 0  # missed due times, by the pace
+        self.plan = Plan()
+
+    @property
+    def room(self) -> int:
+        return FIRINGS_MAX - len(self.shots) - len(self.releases)
+
+
+def compose(term: TermMemory, now_ms: int, *, ready_max: int) -> Draft:
+    """The next plan.  The same memory and time give the same plan."""
+    draft, here = Draft(now_ms, term.gate_state(), ready_max - term.ready), term.gatehouse.here
+    visitors = iter(list(islice(here.values(), LOOKS_MAX)) if here else ())
+    if here:
+        _look_at_gate(term, draft, visitors, room=FIRINGS_MAX // 2)
+    if term.due:
+        _take_due(term, draft)
+    if term.late:
+        _take_late(term, draft)
+    if here:
+        _look_at_gate(term, draft, visitors, room=FIRINGS_MAX)
+    if term.inbox.work:
+        _take_work(term, draft)
+    draft.plan = Plan(
+        consumed=term.inbox.receipts.settled(draft.paid),
+        firings=tuple([shot.firing for shot in draft.shots]),
+        releases=tuple([Release(visitor.run.id) for visitor in draft.releases]),
+        holds=tuple([Holding(visitor.run.id, held.reason) for visitor, held in draft.holds]),
+        updates=tuple([change.update for change in draft.changes]),
+    )
+    return draft
+
+
+# runs at the gate
+
+
+def _look_at_gate(term: TermMemory, draft: Draft, visitors: Iterator[Visitor], *, room: int) -> None:
+    while len(draft.releases) < min(room, len(draft.releases) + draft.room) and len(draft.holds) < HOLDS_MAX:
+        visitor = next(visitors, None)
+        if visitor is None:
+            return
+        run = visitor.run
+        slot = term.slots.get(run.job_id)
+        if slot is None:
+            term.inbox.jobs[run.job_id] = None  # it was forgotten meanwhile
+            continue
+        answer = gate(run, slot.job, draft.gate_state)
+        if not isinstance(answer, Held):
+            draft.releases.append(visitor)
+            draft.paid += visitor.feeds
+        elif answer.reason != run.held_reason:
+            draft.holds.append((visitor, answer))
+            draft.paid += visitor.feeds
+        else:  # the store says so already: nothing to write
+            term.inbox.receipts.pay(visitor.feeds)
+            term.gatehouse.park(run, answer.key)
+
+
+# due times
+
+
+def _take_due(term: TermMemory, draft: Draft) -> None:
+    shots_max = FIRINGS_MAX - len(draft.releases)
+    for job_id in term.due:
+        if len(draft.shots) >= shots_max or len(draft.changes) >= DUE_UPDATES_MAX:
+            return
+        _take(term, draft, job_id)
+
+
+def _take_late(term: TermMemory, draft: Draft) -> None:
+    left = term.pace.left(draft.now_ms)
+    for job_id in term.late:
+        if draft.caught_up + 1 > left or draft.room <= 0 or len(draft.changes) >= DUE_UPDATES_MAX:
+            return
+        if _take(term, draft, job_id):
+            draft.caught_up += 1
+
+
+def _take(term: TermMemory, draft: Draft, job_id: str) -> bool:
+    """Decide about one job that is due; true if something was decided."""
+    slot = term.slots.get(job_id)
+    if slot is None or slot.next_ms is None or job_id in term.inbox.jobs:
+        return False  # it is about to be read again
+    try:
+        if term.stops or not slot.job.declared or len(draft.shots) >= draft.line_room:
+            _decide_forbidden(term, draft, slot)
+        else:
+            _decide(term, draft, slot)
+    except Exception as error:  # noqa: BLE001  one bad job must not stop the others
+        _change(term, draft, slot, None, skip=(job_id, slot.next_ms, 1, BROKEN), error=describe(error))
+    return True
+
+
+def _decide(term: TermMemory, draft: Draft, slot: Slot, held: Held | None = None) -> None:
+    decision = judge(slot, draft.now_ms)
+    if isinstance(decision, Fire):
+        _fire(term, draft, slot, decision, held)
+    elif isinstance(decision, Pass):
+        _pass(term, draft, slot, decision, LATE)
+    else:
+        skip = (slot.job.id, slot.next_ms or 0, decision.count, LATE)
+        _change(term, draft, slot, decision.due_ms, skip=skip, is_chosen=True)
+
+
+def _decide_forbidden(term: TermMemory, draft: Draft, slot: Slot) -> None:
+    """Due times in a pause, of a job that nobody declares, or before a full line are passed over and counted.
+
+    But for a once-job: its only due waits at the gate, and finds room in any line.
+    """
+    stop = term.stop_of(slot)
+    held, reason = None, FULL if len(draft.shots) >= draft.line_room else ""
+    if stop is not None:
+        held, reason = Held(stop_words(stop), stop.key), PAUSED
+    elif not slot.job.declared:
+        held, reason = Held(UNDECLARED, declared_key(slot.job.id)), NOT_DECLARED
+    if not reason or type(slot.job.schedule) is Once:
+        _decide(term, draft, slot, held)
+    else:
+        _pass(term, draft, slot, pass_all(slot, draft.now_ms), reason)
+
+
+def _fire(term: TermMemory, draft: Draft, slot: Slot, fire: Fire, held: Held | None) -> None:
+    job = slot.job
+    run: Run = run_of(job, fire.due_ms, Cause.SCHEDULE)
+    if run.gated and held is None:
+        answer = gate(run, job, draft.gate_state)
+        held = answer if isinstance(answer, Held) else None
+        if held is None:
+            run = replace(run, state=RunState.READY, held_reason="")
+    if held is not None:
+        run = replace(run, state=RunState.HELD, held_reason=held.reason)
+    overlapped = None if job.overlap is Overlap.ALLOW else count_skips(slot.memory, OVERLAP)
+    shot = Shot(slot, Firing(run, job.revision, fire.next_ms, job.overlap, overlapped), held)
+    work = term.inbox.work.get(job.id)
+    if work is not None and not work.ends and not work.error:
+        shot.closes = True
+        draft.paid += work.feeds
+    draft.shots.append(shot)
+    draft.touched.add(job.id)
+
+
+def _pass(term: TermMemory, draft: Draft, slot: Slot, passed: Pass, reason: str) -> None:
+    skip = (slot.job.id, slot.next_ms or 0, passed.count, reason)
+    _change(term, draft, slot, passed.next_ms, skip=skip)
+
+
+# what the feed taught
+
+
+def _take_work(term: TermMemory, draft: Draft) -> None:
+    for job_id, work in term.inbox.work.items():
+        if len(draft.changes) >= UPDATES_MAX:
+            return
+        slot = term.slots.get(job_id)
+        if slot is None or job_id in draft.touched or job_id in term.inbox.jobs:
+            continue  # in the next plan
+        broken: Skip | None = (job_id, draft.now_ms, 0, BROKEN) if work.error else None
+        _change(term, draft, slot, slot.next_ms, skip=broken, error=work.error, is_due=False)
+
+
+def _change(
+    term: TermMemory,
+    draft: Draft,
+    slot: Slot,
+    next_ms: int | None,
+    *,
+    skip: Skip | None,
+    error: str = "",
+    is_due: bool = True,
+    is_chosen: bool = False,
+) -> None:
+    """Update the leader's columns of a job, with all that the feed taught about it."""
+    job, memory = slot.job, slot.memory
+    work = term.inbox.work.get(job.id)
+    if work is not None and work.ends:
+        memory = reduce(learn, work.ends, memory)
+    if skip is not None:
+        memory = count_skips(memory, skip[3], skip[2])
+    if error:
+        memory = replace(memory, last_error=error, last_error_ms=draft.now_ms)
+    update = JobUpdate(job.id, job.revision, next_ms, memory)
+    change = Change(slot, update, is_due=is_due, is_chosen=is_chosen, skip=skip)
+    if work is not None:
+        change.ends, change.feeds = len(work.ends), len(work.feeds)
+        draft.paid += work.feeds
+    draft.changes.append(change)
+    draft.touched.add(job.id)

@@ -1,0 +1,137 @@
+"""What is due, may it run, what is written next?  The planner of one term: no I/O, no clock, no dice.
+
+    begin ─▶ ( apply* ─▶ (wants ─▶ learn)* ─▶ plan ─▶ … the store … ─▶ accept )*
+
+* `apply` takes feed entries in; an entry is consumed by the plan that carries the last of its effects.
+* `wants` says what must be read before the next plan, `learn` brings it.
+* `plan` moves nothing: asked again, it gives an equal plan.  A plan whose answer was lost is sent again as it is.
+* `accept` brings the answer; only now the memory moves on.  If a plan is refused as a whole, throw the planner away:
+  a new one begins from what the store says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from msgspec import Struct
+
+from pollux.model import Advanced, FeedItem, Job, Node, Note, Plan, Run
+from pollux.plan import intake
+from pollux.plan.accept import Report, accept
+from pollux.plan.compose import Draft, compose
+from pollux.plan.memory import TermMemory
+from pollux.plan.slots import IDLE_MAX, Slots
+from pollux.plan.timers import TIMERS_MAX, WINDOW_MS, Timers, TimerWindow
+
+READS_MAX = 1_000  # jobs, and runs, in one read
+CATCH_UP_PER_SEAT_S = 2
+
+
+class Wants(Struct, frozen=True):
+    """What must be read before the next plan; false if nothing must."""
+
+    jobs: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    timers: TimerWindow | None = None
+    notes: bool = False
+    nodes: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs or self.runs or self.timers is not None or self.notes or self.nodes)
+
+
+class Planner:
+    def __init__(
+        self,
+        *,
+        seats: int = 10,
+        ready_max: int = 1_000_000,
+        window_ms: int = WINDOW_MS,
+        timers_max: int = TIMERS_MAX,
+        idle_max: int = IDLE_MAX,
+    ) -> None:
+        self._seats, self._ready_max = max(1, seats), ready_max
+        self._window_ms, self._timers_max, self._idle_max = window_ms, timers_max, idle_max
+        self._term = self._blank(0, 0)
+        self._draft: Draft | None = None
+
+    def begin(
+        self, now_ms: int, *, notes: Sequence[Note], held: Sequence[Run], nodes: Sequence[Node], ready: int
+    ) -> None:
+        """A term begins: what was known is forgotten, what is held stands at the gate."""
+        self._term, self._draft = self._blank(now_ms, ready), None
+        intake.learn_nodes(self._term, nodes)
+        intake.learn_notes(self._term, notes)
+        intake.learn_held(self._term, held)
+
+    def apply(self, item: FeedItem) -> None:
+        """Take one feed entry in; its id is consumed by the plan that carries the last of its effects."""
+        intake.apply(self._term, item)
+
+    def wants(self, now_ms: int) -> Wants:
+        """What must be read before the next plan.  Asked again before `learn`, it is the same."""
+        term = self._term
+        term.tick(now_ms)
+        inbox = term.inbox
+        term.window = term.timers.window(now_ms) if term.timers.needs_refill(now_ms, busy=term.busy) else None
+        return Wants(
+            jobs=tuple(islice(inbox.jobs, READS_MAX)),
+            runs=tuple(islice(inbox.runs, READS_MAX)),
+            timers=term.window,
+            notes=inbox.notes is not None,
+            nodes=inbox.nodes is not None,
+        )
+
+    def learn(
+        self,
+        *,
+        jobs: Sequence[tuple[str, Job | None]] = (),
+        runs: Sequence[tuple[str, Run | None]] = (),
+        timers: Sequence[Job] | None = None,
+        notes: Sequence[Note] | None = None,
+        nodes: Sequence[Node] | None = None,
+    ) -> None:
+        """What was read, as it was asked for by the last `wants`."""
+        term = self._term
+        if timers is not None:
+            intake.learn_timers(term, timers)
+        if notes is not None:
+            intake.learn_notes(term, notes)
+        if nodes is not None:
+            intake.learn_nodes(term, nodes)
+        for job_id, job in jobs:
+            intake.learn_job(term, job_id, job)
+        for run_id, run in runs:
+            intake.learn_run(term, run_id, run)
+        term.trim()
+
+    def plan(self, now_ms: int) -> Plan:
+        """What shall be written now.  Nothing moves: asked again, the plan is equal."""
+        self._term.tick(now_ms)
+        self._draft = compose(self._term, now_ms, ready_max=self._ready_max)
+        return self._draft.plan
+
+    def accept(self, plan: Plan, advanced: Advanced) -> Report:
+        """The plan was answered ok, its items as told; the memory moves on now."""
+        draft, self._draft = self._draft, None
+        assert draft is not None, "accept follows plan"
+        assert plan is draft.plan or plan == draft.plan, "only the latest plan can be accepted"
+        if advanced.seats > 0:
+            self._term.pace.per_s = float(CATCH_UP_PER_SEAT_S * advanced.seats)
+        return accept(self._term, draft, advanced)
+
+    def next_ms(self) -> int | None:
+        """When something happens by itself: a due time, a held run's time, a pause's end, a refill; None: never."""
+        return self._term.next_ms()
+
+    @property
+    def left_over(self) -> bool:
+        """Is there more to do at once?"""
+        return self._term.is_left_over()
+
+    def _blank(self, now_ms: int, ready: int) -> TermMemory:
+        timers = Timers(limit=self._timers_max, window_ms=self._window_ms)
+        slots = Slots(idle_max=self._idle_max)
+        per_s = CATCH_UP_PER_SEAT_S * self._seats
+        return TermMemory(now_ms=now_ms, catch_up_per_s=per_s, ready=ready, timers=timers, slots=slots)

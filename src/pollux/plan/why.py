@@ -1,0 +1,164 @@
+"""Why does it run, or why not?  An answer in words for every job and every run, from what the store says alone.
+
+Nothing is asked of the leader, so the answer is the same on every node and also while nobody leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from pollux.model import AT_THE_GATE, Counts, Event, Job, Node, Note, Run, RunState
+from pollux.plan.gate import UNDECLARED, GateState, Held, gate, handlers_of, stop_of, stop_words
+from pollux.units import format_ms
+
+_HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded"})
+GRACE_MS = 5_000  # a due time that passed so long ago should have been fired
+
+
+class Why(Struct, frozen=True):
+    """`answer` is one word, `reason` a sentence; `expected_ms` is when it should start, `cure` what one can do."""
+
+    answer: str
+    reason: str
+    expected_ms: int | None = None
+    cure: str = ""
+
+    @property
+    def is_held(self) -> bool:
+        """Does it not run although it should?"""
+        return self.answer in _HELD
+
+
+def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, nodes: Sequence[Node]) -> Why:
+    """Why a job runs or does not; `live` is one of its live runs, if there is one."""
+    by_key = {stop.key: stop for stop in stops}
+    if live is not None and live.state is not RunState.HELD:
+        return why_run(live, job, stops=stops, nodes=nodes, counts=None, now_ms=now_ms)
+    if not job.enabled:
+        return Why("disabled", "it is disabled; its due times do not come", cure="enable the job")
+    stop = stop_of(by_key, job_id=job.id, group=job.group, target=job.target, now_ms=now_ms)
+    if stop is not None:
+        words = f"{stop_words(stop)}; due times meanwhile are skipped and counted"
+        return Why(
+            "paused", words, stop.expires_ms, f"resume it{'' if stop.key.startswith('stop:job') else f' ({stop.key})'}"
+        )
+    if live is not None:
+        return why_run(live, job, stops=stops, nodes=nodes, counts=None, now_ms=now_ms)
+    if not job.declared:
+        words = f"{UNDECLARED}: no living node has it in {job.source}; its due times are skipped and counted"
+        return Why("undeclared", words, cure="start a node that declares it, or delete the job")
+    if job.next_due_ms is None:
+        return _never(job)
+    return _coming(job, job.next_due_ms, nodes, now_ms)
+
+
+def _never(job: Job) -> Why:
+    """A job without a next due."""
+    if job.schedule is None:
+        return Why("waits", "it has no schedule and runs when asked", cure="run or enqueue it")
+    if isinstance(job.schedule, Event):
+        return Why("waits", "it fires on events only, never by the clock", cure="send the event, or run it")
+    if not job.is_recurring:
+        if job.last_due_ms is None:
+            return Why("waits", "it was added just now; the leader has not planned it yet")
+        return Why("done", "it has fired; a once-job fires once per id", cure="run it, or add it under another id")
+    if job.memory.last_error and job.memory.skips.get("broken", 0):
+        return Why("held", f"its schedule cannot be used: {job.memory.last_error}", cure="put a schedule that works")
+    if job.memory.last_error and job.last_due_ms is None and job.memory.ended == 0:
+        return Why("held", f"its schedule cannot be used: {job.memory.last_error}", cure="put a schedule that works")
+    return Why("waits", "it was put just now; the leader has not planned it yet", cure="see that a node leads")
+
+
+def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
+    """A job whose next due is known."""
+    if not nodes:
+        return Why("stranded", "no live node: nobody fires or runs it", due_ms, "start a node")
+    if job.handler not in handlers_of(nodes):
+        return Why("stranded", f"no live node knows handler {job.handler}", due_ms, "start a node that has it")
+    late_ms = now_ms - due_ms
+    if late_ms > GRACE_MS:
+        words = f"it was due {format_ms(late_ms)} ago; missed due times are made up for step by step"
+        return Why("due", words, now_ms, "if it stays so, see that a node leads")
+    if late_ms >= 0:
+        return Why("due", "it is due now", due_ms)
+    return Why("waits", f"it is due in {format_ms(-late_ms)}", due_ms)
+
+
+def why_run(
+    run: Run, job: Job | None, *, stops: Sequence[Note], nodes: Sequence[Node], counts: Counts | None, now_ms: int
+) -> Why:
+    """Why a run runs or does not."""
+    match run.state:
+        case RunState.HELD:
+            return _held(run, job, {stop.key: stop for stop in stops}, nodes, now_ms)
+        case RunState.READY:
+            return _ready(run, job, nodes, counts, now_ms)
+        case RunState.LEASED:
+            return _leased(run, now_ms)
+        case RunState.DONE if run.failed:
+            return Why("failed", f"it failed: {run.error or 'no error was told'}; the next firing is the retry")
+        case RunState.DONE:
+            return Why("done", f"it is done{_ago(run.finished_ms, now_ms)}")
+        case RunState.DEAD:
+            return Why(
+                "dead", f"given up on: {run.error or 'no error was told'}", cure="mend the cause, then revive it"
+            )
+        case RunState.CANCELLED:
+            return Why("cancelled", f"it was cancelled: {run.cancel or run.error or 'no reason was told'}")
+
+
+def _held(run: Run, job: Job | None, stops: Mapping[str, Note], nodes: Sequence[Node], now_ms: int) -> Why:
+    if run.visible_ms > now_ms:
+        return Why("waits", _later(run, now_ms), run.visible_ms)
+    if job is not None:
+        answer = gate(run, job, GateState(stops=stops, handlers=handlers_of(nodes), now_ms=now_ms))
+        if isinstance(answer, Held):
+            stop = stops.get(answer.key)
+            if stop is not None:
+                return Why("paused", answer.reason, stop.expires_ms, "resume it")
+            return Why("held", answer.reason, cure="start a node that has it")
+    reason = "it stands at the gate; the leader looks at it next" if run.held_reason in {"", AT_THE_GATE} else ""
+    return Why("held", reason or run.held_reason, cure="" if nodes else "no node lives: start one")
+
+
+def _ready(run: Run, job: Job | None, nodes: Sequence[Node], counts: Counts | None, now_ms: int) -> Why:
+    if run.visible_ms > now_ms:
+        return Why("waits", _later(run, now_ms), run.visible_ms)
+    if not nodes:
+        return Why("stranded", "it is ready, but no node lives", cure="start a node")
+    if job is not None and job.handler not in handlers_of(nodes):
+        return Why(
+            "stranded", f"it is ready, but no live node knows handler {job.handler}", cure="start one that has it"
+        )
+    working = [node for node in nodes if not node.draining]
+    if not working:
+        return Why("stranded", "it is ready, but every live node drains", cure="resume a node, or start one")
+    free = sum(max(0, node.seats - node.busy) for node in working)
+    ahead = f"; {counts.ready} runs are ready" if counts is not None else ""
+    if free == 0:
+        seats = sum(node.seats for node in working)
+        return Why("ready", f"it is ready, but all {seats} seats are busy{ahead}", cure="add seats or nodes, or wait")
+    return Why("ready", f"it is ready and will be claimed next{ahead}", now_ms)
+
+
+def _leased(run: Run, now_ms: int) -> Why:
+    since = "" if run.started_ms is None else f" since {format_ms(max(0, now_ms - run.started_ms))}"
+    if run.cancel:
+        return Why("running", f"node {run.owner} runs it{since} and was asked to stop: {run.cancel}")
+    if run.lease_until_ms <= now_ms:
+        words = f"node {run.owner} had it, but its lease is over: the next claim takes it back"
+        return Why("ready", words, now_ms, "start a node if none lives")
+    return Why("running", f"node {run.owner} runs it{since}, delivery {run.fence}")
+
+
+def _later(run: Run, now_ms: int) -> str:
+    wait = format_ms(run.visible_ms - now_ms)
+    if run.attempt:
+        return f"it failed {run.attempt} times ({run.error or 'no error was told'}); tried again in {wait}"
+    return f"its time comes in {wait}"
+
+
+def _ago(at_ms: int | None, now_ms: int) -> str:
+    return "" if at_ms is None else f", {format_ms(max(0, now_ms - at_ms))} ago"

@@ -1,0 +1,258 @@
+"""Who bounds and counts the calls to a store?  One wrapper, around every call of every loop.
+
+A call that does not answer within its deadline raises `StoreTimeout`: it may have taken effect all the same, so it is
+repeated with the same ids.  What waits inside the store (`claim`, `feed`) has its wait on top of the deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from pollux.clock import Clock
+from pollux.errors import StoreTimeout
+from pollux.model import AuditLine, Job, Node, Note, NotePut, Plan, Run, Term
+from pollux.store.contract import (
+    FEED_MAX,
+    LOSSES_MAX,
+    PAGE_MAX,
+    READY_MAX,
+    Advanced,
+    Answer,
+    Capabilities,
+    Claimed,
+    Counts,
+    DumpPage,
+    Feed,
+    JobAnswer,
+    JobFilter,
+    JobPage,
+    JobPut,
+    LogPage,
+    Pruning,
+    Renewal,
+    Renewed,
+    RunAnswer,
+    RunFilter,
+    RunPage,
+    Settlement,
+    Store,
+)
+
+T = TypeVar("T")
+VERBS = (
+    *("open", "close", "put_jobs", "delete_jobs", "get_jobs", "list_jobs", "due", "feed", "advance", "enqueue"),
+    *("claim", "renew", "settle", "cancel", "revive", "list_runs", "get_runs", "counts", "prune", "put_notes"),
+    *("notes", "beat", "nodes", "leave", "elect", "resign", "wake", "log", "read_log", "dump", "load"),
+)
+
+
+class Wrapped:
+    """A store in front of a store: every verb goes through `call`, which a subclass gives a meaning."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.capabilities: Capabilities = store.capabilities
+
+    async def call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:  # noqa: ARG002
+        """Let one call through; `answer` is the call itself, not yet begun."""
+        return await answer
+
+    def twin(self) -> Store:
+        raise NotImplementedError
+
+    async def open(self) -> None:
+        await self.call("open", self.store.open())
+
+    async def close(self) -> None:
+        await self.call("close", self.store.close())
+
+    # jobs
+
+    async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:
+        return await self.call("put_jobs", self.store.put_jobs(puts, now_ms=now_ms))
+
+    async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
+        return await self.call("delete_jobs", self.store.delete_jobs(ids, reason=reason, now_ms=now_ms))
+
+    async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
+        return await self.call("get_jobs", self.store.get_jobs(ids))
+
+    async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
+        return await self.call("list_jobs", self.store.list_jobs(where, after=after, limit=limit))
+
+    async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
+        return await self.call("due", self.store.due(after=after, before_ms=before_ms, limit=limit))
+
+    # plan
+
+    async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
+        return await self.call("feed", self.store.feed(limit=limit, wait_ms=wait_ms, now_ms=now_ms), wait_ms)
+
+    async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
+        return await self.call("advance", self.store.advance(term, plan, now_ms=now_ms))
+
+    # runs
+
+    async def enqueue(
+        self,
+        runs: Sequence[Run],
+        *,
+        notes: Sequence[NotePut] = (),
+        ready_max: int = READY_MAX,
+        now_ms: int | None = None,
+    ) -> list[RunAnswer]:
+        call = self.store.enqueue(runs, notes=notes, ready_max=ready_max, now_ms=now_ms)
+        return await self.call("enqueue", call)
+
+    async def claim(
+        self,
+        *,
+        node: str,
+        token: str,
+        limit: int,
+        lease_ms: int,
+        first: int = 1,
+        losses_max: int = LOSSES_MAX,
+        feed_max: int = FEED_MAX,
+        wait_ms: int = 0,
+        now_ms: int | None = None,
+    ) -> Claimed:
+        call = self.store.claim(
+            node=node,
+            token=token,
+            limit=limit,
+            lease_ms=lease_ms,
+            first=first,
+            losses_max=losses_max,
+            feed_max=feed_max,
+            wait_ms=wait_ms,
+            now_ms=now_ms,
+        )
+        return await self.call("claim", call, wait_ms)
+
+    async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
+        return await self.call("renew", self.store.renew(renewals, lease_ms=lease_ms, now_ms=now_ms))
+
+    async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
+        return await self.call("settle", self.store.settle(settlements, now_ms=now_ms))
+
+    async def cancel(
+        self,
+        *,
+        run_ids: Sequence[str] = (),
+        job_id: str | None = None,
+        reason: str = "",
+        now_ms: int | None = None,
+    ) -> list[RunAnswer]:
+        call = self.store.cancel(run_ids=run_ids, job_id=job_id, reason=reason, now_ms=now_ms)
+        return await self.call("cancel", call)
+
+    async def revive(self, run_ids: Sequence[str], *, now_ms: int | None = None) -> list[RunAnswer]:
+        return await self.call("revive", self.store.revive(run_ids, now_ms=now_ms))
+
+    async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
+        return await self.call("list_runs", self.store.list_runs(where, after=after, limit=limit))
+
+    async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
+        return await self.call("get_runs", self.store.get_runs(ids))
+
+    async def counts(self) -> Counts:
+        return await self.call("counts", self.store.counts())
+
+    async def prune(self, what: Pruning) -> int:
+        return await self.call("prune", self.store.prune(what))
+
+    # notes
+
+    async def put_notes(self, puts: Sequence[NotePut], *, now_ms: int | None = None) -> list[Answer]:
+        return await self.call("put_notes", self.store.put_notes(puts, now_ms=now_ms))
+
+    async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
+        return await self.call("notes", self.store.notes(prefix, now_ms=now_ms))
+
+    # nodes and terms
+
+    async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
+        await self.call("beat", self.store.beat(node, ttl_ms=ttl_ms, now_ms=now_ms))
+
+    async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
+        return await self.call("nodes", self.store.nodes(now_ms=now_ms))
+
+    async def leave(self, node_id: str) -> None:
+        await self.call("leave", self.store.leave(node_id))
+
+    async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
+        return await self.call("elect", self.store.elect(node_id, ttl_ms=ttl_ms, now_ms=now_ms))
+
+    async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:
+        await self.call("resign", self.store.resign(node_id, term=term, now_ms=now_ms))
+
+    # wake-ups and records
+
+    async def wake(self) -> None:
+        await self.call("wake", self.store.wake())
+
+    async def log(self, lines: Sequence[AuditLine]) -> None:
+        await self.call("log", self.store.log(lines))
+
+    async def read_log(self, *, after: int = 0, limit: int = 100) -> LogPage:
+        return await self.call("read_log", self.store.read_log(after=after, limit=limit))
+
+    async def dump(self, *, after: str | None = None, limit: int = PAGE_MAX) -> DumpPage:
+        return await self.call("dump", self.store.dump(after=after, limit=limit))
+
+    async def load(self, records: Sequence[tuple[str, Any]]) -> int:
+        return await self.call("load", self.store.load(records))
+
+
+class CallStats(Struct):
+    """What one verb has cost so far.  Waits inside `claim` and `feed` are part of their milliseconds."""
+
+    calls: int = 0
+    errors: int = 0
+    total_ms: int = 0
+    max_ms: int = 0
+
+
+class Guarded(Wrapped):
+    """The store as all loops see it: each call counted and bounded."""
+
+    def __init__(
+        self, store: Store, *, clock: Clock, deadline_ms: int = 10_000, calls: dict[str, CallStats] | None = None
+    ) -> None:
+        super().__init__(store)
+        self._clock = clock
+        self.deadline_ms = deadline_ms
+        self.calls: dict[str, CallStats] = calls if calls is not None else {verb: CallStats() for verb in VERBS}
+
+    def twin(self) -> Guarded:
+        """The twin's calls are counted here, too."""
+        return Guarded(self.store.twin(), clock=self._clock, deadline_ms=self.deadline_ms, calls=self.calls)
+
+    async def call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:
+        stats = self.calls[verb]
+        stats.calls += 1
+        began = self._clock.mono_ms()
+        limit = asyncio.timeout((self.deadline_ms + wait_ms) / 1000.0)
+        try:
+            async with limit:
+                return await answer
+        except TimeoutError as error:
+            stats.errors += 1
+            if not limit.expired():
+                raise
+            raise StoreTimeout(
+                f"the store did not answer {verb} within {self.deadline_ms + wait_ms} ms; "
+                "the call may have taken effect: repeat it with the same ids"
+            ) from error
+        except Exception:
+            stats.errors += 1
+            raise
+        finally:
+            took = int(self._clock.mono_ms() - began)
+            stats.total_ms += took
+            stats.max_ms = max(stats.max_ms, took)

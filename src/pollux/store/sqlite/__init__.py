@@ -1,0 +1,9 @@
+"""Where does it wait by default?  In one SQLite file, which several processes may share.
+
+A verb is a function of a transaction, in the file of its group; its statements stand in `queries/<verb>.sql`.
+`store.py` is the handle: it checks what comes in, sends each verb to the writer or to a reader, and waits.
+"""
+
+from pollux.store.sqlite.store import SqliteStore
+
+__all__ = ["SqliteStore"]

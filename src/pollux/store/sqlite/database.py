@@ -1,0 +1,54 @@
+"""What do a handle and its twins share?  The database of one process: its writer, its readers, its bell, its counts.
+
+The first handle that opens starts the threads, the last that closes ends them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+from pollux.clock import Clock
+from pollux.store.jumps import JumpGuard
+from pollux.store.sqlite.bell import Bell
+from pollux.store.sqlite.readers import Generations, Reader
+from pollux.store.sqlite.transaction import Stats
+from pollux.store.sqlite.writer import Writer
+
+
+class Database:
+    def __init__(self, path: Path, clock: Clock, deadline_ms: int) -> None:
+        self.path, self.clock, self.deadline_ms = path, clock, deadline_ms
+        self.stats = Stats()
+        self.generations = Generations(self.stats)
+        self.jumps: JumpGuard  # asked by the writer's thread only
+        self.writer: Writer
+        self.quick: Reader
+        self.slow: Reader
+        self._guard = threading.Lock()
+        self._users = 0
+
+    @property
+    def bell(self) -> Bell:
+        return self.writer.bell
+
+    def join(self) -> Future[None]:
+        """One more user; the answer is done once the database can be used."""
+        with self._guard:
+            self._users += 1
+            if self._users == 1:
+                self.jumps = JumpGuard(self.clock)
+                self.writer = Writer(self.path, stats=self.stats, deadline=time.monotonic() + self.deadline_ms / 1000)
+                self.quick = Reader(self.path, "reader", self.stats)
+                self.slow = Reader(self.path, "lister", self.stats)
+            return self.writer.ready
+
+    def leave(self) -> list[Future[None]]:
+        """One user less; the answers are done once everything that ends with it has ended."""
+        with self._guard:
+            self._users -= 1
+            if self._users:
+                return []
+            return [self.quick.stop(), self.slow.stop(), self.writer.stop()]

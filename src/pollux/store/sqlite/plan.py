@@ -1,0 +1,178 @@
+"""The leader's verbs: read the feed, write a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pollux.model import Advanced, Answer, End, Firing, JobUpdate, Overlap, Plan
+from pollux.store.sqlite.bell import RUNS
+from pollux.store.sqlite.nodes import is_current, seats
+from pollux.store.sqlite.notes import write_notes
+from pollux.store.sqlite.rows import HELD, LEASED, Row, ids_json, memory_json
+from pollux.store.sqlite.runs import ask_to_stop, cancel_waiting, insert, key_holder, known_runs
+from pollux.store.sqlite.sql import Statements
+from pollux.store.sqlite.transaction import Transaction
+
+CAME_BACK_MS = 60_000  # a last due so far ahead was written before the clock came back
+WAITS_BEHIND = "waits for the previous run"
+
+_advance = Statements("advance")
+_cancel = Statements("cancel")
+_feed = Statements("feed")
+
+
+def feed(tx: Transaction, limit: int) -> list[Row]:
+    return tx.rows(_feed.read, (limit,))
+
+
+def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms: int) -> Advanced:
+    """`made` are the rows of the plan's firings."""
+    if not is_current(tx, term):
+        return Advanced(Answer.FENCED, now_ms)
+    if plan.consumed:
+        _consume(tx, plan.consumed)
+    ends: list[End] = []
+    firings = _Firings(tx, plan.firings, made, ends, now_ms).answers() if plan.firings else ()
+    if plan.releases:
+        _release(tx, [release.run_id for release in plan.releases], now_ms)
+    if plan.holds:
+        tx.write_many(_advance.hold, [(holding.reason, holding.run_id) for holding in plan.holds])
+    for order in plan.cancels:
+        _cancel_one(tx, order.run_id, order.reason, now_ms)
+    updates = _update(tx, plan.updates) if plan.updates else ()
+    write_notes(tx, plan.notes, now_ms, {})
+    tx.tell_ends(ends)
+    return Advanced(Answer.OK, now_ms, firings, updates, tx.tally.ready, seats(tx, now_ms))
+
+
+def _consume(tx: Transaction, ids: Sequence[int]) -> None:
+    gone = tx.rows(_advance.consume, (ids_json(ids),))
+    tx.tally.feed -= len(gone)
+    tx.tally.ends -= sum(row[0] for row in gone)
+
+
+class _Facts:
+    """What a firing must know of its job, kept true while the firings of one plan are gone through."""
+
+    __slots__ = ("last_due_ms", "live", "n", "revision")
+
+    def __init__(self, n: int, revision: int, last_due_ms: int | None, live: int) -> None:
+        self.n, self.revision, self.last_due_ms, self.live = n, revision, last_due_ms, live
+
+
+class _Firings:
+    """The firings of one plan, in their order; what they write is gathered and written together."""
+
+    def __init__(
+        self, tx: Transaction, firings: Sequence[Firing], rows: Sequence[Row], ends: list[End], now_ms: int
+    ) -> None:
+        self._tx, self._firings, self._rows, self._ends, self._now_ms = tx, firings, rows, ends, now_ms
+        ids = ids_json(list({firing.run.job_id for firing in firings}))
+        self._facts = {row[0]: _Facts(*row[1:]) for row in tx.rows(_advance.facts, (ids,))}
+        self._known = set(known_runs(tx, [firing.run.id for firing in firings]))
+        self._made: list[Row] = []
+        self._moved: list[Row] = []
+
+    def answers(self) -> tuple[Answer, ...]:
+        answers = tuple([self._fire(firing, row) for firing, row in zip(self._firings, self._rows, strict=True)])
+        self._write()
+        return answers
+
+    def _fire(self, firing: Firing, row: Row) -> Answer:
+        run = firing.run
+        facts = self._facts.get(run.job_id)
+        if facts is None or facts.revision != firing.revision:
+            return Answer.STALE
+        if run.id in self._known or self._is_fired(facts, run.due_ms):
+            return Answer.ALREADY
+        answer = self._overlap(firing, facts)
+        facts.last_due_ms = run.due_ms
+        if answer is Answer.OVERLAPPED and firing.if_overlapped is not None:
+            self._write()
+            memory = firing.if_overlapped
+            skipped = (run.due_ms, firing.next_due_ms, memory_json(memory), memory.last_end_ms, facts.n)
+            self._tx.write(_advance.skip, skipped)
+            return answer
+        self._moved.append((run.due_ms, firing.next_due_ms, facts.n))
+        if answer is not Answer.OVERLAPPED:
+            self._make(row, facts, is_waiting=answer is Answer.WAITS)
+        return answer
+
+    def _make(self, row: Row, facts: _Facts, *, is_waiting: bool) -> None:
+        self._made.append((*row[:10], HELD, WAITS_BEHIND, row[12]) if is_waiting else row)
+        self._known.add(row[0])
+        facts.live += 1
+
+    def _is_fired(self, facts: _Facts, due_ms: int) -> bool:
+        last_due_ms = facts.last_due_ms
+        if last_due_ms is None or last_due_ms > self._now_ms + CAME_BACK_MS:
+            return False
+        return due_ms <= last_due_ms
+
+    def _overlap(self, firing: Firing, facts: _Facts) -> Answer:
+        """ok, waits or overlapped; under CANCEL the previous run is asked to stop, or ends here if it only waited."""
+        if firing.run.key is not None:
+            self._write()
+            if key_holder(self._tx, firing.run.key):
+                return Answer.OVERLAPPED
+        if not facts.live or firing.overlap is Overlap.ALLOW:
+            return Answer.OK
+        if firing.overlap is Overlap.SKIP:
+            return Answer.OVERLAPPED
+        if firing.overlap is Overlap.CANCEL:
+            self._cancel_previous(firing)
+        return Answer.WAITS if facts.live == 1 else Answer.OVERLAPPED
+
+    def _cancel_previous(self, firing: Firing) -> None:
+        self._write()
+        reason = f"replaced by {firing.run.id}"
+        live = self._tx.rows(_advance.live, (firing.run.job_id,))
+        for row in live:
+            if row[1] == LEASED and not row[7]:
+                ask_to_stop(self._tx, row[0], reason)
+        if len(live) == 1 and live[0][1] != LEASED:
+            self._ends += cancel_waiting(self._tx, live, reason, self._now_ms)
+
+    def _write(self) -> None:
+        insert(self._tx, self._made)
+        if self._moved:
+            self._tx.write_many(_advance.move, self._moved)
+        self._made, self._moved = [], []
+
+
+def _release(tx: Transaction, ids: Sequence[str], now_ms: int) -> None:
+    released = tx.write_many(_advance.release, [(now_ms, run_id) for run_id in ids])
+    if released:
+        tx.tally.held -= released
+        tx.tally.ready += released
+        tx.rings |= RUNS
+
+
+def _cancel_one(tx: Transaction, run_id: str, reason: str, now_ms: int) -> None:
+    """As `cancel`, but the leader need not be told what it did itself."""
+    row = tx.row(_cancel.found, (ids_json([run_id]),))
+    if row is None or row[1] > LEASED:
+        return
+    if row[1] != LEASED:
+        cancel_waiting(tx, [row], reason, now_ms)
+    elif not row[7]:
+        ask_to_stop(tx, row[0], reason)
+
+
+def _update(tx: Transaction, updates: Sequence[JobUpdate]) -> tuple[Answer, ...]:
+    rows = [
+        (
+            update.next_due_ms,
+            update.last_due_ms,
+            memory_json(update.memory),
+            update.memory.last_end_ms,
+            update.job_id,
+            update.revision,
+        )
+        for update in updates
+    ]
+    if tx.write_many(_advance.update, rows) == len(rows):
+        return (Answer.OK,) * len(rows)
+    ids = ids_json(list({update.job_id for update in updates}))
+    revisions = {row[0]: row[2] for row in tx.rows(_advance.facts, (ids,))}
+    return tuple(Answer.OK if revisions.get(update.job_id) == update.revision else Answer.STALE for update in updates)

@@ -1,0 +1,53 @@
+"""What may go?  Finished runs and ended once-jobs, in parts that each know where to look."""
+
+from __future__ import annotations
+
+from pollux.store.contract import Pruning
+from pollux.store.sqlite.rows import SHELF_DEAD, SHELF_PLAIN, SHELF_UNCHANGED, Row, ids_json
+from pollux.store.sqlite.sql import Statements
+from pollux.store.sqlite.transaction import Transaction
+
+_sql = Statements("prune")
+
+
+def beyond(tx: Transaction, keep: int, limit: int) -> list[Row]:
+    """What jobs have beyond their newest `keep` finished runs.  It walks over all jobs: not for the writer."""
+    return tx.rows(_sql.beyond, (keep, limit))
+
+
+def prune(tx: Transaction, what: Pruning, excess: list[Row]) -> int:
+    """`excess` was looked up before, by a reader; what left meanwhile is not counted."""
+    gone = 0
+    if what.ids:
+        gone += _drop(tx, tx.rows(_sql.named, (ids_json(what.ids[: what.limit]),)))
+    if what.unchanged_before_ms is not None:
+        gone += _drop_old(tx, SHELF_UNCHANGED, what.unchanged_before_ms, what.limit - gone)
+    if what.finished_before_ms is not None:
+        gone += _drop_old(tx, SHELF_UNCHANGED, what.finished_before_ms, what.limit - gone)
+        gone += _drop_old(tx, SHELF_PLAIN, what.finished_before_ms, what.limit - gone)
+    if excess and gone < what.limit:
+        gone += _drop(tx, excess[: what.limit - gone])
+    if what.once_before_ms is not None and gone < what.limit:
+        gone += _drop_spent(tx, what.once_before_ms, what.limit - gone)
+    return gone
+
+
+def _drop_old(tx: Transaction, shelf: int, before_ms: int, limit: int) -> int:
+    return 0 if limit <= 0 else _drop(tx, tx.rows(_sql.old, (shelf, before_ms, limit)))
+
+
+def _drop(tx: Transaction, rows: list[Row]) -> int:
+    """Rows are (seq, shelf)."""
+    if not rows:
+        return 0
+    gone = tx.write_many(_sql.drop, [(row[0],) for row in rows])
+    tx.tally.dead -= sum(row[1] == SHELF_DEAD for row in rows)
+    return gone
+
+
+def _drop_spent(tx: Transaction, before_ms: int, limit: int) -> int:
+    """A once-job stays as long as a run of it lives or can be revived."""
+    spent = tx.rows(_sql.spent, (before_ms, limit))
+    gone = tx.write_many(_sql.drop_job, spent) if spent else 0
+    tx.tally.jobs -= gone
+    return gone

@@ -1,0 +1,30 @@
+-- name: consume
+DELETE FROM feed WHERE id IN (SELECT value FROM json_each(?)) RETURNING ends;
+
+-- name: facts
+SELECT
+  j.id, j.n, j.revision, j.last_due_ms,
+  (SELECT count(*) FROM (SELECT 1 FROM runs WHERE runs.job_id = j.id AND shelf IS NULL LIMIT 2))
+FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
+
+-- name: live
+SELECT seq, state, id, job_id, due_ms, cause, gated, cancel FROM runs
+WHERE job_id = ? AND shelf IS NULL ORDER BY seq;
+
+-- name: move
+UPDATE jobs SET last_due_ms = ?, next_due_ms = ? WHERE n = ?;
+
+-- name: skip
+UPDATE jobs SET last_due_ms = ?, next_due_ms = ?, memory = ?, ended_ms = ? WHERE n = ?;
+
+-- name: release
+UPDATE runs SET state = 1, held_reason = '', visible_ms = max(?, visible_ms) WHERE id = ? AND +state = 0;
+
+-- name: hold
+UPDATE runs SET held_reason = ? WHERE id = ? AND +state = 0;
+
+-- name: update
+UPDATE jobs
+SET next_due_ms = ?1, last_due_ms = CASE WHEN ?2 > coalesce(last_due_ms, ?2 - 1) THEN ?2 ELSE last_due_ms END,
+    memory = ?3, ended_ms = ?4
+WHERE id = ?5 AND revision = ?6;

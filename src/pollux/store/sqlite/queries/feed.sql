@@ -1,0 +1,2 @@
+-- name: read
+SELECT id, body FROM feed ORDER BY id LIMIT ?;

@@ -1,0 +1,111 @@
+"""Does a store keep the contract?  The suite that every store passes, ours and yours.
+
+    from pollux.testing.conformance import StoreContract
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        async def store(self):
+            store = MyStore(...)
+            await store.open()
+            yield store
+            await store.close()
+
+The store of the fixture is open and empty, and opening it again after closing shows what was there.  Each group can be
+taken alone.  It needs pytest and pytest-asyncio (`asyncio_mode = "auto"`).
+"""
+
+from pkgutil import iter_modules
+
+import pytest
+
+# Before the tests are imported: their plain asserts shall tell what they saw.
+pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))
+
+from pollux.testing.conformance.cancel import CancelContract  # noqa: E402
+from pollux.testing.conformance.claim import ClaimContract  # noqa: E402
+from pollux.testing.conformance.concurrency import ConcurrencyContract  # noqa: E402
+from pollux.testing.conformance.dead import DeadLetterContract  # noqa: E402
+from pollux.testing.conformance.enqueue import EnqueueContract  # noqa: E402
+from pollux.testing.conformance.firings import FiringContract, OverlapContract, PlanContract  # noqa: E402
+from pollux.testing.conformance.hand_back import HandBackContract  # noqa: E402
+from pollux.testing.conformance.handle import HandleContract  # noqa: E402
+from pollux.testing.conformance.jobs import DueContract, JobsContract  # noqa: E402
+from pollux.testing.conformance.keys import UniqueKeyContract  # noqa: E402
+from pollux.testing.conformance.listing import ListingContract  # noqa: E402
+from pollux.testing.conformance.lost import LostLeaseContract  # noqa: E402
+from pollux.testing.conformance.notes import NoteContract  # noqa: E402
+from pollux.testing.conformance.odd import LimitsContract, OddDataContract  # noqa: E402
+from pollux.testing.conformance.records import (  # noqa: E402
+    AuditContract,
+    FeedContract,
+    MoveContract,
+    PruneContract,
+)
+from pollux.testing.conformance.renew import RenewContract  # noqa: E402
+from pollux.testing.conformance.settle import SettleContract  # noqa: E402
+from pollux.testing.conformance.terms import NodeContract, TermContract  # noqa: E402
+from pollux.testing.conformance.waits import WaitContract  # noqa: E402
+
+
+class StoreContract(
+    JobsContract,
+    DueContract,
+    EnqueueContract,
+    ClaimContract,
+    RenewContract,
+    SettleContract,
+    HandBackContract,
+    DeadLetterContract,
+    LostLeaseContract,
+    UniqueKeyContract,
+    CancelContract,
+    FiringContract,
+    OverlapContract,
+    PlanContract,
+    TermContract,
+    NodeContract,
+    NoteContract,
+    FeedContract,
+    ListingContract,
+    PruneContract,
+    AuditContract,
+    MoveContract,
+    OddDataContract,
+    LimitsContract,
+    HandleContract,
+    WaitContract,
+    ConcurrencyContract,
+):
+    """All groups in one."""
+
+
+__all__ = [
+    "AuditContract",
+    "CancelContract",
+    "ClaimContract",
+    "ConcurrencyContract",
+    "DeadLetterContract",
+    "DueContract",
+    "EnqueueContract",
+    "FeedContract",
+    "FiringContract",
+    "HandBackContract",
+    "HandleContract",
+    "JobsContract",
+    "LimitsContract",
+    "ListingContract",
+    "LostLeaseContract",
+    "MoveContract",
+    "NodeContract",
+    "NoteContract",
+    "OddDataContract",
+    "OverlapContract",
+    "PlanContract",
+    "PruneContract",
+    "RenewContract",
+    "SettleContract",
+    "StoreContract",
+    "TermContract",
+    "UniqueKeyContract",
+    "WaitContract",
+]

@@ -1,0 +1,153 @@
+"""What is kept of a run that was given up on, and how does it come back?"""
+
+from __future__ import annotations
+
+from pollux.model import AT_THE_GATE, Arrived, Dead, Done, RunState
+from pollux.store.contract import Answer, RunAnswer, Store
+from pollux.testing.conformance.builders import (
+    a_failure,
+    a_run,
+    answers,
+    claim,
+    dead_letter,
+    entries,
+    finished,
+    forget_feed,
+    given,
+    ids,
+    last_ends,
+    leased,
+    retried,
+    settlement,
+    the_run,
+)
+from pollux.testing.conformance.contract import Contract
+
+
+class DeadLetterContract(Contract):
+    async def test_a_dead_letter_keeps_its_payload_and_its_error(self, store: Store, t0: int) -> None:
+        letter = await dead_letter(store, a_run("a", payload={"order": 7}))
+
+        assert (letter.state, letter.failed, letter.payload) == (RunState.DEAD, True, {"order": 7})
+        assert letter.error == "ValueError: 42"
+        assert (await store.counts()).dead == 1
+
+    async def test_a_dead_letter_without_an_error_tells_the_reason(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.settle([settlement(run, Dead("crashed three times"))], now_ms=t0)
+
+        assert (await the_run(store, run.id)).error == "crashed three times"
+
+    async def test_the_leader_is_told_of_a_dead_letter(self, store: Store, t0: int) -> None:
+        await dead_letter(store)
+
+        [end] = await last_ends(store)
+        assert (end.state, end.failed, end.error) == (RunState.DEAD, True, "ValueError: 42")
+
+    async def test_a_revived_run_is_ready_with_a_clean_slate(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await retried(store, run, t0)
+        [run] = await claim(store, now_ms=t0)
+        await store.settle([settlement(run, Dead("gave up"), outcome=a_failure(t0))], now_ms=t0)
+        assert (await the_run(store, run.id)).attempt == 1
+
+        assert await store.revive([run.id], now_ms=t0 + 9_000) == [RunAnswer(Answer.OK, run.id)]
+
+        again = await the_run(store, run.id)
+        assert (again.state, again.visible_ms) == (RunState.READY, t0 + 9_000)
+        assert (again.attempt, again.lease_losses, again.crashes, again.deaths) == (0, 0, 0, 1)
+        assert (await store.counts()).dead == 0
+
+    async def test_a_revived_run_keeps_its_fence(self, store: Store, t0: int) -> None:
+        letter = await dead_letter(store)
+        await store.revive([letter.id], now_ms=t0)
+
+        [again] = await claim(store, now_ms=t0)
+
+        assert again.fence == letter.fence + 1
+
+    async def test_a_revived_gated_run_arrives_at_the_gate(self, store: Store, t0: int) -> None:
+        letter = await dead_letter(store, a_run("a", gated=True))
+        await forget_feed(store)
+
+        await store.revive([letter.id], now_ms=t0)
+
+        again = await the_run(store, "a")
+        assert (again.state, again.held_reason) == (RunState.HELD, AT_THE_GATE)
+        assert [entry.run_ids for entry in await entries(store, Arrived)] == [("a",)]
+
+    async def test_only_the_dead_can_be_revived(self, store: Store, t0: int) -> None:
+        await finished(store, a_run("done"))
+        held = await leased(store, a_run("leased"))
+        await given(store, a_run("ready"))
+
+        given_answers = await store.revive(["done", "leased", "ready", "nobody"], now_ms=t0)
+
+        assert answers(given_answers) == [Answer.LOST] * 4
+        assert await the_run(store, "leased") == held
+
+    async def test_reviving_twice_makes_one_run(self, store: Store, t0: int) -> None:
+        letter = await dead_letter(store)
+        await store.revive([letter.id], now_ms=t0)
+        before = (await store.counts(), await the_run(store, letter.id))
+
+        [again] = await store.revive([letter.id], now_ms=t0 + 5)
+
+        assert again.answer in {Answer.ALREADY, Answer.LOST}
+        assert (await store.counts(), await the_run(store, letter.id)) == before
+
+    async def test_a_dead_letter_of_a_deleted_job_is_stale(self, store: Store, t0: int) -> None:
+        letter = await dead_letter(store)
+        await store.delete_jobs(["job"], now_ms=t0)
+
+        assert answers(await store.revive([letter.id], now_ms=t0)) == [Answer.STALE]
+        assert (await the_run(store, letter.id)).state is RunState.DEAD
+
+    async def test_a_sole_dead_letter_takes_the_place_of_the_earlier_ones(self, store: Store, t0: int) -> None:
+        await dead_letter(store, a_run("first"), sole=True)
+        await dead_letter(store, a_run("second"), sole=True)
+        third = await dead_letter(store, a_run("third"), sole=True)
+
+        assert third.deaths == 3
+        assert await store.get_runs(["first", "second"]) == [None, None]
+        assert (await store.counts()).dead == 1
+
+    async def test_a_sole_dead_letter_leaves_other_jobs_alone(self, store: Store, t0: int) -> None:
+        await dead_letter(store, a_run("mine", "one"), sole=True)
+        other = await dead_letter(store, a_run("other", "two"), sole=True)
+
+        assert other.deaths == 1
+        assert (await the_run(store, "mine")).state is RunState.DEAD
+
+    async def test_dead_letters_that_are_not_sole_add_up(self, store: Store, t0: int) -> None:
+        await dead_letter(store, a_run("first"))
+        second = await dead_letter(store, a_run("second"))
+
+        assert second.deaths == 1
+        assert (await store.counts()).dead == 2
+
+    async def test_a_success_clears_the_dead_letter_of_its_job(self, store: Store, t0: int) -> None:
+        await dead_letter(store, a_run("letter"), sole=True)
+        await dead_letter(store, a_run("other", "other-job"), sole=True)
+        run = await leased(store, a_run("good"))
+
+        await store.settle([settlement(run, Done(clears=True))], now_ms=t0)
+
+        assert await store.get_runs(["letter"]) == [None]
+        assert (await store.counts()).dead == 1
+
+    async def test_a_success_that_does_not_clear_leaves_the_dead_letter(self, store: Store, t0: int) -> None:
+        await dead_letter(store, a_run("letter"))
+        await finished(store, a_run("good"))
+
+        assert (await the_run(store, "letter")).state is RunState.DEAD
+
+    async def test_dead_letters_survive_closing_and_opening(self, store: Store, t0: int) -> None:
+        letter = await dead_letter(store)
+
+        await store.close()
+        await store.open()
+
+        assert await the_run(store, letter.id) == letter
+        assert answers(await store.revive([letter.id], now_ms=t0)) == [Answer.OK]
+        assert ids(await claim(store, now_ms=t0)) == [letter.id]

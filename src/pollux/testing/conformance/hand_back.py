@@ -1,0 +1,204 @@
+"""What becomes of a run that was not finished: tried again, handed back, or held?"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from pollux.model import AT_THE_GATE, Arrived, Back, Cancelled, Dead, Hold, RetryAt, RunState
+from pollux.store.contract import Answer, Store
+from pollux.testing.conformance.builders import (
+    a_failure,
+    a_run,
+    an_outcome,
+    claim,
+    entries,
+    forget_feed,
+    given,
+    ids,
+    last_ends,
+    leased,
+    release,
+    retried,
+    settlement,
+    the_run,
+)
+from pollux.testing.conformance.contract import Contract
+
+
+class HandBackContract(Contract):
+    async def test_a_retry_is_ready_at_its_time(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await retried(store, run, t0 + 5_000)
+
+        assert await claim(store, now_ms=t0 + 4_999) == ()
+        [again] = await claim(store, now_ms=t0 + 5_000)
+        assert (again.id, again.attempt, again.fence) == (run.id, 1, 2)
+
+    async def test_a_retry_is_charged_and_shows_what_went_wrong(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.settle([settlement(run, RetryAt(t0 + 5_000), outcome=a_failure(t0, "TimeoutError"))], now_ms=t0)
+
+        waiting = await the_run(store, run.id)
+        assert (waiting.state, waiting.attempt, waiting.visible_ms) == (RunState.READY, 1, t0 + 5_000)
+        assert (waiting.failed, waiting.error, waiting.lease_losses) == (True, "TimeoutError", 0)
+        assert (waiting.owner, waiting.lease_until_ms) == ("", 0)
+
+    async def test_a_retry_tells_the_leader_that_the_attempt_failed(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await retried(store, run, t0 + 5_000)
+
+        [end] = await last_ends(store)
+        assert (end.run_id, end.state, end.failed, end.ran) == (run.id, RunState.READY, True, True)
+        assert (end.error, end.duration_ms) == ("ConnectionError: refused", 100)
+
+    async def test_attempts_add_up_over_retries(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        for attempt in (1, 2, 3):
+            await retried(store, run, t0)
+            assert (await the_run(store, run.id)).attempt == attempt
+            [run] = await claim(store, now_ms=t0)
+
+    async def test_a_gated_retry_goes_back_to_the_gate(self, store: Store, t0: int) -> None:
+        run = await leased(store, a_run("a", gated=True))
+        await forget_feed(store)
+
+        await retried(store, run, t0 + 5_000)
+
+        waiting = await the_run(store, "a")
+        assert (waiting.state, waiting.held_reason, waiting.attempt) == (RunState.HELD, AT_THE_GATE, 1)
+        assert [entry.run_ids for entry in await entries(store, Arrived)] == [("a",)]
+        await release(store, "a")
+        assert await claim(store, now_ms=t0 + 4_999) == ()
+        assert ids(await claim(store, now_ms=t0 + 5_000)) == ["a"]
+
+    async def test_a_run_handed_back_is_ready_at_once_and_not_charged(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+
+        assert await store.settle([settlement(run, Back())], now_ms=t0 + 9) == [Answer.OK]
+
+        [again] = await claim(store, now_ms=t0 + 9)
+        assert (again.attempt, again.lease_losses, again.fence) == (0, 0, 2)
+
+    async def test_a_gated_run_handed_back_is_ready_and_not_held(self, store: Store, t0: int) -> None:
+        run = await leased(store, a_run("a", gated=True))
+        await forget_feed(store)
+
+        await store.settle([settlement(run, Back())], now_ms=t0)
+
+        assert (await the_run(store, "a")).state is RunState.READY
+        assert await entries(store, Arrived) == []
+
+    async def test_a_run_handed_back_keeps_how_it_went_before(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await retried(store, run, t0)
+        before = await the_run(store, run.id)
+        [run] = await claim(store, now_ms=t0)
+
+        await store.settle([settlement(run, Back(), outcome=an_outcome(t0 + 50, error="interrupted"))], now_ms=t0 + 50)
+
+        after = await the_run(store, run.id)
+        assert replace(after, visible_ms=0, fence=0, token="") == replace(before, visible_ms=0, fence=0, token="")
+
+    async def test_handing_back_tells_the_leader_that_nothing_ran(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.settle([settlement(run, Back())], now_ms=t0)
+
+        [end] = await last_ends(store)
+        assert (end.state, end.ran, end.failed) == (RunState.READY, False, False)
+
+    async def test_a_held_back_run_says_why_and_arrives_at_the_gate(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+
+        assert await store.settle([settlement(run, Hold("paused: deploy"))], now_ms=t0) == [Answer.OK]
+
+        waiting = await the_run(store, run.id)
+        assert (waiting.state, waiting.held_reason, waiting.attempt) == (RunState.HELD, "paused: deploy", 0)
+        assert [entry.run_ids for entry in await entries(store, Arrived)] == [(run.id,)]
+        assert await claim(store, now_ms=t0 + 3_600_000) == ()
+
+    async def test_a_held_back_run_runs_again_when_released(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.settle([settlement(run, Hold("paused"))], now_ms=t0)
+
+        await release(store, run.id, now_ms=t0 + 1_000)
+
+        [again] = await claim(store, now_ms=t0 + 1_000)
+        assert (again.id, again.held_reason, again.fence) == (run.id, "", 2)
+
+    async def test_the_same_hand_back_again_is_already_there(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a"), a_run("b"), a_run("c"))
+        a, b, c = await claim(store, now_ms=t0)
+        batch = [settlement(a, RetryAt(t0 + 5_000)), settlement(b, Back()), settlement(c, Hold("x"))]
+        await store.settle(batch, now_ms=t0)
+        before = (await store.counts(), await store.get_runs(["a", "b", "c"]))
+
+        assert await store.settle(batch, now_ms=t0 + 1) == [Answer.ALREADY] * 3
+
+        assert (await store.counts(), await store.get_runs(["a", "b", "c"])) == before
+
+    async def test_a_token_that_handed_its_run_back_holds_it_no_more(self, store: Store, t0: int) -> None:
+        from pollux.testing.conformance.builders import renewal
+
+        run = await leased(store)
+        await store.settle([settlement(run, Back())], now_ms=t0)
+
+        [renewed] = await store.renew([renewal(run)], lease_ms=9_000, now_ms=t0)
+
+        assert renewed.answer is Answer.LOST
+        assert ids(await claim(store, now_ms=t0)) == [run.id]
+
+    async def test_a_request_to_stop_turns_a_retry_into_cancelled(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.cancel(run_ids=[run.id], reason="enough", now_ms=t0)
+
+        ends = settlement(run, RetryAt(t0 + 5_000), outcome=a_failure(t0))
+        assert await store.settle([ends], now_ms=t0) == [Answer.OK]
+
+        past = await the_run(store, run.id)
+        assert (past.state, past.cancel) == (RunState.CANCELLED, "enough")
+        assert [(end.state, end.ran) for end in await last_ends(store)] == [(RunState.CANCELLED, True)]
+
+    async def test_a_request_to_stop_turns_back_and_hold_into_cancelled(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a"), a_run("b"))
+        a, b = await claim(store, now_ms=t0)
+        await store.cancel(run_ids=["a", "b"], now_ms=t0)
+
+        await store.settle([settlement(a, Back()), settlement(b, Hold("x"))], now_ms=t0)
+
+        assert [(await the_run(store, run_id)).state for run_id in ("a", "b")] == [RunState.CANCELLED] * 2
+        assert (await store.counts()).held == 0
+
+    async def test_a_retry_of_a_deleted_job_is_cancelled(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.delete_jobs(["job"], now_ms=t0)
+
+        assert await store.settle([settlement(run, RetryAt(t0 + 5_000))], now_ms=t0) == [Answer.OK]
+
+        past = await the_run(store, run.id)
+        assert (past.state, past.cancel) == (RunState.CANCELLED, "its job was deleted")
+
+    async def test_handing_back_to_a_deleted_job_is_cancelled(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a"), a_run("b"))
+        a, b = await claim(store, now_ms=t0)
+        await store.delete_jobs(["job"], now_ms=t0)
+
+        await store.settle([settlement(a, Back()), settlement(b, Hold("x"))], now_ms=t0)
+
+        assert [(await the_run(store, run_id)).state for run_id in ("a", "b")] == [RunState.CANCELLED] * 2
+        assert (await store.counts()).ready == 0
+
+    async def test_a_cancelled_verdict_ends_the_run(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+
+        await store.settle([settlement(run, Cancelled("asked to"), outcome=an_outcome(t0))], now_ms=t0)
+
+        past = await the_run(store, run.id)
+        assert (past.state, past.cancel, past.failed) == (RunState.CANCELLED, "asked to", False)
+
+    async def test_a_dead_verdict_wins_over_a_request_to_stop(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.cancel(run_ids=[run.id], now_ms=t0)
+
+        await store.settle([settlement(run, Dead("gave up"), outcome=a_failure(t0))], now_ms=t0)
+
+        assert (await the_run(store, run.id)).state is RunState.DEAD

@@ -1,0 +1,393 @@
+"""What does the leader read, what may go, what is kept for ever, and how does a store move house?"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from pollux.errors import InvalidInput
+from pollux.model import (
+    Arrived,
+    AuditLine,
+    Dead,
+    Ended,
+    JobsPut,
+    JobUpdate,
+    NodeSeen,
+    Node,
+    NotePut,
+    NotesChanged,
+    Once,
+    RunState,
+    chained,
+)
+from pollux.store.contract import Answer, Pruning, Store
+from pollux.testing.conformance.builders import (
+    LEASE_MS,
+    a_firing,
+    a_job,
+    a_memory,
+    a_run,
+    advance,
+    claim,
+    dead_letter,
+    finished,
+    given,
+    given_jobs,
+    ids,
+    leading,
+    leased,
+    settlement,
+    the_job,
+    the_run,
+)
+from pollux.testing.conformance.contract import Contract
+
+
+class FeedContract(Contract):
+    async def test_entries_come_in_order_of_their_ids(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a", gated=True))
+        await store.put_notes([NotePut("n", 1)], now_ms=t0)
+        await store.beat(Node("n1"), ttl_ms=9, now_ms=t0)
+
+        items = (await store.feed(limit=99)).items
+
+        assert [type(item.entry) for item in items] == [JobsPut, Arrived, NotesChanged, NodeSeen]
+        assert [item.id for item in items] == sorted({item.id for item in items})
+
+    async def test_entries_stay_until_they_are_consumed(self, store: Store, t0: int) -> None:
+        await given_jobs(store, "job")
+
+        assert (await store.feed(limit=9)).items == (await store.feed(limit=9)).items != ()
+
+    async def test_a_feed_gives_the_oldest_first_up_to_its_limit(self, store: Store, t0: int) -> None:
+        for n in range(5):
+            await given_jobs(store, f"job{n}")
+        whole = (await store.feed(limit=99)).items
+
+        assert (await store.feed(limit=2)).items == whole[:2]
+        await advance(store, now_ms=t0, consumed=(whole[0].id, whole[1].id))
+        assert (await store.feed(limit=2)).items == whole[2:4]
+
+    async def test_ids_are_never_used_again(self, store: Store, t0: int) -> None:
+        seen: list[int] = []
+        for n in range(3):
+            await given_jobs(store, f"job{n}")
+            items = (await store.feed(limit=9)).items
+            seen += [item.id for item in items]
+            await advance(store, now_ms=t0, consumed=tuple(item.id for item in items))
+            await store.close()
+            await store.open()
+
+        assert len(set(seen)) == len(seen) == 3
+
+    async def test_a_feed_tells_the_time_of_the_store(self, store: Store, t0: int) -> None:
+        assert (await store.feed(limit=1, now_ms=t0 + 5)).now_ms == t0 + 5
+
+    async def test_counts_tell_the_unread_entries_and_ends(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a"), a_run("b"))
+        runs = await claim(store, now_ms=t0)
+        from pollux.model import Done
+
+        await store.settle([settlement(run, Done()) for run in runs], now_ms=t0)
+        counts = await store.counts()
+        assert (counts.feed, counts.ends) == (2, 2)
+
+        ended = [item for item in (await store.feed(limit=9)).items if isinstance(item.entry, Ended)]
+        await advance(store, now_ms=t0, consumed=(ended[0].id,))
+
+        counts = await store.counts()
+        assert (counts.feed, counts.ends) == (1, 0)
+
+    async def test_the_feed_survives_closing_and_opening(self, store: Store, t0: int) -> None:
+        await finished(store)
+        before = (await store.feed(limit=99, now_ms=t0)).items
+        await store.close()
+        await store.open()
+
+        assert (await store.feed(limit=99, now_ms=t0)).items == before
+
+
+class PruneContract(Contract):
+    async def test_named_finished_runs_go(self, store: Store, t0: int) -> None:
+        await finished(store, a_run("done"))
+        await dead_letter(store, a_run("dead"))
+        await finished(store, a_run("other"))
+
+        assert await store.prune(Pruning(ids=("done", "dead", "nobody"))) == 2
+
+        assert [run and run.id for run in await store.get_runs(["done", "dead", "other"])] == [None, None, "other"]
+        assert (await store.counts()).dead == 0
+
+    async def test_live_runs_never_go(self, store: Store, t0: int) -> None:
+        await leased(store, a_run("leased"))
+        await given(store, a_run("ready"), a_run("held", gated=True))
+        everything = Pruning(
+            ids=("leased", "ready", "held"),
+            unchanged_before_ms=t0 + 10**9,
+            finished_before_ms=t0 + 10**9,
+            keep_per_job=0,
+            once_before_ms=t0 + 10**9,
+        )
+
+        assert await store.prune(everything) == 0
+        assert None not in await store.get_runs(["leased", "ready", "held"])
+
+    async def test_unchanged_polls_go_when_they_are_old(self, store: Store, t0: int) -> None:
+        await finished(store, a_run("old"), changed=False, now_ms=t0)
+        await finished(store, a_run("young"), changed=False, now_ms=t0 + 1_000)
+
+        assert await store.prune(Pruning(unchanged_before_ms=t0 + 1_000)) == 1
+        assert [run and run.id for run in await store.get_runs(["old", "young"])] == [None, "young"]
+
+    async def test_polls_that_changed_failed_or_do_not_know_stay(self, store: Store, t0: int) -> None:
+        await finished(store, a_run("changed"), changed=True)
+        await finished(store, a_run("unknown"), changed=None)
+        await finished(store, a_run("failed"), changed=False, failed=True)
+        await dead_letter(store, a_run("dead"))
+
+        assert await store.prune(Pruning(unchanged_before_ms=t0 + 10**9)) == 0
+
+    async def test_old_finished_runs_go_but_not_the_dead(self, store: Store, t0: int) -> None:
+        await finished(store, a_run("done"), now_ms=t0)
+        await given(store, a_run("cancelled"))
+        await store.cancel(run_ids=["cancelled"], now_ms=t0)
+        await dead_letter(store, a_run("dead"), now_ms=t0)
+        await finished(store, a_run("young"), now_ms=t0 + 1_000)
+
+        assert await store.prune(Pruning(finished_before_ms=t0 + 1_000)) == 2
+
+        left = await store.get_runs(["done", "cancelled", "dead", "young"])
+        assert [run and run.id for run in left] == [None, None, "dead", "young"]
+
+    async def test_the_newest_of_each_job_are_kept(self, store: Store, t0: int) -> None:
+        for n in range(5):
+            await finished(store, a_run(f"a{n}", "one"), now_ms=t0 + n)
+        for n in range(2):
+            await finished(store, a_run(f"b{n}", "two"), now_ms=t0 + n)
+
+        assert await store.prune(Pruning(keep_per_job=2)) == 3
+
+        left = await store.get_runs(["a0", "a1", "a2", "a3", "a4", "b0", "b1"])
+        assert [run and run.id for run in left] == [None, None, None, "a3", "a4", "b0", "b1"]
+        assert await store.prune(Pruning(keep_per_job=2)) == 0
+        assert await store.prune(Pruning(keep_per_job=1)) == 2
+
+    async def test_dead_letters_do_not_count_among_the_newest(self, store: Store, t0: int) -> None:
+        await dead_letter(store, a_run("dead"), now_ms=t0)
+        await finished(store, a_run("done"), now_ms=t0 + 1)
+
+        assert await store.prune(Pruning(keep_per_job=1)) == 0
+        assert await store.prune(Pruning(keep_per_job=0)) == 1
+        assert (await the_run(store, "dead")).state is RunState.DEAD
+
+    async def test_one_call_removes_no_more_than_its_limit(self, store: Store, t0: int) -> None:
+        for n in range(5):
+            await finished(store, a_run(f"r{n}"), now_ms=t0)
+
+        removed = [await store.prune(Pruning(finished_before_ms=t0 + 1, limit=2)) for _ in range(4)]
+
+        assert removed == [2, 2, 1, 0]
+
+    async def test_a_once_job_that_ended_goes(self, store: Store, t0: int) -> None:
+        [job] = await given_jobs(store, a_job("once", schedule=Once(t0)))
+        await advance(store, now_ms=t0, firings=(a_firing(job, t0, next_due_ms=None),))
+        [run] = await claim(store, now_ms=t0)
+        assert await store.prune(Pruning(once_before_ms=t0 + 999)) == 0, "it still runs"
+        from pollux.model import Done
+
+        await store.settle([settlement(run, Done())], now_ms=t0)
+        await advance(store, now_ms=t0, updates=(JobUpdate("once", 1, None, a_memory(last_end_ms=t0)),))
+
+        assert await store.prune(Pruning(once_before_ms=t0)) == 0, "not old enough"
+        assert await store.prune(Pruning(once_before_ms=t0 + 1)) == 1
+        assert await store.get_jobs(["once"]) == [None]
+
+    async def test_a_once_job_with_a_dead_letter_stays_so_that_it_can_be_revived(self, store: Store, t0: int) -> None:
+        [job] = await given_jobs(store, a_job("once", schedule=Once(t0)))
+        await advance(store, now_ms=t0, firings=(a_firing(job, t0, next_due_ms=None),))
+        [run] = await claim(store, now_ms=t0)
+        await store.settle([settlement(run, Dead("x"))], now_ms=t0)
+        await advance(store, now_ms=t0, updates=(JobUpdate("once", 1, None, a_memory(last_end_ms=t0)),))
+
+        assert await store.prune(Pruning(once_before_ms=t0 + 10**9)) == 0
+        assert [answer.answer for answer in await store.revive([run.id], now_ms=t0)] == [Answer.OK]
+
+    async def test_jobs_that_are_not_once_or_have_not_fired_stay(self, store: Store, t0: int) -> None:
+        await given_jobs(store, "interval", a_job("later", schedule=Once(t0 + 10**8)), a_job("asked", schedule=None))
+
+        assert await store.prune(Pruning(once_before_ms=t0 + 10**9)) == 0
+
+    async def test_a_pruned_run_is_told_of_no_more(self, store: Store, t0: int) -> None:
+        run = await finished(store)
+        await store.prune(Pruning(ids=(run.id,)))
+
+        from pollux.model import Done
+
+        assert await store.settle([settlement(run, Done())], now_ms=t0) == [Answer.LOST]
+        assert (await store.list_runs()).runs == ()
+
+
+class AuditContract(Contract):
+    async def test_lines_are_numbered_and_chained(self, store: Store, t0: int) -> None:
+        lines = [AuditLine(t0 + n, "anna", "pause", f"job{n}", "why", seq=77, chain="forged") for n in range(3)]
+        await store.log(lines[:2])
+        await store.log(lines[2:])
+
+        page = await store.read_log()
+
+        assert [(line.seq, line.subject, line.actor, line.detail) for line in page.lines] == [
+            (n + 1, f"job{n}", "anna", "why") for n in range(3)
+        ]
+        before = ""
+        for line in page.lines:
+            assert line.chain == chained(line, before=before)
+            before = line.chain
+
+    async def test_the_log_is_read_a_page_at_a_time(self, store: Store, t0: int) -> None:
+        await store.log([AuditLine(t0, "a", "do", str(n)) for n in range(5)])
+
+        first = await store.read_log(limit=2)
+        second = await store.read_log(after=first.next or 0, limit=2)
+        third = await store.read_log(after=second.next or 0, limit=2)
+
+        assert [line.subject for page in (first, second, third) for line in page.lines] == ["0", "1", "2", "3", "4"]
+        assert third.next is None
+
+    async def test_an_empty_log_is_an_empty_page(self, store: Store, t0: int) -> None:
+        page = await store.read_log()
+
+        assert (page.lines, page.next) == ((), None)
+
+    async def test_the_log_survives_closing_and_opening(self, store: Store, t0: int) -> None:
+        await store.log([AuditLine(t0, "a", "do", "x")])
+        await store.close()
+        await store.open()
+        await store.log([AuditLine(t0, "a", "do", "y")])
+
+        lines = (await store.read_log()).lines
+        assert [line.seq for line in lines] == [1, 2]
+        assert lines[1].chain == chained(lines[1], before=lines[0].chain)
+
+
+async def whole_dump(store: Store, *, limit: int = 1_000) -> list[tuple[str, Any]]:
+    records: list[tuple[str, Any]] = []
+    after = None
+    for _ in range(1_000):
+        page = await store.dump(after=after, limit=limit)
+        records += page.records
+        after = page.next
+        if after is None:
+            return records
+    raise AssertionError("the dump never ends")
+
+
+async def emptied(store: Store) -> None:
+    """Everything that the test made goes, so that the dump comes back into an empty house."""
+    for page in [await store.list_jobs(limit=1_000)]:
+        await store.delete_jobs(ids(page.jobs))
+    await store.prune(Pruning(finished_before_ms=10**15))
+    runs = (await store.list_runs(limit=1_000)).runs
+    await store.prune(Pruning(ids=tuple(ids(runs))))
+    await store.put_notes([NotePut(note.key, None) for note in await store.notes()])
+
+
+class MoveContract(Contract):
+    async def populated(self, store: Store, t0: int) -> None:
+        await given_jobs(store, a_job("job", params={"x": [1]}), a_job("other", schedule=Once(t0)))
+        await finished(store, a_run("done"), result={"r": 1}, now_ms=t0)
+        await dead_letter(store, a_run("dead", payload={"p": 1}), now_ms=t0 + 1)
+        await given(store, a_run("ready", key="k", due_ms=t0 + 60_000), a_run("held", gated=True))
+        await store.put_notes([NotePut("n", {"v": 1}), NotePut("e", 1, expires_ms=t0 + 10**10)], now_ms=t0)
+        await store.log([AuditLine(t0, "a", "do", "x")])
+        job = await the_job(store)
+        await advance(store, now_ms=t0, updates=(JobUpdate("job", job.revision, t0 + 5, a_memory(3), t0),))
+
+    async def test_a_dump_holds_every_kind_of_record(self, store: Store, t0: int) -> None:
+        await self.populated(store, t0)
+
+        kinds = [kind for kind, _ in await whole_dump(store)]
+
+        assert {kind: kinds.count(kind) for kind in kinds} == {"job": 2, "run": 4, "note": 2, "log": 1, "term": 1}
+        assert max(n for n, kind in enumerate(kinds) if kind == "job") < kinds.index("run")
+
+    async def test_a_dump_is_plain_json(self, store: Store, t0: int) -> None:
+        await self.populated(store, t0)
+
+        records = await whole_dump(store)
+
+        assert json.loads(json.dumps(records)) == [list(record) for record in records]
+
+    async def test_a_dump_by_pages_is_the_whole_dump(self, store: Store, t0: int) -> None:
+        await self.populated(store, t0)
+        whole = await whole_dump(store)
+
+        for limit in (1, 3, len(whole)):
+            assert await whole_dump(store, limit=limit) == whole
+
+    async def test_what_was_dumped_can_be_loaded_into_an_empty_store(self, store: Store, t0: int) -> None:
+        await self.populated(store, t0)
+        before = (await store.get_jobs(["job", "other"]), await store.get_runs(["done", "dead", "ready", "held"]))
+        notes = {note.key: (note.value, note.expires_ms) for note in await store.notes(now_ms=t0)}
+        records = json.loads(json.dumps(await whole_dump(store)))
+        await emptied(store)
+        assert (await store.list_runs()).runs == ()
+
+        loaded = await store.load([tuple(record) for record in records])
+
+        assert loaded == 2 + 4 + 2
+        after = (await store.get_jobs(["job", "other"]), await store.get_runs(["done", "dead", "ready", "held"]))
+        assert after == before
+        assert {note.key: (note.value, note.expires_ms) for note in await store.notes(now_ms=t0)} == notes
+        assert ids(await store.due(before_ms=t0 + 6, limit=9)) == ["job"]
+        assert [answer.detail for answer in await store.enqueue([a_run("b", key="k")])] == ["ready"]
+        assert ids(await claim(store, now_ms=t0 + 60_000)) == ["ready"]
+
+    async def test_loading_twice_changes_nothing(self, store: Store, t0: int) -> None:
+        await self.populated(store, t0)
+        records = await whole_dump(store)
+        before = await store.counts()
+
+        assert await store.load(records) == 0
+
+        assert await whole_dump(store) == records
+        assert await store.counts() == before
+
+    async def test_a_loaded_lease_is_void_and_not_charged(self, store: Store, t0: int) -> None:
+        run = await leased(store, a_run("a"))
+        records = await whole_dump(store)
+        from pollux.model import Done
+
+        await store.settle([settlement(run, Done())], now_ms=t0)
+        await emptied(store)
+
+        await store.load(records)
+
+        ready = await the_run(store, "a")
+        assert (ready.state, ready.lease_losses, ready.attempt, ready.owner) == (RunState.READY, 0, 0, "")
+        assert await store.settle([settlement(run, Done())], now_ms=t0) == [Answer.LOST]
+        [again] = await claim(store, now_ms=t0)
+        assert (again.fence, again.lease_until_ms) == (2, t0 + LEASE_MS)
+
+    async def test_a_loaded_term_only_rises(self, store: Store, t0: int) -> None:
+        number = await leading(store)
+        [term] = [record for record in await whole_dump(store) if record[0] == "term"]
+        ahead = msgspec.to_builtins(term[1]) | {"number": number + 10}
+
+        assert await store.load([("term", ahead)]) == 1
+        assert await store.load([term]) == 0
+
+        assert (await store.elect("two", ttl_ms=1, now_ms=t0 + 10**9)).number > number + 10
+
+    async def test_a_record_that_cannot_be_read_loads_nothing(self, store: Store, t0: int) -> None:
+        await given_jobs(store, "job")
+        good = [record for record in await whole_dump(store) if record[0] == "job"]
+        await store.delete_jobs(["job"], now_ms=t0)
+
+        for bad in [("nonsense", {}), ("job", {"id": 7}), ("run", "x")]:
+            with pytest.raises(InvalidInput):
+                await store.load([*good, bad])
+        assert await store.get_jobs(["job"]) == [None]

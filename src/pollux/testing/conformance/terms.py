@@ -1,0 +1,180 @@
+"""Who leads, and who is there?"""
+
+from __future__ import annotations
+
+import asyncio
+
+from pollux.model import Node, NodeSeen, NotePut, Plan
+from pollux.store.contract import Answer, Store
+from pollux.testing.conformance.builders import a_firing, claim, entries, given_jobs, ids, leased, the_job
+from pollux.testing.conformance.contract import Contract
+
+
+class TermContract(Contract):
+    async def test_the_first_to_ask_leads(self, store: Store, t0: int) -> None:
+        term = await store.elect("one", ttl_ms=15_000, now_ms=t0)
+
+        assert (term.number, term.holder, term.until_ms, term.now_ms) == (1, "one", t0 + 15_000, t0)
+
+    async def test_the_second_to_ask_is_told_who_leads(self, store: Store, t0: int) -> None:
+        first = await store.elect("one", ttl_ms=15_000, now_ms=t0)
+
+        second = await store.elect("two", ttl_ms=15_000, now_ms=t0 + 14_999)
+
+        assert (second.number, second.holder, second.until_ms) == (first.number, "one", t0 + 15_000)
+
+    async def test_the_leader_renews_its_own_term(self, store: Store, t0: int) -> None:
+        first = await store.elect("one", ttl_ms=15_000, now_ms=t0)
+
+        again = await store.elect("one", ttl_ms=15_000, now_ms=t0 + 5_000)
+
+        assert (again.number, again.holder, again.until_ms) == (first.number, "one", t0 + 20_000)
+
+    async def test_a_term_that_ended_goes_to_the_next_with_a_higher_number(self, store: Store, t0: int) -> None:
+        first = await store.elect("one", ttl_ms=15_000, now_ms=t0)
+
+        second = await store.elect("two", ttl_ms=15_000, now_ms=t0 + 15_000)
+
+        assert second.holder == "two"
+        assert second.number > first.number
+
+    async def test_a_leader_that_slept_past_its_term_gets_a_new_number(self, store: Store, t0: int) -> None:
+        first = await store.elect("one", ttl_ms=15_000, now_ms=t0)
+
+        again = await store.elect("one", ttl_ms=15_000, now_ms=t0 + 60_000)
+
+        assert again.holder == "one"
+        assert again.number > first.number
+
+    async def test_after_a_resignation_the_next_wins_at_once(self, store: Store, t0: int) -> None:
+        first = await store.elect("one", ttl_ms=15_000, now_ms=t0)
+        await store.resign("one", term=first.number, now_ms=t0)
+
+        second = await store.elect("two", ttl_ms=15_000, now_ms=t0)
+
+        assert second.holder == "two"
+        assert second.number > first.number
+
+    async def test_terms_rise_over_resignations_of_one_node(self, store: Store, t0: int) -> None:
+        numbers = []
+        for _ in range(4):
+            term = await store.elect("one", ttl_ms=15_000, now_ms=t0)
+            await store.resign("one", term=term.number, now_ms=t0)
+            numbers.append(term.number)
+
+        assert numbers == sorted(set(numbers))
+
+    async def test_nobody_resigns_for_another(self, store: Store, t0: int) -> None:
+        term = await store.elect("one", ttl_ms=15_000, now_ms=t0)
+
+        await store.resign("two", term=term.number, now_ms=t0)
+
+        assert (await store.elect("two", ttl_ms=15_000, now_ms=t0)).holder == "one"
+
+    async def test_an_old_term_cannot_be_resigned(self, store: Store, t0: int) -> None:
+        old = await store.elect("one", ttl_ms=15_000, now_ms=t0)
+        new = await store.elect("one", ttl_ms=15_000, now_ms=t0 + 60_000)
+
+        await store.resign("one", term=old.number, now_ms=t0 + 60_000)
+
+        assert (await store.elect("two", ttl_ms=15_000, now_ms=t0 + 60_000)).number == new.number
+
+    async def test_an_old_term_writes_nothing(self, store: Store, t0: int) -> None:
+        [job] = await given_jobs(store, "job")
+        old = await store.elect("one", ttl_ms=15_000, now_ms=t0)
+        await store.elect("two", ttl_ms=15_000, now_ms=t0 + 15_000)
+        feed = await store.feed(limit=99)
+        plan = Plan(
+            consumed=tuple(item.id for item in feed.items),
+            firings=(a_firing(job, t0),),
+            notes=(NotePut("n", 1),),
+        )
+
+        advanced = await store.advance(old.number, plan, now_ms=t0 + 15_000)
+
+        assert (advanced.answer, advanced.firings, advanced.updates) == (Answer.FENCED, (), ())
+        assert await the_job(store) == job
+        assert await store.notes(now_ms=t0) == []
+        assert await store.feed(limit=99, now_ms=feed.now_ms) == feed
+        assert await claim(store, now_ms=t0) == ()
+
+    async def test_a_term_that_never_was_writes_nothing(self, store: Store, t0: int) -> None:
+        assert (await store.advance(1, Plan(), now_ms=t0)).answer is Answer.FENCED
+        term = await store.elect("one", ttl_ms=15_000, now_ms=t0)
+
+        assert (await store.advance(term.number + 1, Plan(), now_ms=t0)).answer is Answer.FENCED
+        assert (await store.advance(term.number, Plan(), now_ms=t0)).answer is Answer.OK
+
+    async def test_a_resigned_term_writes_nothing(self, store: Store, t0: int) -> None:
+        term = await store.elect("one", ttl_ms=15_000, now_ms=t0)
+        await store.resign("one", term=term.number, now_ms=t0)
+
+        assert (await store.advance(term.number, Plan(), now_ms=t0)).answer is Answer.FENCED
+
+    async def test_one_of_many_who_ask_at_once_leads(self, store: Store, t0: int) -> None:
+        terms = await asyncio.gather(*(store.elect(f"n{n}", ttl_ms=15_000, now_ms=t0) for n in range(10)))
+
+        assert len({(term.number, term.holder) for term in terms}) == 1
+
+    async def test_terms_rise_over_closing_and_opening(self, store: Store, t0: int) -> None:
+        before = await store.elect("one", ttl_ms=15_000, now_ms=t0)
+        await store.close()
+        await store.open()
+
+        assert (await store.elect("two", ttl_ms=15_000, now_ms=t0)).holder == "one"
+        assert (await store.elect("two", ttl_ms=15_000, now_ms=t0 + 15_000)).number > before.number
+
+
+class NodeContract(Contract):
+    async def test_a_node_that_beats_is_there_as_it_said(self, store: Store, t0: int) -> None:
+        node = Node(
+            "n1", host="h", pid=7, started_ms=t0 - 9, seats=10, busy=3, handlers=("a", "b"), sources=("code:x",)
+        )
+
+        await store.beat(node, ttl_ms=45_000, now_ms=t0)
+
+        [seen] = await store.nodes(now_ms=t0)
+        assert (seen.id, seen.host, seen.pid, seen.seats, seen.busy) == ("n1", "h", 7, 10, 3)
+        assert (seen.handlers, seen.sources, seen.beat_ms) == (("a", "b"), ("code:x",), t0)
+
+    async def test_a_node_that_stops_beating_is_gone_after_its_time(self, store: Store, t0: int) -> None:
+        await store.beat(Node("n1"), ttl_ms=45_000, now_ms=t0)
+
+        assert ids(await store.nodes(now_ms=t0 + 44_999)) == ["n1"]
+        assert await store.nodes(now_ms=t0 + 45_000) == []
+
+    async def test_a_node_that_beats_again_lives_on(self, store: Store, t0: int) -> None:
+        await store.beat(Node("n1", busy=1), ttl_ms=45_000, now_ms=t0)
+        await store.beat(Node("n1", busy=2), ttl_ms=45_000, now_ms=t0 + 30_000)
+
+        [seen] = await store.nodes(now_ms=t0 + 60_000)
+        assert seen.busy == 2
+
+    async def test_nodes_are_listed_by_id(self, store: Store, t0: int) -> None:
+        for node_id in ("b", "c", "a"):
+            await store.beat(Node(node_id), ttl_ms=45_000, now_ms=t0)
+
+        assert ids(await store.nodes(now_ms=t0)) == ["a", "b", "c"]
+
+    async def test_the_first_beat_tells_the_leader_and_the_next_does_not(self, store: Store, t0: int) -> None:
+        for _ in range(3):
+            await store.beat(Node("n1", handlers=("a",)), ttl_ms=45_000, now_ms=t0)
+
+        assert await entries(store, NodeSeen) == [NodeSeen("n1")]
+
+    async def test_a_beat_with_other_handlers_tells_the_leader(self, store: Store, t0: int) -> None:
+        await store.beat(Node("n1", handlers=("a",)), ttl_ms=45_000, now_ms=t0)
+        await store.beat(Node("n1", handlers=("a", "b")), ttl_ms=45_000, now_ms=t0)
+
+        assert await entries(store, NodeSeen) == [NodeSeen("n1"), NodeSeen("n1")]
+
+    async def test_a_node_that_left_is_gone_and_its_leases_stand(self, store: Store, t0: int) -> None:
+        await store.beat(Node("n1"), ttl_ms=45_000, now_ms=t0)
+        await leased(store, node="n1")
+
+        await store.leave("n1")
+        await store.leave("nobody")
+
+        assert await store.nodes(now_ms=t0) == []
+        assert (await store.counts()).leased == 1
+        assert await claim(store, now_ms=t0 + 1_000) == ()

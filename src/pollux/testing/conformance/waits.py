@@ -1,0 +1,197 @@
+"""How long does a call wait, and what ends it?  The store's own clock counts here; limits are generous."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import pytest
+
+from pollux.model import Ended
+from pollux.store.contract import Claimed, Store
+from pollux.testing.conformance.builders import LEASE_MS, a_run, entries, given, given_jobs, ids
+from pollux.testing.conformance.contract import Contract
+
+T = TypeVar("T")
+LONG_MS = 20_000
+SOON_S = 5.0  # far below LONG_MS: whoever waits it out is found
+
+
+async def soon(call: Awaitable[T]) -> T:
+    async with asyncio.timeout(SOON_S):
+        return await call
+
+
+def waiting(store: Store, wait_ms: int = LONG_MS, token: str = "t", node: str = "n") -> asyncio.Future[Claimed]:  # noqa: S107 - not that kind
+    return asyncio.ensure_future(
+        store.claim(node=node, token=token, limit=9, lease_ms=LEASE_MS, wait_ms=wait_ms),
+    )
+
+
+class WaitContract(Contract):
+    @pytest.fixture(autouse=True)
+    def _can_wait(self, store: Store) -> None:
+        if not store.capabilities.waits:
+            pytest.skip("this store declares that it cannot wait")
+
+    async def test_a_claim_waits_its_time_out_when_nothing_comes(self, store: Store) -> None:
+        began = time.monotonic()
+
+        claimed = await soon(waiting(store, wait_ms=200))
+
+        assert claimed.runs == ()
+        assert time.monotonic() - began >= 0.19
+
+    async def test_a_claim_does_not_wait_when_something_is_there(self, store: Store) -> None:
+        await given(store, a_run("a", due_ms=0))
+
+        assert ids((await soon(waiting(store))).runs) == ["a"]
+
+    async def test_a_claim_that_waits_gets_what_is_enqueued(self, store: Store) -> None:
+        await given_jobs(store, "job")
+        claim = waiting(store)
+        await asyncio.sleep(0.05)
+
+        await store.enqueue([a_run("a", due_ms=0)])
+
+        assert ids((await soon(claim)).runs) == ["a"]
+
+    async def test_a_claim_that_waits_gets_what_becomes_visible(self, store: Store) -> None:
+        now = int(time.time() * 1_000)
+        await given(store, a_run("a", due_ms=now + 300))
+
+        claimed = await soon(waiting(store))
+
+        assert ids(claimed.runs) == ["a"]
+        assert claimed.now_ms >= now + 300
+
+    async def test_a_claim_that_waits_gets_a_lease_that_ends(self, store: Store) -> None:
+        await given(store, a_run("a", due_ms=0))
+        await store.claim(node="dead", token="d", limit=1, lease_ms=300)
+
+        [run] = (await soon(waiting(store))).runs
+
+        assert (run.id, run.lease_losses) == ("a", 1)
+
+    async def test_a_claim_that_waits_gets_what_is_handed_back(self, store: Store) -> None:
+        from pollux.model import Back
+        from pollux.testing.conformance.builders import settlement
+
+        await given(store, a_run("a", due_ms=0))
+        [run] = (await store.claim(node="n", token="x", limit=1, lease_ms=60_000)).runs
+        claim = waiting(store)
+        await asyncio.sleep(0.05)
+
+        await store.settle([settlement(run, Back())])
+
+        assert ids((await soon(claim)).runs) == ["a"]
+
+    async def test_a_claim_that_waits_gets_what_is_released(self, store: Store) -> None:
+        from pollux.model import Plan, Release
+
+        await given(store, a_run("a", due_ms=0, gated=True))
+        term = await store.elect("leader", ttl_ms=60_000)
+        claim = waiting(store)
+        await asyncio.sleep(0.05)
+
+        await store.advance(term.number, Plan(releases=(Release("a"),)))
+
+        assert ids((await soon(claim)).runs) == ["a"]
+
+    async def test_a_feed_waits_for_an_entry(self, store: Store) -> None:
+        feed = asyncio.ensure_future(store.feed(limit=9, wait_ms=LONG_MS))
+        await asyncio.sleep(0.05)
+
+        await given_jobs(store, "job")
+
+        assert len((await soon(feed)).items) == 1
+
+    async def test_a_feed_waits_its_time_out_when_nothing_comes(self, store: Store) -> None:
+        began = time.monotonic()
+
+        feed = await soon(store.feed(limit=9, wait_ms=200))
+
+        assert feed.items == ()
+        assert time.monotonic() - began >= 0.19
+
+    async def test_waking_ends_every_wait(self, store: Store) -> None:
+        calls = [waiting(store), waiting(store, token="u"), asyncio.ensure_future(store.feed(limit=9, wait_ms=LONG_MS))]
+        await asyncio.sleep(0.1)
+
+        await store.wake()
+
+        await soon(asyncio.gather(*calls))
+
+    async def test_waking_reaches_a_twin_in_another_thread(self, store: Store) -> None:
+        """Rung again and again: a bell may be lost, but not for ever."""
+        twin = store.twin()
+
+        async def wait_there() -> Claimed:
+            await twin.open()
+            try:
+                return await twin.claim(node="n", token="t", limit=9, lease_ms=LEASE_MS, wait_ms=LONG_MS)
+            finally:
+                await twin.close()
+
+        there = asyncio.ensure_future(asyncio.to_thread(asyncio.run, wait_there()))
+        async with asyncio.timeout(SOON_S):
+            while not there.done():
+                await store.wake()
+                await asyncio.sleep(0.02)
+
+        assert (await there).runs == ()
+
+    async def test_a_request_to_stop_rings_the_owner(self, store: Store) -> None:
+        await given(store, a_run("a", due_ms=0))
+        await store.claim(node="owner", token="x", limit=1, lease_ms=60_000)
+        claim = waiting(store, node="owner")
+        await asyncio.sleep(0.1)
+
+        await store.cancel(run_ids=["a"])
+
+        assert (await soon(claim)).runs == ()
+
+    async def test_closing_ends_the_waits(self, store: Store) -> None:
+        calls = [waiting(store), asyncio.ensure_future(store.feed(limit=9, wait_ms=LONG_MS))]
+        await asyncio.sleep(0.1)
+
+        await soon(store.close())
+
+        await soon(asyncio.gather(*calls, return_exceptions=True))
+        await store.open()
+
+    async def test_a_wait_that_is_cancelled_takes_nothing_along(self, store: Store) -> None:
+        """A run that comes after the caller gave up must not be leased to nobody."""
+        await given_jobs(store, "job")
+        claim = waiting(store)
+        await asyncio.sleep(0.05)
+        claim.cancel()
+        await asyncio.gather(claim, return_exceptions=True)
+
+        await store.enqueue([a_run("a", due_ms=0)])
+        await asyncio.sleep(0.05)
+
+        assert ids((await soon(waiting(store, token="other"))).runs) == ["a"]
+
+    async def test_no_wake_up_is_lost_in_many_races(self, store: Store) -> None:
+        """The run comes just while the claim goes to sleep: two hundred times, and never is it overslept."""
+        await given_jobs(store, "job")
+        for n in range(200):
+            claim = waiting(store, token=f"t{n}")
+            for _ in range(n % 7):
+                await asyncio.sleep(0)
+            await store.enqueue([a_run(f"r{n}", due_ms=0)])
+            assert ids((await soon(claim)).runs) == [f"r{n}"]
+
+    async def test_one_run_ends_the_wait_of_one_claimer_with_it(self, store: Store) -> None:
+        await given_jobs(store, "job")
+        calls = [waiting(store, wait_ms=400, token=f"t{n}") for n in range(5)]
+        await asyncio.sleep(0.05)
+
+        await store.enqueue([a_run("a", due_ms=0)])
+
+        claimed = await soon(asyncio.gather(*calls))
+        assert sorted(ids(run for each in claimed for run in each.runs)) == ["a"]
+        assert await entries(store, Ended) == []

@@ -1,0 +1,143 @@
+"""What if the store misbehaves?  Stores in front of a store that fail, stall and hurry on order.
+
+faulty = FaultyStore(store)
+faulty.fail("settle", StoreBusy("locked"))             # the next settle does nothing and raises
+faulty.lose_answer("advance", times=2)                 # the next two take effect, and nobody is told
+faulty.delay("claim", gate)                            # the next claim begins when the event is set
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pollux.errors import InvalidInput, StoreError, StoreTimeout
+from pollux.model import Answer
+from pollux.store.contract import FEED_MAX, LOSSES_MAX, Claimed, Feed, Store
+from pollux.store.guard import VERBS, Wrapped
+
+T = TypeVar("T")
+
+
+class Fault(Struct):
+    """One thing that goes wrong with one call."""
+
+    error: Exception | None = None  # raised instead of the call
+    lost: Exception | None = None  # raised after the call took effect
+    gate: asyncio.Event | None = None  # the call begins when it is set
+
+
+class FaultyStore(Wrapped):
+    """Each fault strikes one call of its verb, in the order in which they were ordered; then all is well again."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
+        self.calls: list[str] = []
+        self.struck: list[str] = []
+
+    def twin(self) -> Store:
+        """The twin of the store behind: faults are ordered for this handle alone."""
+        return self.store.twin()
+
+    def fail(self, verb: str, error: Exception | None = None, *, times: int = 1) -> None:
+        """The next calls do nothing and raise."""
+        self._order(verb, Fault(error=error or StoreError(f"{verb} does not work just now")), times)
+
+    def lose_answer(self, verb: str, error: Exception | None = None, *, times: int = 1) -> None:
+        """The next calls take effect, but their answer never comes."""
+        self._order(verb, Fault(lost=error or StoreTimeout(f"no answer to {verb}; it may have taken effect")), times)
+
+    def delay(self, verb: str, gate: asyncio.Event, *, times: int = 1) -> None:
+        """The next calls begin only when the event is set."""
+        self._order(verb, Fault(gate=gate), times)
+
+    def mend(self) -> None:
+        """Forget the faults that have not struck yet."""
+        self._faults.clear()
+
+    def _order(self, verb: str, fault: Fault, times: int) -> None:
+        if verb not in VERBS:
+            raise InvalidInput(f"a store has no verb {verb!r}", cure=f"use one of {', '.join(VERBS)}")
+        self._faults[verb].extend([fault] * times)
+
+    async def call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:  # noqa: ARG002
+        self.calls.append(verb)
+        waiting = self._faults.get(verb)
+        if not waiting:
+            return await answer
+        fault = waiting.popleft()
+        self.struck.append(verb)
+        try:
+            if fault.gate is not None:
+                await fault.gate.wait()
+            if fault.error is not None:
+                raise fault.error
+        except BaseException:
+            answer.close()  # it never began
+            raise
+        given = await answer
+        if fault.lost is not None:
+            raise fault.lost
+        return given
+
+
+class NoWaits(Wrapped):
+    """A store that cannot wait: who asks it to is answered at once."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.capabilities = replace(store.capabilities, waits=False)
+
+    def twin(self) -> Store:
+        return NoWaits(self.store.twin())
+
+    async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:  # noqa: ARG002
+        return await super().feed(limit=limit, now_ms=now_ms)
+
+    async def claim(
+        self,
+        *,
+        node: str,
+        token: str,
+        limit: int,
+        lease_ms: int,
+        first: int = 1,
+        losses_max: int = LOSSES_MAX,
+        feed_max: int = FEED_MAX,
+        wait_ms: int = 0,  # noqa: ARG002
+        now_ms: int | None = None,
+    ) -> Claimed:
+        return await super().claim(
+            node=node,
+            token=token,
+            limit=limit,
+            lease_ms=lease_ms,
+            first=first,
+            losses_max=losses_max,
+            feed_max=feed_max,
+            now_ms=now_ms,
+        )
+
+
+class HastyWaits(NoWaits):
+    """A store that says that it waits and does not: who trusts it alone would spin."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.capabilities = store.capabilities
+        self.empty_claims = 0
+
+    def twin(self) -> Store:
+        return HastyWaits(self.store.twin())
+
+    async def call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:
+        given = await super().call(verb, answer, wait_ms)
+        if isinstance(given, Claimed) and given.answer is Answer.OK and not given.runs:
+            self.empty_claims += 1
+        return given

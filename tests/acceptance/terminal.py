@@ -1,0 +1,129 @@
+"""The real program in real processes, in a folder of its own."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PATIENCE_SECONDS = 60.0  # a hung program, not a slow one
+
+HANDLERS = """
+import asyncio
+from pathlib import Path
+
+from pollux import Permanent, Pollux, every
+
+
+async def fine(ctx, word="hello"):
+    return {"word": word}
+
+
+async def refuse(ctx):
+    raise Permanent("it never works\\x1b[31m")
+
+
+async def slow(ctx, seconds=1.0):
+    Path("slow.started").touch()
+    ctx.progress(0.5)
+    await asyncio.sleep(seconds)
+    Path("slow.ended").touch()
+
+
+app = Pollux("sqlite:///app.db", name="ours")
+
+
+@app.job(every("1h"))
+async def tick(ctx):
+    return "tock"
+"""
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Terminal:
+    """Somebody at a terminal, in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "work.py").write_text(HANDLERS)
+
+    def environ(self, extra: dict[str, str] | None = None) -> dict[str, str]:
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("POLLUX_")}
+        mark = {name: value for name, value in os.environ.items() if name == "POLLUX_TEST_SESSION"}
+        return ours | mark | {"PYTHONWARNINGS": "error", "COLUMNS": "200"} | (extra or {})
+
+    def __call__(self, *arguments: str, environ: dict[str, str] | None = None, given: str = "") -> Answer:
+        """Run a command to its end.  A traceback is never an answer."""
+        run = subprocess.run(
+            [sys.executable, "-m", "pollux", *arguments],
+            cwd=self.folder,
+            env=self.environ(environ),
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        assert "Traceback" not in run.stderr + run.stdout, run.stderr
+        return Answer(run.returncode, run.stdout, run.stderr)
+
+    def ok(self, *arguments: str, **options: Any) -> Answer:
+        answer = self(*arguments, **options)
+        assert answer.code == 0, answer
+        return answer
+
+    @contextlib.contextmanager
+    def started(self, *arguments: str, **options: Any) -> Iterator[subprocess.Popen]:
+        """A command that goes on; it is ended with the block if it did not end by itself."""
+        program = [sys.executable, "-m", "pollux", *arguments]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        process = subprocess.Popen(program, cwd=self.folder, env=self.environ(), **pipes)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+            process.wait()
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
+
+def stopped(process: subprocess.Popen, number: int = signal.SIGTERM) -> Answer:
+    """Tell it to stop and wait until it has."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    answer = Answer(process.returncode, (out or b"").decode(), (err or b"").decode())
+    assert "Traceback" not in answer.err, answer.err
+    return answer
+
+
+def eventually(look: Callable[[], Any], what: str, process: subprocess.Popen | None = None) -> Any:
+    """Look again and again until there is something to see."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        seen = look()
+        if seen:
+            return seen
+        if process is not None and process.poll() is not None:
+            out, err = process.communicate()
+            raise AssertionError(f"the program ended ({process.returncode}) before {what}:\n{out!r}\n{err!r}")
+        time.sleep(0.05)
+    raise AssertionError(f"after {PATIENCE_SECONDS} s still not: {what}")

@@ -1,0 +1,415 @@
+"""All that is asked of a store from a second terminal: tables for people, JSON for machines, exit codes for scripts."""
+
+import shutil
+
+import pytest
+
+from tests.acceptance.terminal import Terminal, eventually, stopped
+
+CONFIG = """\
+store: sqlite:///p.db
+jobs:
+  - {id: ok/1, name: The first, python: "work:fine", interval: 1h, group: edge, tags: [fast], params: {word: one}}
+  - {id: ok/2, python: "work:fine", interval: 1h, group: edge, target: db-1}
+  - {id: cron, python: "work:fine", cron: "0 5 * * *", tz: Europe/Berlin}
+  - {id: broken, python: "work:refuse", interval: 1h}
+  - {id: asked, python: "work:fine"}
+"""
+WHERE = ("-c", "p.yaml")
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory):
+    """A folder with a store in which something happened; nothing runs on it any more."""
+    pollux = Terminal(tmp_path_factory.mktemp("past"))
+    pollux.write("p.yaml", CONFIG)
+    with pollux.started("serve", *WHERE) as process:
+        eventually((pollux.folder / "p.db").exists, "the store is there", process)
+        eventually(lambda: pollux("runs", *WHERE, "--json").code == 0, "the store answers", process)
+
+        def ended() -> bool:
+            runs = pollux.ok("runs", *WHERE, "--json").json["runs"]
+            states = sorted(run["state"] for run in runs)
+            learnt = [job["memory"]["ended"] for job in pollux.ok("jobs", *WHERE, "--json").json["jobs"]]
+            return states == ["dead", "done", "done"] and sum(learnt) == 3
+
+        eventually(ended, "all ended and were learnt from", process)
+        assert stopped(process).code == 0
+    return pollux.folder
+
+
+@pytest.fixture
+def pollux(past, tmp_path) -> Terminal:
+    """The same past for every test, each in a folder of its own."""
+    shutil.copytree(past, tmp_path / "here")
+    return Terminal(tmp_path / "here")
+
+
+def ids(answer, kind: str) -> list[str]:
+    return [item["id"] for item in answer.json[kind]]
+
+
+# jobs
+
+
+def test_jobs_are_listed_in_a_table_that_hides_nothing(pollux):
+    lines = pollux.ok("jobs", *WHERE).out.splitlines()
+    assert lines[0].split() == ["ID", "SCHEDULE", "LAST", "WHEN", "FRESH", "NEXT", "DUE", "HELD"]
+    assert [line.split()[0] for line in lines[1:]] == ["asked", "broken", "cron", "ok/1", "ok/2"]
+    assert "cron 0 5 * * * Europe/Berlin" in lines[3]
+    assert lines[4].split()[:4] == ["ok/1", "every", "1h", "changed"]
+    assert "dead" in lines[2]
+
+
+def test_jobs_as_json_have_every_field(pollux):
+    answer = pollux.ok("jobs", "ls", "--json", *WHERE)
+    assert ids(answer, "jobs") == ["asked", "broken", "cron", "ok/1", "ok/2"]
+    assert answer.json["next"] is None
+    job = answer.json["jobs"][3]
+    assert job["schedule"] == {"type": "interval", "every_ms": 3_600_000, "start_ms": None, "spread": True}
+    assert (job["name"], job["params"], job["tags"], job["priority"]) == ("The first", {"word": "one"}, ["fast"], 2)
+    assert (job["schedule_text"], job["last"], job["held"]) == ("every 1h", "changed", "")
+    assert set(job["freshness"]) == {"age_ms", "planned_ms", "score"}
+    assert job["memory"]["ended"] == 1
+    keys = {tuple(sorted(job)) for job in answer.json["jobs"]}
+    assert len(keys) == 1, "fields come and go"
+
+
+@pytest.mark.parametrize(
+    ("choice", "found"),
+    [
+        (("--group", "edge"), ["ok/1", "ok/2"]),
+        (("--target", "db-1"), ["ok/2"]),
+        (("--tag", "fast"), ["ok/1"]),
+        (("--text", "first"), ["ok/1"]),
+        (("--text", "ok/"), ["ok/1", "ok/2"]),
+        (("--group", "nobody"), []),
+    ],
+)
+def test_jobs_can_be_chosen(pollux, choice, found):
+    assert ids(pollux.ok("jobs", *choice, "--json", *WHERE), "jobs") == found
+
+
+def test_pages_follow_each_other(pollux):
+    first = pollux.ok("jobs", "--limit", "3", "--json", *WHERE)
+    second = pollux.ok("jobs", "--limit", "3", "--after", first.json["next"], "--json", *WHERE)
+    assert ids(first, "jobs") + ids(second, "jobs") == ["asked", "broken", "cron", "ok/1", "ok/2"]
+    assert f"--after {first.json['next']}" in pollux.ok("jobs", "--limit", "3", *WHERE).err
+
+
+def test_one_job_is_shown_in_full(pollux):
+    shown = pollux.ok("jobs", "show", "broken", *WHERE).out
+    assert "PermanentError" not in shown
+    assert "it never works" in shown
+    assert "\x1b" not in shown, "what a handler says must not steer the terminal"
+    answer = pollux.ok("jobs", "show", "broken", "--json", *WHERE).json
+    assert answer["job"]["id"] == "broken"
+    assert set(answer["why"]) >= {"answer", "reason", "expected_ms", "cure"}
+
+
+def test_a_job_is_run_by_hand(pollux):
+    run = pollux.ok("jobs", "run", "asked", "--params", '{"word": "two"}', "--json", *WHERE).json["run"]
+    assert (run["job_id"], run["cause"], run["payload"]) == ("asked", "forced", {"word": "two"})
+    again = pollux("jobs", "run", "asked", *WHERE)
+    assert again.code == 1
+    assert run["id"] in again.err
+    assert pollux.ok("jobs", "run", "asked", "--anyway", *WHERE).out.startswith("run ")
+    assert len(pollux.ok("runs", "--job", "asked", "--json", *WHERE).json["runs"]) == 2
+
+
+@pytest.mark.parametrize("params", ["{", "[1]", "5"])
+def test_params_that_are_no_object_are_bad_usage(pollux, params):
+    answer = pollux("jobs", "run", "asked", "--params", params, *WHERE)
+    assert answer.code == 2
+    assert "write it like" in answer.err
+
+
+def test_a_job_is_paused_and_resumed_and_says_why(pollux):
+    pollux.ok("jobs", "pause", "ok/1", "--for", "1h", "--reason", "moving house", *WHERE)
+    [held] = [job["held"] for job in pollux.ok("jobs", "--json", *WHERE).json["jobs"] if job["id"] == "ok/1"]
+    assert "moving house" in held
+    assert "moving house" in pollux.ok("why", "ok/1", *WHERE).out
+    assert pollux.ok("jobs", "resume", "ok/1", *WHERE).out == "job ok/1 goes on\n"
+    assert pollux.ok("jobs", "resume", "ok/1", *WHERE).out == "job ok/1 was not paused\n"
+    assert "moving house" not in pollux.ok("why", "ok/1", *WHERE).out
+
+
+def test_a_jobs_live_runs_are_cancelled(pollux):
+    run = pollux.ok("jobs", "run", "asked", "--json", *WHERE).json["run"]
+    assert run["id"] in pollux.ok("jobs", "cancel", "asked", "--reason", "no", *WHERE).out
+    assert pollux.ok("runs", "show", run["id"], "--json", *WHERE).json["run"]["state"] == "cancelled"
+    assert "no live run" in pollux.ok("jobs", "cancel", "asked", *WHERE).out
+
+
+def test_jobs_are_deleted(pollux):
+    pollux.ok("jobs", "delete", "ok/1", "ok/2", *WHERE)
+    assert ids(pollux.ok("jobs", "--json", *WHERE), "jobs") == ["asked", "broken", "cron"]
+    assert pollux("jobs", "delete", "ok/1", *WHERE).code == 1
+
+
+# runs
+
+
+def test_runs_are_listed_with_what_they_say(pollux):
+    lines = pollux.ok("runs", *WHERE).out.splitlines()
+    assert lines[0].split() == ["ID", "STATE", "DUE", "ATTEMPT", "TOOK", "SAYS"]
+    [dead] = [line for line in lines if line.startswith("broken@")]
+    assert "dead" in dead
+    assert "it never works\\x1b[31m" in dead
+
+
+@pytest.mark.parametrize(
+    ("choice", "count"),
+    [((), 3), (("--failed",), 1), (("--state", "done"), 2), (("--state", "done", "--state", "dead"), 3),
+     (("--job", "ok/1"), 1), (("--job", "nobody"), 0), (("--limit", "2"), 2)],
+)  # fmt: skip
+def test_runs_can_be_chosen(pollux, choice, count):
+    assert len(pollux.ok("runs", *choice, "--json", *WHERE).json["runs"]) == count
+
+
+def test_one_run_is_shown_in_full(pollux):
+    [run] = pollux.ok("runs", "--job", "ok/1", "--json", *WHERE).json["runs"]
+    assert (run["state"], run["result"], run["failed"]) == ("done", {"word": "one"}, False)
+    assert '{"word": "one"}' in pollux.ok("runs", "show", run["id"], *WHERE).out
+
+
+def test_a_run_is_cancelled_once(pollux):
+    run = pollux.ok("jobs", "run", "asked", "--json", *WHERE).json["run"]
+    assert pollux.ok("runs", "cancel", run["id"], *WHERE).out == f"run {run['id']}: cancelled, or asked to stop\n"
+    answer = pollux("runs", "cancel", run["id"], *WHERE)
+    assert (answer.code, answer.out) == (1, f"run {run['id']}: is over already\n")
+
+
+def test_a_jobs_id_is_no_runs_id(pollux):
+    assert pollux("runs", "cancel", "ok/1", *WHERE).code == 1
+
+
+# dead letters
+
+
+def test_dead_letters_are_listed_shown_and_revived(pollux):
+    [letter] = pollux.ok("dead", "--json", *WHERE).json["dead"]
+    assert (letter["job_id"], letter["state"], letter["deaths"]) == ("broken", "dead", 1)
+    assert "it never works" in pollux.ok("dead", *WHERE).out
+    assert "it never works" in pollux.ok("dead", "show", letter["id"], *WHERE).out
+    assert "runs again" in pollux.ok("dead", "revive", letter["id"], *WHERE).out
+    assert pollux.ok("dead", "--json", *WHERE).json["dead"] == []
+    again = pollux("dead", "revive", letter["id"], *WHERE)
+    assert again.code == 1
+    assert "no dead letter" in again.err
+
+
+def test_dead_letters_of_a_job_are_revived(pollux):
+    assert pollux.ok("dead", "revive", "--job", "ok/1", *WHERE).out == "there are no such dead letters\n"
+    assert "runs again" in pollux.ok("dead", "revive", "--job", "broken", *WHERE).out
+
+
+def test_all_is_confirmed_or_refused(pollux):
+    for verb in ("revive", "drop"):
+        answer = pollux("dead", verb, "--all", *WHERE)
+        assert answer.code == 2
+        assert "add --yes" in answer.err
+    assert pollux.ok("dead", "drop", "--all", "--yes", *WHERE).out == "dropped 1 dead letter\n"
+    assert pollux.ok("dead", "--json", *WHERE).json["dead"] == []
+
+
+def test_only_dead_letters_can_be_dropped(pollux):
+    [done] = pollux.ok("runs", "--job", "ok/1", "--json", *WHERE).json["runs"]
+    assert pollux("dead", "drop", done["id"], *WHERE).code == 1
+    assert pollux("dead", "show", done["id"], *WHERE).code == 1
+    assert pollux.ok("runs", "show", done["id"], "--json", *WHERE).json["run"]["state"] == "done"
+
+
+@pytest.mark.parametrize("choice", [(), ("x", "--all"), ("--job", "a", "--all")])
+def test_dead_letters_must_be_named_in_one_way(pollux, choice):
+    for verb in ("revive", "drop"):
+        assert pollux("dead", verb, *choice, *WHERE).code == 2
+
+
+# stops, why, records
+
+
+@pytest.mark.parametrize(
+    ("scope", "held"),
+    [
+        (("ok/2",), ["ok/2"]),
+        (("--group", "edge"), ["ok/1", "ok/2"]),
+        (("--target", "db-1"), ["ok/2"]),
+        (("--all",), ["asked", "broken", "cron", "ok/1", "ok/2"]),
+    ],
+)
+def test_a_pause_reaches_what_it_names_and_ends(pollux, scope, held):
+    def held_jobs():
+        jobs = pollux.ok("jobs", "--json", *WHERE).json["jobs"]
+        return [job["id"] for job in jobs if "spring" in job["held"]]
+
+    pollux.ok("pause", *scope, "--reason", "spring", *WHERE)
+    assert held_jobs() == held
+    assert "goes on" in pollux.ok("resume", *scope, *WHERE).out
+    assert held_jobs() == []
+    assert "was not paused" in pollux.ok("resume", *scope, *WHERE).out
+
+
+@pytest.mark.parametrize("scope", [(), ("ok/1", "--all"), ("--group", "a", "--target", "b")])
+def test_a_pause_names_exactly_one_thing(pollux, scope):
+    assert pollux("pause", *scope, *WHERE).code == 2
+    assert pollux("resume", *scope, *WHERE).code == 2
+
+
+def test_a_wrong_duration_is_bad_usage(pollux):
+    answer = pollux("pause", "--all", "--for", "soon", *WHERE)
+    assert answer.code == 2
+    assert "is not a duration; write it like" in answer.err
+
+
+def test_why_answers_for_jobs_and_runs(pollux):
+    [run] = pollux.ok("runs", "--job", "ok/1", "--json", *WHERE).json["runs"]
+    for ref in ("ok/1", "asked", run["id"]):
+        answer = pollux.ok("why", ref, "--json", *WHERE).json
+        assert answer["id"] == ref
+        assert answer["why"]["reason"]
+        assert answer["why"]["reason"] in pollux.ok("why", ref, *WHERE).out
+
+
+def test_nobody_is_there_after_a_stop(pollux):
+    answer = pollux.ok("nodes", "--json", *WHERE)
+    assert answer.json == {"nodes": []}
+    assert "nobody is there" in pollux.ok("nodes", *WHERE).err
+
+
+def test_what_people_did_is_on_record(pollux):
+    pollux.ok("pause", "ok/1", "--reason", "first", *WHERE, environ={"LOGNAME": "ann"})
+    pollux.ok("jobs", "run", "asked", *WHERE, environ={"LOGNAME": "ann"})
+    pollux.ok("resume", "ok/1", *WHERE, environ={"LOGNAME": "ann"})
+    lines = pollux.ok("audit", "--json", *WHERE).json["lines"]
+    assert [(line["actor"], line["action"], line["subject"]) for line in lines[-3:]] == [
+        ("cli:ann", "pause", "job:ok/1"),
+        ("cli:ann", "run", "asked"),
+        ("cli:ann", "resume", "job:ok/1"),
+    ]
+    [newest] = pollux.ok("audit", "--limit", "1", "--json", *WHERE).json["lines"]
+    assert newest == lines[-1]
+    assert "cli:ann" in pollux.ok("audit", "--after", str(lines[-3]["seq"]), *WHERE).out
+
+
+# the store
+
+
+def test_a_store_moves_by_dump_and_load(pollux):
+    pollux.ok("store", "dump", "all.jsonl", *WHERE)
+    there = ("--store", "sqlite:///other.db")
+    assert "were new" in pollux.ok("store", "load", "all.jsonl", *there).err
+    for kind in (("jobs", "jobs"), ("runs", "runs"), ("dead", "dead")):
+        here, other = pollux.ok(kind[0], "--json", *WHERE), pollux.ok(kind[0], "--json", *there)
+        assert ids(here, kind[1]) == ids(other, kind[1])
+    assert "; 0 were new" in pollux.ok("store", "load", "all.jsonl", *there).err
+
+
+def test_a_dump_overwrites_nothing_and_can_be_piped(pollux):
+    pollux.write("all.jsonl", "mine")
+    answer = pollux("store", "dump", "all.jsonl", *WHERE)
+    assert answer.code == 1
+    assert "--force" in answer.err
+    assert (pollux.folder / "all.jsonl").read_text() == "mine"
+    pollux.ok("store", "dump", "all.jsonl", "--force", *WHERE)
+    piped = pollux.ok("store", "dump", "-", *WHERE).out
+    assert piped == (pollux.folder / "all.jsonl").read_text()
+    pollux.ok("store", "load", "-", "--store", "sqlite:///other.db", given=piped)
+    assert [path.name for path in pollux.folder.glob("*.part")] == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "what"),
+    [
+        (lambda lines: lines[:-1], "cut short"),
+        (lambda lines: lines[1:], "no dump that can be read"),
+        (lambda lines: [*lines[:2], "nonsense", *lines[2:]], ":3: this line is no JSON"),
+        (lambda lines: [*lines[:2], "[1, 2, 3]", *lines[2:]], ":3: this line is no record"),
+        (lambda lines: [], "cut short"),
+    ],
+)
+def test_a_spoilt_dump_is_refused_by_its_line(pollux, spoil, what):
+    pollux.ok("store", "dump", "all.jsonl", *WHERE)
+    lines = (pollux.folder / "all.jsonl").read_text().splitlines()
+    pollux.write("all.jsonl", "".join(f"{line}\n" for line in spoil(lines)))
+    answer = pollux("store", "load", "all.jsonl", "--store", "sqlite:///other.db")
+    assert answer.code == 2
+    assert what in answer.err
+
+
+def test_loading_a_file_that_is_not_there_fails(pollux):
+    assert pollux("store", "load", "no.jsonl", "--store", "sqlite:///other.db").code == 1
+    assert not (pollux.folder / "other.db").exists()
+
+
+# how things are said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("jobs", "show"), ("jobs", "run"), ("jobs", "pause"), ("jobs", "resume"), ("jobs", "cancel"), ("jobs", "delete"),
+     ("runs", "show"), ("runs", "cancel"), ("dead", "show"), ("dead", "drop"), ("why",), ("pause",), ("resume",)],
+)  # fmt: skip
+def test_what_is_not_there_is_one_line_and_exit_code_one(pollux, command):
+    answer = pollux(*command, "nobody", *WHERE)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith("pollux: ")
+    assert "nobody" in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
+LOOKS = [
+    ("jobs",), ("jobs", "show", "a"), ("jobs", "run", "a"), ("runs",), ("dead",), ("dead", "revive", "x"), ("why", "a"),
+    ("nodes",), ("audit",), ("pause", "a"), ("resume", "a"), ("store", "dump", "x.jsonl"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", LOOKS)
+def test_a_store_that_is_not_there_is_named_and_not_made(tmp_path, command):
+    pollux = Terminal(tmp_path)
+    answer = pollux(*command, "--store", "sqlite:///none.db")
+    assert (answer.code, answer.out) == (3, "")
+    assert "there is no store sqlite:///none.db" in answer.err
+    assert "pollux serve --store sqlite:///none.db" in answer.err
+    assert len(answer.err.splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["work.py"]
+
+
+def test_a_file_that_is_no_store_is_left_alone(tmp_path):
+    pollux = Terminal(tmp_path)
+    before = (tmp_path / "work.py").read_bytes()
+    answer = pollux("jobs", "--store", "sqlite:///work.py")
+    assert answer.code == 3
+    assert len(answer.err.splitlines()) == 1
+    assert (tmp_path / "work.py").read_bytes() == before
+
+
+def test_a_memory_store_cannot_be_looked_at_from_outside(tmp_path):
+    answer = Terminal(tmp_path)("jobs", "--store", "memory://")
+    assert answer.code == 3
+    assert "lives inside the one process" in answer.err
+
+
+def test_the_store_is_found_by_argument_environment_and_file(pollux):
+    found = ["asked", "broken", "cron", "ok/1", "ok/2"]
+    (pollux.folder / "p.yaml").rename(pollux.folder / "pollux.yaml")
+    assert ids(pollux.ok("jobs", "--json"), "jobs") == found
+    (pollux.folder / "pollux.yaml").rename(pollux.folder / "x.yaml")
+    assert ids(pollux.ok("jobs", "--json", environ={"POLLUX_CONFIG": "x.yaml"}), "jobs") == found
+    assert ids(pollux.ok("jobs", "--json", environ={"POLLUX_STORE": "sqlite:///p.db"}), "jobs") == found
+    assert pollux("jobs", environ={"POLLUX_STORE": "sqlite:///no.db"}).code == 3
+    argument = ("--store", "sqlite:///p.db")
+    assert ids(pollux.ok("jobs", "--json", *argument, environ={"POLLUX_STORE": "sqlite:///no.db"}), "jobs") == found
+
+
+def test_a_wrong_job_in_the_file_stops_nobody_from_looking(pollux):
+    pollux.write("p.yaml", CONFIG + "  - {id: wrong}\n")
+    assert "ok/1" in pollux.ok("jobs", *WHERE).out
+
+
+def test_a_closed_pipe_is_no_error(pollux):
+    with pollux.started("jobs", "--json", *WHERE) as process:
+        process.stdout.close()
+        process.stdout = None
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, b"")

@@ -1,0 +1,118 @@
+"""`pollux check`: every mistake at once, and what a start would change."""
+
+import pytest
+
+from tests.acceptance.terminal import Terminal, eventually, stopped
+
+RIGHT = """\
+store: sqlite:///p.db
+jobs:
+  - {id: a, python: "work:fine", interval: 1h}
+  - {id: b, python: "work:fine", cron: "0 5 * * *", tz: Europe/Berlin}
+"""
+FIVE = """\
+defaults: {timout: 30s}
+jobs:
+  - {id: a, python: "work:fine", interval: 30x}
+  - {id: b, python: "work:fine", cron: "61 * * * *"}
+  - {id: a, python: "work:fine"}
+  - {id: c, python: nowhere, interval: 30s}
+"""
+
+
+@pytest.fixture
+def pollux(tmp_path) -> Terminal:
+    return Terminal(tmp_path)
+
+
+def test_a_right_config_is_right(pollux):
+    pollux.write("p.yaml", RIGHT)
+    assert pollux.ok("check", "-c", "p.yaml").out == "p.yaml: right; 2 jobs\n"
+    assert not (pollux.folder / "p.db").exists()
+
+
+def test_a_config_that_lies_here_is_found(pollux):
+    pollux.write("pollux.yaml", RIGHT)
+    assert pollux.ok("check").out == "pollux.yaml: right; 2 jobs\n"
+
+
+def test_nothing_to_check_says_so(pollux):
+    answer = pollux("check")
+    assert (answer.code, answer.out) == (2, "")
+    assert "name a file with -c" in answer.err
+
+
+def test_five_planted_errors_give_five_messages(pollux):
+    pollux.write("p.yaml", FIVE)
+    answer = pollux("check", "-c", "p.yaml")
+    assert (answer.code, answer.out) == (2, "")
+    lines = answer.err.removeprefix("pollux: ").splitlines()
+    assert [line.split(":")[1] for line in lines[:-1]] == ["1", "3", "4", "5", "6"]
+    assert all(line.startswith("p.yaml:") and "; " in line for line in lines[:-1])
+    assert lines[-1] == "5 problems"
+
+
+def test_problems_can_be_had_as_json(pollux):
+    pollux.write("p.yaml", FIVE)
+    answer = pollux("check", "-c", "p.yaml", "--json")
+    assert answer.code == 2
+    assert len(answer.json["problems"]) == 5
+    assert all(set(problem) == {"where", "what", "cure"} and problem["cure"] for problem in answer.json["problems"])
+
+
+@pytest.mark.parametrize(
+    ("raw", "what"),
+    [
+        (b"a: [1", "p.yaml:2:1: no YAML"),
+        (b"\xff\xfe\x00\x01", "p.yaml:1:1: the file is not text in UTF-8"),
+        (b"[" * 100_000, "p.yaml:1:33: more than 32 levels"),
+        (b"# " + b"x" * 20_000_000, "p.yaml: the file is bigger than 16 MiB"),
+        (b"- a\n- b\n", "p.yaml:1:1: the file is a list, not a mapping"),
+    ],
+    ids=["syntax", "binary", "depth bomb", "20 MB", "no mapping"],
+)
+def test_a_file_that_is_no_config_is_one_message(pollux, raw, what):
+    (pollux.folder / "p.yaml").write_bytes(raw)
+    answer = pollux("check", "-c", "p.yaml")
+    assert answer.code == 2
+    assert answer.err.startswith(f"pollux: {what}")
+    assert answer.err.splitlines()[-1] == "1 problem"
+
+
+def test_code_that_is_not_there_is_a_problem_with_a_line(pollux):
+    pollux.write("p.yaml", 'jobs:\n  - {id: a, python: "work:fien"}\n')
+    answer = pollux("check", "-c", "p.yaml")
+    assert answer.code == 2
+    assert "p.yaml:2:22" in answer.err
+    assert "'work' has no 'fien'" in answer.err
+
+
+def test_params_that_do_not_fit_are_a_problem_with_a_line(pollux):
+    pollux.write("p.yaml", 'jobs:\n  - {id: a, python: "work:fine", interval: 1h, params: {wrd: x}}\n')
+    answer = pollux("check", "-c", "p.yaml")
+    assert answer.code == 2
+    assert "p.yaml:2" in answer.err
+    assert "unknown wrd" in answer.err
+
+
+def test_a_diff_shows_what_a_start_would_change(pollux):
+    pollux.write("p.yaml", RIGHT)
+    assert pollux.ok("check", "-c", "p.yaml", "--diff").out.splitlines()[1:] == [
+        "+ job a  every 1h",
+        "+ job b  cron 0 5 * * * Europe/Berlin",
+    ]
+    assert not (pollux.folder / "p.db").exists(), "looking created the store"
+
+    with pollux.started("serve", "-c", "p.yaml") as process:
+        eventually((pollux.folder / "p.db").exists, "the store is there", process)
+        look = ("jobs", "-c", "p.yaml", "--json")
+        eventually(lambda: pollux(*look).code == 0 and pollux.ok(*look).json["jobs"], "the jobs are there", process)
+        stopped(process)
+    assert pollux.ok("check", "-c", "p.yaml", "--diff").out.splitlines()[1:] == ["a start would change nothing"]
+
+    pollux.write("p.yaml", RIGHT.replace("1h", "2h").replace("id: b", "id: c"))
+    answer = pollux.ok("check", "-c", "p.yaml", "--diff")
+    assert [line[:7] for line in answer.out.splitlines()[1:]] == ["+ job c", "~ job a", "- job b"]
+    as_json = pollux.ok("check", "-c", "p.yaml", "--diff", "--json").json
+    assert [diff["source"] for diff in as_json["diff"]] == ["file:p.yaml"]
+    assert [job["id"] for job in pollux.ok("jobs", "-c", "p.yaml", "--json").json["jobs"]] == ["a", "b"]

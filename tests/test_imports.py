@@ -1,0 +1,63 @@
+"""Does nothing cost what is not used?  Imports are lazy: help is quick, and a command brings only what it needs."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+HEAVY = {
+    "apsw", "asyncio", "click", "cronsim", "msgspec", "pydantic", "rich", "yaml",
+    "pollux.app", "pollux.config", "pollux.model", "pollux.plan", "pollux.runtime", "pollux.schedule", "pollux.store",
+}  # fmt: skip
+HELP_COST_MAX = 5.0  # times a Python that does nothing
+ROUNDS = 7
+
+WATCHED = """
+import json, sys
+try:
+    {code}
+except SystemExit:
+    pass
+sys.stdout.write("\\n" + json.dumps(sorted(sys.modules)))
+"""
+
+
+def modules_after(code: str) -> set[str]:
+    run = subprocess.run([sys.executable, "-c", WATCHED.format(code=code)], capture_output=True, text=True, check=True)
+    return set(json.loads(run.stdout.splitlines()[-1]))
+
+
+def call(*arguments: str) -> str:
+    return f"from pollux.cli import main; main({list(arguments)!r})"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
+def test_help_imports_nothing_heavy(arguments):
+    assert modules_after(call(*arguments)) & HEAVY == set()
+
+
+def test_the_front_door_imports_nothing_heavy():
+    assert modules_after("import pollux; pollux.__version__; pollux.__all__") & HEAVY == set()
+
+
+@pytest.mark.parametrize("command", ["serve", "worker", "check", "jobs", "runs", "dead", "why", "store"])
+def test_the_help_of_a_command_brings_no_engine(command):
+    unused = {"apsw", "rich", "pydantic", "pollux.app", "pollux.runtime", "pollux.plan"}
+    assert modules_after(call(command, "--help")) & unused == set()
+
+
+def test_only_the_live_table_draws():
+    assert "rich" not in modules_after("import pollux.app, pollux.config")
+
+
+def test_help_costs_little_more_than_python_itself():
+    """The best of several rounds, taken in turns, so that a busy machine is busy for both."""
+    best = {"pass": float("inf"), "help": float("inf")}
+    for _ in range(ROUNDS):
+        for name, arguments in (("pass", ["-c", "pass"]), ("help", ["-m", "pollux", "--help"])):
+            begin = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+            best[name] = min(best[name], time.perf_counter() - begin)
+    assert best["help"] <= HELP_COST_MAX * best["pass"], best

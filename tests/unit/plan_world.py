@@ -1,0 +1,252 @@
+"""A store small enough to be believed at sight, and a leader that turns by hand: the world of the planner's tests."""
+
+from itertools import count
+
+from msgspec.structs import replace
+
+from pollux.model import (
+    FINISHED,
+    FIRINGS_MAX,
+    LIVE,
+    NOTES_MAX,
+    UPDATES_MAX,
+    Advanced,
+    Answer,
+    Arrived,
+    Cause,
+    End,
+    Ended,
+    FeedItem,
+    Interval,
+    Job,
+    JobsDeleted,
+    JobsPut,
+    Node,
+    NodeSeen,
+    Note,
+    NotesChanged,
+    Overlap,
+    RunState,
+    definition,
+    run_of,
+)
+from pollux.plan import PREVIOUS_RUN, Planner
+
+T0 = 1_800_000_000_000
+BEHIND = "waits for the previous run"
+assert BEHIND == PREVIOUS_RUN
+
+
+def a_job(id="a", every_ms=60_000, **options):
+    options.setdefault("schedule", Interval(every_ms))
+    return Job(id=id, handler=options.pop("handler", "h"), **options)
+
+
+class World:
+    """The store: jobs, runs, notes, nodes and the feed; every verb is one atomic step."""
+
+    def __init__(self, now_ms=T0, *, seats=10):
+        self.now_ms, self.seats = now_ms, seats
+        self.jobs, self.runs, self.notes, self.feed = {}, {}, {}, {}
+        self.nodes = {"n": Node(id="n", seats=seats, handlers=("h",))}
+        self.gone = {}
+        self.ready_extra = 0
+        self._ids = count(1)
+        self.advances = 0
+
+    def enter(self, entry):
+        self.feed[next(self._ids)] = entry
+
+    def put(self, *jobs):
+        added = 0
+        written = []
+        for job in jobs:
+            old = self.jobs.get(job.id)
+            if old is not None and definition(old) == definition(job):
+                continue
+            if old is None:
+                added += 1
+                revision, last = self.gone.get(job.id, (0, None))
+                self.jobs[job.id] = replace(job, revision=revision + 1, last_due_ms=last)
+            else:
+                kept = {"next_due_ms": old.next_due_ms, "last_due_ms": old.last_due_ms, "memory": old.memory}
+                self.jobs[job.id] = replace(job, revision=old.revision + 1, **kept)
+            written.append(job.id)
+        if written:
+            self.enter(JobsPut(tuple(written), added))
+
+    def delete(self, job_id):
+        job = self.jobs.pop(job_id)
+        self.gone[job_id] = (job.revision, job.last_due_ms)
+        for run in self.live(job_id):
+            if run.state is not RunState.LEASED:
+                self.end(run.id, RunState.CANCELLED, ran=False)
+        self.enter(JobsDeleted((job_id,)))
+
+    def live(self, job_id=None):
+        return [run for run in self.runs.values() if run.state in LIVE and job_id in (None, run.job_id)]
+
+    def enqueue(self, job_id, id, cause=Cause.ENQUEUED):
+        run = run_of(self.jobs[job_id], self.now_ms, cause, id=id)
+        self.runs[id] = run
+        if run.state is RunState.HELD:
+            self.enter(Arrived((id,)))
+
+    def hold(self, run_id, reason):
+        self.runs[run_id] = replace(self.runs[run_id], state=RunState.HELD, held_reason=reason, fence=1)
+        self.enter(Arrived((run_id,)))
+
+    def end(self, run_id, state=RunState.DONE, *, failed=False, ran=True, error=""):
+        run = self.runs[run_id] = replace(self.runs[run_id], state=state, failed=failed, error=error)
+        end = End(run.id, run.job_id, state, run.cause, run.due_ms, self.now_ms, 5, failed, error=error, ran=ran)
+        self.enter(Ended((end,)))
+
+    def stop(self, key, *, expires_ms=None, reason="moving"):
+        self.notes[key] = Note(key, {"reason": reason, "by": "ada"}, 1, expires_ms)
+        self.enter(NotesChanged((key,)))
+
+    def resume(self, key):
+        if self.notes.pop(key, None) is not None:
+            self.enter(NotesChanged((key,)))
+
+    def beat(self, node):
+        self.nodes[node.id] = node
+        self.enter(NodeSeen(node.id))
+
+    def standing_notes(self):
+        return [n for n in self.notes.values() if n.expires_ms is None or n.expires_ms > self.now_ms]
+
+    def due(self, window):
+        after, before_ms, limit = window
+        found = sorted(
+            (job.next_due_ms, job.id)
+            for job in self.jobs.values()
+            if job.enabled and job.next_due_ms is not None and job.next_due_ms < before_ms
+        )
+        return [self.jobs[job_id] for due_ms, job_id in found if after is None or (due_ms, job_id) > after][:limit]
+
+    def advance(self, plan):
+        assert len(plan.firings) + len(plan.releases) <= FIRINGS_MAX
+        assert len(plan.updates) <= UPDATES_MAX
+        assert len(plan.notes) <= NOTES_MAX
+        self.advances += 1
+        for feed in plan.consumed:
+            self.feed.pop(feed, None)
+        firings = tuple(self._fire(firing) for firing in plan.firings)
+        for release in plan.releases:
+            run = self.runs.get(release.run_id)
+            if run is not None and run.state is RunState.HELD:
+                self.runs[run.id] = replace(run, state=RunState.READY, held_reason="")
+        for holding in plan.holds:
+            run = self.runs.get(holding.run_id)
+            if run is not None and run.state is RunState.HELD:
+                self.runs[run.id] = replace(run, held_reason=holding.reason)
+        updates = tuple(self._update(update) for update in plan.updates)
+        ready = sum(run.state is RunState.READY for run in self.runs.values()) + self.ready_extra
+        return Advanced(Answer.OK, self.now_ms, firings, updates, ready=ready, seats=self.seats)
+
+    def _fire(self, firing):
+        run = firing.run
+        job = self.jobs.get(run.job_id)
+        if job is None or job.revision != firing.revision:
+            return Answer.STALE
+        if run.id in self.runs or (job.last_due_ms is not None and run.due_ms <= job.last_due_ms):
+            return Answer.ALREADY
+        self.jobs[job.id] = job = replace(job, last_due_ms=run.due_ms, next_due_ms=firing.next_due_ms)
+        live = len(self.live(job.id)) if firing.overlap is not Overlap.ALLOW else 0
+        if live > 1 or (live == 1 and firing.overlap is Overlap.SKIP):
+            self.jobs[job.id] = replace(job, memory=firing.if_overlapped)
+            return Answer.OVERLAPPED
+        if live == 1:
+            self.runs[run.id] = replace(run, state=RunState.HELD, held_reason=BEHIND)
+            return Answer.WAITS
+        self.runs[run.id] = run
+        return Answer.OK
+
+    def _update(self, update):
+        job = self.jobs.get(update.job_id)
+        if job is None or job.revision != update.revision:
+            return Answer.STALE
+        self.jobs[job.id] = replace(job, next_due_ms=update.next_due_ms, memory=update.memory)
+        return Answer.OK
+
+
+class Leader:
+    """Turns by hand; each turn also asks for the plan twice, because asking must move nothing."""
+
+    def __init__(self, world, **options):
+        self.world, self.options = world, options
+        self.plans, self.reports = [], []
+        self.rebuild()
+
+    def rebuild(self):
+        world = self.world
+        self.planner = Planner(**self.options)
+        held = [run for run in world.runs.values() if run.state is RunState.HELD]
+        ready = sum(run.state is RunState.READY for run in world.runs.values()) + world.ready_extra
+        self.planner.begin(
+            world.now_ms, notes=world.standing_notes(), held=held, nodes=list(world.nodes.values()), ready=ready
+        )
+
+    def read(self):
+        planner, world = self.planner, self.world
+        for feed, entry in sorted(world.feed.items())[:200]:
+            planner.apply(FeedItem(feed, entry))
+        for _ in range(50):
+            wants = planner.wants(world.now_ms)
+            assert wants == planner.wants(world.now_ms)
+            if not wants:
+                return
+            planner.learn(
+                jobs=[(job_id, world.jobs.get(job_id)) for job_id in wants.jobs],
+                runs=[(run_id, world.runs.get(run_id)) for run_id in wants.runs],
+                timers=None if wants.timers is None else world.due(wants.timers),
+                notes=world.standing_notes() if wants.notes else None,
+                nodes=list(world.nodes.values()) if wants.nodes else None,
+            )
+        raise AssertionError(f"the planner never stops asking: {wants}")
+
+    def plan(self):
+        self.read()
+        plan = self.planner.plan(self.world.now_ms)
+        assert self.planner.plan(self.world.now_ms) == plan, "asked again, the plan differs"
+        return plan
+
+    def turn(self, *, lose_answer=False):
+        """One turn; false if there was nothing to write."""
+        plan = self.plan()
+        if plan.is_empty():
+            return False
+        answer = self.world.advance(plan)
+        if lose_answer:
+            answer = self.world.advance(plan)
+        self.plans.append(plan)
+        self.reports.append(self.planner.accept(plan, answer))
+        return True
+
+    def run(self, turns_max=500):
+        """Turn until nothing is left to do now."""
+        for _ in range(turns_max):
+            if not self.turn() and not self.planner.left_over:
+                return
+        raise AssertionError("the leader never comes to rest")
+
+    def go(self, ms, step_ms=None):
+        """Let time pass, turning whenever something is due."""
+        end = self.world.now_ms + ms
+        self.run()
+        while self.world.now_ms < end:
+            next_ms = self.planner.next_ms()
+            assert next_ms is None or next_ms > self.world.now_ms, "it wants another turn although it rests"
+            self.world.now_ms = end if next_ms is None else min(end, next_ms)
+            self.run()
+
+    def fired(self):
+        return [(f.run.job_id, f.run.due_ms) for plan in self.plans for f in plan.firings]
+
+    def skipped(self):
+        return [row for report in self.reports for row in report.skipped]
+
+
+def finished(world):
+    return [run for run in world.runs.values() if run.state in FINISHED]

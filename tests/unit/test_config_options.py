@@ -1,0 +1,162 @@
+"""Where does each value come from?  Defaults < file < environment < arguments."""
+
+import pytest
+
+from pollux.config import Config, load_config
+from pollux.config.reading import FILE_BYTES_MAX
+from pollux.config.settings import OPTIONS
+from pollux.errors import InvalidConfig, InvalidInput
+
+EVERYTHING = """
+store: sqlite:///x.db
+app: "pkg.mod:app"
+pool: {seats: 3, lease: 1m, grace: 5s, long_poll: 0, min_poll: 250ms}
+leader: {ttl: 30s, renew: 7s}
+release: 4
+history: {keep: 5, age: 1d}
+"""
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def load(text: str | bytes | None, environ=None, **arguments):
+        if text is not None:
+            (tmp_path / "p.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+        return load_config(None if text is None else "p.yaml", environ=environ or {}, arguments=arguments)
+
+    return load
+
+
+def complaint(call) -> str:
+    with pytest.raises(InvalidConfig) as caught:
+        call()
+    [problem] = caught.value.problems
+    return str(problem)
+
+
+def test_no_file_and_an_empty_file_give_the_defaults(load):
+    nothing, empty = load(None), load("")
+    assert (nothing.store, nothing.seats, nothing.jobs, nothing.source) == ("sqlite:///pollux.db", 10, (), "")
+    assert (empty.store, empty.seats, empty.jobs, empty.source) == ("sqlite:///pollux.db", 10, (), "file:p.yaml")
+    assert set(empty.origins.values()) == {"default"}
+
+
+def test_empty_sections_are_fine(load):
+    assert load("pool:\nleader:\nhistory:\ndefaults:\ngroups:\njobs:\n").jobs == ()
+
+
+def test_everything_can_be_set_in_the_file(load):
+    config = load(EVERYTHING)
+    assert (config.store, config.app, config.release) == ("sqlite:///x.db", "pkg.mod:app", 4)
+    assert (config.seats, config.lease_ms, config.grace_ms) == (3, 60_000, 5_000)
+    assert (config.long_poll_ms, config.min_poll_ms) == (0, 250)
+    assert (config.leader_ttl_ms, config.leader_renew_ms) == (30_000, 7_000)
+    assert (config.history_keep, config.history_age_ms) == (5, 86_400_000)
+    assert config.origins["pool.lease"] == "p.yaml:4"
+    assert all(config.is_given(option.path) for option in OPTIONS)
+
+
+def test_the_environment_wins_over_the_file_and_arguments_over_both(load):
+    environ = {"POLLUX_SEATS": "20", "POLLUX_LEASE": "2m", "POLLUX_STORE": ""}
+    config = load("pool: {seats: 5, grace: 9s}\nstore: memory://\n", environ, seats=7, lease=None)
+    assert (config.seats, config.lease_ms, config.grace_ms, config.store) == (7, 120_000, 9_000, "memory://")
+    assert config.origins["pool.seats"] == "argument"
+    assert config.origins["pool.lease"] == "environment POLLUX_LEASE"
+    assert config.origins["pool.grace"] == "p.yaml:1"
+    assert config.origins["leader.ttl"] == "default"
+
+
+def test_the_nested_variable_means_the_same(load):
+    config = load(None, {"POLLUX_POOL__SEATS": "4", "POLLUX_LEADER__TTL": "40s", "POLLUX_HISTORY__KEEP": "9"})
+    assert (config.seats, config.leader_ttl_ms, config.history_keep) == (4, 40_000, 9)
+
+
+def test_every_option_has_a_field_and_a_name_of_its_own():
+    assert {option.field for option in OPTIONS} <= set(Config.__struct_fields__)
+    names = [name for option in OPTIONS for name in {option.argument, option.path, *option.variables}]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("pool: {seats: 0}", "p.yaml:1:15: pool.seats: 0 cannot be used; give a whole number from 1 to"),
+        ("pool: {seats: many}", "p.yaml:1:15: pool.seats: 'many' cannot be used"),
+        ("pool: {seats: true}", "p.yaml:1:15: pool.seats: True cannot be used"),
+        ("pool: {seats: 1.5}", "p.yaml:1:15: pool.seats: 1.5 cannot be used"),
+        ("pool: {seats: [1]}", "p.yaml:1:15: pool.seats: a list is no value"),
+        ("pool: {seats: }", "p.yaml:1:15: pool.seats has no value"),
+        ("pool: {lease: 1ms}", "p.yaml:1:15: pool.lease: '1ms' is out of range; give 300ms to 1d"),
+        ("pool: {lease: soon}", "p.yaml:1:15: pool.lease: 'soon' is not a duration"),
+        ("pool: 5", "p.yaml:1:7: pool: '5' is not a mapping"),
+        ("pool: {seat: 5}", """p.yaml:1:8: pool: unknown key 'seat'; did you mean "seats"?"""),
+        ("pol: {seats: 5}", """p.yaml:1:1: unknown key 'pol'; did you mean "pool"?"""),
+        ("store: pollux.db", "p.yaml:1:8: store: 'pollux.db' cannot be used; write it like \"sqlite:///pollux.db\""),
+        ("store: 5", "p.yaml:1:8: store: '5' cannot be used"),
+        ("app: nowhere", "p.yaml:1:6: app: 'nowhere' cannot be used; write it like"),
+        ("release: -1", "p.yaml:1:10: release: -1 cannot be used"),
+        ("leader: {ttl: 10s, renew: 5s}", "p.yaml:1: leader.renew of 5s leaves a leader of 10s no second try"),
+    ],
+)
+def test_a_wrong_value_says_where_it_stands(load, text, what):
+    assert complaint(lambda: load(text)).startswith(what)
+
+
+@pytest.mark.parametrize(
+    ("environ", "what"),
+    [
+        ({"POLLUX_SEATS": "many"}, "POLLUX_SEATS: pool.seats: 'many' cannot be used"),
+        ({"POLLUX_POOL__SETS": "4"}, 'POLLUX_POOL__SETS: unknown variable; did you mean "POLLUX_POOL__SEATS"?'),
+        ({"POLLUX_LEADER_RENEW": "1h"}, "environment POLLUX_LEADER_RENEW: leader.renew of 1h leaves"),
+    ],
+)
+def test_a_wrong_variable_is_named(load, environ, what):
+    assert complaint(lambda: load(None, environ)).startswith(what)
+
+
+def test_variables_of_others_are_left_alone(load):
+    assert load(None, {"POLLUX_TEST_SESSION": "x", "POLLUX": "x", "HOME": "x"}).seats == 10
+
+
+def test_a_wrong_argument_is_named(load):
+    assert complaint(lambda: load(None, seats="x")).startswith("argument: pool.seats: 'x' cannot be used")
+    assert complaint(lambda: load(None, sets=3)) == """unknown argument 'sets'; did you mean "seats"?"""
+
+
+def test_problems_of_all_sources_come_together(load):
+    with pytest.raises(InvalidConfig) as caught:
+        load("pool: {seats: 0}\njobs: [5]", {"POLLUX_LEASE": "x"}, grace="x")
+    assert len(caught.value.problems) == 4
+    assert isinstance(caught.value, InvalidInput)
+
+
+def test_a_file_that_is_not_there_says_so(load, tmp_path):
+    assert complaint(lambda: load_config("no.yaml", environ={})).startswith("no.yaml: there is no such file; ")
+    (tmp_path / "d").mkdir()
+    assert "cannot be read" in complaint(lambda: load_config("d", environ={}))
+    assert "cannot be read" in complaint(lambda: load_config("a\0b", environ={}))
+
+
+def test_a_file_of_twenty_megabytes_is_refused_by_its_size(load):
+    assert "bigger than 16 MiB" in complaint(lambda: load(b"# " + b"x" * (20 * 2**20)))
+
+
+def test_a_file_of_exactly_the_limit_is_read(load):
+    assert load(b"#" + b"x" * (FILE_BYTES_MAX - 1)).jobs == ()
+
+
+def test_binary_garbage_is_refused_with_a_place(load):
+    assert complaint(lambda: load(b"a: 1\nb: \xff\xfe\x00")).startswith("p.yaml:2:4: the file is not text in UTF-8")
+    assert "a character that no text holds" in complaint(lambda: load(b"\x7fELF\x02\x01\x01\x00"))
+
+
+def test_a_byte_order_mark_is_no_trouble(load):
+    assert load(b"\xef\xbb\xbfpool: {seats: 4}").seats == 4
+
+
+def test_who_needs_no_jobs_is_not_stopped_by_them(load, tmp_path):
+    (tmp_path / "p.yaml").write_text("store: memory://\njobs: [{id: wrong}]")
+    config = load_config("p.yaml", environ={}, with_jobs=False)
+    assert (config.store, config.jobs) == ("memory://", ())
