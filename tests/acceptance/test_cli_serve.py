@@ -104,7 +104,7 @@ def test_on_a_terminal_there_is_a_live_table(pollux):
     ours, theirs = pty.openpty()
     try:
         with pollux.started("serve", "-c", "p.yaml", "--store", "sqlite:///p.db", stdout=theirs) as process:
-            seen = read_until(ours, ["home/a", "every 1h", "next due", "in 59m", "term 1", "pollux jobs --store"])
+            seen = read_until(ours, ["home/a", "every 1h", "next due", "changed", "term 1", "pollux jobs --store"])
             answer = stopped(process, signal.SIGINT)
             seen += read_until(ours, ["stopped"])
     finally:

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,8 @@ def forked(run: Callable[[], Any]) -> int:
         try:
             run()
             code = 0
+        except BaseException:  # noqa: BLE001  this is the end of the child; the parent reads its exit code
+            traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(code)

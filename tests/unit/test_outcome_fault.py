@@ -51,7 +51,7 @@ def test_an_error_that_cannot_be_told_is_told_by_its_kind():
 def test_an_error_whose_message_is_no_text_is_told_all_the_same():
     class Odd(Exception):
         def __str__(self):
-            return 7
+            return 7  # noqa: PLE0307  that is the point
 
     assert describe(Odd()).startswith("Odd: ")
 

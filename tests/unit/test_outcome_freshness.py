@@ -151,7 +151,10 @@ def test_counting_skips_leaves_the_old_memory_alone():
 # freshness
 
 
-def scored(age_s, schedule=Interval(60_000)):
+EVERY_MINUTE = Interval(60_000)
+
+
+def scored(age_s, schedule=EVERY_MINUTE):
     job = Job(id="j", handler="h", schedule=schedule, memory=Memory(last_success_ms=T))
     return freshness(job, T + age_s * 1000)
 

@@ -42,7 +42,7 @@ class Retry(Struct, frozen=True, omit_defaults=True):
     jitter: float = 0.2
 
 
-class Memory(Struct, frozen=True, omit_defaults=True):
+class Memory(Struct, frozen=True, omit_defaults=True, gc=False):
     """What outcomes taught the leader about a job.  Only the leader writes it."""
 
     ended: int = 0  # runs that ended by an outcome (done or dead)
@@ -58,7 +58,7 @@ class Memory(Struct, frozen=True, omit_defaults=True):
     skips: dict[str, int] = field(default_factory=dict)  # reason -> due times not fired
 
 
-class Job(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Job(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     """What to run and when.  Down to `declared` it is the definition; the rest belongs to the store and the leader."""
 
     id: str

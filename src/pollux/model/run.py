@@ -34,7 +34,7 @@ class Cause(StrEnum):
     ENQUEUED = "enqueued"
 
 
-class Run(Struct, frozen=True, omit_defaults=True):
+class Run(Struct, frozen=True, omit_defaults=True, gc=False):
     """One firing.  Routing (priority, group, target, gated) is copied from the job when the run is made."""
 
     id: str

@@ -66,7 +66,7 @@ class FaultyStore(Wrapped):
             raise InvalidInput(f"a store has no verb {verb!r}", cure=f"use one of {', '.join(VERBS)}")
         self._faults[verb].extend([fault] * times)
 
-    async def call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:  # noqa: ARG002
+    async def call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:
         self.calls.append(verb)
         waiting = self._faults.get(verb)
         if not waiting:
@@ -97,7 +97,7 @@ class NoWaits(Wrapped):
     def twin(self) -> Store:
         return NoWaits(self.store.twin())
 
-    async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:  # noqa: ARG002
+    async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
         return await super().feed(limit=limit, now_ms=now_ms)
 
     async def claim(
@@ -110,7 +110,7 @@ class NoWaits(Wrapped):
         first: int = 1,
         losses_max: int = LOSSES_MAX,
         feed_max: int = FEED_MAX,
-        wait_ms: int = 0,  # noqa: ARG002
+        wait_ms: int = 0,
         now_ms: int | None = None,
     ) -> Claimed:
         return await super().claim(

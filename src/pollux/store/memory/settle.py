@@ -49,7 +49,7 @@ def settle(state: State, settlements: Sequence[Settlement], now_ms: int) -> list
 def _settle(state: State, settlement: Settlement, told: _Told, now_ms: int) -> Answer:
     run = state.live.get(settlement.run_id)
     if run is None or run.state is not LEASED or run.token != settlement.token:
-        return _refused(run or state.past.get(settlement.run_id), settlement.token)
+        return _refused(state, run or state.past.get(settlement.run_id), settlement.token)
     verdict = _final(state, run, settlement.verdict)
     if isinstance(verdict, Done | Dead | Cancelled):
         told.ends.append(_finish(state, run, verdict, settlement.outcome, now_ms))
@@ -63,9 +63,11 @@ def _settle(state: State, settlement: Settlement, told: _Told, now_ms: int) -> A
     return Answer.OK
 
 
-def _refused(run: Run | None, token: str) -> Answer:
-    """A run that nobody holds keeps the token that settled it; one that was taken back has none."""
-    is_settled = run is not None and run.state is not LEASED and run.token == token and token != ""
+def _refused(state: State, run: Run | None, token: str) -> Answer:
+    """The token that settled a run stays with it; a run that was taken back has none."""
+    if run is None or not token:
+        return Answer.LOST
+    is_settled = (run.state is not LEASED and run.token == token) or state.settled.get(run.id) == token
     return Answer.ALREADY if is_settled else Answer.LOST
 
 
@@ -106,6 +108,7 @@ def _take_dead_letters(state: State, job_id: str) -> int:
 
 def _hand_back(state: State, run: Run, verdict: RetryAt | Back | Hold, outcome: Outcome | None, now_ms: int) -> End:
     free = replace(run, owner="", lease_until_ms=0)
+    state.settled[run.id] = run.token
     match verdict:
         case RetryAt():
             after = HELD if run.gated else READY

@@ -67,6 +67,7 @@ class State:
         self.lines: tuple[list[tuple[int, int, str]], ...] = ([], [], [])
         self.leased: dict[str, int] = {}  # run -> length of its lease
         self.claims: dict[str, list[str]] = {}  # claim token -> runs
+        self.settled: dict[str, str] = {}  # live run -> the token that handed it back last
         self.first_end_ms = 0  # no lease ends before
         self.last_grant_ms = 0  # no lease was given or renewed after
         self.held = 0
@@ -150,6 +151,8 @@ class State:
             del self.live_of[run.job_id]
         else:
             mates.remove(run.id)
+        if self.settled:
+            self.settled.pop(run.id, None)
         self.past.add(run)
 
     def _stand(self, run: Run) -> None:

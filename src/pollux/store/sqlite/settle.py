@@ -121,44 +121,81 @@ class _Batch:
 
 def settle(tx: Transaction, items: Sequence[Prepared], now_ms: int) -> list[Answer]:
     rows = tx.rows(_sql.found, (ids_json([item.settlement.run_id for item in items]),))
-    found = {row[0]: _Found._make(row) for row in rows}
+    found = {row[0]: row for row in rows}
     jobs = _standing_jobs(tx, items, found)
     batch = _Batch(tx, now_ms)
-    answers = []
-    for item in items:
-        run, token = found.get(item.settlement.run_id), item.settlement.token
-        if run is None or run.state != LEASED or run.token != token:
-            answers.append(_refused(run, token))
-            continue
-        verdict = _final(run, item.settlement.verdict, jobs)
-        if isinstance(verdict, _FINAL):
-            _finish(batch, run, verdict, item)
-        else:
-            _hand_back(batch, run, verdict, item)
-        found[run.id] = run._replace(state=DONE)  # named twice in one call: the second is already
-        tx.tally.leased -= 1
-        answers.append(Answer.OK)
-        if item.follow_ups or item.notes:
-            _follow(batch, item)
+    answers = [_settle(batch, item, found, jobs) for item in items]
+    tx.tally.leased -= answers.count(Answer.OK)
     batch.write()
     batch.tell()
     return answers
 
 
-def _standing_jobs(tx: Transaction, items: Sequence[Prepared], found: dict[str, _Found]) -> set[str]:
+def _settle(batch: _Batch, item: Prepared, found: dict[str, Row], jobs: set[str]) -> Answer:
+    settlement = item.settlement
+    row = found.get(settlement.run_id)
+    if row is None or row[3] != LEASED or row[2] != settlement.token:
+        return _refused(row, settlement.token)
+    found[settlement.run_id] = (*row[:3], DONE, *row[4:])  # named twice in one call: the second is already
+    verdict = settlement.verdict
+    if type(verdict) is Done and not verdict.clears and not row[9]:
+        _done(batch, row, item, failed=verdict.failed)
+    else:
+        run = _Found._make(row)
+        verdict = _final(run, verdict, jobs)
+        if isinstance(verdict, _FINAL):
+            _finish(batch, run, verdict, item)
+        else:
+            _hand_back(batch, run, verdict, item)
+    if item.follow_ups or item.notes:
+        _follow(batch, item)
+    return Answer.OK
+
+
+def _done(batch: _Batch, row: Row, item: Prepared, *, failed: bool) -> None:
+    """The plain end of most runs: `_finish` without its questions."""
+    outcome = item.settlement.outcome
+    if outcome is None:
+        started_ms, ended_ms, changed, fingerprint, error = None, batch.now_ms, None, "", ""
+    else:
+        started_ms, ended_ms, changed = outcome.started_ms, outcome.ended_ms, outcome.changed
+        fingerprint, error = outcome.fingerprint, outcome.error
+    shelf = SHELF_UNCHANGED if changed is False and not failed else SHELF_PLAIN
+    batch.finished.append((DONE, shelf, started_ms, ended_ms, failed, changed, error, item.result, "", 1, row[1]))
+    duration_ms = 0 if started_ms is None or started_ms > ended_ms else ended_ms - started_ms
+    batch.ends.append(
+        End(
+            row[0],
+            row[5],
+            RunState.DONE,
+            CAUSES[row[7]],
+            row[6],
+            ended_ms,
+            duration_ms,
+            failed,
+            changed,
+            fingerprint,
+            error,
+            row[8] == 1,
+            outcome is not None,
+        )
+    )
+
+
+def _standing_jobs(tx: Transaction, items: Sequence[Prepared], found: dict[str, Row]) -> set[str]:
     """The jobs that are there, of runs that may be tried again."""
     again = {item.settlement.run_id for item in items if not isinstance(item.settlement.verdict, _FINAL)}
     if not again:
         return set()
-    ids = {found[run_id].job_id for run_id in again if run_id in found}
+    ids = {found[run_id][5] for run_id in again if run_id in found}
     return {row[0] for row in tx.rows(_sql.jobs, (ids_json(list(ids)),))}
 
 
-def _refused(run: _Found | None, token: str) -> Answer:
+def _refused(row: Row | None, token: str) -> Answer:
     """The token that settled a run stays with it; a run that was taken back has none."""
-    if run is None or not token:
+    if row is None or not token:
         return Answer.LOST
-    is_settled = (run.state != LEASED and run.token == token) or run.settled == token
+    is_settled = (row[3] != LEASED and row[2] == token) or row[4] == token
     return Answer.ALREADY if is_settled else Answer.LOST
 
 

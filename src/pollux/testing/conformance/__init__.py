@@ -26,7 +26,7 @@ from pollux.testing.conformance.claim import ClaimContract  # noqa: E402
 from pollux.testing.conformance.concurrency import ConcurrencyContract  # noqa: E402
 from pollux.testing.conformance.dead import DeadLetterContract  # noqa: E402
 from pollux.testing.conformance.enqueue import EnqueueContract  # noqa: E402
-from pollux.testing.conformance.firings import FiringContract, OverlapContract, PlanContract  # noqa: E402
+from pollux.testing.conformance.firings import FiringContract, OverlapContract  # noqa: E402
 from pollux.testing.conformance.hand_back import HandBackContract  # noqa: E402
 from pollux.testing.conformance.handle import HandleContract  # noqa: E402
 from pollux.testing.conformance.jobs import DueContract, JobsContract  # noqa: E402
@@ -35,6 +35,7 @@ from pollux.testing.conformance.listing import ListingContract  # noqa: E402
 from pollux.testing.conformance.lost import LostLeaseContract  # noqa: E402
 from pollux.testing.conformance.notes import NoteContract  # noqa: E402
 from pollux.testing.conformance.odd import LimitsContract, OddDataContract  # noqa: E402
+from pollux.testing.conformance.plan import PlanContract  # noqa: E402
 from pollux.testing.conformance.records import (  # noqa: E402
     AuditContract,
     FeedContract,

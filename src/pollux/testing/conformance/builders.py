@@ -21,6 +21,7 @@ from pollux.model import (
     Outcome,
     Overlap,
     Plan,
+    Release,
     RetryAt,
     Run,
     RunState,
@@ -177,8 +178,6 @@ async def advance(store: Store, *, now_ms: int = T0, **parts: Any) -> Advanced:
 
 
 async def release(store: Store, *run_ids: str, now_ms: int = T0) -> None:
-    from pollux.model import Release
-
     wanted = tuple(Release(run_id) for run_id in run_ids)
     assert (await advance(store, now_ms=now_ms, releases=wanted)).answer is Answer.OK
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pollux.model import NotePut, RunState, stop_key
+from pollux.model import Done, NotePut, RunState, stop_key
 from pollux.store.contract import Answer, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
@@ -19,6 +19,7 @@ from pollux.testing.conformance.builders import (
     leased,
     release,
     renewal,
+    settlement,
     the_run,
 )
 from pollux.testing.conformance.contract import Contract
@@ -128,9 +129,6 @@ class ClaimContract(Contract):
         assert (await store.counts()).ready == 1
 
     async def test_the_same_token_gives_only_what_still_stands(self, store: Store, t0: int) -> None:
-        from pollux.model import Done
-        from pollux.testing.conformance.builders import settlement
-
         await given(store, a_run("a"), a_run("b"), a_run("c"))
         a, b = await claim(store, 2, token="tok", now_ms=t0)
         await store.settle([settlement(a, Done())], now_ms=t0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from pollux.model import Done, RunState
+from pollux.model import Done, Ended, Plan, RunState
 from pollux.store.contract import Answer, JobPut, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
@@ -13,6 +13,7 @@ from pollux.testing.conformance.builders import (
     a_job,
     a_run,
     claim,
+    entries,
     given,
     given_jobs,
     leading,
@@ -22,8 +23,6 @@ from pollux.testing.conformance.builders import (
     the_run,
 )
 from pollux.testing.conformance.contract import Contract
-from pollux.model import Plan, Ended
-from pollux.testing.conformance.builders import entries
 
 
 class ConcurrencyContract(Contract):
@@ -134,12 +133,12 @@ class ConcurrencyContract(Contract):
         old = await leased(store)
         [new] = await claim(store, now_ms=t0 + LEASE_MS)
 
-        results = await asyncio.gather(
+        late, right = await asyncio.gather(
             store.settle([settlement(old, Done(failed=True))], now_ms=t0 + LEASE_MS),
             store.settle([settlement(new, Done())], now_ms=t0 + LEASE_MS),
         )
 
-        assert results == [[Answer.LOST], [Answer.OK]]
+        assert (late, right) == ([Answer.LOST], [Answer.OK])
         assert (await the_run(store, old.id)).failed is False
         ends = [end for entry in await entries(store, Ended) for end in entry.ends if end.ran or end.state == "done"]
         assert len(ends) == 1

@@ -1,4 +1,4 @@
-"""What do all groups of the suite share?  A `store` fixture that the subclass brings, and a time at which all begins."""
+"""What do all groups of the suite share?  A `store` fixture that the subclass brings, and when all begins."""
 
 from __future__ import annotations
 

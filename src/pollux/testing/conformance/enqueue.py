@@ -7,7 +7,7 @@ import asyncio
 from pollux.model import Arrived, NotePut, NotesChanged, RunState
 from pollux.store.contract import Answer, RunAnswer, Store
 from pollux.testing.conformance.builders import (
-    T0,
+    a_firing,
     a_job,
     a_run,
     advance,
@@ -168,8 +168,6 @@ class EnqueueContract(Contract):
         assert sorted(answers(given_answers)) == sorted([Answer.OK] + [Answer.ALREADY] * 19)
 
     async def test_a_firing_and_an_enqueue_of_one_id_make_one_run(self, store: Store, t0: int) -> None:
-        from pollux.testing.conformance.builders import a_firing
-
         [job] = await given_jobs(store, "job")
         await advance(store, now_ms=t0, firings=(a_firing(job, t0),))
 

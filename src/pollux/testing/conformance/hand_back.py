@@ -18,6 +18,7 @@ from pollux.testing.conformance.builders import (
     last_ends,
     leased,
     release,
+    renewal,
     retried,
     settlement,
     the_run,
@@ -136,9 +137,16 @@ class HandBackContract(Contract):
 
         assert (await store.counts(), await store.get_runs(["a", "b", "c"])) == before
 
-    async def test_a_token_that_handed_its_run_back_holds_it_no_more(self, store: Store, t0: int) -> None:
-        from pollux.testing.conformance.builders import renewal
+    async def test_a_hand_back_sent_again_after_the_next_delivery_is_already_there(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        ends = settlement(run, Back(), follow_ups=(a_run("next", priority=3),))
+        await store.settle([ends], now_ms=t0)
+        [again] = await claim(store, 1, now_ms=t0)
 
+        assert await store.settle([ends], now_ms=t0) == [Answer.ALREADY]
+        assert await the_run(store, run.id) == again
+
+    async def test_a_token_that_handed_its_run_back_holds_it_no_more(self, store: Store, t0: int) -> None:
         run = await leased(store)
         await store.settle([settlement(run, Back())], now_ms=t0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from pollux.model import (
+    Done,
     Ended,
     Interval,
     JobsDeleted,
@@ -29,6 +30,7 @@ from pollux.testing.conformance.builders import (
     given_jobs,
     ids,
     leased,
+    settlement,
     the_job,
     the_run,
 )
@@ -172,9 +174,6 @@ class JobsContract(Contract):
         assert ids(await claim(store, now_ms=t0)) == ["other"]
 
     async def test_deleting_lets_a_leased_run_end(self, store: Store, t0: int) -> None:
-        from pollux.model import Done
-        from pollux.testing.conformance.builders import settlement
-
         run = await leased(store)
         await store.delete_jobs(["job"], now_ms=t0)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pollux.model import Dead, Done, RetryAt, RunState
+from pollux.model import Dead, Done, Ended, RetryAt, RunState
 from pollux.store.contract import Answer, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
     a_run,
     claim,
-    forget_feed,
     entries,
+    forget_feed,
     given,
     ids,
     last_ends,
@@ -19,7 +19,6 @@ from pollux.testing.conformance.builders import (
     settlement,
     the_run,
 )
-from pollux.model import Ended
 from pollux.testing.conformance.contract import Contract
 
 

@@ -13,11 +13,12 @@ from pollux.model import (
     Arrived,
     AuditLine,
     Dead,
+    Done,
     Ended,
     JobsPut,
     JobUpdate,
-    NodeSeen,
     Node,
+    NodeSeen,
     NotePut,
     NotesChanged,
     Once,
@@ -90,7 +91,6 @@ class FeedContract(Contract):
     async def test_counts_tell_the_unread_entries_and_ends(self, store: Store, t0: int) -> None:
         await given(store, a_run("a"), a_run("b"))
         runs = await claim(store, now_ms=t0)
-        from pollux.model import Done
 
         await store.settle([settlement(run, Done()) for run in runs], now_ms=t0)
         counts = await store.counts()
@@ -197,7 +197,6 @@ class PruneContract(Contract):
         await advance(store, now_ms=t0, firings=(a_firing(job, t0, next_due_ms=None),))
         [run] = await claim(store, now_ms=t0)
         assert await store.prune(Pruning(once_before_ms=t0 + 999)) == 0, "it still runs"
-        from pollux.model import Done
 
         await store.settle([settlement(run, Done())], now_ms=t0)
         await advance(store, now_ms=t0, updates=(JobUpdate("once", 1, None, a_memory(last_end_ms=t0)),))
@@ -224,8 +223,6 @@ class PruneContract(Contract):
     async def test_a_pruned_run_is_told_of_no_more(self, store: Store, t0: int) -> None:
         run = await finished(store)
         await store.prune(Pruning(ids=(run.id,)))
-
-        from pollux.model import Done
 
         assert await store.settle([settlement(run, Done())], now_ms=t0) == [Answer.LOST]
         assert (await store.list_runs()).runs == ()
@@ -359,7 +356,6 @@ class MoveContract(Contract):
     async def test_a_loaded_lease_is_void_and_not_charged(self, store: Store, t0: int) -> None:
         run = await leased(store, a_run("a"))
         records = await whole_dump(store)
-        from pollux.model import Done
 
         await store.settle([settlement(run, Done())], now_ms=t0)
         await emptied(store)

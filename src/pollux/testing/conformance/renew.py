@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from pollux.model import Done, RunState
 from pollux.store.contract import Answer, Renewal, Renewed, Store
 from pollux.testing.conformance.builders import (
@@ -29,8 +31,6 @@ class RenewContract(Contract):
         assert ids(await claim(store, now_ms=t0 + 45_000)) == [run.id]
 
     async def test_renewing_changes_nothing_but_the_end(self, store: Store, t0: int) -> None:
-        from msgspec.structs import replace
-
         run = await leased(store)
 
         await store.renew([renewal(run)], lease_ms=60_000, now_ms=t0)

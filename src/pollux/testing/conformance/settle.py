@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import asyncio
 
-from pollux.model import Arrived, Cause, Dead, Done, End, Ended, Hold, NotePut, NotesChanged, RetryAt, RunState
+from pollux.model import (
+    Arrived,
+    Cancelled,
+    Cause,
+    Dead,
+    Done,
+    End,
+    Ended,
+    Hold,
+    NotePut,
+    NotesChanged,
+    RetryAt,
+    RunState,
+)
 from pollux.store.contract import Answer, Settlement, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
@@ -220,8 +233,6 @@ class SettleContract(Contract):
         assert len(await entries(store, Ended)) == 1
 
     async def test_an_end_without_an_outcome_says_that_nothing_ran(self, store: Store, t0: int) -> None:
-        from pollux.model import Cancelled
-
         run = await leased(store)
 
         await store.settle([settlement(run, Cancelled("stopped before it began"))], now_ms=t0)

@@ -9,9 +9,10 @@ from typing import TypeVar
 
 import pytest
 
-from pollux.model import Ended
+from pollux.errors import StoreError
+from pollux.model import Back, Ended, Plan, Release
 from pollux.store.contract import Claimed, Store
-from pollux.testing.conformance.builders import LEASE_MS, a_run, entries, given, given_jobs, ids
+from pollux.testing.conformance.builders import LEASE_MS, a_run, entries, given, given_jobs, ids, settlement
 from pollux.testing.conformance.contract import Contract
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ async def soon(call: Awaitable[T]) -> T:
         return await call
 
 
-def waiting(store: Store, wait_ms: int = LONG_MS, token: str = "t", node: str = "n") -> asyncio.Future[Claimed]:  # noqa: S107 - not that kind
+def waiting(store: Store, wait_ms: int = LONG_MS, token: str = "t", node: str = "n") -> asyncio.Future[Claimed]:
     return asyncio.ensure_future(
         store.claim(node=node, token=token, limit=9, lease_ms=LEASE_MS, wait_ms=wait_ms),
     )
@@ -76,9 +77,6 @@ class WaitContract(Contract):
         assert (run.id, run.lease_losses) == ("a", 1)
 
     async def test_a_claim_that_waits_gets_what_is_handed_back(self, store: Store) -> None:
-        from pollux.model import Back
-        from pollux.testing.conformance.builders import settlement
-
         await given(store, a_run("a", due_ms=0))
         [run] = (await store.claim(node="n", token="x", limit=1, lease_ms=60_000)).runs
         claim = waiting(store)
@@ -89,8 +87,6 @@ class WaitContract(Contract):
         assert ids((await soon(claim)).runs) == ["a"]
 
     async def test_a_claim_that_waits_gets_what_is_released(self, store: Store) -> None:
-        from pollux.model import Plan, Release
-
         await given(store, a_run("a", due_ms=0, gated=True))
         term = await store.elect("leader", ttl_ms=60_000)
         claim = waiting(store)
@@ -117,12 +113,13 @@ class WaitContract(Contract):
         assert time.monotonic() - began >= 0.19
 
     async def test_waking_ends_every_wait(self, store: Store) -> None:
-        calls = [waiting(store), waiting(store, token="u"), asyncio.ensure_future(store.feed(limit=9, wait_ms=LONG_MS))]
+        one, two = waiting(store), waiting(store, token="u")
+        feed = asyncio.ensure_future(store.feed(limit=9, wait_ms=LONG_MS))
         await asyncio.sleep(0.1)
 
         await store.wake()
 
-        await soon(asyncio.gather(*calls))
+        await soon(asyncio.gather(one, two, feed))
 
     async def test_waking_reaches_a_twin_in_another_thread(self, store: Store) -> None:
         """Rung again and again: a bell may be lost, but not for ever."""
@@ -154,12 +151,13 @@ class WaitContract(Contract):
         assert (await soon(claim)).runs == ()
 
     async def test_closing_ends_the_waits(self, store: Store) -> None:
-        calls = [waiting(store), asyncio.ensure_future(store.feed(limit=9, wait_ms=LONG_MS))]
+        claim, feed = waiting(store), asyncio.ensure_future(store.feed(limit=9, wait_ms=LONG_MS))
         await asyncio.sleep(0.1)
 
         await soon(store.close())
 
-        await soon(asyncio.gather(*calls, return_exceptions=True))
+        ends = await soon(asyncio.gather(claim, feed, return_exceptions=True))
+        assert all(not isinstance(end, BaseException) or isinstance(end, StoreError) for end in ends), ends
         await store.open()
 
     async def test_a_wait_that_is_cancelled_takes_nothing_along(self, store: Store) -> None:

@@ -1,0 +1,415 @@
+"""How does one run end, whatever its handler does?"""
+
+import asyncio
+import sys
+import threading
+
+import pytest
+
+from pollux.errors import Permanent, Transient
+from pollux.events import HandlerStuck, LeaseWasLost, RunSettled, RunStarted
+from pollux.model import Interval, RunState, run_of
+from pollux.registry import Changed, Registry
+from tests.runtime.fakes import Heard, Shop, settle_down
+
+
+async def a_shop(**options):
+    return await Shop(**options).open()
+
+
+async def seated(shop, call, *, payload=None, **options):
+    """Claim one run of a job with this handler, and let it start."""
+    job = await shop.job("job", call, **options)
+    await shop.enqueue(job, "r1", payload=payload)
+    await shop.dispatcher.turn()
+    await settle_down()
+    return job
+
+
+async def recorded(shop):
+    await shop.settler.turn()
+    return await shop.run("r1")
+
+
+async def test_what_a_handler_returns_is_the_result():
+    async def add(ctx, a, b):
+        return {"sum": a + b, "attempt": ctx.attempt}
+
+    shop = await a_shop()
+    await seated(shop, add, params={"a": 1, "b": 2}, payload={"b": 5})
+    assert shop.pool.free == 2, "the seat is free before the outcome is recorded"
+    run = await recorded(shop)
+    assert run.state is RunState.DONE
+    assert run.result == {"sum": 6, "attempt": 1}
+    assert run.changed is True
+    assert shop.kit.leases == {}
+
+
+async def test_a_sync_handler_runs_in_a_thread_of_ours():
+    where, ended = [], threading.Event()
+
+    def work(ctx):
+        where.append(threading.current_thread().name)
+        ended.set()
+        return 7
+
+    shop = await a_shop()
+    await seated(shop, work)
+    await asyncio.to_thread(ended.wait, 10)
+    while shop.kit.running:
+        await asyncio.sleep(0)
+    run = await recorded(shop)
+    assert run.result == 7
+    assert where[0].startswith("pollux-hand-")
+    shop.kit.hands.stop()
+
+
+@pytest.mark.parametrize("params", [{}, {"a": 1, "c": 2}])
+async def test_params_that_do_not_fit_are_a_permanent_fault(params):
+    async def add(ctx, a):
+        raise AssertionError("it must not be called")
+
+    shop = await a_shop()
+    await seated(shop, add, params=params)
+    run = await recorded(shop)
+    assert run.state is RunState.DEAD
+    assert "do not fit" in run.error
+    assert shop.pool.free == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [(ValueError("odd"), RunState.READY), (Transient("later"), RunState.READY), (Permanent("no"), RunState.DEAD)],
+)
+async def test_an_exception_is_a_fault_and_its_kind_decides(error, state):
+    async def fail(ctx):
+        raise error
+
+    shop = await a_shop()
+    await seated(shop, fail)
+    run = await recorded(shop)
+    assert run.state is state
+    assert run.error == f"{type(error).__name__}: {error}"
+    assert shop.pool.free == 2
+
+
+async def test_the_source_may_ask_for_a_later_retry():
+    async def fail(ctx):
+        raise Transient("slow down", retry_after=3_600)
+
+    shop = await a_shop()
+    await seated(shop, fail)
+    run = await recorded(shop)
+    assert run.visible_ms >= shop.clock.now_ms() + 3_600_000
+
+
+@pytest.mark.parametrize("result", [object(), "x" * 70_000, {1, 2, object()}])
+async def test_a_result_that_cannot_be_kept_is_a_permanent_fault(result):
+    async def work(ctx):
+        return result
+
+    shop = await a_shop()
+    await seated(shop, work)
+    run = await recorded(shop)
+    assert run.state is RunState.DEAD
+    assert "the handler returned" in run.error
+
+
+async def test_a_handler_that_leaves_the_program_only_leaves_its_attempt():
+    async def leave(ctx):
+        sys.exit(3)
+
+    shop = await a_shop()
+    await seated(shop, leave)
+    run = await recorded(shop)
+    assert run.state is RunState.READY
+    assert run.error == "SystemExit: 3"
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_a_transient_fault():
+    async def cancel_itself(ctx):
+        raise asyncio.CancelledError
+
+    shop = await a_shop()
+    await seated(shop, cancel_itself)
+    run = await recorded(shop)
+    assert run.state is RunState.READY
+    assert run.attempt == 1
+    assert run.error.startswith("CancelledError")
+
+
+# too long
+
+
+async def test_an_async_handler_is_cancelled_at_its_timeout():
+    async def wait(ctx):
+        await asyncio.Event().wait()
+
+    shop = await a_shop()
+    shop.watchman.start()
+    await seated(shop, wait, timeout_ms=5_000)
+    await shop.clock.advance(4_999)
+    assert shop.pool.busy == 1
+    await shop.clock.advance(1)
+    assert shop.pool.busy == 0
+    run = await recorded(shop)
+    assert run.state is RunState.READY
+    assert run.error == "TimeoutError: it ran longer than 5000 ms"
+    assert run.attempt == 1
+    assert shop.kit.stuck_ever == 0
+    await shop.watchman.stop()
+
+
+async def test_a_handlers_own_timeout_counts_where_the_job_says_nothing():
+    async def wait(ctx):
+        await asyncio.Event().wait()
+
+    shop = await a_shop()
+    shop.registry.add("job", wait, timeout="1s")
+    shop.watchman.start()
+    job = await shop.job("job")
+    await shop.enqueue(job, "r1")
+    await shop.dispatcher.turn()
+    await shop.clock.advance(1_000)
+    assert (await recorded(shop)).error == "TimeoutError: it ran longer than 1000 ms"
+    await shop.watchman.stop()
+
+
+async def test_an_answer_given_in_spite_of_the_timeout_counts():
+    async def finish_anyway(ctx):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "saved"
+
+    shop = await a_shop()
+    shop.watchman.start()
+    await seated(shop, finish_anyway, timeout_ms=5_000)
+    await shop.clock.advance(5_000)
+    run = await recorded(shop)
+    assert (run.state, run.result) == (RunState.DONE, "saved")
+    await shop.watchman.stop()
+
+
+async def test_a_handler_that_ignores_its_cancellation_is_settled_and_keeps_its_seat():
+    release = asyncio.Event()
+
+    async def deaf(ctx):
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    shop = await a_shop()
+    heard = Heard(shop.events, HandlerStuck)
+    shop.watchman.start()
+    await seated(shop, deaf, timeout_ms=5_000)
+    await shop.clock.advance(6_999)
+    assert shop.settler.backlog == 0
+    await shop.clock.advance(1)
+    run = await recorded(shop)
+    assert run.error.startswith("TimeoutError")
+    assert shop.pool.busy == 1
+    assert shop.kit.stuck == 1
+    [stuck] = heard.all
+    assert (stuck.run_id, stuck.job_id, stuck.stuck) == ("r1", "job", 1)
+
+    release.set()
+    await settle_down()
+    assert shop.pool.busy == 0
+    assert shop.kit.stuck == 0
+    assert shop.settler.backlog == 0, "it is settled once"
+    await shop.watchman.stop()
+
+
+async def test_a_sync_handler_past_its_timeout_is_settled_told_and_keeps_its_seat():
+    started, told = threading.Event(), threading.Event()
+
+    def work(ctx):
+        started.set()
+        if ctx.wait_cancelled(30):
+            told.set()
+
+    shop = await a_shop()
+    heard = Heard(shop.events, HandlerStuck)
+    shop.watchman.start()
+    await seated(shop, work, timeout_ms=5_000)
+    await asyncio.to_thread(started.wait, 10)
+    seen = []
+    shop.kit.pool.on_free = lambda: seen.append("left")
+    await shop.clock.advance(5_000)
+    assert shop.settler.backlog == 1
+    run = await recorded(shop)
+    assert run.error == "TimeoutError: it ran longer than 5000 ms"
+    assert len(heard.all) == 1
+    assert await asyncio.to_thread(told.wait, 10)
+    while shop.kit.running:
+        await asyncio.sleep(0)
+    assert seen == ["left"]
+    assert shop.kit.stuck == 0
+    assert shop.settler.backlog == 0
+    await shop.watchman.stop()
+    shop.kit.hands.stop()
+
+
+# asked to stop
+
+
+async def test_a_cancel_request_reaches_a_running_handler():
+    reasons = []
+
+    async def wait(ctx):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            reasons.append((ctx.cancelled, ctx.cancel_reason))
+
+    shop = await a_shop()
+    await seated(shop, wait)
+    shop.kit.leases["r1"].cancel("ann said so")
+    await settle_down()
+    run = await recorded(shop)
+    assert reasons == [(True, "ann said so")]
+    assert run.state is RunState.CANCELLED
+    assert shop.pool.busy == 0
+
+
+async def test_a_handler_that_does_not_obey_a_cancel_request_is_settled_after_ten_seconds():
+    release = asyncio.Event()
+
+    async def deaf(ctx):
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    shop = await a_shop()
+    shop.watchman.start()
+    await seated(shop, deaf)
+    shop.kit.leases["r1"].cancel("ann said so")
+    await shop.clock.advance(9_999)
+    assert shop.settler.backlog == 0
+    await shop.clock.advance(1)
+    assert (await recorded(shop)).state is RunState.CANCELLED
+    assert shop.pool.busy == 1
+    release.set()
+    await settle_down()
+    assert shop.pool.busy == 0
+    await shop.watchman.stop()
+
+
+async def test_work_that_was_finished_before_it_heard_of_the_cancel_request_is_done():
+    async def finish(ctx):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return Changed("all of it")
+
+    shop = await a_shop()
+    await seated(shop, finish)
+    shop.kit.leases["r1"].cancel("ann said so")
+    await settle_down()
+    assert (await recorded(shop)).state is RunState.DONE
+
+
+async def test_a_lost_lease_stops_the_handler_and_records_nothing():
+    stopped = []
+
+    async def wait(ctx):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(ctx.cancel_reason)
+
+    shop = await a_shop()
+    heard = Heard(shop.events, LeaseWasLost)
+    await seated(shop, wait)
+    shop.kit.leases["r1"].lose("somebody else has it")
+    await settle_down()
+    assert stopped == ["the lease was lost: somebody else has it"]
+    assert shop.settler.backlog == 0
+    assert shop.pool.busy == 0
+    assert shop.kit.leases == {}
+    [lost] = heard.all
+    assert lost.run_id == "r1"
+
+
+async def test_a_lease_that_could_not_be_renewed_is_lost_before_it_ends():
+    """30 s of lease less 3 s of margin, on the monotonic clock; the wall clock does not matter."""
+
+    async def wait(ctx):
+        await asyncio.Event().wait()
+
+    shop = await a_shop()
+    heard = Heard(shop.events, LeaseWasLost)
+    shop.watchman.start()
+    await seated(shop, wait)
+    shop.clock.jump(3_600_000)
+    await shop.clock.advance(26_999)
+    assert shop.pool.busy == 1
+    await shop.clock.advance(1)
+    assert shop.pool.busy == 0
+    assert [lost.why for lost in heard.all] == ["it could not be renewed in time"]
+    assert shop.settler.backlog == 0
+    await shop.watchman.stop()
+
+
+async def test_a_second_delivery_of_a_run_ends_the_first():
+    async def wait(ctx):
+        await asyncio.Event().wait()
+
+    shop = await a_shop()
+    await seated(shop, wait)
+    first = shop.kit.leases["r1"]
+    await shop.clock.advance(30_000)
+    await shop.dispatcher.turn()
+    await settle_down()
+    second = shop.kit.leases["r1"]
+    assert second is not first
+    assert first not in shop.kit.running
+    assert second in shop.kit.running
+    second.lose("end of test")
+    await settle_down()
+
+
+async def test_follow_ups_are_recorded_with_a_success_and_dropped_with_a_failure():
+    for fails in (False, True):
+        shop = await a_shop()
+        other = await shop.job("other")
+        shop.registry.know([other])
+
+        async def follow(ctx, fails=fails):
+            ctx.enqueue("other", key="k")
+            if fails:
+                raise ValueError("after all")
+
+        await seated(shop, follow)
+        await shop.settler.turn()
+        runs = (await shop.store.list_runs()).runs
+        assert ("other" in {run.job_id for run in runs}) is not fails
+
+
+async def test_lateness_is_counted_from_the_due_time():
+    async def work(ctx):
+        return None
+
+    shop = await a_shop()
+    job = await shop.job("job", work, schedule=Interval(60_000))
+    heard = Heard(shop.events, RunStarted, RunSettled)
+    await shop.store.enqueue([run_of(job, shop.clock.now_ms(), "enqueued", id="r1")])
+    await shop.clock.advance(40)
+    await shop.dispatcher.turn()
+    await settle_down()
+    await shop.settler.turn()
+    seen = shop.kit.late.seen()
+    assert (seen.count, seen.sum_ms, seen.max_ms) == (1, 40, 40)
+    assert seen.at_most_ms(0.99) == 40
+    [started, settled] = heard.all
+    assert started.late_ms == 40
+    assert (settled.verdict, settled.answer) == ("done", "ok")
+
+
+def test_the_registry_is_the_only_way_to_code():
+    assert Registry().get("os.system") is None

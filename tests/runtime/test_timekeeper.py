@@ -1,0 +1,260 @@
+"""Is everything due written, once, and is nothing written in vain?"""
+
+import asyncio
+
+import pytest
+
+from pollux.clock import FakeClock
+from pollux.errors import StoreError, StoreTimeout
+from pollux.events import ClockJumped, Events, FiringSkipped, RunHeld, RunsFired
+from pollux.model import Cause, Interval, Job, NotePut, Once, RunState, run_of
+from pollux.plan import Planner
+from pollux.runtime.leader import Leader
+from pollux.runtime.loop import Rest
+from pollux.runtime.storetime import StoreTime
+from pollux.runtime.timekeeper import Timekeeper
+from pollux.store.contract import JobPut
+from pollux.store.memory import MemoryStore
+from tests.runtime.fakes import LOST, Heard, NeverWaits, Spy, settle_down
+
+MINUTE = 60_000
+
+
+class Office:
+    """A leader's side of a node: nothing turns unless it is told to."""
+
+    def __init__(self, *, wrap=None, **options):
+        self.clock, self.events = FakeClock(), Events()
+        self.store = Spy(MemoryStore(self.clock))
+        used = wrap(self.store) if wrap else self.store
+        self.leader = Leader(self.store, "a", clock=self.clock, events=self.events)
+        self.time = StoreTime(self.clock, self.events)
+        self.planners = []
+        self.timekeeper = Timekeeper(
+            used, self.leader, self.time, self._planner, clock=self.clock, events=self.events, **options
+        )
+
+    def _planner(self):
+        self.planners.append(Planner())
+        return self.planners[-1]
+
+    async def open(self, *jobs, leads=True):
+        await self.store.open()
+        if jobs:
+            await self.store.put_jobs([JobPut(job) for job in jobs])
+        if leads:
+            await self.leader.turn()
+        self.leader.on_change.append(self.timekeeper.wake)
+        return self
+
+    async def runs(self):
+        return [run.id for run in (await self.store.inner.list_runs()).runs]
+
+    async def quiet(self):
+        """Turn until nothing is left to do at once: until the next turn would wait."""
+        for _ in range(20):
+            waiting = asyncio.ensure_future(self.timekeeper.turn())
+            await settle_down()
+            if not waiting.done():
+                self.timekeeper.interrupt()
+                await waiting
+                return
+            await waiting
+        raise AssertionError("it never came to rest")
+
+
+def every(minutes, id="job", **options):
+    return Job(id=id, handler="h", schedule=Interval(minutes * MINUTE), **options)
+
+
+async def test_without_a_term_it_does_nothing():
+    office = await Office().open(every(1), leads=False)
+    assert await office.timekeeper.turn() == Rest.UNTIL_WOKEN
+    assert {verb for verb, _, _ in office.store.calls} == {"open", "put_jobs"}
+
+
+async def test_a_new_term_wakes_it_and_a_new_job_fires_at_once():
+    office = await Office().open(every(10), leads=False)
+    heard = Heard(office.events, RunsFired)
+    office.timekeeper.start()
+    office.leader.start()
+    await settle_down()
+    assert len(await office.runs()) == 1
+    assert [(event.count, event.late_ms_max) for event in heard.all] == [(1, 0)]
+    await office.timekeeper.stop()
+    await office.leader.stop()
+
+
+async def test_an_idle_turn_writes_nothing():
+    office = await Office().open(every(10))
+    await office.quiet()
+    written = office.store.count("advance")
+    office.timekeeper.start()
+    office.leader.start()
+    await office.clock.advance(2 * MINUTE)
+    assert office.store.count("advance") == written
+    assert office.store.count("feed") < 20
+    await office.timekeeper.stop()
+    await office.leader.stop()
+
+
+async def test_a_plan_without_an_answer_is_sent_again_as_it_was():
+    office = await Office().open(every(10))
+    office.store.faults["advance"] = [LOST, LOST, StoreTimeout("none"), StoreTimeout("none")]
+    for _ in range(4):
+        with pytest.raises(StoreTimeout):
+            await office.timekeeper.turn()
+    await office.timekeeper.turn()
+    await office.quiet()
+    plans = [args[1] for args, _ in office.store.sent("advance")]
+    assert all(plan is plans[0] for plan in plans[:5])
+    assert len(office.planners) == 1
+    assert len(await office.runs()) == 1
+
+
+async def test_a_fenced_plan_ends_the_term_and_its_memory():
+    office = await Office().open(every(10))
+    await office.quiet()
+    await office.clock.advance(9 * MINUTE)
+    await office.leader.turn()
+    other = await office.store.inner.elect("a", ttl_ms=15_000)
+    assert other.number == office.leader.term
+    await office.store.inner.resign("a", term=other.number)
+    await office.store.inner.elect("b", ttl_ms=15_000)
+    await office.store.put_jobs([JobPut(every(5, "new"))])
+    before = len(await office.runs())
+
+    assert await office.timekeeper.turn() == Rest.NONE
+    assert office.leader.term is None
+    assert office.timekeeper.planner is None
+    assert len(await office.runs()) == before
+    await office.clock.advance(15_001)
+    await office.leader.turn()
+    await office.quiet()
+    assert len(office.planners) == 2
+    assert any(run.startswith("new@") for run in await office.runs())
+
+
+@pytest.mark.parametrize("verb", ["feed", "get_jobs", "due", "advance", "notes"])
+async def test_any_other_error_throws_the_memory_away_and_nothing_is_lost(verb):
+    office = await Office().open(every(10))
+    office.store.faults[verb] = [StoreError("broken")]
+    office.timekeeper.start()
+    await office.clock.advance(5_000)
+    assert office.timekeeper.errors == 1
+    assert len(await office.runs()) == 1
+    await office.timekeeper.stop()
+
+
+async def test_a_term_that_can_no_longer_be_trusted_is_not_used():
+    office = await Office().open(every(1))
+    await office.quiet()
+    written = office.store.count("advance")
+    await office.clock.advance(14_000)
+    assert await office.timekeeper.turn() == Rest.UNTIL_WOKEN
+    assert office.store.count("advance") == written
+    assert office.timekeeper.planner is None
+
+
+async def test_trigger_ends_the_wait():
+    office = await Office().open(every(10))
+    await office.quiet()
+    office.timekeeper.start()
+    await settle_down()
+    turns, reads = office.timekeeper.turns, office.store.count("feed")
+    office.timekeeper.trigger()
+    await settle_down()
+    assert office.timekeeper.turns > turns
+    assert office.store.count("feed") > reads
+    await office.timekeeper.stop()
+
+
+async def test_what_arrives_ends_the_wait_and_is_released_at_once():
+    office = await Office().open(every(10, "gated", target="host"))
+    [job] = await office.store.inner.get_jobs(["gated"])
+    await office.quiet()
+    office.timekeeper.start()
+    await office.clock.advance(1_000)
+    await office.store.enqueue([run_of(job, office.clock.now_ms(), Cause.ENQUEUED, id="mine")])
+    await office.clock.advance(2)
+    [run] = await office.store.inner.get_runs(["mine"])
+    assert run.state in {RunState.READY, RunState.HELD}
+    assert office.timekeeper.released + len(run.held_reason) > 0
+    await office.timekeeper.stop()
+
+
+async def test_after_a_write_it_rests_twenty_milliseconds_where_writes_are_dear():
+    office = await Office(turn_rest_ms=20).open(every(10))
+    await office.timekeeper.turn()
+    office.store.calls.clear()
+    await office.store.put_jobs([JobPut(every(10, "next"))])
+    rest = await office.timekeeper.turn()
+    while rest == Rest.NONE:
+        rest = await office.timekeeper.turn()
+    assert rest.ms == 20
+
+
+async def test_a_due_time_is_not_overslept_in_the_rest():
+    office = await Office(turn_rest_ms=1_000).open(
+        Job(id="now", handler="h", schedule=Once()), Job(id="soon", handler="h", schedule=Once(at_ms=1_800_000_000_300))
+    )
+    rest = await office.timekeeper.turn()
+    while rest == Rest.NONE:
+        rest = await office.timekeeper.turn()
+    assert rest.ms == 300
+
+
+async def test_a_store_that_returns_too_early_is_not_asked_in_a_hot_loop():
+    office = await Office(wrap=lambda store: NeverWaits(store, says_so=False)).open(every(10))
+    office.timekeeper.start()
+    office.leader.start()
+    await office.clock.advance(MINUTE)
+    assert office.store.count("feed") <= 640
+    await office.timekeeper.stop()
+    await office.leader.stop()
+
+
+async def test_a_store_that_cannot_wait_is_asked_once_a_second_and_fires_in_time():
+    office = await Office(wrap=lambda store: NeverWaits(store, says_so=True)).open(every(1))
+    office.timekeeper.start()
+    office.leader.start()
+    await office.clock.advance(3 * MINUTE)
+    assert office.store.count("feed") <= 200
+    assert len(await office.runs()) == 1, "nobody runs it, and it overlaps by skip"
+    assert office.timekeeper.late.seen().max_ms <= 5
+    await office.timekeeper.stop()
+    await office.leader.stop()
+
+
+async def test_skipped_firings_and_held_runs_are_told():
+    office = await Office().open(every(1, target="host"))
+    heard = Heard(office.events, FiringSkipped, RunHeld)
+    await office.store.put_notes([NotePut("stop:target:host", {"reason": "moving"})])
+    office.timekeeper.start()
+    office.leader.start()
+    await office.clock.advance(3 * MINUTE)
+    reasons = {event.reason for event in heard.of(FiringSkipped)}
+    assert reasons == {"paused"}
+    assert office.timekeeper.skipped >= 2
+    await office.timekeeper.stop()
+    await office.leader.stop()
+
+
+async def test_the_stores_clock_counts_not_ours():
+    """Our wall clock is an hour off; due times are the store's."""
+    office = await Office().open(Job(id="soon", handler="h", schedule=Once(at_ms=1_800_000_010_000)))
+    heard = Heard(office.events, ClockJumped)
+    office.timekeeper.clock.jump(0)
+    await office.quiet()
+    real = office.store.inner
+    feed = real.feed
+
+    async def ahead(**options):
+        answer = await feed(**options)
+        return type(answer)(answer.items, answer.now_ms + 20_000)
+
+    real.feed = ahead
+    await office.quiet()
+    assert office.time.jumps == 1
+    assert heard.all[0].by_ms == 20_000
+    assert len(await office.runs()) == 1
