@@ -140,14 +140,21 @@ def zone_of(name: str) -> ZoneInfo:
     raise InvalidInput(f"there is no time zone {_short(name)}", where="tz", cure=_zone_cure(name)) from cause
 
 
+@lru_cache(maxsize=256)
 def _zone_cure(name: str) -> str:
     wanted = name[:TEXT_MAX].strip().replace(" ", "_").casefold()
-    by_key = {key.casefold(): key for key in sorted(available_timezones())}
-    by_city = {key.rpartition("/")[2]: key for key in sorted(by_key)}
+    by_key, by_city = _zone_names()
     near = [key for key in (wanted, by_city.get(wanted, "")) if key in by_key]
     near = near or get_close_matches(wanted, by_key, n=1, cutoff=0.7)
     near = near or [by_city[city] for city in get_close_matches(wanted, by_city, n=1, cutoff=0.7)]
     return f"did you mean {by_key[near[0]]}?" if near else "use a name like UTC or Europe/Berlin"
+
+
+@lru_cache(maxsize=1)
+def _zone_names() -> tuple[dict[str, str], dict[str, str]]:
+    """Every zone by its name in small letters, and these by the last part of it."""
+    by_key = {key.casefold(): key for key in sorted(available_timezones())}
+    return by_key, {key.rpartition("/")[2]: key for key in sorted(by_key)}
 
 
 def size_bytes(value: str | int) -> int:

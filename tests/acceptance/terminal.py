@@ -1,6 +1,7 @@
 """The real program in real processes, in a folder of its own."""
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -10,6 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
+
+from pollux.cli.commands import run_command
 
 PATIENCE_SECONDS = 60.0  # a hung program, not a slow one
 
@@ -104,6 +108,25 @@ class Terminal:
 
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)
+
+
+class SameProcess(Terminal):
+    """The same words without a process for each: for the many questions that are put to one store."""
+
+    def __call__(self, *arguments: str, environ: dict[str, str] | None = None, given: str = "") -> Answer:
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+        stdin = io.TextIOWrapper(io.BytesIO(given.encode()), "utf-8")
+        with (
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            mock.patch.dict(os.environ, self.environ(environ), clear=True),
+            mock.patch("sys.stdin", stdin),
+        ):
+            code = run_command(arguments)
+        said = [stream.buffer.getvalue().decode() for stream in (out, err)]
+        assert "Traceback" not in "".join(said), said
+        return Answer(code, *said)
 
 
 def stopped(process: subprocess.Popen, number: int = signal.SIGTERM) -> Answer:

@@ -83,7 +83,7 @@ def test_code_that_is_not_there_is_a_problem_with_a_line(pollux):
     pollux.write("p.yaml", 'jobs:\n  - {id: a, python: "work:fien"}\n')
     answer = pollux("check", "-c", "p.yaml")
     assert answer.code == 2
-    assert "p.yaml:2:22" in answer.err
+    assert "p.yaml:2:21" in answer.err
     assert "'work' has no 'fien'" in answer.err
 
 

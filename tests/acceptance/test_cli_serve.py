@@ -136,11 +136,12 @@ def test_a_table_can_be_asked_for_in_a_pipe(pollux):
 
 def test_a_worker_runs_what_is_asked_for_and_never_leads(pollux):
     pollux.write("p.yaml", 'store: sqlite:///p.db\njobs: [{id: a, python: "work:fine"}]')
+    with pollux.started("serve", "-c", "p.yaml") as planner:
+        eventually(lambda: leads(pollux), "somebody leads", planner)
+        assert stopped(planner).code == 0
     with pollux.started("worker", "-c", "p.yaml", "--seats", "3") as process:
         nodes = ("nodes", "-c", "p.yaml", "--json")
-        [node] = eventually((pollux.folder / "p.db").exists, "the store is there", process) and eventually(
-            lambda: pollux(*nodes).code == 0 and pollux.ok(*nodes).json["nodes"], "the worker beats", process
-        )
+        [node] = eventually(lambda: pollux.ok(*nodes).json["nodes"], "the worker beats", process)
         pollux.ok("jobs", "run", "a", "-c", "p.yaml")
         eventually(lambda: done_runs(pollux, "a"), "the worker ran it", process)
         assert pollux.ok(*nodes).json["nodes"][0]["leads"] == 0
@@ -172,13 +173,13 @@ def test_code_that_cannot_be_imported_is_named_with_its_line(pollux):
     pollux.write("p.yaml", 'jobs:\n  - {id: a, python: "broken:f"}\n  - {id: b, python: "work:nothing"}\n')
     answer = pollux("serve", "-c", "p.yaml", "--store", "memory://")
     assert answer.code == 2
-    assert "p.yaml:2:22" in answer.err
+    assert "p.yaml:2:21" in answer.err
     assert "no_such_module_at_all" in answer.err
-    assert "p.yaml:3:22" in answer.err
+    assert "p.yaml:3:21" in answer.err
     assert "fine" in answer.err, "what is there is not named"
 
 
-@pytest.mark.parametrize("url", ["sqlite:///no/such/folder/p.db", "sqlite:///work.py", "nonsense://x"])
+@pytest.mark.parametrize("url", ["sqlite:///work.py/p.db", "sqlite:///work.py", "nonsense://x"])
 def test_a_store_that_cannot_be_used_ends_with_one_line(pollux, url):
     answer = pollux("serve", "--store", url, "--no-watch")
     assert answer.code in {2, 3}
@@ -202,3 +203,11 @@ def test_the_demo_runs(pollux):
     assert answer.code == 0
     assert isinstance(process, subprocess.Popen)
     assert "sweep" in answer.out
+
+
+def test_every_run_is_logged_if_asked_for(pollux):
+    pollux.write("p.yaml", 'jobs: [{id: a, python: "work:fine", interval: 1h}]')
+    with pollux.started("serve", "-c", "p.yaml", "--store", "sqlite:///p.db", "--verbose") as process:
+        eventually(lambda: done_runs(pollux, "a"), "the job ran", process)
+        answer = stopped(process)
+    assert re.search(r"DEBUG +run a@\d+ started", answer.err)

@@ -100,13 +100,14 @@ async def test_a_jump_of_the_wall_clock_loses_nothing_doubles_nothing_and_steals
     await _all_done(world)
     store = await world.snapshot()
 
-    broken = [each for each in judge(world.told(), store) if each.rule != "firings"]
+    # Once the clock came back, dues of the hour that was lived twice are fired where they were only counted before.
+    broken = [each for each in judge(world.told(), store) if each.rule != "firings" or jumps == (+1,)]
     assert broken == [], "\n".join(map(str, broken))
     for n in range(len(jumps)):
         [run] = [run for run in store.runs if run.id == f"long{n}"]
         assert (run.fence, run.lease_losses) == (1, 0), "a living lease was stolen"
     assert world.failures == []
-    assert all(status.is_running for status in world.app.crew.status())
+    assert [loop.name for loop in world.app.crew.status().loops if not loop.is_alive] == []
 
 
 async def _running(world, run_id):

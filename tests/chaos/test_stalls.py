@@ -16,7 +16,7 @@ async def test_a_worker_that_slept_past_its_lease_is_refused_and_the_new_result_
         await yard.ask("patient-blocking", name, file=str(early))
     await yard.started(sleeper, *names)
 
-    sleeper.signal(signal.SIGSTOP)
+    await yard.freeze(sleeper)
     other = yard.worker()
     await yard.started(other, *names)
     early.touch()
@@ -48,7 +48,7 @@ async def test_a_leader_that_slept_past_its_term_writes_nothing_more(yard):
     for _ in range(2):
         leader = await yard.leader(*nodes)
         [other] = [node for node in nodes if node is not leader]
-        leader.signal(signal.SIGSTOP)
+        await yard.freeze(leader)
         await yard.leader(other)
         await yard.fires_on()
         leader.signal(signal.SIGCONT)

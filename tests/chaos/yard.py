@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from tests.chaos.node import INTERVALS
 
 REPOSITORY = Path(__file__).parents[2]
 LOOK_SECONDS = 0.02
+FREEZES_MAX = 20
 T = TypeVar("T")
 
 
@@ -145,6 +147,27 @@ class Yard:
         for process, count in zip(processes, held, strict=True):
             self.ledger.write("kill", process.pid, count, at_ns)
         return sum(held)
+
+    async def freeze(self, process: Process) -> None:
+        """SIGSTOP, but not in the middle of a commit: who is stopped with the write lock in hand stops everybody."""
+        for _ in range(FREEZES_MAX):
+            process.signal(signal.SIGSTOP)
+            if self._is_unlocked():
+                return
+            process.signal(signal.SIGCONT)
+            await asyncio.sleep(LOOK_SECONDS)
+        raise AssertionError(f"pid {process.pid} always holds the write lock")
+
+    def _is_unlocked(self) -> bool:
+        """The write lock can be had within a second; a living holder lets go after one commit."""
+        deadline = time.monotonic() + 1.0
+        with Path(f"{self.file}.lock").open("rb") as file:
+            while time.monotonic() < deadline:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return True
+                time.sleep(LOOK_SECONDS)
+        return False
 
     async def stop(self, *processes: Process) -> None:
         """SIGTERM, and they must leave in order."""

@@ -19,7 +19,7 @@ from docs import build
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"((?:<!-- .* -->\n)*)```(python|yaml|console)\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"((?:<!-- [^\n]* -->\n)*)```(python|yaml|console)\n(.*?)```", re.DOTALL)
 PATIENCE = 60.0
 
 

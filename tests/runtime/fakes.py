@@ -7,8 +7,6 @@ from collections import Counter, defaultdict
 from random import Random
 from typing import Any
 
-import msgspec
-
 from pollux.clock import FakeClock
 from pollux.errors import StoreTimeout
 from pollux.events import Event, Events
@@ -120,6 +118,15 @@ async def settle_down() -> None:
         await asyncio.sleep(0)
 
 
+async def emptied(pool: Pool) -> None:
+    """Wait until nobody sits any more; a generous deadline ends a wait in vain."""
+    is_empty = asyncio.Event()
+    pool.on_empty = is_empty.set
+    if pool.busy:
+        async with asyncio.timeout(20):
+            await is_empty.wait()
+
+
 def a_crew(store: Any, registry: Registry, clock: FakeClock, events: Events | None = None, **options: Any) -> Crew:
     """A crew whose leases are renewed on the main loop, so that a fake clock owns all of it."""
     node_id = options.pop("node_id", "node-1")
@@ -132,20 +139,3 @@ def a_crew(store: Any, registry: Registry, clock: FakeClock, events: Events | No
         dice=Random(3),
         node_id=node_id,
     )
-
-
-class NeverWaits:
-    """A store that answers at once however long it is asked to wait; `says_so`: it admits it in its capabilities."""
-
-    def __init__(self, inner: Any, *, says_so: bool) -> None:
-        self.inner = inner
-        self.capabilities = msgspec.structs.replace(inner.capabilities, waits=not says_so)
-
-    async def claim(self, **options: Any) -> Any:
-        return await self.inner.claim(**{**options, "wait_ms": 0})
-
-    async def feed(self, **options: Any) -> Any:
-        return await self.inner.feed(**{**options, "wait_ms": 0})
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)

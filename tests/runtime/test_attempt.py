@@ -10,7 +10,7 @@ from pollux.errors import Permanent, Transient
 from pollux.events import HandlerStuck, LeaseWasLost, RunSettled, RunStarted
 from pollux.model import Interval, RunState, run_of
 from pollux.registry import Changed, Registry
-from tests.runtime.fakes import Heard, Shop, settle_down
+from tests.runtime.fakes import Heard, Shop, emptied, settle_down
 
 
 async def a_shop(**options):
@@ -46,18 +46,15 @@ async def test_what_a_handler_returns_is_the_result():
 
 
 async def test_a_sync_handler_runs_in_a_thread_of_ours():
-    where, ended = [], threading.Event()
+    where = []
 
     def work(ctx):
         where.append(threading.current_thread().name)
-        ended.set()
         return 7
 
     shop = await a_shop()
     await seated(shop, work)
-    await asyncio.to_thread(ended.wait, 10)
-    while shop.kit.running:
-        await asyncio.sleep(0)
+    await emptied(shop.pool)
     run = await recorded(shop)
     assert run.result == 7
     assert where[0].startswith("pollux-hand-")
@@ -244,8 +241,7 @@ async def test_a_sync_handler_past_its_timeout_is_settled_told_and_keeps_its_sea
     assert run.error == "TimeoutError: it ran longer than 5000 ms"
     assert len(heard.all) == 1
     assert await asyncio.to_thread(told.wait, 10)
-    while shop.kit.running:
-        await asyncio.sleep(0)
+    await emptied(shop.pool)
     assert seen == ["left"]
     assert shop.kit.stuck == 0
     assert shop.settler.backlog == 0

@@ -10,7 +10,8 @@ from pollux.events import ClaimsRefused
 from pollux.model import Cause, NotePut, RunState
 from pollux.runtime.dispatcher import ClaimOptions
 from pollux.runtime.loop import Rest
-from tests.runtime.fakes import LOST, Heard, NeverWaits, Shop, settle_down
+from pollux.testing.faults import HastyWaits, NoWaits
+from tests.runtime.fakes import LOST, Heard, Shop, settle_down
 
 MINUTE = 60_000
 
@@ -81,7 +82,7 @@ async def test_an_empty_long_poll_costs_two_claims_a_minute():
 
 
 async def test_a_store_that_returns_too_early_is_asked_ten_times_a_second_at_most():
-    shop = await a_shop(wrap=lambda store: NeverWaits(store, says_so=False))
+    shop = await a_shop(wrap=HastyWaits)
     shop.dispatcher.start()
     await shop.clock.advance(MINUTE)
     assert 500 <= shop.store.count("claim") <= 601
@@ -89,7 +90,7 @@ async def test_a_store_that_returns_too_early_is_asked_ten_times_a_second_at_mos
 
 
 async def test_a_store_that_cannot_wait_is_asked_once_a_second():
-    shop = await a_shop(wrap=lambda store: NeverWaits(store, says_so=True))
+    shop = await a_shop(wrap=NoWaits)
     shop.dispatcher.start()
     await shop.clock.advance(MINUTE)
     assert 50 <= shop.store.count("claim") <= 61
@@ -140,7 +141,7 @@ async def test_a_store_that_fails_is_asked_less_and_less():
 
 async def test_low_priorities_are_asked_for_first_now_and_then():
     """That is the ageing: every 8th claim begins at normal, every 16th at low."""
-    shop = await a_shop(wrap=lambda store: NeverWaits(store, says_so=False))
+    shop = await a_shop(wrap=HastyWaits)
     for _ in range(32):
         await shop.dispatcher.turn()
     firsts = [sent["first"] for _, sent in shop.store.sent("claim")]
@@ -150,7 +151,7 @@ async def test_low_priorities_are_asked_for_first_now_and_then():
 
 
 async def test_every_claim_has_its_own_token():
-    shop = await a_shop(wrap=lambda store: NeverWaits(store, says_so=False))
+    shop = await a_shop(wrap=HastyWaits)
     for _ in range(5):
         await shop.dispatcher.turn()
     assert len({sent["token"] for _, sent in shop.store.sent("claim")}) == 5
@@ -331,7 +332,5 @@ async def test_a_run_whose_job_is_gone_is_cancelled():
 
 @pytest.mark.parametrize("min_poll_ms", [0, 500])
 async def test_the_shortest_cycle_is_an_option(min_poll_ms):
-    shop = await a_shop(
-        options=ClaimOptions(min_poll_ms=min_poll_ms), wrap=lambda store: NeverWaits(store, says_so=False)
-    )
+    shop = await a_shop(options=ClaimOptions(min_poll_ms=min_poll_ms), wrap=HastyWaits)
     assert (await shop.dispatcher.turn()).ms == min_poll_ms

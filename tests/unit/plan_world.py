@@ -176,7 +176,7 @@ class Leader:
 
     def __init__(self, world, **options):
         self.world, self.options = world, options
-        self.plans, self.reports = [], []
+        self.plans, self.reports, self.late = [], [], []
         self.rebuild()
 
     def rebuild(self):
@@ -221,6 +221,7 @@ class Leader:
         if lose_answer:
             answer = self.world.advance(plan)
         self.plans.append(plan)
+        self.late += [(f.run.job_id, f.run.due_ms, self.world.now_ms - f.run.due_ms) for f in plan.firings]
         self.reports.append(self.planner.accept(plan, answer))
         return True
 

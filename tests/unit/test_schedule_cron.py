@@ -108,7 +108,7 @@ def test_a_clock_near_the_end_of_the_calendar_is_refused_in_words():
 
 
 def test_the_rarest_date_is_found_over_the_year_without_a_leap_day():
-    """29 February on a Tuesday: 2072, then not before 2112 or later, for 2100 has none."""
+    """29 February on a Sunday: 2088, then not before 2128, for 2100 has none."""
     cron = compile_cron("0 0 29 2 */8", "UTC", "a")  # */8 of 0-7 is Sunday, and a star means "and"
     after_ms, years = T0, []
     for _ in range(5):

@@ -3,6 +3,7 @@
 import re
 import time
 from collections import Counter
+from datetime import UTC, datetime
 
 import pytest
 from cronsim import CronSim
@@ -64,6 +65,7 @@ def test_six_fields_begin_with_the_seconds():
     [
         ("60 * * * *", "the minute field '60'", "minutes go from 0 to 59"),
         ("* 24 * * *", "the hour field '24'", "hours go from 0 to 23"),
+        ("* * 32 2 *", "the day-of-month field '32'", "days go from 1 to 31"),
         ("* * 0 * *", "the day-of-month field '0'", "days go from 1 to 31"),
         ("* * * 13 *", "the month field '13'", "JAN to DEC"),
         ("* * * * 8", "the day-of-week field '8'", "SUN to SAT"),
@@ -74,9 +76,9 @@ def test_six_fields_begin_with_the_seconds():
         ("*/90 * * * *", "a step of 90, but only 60 values", "use an interval"),
         ("0 0 ? * 1", "the day-of-month field", "write *"),
         ("0 0 15W * *", "the day-of-month field '15W'", "the nearest weekday (15W) is no part of cron"),
-        ("0 0 31 2 *", "the day-of-month field '31'", "days go from 1 to 31"),
+        ("0 0 31 2 *", "the day-of-month '31' never comes in the month '2'", "change the day or the month"),
         ("0 0 LW * */6", "never comes", "name a day"),
-        ("30 2 30 2 *", "the day-of-month field '30'", ""),
+        ("30 2 30 FEB *", "the day-of-month '30' never comes in the month 'FEB'", "change"),
         ("", "has 0 fields", "5 fields, or 6 with the seconds first"),
         ("* * * *", "has 4 fields", "5 fields"),
         ("0 0 1 1 * 2030 x", "has 7 fields", "5 fields"),
@@ -236,8 +238,6 @@ fields = st.tuples(
 @given(fields, st.integers(0, 2_200_000_000_000))
 def test_in_utc_our_search_and_that_of_cronsim_agree(parts, after_ms):
     """cronsim steps through time, we look it up in tables: two ways to one answer."""
-    from datetime import UTC, datetime
-
     line = " ".join(parts)
     try:
         compiled = compile_cron(line, "UTC", "a")

@@ -68,6 +68,12 @@ def test_a_due_is_missed_when_it_is_older_than_half_the_interval():
     assert caught_up(MINUTELY, due_ms=T0, now_ms=T0 + 30_001, misfire="one") == Catchup((T0,), 0, T0 + 60_000)
 
 
+def test_a_first_due_off_the_grid_has_the_same_tolerance_though_the_second_comes_sooner():
+    """The second due is 35 s away, but late is half a minute after the first all the same."""
+    assert caught_up(MINUTELY, due_ms=T0 + 25_000, now_ms=T0 + 55_000, misfire="skip").fire == (T0 + 25_000,)
+    assert caught_up(MINUTELY, due_ms=T0 + 25_000, now_ms=T0 + 55_001, misfire="skip").fire == ()
+
+
 @pytest.mark.parametrize(("distance", "late"), [(100, 1_000), (2_000, 1_000), (30_000, 15_000), (DAY_MS, 60_000)])
 def test_the_tolerance_is_half_the_distance_but_between_a_second_and_a_minute(distance, late):
     assert late_after_ms(distance) == late
@@ -135,7 +141,9 @@ def test_what_is_not_due_yet_is_left_alone():
 # the promise
 
 
-@given(schedules, misfires, st.integers(0, 30 * DAY_MS), st.integers(0, 4_000), st.integers(0, 60_000))
+@given(
+    schedules, misfires, st.integers(0, 30 * DAY_MS), st.integers(0, 3) | st.integers(0, 4_000), st.integers(0, 60_000)
+)
 def test_it_equals_the_rule_followed_due_by_due(schedule, misfire, offset, turns, late):
     due_ms = T0 + offset
     distance = next_due(schedule, "a", due_ms) - due_ms

@@ -115,7 +115,7 @@ def run_command(arguments: Sequence[str]) -> int:
         return _complain(error.format_message(), menu.USAGE)
     except BrokenPipeError:  # the reader has seen enough, as in `pollux runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return menu.OK
+        return menu.FAILED
     except InvalidConfig as error:
         return complain_all(error)
     except PolluxError as error:

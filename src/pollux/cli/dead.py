@@ -184,4 +184,6 @@ def _confirm(url: str, verb: str) -> None:
     if not sys.stdin.isatty():
         raise InvalidInput(f"--all would {verb} every dead letter, and nobody is here to confirm it", cure="add --yes")
     count = ask(url, lambda app: app.counts()).dead
-    click.confirm(f"{verb} {count if count <= 10_000 else 'more than 10000'} dead letters?", abort=True, err=True)
+    if not click.confirm(f"{verb} {count if count <= 10_000 else 'more than 10000'} dead letters?", err=True):
+        click.echo("nothing was changed", err=True)
+        raise click.exceptions.Exit(FAILED)

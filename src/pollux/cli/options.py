@@ -59,10 +59,12 @@ def find_code_here() -> None:
 
 
 def store_url(where: Where) -> str:
+    """What the command line says, else the environment, else the file, else the default."""
+    if where.store:
+        return where.store
     from pollux.config import load_config
 
-    path = where.config if where.store else config_path(where.config)
-    return load_config(path, environ=os.environ, arguments={"store": where.store}, with_jobs=False).store
+    return load_config(config_path(where.config), environ=os.environ, with_jobs=False).store
 
 
 def existing_store(where: Where) -> str:
@@ -85,7 +87,7 @@ def sqlite_path(url: str) -> Path | None:
     """The file behind the URL, if it is one."""
     if not url.startswith("sqlite:///"):
         return None
-    return Path(url.removeprefix("sqlite:///").partition("?")[0])
+    return Path(url.removeprefix("sqlite:///"))
 
 
 def ask(url: str, question: Callable[[Any], Awaitable[_T]]) -> _T:

@@ -86,13 +86,14 @@ def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch:
 
         run_watched(app, loaded, verbose=verbose)
         return
-    _log_to(logging.StreamHandler(), verbose=verbose)
+    log_to(logging.StreamHandler(), verbose=verbose)
     logging.getLogger("pollux").info("%s", greeting(app, loaded))
     app.run()
 
 
-def _log_to(handler: logging.Handler, *, verbose: bool) -> None:
-    handler.setFormatter(logging.Formatter(LINE))
+def log_to(handler: logging.Handler, *, verbose: bool, moments: str | None = None) -> None:
+    """Every log line of this process goes to `handler`, whoever wrote it."""
+    handler.setFormatter(logging.Formatter(LINE, datefmt=moments))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 

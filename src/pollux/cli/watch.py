@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pollux.app import JobRow, Overview, Pollux, fast_loop, listen_for_signals
-from pollux.cli.serve import LINE, greeting
+from pollux.cli.serve import greeting, log_to
 from pollux.cli.show import ago, clean, span
 from pollux.config import Config
 from pollux.errors import PolluxError
@@ -46,8 +46,7 @@ class News(logging.Handler):
 
 def run_watched(app: Pollux, config: Config, *, verbose: bool) -> None:
     news = News()
-    news.setFormatter(logging.Formatter(LINE, datefmt="%H:%M:%S"))
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[news], force=True)
+    log_to(news, verbose=verbose, moments="%H:%M:%S")
     news.lines.append(greeting(app, config))
     with asyncio.Runner(loop_factory=fast_loop()) as runner:
         runner.run(_run(app, news))

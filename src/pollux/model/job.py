@@ -58,7 +58,7 @@ class Memory(Struct, frozen=True, omit_defaults=True, gc=False):
     skips: dict[str, int] = field(default_factory=dict)  # reason -> due times not fired
 
 
-class Job(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
+class Job(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):  # gc: a value holds no cycle
     """What to run and when.  Down to `declared` it is the definition; the rest belongs to the store and the leader."""
 
     id: str

@@ -34,7 +34,7 @@ class Cause(StrEnum):
     ENQUEUED = "enqueued"
 
 
-class Run(Struct, frozen=True, omit_defaults=True, gc=False):
+class Run(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value holds no cycle, and there are many
     """One firing.  Routing (priority, group, target, gated) is copied from the job when the run is made."""
 
     id: str

@@ -170,7 +170,7 @@ def _take(term: TermMemory, draft: Draft, job_id: str) -> bool:
 
 
 def _decide(term: TermMemory, draft: Draft, slot: Slot, held: Held | None = None) -> None:
-    decision = judge(slot, draft.now_ms)
+    decision = judge(slot, draft.now_ms, is_overtaken=term.due.get(slot.job.id, False))
     if isinstance(decision, Fire):
         _fire(term, draft, slot, decision, held)
     elif isinstance(decision, Pass):

@@ -12,11 +12,13 @@ from __future__ import annotations
 from msgspec import Struct
 
 from pollux import schedule as when
-from pollux.model import Interval, Job, Once, Schedule
+from pollux.model import Interval, Job, Misfire, Once, Schedule
 from pollux.plan.slots import Slot
 from pollux.schedule.missed import LATE_AFTER_MAX_MS, LATE_AFTER_MIN_MS, late_after_ms
 
 FIRST_SPREAD_MAX_MS = 60_000  # the first due of a new job lies at most so far ahead, off its grid
+
+CAME_BACK_MS = 60_000  # a last due further ahead was written before the clock came back
 
 
 class Fire(Struct, frozen=True, gc=False):
@@ -42,8 +44,11 @@ class Pass(Struct, frozen=True, gc=False):
     next_ms: int | None
 
 
-def judge(slot: Slot, now_ms: int) -> Fire | Choose | Pass:
-    """Decide about the due times of a slot up to now.  Raises whatever a bad schedule raises."""
+def judge(slot: Slot, now_ms: int, *, is_overtaken: bool = False) -> Fire | Choose | Pass:
+    """Decide about the due times of a slot up to now.  Raises whatever a bad schedule raises.
+
+    `is_overtaken`: a missed due has waited for the pace until a fresh one came; where one firing is enough, that is it.
+    """
     due_ms, job = slot.next_ms, slot.job
     assert due_ms is not None
     assert job.schedule is not None
@@ -54,12 +59,14 @@ def judge(slot: Slot, now_ms: int) -> Fire | Choose | Pass:
     missed = when.catch_up(job.schedule, job.id, due_ms=due_ms, now_ms=now_ms, misfire=job.misfire.value)
     if not missed.fire:
         return Pass(missed.skipped, missed.next_ms)
-    first_ms = missed.fire[0]
-    next_ms = missed.fire[1] if len(missed.fire) > 1 else missed.next_ms
-    is_missed = _is_missed(first_ms, next_ms, now_ms)
-    if missed.skipped:
-        return Choose(first_ms, missed.skipped, is_missed, missed.next_ms)
-    return Fire(first_ms, next_ms, is_missed, missed.next_ms)
+    fire, skipped = missed.fire, missed.skipped
+    if is_overtaken and job.misfire is Misfire.ONE and len(fire) > 1 and _is_missed(fire[0], fire[1], now_ms):
+        fire, skipped = fire[1:], skipped + 1
+    next_ms = fire[1] if len(fire) > 1 else missed.next_ms
+    is_missed = _is_missed(fire[0], next_ms, now_ms)
+    if skipped:
+        return Choose(fire[0], skipped, is_missed, missed.next_ms)
+    return Fire(fire[0], next_ms, is_missed, missed.next_ms)
 
 
 def pass_all(slot: Slot, now_ms: int) -> Pass:
@@ -92,12 +99,12 @@ def place(job: Job, old: Job | None, *, is_placed: bool, now_ms: int, crowd: int
     if due_ms is None:
         if job.last_due_ms is None:
             return when.first_due(schedule, job.id, now_ms=now_ms, crowd=crowd)
-        return when.next_due(schedule, job.id, now_ms)
+        return when.next_due(schedule, job.id, _from_ms(job, now_ms))
     if is_placed or (old is not None and old.schedule == schedule):
         return due_ms
     if old is None and _fits(schedule, job, due_ms, now_ms):
         return due_ms
-    return when.next_due(schedule, job.id, now_ms)
+    return when.next_due(schedule, job.id, _from_ms(job, now_ms))
 
 
 def _place_once(job: Job, schedule: Once, now_ms: int) -> int | None:
@@ -110,14 +117,20 @@ def _place_once(job: Job, schedule: Once, now_ms: int) -> int | None:
 
 def _fits(schedule: Schedule, job: Job, due_ms: int, now_ms: int) -> bool:
     """Nobody remembers the old schedule: could the stored due come from this one?"""
-    if job.last_due_ms is None and due_ms - now_ms <= FIRST_SPREAD_MAX_MS:
-        return True
-    next_ms = when.next_due(schedule, job.id, now_ms)
+    if type(schedule) is Interval and job.last_due_ms is None:
+        return due_ms - now_ms <= min(schedule.every_ms, FIRST_SPREAD_MAX_MS) or due_ms == schedule.start_ms
+    next_ms = when.next_due(schedule, job.id, _from_ms(job, now_ms))
     if next_ms is None or due_ms > next_ms:
         return False
     if type(schedule) is Interval:
         return when.next_due(schedule, job.id, due_ms) == due_ms + schedule.every_ms
     return when.next_due(schedule, job.id, due_ms - 1) == due_ms
+
+
+def _from_ms(job: Job, now_ms: int) -> int:
+    """Now, or the last due if that lies a little ahead: a clock that came back a little makes no due come twice."""
+    last_ms = job.last_due_ms
+    return last_ms if last_ms is not None and now_ms < last_ms <= now_ms + CAME_BACK_MS else now_ms
 
 
 def _following(slot: Slot, schedule: Schedule, due_ms: int) -> int | None:

@@ -29,7 +29,7 @@ class TermMemory:
         self.timers, self.slots = timers, slots
         self.inbox = Inbox()
         self.gatehouse = Gatehouse()
-        self.due: dict[str, None] = {}
+        self.due: dict[str, bool] = {}  # job -> was it late, and overtaken by a fresh due?
         self.late: dict[str, bool] = {}  # job -> has it a timer for its next fresh due?
         self._untimed = 0  # of them have none
         self.stops: dict[str, Note] = {}
@@ -55,15 +55,16 @@ class TermMemory:
             if slot is None or slot.next_ms is None:
                 continue
             if now_ms - slot.next_ms <= LATE_AFTER_MIN_MS and job_id not in late:
-                due[job_id] = None
+                due[job_id] = False
             elif job_id not in due:
                 self._line_up(job_id, slot, now_ms)
 
     def _line_up(self, job_id: str, slot: Slot, now_ms: int) -> None:
+        was_late = job_id in self.late
         self._unlate(job_id)
-        missed = self._missed(slot, now_ms)
+        missed = self._missed(slot, now_ms, is_overtaken=was_late)
         if missed is None:
-            self.due[job_id] = None
+            self.due[job_id] = was_late
             return
         self.late[job_id] = missed.fresh_ms is not None
         if missed.fresh_ms is not None:
@@ -75,12 +76,12 @@ class TermMemory:
         if self.late.pop(job_id, None) is False:
             self._untimed -= 1
 
-    def _missed(self, slot: Slot, now_ms: int) -> Fire | Choose | None:
+    def _missed(self, slot: Slot, now_ms: int, *, is_overtaken: bool) -> Fire | Choose | None:
         """The missed firing that must wait for the pace; None if there is nothing to wait for."""
         if not slot.job.declared or self.stop_of(slot) is not None:
             return None
         try:
-            decision = judge(slot, now_ms)
+            decision = judge(slot, now_ms, is_overtaken=is_overtaken)
         except Exception:  # noqa: BLE001  a bad schedule is dealt with by the plan
             return None
         return decision if isinstance(decision, Fire | Choose) and decision.is_missed else None

@@ -8,6 +8,7 @@ gives the same runs, so none is left behind under a lease that nobody keeps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from zlib import crc32
 
 from msgspec import Struct
 
@@ -48,6 +49,8 @@ class Dispatcher(Loop):
         self.claims = 0
         self.claimed = 0
         self.handed_back = 0
+        # Two processes forked from one carry the same dice: the node's mark keeps their tokens apart.
+        self._mark = f"{crc32(node_id.encode()):08x}"
         self._token: str | None = None
         self._stops: dict[str, Note] = {}
         self._stops_revision: int | None = None
@@ -111,7 +114,7 @@ class Dispatcher(Loop):
         """None: interrupted.  The token stays until its claim is answered and its runs are seated."""
         options = self.options
         if self._token is None:
-            self._token = new_id(self.kit.time.now_ms(), self.kit.dice)
+            self._token = f"{new_id(self.kit.time.now_ms(), self.kit.dice)}.{self._mark}"
             self.claims += 1
         first = 3 if self.claims % 16 == 0 else 2 if self.claims % 8 == 0 else 1
         call = self.store.claim(

@@ -16,7 +16,7 @@ from pollux.clock import Clock
 from pollux.errors import InvalidInput
 from pollux.events import Events, TermLost, TermWon
 from pollux.model import Term
-from pollux.runtime.loop import Loop, Rest
+from pollux.runtime.loop import Loop, Rest, bounded
 from pollux.store.contract import Store
 
 MARGIN_MS = 1_000
@@ -75,7 +75,9 @@ class Leader(Loop):
             return Rest.UNTIL_WOKEN
         sent = self._asked_at = self.clock.mono_ms()
         try:
-            term = await self.store.elect(self.node_id, ttl_ms=self.ttl_ms)
+            # One question that hangs must leave time for another before trust ends.
+            ask = self.store.elect(self.node_id, ttl_ms=self.ttl_ms)
+            term = await bounded(ask, self.renew_ms, what="elect")
         except Exception:
             if self._term is not None and self.term is None:
                 self._lose("the store did not answer in time")

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, TypeVar
 from msgspec import Struct
 
 from pollux.clock import Clock
+from pollux.errors import StoreTimeout
 from pollux.events import Events, LoopFailed, LoopRecovered
 
 REST_MAX_MS = 30_000
@@ -195,6 +196,15 @@ class Loop:
             self.events.emit(LoopRecovered(self.name, self.errors_in_a_row))
         self._is_said = False
         self.errors_in_a_row = 0
+
+
+async def bounded(call: Coroutine[Any, Any, T], limit_ms: float, *, what: str) -> T:
+    """The call's answer within that time; later it comes too late for us, whatever the store's own deadline is."""
+    try:
+        async with asyncio.timeout(limit_ms / 1000):
+            return await call
+    except TimeoutError as error:
+        raise StoreTimeout(f"no answer to {what} within {limit_ms:.0f} ms; it may have taken effect") from error
 
 
 def _is_cancelled() -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.clock import Clock
 from pollux.events import Event, Events
-from pollux.runtime.loop import Loop, LoopStatus, Rest
+from pollux.runtime.loop import Loop, LoopStatus, Rest, bounded
 from pollux.store.contract import BATCH_MAX, Answer, Renewal, Store
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class Renewer(Loop):
 
     async def _renew(self, attempts: Sequence[Attempt]) -> None:
         sent = self.clock.mono_ms()
-        answers = await self.store.renew([Renewal(a.run.id, a.token) for a in attempts], lease_ms=self.lease_ms)
+        ask = self.store.renew([Renewal(a.run.id, a.token) for a in attempts], lease_ms=self.lease_ms)
+        answers = await bounded(ask, max(100.0, self.lease_ms / 3), what="renew")
         for attempt, renewed in zip(attempts, answers, strict=True):
             if renewed.answer is Answer.LOST:
                 attempt.renew_at = float("inf")

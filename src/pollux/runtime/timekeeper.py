@@ -102,6 +102,9 @@ class Timekeeper(Loop):
         plan = planner.plan(self.time.now_ms())
         if plan.is_empty():
             return self._rest_of_idle(planner, begun)
+        if self.leader.term != term:  # it ended while we waited
+            self._forget()
+            return Rest.NONE
         self._fruitless = 0
         return await self._write(term, planner, plan)
 

@@ -70,6 +70,9 @@ def read_line(line: str, job_id: str) -> CronLine:
     try:
         fields = CronSim(" ".join(expanded), datetime(2000, 1, 1, tzinfo=UTC))
     except CronSimError as error:
+        if str(error) == "Bad day-of-month" and _is_understood(expanded[3]):
+            what = f"the day-of-month {parts[3]!r} never comes in the month {parts[4]!r}"
+            raise _wrong(what, "change the day or the month") from error
         raise _refusal(str(error), parts) from error
     return CronLine(fields, follows_wall=not _REAL_HOURS.fullmatch(parts[2]))
 
@@ -137,6 +140,15 @@ def _expand_term(field: _Field, term: str, job_id: str) -> str:
         raise _wrong(f"the {field.name} field has {term!r}", f"{field.cure}; ranges go upwards, steps start at 1")
     start = low + place(job_id, f"cron {field.name}", min(step, high - low + 1))
     return ",".join(str(value) for value in range(start, high + 1, step))
+
+
+def _is_understood(day: str) -> bool:
+    """Is the day fine by itself, so that only the month is against it?"""
+    try:
+        CronSim(f"0 0 {day} * *", datetime(2000, 1, 1, tzinfo=UTC))
+    except CronSimError:
+        return False
+    return True
 
 
 def _refusal(reason: str, parts: list[str]) -> InvalidInput:

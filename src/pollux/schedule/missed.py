@@ -4,9 +4,10 @@
       x     x     x     x     x     x     x     x     x     x  |  x
       |<---------------- missed ----------------->|<- fresh ->|  next_ms
 
-A due is *missed* if it is older than `late_after` when it is planned: half the distance to the following due, at
-least a second, at most a minute.  Fresh dues always fire.  Of the missed ones `one` fires the latest, `skip` none,
-`all` the latest hundred of the last 24 hours; the others are counted.  A one-shot job is never missed.
+A due is *missed* if it is older than `late_after` when it is planned: half the interval (of a cron line: half the
+distance to the following due), at least a second, at most a minute.  Fresh dues always fire.  Of the missed ones
+`one` fires the latest, `skip` none, `all` the latest hundred of the last 24 hours; the others are counted.  A one-shot
+job is never missed.
 
 Afterwards every due up to `now_ms` is either fired or counted, and `next_ms` lies after `now_ms`.  The answer
 depends on the arguments alone: asked again, it is the same.  No downtime is too long: an interval is counted by
@@ -47,6 +48,11 @@ class _Dues(Protocol):
     next_ms: int
     fresh_max: int  # no more of them than this can be fresh
 
+    @property
+    def every_ms(self) -> int | None:
+        """Their distance, if it is always the same."""
+        ...
+
     def latest(self, count: int) -> list[int]:
         """At least the latest `count` of them (all, if there are fewer), oldest first, without a hole."""
         ...
@@ -78,7 +84,8 @@ def _judge(dues: _Dues, now_ms: int, misfire: Literal["one", "skip", "all"]) -> 
     kept_max = _KEPT[misfire]
     latest = dues.latest(kept_max + dues.fresh_max)
     following = [*latest[1:], dues.next_ms]
-    is_late = [now_ms - due > late_after_ms(after - due) for due, after in zip(latest, following, strict=True)]
+    distances = [dues.every_ms or after - due for due, after in zip(latest, following, strict=True)]
+    is_late = [now_ms - due > late_after_ms(distance) for due, distance in zip(latest, distances, strict=True)]
     missed = [due for due, late in zip(latest, is_late, strict=True) if late]
     if misfire == "all":
         missed = [due for due in missed if now_ms - due <= CATCH_UP_AGE_MAX_MS]
@@ -91,23 +98,24 @@ class _GridDues:
     """The stored due, then the grid: counted by one division."""
 
     def __init__(self, spec: Interval, job_id: str, due_ms: int, now_ms: int) -> None:
-        self._due_ms, self._every_ms = due_ms, spec.every_ms
+        self._due_ms, self.every_ms = due_ms, spec.every_ms
         self.fresh_max = LATE_AFTER_MIN_MS // spec.every_ms + 2  # both ends, and a first due off the grid
         self._grid_ms = interval.next_due(spec, job_id, due_ms)
-        on_grid = max(0, (now_ms - self._grid_ms) // self._every_ms + 1)
+        on_grid = max(0, (now_ms - self._grid_ms) // self.every_ms + 1)
         self.total = 1 + on_grid
-        self.next_ms = self._grid_ms + on_grid * self._every_ms
+        self.next_ms = self._grid_ms + on_grid * self.every_ms
 
     def latest(self, count: int) -> list[int]:
         return [self._at(index) for index in range(max(0, self.total - count), self.total)]
 
     def _at(self, index: int) -> int:
-        return self._grid_ms + (index - 1) * self._every_ms if index else self._due_ms
+        return self._grid_ms + (index - 1) * self.every_ms if index else self._due_ms
 
 
 class _CronDues:
     """The stored due, then those of the line: counted by days, listed from near now."""
 
+    every_ms = None
     fresh_max = 2  # dues are a second apart, which is the shortest tolerance
 
     def __init__(self, cron: CompiledCron, due_ms: int, now_ms: int) -> None:

@@ -8,8 +8,9 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from pollux.model import End, Job, JobsDeleted, JobsPut, Once, definition
+from pollux.model import End, Job, JobsDeleted, JobsPut, definition
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPage, JobPut
+from pollux.store.memory.rows import is_same, job_of
 from pollux.store.memory.state import GONE_MAX, JOB_GONE, Gone, State
 
 
@@ -28,52 +29,38 @@ def put_jobs(state: State, puts: Sequence[JobPut]) -> list[JobAnswer]:
 
 
 def _put_job(state: State, put: JobPut) -> JobAnswer:
-    job, stored = definition(put.job), state.jobs.get(put.job.id)
-    if stored is None:
+    job, row = put.job, state.jobs.get(put.job.id)
+    if row is None:
         if put.revision:
             return JobAnswer(
                 Answer.CONFLICT, job.id, 0, f"revision {put.revision} was expected, but there is no such job"
             )
-        return _add_job(state, job)
-    if job == definition(stored):
-        return JobAnswer(Answer.ALREADY, job.id, stored.revision)
-    against = _against(put, job, stored)
+        return _add_job(state, definition(job))
+    if is_same(job, row):
+        return JobAnswer(Answer.ALREADY, job.id, row.revision)
+    against = _against(put, job_of(row))
     if against:
-        return JobAnswer(Answer.CONFLICT, job.id, stored.revision, against)
-    revision = stored.revision + 1
-    state.set_job(
-        replace(
-            job,
-            revision=revision,
-            next_due_ms=stored.next_due_ms,
-            last_due_ms=stored.last_due_ms,
-            memory=stored.memory,
-        )
-    )
-    return JobAnswer(Answer.OK, job.id, revision)
+        return JobAnswer(Answer.CONFLICT, job.id, row.revision, against)
+    state.redefine_job(job, row)
+    return JobAnswer(Answer.OK, job.id, row.revision)
 
 
-def _against(put: JobPut, job: Job, stored: Job) -> str:
+def _against(put: JobPut, stored: Job) -> str:
     """What stands against the put, in words; empty if nothing does."""
     if put.revision is not None and put.revision != stored.revision:
         return f"revision {put.revision} was expected, the stored one is {stored.revision}"
-    if job.source != stored.source:
-        return f"{stored.source} owns it, not {job.source}"
-    if job.release < stored.release:
-        return f"release {stored.release} is stored, this is release {job.release}"
+    if put.job.source != stored.source:
+        return f"{stored.source} owns it, not {put.job.source}"
+    if put.job.release < stored.release:
+        return f"release {stored.release} is stored, this is release {put.job.release}"
     return ""
 
 
 def _add_job(state: State, job: Job) -> JobAnswer:
-    gone = state.gone.pop(job.id, None)
-    new = replace(job, revision=1) if gone is None else _after(gone, job)
-    state.set_job(new)
-    return JobAnswer(Answer.OK, job.id, new.revision)
-
-
-def _after(gone: Gone, job: Job) -> Job:
-    """A new job in the place of a deleted one: no due time that fired there fires here."""
-    return replace(job, revision=gone.revision + 1, last_due_ms=gone.last_due_ms)
+    """In the place of a deleted job no due time fires again that fired there."""
+    gone = state.gone.pop(job.id, Gone(0, None))
+    state.add_job(replace(job, revision=gone.revision + 1, last_due_ms=gone.last_due_ms))
+    return JobAnswer(Answer.OK, job.id, gone.revision + 1)
 
 
 def delete_jobs(state: State, ids: Sequence[str], reason: str, now_ms: int) -> list[Answer]:
@@ -83,8 +70,8 @@ def delete_jobs(state: State, ids: Sequence[str], reason: str, now_ms: int) -> l
         if job_id not in state.jobs:
             answers.append(Answer.LOST)
             continue
-        job = state.drop_job(job_id)
-        _remember(state, job)
+        row = state.drop_job(job_id)
+        _remember(state, job_id, Gone(row.revision, row.last_due_ms))
         waiting = [run_id for run_id in state.live_of.get(job_id, ()) if run_id not in state.leased]
         ends += [state.cancel_waiting(state.live[run_id], reason or JOB_GONE, now_ms) for run_id in waiting]
         deleted.append(job_id)
@@ -95,20 +82,20 @@ def delete_jobs(state: State, ids: Sequence[str], reason: str, now_ms: int) -> l
     return answers
 
 
-def _remember(state: State, job: Job) -> None:
-    state.gone[job.id] = Gone(job.revision, job.last_due_ms)
+def _remember(state: State, job_id: str, gone: Gone) -> None:
+    state.gone[job_id] = gone
     if len(state.gone) > GONE_MAX:
         del state.gone[next(iter(state.gone))]
 
 
 def get_jobs(state: State, ids: Sequence[str]) -> list[Job | None]:
-    return [state.jobs.get(job_id) for job_id in ids]
+    return [state.job(job_id) for job_id in ids]
 
 
 def list_jobs(state: State, where: JobFilter, after: str | None, limit: int) -> JobPage:
     ids = state.sorted_ids()
     start = 0 if after is None else bisect_right(ids, after)
-    jobs = (state.jobs[ids[place]] for place in range(start, len(ids)))
+    jobs = (job_of(state.jobs[ids[place]]) for place in range(start, len(ids)))
     page = tuple(islice((job for job in jobs if _fits(job, where)), limit + 1))
     if len(page) <= limit:
         return JobPage(page, None)
@@ -127,9 +114,4 @@ def _fits(job: Job, where: JobFilter) -> bool:
 
 
 def due(state: State, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Job]:
-    return list(islice(state.due.read(after, before_ms), limit))
-
-
-def is_spent(job: Job) -> bool:
-    """A once-job that has fired and fires no more."""
-    return type(job.schedule) is Once and job.last_due_ms is not None and job.next_due_ms is None
+    return [job_of(state.jobs[job_id]) for job_id in islice(state.due.read(after, before_ms), limit)]

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from pollux.model import End, Job, Run
 from pollux.store.contract import Answer, Claimed, Renewal, Renewed
 from pollux.store.limits import PRIORITIES
+from pollux.store.memory.rows import job_of
 from pollux.store.memory.state import CANCELLED, DEAD, JOB_GONE, LEASED, READY, State, end_of
 
 CLAIMS_MIN = 100
@@ -45,7 +46,12 @@ def claim(state: State, asking: Asking, hold_ms: int, now_ms: int) -> Claimed:
 
 
 def _claimed(state: State, runs: Sequence[Run], now_ms: int) -> Claimed:
-    jobs: dict[str, Job] = {run.job_id: state.jobs[run.job_id] for run in runs if run.job_id in state.jobs}
+    jobs: dict[str, Job] = {}
+    for run in runs:
+        if run.job_id not in jobs:
+            row = state.jobs.get(run.job_id)
+            if row is not None:
+                jobs[run.job_id] = job_of(row)
     return Claimed(Answer.OK, tuple(runs), jobs, state.stops_revision, None, now_ms)
 
 

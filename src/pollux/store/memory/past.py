@@ -1,128 +1,191 @@
 """What became of it?  The finished runs, in the order in which they finished.
 
-A run is found by its id, a job's runs by the job; both ways go over a number that each finished run gets.  Rows that
-left are skipped where they are met, and swept out once they are the greater part.
+Each gets a number.  Beside the packed rows stand five columns, one entry per number, oldest first: what pruning and
+paging need to know without unpacking anything.  A job's runs are chained by their numbers, from the newest back.
+Entries of rows that left are skipped where they are met, and swept out once they are the greater part.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
-from itertools import count
-
-from msgspec import Struct
+from collections.abc import Iterator, Mapping
 
 from pollux.model import Run, RunState
+from pollux.store.memory.rows import Chain, JobRow, packed_run, run_from
 
 DEAD, DONE = RunState.DEAD, RunState.DONE
 SWEEP_MIN = 1_000
+PATIENCE = 1_000  # entries in a row that are too young, before pruning stops looking: they stand nearly by time
 
-
-class Finished(Struct, gc=False):
-    seq: int
-    run: Run
+LEFT, PLAIN, UNCHANGED, DEAD_LETTER = range(4)
+NUMBER = 8  # bytes before a packed row
 
 
 class Past:
-    def __init__(self) -> None:
-        self._rows: dict[str, Finished] = {}
-        self._seqs: array[int] = array("q")
+    def __init__(self, jobs: Mapping[str, JobRow]) -> None:
+        self._jobs = jobs
+        self._orphans: dict[str, Chain] = {}  # of jobs that are gone
+        self._rows: dict[str, bytes] = {}
+        self._numbers: array[int] = array("q")
         self._ids: list[str] = []
-        self._of_job: dict[str, array[int]] = {}
-        self._grown: set[str] = set()  # jobs with more finished runs than when they were last trimmed
-        self._trimmed_to: int | None = None
+        self._times: array[int] = array("q")
+        self._kinds = bytearray()
+        self._older: array[int] = array("q")  # the number of the same job's run before
+        self._first = 0  # no entry stands before this place
+        self._last = 0
         self._dead_of: dict[str, list[str]] = {}
-        self._count = count(1)
+        self._crowded: set[str] = set()  # jobs with more runs than were kept of them last
+        self._kept: int | None = None
         self.dead = 0
 
     def __contains__(self, run_id: str) -> bool:
         return run_id in self._rows
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def get(self, run_id: str) -> Run | None:
-        row = self._rows.get(run_id)
-        return None if row is None else row.run
+        data = self._rows.get(run_id)
+        return None if data is None else run_from(data[NUMBER:])
 
     def add(self, run: Run) -> None:
-        seq = next(self._count)
-        self._rows[run.id] = Finished(seq, run)
-        self._seqs.append(seq)
+        self._last = number = self._last + 1
+        self._rows[run.id] = number.to_bytes(NUMBER, "big") + packed_run(run)
+        chain = self._chain(run.job_id)
+        self._numbers.append(number)
         self._ids.append(run.id)
-        of_job = self._of_job.get(run.job_id)
-        if of_job is None:
-            of_job = self._of_job[run.job_id] = array("q")
-        of_job.append(seq)
-        self._grown.add(run.job_id)
+        self._times.append(run.finished_ms or 0)
+        self._kinds.append(_kind(run))
+        self._older.append(chain.newest if chain.kept else 0)
+        chain.newest = number
+        chain.kept += 1
+        if self._kept is not None and chain.kept > self._kept:
+            self._crowded.add(run.job_id)
         if run.state is DEAD:
             self.dead += 1
             self._dead_of.setdefault(run.job_id, []).append(run.id)
 
     def remove(self, run_id: str) -> Run:
-        row = self._rows.pop(run_id)
-        if row.run.state is DEAD:
+        data = self._rows.pop(run_id)
+        run = run_from(data[NUMBER:])
+        self._kinds[self._place(int.from_bytes(data[:NUMBER], "big"))] = LEFT
+        self._chain(run.job_id).kept -= 1
+        if run.state is DEAD:
             self.dead -= 1
-            letters = self._dead_of[row.run.job_id]
+            letters = self._dead_of[run.job_id]
             letters.remove(run_id)
             if not letters:
-                del self._dead_of[row.run.job_id]
+                del self._dead_of[run.job_id]
         if len(self._ids) > 2 * len(self._rows) + SWEEP_MIN:
             self._sweep()
-        return row.run
+        return run
+
+    def orphan(self, job_id: str, row: JobRow) -> None:
+        """The job goes, its finished runs stay."""
+        if row.kept:
+            self._orphans[job_id] = Chain(row.newest, row.kept)
+
+    def adopt(self, job_id: str, row: JobRow) -> None:
+        """A job of that id is there again."""
+        chain = self._orphans.pop(job_id, None)
+        if chain is not None:
+            row.newest, row.kept = chain.newest, chain.kept
 
     def dead_letters(self, job_id: str) -> list[Run]:
-        return [self._rows[run_id].run for run_id in self._dead_of.get(job_id, ())]
+        return [run_from(self._rows[run_id][NUMBER:]) for run_id in self._dead_of.get(job_id, ())]
+
+    def has_dead_letters(self, job_id: str) -> bool:
+        return job_id in self._dead_of
+
+    # reading
 
     def newest_first(self, *, job_id: str | None = None, before: int | None = None) -> Iterator[tuple[int, Run]]:
         """Runs and their numbers, those below `before`."""
-        seqs = self._seqs if job_id is None else self._of_job.get(job_id, array("q"))
-        for place in range(len(seqs) if before is None else bisect_left(seqs, before), 0, -1):
-            row = self._at(seqs[place - 1])
-            if row is not None:
-                yield row.seq, row.run
+        places = self._places_of(job_id) if job_id is not None else range(len(self._ids) - 1, self._first - 1, -1)
+        for place in places:
+            if self._kinds[place] != LEFT and (before is None or self._numbers[place] < before):
+                yield self._numbers[place], self._run(place)
 
     def oldest_first(self, *, after: int = 0) -> Iterator[tuple[int, Run]]:
-        for place in range(bisect_left(self._seqs, after + 1), len(self._seqs)):
-            row = self._rows.get(self._ids[place])
-            if row is not None and row.seq == self._seqs[place]:
-                yield row.seq, row.run
+        for place in range(max(self._first, self._place(after + 1)), len(self._ids)):
+            if self._kinds[place] != LEFT:
+                yield self._numbers[place], self._run(place)
+
+    def older_than(self, before_ms: int, kinds: frozenset[int], *, limit: int) -> list[str]:
+        """The oldest of those kinds that finished before."""
+        old: list[str] = []
+        young = 0
+        for place in range(self._first_standing(), len(self._ids)):
+            if len(old) >= limit or young >= PATIENCE:
+                break
+            if self._times[place] >= before_ms:
+                young += 1
+            else:
+                young = 0
+                if self._kinds[place] in kinds:
+                    old.append(self._ids[place])
+        return old
 
     def beyond(self, keep: int, *, limit: int) -> list[str]:
         """All but the newest `keep` of each job, dead letters apart."""
-        if self._trimmed_to is None or keep < self._trimmed_to:
-            self._grown = set(self._of_job)
-        self._trimmed_to = keep
+        if self._kept is None or keep < self._kept:
+            everybody: dict[str, Chain] = {**self._jobs, **self._orphans}
+            self._crowded = {job_id for job_id, chain in everybody.items() if chain.kept > keep}
+        self._kept = keep
         excess: list[str] = []
-        for job_id in list(self._grown):
-            excess += self._excess(job_id, keep)
-            if len(excess) > limit:  # this job is looked at again
-                break
-            self._grown.discard(job_id)
+        for job_id in list(self._crowded):
+            standing = (place for place in self._places_of(job_id) if self._kinds[place] in {PLAIN, UNCHANGED})
+            excess += [self._ids[place] for place in standing][keep:]
+            if len(excess) > limit:
+                break  # this job is looked at again
+            self._crowded.discard(job_id)
         return excess[:limit]
 
-    def _at(self, seq: int) -> Finished | None:
-        row = self._rows.get(self._ids[bisect_left(self._seqs, seq)])
-        return row if row is not None and row.seq == seq else None
+    # how it is kept
 
-    def _excess(self, job_id: str, keep: int) -> list[str]:
-        if len(self._of_job[job_id]) <= keep:
-            return []
-        self._forget_left(job_id)
-        return [run.id for _, run in self.newest_first(job_id=job_id) if run.state is not DEAD][keep:]
+    def _chain(self, job_id: str) -> Chain:
+        chain = self._jobs.get(job_id)
+        return chain if chain is not None else self._orphans.setdefault(job_id, Chain())
 
-    def _forget_left(self, job_id: str) -> None:
-        left = array("q", (seq for seq in self._of_job[job_id] if self._at(seq) is not None))
-        if left:
-            self._of_job[job_id] = left
-        else:
-            del self._of_job[job_id]
-            self._grown.discard(job_id)
+    def _place(self, number: int) -> int:
+        return bisect_left(self._numbers, number)
+
+    def _run(self, place: int) -> Run:
+        return run_from(self._rows[self._ids[place]][NUMBER:])
+
+    def _places_of(self, job_id: str) -> Iterator[int]:
+        """The places of a job's runs, newest first, also of those that left."""
+        chain = self._jobs.get(job_id) or self._orphans.get(job_id)
+        number = chain.newest if chain is not None and chain.kept else 0
+        while number:
+            place = self._place(number)
+            yield place
+            number = self._older[place]
+
+    def _first_standing(self) -> int:
+        """Skip the entries at the old end that left, once and for all."""
+        while self._first < len(self._kinds) and self._kinds[self._first] == LEFT:
+            self._first += 1
+        return self._first
 
     def _sweep(self) -> None:
-        for job_id in list(self._of_job):
-            self._forget_left(job_id)
-        standing = list(self.oldest_first())
-        self._seqs = array("q", (seq for seq, _ in standing))
-        self._ids = [run.id for _, run in standing]
+        """Write the columns anew, without those that left."""
+        standing = [place for place, kind in enumerate(self._kinds) if kind != LEFT]
+        jobs = [self._run(place).job_id for place in standing]
+        self._ids = [self._ids[place] for place in standing]
+        self._numbers = array("q", (self._numbers[place] for place in standing))
+        self._times = array("q", (self._times[place] for place in standing))
+        self._kinds = bytearray(self._kinds[place] for place in standing)
+        self._older = array("q")
+        newest: dict[str, int] = {}
+        for job_id, number in zip(jobs, self._numbers, strict=True):
+            self._older.append(newest.get(job_id, 0))
+            newest[job_id] = number
+        self._orphans = {job_id: chain for job_id, chain in self._orphans.items() if chain.kept}
+        for job_id, number in newest.items():
+            self._chain(job_id).newest = number
+        self._first = 0
+
+
+def _kind(run: Run) -> int:
+    if run.state is DEAD:
+        return DEAD_LETTER
+    return UNCHANGED if run.state is DONE and not run.failed and run.changed is False else PLAIN

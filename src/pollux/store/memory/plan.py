@@ -6,11 +6,11 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from pollux.model import End, FeedItem, Firing, Job, JobUpdate, Overlap, Plan, Run
+from pollux.model import End, FeedItem, Firing, JobUpdate, Overlap, Plan, Run
 from pollux.store.contract import Advanced, Answer, Feed
-from pollux.store.memory.jobs import is_spent
 from pollux.store.memory.nodes import is_current
 from pollux.store.memory.notes import write_notes
+from pollux.store.memory.rows import packed_memory
 from pollux.store.memory.state import HELD, READY, State
 
 CAME_BACK_MS = 60_000  # a last due so far ahead was written before the clock came back
@@ -44,27 +44,25 @@ def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
 
 def _fire(state: State, firing: Firing, ends: list[End], now_ms: int) -> Answer:
     run = firing.run
-    job = state.jobs.get(run.job_id)
-    if job is None or job.revision != firing.revision:
+    row = state.jobs.get(run.job_id)
+    if row is None or row.revision != firing.revision:
         return Answer.STALE
-    if _is_fired(state, job, run, now_ms):
+    if _is_fired(state, row.last_due_ms, run, now_ms):
         return Answer.ALREADY
     answer = _overlap(state, firing, ends, now_ms)
-    moved = replace(job, last_due_ms=run.due_ms, next_due_ms=firing.next_due_ms)
+    state.move_job(run.job_id, row, firing.next_due_ms, run.due_ms)
     if answer is Answer.OVERLAPPED and firing.if_overlapped is not None:
-        moved = replace(moved, memory=firing.if_overlapped)
-    _set_job(state, moved)
-    if answer is Answer.WAITS:
+        row.memory = packed_memory(firing.if_overlapped)
+    elif answer is Answer.WAITS:
         state.admit(replace(run, state=HELD, held_reason=WAITS_BEHIND))
     elif answer is Answer.OK:
         state.admit(run)
     return answer
 
 
-def _is_fired(state: State, job: Job, run: Run, now_ms: int) -> bool:
+def _is_fired(state: State, last_due_ms: int | None, run: Run, now_ms: int) -> bool:
     if state.knows(run.id):
         return True
-    last_due_ms = job.last_due_ms
     if last_due_ms is None or last_due_ms > now_ms + CAME_BACK_MS:
         return False
     return run.due_ms <= last_due_ms
@@ -92,12 +90,6 @@ def _overlap(state: State, firing: Firing, ends: list[End], now_ms: int) -> Answ
     return Answer.WAITS if len(live) == 1 else Answer.OVERLAPPED
 
 
-def _set_job(state: State, job: Job) -> None:
-    state.set_job(job)
-    if is_spent(job):
-        state.spent[job.id] = None
-
-
 def _release(state: State, run_id: str, now_ms: int) -> None:
     run = state.live.get(run_id)
     if run is not None and run.state is HELD:
@@ -122,11 +114,12 @@ def _cancel(state: State, run_id: str, reason: str, now_ms: int) -> None:
 
 
 def _update(state: State, update: JobUpdate) -> Answer:
-    job = state.jobs.get(update.job_id)
-    if job is None or job.revision != update.revision:
+    row = state.jobs.get(update.job_id)
+    if row is None or row.revision != update.revision:
         return Answer.STALE
-    last_due_ms = job.last_due_ms
+    last_due_ms = row.last_due_ms
     if update.last_due_ms is not None:
         last_due_ms = update.last_due_ms if last_due_ms is None else max(last_due_ms, update.last_due_ms)
-    _set_job(state, replace(job, next_due_ms=update.next_due_ms, last_due_ms=last_due_ms, memory=update.memory))
+    state.move_job(update.job_id, row, update.next_due_ms, last_due_ms)
+    row.memory = packed_memory(update.memory)
     return Answer.OK

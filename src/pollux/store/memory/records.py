@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,24 +13,26 @@ from msgspec.structs import replace
 from pollux.errors import InvalidInput
 from pollux.model import LIVE, AuditLine, Job, Note, NotePut, Run, chained
 from pollux.store.contract import DumpPage, LogPage, Pruning
-from pollux.store.memory.jobs import is_spent
 from pollux.store.memory.notes import set_note
-from pollux.store.memory.state import DEAD, DONE, LEASED, READY, Leadership, State
+from pollux.store.memory.past import PLAIN, UNCHANGED
+from pollux.store.memory.rows import JobRow, memory_of
+from pollux.store.memory.state import LEASED, READY, Leadership, State
 
-PATIENCE = 1_000  # rows in a row that are too young, before pruning stops looking: rows stand nearly in order of time
+UNCHANGED_ONLY = frozenset({UNCHANGED})
+ALL_BUT_DEAD = frozenset({PLAIN, UNCHANGED})
 
 
 def prune(state: State, what: Pruning) -> int:
-    gone = 0
-    for run_id in what.ids[: what.limit]:
-        gone += _drop(state, run_id)
+    past = state.past
+    gone = sum(_drop(state, run_id) for run_id in what.ids[: what.limit])
     if what.unchanged_before_ms is not None:
-        gone += _drop_old(state, what.unchanged_before_ms, what.limit - gone, _is_unchanged)
+        old = past.older_than(what.unchanged_before_ms, UNCHANGED_ONLY, limit=what.limit - gone)
+        gone += sum(_drop(state, run_id) for run_id in old)
     if what.finished_before_ms is not None:
-        gone += _drop_old(state, what.finished_before_ms, what.limit - gone, _is_not_dead)
+        old = past.older_than(what.finished_before_ms, ALL_BUT_DEAD, limit=what.limit - gone)
+        gone += sum(_drop(state, run_id) for run_id in old)
     if what.keep_per_job is not None and gone < what.limit:
-        for run_id in state.past.beyond(what.keep_per_job, limit=what.limit - gone):
-            gone += _drop(state, run_id)
+        gone += sum(_drop(state, run_id) for run_id in past.beyond(what.keep_per_job, limit=what.limit - gone))
     if what.once_before_ms is not None:
         gone += _drop_spent(state, what.once_before_ms, what.limit - gone)
     return gone
@@ -43,29 +45,6 @@ def _drop(state: State, run_id: str) -> int:
     return 1
 
 
-def _drop_old(state: State, before_ms: int, limit: int, fits: Callable[[Run], bool]) -> int:
-    old: list[str] = []
-    young = 0
-    for _, run in state.past.oldest_first():
-        if len(old) >= limit or young >= PATIENCE:
-            break
-        if run.finished_ms is None or run.finished_ms >= before_ms:
-            young += 1
-        else:
-            young = 0
-            if fits(run):
-                old.append(run.id)
-    return sum(_drop(state, run_id) for run_id in old)
-
-
-def _is_unchanged(run: Run) -> bool:
-    return run.state is DONE and not run.failed and run.changed is False
-
-
-def _is_not_dead(run: Run) -> bool:
-    return run.state is not DEAD
-
-
 def _drop_spent(state: State, before_ms: int, limit: int) -> int:
     """A once-job stays as long as a run of it lives or can be revived."""
     spent = [
@@ -73,16 +52,16 @@ def _drop_spent(state: State, before_ms: int, limit: int) -> int:
         for job_id in state.spent
         if _ended_before(state.jobs[job_id], before_ms)
         and job_id not in state.live_of
-        and not state.past.dead_letters(job_id)
+        and not state.past.has_dead_letters(job_id)
     ][: max(0, limit)]
     for job_id in spent:
         state.drop_job(job_id)
     return len(spent)
 
 
-def _ended_before(job: Job, before_ms: int) -> bool:
-    ended_ms = job.memory.last_end_ms
-    return is_spent(job) and ended_ms is not None and ended_ms < before_ms
+def _ended_before(row: JobRow, before_ms: int) -> bool:
+    ended_ms = memory_of(row).last_end_ms
+    return row.is_once and row.is_spent and ended_ms is not None and ended_ms < before_ms
 
 
 def log(state: State, lines: Sequence[AuditLine]) -> None:
@@ -126,7 +105,7 @@ def _of_kind(state: State, kind: str, place: str) -> Iterator[tuple[str, Any]]:
         case "term":
             rows = [] if place else [(1, {"number": state.leadership.number})]
         case "job":
-            rows = ((job_id, state.jobs[job_id]) for job_id in _after(state.sorted_ids(), place))
+            rows = ((job_id, state.job(job_id)) for job_id in _after(state.sorted_ids(), place))
         case "live":
             rows = ((run_id, state.live[run_id]) for run_id in _after(sorted(state.live), place))
         case "run":
@@ -189,9 +168,7 @@ def _load_job(state: State, job: Job) -> bool:
     if job.id in state.jobs:
         return False
     state.gone.pop(job.id, None)
-    state.set_job(job)
-    if is_spent(job):
-        state.spent[job.id] = None
+    state.add_job(job)
     return True
 
 

@@ -18,10 +18,11 @@ from threading import Lock
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import AuditLine, Cause, End, Ended, Entry, Job, Node, Note, Run, RunState
+from pollux.model import AuditLine, Cause, End, Ended, Entry, Job, Node, Note, Once, Run, RunState
 from pollux.store.memory.bells import Bells
 from pollux.store.memory.due import DueLine
 from pollux.store.memory.past import Past
+from pollux.store.memory.rows import JobRow, job_of, packed, packed_memory
 
 HELD, READY, LEASED = RunState.HELD, RunState.READY, RunState.LEASED
 DONE, DEAD, CANCELLED = RunState.DONE, RunState.DEAD, RunState.CANCELLED
@@ -55,7 +56,7 @@ class State:
         self.has_runs = self.has_entries = False  # something new for those who wait
         self.asked: set[str] = set()  # owners of leased runs that were asked to stop
 
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, JobRow] = {}
         self.gone: dict[str, Gone] = {}
         self.due = DueLine(self.jobs)
         self.job_ids: list[str] | None = None  # sorted; None: to be sorted again
@@ -72,7 +73,7 @@ class State:
         self.last_grant_ms = 0  # no lease was given or renewed after
         self.held = 0
         self.ready = 0
-        self.past = Past()
+        self.past = Past(self.jobs)
         self._seq = count(1)
         self._stale = 0
 
@@ -92,22 +93,46 @@ class State:
 
     # jobs
 
-    def set_job(self, job: Job) -> None:
-        before = self.jobs.get(job.id)
-        if before is None:
-            self.job_ids = None
-        else:
-            self.due.remove(before)
-        self.jobs[job.id] = job
-        self.due.add(job)
+    def job(self, job_id: str) -> Job | None:
+        row = self.jobs.get(job_id)
+        return None if row is None else job_of(row)
 
-    def drop_job(self, job_id: str) -> Job:
-        job = self.jobs[job_id]
-        self.due.remove(job)
+    def add_job(self, job: Job) -> None:
+        """A job that is not there yet, with everything that it brings."""
+        row = JobRow(packed=packed(job), revision=job.revision, enabled=job.enabled, is_once=type(job.schedule) is Once)
+        self.jobs[job.id] = row
+        self.job_ids = None
+        self.past.adopt(job.id, row)
+        self.move_job(job.id, row, job.next_due_ms, job.last_due_ms)
+        row.memory = packed_memory(job.memory)
+
+    def redefine_job(self, job: Job, row: JobRow) -> None:
+        """Another definition; due times and memory stay."""
+        next_due_ms = row.next_due_ms
+        self.move_job(job.id, row, None, row.last_due_ms)
+        row.packed, row.revision = packed(job), row.revision + 1
+        row.enabled, row.is_once = job.enabled, type(job.schedule) is Once
+        self.move_job(job.id, row, next_due_ms, row.last_due_ms)
+
+    def move_job(self, job_id: str, row: JobRow, next_due_ms: int | None, last_due_ms: int | None) -> None:
+        if row.next_due_ms != next_due_ms:
+            if row.enabled and row.next_due_ms is not None:
+                self.due.remove(job_id, row.next_due_ms)
+            row.next_due_ms = next_due_ms
+            if row.enabled and next_due_ms is not None:
+                self.due.add(job_id, next_due_ms)
+        row.last_due_ms = last_due_ms
+        if row.is_once and row.is_spent:
+            self.spent[job_id] = None
+
+    def drop_job(self, job_id: str) -> JobRow:
+        row = self.jobs[job_id]
+        self.move_job(job_id, row, None, row.last_due_ms)
         del self.jobs[job_id]
+        self.past.orphan(job_id, row)
         self.spent.pop(job_id, None)
         self.job_ids = None
-        return job
+        return row
 
     def sorted_ids(self) -> list[str]:
         if self.job_ids is None:

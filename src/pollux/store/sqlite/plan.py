@@ -54,10 +54,10 @@ def _consume(tx: Transaction, ids: Sequence[int]) -> None:
 class _Facts:
     """What a firing must know of its job, kept true while the firings of one plan are gone through."""
 
-    __slots__ = ("last_due_ms", "live", "n", "revision")
+    __slots__ = ("has_live", "last_due_ms", "n", "revision")
 
-    def __init__(self, n: int, revision: int, last_due_ms: int | None, live: int) -> None:
-        self.n, self.revision, self.last_due_ms, self.live = n, revision, last_due_ms, live
+    def __init__(self, n: int, revision: int, last_due_ms: int | None, has_live: int) -> None:
+        self.n, self.revision, self.last_due_ms, self.has_live = n, revision, last_due_ms, bool(has_live)
 
 
 class _Firings:
@@ -101,7 +101,7 @@ class _Firings:
     def _make(self, row: Row, facts: _Facts, *, is_waiting: bool) -> None:
         self._made.append((*row[:10], HELD, WAITS_BEHIND, row[12]) if is_waiting else row)
         self._known.add(row[0])
-        facts.live += 1
+        facts.has_live = True
 
     def _is_fired(self, facts: _Facts, due_ms: int) -> bool:
         last_due_ms = facts.last_due_ms
@@ -115,18 +115,18 @@ class _Firings:
             self._write()
             if key_holder(self._tx, firing.run.key):
                 return Answer.OVERLAPPED
-        if not facts.live or firing.overlap is Overlap.ALLOW:
+        if not facts.has_live or firing.overlap is Overlap.ALLOW:
             return Answer.OK
         if firing.overlap is Overlap.SKIP:
             return Answer.OVERLAPPED
-        if firing.overlap is Overlap.CANCEL:
-            self._cancel_previous(firing)
-        return Answer.WAITS if facts.live == 1 else Answer.OVERLAPPED
-
-    def _cancel_previous(self, firing: Firing) -> None:
         self._write()
-        reason = f"replaced by {firing.run.id}"
-        live = self._tx.rows(_advance.live, (firing.run.job_id,))
+        is_cancel = firing.overlap is Overlap.CANCEL
+        live = self._tx.rows(_advance.live, (firing.run.job_id, -1 if is_cancel else 2))
+        if is_cancel:
+            self._cancel_previous(live, f"replaced by {firing.run.id}")
+        return Answer.WAITS if len(live) == 1 else Answer.OVERLAPPED
+
+    def _cancel_previous(self, live: list[Row], reason: str) -> None:
         for row in live:
             if row[1] == LEASED and not row[7]:
                 ask_to_stop(self._tx, row[0], reason)

@@ -65,6 +65,7 @@ class Reader:
         try:
             if self._connection is None:
                 self._connection = schema.open_reader(self._path, busy_ms=BUSY_MS)
+            self._stats.reads += 1
             call.result = call.verb(Transaction(self._connection, self._stats))
         except Exception as error:  # noqa: BLE001 - it is the caller's
             call.error = in_our_words(error)

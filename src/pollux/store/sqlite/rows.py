@@ -201,10 +201,13 @@ def leased_run(row: Row, token: str, node: str, until_ms: int) -> Run:
         RunState.LEASED,
         "",
         row[11],
-        fence=1,
-        token=f"{token}:1",
-        owner=node,
-        lease_until_ms=until_ms,
+        0,
+        0,
+        0,
+        1,
+        f"{token}:1",
+        node,
+        until_ms,
     )
 
 

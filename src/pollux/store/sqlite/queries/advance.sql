@@ -4,12 +4,12 @@ DELETE FROM feed WHERE id IN (SELECT value FROM json_each(?)) RETURNING ends;
 -- name: facts
 SELECT
   j.id, j.n, j.revision, j.last_due_ms,
-  (SELECT count(*) FROM (SELECT 1 FROM runs WHERE runs.job_id = j.id AND shelf IS NULL LIMIT 2))
+  EXISTS (SELECT 1 FROM runs WHERE runs.job_id = j.id AND shelf IS NULL)
 FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
 
 -- name: live
 SELECT seq, state, id, job_id, due_ms, cause, gated, cancel FROM runs
-WHERE job_id = ? AND shelf IS NULL ORDER BY seq;
+WHERE job_id = ? AND shelf IS NULL ORDER BY seq LIMIT ?;
 
 -- name: move
 UPDATE jobs SET last_due_ms = ?, next_due_ms = ? WHERE n = ?;

@@ -1,0 +1,82 @@
+"""How is a row kept small?  Jobs and finished runs stand packed, and become values when somebody looks.
+
+A hundred thousand jobs are mostly at rest: their definitions are a few bytes each instead of trees of objects, and the
+garbage collector has nothing to walk.  What changes with every firing (due times, memory) stands beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_type_hints
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import astuple, replace
+
+from pollux.model import Job, Memory, Run, definition
+
+NO_MEMORY = Memory()
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack_job = msgspec.msgpack.Decoder(Job).decode
+_unpack_memory = msgspec.msgpack.Decoder(Memory).decode
+_hints = get_type_hints(Run)
+_unpack_run = msgspec.msgpack.Decoder(tuple[tuple(_hints[name] for name in Run.__struct_fields__)]).decode  # type: ignore[misc]
+
+
+class Chain(Struct, gc=False):
+    """A job's finished runs: the number of the newest, from which the older ones are found, and how many there are."""
+
+    newest: int = 0
+    kept: int = 0
+
+
+class JobRow(Chain, gc=False, kw_only=True):
+    packed: bytes  # the definition
+    revision: int
+    enabled: bool
+    is_once: bool
+    next_due_ms: int | None = None
+    last_due_ms: int | None = None
+    memory: bytes = b""
+
+    @property
+    def is_spent(self) -> bool:
+        """Has it fired, and fires no more?"""
+        return self.last_due_ms is not None and self.next_due_ms is None
+
+
+def packed(job: Job) -> bytes:
+    """The definition, and nothing that changes beside it."""
+    return _pack(definition(job))
+
+
+def is_same(job: Job, row: JobRow) -> bool:
+    """Is this the stored definition?"""
+    return packed(job) == row.packed or definition(job) == _unpack_job(row.packed)
+
+
+def job_of(row: JobRow) -> Job:
+    return replace(
+        _unpack_job(row.packed),
+        revision=row.revision,
+        next_due_ms=row.next_due_ms,
+        last_due_ms=row.last_due_ms,
+        memory=memory_of(row),
+    )
+
+
+def memory_of(row: JobRow) -> Memory:
+    return _unpack_memory(row.memory) if row.memory else NO_MEMORY
+
+
+def packed_memory(memory: Memory) -> bytes:
+    return b"" if memory == NO_MEMORY else _pack(memory)
+
+
+def packed_run(run: Run) -> bytes:
+    return _pack(astuple(run))
+
+
+def run_from(data: bytes | memoryview) -> Run:
+    fields: tuple[Any, ...] = _unpack_run(data)
+    return Run(*fields)

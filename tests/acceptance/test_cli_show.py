@@ -1,0 +1,148 @@
+"""How does an answer look to a person?  On a terminal it folds instead of hiding, and asks before it destroys."""
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+from rich.console import Console
+
+from pollux import Pollux
+from pollux.cli.show import ago, clean, full, span
+from pollux.cli.watch import footer, freshness_bar, header, jobs_table
+from pollux.model import Cron, Job
+from tests.acceptance.terminal import PATIENCE_SECONDS, SameProcess, Terminal
+
+NOW = 1_800_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, "0ms"), (999, "999ms"), (1_000, "1s"), (61_000, "1m1s"), (120_000, "2m"), (3_600_000, "1h"),
+     (3_660_000, "1h1m"), (90_000_000, "1d1h"), (86_400_000 * 400, "400d")],
+)  # fmt: skip
+def test_a_span_has_two_units_at_most(ms, text):
+    assert span(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"), [(None, ""), (NOW, "now"), (NOW - 999, "now"), (NOW - 5_000, "5s ago"), (NOW + 5_000, "in 5s")]
+)
+def test_a_moment_is_told_from_now(ms, text):
+    assert ago(ms, now=NOW) == text
+
+
+def test_what_would_steer_a_terminal_is_shown_instead():
+    assert clean("a\x1b[31mb\nc\u202ed é") == "a\\x1b[31mb\\nc\\u202ed é"
+
+
+def test_json_has_every_field_also_those_with_defaults():
+    plain = full(Job(id="a", handler="h", schedule=Cron("@daily")))
+    assert set(plain) == set(Job.__struct_fields__)
+    assert plain["schedule"] == {"type": "cron", "line": "@daily", "tz": "UTC"}
+    assert (plain["overlap"], plain["tags"], plain["memory"]["failures"]) == ("skip", [], 0)
+
+
+@pytest.mark.parametrize(
+    ("score", "age_ms", "text"),
+    [(1.0, 5_000, "██████ 5s"), (0.5, 90_000, "███··· 1m30s"), (0.0, 9_000, "······ 9s"), (0.0, None, "······ never")],
+)
+def test_freshness_is_a_bar(score, age_ms, text):
+    assert freshness_bar(score, age_ms).plain == text
+
+
+async def drawn(app: Pollux, width: int) -> str:
+    """The live table of an app, as wide as told."""
+    overview = await app.overview()
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: ASYNC230, PTH123, SIM115
+    try:
+        for part in (
+            header(overview, store="memory://", lateness=""),
+            jobs_table(overview),
+            footer(overview, "memory://"),
+        ):
+            console.print(part)
+        return console.export_text()
+    finally:
+        console.file.close()
+
+
+async def test_the_live_table_shows_jobs_and_what_holds_them():
+    app = Pollux("memory://")
+    await app.open()
+    try:
+        assert "there are no jobs yet" in await drawn(app, 100)
+        await app.put_jobs([Job(id="home/a", handler="h"), Job(id="b", handler="h", enabled=False)])
+        await app.pause("home/a", reason="moving house")
+        text = await drawn(app, 140)
+    finally:
+        await app.close()
+    assert "no leader" in text
+    assert "jobs 2" in text
+    [row] = [line for line in text.splitlines() if "home/a" in line]
+    assert "when asked" in row
+    assert "moving house" in row
+    assert "can be seen from here only" in text
+
+
+@pytest.fixture
+async def pollux(tmp_path) -> Terminal:
+    """A store with one job and one long id, in a folder."""
+    app = Pollux(f"sqlite:///{tmp_path}/p.db")
+    await app.open()
+    await app.put_jobs([Job(id="a" * 150, handler="h")])
+    await app.close()
+    return Terminal(tmp_path)
+
+
+def at_a_terminal(pollux: Terminal, *arguments: str, types: str = "", columns: str = "60") -> tuple[int, str]:
+    """Run a command with a terminal for all its streams."""
+    ours, theirs = pty.openpty()
+    seen, deadline = b"", time.monotonic() + PATIENCE_SECONDS
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pollux", *arguments],
+            cwd=pollux.folder,
+            env=pollux.environ({"COLUMNS": columns, "TERM": "xterm"}),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.write(ours, types.encode())
+        while process.poll() is None or select.select([ours], [], [], 0)[0]:
+            assert time.monotonic() < deadline, seen
+            if select.select([ours], [], [], 0.1)[0]:
+                seen += os.read(ours, 65_536)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)
+    return process.returncode, seen.decode()
+
+
+def test_a_narrow_terminal_hides_nothing(pollux):
+    code, seen = at_a_terminal(pollux, "jobs", "--store", "sqlite:///p.db")
+    assert code == 0
+    assert seen.count("a") >= 150
+    assert "…" not in seen
+
+
+def test_a_pipe_gets_plain_columns(pollux):
+    lines = SameProcess(pollux.folder).ok("jobs", "--store", "sqlite:///p.db").out.splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith("a" * 150 + "  when asked")
+
+
+def test_all_is_asked_for_at_a_terminal(pollux):
+    drop = ("dead", "drop", "--all", "--store", "sqlite:///p.db")
+    code, seen = at_a_terminal(pollux, *drop, types="n\n")
+    assert code == 1
+    assert "drop 0 dead letters? [y/N]" in seen
+    assert "nothing was changed" in seen
+    code, seen = at_a_terminal(pollux, *drop, types="y\n")
+    assert code == 0
+    assert "dropped 0 dead letters" in seen

@@ -1,0 +1,137 @@
+"""May it run?  The first check that says no gives the reason and the key of the cure."""
+
+import pytest
+
+from pollux.model import Cause, Job, Node, Note, Run
+from pollux.plan import GateState, Held, Ready, gate, stop_of, stop_words
+from pollux.plan.gate import handlers_of
+from pollux.plan.gatehouse import Gatehouse
+
+JOB = Job(id="j", handler="h", group="g", target="t")
+RUN = Run("r", "j", 1, Cause.ENQUEUED, group="g", target="t")
+
+
+def stops(*keys, expires_ms=None):
+    return {key: Note(key, {"reason": "moving", "by": "ada"}, 1, expires_ms) for key in keys}
+
+
+def test_a_run_that_nothing_forbids_is_ready():
+    assert gate(RUN, JOB, GateState()) == Ready()
+    assert gate(RUN, JOB, GateState(handlers=frozenset({"h"}), stops=stops("stop:job:other"))) == Ready()
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("stop:all", "everything is paused: moving (by ada)"),
+        ("stop:job:j", "job j is paused: moving (by ada)"),
+        ("stop:group:g", "group g is paused: moving (by ada)"),
+        ("stop:target:t", "target t is paused: moving (by ada)"),
+    ],
+)
+def test_a_pause_holds_and_names_itself(key, words):
+    assert gate(RUN, JOB, GateState(stops=stops(key))) == Held(words, key)
+
+
+def test_the_widest_pause_is_named_first():
+    held = gate(RUN, JOB, GateState(stops=stops("stop:target:t", "stop:job:j", "stop:all")))
+
+    assert held.key == "stop:all"
+
+
+def test_an_expired_pause_holds_nothing():
+    state = stops("stop:all", expires_ms=100)
+
+    assert gate(RUN, JOB, GateState(stops=state, now_ms=99)) != Ready()
+    assert gate(RUN, JOB, GateState(stops=state, now_ms=100)) == Ready()
+
+
+def test_a_pause_of_no_group_and_no_target_concerns_nobody():
+    assert stop_of(stops("stop:group:", "stop:target:"), job_id="j") is None
+
+
+def test_a_pause_without_a_reason_is_a_pause():
+    assert stop_words(Note("stop:all", {})) == "everything is paused"
+    assert stop_words(Note("stop:target:a:80", True)) == "target a:80 is paused"
+
+
+def test_a_forced_run_passes_pauses_but_not_a_missing_handler():
+    forced = Run("r", "j", 1, Cause.FORCED, group="g", target="t")
+
+    assert gate(forced, JOB, GateState(stops=stops("stop:all"))) == Ready()
+    assert gate(forced, JOB, GateState(handlers=frozenset())).key == "handler:h"
+
+
+def test_a_run_behind_the_previous_one_waits_for_it():
+    assert gate(RUN, JOB, GateState(behind={"r"})) == Held("waits for the previous run", "previous:j")
+
+
+def test_a_run_of_a_job_that_nobody_declares_waits_for_somebody():
+    undeclared = Job(id="j", handler="h", declared=False)
+
+    assert gate(RUN, undeclared, GateState()) == Held("nobody declares it", "declared:j")
+
+
+def test_a_run_whose_handler_no_living_node_knows_waits_for_one():
+    state = GateState(handlers=handlers_of([Node(id="n", handlers=("x", "y"))]))
+
+    assert gate(RUN, JOB, state) == Held("no live node knows handler h", "handler:h")
+    assert gate(RUN, JOB, GateState(handlers=None)) == Ready()
+
+
+# the gatehouse
+
+
+def a_run(id):
+    return Run(id, "j", 1, Cause.ENQUEUED)
+
+
+def test_only_those_who_wait_for_a_key_are_woken_by_it():
+    house = Gatehouse()
+    for n in range(5):
+        house.park(a_run(f"a{n}"), "k")
+    house.park(a_run("b"), "other")
+
+    assert house.wake("k", 7) == 5
+    assert list(house.here) == ["a0", "a1", "a2", "a3", "a4"]
+    assert house.here["a0"].feeds == [7]
+    assert house.wake("k") == 0
+    assert house.knows("b")
+
+
+def test_a_run_stands_in_one_place():
+    house = Gatehouse()
+    house.park(a_run("r"), "k")
+    house.admit_later(a_run("r"), 50)
+    house.admit(a_run("r"), [1])
+    house.park(a_run("r"), "k2")
+
+    assert len(house) == 1
+    assert house.wake("k") == 0
+    house.come_due(100)
+    assert house.here == {}
+    assert house.wake("k2") == 1
+
+
+def test_a_run_that_is_put_off_comes_at_its_latest_time():
+    house = Gatehouse()
+    house.admit_later(a_run("r"), 50)
+    house.admit_later(a_run("r"), 80)
+    assert house.next_ms() == 80
+
+    house.come_due(79)
+    assert house.here == {}
+    house.come_due(80)
+    assert list(house.here) == ["r"]
+    assert house.next_ms() is None
+
+
+def test_a_forgotten_run_answers_the_entries_that_waited_for_it():
+    house = Gatehouse()
+    house.admit(a_run("r"), [1])
+    house.admit(a_run("r"), [2])
+
+    assert house.forget("r") == [1, 2]
+    assert house.forget("r") == []
+    assert len(house) == 0
+    assert not house.is_open

@@ -1,0 +1,128 @@
+"""What would a reload change?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from pollux.errors import Conflict
+from pollux.model import Cron, Interval, Job, Memory
+from pollux.plan import Diff, reconcile
+
+FILE, CODE = "file:pollux.yaml", "code:app"
+
+
+def a_job(id, schedule=None, source=FILE, **options):
+    return Job(id=id, handler="h", schedule=schedule or Interval(30_000), source=source, **options)
+
+
+def stored(job, **columns):
+    return replace(job, revision=3, next_due_ms=5, last_due_ms=4, memory=Memory(ended=7), **columns)
+
+
+def test_what_is_new_is_added_what_is_gone_removed_and_what_is_the_same_left_alone():
+    same, gone, new = a_job("same"), a_job("gone"), a_job("new")
+    diff = reconcile([stored(same), stored(gone)], [same, new], FILE)
+
+    assert diff == Diff(FILE, add=(new,), remove=(stored(gone),), same=1)
+    assert not diff.is_empty
+
+
+def test_a_changed_definition_is_a_change_with_both_sides():
+    old, new = a_job("a"), a_job("a", Interval(60_000))
+
+    assert reconcile([stored(old)], [new], FILE).change == ((stored(old), new),)
+
+
+def test_what_the_store_and_the_leader_keep_is_no_change():
+    assert reconcile([stored(a_job("a"))], [a_job("a")], FILE).is_empty
+
+
+def test_jobs_of_other_sources_are_not_touched():
+    others = [stored(a_job("x", source="api")), stored(a_job("y", source="file:other.yaml"))]
+
+    assert reconcile(others, [], FILE) == Diff(FILE)
+
+
+def test_a_job_that_code_no_longer_declares_is_undeclared_once_and_never_removed():
+    job = a_job("a", source=CODE)
+    diff = reconcile([stored(job)], [], CODE)
+    assert (diff.remove, diff.undeclare) == ((), (stored(job),))
+
+    assert reconcile([stored(job, declared=False)], [], CODE).is_empty
+
+
+def test_a_job_that_code_declares_again_is_a_change():
+    job = a_job("a", source=CODE)
+
+    assert len(reconcile([stored(job, declared=False)], [job], CODE).change) == 1
+
+
+def test_one_id_in_two_sources_is_refused_and_both_are_named():
+    with pytest.raises(Conflict, match=r"job 'a' is in api and in file:pollux.yaml"):
+        reconcile([], [a_job("a"), a_job("b")], FILE, owners={"a": "api"})
+    with pytest.raises(Conflict, match=r"job 'a' is in api and in file:pollux.yaml"):
+        reconcile([stored(a_job("a", source="api"))], [a_job("a")], FILE)
+
+
+def test_one_id_twice_in_a_source_is_refused():
+    with pytest.raises(Conflict, match="job 'a' is in file:pollux.yaml twice"):
+        reconcile([], [a_job("a"), a_job("a")], FILE)
+
+
+def test_a_thousand_conflicts_are_told_in_a_bounded_message():
+    with pytest.raises(Conflict, match="and 980 more") as refusal:
+        reconcile([], [a_job(f"j{n}") for n in range(1_000)], FILE, owners={f"j{n}": "api" for n in range(1_000)})
+    assert len(str(refusal.value)) < 2_000
+
+
+def test_an_owner_of_the_same_source_is_no_conflict():
+    assert reconcile([], [a_job("a")], FILE, owners={"a": FILE}).add
+
+
+def test_the_difference_reads_like_a_plan():
+    before = [
+        stored(a_job("dump", Cron("0 5 * * *"))),
+        stored(a_job("old")),
+        stored(a_job("rare", priority=2, params={"a": 1})),
+        stored(a_job("turn", Interval(30_000))),
+    ]
+    after = [
+        a_job("dump", Cron("0 6 * * *")),
+        a_job("home"),
+        a_job("rare", priority=1, params={"a": 2}),
+        a_job("turn", Cron("0 6 * * *", tz="Europe/Berlin")),
+    ]
+
+    assert reconcile(before, after, FILE).lines() == [
+        "+ job home  every 30s",
+        "~ job dump  cron 0 5 * * * -> 0 6 * * *",
+        "~ job rare  params changed, priority 2 -> 1",
+        "~ job turn  every 30s -> cron 0 6 * * * Europe/Berlin",
+        "- job old",
+    ]
+
+
+def test_an_undeclared_job_reads_as_what_it_is():
+    diff = reconcile([stored(a_job("a", source=CODE))], [], CODE)
+
+    assert diff.lines() == ["- job a  no longer declared; its due times are skipped"]
+
+
+IDS = st.sets(st.sampled_from([f"j{n}" for n in range(12)]))
+
+
+@given(IDS, IDS, st.sampled_from([FILE, CODE]))
+def test_applying_a_difference_leaves_none(before, after, source):
+    have = {job_id: stored(a_job(job_id, source=source)) for job_id in before}
+    want = [a_job(job_id, Interval(60_000), source=source) for job_id in after]
+    diff = reconcile(list(have.values()), want, source)
+    for job in [*diff.add, *(new for _, new in diff.change)]:
+        have[job.id] = job
+    for job in diff.remove:
+        del have[job.id]
+    for job in diff.undeclare:
+        have[job.id] = replace(job, declared=False)
+
+    assert reconcile(list(have.values()), want, source).is_empty
+    assert diff.same + len(diff.change) + len(diff.add) == len(after)
