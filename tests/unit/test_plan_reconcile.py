@@ -66,7 +66,7 @@ def test_one_id_in_two_sources_is_refused_and_both_are_named():
 
 
 def test_one_id_twice_in_a_source_is_refused():
-    with pytest.raises(Conflict, match="job 'a' is in file:pollux.yaml twice"):
+    with pytest.raises(Conflict, match=r"job 'a' is in file:pollux.yaml twice"):
         reconcile([], [a_job("a"), a_job("a")], FILE)
 
 

@@ -137,7 +137,7 @@ MOVES = st.lists(
 
 @given(MOVES, st.integers(1, 12))
 def test_with_the_store_behind_it_no_timer_is_ever_lost_or_early(moves, limit):
-    """Against a plain dictionary: whatever is due and known to the store is popped, in order, as soon as it is asked for."""
+    """Against a plain dictionary: whatever is due is popped, in order, as soon as it is asked for."""
     timers, stored, now = Timers(limit=limit, window_ms=200, page=3), {}, T
 
     def refill():

@@ -15,7 +15,7 @@ from pollux.registry import Registry
 from pollux.runtime import CrewOptions
 
 if TYPE_CHECKING:
-    from pollux.app import Pollux
+    from pollux.app.pollux import Pollux
 
 # An option's path in the file, its field in Config, and the runtime's own name for it.
 _FIELDS = (

@@ -34,7 +34,7 @@ def load_config(
     _take(_from_environment(environ, problems), values, origins, problems)
     _take(_from_arguments(arguments or {}, problems), values, origins, problems)
     _check_together(values, origins, problems)
-    source = f"file:{Path(path).name}" if path else ""
+    source = f"file:{values.get('name') or Path(path).name}" if path else ""
     jobs = FileJobs(problems, source=source, release=values.get("release", 0))
     if root is not None and with_jobs:
         _read_jobs(root, jobs)

@@ -15,6 +15,7 @@ from pollux.units import DAY_MS, HOUR_MS, duration_ms, format_ms
 DEFAULT = "default"
 SEATS_MAX = 10_000
 _ATTRIBUTE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _STORE = re.compile(r"[a-z][a-z0-9+.-]*://.*")
 
 
@@ -22,6 +23,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """Everything that was said, validated.  `origins` tells of each option where its value came from."""
 
     store: str = "sqlite:///pollux.db"
+    name: str = ""  # of the file as a source of jobs; else the file's own name
     app: str = ""  # module:attribute of a Pollux
     seats: int = 10
     lease_ms: int = 30_000
@@ -100,6 +102,7 @@ def _shown(value: object) -> str:
 
 OPTIONS = (
     Option("store", "store", "store", _text(_STORE, 'write it like "sqlite:///pollux.db" or "memory://"')),
+    Option("name", "name", "name", _text(_NAME, "use letters, digits and . _ -")),
     Option("app", "app", "app", _text(_ATTRIBUTE, 'write it like "monitor:app" (module:attribute)')),
     Option("pool.seats", "seats", "seats", _whole(1, SEATS_MAX)),
     Option("pool.lease", "lease_ms", "lease", _duration(300, DAY_MS)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
+from sys import intern
 
 from msgspec.structs import replace
 
@@ -27,7 +28,16 @@ class Slot:
 
     def read(self, job: Job) -> None:
         """Take what the store says; the bulk that planning does not need is left there."""
-        self.job = replace(job, params=_NOTHING, name="", tags=(), memory=_BLANK)
+        self.job = replace(
+            job,
+            handler=intern(job.handler),  # many jobs share a few names
+            group=intern(job.group),
+            source=intern(job.source),
+            params=_NOTHING,
+            name="",
+            tags=(),
+            memory=_BLANK,
+        )
         self.next_ms = job.next_due_ms
         self.last_ms = job.last_due_ms
         self.memory = job.memory

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from pollux.model import AT_THE_GATE, Counts, Event, Job, Node, Note, Run, RunState
+from pollux.model import AT_THE_GATE, Counts, Event, Job, Node, Note, Overlap, Run, RunState
 from pollux.plan.gate import UNDECLARED, GateState, Held, gate, handlers_of, stop_of, stop_words
 from pollux.units import format_ms
 
@@ -35,7 +36,8 @@ def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, n
     """Why a job runs or does not; `live` is one of its live runs, if there is one."""
     by_key = {stop.key: stop for stop in stops}
     if live is not None and live.state is not RunState.HELD:
-        return why_run(live, job, stops=stops, nodes=nodes, counts=None, now_ms=now_ms)
+        why = why_run(live, job, stops=stops, nodes=nodes, counts=None, now_ms=now_ms)
+        return replace(why, reason=why.reason + _meanwhile(job))
     if not job.enabled:
         return Why("disabled", "it is disabled; its due times do not come", cure="enable the job")
     stop = stop_of(by_key, job_id=job.id, group=job.group, target=job.target, now_ms=now_ms)
@@ -52,6 +54,21 @@ def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, n
     if job.next_due_ms is None:
         return _never(job)
     return _coming(job, job.next_due_ms, nodes, now_ms)
+
+
+def _meanwhile(job: Job) -> str:
+    """What a due time does while a run of the job is live."""
+    if not job.is_recurring or job.next_due_ms is None:
+        return ""
+    match job.overlap:
+        case Overlap.SKIP:
+            return "; due times meanwhile are skipped and counted"
+        case Overlap.QUEUE:
+            return "; one due time meanwhile waits for it"
+        case Overlap.CANCEL:
+            return "; the next due time cancels it"
+        case Overlap.ALLOW:
+            return ""
 
 
 def _never(job: Job) -> Why:
@@ -144,13 +161,13 @@ def _ready(run: Run, job: Job | None, nodes: Sequence[Node], counts: Counts | No
 
 
 def _leased(run: Run, now_ms: int) -> Why:
-    since = "" if run.started_ms is None else f" since {format_ms(max(0, now_ms - run.started_ms))}"
+    time = "" if run.started_ms is None else f" for {format_ms(max(0, now_ms - run.started_ms))}"
     if run.cancel:
-        return Why("running", f"node {run.owner} runs it{since} and was asked to stop: {run.cancel}")
+        return Why("running", f"node {run.owner} runs it{time} and was asked to stop: {run.cancel}")
     if run.lease_until_ms <= now_ms:
         words = f"node {run.owner} had it, but its lease is over: the next claim takes it back"
         return Why("ready", words, now_ms, "start a node if none lives")
-    return Why("running", f"node {run.owner} runs it{since}, delivery {run.fence}")
+    return Why("running", f"node {run.owner} runs it{time}, delivery {run.fence}")
 
 
 def _later(run: Run, now_ms: int) -> str:

@@ -21,6 +21,8 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
 from pollux.store.sqlite.lock import open_private
@@ -92,11 +94,7 @@ class Waiter:
     def __init__(self, kinds: int) -> None:
         self.kinds = kinds
         self.event = asyncio.Event()
-        self.heard = 0
-
-    def reset(self) -> None:
-        self.event.clear()
-        self.heard = 0
+        self.heard = 0  # all that rang since it listens
 
     def hear(self, kinds: int) -> None:
         if kinds & self.kinds:
@@ -110,6 +108,7 @@ class Ear:
     def __init__(self, bell: Bell, loop: asyncio.AbstractEventLoop) -> None:
         self._bell, self._loop = bell, loop
         self._waiters: set[Waiter] = set()
+        self._kinds = 0  # that anybody here waits for
         self._watch = _Watch(bell.path)
         bell.add(self)
 
@@ -118,10 +117,12 @@ class Ear:
         """A waiter that hears every ring from now on."""
         waiter = Waiter(kinds | WAKE)
         self._waiters.add(waiter)
+        self._kinds |= waiter.kinds
         try:
             yield waiter
         finally:
             self._waiters.discard(waiter)
+            self._kinds = reduce(or_, (other.kinds for other in self._waiters), 0)
             if not self._waiters:
                 self._watch.rest()
 
@@ -132,7 +133,7 @@ class Ear:
 
     def ring(self, kinds: int) -> None:
         """From any thread."""
-        if self._waiters:
+        if kinds & self._kinds:
             try:
                 self._loop.call_soon_threadsafe(self.wake, kinds)
             except RuntimeError:  # the loop is closed: nobody sleeps there any more

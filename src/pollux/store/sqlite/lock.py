@@ -56,9 +56,15 @@ class WriteLock:
         self.forget()
 
     def forget(self) -> None:
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
+        """Close the file without a word to anybody; for a child that was forked, too."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
             os.close(fd)
+
+    def forget_in_child(self) -> None:
+        self.forget()
+        if self._proxy is not None:
+            self._proxy.forget()
 
     def _try(self) -> bool:
         try:
@@ -80,7 +86,7 @@ class _Proxy:
     """Wait in `flock` for somebody who cannot wait for ever."""
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
+        self._fd = os.dup(fd)  # the same lock; our own number, so that nobody closes it under us
         self._asked: SimpleQueue[str] = SimpleQueue()
         self._state = threading.Condition()
         self._wanted = False
@@ -101,12 +107,12 @@ class _Proxy:
     def stop(self) -> None:
         self._asked.put("end")
 
+    def forget(self) -> None:
+        os.close(self._fd)
+
     def _serve(self) -> None:
         while self._asked.get() == "take":
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX)
-            except OSError:  # the file was closed under us: nobody wants it any more
-                return
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
             with self._state:
                 self.is_waiting = False
                 if self._wanted:
@@ -114,6 +120,7 @@ class _Proxy:
                     self._state.notify_all()
                 else:
                     fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self.forget()
 
 
 def open_private(path: Path) -> int:
@@ -132,6 +139,6 @@ def _forget_in_children(lock: WriteLock) -> None:
 
     def forget() -> None:
         if (lock := ours()) is not None:
-            lock.forget()
+            lock.forget_in_child()
 
     os.register_at_fork(after_in_child=forget)

@@ -49,6 +49,8 @@ def accept(tx: Transaction, made: Sequence[Row]) -> list[RunAnswer]:
 
     All are put in at once, and asked about one by one only if some were left out.
     """
+    if len({row[ID] for row in made}) < len(made):  # the first that is accepted counts
+        return [accept(tx, [row])[0] for row in made]
     jobs = {row[JOB] for row in made}
     there = {row[0] for row in tx.rows(_enqueue.jobs, (ids_json(list(jobs)),))}
     fitting = made if len(there) == len(jobs) else [row for row in made if row[JOB] in there]
@@ -90,13 +92,10 @@ def known_runs(tx: Transaction, ids: Sequence[str]) -> dict[str, int]:
 
 
 def _explain(tx: Transaction, row: Row, jobs: set[str], seqs: dict[str, int], last: int) -> RunAnswer:
-    """What became of a row; `last` was the highest number before, and a number counts once."""
+    """What became of a row; `last` was the highest number before."""
     seq = seqs.get(row[ID])
     if seq is not None:
-        if seq > last:
-            seqs[row[ID]] = last  # the same id again in this batch is there already
-            return RunAnswer(Answer.OK, row[ID])
-        return RunAnswer(Answer.ALREADY, row[ID])
+        return RunAnswer(Answer.OK if seq > last else Answer.ALREADY, row[ID])
     if row[JOB] not in jobs:
         return RunAnswer(Answer.STALE, row[ID])
     return RunAnswer(Answer.CONFLICT, row[ID], key_holder(tx, row[KEY]))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -89,9 +90,11 @@ class Writer:
             batch = self._take()
             if batch is None:
                 return
-            if batch:
+            try:
                 self._write(batch)
                 self._checkpoint()
+            except Exception as error:  # noqa: BLE001 - whoever waits is told, and the next batch may fare better
+                _fail(batch, error)
 
     def _take(self) -> list[Call] | None:
         """All calls that wait, at least one; None at the end."""
@@ -126,7 +129,6 @@ class Writer:
         """Did a look suffice, or does nobody wait any more?"""
         if call.is_given_up:
             return True
-        self._stats.ops += 1
         if call.look is None:
             return False
         try:
@@ -135,6 +137,7 @@ class Writer:
             call.error = in_our_words(error)
         if call.result is None and call.error is None:
             return False
+        self._stats.ops += 1
         answer([call])
         return True
 
@@ -145,18 +148,19 @@ class Writer:
             except StoreBusy as busy:
                 batch = _give_up(batch, busy)
                 continue
-            break
-        else:
+            try:
+                self._take_more(batch)  # what came while we waited for the lock
+                self._ring(self._commit(batch))
+            finally:
+                self.lock.release()
+            failpoint()
+            answer(batch)
             return
-        try:
-            self._take_more(batch)  # what came while we waited for the lock
-            rings = self._commit(batch)
-            if rings:
-                self.bell.ring(rings)
-        finally:
-            self.lock.release()
-        failpoint()
-        answer(batch)
+
+    def _ring(self, kinds: int) -> None:
+        if kinds:
+            with suppress(OSError):  # what is committed is answered; waiters look again by themselves
+                self.bell.ring(kinds)
 
     def _commit(self, batch: list[Call]) -> int:
         """Run the batch in one transaction, or each call in its own if that fails; answers which bells to ring."""
@@ -187,6 +191,7 @@ class Writer:
                 connection.execute("ROLLBACK")
             raise
         failpoint()
+        self._stats.ops += len(batch)
         self._stats.commits += connection.total_changes() != before
         return transaction.rings
 
@@ -220,6 +225,12 @@ class Writer:
 
 def beside(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
+
+
+def _fail(batch: list[Call], error: Exception) -> None:
+    for call in batch:
+        call.error = call.error or in_our_words(error)
+    answer(batch)
 
 
 def _give_up(batch: list[Call], busy: StoreBusy) -> list[Call]:

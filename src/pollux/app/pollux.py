@@ -1,0 +1,272 @@
+"""Where do the rooms meet?  In `Pollux`: declare handlers and jobs, start, stop, and ask."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from pollux.app.blocking import Blocking
+from pollux.app.configured import load_app, options_over, register_python
+from pollux.app.declared import Declared
+from pollux.app.options import NodeOptions, options_of
+from pollux.app.overview import Overview, rows_of
+from pollux.app.process import fast_loop, listen_for_signals
+from pollux.app.verbs import Verbs, default_actor
+from pollux.clock import Clock, SystemClock
+from pollux.config import Config
+from pollux.errors import PolluxError
+from pollux.events import Events, NodeStarted, NodeStopped
+from pollux.ids import new_id
+from pollux.model import LIVE, Job, Schedule
+from pollux.observe import attach_logs
+from pollux.plan import Diff
+from pollux.registry import Registry
+from pollux.runtime import Crew
+from pollux.store.contract import DumpPage, RunFilter, Store
+from pollux.store.guard import Guarded
+from pollux.store.open import open_store
+
+Call = Callable[..., Any]
+
+
+class Pollux(Verbs):
+    """A polling and job scheduler on one store.
+
+    `async with app:` starts and stops everything; `await app.open()` opens the store alone, to ask and to enqueue;
+    `app.run()` is the blocking form for programs that do nothing else.
+    """
+
+    def __init__(
+        self,
+        store: str | Store = "sqlite:///pollux.db",
+        *,
+        name: str = "app",
+        release: int = 0,
+        actor: str | None = None,
+        clock: Clock | None = None,
+        dice: Random | None = None,
+        **options: Unpack[NodeOptions],
+    ) -> None:
+        self.options = options_of(**options)
+        self.events = Events()
+        clock, dice = clock or SystemClock(), dice or Random()  # noqa: S311  ids, not secrets
+        backend, self.store_url = _backend(store, clock)
+        super().__init__(
+            backend,
+            Registry(),
+            clock=clock,
+            dice=dice,
+            actor=actor or default_actor("app"),
+            ready_max=self.options.ready_max,
+        )
+        self.declared = Declared(self._registry, source=f"code:{name}", release=release)
+        self.crew: Crew | None = None
+        self.node_id = ""
+        self.blocking = Blocking(self._blocking_verbs)
+        self._is_open = False
+
+    @classmethod
+    def from_config(cls, config: Config, *, plans: bool = True, runs: bool = True) -> Pollux:
+        """The app that a configuration describes: the code it names (or none), its options, its jobs."""
+        beside = Path(config.path).resolve().parent if config.path else None
+        app = load_app(config.app, cls, beside=beside) if config.app else cls(config.store, release=config.release)
+        app.configure(config, plans=plans, runs=runs)
+        return app
+
+    def configure(self, config: Config, *, plans: bool, runs: bool) -> None:
+        """Take over what the configuration says, before the app is opened."""
+        beside = Path(config.path).resolve().parent if config.path else None
+        if config.is_given("store"):
+            self._store, self.store_url = _backend(config.store, self._clock)
+        self.options = options_over(self.options, config, plans=plans, runs=runs)
+        register_python(self._registry, config, beside=beside)
+        if config.source:
+            self.declared.take_file(config.source, config.jobs)
+
+    # declaring
+
+    def handler(self, call: Call | None = None, *, name: str | None = None, timeout: str | float | None = None) -> Any:
+        """Register a function under its name; jobs of it are added with `add`.  With or without parentheses."""
+
+        def register(function: Call) -> Call:
+            self._registry.add(name or _name_of(function), function, timeout=timeout)
+            return function
+
+        return register if call is None else register(call)
+
+    def add(
+        self,
+        handler: Call | str,
+        schedule: Schedule | None = None,
+        *,
+        id: str | None = None,
+        params: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Job:
+        """Declare a job of a handler; it is written to the store when the app starts."""
+        if self.crew is not None:
+            raise PolluxError(
+                "this app runs already: declare jobs before it starts, or use `await app.put_jobs([...])`"
+            )
+        return self.declared.add(handler, schedule, id=id, params=params, **options)
+
+    def job(
+        self,
+        schedule: Schedule | None = None,
+        *,
+        id: str | None = None,
+        params: dict[str, Any] | None = None,
+        timeout: str | float | None = None,
+        **options: Any,
+    ) -> Callable[[Call], Call]:
+        """`handler` and `add` in one.  Without a schedule the job runs when asked."""
+
+        def declare(function: Call) -> Call:
+            name = id or _name_of(function)
+            self._registry.add(name, function, timeout=timeout)
+            job = self.add(name, schedule, id=name, params=params, timeout=timeout, **options)
+            function.pollux_job_id = job.id  # type: ignore[attr-defined]
+            return function
+
+        return declare
+
+    def declared_jobs(self) -> list[Job]:
+        return self.declared.jobs()
+
+    async def diff(self) -> list[Diff]:
+        """What the next start would change in the store, source by source."""
+        return [diff for diff in await self.declared.diff(self._store) if not diff.is_empty]
+
+    # life
+
+    async def open(self) -> None:
+        """Open the store alone: ask and enqueue, run nothing."""
+        if not self._is_open:
+            await self._store.open()
+            self._is_open = True
+
+    async def close(self) -> None:
+        """Stop whatever runs (as `drain` does) and let go of the store."""
+        if self.crew is not None:
+            await self.drain()
+        self.blocking.close()
+        if self._is_open:
+            self._is_open = False
+            await self._store.close()
+
+    async def start(self) -> None:
+        """Write the declared jobs to the store and start planning and running."""
+        if self.crew is not None:
+            raise PolluxError("this app runs already; stop it first")
+        await self.open()
+        self._stop_logs = attach_logs(self.events)
+        if self.options.plans:
+            await self.declared.write(self._store)
+        self.node_id = f"{platform.node()}:{os.getpid()}:{new_id(self._clock.now_ms(), self._dice)[-8:]}"
+        crew = Crew(
+            self._store,
+            self._registry,
+            options=self.options,
+            clock=self._clock,
+            events=self.events,
+            dice=self._dice,
+            node_id=self.node_id,
+            sources=self.declared.code_sources(),
+        )
+        await crew.start()
+        self.crew = crew
+        self.events.emit(NodeStarted(self.node_id, self.store_url))
+
+    async def drain(self) -> None:
+        """Stop claiming, finish what runs within the grace, hand back the rest uncharged, stop."""
+        crew, self.crew = self.crew, None
+        if crew is not None:
+            await crew.drain()
+            self.events.emit(NodeStopped(self.node_id, drained=True))
+            self._stop_logs()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def serve(self, until: asyncio.Event) -> None:
+        """Run until the event is set, then drain."""
+        async with self:
+            await until.wait()
+
+    def run(self) -> None:
+        """Run until SIGTERM or SIGINT, then drain; a second signal ends at once."""
+        with asyncio.Runner(loop_factory=fast_loop()) as runner:
+            runner.run(self._run_until_signalled())
+
+    async def _run_until_signalled(self) -> None:
+        stop = asyncio.Event()
+        listen_for_signals(stop)
+        await self.serve(stop)
+
+    # asking
+
+    async def overview(self, *, limit: int = 50) -> Overview:
+        """All that the live table shows, of the first `limit` jobs."""
+        now_ms = self._clock.now_ms()
+        page = await self.list_jobs(limit=limit)
+        live = await self.list_runs(RunFilter(states=tuple(sorted(LIVE))), limit=1_000)
+        nodes = await self.nodes()
+        leader = next((node for node in nodes if node.leads), None)
+        rows = rows_of(
+            page.jobs,
+            live={run.job_id: run for run in live.runs},
+            stops=await self.stops(),
+            nodes=nodes,
+            progress={} if self.crew is None else self.crew.progress(),
+            now_ms=now_ms,
+        )
+        return Overview(
+            rows=rows,
+            counts=await self.counts(),
+            leader=leader.id if leader else "",
+            term=leader.leads if leader else 0,
+            nodes=len(nodes),
+            now_ms=now_ms,
+        )
+
+    async def dump(self) -> AsyncIterator[DumpPage]:
+        """Everything in the store, page by page."""
+        after: str | None = None
+        while True:
+            page = await self._store.dump(after=after)
+            yield page
+            after = page.next
+            if after is None:
+                return
+
+    async def load(self, records: Sequence[tuple[str, Any]]) -> int:
+        """Write dumped records where there are none of the same id; answers how many were new."""
+        return await self._store.load(records)
+
+    async def _blocking_verbs(self) -> tuple[Verbs, Callable[[], Coroutine[Any, Any, None]]]:
+        store = self._store.twin()
+        await store.open()
+        dice = Random()  # noqa: S311  ids, not secrets
+        verbs = Verbs(store, self._registry, clock=self._clock, dice=dice, actor=self._actor, ready_max=self._ready_max)
+        return verbs, store.close
+
+
+def _backend(store: str | Store, clock: Clock) -> tuple[Store, str]:
+    backend = open_store(store, clock=clock) if isinstance(store, str) else store
+    return Guarded(backend, clock=clock), store if isinstance(store, str) else backend.capabilities.name
+
+
+def _name_of(function: Call) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))

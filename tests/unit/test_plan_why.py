@@ -1,0 +1,184 @@
+"""Why does it run, or why not?  A sentence for every state."""
+
+import pytest
+from msgspec.structs import replace
+
+from pollux.model import Cause, Counts, Cron, Event, Interval, Job, Memory, Node, Note, Once, Run, RunState
+from pollux.plan import why_job, why_run
+
+NOW = 1_800_000_000_000
+NODE = Node(id="n1", seats=2, busy=0, handlers=("h",))
+COUNTS = Counts(held=0, ready=7, leased=2, dead=0, feed=0, ends=0, jobs=1)
+JOB = Job(id="j", handler="h", schedule=Interval(60_000), next_due_ms=NOW + 20_000, last_due_ms=NOW - 40_000)
+RUN = Run("j@1", "j", NOW - 5_000, visible_ms=NOW - 5_000)
+PAUSE = Note("stop:job:j", {"reason": "moving", "by": "ada"}, 1, NOW + 90_000)
+
+
+def job(stops=(), live=None, nodes=(NODE,), **changes):
+    return why_job(replace(JOB, **changes), stops=stops, now_ms=NOW, live=live, nodes=nodes)
+
+
+def run(stops=(), nodes=(NODE,), counts=COUNTS, of=JOB, **changes):
+    return why_run(replace(RUN, **changes), of, stops=stops, nodes=nodes, counts=counts, now_ms=NOW)
+
+
+# jobs
+
+
+def test_a_job_waits_for_its_time_and_says_when():
+    why = job()
+
+    assert (why.answer, why.reason, why.expected_ms) == ("waits", "it is due in 20s", NOW + 20_000)
+    assert not why.is_held
+
+
+@pytest.mark.parametrize(
+    ("changes", "answer", "words"),
+    [
+        ({"next_due_ms": NOW - 10}, "due", "it is due now"),
+        ({"next_due_ms": NOW - 65_000}, "due", "it was due 1m5s ago"),
+        ({"enabled": False, "next_due_ms": None}, "disabled", "it is disabled"),
+        ({"declared": False}, "undeclared", "nobody declares it"),
+        ({"schedule": None, "next_due_ms": None}, "waits", "runs when asked"),
+        ({"schedule": Event(), "next_due_ms": None}, "waits", "fires on events only"),
+        ({"schedule": Once(), "next_due_ms": None, "last_due_ms": NOW}, "done", "a once-job fires once per id"),
+        ({"schedule": Once(), "next_due_ms": None, "last_due_ms": None}, "waits", "not planned it yet"),
+        ({"next_due_ms": None, "last_due_ms": None}, "waits", "not planned it yet"),
+    ],
+)
+def test_a_job_says_why_it_does_not_run(changes, answer, words):
+    why = job(**changes)
+
+    assert why.answer == answer
+    assert words in why.reason
+
+
+def test_a_job_with_a_bad_schedule_says_what_is_bad():
+    memory = Memory(last_error="InvalidInput: no such line", skips={"broken": 1})
+    why = job(schedule=Cron("no such line"), next_due_ms=None, memory=memory)
+
+    assert why.is_held
+    assert why.reason == "its schedule cannot be used: InvalidInput: no such line"
+    assert why.cure
+
+
+def test_a_paused_job_says_by_whom_and_until_when():
+    why = job(stops=[PAUSE])
+
+    assert (why.answer, why.expected_ms) == ("paused", NOW + 90_000)
+    assert why.reason.startswith("job j is paused: moving (by ada)")
+    assert why.is_held
+
+
+def test_a_pause_that_is_over_pauses_nobody():
+    assert job(stops=[replace(PAUSE, expires_ms=NOW)]).answer == "waits"
+
+
+def test_a_job_that_nobody_can_run_says_so():
+    assert job(nodes=()).reason == "no live node: nobody fires or runs it"
+    assert job(nodes=[Node(id="m", handlers=("x",))]).reason == "no live node knows handler h"
+    assert job(nodes=()).is_held
+
+
+def test_a_running_job_says_where_and_what_becomes_of_its_due_times():
+    leased = replace(RUN, state=RunState.LEASED, owner="n1", fence=1, lease_until_ms=NOW + 1, started_ms=NOW - 3_000)
+    why = job(live=leased)
+
+    assert why.answer == "running"
+    assert why.reason == "node n1 runs it for 3s, delivery 1; due times meanwhile are skipped and counted"
+
+
+def test_a_job_whose_run_is_held_tells_the_reason_of_the_run():
+    held = replace(RUN, state=RunState.HELD, held_reason="waits for the previous run")
+
+    assert job(live=held).reason == "waits for the previous run"
+    assert job(live=held).is_held
+
+
+# runs
+
+
+def test_a_held_run_tells_its_reason():
+    why = run(state=RunState.HELD, held_reason="waits for the previous run")
+
+    assert (why.answer, why.reason, why.is_held) == ("held", "waits for the previous run", True)
+
+
+def test_a_run_at_the_gate_is_looked_at_next():
+    assert "the leader looks at it next" in run(state=RunState.HELD, held_reason="at the gate").reason
+
+
+def test_a_run_held_by_a_pause_tells_the_pause_as_it_is_now():
+    why = run(state=RunState.HELD, held_reason="at the gate", stops=[PAUSE])
+
+    assert (why.answer, why.reason) == ("paused", "job j is paused: moving (by ada)")
+    assert why.expected_ms == NOW + 90_000
+    assert run(state=RunState.HELD, held_reason="at the gate", stops=[PAUSE], cause=Cause.FORCED).answer == "held"
+
+
+def test_a_run_held_for_its_handler_names_it():
+    why = run(state=RunState.HELD, held_reason="at the gate", nodes=[Node(id="m")])
+
+    assert why.reason == "no live node knows handler h"
+
+
+def test_a_run_that_is_tried_again_later_says_when_and_after_what():
+    why = run(visible_ms=NOW + 10_000, attempt=2, error="E")
+
+    assert (why.answer, why.expected_ms) == ("waits", NOW + 10_000)
+    assert why.reason == "it failed 2 times (E); tried again in 10s"
+    assert run(visible_ms=NOW + 10_000, state=RunState.HELD).reason == "its time comes in 10s"
+
+
+def test_a_ready_run_says_whom_it_waits_for():
+    assert run().reason == "it is ready and will be claimed next; 7 runs are ready"
+    assert "all 2 seats are busy" in run(nodes=[replace(NODE, busy=2)]).reason
+    assert run(nodes=()).reason == "it is ready, but no node lives"
+    assert run(nodes=[Node(id="m", handlers=("x",))]).reason == "it is ready, but no live node knows handler h"
+    assert run(nodes=[replace(NODE, draining=True)]).reason == "it is ready, but every live node drains"
+    assert run(nodes=()).is_held
+    assert not run().is_held
+
+
+def test_a_running_run_says_who_runs_it_since_when():
+    leased = {
+        "state": RunState.LEASED,
+        "owner": "n1",
+        "fence": 2,
+        "lease_until_ms": NOW + 1,
+        "started_ms": NOW - 61_000,
+    }
+
+    assert run(**leased).reason == "node n1 runs it for 1m1s, delivery 2"
+    assert "asked to stop: enough" in run(**leased, cancel="enough").reason
+    assert "its lease is over" in run(**{**leased, "lease_until_ms": NOW}).reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "answer", "words"),
+    [
+        ({"state": RunState.DONE, "finished_ms": NOW - 2_000}, "done", "it is done, 2s ago"),
+        (
+            {"state": RunState.DONE, "failed": True, "error": "E"},
+            "failed",
+            "it failed: E; the next firing is the retry",
+        ),
+        ({"state": RunState.DEAD, "error": "E"}, "dead", "given up on: E"),
+        ({"state": RunState.CANCELLED, "cancel": "enough"}, "cancelled", "it was cancelled: enough"),
+    ],
+)
+def test_a_finished_run_says_how_it_ended(changes, answer, words):
+    why = run(**changes)
+
+    assert (why.answer, why.reason) == (answer, words)
+    assert not why.is_held
+
+
+@pytest.mark.parametrize("state", list(RunState))
+@pytest.mark.parametrize("owner", [JOB, None])
+@pytest.mark.parametrize("nodes", [(), (NODE,)])
+def test_there_is_an_answer_in_words_for_everything(state, owner, nodes):
+    why = run(state=state, of=owner, nodes=nodes, counts=None)
+
+    assert why.answer
+    assert len(why.reason) >= 10
