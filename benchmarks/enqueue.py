@@ -33,7 +33,7 @@ def measure(session: Session) -> None:
             "raw apsw loop": in_scratch(raw_loop, is_keyed=False),
             "raw apsw loop, id indexed": in_scratch(raw_loop, is_keyed=True),
             "pollux": in_scratch(ours),
-            "huey (not durable)": in_scratch(fill),
+            "huey": in_scratch(fill),
         }
     )
     rates = session.take(found, "rate", f"enqueue {n:,} runs", "runs/s")

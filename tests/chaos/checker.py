@@ -214,9 +214,11 @@ def charges(told: Told, store: Snapshot) -> list[str]:
 
 
 def terms(told: Told) -> list[str]:
-    """A term is one node's, once."""
-    won = Counter(each.term for each in told.terms)
-    return [f"term {term} was won {n} times" for term, n in won.items() if n > 1]
+    """A term is one node's."""
+    won: dict[int, set[int]] = defaultdict(set)
+    for each in told.terms:
+        won[each.term].add(each.pid)
+    return [f"term {term} was won by {sorted(pids)}" for term, pids in won.items() if len(pids) > 1]
 
 
 def unfinished(store: Snapshot, *, but: Sequence[str] = ()) -> list[Run]:

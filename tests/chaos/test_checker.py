@@ -222,7 +222,7 @@ def test_a_failure_whose_outcome_was_lost_with_its_worker_is_charged_once():
 
 def test_a_term_with_two_leaders_is_seen():
     assert broken(f"term 1 {PID} 1\nterm 2 {OTHER} 2\n") == {}
-    assert "term 1 was won 2 times" in broken(f"term 1 {PID} 1\nterm 1 {OTHER} 2\n")["terms"]
+    assert f"term 1 was won by [{PID}, {OTHER}]" in broken(f"term 1 {PID} 1\nterm 1 {OTHER} 2\n")["terms"]
 
 
 def test_unfinished_runs_are_named_but_for_some_jobs():

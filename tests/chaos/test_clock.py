@@ -9,8 +9,9 @@ import pytest
 
 from pollux.clock import SystemClock
 from pollux.events import LoopFailed
-from pollux.model import Cause, RunState
-from pollux.store.contract import PAGE_MAX
+from pollux.model import Cause, Job, RunState, run_of
+from pollux.store.contract import PAGE_MAX, Answer, JobPut, Renewal
+from pollux.store.open import open_store
 from tests.chaos.checker import Snapshot, judge
 from tests.chaos.ledger import Ledger, read
 from tests.chaos.node import INTERVALS, listen, make_app
@@ -97,6 +98,8 @@ async def test_a_jump_of_the_wall_clock_loses_nothing_doubles_nothing_and_steals
         await asyncio.sleep(1.5 * LEASE_MS / 1_000)  # a lease, so that one that is not renewed has ended
     gate.touch()
     await _all_done(world)
+    assert [loop.name for loop in world.app.crew.status().loops if not loop.is_alive] == []
+    await world.app.drain()
     store = await world.snapshot()
 
     # Once the clock came back, dues of the hour that is lived twice are fired where they were only counted before.
@@ -106,7 +109,6 @@ async def test_a_jump_of_the_wall_clock_loses_nothing_doubles_nothing_and_steals
         [run] = [run for run in store.runs if run.id == f"long{n}"]
         assert (run.fence, run.lease_losses) == (1, 0), "a living lease was stolen"
     assert world.failures == []
-    assert [loop.name for loop in world.app.crew.status().loops if not loop.is_alive] == []
 
 
 @pytest.mark.parametrize("jumps", [(+1,), (+1, -1)], ids=["+1h", "+1h-1h"])
@@ -116,10 +118,45 @@ async def test_jobs_fire_on_after_a_jump_and_after_the_clock_was_set_right_again
     for jump in jumps:
         world.clock.shift_ms += jump * HOUR_MS
         await world.fires_on()
+    await world.app.drain()
     store = await world.snapshot()
 
     broken = [each for each in judge(world.told(), store) if each.rule != "firings" or jumps == (+1,)]
     assert broken == [], "\n".join(map(str, broken))
+
+
+class LeapingClock(SystemClock):
+    """The wall leaps an hour ahead at one certain reading, wherever in a call that is."""
+
+    readings_left: int | None = None
+
+    def now_ms(self):
+        if self.readings_left is None:
+            return super().now_ms()
+        self.readings_left -= 1
+        return super().now_ms() + (HOUR_MS if self.readings_left < 0 else 0)
+
+
+@pytest.mark.parametrize("readings", range(4))
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_leap_in_the_middle_of_a_claim_steals_no_lease(kind, readings, tmp_path):
+    """The store reads its clock more than once in a claim; whichever reading is the first after the leap, the lease
+    of a living worker stands."""
+    clock = LeapingClock()
+    store = open_store("memory://" if kind == "memory" else f"sqlite:///{tmp_path / 'pollux.db'}", clock=clock)
+    await store.open()
+    job = Job(id="plain", handler="plain")
+    await store.put_jobs([JobPut(job)])
+    await store.enqueue([run_of(job, clock.now_ms(), Cause.ENQUEUED, id="a")])
+    claimed = await store.claim(node="A", token="t1", limit=1, lease_ms=60_000)
+    assert [run.id for run in claimed.runs] == ["a"]
+
+    clock.readings_left = readings
+    stolen = await store.claim(node="B", token="t2", limit=1, lease_ms=60_000)
+    [renewed] = await store.renew([Renewal("a", claimed.runs[0].token)], lease_ms=60_000)
+    await store.close()
+    assert stolen.runs == ()
+    assert renewed.answer is Answer.OK
 
 
 async def _running(world, run_id):

@@ -135,6 +135,25 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_transient_fault():
     assert run.error.startswith("CancelledError")
 
 
+async def test_a_run_whose_end_cannot_be_judged_is_dead_and_holds_nothing(monkeypatch):
+    """A retry policy that cannot be computed with is the job's fault; the seat and the lease are not its prisoners."""
+
+    def broken(*_, **__):
+        raise OverflowError("2 ** a lot")
+
+    async def fail(ctx):
+        raise ValueError("odd")
+
+    monkeypatch.setattr("pollux.runtime.attempt.decide", broken)
+    shop = await a_shop()
+    await seated(shop, fail)
+    run = await recorded(shop)
+    assert run.state is RunState.DEAD
+    assert "could not be judged: OverflowError" in run.error
+    assert shop.pool.free == 2
+    assert shop.kit.leases == {}
+
+
 # too long
 
 

@@ -53,7 +53,6 @@ class Story:
         self.held: list[tuple[str, str]] = []  # run and token of deliveries, also stale ones
         self.runs: list[str] = []
         self.settled: set[tuple[str, str]] = set()
-        self.has_leapt = False
 
     async def both(self, verb: str, *args, **kwargs):
         """The answer, which is the same on both."""
@@ -66,7 +65,6 @@ class Story:
         self.latest_ms = max(self.latest_ms, self.now_ms)
         if self.dice.random() < 0.02:
             self.now_ms -= 50_000
-            self.has_leapt = True
         await self.dice.choice(
             (
                 self.put, self.put, self.delete, self.enqueue, self.enqueue, self.enqueue, self.claim, self.claim,
@@ -261,7 +259,6 @@ class Story:
                 ids=tuple(self.some_runs(1)),
                 unchanged_before_ms=self.dice.choice((None, self.now_ms - 5_000)),
                 finished_before_ms=self.dice.choice((None, self.now_ms - 60_000)),
-                keep_per_job=None if self.has_leapt else self.dice.choice((None, 5)),  # the newest by whose clock?
                 once_before_ms=self.dice.choice((None, self.now_ms)),
             ),
         )
@@ -316,7 +313,7 @@ def recount(path) -> tuple[int, ...]:
         connection.close()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(6))
 async def test_both_stores_tell_the_same_story(tmp_path, seed):
     path = tmp_path / "pollux.db"
     stores = [MemoryStore(), SqliteStore(path)]

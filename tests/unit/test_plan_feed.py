@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from pollux.model import Cause, Interval, Node, Note, NotesChanged, Once, Overlap, RunState
+from pollux.model import Answer, Cause, Interval, Node, Note, NotesChanged, Once, Overlap, RunState
 from tests.unit.plan_world import BEHIND, T0, Leader, World, a_job
 
 MINUTE = 60_000
@@ -182,6 +182,48 @@ def test_the_release_and_the_end_that_caused_it_are_one_write(world, leader):
 
     assert leader.plans[-1].consumed == (entry,)
     assert [release.run_id for release in leader.plans[-1].releases] == [second.id]
+
+
+def test_an_end_is_not_consumed_before_the_run_behind_it_is_released(world, leader):
+    world.put(a_job(every_ms=10_000, overlap=Overlap.QUEUE), a_job("t", schedule=None, target="t"))
+    leader.go(20_000)
+    first, second = sorted(world.live("a"), key=lambda run: run.due_ms)
+    world.stop("stop:target:t")
+    for n in range(250):
+        world.enqueue("t", f"r{n:03}")
+    for _ in range(5):
+        leader.run()
+    world.resume("stop:target:t")
+    leader.turn()
+    assert len(leader.plans[-1].releases) == 100
+    world.end(first.id, RunState.CANCELLED, ran=False)
+    entry = max(world.feed)
+    leader.turn()
+    assert len(leader.plans[-1].releases) == 100
+    assert second.id not in {release.run_id for release in leader.plans[-1].releases}
+
+    assert entry in world.feed
+    leader.rebuild()
+    leader.run()
+    assert world.runs[second.id].state is RunState.READY
+    assert world.feed == {}
+
+
+def test_an_end_between_a_plan_and_its_repetition_releases_the_run_behind_it(world, leader):
+    """The answer "waits" is lost, the previous run ends, the repeated plan is answered "already"."""
+    world.put(a_job(every_ms=10_000, overlap=Overlap.QUEUE))
+    leader.run()
+    world.now_ms = world.jobs["a"].next_due_ms
+    plan = leader.plan()
+    assert world.advance(plan).firings == (Answer.WAITS,)
+    world.end(f"a@{T0}", RunState.CANCELLED, ran=False)
+    again = world.advance(plan)
+    assert again.firings == (Answer.ALREADY,)
+    leader.planner.accept(plan, again)
+    leader.run()
+
+    assert only(world).state is RunState.READY
+    assert world.feed == {}
 
 
 # pauses

@@ -231,6 +231,21 @@ def test_what_an_end_taught_survives_a_stale_answer(world, leader):
     assert (world.jobs["a"].memory.ended, world.jobs["a"].memory.last_error) == (1, "E")
 
 
+def test_a_due_time_whose_run_is_there_already_is_passed_by(world, leader):
+    """Somebody has enqueued a run under the id of the firing: the store moves nothing, the leader goes on."""
+    world.put(a_job(every_ms=10_000, overlap=Overlap.SKIP))
+    leader.run()
+    end_all(world)
+    due_ms = world.jobs["a"].next_due_ms
+    world.enqueue("a", f"a@{due_ms}")
+    world.end(f"a@{due_ms}")
+    leader.go(30_000)
+
+    assert world.now_ms < world.jobs["a"].next_due_ms
+    assert len(leader.fired()) == len(set(leader.fired()))
+    assert len(fired(world)) == 3
+
+
 # edits
 
 
@@ -503,6 +518,20 @@ def test_a_clock_that_comes_back_fires_nothing_twice_and_nothing_early(world, le
     dues = fired(world)
     assert len(dues) == len(set(dues))
     assert dues[: len(before)] == before
+
+
+def test_what_was_due_is_not_due_any_more_when_the_clock_comes_back(world, leader):
+    world.put(a_job(every_ms=10_000, overlap=Overlap.ALLOW))
+    leader.run()
+    due_ms = world.jobs["a"].next_due_ms
+    world.now_ms = due_ms + 5
+    assert leader.plan().firings
+    world.now_ms = due_ms - 1_000
+    leader.run()
+    assert fired(world) == [T0]
+
+    leader.go(1_000)
+    assert fired(world) == [T0, due_ms]
 
 
 # full lines

@@ -104,7 +104,6 @@ class Planner:
             intake.learn_job(term, job_id, job)
         for run_id, run in runs:
             intake.learn_run(term, run_id, run)
-        term.trim()
 
     def plan(self, now_ms: int) -> Plan:
         """What shall be written now.  Nothing moves: asked again, the plan is equal."""

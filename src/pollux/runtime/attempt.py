@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.clock import Clock
 from pollux.events import Events, HandlerStuck, LeaseWasLost, RunStarted
-from pollux.model import TIMEOUT_MS, Back, Cancelled, Fault, Job, Outcome, Run, Verdict
+from pollux.model import TIMEOUT_MS, Back, Cancelled, Dead, Fault, Job, Outcome, Run, Verdict
 from pollux.outcome import RETRY_AFTER_MAX_MS, classify, decide, describe
 from pollux.registry import Context, Handler, Registry, outcome_of
 from pollux.runtime.hands import Hands
@@ -162,9 +162,17 @@ class Attempt:
             self.is_stuck = False
         if not self.is_settled:
             self.is_settled = True
-            kit.settler.put(self, self._judge(value, error, fault))
+            kit.settler.put(self, self._judged(value, error, fault))
         if self.seat is not None:
             kit.pool.leave(self.seat)
+
+    def _judged(self, value: Any, error: BaseException | None, fault: Fault | None) -> Settlement:
+        try:
+            return self._judge(value, error, fault)
+        except Exception as broken:  # noqa: BLE001  a run that cannot be judged must not be held for ever
+            reason = f"its end could not be judged: {describe(broken)}"
+            outcome = Outcome(self.started_ms, self.kit.time.now_ms(), Fault.PERMANENT, reason)
+            return Settlement(self.run.id, self.token, Dead(reason), outcome)
 
     def _judge(self, value: Any, error: BaseException | None, fault: Fault | None) -> Settlement:
         if self.asked is not None and value is None and self._has_obeyed(error):

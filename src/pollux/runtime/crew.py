@@ -14,14 +14,13 @@ import asyncio
 import contextlib
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
 from msgspec import Struct
 
 from pollux.clock import Clock
-from pollux.errors import StoreError
 from pollux.events import Events
 from pollux.model import Node, Term
 from pollux.plan import Planner
@@ -31,7 +30,7 @@ from pollux.runtime.beat import Beat
 from pollux.runtime.dispatcher import ClaimOptions, Dispatcher
 from pollux.runtime.lateness import LatenessSeen
 from pollux.runtime.leader import Leader
-from pollux.runtime.loop import Loop, LoopStatus
+from pollux.runtime.loop import Loop, LoopStatus, bounded
 from pollux.runtime.options import CrewOptions
 from pollux.runtime.pool import Pool
 from pollux.runtime.pruner import PruneOptions, Pruner
@@ -42,6 +41,7 @@ from pollux.runtime.watchman import Watchman
 from pollux.store.contract import Store
 
 FLUSH_MS = 5_000
+FAREWELL_MS = 2_000
 BACKLOG_PER_SEAT = 4
 
 
@@ -201,10 +201,8 @@ class Crew:
         """Claim nothing, lead nobody: from here on only what is seated goes on."""
         self.pool.drain()
         await asyncio.gather(*(loop.stop() for loop in (self.dispatcher, self.timekeeper, self.pruner, self.leader)))
-        with contextlib.suppress(StoreError):
-            await self.dispatcher.hand_back_unanswered()
-        with contextlib.suppress(StoreError):
-            await self.leader.resign()
+        await self._try(self.dispatcher.hand_back_unanswered())
+        await self._try(self.leader.resign())
         self.beat.nudge()
 
     async def _finish(self, patience_ms: float) -> None:
@@ -218,8 +216,13 @@ class Crew:
         if self.renewer is not None:
             await self.renewer.stop()
         self.kit.hands.stop()
-        with contextlib.suppress(StoreError):
-            await self.store.leave(self.node_id)
+        await self._try(self.store.leave(self.node_id))
+
+    @staticmethod
+    async def _try(farewell: Coroutine[Any, Any, None]) -> None:
+        """Courtesies to the others: a store that is down must not keep us from leaving; all of it ends by itself."""
+        with contextlib.suppress(Exception):
+            await bounded(farewell, FAREWELL_MS, what="a farewell")
 
     # asking and steering
 

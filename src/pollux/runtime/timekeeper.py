@@ -25,7 +25,7 @@ from pollux.runtime.loop import Loop, Rest
 from pollux.runtime.storetime import StoreTime
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, RunFilter, Store
 
-FEED_LIMIT = 200  # entries in one read
+FEED_LIMIT = 100  # entries in one read; each may hold a hundred ends
 WAIT_MAX_MS = 30_000
 SHORT_POLL_MS = 1_000  # where the store cannot wait
 MIN_POLL_MS = 100  # an empty turn lasts at least this long, whatever the store thinks of waiting

@@ -7,8 +7,6 @@ from msgspec.structs import replace
 from pollux.model import Node, NodeSeen, Term
 from pollux.store.memory.state import Leadership, Living, State
 
-DEAD_NODES_MAX = 1_000
-
 
 def beat(state: State, node: Node, ttl_ms: int, now_ms: int) -> None:
     before = state.nodes.get(node.id)
@@ -20,9 +18,9 @@ def beat(state: State, node: Node, ttl_ms: int, now_ms: int) -> None:
 
 
 def _bury(state: State, now_ms: int) -> None:
-    if len(state.nodes) > DEAD_NODES_MAX:
-        for node_id in [node_id for node_id, living in state.nodes.items() if living.until_ms <= now_ms]:
-            del state.nodes[node_id]
+    """Ids are new at every start: whoever comes takes the dead away."""
+    for node_id in [node_id for node_id, living in state.nodes.items() if living.until_ms <= now_ms]:
+        del state.nodes[node_id]
 
 
 def nodes(state: State, now_ms: int) -> list[Node]:
@@ -35,11 +33,11 @@ def leave(state: State, node_id: str) -> None:
 
 def elect(state: State, node_id: str, ttl_ms: int, now_ms: int) -> Term:
     stands = state.leadership
+    if stands.until_ms > now_ms + stands.ttl_ms:  # the clock came back: nobody leads longer than it was promised
+        stands = state.leadership = replace(stands, until_ms=now_ms + stands.ttl_ms)
     is_vacant = not stands.holder or stands.until_ms <= now_ms
-    if is_vacant:
-        stands = state.leadership = Leadership(stands.number + 1, node_id, now_ms + ttl_ms)
-    elif stands.holder == node_id:
-        stands = state.leadership = Leadership(stands.number, node_id, now_ms + ttl_ms)
+    if is_vacant or stands.holder == node_id:
+        stands = state.leadership = Leadership(stands.number + is_vacant, node_id, now_ms + ttl_ms, ttl_ms)
     return Term(stands.number, stands.holder, stands.until_ms, now_ms)
 
 

@@ -41,7 +41,7 @@ def prune(state: State, what: Pruning) -> int:
 def _drop(state: State, run_id: str) -> int:
     if run_id not in state.past:
         return 0
-    state.past.remove(run_id)
+    state.forget(run_id)
     return 1
 
 

@@ -102,7 +102,7 @@ def _take_dead_letters(state: State, job_id: str) -> int:
     """Remove the job's dead letters; answers how many they stood for."""
     letters = state.past.dead_letters(job_id)
     for letter in letters:
-        state.past.remove(letter.id)
+        state.forget(letter.id)
     return sum(letter.deaths for letter in letters)
 
 

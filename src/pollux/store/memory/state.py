@@ -42,6 +42,7 @@ class Leadership(Struct, frozen=True):
     number: int = 0
     holder: str = ""
     until_ms: int = 0
+    ttl_ms: int = 0
 
 
 class Living(Struct, frozen=True):
@@ -68,7 +69,7 @@ class State:
         self.lines: tuple[list[tuple[int, int, str]], ...] = ([], [], [])
         self.leased: dict[str, int] = {}  # run -> length of its lease
         self.claims: dict[str, list[str]] = {}  # claim token -> runs
-        self.settled: dict[str, str] = {}  # live run -> the token that handed it back last
+        self.settled: dict[str, str] = {}  # run -> the token that handed it back last
         self.first_end_ms = 0  # no lease ends before
         self.last_grant_ms = 0  # no lease was given or renewed after
         self.held = 0
@@ -176,9 +177,12 @@ class State:
             del self.live_of[run.job_id]
         else:
             mates.remove(run.id)
-        if self.settled:
-            self.settled.pop(run.id, None)
         self.past.add(run)
+
+    def forget(self, run_id: str) -> None:
+        """A finished run goes for good."""
+        self.past.remove(run_id)
+        self.settled.pop(run_id, None)
 
     def _stand(self, run: Run) -> None:
         self.live[run.id] = run

@@ -262,8 +262,9 @@ class MemoryStore:
         return answer
 
     def _claim(self, asking: Asking, now_ms: int | None, waited_ms: float = 0.0) -> Claimed:
+        at_ms = self._now(now_ms, waited_ms)  # before the guard looks: it then knows of every leap that is in it
         hold_ms = self._jumps.hold_ms(asking.lease_ms) if now_ms is None else 0
-        return self._do(lease_verbs.claim, asking, hold_ms, self._now(now_ms, waited_ms))
+        return self._do(lease_verbs.claim, asking, hold_ms, at_ms)
 
     async def _wait_for_runs(self, asking: Asking, wait_ms: int, now_ms: int | None) -> Claimed:
         began = self._clock.mono_ms()

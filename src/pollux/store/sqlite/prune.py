@@ -15,34 +15,30 @@ def beyond(tx: Transaction, keep: int, limit: int) -> list[Row]:
     return tx.rows(_sql.beyond, (keep, limit))
 
 
-def prune(tx: Transaction, what: Pruning, excess: list[Row]) -> int:
-    """`excess` was looked up before, by a reader; what left meanwhile is not counted."""
+def drop(tx: Transaction, rows: list[Row]) -> int:
+    """Rows are (seq, shelf) of finished runs; what left meanwhile is not counted."""
+    gone = [row for row in rows if tx.write(_sql.drop, (row[0],))]
+    tx.tally.dead -= sum(row[1] == SHELF_DEAD for row in gone)
+    return len(gone)
+
+
+def prune(tx: Transaction, what: Pruning) -> int:
+    """All that can be found along an index; `keep_per_job` cannot."""
     gone = 0
     if what.ids:
-        gone += _drop(tx, tx.rows(_sql.named, (ids_json(what.ids[: what.limit]),)))
+        gone += drop(tx, tx.rows(_sql.named, (ids_json(what.ids[: what.limit]),)))
     if what.unchanged_before_ms is not None:
         gone += _drop_old(tx, SHELF_UNCHANGED, what.unchanged_before_ms, what.limit - gone)
     if what.finished_before_ms is not None:
         gone += _drop_old(tx, SHELF_UNCHANGED, what.finished_before_ms, what.limit - gone)
         gone += _drop_old(tx, SHELF_PLAIN, what.finished_before_ms, what.limit - gone)
-    if excess and gone < what.limit:
-        gone += _drop(tx, excess[: what.limit - gone])
     if what.once_before_ms is not None and gone < what.limit:
         gone += _drop_spent(tx, what.once_before_ms, what.limit - gone)
     return gone
 
 
 def _drop_old(tx: Transaction, shelf: int, before_ms: int, limit: int) -> int:
-    return 0 if limit <= 0 else _drop(tx, tx.rows(_sql.old, (shelf, before_ms, limit)))
-
-
-def _drop(tx: Transaction, rows: list[Row]) -> int:
-    """Rows are (seq, shelf)."""
-    if not rows:
-        return 0
-    gone = tx.write_many(_sql.drop, [(row[0],) for row in rows])
-    tx.tally.dead -= sum(row[1] == SHELF_DEAD for row in rows)
-    return gone
+    return 0 if limit <= 0 else drop(tx, tx.rows(_sql.old, (shelf, before_ms, limit)))
 
 
 def _drop_spent(tx: Transaction, before_ms: int, limit: int) -> int:

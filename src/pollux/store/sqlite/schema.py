@@ -80,7 +80,7 @@ def prepare_file(path: Path) -> None:
             f"install an apsw with SQLite {'.'.join(map(str, SQLITE_MIN))} or newer"
         )
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_folder(path.parent)
         os.close(open_private(path))
         with path.open("rb") as file:
             head = file.read(len(MAGIC))
@@ -90,6 +90,15 @@ def prepare_file(path: Path) -> None:
         raise StoreRefused(_unusable(path, error)) from error
     if head and head != MAGIC:
         raise StoreRefused(f"{path} is not a SQLite database; nothing was changed; name another file, or move it away")
+
+
+def _make_folder(folder: Path) -> None:
+    """Where there is none: for its owner only, whatever the umask says."""
+    if folder.exists():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o700)
 
 
 def _unusable(path: Path, error: OSError) -> str:

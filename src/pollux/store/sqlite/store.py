@@ -245,10 +245,11 @@ class SqliteStore:
 
     async def prune(self, what: Pruning) -> int:
         check_batch(what.ids, "runs")
-        excess: list[rows.Row] = []
-        if what.keep_per_job is not None:
-            excess = await self._list(prune_verbs.beyond, what.keep_per_job, what.limit)
-        return await self._write(prune_verbs.prune, what, excess)
+        gone = await self._write(prune_verbs.prune, what)
+        if what.keep_per_job is not None and gone < what.limit:
+            excess = await self._list(prune_verbs.beyond, what.keep_per_job, what.limit - gone)
+            gone += await self._write(prune_verbs.drop, excess) if excess else 0
+        return gone
 
     # notes
 

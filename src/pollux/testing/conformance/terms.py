@@ -111,6 +111,16 @@ class TermContract(Contract):
 
         assert (await store.advance(term.number, Plan(), now_ms=t0)).answer is Answer.FENCED
 
+    async def test_a_term_is_cut_to_its_length_when_the_clock_came_back(self, store: Store, t0: int) -> None:
+        """A leader that died an hour ahead is replaced within its time, not in an hour."""
+        dead = await store.elect("dead", ttl_ms=15_000, now_ms=t0 + 3_600_000)
+
+        assert (await store.elect("next", ttl_ms=15_000, now_ms=t0)).holder == "dead"
+        term = await store.elect("next", ttl_ms=15_000, now_ms=t0 + 15_000)
+
+        assert term.holder == "next"
+        assert term.number > dead.number
+
     async def test_one_of_many_who_ask_at_once_leads(self, store: Store, t0: int) -> None:
         terms = await asyncio.gather(*(store.elect(f"n{n}", ttl_ms=15_000, now_ms=t0) for n in range(10)))
 

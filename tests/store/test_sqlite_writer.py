@@ -1,0 +1,166 @@
+"""How is it written?  One commit for all that wait, answered once it is on disk, and nobody pays for a neighbour."""
+
+import asyncio
+import re
+import threading
+
+import apsw
+import pytest
+
+from pollux.errors import StoreError, StoreFull, StoreTimeout
+from pollux.model import NotePut
+from pollux.store.contract import Answer, JobPut
+from pollux.store.sqlite import SqliteStore, writer
+from tests.store.children import JOB, some_runs, start, until
+
+
+@pytest.fixture
+async def store(tmp_path):
+    store = SqliteStore(tmp_path / "pollux.db")
+    await store.open()
+    await store.put_jobs([JobPut(JOB)])
+    yield store
+    await store.close()
+
+
+class Gate:
+    """Keeps the writer busy with a verb of ours until it is opened."""
+
+    def __init__(self, store) -> None:
+        self._entered, self._opened = threading.Event(), threading.Event()
+        self.passed = asyncio.ensure_future(store._write(self._stand))
+
+    def _stand(self, _tx) -> None:
+        self._entered.set()
+        assert self._opened.wait(60)
+
+    async def __aenter__(self):
+        await until(self._entered.is_set)
+        return self
+
+    async def __aexit__(self, *_):
+        self._opened.set()
+        await self.passed
+
+
+async def test_calls_that_wait_share_one_commit(store):
+    async with Gate(store):
+        calls = [asyncio.ensure_future(store.enqueue(some_runs(n, 1))) for n in range(100)]
+        await until(lambda: store._database.writer._queue.qsize() == 100)
+        before = store.stats.commits
+    answers = await asyncio.gather(*calls)
+
+    assert [answer.answer for (answer,) in answers] == [Answer.OK] * 100
+    assert store.stats.commits - before == 1
+
+
+async def test_a_failing_call_does_not_undo_its_neighbours(store):
+    def fail(tx) -> None:
+        tx.write("INSERT INTO notes (key, value, revision) VALUES ('half', x'31', 1)")
+        raise ValueError("spoilt")
+
+    async with Gate(store):
+        calls = [
+            asyncio.ensure_future(call)
+            for call in (
+                store.enqueue(some_runs(1, 1)),
+                store._write(fail),
+                store.enqueue(some_runs(2, 1)),
+                store._write(lambda tx: tx.write("no such statement")),
+                store.put_notes([NotePut("whole", 1)]),
+            )
+        ]
+        await until(lambda: store._database.writer._queue.qsize() == 5)
+    first, spoilt, second, wrong, notes = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert (first[0].answer, second[0].answer, notes) == (Answer.OK, Answer.OK, [Answer.OK])
+    assert isinstance(spoilt, ValueError)
+    assert isinstance(wrong, StoreError)
+    assert isinstance(wrong.__cause__, apsw.SQLError)
+    assert [note.key for note in await store.notes()] == ["whole"]
+    assert (await store.counts()).ready == 2
+
+
+async def test_a_full_disk_is_said_in_our_words_and_changes_nothing(store):
+    connection = store._database.writer._connection
+    pages = await store._write(lambda _: connection.pragma("page_count"))
+    await store._write(lambda _: connection.pragma("max_page_count", pages + 2))
+
+    with pytest.raises(StoreFull):
+        await store.enqueue(some_runs(0, 1_000))
+    assert (await store.counts()).ready == 0
+    assert (await store.list_runs()).runs == ()
+
+    await store._write(lambda _: connection.pragma("max_page_count", 2**30))
+    assert (await store.enqueue(some_runs(0, 1)))[0].answer is Answer.OK
+
+
+async def test_a_claim_that_finds_nothing_commits_nothing(store):
+    before = store.stats.commits
+    for n in range(10):
+        await store.claim(node="n", token=f"t{n}", limit=9, lease_ms=1_000)
+
+    assert store.stats.commits == before
+
+
+async def test_no_answer_in_time_is_unknown(tmp_path, monkeypatch):
+    monkeypatch.setattr("pollux.store.sqlite.store.SLACK_MS", 0)
+    store = SqliteStore(tmp_path / "pollux.db")
+    await store.open()
+    async with Gate(store):
+        hasty = store.twin()
+        hasty._deadline_ms = 50
+        await hasty.open()
+        with pytest.raises(StoreTimeout, match="repeat it with the same ids"):
+            await hasty.put_jobs([JobPut(JOB)])
+    await hasty.close()
+    await store.close()
+
+
+async def test_closing_finishes_what_was_asked(tmp_path):
+    store = SqliteStore(tmp_path / "pollux.db")
+    await store.open()
+    await store.put_jobs([JobPut(JOB)])
+    calls = [asyncio.ensure_future(store.enqueue(some_runs(n, 1))) for n in range(300)]
+    await asyncio.sleep(0)
+    await store.close()
+
+    answers = await asyncio.gather(*calls)
+    assert {answer.answer for (answer,) in answers} == {Answer.OK}
+    with pytest.raises(StoreError, match="not open"):
+        await store.counts()
+
+
+async def test_a_twin_in_another_thread_shares_the_writer_and_outlives_the_first(store):
+    twin = store.twin()
+
+    def elsewhere() -> int:
+        async def use() -> int:
+            await twin.open()
+            await twin.enqueue(some_runs(1, 1))
+            ready = (await twin.counts()).ready
+            await twin.close()
+            return ready
+
+        return asyncio.run(use())
+
+    assert await asyncio.to_thread(elsewhere) == 1
+    assert twin.stats is store.stats
+    assert (await store.counts()).ready == 1
+
+
+async def test_the_log_is_carried_over_and_stays_small(store, tmp_path):
+    wal = tmp_path / "pollux.db-wal"
+    for first in range(0, 40_000, 1_000):
+        await store.enqueue(some_runs(first, 1_000))
+
+    assert store.stats.checkpoints > 1
+    assert wal.stat().st_size < 4 * writer.CHECKPOINT_PAGES * 4_096
+
+
+def test_every_answer_was_synced_first(tmp_path):
+    """Between being asked and answering, the write-ahead log is synced."""
+    said, _ = start("answered", tmp_path / "pollux.db", 20).communicate(timeout=60)
+    story = "".join({"asked": "A", "synced": "s", "answered": "Z"}[word] for word in said.split())
+
+    assert re.fullmatch("s*(As+Zs*){20}", story), story
