@@ -1,9 +1,10 @@
 """Every verb of the store that writes, once or more, in a fixed order with fixed ids, tokens and times.
 
-    python -m tests.chaos.script <folder>         sweep: kill at every failpoint, repeat the call, compare
+    python -m tests.chaos.script <folder>         sweep: kill at every failpoint, look, repeat, look
 
 A process that dies in a call has heard no answer, so the next one repeats that very call and goes on from there.
-However it was cut up, the store must hold in the end what it holds when nobody dies.
+In between the store holds what it held before that call or after it, and never a part; in the end it holds what it
+holds when nobody dies.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -161,37 +163,49 @@ def _afterwards() -> Iterator[Step]:
 # one process
 
 
-async def play(file: Path, progress: Path) -> None:
-    """From the step that has not been answered yet to the end."""
+async def play(file: Path, progress: Path, states: Path | None = None) -> None:
+    """From the step that has not been answered yet to the end; with `states`, tell what the store holds in between."""
     store = SqliteStore(file)
     await store.open()
     try:
         for number, step in list(enumerate(steps()))[answered(progress) :]:
+            if states is not None:
+                _tell(states / str(number), await contents(store))
             await step(store)
-            progress.write_text(str(number + 1))  # noqa: ASYNC240  one small file, and nothing else to do
+            _tell(progress, str(number + 1))
+        if states is not None:
+            _tell(states / str(len(steps())), await contents(store))
     finally:
         await store.close()
+
+
+def _tell(file: Path, text: str) -> None:
+    file.write_text(text)
 
 
 def answered(progress: Path) -> int:
     return int(progress.read_text() or 0) if progress.exists() else 0
 
 
-async def contents(file: Path) -> str:
+async def contents(store: Store) -> str:
     """All that the store holds, in words that can be compared."""
+    records, after = [], None
+    while True:
+        page = await store.dump(after=after)
+        records += page.records
+        after = page.next
+        if after is None:
+            break
+    entries = [item.entry for item in (await store.feed(limit=1_000, now_ms=at(70))).items]
+    held = {"records": records, "feed": entries, "counts": await store.counts()}
+    return msgspec.json.format(msgspec.json.encode(held, order="deterministic"), indent=1).decode()
+
+
+async def look(file: Path) -> str:
     store = SqliteStore(file)
     await store.open()
     try:
-        records, after = [], None
-        while True:
-            page = await store.dump(after=after)
-            records += page.records
-            after = page.next
-            if after is None:
-                break
-        entries = [item.entry for item in (await store.feed(limit=1_000, now_ms=at(70))).items]
-        held = {"records": records, "feed": entries, "counts": await store.counts()}
-        return msgspec.json.format(msgspec.json.encode(held, order="deterministic"), indent=1).decode()
+        return await contents(store)
     finally:
         await store.close()
 
@@ -219,39 +233,61 @@ def played(folder: Path, *, crash_at: int = 0) -> int:
     def run() -> None:
         failpoint._crash_at = crash_at
         asyncio.run(play(folder / "pollux.db", folder / "progress"))
-        if not crash_at:
-            (folder / "contents").write_text(asyncio.run(contents(folder / "pollux.db")))
 
     return forked(run)
 
 
+def seen(folder: Path) -> str:
+    """What the store holds, as a process of its own sees it."""
+    assert forked(lambda: _tell(folder / "seen", asyncio.run(look(folder / "pollux.db")))) == 0
+    return (folder / "seen").read_text()
+
+
+def reference(folder: Path) -> list[str]:
+    """What the store holds before each step and after the last, when nobody dies."""
+    folder.mkdir()
+    states = folder / "states"
+    states.mkdir()
+    assert forked(lambda: asyncio.run(play(folder / "pollux.db", folder / "progress", states))) == 0
+    return [(states / str(number)).read_text() for number in range(len(steps()) + 1)]
+
+
+def crash(here: Path, point: int, wanted: list[str]) -> tuple[int, list[str]] | None:
+    """Die at a failpoint, look, go on, look again: the step in which it died, and what is wrong.  None: it lived."""
+    here.mkdir()
+    code = played(here, crash_at=point)
+    if code == 0:
+        return None
+    assert code == -signal.SIGKILL, f"at failpoint {point} it ended with {code}"
+    step = answered(here / "progress")
+    wrong = []
+    if seen(here) not in (wanted[step], wanted[min(step + 1, len(wanted) - 1)]):
+        wrong.append(f"failpoint {point}: step {step} was left half done; see {here}")
+    assert played(here) == 0, f"it cannot go on after a crash at failpoint {point}"
+    if seen(here) != wanted[-1]:
+        wrong.append(f"failpoint {point}: after step {step} was repeated the store holds something else; see {here}")
+    connection = apsw.Connection(str(here / "pollux.db"))
+    sound = [row[0] for row in connection.execute("PRAGMA integrity_check")]
+    connection.close()
+    if sound != ["ok"]:
+        wrong.append(f"failpoint {point}: the file is broken: {sound}")
+    return step, wrong
+
+
 def sweep(folder: Path) -> dict[str, Any]:
     """Crash at the first failpoint, the second, ... until none is reached; tell what differed."""
-    whole = folder / "whole"
-    whole.mkdir()
-    assert played(whole) == 0
-    wanted = (whole / "contents").read_text()
-    crashed_in: list[int] = []
-    differ: list[str] = []
+    wanted = reference(folder / "whole")
+    crashed_in: set[int] = set()
+    wrong: list[str] = []
     for point in range(1, POINTS_MAX):
         here = folder / f"at-{point}"
-        here.mkdir()
-        code = played(here, crash_at=point)
-        if code == 0:
-            return {"points": point - 1, "steps": len(steps()), "crashed in": sorted(set(crashed_in)), "differ": differ}
-        assert code == -signal.SIGKILL, f"at failpoint {point} it ended with {code}"
-        crashed_in.append(answered(here / "progress"))
-        assert played(here) == 0, f"it cannot go on after a crash at failpoint {point}"
-        connection = apsw.Connection(str(here / "pollux.db"))
-        sound = [row[0] for row in connection.execute("PRAGMA integrity_check")]
-        connection.close()
-        if sound != ["ok"]:
-            differ.append(f"failpoint {point}: the file is broken: {sound}")
-        if (here / "contents").read_text() != wanted:
-            differ.append(f"failpoint {point}, step {crashed_in[-1]}: the store holds something else; see {here}")
-        else:
-            for path in here.iterdir():
-                path.unlink()
+        died = crash(here, point, wanted)
+        if died is None:
+            return {"points": point - 1, "steps": len(steps()), "crashed in": sorted(crashed_in), "wrong": wrong}
+        crashed_in.add(died[0])
+        wrong += died[1]
+        if not died[1]:
+            shutil.rmtree(here)
     raise AssertionError(f"more than {POINTS_MAX} failpoints")
 
 

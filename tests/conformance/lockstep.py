@@ -121,7 +121,7 @@ class Ledger:
         self.tokens: set[tuple[str, str]] = set()
         self.accepted: set[str] = set()
         self.removed: set[str] = set()
-        self.fired: Counter = Counter()  # (job, due) -> times answered ok, waits or overlapped
+        self.fired: set[tuple[str, int]] = set()
         self.terms: dict[int, str] = {}
         self.latest_ms = 0  # that any clock ever showed
 
@@ -138,15 +138,18 @@ class Ledger:
         assert self.terms.setdefault(term.number, term.holder) == term.holder
         assert term.number == max(self.terms)
 
-    def advanced(self, firings, answer: Advanced):
-        """I12, I15: a due time is accepted once, over deletions, restarts and clocks."""
-        accepted = {Answer.OK, Answer.WAITS, Answer.OVERLAPPED}
+    def advanced(self, firings, answer: Advanced, *, can_forget):
+        """I12, I15: a due time is accepted once, over deletions and restarts.
+
+        Only when the clock came back and the run was pruned meanwhile does nobody know any more (`can_forget`).
+        """
         for firing, given in zip(firings, answer.firings, strict=True):
-            if given in accepted:
-                self.fired[firing.run.job_id, firing.run.due_ms] += 1
-                if given is not Answer.OVERLAPPED:
-                    assert firing.run.id not in self.accepted, f"{firing.run.id} was made twice"
-                    self.accepted.add(firing.run.id)
+            if given in {Answer.OK, Answer.WAITS}:
+                self.accepted.add(firing.run.id)
+            if given in {Answer.OK, Answer.WAITS, Answer.OVERLAPPED} and not can_forget:
+                due = (firing.run.job_id, firing.run.due_ms)
+                assert due not in self.fired, f"{due} was fired twice"
+                self.fired.add(due)
 
     def check(self, before: Snapshot, after: Snapshot, lease_max_ms):
         self._check_places(after)

@@ -144,6 +144,7 @@ async def test_any_other_error_throws_the_memory_away_and_nothing_is_lost(verb):
     office.timekeeper.start()
     await office.clock.advance(5_000)
     assert office.timekeeper.errors == 1
+    assert len(office.planners) == 2, "what was half applied is not trusted"
     assert len(await office.runs()) == 1
     await office.timekeeper.stop()
 

@@ -12,10 +12,12 @@ NOTHING = Sabotage("-", "nothing: the same tests must be green", (), ())
 
 
 def chosen(names: list[str]) -> list[Sabotage]:
-    unknown = set(names) - {sabotage.name for sabotage in SABOTAGES}
+    """Those named, whole (`S1.sqlite`) or by their family (`S1`)."""
+    known = {name for sabotage in SABOTAGES for name in (sabotage.name, sabotage.name.split(".")[0])}
+    unknown = set(names) - known
     if unknown:
         sys.exit(f"no such sabotage: {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in SABOTAGES)}")
-    return [sabotage for sabotage in SABOTAGES if not names or sabotage.name in names]
+    return [s for s in SABOTAGES if not names or s.name in names or s.name.split(".")[0] in names]
 
 
 def attempt(sabotage: Sabotage) -> Seen:
@@ -24,7 +26,7 @@ def attempt(sabotage: Sabotage) -> Seen:
 
 
 def row(name: str, broken: str, caught_by: str, seconds: float) -> str:
-    return f"{name:<5} {broken:<72} {seconds:6.1f} s  {caught_by}"
+    return f"{name:<12} {broken:<72} {seconds:6.1f} s  {caught_by.removeprefix('tests/')}"
 
 
 def main() -> int:
@@ -36,7 +38,7 @@ def main() -> int:
     sabotages = chosen(given.names)
     if given.list:
         for sabotage in sabotages:
-            print(f"{sabotage.name:<5} {sabotage.broken}")
+            print(f"{sabotage.name:<12} {sabotage.broken}")
         return 0
     if not given.no_baseline:
         tests = tuple(sorted({test for sabotage in sabotages for test in sabotage.tests}))

@@ -14,6 +14,7 @@ from pollux.errors import StoreRefused
 from pollux.model import Cause, Done, Job, Outcome, run_of
 from pollux.store.contract import JobPut, Settlement
 from pollux.store.sqlite import SqliteStore
+from pollux.store.sqlite import store as handle
 
 ROOT = Path(__file__).parents[2]
 JOB = Job(id="job", handler="poll")
@@ -72,7 +73,8 @@ async def drain(path: str, node: str) -> None:
 
 
 async def wait(path: str) -> None:
-    """Wait for one run, for long; say it."""
+    """Wait for one run, for long, and never look up by itself: only the bell can end it.  Say what came."""
+    handle.LOOK_AGAIN_MS = handle.VERSION_MS = 1_000_000
     store = SqliteStore(path)
     await store.open()
     waiting = asyncio.ensure_future(
@@ -139,6 +141,8 @@ class _ListeningFile(apsw.VFSFile):
         self._is_log = bool(flags[0] & apsw.SQLITE_OPEN_WAL)
 
     def xSync(self, flags):  # noqa: N802 - SQLite's name
+        if self._is_log:
+            time.sleep(0.02)  # a slow disk: who answers before it is done is seen
         super().xSync(flags)
         if self._is_log:
             os.write(1, b"synced\n")
@@ -151,6 +155,7 @@ async def answered(path: str, count: str) -> None:
     await store.open()
     await store.put_jobs([JobPut(JOB)])
     for number in range(int(count)):
+        await asyncio.sleep(0.05)  # a sync that comes after its answer is said before the next is asked
         os.write(1, b"asked\n")
         await store.enqueue(some_runs(number, 1))
         os.write(1, b"answered\n")

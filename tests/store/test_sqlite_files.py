@@ -9,7 +9,7 @@ import pytest
 from pollux.errors import StoreRefused
 from pollux.store.contract import JobPut
 from pollux.store.sqlite import SqliteStore, schema
-from tests.store.children import JOB, start
+from tests.store.children import JOB
 
 
 async def refusal(path) -> str:
@@ -100,7 +100,7 @@ async def test_a_path_through_a_file_is_refused(tmp_path):
     assert "cannot be opened" in await refusal(tmp_path / "file" / "pollux.db")
 
 
-async def test_a_file_that_may_not_be_read_is_refused_with_the_cure(tmp_path):
+async def test_a_file_that_may_not_be_read_is_refused_with_the_cure(tmp_path, start):
     """In another process, as a user who may not: root may everything."""
     path = tmp_path / "pollux.db"
     store = SqliteStore(path)

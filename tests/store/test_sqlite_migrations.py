@@ -5,7 +5,7 @@ import pytest
 
 from pollux.store.contract import JobPut
 from pollux.store.sqlite import SqliteStore, schema
-from tests.store.children import JOB, start
+from tests.store.children import JOB
 
 PLACES = sum(len(migration.statements) for migration in schema.migrations()) + 2  # and around the commit
 
@@ -15,7 +15,7 @@ def test_migrations_are_numbered_without_gaps():
 
 
 @pytest.mark.parametrize("place", [*range(1, PLACES + 1, 4), PLACES - 1, PLACES])
-async def test_a_process_killed_in_a_migration_leaves_a_file_that_opens(tmp_path, place):
+async def test_a_process_killed_in_a_migration_leaves_a_file_that_opens(tmp_path, place, start):
     path = tmp_path / "pollux.db"
     child = start("make", path, POLLUX_CRASH_AT=str(place))
     said, _ = child.communicate(timeout=60)
@@ -54,14 +54,14 @@ async def test_a_migration_that_fails_at_any_statement_changes_nothing(tmp_path,
     await store.close()
 
 
-async def test_two_processes_may_make_the_database_at_once(tmp_path):
+async def test_two_processes_may_make_the_database_at_once(tmp_path, start):
     children = [start("make", tmp_path / "pollux.db") for _ in range(4)]
     said = [child.communicate(timeout=60)[0] for child in children]
 
     assert said == ["made\n"] * 4
 
 
-async def test_the_number_of_failpoints_can_be_counted(tmp_path):
+async def test_the_number_of_failpoints_can_be_counted(tmp_path, start):
     count = tmp_path / "count"
     child = start("make", tmp_path / "pollux.db", POLLUX_COUNT_FAILPOINTS=str(count))
     child.communicate(timeout=60)

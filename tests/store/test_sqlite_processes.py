@@ -9,12 +9,13 @@ import apsw
 import pytest
 
 from pollux.errors import StoreBusy, StoreError
-from pollux.model import Cause, run_of
+from pollux.model import LIVE, Cause, Run, RunState, run_of
 from pollux.store.contract import Answer, JobPut
-from pollux.store.sqlite import SqliteStore
-from tests.store.children import JOB, sleeps, some_runs, start, until
+from pollux.store.sqlite import SqliteStore, schema
+from tests.store.children import JOB, sleeps, some_runs, until
 
 LONG_S = 60
+MIGRATION_PLACES = sum(len(migration.statements) for migration in schema.migrations()) + 2
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def said_in_a_fork(program) -> str:
     return said
 
 
-async def test_two_processes_claim_each_run_exactly_once(store, tmp_path):
+async def test_two_processes_claim_each_run_exactly_once(store, tmp_path, start):
     for first in range(0, 4_000, 500):
         await store.enqueue(some_runs(first, 500))
     children = [start("drain", tmp_path / "pollux.db", f"node-{n}") for n in range(2)]
@@ -69,7 +70,7 @@ async def test_two_processes_claim_each_run_exactly_once(store, tmp_path):
     assert (counts.ready, counts.leased, counts.ends) == (0, 0, 4_000)
 
 
-async def test_the_bell_wakes_a_waiter_in_another_process(store, tmp_path):
+async def test_the_bell_wakes_a_waiter_in_another_process(store, tmp_path, start):
     child = start("wait", tmp_path / "pollux.db")
     assert await line(child) == "waits"
     began = time.monotonic()
@@ -80,7 +81,7 @@ async def test_the_bell_wakes_a_waiter_in_another_process(store, tmp_path):
     await asyncio.to_thread(child.communicate, timeout=LONG_S)
 
 
-async def test_wake_ends_waits_in_another_process(store, tmp_path):
+async def test_wake_ends_waits_in_another_process(store, tmp_path, start):
     child = start("wait", tmp_path / "pollux.db")
     assert await line(child) == "waits"
     await store.wake()
@@ -89,7 +90,7 @@ async def test_wake_ends_waits_in_another_process(store, tmp_path):
     await asyncio.to_thread(child.communicate, timeout=LONG_S)
 
 
-async def test_a_write_lock_held_too_long_names_its_holder(tmp_path):
+async def test_a_write_lock_held_too_long_names_its_holder(tmp_path, start):
     path = tmp_path / "pollux.db"
     store = SqliteStore(path, deadline_ms=300)
     await store.open()
@@ -107,7 +108,7 @@ async def test_a_write_lock_held_too_long_names_its_holder(tmp_path):
     await store.close()
 
 
-async def test_a_writer_gets_the_lock_as_soon_as_it_is_free(tmp_path):
+async def test_a_writer_gets_the_lock_as_soon_as_it_is_free(tmp_path, start):
     path = tmp_path / "pollux.db"
     store = SqliteStore(path)
     await store.open()
@@ -125,7 +126,7 @@ async def test_a_writer_gets_the_lock_as_soon_as_it_is_free(tmp_path):
     await store.close()
 
 
-async def test_reads_and_empty_claims_do_not_wait_for_the_lock(store, tmp_path):
+async def test_reads_and_empty_claims_do_not_wait_for_the_lock(store, tmp_path, start):
     child = start("hold", tmp_path / "pollux.db")
     assert await line(child) == "held"
     async with asyncio.timeout(5):
@@ -135,32 +136,53 @@ async def test_reads_and_empty_claims_do_not_wait_for_the_lock(store, tmp_path):
     await asyncio.to_thread(child.communicate, timeout=LONG_S)
 
 
-async def test_a_killed_writer_leaves_a_sound_database_with_all_that_was_answered(tmp_path):
+async def all_runs(store) -> dict[str, Run]:
+    found, page = [], await store.list_runs(limit=1_000)
+    while True:
+        found += page.runs
+        if page.next is None:
+            return {run.id: run for run in found}
+        page = await store.list_runs(after=page.next, limit=1_000)
+
+
+async def check_what_is_left(path, answered: list[int]) -> None:
+    """The database is sound, holds all that was answered, and its counts are true."""
+    connection = apsw.Connection(str(path))
+    assert connection.pragma("integrity_check") == "ok"
+    connection.close()
+    store = SqliteStore(path)
+    await store.open()
+    runs, counts = await all_runs(store), await store.counts()
+    await store.close()
+    for first in answered:
+        states = [runs[f"run-{n:07}"].state for n in range(first, first + 10)]
+        assert states.count(RunState.DONE) >= 5
+    live = [run.state for run in runs.values() if run.state in LIVE]
+    assert (live.count(RunState.READY), live.count(RunState.LEASED)) == (counts.ready, counts.leased)
+    assert counts.ends == len(runs) - len(live)
+
+
+async def test_a_killed_writer_leaves_a_sound_database_with_all_that_was_answered(tmp_path, start):
     path = tmp_path / "pollux.db"
     child = start("write", path)
     assert await line(child) == "open"
     answered = [int(await line(child)) for _ in range(100)]
     child.send_signal(signal.SIGKILL)
     rest, _ = await asyncio.to_thread(child.communicate, timeout=LONG_S)
-    answered += [int(word) for word in rest.split()]
 
-    connection = apsw.Connection(str(path))
-    assert connection.pragma("integrity_check") == "ok"
-    connection.close()
-    store = SqliteStore(path)
-    await store.open()
-    for first in answered:
-        ids = [f"run-{n:07}" for n in range(first, first + 10)]
-        assert None not in await store.get_runs(ids)
-    counts = await store.counts()
-    page, live = await store.list_runs(limit=1_000), 0
-    while True:
-        live += sum(run.finished_ms is None for run in page.runs)
-        if page.next is None:
-            break
-        page = await store.list_runs(after=page.next, limit=1_000)
-    assert counts.ready + counts.leased == live
-    await store.close()
+    await check_what_is_left(path, answered + [int(word) for word in rest.split()])
+
+
+@pytest.mark.parametrize("place", range(1, 13))
+async def test_a_writer_killed_around_a_commit_leaves_all_that_was_answered(tmp_path, start, place):
+    """Before a commit, after it, before the answer: of the put and of the first enqueue, claim and settle."""
+    path = tmp_path / "pollux.db"
+    said, _ = start("write", path, POLLUX_CRASH_AT=str(MIGRATION_PLACES + place)).communicate(timeout=LONG_S)
+
+    await check_what_is_left(path, [int(word) for word in said.split() if word != "open"])
+    child = start("write", path)
+    assert await line(child) == "open"
+    assert await line(child) == "0", "the same calls again go through"
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -191,8 +213,6 @@ async def test_a_lost_bell_is_made_up_for(store, tmp_path):
     """A process that died between commit and bell: nobody rings, the waiter finds the run all the same."""
     waiting = asyncio.ensure_future(store.claim(node="n", token="t", limit=1, lease_ms=60_000, wait_ms=50_000))
     await until(lambda: sleeps(store))
-    child = start("make", tmp_path / "pollux.db")
-    await asyncio.to_thread(child.communicate, timeout=LONG_S)
     other = apsw.Connection(str(tmp_path / "pollux.db"))
     now_ms = time.time_ns() // 1_000_000
     run = run_of(JOB, now_ms, Cause.ENQUEUED, id="silent")

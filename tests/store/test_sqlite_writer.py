@@ -11,7 +11,7 @@ from pollux.errors import StoreError, StoreFull, StoreTimeout
 from pollux.model import NotePut
 from pollux.store.contract import Answer, JobPut
 from pollux.store.sqlite import SqliteStore, writer
-from tests.store.children import JOB, some_runs, start, until
+from tests.store.children import JOB, some_runs, until
 
 
 @pytest.fixture
@@ -158,9 +158,9 @@ async def test_the_log_is_carried_over_and_stays_small(store, tmp_path):
     assert wal.stat().st_size < 4 * writer.CHECKPOINT_PAGES * 4_096
 
 
-def test_every_answer_was_synced_first(tmp_path):
+def test_every_answer_was_synced_first(tmp_path, start):
     """Between being asked and answering, the write-ahead log is synced."""
-    said, _ = start("answered", tmp_path / "pollux.db", 20).communicate(timeout=60)
+    said, _ = start("answered", tmp_path / "pollux.db", 10).communicate(timeout=60)
     story = "".join({"asked": "A", "synced": "s", "answered": "Z"}[word] for word in said.split())
 
-    assert re.fullmatch("s*(As+Zs*){20}", story), story
+    assert re.fullmatch("s*(As+Zs*){10}", story), story

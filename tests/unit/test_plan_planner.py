@@ -213,6 +213,7 @@ def test_a_job_that_was_edited_behind_the_plan_is_read_again_and_fires_once(worl
     answer = world.advance(plan)
     assert answer.firings == (Answer.STALE,)
     leader.planner.accept(plan, answer)
+    assert leader.planner.wants(world.now_ms).jobs == ("a",)
     leader.run()
 
     assert fired(world).count(due_ms) == 1
@@ -226,6 +227,7 @@ def test_what_an_end_taught_survives_a_stale_answer(world, leader):
     plan = leader.plan()
     world.put(replace(world.jobs["a"], params={"new": 1}))
     leader.planner.accept(plan, world.advance(plan))
+    assert leader.planner.wants(world.now_ms).jobs == ("a",)
     leader.run()
 
     assert (world.jobs["a"].memory.ended, world.jobs["a"].memory.last_error) == (1, "E")
@@ -316,6 +318,31 @@ def test_an_edit_that_a_refill_sees_before_the_feed_does_is_an_edit_all_the_same
 
     assert fired(world) == []
     assert world.jobs["a"].next_due_ms == due_ms + HOUR
+
+
+def test_a_new_job_whose_due_comes_into_the_window_before_it_is_written_fires_on_time(world, leader):
+    """It lies beyond the horizon when it is read; the next window is read before the store knows its due."""
+    leader.run()
+    world.put(a_job(schedule=Interval(3_600_000, start_ms=T0 + 70_000)))
+    leader.read()
+    world.now_ms += 35_000
+    leader.read()
+    leader.go(60_000)
+
+    assert leader.late == [("a", T0 + 70_000, 0)]
+
+
+def test_an_edit_after_the_clock_came_back_gives_no_due_that_was_fired(world, leader):
+    minute = T0 - T0 % MINUTE + MINUTE
+    world.put(a_job(schedule=Cron("* * * * *"), overlap=Overlap.ALLOW))
+    leader.go(minute - T0)
+    assert fired(world) == [minute]
+    world.now_ms -= 5_000
+    leader.rebuild()
+    world.put(replace(world.jobs["a"], schedule=Cron("*/1 * * * *")))
+    leader.run()
+
+    assert world.jobs["a"].next_due_ms == minute + MINUTE
 
 
 def test_a_disabled_job_has_no_next_due_and_an_enabled_one_does_not_fire_at_once(world, leader):

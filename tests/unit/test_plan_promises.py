@@ -190,7 +190,7 @@ def test_when_the_storm_is_over_no_run_stays_at_the_gate_and_nothing_unread(jobs
         for run in world.live():
             if run.state is not RunState.HELD:
                 world.end(run.id)
-        world.now_ms += 1_000
+        world.now_ms += 3_000
     leader.run()
 
     assert [(run.id, run.held_reason) for run in world.live()] == []

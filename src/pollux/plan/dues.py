@@ -107,6 +107,19 @@ def place(job: Job, old: Job | None, *, is_placed: bool, now_ms: int, crowd: int
     return when.next_due(schedule, job.id, _from_ms(job, now_ms))
 
 
+def follow_back(slot: Slot, now_ms: int) -> int | None:
+    """The clock came back far: the due that follows now, if the planned one lies beyond it; None: it stands.
+
+    The planned one was reached in a time that is undone.  A due that fired there is refused by the store.
+    """
+    job, planned_ms, last_ms = slot.job, slot.next_ms, slot.last_ms
+    if planned_ms is None or job.schedule is None or not job.is_recurring:
+        return None
+    is_near = last_ms is not None and now_ms < last_ms <= now_ms + CAME_BACK_MS
+    next_ms = when.next_due(job.schedule, job.id, last_ms if is_near and last_ms is not None else now_ms)
+    return next_ms if next_ms is not None and next_ms < planned_ms else None
+
+
 def _place_once(job: Job, schedule: Once, now_ms: int) -> int | None:
     if job.last_due_ms is not None:
         return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pollux.model import Note
-from pollux.plan.dues import Choose, Fire, judge
+from pollux.plan.dues import CAME_BACK_MS, Choose, Fire, follow_back, judge
 from pollux.plan.gate import GateState, stop_of
 from pollux.plan.gatehouse import Gatehouse
 from pollux.plan.inbox import Inbox
@@ -45,6 +45,8 @@ class TermMemory:
         """Time has come to `now_ms`.  Doing it twice is doing it once."""
         if now_ms < self.seen_ms:
             self._rewind()
+            if now_ms < self.seen_ms - CAME_BACK_MS:
+                self._follow_back(now_ms)
         self.seen_ms = now_ms
         if self.stops_end_ms is not None and self.stops_end_ms <= now_ms:
             self._end_stops(now_ms)
@@ -95,6 +97,19 @@ class TermMemory:
         self.due.clear()
         self.late.clear()
         self._untimed = 0
+
+    def _follow_back(self, now_ms: int) -> None:
+        """The clock came back far: recurring jobs must not wait until it has caught up with itself."""
+        for job_id in self.slots:
+            slot = self.slots.get(job_id)
+            try:
+                next_ms = None if slot is None else follow_back(slot, now_ms)
+            except Exception:  # noqa: BLE001  a bad schedule is dealt with by the plan
+                next_ms = None
+            if slot is not None and next_ms is not None:
+                slot.place(next_ms)
+                self.inbox.work_of(job_id).writes = True
+                self.arm(job_id, slot)
 
     # stops
 

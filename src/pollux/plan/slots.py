@@ -12,7 +12,7 @@ from sys import intern
 
 from msgspec.structs import replace
 
-from pollux.model import Interval, Job, Memory
+from pollux.model import Job, Memory
 
 IDLE_MAX = 100_000
 _NOTHING: dict[str, object] = {}
@@ -47,7 +47,7 @@ class Slot:
     def move(self, next_ms: int | None, *, is_chosen: bool = False) -> None:
         """The next due, after a due of this slot: what follows a due of an interval lies on its grid."""
         self.next_ms = next_ms
-        self.is_on_grid = type(self.job.schedule) is Interval
+        self.is_on_grid = True
         self.is_chosen = is_chosen
 
     def place(self, next_ms: int | None) -> None:

@@ -228,8 +228,8 @@ class Timekeeper(Loop):
         left_ms = self._until_due(planner)
         if left_ms is None:
             return Rest(self.turn_rest_ms)
-        # A due time is not overslept; a tenth of the rest keeps a stream of them from becoming a stream of writes.
-        return Rest(max(self.turn_rest_ms / 10, min(self.turn_rest_ms, left_ms)))
+        # A due time is not overslept, but a stream of them must not become a stream of writes.
+        return Rest(min(self.turn_rest_ms, max(TURN_REST_MS, left_ms)))
 
     def _rest_of_idle(self, planner: Planner, begun: float) -> Rest:
         if planner.left_over:  # it reads on; a planner that only says so must not spin

@@ -106,11 +106,12 @@ def _past(tx: Transaction, where: RunFilter, before: tuple[int, int] | None, lim
         terms.append("(finished_ms, seq) < (?, ?)")
         values += before
     order = "finished_ms DESC, seq DESC"
+    sources: list[tuple[str, Any]] = [(_list.past, shelf) for shelf in _shelves(where.states)]
     if where.job_id is not None:
-        return tx.rows(_page(_list.past_of_job, terms, order), (where.job_id, *values, limit))
+        sources = [(_list.past_of_job, where.job_id), (_list.dead_of_job, where.job_id)]
     rows: list[Row] = []
-    for shelf in _shelves(where.states):
-        rows += tx.rows(_page(_list.past, terms, order), (shelf, *values, limit))
+    for source, value in sources:
+        rows += tx.rows(_page(source, terms, order), (value, *values, limit))
     rows.sort(key=lambda row: (row[23], row[0]), reverse=True)
     return rows[:limit]
 

@@ -12,7 +12,12 @@ _sql = Statements("prune")
 
 def beyond(tx: Transaction, keep: int, limit: int) -> list[Row]:
     """What jobs have beyond their newest `keep` finished runs.  It walks over all jobs: not for the writer."""
-    return tx.rows(_sql.beyond, (keep, limit))
+    rows: list[Row] = []
+    for (job_id,) in tx.rows(_sql.beyond, (keep, limit)):
+        rows += tx.rows(_sql.excess, (job_id, limit - len(rows), keep))
+        if len(rows) >= limit:
+            break
+    return rows
 
 
 def drop(tx: Transaction, rows: list[Row]) -> int:

@@ -23,19 +23,24 @@ _revive = Statements("revive")
 def enqueue(
     tx: Transaction, made: Sequence[Row], notes: Sequence[NotePut], ready_max: int, now_ms: int
 ) -> list[RunAnswer]:
+    held = tx.tally.held
     if tx.tally.ready + len(made) <= ready_max:
         answers = accept(tx, made)
     else:
         answers = [_accept_below(tx, row, ready_max) for row in made]
-    taken = [answer.answer is Answer.OK for answer in answers]
-    arrived = tuple(row[ID] for row, ok in zip(made, taken, strict=True) if ok and row[STATE] == HELD)
-    if arrived:
-        tx.tell(Arrived(arrived))
-    if notes and any(taken):
+    if tx.tally.held > held:
+        tx.tell(Arrived(tuple(arrived(made, answers))))
+    if notes and any(answer.answer is Answer.OK for answer in answers):
         written: dict[str, None] = {}
         write_notes(tx, notes, now_ms, written)
         tell_notes(tx, written)
     return answers
+
+
+def arrived(made: Sequence[Row], answers: Sequence[RunAnswer]) -> list[str]:
+    """Those that were accepted and stand at the gate."""
+    pairs = zip(made, answers, strict=True)
+    return [row[ID] for row, answer in pairs if row[STATE] == HELD and answer.answer is Answer.OK]
 
 
 def _accept_below(tx: Transaction, row: Row, ready_max: int) -> RunAnswer:
@@ -182,20 +187,20 @@ def end_unrun(row: Row, state: RunState, now_ms: int, *, failed: bool = False, e
 
 def revive(tx: Transaction, run_ids: Sequence[str], now_ms: int) -> list[RunAnswer]:
     found = {row[0]: row for row in tx.rows(_revive.found, (ids_json(run_ids),))}
-    arrived: list[str] = []
+    gated: list[str] = []
     answers = []
     for run_id in run_ids:
         row = found.get(run_id)
-        answer = RunAnswer(Answer.LOST, run_id) if row is None else _revive_one(tx, row, now_ms, arrived)
+        answer = RunAnswer(Answer.LOST, run_id) if row is None else _revive_one(tx, row, now_ms, gated)
         if answer.answer is Answer.OK:
             del found[run_id]
         answers.append(answer)
-    if arrived:
-        tx.tell(Arrived(tuple(arrived)))
+    if gated:
+        tx.tell(Arrived(tuple(gated)))
     return answers
 
 
-def _revive_one(tx: Transaction, row: Row, now_ms: int, arrived: list[str]) -> RunAnswer:
+def _revive_one(tx: Transaction, row: Row, now_ms: int, at_gate: list[str]) -> RunAnswer:
     run_id, seq, state, gated, key, has_job = row
     if state != DEAD:
         return RunAnswer(Answer.LOST, run_id)
@@ -207,7 +212,7 @@ def _revive_one(tx: Transaction, row: Row, now_ms: int, arrived: list[str]) -> R
     tx.tally.dead -= 1
     if gated:
         tx.tally.held += 1
-        arrived.append(run_id)
+        at_gate.append(run_id)
     else:
         tx.tally.ready += 1
         tx.rings |= RUNS

@@ -45,7 +45,7 @@ from pollux.store.sqlite.rows import (
     ids_json,
     written,
 )
-from pollux.store.sqlite.runs import ID, JOB_GONE, STATE, accept
+from pollux.store.sqlite.runs import JOB_GONE, accept, arrived
 from pollux.store.sqlite.sql import Statements
 from pollux.store.sqlite.transaction import Transaction
 
@@ -95,6 +95,7 @@ class _Batch:
 
     def __init__(self, tx: Transaction, now_ms: int) -> None:
         self.tx, self.now_ms = tx, now_ms
+        self.settled: set[str] = set()
         self.ends: list[End] = []
         self.arrived: list[str] = []
         self.notes: dict[str, None] = {}
@@ -136,7 +137,9 @@ def _settle(batch: _Batch, item: Prepared, found: dict[str, Row], jobs: set[str]
     row = found.get(settlement.run_id)
     if row is None or row[3] != LEASED or row[2] != settlement.token:
         return _refused(row, settlement.token)
-    found[settlement.run_id] = (*row[:3], DONE, *row[4:])  # named twice in one call: the second is already
+    if settlement.run_id in batch.settled:  # named twice in one call
+        return Answer.ALREADY
+    batch.settled.add(settlement.run_id)
     verdict = settlement.verdict
     if type(verdict) is Done and not verdict.clears and not row[9]:
         _done(batch, row, item, failed=verdict.failed)
@@ -283,9 +286,7 @@ def _hand_back(batch: _Batch, run: _Found, verdict: Verdict, item: Prepared) -> 
 def _follow(batch: _Batch, item: Prepared) -> None:
     batch.write()
     if item.follow_ups:
-        for row, answer in zip(item.follow_ups, accept(batch.tx, item.follow_ups), strict=True):
-            if answer.answer is Answer.OK and row[STATE] == HELD:
-                batch.arrived.append(row[ID])
+        batch.arrived += arrived(item.follow_ups, accept(batch.tx, item.follow_ups))
     write_notes(batch.tx, item.notes, batch.now_ms, batch.notes)
 
 

@@ -5,7 +5,7 @@ While the disk is busy with one commit the next batch collects; nothing ever lin
 undone and its calls run one by one, so that nobody pays for a neighbour: a verb is a function that can be run again,
 and checks before its first write.
 
-    queue ─▶ look (nothing: answer) ─▶ write lock ─▶ BEGIN, verbs, COMMIT ─▶ ring ─▶ unlock ─▶ answer ─▶ checkpoint
+    queue ─▶ look (nothing: answer) ─▶ write lock ─▶ BEGIN, verbs, COMMIT ─▶ answer ─▶ ring ─▶ unlock ─▶ checkpoint
 """
 
 from __future__ import annotations
@@ -150,11 +150,12 @@ class Writer:
                 continue
             try:
                 self._take_more(batch)  # what came while we waited for the lock
-                self._ring(self._commit(batch))
+                rings = self._commit(batch)
+                failpoint()
+                answer(batch)
+                self._ring(rings)
             finally:
                 self.lock.release()
-            failpoint()
-            answer(batch)
             return
 
     def _ring(self, kinds: int) -> None:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from pollux.model import AT_THE_GATE, Arrived, Back, Cancelled, Dead, Hold, RetryAt, RunState
 from pollux.store.contract import Answer, Store
 from pollux.testing.conformance.builders import (
+    LEASE_MS,
     a_failure,
     a_run,
     an_outcome,
@@ -154,6 +155,18 @@ class HandBackContract(Contract):
 
         assert renewed.answer is Answer.LOST
         assert ids(await claim(store, now_ms=t0)) == [run.id]
+
+    async def test_a_late_hand_back_is_refused_once_somebody_else_has_the_run(self, store: Store, t0: int) -> None:
+        """Whoever slept past its lease and gives the run back must not take it from its new owner."""
+        old = await leased(store)
+        [new] = await claim(store, now_ms=t0 + LEASE_MS)
+        before = await store.counts()
+
+        for verdict in (Back(), Hold("paused"), RetryAt(t0)):
+            assert await store.settle([settlement(old, verdict)], now_ms=t0 + LEASE_MS) == [Answer.LOST]
+
+        assert await the_run(store, old.id) == new
+        assert await store.counts() == before
 
     async def test_a_request_to_stop_turns_a_retry_into_cancelled(self, store: Store, t0: int) -> None:
         run = await leased(store)

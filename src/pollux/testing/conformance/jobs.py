@@ -248,6 +248,7 @@ class DueContract(Contract):
 
     async def test_a_disabled_job_is_never_due(self, store: Store, t0: int) -> None:
         await self.given_due(store, t0, a=t0, b=t0)
+        assert ids(await store.due(before_ms=t0 + 1, limit=9)) == ["a", "b"]
         await given_jobs(store, a_job("a", enabled=False))
         assert ids(await store.due(before_ms=t0 + 1, limit=9)) == ["b"]
 

@@ -57,6 +57,14 @@ class LostLeaseContract(Contract):
         assert ids(await claim(store, now_ms=t0 + 10_000)) == ["short"]
         assert (await the_run(store, "long")).lease_losses == 0
 
+    async def test_of_two_leases_only_the_one_that_ended_is_taken_back(self, store: Store, t0: int) -> None:
+        await leased(store, a_run("first"), lease_ms=10_000)
+        await leased(store, a_run("second"), lease_ms=10_001)
+
+        assert ids(await claim(store, now_ms=t0 + 10_000)) == ["first"]
+        assert (await the_run(store, "second")).state is RunState.LEASED
+        assert ids(await claim(store, now_ms=t0 + 10_001)) == ["second"]
+
     async def test_too_many_lost_leases_make_a_dead_letter(self, store: Store, t0: int) -> None:
         await given(store, a_run("a"))
         for n in range(3):

@@ -49,9 +49,9 @@ CREATE INDEX runs_of_job ON runs (job_id) WHERE shelf IS NULL;
 
 CREATE UNIQUE INDEX runs_key ON runs (key) WHERE key IS NOT NULL AND shelf IS NULL;
 
-CREATE INDEX runs_history ON runs (job_id, finished_ms) WHERE shelf IS NOT NULL;
+CREATE INDEX runs_history ON runs (job_id, finished_ms) WHERE shelf < 2;
 
-CREATE INDEX runs_dead ON runs (job_id) WHERE shelf = 2;
+CREATE INDEX runs_dead ON runs (job_id, finished_ms) WHERE shelf = 2;
 
 CREATE INDEX runs_shelf ON runs (shelf, finished_ms) WHERE shelf IS NOT NULL;
 

@@ -15,4 +15,7 @@ FROM runs WHERE state = 2
 FROM runs WHERE shelf = ? AND shelf IS NOT NULL
 
 -- name: past_of_job
-FROM runs WHERE job_id = ? AND shelf IS NOT NULL
+FROM runs WHERE job_id = ? AND shelf < 2
+
+-- name: dead_of_job
+FROM runs WHERE job_id = ? AND shelf = 2

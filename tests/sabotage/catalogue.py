@@ -1,0 +1,310 @@
+"""What is broken on purpose?  One promise at a time; where both stores keep it in code of their own, each is broken.
+
+The tests named are those that should notice first; a sabotage is caught by the first of them that goes red.
+
+S6 is about order: what is *done with* must never be recorded before what *follows from it*.  We have no cursor; the two
+places where that could happen are the leader's memory (a job moves on although the store refused its firing) and
+the feed (an entry is consumed by a plan that does not carry all its effects).
+"""
+
+from __future__ import annotations
+
+from tests.sabotage.copy import Patch, Sabotage
+
+MEMORY = "tests/conformance/test_memory.py::TestMemoryStore::"
+SQLITE = "tests/conformance/test_sqlite.py::TestSqliteStore::"
+CREW = "tests/runtime/test_crew.py::"
+RENEWER = "tests/runtime/test_renewer.py::"
+PLANNER = "tests/unit/test_plan_planner.py::"
+PROMISES = "tests/unit/test_plan_promises.py::"
+STALLS = "tests/chaos/test_stalls.py::"
+DRAIN = "tests/chaos/test_drain.py::"
+CLOCK = "tests/chaos/test_clock.py::"
+SWEEP = (
+    "tests/chaos/test_failpoints.py::test_a_crash_at_any_failpoint_and_the_same_call_again_is_as_if_nothing_happened"
+)
+JUMP = CLOCK + "test_a_jump_of_the_wall_clock_loses_nothing_doubles_nothing_and_steals_no_living_lease[{}-+1h]"
+
+
+def sabotage(name: str, broken: str, *patches: Patch, tests: tuple[str, ...]) -> Sabotage:
+    return Sabotage(name, broken, patches, tests)
+
+
+TOKENS = (
+    sabotage(
+        "S1.memory",
+        "settle ends a run whatever token it is shown",
+        Patch(
+            "store/memory/settle.py",
+            "run.token != settlement.token:",
+            "(run.token != settlement.token and isinstance(settlement.verdict, RetryAt | Back | Hold)):",
+        ),
+        tests=(MEMORY + "test_a_late_settlement_is_refused_once_somebody_else_has_the_run",),
+    ),
+    sabotage(
+        "S1.sqlite",
+        "settle ends a run whatever token it is shown",
+        Patch(
+            "store/sqlite/settle.py",
+            "row[2] != settlement.token:",
+            "(row[2] != settlement.token and not isinstance(settlement.verdict, _FINAL)):",
+        ),
+        tests=(SQLITE + "test_a_late_settlement_is_refused_once_somebody_else_has_the_run",),
+    ),
+    sabotage(
+        "S2.memory",
+        "renew extends a lease whatever token it is shown",
+        Patch("store/memory/leases.py", " or run.token != renewal.token:", ":"),
+        tests=(MEMORY + "test_the_token_of_an_earlier_delivery_renews_nothing",),
+    ),
+    sabotage(
+        "S2.sqlite",
+        "renew extends a lease whatever token it is shown",
+        Patch("store/sqlite/leases.py", " or row[2] != renewal.token:", ":"),
+        tests=(SQLITE + "test_the_token_of_an_earlier_delivery_renews_nothing",),
+    ),
+    sabotage(
+        "S3.memory",
+        "a run is handed back (back, hold, retry) whatever token is shown",
+        Patch(
+            "store/memory/settle.py",
+            "run.token != settlement.token:",
+            "(run.token != settlement.token and not isinstance(settlement.verdict, RetryAt | Back | Hold)):",
+        ),
+        tests=(MEMORY + "test_a_late_hand_back_is_refused_once_somebody_else_has_the_run",),
+    ),
+    sabotage(
+        "S3.sqlite",
+        "a run is handed back (back, hold, retry) whatever token is shown",
+        Patch(
+            "store/sqlite/settle.py",
+            "row[2] != settlement.token:",
+            "(row[2] != settlement.token and isinstance(settlement.verdict, _FINAL)):",
+        ),
+        tests=(SQLITE + "test_a_late_hand_back_is_refused_once_somebody_else_has_the_run",),
+    ),
+    sabotage(
+        "S9.memory",
+        "every delivery has the same token",
+        Patch("store/memory/leases.py", 'token=f"{asking.token}:{fence}",', 'token="t",'),
+        tests=(MEMORY + "test_a_late_settlement_is_refused_once_somebody_else_has_the_run",),
+    ),
+    sabotage(
+        "S9.sqlite",
+        "every delivery has the same token",
+        Patch("store/sqlite/queries/claim.sql", "token = ? || ':' || (fence + 1)", "token = substr(?, 1, 0) || 't'"),
+        Patch("store/sqlite/rows.py", 'f"{token}:1"', '"t"'),
+        tests=(SQLITE + "test_a_late_settlement_is_refused_once_somebody_else_has_the_run",),
+    ),
+    sabotage(
+        "S9.node",
+        "a node uses one token for all its claims",
+        Patch(
+            "runtime/dispatcher.py",
+            'self._token = f"{new_id(self.kit.time.now_ms(), self.kit.dice)}.{self._mark}"',
+            "self._token = self._mark",
+        ),
+        tests=("tests/runtime/test_dispatcher.py::test_every_claim_has_its_own_token",),
+    ),
+)
+
+LEASES = (
+    sabotage(
+        "S10",
+        "a lease is renewed only when it is over",
+        Patch(
+            "runtime/renewer.py",
+            "attempt.renew_at = sent + self.lease_ms / 3",
+            "attempt.renew_at = sent + self.lease_ms",
+        ),
+        tests=(
+            RENEWER + "test_all_leases_are_renewed_in_one_batch_at_a_third_of_their_length",
+            CREW + "test_leases_are_renewed_during_the_grace",
+        ),
+    ),
+    sabotage(
+        "S11.memory",
+        "leases are taken back although they have not ended",
+        Patch("store/memory/leases.py", "if now_ms < state.first_end_ms or not can_reclaim:", "if not can_reclaim:"),
+        Patch("store/memory/leases.py", " if run.lease_until_ms <= now_ms]\n    ends", "]\n    ends"),
+        tests=(MEMORY + "test_a_lease_that_still_runs_is_left_alone",),
+    ),
+    sabotage(
+        "S11.sqlite",
+        "leases are taken back although they have not ended",
+        Patch("store/sqlite/queries/claim.sql", "r.lease_until_ms <= ? ORDER BY", "? > 0 ORDER BY"),
+        tests=(SQLITE + "test_a_lease_that_still_runs_is_left_alone",),
+    ),
+    sabotage(
+        "S13.leader",
+        "trust in a term is measured by the wall clock",
+        Patch(
+            "runtime/leader.py",
+            "self._term is not None and self.clock.mono_ms() < self._trust_until",
+            "self._term is not None and self.clock.now_ms() < self._trust_until",
+        ),
+        Patch(
+            "runtime/leader.py",
+            "sent = self._asked_at = self.clock.mono_ms()",
+            "sent = self._asked_at = self.clock.now_ms()",
+        ),
+        tests=("tests/runtime/test_leader.py::test_trust_does_not_move_with_the_wall_clock",),
+    ),
+    sabotage(
+        "S13.renewer",
+        "trust in a lease is measured by the wall clock",
+        Patch("runtime/renewer.py", "        sent = self.clock.mono_ms()", "        sent = self.clock.now_ms()"),
+        tests=(RENEWER + "test_all_leases_are_renewed_in_one_batch_at_a_third_of_their_length",),
+    ),
+    sabotage(
+        "S15.memory",
+        "a run handed back by a node that leaves is charged with a failure",
+        Patch(
+            "store/memory/settle.py",
+            "state.put_back(replace(free, state=READY, visible_ms=now_ms))",
+            "state.put_back(replace(free, state=READY, visible_ms=now_ms, attempt=run.attempt + 1))",
+        ),
+        tests=(MEMORY + "test_a_run_handed_back_is_ready_at_once_and_not_charged",),
+    ),
+    sabotage(
+        "S15.sqlite",
+        "a run handed back by a node that leaves is charged with a failure",
+        Patch(
+            "store/sqlite/queries/settle.sql",
+            "SET state = ?, held_reason = ?, visible_ms = ?, settled = ?, owner",
+            "SET attempt = attempt + 1, state = ?, held_reason = ?, visible_ms = ?, settled = ?, owner",
+        ),
+        tests=(DRAIN + "test_a_handler_longer_than_the_grace_is_handed_back_uncharged",),
+    ),
+    sabotage(
+        "leap",
+        "the clock leaps ahead, and every lease is over at once",
+        Patch("store/jumps.py", "return int(left) + 1 if left > 0 else 0", "return 0 if left else 0"),
+        tests=(JUMP.format("memory"), JUMP.format("sqlite")),
+    ),
+)
+
+FIRINGS = (
+    sabotage(
+        "S4.memory",
+        "a plan of an old term is written",
+        Patch("store/memory/plan.py", "if not is_current(state, term):", "if term < 0:"),
+        tests=(MEMORY + "test_an_old_term_writes_nothing",),
+    ),
+    sabotage(
+        "S4.sqlite",
+        "a plan of an old term is written",
+        Patch("store/sqlite/plan.py", "if not is_current(tx, term):", "if term < 0:"),
+        tests=(SQLITE + "test_an_old_term_writes_nothing",),
+    ),
+    sabotage(
+        "S4.two",
+        "a term is given to whoever asks, though another holds it",
+        Patch("store/sqlite/nodes.py", "if is_vacant or holder == node_id:", "if is_vacant or node_id:"),
+        Patch("store/memory/nodes.py", "if is_vacant or stands.holder == node_id:", "if is_vacant or node_id:"),
+        tests=(
+            MEMORY + "test_the_second_to_ask_is_told_who_leads",
+            SQLITE + "test_the_second_to_ask_is_told_who_leads",
+        ),
+    ),
+    sabotage(
+        "S5.memory",
+        "a due fires again: neither the last due nor the run's id is asked",
+        Patch("store/memory/plan.py", "if _is_fired(state, row.last_due_ms, run, now_ms):", "if run.id in state.live:"),
+        tests=(MEMORY + "test_the_same_due_fires_once", MEMORY + "test_an_earlier_due_does_not_fire_after_a_later_one"),
+    ),
+    sabotage(
+        "S5.sqlite",
+        "a due fires again: neither the last due nor the run's id is asked",
+        Patch(
+            "store/sqlite/plan.py",
+            "if run.id in self._known or self._is_fired(facts, run.due_ms):",
+            "if run.id in self._known and facts.last_due_ms is None:",
+        ),
+        tests=(SQLITE + "test_the_same_due_fires_once", SQLITE + "test_an_earlier_due_does_not_fire_after_a_later_one"),
+    ),
+    sabotage(
+        "S6.moves",
+        "the leader moves a job on although its firing was refused",
+        Patch(
+            "plan/accept.py",
+            "            inbox.jobs[shot.slot.job.id] = None\n        else:",
+            "            inbox.jobs[shot.slot.job.id] = None\n        if shot:",
+        ),
+        tests=(
+            PLANNER + "test_a_job_that_was_edited_behind_the_plan_is_read_again_and_fires_once",
+            PROMISES + "test_every_due_time_that_is_over_was_fired_once_or_counted_once",
+        ),
+    ),
+    sabotage(
+        "S6.feed",
+        "feed entries are consumed before all that follows from them is written",
+        Patch("plan/inbox.py", "if owed == paying[feed]", "if owed >= paying[feed]"),
+        tests=(
+            PLANNER + "test_a_leader_that_dies_in_the_middle_of_an_entry_leaves_the_rest_to_the_next",
+            "tests/unit/test_plan_feed.py::test_an_end_is_not_consumed_before_the_run_behind_it_is_released",
+        ),
+    ),
+    sabotage(
+        "skips",
+        "due times that are passed over are not counted",
+        Patch("plan/compose.py", "        memory = count_skips(memory, skip[3], skip[2])", "        memory = memory"),
+        tests=(PROMISES + "test_every_due_time_that_is_over_was_fired_once_or_counted_once",),
+    ),
+)
+
+WRITES = (
+    sabotage(
+        "S7",
+        "a settlement and its follow-ups are two transactions",
+        Patch(
+            "store/sqlite/store.py",
+            "        return await self._write_at(now_ms, settle, "
+            "[prepare(settlement) for settlement in settlements])\n",
+            """        prepared = [prepare(settlement) for settlement in settlements]
+        bare = [one._replace(follow_ups=()) for one in prepared]
+        answers = await self._write_at(now_ms, settle, bare)
+        rows = [row for one in prepared for row in one.follow_ups]
+        if rows:
+            await self._write(run_verbs.accept, rows)
+        return answers
+""",
+        ),
+        tests=(SWEEP,),
+    ),
+    sabotage(
+        "S8",
+        "the writer does not wait for the disk (synchronous = OFF)",
+        Patch("store/sqlite/schema.py", '"PRAGMA synchronous = FULL"', '"PRAGMA synchronous = OFF"'),
+        tests=("tests/store/test_sqlite_writer.py::test_every_answer_was_synced_first",),
+    ),
+    sabotage(
+        "S8.pragma",
+        "the same, as the test of the settings sees it",
+        Patch("store/sqlite/schema.py", '"PRAGMA synchronous = FULL"', '"PRAGMA synchronous = OFF"'),
+        tests=("tests/store/test_sqlite_files.py::test_the_writer_waits_for_the_disk_and_nobody_maps_the_file",),
+    ),
+    sabotage(
+        "early",
+        "calls are answered before they are committed",
+        Patch(
+            "store/sqlite/writer.py",
+            "            transaction.close_tally()\n            failpoint()\n",
+            "            transaction.close_tally()\n            answer(batch)\n            time.sleep(0.02)\n"
+            "            failpoint()\n",
+        ),
+        tests=("tests/store/test_sqlite_writer.py::test_every_answer_was_synced_first", SWEEP),
+    ),
+    sabotage(
+        "silent",
+        "a settlement does not tell the leader",
+        Patch("store/sqlite/settle.py", "    batch.tell()\n", ""),
+        Patch("store/memory/settle.py", "    state.tell_ends(told.ends)\n", ""),
+        tests=(
+            SQLITE + "test_the_leader_is_told_how_the_attempt_ended",
+            MEMORY + "test_the_leader_is_told_how_the_attempt_ended",
+        ),
+    ),
+)
+
+SABOTAGES: tuple[Sabotage, ...] = (*TOKENS, *LEASES, *FIRINGS, *WRITES)

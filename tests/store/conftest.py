@@ -1,0 +1,22 @@
+"""What do these tests share?  Other processes, of which none is left behind, also by a test that failed."""
+
+import pytest
+
+from tests.store import children
+
+
+@pytest.fixture
+def start():
+    """Start a program of `children.py`; ended with the test."""
+    started = []
+
+    def begin(name: str, *args: object, **env: str):
+        started.append(children.start(name, *args, **env))
+        return started[-1]
+
+    yield begin
+    for child in started:
+        child.kill()
+        child.wait()
+        child.stdin.close()
+        child.stdout.close()
