@@ -35,6 +35,7 @@ class TermLost(Event, frozen=True):
     node: str
     term: int
     why: str
+    resigned: bool = False
 
 
 class RunStarted(Event, frozen=True):

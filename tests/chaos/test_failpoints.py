@@ -6,7 +6,7 @@ from random import Random
 from pollux.model import RunState
 from tests.chaos.checker import unfinished
 from tests.chaos.node import INTERVALS
-from tests.chaos.yard import Process
+from tests.chaos.yard import started
 
 SEED = 4711
 LIVES = 16  # of a node, each ended at a failpoint
@@ -17,7 +17,7 @@ LOAD = 200
 async def test_a_crash_at_any_failpoint_and_the_same_call_again_is_as_if_nothing_happened(tmp_path):
     """Every writing verb, killed at every failpoint on its way: its effects are there whole or not at all, and the
     same call again leaves what there would have been anyway."""
-    process = Process(["-m", "tests.chaos.script", str(tmp_path)], tmp_path / "sweep.log", {})
+    process = started(["-m", "tests.chaos.script", str(tmp_path)], tmp_path / "sweep.log")
     try:
         assert await process.exit_code(seconds=200) == 0, process.said()
     finally:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 
 import apsw
 
@@ -45,46 +48,82 @@ async def wait_until(look: Callable[[], Awaitable[T]], what: str, *, seconds: fl
 class Process:
     """One real process, with what it said."""
 
-    def __init__(self, words: list[str], log: Path, variables: Mapping[str, str]) -> None:
-        self.log = log
-        self._out: IO[bytes] = log.open("ab")
-        self._popen = subprocess.Popen(
-            [sys.executable, *words],
-            cwd=REPOSITORY,
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=self._out,
-            stderr=self._out,
-        )
-        self.pid = self._popen.pid
+    def __init__(self, popen: subprocess.Popen[bytes] | BaseProcess, log: Path) -> None:
+        self._popen, self.log = popen, log
+        assert popen.pid is not None
+        self.pid: int = popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._popen.poll() if isinstance(self._popen, subprocess.Popen) else self._popen.exitcode
 
     @property
     def is_alive(self) -> bool:
-        return self._popen.poll() is None
+        return self.returncode is None
 
     def signal(self, number: signal.Signals) -> None:
-        """To this very process: it is our child, so its pid is its own until we have read its end."""
-        if self._popen.poll() is None:
-            self._popen.send_signal(number)
+        """To this very process: nobody else has its pid until we have read its end."""
+        if self.is_alive:
+            os.kill(self.pid, number)
+
+    async def is_stopped(self) -> bool:
+        """A signal takes its time until it has stopped every thread."""
+        stats = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in stats)
 
     async def exit_code(self, *, seconds: float = 60) -> int:
         async def ended() -> bool:
             return not self.is_alive
 
         await wait_until(ended, f"the end of pid {self.pid}\n{self.said()}", seconds=seconds)
-        self._out.close()
-        assert self._popen.returncode is not None
-        return self._popen.returncode
+        assert self.returncode is not None
+        return self.returncode
 
     def end(self) -> None:
         """Now, whatever it does; also if it is stopped."""
-        if self._popen.poll() is None:
+        if self.is_alive:
             self._popen.kill()
+        if isinstance(self._popen, subprocess.Popen):
             self._popen.wait()
-        self._out.close()
+        else:
+            self._popen.join()
+            self._popen.close()
 
     def said(self) -> str:
-        return self.log.read_text(errors="replace")[-4_000:]
+        return self.log.read_text(errors="replace")[-4_000:] if self.log.exists() else ""
+
+
+def started(words: list[str], log: Path, variables: Mapping[str, str] | None = None) -> Process:
+    """A Python of its own, from the very beginning."""
+    with log.open("ab") as out:
+        popen = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=REPOSITORY,
+            env={**os.environ, **(variables or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+        )
+    return Process(popen, log)
+
+
+def forked(module: str, words: list[str], log: Path) -> Process:
+    """The same, forked from a server that has everything imported: a node is up in a tenth of the time."""
+    process = _FORKS.Process(target=_live, args=(module, words, str(log)))
+    process.start()
+    return Process(process, log)
+
+
+_FORKS = get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.chaos.node", "tests.chaos.client"])
+
+
+def _live(module: str, words: list[str], log: str) -> None:
+    out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    sys.argv = [module, *words]
+    importlib.import_module(f"tests.chaos.{module}").main()
 
 
 class Yard:
@@ -116,8 +155,11 @@ class Yard:
 
     def _start(self, module: str, *words: str, variables: Mapping[str, str] | None = None) -> Process:
         log = self.folder / f"{module}-{len(self.processes)}.log"
-        command = ["-m", f"tests.chaos.{module}", self.store, str(self.ledger.path), *words]
-        process = Process(command, log, variables or {})
+        given = [self.store, str(self.ledger.path), *words]
+        if variables:
+            process = started(["-m", f"tests.chaos.{module}", *given], log, variables)
+        else:
+            process = forked(module, given, log)
         self.processes.append(process)
         return process
 
@@ -152,6 +194,7 @@ class Yard:
         """SIGSTOP, but not in the middle of a commit: who is stopped with the write lock in hand stops everybody."""
         for _ in range(FREEZES_MAX):
             process.signal(signal.SIGSTOP)
+            await wait_until(process.is_stopped, "a stopped process")
             if self._is_unlocked():
                 return
             process.signal(signal.SIGCONT)

@@ -8,7 +8,7 @@ import pytest
 from pollux.clock import FakeClock, SystemClock
 from pollux.errors import InvalidInput, StoreError
 from pollux.events import Events, TermWon
-from pollux.model import Cause, Interval, Job, RunState, run_of
+from pollux.model import Cause, Interval, Job, Once, RunState, run_of
 from pollux.registry import Registry
 from pollux.runtime import Crew, CrewOptions
 from pollux.store.contract import JobPut, RunFilter
@@ -170,6 +170,9 @@ async def test_draining_gives_the_term_away_within_a_second(store):
     drain = asyncio.ensure_future(crew.drain())
     await store.clock.advance(1_000)
     assert other.status().term == 2
+    await store.put_jobs([JobPut(Job(id="now", handler="work", schedule=Once()))])
+    await store.clock.advance(100)
+    assert other.status().fired == 1, "the new leader is at work at once"
     work.may_end.set()
     await settle_down()
     await drain

@@ -28,7 +28,7 @@ from pollux.observe import attach_logs
 from pollux.plan import Diff
 from pollux.registry import Registry
 from pollux.runtime import Crew
-from pollux.store.contract import DumpPage, RunFilter, Store
+from pollux.store.contract import DumpPage, RunAnswer, RunFilter, Store
 from pollux.store.guard import Guarded
 from pollux.store.open import open_store
 
@@ -216,6 +216,16 @@ class Pollux(Verbs):
         await self.serve(stop)
 
     # asking
+
+    async def cancel(self, ref: object, *, reason: str = "") -> list[RunAnswer]:
+        """Cancel a run by its id, or all live runs of a job: queued ones at once, running ones by request.
+
+        A request reaches a handler of this process at once, one elsewhere when its lease is next renewed.
+        """
+        answers = await super().cancel(ref, reason=reason)
+        if self.crew is not None:
+            self.crew.look()
+        return answers
 
     async def overview(self, *, limit: int = 50) -> Overview:
         """All that the live table shows, of the first `limit` jobs."""

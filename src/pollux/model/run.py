@@ -68,6 +68,10 @@ class Run(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value hol
     result: Any = None
     deaths: int = 1  # how many dead letters of its recurring job this one stands for
 
+    @property
+    def is_finished(self) -> bool:
+        return self.state in FINISHED
+
 
 class Transition(NamedTuple):
     before: RunState | None

@@ -41,7 +41,8 @@ def _term_won(event: e.TermWon) -> None:
 
 
 def _term_lost(event: e.TermLost) -> None:
-    log.warning("node %s no longer leads term %d: %s", event.node, event.term, plain(event.why))
+    level = logging.INFO if event.resigned else logging.WARNING
+    log.log(level, "node %s no longer leads term %d: %s", event.node, event.term, plain(event.why))
 
 
 def _skipped(event: e.FiringSkipped) -> None:

@@ -85,10 +85,13 @@ def _fired(term: TermMemory, shot: Shot, answer: Answer, held: list[tuple[str, s
 
 
 def _fired_before(term: TermMemory, shot: Shot) -> None:
-    """The first answer to this plan was lost, and with it how the overlap was decided: look."""
+    """The first answer to this plan was lost, and with it how the overlap was decided: look.
+
+    Or it was never written: the due fired long ago, before the clock came back.  Then the store's next due must follow.
+    """
     run, overlap = shot.firing.run, shot.firing.overlap
-    if overlap is not Overlap.ALLOW:
-        term.inbox.jobs[run.job_id] = None
+    term.inbox.work_of(run.job_id).writes = True  # taken back by the reading, if the store has moved on
+    term.inbox.jobs[run.job_id] = None
     if shot.held is not None:
         term.gatehouse.park(run, shot.held.key)
     elif overlap is Overlap.QUEUE or overlap is Overlap.CANCEL:

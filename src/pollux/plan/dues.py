@@ -14,6 +14,7 @@ from msgspec import Struct
 from pollux import schedule as when
 from pollux.model import Interval, Job, Misfire, Once, Schedule
 from pollux.plan.slots import Slot
+from pollux.schedule import interval
 from pollux.schedule.missed import LATE_AFTER_MAX_MS, LATE_AFTER_MIN_MS, late_after_ms
 
 FIRST_SPREAD_MAX_MS = 60_000  # the first due of a new job lies at most so far ahead, off its grid
@@ -116,7 +117,11 @@ def follow_back(slot: Slot, now_ms: int) -> int | None:
     if planned_ms is None or job.schedule is None or not job.is_recurring:
         return None
     is_near = last_ms is not None and now_ms < last_ms <= now_ms + CAME_BACK_MS
-    next_ms = when.next_due(job.schedule, job.id, last_ms if is_near and last_ms is not None else now_ms)
+    from_ms = last_ms if is_near and last_ms is not None else now_ms
+    if type(job.schedule) is Interval:
+        next_ms: int | None = interval.next_after(job.schedule, job.id, from_ms)
+    else:
+        next_ms = when.next_due(job.schedule, job.id, from_ms)
     return next_ms if next_ms is not None and next_ms < planned_ms else None
 
 

@@ -163,6 +163,7 @@ class Dispatcher(Loop):
     def _seat_all(self, claimed: Claimed, begun: float, heard: float) -> int:
         """Start every run at once, or hand it back; answers how many started."""
         lease_ms = self.options.lease_ms
+        margin = margin_ms(lease_ms)
         has_waited = heard - begun > SLOW_MS
         since, seated = heard if has_waited else begun, 0
         for run in claimed.runs:
@@ -173,7 +174,7 @@ class Dispatcher(Loop):
             # After a wait nobody knows when the lease began: trust it, and make sure within a second.
             renew_at = heard + min(1_000.0, lease_ms / 3) if has_waited else end - lease_ms * 2 / 3
             job = claimed.jobs.get(run.job_id)
-            seated += self._seat(self._attempt(run, job, end - margin_ms(lease_ms), renew_at), is_gone=job is None)
+            seated += self._seat(self._attempt(run, job, end - margin, renew_at), is_gone=job is None)
         self.claimed += len(claimed.runs)
         return seated
 

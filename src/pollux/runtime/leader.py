@@ -114,7 +114,7 @@ class Leader(Loop):
         """Give the term up and do not take it again; whoever waits for it is rung."""
         self._has_resigned = True
         term = self._term
-        self._lose("it was given up")
+        self._lose("it was given up", resigned=True)
         if term is not None:
             await self._give_up(Term(term, self.node_id, 0, 0))
 
@@ -138,10 +138,10 @@ class Leader(Loop):
         self.events.emit(TermWon(self.node_id, number))
         self._tell()
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, why: str, *, resigned: bool = False) -> None:
         term, self._term = self._term, None
         if term is not None:
-            self.events.emit(TermLost(self.node_id, term, why))
+            self.events.emit(TermLost(self.node_id, term, why, resigned))
             self._tell()
 
     def _tell(self) -> None:

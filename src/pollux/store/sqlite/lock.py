@@ -33,7 +33,7 @@ class WriteLock:
         self._fd = open_private(path)
         self._mark = str(os.getpid()).ljust(_PID_BYTES).encode()
         self._proxy: _Proxy | None = None
-        _forget_in_children(self)
+        _open_locks.add(self)
 
     def acquire(self, deadline: float) -> None:
         """Take the lock, or raise `StoreBusy` once the monotonic clock passes `deadline`."""
@@ -110,7 +110,9 @@ class _Proxy:
         self._asked.put("end")
 
     def forget(self) -> None:
-        os.close(self._fd)
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def _serve(self) -> None:
         while self._asked.get() == "take":
@@ -135,12 +137,13 @@ def open_private(path: Path) -> int:
     return fd
 
 
-def _forget_in_children(lock: WriteLock) -> None:
-    """A forked child shares our open file: it would keep the lock after our death, so it closes its copy."""
-    ours = weakref.ref(lock)
+# A forked child shares our open files: it would keep the lock after our death, so it closes its copies.
+_open_locks: weakref.WeakSet[WriteLock] = weakref.WeakSet()
 
-    def forget() -> None:
-        if (lock := ours()) is not None:
-            lock.forget_in_child()
 
-    os.register_at_fork(after_in_child=forget)
+def _forget_all() -> None:
+    for lock in _open_locks:
+        lock.forget_in_child()
+
+
+os.register_at_fork(after_in_child=_forget_all)

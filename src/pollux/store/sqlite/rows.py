@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from pollux.errors import InvalidInput
 from pollux.model import Cause, Entry, Job, Memory, Node, Note, Once, Run, RunState, definition
 from pollux.store.contract import PAYLOAD_BYTES_MAX
-from pollux.store.limits import PRIORITIES, checked_run
+from pollux.store.limits import PRIORITIES, checked_run, plain
 
 HELD, READY, LEASED, DONE, DEAD, CANCELLED = range(6)
 SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD = range(3)
@@ -212,16 +211,14 @@ def leased_run(row: Row, token: str, node: str, until_ms: int) -> Run:
 
 
 def written(value: Any, bytes_max: int, what: str, whose: str) -> bytes:
-    """As JSON; refused if it cannot be written so, or is too big."""
+    """As JSON; refused in the words of all stores if it cannot be written so, or is too big."""
     try:
         data = encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidInput(f"{what} {whose!r} cannot be written as JSON ({error})", cure="use plain values") from error
-    if len(data) > bytes_max:
-        raise InvalidInput(
-            f"{what} {whose!r} has {len(data):,} bytes, at most {bytes_max:,} are kept",
-            cure="keep the bulk elsewhere and store where it is",
-        )
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        data = None
+    if data is None or len(data) > bytes_max:
+        plain(value, bytes_max=bytes_max, what=f"{what} {whose!r}")
+        raise AssertionError("it was refused just now")
     return data
 
 
