@@ -2,9 +2,8 @@
 
     python -m tests.chaos.script <folder>         sweep: kill at every failpoint, look, repeat, look
 
-A process that dies in a call has heard no answer, so the next one repeats that very call and goes on from there.
-In between the store holds what it held before that call or after it, and never a part; in the end it holds what it
-holds when nobody dies.
+A process that dies in a call has heard no answer, so the next one repeats that very call.  In between the store holds
+what it held before that call or after it, and never a part; in the end it holds what it holds when nobody dies.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
@@ -56,7 +55,8 @@ from pollux.store.sqlite.failpoint import failpoint
 T0 = 1_800_000_000_000
 LEASE_MS = 30_000
 TTL_MS = 15_000
-POINTS_MAX = 5_000
+POINTS_MAX = 1_000
+FILE = "pollux.db"
 
 PLAIN = Job(id="plain", handler="plain")
 GATED = Job(id="gated", handler="plain", target="host")
@@ -163,28 +163,17 @@ def _afterwards() -> Iterator[Step]:
 # one process
 
 
-async def play(file: Path, progress: Path, states: Path | None = None) -> None:
-    """From the step that has not been answered yet to the end; with `states`, tell what the store holds in between."""
+async def play(file: Path, step: Step | None) -> str:
+    """Open the store, take the step (None: there is none), and tell what the store held before it."""
     store = SqliteStore(file)
     await store.open()
     try:
-        for number, step in list(enumerate(steps()))[answered(progress) :]:
-            if states is not None:
-                _tell(states / str(number), await contents(store))
+        before = await contents(store)
+        if step is not None:
             await step(store)
-            _tell(progress, str(number + 1))
-        if states is not None:
-            _tell(states / str(len(steps())), await contents(store))
+        return before
     finally:
         await store.close()
-
-
-def _tell(file: Path, text: str) -> None:
-    file.write_text(text)
-
-
-def answered(progress: Path) -> int:
-    return int(progress.read_text() or 0) if progress.exists() else 0
 
 
 async def contents(store: Store) -> str:
@@ -199,18 +188,6 @@ async def contents(store: Store) -> str:
     entries = [item.entry for item in (await store.feed(limit=1_000, now_ms=at(70))).items]
     held = {"records": records, "feed": entries, "counts": await store.counts()}
     return msgspec.json.format(msgspec.json.encode(held, order="deterministic"), indent=1).decode()
-
-
-async def look(file: Path) -> str:
-    store = SqliteStore(file)
-    await store.open()
-    try:
-        return await contents(store)
-    finally:
-        await store.close()
-
-
-# the sweep
 
 
 def forked(run: Callable[[], Any]) -> int:
@@ -229,66 +206,89 @@ def forked(run: Callable[[], Any]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def played(folder: Path, *, crash_at: int = 0) -> int:
-    def run() -> None:
-        failpoint._crash_at = crash_at
-        asyncio.run(play(folder / "pollux.db", folder / "progress"))
-
-    return forked(run)
+# the sweep
 
 
-def seen(folder: Path) -> str:
-    """What the store holds, as a process of its own sees it."""
-    assert forked(lambda: _tell(folder / "seen", asyncio.run(look(folder / "pollux.db")))) == 0
-    return (folder / "seen").read_text()
+class Chapter(NamedTuple):
+    """One step, the files as they were before it, and what the store held before and after it."""
+
+    number: int
+    step: Step | None
+    files: Path
+    before: str
+    after: str
 
 
-def reference(folder: Path) -> list[str]:
-    """What the store holds before each step and after the last, when nobody dies."""
-    folder.mkdir()
-    states = folder / "states"
-    states.mkdir()
-    assert forked(lambda: asyncio.run(play(folder / "pollux.db", folder / "progress", states))) == 0
-    return [(states / str(number)).read_text() for number in range(len(steps()) + 1)]
+def written(folder: Path) -> list[Chapter]:
+    """The whole script, played once without a fault; the first chapter is the making of the store itself."""
+    chapters, play_steps = [], [None, *steps()]
+    nothing = folder / "0"
+    nothing.mkdir()
+    for number, step in enumerate(play_steps):
+        here, there = folder / str(number), folder / str(number + 1)
+        shutil.copytree(here, there)
+        told = folder / f"{number}.json"
+        assert forked(lambda: told.write_text(_told(there, step))) == 0  # noqa: B023  it is run here and now
+        before, after = json.loads(told.read_text())
+        chapters.append(Chapter(number, step, here, before if number else "", after))
+    return chapters
 
 
-def crash(here: Path, point: int, wanted: list[str]) -> tuple[int, list[str]] | None:
-    """Die at a failpoint, look, go on, look again: the step in which it died, and what is wrong.  None: it lived."""
-    here.mkdir()
-    code = played(here, crash_at=point)
+def _told(folder: Path, step: Step | None) -> str:
+    before = asyncio.run(play(folder / FILE, step))
+    return json.dumps([before, asyncio.run(play(folder / FILE, None))])
+
+
+def crash(chapter: Chapter, here: Path, point: int) -> list[str] | None:
+    """Die in the step at a failpoint, look, take the step again, look again: what is wrong.  None: it lived."""
+    shutil.copytree(chapter.files, here)
+
+    def die() -> None:
+        failpoint._crash_at = point
+        asyncio.run(play(here / FILE, chapter.step))
+
+    def go_on() -> None:
+        (here / "told").write_text(_told(here, chapter.step))
+
+    code = forked(die)
     if code == 0:
         return None
-    assert code == -signal.SIGKILL, f"at failpoint {point} it ended with {code}"
-    step = answered(here / "progress")
+    assert code == -signal.SIGKILL, f"in step {chapter.number} at failpoint {point} it ended with {code}"
+    place = f"step {chapter.number}, failpoint {point}"
+    if forked(go_on) != 0:
+        return [f"{place}: it cannot go on; see {here}"]
+    left, end = json.loads((here / "told").read_text())
     wrong = []
-    if seen(here) not in (wanted[step], wanted[min(step + 1, len(wanted) - 1)]):
-        wrong.append(f"failpoint {point}: step {step} was left half done; see {here}")
-    assert played(here) == 0, f"it cannot go on after a crash at failpoint {point}"
-    if seen(here) != wanted[-1]:
-        wrong.append(f"failpoint {point}: after step {step} was repeated the store holds something else; see {here}")
-    connection = apsw.Connection(str(here / "pollux.db"))
+    if chapter.number and left not in (chapter.before, chapter.after):
+        wrong.append(f"{place}: half done; see {here}")
+    if end != chapter.after:
+        wrong.append(f"{place}: taken again, the store holds something else; see {here}")
+    connection = apsw.Connection(str(here / FILE))
     sound = [row[0] for row in connection.execute("PRAGMA integrity_check")]
     connection.close()
-    if sound != ["ok"]:
-        wrong.append(f"failpoint {point}: the file is broken: {sound}")
-    return step, wrong
+    return wrong if sound == ["ok"] else [*wrong, f"{place}: the file is broken: {sound}"]
 
 
 def sweep(folder: Path) -> dict[str, Any]:
-    """Crash at the first failpoint, the second, ... until none is reached; tell what differed."""
-    wanted = reference(folder / "whole")
-    crashed_in: set[int] = set()
+    """Die in every step at its first failpoint, its second, ... until none is reached; tell what is wrong."""
     wrong: list[str] = []
-    for point in range(1, POINTS_MAX):
-        here = folder / f"at-{point}"
-        died = crash(here, point, wanted)
-        if died is None:
-            return {"points": point - 1, "steps": len(steps()), "crashed in": sorted(crashed_in), "wrong": wrong}
-        crashed_in.add(died[0])
-        wrong += died[1]
-        if not died[1]:
-            shutil.rmtree(here)
-    raise AssertionError(f"more than {POINTS_MAX} failpoints")
+    points: dict[int, int] = {}
+    for chapter in written(folder):
+        for point in range(1, POINTS_MAX):
+            here = folder / f"{chapter.number}-{point}"
+            found = crash(chapter, here, point)
+            if found is None:
+                points[chapter.number] = point - 1
+                break
+            wrong += found
+            if not found:
+                shutil.rmtree(here)
+    return {"steps": len(points), "kills": sum(points.values()), "never": _never(points), "wrong": wrong}
+
+
+def _never(points: dict[int, int]) -> list[int]:
+    """Steps in which there was no place to die."""
+    return [number for number, count in points.items() if count == 0]
 
 
 if __name__ == "__main__":

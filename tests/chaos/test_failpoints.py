@@ -26,7 +26,8 @@ async def test_a_crash_at_any_failpoint_and_the_same_call_again_is_as_if_nothing
     print(told)
 
     assert told["wrong"] == []
-    assert told["crashed in"] == list(range(told["steps"])), "no crash hit some steps: they have no failpoint"
+    assert told["never"] == [], "no kill hit these steps: they have no failpoint"
+    assert told["kills"] >= 3 * told["steps"]
 
 
 async def test_nodes_that_die_at_failpoints_lose_nothing_and_double_nothing(yard):

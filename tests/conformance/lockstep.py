@@ -175,6 +175,8 @@ class Ledger:
         """I2: what was accepted is there, unless it was removed on purpose."""
         gone = set(before.runs) - set(after.runs)
         assert gone <= self.removed, f"lost: {gone - self.removed}"
+        for run_id in gone:
+            self.fences.pop(run_id, None)  # an id that was pruned may come again, as new
         new = set(after.runs) - set(before.runs)
         assert new <= self.accepted, f"from nowhere: {new - self.accepted}"
 
@@ -185,7 +187,7 @@ class Ledger:
             if was is not now:
                 is_two_steps = (was, now) in TWO_STEPS
                 assert is_two_steps or may_become(was, now), f"{run_id}: {was} became {now}"
-            if old is not None:
+            if old is not None and run_id not in self.removed:  # nor made anew under the same id
                 assert run.fence >= old.fence, f"I3: the fence of {run_id} fell"
                 assert run.payload == old.payload, f"I16: {run_id} lost its payload"
         for job_id, job in after.jobs.items():

@@ -1,488 +1,113 @@
 """Does the contract hold over any history?  Two stores in lockstep, any calls in any order, invariants after each.
 
-Look further with `POLLUX_MACHINE_EXAMPLES=2000 POLLUX_MACHINE_STEPS=100`; `POLLUX_MACHINE_SHRINK=1` makes a red
-history short, which takes minutes (then also `-o faulthandler_timeout=0`).
+Look further with `POLLUX_MACHINE_EXAMPLES=2000 POLLUX_MACHINE_STEPS=100` or `POLLUX_WALKS=500`;
+`POLLUX_MACHINE_SHRINK=1` makes a red history short, which takes minutes (then also `-o faulthandler_timeout=0`).
 """
 
 import os
-import tempfile
-from itertools import count
-from pathlib import Path
+from random import Random
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pollux.model import (
-    LIVE,
-    Back,
-    Cancelled,
-    CancelOrder,
-    Cause,
-    Dead,
-    Done,
-    Firing,
-    Hold,
-    Holding,
-    Job,
-    JobUpdate,
-    Memory,
-    Node,
-    NotePut,
-    Overlap,
-    Plan,
-    Release,
-    RetryAt,
-    Run,
-    RunState,
-    stop_key,
-)
-from pollux.store.contract import Answer, JobPut, Pruning, Renewal, Settlement
-from pollux.store.memory import MemoryStore
-from pollux.store.sqlite.store import SqliteStore
-from pollux.testing.conformance.builders import T0, a_failure, a_run, an_outcome
-from tests.conformance.lockstep import LOSSES_MAX, Ledger, Lockstep
-
-LEASE_MS = 30_000
-REPEATABLE = {"enqueue", "claim", "renew", "settle", "cancel", "revive", "advance", "put_jobs", "delete_jobs"}
-JOBS = st.integers(0, 3)
-PICK = st.integers(0, 1_000)
-SPANS = st.sampled_from([1, 5, 31, 61, 3_600])
-SHM = Path("/dev/shm")  # no disk is proved here: kill -9 and power cuts have their own tests
-
-VERDICTS = ("done", "failed", "clears", "retry", "retry", "dead", "dead", "sole", "cancelled", "back", "hold")
-DISTURBANCES = (
-    *("lose an answer", "lose an answer", "crash a worker", "crash a worker", "reopen", "page through"),
-    *("stop", "beat", "prune the old", "prune the many", "prune one"),
-)
-
-new_run = st.fixed_dictionaries(
-    {
-        "job": st.integers(0, 4),
-        "key": st.sampled_from([None, None, "k1", "k2"]),
-        "delay": st.sampled_from([0, 0, 0, 5, 60]),
-        "priority": st.integers(1, 3),
-        "gated": st.booleans(),
-        "again": st.sampled_from([False, False, False, True]),
-    }
-)
-
-
-class StoreMachine(RuleBasedStateMachine):
-    def __init__(self):
-        super().__init__()
-        self.folder = tempfile.TemporaryDirectory(dir=SHM if SHM.is_dir() else None)
-        self.stores = Lockstep(MemoryStore(), SqliteStore(Path(self.folder.name) / "pollux.db"))
-        self.ledger = Ledger()
-        self.seconds = T0 // 1_000
-        self.numbers = count(1)  # every moment has its own millisecond: nothing is tied
-        self.now = self.moment()
-        self.leases: list[Run] = []  # what workers believe to hold
-        self.calls: list[tuple] = []  # earlier settlements and renewals
-        self.ids: list[str] = []
-        self.terms: list[int] = []
-        self.was_set_back = False
-        self.is_lost = False  # the next answer is lost: the call is sent again
-        self.seen = self.before = self.stores.look(self.now)
-
-    def teardown(self):
-        self.stores.close()
-        self.folder.cleanup()
-
-    # how it is told
-
-    def moment(self, seconds=0):
-        return (self.seconds + seconds) * 1_000 + next(self.numbers) % 1_000
-
-    def do(self, verb, *args, **options):
-        answer = self.stores.do(verb, *args, **options)
-        if self.is_lost and verb in REPEATABLE:
-            self.is_lost = False
-            once = self.stores.look(self.now)
-            again = self.stores.do(verb, *args, **options)
-            assert self.stores.look(self.now) == once, f"I13: {verb} sent twice did something twice"
-            if verb == "claim":
-                assert again == answer
-        return answer
-
-    def pick(self, items, number):
-        return items[number % len(items)] if items else None
-
-    @invariant()
-    def all_invariants_hold(self):
-        self.ledger.latest_ms = max(self.ledger.latest_ms, self.now)
-        self.seen = self.stores.look(self.now)
-        self.ledger.check(self.before, self.seen, LEASE_MS + 1_000)
-        self.before = self.seen
-        self.now = self.moment()
-
-    def unchanged(self):
-        assert self.stores.look(self.now) == self.seen, "I4: a call that was refused changed something"
-
-    # jobs
-
-    @initialize()
-    def begin(self):
-        """Most histories begin with jobs, a leader and something to do."""
-        self.do("put_jobs", [JobPut(Job(id=f"j{n}", handler="h", target="t" if n == 3 else "")) for n in range(4)])
-        self.terms.append(self.do("elect", "n0", ttl_ms=15_000, now_ms=self.now).number)
-        self.ledger.terms[1] = "n0"
-        self.runs_begin()
-
-    def runs_begin(self):
-        runs = [
-            self.make(job=n % 4, key=None, delay=0, priority=n % 3 + 1, gated=n == 3, again=False) for n in range(5)
-        ]
-        self.do("enqueue", runs, now_ms=self.now)
-        self.ledger.accepted |= {run.id for run in runs}
-
-    @rule(n=JOBS, variant=st.integers(0, 2), is_enabled=st.sampled_from([True, True, False]))
-    def put_job(self, n, variant, is_enabled):
-        job = Job(id=f"j{n}", handler="h", priority=variant + 1, enabled=is_enabled, target="t" if n == 3 else "")
-        self.do("put_jobs", [JobPut(job)], now_ms=self.now)
-
-    @rule(n=JOBS, is_sure=st.sampled_from([True, False, False]))
-    def delete_job(self, n, is_sure):
-        """Not too often, or nothing is left to see."""
-        if is_sure:
-            self.do("delete_jobs", [f"j{n}"], now_ms=self.now)
-
-    # runs
-
-    @rule(batch=st.lists(new_run, min_size=1, max_size=4), ready_max=st.sampled_from([100, 100, 3]))
-    def enqueue(self, batch, ready_max):
-        runs = [self.make(**each) for each in batch]
-        answers = self.do("enqueue", runs, ready_max=ready_max, now_ms=self.now)
-        for answer in answers:
-            if answer.answer is Answer.OK:
-                assert answer.id not in self.seen.runs
-                self.ledger.accepted.add(answer.id)
-
-    def make(self, *, job, key, delay, priority, gated, again):
-        number = next(self.numbers)
-        run_id = self.pick(self.ids, number * 7) if again and self.ids else f"r{number}"
-        self.ids.append(run_id)
-        due_ms = self.moment(delay - 1 if delay == 0 else delay)
-        return a_run(run_id, f"j{job}", due_ms=due_ms, key=key, priority=priority, gated=gated, payload={"n": number})
-
-    @rule(limit=st.integers(1, 4), first=st.integers(1, 3), feed_max=st.sampled_from([1_000, 1_000, 5]))
-    def claim(self, limit, first, feed_max):
-        token = f"c{next(self.numbers)}"
-        claimed = self.do(
-            "claim",
-            node="n",
-            token=token,
-            limit=limit,
-            lease_ms=LEASE_MS,
-            first=first,
-            losses_max=LOSSES_MAX,
-            feed_max=feed_max,
-            now_ms=self.now,
-        )
-        if claimed.answer is Answer.FULL:
-            assert self.seen.counts.ends > feed_max
-            assert claimed.runs == ()
-            return
-        self.check_claim(claimed.runs, limit, first)
-        self.ledger.delivered(claimed.runs)
-        for run in claimed.runs:  # no two leases end at the same time
-            self.do(
-                "renew", [Renewal(run.id, run.token)], lease_ms=LEASE_MS + next(self.numbers) % 1_000, now_ms=self.now
-            )
-        self.leases += claimed.runs
-
-    def check_claim(self, runs, limit, first):
-        after = self.stores.look(self.now)
-        rank = {priority: (priority - first) % 3 if priority >= first else 3 + priority for priority in (1, 2, 3)}
-        assert [rank[run.priority] for run in runs] == sorted(rank[run.priority] for run in runs), "I7: out of order"
-        for priority in (1, 2, 3):
-            times = [run.visible_ms for run in runs if run.priority == priority]
-            assert times == sorted(times), "I7: out of order"
-        assert all(run.visible_ms <= self.now for run in runs), "I7: a run before its time"
-        waiting = [run for run in after.live() if run.state is RunState.READY and run.visible_ms <= self.now]
-        assert len(runs) == limit or not waiting, "none only if there is none"
-        if runs and waiting:
-            assert max(rank[run.priority] for run in runs) <= min(rank[run.priority] for run in waiting), "I7"
-        for run in after.live():
-            is_over = run.state is RunState.LEASED and run.lease_until_ms <= self.now
-            assert not is_over, "I10: a lease that ended was left"
-
-    @precondition(lambda self: self.leases)
-    @rule(number=PICK, length=st.sampled_from([LEASE_MS, 5_000]))
-    def renew(self, number, length):
-        run = self.pick(self.leases, number)
-        is_current = self.holds(run.id, run.token)
-        renewals = [Renewal(run.id, run.token)]
-        [renewed] = self.do("renew", renewals, lease_ms=length + next(self.numbers) % 1_000, now_ms=self.now)
-        assert renewed.answer is (Answer.OK if is_current else Answer.LOST)
-        if not is_current:
-            self.unchanged()
-        self.calls.append(("renew", renewals))
-
-    def holds(self, run_id, token):
-        run = self.seen.runs.get(run_id)
-        return run is not None and run.state is RunState.LEASED and run.token == token
-
-    @rule(
-        limit=st.integers(1, 3),
-        verdicts=st.lists(st.sampled_from(VERDICTS), max_size=3),
-        follow_ups=st.lists(new_run, max_size=1),
-    )
-    def work(self, limit, verdicts, follow_ups):
-        """A worker's turn: it claims, and settles what it comes to."""
-        had = len(self.leases)
-        self.claim(limit, 1, 1_000)
-        self.all_invariants_hold()
-        for run, verdict in zip(self.leases[had:], verdicts, strict=False):
-            self.settle_one(run, verdict, follow_ups, has_note=False)
-            self.all_invariants_hold()
-
-    @precondition(lambda self: self.leases)
-    @rule(
-        number=PICK,
-        verdict=st.sampled_from(VERDICTS),
-        follow_ups=st.lists(new_run, max_size=3),
-        has_note=st.booleans(),
-    )
-    def settle(self, number, verdict, follow_ups, has_note):
-        self.settle_one(self.pick(self.leases, number), verdict, follow_ups, has_note)
-
-    def settle_one(self, run, verdict, follow_ups, has_note):
-        settlement = Settlement(
-            run.id,
-            run.token,
-            self.verdict(verdict),
-            None if verdict in {"back", "hold"} else self.outcome(verdict),
-            tuple(self.make(**each) for each in follow_ups),
-            (NotePut("n", next(self.numbers)),) if has_note else (),
-        )
-        self.settled(settlement)
-        self.calls.append(("settle", [settlement]))
-
-    def verdict(self, word):
-        match word:
-            case "done" | "failed" | "clears":
-                return Done(failed=word == "failed", clears=word == "clears")
-            case "retry":
-                return RetryAt(self.moment(10))
-            case "dead" | "sole":
-                return Dead("gave up", sole=word == "sole")
-            case "cancelled":
-                return Cancelled("asked")
-            case "back":
-                return Back()
-        return Hold("stopped")
-
-    def outcome(self, word):
-        return a_failure(self.now) if word in {"retry", "dead", "sole", "failed"} else an_outcome(self.now, result=1)
-
-    def settled(self, settlement):
-        """I4, I5: with the current token everything is there, with any other nothing."""
-        is_current = self.holds(settlement.run_id, settlement.token)
-        run = self.seen.runs.get(settlement.run_id)
-        letters = {
-            each.id
-            for each in self.seen.runs.values()
-            if each.state is RunState.DEAD and run and each.job_id == run.job_id
-        }
-        fresh = [each for each in settlement.follow_ups if each.id not in self.seen.runs]
-        [answer] = self.do("settle", [settlement], now_ms=self.now)
-        if not is_current:
-            assert answer in {Answer.ALREADY, Answer.LOST}
-            self.unchanged()
-            return
-        assert answer is Answer.OK
-        verdict = settlement.verdict
-        if getattr(verdict, "sole", False) or getattr(verdict, "clears", False):
-            self.ledger.removed |= letters
-        self.ledger.accepted |= {each.id for each in fresh}
-        after = self.stores.look(self.now)
-        keys = {each.key for each in after.live()}
-        for each in fresh:
-            is_there = each.id in after.runs
-            assert is_there or each.job_id not in after.jobs or each.key in keys, "I5: a follow-up is missing"
-        if isinstance(verdict, Back | Hold):
-            assert after.runs[run.id].attempt == run.attempt, "I6: handed back and charged"
-        if isinstance(verdict, Done | Dead | Cancelled):
-            assert after.runs[run.id].state not in LIVE
-
-    @precondition(lambda self: self.calls)
-    @rule(number=PICK)
-    def replay(self, number):
-        """A call that went astray arrives again, much later."""
-        verb, items = self.pick(self.calls, number)
-        if verb == "settle":
-            self.settled(items[0])
-        elif not self.holds(items[0].run_id, items[0].token):
-            self.do("renew", items, lease_ms=LEASE_MS, now_ms=self.now)
-            self.unchanged()
-
-    @precondition(lambda self: self.seen.runs)
-    @rule(number=PICK)
-    def cancel_run(self, number):
-        run = self.pick(list(self.seen.runs.values()), number)
-        [answer] = self.do("cancel", run_ids=[run.id], reason="enough", now_ms=self.now)
-        if run.state not in LIVE:
-            assert answer.answer in {Answer.LOST, Answer.ALREADY}
-            self.unchanged()
-
-    @rule(n=JOBS, is_sure=st.sampled_from([True, False, False]))
-    def cancel_job(self, n, is_sure):
-        if not is_sure:
-            return
-        answers = self.stores.run(self.stores._all("cancel", job_id=f"j{n}", reason="enough", now_ms=self.now))
-        live = sorted(run.id for run in self.seen.live() if run.job_id == f"j{n}")
-        assert [sorted(each.id for each in given) for given in answers] == [live] * len(answers)
-
-    @precondition(lambda self: any(run.state is RunState.DEAD for run in self.seen.runs.values()))
-    @rule(number=PICK)
-    def revive(self, number):
-        """I16: a dead letter comes back with a clean slate, its payload and its fence."""
-        letter = self.pick([run for run in self.seen.runs.values() if run.state is RunState.DEAD], number)
-        [answer] = self.do("revive", [letter.id], now_ms=self.now)
-        if answer.answer is Answer.OK:
-            run = self.stores.look(self.now).runs[letter.id]
-            assert (run.attempt, run.lease_losses, run.crashes) == (0, 0, 0)
-            assert (run.payload, run.fence) == (letter.payload, letter.fence)
-            assert run.state is (RunState.HELD if run.gated else RunState.READY)
-        else:
-            assert answer.answer in {Answer.STALE, Answer.CONFLICT}
-            self.unchanged()
-
-    def prune(self, kind, number):
-        if kind == "prune the many" and self.was_set_back:
-            return  # by number or by clock: which of a job's runs is the newest is left open then
-        finished = {run.id for run in self.seen.runs.values() if run.state not in LIVE}
-        self.ledger.removed |= finished
-        match kind:
-            case "prune the old":
-                what = Pruning(finished_before_ms=self.now - 60_000)
-            case "prune the many":
-                what = Pruning(keep_per_job=number % 3)
-            case _:
-                what = Pruning(ids=tuple(sorted(finished)[:1]))
-        self.do("prune", what)
-
-    # plan
-
-    @rule(node=st.integers(0, 1), resigns=st.sampled_from([False, False, True]))
-    def lead(self, node, resigns):
-        if resigns:
-            self.do("resign", f"n{node}", term=self.terms[-1], now_ms=self.now)
-        term = self.do("elect", f"n{node}", ttl_ms=15_000, now_ms=self.now)
-        self.ledger.elected(term)
-        if term.holder == f"n{node}":
-            self.terms.append(term.number)
-
-    @rule(
-        n=JOBS,
-        steps=st.lists(st.integers(-2, 0), min_size=1, max_size=2),
-        overlap=st.sampled_from(Overlap),
-        is_stale=st.sampled_from([False, False, False, True]),
-        is_old_term=st.sampled_from([False, False, False, True]),
-    )
-    def fire(self, n, steps, overlap, is_stale, is_old_term):
-        job = self.seen.jobs.get(f"j{n}")
-        revision = (job.revision if job else 1) + is_stale
-        base = self.seconds // 60 * 60
-        firings = []
-        for step in steps:
-            due_ms = (base + step * 60) * 1_000 + n  # the grid of the job: the same due comes up again and again
-            run = a_run(f"j{n}@{due_ms}", f"j{n}", due_ms=due_ms, cause=Cause.SCHEDULE, gated=n == 3)
-            firings.append(Firing(run, revision, due_ms + 60_000, overlap, Memory(ended=next(self.numbers))))
-        term = self.terms[0] if is_old_term else self.terms[-1]
-        advanced = self.do("advance", term, Plan(firings=tuple(firings)), now_ms=self.now)
-        if advanced.answer is Answer.FENCED:
-            self.unchanged()
-            return
-        if is_stale:
-            assert set(advanced.firings) == {Answer.STALE}
-        self.ledger.advanced(firings, advanced, can_forget=self.was_set_back)
-
-    @rule(number=PICK, do=st.sampled_from(["release", "release", "hold", "cancel"]))
-    def gate(self, number, do):
-        held = [run for run in self.seen.live() if run.state is RunState.HELD]
-        run = self.pick(held or self.seen.live(), number)
-        if run is None:
-            return
-        plans = {
-            "release": Plan(releases=(Release(run.id),)),
-            "hold": Plan(holds=(Holding(run.id, f"full {number}"),)),
-            "cancel": Plan(cancels=(CancelOrder(run.id, "enough"),)),
-        }
-        if self.do("advance", self.terms[-1], plans[do], now_ms=self.now).answer is Answer.FENCED:
-            self.unchanged()
-
-    @rule(limit=st.integers(1, 20))
-    def consume(self, limit):
-        """The oldest entries, by the ids that each store gave them."""
-        for store in self.stores.stores:
-            feed = self.stores.run(store.feed(limit=limit, now_ms=self.now))
-            plan = Plan(consumed=tuple(item.id for item in feed.items))
-            self.stores.run(store.advance(self.terms[-1], plan, now_ms=self.now))
-
-    @precondition(lambda self: self.seen.jobs)
-    @rule(number=PICK, is_stale=st.booleans())
-    def update(self, number, is_stale):
-        job = self.pick(list(self.seen.jobs.values()), number)
-        last_due_ms = None if number % 2 else self.moment(-100)
-        update = JobUpdate(
-            job.id, job.revision + is_stale, self.moment(number % 100), Memory(ended=number), last_due_ms
-        )
-        self.do("advance", self.terms[-1], Plan(updates=(update,)), now_ms=self.now)
-        due = self.do("due", before_ms=self.now + 50_000, limit=3)
-        assert all(job.enabled and job.next_due_ms < self.now + 50_000 for job in due)
-
-    # the world
-
-    def stop(self, number):
-        key, value = stop_key("job", f"j{number % 4}"), "paused" if number % 3 else None
-        before = [self.stops(store) for store in self.stores.stores]
-        self.do("put_notes", [NotePut(key, value)], now_ms=self.now)
-        after = [self.stops(store) for store in self.stores.stores]
-        is_changed = value is not None or key in self.seen.notes
-        assert [old != new for old, new in zip(before, after, strict=True)] == [is_changed] * len(after)
-
-    def stops(self, store):
-        claim = store.claim(node="n", token="none", limit=0, lease_ms=1, feed_max=-1, now_ms=self.now)
-        return self.stores.run(claim).stops_revision
-
-    def beat(self, number):
-        node = Node(f"n{number % 2}", seats=4, handlers=("a", "b")[: number % 3])
-        self.do("beat", node, ttl_ms=45_000, now_ms=self.now)
-        self.do("nodes", now_ms=self.now)
-
-    @rule(seconds=SPANS, is_back=st.sampled_from([False, False, True]))
-    def move_the_clock(self, seconds, is_back):
-        self.was_set_back = self.was_set_back or is_back
-        self.seconds += -seconds if is_back else seconds
-        self.now = self.moment()
-
-    @rule(what=st.sampled_from(DISTURBANCES), number=PICK)
-    def disturb(self, what, number):
-        match what:
-            case "lose an answer":
-                self.is_lost = True
-            case "crash a worker":
-                self.leases.clear()  # nobody tells the store; the leases run out
-            case "reopen":
-                self.stores.reopen()
-            case "page through":
-                # I14: pages have no gaps and no repeats, whatever their size, and looking changes nothing.
-                assert self.stores.look(self.now, page=number % 4 + 1) == self.seen
-            case "stop":
-                self.stop(number)
-            case "beat":
-                self.beat(number)
-            case _:
-                self.prune(what, number)
-
+from pollux.model import Overlap, RunState
+from tests.conformance.machine import DISTURBANCES, VERDICTS, StoreMachine
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
-    max_examples=int(os.environ.get("POLLUX_MACHINE_EXAMPLES", "60")),
+    max_examples=int(os.environ.get("POLLUX_MACHINE_EXAMPLES", "50")),
     stateful_step_count=int(os.environ.get("POLLUX_MACHINE_STEPS", "40")),
     deadline=None,
     phases=[phase for phase in Phase if phase is not Phase.shrink or "POLLUX_MACHINE_SHRINK" in os.environ],
     suppress_health_check=list(HealthCheck),
 )
+
+
+def a_new_run(dice):
+    return {
+        "job": dice.choice([0, 0, 1, 1, 2, 3, 4]),
+        "key": dice.choice([None, None, "k1", "k2"]),
+        "delay": dice.choice([0, 0, 0, 5, 60]),
+        "priority": dice.randint(1, 3),
+        "gated": dice.random() < 0.3,
+        "again": dice.random() < 0.2,
+    }
+
+
+# One rule, how often, and with what: unlike Hypothesis a walk keeps an even pace, and so it gets far.
+WALK = {
+    "put_job": (3, lambda dice: (dice.randrange(4), dice.randrange(3), dice.random() < 0.8)),
+    "delete_job": (1, lambda dice: (dice.randrange(4), True)),
+    "enqueue": (6, lambda dice: ([a_new_run(dice) for _ in range(dice.randint(1, 3))], dice.choice([100, 100, 3]))),
+    "claim": (4, lambda dice: (dice.randint(1, 4), dice.randint(1, 3), dice.choice([1_000, 1_000, 5]))),
+    "work": (
+        8,
+        lambda dice: (
+            dice.randint(1, 3),
+            dice.choice(["", "", "stalls", "is asked to stop", "its job goes"]),
+            dice.choices(VERDICTS, k=3),
+            [a_new_run(dice) for _ in range(dice.randrange(2))],
+        ),
+    ),
+    "renew": (3, lambda dice: (dice.randrange(1_000), dice.choice([30, 5]))),
+    "settle": (
+        6,
+        lambda dice: (
+            dice.randrange(1_000),
+            dice.choice(VERDICTS),
+            [a_new_run(dice) for _ in range(dice.randrange(4))],
+            dice.random() < 0.3,
+        ),
+    ),
+    "replay": (3, lambda dice: (dice.randrange(1_000),)),
+    "cancel_run": (2, lambda dice: (dice.randrange(1_000),)),
+    "cancel_job": (1, lambda dice: (dice.randrange(4), dice.random() < 0.3)),
+    "revive": (3, lambda dice: (dice.randrange(1_000),)),
+    "lead": (3, lambda dice: (dice.randrange(2), dice.random() < 0.2)),
+    "fire": (
+        5,
+        lambda dice: (
+            dice.randrange(4),
+            dice.choices([-2, -1, 0], k=dice.randint(1, 2)),
+            dice.choice(list(Overlap)),
+            dice.random() < 0.15,
+            dice.random() < 0.15,
+        ),
+    ),
+    "gate": (4, lambda dice: (dice.randrange(1_000), dice.choice(["release", "release", "hold", "cancel"]))),
+    "consume": (3, lambda dice: (dice.randint(1, 20),)),
+    "update": (2, lambda dice: (dice.randrange(1_000), dice.random() < 0.3)),
+    "move_the_clock": (4, lambda dice: (dice.choice([1, 5, 31, 61, 3_600]), dice.random() < 0.25)),
+    "disturb": (6, lambda dice: (dice.choice(DISTURBANCES), dice.randrange(1_000))),
+}
+NEEDS = {
+    "renew": lambda machine: machine.leases,
+    "settle": lambda machine: machine.leases,
+    "replay": lambda machine: machine.calls,
+    "cancel_run": lambda machine: machine.seen.runs,
+    "revive": lambda machine: any(run.state is RunState.DEAD for run in machine.seen.runs.values()),
+    "update": lambda machine: machine.seen.jobs,
+}
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("POLLUX_WALKS", "10"))))
+def test_a_long_walk_keeps_every_invariant(seed):
+    dice = Random(seed)
+    names, weights = list(WALK), [often for often, _ in WALK.values()]
+    machine = StoreMachine()
+    steps = []
+    try:
+        machine.begin()
+        machine.all_invariants_hold()
+        for name in dice.choices(names, weights, k=int(os.environ.get("POLLUX_WALK_STEPS", "200"))):
+            if name in NEEDS and not NEEDS[name](machine):
+                continue
+            arguments = WALK[name][1](dice)
+            steps.append((name, arguments))
+            getattr(machine, name)(*arguments)
+            machine.all_invariants_hold()
+    except AssertionError as error:
+        error.add_note("the last steps: " + "\n".join(str(step) for step in steps[-8:]))
+        raise
+    finally:
+        machine.teardown()

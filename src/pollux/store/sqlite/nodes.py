@@ -40,6 +40,9 @@ def leave(tx: Transaction, node_id: str) -> None:
 
 
 def elect(tx: Transaction, node_id: str, ttl_ms: int, now_ms: int) -> Term:
+    renewed = tx.row(_elect.renew, (now_ms, ttl_ms, node_id))
+    if renewed is not None:
+        return Term(renewed[0], node_id, now_ms + ttl_ms, now_ms)
     number, holder, until_ms, length_ms = _stands(tx)
     if until_ms > now_ms + length_ms:  # the clock came back: nobody leads longer than it was promised
         until_ms = now_ms + length_ms

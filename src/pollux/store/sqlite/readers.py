@@ -72,18 +72,24 @@ class Reader:
 
 
 class Generations:
-    """Did anybody commit since?  Kept by `data_version`, which changes when another connection commits."""
+    """Did another process commit since?  Kept by `data_version`, which changes when another connection commits.
+
+    A change that our own writer explains does not count: it rang by itself, and if it hides another one, whoever
+    waits looks again within seconds.  So the elections and beats of an idle node wake nobody.
+    """
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
         self._seen: object = None
+        self._own = 0
         self.number = 0
 
     def look(self, transaction: Transaction) -> int:
         self._stats.versions += 1
         self._stats.statements -= 1
         version = transaction.row("PRAGMA data_version")
-        if version != self._seen:
-            self._seen = version
+        own = self._stats.commits
+        if self._seen is None or (version != self._seen and own == self._own):
             self.number += 1
+        self._seen, self._own = version, own
         return self.number

@@ -1,5 +1,10 @@
 -- name: stands
 SELECT number, holder, until_ms, ttl_ms FROM term;
 
+-- What nearly every election is: the holder goes on, in one statement.
+-- name: renew
+UPDATE term SET until_ms = ?1 + ?2, ttl_ms = ?2
+WHERE holder = ?3 AND until_ms > ?1 AND until_ms <= ?1 + ttl_ms RETURNING number;
+
 -- name: write
 UPDATE term SET number = ?, holder = ?, until_ms = ?, ttl_ms = ?;
