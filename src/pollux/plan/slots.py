@@ -7,6 +7,7 @@ are read again when an end or a run asks for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import islice
 from sys import intern
 

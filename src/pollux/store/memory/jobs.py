@@ -38,7 +38,7 @@ def _put_job(state: State, put: JobPut) -> JobAnswer:
         return _add_job(state, definition(job))
     if is_same(job, row):
         return JobAnswer(Answer.ALREADY, job.id, row.revision)
-    against = _against(put, job_of(row))
+    against = _against(put, job_of(job.id, row))
     if against:
         return JobAnswer(Answer.CONFLICT, job.id, row.revision, against)
     state.redefine_job(job, row)
@@ -95,7 +95,7 @@ def get_jobs(state: State, ids: Sequence[str]) -> list[Job | None]:
 def list_jobs(state: State, where: JobFilter, after: str | None, limit: int) -> JobPage:
     ids = state.sorted_ids()
     start = 0 if after is None else bisect_right(ids, after)
-    jobs = (job_of(state.jobs[ids[place]]) for place in range(start, len(ids)))
+    jobs = (job_of(ids[place], state.jobs[ids[place]]) for place in range(start, len(ids)))
     page = tuple(islice((job for job in jobs if _fits(job, where)), limit + 1))
     if len(page) <= limit:
         return JobPage(page, None)
@@ -114,4 +114,4 @@ def _fits(job: Job, where: JobFilter) -> bool:
 
 
 def due(state: State, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Job]:
-    return [job_of(state.jobs[job_id]) for job_id in islice(state.due.read(after, before_ms), limit)]
+    return [job_of(job_id, state.jobs[job_id]) for job_id in islice(state.due.read(after, before_ms), limit)]

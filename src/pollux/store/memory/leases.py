@@ -51,7 +51,7 @@ def _claimed(state: State, runs: Sequence[Run], now_ms: int) -> Claimed:
         if run.job_id not in jobs:
             row = state.jobs.get(run.job_id)
             if row is not None:
-                jobs[run.job_id] = job_of(row)
+                jobs[run.job_id] = job_of(run.job_id, row)
     return Claimed(Answer.OK, tuple(runs), jobs, state.stops_revision, None, now_ms)
 
 

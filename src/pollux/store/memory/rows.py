@@ -46,18 +46,24 @@ class JobRow(Chain, gc=False, kw_only=True):
 
 
 def packed(job: Job) -> bytes:
-    """The definition, and nothing that changes beside it."""
-    return _pack(definition(job))
+    """The definition, but for the id, under which the row stands."""
+    return _pack(_nameless(job))
 
 
 def is_same(job: Job, row: JobRow) -> bool:
     """Is this the stored definition?"""
-    return packed(job) == row.packed or definition(job) == _unpack_job(row.packed)
+    return packed(job) == row.packed or _nameless(job) == _unpack_job(row.packed)
 
 
-def job_of(row: JobRow) -> Job:
+def _nameless(job: Job) -> Job:
+    return replace(definition(job), id="")
+
+
+def job_of(job_id: str, row: JobRow) -> Job:
+    """The job; its id is the very string it stands under, which all who keep it share."""
     return replace(
         _unpack_job(row.packed),
+        id=job_id,
         revision=row.revision,
         next_due_ms=row.next_due_ms,
         last_due_ms=row.last_due_ms,

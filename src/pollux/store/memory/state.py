@@ -96,7 +96,7 @@ class State:
 
     def job(self, job_id: str) -> Job | None:
         row = self.jobs.get(job_id)
-        return None if row is None else job_of(row)
+        return None if row is None else job_of(job_id, row)
 
     def add_job(self, job: Job) -> None:
         """A job that is not there yet, with everything that it brings."""
