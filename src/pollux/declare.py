@@ -11,11 +11,12 @@ import msgspec
 from pollux import schedule as schedules
 from pollux.errors import InvalidConfig, InvalidInput
 from pollux.ids import check_id
-from pollux.model import TIMEOUT_MS, Job, Misfire, Overlap, Retry, Schedule
+from pollux.model import TIMEOUT_MS, Job, Misfire, Overlap, Retry, Schedule, definition
 from pollux.outcome import validate_retry
 from pollux.units import DAY_MS, duration_ms, format_size
 
 NAME_MAX = 200
+SOURCE_MAX = 1_000
 TAGS_MAX = 50
 PARAMS_BYTES_MAX = 256_000
 TIMEOUT_MAX_MS = 7 * DAY_MS
@@ -92,15 +93,51 @@ def check_job(job: Job) -> Job:
     """A job that was made by hand, checked as `job_of` would; the job itself, or an error that names it."""
     try:
         check_id(job.id)
+        check_params(job.params)
+        _check_kinds(job)
         _text(job.handler, at_least=1)
         _check_schedule(job.schedule, job.id)
         priority_of(job.priority)
         timeout_of(job.timeout_ms / 1000)
         validate_retry(job.retry)
-        check_params(job.params)
+        _check_words(job)
     except InvalidInput as error:
         raise error.at(f"job {str(job.id)[:60]!r}") from None
     return job
+
+
+def _check_kinds(job: Job) -> None:
+    """Is every field of its kind?  What could be written but never read again would stop whoever reads it."""
+    try:
+        msgspec.json.decode(msgspec.json.encode(definition(job)), type=Job)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise InvalidInput(
+            f"it cannot be used: {error}", cure="make jobs with the fields and kinds of `Job`"
+        ) from error
+    if not 0 <= job.release < 2**63:
+        raise InvalidInput(f"{job.release} is no release", where="release", cure="count releases from 0")
+
+
+def _check_words(job: Job) -> None:
+    for field, check in (("name", _text), ("group", _name), ("target", _text), ("source_id", _text), ("tags", _tags)):
+        try:
+            check(getattr(job, field))
+        except InvalidInput as error:
+            raise error.at(field) from None
+    if not (job.source and len(job.source) <= SOURCE_MAX and job.source.isprintable()):
+        raise InvalidInput(
+            f"{job.source[:60]!r} cannot be used",
+            where="source",
+            cure=f"give 1 to {SOURCE_MAX} printable characters",
+        )
+
+
+def check_stop(*, group: str | None = None, target: str | None = None) -> None:
+    """Could a job be of this group, or have this target?"""
+    if group is not None:
+        check_id(group, what="group")
+    if target is not None:
+        _text(target, at_least=1)
 
 
 def did_you_mean(word: object, choices: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from random import Random
 from pollux.errors import InvalidInput
 
 ID_MAX = 200
+KEY_MAX = 200
 _ID = re.compile(r"[A-Za-z0-9._:/-]{1,200}\Z")
 
 
@@ -20,6 +21,13 @@ def check_id(value: object, *, what: str = "id") -> str:
         f"{what} {shown} cannot be used",
         cure=f"an id has 1 to {ID_MAX} characters out of letters, digits and . _ : / -",
     )
+
+
+def check_key(value: object) -> str | None:
+    """The key that at most one live run may have (None: any number may live), or an error that says what it may be."""
+    if value is None or (isinstance(value, str) and 1 <= len(value) <= KEY_MAX and value.isprintable()):
+        return value
+    raise InvalidInput(f"key {str(value)[:60]!r} cannot be used", cure=f"a key has 1 to {KEY_MAX} printable characters")
 
 
 def new_id(now_ms: int, dice: Random) -> str:

@@ -2,7 +2,7 @@
 
 from pollux.app.overview import JobRow, Overview
 from pollux.app.pollux import Pollux
-from pollux.app.process import fast_loop, listen_for_signals
+from pollux.app.process import listen_for_signals, run_to_end
 from pollux.app.verbs import Verbs
 
-__all__ = ["JobRow", "Overview", "Pollux", "Verbs", "fast_loop", "listen_for_signals"]
+__all__ = ["JobRow", "Overview", "Pollux", "Verbs", "listen_for_signals", "run_to_end"]

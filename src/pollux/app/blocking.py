@@ -45,17 +45,20 @@ class Blocking:
             return
         if close_store is not None:
             self._on_loop(loop, close_store())
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(CALL_SECONDS_MAX)
-        loop.close()
+        _end(loop, thread)
 
     def _started(self) -> tuple[asyncio.AbstractEventLoop, Verbs]:
         with self._lock:
             if self._loop is None or self._verbs is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="pollux-blocking", daemon=True)
-                self._thread.start()
-                self._verbs, self._close_store = self._on_loop(self._loop, self._make())
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=loop.run_forever, name="pollux-blocking", daemon=True)
+                thread.start()
+                try:
+                    self._verbs, self._close_store = self._on_loop(loop, self._make())
+                except BaseException:
+                    _end(loop, thread)
+                    raise
+                self._loop, self._thread = loop, thread
             return self._loop, self._verbs
 
     @staticmethod
@@ -68,3 +71,9 @@ class Blocking:
             coroutine.close()
             raise PolluxError("app.blocking was called on its own loop; use `await app.<verb>` there")
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result(CALL_SECONDS_MAX)
+
+
+def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(CALL_SECONDS_MAX)
+    loop.close()

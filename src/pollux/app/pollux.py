@@ -16,7 +16,7 @@ from pollux.app.configured import load_app, options_over, register_python
 from pollux.app.declared import Declared
 from pollux.app.options import NodeOptions, options_of
 from pollux.app.overview import Overview, rows_of
-from pollux.app.process import fast_loop, listen_for_signals
+from pollux.app.process import listen_for_signals, run_to_end
 from pollux.app.verbs import Verbs, default_actor
 from pollux.clock import Clock, SystemClock
 from pollux.config import Config
@@ -164,8 +164,19 @@ class Pollux(Verbs):
         """Write the declared jobs to the store and start planning and running."""
         if self.crew is not None:
             raise PolluxError("this app runs already; stop it first")
+        was_open = self._is_open
         await self.open()
         self._stop_logs = attach_logs(self.events)
+        try:
+            self.crew = await self._start_crew()
+        except BaseException:
+            self._stop_logs()
+            if not was_open:
+                await self.close()
+            raise
+        self.events.emit(NodeStarted(self.node_id, self.store_url))
+
+    async def _start_crew(self) -> Crew:
         if self.options.plans:
             await self.declared.write(self._store)
         self.node_id = f"{platform.node()}:{os.getpid()}:{new_id(self._clock.now_ms(), self._dice)[-8:]}"
@@ -180,8 +191,7 @@ class Pollux(Verbs):
             sources=self.declared.code_sources(),
         )
         await crew.start()
-        self.crew = crew
-        self.events.emit(NodeStarted(self.node_id, self.store_url))
+        return crew
 
     async def drain(self) -> None:
         """Stop claiming, finish what runs within the grace, hand back the rest uncharged, stop."""
@@ -207,8 +217,7 @@ class Pollux(Verbs):
 
     def run(self) -> None:
         """Run until SIGTERM or SIGINT, then drain; a second signal ends at once."""
-        with asyncio.Runner(loop_factory=fast_loop()) as runner:
-            runner.run(self._run_until_signalled())
+        run_to_end(self._run_until_signalled())
 
     async def _run_until_signalled(self) -> None:
         stop = asyncio.Event()

@@ -5,18 +5,29 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+ECHO_SECONDS = 0.3  # a person who wants it to end at once is not quicker
+LEAVE_SECONDS = 1.0  # what is left of handlers after the drain has this long to notice that it is cancelled
 
 
 def listen_for_signals(stop: asyncio.Event) -> None:
-    """SIGTERM or SIGINT sets `stop`; the second one ends the process at once (leases then run out by themselves)."""
+    """SIGTERM or SIGINT sets `stop`; the second one ends the process at once (leases then run out by themselves).
+
+    One that comes on the heels of the first is the same wish: shells, supervisors and `timeout` often tell the process
+    and then its whole group.
+    """
+    loop = asyncio.get_running_loop()
+    first: list[float] = []
 
     def on_signal(number: int) -> None:
-        if stop.is_set():
+        now = loop.time()
+        if first and now - first[0] >= ECHO_SECONDS:
             os._exit(128 + number)
+        first.append(now)
         stop.set()
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
 
@@ -29,3 +40,32 @@ def fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
+
+
+def run_to_end(program: Coroutine[Any, Any, None]) -> None:
+    """Run a program on a loop of its own, and end with it.
+
+    `asyncio.run` would wait for ever for a handler that ignores its cancellation.  Its run was settled or handed back
+    by the drain, so nothing is lost by leaving it behind.
+    """
+    runner = asyncio.Runner(loop_factory=fast_loop())
+    try:
+        runner.run(program)
+    finally:
+        if runner.run(_cancel_others()):
+            runner.close()
+        else:
+            loop = runner.get_loop()
+            loop.set_exception_handler(lambda *_: None)  # the drain has said which run it is
+            loop.close()
+
+
+async def _cancel_others() -> bool:
+    """Cancel whatever still runs on this loop; false if some of it ignores that."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for other in others:
+        other.cancel()
+    if not others:
+        return True
+    _, deaf = await asyncio.wait(others, timeout=LEAVE_SECONDS)
+    return not deaf

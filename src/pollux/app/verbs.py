@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 from pollux.clock import Clock
-from pollux.declare import check_job, check_params, priority_of
+from pollux.declare import check_job, check_params, check_stop, priority_of
 from pollux.errors import Conflict, InvalidInput, NotFound, PolluxError, StoreFull
-from pollux.ids import new_id
+from pollux.ids import check_id, check_key, new_id
 from pollux.model import (
     LIVE,
     STOP,
@@ -47,6 +47,7 @@ from pollux.store.contract import (
 from pollux.units import duration_ms, moment_ms
 
 REVIVE_PAGE = 500
+REASON_CHARS_MAX = 1_000
 
 
 class Verbs:
@@ -123,7 +124,7 @@ class Verbs:
     async def cancel(self, ref: object, *, reason: str = "") -> list[RunAnswer]:
         """Cancel a run by its id, or all live runs of a job: queued ones at once, running ones by request."""
         name = job_id_of(ref)
-        why = reason or f"cancelled by {self._actor}"
+        why = _words(reason) or f"cancelled by {self._actor}"
         [run] = await self._store.get_runs([name])
         if run is not None:
             answers = await self._store.cancel(run_ids=[name], reason=why)
@@ -179,7 +180,7 @@ class Verbs:
         """Take jobs away; waiting runs are cancelled, running ones may end."""
         for start in range(0, len(ids), BATCH_MAX):
             batch = list(ids[start : start + BATCH_MAX])
-            answers = await self._store.delete_jobs(batch, reason=reason or f"deleted by {self._actor}")
+            answers = await self._store.delete_jobs(batch, reason=_words(reason) or f"deleted by {self._actor}")
             gone = [job_id for job_id, answer in zip(batch, answers, strict=True) if answer is Answer.OK]
             await self._record("delete", gone[0] if len(gone) == 1 else f"{len(gone)} jobs", ", ".join(gone[:20]))
             missing = [job_id for job_id in batch if job_id not in gone]
@@ -208,7 +209,7 @@ class Verbs:
         key = await self._stop_key(job, group, target, everything)
         now_ms = self._clock.now_ms()
         expires_ms = None if duration is None else now_ms + duration_ms(duration)
-        value = {"reason": reason or f"paused by {self._actor}", "by": self._actor, "at_ms": now_ms}
+        value = {"reason": _words(reason) or f"paused by {self._actor}", "by": self._actor, "at_ms": now_ms}
         await self._store.put_notes([NotePut(key, value, expires_ms=expires_ms)])
         await self._record("pause", key.removeprefix(STOP), reason)
         return key
@@ -284,8 +285,9 @@ class Verbs:
         priority: int | None = None,
         cause: Cause = Cause.ENQUEUED,
     ) -> Run:
-        run_id = id or new_id(self._clock.now_ms(), self._dice)
-        return run_of(job, due_ms, cause, payload, id=run_id, key=key, priority=priority)
+        """An id that was given is of other characters than those of firings, so it can never take a firing's place."""
+        run_id = new_id(self._clock.now_ms(), self._dice) if id is None else check_id(id, what="run id")
+        return run_of(job, due_ms, cause, payload, id=run_id, key=check_key(key), priority=priority)
 
     def _payload(self, job: Job, params: Mapping[str, Any] | None) -> dict[str, Any] | None:
         payload = check_params(params) if params else None
@@ -336,6 +338,7 @@ class Verbs:
                 "say what to stop: exactly one of a job, a group, a target, or everything",
                 cure="pause('home'), pause(group='edge'), pause(target='db'), pause(everything=True)",
             )
+        check_stop(group=group, target=target)
         if job is not None:
             return stop_key("job", (await self._job(job, fresh=True)).id)
         if group is not None:
@@ -343,8 +346,13 @@ class Verbs:
         return stop_key("all") if target is None else stop_key("target", target)
 
     async def _record(self, action: str, subject: str, detail: str = "") -> None:
-        line = AuditLine(self._clock.now_ms(), self._actor, action, subject[:200], detail[:1000])
+        line = AuditLine(self._clock.now_ms(), self._actor, action, _words(subject)[:200], _words(detail))
         await self._store.log([line])
+
+
+def _words(reason: str) -> str:
+    """What somebody said, as long as anybody reads, and of characters that can be written down."""
+    return str(reason)[:REASON_CHARS_MAX].encode("utf-8", "replace").decode()
 
 
 def default_actor(kind: str) -> str:

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pollux.app import JobRow, Overview, Pollux, fast_loop, listen_for_signals
+from pollux.app import JobRow, Overview, Pollux, listen_for_signals, run_to_end
 from pollux.cli.serve import greeting, log_to
 from pollux.cli.show import ago, clean, span
 from pollux.config import Config
@@ -48,8 +48,7 @@ def run_watched(app: Pollux, config: Config, *, verbose: bool) -> None:
     news = News()
     log_to(news, verbose=verbose, moments="%H:%M:%S")
     news.lines.append(greeting(app, config))
-    with asyncio.Runner(loop_factory=fast_loop()) as runner:
-        runner.run(_run(app, news))
+    run_to_end(_run(app, news))
 
 
 async def _run(app: Pollux, news: News) -> None:

@@ -61,6 +61,7 @@ def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
     term.pace.spend(draft.now_ms, draft.caught_up)
     term.ready = advanced.ready
     term.trim()
+    inbox.tidy()
     return Report(len(late), max(late, default=0), tuple(skipped), tuple(held), len(draft.releases))
 
 
@@ -118,7 +119,7 @@ def _changed(term: TermMemory, change: Change, answer: Answer) -> bool:
         return False
     slot.memory = change.update.memory
     if work is not None:
-        del work.ends[: change.ends]
+        work.ends = work.ends[change.ends :]
         work.writes, work.error = False, ""
         if not (work.ends or work.feeds or work.is_put):
             del inbox.work[job_id]

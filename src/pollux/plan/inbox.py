@@ -55,11 +55,17 @@ class Work:
 
     def __init__(self) -> None:
         self.feeds: list[int] = []
-        self.ends: list[End] = []
+        self.ends: list[End] | tuple[End, ...] = ()  # a crowd of new jobs has none
         self.is_put = False
         self.crowd = 1
         self.writes = False  # the slot's next due is not what the store has
         self.error = ""  # why the job has no next due, if its schedule is bad
+
+    def add(self, end: End) -> None:
+        if isinstance(self.ends, list):
+            self.ends.append(end)
+        else:
+            self.ends = [end]
 
     def is_idle(self) -> bool:
         """Is there nothing to write?"""
@@ -100,6 +106,13 @@ class Inbox:
         if feed is not None:
             self.nodes.append(feed)
             self.receipts.owe(feed)
+
+    def tidy(self) -> None:
+        """A dict that was emptied keeps its size: after a crowd it begins anew."""
+        if not self.jobs:
+            self.jobs = {}
+        if not self.work:
+            self.work = {}
 
     def finish(self, job_id: str) -> None:
         """The work of a job is over, whatever it was."""

@@ -73,7 +73,7 @@ def _apply_end(term: TermMemory, feed: int, end: End) -> None:
         inbox.receipts.pay(gatehouse.forget(end.run_id))
         inbox.receipts.owe(feed, gatehouse.wake(previous_key(end.job_id), feed))
     if end.ran or state is _DEAD:
-        inbox.work_of(end.job_id, feed).ends.append(end)
+        inbox.work_of(end.job_id, feed).add(end)
         if end.job_id not in term.slots:
             inbox.jobs[end.job_id] = None
 

@@ -11,21 +11,33 @@ from functools import lru_cache
 from itertools import islice
 from sys import intern
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import Job, Memory
+from pollux.model import Job, Memory, Schedule
 
 IDLE_MAX = 100_000
 _NOTHING: dict[str, object] = {}
 _BLANK = Memory()
 
 
-class Slot:
-    __slots__ = ("is_chosen", "is_on_grid", "job", "last_ms", "memory", "next_ms", "placed")
+@lru_cache(maxsize=1_000)
+def _shared(schedule: Schedule | None) -> Schedule | None:
+    """The same object for equal schedules: a fleet has a few."""
+    return schedule
 
-    def __init__(self, job: Job) -> None:
-        self.placed = 0  # the revision whose next due the planner decided itself
-        self.read(job)
+
+class Slot(Struct, gc=False, eq=False):  # gc: there are many, and none is part of a cycle
+    job: Job
+    next_ms: int | None = None
+    last_ms: int | None = None
+    memory: Memory = _BLANK
+    is_on_grid: bool = False
+    is_chosen: bool = False
+    placed: int = 0  # the revision whose next due the planner decided itself
+
+    def __post_init__(self) -> None:
+        self.read(self.job)
 
     def read(self, job: Job) -> None:
         """Take what the store says; the bulk that planning does not need is left there."""
@@ -34,6 +46,7 @@ class Slot:
             handler=intern(job.handler),  # many jobs share a few names
             group=intern(job.group),
             source=intern(job.source),
+            schedule=_shared(job.schedule),
             params=_NOTHING,
             name="",
             tags=(),

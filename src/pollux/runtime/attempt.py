@@ -140,7 +140,10 @@ class Attempt:
         if handler.is_async:
             self.work = asyncio.get_running_loop().create_task(self._await(handler, ctx, kwargs))
         else:
-            self.kit.hands.submit(lambda: handler.invoke(ctx, kwargs), self._ended)
+            try:
+                self.kit.hands.submit(lambda: handler.invoke(ctx, kwargs), self._ended)
+            except Exception as error:  # noqa: BLE001  no thread to be had: this attempt has failed, its seat is free
+                self._ended(None, error)
 
     async def _await(self, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> None:
         try:

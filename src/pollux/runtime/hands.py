@@ -28,14 +28,17 @@ class Hands:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def submit(self, work: Work, ended: Ended) -> None:
-        """Run `work` in a thread, then call `ended` with its value or its error on the event loop."""
+        """Run `work` in a thread, then call `ended` with its value or its error on the event loop.
+
+        Raises what the machine says if it gives us no thread.
+        """
         self._loop = self._loop or asyncio.get_running_loop()
-        self._under_way += 1
-        if self._under_way > len(self._threads):
+        if self._under_way >= len(self._threads):
             name = f"pollux-hand-{len(self._threads) + 1}"
             thread = threading.Thread(target=self._labour, name=name, daemon=True)
+            thread.start()  # the machine may refuse: then nothing is under way
             self._threads.append(thread)
-            thread.start()
+        self._under_way += 1
         self._work.put((work, ended))
 
     def stop(self) -> None:

@@ -184,7 +184,7 @@ class Pruning(Struct, frozen=True, omit_defaults=True):
     unchanged_before_ms: int | None = None  # successful polls that changed nothing, finished before
     finished_before_ms: int | None = None  # everything but dead letters, finished before
     keep_per_job: int | None = None  # all but the newest n of a job's finished runs, dead letters apart
-    once_before_ms: int | None = None  # once-jobs that ended before, with nothing live
+    once_before_ms: int | None = None  # once-jobs that ended before, with nothing live; remembered as deleted ones are
     limit: int = 1_000
 
 
@@ -429,6 +429,7 @@ class Store(Protocol):
     async def load(self, records: Sequence[tuple[str, Any]]) -> int:
         """Write dumped records where there are none of the same id; leases are void (ready, uncharged), terms rise.
 
+        The leader is told of new jobs, held runs and notes as by `put_jobs`, `enqueue` and `put_notes`.
         Answers how many were new; loading a page twice changes nothing.
         """
         ...

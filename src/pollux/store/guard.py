@@ -42,6 +42,7 @@ from pollux.store.contract import (
     Store,
 )
 
+DEADLINE_MS = 12_000  # later than the stores' own (10 s): their refusal says why, our silence only that
 T = TypeVar("T")
 VERBS = (
     *("open", "close", "put_jobs", "delete_jobs", "get_jobs", "list_jobs", "due", "feed", "advance", "enqueue"),
@@ -222,7 +223,7 @@ class Guarded(Wrapped):
     """The store as all loops see it: each call counted and bounded."""
 
     def __init__(
-        self, store: Store, *, clock: Clock, deadline_ms: int = 10_000, calls: dict[str, CallStats] | None = None
+        self, store: Store, *, clock: Clock, deadline_ms: int = DEADLINE_MS, calls: dict[str, CallStats] | None = None
     ) -> None:
         super().__init__(store)
         self._clock = clock

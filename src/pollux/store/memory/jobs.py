@@ -71,7 +71,7 @@ def delete_jobs(state: State, ids: Sequence[str], reason: str, now_ms: int) -> l
             answers.append(Answer.LOST)
             continue
         row = state.drop_job(job_id)
-        _remember(state, job_id, Gone(row.revision, row.last_due_ms))
+        remember(state, job_id, Gone(row.revision, row.last_due_ms))
         waiting = [run_id for run_id in state.live_of.get(job_id, ()) if run_id not in state.leased]
         ends += [state.cancel_waiting(state.live[run_id], reason or JOB_GONE, now_ms) for run_id in waiting]
         deleted.append(job_id)
@@ -82,7 +82,7 @@ def delete_jobs(state: State, ids: Sequence[str], reason: str, now_ms: int) -> l
     return answers
 
 
-def _remember(state: State, job_id: str, gone: Gone) -> None:
+def remember(state: State, job_id: str, gone: Gone) -> None:
     state.gone[job_id] = gone
     if len(state.gone) > GONE_MAX:
         del state.gone[next(iter(state.gone))]

@@ -11,12 +11,13 @@ import msgspec
 from msgspec.structs import replace
 
 from pollux.errors import InvalidInput
-from pollux.model import LIVE, AuditLine, Job, Note, NotePut, Run, chained
+from pollux.model import LIVE, Arrived, AuditLine, Job, JobsPut, Note, NotePut, NotesChanged, Run, chained
 from pollux.store.contract import DumpPage, LogPage, Pruning
+from pollux.store.memory.jobs import remember
 from pollux.store.memory.notes import set_note
 from pollux.store.memory.past import PLAIN, UNCHANGED
 from pollux.store.memory.rows import JobRow, memory_of
-from pollux.store.memory.state import LEASED, READY, Leadership, State
+from pollux.store.memory.state import HELD, LEASED, READY, Gone, Leadership, State
 
 UNCHANGED_ONLY = frozenset({UNCHANGED})
 ALL_BUT_DEAD = frozenset({PLAIN, UNCHANGED})
@@ -46,7 +47,7 @@ def _drop(state: State, run_id: str) -> int:
 
 
 def _drop_spent(state: State, before_ms: int, limit: int) -> int:
-    """A once-job stays as long as a run of it lives or can be revived."""
+    """A once-job stays as long as a run of it lives or can be revived.  Declared anew, it does not fire again."""
     spent = [
         job_id
         for job_id in state.spent
@@ -55,7 +56,8 @@ def _drop_spent(state: State, before_ms: int, limit: int) -> int:
         and not state.past.has_dead_letters(job_id)
     ][: max(0, limit)]
     for job_id in spent:
-        state.drop_job(job_id)
+        row = state.drop_job(job_id)
+        remember(state, job_id, Gone(row.revision, row.last_due_ms))
     return len(spent)
 
 
@@ -129,7 +131,19 @@ def _after(keys: Sequence[str], place: str) -> Iterable[str]:
 def load(state: State, records: Sequence[tuple[str, Any]]) -> int:
     """Everything is read before anything is written: a bad record changes nothing."""
     values = [_read(kind, data) for kind, data in records]
-    return sum(_load(state, value) for value in values)
+    new = [value for value in values if _load(state, value)]
+    _tell_loaded(state, new)
+    return len(new)
+
+
+def _tell_loaded(state: State, new: Sequence[object]) -> None:
+    """A leader at work is told what came: nothing of it stands in what it has read before."""
+    if jobs := tuple(value.id for value in new if isinstance(value, Job)):
+        state.tell(JobsPut(jobs, len(jobs)))
+    if held := tuple(value.id for value in new if isinstance(value, Run) and value.state is HELD):
+        state.tell(Arrived(held))
+    if keys := tuple(value.key for value in new if isinstance(value, Note)):
+        state.tell(NotesChanged(keys))
 
 
 def _read(kind: str, data: Any) -> Job | Run | Note | AuditLine | int:

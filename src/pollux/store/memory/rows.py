@@ -6,13 +6,14 @@ garbage collector has nothing to walk.  What changes with every firing (due time
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, get_type_hints
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from pollux.model import Job, Memory, Run, definition
+from pollux.model import Job, Memory, Once, Run, Schedule, definition
 
 NO_MEMORY = Memory()
 
@@ -31,13 +32,17 @@ class Chain(Struct, gc=False):
 
 
 class JobRow(Chain, gc=False, kw_only=True):
-    packed: bytes  # the definition
+    packed: bytes  # the definition, but for its id and its schedule
+    schedule: Schedule | None
     revision: int
     enabled: bool
-    is_once: bool
     next_due_ms: int | None = None
     last_due_ms: int | None = None
     memory: bytes = b""
+
+    @property
+    def is_once(self) -> bool:
+        return type(self.schedule) is Once
 
     @property
     def is_spent(self) -> bool:
@@ -46,17 +51,25 @@ class JobRow(Chain, gc=False, kw_only=True):
 
 
 def packed(job: Job) -> bytes:
-    """The definition, but for the id, under which the row stands."""
-    return _pack(_nameless(job))
+    """The definition, but for what the row has beside it."""
+    return _pack(_stripped(job))
 
 
 def is_same(job: Job, row: JobRow) -> bool:
     """Is this the stored definition?"""
-    return packed(job) == row.packed or _nameless(job) == _unpack_job(row.packed)
+    if job.schedule != row.schedule:
+        return False
+    return packed(job) == row.packed or _stripped(job) == _unpack_job(row.packed)
 
 
-def _nameless(job: Job) -> Job:
-    return replace(definition(job), id="")
+@lru_cache(maxsize=1_000)
+def shared(schedule: Schedule | None) -> Schedule | None:
+    """The same object for equal schedules: a fleet has a few."""
+    return schedule
+
+
+def _stripped(job: Job) -> Job:
+    return replace(definition(job), id="", schedule=None)
 
 
 def job_of(job_id: str, row: JobRow) -> Job:
@@ -64,6 +77,7 @@ def job_of(job_id: str, row: JobRow) -> Job:
     return replace(
         _unpack_job(row.packed),
         id=job_id,
+        schedule=row.schedule,
         revision=row.revision,
         next_due_ms=row.next_due_ms,
         last_due_ms=row.last_due_ms,

@@ -18,11 +18,11 @@ from threading import Lock
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import AuditLine, Cause, End, Ended, Entry, Job, Node, Note, Once, Run, RunState
+from pollux.model import AuditLine, Cause, End, Ended, Entry, Job, Node, Note, Run, RunState
 from pollux.store.memory.bells import Bells
 from pollux.store.memory.due import DueLine
 from pollux.store.memory.past import Past
-from pollux.store.memory.rows import JobRow, job_of, packed, packed_memory
+from pollux.store.memory.rows import JobRow, job_of, packed, packed_memory, shared
 
 HELD, READY, LEASED = RunState.HELD, RunState.READY, RunState.LEASED
 DONE, DEAD, CANCELLED = RunState.DONE, RunState.DEAD, RunState.CANCELLED
@@ -100,7 +100,7 @@ class State:
 
     def add_job(self, job: Job) -> None:
         """A job that is not there yet, with everything that it brings."""
-        row = JobRow(packed=packed(job), revision=job.revision, enabled=job.enabled, is_once=type(job.schedule) is Once)
+        row = JobRow(packed=packed(job), schedule=shared(job.schedule), revision=job.revision, enabled=job.enabled)
         self.jobs[job.id] = row
         self.job_ids = None
         self.past.adopt(job.id, row)
@@ -111,8 +111,8 @@ class State:
         """Another definition; due times and memory stay."""
         next_due_ms = row.next_due_ms
         self.move_job(job.id, row, None, row.last_due_ms)
-        row.packed, row.revision = packed(job), row.revision + 1
-        row.enabled, row.is_once = job.enabled, type(job.schedule) is Once
+        row.packed, row.schedule, row.enabled = packed(job), shared(job.schedule), job.enabled
+        row.revision += 1
         self.move_job(job.id, row, next_due_ms, row.last_due_ms)
 
     def move_job(self, job_id: str, row: JobRow, next_due_ms: int | None, last_due_ms: int | None) -> None:

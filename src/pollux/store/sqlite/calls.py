@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from typing import Any
 
 import apsw
 
-from pollux.errors import PolluxError, StoreBusy, StoreError, StoreFull, StoreRefused
+from pollux.errors import InvalidInput, PolluxError, StoreBusy, StoreError, StoreFull, StoreRefused
+
+
+def promise() -> Future[None]:
+    """A future that whoever waits for it cannot cancel: what a thread has to say it says, heard or not."""
+    future: Future[None] = Future()
+    future.set_running_or_notify_cancel()
+    return future
 
 
 class Call:
@@ -62,6 +70,12 @@ def in_our_words(error: Exception) -> Exception:
     match error:
         case PolluxError():
             return error
+        case UnicodeEncodeError():
+            refused = InvalidInput(
+                "text with characters that cannot be written down", cure="use whole Unicode characters"
+            )
+            refused.__cause__ = error
+            return refused
         case apsw.BusyError() | apsw.LockedError():
             ours: StoreError = StoreBusy("busy: another program holds the database; nothing was changed; try again")
         case apsw.FullError():

@@ -86,10 +86,9 @@ def delete_jobs(tx: Transaction, ids: Sequence[str], reason: str, now_ms: int) -
     for job_id in deleted:
         waiting = tx.rows(_delete.waiting, (job_id,))
         ends += cancel_waiting(tx, waiting, reason or JOB_GONE, now_ms)
-        bury(tx, stored[job_id])
     tx.tell_ends(ends)
     if deleted:
-        tx.write(_delete.clear_tombs, (TOMBS_MAX,))
+        bury(tx, [stored[job_id] for job_id in deleted])
         tx.tell(JobsDeleted(tuple(deleted)))
     left = set(deleted)
     return [_once(left, job_id) for job_id in ids]
@@ -103,11 +102,13 @@ def _once(left: set[str], job_id: str) -> Answer:
     return Answer.OK
 
 
-def bury(tx: Transaction, row: Row) -> None:
-    """Delete a job, of which (id, revision, last_due_ms) stay."""
-    tx.write(_delete.delete, (row[0],))
-    tx.write(_delete.bury, row)
-    tx.tally.jobs -= 1
+def bury(tx: Transaction, rows: Sequence[Row]) -> None:
+    """Delete jobs, of which (id, revision, last_due_ms) stay."""
+    if rows:
+        tx.write_many(_delete.delete, [row[:1] for row in rows])
+        tx.write_many(_delete.bury, rows)
+        tx.write(_delete.clear_tombs, (TOMBS_MAX,))
+        tx.tally.jobs -= len(rows)
 
 
 def get_jobs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:

@@ -16,6 +16,7 @@ import os
 import threading
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -75,8 +76,9 @@ class WriteLock:
 
     def _sign(self) -> None:
         """Say who holds it.  Looking first costs a third of writing, and mostly we were the last."""
-        if os.pread(self._fd, _PID_BYTES, 0) != self._mark:
-            os.pwrite(self._fd, self._mark, 0)
+        with suppress(OSError):  # a full disk: it is ours all the same, and must not be kept for a name
+            if os.pread(self._fd, _PID_BYTES, 0) != self._mark:
+                os.pwrite(self._fd, self._mark, 0)
 
     def _who(self) -> str:
         pid = os.pread(self._fd, _PID_BYTES, 0).decode(errors="replace").strip("\0 ")
@@ -118,12 +120,12 @@ class _Proxy:
         while self._asked.get() == "take":
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             with self._state:
-                self.is_waiting = False
                 if self._wanted:
                     self._taken = True
                     self._state.notify_all()
                 else:
                     fcntl.flock(self._fd, fcntl.LOCK_UN)
+                self.is_waiting = False  # last: our number is another name of the same lock, and the writer looks here
         self.forget()
 
 

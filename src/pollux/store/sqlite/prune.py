@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pollux.store.contract import Pruning
+from pollux.store.sqlite.jobs import bury
 from pollux.store.sqlite.rows import SHELF_DEAD, SHELF_PLAIN, SHELF_UNCHANGED, Row, ids_json
 from pollux.store.sqlite.sql import Statements
 from pollux.store.sqlite.transaction import Transaction
@@ -47,8 +48,7 @@ def _drop_old(tx: Transaction, shelf: int, before_ms: int, limit: int) -> int:
 
 
 def _drop_spent(tx: Transaction, before_ms: int, limit: int) -> int:
-    """A once-job stays as long as a run of it lives or can be revived."""
+    """A once-job stays as long as a run of it lives or can be revived.  Declared anew, it does not fire again."""
     spent = tx.rows(_sql.spent, (before_ms, limit))
-    gone = tx.write_many(_sql.drop_job, spent) if spent else 0
-    tx.tally.jobs -= gone
-    return gone
+    bury(tx, spent)
+    return len(spent)

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 import apsw
 
 from pollux.store.sqlite import schema
-from pollux.store.sqlite.calls import Call, answer, in_our_words
+from pollux.store.sqlite.calls import Call, answer, in_our_words, promise
 from pollux.store.sqlite.transaction import Stats, Transaction
 
 BUSY_MS = 5_000
@@ -29,7 +29,7 @@ class Reader:
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._connection: apsw.Connection | None = None
-        self.ended: Future[None] = Future()
+        self.ended = promise()
 
     def put(self, call: Call) -> None:
         if self._thread is None:

@@ -13,7 +13,19 @@ import msgspec
 from msgspec.structs import replace
 
 from pollux.errors import InvalidInput
-from pollux.model import LIVE, AuditLine, Job, Note, NotePut, Run, RunState, chained
+from pollux.model import (
+    LIVE,
+    Arrived,
+    AuditLine,
+    Job,
+    JobsPut,
+    Note,
+    NotePut,
+    NotesChanged,
+    Run,
+    RunState,
+    chained,
+)
 from pollux.store.sqlite.bell import RUNS
 from pollux.store.sqlite.notes import set_note
 from pollux.store.sqlite.rows import (
@@ -112,7 +124,15 @@ def read_record(kind: str, data: Any) -> Record:
 
 
 def load(tx: Transaction, records: Sequence[Record]) -> int:
-    return sum(_load_one(tx, record) for record in records)
+    """A leader at work is told what came: nothing of it stands in what it has read before."""
+    new = [record for record in records if _load_one(tx, record)]
+    if jobs := tuple(record.id for record in new if isinstance(record, Job)):
+        tx.tell(JobsPut(jobs, len(jobs)))
+    if held := tuple(record.id for record in new if isinstance(record, Run) and record.state is RunState.HELD):
+        tx.tell(Arrived(held))
+    if keys := tuple(record.key for record in new if isinstance(record, Note)):
+        tx.tell(NotesChanged(keys))
+    return len(new)
 
 
 def _load_one(tx: Transaction, record: Record) -> bool:

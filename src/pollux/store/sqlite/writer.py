@@ -22,7 +22,7 @@ import apsw
 from pollux.errors import StoreBusy
 from pollux.store.sqlite import schema
 from pollux.store.sqlite.bell import Bell
-from pollux.store.sqlite.calls import Call, answer, in_our_words
+from pollux.store.sqlite.calls import Call, answer, in_our_words, promise
 from pollux.store.sqlite.failpoint import failpoint
 from pollux.store.sqlite.lock import WriteLock
 from pollux.store.sqlite.transaction import Stats, Transaction
@@ -40,8 +40,8 @@ class Writer:
         self._queue: SimpleQueue[Call | None] = SimpleQueue()
         self._log_pages = 0  # in the write-ahead log
         self._checkpoint_at = CHECKPOINT_PAGES
-        self.ready: Future[None] = Future()
-        self.ended: Future[None] = Future()
+        self.ready = promise()
+        self.ended = promise()
         self.lock: WriteLock
         self.bell: Bell
         self._connection: apsw.Connection
