@@ -13,6 +13,8 @@ app.run()
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pollux.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from pollux.app import Pollux as Pollux
     from pollux.errors import Permanent as Permanent
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from pollux.schedule.words import every as every
     from pollux.schedule.words import on_event as on_event
     from pollux.schedule.words import once as once
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Pollux": "pollux.app",

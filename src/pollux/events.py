@@ -26,6 +26,15 @@ class NodeStopped(Event, frozen=True):
     drained: bool
 
 
+class JobsDeclared(Event, frozen=True):
+    """The store was made to agree with a source: a file, or this process's code."""
+
+    source: str
+    added: int
+    changed: int
+    gone: int
+
+
 class TermWon(Event, frozen=True):
     node: str
     term: int

@@ -1,5 +1,6 @@
 """All that is asked of a store from a second terminal: tables for people, JSON for machines, exit codes for scripts."""
 
+import re
 import shutil
 
 import pytest
@@ -168,9 +169,9 @@ def test_jobs_are_deleted(pollux):
 
 def test_runs_are_listed_with_what_they_say(pollux):
     lines = pollux.ok("runs", *WHERE).out.splitlines()
-    assert lines[0].split() == ["ID", "STATE", "DUE", "ATTEMPT", "TOOK", "SAYS"]
+    assert lines[0].split() == ["ID", "JOB", "STATE", "DUE", "ATTEMPT", "TOOK", "SAYS"]
     [dead] = [line for line in lines if line.startswith("broken@")]
-    assert "dead" in dead
+    assert dead.split()[1:3] == ["broken", "dead"]
     assert "it never works" in dead
     assert "\x1b" not in dead, "what a handler says must not steer the terminal"
 
@@ -207,7 +208,9 @@ def test_a_jobs_id_is_no_runs_id(pollux):
 def test_dead_letters_are_listed_shown_and_revived(pollux):
     [letter] = pollux.ok("dead", "--json", *WHERE).json["dead"]
     assert (letter["job_id"], letter["state"], letter["deaths"]) == ("broken", "dead", 1)
-    assert "it never works" in pollux.ok("dead", *WHERE).out
+    [_, line] = pollux.ok("dead", *WHERE).out.splitlines()
+    assert "it never works" in line
+    assert re.search(r" ago +1 +1 +Permanent", line), "one attempt was made, and it stands for one"
     assert "it never works" in pollux.ok("dead", "show", letter["id"], *WHERE).out
     assert "runs again" in pollux.ok("dead", "revive", letter["id"], *WHERE).out
     assert pollux.ok("dead", "--json", *WHERE).json["dead"] == []
@@ -264,7 +267,21 @@ def test_a_pause_reaches_what_it_names_and_ends(pollux, scope, held):
     assert held_jobs() == held
     assert "goes on" in pollux.ok("resume", *scope, *WHERE).out
     assert held_jobs() == []
-    assert "was not paused" in pollux.ok("resume", *scope, *WHERE).out
+    assert re.search("was not paused|no pause of everything", pollux.ok("resume", *scope, *WHERE).out)
+
+
+def test_a_pause_of_something_that_no_job_has_says_so(pollux):
+    """It may come before the first job, or be a slip of the pen."""
+    assert pollux.ok("pause", "--group", "edge", *WHERE).err == ""
+    assert "no job is of group egde now" in pollux.ok("pause", "--group", "egde", *WHERE).err
+    assert "no job is of target db-2 now" in pollux.ok("pause", "--target", "db-2", *WHERE).err
+
+
+def test_who_paused_is_said_once(pollux):
+    pollux.ok("pause", "--all", *WHERE)
+    why = pollux.ok("why", "ok/1", *WHERE).out
+    assert "everything is paused (by cli:" in why
+    assert why.count("cli:") == 1
 
 
 @pytest.mark.parametrize("scope", [(), ("ok/1", "--all"), ("--group", "a", "--target", "b")])

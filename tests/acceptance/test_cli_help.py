@@ -64,6 +64,8 @@ def test_the_help_of_every_command_teaches_with_examples_that_work(command, caps
         (("runs", "--state", "asleep"), "'held'"),
         (("jobs", "--limit", "0"), "1<=x<=1000"),
         (("jobs", "show"), "ID"),
+        (("check", "my.yaml"), "did you mean `-c my.yaml`?"),
+        (("serve", "--no-watch", "my.yml"), "did you mean `-c my.yml`?"),
     ],
 )
 def test_bad_usage_is_answered_with_the_cure(pollux, words, cure):

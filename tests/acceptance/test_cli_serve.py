@@ -64,6 +64,58 @@ def test_a_second_signal_ends_it_at_once(pollux):
     assert time.monotonic() - begin < 10, "the grace of 25 s was waited for"
 
 
+def test_a_signal_told_twice_at_once_is_one_wish(pollux):
+    """`timeout`, shells and supervisors tell the process and then its group."""
+    pollux.write("p.yaml", SLOW % 1.0)
+    with pollux.started("serve", "-c", "p.yaml") as process:
+        eventually((pollux.folder / "slow.started").exists, "the handler started", process)
+        process.send_signal(signal.SIGINT)
+        answer = stopped(process, signal.SIGTERM)
+    assert answer.code == 0
+    assert (pollux.folder / "slow.ended").exists()
+
+
+DEAF = """
+import asyncio
+from pathlib import Path
+
+async def deaf(ctx):
+    Path("deaf.started").touch()
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+"""
+
+
+@pytest.mark.parametrize("watch", ["--watch", "--no-watch"])
+def test_a_handler_that_ignores_its_end_does_not_keep_the_process(pollux, watch):
+    pollux.write("ears.py", DEAF)
+    pollux.write("p.yaml", 'store: sqlite:///p.db\npool: {grace: 0s}\njobs: [{id: d, python: "ears:deaf", once: true}]')
+    with pollux.started("serve", "-c", "p.yaml", watch) as process:
+        eventually((pollux.folder / "deaf.started").exists, "the handler started", process)
+        answer = stopped(process)
+    assert answer.code == 0
+    assert "destroyed" not in answer.err
+    [run] = pollux.ok("runs", "--json", "-c", "p.yaml").json["runs"]
+    assert (run["state"], run["attempt"]) == ("ready", 0), "it was handed back"
+
+
+def test_what_fails_and_what_a_start_changed_is_in_the_log(pollux):
+    pollux.write("p.yaml", 'jobs: [{id: a, python: "work:refuse", interval: 100ms}, {id: b, python: "work:fine"}]')
+    with pollux.started("serve", "-c", "p.yaml", "--store", "sqlite:///p.db") as process:
+        look = ("jobs", "show", "a", "--json", "--store", "sqlite:///p.db")
+        eventually((pollux.folder / "p.db").exists, "the store is there", process)
+        eventually(lambda: pollux(*look).code == 0, "the store answers", process)
+        eventually(lambda: pollux.ok(*look).json["job"]["memory"]["failures"] > 3, "it failed again and again", process)
+        answer = stopped(process)
+    assert "file:p.yaml: 2 jobs added, 0 changed, 0 gone" in answer.err
+    told = [line for line in answer.err.splitlines() if "WARNING job a: run a@" in line]
+    assert len(told) == 1, "the same failure is said once a minute"
+    assert "failed: Permanent: it never works[31m; it is given up on, see `pollux dead`" in told[0]
+
+
 def test_an_empty_config_starts_says_how_to_add_a_job_and_does_not_spin(pollux):
     pollux.write("empty.yaml", "")
     with pollux.started("serve", "-c", "empty.yaml", "--store", "sqlite:///p.db") as process:

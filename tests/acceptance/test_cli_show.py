@@ -54,14 +54,14 @@ def test_freshness_is_a_bar(score, age_ms, text):
     assert freshness_bar(score, age_ms).plain == text
 
 
-async def drawn(app: Pollux, width: int) -> str:
+async def drawn(app: Pollux, width: int, *, cut: bool = False) -> str:
     """The live table of an app, as wide as told."""
     overview = await app.overview()
     console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: ASYNC230, PTH123, SIM115
     try:
         for part in (
             header(overview, store="memory://", lateness=""),
-            jobs_table(overview),
+            jobs_table(overview, cut=cut),
             footer(overview, "memory://"),
         ):
             console.print(part)
@@ -86,6 +86,22 @@ async def test_the_live_table_shows_jobs_and_what_holds_them():
     assert "when asked" in row
     assert "moving house" in row
     assert "can be seen from here only" in text
+
+
+async def test_a_job_is_one_line_of_a_live_table_however_narrow(monkeypatch):
+    """What is higher than the screen loses its end: the log, and how to look from a second terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    app = Pollux("memory://")
+    await app.open()
+    try:
+        await app.put_jobs([Job(id="home/" + "a" * 90, handler="h", schedule=Cron("0 6 * * *", "Europe/Berlin"))])
+        await app.pause("home/" + "a" * 90, reason="moving house, and that takes its time as everybody knows")
+        lines = (await drawn(app, 80, cut=True)).splitlines()
+        folded = (await drawn(app, 80)).splitlines()
+    finally:
+        await app.close()
+    assert len([line for line in lines if "home/" in line or "aaa" in line]) == 1
+    assert len(lines) < len(folded)
 
 
 @pytest.fixture

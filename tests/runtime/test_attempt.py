@@ -428,3 +428,36 @@ async def test_lateness_is_counted_from_the_due_time():
 
 def test_the_registry_is_the_only_way_to_code():
     assert Registry().get("os.system") is None
+
+
+async def test_a_machine_that_gives_no_thread_costs_an_attempt_and_no_seat(monkeypatch):
+    """Not the other runs of the claim either: they start as if nothing had been."""
+
+    def work(ctx):
+        return ctx.run.id
+
+    shop = await a_shop(seats=2)
+    real, refused = threading.Thread.start, []
+
+    def start(thread):
+        if thread.name.startswith("pollux-hand-") and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    job = await shop.job("job", work)
+    await shop.enqueue(job, "r1")
+    await shop.enqueue(job, "r2")
+    await shop.dispatcher.turn()
+    await emptied(shop.pool)
+    await shop.settler.turn()
+
+    failed, done = await shop.run("r1"), await shop.run("r2")
+    assert (failed.state, failed.attempt, failed.error) == (
+        RunState.READY,
+        1,
+        "RuntimeError: can't start new thread",
+    )
+    assert (done.state, done.result) == (RunState.DONE, "r2")
+    assert (shop.pool.free, shop.kit.running, shop.kit.leases) == (2, set(), {})

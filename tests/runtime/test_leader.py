@@ -137,7 +137,7 @@ async def test_a_term_that_is_won_while_resigning_is_given_up(store):
     assert other.term == 2
 
 
-async def test_a_hint_asks_at_once_but_not_more_than_once_a_second(store):
+async def test_a_hint_asks_at_once_but_not_more_than_twice_a_second(store):
     """A resigning leader rings; whoever hears it need not wait for the next turn."""
     leader, other = a_leader(store), a_leader(store, "b")
     await leader.turn()
@@ -150,6 +150,22 @@ async def test_a_hint_asks_at_once_but_not_more_than_once_a_second(store):
         await settle_down()
     assert other.term == 2
     assert store.count("elect") == 3
+    await other.stop()
+
+
+async def test_a_hint_that_comes_right_after_a_question_is_not_forgotten(store):
+    """The bell of a resignation rings once; whoever has just asked in vain must not wait for its next turn."""
+    leader, other = a_leader(store), a_leader(store, "b")
+    await leader.turn()
+    other.start()
+    await settle_down()
+    await store.clock.advance(10)
+    await leader.resign()
+    other.hint()
+    await settle_down()
+    assert other.term is None, "it asks at most twice a second"
+    await store.clock.advance(500)
+    assert other.term == 2
     await other.stop()
 
 

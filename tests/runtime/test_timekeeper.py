@@ -7,7 +7,7 @@ import pytest
 from pollux.clock import FakeClock
 from pollux.errors import StoreError, StoreTimeout
 from pollux.events import ClockJumped, Events, FiringSkipped, RunHeld, RunsFired
-from pollux.model import Cause, Interval, Job, Node, NotePut, Once, RunState, run_of
+from pollux.model import Cause, Interval, Job, Node, NotePut, Once, Plan, RunState, run_of
 from pollux.plan import Planner
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Rest
@@ -135,6 +135,20 @@ async def test_a_fenced_plan_ends_the_term_and_its_memory():
     assert len(office.planners) == 2
     assert any(run.startswith("new@") for run in await office.runs())
     await office.timekeeper.stop()
+
+
+async def test_a_refused_plan_of_an_older_term_does_not_cost_the_one_that_was_won_meanwhile():
+    """The clock leapt: our term ended in the store, and we won the next before the plan of the old one was answered."""
+    office = await Office().open(every(10))
+    await office.quiet()
+    await office.store.inner.resign("a", term=1)
+    await office.leader.turn()
+    assert office.leader.term == 2
+
+    planner = office.timekeeper.planner
+    assert await office.timekeeper._write(1, planner, Plan(notes=(NotePut("x", 1),))) == Rest.NONE
+    assert office.leader.term == 2
+    assert await office.store.notes("x") == []
 
 
 @pytest.mark.parametrize("verb", ["feed", "get_jobs", "due", "advance", "notes"])

@@ -70,6 +70,8 @@ def test_nothing_is_a_document_without_problems(text):
         ("a: [1, 2", "f:2:1", "no YAML"),
         ("a:\n\tb: 1", "f:2:1", "no YAML"),
         ("a: b: c", "f:1:5", "no YAML"),
+        ("cron: */5 * * * *", "f:1:8", 'in quotes: cron: "*/5 * * * *"'),
+        ("cron: * * * * *", "f:1:8", 'in quotes: cron: "*/5 * * * *"'),
         ("a: 'x", "f:1:6", "no YAML"),
         ("ab: \x07", "f:1:5", "a character that no text holds"),
         ("x: 1\nab: \x00", "f:2:5", "a character that no text holds"),

@@ -75,19 +75,23 @@ class Declared:
             diffs.append(reconcile(stored, list(jobs.values()), source, owners=owners))
         return diffs
 
-    async def write(self, store: Store) -> None:
-        """Make the store agree: add, change, and take away within our own sources.
+    async def write(self, store: Store) -> list[Diff]:
+        """Make the store agree: add, change, and take away within our own sources; answers what was different.
 
         A code job that this process no longer declares is left alone while another living node of the same source may
         still declare it, and marked undeclared (its due times are skipped) otherwise.
         """
+        written = []
         for diff in await self.diff(store):
             await _put(store, [*diff.add, *(new for _, new in diff.change)])
             for start in range(0, len(diff.remove), BATCH_MAX):
                 ids = [job.id for job in diff.remove[start : start + BATCH_MAX]]
                 await store.delete_jobs(ids, reason=f"no longer in {diff.source}")
-            if diff.undeclare and not any(diff.source in node.sources for node in await store.nodes()):
-                await _put(store, [msgspec.structs.replace(job, declared=False) for job in diff.undeclare])
+            left = diff.undeclare and any(diff.source in node.sources for node in await store.nodes())
+            done = msgspec.structs.replace(diff, undeclare=()) if left else diff
+            await _put(store, [msgspec.structs.replace(job, declared=False) for job in done.undeclare])
+            written += [] if done.is_empty else [done]
+        return written
 
     def _handler_name(self, handler: Callable[..., Any] | str) -> str:
         if isinstance(handler, str):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from pollux.declare import did_you_mean
+from pollux.errors import InvalidInput
 from pollux.runtime import CrewOptions
 from pollux.units import duration_ms
 
@@ -43,8 +45,12 @@ def options_of(
     history_age: Duration = "7d",
     plans: bool = True,
     runs: bool = True,
+    **unknown: object,
 ) -> CrewOptions:
     """The runtime's options; a third of the leader's time to live is the default for renewing it."""
+    for name in unknown:
+        known = sorted(NodeOptions.__annotations__)
+        raise InvalidInput(f"unknown option {name!r}{did_you_mean(name, known)}", cure=f"known are {', '.join(known)}")
     ttl_ms = duration_ms(leader_ttl)
     return CrewOptions(
         seats=seats,

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, overload
 
 from pollux.app.blocking import Blocking
 from pollux.app.configured import load_app, options_over, register_python
@@ -21,7 +21,7 @@ from pollux.app.verbs import Verbs, default_actor
 from pollux.clock import Clock, SystemClock
 from pollux.config import Config
 from pollux.errors import PolluxError
-from pollux.events import Events, NodeStarted, NodeStopped
+from pollux.events import Events, JobsDeclared, NodeStarted, NodeStopped
 from pollux.ids import new_id
 from pollux.model import LIVE, Job, Schedule
 from pollux.observe import attach_logs
@@ -31,6 +31,7 @@ from pollux.runtime import Crew
 from pollux.store.contract import DumpPage, RunAnswer, RunFilter, Store
 from pollux.store.guard import Guarded
 from pollux.store.open import open_store
+from pollux.version import __version__
 
 Call = Callable[..., Any]
 
@@ -116,6 +117,10 @@ class Pollux(Verbs):
             )
         return self.declared.add(handler, schedule, id=id, params=params, **options)
 
+    @overload
+    def job(self, schedule: Call) -> Call: ...
+
+    @overload
     def job(
         self,
         schedule: Schedule | None = None,
@@ -124,8 +129,20 @@ class Pollux(Verbs):
         params: dict[str, Any] | None = None,
         timeout: str | float | None = None,
         **options: Any,
-    ) -> Callable[[Call], Call]:
-        """`handler` and `add` in one.  Without a schedule the job runs when asked."""
+    ) -> Callable[[Call], Call]: ...
+
+    def job(
+        self,
+        schedule: Schedule | Call | None = None,
+        *,
+        id: str | None = None,
+        params: dict[str, Any] | None = None,
+        timeout: str | float | None = None,
+        **options: Any,
+    ) -> Call:
+        """`handler` and `add` in one.  Without a schedule the job runs when asked, with or without parentheses."""
+        if callable(schedule):
+            return self.job()(schedule)
 
         def declare(function: Call) -> Call:
             name = id or _name_of(function)
@@ -178,7 +195,9 @@ class Pollux(Verbs):
 
     async def _start_crew(self) -> Crew:
         if self.options.plans:
-            await self.declared.write(self._store)
+            for diff in await self.declared.write(self._store):
+                gone = len(diff.remove) + len(diff.undeclare)
+                self.events.emit(JobsDeclared(diff.source, len(diff.add), len(diff.change), gone))
         self.node_id = f"{platform.node()}:{os.getpid()}:{new_id(self._clock.now_ms(), self._dice)[-8:]}"
         crew = Crew(
             self._store,
@@ -188,6 +207,7 @@ class Pollux(Verbs):
             events=self.events,
             dice=self._dice,
             node_id=self.node_id,
+            version=__version__,
             sources=self.declared.code_sources(),
         )
         await crew.start()

@@ -19,13 +19,13 @@ def listen_for_signals(stop: asyncio.Event) -> None:
     and then its whole group.
     """
     loop = asyncio.get_running_loop()
-    first: list[float] = []
+    heard: list[float] = []
 
     def on_signal(number: int) -> None:
-        now = loop.time()
-        if first and now - first[0] >= ECHO_SECONDS:
+        heard.append(loop.time())
+        is_echo = len(heard) > 1 and heard[-1] - heard[0] < ECHO_SECONDS
+        if stop.is_set() and not is_echo:
             os._exit(128 + number)
-        first.append(now)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -74,7 +74,8 @@ class Verbs:
     ) -> Run:
         """Accept one run of a job, now, `at` a moment or after a `delay`; it survives a crash once this returns.
 
-        The same `id` again is the same run.  A `key` allows one live run: a second one raises `Conflict`.
+        The same `id` again is the same run, and the answer is that run as it is now.  A `key` allows one live run: a
+        second one raises `Conflict`.
         """
         known = await self._job(job)
         due_ms = self._due(at, delay)
@@ -82,7 +83,7 @@ class Verbs:
         run = self._run(known, self._payload(known, params), due_ms, id=id, key=key, priority=rank)
         [answer] = await self._store.enqueue([run], ready_max=self._ready_max)
         self._refuse(answer, known)
-        return run
+        return await self._already(run) if answer.answer is Answer.ALREADY else run
 
     async def enqueue_many(
         self,
@@ -113,7 +114,7 @@ class Verbs:
             if live.runs:
                 raise Conflict(
                     f"job {known.id!r} has a live run, {live.runs[0].id} ({live.runs[0].state}); "
-                    "wait for it, cancel it, or run the job anyway"
+                    "wait for it, cancel it, or run the job anyway (`anyway=True`, `--anyway`)"
                 )
         run = self._run(known, self._payload(known, params), self._clock.now_ms(), cause=Cause.FORCED)
         [answer] = await self._store.enqueue([run], ready_max=self._ready_max)
@@ -209,7 +210,7 @@ class Verbs:
         key = await self._stop_key(job, group, target, everything)
         now_ms = self._clock.now_ms()
         expires_ms = None if duration is None else now_ms + duration_ms(duration)
-        value = {"reason": _words(reason) or f"paused by {self._actor}", "by": self._actor, "at_ms": now_ms}
+        value = {"reason": _words(reason), "by": self._actor, "at_ms": now_ms}
         await self._store.put_notes([NotePut(key, value, expires_ms=expires_ms)])
         await self._record("pause", key.removeprefix(STOP), reason)
         return key
@@ -288,6 +289,13 @@ class Verbs:
         """An id that was given is of other characters than those of firings, so it can never take a firing's place."""
         run_id = new_id(self._clock.now_ms(), self._dice) if id is None else check_id(id, what="run id")
         return run_of(job, due_ms, cause, payload, id=run_id, key=check_key(key), priority=priority)
+
+    async def _already(self, run: Run) -> Run:
+        """The run that has this id; it must be one of the same job."""
+        [known] = await self._store.get_runs([run.id])
+        if known is not None and known.job_id != run.job_id:
+            raise Conflict(f"run {run.id} is one of job {known.job_id!r}, not of {run.job_id!r}; use another id")
+        return run if known is None else known
 
     def _payload(self, job: Job, params: Mapping[str, Any] | None) -> dict[str, Any] | None:
         payload = check_params(params) if params else None

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -110,7 +111,8 @@ def run_command(arguments: Sequence[str]) -> int:
         return _complain("interrupted", menu.INTERRUPTED)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "pollux"
-        return _complain(f"{error.format_message()}\n`{command} --help` tells more", menu.USAGE)
+        what = f"{error.format_message()}{_stray_file(arguments)}"
+        return _complain(f"{what}\n`{command} --help` tells more", menu.USAGE)
     except click.ClickException as error:
         return _complain(error.format_message(), menu.USAGE)
     except BrokenPipeError:  # the reader has seen enough, as in `pollux runs | head`
@@ -123,6 +125,14 @@ def run_command(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001  the last fence: a person gets a sentence
         return _complain(*_unforeseen(error))
     return answer if isinstance(answer, int) else menu.OK
+
+
+def _stray_file(arguments: Sequence[str]) -> str:
+    """`pollux check my.yaml`: a config that was named without its option."""
+    for before, word in pairwise(["", *arguments]):
+        if word.endswith((".yaml", ".yml")) and before not in ("-c", "--config"):
+            return f"; did you mean `-c {word}`?"
+    return ""
 
 
 def exit_code_of(error: PolluxError) -> int:

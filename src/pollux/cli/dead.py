@@ -55,13 +55,13 @@ def ls(
     print_table(
         ("id", "job", "died", "attempts", "stands for", "error"),
         (
-            (run.id, run.job_id, ago(run.finished_ms, now=now), str(run.attempt), str(run.deaths), run.error)
+            (run.id, run.job_id, ago(run.finished_ms, now=now), str(run.attempt + 1), str(run.deaths), run.error)
             for run in page.runs
         ),
     )
     if not page.runs:
         click.echo("there are no dead letters", err=True)
-    print_more(page.next, "pollux dead ls")
+    print_more(page.next)
 
 
 @dead.command()

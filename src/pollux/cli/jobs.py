@@ -79,7 +79,7 @@ def ls(
     )
     if not rows:
         click.echo("there are no such jobs", err=True)
-    print_more(cursor, "pollux jobs ls")
+    print_more(cursor)
 
 
 @jobs.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import click
 from pollux.errors import StoreRefused
 
 CONFIG_HERE = "pollux.yaml"
+PROGRAM = "pollux"
 _T = TypeVar("_T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -56,6 +58,15 @@ def find_code_here() -> None:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
+
+
+def program_name() -> str:
+    """What to type for this program: `pollux`, or the way it was called if that would find none or another."""
+    called = Path(sys.argv[0])
+    if called.name != PROGRAM:
+        return f"{Path(sys.executable).name} -m {PROGRAM}"
+    found = shutil.which(PROGRAM)
+    return PROGRAM if found is not None and Path(found).resolve() == called.resolve() else str(called)
 
 
 def store_url(where: Where) -> str:

@@ -69,7 +69,7 @@ def audit(after: int | None, limit: int, config: str | None, store: str | None, 
         ("no", "when", "who", "did", "to", "detail"),
         ((str(line.seq), moment(line.at_ms), line.actor, line.action, line.subject, line.detail) for line in lines),
     )
-    print_more(cursor, "pollux audit")
+    print_more(cursor)
 
 
 async def _lines(app: Any, after: int | None, limit: int) -> tuple[list[Any], int | None]:

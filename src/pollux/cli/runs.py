@@ -61,15 +61,15 @@ def ls(
         return
     now = now_ms()
     print_table(
-        ("id", "state", "due", "attempt", "took", "says"),
+        ("id", "job", "state", "due", "attempt", "took", "says"),
         (
-            (run.id, outcome_of(run), ago(run.due_ms, now=now), str(run.attempt or ""), took(run), says(run))
+            (run.id, run.job_id, outcome_of(run), ago(run.due_ms, now=now), attempt(run), took(run), says(run))
             for run in page.runs
         ),
     )
     if not page.runs:
         click.echo("there are no such runs", err=True)
-    print_more(page.next, "pollux runs ls")
+    print_more(page.next)
 
 
 @runs.command()
@@ -134,7 +134,7 @@ def print_run(run: Any) -> None:
             ("payload", json.dumps(full(run.payload), ensure_ascii=False) if run.payload else ""),
             ("group", run.group),
             ("target", run.target),
-            ("failed attempts", run.attempt or ""),
+            ("attempt", attempt(run)),
             ("lost leases", run.lease_losses or ""),
             ("crashes", run.crashes or ""),
             ("deliveries", run.fence or ""),
@@ -154,6 +154,11 @@ def print_run(run: Any) -> None:
 
 def outcome_of(run: Any) -> str:
     return "failed" if run.failed and run.state.value == "done" else str(run.state.value)
+
+
+def attempt(run: Any) -> str:
+    """Which attempt it is at, as the handler sees it in `ctx.attempt`; the first goes without saying."""
+    return str(run.attempt + 1) if run.attempt else ""
 
 
 def took(run: Any) -> str:

@@ -59,9 +59,10 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
         click.echo(f"{name.ljust(width)}  {value}")
 
 
-def print_more(next_cursor: object, command: str) -> None:
+def print_more(next_cursor: object) -> None:
+    """The same command goes on: whatever else was asked for still holds."""
     if next_cursor is not None:
-        click.echo(f"there are more: {command} --after {next_cursor}", err=True)
+        click.echo(f"there are more: add --after {next_cursor}", err=True)
 
 
 def clean(text: str) -> str:
@@ -104,11 +105,13 @@ def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    console = Console()
+    for index, column in enumerate(columns):  # an id that is whole can be copied, so the others fold before it does
+        width = max((len(row[index]) for row in cells), default=0)
+        table.add_column(column, overflow="fold", no_wrap=column == "id" and width <= console.width // 3)
     for row in cells:
         table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    Console().print(table)
+    console.print(table)
 
 
 _STYLES = {

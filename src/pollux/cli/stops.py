@@ -38,7 +38,8 @@ def pause(
 ) -> None:
     """Stop a job, a group, a target or everything, for a while or until resumed.
 
-    What runs goes on; what is due is held and says why.  The pause survives restarts and counts on every node.
+    What runs goes on; due times are skipped and counted; runs that were asked for wait.  The pause survives restarts
+    and counts on every node.
 
     For example:
       pollux pause home --for 1h --reason "moving house"
@@ -47,9 +48,16 @@ def pause(
     """
     scope = _scope(job, group, target, everything=everything)
     url = existing_store(Where(config, store))
-    ask(url, lambda app: app.pause(**scope, reason=reason, duration=duration))
+
+    async def question(app: Any) -> bool:
+        await app.pause(**scope, reason=reason, duration=duration)
+        return await _is_there(app, scope)
+
+    is_there = ask(url, question)
     again = _name(scope, for_command=True)
     click.echo(f"{_name(scope)} is paused{f' for {duration}' if duration else ''}; `pollux resume {again}` ends it")
+    if not is_there:
+        click.echo(f"no job is of {_name(scope)} now; the pause waits for the first", err=True)
 
 
 @click.command(cls=Taught)
@@ -72,7 +80,10 @@ def resume(
     """
     scope = _scope(job, group, target, everything=everything)
     was_paused = ask(existing_store(Where(config, store)), lambda app: app.resume(**scope))
-    click.echo(f"{_name(scope)} {'goes on' if was_paused else 'was not paused'}")
+    if was_paused:
+        click.echo(f"{_name(scope)} goes on")
+    else:
+        click.echo("there was no pause of everything" if everything else f"{_name(scope)} was not paused")
 
 
 @click.command(cls=Taught)
@@ -92,6 +103,14 @@ def why(ref: str, config: str | None, store: str | None, *, as_json: bool) -> No
         return
     expected = ago(answer.expected_ms, now=now_ms())
     print_pairs((("answer", answer.answer), ("reason", answer.reason), ("expected", expected), ("cure", answer.cure)))
+
+
+async def _is_there(app: Any, scope: dict[str, Any]) -> bool:
+    """A pause of a group or target may come before its first job, or be a slip of the pen."""
+    from pollux.store.contract import JobFilter
+
+    kinds = {kind: name for kind, name in scope.items() if kind in ("group", "target")}
+    return not kinds or bool((await app.list_jobs(JobFilter(**kinds), limit=1)).jobs)
 
 
 def _scope(job: str | None, group: str | None, target: str | None, *, everything: bool) -> dict[str, Any]:

@@ -11,12 +11,13 @@ import sys
 from collections import deque
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, OverflowMethod, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from pollux.app import JobRow, Overview, Pollux, listen_for_signals, run_to_end
+from pollux.cli.options import program_name
 from pollux.cli.serve import greeting, log_to
 from pollux.cli.show import ago, clean, span
 from pollux.config import Config
@@ -59,11 +60,11 @@ async def _run(app: Pollux, news: News) -> None:
         if console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
                 while not stop.is_set():
-                    live.update(await _frame(app, news, console.height), refresh=True)
+                    live.update(await _frame(app, news, console.height, cut=True), refresh=True)
                     await _rest(stop, LOOK_SECONDS)
         else:
             while not stop.is_set():
-                console.print(await _frame(app, news, ROWS_MAX))
+                console.print(await _frame(app, news, ROWS_MAX, cut=False))
                 await _rest(stop, PIPE_SECONDS)
         console.print("draining: running handlers may finish; Ctrl-C again ends at once")
     console.print("stopped")
@@ -77,7 +78,7 @@ async def _rest(stop: asyncio.Event, seconds: float) -> None:
         return
 
 
-async def _frame(app: Pollux, news: News, height: int) -> RenderableType:
+async def _frame(app: Pollux, news: News, height: int, *, cut: bool) -> RenderableType:
     limit = max(1, min(ROWS_MAX, height - FRAME_LINES - len(news.lines)))
     try:
         overview = await app.overview(limit=limit)
@@ -87,7 +88,7 @@ async def _frame(app: Pollux, news: News, height: int) -> RenderableType:
     lateness = f"99% start within {span(late.at_most_ms(0.99))} of due" if late is not None and late.count else ""
     return Group(
         header(overview, store=app.store_url, lateness=lateness),
-        jobs_table(overview),
+        jobs_table(overview, cut=cut),
         *(Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in news.lines),
         footer(overview, app.store_url),
     )
@@ -106,16 +107,18 @@ def header(overview: Overview, *, store: str, lateness: str) -> Text:
     return text.append(lateness, style="dim")
 
 
-def jobs_table(overview: Overview) -> RenderableType:
+def jobs_table(overview: Overview, *, cut: bool) -> RenderableType:
+    """One line a job if they are `cut`: a live table that is higher than the screen would lose its end."""
     if not overview.rows:
         return Text("\n  there are no jobs yet\n")
+    overflow: OverflowMethod = "ellipsis" if cut else "fold"
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, expand=True)
-    table.add_column("job", overflow="fold")
-    table.add_column("schedule", overflow="fold")
+    table.add_column("job", overflow=overflow, no_wrap=cut)
+    table.add_column("schedule", overflow=overflow, no_wrap=cut)
     table.add_column("last", min_width=7)
     table.add_column("fresh", min_width=BAR + 6, no_wrap=True)
     table.add_column("next due", justify="right", min_width=9, no_wrap=True)
-    table.add_column("now", overflow="fold", min_width=12, ratio=1)  # takes what the others leave
+    table.add_column("now", overflow=overflow, no_wrap=cut, min_width=12, ratio=1)  # takes what the others leave
     for row in overview.rows:
         table.add_row(*_cells(row, overview.now_ms))
     return table
@@ -154,7 +157,7 @@ def footer(overview: Overview, store: str) -> Text:
     look = (
         "a memory store can be seen from here only"
         if store.startswith("memory")
-        else f"from a second terminal: pollux jobs --store {store}"
+        else f"from a second terminal: {program_name()} jobs --store {store}"
     )
     return Text(f"{hidden}{look}   stop: Ctrl-C", style="dim")
 

@@ -129,6 +129,8 @@ def _place_of(text: str, position: int) -> Place:
 
 
 def _syntax_cure(what: str) -> str:
+    if "scanning an alias" in what or "scanning an anchor" in what:
+        return 'put text that begins with * or & in quotes: cron: "*/5 * * * *"'
     if "cannot start any token" in what:
         return "indent with spaces, not tabs, and put text that begins with @ ` or % in quotes"
     if "mapping values are not allowed" in what:

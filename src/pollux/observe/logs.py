@@ -1,4 +1,4 @@
-"""How do events read as log lines?  One listener a kind; nothing per run above DEBUG."""
+"""How do events read as log lines?  Above DEBUG a run is told of only if it failed, and of one job once a minute."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import logging
 from collections.abc import Callable
 
 from pollux import events as e
+from pollux.observe.sparing import Sparing
+from pollux.units import SECOND_MS, format_moment
 
 log = logging.getLogger("pollux")
 
 
 def attach_logs(bus: e.Events) -> Callable[[], None]:
     """Put every event of the bus into words on the logger `pollux`; the answer ends it."""
-    listeners = _ALWAYS | (_EACH_RUN if log.isEnabledFor(logging.DEBUG) else {})
-    leaves = [bus.listen(kind, listener) for kind, listener in listeners.items()]
+    listeners = [*_ALWAYS.items(), *Often().listeners().items()]
+    listeners += _EACH_RUN.items() if log.isEnabledFor(logging.DEBUG) else ()
+    leaves = [bus.listen(kind, listener) for kind, listener in listeners]
 
     def detach() -> None:
         for leave in leaves:
@@ -26,6 +29,50 @@ def plain(text: object) -> str:
     """Text that cannot break a log line: control characters are escaped, and it is not endless."""
     shown = str(text)[:2_000]
     return shown if shown.isprintable() else shown.encode("unicode_escape").decode("ascii")
+
+
+class Often:
+    """What may happen every second: said at once, then sparingly."""
+
+    def __init__(self, sparing: Sparing | None = None) -> None:
+        self._sparing = sparing or Sparing()
+
+    def listeners(self) -> dict[type[e.Event], e.Listener]:
+        return {e.FiringSkipped: self.skipped, e.RunSettled: self.failed}
+
+    def skipped(self, event: e.FiringSkipped) -> None:
+        left_out = self._sparing.left_out(("skipped", event.job_id, event.reason))
+        if left_out is None:
+            return
+        when = format_moment(event.due_ms - event.due_ms % SECOND_MS)
+        what = f"the due time {when}" if event.count == 1 else f"{event.count} due times from {when} on"
+        log.info("job %s: %s skipped: %s%s", event.job_id, what, plain(event.reason), _unsaid(left_out))
+
+    def failed(self, event: e.RunSettled) -> None:
+        if not event.error or event.verdict not in _WHAT_FOLLOWS:
+            return
+        left_out = self._sparing.left_out((event.verdict, event.job_id))
+        if left_out is not None:
+            follows = _WHAT_FOLLOWS[event.verdict]
+            log.warning(
+                "job %s: run %s failed: %s; %s%s",
+                event.job_id,
+                plain(event.run_id),
+                plain(event.error),
+                follows,
+                _unsaid(left_out),
+            )
+
+
+_WHAT_FOLLOWS = {
+    "retryat": "it is tried again",
+    "done": "the next firing is the retry",
+    "dead": "it is given up on, see `pollux dead`",
+}
+
+
+def _unsaid(count: int) -> str:
+    return f" ({count} more like it since the last such line)" if count else ""
 
 
 def _node_started(event: e.NodeStarted) -> None:
@@ -45,10 +92,8 @@ def _term_lost(event: e.TermLost) -> None:
     log.log(level, "node %s no longer leads term %d: %s", event.node, event.term, plain(event.why))
 
 
-def _skipped(event: e.FiringSkipped) -> None:
-    log.info(
-        "job %s: %d due time(s) up to %d skipped: %s", event.job_id, event.count, event.due_ms, plain(event.reason)
-    )
+def _jobs_declared(event: e.JobsDeclared) -> None:
+    log.info("%s: %d jobs added, %d changed, %d gone", event.source, event.added, event.changed, event.gone)
 
 
 def _held(event: e.RunHeld) -> None:
@@ -109,9 +154,9 @@ def _runs_fired(event: e.RunsFired) -> None:
 _ALWAYS: dict[type[e.Event], e.Listener] = {
     e.NodeStarted: _node_started,
     e.NodeStopped: _node_stopped,
+    e.JobsDeclared: _jobs_declared,
     e.TermWon: _term_won,
     e.TermLost: _term_lost,
-    e.FiringSkipped: _skipped,
     e.LeaseWasLost: _lease_lost,
     e.LoopFailed: _loop_failed,
     e.LoopRecovered: _loop_recovered,

@@ -20,7 +20,7 @@ from pollux.runtime.loop import Loop, Rest, bounded
 from pollux.store.contract import Store
 
 MARGIN_MS = 1_000
-HINTS_APART_MS = 1_000
+HINTS_APART_MS = 500  # a resigned term is taken within a second, also by who has just asked for it
 
 
 def check_leader_times(*, ttl_ms: int, renew_ms: int) -> None:
@@ -59,6 +59,7 @@ class Leader(Loop):
         self._term: int | None = None
         self._trust_until = 0.0
         self._asked_at: float | None = None
+        self._is_hinted = False
         self._has_resigned = False
 
     @property
@@ -73,6 +74,9 @@ class Leader(Loop):
     async def turn(self) -> Rest:
         if self.has_resigned:
             return Rest.UNTIL_WOKEN
+        if self._is_hinted and (early_ms := self._early_ms()) > 0:
+            return Rest(early_ms)
+        self._is_hinted = False
         sent = self._asked_at = self.clock.mono_ms()
         try:
             # One question that hangs must leave time for another before trust ends.
@@ -99,14 +103,21 @@ class Leader(Loop):
         return Rest(max(1.0, sent + self.renew_ms - self.clock.mono_ms()))
 
     def hint(self) -> None:
-        """Something rang in the store: if we do not lead, the term may be free.  Asked at most once a second."""
-        if self.has_resigned or self._term is not None:
+        """Something rang in the store: if we do not lead, the term may be free.  Asked at most twice a second, and a
+        hint that comes too early is not forgotten: it may be the only one.
+        """
+        if self.has_resigned or self._is_hinted or self._term is not None:
             return
-        if self._asked_at is None or self.clock.mono_ms() - self._asked_at >= HINTS_APART_MS:
-            self.nudge()
+        self._is_hinted = True
+        self.nudge()
+
+    def _early_ms(self) -> float:
+        """How long it is too early to ask again because of a hint."""
+        return 0.0 if self._asked_at is None else self._asked_at + HINTS_APART_MS - self.clock.mono_ms()
 
     def doubt(self, why: str) -> None:
         """The store refused our term: it is not ours any more, whatever the clock says."""
+        self._is_hinted = False
         self._lose(why)
         self.nudge()
 

@@ -30,7 +30,7 @@ WAIT_MAX_MS = 30_000
 SHORT_POLL_MS = 1_000  # where the store cannot wait
 MIN_POLL_MS = 100  # an empty turn lasts at least this long, whatever the store thinks of waiting
 TURN_REST_MS = 20
-TURN_REST_CHEAP_MS = 2
+TURN_REST_CHEAP_MS = 5  # less saves little lateness and costs a turn each
 LEARN_ROUNDS_MAX = 8
 FRUITLESS_MAX = 200
 
@@ -198,7 +198,8 @@ class Timekeeper(Loop):
         self._unanswered = None
         if advanced.answer is not Answer.OK and advanced.answer is not Answer.ALREADY:
             self._forget()
-            self.leader.doubt(f"the store answered {advanced.answer} to our plan")
+            if self.leader.term == term:  # and not a later one, won while the answer was under way
+                self.leader.doubt(f"the store answered {advanced.answer} to our plan")
             return Rest.NONE
         self.time.learn(advanced.now_ms)
         report = planner.accept(plan, advanced)

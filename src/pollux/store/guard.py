@@ -211,12 +211,20 @@ class Wrapped:
 
 
 class CallStats(Struct):
-    """What one verb has cost so far.  Waits inside `claim` and `feed` are part of their milliseconds."""
+    """What one verb has cost so far.  Waits inside `claim` and `feed` are part of their time."""
 
     calls: int = 0
     errors: int = 0
-    total_ms: int = 0
-    max_ms: int = 0
+    total_us: int = 0
+    max_us: int = 0
+
+    @property
+    def total_ms(self) -> int:
+        return self.total_us // 1_000
+
+    @property
+    def max_ms(self) -> int:
+        return self.max_us // 1_000
 
 
 class Guarded(Wrapped):
@@ -254,6 +262,6 @@ class Guarded(Wrapped):
             stats.errors += 1
             raise
         finally:
-            took = int(self._clock.mono_ms() - began)
-            stats.total_ms += took
-            stats.max_ms = max(stats.max_ms, took)
+            took = int((self._clock.mono_ms() - began) * 1_000)
+            stats.total_us += took
+            stats.max_us = max(stats.max_us, took)

@@ -20,6 +20,10 @@ class Waiter:
         self.is_woken = False  # told to come back, whatever there is
 
     def ring(self) -> None:
+        """Called from a coroutine, perhaps of another loop in another thread."""
+        if asyncio.get_running_loop() is self.loop:
+            self.event.set()
+            return
         with suppress(RuntimeError):  # its loop is closed: nobody waits any more
             self.loop.call_soon_threadsafe(self.event.set)
 

@@ -19,9 +19,14 @@ NO_MEMORY = Memory()
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_job = msgspec.msgpack.Decoder(Job).decode
+_read_job = msgspec.json.Decoder(Job).decode
 _unpack_memory = msgspec.msgpack.Decoder(Memory).decode
 _hints = get_type_hints(Run)
-_unpack_run = msgspec.msgpack.Decoder(tuple[tuple(_hints[name] for name in Run.__struct_fields__)]).decode  # type: ignore[misc]
+_RUN: Any = tuple[tuple(_hints[name] for name in Run.__struct_fields__)]  # type: ignore[misc]
+_unpack_run = msgspec.msgpack.Decoder(_RUN).decode
+_read_run = msgspec.json.Decoder(_RUN).decode
+_write = msgspec.json.Encoder().encode
+LIST, MAP = b"[{"  # how JSON begins, and nothing packed does
 
 
 class Chain(Struct, gc=False):
@@ -52,14 +57,14 @@ class JobRow(Chain, gc=False, kw_only=True):
 
 def packed(job: Job) -> bytes:
     """The definition, but for what the row has beside it."""
-    return _pack(_stripped(job))
+    return _packed(_stripped(job))
 
 
 def is_same(job: Job, row: JobRow) -> bool:
     """Is this the stored definition?"""
     if job.schedule != row.schedule:
         return False
-    return packed(job) == row.packed or _stripped(job) == _unpack_job(row.packed)
+    return packed(job) == row.packed or _stripped(job) == _definition(row)
 
 
 @lru_cache(maxsize=1_000)
@@ -75,7 +80,7 @@ def _stripped(job: Job) -> Job:
 def job_of(job_id: str, row: JobRow) -> Job:
     """The job; its id is the very string it stands under, which all who keep it share."""
     return replace(
-        _unpack_job(row.packed),
+        _definition(row),
         id=job_id,
         schedule=row.schedule,
         revision=row.revision,
@@ -94,9 +99,21 @@ def packed_memory(memory: Memory) -> bytes:
 
 
 def packed_run(run: Run) -> bytes:
-    return _pack(astuple(run))
+    return _packed(astuple(run))
 
 
 def run_from(data: bytes | memoryview) -> Run:
-    fields: tuple[Any, ...] = _unpack_run(data)
+    fields: tuple[Any, ...] = _read_run(data) if data[0] == LIST else _unpack_run(data)
     return Run(*fields)
+
+
+def _packed(value: object) -> bytes:
+    """Small; as JSON if there is an integer beyond 64 bits in it, which only JSON knows."""
+    try:
+        return _pack(value)
+    except OverflowError:
+        return _write(value)
+
+
+def _definition(row: JobRow) -> Job:
+    return _read_job(row.packed) if row.packed[0] == MAP else _unpack_job(row.packed)

@@ -54,6 +54,18 @@ NESTED = {"a": [1, 2.5, None, True, {"b": {"c": ODD}}], ODD: "", "": 0, "big": 2
 
 
 class OddDataContract(Contract):
+    async def test_numbers_beyond_64_bits_come_back_as_they_were(self, store: Store, t0: int) -> None:
+        big = {"up": 2**70, "down": -(2**70)}
+        await given_jobs(store, a_job("job", params=big))
+        run = await leased(store, a_run("a", payload=big))
+
+        outcome = an_outcome(result=big)
+        assert await store.settle([Settlement("a", run.token, Done(), outcome)], now_ms=t0) == [Answer.OK]
+
+        ended = await the_run(store, "a")
+        assert (ended.state, ended.payload, ended.result) == (RunState.DONE, big, big)
+        assert (await the_job(store)).params == big
+
     async def test_an_odd_payload_comes_back_as_it_went_in(self, store: Store, t0: int) -> None:
         await given(store, a_run("a", payload=NESTED))
 

@@ -205,6 +205,20 @@ class PruneContract(Contract):
         assert await store.prune(Pruning(once_before_ms=t0 + 1)) == 1
         assert await store.get_jobs(["once"]) == [None]
 
+    async def test_a_once_job_that_was_pruned_and_is_put_again_has_fired_already(self, store: Store, t0: int) -> None:
+        [job] = await given_jobs(store, a_job("once", schedule=Once(t0)))
+        await advance(store, now_ms=t0, firings=(a_firing(job, t0, next_due_ms=None),))
+        [run] = await claim(store, now_ms=t0)
+        await store.settle([settlement(run, Done())], now_ms=t0)
+        await advance(store, now_ms=t0, updates=(JobUpdate("once", 1, None, a_memory(last_end_ms=t0)),))
+        assert await store.prune(Pruning(finished_before_ms=t0 + 1, once_before_ms=t0 + 1)) == 2
+
+        [again] = await given_jobs(store, a_job("once", schedule=Once(t0)))
+
+        assert (again.last_due_ms, again.revision) == (t0, 2)
+        [answer] = (await advance(store, now_ms=t0, firings=(a_firing(again, t0, next_due_ms=None),))).firings
+        assert answer is Answer.ALREADY
+
     async def test_a_once_job_with_a_dead_letter_stays_so_that_it_can_be_revived(self, store: Store, t0: int) -> None:
         [job] = await given_jobs(store, a_job("once", schedule=Once(t0)))
         await advance(store, now_ms=t0, firings=(a_firing(job, t0, next_due_ms=None),))
@@ -342,6 +356,20 @@ class MoveContract(Contract):
         assert ids(await store.due(before_ms=t0 + 6, limit=9)) == ["job"]
         assert [answer.detail for answer in await store.enqueue([a_run("b", key="k")])] == ["ready"]
         assert ids(await claim(store, now_ms=t0 + 60_000)) == ["ready"]
+
+    async def test_the_leader_is_told_what_was_loaded(self, store: Store, t0: int) -> None:
+        await self.populated(store, t0)
+        records = await whole_dump(store)
+        await emptied(store)
+        seen = {item.id for item in (await store.feed(limit=99)).items}
+
+        await store.load(records)
+
+        entries = [item.entry for item in (await store.feed(limit=99)).items if item.id not in seen]
+        assert [type(entry) for entry in entries] == [JobsPut, Arrived, NotesChanged]
+        put, arrived, changed = entries
+        assert (sorted(put.ids), put.added) == (["job", "other"], 2)  # type: ignore[union-attr]
+        assert (arrived.run_ids, sorted(changed.keys)) == (("held",), ["e", "n"])  # type: ignore[union-attr]
 
     async def test_loading_twice_changes_nothing(self, store: Store, t0: int) -> None:
         await self.populated(store, t0)

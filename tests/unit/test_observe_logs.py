@@ -1,0 +1,105 @@
+"""What do people read in the log?  What fails and what is skipped, at once and then sparingly."""
+
+import logging
+
+import pytest
+
+from pollux.events import Events, FiringSkipped, JobsDeclared, RunSettled
+from pollux.observe import attach_logs
+from pollux.observe.logs import Often
+from pollux.observe.sparing import THINGS_MAX, Sparing
+
+DUE_MS = 1_800_000_000_123
+
+
+class Watch:
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def settled(verdict: str, error: str = "ValueError: no", job_id: str = "home") -> RunSettled:
+    return RunSettled(f"{job_id}@1", job_id, verdict, "ok", 5, error)
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture
+def often(watch) -> Often:
+    return Often(Sparing(now=watch))
+
+
+def test_the_same_thing_is_said_at_once_and_then_once_a_minute_with_what_was_left_out(watch):
+    sparing = Sparing(now=watch)
+    assert sparing.left_out("a") == 0
+    assert [sparing.left_out("a") for _ in range(3)] == [None, None, None]
+    assert sparing.left_out("b") == 0, "another thing"
+    watch.seconds = 60.0
+    assert sparing.left_out("a") == 3
+    assert sparing.left_out("b") == 0
+
+
+def test_what_was_said_is_remembered_of_so_many_things_only(watch):
+    sparing = Sparing(now=watch)
+    for number in range(THINGS_MAX + 1):
+        assert sparing.left_out(number) == 0
+    assert sparing.left_out(0) == 0, "forgotten: it is said again"
+    assert sparing.left_out(THINGS_MAX) is None
+
+
+@pytest.mark.parametrize(
+    ("verdict", "follows"),
+    [("retryat", "it is tried again"), ("done", "the next firing is the retry"), ("dead", "it is given up on")],
+)
+def test_a_failure_is_a_warning_that_says_what_follows(often, caplog, verdict, follows):
+    often.failed(settled(verdict))
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith(f"job home: run home@1 failed: ValueError: no; {follows}")
+
+
+@pytest.mark.parametrize("event", [settled("done", ""), settled("cancelled", "x"), settled("back", "")])
+def test_what_did_not_fail_is_not_told(often, caplog, event):
+    often.failed(event)
+    assert not caplog.records
+
+
+def test_a_job_that_keeps_failing_does_not_drown_the_log(often, caplog, watch):
+    for _ in range(10):
+        often.failed(settled("done"))
+    often.failed(settled("dead"))
+    often.failed(settled("done", job_id="other"))
+    watch.seconds = 61.0
+    often.failed(settled("done"))
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 4
+    assert said[-1].endswith("(9 more like it since the last such line)")
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(1, "the due time 2027-01-15T08:00:00Z skipped: late"),
+     (7, "7 due times from 2027-01-15T08:00:00Z on skipped: late")],
+)  # fmt: skip
+def test_a_skip_names_its_due_time_for_people(often, caplog, count, words):
+    caplog.set_level(logging.INFO, "pollux")
+    often.skipped(FiringSkipped("home", DUE_MS, count, "late"))
+    assert caplog.records[0].getMessage() == f"job home: {words}"
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
+def test_failures_are_told_whatever_else_is_logged(caplog, level):
+    caplog.set_level(level, "pollux")
+    bus = Events()
+    detach = attach_logs(bus)
+    bus.emit(settled("dead"))
+    bus.emit(JobsDeclared("file:p.yaml", 1, 2, 3))
+    detach()
+    bus.emit(settled("dead"))
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "file:p.yaml: 1 jobs added, 2 changed, 3 gone" in caplog.text
