@@ -7,10 +7,16 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from pollux.model import TRANSITIONS
+from pollux.clock import SystemClock
+from pollux.config import Config
+from pollux.config.jobs import JOB_KEYS
+from pollux.config.settings import OPTIONS
+from pollux.model import TRANSITIONS, Job, Run
+from pollux.registry import Context, Handler
+from pollux.units import format_ms
 
 FOLDER = Path(__file__).parent
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -33,7 +39,99 @@ def lifecycle_table() -> str:
     return "\n".join(lines)
 
 
-PARTS: dict[str, Callable[[], str]] = {"lifecycle_chart": lifecycle_chart, "lifecycle_table": lifecycle_table}
+# Every key of a job in a file; the keyword of `@app.job` and `app.add` has the same name unless it is a schedule.
+JOB = {
+    "id": "its name for good: 1 to 200 letters, digits and `. _ : / -`; in code the function's name if left out",
+    "python": "`module:function`, the handler; modules beside the file are found",
+    "interval": 'every so long: `30s`, `1m30s`, `2h`; in code `every("30s")`',
+    "cron": '`"0 6 * * *"`, in quotes; in code `cron("0 6 * * *", tz=...)`',
+    "at": "once, at a moment with its offset; in code `once(at=...)`",
+    "once": "`true`: once, as soon as it is there; in code `once()`",
+    "event": "`true`: never by the clock; in code `on_event()`",
+    "tz": "the time zone of `cron`; UTC if left out",
+    "start": "the first instant of an `interval`",
+    "spread": "`false` puts an `interval` on the full minute or hour",
+    "name": "a title for people",
+    "params": "the handler's arguments; checked against its signature",
+    "priority": "`high`, `normal` (default) or `low`",
+    "group": "a word; a group is paused together, and `groups:` may hold its defaults",
+    "target": "what it talks to (a host, a device); a target is paused together",
+    "timeout": "how long an attempt may take; 1h if left out",
+    "retry": "a number of attempts, `false` for one, or `{attempts: 5, base: 5s, factor: 2, max: 5m, jitter: 0.2}`",
+    "overlap": "`skip` (default), `queue`, `cancel` or `allow`: see [schedules](schedules.md)",
+    "misfire": "`one` (default), `skip` or `all`: see [schedules](schedules.md)",
+    "enabled": "`false` keeps the job, but its due times do not come",
+    "tags": "words to choose jobs by: `pollux jobs --tag`",
+    "source_id": "its id in the system it was imported from",
+}
+SETTINGS = {
+    "store": "where everything is kept",
+    "name": "the file's name as a source of jobs; else its file name",
+    "app": "`module:attribute` of a `Pollux` in your own code",
+    "pool.seats": "how many runs go on at the same time",
+    "pool.lease": "after this long without a sign of life a run is another worker's",
+    "pool.grace": "how long handlers may finish after a SIGTERM or Ctrl-C",
+    "pool.long_poll": "how long a claim waits for work",
+    "pool.min_poll": "how often to look at least; by the kind of store",
+    "leader.ttl": "after this long a silent leader is replaced",
+    "leader.renew": "how often it renews; a third of `leader.ttl`",
+    "release": "a number that grows with your releases: an older one does not overwrite a newer one's jobs",
+    "history.keep": "finished runs kept of each job",
+    "history.age": "and for how long",
+}
+CONTEXT = {
+    "run": "the run: `ctx.run.id` is the same for every attempt, so pass it on as the key of idempotent calls",
+    "job": "the job: its id, params, target, and `ctx.job.memory`",
+    "attempt": "1, 2, ...: which try of this run it is",
+    "deadline": "when the attempt is cut off, a datetime",
+    "cancelled": "has somebody asked it to stop? Look at it in long loops of sync handlers",
+    "cancel_reason": "why",
+    "wait_cancelled": "`wait_cancelled(seconds)`: sleep in a sync handler, but wake at once when asked to stop",
+    "progress": '`progress(3, of=10)`, `progress(0.3)`, `progress("step two")`: shown in the live table',
+    "enqueue": "`enqueue(job, params, key=, delay=, priority=)`: a follow-up, accepted with this run's success",
+}
+_NOT_FOR_HANDLERS = {"handler", "deadline_ms", "follow_ups", "last_progress", "cancel"}
+
+
+def job_keys() -> str:
+    """All that can be said of a job."""
+    _must_be_all(JOB, JOB_KEYS)
+    return _table(("key", "meaning"), ((f"`{key}`", JOB[key]) for key in JOB_KEYS))
+
+
+def settings() -> str:
+    """All that can be set besides jobs."""
+    _must_be_all(SETTINGS, [option.path for option in OPTIONS])
+    usual = Config()
+    rows = []
+    for option in OPTIONS:
+        value = getattr(usual, option.field)
+        shown = format_ms(value) if option.field.endswith("_ms") and value is not None else value
+        default = "" if shown in (None, "") else f"`{shown}`"
+        rows.append((f"`{option.path}`", f"`{option.variables[0]}`", default, SETTINGS[option.path]))
+    return _table(("in the file", "in the environment", "default", "meaning"), rows)
+
+
+def context() -> str:
+    """What a handler gets as `ctx`."""
+    ctx = Context(Run(id="r", job_id="j", due_ms=0), Job(id="j", handler="h"), Handler("h", len), SystemClock(), 0)
+    _must_be_all(CONTEXT, [name for name in dir(ctx) if not name.startswith("_") and name not in _NOT_FOR_HANDLERS])
+    return _table(("`ctx.`", "meaning"), ((f"`{name}`", words) for name, words in CONTEXT.items()))
+
+
+def _must_be_all(told: Iterable[str], there: Iterable[str]) -> None:
+    different = set(told) ^ set(there)
+    if different:
+        raise SystemExit(f"docs/build.py: {', '.join(sorted(different))}: told but not there, or there but not told")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    part.__name__: part for part in (lifecycle_chart, lifecycle_table, job_keys, settings, context)
+}
 
 
 def rebuilt(text: str) -> str:

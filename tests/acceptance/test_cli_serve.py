@@ -77,6 +77,7 @@ def test_a_signal_told_twice_at_once_is_one_wish(pollux):
 
 DEAF = """
 import asyncio
+import time
 from pathlib import Path
 
 async def deaf(ctx):
@@ -86,13 +87,23 @@ async def deaf(ctx):
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
             pass
+
+async def elsewhere(ctx):
+    Path("deaf.started").touch()
+    await asyncio.to_thread(time.sleep, 3600)
+
+def thread(ctx):
+    Path("deaf.started").touch()
+    time.sleep(3600)
 """
 
 
 @pytest.mark.parametrize("watch", ["--watch", "--no-watch"])
-def test_a_handler_that_ignores_its_end_does_not_keep_the_process(pollux, watch):
+@pytest.mark.parametrize("handler", ["deaf", "elsewhere", "thread"])
+def test_a_handler_that_ignores_its_end_does_not_keep_the_process(pollux, handler, watch):
     pollux.write("ears.py", DEAF)
-    pollux.write("p.yaml", 'store: sqlite:///p.db\npool: {grace: 0s}\njobs: [{id: d, python: "ears:deaf", once: true}]')
+    job = f'{{id: d, python: "ears:{handler}", once: true}}'
+    pollux.write("p.yaml", f"store: sqlite:///p.db\npool: {{grace: 0s}}\njobs: [{job}]")
     with pollux.started("serve", "-c", "p.yaml", watch) as process:
         eventually((pollux.folder / "deaf.started").exists, "the handler started", process)
         answer = stopped(process)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -45,19 +47,19 @@ def fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def run_to_end(program: Coroutine[Any, Any, None]) -> None:
     """Run a program on a loop of its own, and end with it.
 
-    `asyncio.run` would wait for ever for a handler that ignores its cancellation.  Its run was settled or handed back
-    by the drain, so nothing is lost by leaving it behind.
+    `asyncio.run` would wait for ever for a handler that ignores its cancellation, or that waits for a thread.  Its run
+    was settled or handed back by the drain, so nothing is lost by leaving it behind.
     """
     runner = asyncio.Runner(loop_factory=fast_loop())
     try:
         runner.run(program)
     finally:
-        if runner.run(_cancel_others()):
-            runner.close()
-        else:
-            loop = runner.get_loop()
+        loop = runner.get_loop()
+        if not runner.run(_cancel_others()):
             loop.set_exception_handler(lambda *_: None)  # the drain has said which run it is
-            loop.close()
+        runner.run(loop.shutdown_asyncgens())
+        loop.close()
+        asyncio.set_event_loop(None)
 
 
 async def _cancel_others() -> bool:
@@ -69,3 +71,12 @@ async def _cancel_others() -> bool:
         return True
     _, deaf = await asyncio.wait(others, timeout=LEAVE_SECONDS)
     return not deaf
+
+
+def threads_left() -> list[str]:
+    """Threads that would keep the process from ending, after a moment to end by themselves."""
+    deadline = time.monotonic() + LEAVE_SECONDS
+    ours = [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
+    for thread in ours:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return [thread.name for thread in ours if thread.is_alive()]

@@ -85,10 +85,23 @@ def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch:
         from pollux.cli.watch import run_watched
 
         run_watched(app, loaded, verbose=verbose)
-        return
-    log_to(logging.StreamHandler(), verbose=verbose)
-    logging.getLogger("pollux").info("%s", greeting(app, loaded))
-    app.run()
+    else:
+        log_to(logging.StreamHandler(), verbose=verbose)
+        logging.getLogger("pollux").info("%s", greeting(app, loaded))
+        app.run()
+    _end_without_threads()
+
+
+def _end_without_threads() -> None:
+    """A handler's `asyncio.to_thread` may never come back; its run was handed back, and Python would wait for it."""
+    from pollux.app import threads_left
+
+    left = threads_left()
+    if left:
+        click.echo(f"pollux: ends without {len(left)} of its handlers' threads: {', '.join(left[:5])}", err=True)
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(0)
 
 
 def log_to(handler: logging.Handler, *, verbose: bool, moments: str | None = None) -> None:
