@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import tempfile
 import time
@@ -29,6 +30,10 @@ def main() -> int:
     session = Session(quick=options.quick, rounds=options.rounds, folder=options.folder)
     about = machine(options.folder or Path(tempfile.gettempdir()))
     print(about, file=sys.stderr, flush=True)
+    if os.getloadavg()[0] > 1.0:
+        print(
+            "the machine is busy with something else: ratios are rough, absolute figures mean little", file=sys.stderr
+        )
     broken = [name for name in options.names if not measure(session, name)]
     print(f"\n{about}\n")
     if session.bounds:

@@ -80,7 +80,7 @@ def apscheduler_weighs(n: int) -> dict[str, float]:
 def scheduler_of() -> Any:
     from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-    logging.getLogger("apscheduler").setLevel(logging.ERROR)
+    logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # it complains of what is cut off at the end
     return AsyncIOScheduler(timezone=UTC)
 
 

@@ -12,15 +12,14 @@ from pollux import schedule as schedules
 from pollux.errors import InvalidConfig, InvalidInput
 from pollux.ids import check_id
 from pollux.model import TIMEOUT_MS, Job, Misfire, Overlap, Retry, Schedule, definition
+from pollux.model.params import check_params, priority_of
 from pollux.outcome import validate_retry
-from pollux.units import DAY_MS, duration_ms, format_size
+from pollux.units import DAY_MS, duration_ms
 
 NAME_MAX = 200
 SOURCE_MAX = 1_000
 TAGS_MAX = 50
-PARAMS_BYTES_MAX = 256_000
 TIMEOUT_MAX_MS = 7 * DAY_MS
-PRIORITIES = {"high": 1, "normal": 2, "low": 3}
 JOB_OPTIONS = (
     "name",
     "params",
@@ -146,14 +145,6 @@ def did_you_mean(word: object, choices: Iterable[str]) -> str:
     return f'; did you mean "{close[0]}"?' if close else ""
 
 
-def priority_of(value: object) -> int:
-    if isinstance(value, str) and value in PRIORITIES:
-        return PRIORITIES[value]
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 3:
-        return value
-    raise InvalidInput(f"{value!r} is not a priority", cure="write high, normal or low (1, 2 or 3)")
-
-
 def timeout_of(value: Any) -> int:
     ms = duration_ms(value)
     if not 1 <= ms <= TIMEOUT_MAX_MS:
@@ -189,25 +180,6 @@ def retry_of(value: object) -> Retry:
             jitter=value.get("jitter", usual.jitter),
         )
     )
-
-
-def check_params(value: object) -> dict[str, Any]:
-    """Params are a mapping of names to JSON, not too big; the answer is a copy of plain data."""
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InvalidInput(
-            f"params are {type(value).__name__}, not a mapping of names", cure="write {url: ..., depth: 2}"
-        )
-    try:
-        encoded = msgspec.json.encode(value)
-    except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise InvalidInput(f"params are no JSON: {error}", cure="use dicts, lists, text, numbers") from error
-    if len(encoded) > PARAMS_BYTES_MAX:
-        raise InvalidInput(
-            f"params of {format_size(len(encoded))} are too big",
-            cure=f"at most {format_size(PARAMS_BYTES_MAX)}; keep the bulk elsewhere and pass its name",
-        )
-    plain: dict[str, Any] = msgspec.json.decode(encoded)
-    return plain
 
 
 def _unknown(options: Mapping[str, Any]) -> list[InvalidInput]:

@@ -63,6 +63,15 @@ class RunSettled(Event, frozen=True):
     error: str
 
 
+class RunFailed(Event, frozen=True):
+    """An attempt failed; `verdict` says what follows (retryat, done: the next firing is the retry, dead)."""
+
+    run_id: str
+    job_id: str
+    verdict: str
+    error: str
+
+
 class RunsFired(Event, frozen=True):
     count: int
     late_ms_max: int

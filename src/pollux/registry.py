@@ -19,12 +19,10 @@ from pollux.clock import Clock
 from pollux.errors import InvalidInput, NotFound
 from pollux.ids import check_key
 from pollux.model import Cause, Job, Outcome, Run, run_of
+from pollux.model.params import RESULT_BYTES_MAX, check_params, priority_of
 from pollux.units import duration_ms, format_size
 
-RESULT_BYTES_MAX = 64_000
 FOLLOW_UPS_MAX = 100
-PAYLOAD_BYTES_MAX = 256_000
-PRIORITIES = (None, 1, 2, 3)
 
 
 class Changed(Struct, frozen=True):
@@ -200,7 +198,7 @@ class Context:
         *,
         key: str | None = None,
         delay: str | float = 0,
-        priority: int | None = None,
+        priority: int | str | None = None,
     ) -> str:
         """Follow up with a run of another job; it is accepted in the same write as this run's success, or not at all.
 
@@ -210,9 +208,7 @@ class Context:
             raise InvalidInput("this context has no jobs to follow up with")
         if len(self.follow_ups) >= FOLLOW_UPS_MAX:
             raise InvalidInput(f"a run may have {FOLLOW_UPS_MAX} follow-ups", cure="enqueue them in a run of their own")
-        if priority not in PRIORITIES:
-            raise InvalidInput(f"{priority!r} is not a priority", cure="use 1 (high), 2 (normal) or 3 (low)")
-        target, payload = self._registry.job(job), _payload(params)
+        target, payload = self._registry.job(job), check_params(params) if params else None
         handler = self._registry.get(target.handler)
         if handler is not None:
             handler.bind({**target.params, **(payload or {})})
@@ -224,27 +220,10 @@ class Context:
             payload,
             id=f"{target.id}>{hashlib.blake2b(seed, digest_size=10).hexdigest()}",
             key=check_key(key),
-            priority=priority,
+            priority=None if priority is None else priority_of(priority),
         )
         self.follow_ups.append(run)
         return run.id
-
-
-def _payload(params: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Plain params, refused where the handler can see it: at the end of its run it would cost that run its outcome."""
-    if not params:
-        return None
-    try:
-        encoded = msgspec.json.encode(params)
-        plain = msgspec.json.decode(encoded, type=dict[str, Any])
-    except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise InvalidInput(f"the params of a follow-up are no JSON: {error}", cure="use plain values") from error
-    if len(encoded) > PAYLOAD_BYTES_MAX:
-        raise InvalidInput(
-            f"params of {format_size(len(encoded))} are too big for a follow-up",
-            cure=f"at most {format_size(PAYLOAD_BYTES_MAX)}; keep the bulk elsewhere and pass its name",
-        )
-    return plain
 
 
 def outcome_of(value: object, *, job: Job, started_ms: int, ended_ms: int) -> Outcome:

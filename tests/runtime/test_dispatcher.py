@@ -299,6 +299,23 @@ async def test_a_paused_dispatcher_claims_nothing_and_resumes_at_once():
     await end(shop)
 
 
+async def test_what_a_claim_brings_that_a_pause_interrupted_goes_back_and_does_not_start():
+    shop, started = await a_shop(seats=2), []
+    job = await shop.job("job", waits_for_ever(started))
+    shop.dispatcher.start()
+    await settle_down()  # it waits for runs
+
+    shop.dispatcher.pause()
+    await shop.enqueue(job, "r1")
+    await settle_down()
+    while shop.settler.backlog:
+        await shop.settler.turn()
+    run = await shop.run("r1")
+    assert (started, run.state, run.attempt) == ([], RunState.READY, 0)
+
+    await shop.dispatcher.stop()
+
+
 async def test_stopping_ends_the_wait_and_hands_back_what_an_unanswered_claim_left():
     shop = await a_shop()
     job = await shop.job("long", waits_for_ever())

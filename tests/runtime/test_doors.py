@@ -132,12 +132,13 @@ async def test_an_app_that_cannot_start_lets_go_of_everything_and_can_be_started
     await app.open()
     await app.put_jobs([Job(id="mine", handler="mine")])
     await app.close()
+    before = set(threading.enumerate())
     for _ in range(2):
         with pytest.raises(Conflict):
             await app.start()
 
     async def no_thread_is_left():
-        return not [thread for thread in threading.enumerate() if thread.name.startswith("pollux-")]
+        return not set(threading.enumerate()) - before
 
     await until(no_thread_is_left, "the store is closed")
     assert not any(app.events._by_kind.values()), "nobody listens any more"

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from pollux.errors import InvalidInput, StoreBusy, StoreTimeout
-from pollux.events import LeaseWasLost
+from pollux.errors import InvalidInput, Permanent, StoreBusy, StoreTimeout
+from pollux.events import LeaseWasLost, RunFailed
 from pollux.model import RunState
 from tests.runtime.fakes import LOST, Heard, Shop, settle_down
 
@@ -93,7 +93,7 @@ async def test_one_settlement_that_the_store_cannot_take_does_not_stop_the_other
     settle = shop.store.inner.settle
 
     async def choosy(settlements, **options):
-        if any(settlement.run_id == "r2" for settlement in settlements):
+        if any(settlement.run_id == "r2" and settlement.outcome is not None for settlement in settlements):
             raise InvalidInput("indigestible")
         return await settle(settlements, **options)
 
@@ -103,9 +103,43 @@ async def test_one_settlement_that_the_store_cannot_take_does_not_stop_the_other
     assert shop.settler.backlog == 0
     assert shop.settler.refused == 1
     assert [(await shop.run(f"r{n}")).state for n in (1, 3, 4)] == [RunState.DONE] * 3
-    assert (await shop.run("r2")).state is RunState.LEASED, "its lease ends by itself"
+    buried = await shop.run("r2")
+    assert buried.state is RunState.DEAD, "its handler has run: it must not run again at every lease end"
+    assert "its outcome cannot be recorded: InvalidInput: indigestible" in buried.error
     assert shop.kit.leases == {}
     await shop.settler.stop()
+
+
+async def test_a_run_that_cannot_even_be_buried_is_left_to_its_lease():
+    shop = await Shop().open()
+    await ended(shop, "r1")
+
+    async def never(settlements, **options):
+        raise InvalidInput("indigestible")
+
+    shop.store.inner.settle = never
+    shop.settler.start()
+    await shop.clock.advance(10_000)
+    assert (shop.settler.backlog, shop.kit.leases) == (0, {})
+    assert (await shop.run("r1")).state is RunState.LEASED
+    await shop.settler.stop()
+
+
+async def test_only_failures_are_told_as_failures():
+    shop = await Shop().open()
+    heard = Heard(shop.events, RunFailed)
+
+    async def work(ctx):
+        if ctx.run.id == "r2":
+            raise Permanent("no")
+
+    await shop.enqueue(await shop.job("job", work), "r1", "r2")
+    await shop.dispatcher.turn()
+    await settle_down()
+    await shop.settler.turn()
+    [told] = heard.all
+    assert (told.run_id, told.verdict) == ("r2", "dead")
+    assert "no" in told.error
 
 
 @pytest.mark.parametrize("answers", [True, False])

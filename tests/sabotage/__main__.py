@@ -26,7 +26,7 @@ def attempt(sabotage: Sabotage) -> Seen:
 
 
 def row(name: str, broken: str, caught_by: str, seconds: float) -> str:
-    return f"{name:<12} {broken:<72} {seconds:6.1f} s  {caught_by.removeprefix('tests/')}"
+    return f"{name:<13} {broken:<80} {seconds:6.1f} s  {caught_by.removeprefix('tests/')}"
 
 
 def main() -> int:

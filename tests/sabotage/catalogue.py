@@ -17,7 +17,7 @@ CREW = "tests/runtime/test_crew.py::"
 RENEWER = "tests/runtime/test_renewer.py::"
 PLANNER = "tests/unit/test_plan_planner.py::"
 PROMISES = "tests/unit/test_plan_promises.py::"
-STALLS = "tests/chaos/test_stalls.py::"
+BACK = "tests/unit/test_plan_clock.py::"
 DRAIN = "tests/chaos/test_drain.py::"
 CLOCK = "tests/chaos/test_clock.py::"
 SWEEP = (
@@ -198,14 +198,16 @@ FIRINGS = (
         tests=(SQLITE + "test_an_old_term_writes_nothing",),
     ),
     sabotage(
-        "S4.two",
+        "S4.two-memory",
+        "a term is given to whoever asks, though another holds it",
+        Patch("store/memory/nodes.py", "if is_vacant or stands.holder == node_id:", "if is_vacant or node_id:"),
+        tests=(MEMORY + "test_the_second_to_ask_is_told_who_leads",),
+    ),
+    sabotage(
+        "S4.two-sqlite",
         "a term is given to whoever asks, though another holds it",
         Patch("store/sqlite/nodes.py", "if is_vacant or holder == node_id:", "if is_vacant or node_id:"),
-        Patch("store/memory/nodes.py", "if is_vacant or stands.holder == node_id:", "if is_vacant or node_id:"),
-        tests=(
-            MEMORY + "test_the_second_to_ask_is_told_who_leads",
-            SQLITE + "test_the_second_to_ask_is_told_who_leads",
-        ),
+        tests=(SQLITE + "test_the_second_to_ask_is_told_who_leads",),
     ),
     sabotage(
         "S5.memory",
@@ -244,6 +246,12 @@ FIRINGS = (
             PLANNER + "test_a_leader_that_dies_in_the_middle_of_an_entry_leaves_the_rest_to_the_next",
             "tests/unit/test_plan_feed.py::test_an_end_is_not_consumed_before_the_run_behind_it_is_released",
         ),
+    ),
+    sabotage(
+        "back",
+        "the clock comes back by an hour, and recurring jobs wait until that hour is over",
+        Patch("plan/memory.py", "if now_ms < self.seen_ms - CAME_BACK_MS:", "if now_ms < 0:"),
+        tests=(BACK + "test_after_a_wrong_hour_a_recurring_job_goes_on_where_the_clock_is_and_no_due_fires_twice",),
     ),
     sabotage(
         "skips",
@@ -296,14 +304,16 @@ WRITES = (
         tests=("tests/store/test_sqlite_writer.py::test_every_answer_was_synced_first", SWEEP),
     ),
     sabotage(
-        "silent",
+        "silent.memory",
+        "a settlement does not tell the leader",
+        Patch("store/memory/settle.py", "    state.tell_ends(told.ends)\n", ""),
+        tests=(MEMORY + "test_the_leader_is_told_how_the_attempt_ended",),
+    ),
+    sabotage(
+        "silent.sqlite",
         "a settlement does not tell the leader",
         Patch("store/sqlite/settle.py", "    batch.tell()\n", ""),
-        Patch("store/memory/settle.py", "    state.tell_ends(told.ends)\n", ""),
-        tests=(
-            SQLITE + "test_the_leader_is_told_how_the_attempt_ended",
-            MEMORY + "test_the_leader_is_told_how_the_attempt_ended",
-        ),
+        tests=(SQLITE + "test_the_leader_is_told_how_the_attempt_ended",),
     ),
 )
 

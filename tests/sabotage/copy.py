@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -88,18 +89,30 @@ def run_tests(root: Path, tests: Sequence[str]) -> Seen:
     begun = time.monotonic()
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
     variables |= {"POLLUX_SABOTAGE_ROOT": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", *words, *tests],
-        cwd=root,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-        check=False,
-    )
+    code, said = _run([sys.executable, "-m", "pytest", *words, *tests], root, variables)
     seconds = time.monotonic() - begun
-    said = ended.stdout[-6_000:] + ended.stderr[-2_000:]
-    if ended.returncode not in (0, 1):
-        raise RuntimeError(f"pytest ended with {ended.returncode}:\n{said}")
-    red = _RED.search(ended.stdout)
-    return Seen(red[1] if red else "", seconds, said)
+    if code not in (0, 1):
+        raise RuntimeError(f"pytest ended with {code}:\n{said[-6_000:]}")
+    red = _RED.search(said)
+    return Seen(red[1] if red else "", seconds, said[-6_000:])
+
+
+def _run(command: list[str], folder: Path, variables: dict[str, str]) -> tuple[int, str]:
+    """In a session of its own, which ends as a whole if it takes too long."""
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, _ = process.communicate(timeout=SECONDS_MAX)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    return process.returncode, said

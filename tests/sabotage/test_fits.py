@@ -4,6 +4,7 @@ import ast
 
 import pytest
 
+from tests.sabotage import witness
 from tests.sabotage.catalogue import SABOTAGES
 from tests.sabotage.copy import REPOSITORY, Misfit, Patch, broken_copy, misfits, patched
 
@@ -41,6 +42,12 @@ def test_names_are_unique():
 def test_a_patch_that_does_not_fit_once_is_refused(text):
     with pytest.raises(Misfit, match="no longer fits"):
         patched(text, Patch("x.py", "a", "c"))
+
+
+def test_the_witness_refuses_a_source_that_is_not_the_broken_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("POLLUX_SABOTAGE_ROOT", str(tmp_path))
+    with pytest.raises(AssertionError, match="would be tested, not the broken copy"):
+        witness.pytest_configure()
 
 
 def test_a_patch_changes_the_copy_and_not_the_source():

@@ -44,12 +44,19 @@ async def test_a_closing_that_nobody_waits_for_any_more_ends_quietly(tmp_path):
     store = SqliteStore(tmp_path / "pollux.db")
     await store.open()
     writer = store._database.writer
-    closing = asyncio.ensure_future(store.close())
-    await asyncio.sleep(0)
-    closing.cancel()
-    await asyncio.wait({closing})
+    other = WriteLock(writer.lock.path)
+    other.acquire(time.monotonic() + 1)
+    waking = asyncio.ensure_future(store.wake())
+    await asyncio.sleep(0)  # the call is on its way, and the writer waits for the lock
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await store.close()
+
+    other.release()
+    await waking
     await asyncio.to_thread(writer._thread.join, 20)
     assert writer.ended.result(0) is None
+    other.close()
 
 
 def test_a_lock_whose_holder_cannot_sign_is_let_go_all_the_same(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from pollux.events import Events, FiringSkipped, JobsDeclared, RunSettled
+from pollux.events import Events, FiringSkipped, JobsDeclared, RunFailed
 from pollux.observe import attach_logs
 from pollux.observe.logs import Often
 from pollux.observe.sparing import THINGS_MAX, Sparing
@@ -19,8 +19,8 @@ class Watch:
         return self.seconds
 
 
-def settled(verdict: str, error: str = "ValueError: no", job_id: str = "home") -> RunSettled:
-    return RunSettled(f"{job_id}@1", job_id, verdict, "ok", 5, error)
+def failed(verdict: str, job_id: str = "home") -> RunFailed:
+    return RunFailed(f"{job_id}@1", job_id, verdict, "ValueError: no")
 
 
 @pytest.fixture
@@ -56,25 +56,19 @@ def test_what_was_said_is_remembered_of_so_many_things_only(watch):
     [("retryat", "it is tried again"), ("done", "the next firing is the retry"), ("dead", "it is given up on")],
 )
 def test_a_failure_is_a_warning_that_says_what_follows(often, caplog, verdict, follows):
-    often.failed(settled(verdict))
+    often.failed(failed(verdict))
     [record] = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith(f"job home: run home@1 failed: ValueError: no; {follows}")
 
 
-@pytest.mark.parametrize("event", [settled("done", ""), settled("cancelled", "x"), settled("back", "")])
-def test_what_did_not_fail_is_not_told(often, caplog, event):
-    often.failed(event)
-    assert not caplog.records
-
-
 def test_a_job_that_keeps_failing_does_not_drown_the_log(often, caplog, watch):
     for _ in range(10):
-        often.failed(settled("done"))
-    often.failed(settled("dead"))
-    often.failed(settled("done", job_id="other"))
+        often.failed(failed("done"))
+    often.failed(failed("dead"))
+    often.failed(failed("done", job_id="other"))
     watch.seconds = 61.0
-    often.failed(settled("done"))
+    often.failed(failed("done"))
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 4
     assert said[-1].endswith("(9 more like it since the last such line)")
@@ -96,10 +90,10 @@ def test_failures_are_told_whatever_else_is_logged(caplog, level):
     caplog.set_level(level, "pollux")
     bus = Events()
     detach = attach_logs(bus)
-    bus.emit(settled("dead"))
+    bus.emit(failed("dead"))
     bus.emit(JobsDeclared("file:p.yaml", 1, 2, 3))
     detach()
-    bus.emit(settled("dead"))
+    bus.emit(failed("dead"))
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert "file:p.yaml: 1 jobs added, 2 changed, 3 gone" in caplog.text

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from pollux.clock import Clock
-from pollux.declare import check_job, check_params, check_stop, priority_of
+from pollux.declare import check_job, check_stop
 from pollux.errors import Conflict, InvalidInput, NotFound, PolluxError, StoreFull
 from pollux.ids import check_id, check_key, new_id
 from pollux.model import (
@@ -27,6 +27,7 @@ from pollux.model import (
     run_of,
     stop_key,
 )
+from pollux.model.params import check_params, priority_of
 from pollux.plan import Why, why_job, why_run
 from pollux.registry import Registry, job_id_of
 from pollux.store.contract import (

@@ -38,7 +38,7 @@ class Often:
         self._sparing = sparing or Sparing()
 
     def listeners(self) -> dict[type[e.Event], e.Listener]:
-        return {e.FiringSkipped: self.skipped, e.RunSettled: self.failed}
+        return {e.FiringSkipped: self.skipped, e.RunFailed: self.failed}
 
     def skipped(self, event: e.FiringSkipped) -> None:
         left_out = self._sparing.left_out(("skipped", event.job_id, event.reason))
@@ -48,12 +48,10 @@ class Often:
         what = f"the due time {when}" if event.count == 1 else f"{event.count} due times from {when} on"
         log.info("job %s: %s skipped: %s%s", event.job_id, what, plain(event.reason), _unsaid(left_out))
 
-    def failed(self, event: e.RunSettled) -> None:
-        if not event.error or event.verdict not in _WHAT_FOLLOWS:
-            return
+    def failed(self, event: e.RunFailed) -> None:
         left_out = self._sparing.left_out((event.verdict, event.job_id))
         if left_out is not None:
-            follows = _WHAT_FOLLOWS[event.verdict]
+            follows = _WHAT_FOLLOWS.get(event.verdict, event.verdict)
             log.warning(
                 "job %s: run %s failed: %s; %s%s",
                 event.job_id,

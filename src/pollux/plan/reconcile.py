@@ -81,7 +81,8 @@ def _refuse_foreign(wanted: Sequence[Job], source: str, owners: Mapping[str, str
         raise Conflict(
             "; ".join(wrong[:CONFLICTS_SHOWN])
             + more
-            + ". Nothing was changed; give one of them another id, or remove it."
+            + ". Nothing was changed; give one of them another id, or remove it (`pollux jobs delete`). If a file was "
+            "renamed, say its old name in it: `name: old.yaml`."
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import AT_THE_GATE, Counts, Event, Job, Node, Note, Overlap, Run, RunState
+from pollux.model import AT_THE_GATE, STOP, Counts, Event, Job, Node, Note, Overlap, Run, RunState
 from pollux.plan.gate import UNDECLARED, GateState, Held, gate, handlers_of, stop_of, stop_words
 from pollux.units import format_ms
 
@@ -42,10 +42,8 @@ def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, n
         return Why("disabled", "it is disabled; its due times do not come", cure="enable the job")
     stop = stop_of(by_key, job_id=job.id, group=job.group, target=job.target, now_ms=now_ms)
     if stop is not None:
-        words = f"{stop_words(stop)}; due times meanwhile are skipped and counted"
-        return Why(
-            "paused", words, stop.expires_ms, f"resume it{'' if stop.key.startswith('stop:job') else f' ({stop.key})'}"
-        )
+        words = stop_words(stop) + ("; due times meanwhile are skipped and counted" if job.is_recurring else "")
+        return Why("paused", words, stop.expires_ms, _resume(stop))
     if live is not None:
         return why_run(live, job, stops=stops, nodes=nodes, counts=None, now_ms=now_ms)
     if not job.declared:
@@ -54,6 +52,12 @@ def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, n
     if job.next_due_ms is None:
         return _never(job)
     return _coming(job, job.next_due_ms, nodes, now_ms)
+
+
+def _resume(stop: Note) -> str:
+    """How that pause is taken away."""
+    kind, _, name = stop.key.removeprefix(STOP).partition(":")
+    return f"pollux resume {name if kind == 'job' else f'--{kind} {name}'.rstrip()}"
 
 
 def _meanwhile(job: Job) -> str:
@@ -74,7 +78,8 @@ def _meanwhile(job: Job) -> str:
 def _never(job: Job) -> Why:
     """A job without a next due."""
     if job.schedule is None:
-        return Why("waits", "it has no schedule and runs when asked", cure="run or enqueue it")
+        last = f"; its last run failed: {job.memory.last_error}" if job.memory.failures else ""
+        return Why("waits", f"it has no schedule and runs when asked{last}", cure="run or enqueue it")
     if isinstance(job.schedule, Event):
         return Why("waits", "it fires on events only, never by the clock", cure="send the event, or run it")
     if not job.is_recurring:
@@ -91,9 +96,9 @@ def _never(job: Job) -> Why:
 def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
     """A job whose next due is known."""
     if not nodes:
-        return Why("stranded", "no live node: nobody fires or runs it", due_ms, "start a node")
+        return Why("stranded", "no live node: nobody fires or runs it", cure="start a node")
     if job.handler not in handlers_of(nodes):
-        return Why("stranded", f"no live node knows handler {job.handler}", due_ms, "start a node that has it")
+        return Why("stranded", f"no live node knows handler {job.handler}", cure="start a node that has it")
     late_ms = now_ms - due_ms
     if late_ms > GRACE_MS:
         words = f"it was due {format_ms(late_ms)} ago; missed due times are made up for step by step"
@@ -134,7 +139,7 @@ def _held(run: Run, job: Job | None, stops: Mapping[str, Note], nodes: Sequence[
         if isinstance(answer, Held):
             stop = stops.get(answer.key)
             if stop is not None:
-                return Why("paused", answer.reason, stop.expires_ms, "resume it")
+                return Why("paused", answer.reason, stop.expires_ms, _resume(stop))
             return Why("held", answer.reason, cure="start a node that has it")
     reason = "it stands at the gate; the leader looks at it next" if run.held_reason in {"", AT_THE_GATE} else ""
     return Why("held", reason or run.held_reason, cure="" if nodes else "no node lives: start one")
@@ -173,7 +178,8 @@ def _leased(run: Run, now_ms: int) -> Why:
 def _later(run: Run, now_ms: int) -> str:
     wait = format_ms(run.visible_ms - now_ms)
     if run.attempt:
-        return f"it failed {run.attempt} times ({run.error or 'no error was told'}); tried again in {wait}"
+        times = "once" if run.attempt == 1 else f"{run.attempt} times"
+        return f"it failed {times} ({run.error or 'no error was told'}); tried again in {wait}"
     return f"its time comes in {wait}"
 
 

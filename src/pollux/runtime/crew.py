@@ -321,7 +321,7 @@ class Crew:
         )
 
     def _hear_term(self, term: Term) -> None:
-        self.kit.time.learn(term.now_ms)
+        self.kit.time.learn(term.now_ms, asked=self.leader.asked_at)
 
     def _heard_bell(self) -> None:
         """A wait ended, and there was nothing to claim: a term may be free, a run may be cancelled."""

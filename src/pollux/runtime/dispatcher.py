@@ -79,7 +79,7 @@ class Dispatcher(Loop):
         if claimed is None:
             return Rest.NONE  # somebody wants a turn now
         heard = self.clock.mono_ms()
-        self.kit.time.learn(claimed.now_ms, latest=heard)
+        self.kit.time.learn(claimed.now_ms, asked=begun, heard=heard)
         if claimed.answer is Answer.FULL:
             return self._refused()
         if claimed.runs:
@@ -191,7 +191,7 @@ class Dispatcher(Loop):
             verdict = Hold(stop_words(stop))
         elif (handler := self.kit.registry.get(job.handler)) is None:
             verdict = Hold(f"handler {job.handler} is not known here")
-        elif (seat := self.kit.pool.try_seat(run)) is None:
+        elif self._is_paused or (seat := self.kit.pool.try_seat(run)) is None:  # a claim that `pause` interrupted
             verdict = Back()
         else:
             attempt.begin(handler, seat)

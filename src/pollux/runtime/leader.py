@@ -68,6 +68,11 @@ class Leader(Loop):
         return self._term if self._term is not None and self.clock.mono_ms() < self._trust_until else None
 
     @property
+    def asked_at(self) -> float | None:
+        """When we last asked for the term, on the monotonic clock."""
+        return self._asked_at
+
+    @property
     def has_resigned(self) -> bool:
         return self._has_resigned
 

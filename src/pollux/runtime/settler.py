@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from pollux.clock import Clock
 from pollux.errors import StoreError
-from pollux.events import Events, LeaseWasLost, RunSettled
+from pollux.events import Events, LeaseWasLost, RunFailed, RunSettled
+from pollux.model import Dead
+from pollux.outcome import describe
 from pollux.runtime.loop import Loop, Rest
 from pollux.store.contract import Answer, Settlement, Store
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pollux.runtime.attempt import Attempt
 
 SETTLE_MAX = 100  # settlements in one call
+UNRECORDED = "its outcome cannot be recorded: "
 
 Item = tuple["Attempt", Settlement]
 
@@ -78,8 +81,8 @@ class Settler(Loop):
             answers = await self.store.settle([settlement for _, settlement in batch])
         except StoreError:
             raise  # the same batch again
-        except Exception:
-            self._suspect(batch)
+        except Exception as error:
+            self._suspect(batch, error)
             raise
         was_full = not self.has_room
         self._under_way = []
@@ -96,22 +99,26 @@ class Settler(Loop):
         self._one_by_one = max(0, self._one_by_one - 1)
         return [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]
 
-    def _suspect(self, batch: list[Item]) -> None:
-        """The store cannot take this batch, and will not next time: find the one it chokes on, and let that one go.
+    def _suspect(self, batch: list[Item], error: Exception) -> None:
+        """The store cannot take this batch, and will not next time: find the one it chokes on.
 
-        Its lease ends by itself, and the store counts it.
+        That one is settled as dead with the reason in words: its handler has run, and must not run again and again.
         """
         self._under_way = []
         if len(batch) > 1:
             self._one_by_one = len(batch)
             self._waiting.extendleft(reversed(batch))
             return
-        [(attempt, _)] = batch
+        [(attempt, settlement)] = batch
         self.refused += 1
-        attempt.let_go()
+        if _is_burial(settlement):
+            attempt.let_go()  # not even that can be written: the lease ends by itself, and the store counts it
+            return
+        burial = Settlement(settlement.run_id, settlement.token, Dead(f"{UNRECORDED}{describe(error)}"))
+        self._waiting.appendleft((attempt, burial))
 
     def _answered(self, batch: list[Item], answers: Sequence[Answer]) -> None:
-        wants = self.events.wants(RunSettled)
+        wants, wants_failed = self.events.wants(RunSettled), self.events.wants(RunFailed)
         for (attempt, settlement), answer in zip(batch, answers, strict=True):
             attempt.let_go()
             if answer is Answer.LOST:
@@ -122,6 +129,9 @@ class Settler(Loop):
                 self.settled += 1
             if wants:
                 self.events.emit(_settled(attempt, settlement, answer))
+            if wants_failed and (error := _error_of(settlement)):
+                verdict = type(settlement.verdict).__name__.lower()
+                self.events.emit(RunFailed(settlement.run_id, attempt.run.job_id, verdict, error))
 
 
 def _settled(attempt: Attempt, settlement: Settlement, answer: Answer) -> RunSettled:
@@ -134,3 +144,14 @@ def _settled(attempt: Attempt, settlement: Settlement, answer: Answer) -> RunSet
         duration_ms=0 if outcome is None else outcome.ended_ms - outcome.started_ms,
         error="" if outcome is None else outcome.error,
     )
+
+
+def _error_of(settlement: Settlement) -> str:
+    """What went wrong in the attempt, or nothing."""
+    if settlement.outcome is not None:
+        return settlement.outcome.error
+    return settlement.verdict.reason if isinstance(settlement.verdict, Dead) else ""
+
+
+def _is_burial(settlement: Settlement) -> bool:
+    return isinstance(settlement.verdict, Dead) and settlement.verdict.reason.startswith(UNRECORDED)

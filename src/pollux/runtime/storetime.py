@@ -1,7 +1,8 @@
 """What time is it in the store?  Its clock, carried on by our monotonic one between two answers.
 
-Every answer that bears the store's time gives a lower bound of the offset: the time it names had passed before we
-heard of it.  We take the best bound at once and give it up slowly, so that one slow answer does not make us late.
+Every answer that bears the store's time gives a lower bound of the offset, for the time it names had passed before we
+heard of it, and an upper bound, for it had not yet come when we asked.  We take the best lower bound at once and give
+it up slowly, so that one slow answer (or a handler that blocked our loop) neither makes us late nor seems a leap.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ class StoreTime:
             return self.clock.now_ms()
         return int(self.clock.mono_ms() + self._offset)
 
-    def learn(self, now_ms: int, *, latest: float | None = None) -> None:
-        """The store said `now_ms`; `latest` is the monotonic time when we heard it (now, if not given)."""
-        seen = now_ms - (self.clock.mono_ms() if latest is None else latest)
+    def learn(self, now_ms: int, *, asked: float | None = None, heard: float | None = None) -> None:
+        """The store said `now_ms`.  We asked and heard at those monotonic times (both: now, if not given)."""
+        heard = self.clock.mono_ms() if heard is None else heard
+        seen = now_ms - heard
         if self._offset is None:
             self._offset = seen
             return
         drift = seen - self._offset
-        if abs(drift) > JUMP_MS:
+        slack = 0.0 if asked is None else heard - asked
+        if drift > JUMP_MS or drift + slack < -JUMP_MS:
             self.jumps += 1
             self._offset = seen
             self.events.emit(ClockJumped(int(drift)))
         else:
-            self._offset = seen if drift > 0 else self._offset + drift * 0.1
+            self._offset = seen if drift > 0 else self._offset + max(drift, -JUMP_MS) * 0.1

@@ -194,6 +194,7 @@ class Timekeeper(Loop):
 
     async def _write(self, term: int, planner: Planner, plan: Plan) -> Rest:
         self._unanswered = plan
+        asked = self.clock.mono_ms()
         advanced = await self.store.advance(term, plan)
         self._unanswered = None
         if advanced.answer is not Answer.OK and advanced.answer is not Answer.ALREADY:
@@ -201,7 +202,7 @@ class Timekeeper(Loop):
             if self.leader.term == term:  # and not a later one, won while the answer was under way
                 self.leader.doubt(f"the store answered {advanced.answer} to our plan")
             return Rest.NONE
-        self.time.learn(advanced.now_ms)
+        self.time.learn(advanced.now_ms, asked=asked)
         report = planner.accept(plan, advanced)
         self.plans += 1
         self._tell(plan, advanced, report)

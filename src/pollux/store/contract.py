@@ -44,6 +44,7 @@ from pollux.model import (
     Term,
     Verdict,
 )
+from pollux.model.params import PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX
 
 __all__ = [
     "BATCH_MAX",
@@ -80,8 +81,6 @@ PAGE_MAX = 1_000  # rows in one page
 FEED_MAX = 100_000  # unread ends before `claim` answers full
 READY_MAX = 1_000_000  # ready runs before `enqueue` answers full
 LOSSES_MAX = 10  # lost leases before a run is dead
-RESULT_BYTES_MAX = 64_000
-PAYLOAD_BYTES_MAX = 256_000
 
 
 class Capabilities(Struct, frozen=True):

@@ -345,8 +345,9 @@ class SqliteStore:
 
     async def _claim(self, asking: Asking, now_ms: int | None, waited_ms: float) -> Claimed:
         def at(verb: Callable[[Transaction, Asking, int, int], T], tx: Transaction) -> T:
+            at_ms = self._now(now_ms, waited_ms)  # before the guard looks: it then knows of every leap that is in it
             hold_ms = self._database.jumps.hold_ms(asking.lease_ms) if now_ms is None else 0
-            return verb(tx, asking, hold_ms, self._now(now_ms, waited_ms))
+            return verb(tx, asking, hold_ms, at_ms)
 
         taken = await self._send(
             self._lanes().writer, partial(at, lease_verbs.claim), look=partial(at, lease_verbs.look)

@@ -1,0 +1,42 @@
+"""What may a run be told, and how urgent is it?  Params are plain JSON of bounded size, priorities 1 to 3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from pollux.errors import InvalidInput
+from pollux.units import format_size
+
+PAYLOAD_BYTES_MAX = 256_000
+RESULT_BYTES_MAX = 64_000
+PRIORITIES = {"high": 1, "normal": 2, "low": 3}
+
+
+def priority_of(value: object) -> int:
+    if isinstance(value, str) and value in PRIORITIES:
+        return PRIORITIES[value]
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 3:
+        return value
+    raise InvalidInput(f"{value!r} is not a priority", cure="write high, normal or low (1, 2 or 3)")
+
+
+def check_params(value: object) -> dict[str, Any]:
+    """Params are a mapping of names to JSON, not too big; the answer is a copy of plain data."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InvalidInput(
+            f"params are {type(value).__name__}, not a mapping of names", cure="write {url: ..., depth: 2}"
+        )
+    try:
+        encoded = msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise InvalidInput(f"params are no JSON: {error}", cure="use dicts, lists, text, numbers") from error
+    if len(encoded) > PAYLOAD_BYTES_MAX:
+        raise InvalidInput(
+            f"params of {format_size(len(encoded))} are too big",
+            cure=f"at most {format_size(PAYLOAD_BYTES_MAX)}; keep the bulk elsewhere and pass its name",
+        )
+    plain: dict[str, Any] = msgspec.json.decode(encoded)
+    return plain
