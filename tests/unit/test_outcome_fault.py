@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pollux.errors import Permanent, Transient
 from pollux.model import ERROR_CHARS_MAX, Fault
-from pollux.outcome import classify, describe
+from pollux.outcome import classify, describe, place_of
 
 
 @pytest.mark.parametrize(
@@ -87,3 +87,15 @@ def test_whatever_the_message_is_the_words_can_be_stored_and_shown(message):
 
 def test_surrogates_do_not_reach_a_store():
     assert describe(ValueError("a\ud800b")) == "ValueError: a?b"
+
+
+def fetch():
+    raise ValueError("no")
+
+
+def test_the_place_of_an_error_is_the_last_line_of_the_users_own_code():
+    with pytest.raises(ValueError, match="no") as caught:
+        fetch()
+    line = fetch.__code__.co_firstlineno + 1
+    assert place_of(caught.value) == f"test_outcome_fault.py:{line} in fetch"
+    assert place_of(ValueError("never raised")) == ""

@@ -6,6 +6,8 @@ are asked for.  Nothing of that gets past here.
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from pollux.errors import Permanent
 from pollux.model import ERROR_CHARS_MAX, Fault
 
@@ -30,6 +32,17 @@ def describe(error: BaseException) -> str:
         text = "(its message cannot be read)"
     words = _clean(text)
     return _clean(f"{name}: {words}" if words else name)
+
+
+def place_of(error: BaseException) -> str:
+    """Where it was raised, if that was in the user's code: "shop.py:31 in fetch"; else nothing."""
+    trace, found = error.__traceback__, ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] != "pollux":
+            found = f"{PurePath(code.co_filename).name}:{trace.tb_lineno} in {code.co_name}"
+        trace = trace.tb_next
+    return _clean(found)
 
 
 def _clean(text: str) -> str:
