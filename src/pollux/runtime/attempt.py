@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.clock import Clock
 from pollux.events import Events, HandlerStuck, LeaseWasLost, RunStarted
-from pollux.model import TIMEOUT_MS, Back, Cancelled, Dead, Fault, Job, Outcome, Run, Verdict
+from pollux.model import ERROR_CHARS_MAX, TIMEOUT_MS, Back, Cancelled, Dead, Fault, Job, Outcome, Run, Verdict
 from pollux.outcome import RETRY_AFTER_MAX_MS, classify, decide, describe, place_of
 from pollux.registry import Context, Handler, Registry, outcome_of
 from pollux.runtime.hands import Hands
@@ -202,12 +202,14 @@ class Attempt:
         return Settlement(run.id, self.token, verdict, outcome)
 
     def _failure(self, error: BaseException, fault: Fault, ended_ms: int) -> Outcome:
-        place = place_of(error)
+        error_text, place = describe(error), place_of(error)
+        if place:
+            error_text = f"{error_text[: ERROR_CHARS_MAX - len(place) - 3]} ({place})"
         return Outcome(
             started_ms=self.started_ms,
             ended_ms=ended_ms,
             fault=fault,
-            error=f"{describe(error)} ({place})" if place else describe(error),
+            error=error_text,
             retry_after_ms=_retry_after_ms(error),
         )
 
