@@ -22,15 +22,17 @@ WORKERS = (1, 2, 4, 8)
 def measure(session: Session) -> None:
     n = 5_000 if session.quick else 20_000
     workers = calibrate(session, n // 4)
-    systems = {f"huey, {workers} threads": partial(drain_huey, session, n, workers)}
+    huey = f"huey, {workers} thread{'s' if workers > 1 else ''}"
+    systems = {huey: partial(drain_huey, session, n, workers)}
     systems |= {f"pollux, {seats} seats": partial(drain_ours, session, n, seats) for seats in FLOORS}
     found = session.interleave(systems)
     rates = session.take(found, "rate", f"drain {n:,} runs", "runs/s")
     session.take(found, "cpu_us", "CPU of the worker", "us/run")
-    peer = rates[f"huey, {workers} threads"]
     for seats, floor in FLOORS.items():
         note = f"aim {AIM:.0f} x" if seats == 100 else ""
-        session.at_least(f"drain at {seats} seats / huey", rates[f"pollux, {seats} seats"] / peer, floor, note=note)
+        session.at_least(
+            f"drain at {seats} seats / huey", rates[f"pollux, {seats} seats"] / rates[huey], floor, note=note
+        )
 
 
 def calibrate(session: Session, n: int) -> int:

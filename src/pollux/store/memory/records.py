@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from pollux.errors import InvalidInput
-from pollux.model import LIVE, Arrived, AuditLine, Job, JobsPut, Note, NotePut, NotesChanged, Run, chained
+from pollux.model import LIVE, AuditLine, Job, Note, NotePut, Run, chained
 from pollux.store.contract import DumpPage, LogPage, Pruning
 from pollux.store.memory.jobs import remember
 from pollux.store.memory.notes import set_note
 from pollux.store.memory.past import PLAIN, UNCHANGED
 from pollux.store.memory.rows import JobRow, memory_of
-from pollux.store.memory.state import HELD, LEASED, READY, Gone, Leadership, State
+from pollux.store.memory.state import LEASED, READY, Gone, Leadership, State
+from pollux.store.records import Record, entries_of, read_record
 
 UNCHANGED_ONLY = frozenset({UNCHANGED})
 ALL_BUT_DEAD = frozenset({PLAIN, UNCHANGED})
@@ -130,41 +130,14 @@ def _after(keys: Sequence[str], place: str) -> Iterable[str]:
 
 def load(state: State, records: Sequence[tuple[str, Any]]) -> int:
     """Everything is read before anything is written: a bad record changes nothing."""
-    values = [_read(kind, data) for kind, data in records]
+    values = [read_record(kind, data) for kind, data in records]
     new = [value for value in values if _load(state, value)]
-    _tell_loaded(state, new)
+    for entry in entries_of(new):
+        state.tell(entry)
     return len(new)
 
 
-def _tell_loaded(state: State, new: Sequence[object]) -> None:
-    """A leader at work is told what came: nothing of it stands in what it has read before."""
-    if jobs := tuple(value.id for value in new if isinstance(value, Job)):
-        state.tell(JobsPut(jobs, len(jobs)))
-    if held := tuple(value.id for value in new if isinstance(value, Run) and value.state is HELD):
-        state.tell(Arrived(held))
-    if keys := tuple(value.key for value in new if isinstance(value, Note)):
-        state.tell(NotesChanged(keys))
-
-
-def _read(kind: str, data: Any) -> Job | Run | Note | AuditLine | int:
-    try:
-        match kind:
-            case "job":
-                return msgspec.convert(data, Job)
-            case "run":
-                return msgspec.convert(data, Run)
-            case "note":
-                return msgspec.convert(data, Note)
-            case "log":
-                return msgspec.convert(data, AuditLine)
-            case "term":
-                return msgspec.convert(data["number"], int)
-    except (msgspec.ValidationError, LookupError, TypeError) as error:
-        raise InvalidInput(f"a record of kind {kind!r} cannot be read ({error})") from error
-    raise InvalidInput(f"a record of kind {kind!r}", cure="load what dump wrote: job, run, note, log, term")
-
-
-def _load(state: State, value: Job | Run | Note | AuditLine | int) -> bool:
+def _load(state: State, value: Record) -> bool:
     match value:
         case Job():
             return _load_job(state, value)

@@ -7,25 +7,22 @@ A dump goes through the kinds in an order that can be loaded: jobs stand before 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from pollux.errors import InvalidInput
 from pollux.model import (
     LIVE,
-    Arrived,
     AuditLine,
     Job,
-    JobsPut,
     Note,
     NotePut,
-    NotesChanged,
     Run,
     RunState,
     chained,
 )
+from pollux.store.records import Record, entries_of
 from pollux.store.sqlite.bell import RUNS
 from pollux.store.sqlite.notes import set_note
 from pollux.store.sqlite.rows import (
@@ -102,36 +99,10 @@ def _of_kind(tx: Transaction, kind: str, place: str, limit: int) -> list[tuple[s
             return [(kind, str(row[5]), row) for row in tx.rows(_dump.log, (int(place or 0), limit))]
 
 
-Record = Job | Run | Note | AuditLine | int
-
-
-def read_record(kind: str, data: Any) -> Record:
-    try:
-        match kind:
-            case "job":
-                return msgspec.convert(data, Job)
-            case "run":
-                return msgspec.convert(data, Run)
-            case "note":
-                return msgspec.convert(data, Note)
-            case "log":
-                return msgspec.convert(data, AuditLine)
-            case "term":
-                return msgspec.convert(data["number"], int)
-    except (msgspec.ValidationError, LookupError, TypeError) as error:
-        raise InvalidInput(f"a record of kind {kind!r} cannot be read ({error})") from error
-    raise InvalidInput(f"a record of kind {kind!r}", cure="load what dump wrote: job, run, note, log, term")
-
-
 def load(tx: Transaction, records: Sequence[Record]) -> int:
-    """A leader at work is told what came: nothing of it stands in what it has read before."""
     new = [record for record in records if _load_one(tx, record)]
-    if jobs := tuple(record.id for record in new if isinstance(record, Job)):
-        tx.tell(JobsPut(jobs, len(jobs)))
-    if held := tuple(record.id for record in new if isinstance(record, Run) and record.state is RunState.HELD):
-        tx.tell(Arrived(held))
-    if keys := tuple(record.key for record in new if isinstance(record, Note)):
-        tx.tell(NotesChanged(keys))
+    for entry in entries_of(new):
+        tx.tell(entry)
     return len(new)
 
 

@@ -47,6 +47,7 @@ from pollux.store.contract import (
     Settlement,
 )
 from pollux.store.limits import PRIORITIES, check_batch, check_page, check_plan, checked_job, checked_notes
+from pollux.store.records import read_record
 from pollux.store.sqlite import jobs as job_verbs
 from pollux.store.sqlite import leases as lease_verbs
 from pollux.store.sqlite import listing as listing_verbs
@@ -299,7 +300,7 @@ class SqliteStore:
 
     async def load(self, records: Sequence[tuple[str, Any]]) -> int:
         check_batch(records, "records")
-        return await self._write(record_verbs.load, [record_verbs.read_record(kind, data) for kind, data in records])
+        return await self._write(record_verbs.load, [read_record(kind, data) for kind, data in records])
 
     # how it is done
 
