@@ -151,3 +151,18 @@ async def test_the_writer_waits_for_the_disk_and_nobody_maps_the_file(tmp_path):
         "mmap_size": 0,
         "application_id": schema.APPLICATION_ID,
     }
+
+
+async def test_after_the_last_close_everything_is_in_the_one_file(tmp_path):
+    """Whoever copies the database of a stopped app copies all of it: no log stays beside it."""
+    for number in range(10):
+        path = tmp_path / f"{number}.db"
+        store = SqliteStore(path)
+        twin = store.twin()
+        await store.open()
+        await twin.open()
+        await store.put_jobs([JobPut(JOB)])
+        await store.list_jobs()
+        await twin.close()
+        await store.close()
+        assert not path.with_name(f"{number}.db-wal").exists()

@@ -51,4 +51,8 @@ class Database:
             self._users -= 1
             if self._users:
                 return []
-            return [self.quick.stop(), self.slow.stop(), self.writer.stop()]
+            readers = [self.quick.stop(), self.slow.stop()]
+        # The writer closes last: only it can carry the log over into the database and take the file away.
+        for reader in readers:
+            reader.add_done_callback(lambda _: self.writer.stop() if all(each.done() for each in readers) else None)
+        return [*readers, self.writer.ended]
