@@ -125,6 +125,11 @@ class Planner:
         return self._term.next_ms()
 
     @property
+    def seen_ms(self) -> int:
+        """The latest time it was told."""
+        return self._term.seen_ms
+
+    @property
     def left_over(self) -> bool:
         """Is there more to do at once?"""
         return self._term.is_left_over()

@@ -148,6 +148,8 @@ class Timekeeper(Loop):
     def _wait_ms(self, planner: Planner) -> int:
         if not self.waits or self.is_woken or self._is_asked or planner.left_over:
             return 0
+        if self.time.now_ms() < planner.seen_ms:
+            return 0  # the clock came back, as somebody else heard: the planner must look before we wait by it
         left_ms = self._until_due(planner)
         return self.wait_max_ms if left_ms is None else max(0, min(self.wait_max_ms, math.ceil(left_ms)))
 

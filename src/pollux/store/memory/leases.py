@@ -111,12 +111,15 @@ def _note_claim(state: State, token: str, runs: list[Run]) -> None:
 def _note_grant(state: State, until_ms: int, now_ms: int, *, is_first: bool = False) -> None:
     state.first_end_ms = until_ms if is_first else min(state.first_end_ms, until_ms)
     state.last_grant_ms = now_ms if is_first else max(state.last_grant_ms, now_ms)
+    state.clock_ms = max(state.clock_ms, now_ms)
 
 
 def _take_back(state: State, losses_max: int, now_ms: int, *, can_reclaim: bool) -> list[End]:
     """End the leases that ran out.  Leases are walked only when one may have ended, or the clock came back."""
     if now_ms < state.last_grant_ms:
         _cut(state, now_ms)
+    if now_ms < state.clock_ms:
+        state.show(now_ms)
     if now_ms < state.first_end_ms or not can_reclaim:
         return []
     lost = [run for run in map(state.live.__getitem__, state.leased) if run.lease_until_ms <= now_ms]
@@ -180,5 +183,6 @@ def renew(state: State, renewals: Sequence[Renewal], lease_ms: int, now_ms: int)
         state.live[run.id] = replace(run, lease_until_ms=now_ms + lease_ms)
         state.leased[run.id] = lease_ms
         answers.append(Renewed(Answer.OK, run.cancel))
-    _note_grant(state, now_ms + lease_ms, now_ms)
+    if any(answer.answer is Answer.OK for answer in answers):
+        _note_grant(state, now_ms + lease_ms, now_ms)
     return answers

@@ -29,6 +29,8 @@ def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
         state.consume(entry_id)
     ends: list[End] = []
     firings = tuple([_fire(state, firing, ends, now_ms) for firing in plan.firings])
+    if firings:
+        state.clock_ms = max(state.clock_ms, now_ms)
     for release in plan.releases:
         _release(state, release.run_id, now_ms)
     for holding in plan.holds:

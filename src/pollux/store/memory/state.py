@@ -72,6 +72,7 @@ class State:
         self.settled: dict[str, str] = {}  # run -> the token that handed it back last
         self.first_end_ms = 0  # no lease ends before
         self.last_grant_ms = 0  # no lease was given or renewed after
+        self.clock_ms = 0  # the latest time at which a lease was given or a job fired
         self.held = 0
         self.ready = 0
         self.past = Past(self.jobs)
@@ -214,6 +215,16 @@ class State:
         """Is this place in a line still taken?"""
         run = self.live.get(entry[2])
         return run is not None and run.state is READY and run.visible_ms == entry[0]
+
+    def show(self, now_ms: int) -> None:
+        """The clock came back: what had been visible before stays so, in its order."""
+        back_ms = self.clock_ms - now_ms
+        for line in self.lines:
+            for visible_ms, seq, run_id in [e for e in line if now_ms < e[0] <= self.clock_ms and self.stands(e)]:
+                self.live[run_id] = replace(self.live[run_id], visible_ms=visible_ms - back_ms)
+                self._stale += 1
+                heappush(line, (visible_ms - back_ms, seq, run_id))
+        self.clock_ms = now_ms
 
     def cancel_waiting(self, run: Run, reason: str, now_ms: int) -> End:
         """A held or ready run ends here."""

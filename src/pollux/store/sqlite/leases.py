@@ -168,6 +168,7 @@ def _take_back(tx: Transaction, losses_max: int, now_ms: int, *, can_reclaim: bo
     """End the leases that ran out.  All leases are walked only if the clock came back."""
     if now_ms < tx.tally.clock_ms:
         tx.write(_claim.cut, (now_ms,))
+        tx.write(_claim.show, (now_ms, tx.tally.clock_ms))
         tx.tally.clock_ms = now_ms
     if not can_reclaim:
         return []

@@ -21,8 +21,9 @@ _cancel = Statements("cancel")
 _feed = Statements("feed")
 
 
-def feed(tx: Transaction, limit: int) -> list[Row]:
-    return tx.rows(_feed.read, (limit,))
+def feed(tx: Transaction, limit: int, known: Sequence[int]) -> list[Row]:
+    """The oldest entries; those that are known come without their body."""
+    return tx.rows(_feed.read, (limit, ids_json(known)))
 
 
 def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms: int) -> Advanced:
@@ -33,6 +34,8 @@ def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms:
         _consume(tx, plan.consumed)
     ends: list[End] = []
     firings = _Firings(tx, plan.firings, made, ends, now_ms).answers() if plan.firings else ()
+    if plan.firings:
+        tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms)
     if plan.releases:
         _release(tx, [release.run_id for release in plan.releases], now_ms)
     if plan.holds:

@@ -93,6 +93,7 @@ class SqliteStore:
         self._database = database or Database(Path(path).absolute(), self._clock, deadline_ms)
         self._deadline_ms = deadline_ms
         self._jobs = rows.JobShelf()
+        self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ear: Ear
         self._pid = 0
@@ -158,8 +159,10 @@ class SqliteStore:
 
     async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
         async def look(waited_ms: float) -> Looked[Feed]:
-            found = await self._read(plan_verbs.feed, limit)
-            items = tuple([FeedItem(row[0], rows.decode_entry(row[1])) for row in found])
+            known = self._entries
+            found = await self._read(plan_verbs.feed, limit, list(known))
+            items = tuple([known[row[0]] if row[1] is None else _feed_item(row) for row in found])
+            self._entries = {item.id: item for item in items}
             return Feed(items, self._now(now_ms, waited_ms)), bool(items), None
 
         return await self._wait(FEED, look, wait_ms)
@@ -407,6 +410,10 @@ class SqliteStore:
                 return msgspec.to_builtins(rows.note(row))
             case _:
                 return msgspec.to_builtins(AuditLine(*row))
+
+
+def _feed_item(row: rows.Row) -> FeedItem:
+    return FeedItem(row[0], rows.decode_entry(row[1]))
 
 
 def _wake(tx: Transaction) -> None:

@@ -6,6 +6,7 @@ from pollux.model import Done, NotePut, RunState, stop_key
 from pollux.store.contract import Answer, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
+    a_firing,
     a_job,
     a_run,
     advance,
@@ -33,6 +34,24 @@ class ClaimContract(Contract):
         assert ids(await claim(store, lease_ms=30_000, now_ms=t0)) == ["a"]
         assert ids(await claim(store, lease_ms=30_000, now_ms=t0 + 29_999)) == []
         assert ids(await claim(store, lease_ms=30_000, now_ms=t0 + 30_000)) == ["a"]
+
+    async def test_what_was_visible_before_the_clock_came_back_stays_so(self, store: Store, t0: int) -> None:
+        """A run that was due an hour ahead is due; one that was to wait longer still waits."""
+        ahead = t0 + 3_600_000
+        await given(store, *(a_run(name, due_ms=ahead) for name in ("x", "y")), a_run("later", due_ms=ahead + 60_000))
+
+        assert ids(await claim(store, limit=1, now_ms=ahead)) == ["x"]
+        assert ids(await claim(store, now_ms=t0)) == ["y"]
+        assert ids(await claim(store, now_ms=t0 + 1_000)) == []
+
+    async def test_a_firing_that_was_made_before_the_clock_came_back_can_be_claimed(
+        self, store: Store, t0: int
+    ) -> None:
+        ahead = t0 + 3_600_000
+        [job] = await given_jobs(store, "job")
+
+        assert (await advance(store, now_ms=ahead, firings=(a_firing(job, ahead),))).firings == (Answer.OK,)
+        assert [run.due_ms for run in await claim(store, now_ms=t0)] == [ahead]
 
     async def test_a_lease_names_its_owner_its_end_and_its_token(self, store: Store, t0: int) -> None:
         await given(store, a_run("a"))

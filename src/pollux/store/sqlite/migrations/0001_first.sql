@@ -127,7 +127,7 @@ CREATE TABLE log (
   chain TEXT NOT NULL
 ) STRICT;
 
--- One row each.  `clock_ms` is the latest time at which a lease was given; `entries` numbers the feed, `notes` the
+-- One row each.  `clock_ms` is the latest time at which a lease was given or a job fired; `entries` numbers the feed, `notes` the
 -- revisions of notes (one count for all: a note made anew is never taken for the old one), `stops` changes of stops.
 CREATE TABLE term (
   number INTEGER NOT NULL,

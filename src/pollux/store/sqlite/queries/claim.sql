@@ -49,3 +49,7 @@ WHERE seq = ?;
 
 -- name: cut
 UPDATE runs SET lease_until_ms = ?1 + lease_ms WHERE state = 2 AND lease_until_ms > ?1 + lease_ms;
+
+-- What had been visible before the clock came back stays so, in its order.
+-- name: show
+UPDATE runs SET visible_ms = visible_ms - (?2 - ?1) WHERE state = 1 AND priority IN (1, 2, 3) AND visible_ms > ?1 AND visible_ms <= ?2;
