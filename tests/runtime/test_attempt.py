@@ -459,3 +459,24 @@ async def test_a_machine_that_gives_no_thread_costs_an_attempt_and_no_seat(monke
     assert failed.error.startswith("RuntimeError: can't start new thread")
     assert (done.state, done.result) == (RunState.DONE, "r2")
     assert (shop.pool.free, shop.kit.running, shop.kit.leases) == (2, set(), {})
+
+
+@pytest.mark.parametrize(("ask", "state"), [("cancel", RunState.CANCELLED), ("drain", RunState.READY), ("lose", None)])
+async def test_a_handler_that_is_asked_to_stop_before_its_first_step_frees_its_seat(ask, state):
+    """Cancelled so early, not even the first line of its wrapper runs."""
+    begun = []
+
+    async def work(ctx):
+        begun.append(ctx.run.id)
+
+    shop = await a_shop()
+    job = await shop.job("job", work)
+    await shop.enqueue(job, "r1")
+    await shop.dispatcher.turn()
+    assert begun == [], "the test came too late"
+    [attempt] = shop.kit.running
+    getattr(attempt, ask)(*([] if ask == "drain" else ["enough"]))
+    await settle_down()
+    assert (begun, shop.kit.running, shop.pool.free) == ([], set(), 2)
+    if state is not None:
+        assert (await recorded(shop)).state is state

@@ -74,6 +74,7 @@ class Attempt:
         "asked",
         "ctx",
         "handler",
+        "is_begun",
         "is_settled",
         "is_stuck",
         "job",
@@ -95,7 +96,7 @@ class Attempt:
         self.trust_until, self.renew_at = trust_until, renew_at
         self.asked: Asked | None = None
         self.reason = ""
-        self.is_settled = self.is_stuck = False
+        self.is_begun = self.is_settled = self.is_stuck = False
         self.look_at = NEVER
         self.ctx: Context | None = None
         self.work: asyncio.Task[None] | None = None
@@ -146,6 +147,7 @@ class Attempt:
                 self._ended(None, error)
 
     async def _await(self, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> None:
+        self.is_begun = True
         try:
             value = await handler.invoke(ctx, kwargs)
         except asyncio.CancelledError as error:
@@ -260,6 +262,8 @@ class Attempt:
         self.kit.watchman.expect(self.look_at)
         if self.work is not None:
             self.work.cancel()
+            if not self.is_begun:  # cancelled before its first step, it never gets to say that it has ended
+                self._ended(None, asyncio.CancelledError())
 
     # watched
 
