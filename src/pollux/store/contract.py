@@ -315,7 +315,7 @@ class Store(Protocol):
         * A lease that ended counts as ready again: `lease_losses` + 1; at `losses_max` the run is dead instead, and one
           with a cancel request is cancelled; each gives an end in one `Ended` entry (`ran` false).  A lease that ends
           later than now + its own length (the clock came back) is cut to that length, and a run that was visible before
-          the clock came back stays so.
+          the clock came back (or was fired: that is due by its maker's word) stays so.
         * The same token again gives the same runs again, as far as their leases still stand.
         * full (and no run) if more than `feed_max` ends are unread.
         """

@@ -30,7 +30,7 @@ def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
     ends: list[End] = []
     firings = tuple([_fire(state, firing, ends, now_ms) for firing in plan.firings])
     if firings:
-        state.clock_ms = max(state.clock_ms, now_ms)
+        state.clock_ms = max(state.clock_ms, now_ms, *[firing.run.visible_ms for firing in plan.firings])
     for release in plan.releases:
         _release(state, release.run_id, now_ms)
     for holding in plan.holds:

@@ -35,7 +35,7 @@ def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms:
     ends: list[End] = []
     firings = _Firings(tx, plan.firings, made, ends, now_ms).answers() if plan.firings else ()
     if plan.firings:
-        tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms)
+        tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms, *[firing.run.visible_ms for firing in plan.firings])
     if plan.releases:
         _release(tx, [release.run_id for release in plan.releases], now_ms)
     if plan.holds:

@@ -53,6 +53,15 @@ class ClaimContract(Contract):
         assert (await advance(store, now_ms=ahead, firings=(a_firing(job, ahead),))).firings == (Answer.OK,)
         assert [run.due_ms for run in await claim(store, now_ms=t0)] == [ahead]
 
+    async def test_a_firing_is_due_by_its_makers_word_though_the_clock_came_back_meanwhile(
+        self, store: Store, t0: int
+    ) -> None:
+        ahead = t0 + 3_600_000
+        [job] = await given_jobs(store, "job")
+        await advance(store, now_ms=t0, firings=(a_firing(job, ahead),))
+
+        assert [run.due_ms for run in await claim(store, now_ms=t0 + 1)] == [ahead]
+
     async def test_a_lease_names_its_owner_its_end_and_its_token(self, store: Store, t0: int) -> None:
         await given(store, a_run("a"))
 
