@@ -316,3 +316,17 @@ async def test_a_jump_of_our_own_wall_clock_changes_nothing():
     assert heard.all == []
     await office.timekeeper.stop()
     await office.leader.stop()
+
+
+async def test_a_clock_that_came_back_as_another_loop_heard_is_looked_at_before_it_is_waited_by():
+    """The dispatcher learns of the leap first: by the new time the next due seems an hour away."""
+    office = await Office().open(every(1))
+    await office.quiet()
+    office.clock.jump(-60 * MINUTE)
+    back_ms = office.clock.now_ms()
+    office.time.learn(back_ms)  # by somebody else's call
+    turn = asyncio.ensure_future(office.timekeeper.turn())
+    await settle_down()
+    assert turn.done(), "it waits for an hour that is lived twice"
+    await turn
+    assert office.planners[-1].seen_ms == back_ms
