@@ -39,8 +39,15 @@ class Ledger:
             "doubled": sum(times - 1 for times in self._times if times > 1),
             "p50_ms": percentile(self._late_ms, 0.5) if self._late_ms else 0.0,
             "p99_ms": percentile(self._late_ms, 0.99) if self._late_ms else 0.0,
+            "calm_ms": self._calm_ms(),
             "cpu_us": cpu / max(total, 1) * 1e6,
         }
+
+    def _calm_ms(self) -> float:
+        """The p99 of the calmest quarter of the window: what the machine can do when nothing else disturbs it."""
+        size = max(len(self._late_ms) // 4, 1)
+        quarters = [self._late_ms[start : start + size] for start in range(0, 4 * size, size)]
+        return min((percentile(quarter, 0.99) for quarter in quarters if quarter), default=0.0)
 
 
 async def until(moment_ms: float) -> None:
