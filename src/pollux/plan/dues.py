@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from pollux import schedule as when
 from pollux.model import Interval, Job, Misfire, Once, Schedule
-from pollux.plan.slots import Slot
+from pollux.plan.slots import Footing, Slot
 from pollux.schedule import interval
 from pollux.schedule.missed import LATE_AFTER_MAX_MS, LATE_AFTER_MIN_MS, late_after_ms
 
@@ -53,9 +53,10 @@ def judge(slot: Slot, now_ms: int, *, is_overtaken: bool = False) -> Fire | Choo
     due_ms, job = slot.next_ms, slot.job
     assert due_ms is not None
     assert job.schedule is not None
-    if slot.is_chosen or now_ms - due_ms <= LATE_AFTER_MIN_MS:
+    is_chosen = slot.footing is Footing.CHOSEN
+    if is_chosen or now_ms - due_ms <= LATE_AFTER_MIN_MS:
         next_ms = _following(slot, job.schedule, due_ms)
-        if slot.is_chosen or next_ms is None or next_ms > now_ms:
+        if is_chosen or next_ms is None or next_ms > now_ms:
             return Fire(due_ms, next_ms)
     missed = when.catch_up(job.schedule, job.id, due_ms=due_ms, now_ms=now_ms, misfire=job.misfire.value)
     if not missed.fire:
@@ -152,7 +153,7 @@ def _from_ms(job: Job, now_ms: int) -> int:
 
 
 def _following(slot: Slot, schedule: Schedule, due_ms: int) -> int | None:
-    if slot.is_on_grid and type(schedule) is Interval:
+    if slot.footing is not Footing.ANYWHERE and type(schedule) is Interval:
         return due_ms + schedule.every_ms
     return when.next_due(schedule, slot.job.id, due_ms)
 

@@ -7,6 +7,7 @@ are read again when an end or a run asks for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from functools import lru_cache
 from itertools import islice
 from sys import intern
@@ -27,13 +28,20 @@ def _shared(schedule: Schedule | None) -> Schedule | None:
     return schedule
 
 
+class Footing(IntEnum):
+    """What is known of a next due beyond its time."""
+
+    ANYWHERE = 0
+    ON_GRID = 1  # it follows a due of the same schedule: an interval need not compute where its grid lies
+    CHOSEN = 2  # it follows one, too, and stands for due times that were missed: it fires however late it is
+
+
 class Slot(Struct, gc=False, eq=False):  # gc: there are many, and none is part of a cycle
     job: Job
     next_ms: int | None = None
     last_ms: int | None = None
     memory: Memory = _BLANK
-    is_on_grid: bool = False
-    is_chosen: bool = False
+    footing: Footing = Footing.ANYWHERE
     placed: int = 0  # the revision whose next due the planner decided itself
 
     def __post_init__(self) -> None:
@@ -55,20 +63,17 @@ class Slot(Struct, gc=False, eq=False):  # gc: there are many, and none is part 
         self.next_ms = job.next_due_ms
         self.last_ms = job.last_due_ms
         self.memory = job.memory
-        self.is_on_grid = False
-        self.is_chosen = False
+        self.footing = Footing.ANYWHERE
 
     def move(self, next_ms: int | None, *, is_chosen: bool = False) -> None:
-        """The next due, after a due of this slot: what follows a due of an interval lies on its grid."""
+        """The next due, after a due of this slot."""
         self.next_ms = next_ms
-        self.is_on_grid = True
-        self.is_chosen = is_chosen
+        self.footing = Footing.CHOSEN if is_chosen else Footing.ON_GRID
 
     def place(self, next_ms: int | None) -> None:
         """A next due from anywhere else."""
         self.next_ms = next_ms
-        self.is_on_grid = False
-        self.is_chosen = False
+        self.footing = Footing.ANYWHERE
 
 
 class Slots:

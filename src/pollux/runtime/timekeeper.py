@@ -208,7 +208,7 @@ class Timekeeper(Loop):
         report = planner.accept(plan, advanced)
         self.plans += 1
         self._tell(plan, advanced, report)
-        return self._rest_of_busy(planner)
+        return self._rest_of_busy(planner, asked)
 
     def _tell(self, plan: Plan, advanced: Advanced, report: Report) -> None:
         for firing, answer in zip(plan.firings, advanced.firings, strict=True):
@@ -226,14 +226,14 @@ class Timekeeper(Loop):
 
     # resting
 
-    def _rest_of_busy(self, planner: Planner) -> Rest:
+    def _rest_of_busy(self, planner: Planner, asked: float) -> Rest:
+        """Counted from write to write, so that a slow disk does not make firings later than its own time."""
         if planner.left_over or self._is_asked or self.is_woken:
             return Rest.NONE
         left_ms = self._until_due(planner)
-        if left_ms is None:
-            return Rest(self.turn_rest_ms)
         # A due time is not overslept, but a stream of them must not become a stream of writes.
-        return Rest(min(self.turn_rest_ms, max(TURN_REST_MS, left_ms)))
+        rest_ms = self.turn_rest_ms if left_ms is None else min(self.turn_rest_ms, max(TURN_REST_MS, left_ms))
+        return Rest(max(rest_ms / 4, rest_ms - (self.clock.mono_ms() - asked)))
 
     def _rest_of_idle(self, planner: Planner, begun: float) -> Rest:
         if planner.left_over:  # it reads on; a planner that only says so must not spin

@@ -103,7 +103,8 @@ class Writer:
             return None
         batch = [first]
         self._take_more(batch)
-        return [call for call in batch if not self._is_answered(call)]
+        has_writes = any(call.look is None for call in batch)  # then a look saves no commit
+        return [call for call in batch if not (call.is_given_up or (not has_writes and self._is_answered(call)))]
 
     def _next(self) -> Call | None:
         if self._log_pages == 0:
@@ -126,11 +127,8 @@ class Writer:
             batch.append(call)
 
     def _is_answered(self, call: Call) -> bool:
-        """Did a look suffice, or does nobody wait any more?"""
-        if call.is_given_up:
-            return True
-        if call.look is None:
-            return False
+        """Did a look suffice?"""
+        assert call.look is not None
         try:
             call.result = call.look(Transaction(self._connection, self._stats))
         except Exception as error:  # noqa: BLE001 - it is the caller's
