@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pollux.model import Run as Run
     from pollux.registry import Changed as Changed
     from pollux.registry import Context as Context
+    from pollux.registry import Observed as Observed
     from pollux.registry import Unchanged as Unchanged
     from pollux.schedule.words import cron as cron
     from pollux.schedule.words import every as every
@@ -41,6 +42,7 @@ _HOMES = {
     "Run": "pollux.model",
     "Changed": "pollux.registry",
     "Context": "pollux.registry",
+    "Observed": "pollux.registry",
     "Unchanged": "pollux.registry",
     "cron": "pollux.schedule.words",
     "every": "pollux.schedule.words",

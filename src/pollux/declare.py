@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
 
 from pollux import schedule as schedules
-from pollux.errors import InvalidConfig, InvalidInput
+from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
 from pollux.ids import check_id
 from pollux.model import TIMEOUT_MS, Job, Misfire, Overlap, Retry, Schedule, definition
 from pollux.model.params import check_params, priority_of
 from pollux.outcome import validate_retry
+from pollux.secrets import check_references
 from pollux.units import DAY_MS, duration_ms
 
 NAME_MAX = 200
@@ -69,7 +69,7 @@ def job_of(
         handler=read("handler", lambda given: _text(given, at_least=1), handler, ""),
         schedule=schedule,
         name=option("name", _text, ""),
-        params=option("params", check_params, {}),
+        params=option("params", lambda given: _params(given, source), {}),
         priority=option("priority", priority_of, 2),
         group=option("group", _name, ""),
         target=option("target", _text, ""),
@@ -92,7 +92,7 @@ def check_job(job: Job) -> Job:
     """A job that was made by hand, checked as `job_of` would; the job itself, or an error that names it."""
     try:
         check_id(job.id)
-        check_params(job.params)
+        _params(job.params, job.source)
         _check_kinds(job)
         _text(job.handler, at_least=1)
         _check_schedule(job.schedule, job.id)
@@ -137,12 +137,6 @@ def check_stop(*, group: str | None = None, target: str | None = None) -> None:
         check_id(group, what="group")
     if target is not None:
         _text(target, at_least=1)
-
-
-def did_you_mean(word: object, choices: Iterable[str]) -> str:
-    """`; did you mean "interval"?`, or nothing if nothing is near."""
-    close = get_close_matches(str(word), list(choices), n=1, cutoff=0.6)
-    return f'; did you mean "{close[0]}"?' if close else ""
 
 
 def timeout_of(value: Any) -> int:
@@ -200,6 +194,12 @@ def _check_schedule(given: object, job_id: str) -> None:
             f"{given!r} is not a schedule", cure='write every("30s"), cron("0 6 * * *"), once() or on_event()'
         )
     schedules.validate(given, job_id)
+
+
+def _params(value: object, source: str) -> dict[str, Any]:
+    plain = check_params(value)
+    check_references(plain, source)
+    return plain
 
 
 def _text(value: object, *, at_least: int = 0) -> str:

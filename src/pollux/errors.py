@@ -18,7 +18,7 @@ A foreign exception is always the `__cause__`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 class PolluxError(Exception):
@@ -91,3 +91,11 @@ class StoreFull(StoreError):
 
 class StoreRefused(StoreError):
     """This file or server is not ours to use; nothing was changed."""
+
+
+def did_you_mean(word: object, choices: Iterable[str]) -> str:
+    """`; did you mean "interval"?`, or nothing if nothing is near."""
+    from difflib import get_close_matches  # costs more than the rest of this module, and is rarely wanted
+
+    close = get_close_matches(str(word), list(choices), n=1, cutoff=0.6)
+    return f'; did you mean "{close[0]}"?' if close else ""

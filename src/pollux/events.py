@@ -84,6 +84,27 @@ class FiringSkipped(Event, frozen=True):
     reason: str
 
 
+class RunFired(Event, frozen=True):
+    run_id: str
+    job_id: str
+    due_ms: int
+
+
+class RunReleased(Event, frozen=True):
+    """Held no longer."""
+
+    run_id: str
+
+
+class RunStopped(Event, frozen=True):
+    """An attempt, or the waiting for one, ended without an outcome: cancelled, handed back, its lease lost."""
+
+    run_id: str
+    job_id: str
+    state: str  # what the run is now
+    why: str
+
+
 class RunHeld(Event, frozen=True):
     run_id: str
     reason: str

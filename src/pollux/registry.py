@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from logging import Logger, LoggerAdapter, getLogger
 from threading import Event as Flag
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -18,11 +19,14 @@ from msgspec import Struct
 from pollux.clock import Clock
 from pollux.errors import InvalidInput, NotFound
 from pollux.ids import check_key
-from pollux.model import Cause, Job, Outcome, Run, run_of
-from pollux.model.params import RESULT_BYTES_MAX, check_params, priority_of
-from pollux.units import duration_ms, format_size
+from pollux.model import PROGRESS_CHARS_MAX, Cause, Job, Outcome, Run, run_of
+from pollux.model.params import RESULT_BYTES_MAX, priority_of
+from pollux.secrets import HIDDEN, check_payload, hide
+from pollux.units import duration_ms, format_size, printable
 
 FOLLOW_UPS_MAX = 100
+_LOG = getLogger("pollux.handler")
+FINGERPRINT_CHARS_MAX = 400
 
 
 class Changed(Struct, frozen=True):
@@ -35,13 +39,39 @@ class Unchanged(Struct, frozen=True):
     """Return it from a handler: the target is as it was; the earlier result stands."""
 
 
-class Handler:
-    """A function under a name, and what its signature says about its params."""
+class Observed(Struct, frozen=True):
+    """Return it from a handler: what was seen and its fingerprint; it changed if that differs from the last one.
 
-    def __init__(self, name: str, call: Callable[..., Any], *, timeout_ms: int | None = None) -> None:
+    For results that hold more than what is compared (a duration, a status).  The last fingerprint is in
+    `ctx.job.memory.fingerprint`; a handler that compares by itself says `changed`.
+    """
+
+    value: Any
+    fingerprint: str
+    changed: bool | None = None
+
+
+class Rules(Protocol):
+    """What a handler knows about its params beyond their names."""
+
+    def check(self, params: Mapping[str, Any], *, partial: bool) -> None:
+        """Raise `InvalidInput` for what cannot be used; `partial`: more params come with the asking."""
+        ...
+
+    def target_of(self, params: Mapping[str, Any]) -> str:
+        """The target of a job that names none, or nothing."""
+        ...
+
+
+class Handler:
+    """A function under a name, and what its signature and its rules say about its params."""
+
+    def __init__(
+        self, name: str, call: Callable[..., Any], *, timeout_ms: int | None = None, rules: Rules | None = None
+    ) -> None:
         if not callable(call):
             raise InvalidInput(f"handler {name!r} is not callable", cure="register a function")
-        self.name, self.call, self.timeout_ms = name, call, timeout_ms
+        self.name, self.call, self.timeout_ms, self.rules = name, call, timeout_ms, rules
         self.is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
             getattr(call, "__call__", None)  # noqa: B004  an object whose __call__ is async
         )
@@ -80,6 +110,21 @@ class Handler:
             )
         return params
 
+    def check(self, params: Mapping[str, Any], *, partial: bool = False) -> None:
+        """Would a run with these params be called?  For whoever declares a job or asks for a run.
+
+        `partial`: the params of a job that runs when asked may come with the asking; only what is there is looked at.
+        """
+        self.bind({**dict.fromkeys(self.required), **params} if partial else params)
+        if self.rules is not None:
+            self.rules.check(params, partial=partial)
+
+    def adopt(self, job: Job) -> Job:
+        """The job as it is to be stored: its params fit, and its target is named."""
+        self.check(job.params, partial=job.schedule is None)
+        target = "" if self.rules is None or job.target else self.rules.target_of(job.params)
+        return msgspec.structs.replace(job, target=target) if target else job
+
     def invoke(self, ctx: Context, kwargs: Mapping[str, Any]) -> Any:
         """Call the function; for an async one the answer is its coroutine."""
         return self.call(ctx, **kwargs) if self.wants_ctx else self.call(**kwargs)
@@ -91,15 +136,23 @@ class Registry:
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
         self._jobs: dict[str, Job] = {}
+        self._closers: list[Callable[[], Awaitable[None]]] = []
 
-    def add(self, name: str, call: Callable[..., Any], *, timeout: str | float | None = None) -> Handler:
+    def add(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        *,
+        timeout: str | float | None = None,
+        rules: Rules | None = None,
+    ) -> Handler:
         known = self._handlers.get(name)
         if known is not None and known.call is not call:
             raise InvalidInput(
                 f"two handlers are called {name!r}: {_place(known.call)} and {_place(call)}",
                 cure="give one of them another name: @app.handler(name=...)",
             )
-        handler = Handler(name, call, timeout_ms=None if timeout is None else duration_ms(timeout))
+        handler = Handler(name, call, timeout_ms=None if timeout is None else duration_ms(timeout), rules=rules)
         self._handlers[name] = handler
         return handler
 
@@ -112,6 +165,19 @@ class Registry:
     def of(self, call: Callable[..., Any]) -> Handler | None:
         """The handler that was made of this function."""
         return next((handler for handler in self._handlers.values() if handler.call is call), None)
+
+    def adopt(self, job: Job) -> Job:
+        """The job as it is to be stored; one of a handler that is not known here is left as it is."""
+        handler = self._handlers.get(job.handler)
+        return job if handler is None else handler.adopt(job)
+
+    def at_close(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Have it called when the node has stopped: handlers give back what they opened."""
+        self._closers.append(close)
+
+    async def close(self) -> None:
+        for close in self._closers:
+            await close()
 
     def know(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
@@ -184,12 +250,17 @@ class Context:
             return True
         return self._cancelled.wait(seconds)
 
-    def progress(self, value: float | str, of: float | None = None) -> None:
-        """Say how far it is: a fraction (0.4), a count (`progress(3, of=10)`) or words."""
-        if isinstance(value, str):
-            self.last_progress = value[:200]
-        else:
-            self.last_progress = f"{value / of if of else value:.0%}"
+    @property
+    def log(self) -> LoggerAdapter[Logger]:
+        """A logger whose lines carry the ids of the run and the job: `ctx.log.info("read %d rows", count)`."""
+        return LoggerAdapter(_LOG, {"run_id": self.run.id, "job_id": self.job.id, "attempt": self.attempt})
+
+    def progress(self, value: float | str, words: str = "", *, of: float | None = None) -> None:
+        """Say how far it is: a fraction (0.4), a count (`progress(3, of=10)`), words, or a number and words.
+
+        It costs next to nothing: what was said last is sent to the store about once a second.
+        """
+        self.last_progress = progress_text(value, words, of=of)
 
     def enqueue(
         self,
@@ -208,10 +279,10 @@ class Context:
             raise InvalidInput("this context has no jobs to follow up with")
         if len(self.follow_ups) >= FOLLOW_UPS_MAX:
             raise InvalidInput(f"a run may have {FOLLOW_UPS_MAX} follow-ups", cure="enqueue them in a run of their own")
-        target, payload = self._registry.job(job), check_params(params) if params else None
+        target, payload = self._registry.job(job), check_payload(params) if params else None
         handler = self._registry.get(target.handler)
         if handler is not None:
-            handler.bind({**target.params, **(payload or {})})
+            handler.check({**target.params, **(payload or {})})
         seed = f"{self.run.id}\x1f{len(self.follow_ups)}".encode()
         run = run_of(
             target,
@@ -226,17 +297,42 @@ class Context:
         return run.id
 
 
+def progress_text(value: float | str, words: str = "", *, of: float | None = None) -> str:
+    """One short line that any store and terminal can take: "40%", "30% (3 of 10) reading", "reading"."""
+    if isinstance(value, str):
+        said = f"{value} {words}" if words else value
+    else:
+        share = f"{value / of:.0%} ({value:,} of {of:,})" if of else f"{value:.0%}"
+        said = f"{share} {words}" if words else share
+    return printable(hide(said[: 10 * PROGRESS_CHARS_MAX]).strip())[:PROGRESS_CHARS_MAX]
+
+
 def outcome_of(value: object, *, job: Job, started_ms: int, ended_ms: int) -> Outcome:
     """What a handler's return value means: the result, and whether the target changed."""
     if value is None:
         return Outcome(started_ms=started_ms, ended_ms=ended_ms)
     if isinstance(value, Unchanged):
         return Outcome(started_ms, ended_ms, changed=False, fingerprint=job.memory.fingerprint)
+    if isinstance(value, Observed):
+        return _observed(value, job, started_ms=started_ms, ended_ms=ended_ms)
     said = isinstance(value, Changed)
     plain, encoded = _as_json(value.value if isinstance(value, Changed) else value)
     fingerprint = hashlib.blake2b(encoded, digest_size=12).hexdigest()
     changed = said or fingerprint != job.memory.fingerprint
     return Outcome(started_ms, ended_ms, result=plain, changed=changed, fingerprint=fingerprint)
+
+
+def _observed(seen: Observed, job: Job, *, started_ms: int, ended_ms: int) -> Outcome:
+    mark = seen.fingerprint
+    if not isinstance(mark, str) or not 0 < len(mark) <= FINGERPRINT_CHARS_MAX or not mark.isprintable():
+        raise InvalidInput(
+            f"the handler returned {str(mark)[:60]!r} as a fingerprint",
+            cure=f"give 1 to {FINGERPRINT_CHARS_MAX} printable characters: a hash of what is compared",
+        )
+    mark = HIDDEN.hide_in(mark)
+    plain, _ = _as_json(seen.value)
+    changed = mark != job.memory.fingerprint if seen.changed is None else seen.changed
+    return Outcome(started_ms, ended_ms, result=plain, changed=changed, fingerprint=mark)
 
 
 def _as_json(value: object) -> tuple[Any, bytes]:
@@ -252,7 +348,9 @@ def _as_json(value: object) -> tuple[Any, bytes]:
             f"the handler returned {format_size(len(encoded))}, at most {format_size(RESULT_BYTES_MAX)} are kept",
             cure="return a summary and keep the bulk elsewhere",
         )
-    return msgspec.json.decode(encoded), encoded
+    plain = msgspec.json.decode(encoded)
+    safe = HIDDEN.hide_in(plain)
+    return safe, encoded if safe == plain else msgspec.json.encode(safe, order="deterministic")
 
 
 def _place(call: Callable[..., Any]) -> str:

@@ -202,3 +202,8 @@ def _is_number(value: object) -> bool:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
+
+
+def printable(text: str) -> str:
+    """The text with everything spelt out that would steer a terminal or break a line."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

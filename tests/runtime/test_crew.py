@@ -274,7 +274,7 @@ async def test_progress_is_what_running_handlers_said_last(store):
         await go.wait()
 
     crew, _ = await working(store, "r1", work=tell)
-    assert crew.progress() == {"work": "30%"}
+    assert crew.progress() == {"work": "30% (3 of 10)"}
     go.set()
     await settle_down()
     assert crew.progress() == {}

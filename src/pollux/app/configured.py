@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,10 @@ import msgspec
 from pollux.app.code import load_object
 from pollux.config import Config
 from pollux.errors import InvalidConfig, InvalidInput
+from pollux.model import Job
 from pollux.registry import Registry
 from pollux.runtime import CrewOptions
+from pollux.secrets import Secrets
 
 if TYPE_CHECKING:
     from pollux.app.pollux import Pollux
@@ -28,6 +30,9 @@ _FIELDS = (
     ("leader.renew", "leader_renew_ms", "leader_renew_ms"),
     ("history.keep", "history_keep", "keep_per_job"),
     ("history.age", "history_age_ms", "keep_ms"),
+    ("history.dead", "history_dead", "dead_max"),
+    ("history.dead_age", "history_dead_age_ms", "dead_ms"),
+    ("history.audit", "history_audit", "log_max"),
 )
 
 
@@ -49,9 +54,23 @@ def load_app(spec: str, kind: type[Pollux], *, beside: Path | None) -> Pollux:
     return found
 
 
-def register_python(registry: Registry, config: Config, *, beside: Path | None) -> None:
-    """Import every function that the file names; all that cannot be had is said at once, each with its place."""
-    problems: list[InvalidInput] = []
+def missing_secrets(jobs: Iterable[Job], secrets: Secrets, places: Mapping[str, str]) -> list[InvalidInput]:
+    """Every reference of these jobs that cannot be resolved here, with its place."""
+    problems = []
+    for job in jobs:
+        where = f"{places[job.id]}: job {job.id!r}" if job.id in places else f"job {job.id!r}"
+        problems += [problem.at(f"{where}: params") for problem in secrets.problems(job.params)]
+    return problems
+
+
+def register_python(
+    registry: Registry, config: Config, *, beside: Path | None, also: Sequence[InvalidInput] = ()
+) -> None:
+    """Import every function that the file names; all that cannot be had is said at once, each with its place.
+
+    `also` are problems that were found before.
+    """
+    problems: list[InvalidInput] = [*also]
     for spec, place in config.python.items():
         try:
             registry.add(spec, _function(spec, beside=beside))

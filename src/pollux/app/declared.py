@@ -45,8 +45,7 @@ class Declared:
             release=self._release,
             **options,
         )
-        if known is not None:
-            known.bind(job.params) if job.schedule is not None else _bind_loosely(known, job)
+        job = self._registry.adopt(job)
         self._take(self._code, [job])
         return job
 
@@ -111,11 +110,6 @@ class Declared:
                     raise InvalidInput(f"job {job.id!r} is declared {where}", cure="give one of them another id")
             self._by_source.setdefault(source, {})[job.id] = job
         self._registry.know(self._by_source.get(source, {}).values())
-
-
-def _bind_loosely(handler: Any, job: Job) -> None:
-    """Params of a job that runs when asked may come with the asking; only unknown ones are wrong now."""
-    handler.bind({**dict.fromkeys(handler.required), **job.params})
 
 
 async def _stored(store: Store, source: str) -> list[Job]:

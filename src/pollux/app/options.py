@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from pollux.declare import did_you_mean
-from pollux.errors import InvalidInput
+from pollux.errors import InvalidInput, did_you_mean
 from pollux.runtime import CrewOptions
 from pollux.units import duration_ms
 
@@ -26,6 +25,9 @@ class NodeOptions(TypedDict, total=False):
     ready_max: int
     keep_history: int
     history_age: Duration
+    keep_dead: int
+    dead_age: Duration
+    keep_audit: int
     plans: bool
     runs: bool
 
@@ -43,6 +45,9 @@ def options_of(
     ready_max: int = 1_000_000,
     keep_history: int = 100,
     history_age: Duration = "7d",
+    keep_dead: int = 10_000,
+    dead_age: Duration = "90d",
+    keep_audit: int = 100_000,
     plans: bool = True,
     runs: bool = True,
     **unknown: object,
@@ -64,6 +69,9 @@ def options_of(
         ready_max=ready_max,
         keep_per_job=keep_history,
         keep_ms=duration_ms(history_age),
+        dead_max=keep_dead,
+        dead_ms=duration_ms(dead_age),
+        log_max=keep_audit,
         plans=plans,
         runs=runs,
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from pollux.model import Job, Node, Note, Run
+from pollux.model import Job, Node, Note, Run, RunState
 from pollux.outcome import Freshness, freshness
 from pollux.plan import why_job
 from pollux.schedule.words import describe
@@ -57,6 +57,11 @@ def rows_of(
             )
         )
     return tuple(rows)
+
+
+def told_by(runs: Sequence[Run]) -> dict[str, str]:
+    """What the handlers of running runs said last, by job, wherever they run."""
+    return {run.job_id: run.progress for run in runs if run.progress and run.state is RunState.LEASED}
 
 
 def last_outcome(job: Job) -> str:

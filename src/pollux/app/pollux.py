@@ -12,15 +12,15 @@ from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
 from pollux.app.blocking import Blocking
-from pollux.app.configured import load_app, options_over, register_python
+from pollux.app.configured import load_app, missing_secrets, options_over, register_python
 from pollux.app.declared import Declared
 from pollux.app.options import NodeOptions, options_of
-from pollux.app.overview import Overview, rows_of
+from pollux.app.overview import Overview, rows_of, told_by
 from pollux.app.process import listen_for_signals, run_to_end
 from pollux.app.verbs import Verbs, default_actor
 from pollux.clock import Clock, SystemClock
 from pollux.config import Config
-from pollux.errors import PolluxError
+from pollux.errors import InvalidConfig, PolluxError
 from pollux.events import Events, JobsDeclared, NodeStarted, NodeStopped
 from pollux.ids import new_id
 from pollux.model import LIVE, Job, Schedule
@@ -28,6 +28,7 @@ from pollux.observe import attach_logs
 from pollux.plan import Diff
 from pollux.registry import Registry
 from pollux.runtime import Crew
+from pollux.secrets import Secrets
 from pollux.store.contract import DumpPage, RunAnswer, RunFilter, Store
 from pollux.store.guard import Guarded
 from pollux.store.open import open_store
@@ -67,6 +68,7 @@ class Pollux(Verbs):
             ready_max=self.options.ready_max,
         )
         self.declared = Declared(self._registry, source=f"code:{name}", release=release)
+        self.secrets = Secrets()
         self.crew: Crew | None = None
         self.node_id = ""
         self.blocking = Blocking(self._blocking_verbs)
@@ -86,7 +88,9 @@ class Pollux(Verbs):
         if config.is_given("store"):
             self._store, self.store_url = _backend(config.store, self._clock)
         self.options = options_over(self.options, config, plans=plans, runs=runs)
-        register_python(self._registry, config, beside=beside)
+        self.secrets.folder = beside
+        missing = missing_secrets(config.jobs, self.secrets, config.places) if runs else []
+        register_python(self._registry, config, beside=beside, also=missing)
         if config.source:
             self.declared.take_file(config.source, config.jobs)
 
@@ -181,6 +185,10 @@ class Pollux(Verbs):
         """Write the declared jobs to the store and start planning and running."""
         if self.crew is not None:
             raise PolluxError("this app runs already; stop it first")
+        if self.options.runs:
+            missing = missing_secrets(self.declared.jobs(), self.secrets, {})
+            if missing:
+                raise InvalidConfig(missing)
         was_open = self._is_open
         await self.open()
         self._stop_logs = attach_logs(self.events)
@@ -209,6 +217,7 @@ class Pollux(Verbs):
             node_id=self.node_id,
             version=__version__,
             sources=self.declared.code_sources(),
+            secrets=self.secrets,
         )
         await crew.start()
         return crew
@@ -268,7 +277,7 @@ class Pollux(Verbs):
             live={run.job_id: run for run in live.runs},
             stops=await self.stops(),
             nodes=nodes,
-            progress={} if self.crew is None else self.crew.progress(),
+            progress=told_by(live.runs) | ({} if self.crew is None else self.crew.progress()),
             now_ms=now_ms,
         )
         return Overview(

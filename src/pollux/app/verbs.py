@@ -27,9 +27,10 @@ from pollux.model import (
     run_of,
     stop_key,
 )
-from pollux.model.params import check_params, priority_of
+from pollux.model.params import priority_of
 from pollux.plan import Why, why_job, why_run
 from pollux.registry import Registry, job_id_of
+from pollux.secrets import check_payload, hide
 from pollux.store.contract import (
     BATCH_MAX,
     Answer,
@@ -165,7 +166,7 @@ class Verbs:
 
     async def put_jobs(self, jobs: Sequence[Job]) -> list[JobAnswer]:
         """Add or change jobs; raises `Conflict` with everything that stands against it, the others are written."""
-        checked = [check_job(job) for job in jobs]
+        checked = [self._adopted(check_job(job)) for job in jobs]
         answers: list[JobAnswer] = []
         for start in range(0, len(checked), BATCH_MAX):
             answers += await self._store.put_jobs([JobPut(job) for job in checked[start : start + BATCH_MAX]])
@@ -276,6 +277,12 @@ class Verbs:
             raise NotFound("job", name, cure="`pollux jobs` lists them")
         return job
 
+    def _adopted(self, job: Job) -> Job:
+        try:
+            return self._registry.adopt(job)
+        except InvalidInput as error:
+            raise error.at(f"job {job.id!r}: params") from error
+
     def _run(
         self,
         job: Job,
@@ -299,10 +306,10 @@ class Verbs:
         return run if known is None else known
 
     def _payload(self, job: Job, params: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        payload = check_params(params) if params else None
+        payload = check_payload(params) if params else None
         handler = self._registry.get(job.handler)
         if handler is not None:
-            handler.bind({**job.params, **payload} if payload else job.params)
+            handler.check({**job.params, **payload} if payload else job.params)
         return payload
 
     def _due(self, at: str | datetime | None, delay: str | float | None) -> int:
@@ -360,8 +367,8 @@ class Verbs:
 
 
 def _words(reason: str) -> str:
-    """What somebody said, as long as anybody reads, and of characters that can be written down."""
-    return str(reason)[:REASON_CHARS_MAX].encode("utf-8", "replace").decode()
+    """What somebody said without secrets, as long as anybody reads, and of characters that can be written down."""
+    return hide(str(reason))[:REASON_CHARS_MAX].encode("utf-8", "replace").decode()
 
 
 def default_actor(kind: str) -> str:

@@ -28,6 +28,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
                 "pollux.cli.check:check",
                 "look for mistakes in a config; --diff shows what a start would change",
             ),
+            Entry("config", "pollux.cli.config:config", "every option, its value and where it came from; --example"),
         ),
     ),
     (

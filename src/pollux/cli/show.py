@@ -15,7 +15,9 @@ from typing import Any
 import click
 import msgspec
 
-from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, format_moment
+from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, format_moment, printable
+
+clean = printable  # what came from handlers may hold anything: a table stays a table, a terminal is not steered
 
 
 def now_ms() -> int:
@@ -63,11 +65,6 @@ def print_more(next_cursor: object) -> None:
     """The same command goes on: whatever else was asked for still holds."""
     if next_cursor is not None:
         click.echo(f"there are more: add --after {next_cursor}", err=True)
-
-
-def clean(text: str) -> str:
-    """What came from handlers may hold anything; a table stays a table, a terminal is not steered."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def moment(ms: int | None) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pollux.config.reading import BROKEN, Node, Place, Problems, shortened
-from pollux.declare import JOB_OPTIONS, did_you_mean, job_of
-from pollux.errors import InvalidConfig, InvalidInput
+from pollux.declare import JOB_OPTIONS, job_of
+from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
 from pollux.model import Job, Schedule
 from pollux.schedule import words
 from pollux.units import moment_ms

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from pollux.config.jobs import FileJobs, check_keys, entries_of, shown, text_of
 from pollux.config.reading import BROKEN, FILE_BYTES_MAX, Node, Place, Problems, read_yaml
 from pollux.config.settings import BY_PATH, DEFAULT, FILE_KEYS, OPTIONS, SECTIONS, Config, Option
-from pollux.declare import did_you_mean
-from pollux.errors import InvalidConfig, InvalidInput
+from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
+from pollux.secrets import Secrets, has_reference, hide
 from pollux.units import format_ms, format_size
 
 
@@ -30,9 +30,10 @@ def load_config(
     values: dict[str, Any] = {}
     origins = {option.path: DEFAULT for option in OPTIONS}
     root = None if path is None else _root_of(path, problems)
-    _take(_from_file(root, problems), values, origins, problems)
-    _take(_from_environment(environ, problems), values, origins, problems)
-    _take(_from_arguments(arguments or {}, problems), values, origins, problems)
+    taken = Taken(values, origins, Secrets(environ=environ, folder=Path(path).resolve().parent if path else None))
+    _take(_from_file(root, problems), taken, problems)
+    _take(_from_environment(environ, problems), taken, problems)
+    _take(_from_arguments(arguments or {}, problems), taken, problems)
     _check_together(values, origins, problems)
     source = f"file:{values.get('name') or Path(path).name}" if path else ""
     jobs = FileJobs(problems, source=source, release=values.get("release", 0))
@@ -48,6 +49,7 @@ def load_config(
         places=jobs.places,
         python=jobs.python,
         origins=origins,
+        written=taken.written,
     )
 
 
@@ -61,13 +63,27 @@ class Given(NamedTuple):
     place: Place | None = None  # in the file
 
 
-def _take(given: Iterator[Given], values: dict[str, Any], origins: dict[str, str], problems: Problems) -> None:
+class Taken:
+    """What holds so far: whoever comes later wins."""
+
+    def __init__(self, values: dict[str, Any], origins: dict[str, str], secrets: Secrets) -> None:
+        self.values, self.origins, self.secrets = values, origins, secrets
+        self.written: dict[str, str] = {}  # options whose value holds a reference, as they were written
+
+    def take(self, option: Option, value: Any, origin: str) -> None:
+        self.written.pop(option.path, None)
+        self.values[option.field] = option.read(self.secrets.resolve(value))
+        self.origins[option.path] = origin
+        if isinstance(value, str) and has_reference(value):
+            self.written[option.path] = value
+
+
+def _take(given: Iterator[Given], taken: Taken, problems: Problems) -> None:
     for option, value, where, origin, place in given:
         try:
-            values[option.field] = option.read(value)
-            origins[option.path] = origin
+            taken.take(option, value, origin)
         except InvalidInput as error:
-            problems.keep(InvalidInput(f"{option.path}: {error.what}", where=where, cure=error.cure), place)
+            problems.keep(InvalidInput(hide(f"{option.path}: {error.what}"), where=where, cure=error.cure), place)
 
 
 def _from_file(root: Node | None, problems: Problems) -> Iterator[Given]:

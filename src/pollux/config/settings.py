@@ -35,6 +35,11 @@ class Config(Struct, frozen=True, kw_only=True):
     release: int = 0
     history_keep: int = 100  # finished runs of a job
     history_age_ms: int = 7 * DAY_MS
+    history_dead: int = 10_000  # dead letters
+    history_dead_age_ms: int = 90 * DAY_MS
+    history_audit: int = 100_000  # lines of the audit log
+    log_level: str = "info"
+    log_format: str = "text"
 
     path: str = ""  # of the file, as it was given
     source: str = ""  # of its jobs: file:<name>; "" without a file
@@ -42,6 +47,7 @@ class Config(Struct, frozen=True, kw_only=True):
     places: dict[str, str] = field(default_factory=dict)  # job id -> file:line:column
     python: dict[str, str] = field(default_factory=dict)  # module:function -> file:line:column that names it first
     origins: dict[str, str] = field(default_factory=dict)  # "pool.seats" -> default, file:line, environment, argument
+    written: dict[str, str] = field(default_factory=dict)  # "store" -> as it is written, if it holds a reference
 
     def is_given(self, option: str) -> bool:
         """Did anybody say it, or is it the default?  `option` is the path in the file, like "pool.seats"."""
@@ -95,6 +101,15 @@ def _whole(at_least: int, at_most: int) -> Callable[[Any], int]:
     return read
 
 
+def _one_of(*choices: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or value.lower() not in choices:
+            raise InvalidInput(f"{_shown(value)} is unknown", cure=f"write one of {', '.join(choices)}")
+        return value.lower()
+
+    return read
+
+
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -114,6 +129,11 @@ OPTIONS = (
     Option("release", "release", "release", _whole(0, 2**53)),
     Option("history.keep", "history_keep", "history_keep", _whole(1, 1_000_000)),
     Option("history.age", "history_age_ms", "history_age", _duration(1_000, 3_653 * DAY_MS)),
+    Option("history.dead", "history_dead", "history_dead", _whole(1, 1_000_000)),
+    Option("history.dead_age", "history_dead_age_ms", "history_dead_age", _duration(1_000, 3_653 * DAY_MS)),
+    Option("history.audit", "history_audit", "history_audit", _whole(1, 100_000_000)),
+    Option("log.level", "log_level", "log_level", _one_of("debug", "info", "warning", "error")),
+    Option("log.format", "log_format", "log_format", _one_of("text", "json")),
 )
 BY_PATH = {option.path: option for option in OPTIONS}
 SECTIONS = tuple(dict.fromkeys(option.path.partition(".")[0] for option in OPTIONS if "." in option.path))

@@ -55,6 +55,7 @@ class Memory(Struct, frozen=True, omit_defaults=True, gc=False):
     duration_ms: int = 0  # of the last end
     fingerprint: str = ""  # of the last result: changed or not
     dead: int = 0  # dead letters of this job as far as the leader knows
+    recent: str = ""  # the latest ends, a character each, oldest first; `outcome.recent` reads them
     skips: dict[str, int] = field(default_factory=dict)  # reason -> due times not fired
 
 

@@ -11,6 +11,9 @@ from pollux.ids import firing_id
 from pollux.model.job import Job, is_gated
 
 AT_THE_GATE = "at the gate"
+PROGRESS_CHARS_MAX = 200  # of what a handler says of its progress
+TRIED_MAX = 5  # earlier attempts that a run remembers
+TRIED_CHARS_MAX = 500  # of the error of each
 
 
 class RunState(StrEnum):
@@ -32,6 +35,15 @@ class Cause(StrEnum):
     SCHEDULE = "schedule"
     FORCED = "forced"
     ENQUEUED = "enqueued"
+
+
+class Tried(Struct, frozen=True, array_like=True):
+    """An attempt that failed, or whose lease was lost, and after which the run was to be tried again."""
+
+    fence: int  # which delivery it was
+    started_ms: int
+    ended_ms: int
+    error: str  # capped
 
 
 class Run(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value holds no cycle, and there are many
@@ -67,10 +79,28 @@ class Run(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value hol
     error: str = ""
     result: Any = None
     deaths: int = 1  # how many dead letters of its recurring job this one stands for
+    progress: str = ""  # what its handler said last, in this delivery; it stays after the end
+    tried: tuple[
+        Tried, ...
+    ] = ()  # the latest attempts that were in vain, oldest first; the last one's error stands above
 
     @property
     def is_finished(self) -> bool:
         return self.state in FINISHED
+
+
+def lease_lost(fence: int, owner: str, until_ms: int) -> Tried:
+    """What is known of an attempt whose worker was never heard of again."""
+    return Tried(fence, until_ms, until_ms, f"its lease ran out: node {owner!r} died or stalled")
+
+
+def tried_again(tried: tuple[Tried, ...], attempt: Tried) -> tuple[Tried, ...]:
+    """What a run remembers of its attempts after one more that failed."""
+    if len(attempt.error) > TRIED_CHARS_MAX:
+        attempt = Tried(
+            attempt.fence, attempt.started_ms, attempt.ended_ms, f"{attempt.error[: TRIED_CHARS_MAX - 3]}..."
+        )
+    return (*tried, attempt)[-TRIED_MAX:]
 
 
 class Transition(NamedTuple):

@@ -6,6 +6,7 @@ are asked for.  Nothing of that gets past here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import PurePath
 
 from pollux.errors import Permanent
@@ -23,14 +24,14 @@ def classify(error: BaseException) -> Fault:
     return Fault.PERMANENT if isinstance(error, Permanent) else Fault.TRANSIENT
 
 
-def describe(error: BaseException) -> str:
-    """The exception in one bounded line: "ConnectionError: refused"."""
+def describe(error: BaseException, hide: Callable[[str], str] = str) -> str:
+    """The exception in one bounded line: "ConnectionError: refused"; `hide` takes out what must not be seen."""
     name = type(error).__name__
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  a message that cannot be had must not hide the failure itself
         text = "(its message cannot be read)"
-    words = _clean(text)
+    words = _clean(hide(text))  # before it is cut: half a secret is one, too
     return _clean(f"{name}: {words}" if words else name)
 
 

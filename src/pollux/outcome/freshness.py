@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from pollux import schedule as when
 from pollux.errors import PolluxError
 from pollux.model import Cause, Cron, End, Interval, Job, Memory, RunState
+from pollux.outcome.recent import remember
 
 STALE_AFTER = 4  # planned intervals until the score has fallen to nothing
 
@@ -38,6 +39,7 @@ def learn(memory: Memory, end: End) -> Memory:
 def _learn_success(memory: Memory, end: End, *, is_latest: bool) -> Memory:
     """A success ends the row of failures and takes a scheduled job's dead letter away, unless it comes late."""
     at_ms = end.ended_ms
+    recent = remember(memory.recent, end.duration_ms, failed=False, changed=end.changed)
     changed_ms = at_ms if end.changed and _later(at_ms, memory.last_change_ms) else memory.last_change_ms
     if is_latest:
         return replace(
@@ -48,8 +50,9 @@ def _learn_success(memory: Memory, end: End, *, is_latest: bool) -> Memory:
             last_success_ms=at_ms,
             last_change_ms=changed_ms,
             fingerprint=end.fingerprint or memory.fingerprint,
+            recent=recent,
         )
-    memory = replace(memory, ended=memory.ended + 1, last_change_ms=changed_ms)
+    memory = replace(memory, ended=memory.ended + 1, last_change_ms=changed_ms, recent=recent)
     if _later(at_ms, memory.last_success_ms):
         memory = replace(memory, last_success_ms=at_ms, fingerprint=end.fingerprint or memory.fingerprint)
     return memory
@@ -65,7 +68,8 @@ def _learn_failure(memory: Memory, end: End) -> Memory:
     elif end.state is not RunState.DONE:
         return memory
     in_a_row = memory.last_success_ms is None or at_ms >= memory.last_success_ms
-    return replace(memory, ended=memory.ended + 1, failures=memory.failures + in_a_row)
+    recent = remember(memory.recent, end.duration_ms, failed=True, changed=None)
+    return replace(memory, ended=memory.ended + 1, failures=memory.failures + in_a_row, recent=recent)
 
 
 def _later(at_ms: int, known_ms: int | None) -> bool:

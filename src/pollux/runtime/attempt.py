@@ -28,6 +28,7 @@ from pollux.runtime.hands import Hands
 from pollux.runtime.lateness import Lateness
 from pollux.runtime.pool import Pool, Seat
 from pollux.runtime.storetime import StoreTime
+from pollux.secrets import Secrets, hide
 from pollux.store.contract import Settlement
 
 if TYPE_CHECKING:
@@ -51,8 +52,18 @@ class Asked(Enum):
 class Kit:
     """What all attempts of a node share."""
 
-    def __init__(self, registry: Registry, pool: Pool, *, clock: Clock, events: Events, dice: Random) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        pool: Pool,
+        *,
+        clock: Clock,
+        events: Events,
+        dice: Random,
+        secrets: Secrets | None = None,
+    ) -> None:
         self.registry, self.pool = registry, pool
+        self.secrets = secrets or Secrets()
         self.clock, self.events, self.dice = clock, events, dice
         self.time = StoreTime(clock, events)
         self.hands = Hands()
@@ -68,7 +79,7 @@ class Kit:
 
 
 class Attempt:
-    """One try of a run.  It belongs to the event loop; only `trust_until` and `renew_at` are the Renewer's."""
+    """One try of a run.  It belongs to the event loop; `trust_until`, `renew_at` and `told` are the Renewer's."""
 
     __slots__ = (
         "asked",
@@ -87,6 +98,7 @@ class Attempt:
         "started_ms",
         "timeout_ms",
         "token",
+        "told",
         "trust_until",
         "work",
     )
@@ -96,6 +108,7 @@ class Attempt:
         self.trust_until, self.renew_at = trust_until, renew_at
         self.asked: Asked | None = None
         self.reason = ""
+        self.told = ""  # of its progress, to the store
         self.is_begun = self.is_settled = self.is_stuck = False
         self.look_at = NEVER
         self.ctx: Context | None = None
@@ -113,6 +126,12 @@ class Attempt:
         del self.kit.leases[self.run.id]
         return True
 
+    @property
+    def news(self) -> str:
+        """What the handler said of its progress and the store does not know; from any thread."""
+        said = "" if self.ctx is None else self.ctx.last_progress
+        return said if said != self.told else ""
+
     # the steps
 
     def begin(self, handler: Handler, seat: Seat) -> None:
@@ -128,7 +147,8 @@ class Attempt:
             kit.events.emit(RunStarted(run.id, run.job_id, run.fence, max(0, late_ms)))
         kit.running.add(self)
         try:
-            kwargs = handler.bind({**job.params, **run.payload} if run.payload else job.params)
+            params = kit.secrets.params_of(job)
+            kwargs = handler.bind({**params, **run.payload} if run.payload else params)
             self.ctx = Context(run, job, handler, kit.clock, now_ms + self.timeout_ms, kit.registry)
         except Exception as error:  # noqa: BLE001  params come from outside
             self._ended(None, error, fault=Fault.PERMANENT)
@@ -175,7 +195,7 @@ class Attempt:
         try:
             return self._judge(value, error, fault)
         except Exception as broken:  # noqa: BLE001  a run that cannot be judged must not be held for ever
-            reason = f"its end could not be judged: {describe(broken)}"
+            reason = f"its end could not be judged: {describe(broken, hide)}"
             outcome = Outcome(self.started_ms, self.kit.time.now_ms(), Fault.PERMANENT, reason)
             return Settlement(self.run.id, self.token, Dead(reason), outcome)
 
@@ -204,7 +224,7 @@ class Attempt:
         return Settlement(run.id, self.token, verdict, outcome)
 
     def _failure(self, error: BaseException, fault: Fault, ended_ms: int) -> Outcome:
-        error_text, place = describe(error), place_of(error)
+        error_text, place = describe(error, hide), place_of(error)
         if place:
             error_text = f"{error_text[: ERROR_CHARS_MAX - len(place) - 3]} ({place})"
         return Outcome(

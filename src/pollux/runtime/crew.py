@@ -38,6 +38,7 @@ from pollux.runtime.renewer import RelayedEvents, Renewer, RenewerThread, Tell
 from pollux.runtime.settler import Settler
 from pollux.runtime.timekeeper import Timekeeper
 from pollux.runtime.watchman import Watchman
+from pollux.secrets import Secrets
 from pollux.store.contract import Store
 
 FLUSH_MS = 5_000
@@ -86,13 +87,14 @@ class Crew:
         host: str = "",
         version: str = "",
         sources: tuple[str, ...] = (),
+        secrets: Secrets | None = None,
     ) -> None:
         self.store, self.registry, self.options = store, registry, options or CrewOptions()
         self.clock, self.events, self.node_id = clock, events, node_id
         self.host, self.version, self.sources = host or platform.node(), version, tuple(sources)
         self.started_ms = 0
         self.pool = Pool(self.options.seats)
-        self.kit = Kit(registry, self.pool, clock=clock, events=events, dice=dice)
+        self.kit = Kit(registry, self.pool, clock=clock, events=events, dice=dice, secrets=secrets)
         self._is_draining = self._is_hurried = False
         self._quiet = asyncio.Event()  # nobody sits, or nobody is to be waited for
         self._drained = asyncio.Event()
@@ -129,7 +131,12 @@ class Crew:
             wait_max_ms=options.long_poll_ms,
         )
         pruning = PruneOptions(
-            unchanged_ms=options.unchanged_ms, keep_ms=options.keep_ms, keep_per_job=options.keep_per_job
+            unchanged_ms=options.unchanged_ms,
+            keep_ms=options.keep_ms,
+            keep_per_job=options.keep_per_job,
+            dead_max=options.dead_max,
+            dead_ms=options.dead_ms,
+            log_max=options.log_max,
         )
         self.pruner = Pruner(self.store, self.leader, time, clock=clock, events=events, options=pruning)
         self.leader.on_change += [self.timekeeper.wake, self.beat.nudge]
@@ -216,6 +223,7 @@ class Crew:
         if self.renewer is not None:
             await self.renewer.stop()
         self.kit.hands.stop()
+        await self._try(self.registry.close())
         await self._try(self.store.leave(self.node_id))
 
     @staticmethod

@@ -7,6 +7,7 @@ from msgspec import Struct
 from pollux.errors import InvalidInput
 from pollux.runtime.leader import check_leader_times
 from pollux.runtime.pool import check_seats
+from pollux.runtime.pruner import DEAD_MAX, DEAD_MS, LOG_MAX
 from pollux.store.contract import FEED_MAX, LOSSES_MAX, READY_MAX
 
 LEASE_MIN_MS = 300
@@ -31,6 +32,9 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
     unchanged_ms: int = 120_000  # polls that changed nothing are thinned after this
     keep_ms: int = 7 * 86_400_000
     keep_per_job: int = 100
+    dead_max: int = DEAD_MAX
+    dead_ms: int = DEAD_MS
+    log_max: int = LOG_MAX
     plans: bool = True
     runs: bool = True
     renews_apart: bool = True  # False: leases are renewed on the main loop (fake clocks, simulation)
@@ -39,9 +43,9 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
         check_seats(self.seats)
         check_leader_times(ttl_ms=self.leader_ttl_ms, renew_ms=self.leader_renew_ms)
         self._at_least("lease", self.lease_ms, LEASE_MIN_MS)
-        for name in ("grace_ms", "long_poll_ms", "min_poll_ms", "turn_rest_ms", "unchanged_ms", "keep_ms"):
+        for name in ("grace_ms", "long_poll_ms", "min_poll_ms", "turn_rest_ms", "unchanged_ms", "keep_ms", "dead_ms"):
             self._at_least(name.removesuffix("_ms"), getattr(self, name), 0)
-        for name in ("beat_ms", "ready_max", "feed_max", "losses_max", "keep_per_job"):
+        for name in ("beat_ms", "ready_max", "feed_max", "losses_max", "keep_per_job", "dead_max", "log_max"):
             self._at_least(name.removesuffix("_ms"), getattr(self, name), 1)
         if self.beat_ttl_ms < 2 * self.beat_ms:
             raise InvalidInput(

@@ -13,12 +13,18 @@ from pollux.store.contract import Pruning, Store
 
 PRUNE_MS = 60_000
 MORE_MS = 100  # a rest between two pieces: others write, too
+DEAD_MAX = 10_000  # dead letters that are kept, the newest,
+DEAD_MS = 90 * 86_400_000  # and for how long
+LOG_MAX = 100_000  # lines of the audit log
 
 
 class PruneOptions(Struct, frozen=True):
     unchanged_ms: int = 120_000  # polls that changed nothing
     keep_ms: int = 7 * 86_400_000  # everything that is finished, dead letters apart
     keep_per_job: int = 100
+    dead_max: int = DEAD_MAX
+    dead_ms: int = DEAD_MS
+    log_max: int = LOG_MAX
     limit: int = 1_000  # rows in one call
 
 
@@ -48,6 +54,9 @@ class Pruner(Loop):
                 finished_before_ms=now_ms - options.keep_ms,
                 keep_per_job=options.keep_per_job,
                 once_before_ms=now_ms - options.keep_ms,
+                dead_before_ms=now_ms - options.dead_ms,
+                dead_max=options.dead_max,
+                log_max=options.log_max,
                 limit=options.limit,
             )
         )

@@ -5,7 +5,8 @@ cost the others their leases.  Trust is measured from before the request on the 
 
     sent ── renewed at a third ──────────────────── trust ends ── margin ── the lease ends in the store
 
-What it learns (lost, asked to stop) is told to the main loop, which owns the attempts.
+What it learns (lost, asked to stop) is told to the main loop, which owns the attempts.  What handlers say of their
+progress travels with the renewals: at most once a second, all that is new in one batch.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 10.0
 LOOKS_APART_MS = 1_000
+NEWS_APART_MS = 1_000
 
 Tell = Callable[..., Any]  # call this on the main loop, with these arguments
 
@@ -61,6 +63,7 @@ class Renewer(Loop):
         self.renewed = 0
         self._is_asked = False
         self._looked_at: float | None = None
+        self._told_at: float | None = None
 
     def look(self) -> None:
         """Renew all now: a cancel request may be waiting there.  At most once a second."""
@@ -71,7 +74,11 @@ class Renewer(Loop):
         now = self.clock.mono_ms()
         # A copy is one step for the interpreter, so the main loop may change the dict at any time.
         held = list(self.leases.copy().values())
-        due = held if self._may_look(now) else [a for a in held if a.renew_at <= now + self.lease_ms / 12]
+        if self._may_look(now):
+            due = held
+        else:
+            may_tell = self._told_at is None or now - self._told_at >= NEWS_APART_MS
+            due = [a for a in held if a.renew_at <= now + self.lease_ms / 12 or (may_tell and a.news)]
         for start in range(0, len(due), BATCH_MAX):
             await self._renew(due[start : start + BATCH_MAX])
         return Rest(self.rest_max_ms)
@@ -85,9 +92,10 @@ class Renewer(Loop):
 
     async def _renew(self, attempts: Sequence[Attempt]) -> None:
         sent = self.clock.mono_ms()
-        ask = self.store.renew([Renewal(a.run.id, a.token) for a in attempts], lease_ms=self.lease_ms)
+        renewals = [Renewal(a.run.id, a.token, a.news) for a in attempts]
+        ask = self.store.renew(renewals, lease_ms=self.lease_ms)
         answers = await bounded(ask, max(100.0, self.lease_ms / 3), what="renew")
-        for attempt, renewed in zip(attempts, answers, strict=True):
+        for attempt, renewal, renewed in zip(attempts, renewals, answers, strict=True):
             if renewed.answer is Answer.LOST:
                 attempt.renew_at = float("inf")
                 self.tell(attempt.lose, "the store gave it to somebody else")
@@ -95,6 +103,9 @@ class Renewer(Loop):
             self.renewed += 1
             attempt.trust_until = sent + self.lease_ms - margin_ms(self.lease_ms)
             attempt.renew_at = sent + self.lease_ms / 3
+            if renewal.progress:
+                attempt.told = renewal.progress
+                self._told_at = sent
             if renewed.cancel:
                 self.tell(attempt.cancel, renewed.cancel)
 

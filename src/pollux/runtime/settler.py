@@ -11,12 +11,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from pollux.clock import Clock
 from pollux.errors import StoreError
 from pollux.events import Events, LeaseWasLost, RunFailed, RunSettled
 from pollux.model import Dead
 from pollux.outcome import describe
 from pollux.runtime.loop import Loop, Rest
+from pollux.secrets import hide
 from pollux.store.contract import Answer, Settlement, Store
 
 if TYPE_CHECKING:
@@ -62,6 +65,8 @@ class Settler(Loop):
         return len(self._waiting) + len(self._under_way) < self.backlog_max
 
     def put(self, attempt: Attempt, settlement: Settlement) -> None:
+        if news := attempt.news:  # its last words
+            settlement = replace(settlement, progress=news)
         self._waiting.append((attempt, settlement))
         if self.is_empty.is_set():
             self.is_empty.clear()
@@ -114,7 +119,7 @@ class Settler(Loop):
         if _is_burial(settlement):
             attempt.let_go()  # not even that can be written: the lease ends by itself, and the store counts it
             return
-        burial = Settlement(settlement.run_id, settlement.token, Dead(f"{UNRECORDED}{describe(error)}"))
+        burial = Settlement(settlement.run_id, settlement.token, Dead(f"{UNRECORDED}{describe(error, hide)}"))
         self._waiting.appendleft((attempt, burial))
 
     def _answered(self, batch: list[Item], answers: Sequence[Answer]) -> None:

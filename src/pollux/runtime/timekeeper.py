@@ -12,12 +12,12 @@ here costs reads and never a firing.  An idle turn writes nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pollux.clock import Clock
 from pollux.errors import StoreBusy, StoreTimeout
-from pollux.events import Events, FiringSkipped, RunHeld, RunsFired
-from pollux.model import Advanced, Answer, Job, Plan, Run, RunState
+from pollux.events import Events, FiringSkipped, RunFired, RunHeld, RunReleased, RunsFired, RunStopped
+from pollux.model import Advanced, Answer, Ended, FeedItem, Job, Plan, Run, RunState
 from pollux.plan import Planner, Report, Wants
 from pollux.runtime.lateness import Lateness
 from pollux.runtime.leader import Leader
@@ -144,6 +144,8 @@ class Timekeeper(Loop):
         self.time.learn(feed.now_ms)
         for item in feed.items:
             planner.apply(item)
+        if self.events.wants(RunStopped):
+            self._tell_stopped(feed.items)
 
     def _wait_ms(self, planner: Planner) -> int:
         if not self.waits or self.is_woken or self._is_asked or planner.left_over:
@@ -218,11 +220,25 @@ class Timekeeper(Loop):
         self.released += report.released
         if report.fired:
             self.events.emit(RunsFired(report.fired, report.late_ms_max))
+        if self.events.wants(RunFired):
+            self._tell_each(plan, advanced)
         for job_id, due_ms, count, reason in report.skipped:
             self.skipped += count
             self.events.emit(FiringSkipped(job_id, due_ms, count, reason))
         for run_id, reason in report.held:
             self.events.emit(RunHeld(run_id, reason))
+
+    def _tell_each(self, plan: Plan, advanced: Advanced) -> None:
+        for firing, answer in zip(plan.firings, advanced.firings, strict=True):
+            if answer is Answer.OK or answer is Answer.WAITS:
+                self.events.emit(RunFired(firing.run.id, firing.run.job_id, firing.run.due_ms))
+        for release in plan.releases:
+            self.events.emit(RunReleased(release.run_id))
+
+    def _tell_stopped(self, items: Sequence[FeedItem]) -> None:
+        ended = (item.entry for item in items if isinstance(item.entry, Ended))
+        for end in (end for entry in ended for end in entry.ends if not end.ran):
+            self.events.emit(RunStopped(end.run_id, end.job_id, end.state.value, end.error))
 
     # resting
 

@@ -79,7 +79,7 @@ __all__ = [
 BATCH_MAX = 1_000  # items in one call of a batched verb
 PAGE_MAX = 1_000  # rows in one page
 FEED_MAX = 100_000  # unread ends before `claim` answers full
-READY_MAX = 1_000_000  # ready runs before `enqueue` answers full
+READY_MAX = 1_000_000  # waiting runs (ready or held) before `enqueue` answers full
 LOSSES_MAX = 10  # lost leases before a run is dead
 
 
@@ -141,9 +141,10 @@ class Claimed(Struct, frozen=True):
     now_ms: int
 
 
-class Renewal(Struct, frozen=True):
+class Renewal(Struct, frozen=True, omit_defaults=True):
     run_id: str
     token: str
+    progress: str = ""  # what the handler says now; "": nothing new
 
 
 class Renewed(Struct, frozen=True):
@@ -160,6 +161,7 @@ class Settlement(Struct, frozen=True, omit_defaults=True):
     outcome: Outcome | None = None  # None: no handler code ran to an end (back, hold, cancelled before start)
     follow_ups: tuple[Run, ...] = ()
     notes: tuple[NotePut, ...] = ()
+    progress: str = ""  # what the handler said last; "": nothing new
 
 
 class RunFilter(Struct, frozen=True, omit_defaults=True):
@@ -169,6 +171,7 @@ class RunFilter(Struct, frozen=True, omit_defaults=True):
     target: str | None = None
     failed: bool | None = None
     finished_after_ms: int | None = None
+    error: str | None = None  # part of the error
 
 
 class RunPage(Struct, frozen=True):
@@ -184,6 +187,9 @@ class Pruning(Struct, frozen=True, omit_defaults=True):
     finished_before_ms: int | None = None  # everything but dead letters, finished before
     keep_per_job: int | None = None  # all but the newest n of a job's finished runs, dead letters apart
     once_before_ms: int | None = None  # once-jobs that ended before, with nothing live; remembered as deleted ones are
+    dead_before_ms: int | None = None  # dead letters that died before
+    dead_max: int | None = None  # all but the newest n dead letters
+    log_max: int | None = None  # all but the newest n lines of the audit log (at least the last one stays)
     limit: int = 1_000
 
 
@@ -287,7 +293,7 @@ class Store(Protocol):
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         """Accept runs: ok; already (the id is live or finished, or twice in the batch); conflict (its key is live;
-        the detail names the holder); stale (no such job); full (`ready_max` runs are ready).
+        the detail names the holder); stale (no such job); full (`ready_max` runs wait, ready or held).
 
         A held (gated) run gives one `Arrived` entry for all.  Notes are written if at least one run was accepted.
         """
@@ -311,18 +317,21 @@ class Store(Protocol):
         * Distinct among any number of claimers; none only if there is none.
         * Order: priority `first`, `first`+1, ... 3, then the higher ones 1 ... `first`-1; inside a priority by when the
           run became visible.  Never a run whose `visible_ms` lies ahead.
-        * Each delivery raises the fence by one, and the run's token becomes `<token>:<fence>`.
-        * A lease that ended counts as ready again: `lease_losses` + 1; at `losses_max` the run is dead instead, and one
-          with a cancel request is cancelled; each gives an end in one `Ended` entry (`ran` false).  A lease that ends
-          later than now + its own length (the clock came back) is cut to that length, and a run that was visible before
-          the clock came back (or was fired: that is due by its maker's word) stays so.
+        * Each delivery raises the fence by one, the run's token becomes `<token>:<fence>`, and its progress is empty.
+        * A lease that ended counts as ready again: `lease_losses` + 1, and kept in `tried`; at `losses_max` the run is
+          dead instead, and one with a cancel request is cancelled; each gives an end in one `Ended` entry (`ran`
+          false).  A lease that ends later than now + its own length (the clock came back) is cut to that length, and a
+          run that was visible before the clock came back (or was fired: that is due by its maker's word) stays so.
         * The same token again gives the same runs again, as far as their leases still stand.
         * full (and no run) if more than `feed_max` ends are unread.
         """
         ...
 
     async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
-        """Extend leases to now + `lease_ms`; lost if the token is not the run's current one."""
+        """Extend leases to now + `lease_ms`; lost (and nothing changes) if the token is not the run's current one.
+
+        A progress that is not empty becomes the run's; of a longer one the first `PROGRESS_CHARS_MAX` characters.
+        """
         ...
 
     async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
@@ -331,12 +340,14 @@ class Store(Protocol):
         * ok: verdict, outcome, follow-ups, notes and feed entry are there.  already: the same token settled it before.
           lost: the token is not the current one; nothing of this settlement is there.
         * Done, Dead, Cancelled: the run leaves the live runs and becomes a finished one, its key is free.
-          RetryAt: attempt + 1, ready at that time (gated: held, `Arrived`).  Back: ready now.  Hold: held with that
-          reason, `Arrived`.  Back and Hold charge nothing and keep the outcome fields as they were.
+          RetryAt: attempt + 1, ready at that time (gated: held, `Arrived`), and the attempt's error is kept in `tried`
+          (the latest `TRIED_MAX`, each of at most `TRIED_CHARS_MAX` characters).  Back: ready now.  Hold: held with
+          that reason, `Arrived`.  Back and Hold charge nothing and keep the outcome fields as they were.
         * A cancel request turns RetryAt, Back and Hold into cancelled.
         * Dead with `sole` removes the job's earlier dead letters and counts on in `deaths`; Done with `clears` removes
           them.
         * Follow-ups are accepted as by `enqueue`, silently where they are there already.
+        * A progress that is not empty becomes the run's, as in `renew`.
         * One `Ended` entry for all that were accepted in the call, in order, and one `Arrived` where needed.
         """
         ...
@@ -356,14 +367,18 @@ class Store(Protocol):
         ...
 
     async def revive(self, run_ids: Sequence[str], *, now_ms: int | None = None) -> list[RunAnswer]:
-        """Dead letters run again: ready now (gated: held, `Arrived`), all counters but the fence at zero.
+        """Dead letters run again: ready now (gated: held, `Arrived`), all counters but the fence at zero; what was
+        tried before stays on record.
 
         conflict: its key is live; stale: its job is gone; lost: it is not dead.
         """
         ...
 
     async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
-        """Runs, live ones first (by due time, then id), then finished ones (newest first), a page at a time."""
+        """Runs, live ones first (by due time, then id), then finished ones (newest first), a page at a time.
+
+        A cursor that no page answered is refused with `InvalidInput`.
+        """
         ...
 
     async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
@@ -373,7 +388,11 @@ class Store(Protocol):
     async def counts(self) -> Counts: ...
 
     async def prune(self, what: Pruning) -> int:
-        """Remove finished runs (and ended once-jobs) as told; answers how many went.  Live ones are never touched."""
+        """Remove finished runs, ended once-jobs and old audit lines as told; answers how many went.
+
+        Live runs are never touched.  A once-job ended with its last run; one whose run was cancelled before it began
+        ended when it was due.
+        """
         ...
 
     # notes
@@ -420,7 +439,12 @@ class Store(Protocol):
         """Append to the audit log; `seq` and `chain` are given by the store."""
         ...
 
-    async def read_log(self, *, after: int = 0, limit: int = 100) -> LogPage: ...
+    async def read_log(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
+        """A page of the audit log, its lines oldest first: those after a number, from the oldest on.
+
+        `newest`: from the other end, the last lines, or the last before the number `after` if that is not 0.
+        """
+        ...
 
     async def dump(self, *, after: str | None = None, limit: int = PAGE_MAX) -> DumpPage:
         """Everything, a page at a time, in an order that can be loaded."""

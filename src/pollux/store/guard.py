@@ -200,8 +200,8 @@ class Wrapped:
     async def log(self, lines: Sequence[AuditLine]) -> None:
         await self.call("log", self.store.log(lines))
 
-    async def read_log(self, *, after: int = 0, limit: int = 100) -> LogPage:
-        return await self.call("read_log", self.store.read_log(after=after, limit=limit))
+    async def read_log(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
+        return await self.call("read_log", self.store.read_log(after=after, limit=limit, newest=newest))
 
     async def dump(self, *, after: str | None = None, limit: int = PAGE_MAX) -> DumpPage:
         return await self.call("dump", self.store.dump(after=after, limit=limit))

@@ -10,6 +10,7 @@ import msgspec
 from pollux.errors import InvalidInput
 from pollux.model import Arrived, AuditLine, Entry, Job, JobsPut, Note, NotesChanged, Run, RunState
 
+COUNTED = frozenset({"term", "run", "log"})  # kinds whose places are numbers
 Record = Job | Run | Note | AuditLine | int  # an int is the number of a term
 
 
@@ -29,6 +30,15 @@ def read_record(kind: str, data: Any) -> Record:
     except (msgspec.ValidationError, LookupError, TypeError) as error:
         raise InvalidInput(f"a record of kind {kind!r} cannot be read ({error})") from error
     raise InvalidInput(f"a record of kind {kind!r}", cure="load what dump wrote: job, run, note, log, term")
+
+
+def dump_place(after: str | None, kinds: Sequence[str]) -> tuple[str, str]:
+    """The kind and place that a cursor of a dump names: `<kind> <place>`; both empty at the beginning."""
+    kind, _, place = (after or "").partition(" ")
+    is_number = place.isascii() and place.isdecimal()
+    if not after or (kind in kinds and (is_number or (place and kind not in COUNTED))):
+        return kind, place
+    raise InvalidInput(f"{after!r} is no place in a dump", cure="use what the page before answered as next")
 
 
 def entries_of(new: Sequence[Record]) -> Iterator[Entry]:

@@ -8,7 +8,7 @@ from heapq import heappop
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import End, Job, Run
+from pollux.model import PROGRESS_CHARS_MAX, End, Job, Run, lease_lost, tried_again
 from pollux.store.contract import Answer, Claimed, Renewal, Renewed
 from pollux.store.limits import PRIORITIES
 from pollux.store.memory.rows import job_of
@@ -92,6 +92,7 @@ def _take(state: State, asking: Asking, ends: list[End], now_ms: int) -> list[Ru
                 token=f"{asking.token}:{fence}",
                 owner=asking.node,
                 lease_until_ms=until_ms,
+                progress="",
             )
             state.lease(run, asking.lease_ms)
             runs.append(run)
@@ -155,7 +156,8 @@ def _lose(state: State, run: Run, losses_max: int, now_ms: int) -> End:
         error = f"its lease was lost {free.lease_losses} times: its workers died or stalled"
         state.finish(replace(free, state=DEAD, failed=True, error=error, finished_ms=now_ms))
         return end_of(run, DEAD, now_ms, failed=True, error=error)
-    state.put_back(replace(free, state=READY))
+    lost = lease_lost(run.fence, run.owner, run.lease_until_ms)
+    state.put_back(replace(free, state=READY, tried=tried_again(run.tried, lost)))
     return end_of(run, READY, now_ms)
 
 
@@ -180,7 +182,8 @@ def renew(state: State, renewals: Sequence[Renewal], lease_ms: int, now_ms: int)
         if run is None or run.state is not LEASED or run.token != renewal.token:
             answers.append(Renewed(Answer.LOST))
             continue
-        state.live[run.id] = replace(run, lease_until_ms=now_ms + lease_ms)
+        progress = renewal.progress[:PROGRESS_CHARS_MAX] or run.progress
+        state.live[run.id] = replace(run, lease_until_ms=now_ms + lease_ms, progress=progress)
         state.leased[run.id] = lease_ms
         answers.append(Renewed(Answer.OK, run.cancel))
     if any(answer.answer is Answer.OK for answer in answers):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from pollux.model import Run, RunState
 from pollux.store.memory.rows import Chain, JobRow, packed_run, run_from
@@ -95,6 +96,11 @@ class Past:
     def has_dead_letters(self, job_id: str) -> bool:
         return job_id in self._dead_of
 
+    def has_since(self, job_id: str, since_ms: int) -> bool:
+        """Did the newest run of a job finish since then?"""
+        newest = next((place for place in self._places_of(job_id) if self._kinds[place] != LEFT), None)
+        return newest is not None and self._times[newest] >= since_ms
+
     # reading
 
     def newest_first(self, *, job_id: str | None = None, before: int | None = None) -> Iterator[tuple[int, Run]]:
@@ -123,6 +129,11 @@ class Past:
                 if self._kinds[place] in kinds:
                     old.append(self._ids[place])
         return old
+
+    def oldest(self, kinds: frozenset[int], *, limit: int) -> list[str]:
+        """The first of those kinds that finished."""
+        places = (place for place in range(self._first_standing(), len(self._ids)) if self._kinds[place] in kinds)
+        return [self._ids[place] for place in islice(places, max(0, limit))]
 
     def beyond(self, keep: int, *, limit: int) -> list[str]:
         """All but the newest `keep` of each job, dead letters apart."""

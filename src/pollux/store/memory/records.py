@@ -14,13 +14,14 @@ from pollux.model import LIVE, AuditLine, Job, Note, NotePut, Run, chained
 from pollux.store.contract import DumpPage, LogPage, Pruning
 from pollux.store.memory.jobs import remember
 from pollux.store.memory.notes import set_note
-from pollux.store.memory.past import PLAIN, UNCHANGED
+from pollux.store.memory.past import DEAD_LETTER, PLAIN, UNCHANGED
 from pollux.store.memory.rows import JobRow, memory_of
 from pollux.store.memory.state import LEASED, READY, Gone, Leadership, State
-from pollux.store.records import Record, entries_of, read_record
+from pollux.store.records import Record, dump_place, entries_of, read_record
 
 UNCHANGED_ONLY = frozenset({UNCHANGED})
 ALL_BUT_DEAD = frozenset({PLAIN, UNCHANGED})
+DEAD_ONLY = frozenset({DEAD_LETTER})
 
 
 def prune(state: State, what: Pruning) -> int:
@@ -36,6 +37,16 @@ def prune(state: State, what: Pruning) -> int:
         gone += sum(_drop(state, run_id) for run_id in past.beyond(what.keep_per_job, limit=what.limit - gone))
     if what.once_before_ms is not None:
         gone += _drop_spent(state, what.once_before_ms, what.limit - gone)
+    if what.dead_before_ms is not None:
+        old = past.older_than(what.dead_before_ms, DEAD_ONLY, limit=what.limit - gone)
+        gone += sum(_drop(state, run_id) for run_id in old)
+    if what.dead_max is not None and past.dead > what.dead_max:
+        old = past.oldest(DEAD_ONLY, limit=min(what.limit - gone, past.dead - what.dead_max))
+        gone += sum(_drop(state, run_id) for run_id in old)
+    if what.log_max is not None:
+        beyond = max(0, min(what.limit - gone, len(state.log) - max(1, what.log_max)))
+        del state.log[:beyond]
+        gone += beyond
     return gone
 
 
@@ -54,6 +65,7 @@ def _drop_spent(state: State, before_ms: int, limit: int) -> int:
         if _ended_before(state.jobs[job_id], before_ms)
         and job_id not in state.live_of
         and not state.past.has_dead_letters(job_id)
+        and not state.past.has_since(job_id, before_ms)
     ][: max(0, limit)]
     for job_id in spent:
         row = state.drop_job(job_id)
@@ -62,7 +74,9 @@ def _drop_spent(state: State, before_ms: int, limit: int) -> int:
 
 
 def _ended_before(row: JobRow, before_ms: int) -> bool:
+    """It ended with its last run; if no run taught the leader anything, when it was due."""
     ended_ms = memory_of(row).last_end_ms
+    ended_ms = row.last_due_ms if ended_ms is None else ended_ms
     return row.is_once and row.is_spent and ended_ms is not None and ended_ms < before_ms
 
 
@@ -73,7 +87,11 @@ def log(state: State, lines: Sequence[AuditLine]) -> None:
         state.log.append(replace(numbered, chain=chained(numbered, before=before)))
 
 
-def read_log(state: State, after: int, limit: int) -> LogPage:
+def read_log(state: State, after: int, limit: int, *, newest: bool) -> LogPage:
+    if newest:
+        end = _log_place(state, after - 1) if after else len(state.log)
+        lines = tuple(state.log[max(0, end - limit) : end])
+        return LogPage(lines, lines[0].seq if end > limit else None)
     start = _log_place(state, after)
     lines = tuple(state.log[start : start + limit])
     return LogPage(lines, lines[-1].seq if start + limit < len(state.log) else None)
@@ -81,7 +99,7 @@ def read_log(state: State, after: int, limit: int) -> LogPage:
 
 def dump(state: State, after: str | None, limit: int) -> DumpPage:
     """A cursor is `<kind> <place>` of the last record of its page."""
-    records = _records(state, *(after or " ").split(" ", 1))
+    records = _records(state, *dump_place(after, _KINDS))
     page = list(islice(records, limit + 1))
     next_page = page[limit - 1][0] if len(page) > limit else None
     return DumpPage(tuple((_kind(place), data) for place, data in page[:limit]), next_page)

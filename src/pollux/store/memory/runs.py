@@ -21,7 +21,7 @@ def enqueue(
     arrived: list[str] = []
     answers = []
     for run in runs:
-        if state.ready >= ready_max and not state.knows(run.id):
+        if state.ready + state.held >= ready_max and not state.knows(run.id):
             answers.append(RunAnswer(Answer.FULL, run.id))
         else:
             answers.append(accept(state, run, arrived))
@@ -95,6 +95,7 @@ def _revive(state: State, run_id: str, now_ms: int, arrived: list[str]) -> RunAn
             crashes=0,
             deaths=1,
             cancel="",
+            progress="",
         )
     )
     if run.gated:
@@ -108,14 +109,11 @@ def get_runs(state: State, ids: Sequence[str]) -> list[Run | None]:
 
 def list_runs(state: State, where: RunFilter, after: str | None, limit: int) -> RunPage:
     """A cursor is `live:<due>:<id>` or `past:<number>` of the last run of its page."""
-    kind, _, place = (after or "live:").partition(":")
-    if kind not in {"live", "past"}:
-        raise InvalidInput(f"{after!r} is no place in a list of runs", cure="use what the page before answered as next")
+    live_after, before = _place(after)
     rows: list[tuple[str, Run]] = []
-    if kind == "live":
-        rows = [(f"live:{run.due_ms}:{run.id}", run) for run in _live(state, where, place, limit + 1)]
+    if before is None:
+        rows = [(f"live:{run.due_ms}:{run.id}", run) for run in _live(state, where, live_after, limit + 1)]
     if len(rows) <= limit:
-        before = int(place) if kind == "past" else None
         past = state.past.newest_first(job_id=where.job_id, before=before)
         fits = _fitting(where)
         rows += islice(((f"past:{seq}", run) for seq, run in past if fits(run)), limit + 1 - len(rows))
@@ -123,9 +121,18 @@ def list_runs(state: State, where: RunFilter, after: str | None, limit: int) -> 
     return RunPage(page, rows[limit - 1][0] if len(rows) > limit else None)
 
 
-def _live(state: State, where: RunFilter, place: str, at_most: int) -> list[Run]:
-    due_ms, _, run_id = place.partition(":")
-    after = (int(due_ms), run_id) if due_ms else None
+def _place(after: str | None) -> tuple[tuple[int, str] | None, int | None]:
+    """The pair that live runs come after, or the number that finished ones stand below."""
+    if after is None:
+        return None, None
+    kind, _, place = after.partition(":")
+    number, _, rest = place.partition(":")
+    if kind in {"live", "past"} and number.isdecimal() and number.isascii():
+        return (None, int(number)) if kind == "past" else ((int(number), rest), None)
+    raise InvalidInput(f"{after!r} is no place in a list of runs", cure="use what the page before answered as next")
+
+
+def _live(state: State, where: RunFilter, after: tuple[int, str] | None, at_most: int) -> list[Run]:
     ids = state.live if where.job_id is None else state.live_of.get(where.job_id, ())
     fits = _fitting(where)
     runs: Iterator[Run] = (state.live[run_id] for run_id in ids)
@@ -147,6 +154,7 @@ def _fitting(where: RunFilter) -> Callable[[Run], bool]:
                 where.finished_after_ms is None
                 or (run.finished_ms is not None and run.finished_ms > where.finished_after_ms)
             )
+            and (where.error is None or where.error in run.error)
         )
 
     return fits

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from pollux.model import (
     AT_THE_GATE,
+    PROGRESS_CHARS_MAX,
     Arrived,
     Back,
     Cancelled,
@@ -20,7 +21,9 @@ from pollux.model import (
     RetryAt,
     Run,
     RunState,
+    Tried,
     Verdict,
+    tried_again,
 )
 from pollux.store.contract import Answer, Settlement
 from pollux.store.memory.notes import tell_notes, write_notes
@@ -50,6 +53,8 @@ def _settle(state: State, settlement: Settlement, told: _Told, now_ms: int) -> A
     run = state.live.get(settlement.run_id)
     if run is None or run.state is not LEASED or run.token != settlement.token:
         return _refused(state, run or state.past.get(settlement.run_id), settlement.token)
+    if settlement.progress:
+        run = replace(run, progress=settlement.progress[:PROGRESS_CHARS_MAX])
     verdict = _final(state, run, settlement.verdict)
     if isinstance(verdict, Done | Dead | Cancelled):
         told.ends.append(_finish(state, run, verdict, settlement.outcome, now_ms))
@@ -115,7 +120,15 @@ def _hand_back(state: State, run: Run, verdict: RetryAt | Back | Hold, outcome: 
             error = "" if outcome is None else outcome.error
             tried = _after(free, after, outcome, now_ms, failed=True, error=error, cancel="", deaths=run.deaths)
             reason = AT_THE_GATE if run.gated else ""
-            state.put_back(replace(tried, attempt=run.attempt + 1, visible_ms=verdict.at_ms, held_reason=reason))
+            state.put_back(
+                replace(
+                    tried,
+                    attempt=run.attempt + 1,
+                    visible_ms=verdict.at_ms,
+                    held_reason=reason,
+                    tried=_tried(run, outcome, error, now_ms),
+                )
+            )
             return _end(run, after, outcome, now_ms, failed=True, error=error)
         case Back():
             state.put_back(replace(free, state=READY, visible_ms=now_ms))
@@ -123,6 +136,11 @@ def _hand_back(state: State, run: Run, verdict: RetryAt | Back | Hold, outcome: 
         case Hold():
             state.put_back(replace(free, state=HELD, held_reason=verdict.reason))
             return _end(run, HELD, None, now_ms)
+
+
+def _tried(run: Run, outcome: Outcome | None, error: str, now_ms: int) -> tuple[Tried, ...]:
+    began_ms, ended_ms = (now_ms, now_ms) if outcome is None else (outcome.started_ms, outcome.ended_ms)
+    return tried_again(run.tried, Tried(run.fence, began_ms, ended_ms, error))
 
 
 def _after(

@@ -228,8 +228,8 @@ class MemoryStore:
         check_batch(lines, "lines")
         self._do(record_verbs.log, lines)
 
-    async def read_log(self, *, after: int = 0, limit: int = 100) -> LogPage:
-        return self._do(record_verbs.read_log, after, check_page(limit))
+    async def read_log(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
+        return self._do(record_verbs.read_log, after, check_page(limit), newest=newest)
 
     async def dump(self, *, after: str | None = None, limit: int = PAGE_MAX) -> DumpPage:
         return self._do(record_verbs.dump, after, check_page(limit))

@@ -9,7 +9,7 @@ from typing import Any
 
 import apsw
 
-from pollux.errors import InvalidInput, PolluxError, StoreBusy, StoreError, StoreFull, StoreRefused
+from pollux.errors import InvalidInput, PolluxError, StoreBusy, StoreError, StoreFull, StoreRefused, StoreTimeout
 
 
 def promise() -> Future[None]:
@@ -20,9 +20,12 @@ def promise() -> Future[None]:
 
 
 class Call:
-    """One verb on its way.  `look` may answer it without a transaction; `deadline` is on the monotonic clock."""
+    """One verb on its way.  `look` may answer it without a transaction; `deadline` is on the monotonic clock.
 
-    __slots__ = ("deadline", "error", "future", "look", "loop", "result", "verb")
+    `need` says what it is for, when room is short (`room.py`).
+    """
+
+    __slots__ = ("deadline", "error", "future", "look", "loop", "need", "result", "verb")
 
     def __init__(
         self,
@@ -31,7 +34,9 @@ class Call:
         loop: asyncio.AbstractEventLoop,
         deadline: float,
         look: Callable[[Any], Any] | None = None,
+        need: int = 0,
     ) -> None:
+        self.need = need
         self.verb, self.look, self.deadline, self.loop = verb, look, deadline, loop
         self.future: asyncio.Future[Any] = loop.create_future()
         self.result: Any = None
@@ -67,24 +72,63 @@ def _resolve(calls: list[Call]) -> None:
 
 def in_our_words(error: Exception) -> Exception:
     """SQLite's errors as ours; what is no error of the store stays what it is."""
-    match error:
-        case PolluxError():
+    if isinstance(error, PolluxError):
+        return error
+    if isinstance(error, UnicodeEncodeError):
+        ours: PolluxError = InvalidInput(
+            "text with characters that cannot be written down", cure="use whole Unicode characters"
+        )
+    else:
+        found = [(kind, words) for theirs, kind, words in _WORDS if isinstance(error, theirs)]
+        if not found:
             return error
-        case UnicodeEncodeError():
-            refused = InvalidInput(
-                "text with characters that cannot be written down", cure="use whole Unicode characters"
-            )
-            refused.__cause__ = error
-            return refused
-        case apsw.BusyError() | apsw.LockedError():
-            ours: StoreError = StoreBusy("busy: another program holds the database; nothing was changed; try again")
-        case apsw.FullError():
-            ours = StoreFull("the disk is full; nothing was changed; make room")
-        case apsw.NotADBError() | apsw.CorruptError():
-            ours = StoreRefused(f"the database is damaged ({error}); stop all processes and restore a backup")
-        case apsw.Error():
-            ours = StoreError(f"the database said no ({error}); nothing was changed")
-        case _:
-            return error
+        kind, words = found[0]
+        ours = kind(words.format(error=error))
     ours.__cause__ = error
     return ours
+
+
+_WORDS: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
+    (
+        (apsw.BusyError, apsw.LockedError),
+        StoreBusy,
+        "busy: another program holds the database; nothing was changed; try again",
+    ),
+    ((apsw.FullError,), StoreFull, "the disk is full; nothing was changed; make room"),
+    (
+        (apsw.NotADBError, apsw.CorruptError),
+        StoreRefused,
+        "the database is damaged ({error}); look with `pollux store check`, then stop all processes and restore a backup",
+    ),
+    (
+        (apsw.InterruptError,),
+        StoreTimeout,
+        "reading took longer than its deadline and was cut off; ask for less at once",
+    ),
+    (
+        (apsw.ReadOnlyError,),
+        StoreError,
+        "the database cannot be written any more ({error}); nothing was changed; look whether its file system became "
+        "read-only (`dmesg` tells why)",
+    ),
+    (
+        (apsw.IOError, apsw.CantOpenError, OSError),
+        StoreError,
+        "the disk failed ({error}): the call may have taken effect; repeat it with the same ids, and look at the disk "
+        "(`dmesg`)",
+    ),
+    ((apsw.Error,), StoreError, "the database said no ({error}); nothing was changed"),
+)
+
+
+def is_everybodys(error: Exception) -> bool:
+    """Is this the disk's or another program's fault, so that trying the calls one by one would only ask it again?"""
+    return isinstance(error, apsw.IOError | apsw.CantOpenError | apsw.ReadOnlyError | apsw.BusyError | OSError)
+
+
+def is_sickening(error: Exception) -> bool:
+    """After this nothing that the connection remembers is to be trusted.
+
+    A sync that failed is never asked again: the kernel has forgotten what it could not write, and would say yes.
+    """
+    return isinstance(error, apsw.IOError | apsw.CantOpenError | apsw.ReadOnlyError | apsw.CorruptError)

@@ -8,19 +8,20 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
-from pathlib import Path
 
 from pollux.clock import Clock
 from pollux.store.jumps import JumpGuard
 from pollux.store.sqlite.bell import Bell
+from pollux.store.sqlite.place import Place
 from pollux.store.sqlite.readers import Generations, Reader
 from pollux.store.sqlite.transaction import Stats
 from pollux.store.sqlite.writer import Writer
 
 
 class Database:
-    def __init__(self, path: Path, clock: Clock, deadline_ms: int) -> None:
-        self.path, self.clock, self.deadline_ms = path, clock, deadline_ms
+    def __init__(self, place: Place, clock: Clock, deadline_ms: int) -> None:
+        self.place, self.path = place, place.path
+        self.clock, self.deadline_ms = clock, deadline_ms
         self.stats = Stats()
         self.generations = Generations(self.stats)
         self.jumps: JumpGuard  # asked by the writer's thread only
@@ -40,9 +41,9 @@ class Database:
             self._users += 1
             if self._users == 1:
                 self.jumps = JumpGuard(self.clock)
-                self.writer = Writer(self.path, stats=self.stats, deadline=time.monotonic() + self.deadline_ms / 1000)
-                self.quick = Reader(self.path, "reader", self.stats)
-                self.slow = Reader(self.path, "lister", self.stats)
+                self.writer = Writer(self.place, stats=self.stats, deadline=time.monotonic() + self.deadline_ms / 1000)
+                self.quick = Reader(self.place, "reader", self.stats)
+                self.slow = Reader(self.place, "lister", self.stats)
             return self.writer.ready
 
     def leave(self) -> list[Future[None]]:

@@ -1,7 +1,8 @@
 """Where would a crash hurt most?  Named places in the store where a test may kill the process, and nothing otherwise.
 
-`POLLUX_CRASH_AT=n` ends the process with SIGKILL at the n-th place it comes to; `POLLUX_COUNT_FAILPOINTS=file` writes
-at exit how many it came to, so that a sweep knows where to stop.  Without them `failpoint()` does nothing.
+`POLLUX_CRASH_AT=n` ends the process with SIGKILL at the n-th place it comes to, `POLLUX_STOP_AT=n` stops it there with
+SIGSTOP; `POLLUX_COUNT_FAILPOINTS=file` writes at exit how many it came to, so that a sweep knows where to stop.
+Without them `failpoint()` does nothing.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ def _silent() -> None:
 
 
 class _Counted:
-    def __init__(self, crash_at: int, count_in: str) -> None:
+    def __init__(self, signals: dict[int, int], count_in: str) -> None:
         self._numbers = itertools.count(1)  # its next() is one step: safe among threads
-        self._crash_at = crash_at
+        self._signals = signals
         self._seen = 0
         if count_in:
             atexit.register(lambda: Path(count_in).write_text(str(self._seen)))
 
     def __call__(self) -> None:
         self._seen = next(self._numbers)
-        if self._seen == self._crash_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self._seen in self._signals:
+            os.kill(os.getpid(), self._signals[self._seen])
 
 
-_crash_at = int(os.environ.get("POLLUX_CRASH_AT") or 0)
+_asked = {"POLLUX_CRASH_AT": signal.SIGKILL, "POLLUX_STOP_AT": signal.SIGSTOP}
+_signals = {int(os.environ[name]): int(number) for name, number in _asked.items() if os.environ.get(name)}
 _count_in = os.environ.get("POLLUX_COUNT_FAILPOINTS", "")
-failpoint = _Counted(_crash_at, _count_in) if _crash_at or _count_in else _silent
+failpoint = _Counted(_signals, _count_in) if _signals or _count_in else _silent

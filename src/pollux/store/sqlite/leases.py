@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from pollux.model import End, RunState
+from pollux.model import PROGRESS_CHARS_MAX, End, RunState, lease_lost, tried_again
 from pollux.store.contract import Answer, Renewal, Renewed
 from pollux.store.sqlite.bell import RUNS
 from pollux.store.sqlite.jobs import get_jobs
@@ -23,6 +23,7 @@ from pollux.store.sqlite.rows import (
     SHELF_PLAIN,
     Row,
     decode,
+    decode_tried,
     encode,
     ids_json,
 )
@@ -177,7 +178,7 @@ def _take_back(tx: Transaction, losses_max: int, now_ms: int, *, can_reclaim: bo
 
 def _lose(tx: Transaction, row: Row, losses_max: int, now_ms: int) -> End:
     """A lease ended without a settlement.  The token goes: whoever held it comes too late."""
-    seq, *about, cancel, losses, until_ms, has_job = row
+    seq, *about, cancel, losses, until_ms, fence, owner, tried, has_job = row
     losses += 1
     why = cancel or ("" if has_job else JOB_GONE)
     error = ""
@@ -190,25 +191,31 @@ def _lose(tx: Transaction, row: Row, losses_max: int, now_ms: int) -> End:
         tx.tally.dead += 1
     else:
         after, shelf, state = READY, None, RunState.READY
+        before = () if tried is None else decode_tried(tried)
+        tried = encode(tried_again(before, lease_lost(fence, owner, until_ms)))
         tx.tally.ready += 1
         tx.rings |= RUNS
     finished_ms = None if shelf is None else now_ms
     is_dead = after == DEAD
-    tx.write(_claim.take_back, (after, shelf, losses, until_ms, why, is_dead, error, error, finished_ms, seq))
+    tx.write(_claim.take_back, (after, shelf, losses, until_ms, why, is_dead, error, error, finished_ms, tried, seq))
     return end_unrun(tuple(about), state, now_ms, failed=is_dead, error=why or error)
 
 
 def renew(tx: Transaction, renewals: Sequence[Renewal], lease_ms: int, now_ms: int) -> list[Renewed]:
     found = {row[0]: row for row in tx.rows(_renew.found, (ids_json([renewal.run_id for renewal in renewals]),))}
-    answers, standing = [], []
+    answers, standing, told = [], [], []
     for renewal in renewals:
         row = found.get(renewal.run_id)
         if row is None or row[3] != LEASED or row[2] != renewal.token:
             answers.append(Renewed(Answer.LOST))
         else:
             standing.append((now_ms + lease_ms, lease_ms, row[1]))
+            if renewal.progress:
+                told.append((renewal.progress[:PROGRESS_CHARS_MAX], row[1]))
             answers.append(Renewed(Answer.OK, row[4]))
     if standing:
         tx.write_many(_renew.extend, standing)
+        if told:
+            tx.write_many(_renew.progress, told)
         tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms)
     return answers

@@ -133,6 +133,7 @@ def _terms(where: RunFilter) -> tuple[list[str], list[Any]]:
         ("target = ?", where.target),
         ("failed = ?", where.failed),
         ("finished_ms > ?", where.finished_after_ms),
+        ("instr(error, ?)", where.error),
     ):
         if value is not None:
             terms.append(term)

@@ -1,4 +1,4 @@
-"""What may go?  Finished runs and ended once-jobs, in parts that each know where to look."""
+"""What may go?  Finished runs, ended once-jobs and old audit lines, in parts that each know where to look."""
 
 from __future__ import annotations
 
@@ -40,6 +40,12 @@ def prune(tx: Transaction, what: Pruning) -> int:
         gone += _drop_old(tx, SHELF_PLAIN, what.finished_before_ms, what.limit - gone)
     if what.once_before_ms is not None and gone < what.limit:
         gone += _drop_spent(tx, what.once_before_ms, what.limit - gone)
+    if what.dead_before_ms is not None:
+        gone += _drop_old(tx, SHELF_DEAD, what.dead_before_ms, what.limit - gone)
+    if what.dead_max is not None and (excess := min(what.limit - gone, tx.tally.dead - what.dead_max)) > 0:
+        gone += drop(tx, tx.rows(_sql.oldest_dead, (excess,)))
+    if what.log_max is not None and gone < what.limit:
+        gone += tx.write(_sql.log, (max(1, what.log_max), what.limit - gone))
     return gone
 
 

@@ -1,30 +1,35 @@
 """Who reads?  Threads with their own read-only connections: a quick one, and one for what may take long.
 
 A listing of a big store must not keep the leader from its feed, so they have lanes of their own.  Statements are
-finished at once: a reader that stands still would keep the log from being carried over.
+finished at once, and cut off at the deadline of their call: a reader that stands still would keep the log from being
+carried over.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future
-from pathlib import Path
+from contextlib import suppress
 from queue import SimpleQueue
 
 import apsw
 
 from pollux.store.sqlite import schema
-from pollux.store.sqlite.calls import Call, answer, in_our_words, promise
+from pollux.store.sqlite.calls import Call, answer, in_our_words, is_sickening, promise
+from pollux.store.sqlite.place import Place
 from pollux.store.sqlite.transaction import Stats, Transaction
 
 BUSY_MS = 5_000
+STEPS = 20_000  # of SQLite's between two looks at the clock
 
 
 class Reader:
     """One lane: a thread and its connection, both made for the first call."""
 
-    def __init__(self, path: Path, name: str, stats: Stats) -> None:
-        self._path, self._name, self._stats = path, name, stats
+    def __init__(self, place: Place, name: str, stats: Stats) -> None:
+        self._place, self._name, self._stats = place, name, stats
+        self._deadline = 0.0  # of the call under way
         self._queue: SimpleQueue[Call | None] = SimpleQueue()
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -57,18 +62,31 @@ class Reader:
                     self._read(call)
                     answer([call])
         finally:
-            if self._connection is not None:
-                self._connection.close()
+            self._drop()
             self.ended.set_result(None)
 
     def _read(self, call: Call) -> None:
         try:
+            self._place.check_sometimes()
             if self._connection is None:
-                self._connection = schema.open_reader(self._path, busy_ms=BUSY_MS)
+                self._connection = schema.open_reader(self._place.path, busy_ms=BUSY_MS)
+                self._connection.set_progress_handler(self._is_overdue, STEPS)
             self._stats.reads += 1
+            self._deadline = call.deadline
             call.result = call.verb(Transaction(self._connection, self._stats))
         except Exception as error:  # noqa: BLE001 - it is the caller's
             call.error = in_our_words(error)
+            if is_sickening(error):
+                self._drop()
+
+    def _is_overdue(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(apsw.Error):
+                connection.close(True)  # noqa: FBT003 - by position only: whatever it says
 
 
 class Generations:

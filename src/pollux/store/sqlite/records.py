@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pollux.errors import InvalidInput
 from pollux.model import (
     LIVE,
     AuditLine,
@@ -22,7 +21,7 @@ from pollux.model import (
     RunState,
     chained,
 )
-from pollux.store.records import Record, entries_of
+from pollux.store.records import Record, dump_place, entries_of
 from pollux.store.sqlite.bell import RUNS
 from pollux.store.sqlite.notes import set_note
 from pollux.store.sqlite.rows import (
@@ -71,10 +70,13 @@ def read_log(tx: Transaction, after: int, limit: int) -> list[Row]:
     return tx.rows(_log.read, (after, limit))
 
 
+def newest_log(tx: Transaction, before: int, limit: int) -> list[Row]:
+    """The last lines, or the last before a number, newest first."""
+    return tx.rows(_log.before, (before, limit)) if before else tx.rows(_log.newest, (limit,))
+
+
 def dump(tx: Transaction, after: str | None, limit: int) -> Dumped:
-    kind, place = (after or " ").split(" ", 1)
-    if kind and kind not in KINDS:
-        raise InvalidInput(f"{after!r} is no place in a dump", cure="use what the page before answered as next")
+    kind, place = dump_place(after, KINDS)
     rows: list[tuple[str, str, Row]] = []
     for each in KINDS[KINDS.index(kind) if kind else 0 :]:
         rows += _of_kind(tx, each, place if each == kind else "", limit + 1 - len(rows))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from pollux.model import Cause, Entry, Job, Memory, Node, Note, Once, Run, RunState, definition
+from pollux.model import Cause, Entry, Job, Memory, Node, Note, Once, Run, RunState, Tried, definition
 from pollux.store.contract import PAYLOAD_BYTES_MAX
 from pollux.store.limits import PRIORITIES, checked_run, plain
 
@@ -31,7 +31,7 @@ CAUSE_NUMBER = {cause: number for number, cause in enumerate(CAUSES)}
 RUN_COLUMNS = (
     "id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, attempt,"
     " lease_losses, crashes, fence, token, owner, lease_until_ms, cancel, started_ms, finished_ms, failed, changed,"
-    " error, result, deaths"
+    " error, result, deaths, progress, tried"
 )
 
 Row = tuple[Any, ...]
@@ -40,6 +40,7 @@ encode = msgspec.json.Encoder().encode
 encode_sorted = msgspec.json.Encoder(order="deterministic").encode
 decode = msgspec.json.Decoder().decode
 decode_entry = msgspec.json.Decoder(Entry).decode
+decode_tried = msgspec.json.Decoder(tuple[Tried, ...]).decode
 _decode_job = msgspec.json.Decoder(Job).decode
 _decode_memory = msgspec.json.Decoder(Memory).decode
 _decode_node = msgspec.json.Decoder(Node).decode
@@ -181,6 +182,8 @@ def run(row: Row) -> Run:
         row[25],
         None if row[26] is None else decode(row[26]),
         row[27],
+        row[28],
+        () if row[29] is None else decode_tried(row[29]),
     )
 
 
@@ -241,6 +244,8 @@ def run_row(run: Run) -> Row:
         run.error,
         None if run.result is None else encode(run.result),
         run.deaths,
+        run.progress,
+        encode(run.tried) if run.tried else None,
     )
 
 

@@ -24,7 +24,7 @@ def enqueue(
     tx: Transaction, made: Sequence[Row], notes: Sequence[NotePut], ready_max: int, now_ms: int
 ) -> list[RunAnswer]:
     held = tx.tally.held
-    if tx.tally.ready + len(made) <= ready_max:
+    if tx.tally.ready + tx.tally.held + len(made) <= ready_max:
         answers = accept(tx, made)
     else:
         answers = [_accept_below(tx, row, ready_max) for row in made]
@@ -44,7 +44,7 @@ def arrived(made: Sequence[Row], answers: Sequence[RunAnswer]) -> list[str]:
 
 
 def _accept_below(tx: Transaction, row: Row, ready_max: int) -> RunAnswer:
-    if tx.tally.ready >= ready_max and not known_runs(tx, [row[ID]]):
+    if tx.tally.ready + tx.tally.held >= ready_max and not known_runs(tx, [row[ID]]):
         return RunAnswer(Answer.FULL, row[ID])
     return accept(tx, [row])[0]
 

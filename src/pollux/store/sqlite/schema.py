@@ -10,15 +10,18 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
 import apsw
 
-from pollux.errors import StoreRefused
+from pollux.errors import StoreFull, StoreRefused
 from pollux.store.sqlite.failpoint import failpoint
 from pollux.store.sqlite.lock import WriteLock, open_private
+from pollux.store.sqlite.place import Place
 
 APPLICATION_ID = 0x504F4C58  # "POLX"
 SQLITE_MIN = (3, 51, 3)  # older ones can corrupt a database that two connections checkpoint at once
@@ -51,11 +54,7 @@ def open_writer(path: Path, lock: WriteLock, *, deadline: float, busy_ms: int) -
         lock.acquire(deadline)
         try:
             version = _recognise(connection, path)
-            connection.execute("PRAGMA journal_mode = WAL")
-            _tune(connection, CACHE_KB["write"])
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_BYTES_MAX}")
-            connection.execute("PRAGMA wal_autocheckpoint = 0")  # the writer does it, after it has answered
+            _set_up(connection)
             _migrate(connection, version)
         finally:
             lock.release()
@@ -65,31 +64,66 @@ def open_writer(path: Path, lock: WriteLock, *, deadline: float, busy_ms: int) -
     return connection
 
 
+def reopen_writer(path: Path, *, busy_ms: int) -> apsw.Connection:
+    """The same once more, while the write lock is held; nothing is made where nothing is."""
+    connection = _connect(path, apsw.SQLITE_OPEN_READWRITE, busy_ms=busy_ms)
+    try:
+        _set_up(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _set_up(connection: apsw.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    _tune(connection, CACHE_KB["write"])
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_BYTES_MAX}")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")  # the writer does it, after it has answered
+
+
 def open_reader(path: Path, *, busy_ms: int) -> apsw.Connection:
     connection = _connect(path, apsw.SQLITE_OPEN_READONLY, busy_ms=busy_ms)
     _tune(connection, CACHE_KB["read"])
     return connection
 
 
-def prepare_file(path: Path) -> None:
+def prepare_file(place: Place) -> None:
     """Make the file (and its folder) if there is none; refuse what cannot be a database of ours."""
+    path = place.path
     found = tuple(int(part) for part in apsw.sqlite_lib_version().split(".")[:3])
     if found < SQLITE_MIN:
         raise StoreRefused(
             f"SQLite {apsw.sqlite_lib_version()} can corrupt a database that several connections use; "
             f"install an apsw with SQLite {'.'.join(map(str, SQLITE_MIN))} or newer"
         )
-    try:
+    with in_file_words(path):
+        place.refuse_unsafe()
         _make_folder(path.parent)
         os.close(open_private(path))
         with path.open("rb") as file:
             head = file.read(len(MAGIC))
+    if head and head != MAGIC:
+        raise StoreRefused(f"{path} is not a SQLite database; nothing was changed; name another file, or move it away")
+
+
+@contextmanager
+def in_file_words(path: Path) -> Iterator[None]:
+    """What the system says about the file or one beside it, with the cure."""
+    try:
+        yield
     except IsADirectoryError as error:
         raise StoreRefused(f"{path} is a directory; name a file inside it, such as {path / 'pollux.db'}") from error
     except OSError as error:
         raise StoreRefused(_unusable(path, error)) from error
-    if head and head != MAGIC:
-        raise StoreRefused(f"{path} is not a SQLite database; nothing was changed; name another file, or move it away")
+    except apsw.FullError as error:
+        raise StoreFull(f"the disk under {path} is full, it cannot even be opened; make room") from error
+    except (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError) as error:
+        raise StoreRefused(f"{path} cannot be opened ({error}); {_RIGHTS}") from error
+
+
+_RIGHTS = "run as the user who owns it, or give that user the right to read and write it and its folder"
 
 
 def _make_folder(folder: Path) -> None:
@@ -103,13 +137,16 @@ def _make_folder(folder: Path) -> None:
 
 def _unusable(path: Path, error: OSError) -> str:
     match error.errno:
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            cure = "run as the user who owns it, or give that user the right to read and write it and its folder"
+        case errno.EROFS:
+            cure = "its file system is mounted read-only; mount it for writing, or name a file elsewhere"
+        case errno.EACCES | errno.EPERM:
+            cure = _RIGHTS
         case errno.ENOSPC | errno.EDQUOT:
             cure = "make room on its disk"
         case _:
             cure = "name another file"
-    return f"{path} cannot be opened ({error.strerror}); {cure}"
+    where = f": {error.filename}" if error.filename and str(error.filename) != str(path) else ""
+    return f"{path} cannot be opened ({error.strerror}{where}); {cure}"
 
 
 def _connect(path: Path, mode: int, *, busy_ms: int) -> apsw.Connection:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pollux.model import (
     AT_THE_GATE,
+    PROGRESS_CHARS_MAX,
     Arrived,
     Back,
     Cancelled,
@@ -22,7 +23,9 @@ from pollux.model import (
     Outcome,
     RetryAt,
     RunState,
+    Tried,
     Verdict,
+    tried_again,
 )
 from pollux.store.contract import RESULT_BYTES_MAX, Answer, Settlement
 from pollux.store.limits import check_batch, checked_notes
@@ -42,6 +45,8 @@ from pollux.store.sqlite.rows import (
     STATES,
     Row,
     checked_made_row,
+    decode_tried,
+    encode,
     ids_json,
     written,
 )
@@ -50,6 +55,7 @@ from pollux.store.sqlite.sql import Statements
 from pollux.store.sqlite.transaction import Transaction
 
 _sql = Statements("settle")
+_renew = Statements("renew")
 _FINAL = (Done, Dead, Cancelled)
 
 
@@ -88,6 +94,8 @@ class _Found(NamedTuple):
     attempt: int
     visible_ms: int
     held_reason: str
+    fence: int
+    tried: bytes | None
 
 
 class _Batch:
@@ -102,12 +110,14 @@ class _Batch:
         self.finished: list[Row] = []
         self.retried: list[Row] = []
         self.handed_back: list[Row] = []
+        self.progress: list[Row] = []
 
     def write(self) -> None:
         for sql, rows in (
             (_sql.finish, self.finished),
             (_sql.retry, self.retried),
             (_sql.hand_back, self.handed_back),
+            (_renew.progress, self.progress),
         ):
             if rows:
                 self.tx.write_many(sql, rows)
@@ -140,6 +150,8 @@ def _settle(batch: _Batch, item: Prepared, found: dict[str, Row], jobs: set[str]
     if settlement.run_id in batch.settled:  # named twice in one call
         return Answer.ALREADY
     batch.settled.add(settlement.run_id)
+    if settlement.progress:
+        batch.progress.append((settlement.progress[:PROGRESS_CHARS_MAX], row[1]))
     verdict = settlement.verdict
     if type(verdict) is Done and not verdict.clears and not row[9]:
         _done(batch, row, item, failed=verdict.failed)
@@ -261,8 +273,9 @@ def _hand_back(batch: _Batch, run: _Found, verdict: Verdict, item: Prepared) -> 
             after, reason = (HELD, AT_THE_GATE) if run.gated else (READY, "")
             error = "" if outcome is None else outcome.error
             started_ms, finished_ms, changed, result = _left(outcome, now_ms, item.result)
+            tried = _tried(run, started_ms, finished_ms, error)
             batch.retried.append(
-                (after, reason, verdict.at_ms, token, started_ms, finished_ms, changed, error, result, run.seq)
+                (after, reason, verdict.at_ms, token, started_ms, finished_ms, changed, error, result, tried, run.seq)
             )
             batch.ends.append(_end(run, STATES[after], outcome, now_ms, failed=True, error=error))
         case Back():
@@ -281,6 +294,12 @@ def _hand_back(batch: _Batch, run: _Found, verdict: Verdict, item: Prepared) -> 
     else:
         batch.tx.tally.ready += 1
         batch.tx.rings |= RUNS
+
+
+def _tried(run: _Found, started_ms: int | None, ended_ms: int, error: str) -> bytes:
+    before = () if run.tried is None else decode_tried(run.tried)
+    began_ms = ended_ms if started_ms is None else started_ms
+    return encode(tried_again(before, Tried(run.fence, began_ms, ended_ms, error)))
 
 
 def _follow(batch: _Batch, item: Prepared) -> None:

@@ -62,6 +62,8 @@ from pollux.store.sqlite.bell import ASKED, FEED, RUNS, WAKE, Ear, Waiter
 from pollux.store.sqlite.calls import Call
 from pollux.store.sqlite.database import Database
 from pollux.store.sqlite.leases import Asking
+from pollux.store.sqlite.place import Place
+from pollux.store.sqlite.room import BEGINS, GROWS, RECORDS
 from pollux.store.sqlite.settle import prepare, settle
 from pollux.store.sqlite.transaction import Stats, Transaction
 
@@ -69,6 +71,13 @@ DEADLINE_MS = 10_000
 LOOK_AGAIN_MS = 5_000  # a wait looks up at least so often
 VERSION_MS = 1_000  # and asks so often whether anybody committed, for bells that were lost
 SLACK_MS = 1_000  # after the deadline: a refusal says more than silence
+# What is refused first when room is short; all other verbs record what happened.
+NEEDS: dict[Callable[..., Any], int] = {
+    job_verbs.put_jobs: GROWS,
+    run_verbs.enqueue: GROWS,
+    record_verbs.load: GROWS,
+    plan_verbs.advance: BEGINS,
+}
 T = TypeVar("T")
 Looked = tuple[T, bool, int | None]  # what was seen, whether it is enough, and in how many ms there may be more
 Look = Callable[[Transaction], object]
@@ -87,10 +96,12 @@ class SqliteStore:
         *,
         clock: Clock | None = None,
         deadline_ms: int = DEADLINE_MS,
+        allow_network: bool = False,
         database: Database | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._database = database or Database(Path(path).absolute(), self._clock, deadline_ms)
+        place = Place(Path(path).absolute(), allow_network=allow_network)
+        self._database = database or Database(place, self._clock, deadline_ms)
         self._deadline_ms = deadline_ms
         self._jobs = rows.JobShelf()
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
@@ -292,8 +303,11 @@ class SqliteStore:
         check_batch(lines, "lines")
         await self._write(record_verbs.log, lines)
 
-    async def read_log(self, *, after: int = 0, limit: int = 100) -> LogPage:
+    async def read_log(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
         limit = check_page(limit)
+        if newest:
+            back = [AuditLine(*row) for row in await self._list(record_verbs.newest_log, after, limit + 1)]
+            return LogPage(tuple(reversed(back[:limit])), back[limit - 1].seq if len(back) > limit else None)
         lines = [AuditLine(*row) for row in await self._list(record_verbs.read_log, after, limit + 1)]
         return LogPage(tuple(lines[:limit]), lines[limit - 1].seq if len(lines) > limit else None)
 
@@ -311,11 +325,13 @@ class SqliteStore:
         return self._clock.now_ms() if now_ms is None else now_ms + int(waited_ms)
 
     async def _write(self, verb: Callable[..., T], *args: object) -> T:
-        return await self._send(self._lanes().writer, lambda tx: verb(tx, *args))
+        return await self._send(self._lanes().writer, lambda tx: verb(tx, *args), need=NEEDS.get(verb, RECORDS))
 
     async def _write_at(self, now_ms: int | None, verb: Callable[..., T], *args: object) -> T:
         """With the time as last argument: the store's own is taken when the write begins, not when it is asked for."""
-        return await self._send(self._lanes().writer, lambda tx: verb(tx, *args, self._now(now_ms)))
+        return await self._send(
+            self._lanes().writer, lambda tx: verb(tx, *args, self._now(now_ms)), need=NEEDS.get(verb, RECORDS)
+        )
 
     async def _read(self, verb: Callable[..., T], *args: object) -> T:
         return await self._send(self._lanes().quick, lambda tx: verb(tx, *args))
@@ -334,9 +350,11 @@ class SqliteStore:
             )
         return self._database
 
-    async def _send(self, lane: Lane, verb: Callable[[Transaction], T], look: Look | None = None) -> T:
+    async def _send(
+        self, lane: Lane, verb: Callable[[Transaction], T], *, look: Look | None = None, need: int = RECORDS
+    ) -> T:
         loop = asyncio.get_running_loop()
-        call = Call(verb, loop=loop, deadline=time.monotonic() + self._deadline_ms / 1000, look=look)
+        call = Call(verb, loop=loop, deadline=time.monotonic() + self._deadline_ms / 1000, look=look, need=need)
         lane.put(call)
         try:
             async with asyncio.timeout((self._deadline_ms + SLACK_MS) / 1000):
@@ -354,7 +372,7 @@ class SqliteStore:
             return verb(tx, asking, hold_ms, at_ms)
 
         taken = await self._send(
-            self._lanes().writer, partial(at, lease_verbs.claim), look=partial(at, lease_verbs.look)
+            self._lanes().writer, partial(at, lease_verbs.claim), look=partial(at, lease_verbs.look), need=BEGINS
         )
         until_ms, whole = taken.now_ms + asking.lease_ms, taken.whole
         runs = tuple(

@@ -6,6 +6,10 @@ undone and its calls run one by one, so that nobody pays for a neighbour: a verb
 and checks before its first write.
 
     queue ─▶ look (nothing: answer) ─▶ write lock ─▶ BEGIN, verbs, COMMIT ─▶ answer ─▶ ring ─▶ unlock ─▶ checkpoint
+
+Bad days: before a batch the file must be the one that was opened (`place.py`), and calls that there is no room for are
+refused (`room.py`).  A write that finds the disk full makes room once and is tried again.  After an error of the disk
+the whole batch is answered with it and the connection is thrown away: the next batch begins with a new one.
 """
 
 from __future__ import annotations
@@ -13,37 +17,39 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import apsw
 
-from pollux.errors import StoreBusy
+from pollux.errors import StoreBusy, StoreFull
 from pollux.store.sqlite import schema
 from pollux.store.sqlite.bell import Bell
-from pollux.store.sqlite.calls import Call, answer, in_our_words, promise
+from pollux.store.sqlite.calls import Call, answer, in_our_words, is_everybodys, is_sickening, promise
 from pollux.store.sqlite.failpoint import failpoint
 from pollux.store.sqlite.lock import WriteLock
+from pollux.store.sqlite.place import Place
+from pollux.store.sqlite.room import OPEN, Room
 from pollux.store.sqlite.transaction import Stats, Transaction
+from pollux.store.sqlite.wal import BUSY_MS, Wal
 
 CALLS_MAX = 256  # in one transaction
-BUSY_MS = 5_000  # for programs that do not know our lock
-CHECKPOINT_PAGES = 1_000
-TRUNCATE_PAGES = 8_192  # 32 MB of log
 IDLE_S = 1.0
 
 
 class Writer:
-    def __init__(self, path: Path, *, stats: Stats, deadline: float) -> None:
-        self._path, self._stats = path, stats
+    def __init__(self, place: Place, *, stats: Stats, deadline: float) -> None:
+        self._place, self._path, self._stats = place, place.path, stats
         self._queue: SimpleQueue[Call | None] = SimpleQueue()
-        self._log_pages = 0  # in the write-ahead log
-        self._checkpoint_at = CHECKPOINT_PAGES
+        self._wal = Wal(stats)
+        self._level = OPEN
+        self._is_sick = False  # the connection is thrown away before the next batch
         self.ready = promise()
         self.ended = promise()
         self.lock: WriteLock
         self.bell: Bell
+        self.room: Room
         self._connection: apsw.Connection
         self._thread = threading.Thread(target=self._live, args=(deadline,), name="pollux-writer", daemon=True)
         self._thread.start()
@@ -69,21 +75,29 @@ class Writer:
         try:
             self._serve()
         finally:
-            self._connection.close()
-            self.lock.close()
-            self.bell.close()
+            self._close()
             self.ended.set_result(None)
 
     def _open(self, deadline: float) -> None:
-        schema.prepare_file(self._path)
-        self.lock = WriteLock(beside(self._path, ".lock"))
-        try:
+        schema.prepare_file(self._place)
+        with schema.in_file_words(self._path), ExitStack() as undo:
+            self.lock = WriteLock(beside(self._path, ".lock"))
+            undo.callback(self.lock.close)
             self._connection = schema.open_writer(self._path, self.lock, deadline=deadline, busy_ms=BUSY_MS)
+            undo.callback(self._connection.close)
+            self._place.settle()
             self.bell = Bell(beside(self._path, ".bell"))
-        except BaseException:
-            self.lock.close()
-            raise
-        self._connection.set_wal_hook(self._on_commit)
+            undo.callback(self.bell.close)
+            self.room = Room(self._path)
+            undo.pop_all()
+        self._wal.watch(self._connection)
+
+    def _close(self) -> None:
+        with suppress(apsw.Error):  # what could not be carried over is in the log, for whoever opens it next
+            self._connection.close()
+        self.lock.close()
+        self.bell.close()
+        self.room.close(is_last=not beside(self._path, "-wal").exists())
 
     def _serve(self) -> None:
         while True:
@@ -92,7 +106,7 @@ class Writer:
                 return
             try:
                 self._write(batch)
-                self._checkpoint()
+                self._carry_over()
             except Exception as error:  # noqa: BLE001 - whoever waits is told, and the next batch may fare better
                 _fail(batch, error)
 
@@ -107,12 +121,12 @@ class Writer:
         return [call for call in batch if not (call.is_given_up or (not has_writes and self._is_answered(call)))]
 
     def _next(self) -> Call | None:
-        if self._log_pages == 0:
+        if self._wal.pages == 0:
             return self._queue.get()
         try:
             return self._queue.get(timeout=IDLE_S)
         except Empty:
-            self._checkpoint(is_idle=True)
+            self._carry_over(is_idle=True)
             return self._queue.get()
 
     def _take_more(self, batch: list[Call]) -> None:
@@ -129,10 +143,13 @@ class Writer:
     def _is_answered(self, call: Call) -> bool:
         """Did a look suffice?"""
         assert call.look is not None
+        if self._is_sick:
+            return False
         try:
+            self._place.check_sometimes()
             call.result = call.look(Transaction(self._connection, self._stats))
         except Exception as error:  # noqa: BLE001 - it is the caller's
-            call.error = in_our_words(error)
+            call.error = self._said(error)
         if call.result is None and call.error is None:
             return False
         self._stats.ops += 1
@@ -147,9 +164,13 @@ class Writer:
                 batch = _give_up(batch, busy)
                 continue
             try:
+                self._place.check()
+                self._mend()
                 self._take_more(batch)  # what came while we waited for the lock
+                self._look_for_room()
                 rings = self._commit(batch)
                 failpoint()
+                self._place.check()  # what went into a file that is gone is not there
                 answer(batch)
                 self._ring(rings)
             finally:
@@ -161,17 +182,22 @@ class Writer:
             with suppress(OSError):  # what is committed is answered; waiters look again by themselves
                 self.bell.ring(kinds)
 
-    def _commit(self, batch: list[Call]) -> int:
+    def _commit(self, batch: list[Call], *, is_again: bool = False) -> int:
         """Run the batch in one transaction, or each call in its own if that fails; answers which bells to ring."""
         try:
             return self._transact(batch)
         except Exception as error:  # noqa: BLE001 - it is the caller's
-            if len(batch) == 1:
-                batch[0].error = in_our_words(error)
+            said = self._said(error)
+            if isinstance(said, StoreFull) and not is_again:
+                self._make_room()
+                return self._commit(batch, is_again=True)
+            if len(batch) == 1 or self._is_sick or is_everybodys(error):
+                for call in batch:
+                    call.error = said
                 return 0
         rings = 0
         for call in batch:
-            rings |= self._commit([call])
+            rings |= self._commit([call], is_again=is_again)
         return rings
 
     def _transact(self, batch: list[Call]) -> int:
@@ -198,36 +224,51 @@ class Writer:
         done = 0
         while done < len(batch):
             for call in batch[done:]:
-                call.result = call.verb(transaction)
+                call.error = None if self._level == OPEN else self.room.refusal(call.need, self._level)
+                if call.error is None:
+                    call.result = call.verb(transaction)
             done = len(batch)
             self._take_more(batch)
 
-    # the log
+    # bad days
 
-    def _on_commit(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        self._log_pages = pages
-        return apsw.SQLITE_OK
+    def _said(self, error: Exception) -> Exception:
+        """The error in our words; and what follows from it for the connection."""
+        if self.room.is_full(error, self._connection):
+            full = self.room.words(self._level)
+            full.__cause__ = error
+            return full
+        self._is_sick = self._is_sick or is_sickening(error)
+        return in_our_words(error)
 
-    def _checkpoint(self, *, is_idle: bool = False) -> None:
-        """Carry the log over into the database, after the answers went out."""
-        if not is_idle and self._log_pages < self._checkpoint_at:
+    def _mend(self) -> None:
+        """A new connection in place of one that the disk has failed."""
+        if not self._is_sick:
             return
-        self._stats.checkpoints += 1
-        try:
-            log, done = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            if log > TRUNCATE_PAGES and log == done:
-                self._truncate()
-        except apsw.Error:
-            log, done = self._log_pages, 0  # a reader stands in the way, or the disk is full: later
-        self._checkpoint_at = CHECKPOINT_PAGES if log == done else self._log_pages + CHECKPOINT_PAGES
-        self._log_pages = 0 if log == done else self._log_pages
+        with suppress(apsw.Error):
+            self._connection.close(True)  # noqa: FBT003 - by position only: whatever it says
+        self._connection = schema.reopen_writer(self._path, busy_ms=BUSY_MS)
+        self._wal.watch(self._connection)
+        self._is_sick = False
 
-    def _truncate(self) -> None:
-        self._connection.set_busy_timeout(0)
-        try:
-            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        finally:
-            self._connection.set_busy_timeout(BUSY_MS)
+    def _look_for_room(self) -> None:
+        if self.room.is_log_long:
+            self._carry_over(is_idle=True)
+        self._level = self.room.look()
+
+    def _make_room(self) -> None:
+        self.room.ran_out()
+        if self.room.can_take(self._wal.pages):
+            self._wal.truncate()
+        self._level = self.room.look()
+
+    def _carry_over(self, *, is_idle: bool = False) -> None:
+        """The log into the database, after the answers went out."""
+        is_tight = self._level != OPEN
+        if self._is_sick or not (is_idle or self._wal.is_due(is_tight=is_tight)):
+            return
+        if not is_tight or self.room.can_take(self._wal.pages):
+            self.room.learn_log(self._wal.carry_over())
 
 
 def beside(path: Path, ending: str) -> Path:

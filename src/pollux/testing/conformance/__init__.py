@@ -27,7 +27,7 @@ from pollux.testing.conformance.concurrency import ConcurrencyContract  # noqa: 
 from pollux.testing.conformance.dead import DeadLetterContract  # noqa: E402
 from pollux.testing.conformance.enqueue import EnqueueContract  # noqa: E402
 from pollux.testing.conformance.firings import FiringContract, OverlapContract  # noqa: E402
-from pollux.testing.conformance.hand_back import HandBackContract  # noqa: E402
+from pollux.testing.conformance.hand_back import HandBackContract, TriedContract  # noqa: E402
 from pollux.testing.conformance.handle import HandleContract  # noqa: E402
 from pollux.testing.conformance.jobs import DueContract, JobsContract  # noqa: E402
 from pollux.testing.conformance.keys import UniqueKeyContract  # noqa: E402
@@ -36,13 +36,13 @@ from pollux.testing.conformance.lost import LostLeaseContract  # noqa: E402
 from pollux.testing.conformance.notes import NoteContract  # noqa: E402
 from pollux.testing.conformance.odd import LimitsContract, OddDataContract  # noqa: E402
 from pollux.testing.conformance.plan import PlanContract  # noqa: E402
+from pollux.testing.conformance.prune import PruneContract  # noqa: E402
 from pollux.testing.conformance.records import (  # noqa: E402
     AuditContract,
     FeedContract,
     MoveContract,
-    PruneContract,
 )
-from pollux.testing.conformance.renew import RenewContract  # noqa: E402
+from pollux.testing.conformance.renew import ProgressContract, RenewContract  # noqa: E402
 from pollux.testing.conformance.settle import SettleContract  # noqa: E402
 from pollux.testing.conformance.terms import NodeContract, TermContract  # noqa: E402
 from pollux.testing.conformance.waits import WaitContract  # noqa: E402
@@ -54,8 +54,10 @@ class StoreContract(
     EnqueueContract,
     ClaimContract,
     RenewContract,
+    ProgressContract,
     SettleContract,
     HandBackContract,
+    TriedContract,
     DeadLetterContract,
     LostLeaseContract,
     UniqueKeyContract,
@@ -102,11 +104,13 @@ __all__ = [
     "OddDataContract",
     "OverlapContract",
     "PlanContract",
+    "ProgressContract",
     "PruneContract",
     "RenewContract",
     "SettleContract",
     "StoreContract",
     "TermContract",
+    "TriedContract",
     "UniqueKeyContract",
     "WaitContract",
 ]

@@ -130,10 +130,12 @@ async def leased(store: Store, run: Run | None = None, *, now_ms: int = T0, **fi
     return claimed[0]
 
 
-async def dead_letter(store: Store, run: Run | None = None, *, now_ms: int = T0, **fields: Any) -> Run:
+async def dead_letter(
+    store: Store, run: Run | None = None, *, now_ms: int = T0, error: str = "ValueError: 42", **fields: Any
+) -> Run:
     """One run that was given up on."""
     held = await leased(store, run, now_ms=now_ms)
-    outcome = a_failure(now_ms, "ValueError: 42")
+    outcome = a_failure(now_ms, error)
     verdict = Dead("gave up", **fields)
     assert await store.settle([settlement(held, verdict, outcome=outcome)], now_ms=now_ms) == [Answer.OK]
     return await the_run(store, held.id)

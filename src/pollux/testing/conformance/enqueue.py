@@ -98,6 +98,14 @@ class EnqueueContract(Contract):
         assert answers(given_answers) == [Answer.OK] * 3 + [Answer.FULL]
         assert await store.get_runs(["3"]) == [None]
 
+    async def test_held_runs_fill_the_line_too(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a", gated=True), a_run("b"))
+
+        assert answers(await store.enqueue([a_run("c", gated=True), a_run("d")], ready_max=2, now_ms=t0)) == [
+            Answer.FULL,
+            Answer.FULL,
+        ]
+
     async def test_a_full_line_still_knows_what_it_has(self, store: Store, t0: int) -> None:
         """A repeated call must not be told `full` of what it brought in itself."""
         await given(store, a_run("a"), a_run("b"))

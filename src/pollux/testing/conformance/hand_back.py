@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from pollux.model import AT_THE_GATE, Arrived, Back, Cancelled, Dead, Hold, RetryAt, RunState
+from pollux.model import (
+    AT_THE_GATE,
+    TRIED_CHARS_MAX,
+    TRIED_MAX,
+    Arrived,
+    Back,
+    Cancelled,
+    Dead,
+    Done,
+    Hold,
+    RetryAt,
+    RunState,
+    Tried,
+)
 from pollux.store.contract import Answer, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
@@ -25,6 +38,68 @@ from pollux.testing.conformance.builders import (
     the_run,
 )
 from pollux.testing.conformance.contract import Contract
+
+
+class TriedContract(Contract):
+    """What became of the attempts before the last one?"""
+
+    async def test_the_errors_of_earlier_attempts_are_kept(self, store: Store, t0: int) -> None:
+        await given(store, a_run())
+        for n in range(2):
+            [run] = await claim(store, now_ms=t0 + n)
+            failure = a_failure(t0 + n, f"ValueError: {n}")
+            await store.settle([settlement(run, RetryAt(t0 + n), outcome=failure)], now_ms=t0 + n)
+        waiting = await the_run(store, run.id)
+        assert waiting.tried == (
+            Tried(1, t0 - 100, t0, "ValueError: 0"),
+            Tried(2, t0 - 99, t0 + 1, "ValueError: 1"),
+        )
+        [run] = await claim(store, now_ms=t0 + 9)
+        assert run.tried == waiting.tried, "the one who tries next is told"
+
+        await store.settle([settlement(run, Done(), outcome=an_outcome(t0 + 9))], now_ms=t0 + 9)
+
+        done = await the_run(store, run.id)
+        assert (done.error, done.tried) == ("", waiting.tried)
+
+    async def test_a_run_remembers_its_latest_attempts_only(self, store: Store, t0: int) -> None:
+        await given(store, a_run())
+        for _ in range(TRIED_MAX + 3):
+            [run] = await claim(store, now_ms=t0)
+            await store.settle([settlement(run, RetryAt(t0), outcome=a_failure(t0, "x" * 9_999))], now_ms=t0)
+
+        tried = (await the_run(store, run.id)).tried
+
+        assert [each.fence for each in tried] == list(range(4, TRIED_MAX + 4))
+        assert {len(each.error) for each in tried} == {TRIED_CHARS_MAX}
+
+    async def test_an_attempt_whose_lease_was_lost_is_remembered(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        [again] = await claim(store, now_ms=t0 + LEASE_MS)
+
+        [lost] = again.tried
+        assert (lost.fence, lost.ended_ms) == (1, t0 + LEASE_MS)
+        assert run.owner in lost.error
+
+    async def test_what_is_handed_back_uncharged_was_not_tried(self, store: Store, t0: int) -> None:
+        for verdict in (Back(), Hold("stopped")):
+            run = await leased(store, a_run(type(verdict).__name__))
+            await store.settle([settlement(run, verdict)], now_ms=t0)
+
+            assert (await the_run(store, run.id)).tried == ()
+            await store.cancel(run_ids=[run.id], now_ms=t0)
+
+    async def test_a_revived_run_keeps_what_was_tried(self, store: Store, t0: int) -> None:
+        await given(store, a_run())
+        [run] = await claim(store, now_ms=t0)
+        await store.settle([settlement(run, RetryAt(t0), outcome=a_failure(t0))], now_ms=t0)
+        [run] = await claim(store, now_ms=t0)
+        await store.settle([settlement(run, Dead("x"), outcome=a_failure(t0))], now_ms=t0)
+        tried = (await the_run(store, run.id)).tried
+
+        await store.revive([run.id], now_ms=t0)
+
+        assert (await the_run(store, run.id)).tried == tried != ()
 
 
 class HandBackContract(Contract):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from pollux.errors import InvalidInput
 from pollux.model import Run, RunState
 from pollux.store.contract import Counts, JobFilter, RunFilter, Store
 from pollux.testing.conformance.builders import (
@@ -184,3 +187,19 @@ class ListingContract(Contract):
             await store.dump()
 
         assert (await store.counts(), await all_runs(store), await store.feed(limit=99, now_ms=t0)) == before
+
+    async def test_runs_are_found_by_their_error(self, store: Store, t0: int) -> None:
+        await dead_letter(store, a_run("a"), error="ConnectionError: refused by db-1")
+        await dead_letter(store, a_run("b"), error="TimeoutError: it ran longer than 5 ms")
+        await finished(store, a_run("c"))
+
+        assert ids(await all_runs(store, RunFilter(error="refused"))) == ["a"]
+        assert ids(await all_runs(store, RunFilter(error="Error:", states=(RunState.DEAD,)))) == ["b", "a"]
+        assert await all_runs(store, RunFilter(error="%")) == []
+
+    @pytest.mark.parametrize("cursor", ["", "x", "live", "live:", "live:x:y", "past:", "past:x", "past:x:y", ":", "7"])
+    async def test_a_cursor_that_no_page_answered_is_refused(self, store: Store, t0: int, cursor: str) -> None:
+        await finished(store)
+
+        with pytest.raises(InvalidInput, match="next"):
+            await store.list_runs(after=cursor)

@@ -1,4 +1,4 @@
-"""What does the leader read, what may go, what is kept for ever, and how does a store move house?"""
+"""What does the leader read, what is on record, and how does a store move house?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pollux.errors import InvalidInput
 from pollux.model import (
     Arrived,
     AuditLine,
-    Dead,
     Done,
     Ended,
     JobsPut,
@@ -22,13 +21,14 @@ from pollux.model import (
     NotePut,
     NotesChanged,
     Once,
+    RetryAt,
     RunState,
     chained,
 )
 from pollux.store.contract import Answer, Pruning, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
-    a_firing,
+    a_failure,
     a_job,
     a_memory,
     a_run,
@@ -111,137 +111,6 @@ class FeedContract(Contract):
         assert (await store.feed(limit=99, now_ms=t0)).items == before
 
 
-class PruneContract(Contract):
-    async def test_named_finished_runs_go(self, store: Store, t0: int) -> None:
-        await finished(store, a_run("done"))
-        await dead_letter(store, a_run("dead"))
-        await finished(store, a_run("other"))
-
-        assert await store.prune(Pruning(ids=("done", "dead", "nobody"))) == 2
-
-        assert [run and run.id for run in await store.get_runs(["done", "dead", "other"])] == [None, None, "other"]
-        assert (await store.counts()).dead == 0
-
-    async def test_live_runs_never_go(self, store: Store, t0: int) -> None:
-        await leased(store, a_run("leased"))
-        await given(store, a_run("ready"), a_run("held", gated=True))
-        everything = Pruning(
-            ids=("leased", "ready", "held"),
-            unchanged_before_ms=t0 + 10**9,
-            finished_before_ms=t0 + 10**9,
-            keep_per_job=0,
-            once_before_ms=t0 + 10**9,
-        )
-
-        assert await store.prune(everything) == 0
-        assert None not in await store.get_runs(["leased", "ready", "held"])
-
-    async def test_unchanged_polls_go_when_they_are_old(self, store: Store, t0: int) -> None:
-        await finished(store, a_run("old"), changed=False, now_ms=t0)
-        await finished(store, a_run("young"), changed=False, now_ms=t0 + 1_000)
-
-        assert await store.prune(Pruning(unchanged_before_ms=t0 + 1_000)) == 1
-        assert [run and run.id for run in await store.get_runs(["old", "young"])] == [None, "young"]
-
-    async def test_polls_that_changed_failed_or_do_not_know_stay(self, store: Store, t0: int) -> None:
-        await finished(store, a_run("changed"), changed=True)
-        await finished(store, a_run("unknown"), changed=None)
-        await finished(store, a_run("failed"), changed=False, failed=True)
-        await dead_letter(store, a_run("dead"))
-
-        assert await store.prune(Pruning(unchanged_before_ms=t0 + 10**9)) == 0
-
-    async def test_old_finished_runs_go_but_not_the_dead(self, store: Store, t0: int) -> None:
-        await finished(store, a_run("done"), now_ms=t0)
-        await given(store, a_run("cancelled"))
-        await store.cancel(run_ids=["cancelled"], now_ms=t0)
-        await dead_letter(store, a_run("dead"), now_ms=t0)
-        await finished(store, a_run("young"), now_ms=t0 + 1_000)
-
-        assert await store.prune(Pruning(finished_before_ms=t0 + 1_000)) == 2
-
-        left = await store.get_runs(["done", "cancelled", "dead", "young"])
-        assert [run and run.id for run in left] == [None, None, "dead", "young"]
-
-    async def test_the_newest_of_each_job_are_kept(self, store: Store, t0: int) -> None:
-        for n in range(5):
-            await finished(store, a_run(f"a{n}", "one"), now_ms=t0 + n)
-        for n in range(2):
-            await finished(store, a_run(f"b{n}", "two"), now_ms=t0 + n)
-
-        assert await store.prune(Pruning(keep_per_job=2)) == 3
-
-        left = await store.get_runs(["a0", "a1", "a2", "a3", "a4", "b0", "b1"])
-        assert [run and run.id for run in left] == [None, None, None, "a3", "a4", "b0", "b1"]
-        assert await store.prune(Pruning(keep_per_job=2)) == 0
-        assert await store.prune(Pruning(keep_per_job=1)) == 2
-
-    async def test_dead_letters_do_not_count_among_the_newest(self, store: Store, t0: int) -> None:
-        await dead_letter(store, a_run("dead"), now_ms=t0)
-        await finished(store, a_run("done"), now_ms=t0 + 1)
-
-        assert await store.prune(Pruning(keep_per_job=1)) == 0
-        assert await store.prune(Pruning(keep_per_job=0)) == 1
-        assert (await the_run(store, "dead")).state is RunState.DEAD
-
-    async def test_one_call_removes_no_more_than_its_limit(self, store: Store, t0: int) -> None:
-        for n in range(5):
-            await finished(store, a_run(f"r{n}"), now_ms=t0)
-
-        removed = [await store.prune(Pruning(finished_before_ms=t0 + 1, limit=2)) for _ in range(4)]
-
-        assert removed == [2, 2, 1, 0]
-
-    async def test_a_once_job_that_ended_goes(self, store: Store, t0: int) -> None:
-        [job] = await given_jobs(store, a_job("once", schedule=Once(t0)))
-        await advance(store, now_ms=t0, firings=(a_firing(job, t0, next_due_ms=None),))
-        [run] = await claim(store, now_ms=t0)
-        assert await store.prune(Pruning(once_before_ms=t0 + 999)) == 0, "it still runs"
-
-        await store.settle([settlement(run, Done())], now_ms=t0)
-        await advance(store, now_ms=t0, updates=(JobUpdate("once", 1, None, a_memory(last_end_ms=t0)),))
-
-        assert await store.prune(Pruning(once_before_ms=t0)) == 0, "not old enough"
-        assert await store.prune(Pruning(once_before_ms=t0 + 1)) == 1
-        assert await store.get_jobs(["once"]) == [None]
-
-    async def test_a_once_job_that_was_pruned_and_is_put_again_has_fired_already(self, store: Store, t0: int) -> None:
-        [job] = await given_jobs(store, a_job("once", schedule=Once(t0)))
-        await advance(store, now_ms=t0, firings=(a_firing(job, t0, next_due_ms=None),))
-        [run] = await claim(store, now_ms=t0)
-        await store.settle([settlement(run, Done())], now_ms=t0)
-        await advance(store, now_ms=t0, updates=(JobUpdate("once", 1, None, a_memory(last_end_ms=t0)),))
-        assert await store.prune(Pruning(finished_before_ms=t0 + 1, once_before_ms=t0 + 1)) == 2
-
-        [again] = await given_jobs(store, a_job("once", schedule=Once(t0)))
-
-        assert (again.last_due_ms, again.revision) == (t0, 2)
-        [answer] = (await advance(store, now_ms=t0, firings=(a_firing(again, t0, next_due_ms=None),))).firings
-        assert answer is Answer.ALREADY
-
-    async def test_a_once_job_with_a_dead_letter_stays_so_that_it_can_be_revived(self, store: Store, t0: int) -> None:
-        [job] = await given_jobs(store, a_job("once", schedule=Once(t0)))
-        await advance(store, now_ms=t0, firings=(a_firing(job, t0, next_due_ms=None),))
-        [run] = await claim(store, now_ms=t0)
-        await store.settle([settlement(run, Dead("x"))], now_ms=t0)
-        await advance(store, now_ms=t0, updates=(JobUpdate("once", 1, None, a_memory(last_end_ms=t0)),))
-
-        assert await store.prune(Pruning(once_before_ms=t0 + 10**9)) == 0
-        assert [answer.answer for answer in await store.revive([run.id], now_ms=t0)] == [Answer.OK]
-
-    async def test_jobs_that_are_not_once_or_have_not_fired_stay(self, store: Store, t0: int) -> None:
-        await given_jobs(store, "interval", a_job("later", schedule=Once(t0 + 10**8)), a_job("asked", schedule=None))
-
-        assert await store.prune(Pruning(once_before_ms=t0 + 10**9)) == 0
-
-    async def test_a_pruned_run_is_told_of_no_more(self, store: Store, t0: int) -> None:
-        run = await finished(store)
-        await store.prune(Pruning(ids=(run.id,)))
-
-        assert await store.settle([settlement(run, Done())], now_ms=t0) == [Answer.LOST]
-        assert (await store.list_runs()).runs == ()
-
-
 class AuditContract(Contract):
     async def test_lines_are_numbered_and_chained(self, store: Store, t0: int) -> None:
         lines = [AuditLine(t0 + n, "anna", "pause", f"job{n}", "why", seq=77, chain="forged") for n in range(3)]
@@ -268,10 +137,25 @@ class AuditContract(Contract):
         assert [line.subject for page in (first, second, third) for line in page.lines] == ["0", "1", "2", "3", "4"]
         assert third.next is None
 
-    async def test_an_empty_log_is_an_empty_page(self, store: Store, t0: int) -> None:
-        page = await store.read_log()
+    async def test_the_log_can_be_read_from_its_end(self, store: Store, t0: int) -> None:
+        await store.log([AuditLine(t0, "a", "do", str(n)) for n in range(5)])
 
-        assert (page.lines, page.next) == ((), None)
+        last = await store.read_log(limit=2, newest=True)
+        before = await store.read_log(after=last.next or 0, limit=2, newest=True)
+        first = await store.read_log(after=before.next or 0, limit=2, newest=True)
+
+        assert [[line.subject for line in page.lines] for page in (last, before, first)] == [
+            ["3", "4"],
+            ["1", "2"],
+            ["0"],
+        ]
+        assert (first.next, (await store.read_log(limit=5, newest=True)).next) == (None, None)
+
+    async def test_an_empty_log_is_an_empty_page(self, store: Store, t0: int) -> None:
+        for newest in (False, True):
+            page = await store.read_log(newest=newest)
+
+            assert (page.lines, page.next) == ((), None)
 
     async def test_the_log_survives_closing_and_opening(self, store: Store, t0: int) -> None:
         await store.log([AuditLine(t0, "a", "do", "x")])
@@ -338,6 +222,28 @@ class MoveContract(Contract):
 
         for limit in (1, 3, len(whole)):
             assert await whole_dump(store, limit=limit) == whole
+
+    @pytest.mark.parametrize("cursor", ["x", "job", "run", "run x", "log -1", "term ", "jobs a", " "])
+    async def test_a_place_that_no_page_answered_is_refused(self, store: Store, t0: int, cursor: str) -> None:
+        await self.populated(store, t0)
+
+        with pytest.raises(InvalidInput, match="no place in a dump"):
+            await store.dump(after=cursor)
+
+    async def test_a_dump_carries_what_was_tried_and_said(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        failure = a_failure(t0, "ValueError: 1")
+        await store.settle([settlement(run, RetryAt(t0 + 5), outcome=failure, progress="page 3")], now_ms=t0)
+        before = await the_run(store, run.id)
+        assert (before.progress, len(before.tried)) == ("page 3", 1)
+        records = json.loads(json.dumps(await whole_dump(store)))
+        await store.cancel(run_ids=[run.id], now_ms=t0)
+        await emptied(store)
+
+        await store.load([tuple(record) for record in records])
+
+        assert (await the_run(store, run.id)).tried == before.tried
+        assert (await the_run(store, run.id)).progress == "page 3"
 
     async def test_what_was_dumped_can_be_loaded_into_an_empty_store(self, store: Store, t0: int) -> None:
         await self.populated(store, t0)

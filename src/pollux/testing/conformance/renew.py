@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from pollux.model import Done, RunState
+from pollux.model import PROGRESS_CHARS_MAX, Back, Dead, Done, RetryAt, RunState
 from pollux.store.contract import Answer, Renewal, Renewed, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
+    a_failure,
     a_run,
     claim,
     given,
@@ -91,3 +92,86 @@ class RenewContract(Contract):
         renewed = await store.renew([renewal(run)], lease_ms=LEASE_MS, now_ms=t0)
 
         assert renewed == [Renewed(Answer.OK, "no longer wanted")]
+
+
+class ProgressContract(Contract):
+    async def test_a_renewal_brings_the_progress_to_everybody(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        assert run.progress == ""
+
+        await store.renew([Renewal(run.id, run.token, "40% page 3")], lease_ms=LEASE_MS, now_ms=t0)
+
+        assert (await the_run(store, run.id)).progress == "40% page 3"
+        assert [each.progress for each in (await store.list_runs()).runs] == ["40% page 3"]
+
+    async def test_a_renewal_that_says_nothing_leaves_the_progress(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.renew([Renewal(run.id, run.token, "half")], lease_ms=LEASE_MS, now_ms=t0)
+
+        await store.renew([renewal(run)], lease_ms=LEASE_MS, now_ms=t0)
+
+        assert (await the_run(store, run.id)).progress == "half"
+
+    async def test_a_stale_token_tells_no_progress(self, store: Store, t0: int) -> None:
+        old = await leased(store)
+        [new] = await claim(store, now_ms=t0 + LEASE_MS)
+
+        both = [Renewal(old.id, old.token, "the dead speak"), Renewal(new.id, new.token, "10%")]
+        assert [each.answer for each in await store.renew(both, lease_ms=LEASE_MS, now_ms=t0)] == [
+            Answer.LOST,
+            Answer.OK,
+        ]
+        assert (await the_run(store, new.id)).progress == "10%"
+        await store.renew(both[:1], lease_ms=LEASE_MS, now_ms=t0)
+
+        assert (await the_run(store, new.id)).progress == "10%"
+
+    async def test_a_long_progress_is_cut(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.renew([Renewal(run.id, run.token, "x" * 5_000)], lease_ms=LEASE_MS, now_ms=t0)
+
+        assert (await the_run(store, run.id)).progress == "x" * PROGRESS_CHARS_MAX
+
+    async def test_the_progress_stays_after_the_end(self, store: Store, t0: int) -> None:
+        """The last words of a run that failed tell where."""
+        for name, verdict in (("a", Done()), ("b", Dead("x"))):
+            run = await leased(store, a_run(name))
+            await store.renew([Renewal(run.id, run.token, "page 3")], lease_ms=LEASE_MS, now_ms=t0)
+            await store.settle([settlement(run, verdict)], now_ms=t0)
+
+            assert (await the_run(store, name)).progress == "page 3"
+
+    async def test_a_settlement_brings_the_last_words(self, store: Store, t0: int) -> None:
+        for name, verdict in (("a", Done()), ("b", Dead("x")), ("c", RetryAt(t0 + 9)), ("d", Back())):
+            run = await leased(store, a_run(name))
+            await store.renew([Renewal(run.id, run.token, "page 3")], lease_ms=LEASE_MS, now_ms=t0)
+            await store.settle([settlement(run, verdict, progress="page 4" + "!" * 999)], now_ms=t0)
+
+            assert (await the_run(store, name)).progress == ("page 4" + "!" * 999)[:PROGRESS_CHARS_MAX]
+            await store.cancel(run_ids=[name], now_ms=t0)
+
+    async def test_a_refused_settlement_tells_no_progress(self, store: Store, t0: int) -> None:
+        old = await leased(store)
+        [new] = await claim(store, now_ms=t0 + LEASE_MS)
+
+        assert await store.settle([settlement(old, Done(), progress="late")], now_ms=t0) == [Answer.LOST]
+
+        assert (await the_run(store, new.id)).progress == ""
+
+    async def test_each_delivery_begins_without_progress(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.renew([Renewal(run.id, run.token, "page 3")], lease_ms=LEASE_MS, now_ms=t0)
+        await store.settle([settlement(run, RetryAt(t0 + 5), outcome=a_failure(t0))], now_ms=t0)
+        assert (await the_run(store, run.id)).progress == "page 3", "it is what the failed attempt said last"
+
+        [again] = await claim(store, now_ms=t0 + 5)
+
+        assert again.progress == (await the_run(store, run.id)).progress == ""
+
+    async def test_a_revived_run_begins_without_progress(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.settle([settlement(run, Dead("x"), progress="page 3")], now_ms=t0)
+
+        await store.revive([run.id], now_ms=t0)
+
+        assert (await the_run(store, run.id)).progress == ""

@@ -16,7 +16,7 @@ SELECT seqs FROM claims WHERE token = ?;
 SELECT
   r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated, r.state,
   r.held_reason, r.visible_ms, r.attempt, r.lease_losses, r.crashes, r.fence, r.token, r.owner, r.lease_until_ms,
-  r.cancel, r.started_ms, r.finished_ms, r.failed, r.changed, r.error, r.result, r.deaths
+  r.cancel, r.started_ms, r.finished_ms, r.failed, r.changed, r.error, r.result, r.deaths, r.progress, r.tried
 FROM json_each(?) AS asked JOIN runs AS r ON r.seq = asked.value WHERE +r.state = 2;
 
 -- One priority at a time: ordering by priority and time would walk over all that is delayed.
@@ -26,7 +26,8 @@ FROM runs WHERE state = 1 AND priority = ? AND visible_ms <= ? ORDER BY visible_
 
 -- name: lease
 UPDATE runs
-SET state = 2, fence = fence + 1, token = ? || ':' || (fence + 1), owner = ?, lease_until_ms = ?, lease_ms = ?
+SET state = 2, fence = fence + 1, token = ? || ':' || (fence + 1), owner = ?, lease_until_ms = ?, lease_ms = ?,
+    progress = ''
 WHERE seq IN (SELECT value FROM json_each(?));
 
 -- name: remember
@@ -38,13 +39,13 @@ DELETE FROM claims WHERE n <= (SELECT max(n) FROM claims) - ?;
 -- name: lost
 SELECT
   r.seq, r.id, r.job_id, r.due_ms, r.cause, r.gated, r.cancel, r.lease_losses, r.lease_until_ms,
-  EXISTS (SELECT 1 FROM jobs WHERE jobs.id = r.job_id)
+  r.fence, r.owner, r.tried, EXISTS (SELECT 1 FROM jobs WHERE jobs.id = r.job_id)
 FROM runs AS r WHERE r.state = 2 AND r.lease_until_ms <= ? ORDER BY r.lease_until_ms LIMIT ?;
 
 -- name: take_back
 UPDATE runs
 SET state = ?, shelf = ?, lease_losses = ?, visible_ms = ?, cancel = ?, failed = failed OR ?, error = iif(? = '', error, ?),
-    finished_ms = coalesce(?, finished_ms), token = '', owner = '', lease_until_ms = 0
+    finished_ms = coalesce(?, finished_ms), tried = ?, token = '', owner = '', lease_until_ms = 0
 WHERE seq = ?;
 
 -- name: cut

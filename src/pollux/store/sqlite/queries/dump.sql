@@ -5,7 +5,7 @@ SELECT id, revision, next_due_ms, last_due_ms, memory, definition FROM jobs WHER
 SELECT
   seq, id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, attempt,
   lease_losses, crashes, fence, token, owner, lease_until_ms, cancel, started_ms, finished_ms, failed, changed, error,
-  result, deaths
+  result, deaths, progress, tried
 FROM runs WHERE seq > ? ORDER BY seq LIMIT ?;
 
 -- name: note

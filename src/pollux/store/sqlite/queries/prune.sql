@@ -25,7 +25,15 @@ DELETE FROM runs WHERE seq = ? AND shelf IS NOT NULL;
 
 -- name: spent
 SELECT j.id, j.revision, j.last_due_ms FROM jobs AS j
-WHERE j.once = 1 AND j.next_due_ms IS NULL AND j.last_due_ms IS NOT NULL AND j.ended_ms IS NOT NULL AND j.ended_ms < ?
+WHERE j.once = 1 AND j.next_due_ms IS NULL AND j.last_due_ms IS NOT NULL AND coalesce(j.ended_ms, j.last_due_ms) < ?1
   AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.job_id = j.id AND shelf IS NULL)
   AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.job_id = j.id AND shelf = 2)
-ORDER BY j.ended_ms LIMIT ?;
+  AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.job_id = j.id AND shelf < 2 AND finished_ms >= ?1)
+ORDER BY coalesce(j.ended_ms, j.last_due_ms) LIMIT ?2;
+
+-- name: oldest_dead
+SELECT seq, shelf FROM runs WHERE shelf = 2 AND shelf IS NOT NULL ORDER BY finished_ms, seq LIMIT ?;
+
+-- Numbers without gaps: what lies so far below the last is beyond.
+-- name: log
+DELETE FROM log WHERE seq IN (SELECT seq FROM log WHERE seq <= (SELECT max(seq) FROM log) - ? ORDER BY seq LIMIT ?);

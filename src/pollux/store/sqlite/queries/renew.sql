@@ -3,3 +3,6 @@ SELECT r.id, r.seq, r.token, r.state, r.cancel FROM json_each(?) AS asked JOIN r
 
 -- name: extend
 UPDATE runs SET lease_until_ms = ?, lease_ms = ? WHERE seq = ?;
+
+-- name: progress
+UPDATE runs SET progress = ? WHERE seq = ?;

@@ -1,7 +1,7 @@
 -- name: found
 SELECT
   r.id, r.seq, r.token, r.state, r.settled, r.job_id, r.due_ms, r.cause, r.gated, r.cancel, r.attempt, r.visible_ms,
-  r.held_reason
+  r.held_reason, r.fence, r.tried
 FROM json_each(?) AS asked JOIN runs AS r ON r.id = asked.value;
 
 -- name: jobs
@@ -16,7 +16,7 @@ WHERE seq = ?;
 -- name: retry
 UPDATE runs
 SET state = ?, held_reason = ?, visible_ms = ?, settled = ?, attempt = attempt + 1, started_ms = ?, finished_ms = ?,
-    failed = 1, changed = ?, error = ?, result = ?, owner = '', lease_until_ms = 0
+    failed = 1, changed = ?, error = ?, result = ?, tried = ?, owner = '', lease_until_ms = 0
 WHERE seq = ?;
 
 -- name: hand_back

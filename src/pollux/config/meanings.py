@@ -1,0 +1,50 @@
+"""What does each option mean?  One line each, for the reference and for `pollux config`; tests hold that none misses.
+
+In backticks stands what can be written; a tool that shows plain text takes them away.
+"""
+
+from __future__ import annotations
+
+# Every key of a job in a file; the keyword of `@app.job` and `app.add` has the same name unless it is a schedule.
+JOB = {
+    "id": "its name for good: 1 to 200 letters, digits and `. _ : / -`; in code the function's name if left out",
+    "python": "`module:function`, the handler; modules beside the file are found",
+    "interval": 'every so long: `30s`, `1m30s`, `2h`; in code `every("30s")`',
+    "cron": '`"0 6 * * *"`, in quotes; in code `cron("0 6 * * *", tz=...)`',
+    "at": "once, at a moment with its offset; in code `once(at=...)`",
+    "once": "`true`: once, as soon as it is there; in code `once()`",
+    "event": "`true`: never by the clock; in code `on_event()`",
+    "tz": "the time zone of `cron`; UTC if left out",
+    "start": "the first instant of an `interval`",
+    "spread": "`false` puts an `interval` on the full minute or hour",
+    "name": "a title for people",
+    "params": "the handler's arguments; checked against its signature",
+    "priority": "`high`, `normal` (default) or `low`",
+    "group": "a word; a group is paused together, and `groups:` may hold its defaults",
+    "target": "what it talks to (a host, a device); a target is paused together",
+    "timeout": "how long an attempt may take; 1h if left out",
+    "retry": "a number of attempts, `false` for one, or `{attempts: 5, base: 5s, factor: 2, max: 5m, jitter: 0.2}`",
+    "overlap": "`skip` (default), `queue`, `cancel` or `allow`: see [schedules](schedules.md)",
+    "misfire": "`one` (default), `skip` or `all`: see [schedules](schedules.md)",
+    "enabled": "`false` keeps the job, but its due times do not come",
+    "tags": "words to choose jobs by: `pollux jobs --tag`",
+    "source_id": "its id in the system it was imported from",
+}
+# Every option besides jobs, by its path in the file.
+SETTINGS = {
+    "store": "where everything is kept",
+    "name": "the file's name as a source of jobs; else its file name",
+    "app": "`module:attribute` of a `Pollux` in your own code",
+    "pool.seats": "how many runs go on at the same time",
+    "pool.lease": "after this long without a sign of life a run is another worker's",
+    "pool.grace": "how long handlers may finish after a SIGTERM or Ctrl-C",
+    "pool.long_poll": "how long a claim waits for work",
+    "pool.min_poll": "how often to look at least; by the kind of store",
+    "leader.ttl": "after this long a silent leader is replaced",
+    "leader.renew": "how often it renews; a third of `leader.ttl`",
+    "release": "a number that grows with your releases: an older one does not overwrite a newer one's jobs",
+    "history.keep": "finished runs kept of each job",
+    "history.age": "and for how long",
+    "log.level": "what `serve` and `worker` write: `debug` (every run), `info`, `warning` or `error`",
+    "log.format": "`text` for people or `json` for machines: see [logs](logs.md)",
+}

@@ -1,0 +1,248 @@
+"""What fires in the next hours, and how many at once?  Counted, not listed: a fleet costs what it has of rhythms.
+
+Jobs of one interval are counted together.  Up to a time `t` of a window that begins at `w` each of them has fired
+once per full interval, and once more if its place in the interval has come:
+
+    fired(t) = laps * jobs + (places before rest)        laps, rest = divmod(t - w, every)
+
+so one bisection per bucket counts them all, and sums of durations beside the places tell how busy they keep the seats.
+Cron lines are counted once for all jobs that share one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heappop, heappush, nsmallest
+from itertools import accumulate
+
+from msgspec import Struct
+
+from pollux.model import Cron, Job, Note
+from pollux.plan.courses import Course, Silent, course_of, first_of_tail, moments
+from pollux.schedule import CompiledCron
+from pollux.schedule.words import describe
+from pollux.schedule.zone import segment_at
+from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
+
+BUCKETS_MAX = 1_440
+SILENT_MAX = 20  # of each kind that are named; all are counted
+_WIDTHS = (
+    SECOND_MS, MINUTE_MS, 5 * MINUTE_MS, 10 * MINUTE_MS, 30 * MINUTE_MS, HOUR_MS, 6 * HOUR_MS, DAY_MS, 7 * DAY_MS
+)  # fmt: skip
+_BY_SECONDS_MS = 10 * MINUTE_MS  # a window that short is drawn by seconds
+
+
+class Ahead(Struct, frozen=True):
+    """One firing to come.  `due_ms` differs from `at_ms` where a due was missed, or waits for the end of a pause."""
+
+    at_ms: int
+    due_ms: int
+    job_id: str
+    schedule: str
+
+
+class ZoneChange(Struct, frozen=True):
+    """The clocks of a zone jump: by how much, forward if more than zero."""
+
+    at_ms: int
+    tz: str
+    by_ms: int
+
+
+class Quiet(Struct, frozen=True):
+    """Jobs that will not fire by themselves, for one kind of reason: how many, and some of them."""
+
+    kind: str
+    count: int
+    some: tuple[Silent, ...]
+
+
+class Forecast(Struct, frozen=True):
+    from_ms: int
+    to_ms: int
+    start_ms: int  # of the first bucket: a round time, at or before `from_ms`
+    bucket_ms: int
+    counts: tuple[int, ...]  # firings
+    busy_ms: tuple[int, ...]  # what their handlers take, by the last time they ran
+    total: int
+    late: int  # of them, missed due times that fire at once (at a bounded pace)
+    jobs: int  # that fire in the window
+    untimed: int  # of them, jobs of which nobody knows how long they take
+    firings: tuple[Ahead, ...]  # the first ones
+    quiet: tuple[Quiet, ...]
+    changes: tuple[ZoneChange, ...]
+
+    @property
+    def peak(self) -> int | None:
+        """The fullest bucket, the first of them; None if nothing fires."""
+        return max(range(len(self.counts)), key=lambda index: (self.counts[index], -index)) if self.total else None
+
+    def seats(self, bucket: int) -> int:
+        """How many seats work off what fires in a bucket before the next one begins, by known durations."""
+        start_ms = max(self.from_ms, self.start_ms + bucket * self.bucket_ms)
+        width_ms = min(self.to_ms, self.start_ms + (bucket + 1) * self.bucket_ms) - start_ms
+        return -(-self.busy_ms[bucket] // max(1, width_ms))
+
+
+def forecast(
+    jobs: Iterable[Job],
+    *,
+    stops: Mapping[str, Note],
+    now_ms: int,
+    from_ms: int,
+    to_ms: int,
+    rows_max: int,
+    zones: Sequence[str] = (),
+) -> Forecast:
+    """What fires in [from_ms, to_ms) if nothing changes from `now_ms` on; each job has its next due."""
+    judged = [course_of(job, stops=stops, now_ms=now_ms) for job in jobs]
+    courses = [course for course in judged if isinstance(course, Course)]
+    tally = _Tally(from_ms, to_ms)
+    tally.add_all(courses)
+    firsts = [(first, course) for course in courses if (first := _first(course, from_ms)) is not None and first < to_ms]
+    lines = {course.job.schedule.tz for course in courses if isinstance(course.job.schedule, Cron)}
+    return Forecast(
+        from_ms=from_ms,
+        to_ms=to_ms,
+        start_ms=tally.start_ms,
+        bucket_ms=tally.bucket_ms,
+        counts=tuple(tally.counts),
+        busy_ms=tuple(tally.busy_ms),
+        total=sum(tally.counts),
+        late=sum(at > due and from_ms <= at < to_ms for course in courses for at, due in course.heads),
+        jobs=len(firsts),
+        untimed=sum(not course.job.memory.ended for _, course in firsts),
+        firings=_first_rows(firsts, from_ms, to_ms, rows_max),
+        quiet=_quiet([silent for silent in judged if isinstance(silent, Silent)]),
+        changes=tuple(sorted(_changes({*lines, *zones}, from_ms, to_ms), key=lambda change: (change.at_ms, change.tz))),
+    )
+
+
+def bucket_width(span_ms: int) -> int:
+    """A round width: seconds for a few minutes, minutes for a day, and never too many."""
+    widths = _WIDTHS if span_ms <= _BY_SECONDS_MS else _WIDTHS[1:]
+    return next((width for width in widths if span_ms <= width * BUCKETS_MAX), widths[-1])
+
+
+class _Tally:
+    """Firings and their durations, by bucket."""
+
+    def __init__(self, from_ms: int, to_ms: int) -> None:
+        self.from_ms, self.to_ms = from_ms, to_ms
+        self.bucket_ms = bucket_width(to_ms - from_ms)
+        self.start_ms = from_ms - from_ms % self.bucket_ms
+        self.size = -(-(to_ms - self.start_ms) // self.bucket_ms)
+        self.edges = [
+            from_ms,
+            *(self.start_ms + index * self.bucket_ms for index in range(1, self.size)),
+            to_ms,
+        ]
+        self.counts, self.busy_ms = [0] * self.size, [0] * self.size
+
+    def add_all(self, courses: Sequence[Course]) -> None:
+        grids: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (every, laps before the first) -> places, durations
+        lines: dict[tuple[CompiledCron, int], list[int]] = {}  # (line, first) -> durations
+        for course in courses:
+            duration_ms = course.job.memory.duration_ms
+            for at_ms, _ in course.heads:
+                self._add(at_ms, 1, duration_ms)
+            first_ms = first_of_tail(course, self.from_ms)
+            if first_ms is None or first_ms >= self.to_ms:
+                continue
+            if course.cron is not None:
+                lines.setdefault((course.cron, first_ms), []).append(duration_ms)
+            else:
+                laps, place_ms = divmod(first_ms - self.from_ms, course.every_ms)
+                grids.setdefault((course.every_ms, laps), []).append((place_ms, duration_ms))
+        for (every_ms, laps), members in grids.items():
+            self._add_grid(every_ms, laps, members)
+        for (cron, first_ms), durations in lines.items():
+            self._add_line(cron, first_ms, len(durations), sum(durations))
+
+    def _add(self, at_ms: int, count: int, busy_ms: int) -> None:
+        if self.from_ms <= at_ms < self.to_ms:
+            index = (at_ms - self.start_ms) // self.bucket_ms
+            self.counts[index] += count
+            self.busy_ms[index] += busy_ms
+
+    def _add_grid(self, every_ms: int, laps: int, members: list[tuple[int, int]]) -> None:
+        rounds = (self.to_ms - self.from_ms) // every_ms + 1 - laps
+        if rounds * len(members) <= self.size:  # few: listing them is cheaper than looking into each bucket
+            for place_ms, duration_ms in members:
+                for at_ms in range(self.from_ms + laps * every_ms + place_ms, self.to_ms, every_ms):
+                    self._add(at_ms, 1, duration_ms)
+            return
+        members.sort()
+        places = [place_ms for place_ms, _ in members]
+        durations = [0, *accumulate(duration_ms for _, duration_ms in members)]
+        fired_before = busy_before = 0
+        for index, edge_ms in enumerate(self.edges[1:]):
+            full, rest_ms = divmod(edge_ms - self.from_ms, every_ms)
+            if full < laps:
+                continue
+            come = bisect_left(places, rest_ms)
+            fired = (full - laps) * len(places) + come
+            busy = (full - laps) * durations[-1] + durations[come]
+            self.counts[index] += fired - fired_before
+            self.busy_ms[index] += busy - busy_before
+            fired_before, busy_before = fired, busy
+
+    def _add_line(self, cron: CompiledCron, first_ms: int, jobs: int, busy_ms: int) -> None:
+        if cron.count_between(first_ms - 1, self.to_ms - 1) <= self.size:
+            while first_ms < self.to_ms:
+                self._add(first_ms, jobs, busy_ms)
+                first_ms = cron.next_after(first_ms)
+            return
+        for index, edge_ms in enumerate(self.edges[1:]):
+            fired = cron.count_between(max(self.edges[index], first_ms) - 1, edge_ms - 1) if edge_ms > first_ms else 0
+            self.counts[index] += fired * jobs
+            self.busy_ms[index] += fired * busy_ms
+
+
+def _first(course: Course, from_ms: int) -> int | None:
+    """When the course fires first from then on."""
+    head_ms = next((at_ms for at_ms, _ in course.heads if at_ms >= from_ms), None)
+    return first_of_tail(course, from_ms) if head_ms is None else head_ms
+
+
+def _first_rows(firsts: Sequence[tuple[int, Course]], from_ms: int, to_ms: int, rows_max: int) -> tuple[Ahead, ...]:
+    """The first firings of all: they belong to the jobs that fire first."""
+    soon = nsmallest(rows_max, firsts, key=lambda entry: (entry[0], entry[1].job.id))
+    rows: list[Ahead] = []
+    heap: list[tuple[int, str, int, int]] = []
+    walks = [moments(course, from_ms) for _, course in soon]
+
+    def go_on(index: int) -> None:
+        found = next(walks[index], None)
+        if found is not None and found[0] < to_ms:
+            heappush(heap, (found[0], soon[index][1].job.id, found[1], index))
+
+    for index in range(len(soon)):
+        go_on(index)
+    while heap and len(rows) < rows_max:
+        at_ms, job_id, due_ms, index = heappop(heap)
+        rows.append(Ahead(at_ms, due_ms, job_id, describe(soon[index][1].job.schedule)))
+        go_on(index)
+    return tuple(rows)
+
+
+def _quiet(silent: Sequence[Silent]) -> tuple[Quiet, ...]:
+    kinds: dict[str, list[Silent]] = {}
+    for each in silent:
+        kinds.setdefault(each.kind, []).append(each)
+    return tuple(Quiet(kind, len(found), tuple(found[:SILENT_MAX])) for kind, found in kinds.items())
+
+
+def _changes(zones: Iterable[str], from_ms: int, to_ms: int) -> list[ZoneChange]:
+    """Every jump of these zones' clocks in the window."""
+    found = []
+    for tz in zones:
+        segment = segment_at(tz, from_ms // SECOND_MS)
+        while segment.end_s * SECOND_MS < to_ms:
+            following = segment_at(tz, segment.end_s)
+            if following.offset_s != segment.offset_s:
+                by_ms = (following.offset_s - segment.offset_s) * SECOND_MS
+                found.append(ZoneChange(following.start_s * SECOND_MS, tz, by_ms))
+            segment = following
+    return found

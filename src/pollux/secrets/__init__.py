@@ -1,0 +1,18 @@
+"""How does a secret reach a handler, and nobody else?  References are stored; values live in memory only."""
+
+from pollux.secrets.hidden import HIDDEN, MASK, hide, looks_secret
+from pollux.secrets.references import check_references, has_reference, references_of, texts_of
+from pollux.secrets.resolve import Secrets, check_payload
+
+__all__ = [
+    "HIDDEN",
+    "MASK",
+    "Secrets",
+    "check_payload",
+    "check_references",
+    "has_reference",
+    "hide",
+    "looks_secret",
+    "references_of",
+    "texts_of",
+]

@@ -1,0 +1,188 @@
+"""What must not be seen?  Every value that was resolved, and whatever stands under a name that announces a secret.
+
+`HIDDEN` is the one thing that a process shares on purpose: whoever shows a text (a log line, an error, a table) or
+keeps one (a result in the store) must know all that was resolved anywhere in it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from pollux.secrets.references import has_reference
+
+HIDDEN_MAX = 500  # values; beyond it the one resolved longest ago is forgotten
+HIDE_CHARS_MIN = 6  # a shorter value would blot out half of every line
+LINES_MAX = 100  # of a secret of many lines
+LOOK_CHARS_MAX = 100_000  # of a text that is shown: nobody reads more
+MASK = "***"
+
+
+@lru_cache(maxsize=4_096)
+def looks_secret(key: str) -> bool:
+    """Does this name announce a secret?  By its words: `db_password`, `X-Api-Key`, `accessToken`, but no `author`."""
+    words = [word.lower() for word in _WORD.findall(key[:200])]
+    return not _SECRET_WORDS.isdisjoint(words) or any(pair in _SECRET_PAIRS for pair in pairwise(words))
+
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_SECRET_WORDS = frozenset(
+    {
+        *("password", "passwords", "passwd", "pwd", "passphrase", "secret", "secrets", "token", "tokens"),
+        *("authorization", "auth", "bearer", "credential", "credentials", "cookie", "cookies", "community", "apikey"),
+    }
+)
+_SECRET_PAIRS = frozenset({("api", "key"), ("access", "key"), ("private", "key"), ("signing", "key")})
+
+_USERINFO = re.compile(r"([a-z][a-z0-9+.-]*://[^\s/?#:@]*:)([^\s/?#]+)@", re.IGNORECASE)
+_ASSIGNED = re.compile(r"""([A-Za-z][\w.-]{0,63})=("[^"]*"|'[^']*'|[^\s&;,"'<>]+)""")
+_QUOTED = re.compile(r"""(["'])([A-Za-z][\w.-]{0,63})\1(\s*:\s*)(["'])((?:(?!\4)[^\\]|\\.)*)\4""")
+_HEADER = re.compile(
+    r"\b((?:proxy-)?authorization|(?:set-)?cookie|x-api-key)(\s*:\s*)([^\s\"'][^\"'\r\n]*)", re.IGNORECASE
+)
+
+
+class Hidden:
+    """What must not be seen: values by value, and whatever stands under a name that announces a secret."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, tuple[str, ...]] = {}  # and the forms in which each may appear
+        self._pattern: re.Pattern[str] | None = None
+        self._is_stale = False
+        self._lock = threading.Lock()
+
+    def add(self, value: str) -> None:
+        """From now on this value is hidden."""
+        if len(value) < HIDE_CHARS_MIN or value in self._values:
+            return
+        with self._lock:
+            self._values[value] = tuple(_forms(value))
+            while len(self._values) > HIDDEN_MAX:
+                del self._values[next(iter(self._values))]
+            self._is_stale = True
+
+    def clear(self) -> None:
+        with self._lock:
+            self._values, self._pattern, self._is_stale = {}, None, False
+
+    def values(self) -> list[str]:
+        return list(self._values)
+
+    def has_value(self, text: str) -> bool:
+        """Is there a known secret in the text?"""
+        pattern = self._current()
+        return pattern is not None and pattern.search(text) is not None
+
+    def hide(self, text: str) -> str:
+        """The text without known values, passwords in URLs, and what is assigned to a name that announces a secret."""
+        if len(text) > LOOK_CHARS_MAX:
+            text = f"{text[:LOOK_CHARS_MAX]}..."
+        pattern = self._current()
+        if pattern is not None:
+            text = pattern.sub(MASK, text)
+        if "://" in text and "@" in text:
+            text = _USERINFO.sub(_mask_userinfo, text)
+        if "=" in text:
+            text = _ASSIGNED.sub(_mask_assigned, text)
+        if ":" in text:
+            text = _HEADER.sub(_mask_header, _QUOTED.sub(_mask_quoted, text))
+        return text
+
+    def hide_in(self, value: Any, *, is_secret: bool = False) -> Any:
+        """A copy of plain data without secrets, also by the names that its texts stand under."""
+        if isinstance(value, str):
+            return MASK if is_secret and value and not has_reference(value) else self._hide_known(value)
+        if isinstance(value, dict):
+            return {
+                self._hide_known(key): self.hide_in(item, is_secret=looks_secret(key)) for key, item in value.items()
+            }
+        if isinstance(value, list):
+            return [self.hide_in(item, is_secret=is_secret) for item in value]
+        return value
+
+    def _hide_known(self, text: str) -> str:
+        """A text of its own: a result, a param.  It is no prose, so only what is certain is hidden."""
+        pattern = self._current()
+        if pattern is not None:
+            text = pattern.sub(MASK, text)
+        return _USERINFO.sub(_mask_userinfo, text) if "://" in text and "@" in text else text
+
+    def _current(self) -> re.Pattern[str] | None:
+        if self._is_stale:
+            with self._lock:
+                self._pattern = _alternation({form for forms in self._values.values() for form in forms})
+                self._is_stale = False
+        return self._pattern
+
+
+HIDDEN = Hidden()
+
+
+def hide(text: str) -> str:
+    """The text as it may be shown."""
+    return HIDDEN.hide(text)
+
+
+def _mask_userinfo(match: re.Match[str]) -> str:
+    return match[0] if has_reference(match[2]) else f"{match[1]}{MASK}@"
+
+
+def _mask_assigned(match: re.Match[str]) -> str:
+    return match[0] if not looks_secret(match[1]) or has_reference(match[2]) else f"{match[1]}={MASK}"
+
+
+def _mask_quoted(match: re.Match[str]) -> str:
+    if not match[5] or not looks_secret(match[2]) or has_reference(match[5]):
+        return match[0]
+    return f"{match[1]}{match[2]}{match[1]}{match[3]}{match[4]}{MASK}{match[4]}"
+
+
+def _mask_header(match: re.Match[str]) -> str:
+    return match[0] if has_reference(match[3]) else f"{match[1]}{match[2]}{MASK}"
+
+
+def _forms(value: str) -> Iterator[str]:
+    """How a value may look in a text: itself, its lines, escaped, percent-encoded, in base64 wherever it begins."""
+    lines = [part for part in re.split(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", value) if part != value][:LINES_MAX]
+    for text in (value, *lines):
+        raw = text.encode("utf-8", "surrogateescape")
+        escaped = text.encode("unicode_escape").decode("ascii")
+        forms = {text, repr(text)[1:-1], escaped, escaped.replace('"', '\\"'), text.replace('"', '\\"')}
+        forms |= {quote(raw), quote(raw, safe=""), quote_plus(raw)}
+        forms |= {coded for offset in range(3) for coded in _base64_inside(raw, offset)}
+        yield from (form for form in forms if len(form) >= HIDE_CHARS_MIN)
+
+
+def _base64_inside(raw: bytes, offset: int) -> Iterator[str]:
+    """The characters that encode these bytes alone, if `offset` others came before them in their group of three."""
+    coded = b64encode(b"\0" * offset + raw).decode("ascii")
+    first = (0, 2, 3)[offset]
+    last = (offset + len(raw)) * 8 // 6
+    inner = coded[first:last]
+    yield inner
+    yield inner.replace("+", "-").replace("/", "_")
+
+
+def _alternation(forms: Iterable[str]) -> re.Pattern[str] | None:
+    """One pattern, the longest form first, by the first two characters: a search must not try hundreds one by one."""
+    tree: dict[str, dict[str, list[str]]] = {}
+    for form in sorted(forms, key=lambda form: (-len(form), form)):
+        tree.setdefault(form[0], {}).setdefault(form[1], []).append(form[2:])
+    if not tree:
+        return None
+    branches = (
+        re.escape(first)
+        + _any_of(re.escape(second) + _any_of(map(re.escape, rest)) for second, rest in seconds.items())
+        for first, seconds in tree.items()
+    )
+    return re.compile("|".join(branches))
+
+
+def _any_of(choices: Iterable[str]) -> str:
+    return f"(?:{'|'.join(choices)})"

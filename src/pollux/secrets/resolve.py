@@ -1,0 +1,194 @@
+"""What is the value behind a reference?  Asked where a job runs, right before its handler is called.
+
+A file is read again when it has changed, so a secret can be rotated without a restart.  Nothing here ever puts a value
+into words: errors name references.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pollux.errors import InvalidInput
+from pollux.model import Job
+from pollux.model.params import check_params
+from pollux.secrets.hidden import HIDDEN, HIDE_CHARS_MIN
+from pollux.secrets.references import (
+    REFERENCE,
+    Reference,
+    has_reference,
+    mapped,
+    may_hold_references,
+    references_of,
+    texts_of,
+    unescaped,
+)
+from pollux.units import format_size
+
+FILE_BYTES_MAX = 64_000
+FILES_MAX = 1_000  # remembered contents
+JOBS_MAX = 10_000  # of which it is remembered whether they hold references
+OPEN_FOLDERS = ("/run/secrets/",)  # of containers: everything there is world-readable by design
+
+
+class Secrets:
+    """Resolves references where jobs run.  A file is read again when it has changed, so a secret may be rotated."""
+
+    def __init__(self, *, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> None:
+        self.environ = os.environ if environ is None else environ
+        self.folder = folder  # of relative paths; None: the current one
+        self._files: dict[str, tuple[tuple[int, ...], str]] = {}
+        self._jobs: dict[str, tuple[int, str, bool]] = {}
+
+    def params_of(self, job: Job) -> dict[str, Any]:
+        """The job's params as its handler gets them; of a job without references the params themselves."""
+        if not job.params:
+            return job.params
+        known = self._jobs.get(job.id)
+        if known is None or known[0] != job.revision or known[1] != job.source:
+            known = job.revision, job.source, may_hold_references(job.source) and _needs_resolving(job.params)
+            if len(self._jobs) >= JOBS_MAX:
+                self._jobs.clear()
+            self._jobs[job.id] = known
+        return self.resolve(job.params) if known[2] else job.params
+
+    def resolve(self, value: Any) -> Any:
+        """Plain data with every reference replaced by its value; raises `InvalidInput`, which never names a value."""
+        return mapped(value, self._resolve_text)
+
+    def problems(self, value: Any) -> Iterator[InvalidInput]:
+        """Every reference that cannot be had here, each once, with its path."""
+        seen: set[Reference] = set()
+        for path, text in texts_of(value):
+            for reference in references_of(text):
+                if reference in seen:
+                    continue
+                seen.add(reference)
+                try:
+                    self.value_of(reference)
+                except InvalidInput as error:
+                    yield error.at(path) if path else error
+
+    def doubts(self, value: Any) -> Iterator[InvalidInput]:
+        """What works and should not stay so: a value too short to be hidden, a file that others may change."""
+        for path, text in texts_of(value):
+            for reference in references_of(text):
+                secret = self.value_of(reference)
+                if len(secret) < HIDE_CHARS_MIN:
+                    what = f"{reference} has {len(secret)} characters, too few to be hidden where it appears"
+                    yield InvalidInput(what, where=path, cure=f"use a secret of {HIDE_CHARS_MIN} characters or more")
+                if reference.kind == "file" and self._path(reference.name).stat().st_mode & stat.S_IWGRP:
+                    yield InvalidInput(f"{reference}: its group may change it", where=path, cure="chmod 640 the file")
+
+    def value_of(self, reference: Reference) -> str:
+        value = self._variable(reference) if reference.kind == "env" else self._content(reference)
+        HIDDEN.add(value)
+        return value
+
+    def _resolve_text(self, text: str) -> str:
+        if "${" not in text:
+            return text
+        references_of(text)  # raises on what is malformed
+        return REFERENCE.sub(self._replaced, text)
+
+    def _replaced(self, match: re.Match[str]) -> str:
+        return match[0][1:] if match[1] else self.value_of(Reference(match[2], match[3]))
+
+    def _variable(self, reference: Reference) -> str:
+        value = self.environ.get(reference.name)
+        if not value:
+            what = "is empty" if value is not None else "is not set"
+            cure = "set it where the job runs, for every worker"
+            raise InvalidInput(f"{reference}: the variable {what}", cure=cure)
+        return _text(value.encode("utf-8", "surrogateescape"), reference)
+
+    def _path(self, name: str) -> Path:
+        return (self.folder or Path.cwd()) / name
+
+    def _content(self, reference: Reference) -> str:
+        path = self._path(reference.name)
+        try:
+            seen = path.stat()  # cheap; the content is read only if it changed
+            mark = (seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino, seen.st_dev)
+            known = self._files.get(str(path))
+            if known is not None and known[0] == mark:
+                return known[1]
+            _check_kind(reference, path, seen)
+            raw = _read(path)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            cure = f"it is looked for at {path}; make it readable for every worker"
+            raise InvalidInput(f"{reference}: the file cannot be read: {reason}", cure=cure) from error
+        value = _text(_without_newline(raw), reference)
+        if len(self._files) >= FILES_MAX:
+            self._files.clear()
+        self._files[str(path)] = mark, value
+        return value
+
+
+def check_payload(params: object) -> dict[str, Any]:
+    """The data of a run, which are stored as they are: no reference may be in them, and no value of one.
+
+    An escaped reference is the text that it stands for.
+    """
+    plain = check_params(params)
+    is_escaped = False
+    for path, text in texts_of(plain):
+        is_escaped = is_escaped or "$${" in text
+        if has_reference(text):
+            what = "references to secrets are not resolved in the data of a run"
+            cure = "put the reference into the job's own params; $${env:NAME} is the text itself"
+            raise InvalidInput(what, where=path, cure=cure)
+        if HIDDEN.has_value(text):
+            what = "the value of a secret would be stored with the run"
+            raise InvalidInput(what, where=path, cure="put its reference into the job's own params")
+    return mapped(plain, unescaped) if is_escaped else plain
+
+
+def _needs_resolving(params: Mapping[str, Any]) -> bool:
+    """Also an escaped reference: it is to become the text that it stands for."""
+    return any("${" in text and REFERENCE.search(text) for _, text in texts_of(params))
+
+
+def _read(path: Path) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe in its place must not stop us
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(FILE_BYTES_MAX + 2)
+
+
+def _without_newline(raw: bytes) -> bytes:
+    return raw.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _text(raw: bytes, reference: Reference) -> str:
+    if len(raw) > FILE_BYTES_MAX:
+        cure = f"at most {format_size(FILE_BYTES_MAX)}; is it the right one?"
+        raise InvalidInput(f"{reference} is too big for a secret", cure=cure)
+    if not raw:
+        raise InvalidInput(f"{reference}: the file is empty", cure="write the secret into it")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{reference} is not text in UTF-8", cure="encode it, in base64 for example") from None
+
+
+def _check_kind(reference: Reference, path: Path, seen: os.stat_result) -> None:
+    if not stat.S_ISREG(seen.st_mode):
+        raise InvalidInput(f"{reference} is no ordinary file", cure="name the file that holds the secret")
+    if seen.st_mode & (stat.S_IROTH | stat.S_IWOTH) and not _is_shut_away(path):
+        raise InvalidInput(
+            f"{reference} can be read by everybody on this machine (mode {stat.S_IMODE(seen.st_mode):04o})",
+            cure=f"chmod 640 {path}, or keep it in a folder that is closed to others",
+        )
+
+
+def _is_shut_away(path: Path) -> bool:
+    """Does a folder above keep others out, or is this the place where containers find their secrets?"""
+    real = path.resolve()
+    if str(path).startswith(OPEN_FOLDERS) or str(real).startswith(OPEN_FOLDERS):
+        return True
+    return any(not folder.stat().st_mode & stat.S_IXOTH for folder in real.parents)

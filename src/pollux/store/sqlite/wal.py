@@ -1,0 +1,63 @@
+"""How long may the write-ahead log grow?  It is carried over into the database after the answers went out.
+
+Every thousand pages, and when nothing is to do; when room is short after every few.  A log that grew long is cut to
+nothing once all of it is carried over, which a reader that stands still can delay; then it is tried again later.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import apsw
+
+from pollux.store.sqlite.transaction import Stats
+
+BUSY_MS = 5_000  # for programs that do not know our lock
+CHECKPOINT_PAGES = 1_000
+TIGHT_PAGES = 32  # when room is short
+TRUNCATE_PAGES = 8_192  # 32 MB of log
+
+
+class Wal:
+    """The log as the writer's connection sees it."""
+
+    def __init__(self, stats: Stats) -> None:
+        self._stats = stats
+        self._connection: apsw.Connection
+        self._due_at = CHECKPOINT_PAGES
+        self.pages = 0  # that are not carried over
+
+    def watch(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        connection.set_wal_hook(self._on_commit)
+
+    def is_due(self, *, is_tight: bool) -> bool:
+        return self.pages >= (TIGHT_PAGES if is_tight else self._due_at)
+
+    def carry_over(self) -> int:
+        """What can be; answers how many pages have to stay because somebody reads them or the disk says no."""
+        self._stats.checkpoints += 1
+        try:
+            log, done = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            if log > TRUNCATE_PAGES and log == done:
+                self.truncate()
+        except apsw.Error:
+            log, done = self.pages, 0  # later
+        self._due_at = CHECKPOINT_PAGES if log == done else self.pages + CHECKPOINT_PAGES
+        self.pages = 0 if log == done else self.pages
+        return self.pages
+
+    def truncate(self) -> None:
+        """Carry all of it over and give its bytes back, unless somebody reads just now."""
+        timeout = self._connection.set_busy_timeout
+        timeout(0)
+        try:
+            with suppress(apsw.Error):
+                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                self.pages = 0
+        finally:
+            timeout(BUSY_MS)
+
+    def _on_commit(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        self.pages = pages
+        return apsw.SQLITE_OK
