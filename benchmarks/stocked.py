@@ -7,7 +7,7 @@ afterwards is a store at rest, not one that is taking in a million new jobs.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -37,8 +37,12 @@ def jobs_of(n: int, every_ms: int, first_ms: int) -> Iterator[Any]:
 
 
 async def stock(store: Any, n: int, every_ms: int, first_ms: int) -> None:
+    await stock_jobs(store, jobs_of(n, every_ms, first_ms))
+
+
+async def stock_jobs(store: Any, jobs: Iterable[Any]) -> None:
     records = []
-    for job in jobs_of(n, every_ms, first_ms):
+    for job in jobs:
         records.append(("job", msgspec.to_builtins(job)))
         if len(records) == BATCH:
             await store.load(records)

@@ -48,7 +48,7 @@ CONTEXT = {
     "cancelled": "has somebody asked it to stop? Look at it in long loops of sync handlers",
     "cancel_reason": "why",
     "wait_cancelled": "`wait_cancelled(seconds)`: sleep in a sync handler, but wake at once when asked to stop",
-    "progress": '`progress(3, of=10)`, `progress(0.3)`, `progress("step two")`: shown in the live table',
+    "progress": '`progress(0.3)`, `progress(3, of=10)`, `progress("step two")`, `progress(0.3, "step two")`: see [commands](cli.md)',
     "log": '`ctx.log.info("read %d rows", 7)`: a logger whose lines carry the ids of the run and the job',
     "enqueue": "`enqueue(job, params, key=, delay=, priority=)`: a follow-up, accepted with this run's success",
 }

@@ -10,7 +10,7 @@ import msgspec
 from pollux import schedule as schedules
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
 from pollux.ids import check_id
-from pollux.model import TIMEOUT_MS, Job, Misfire, Overlap, Retry, Schedule, definition
+from pollux.model import TIMEOUT_MS, Isolate, Job, Misfire, Overlap, Retry, Schedule, definition
 from pollux.model.params import check_params, priority_of
 from pollux.outcome import validate_retry
 from pollux.secrets import check_references
@@ -30,6 +30,7 @@ JOB_OPTIONS = (
     "retry",
     "overlap",
     "misfire",
+    "isolate",
     "enabled",
     "tags",
     "source_id",
@@ -77,6 +78,7 @@ def job_of(
         retry=option("retry", retry_of, Retry()),
         overlap=option("overlap", _choice(Overlap), Overlap.SKIP),
         misfire=option("misfire", _choice(Misfire), Misfire.ONE),
+        isolate=option("isolate", _choice(Isolate), Isolate.SUSPECT),
         enabled=option("enabled", _flag, default=True),
         tags=option("tags", _tags, ()),
         source_id=option("source_id", _text, ""),

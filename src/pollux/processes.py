@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+import msgspec
 from msgspec import Struct
 
 STUCK_SECONDS = 5.0  # a warden that has not answered so long after the grace is killed itself
@@ -64,7 +65,7 @@ class Process:
         *,
         env: Mapping[str, str],
         cwd: str | None = None,
-        limits: Limits | None = None,
+        limits: Limits = Limits(),  # noqa: B008  a frozen value
         grace_ms: int = 0,
         has_home: bool = False,
         stdin: Stream = subprocess.DEVNULL,
@@ -77,9 +78,10 @@ class Process:
         self._grace_ms = grace_ms
         self._loop = asyncio.get_running_loop()
         self._control, theirs = socket.socketpair()
+        words = _words(theirs.fileno(), limits, grace_ms, tempfile.gettempdir() if has_home else "")
         try:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-I", "-S", _WARDEN, *_words(theirs, limits, grace_ms, keep, has_home), "--", *argv],
+            self._popen = subprocess.Popen(  # noqa: S603  what is run was checked by whoever asks
+                [sys.executable, "-I", "-S", _WARDEN, *words, "--", *argv],
                 env=dict(env),
                 cwd=cwd,
                 stdin=stdin,
@@ -93,7 +95,7 @@ class Process:
             raise
         finally:
             theirs.close()
-        self._control.setblocking(False)
+        self._control.setblocking(False)  # noqa: FBT003  of the standard library
         self._is_stopped = False
         self._backstop: asyncio.TimerHandle | None = None
         self._end = self._loop.create_task(self._watch(), name=f"pollux process {self._popen.pid}")
@@ -138,15 +140,10 @@ class Process:
                     os.killpg(pid, signal.SIGKILL)
 
 
-def _words(theirs: socket.socket, limits: Limits | None, grace_ms: int, keep: Sequence[int], has_home: bool) -> list[str]:  # noqa: FBT001
-    words = {"control": theirs.fileno(), "node": os.getpid(), "grace": grace_ms}
-    given = {} if limits is None else {name: value for name in limits.__struct_fields__ if (value := getattr(limits, name))}
-    told = [f"{name}={value}" for name, value in {**words, **given}.items()]
-    return [
-        *told,
-        *([f"keep={','.join(map(str, keep))}"] if keep else []),
-        *([f"home={tempfile.gettempdir()}"] if has_home else []),
-    ]
+def _words(control: int, limits: Limits, grace_ms: int, home: str) -> list[str]:
+    """What the warden is told."""
+    words = {"control": control, "node": os.getpid(), "grace": grace_ms, "home": home, **msgspec.structs.asdict(limits)}
+    return [f"{name}={value}" for name, value in words.items() if value is not None]
 
 
 def _ended(said: list[str], code: int) -> Ended:

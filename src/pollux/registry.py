@@ -137,6 +137,7 @@ class Registry:
         self._handlers: dict[str, Handler] = {}
         self._jobs: dict[str, Job] = {}
         self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._refused: dict[str, InvalidInput] = {}
 
     def add(
         self,
@@ -154,7 +155,15 @@ class Registry:
             )
         handler = Handler(name, call, timeout_ms=None if timeout is None else duration_ms(timeout), rules=rules)
         self._handlers[name] = handler
+        self._refused.pop(name, None)
         return handler
+
+    def refuse(self, name: str, why: InvalidInput) -> None:
+        """There is such a handler, but not here: whoever declares a job of it is told why, and so is a run of it."""
+        self._refused[name] = why
+
+    def refusal(self, name: str) -> InvalidInput | None:
+        return self._refused.get(name)
 
     def get(self, name: str) -> Handler | None:
         return self._handlers.get(name)
@@ -168,6 +177,8 @@ class Registry:
 
     def adopt(self, job: Job) -> Job:
         """The job as it is to be stored; one of a handler that is not known here is left as it is."""
+        if (refusal := self._refused.get(job.handler)) is not None:
+            raise refusal
         handler = self._handlers.get(job.handler)
         return job if handler is None else handler.adopt(job)
 
@@ -316,7 +327,7 @@ def outcome_of(value: object, *, job: Job, started_ms: int, ended_ms: int) -> Ou
     if isinstance(value, Observed):
         return _observed(value, job, started_ms=started_ms, ended_ms=ended_ms)
     said = isinstance(value, Changed)
-    plain, encoded = _as_json(value.value if isinstance(value, Changed) else value)
+    plain, encoded = as_json(value.value if isinstance(value, Changed) else value)
     fingerprint = hashlib.blake2b(encoded, digest_size=12).hexdigest()
     changed = said or fingerprint != job.memory.fingerprint
     return Outcome(started_ms, ended_ms, result=plain, changed=changed, fingerprint=fingerprint)
@@ -324,18 +335,19 @@ def outcome_of(value: object, *, job: Job, started_ms: int, ended_ms: int) -> Ou
 
 def _observed(seen: Observed, job: Job, *, started_ms: int, ended_ms: int) -> Outcome:
     mark = seen.fingerprint
-    if not isinstance(mark, str) or not 0 < len(mark) <= FINGERPRINT_CHARS_MAX or not mark.isprintable():
+    if not 0 < len(mark) <= FINGERPRINT_CHARS_MAX or not mark.isprintable():
         raise InvalidInput(
             f"the handler returned {str(mark)[:60]!r} as a fingerprint",
             cure=f"give 1 to {FINGERPRINT_CHARS_MAX} printable characters: a hash of what is compared",
         )
     mark = HIDDEN.hide_in(mark)
-    plain, _ = _as_json(seen.value)
+    plain, _ = as_json(seen.value)
     changed = mark != job.memory.fingerprint if seen.changed is None else seen.changed
     return Outcome(started_ms, ended_ms, result=plain, changed=changed, fingerprint=mark)
 
 
-def _as_json(value: object) -> tuple[Any, bytes]:
+def as_json(value: object) -> tuple[Any, bytes]:
+    """A result as plain data and as bytes, or an error that says why it cannot be kept."""
     try:
         encoded = msgspec.json.encode(value, order="deterministic")
     except (TypeError, ValueError, RecursionError, OverflowError) as error:

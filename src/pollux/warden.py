@@ -3,12 +3,12 @@
     node ──── control ────▶ warden ──── own process group ────▶ the command, and whatever it starts
          (closed: end it)          (orphans come to the warden)
 
-    python -I -S warden.py control=5 node=4711 grace=1000 [memory= cpu= files= home= keep=] -- argv ...
+    python -I -S warden.py control=5 node=4711 grace=1000 [memory= cpu= files= home=] -- argv ...
 
 The node says nothing on the control socket; when its side closes, because it wants the end or because it is dead, the
 warden tells the group to end, waits for the grace and kills what is left.  It answers `pid N`, then how it ended:
-`exit N`, `signal N`, or `error N` if it could not be started.  When the command has ended, nothing that it started lives
-on: not in its group, and not in a session of its own (on Linux, where orphans can be adopted).
+`exit N`, `signal N`, or `error N` if it could not be started.  When the command has ended, nothing that it started
+lives on: not in its group, and not in a session of its own (on Linux, where orphans can be adopted).
 
 It imports nothing of ours and starts in a few milliseconds.
 """
@@ -35,7 +35,7 @@ def main() -> None:
     split = sys.argv.index("--")
     options = dict(word.split("=", 1) for word in sys.argv[1:split])
     control = int(options["control"])
-    os.set_inheritable(control, False)
+    os.set_inheritable(control, False)  # noqa: FBT003  of the standard library
     wakeups = _wakeups()
     _ask_kernel(_SET_DEATH_SIGNAL, signal.SIGHUP)
     _ask_kernel(_ADOPT_ORPHANS, 1)
@@ -63,8 +63,6 @@ def _start(argv: list[str], options: dict[str, str], control: int, home: str) ->
         for number in (*_TOLD_TO_END, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         _ask_kernel(_SET_DEATH_SIGNAL, signal.SIGKILL)
-        for kept in options.get("keep", "").split(",") if options.get("keep") else ():
-            os.set_inheritable(int(kept), True)
         if home:
             os.environ["HOME"] = os.environ["TMPDIR"] = home
         _limit(resource.RLIMIT_CORE, 0)
@@ -90,7 +88,8 @@ def _watch(pid: int, control: int, wakeups: int, *, grace: float) -> int:
     poller = select.poll()
     poller.register(control, select.POLLIN)
     poller.register(wakeups, select.POLLIN)
-    is_told, kill_at = False, None
+    is_told = False
+    kill_at: float | None = None
     while True:
         status = _reap(pid)
         if status is not None:

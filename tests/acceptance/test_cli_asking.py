@@ -70,7 +70,7 @@ def ids(answer, kind: str) -> list[str]:
 
 def test_jobs_are_listed_in_a_table_that_hides_nothing(pollux):
     lines = pollux.ok("jobs", *WHERE).out.splitlines()
-    assert lines[0].split() == ["ID", "SCHEDULE", "LAST", "WHEN", "FRESH", "NEXT", "DUE", "HELD"]
+    assert lines[0].split() == ["ID", "SCHEDULE", "LAST", "WHEN", "FRESH", "NEXT", "DUE", "NOW"]
     assert [line.split()[0] for line in lines[1:]] == ["asked", "broken", "cron", "ok/1", "ok/2"]
     assert "cron 0 5 * * * Europe/Berlin" in lines[3]
     assert lines[4].split()[:4] == ["ok/1", "every", "1h", "changed"]
@@ -125,7 +125,7 @@ def test_one_job_is_shown_in_full(pollux):
 
 
 def test_a_job_is_run_by_hand(pollux):
-    run = pollux.ok("jobs", "run", "asked", "--params", '{"word": "two"}', "--json", *WHERE).json["run"]
+    [run] = pollux.ok("jobs", "run", "asked", "--params", '{"word": "two"}', "--json", *WHERE).json["runs"]
     assert (run["job_id"], run["cause"], run["payload"]) == ("asked", "forced", {"word": "two"})
     again = pollux("jobs", "run", "asked", *WHERE)
     assert again.code == 1
@@ -152,7 +152,7 @@ def test_a_job_is_paused_and_resumed_and_says_why(pollux):
 
 
 def test_a_jobs_live_runs_are_cancelled(pollux):
-    run = pollux.ok("jobs", "run", "asked", "--json", *WHERE).json["run"]
+    [run] = pollux.ok("jobs", "run", "asked", "--json", *WHERE).json["runs"]
     assert run["id"] in pollux.ok("jobs", "cancel", "asked", "--reason", "no", *WHERE).out
     assert pollux.ok("runs", "show", run["id"], "--json", *WHERE).json["run"]["state"] == "cancelled"
     assert "no live run" in pollux.ok("jobs", "cancel", "asked", *WHERE).out
@@ -169,7 +169,7 @@ def test_jobs_are_deleted(pollux):
 
 def test_runs_are_listed_with_what_they_say(pollux):
     lines = pollux.ok("runs", *WHERE).out.splitlines()
-    assert lines[0].split() == ["ID", "JOB", "STATE", "DUE", "ATTEMPT", "TOOK", "SAYS"]
+    assert lines[0].split() == ["ID", "JOB", "STATE", "DUE", "ATTEMPT", "TOOK", "CHANGED", "SAYS"]
     [dead] = [line for line in lines if line.startswith("broken@")]
     assert dead.split()[1:3] == ["broken", "dead"]
     assert "it never works" in dead
@@ -188,14 +188,16 @@ def test_runs_can_be_chosen(pollux, choice, count):
 def test_one_run_is_shown_in_full(pollux):
     [run] = pollux.ok("runs", "--job", "ok/1", "--json", *WHERE).json["runs"]
     assert (run["state"], run["result"], run["failed"]) == ("done", {"word": "one"}, False)
-    assert '{"word": "one"}' in pollux.ok("runs", "show", run["id"], *WHERE).out
+    shown = pollux.ok("runs", "show", run["id"], *WHERE).out
+    assert 'result\n  {\n    "word": "one"\n  }\n' in shown
+    assert re.search(r"started +\S+ \((on time|\w+ late)\)", shown)
 
 
 def test_a_run_is_cancelled_once(pollux):
-    run = pollux.ok("jobs", "run", "asked", "--json", *WHERE).json["run"]
+    [run] = pollux.ok("jobs", "run", "asked", "--json", *WHERE).json["runs"]
     assert pollux.ok("runs", "cancel", run["id"], *WHERE).out == f"run {run['id']}: cancelled, or asked to stop\n"
     answer = pollux("runs", "cancel", run["id"], *WHERE)
-    assert (answer.code, answer.out) == (1, f"run {run['id']}: is over already\n")
+    assert (answer.code, answer.err) == (1, f"run {run['id']}: was cancelled or asked to stop before\n")
 
 
 def test_a_jobs_id_is_no_runs_id(pollux):
@@ -221,7 +223,10 @@ def test_dead_letters_are_listed_shown_and_revived(pollux):
 
 def test_dead_letters_of_a_job_are_revived(pollux):
     assert pollux.ok("dead", "revive", "--job", "ok/1", *WHERE).out == "there are no such dead letters\n"
-    assert "runs again" in pollux.ok("dead", "revive", "--job", "broken", *WHERE).out
+    answer = pollux("dead", "revive", "--job", "broken", *WHERE)
+    assert answer.code == 2
+    assert "this would revive 1 dead letter, and nobody is here to confirm it; add --yes" in answer.err
+    assert "runs again" in pollux.ok("dead", "revive", "--job", "broken", "--yes", *WHERE).out
 
 
 def test_all_is_confirmed_or_refused(pollux):

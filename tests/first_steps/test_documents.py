@@ -2,6 +2,7 @@
 
 In a page, `<!-- file: NAME -->` before a block saves it under that name in the page's own folder, and
 `<!-- until: TEXT -->` says that the program runs until it prints TEXT and is then ended with SIGTERM.
+`<!-- example: PATH -->` says that the block is that file of `examples/`, which other tests run.
 """
 
 import os
@@ -19,7 +20,7 @@ from docs import build
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"((?:<!-- [^\n]* -->\n)*)```(python|yaml|console)\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"((?:<!-- [^\n]* -->\n)*)```(python|yaml|console|ini)\n(.*?)```", re.DOTALL)
 PATIENCE = 60.0
 
 
@@ -34,6 +35,9 @@ def blocks(page: Path) -> list[tuple[dict[str, str], str, str]]:
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
 def test_every_example_of_a_page_runs(page, tmp_path):
     for number, (options, kind, text) in enumerate(blocks(page)):
+        if "example" in options:
+            assert text == (ROOT / "examples" / options["example"]).read_text(), f"{options['example']} reads otherwise"
+            continue
         match kind:
             case "python":
                 run_python(options, text, tmp_path, number)

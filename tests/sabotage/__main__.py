@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 
 from tests.sabotage.catalogue import SABOTAGES
-from tests.sabotage.copy import Sabotage, Seen, broken_copy, run_tests
+from tests.sabotage.copy import REPOSITORY, Sabotage, Seen, broken_copy, run_in, run_tests
 
+TABLE = "tests/sabotage/behaviours.txt"
 NOTHING = Sabotage("-", "nothing: the same tests must be green", (), ())
 
 
@@ -25,22 +27,49 @@ def attempt(sabotage: Sabotage) -> Seen:
         return run_tests(root, sabotage.tests)
 
 
+def check_table() -> int:
+    """Does each mutant of the table still turn its behaviours red?"""
+    with broken_copy(()) as root:
+        return run_in(root, "tests.sabotage.table", "check")
+
+
+def write_table() -> int:
+    """Find a mutant for every behaviour that has none."""
+    with broken_copy(()) as root:
+        code = run_in(root, "tests.sabotage.table", "write")
+        shutil.copy(root / TABLE, REPOSITORY / TABLE)
+        return code
+
+
 def row(name: str, broken: str, caught_by: str, seconds: float) -> str:
     return f"{name:<13} {broken:<80} {seconds:6.1f} s  {caught_by.removeprefix('tests/')}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sabotage", description=__doc__)
-    parser.add_argument("names", nargs="*", help="only these")
+    parser.add_argument("names", nargs="*", help="only these; `table` is the table of the behaviours")
     parser.add_argument("--list", action="store_true", help="name them and run nothing")
     parser.add_argument("--no-baseline", action="store_true", help="do not run the tests on the unbroken source first")
+    parser.add_argument("--behaviours", action="store_true", help=f"fill {TABLE}: a mutant for each behaviour")
     given = parser.parse_args()
-    sabotages = chosen(given.names)
+    if given.behaviours:
+        return write_table()
+    names = [name for name in given.names if name != "table"]
+    sabotages = chosen(names) if names or not given.names else []
     if given.list:
         for sabotage in sabotages:
             print(f"{sabotage.name:<12} {sabotage.broken}")
         return 0
-    if not given.no_baseline:
+    code = 0
+    if sabotages:
+        code = attempt_all(sabotages, has_baseline=not given.no_baseline)
+    if not names:
+        code = check_table() or code
+    return code
+
+
+def attempt_all(sabotages: list[Sabotage], *, has_baseline: bool) -> int:
+    if has_baseline:
         tests = tuple(sorted({test for sabotage in sabotages for test in sabotage.tests}))
         seen = attempt(NOTHING._replace(tests=tests))
         print(row(NOTHING.name, NOTHING.broken, seen.caught_by or "green", seen.seconds), flush=True)

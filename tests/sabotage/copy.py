@@ -87,14 +87,23 @@ def run_tests(root: Path, tests: Sequence[str]) -> Seen:
     """Run them in the copy, on the copy's source, until the first goes red."""
     words = ["-x", "-q", "-rfE", "--tb=short", "--no-header", "-p", "no:cacheprovider", "-p", "tests.sabotage.witness"]
     begun = time.monotonic()
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
-    variables |= {"POLLUX_SABOTAGE_ROOT": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
-    code, said = _run([sys.executable, "-m", "pytest", *words, *tests], root, variables)
+    code, said = _run([sys.executable, "-m", "pytest", *words, *tests], root, _variables(root))
     seconds = time.monotonic() - begun
     if code not in (0, 1):
         raise RuntimeError(f"pytest ended with {code}:\n{said[-6_000:]}")
     red = _RED.search(said)
     return Seen(red[1] if red else "", seconds, said[-6_000:])
+
+
+def run_in(root: Path, *words: str) -> int:
+    """Run a module of the copy, on the copy's source; what it says goes to our own terminal."""
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(command, cwd=root, env=_variables(root), check=False).returncode
+
+
+def _variables(root: Path) -> dict[str, str]:
+    path = os.pathsep.join([str(root / "src"), str(root)])
+    return {**os.environ, "PYTHONPATH": path, "POLLUX_SABOTAGE_ROOT": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _run(command: list[str], folder: Path, variables: dict[str, str]) -> tuple[int, str]:

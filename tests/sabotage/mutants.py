@@ -1,17 +1,17 @@
 """Which small changes could somebody make by mistake?  Every one that fits a source, by a fixed list of kinds.
 
 A comparison turned, an operand or a keyword left out, a statement dropped, another constant, another answer, only the
-first of many.  A mutant is told by file, function and change, not by line: it stays true while the file moves around it.
+first of many.  A mutant is told by file, function and change, not by line: it stays true while the file moves.
 """
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.sabotage.copy import REPOSITORY, Patch, patched
 from tests.sabotage.subtle import SUBTLE
@@ -32,9 +32,7 @@ _TURNED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
 _SWAPPED = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list", "tuple": "sorted"}
 _SWAPPED |= {"bisect_left": "bisect_right", "bisect_right": "bisect_left"}
 _STATES = ("HELD", "READY", "LEASED", "DONE", "DEAD", "CANCELLED")
-_ANSWERS = ("OK", "ALREADY", "LOST", "STALE", "CONFLICT", "FULL", "FENCED", "OVERLAPPED", "WAITS")
 _NAMED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-_DROPPED = ast.Assign | ast.AugAssign | ast.Expr | ast.Delete | ast.Raise | ast.Continue | ast.Break
 
 
 class Mutant(NamedTuple):
@@ -132,7 +130,7 @@ def _where(node: ast.AST, function: str, lines: range) -> tuple[str, range]:
     if isinstance(node, _NAMED):
         inner = node.name if function == "module" else f"{function}.{node.name}"
         return inner, range(0)
-    if "module" != function and isinstance(node, ast.stmt) and not isinstance(node, ast.AnnAssign):
+    if function != "module" and isinstance(node, ast.stmt) and not isinstance(node, ast.AnnAssign):
         is_whole = not hasattr(node, "body") and not isinstance(node, ast.Match)
         return function, range(node.lineno, (node.end_lineno if is_whole else node.lineno) + 1)
     if isinstance(node, ast.expr) and lines:
@@ -147,107 +145,168 @@ def _is_left_alone(node: ast.AST) -> bool:
 
 
 def _instead(node: ast.AST) -> Iterator[ast.AST]:
-    match node:
-        case ast.Compare(left, ops, comparators):
-            for place, op in enumerate(ops):
-                for turned in _TURNED[type(op)]:
-                    yield ast.Compare(left, [*ops[:place], turned(), *ops[place + 1 :]], comparators)
-        case ast.BoolOp(op, values):
-            yield ast.BoolOp(ast.And() if isinstance(op, ast.Or) else ast.Or(), values)
-            for place in range(len(values)):
-                rest = [*values[:place], *values[place + 1 :]]
-                yield rest[0] if len(rest) == 1 else ast.BoolOp(op, rest)
-        case ast.UnaryOp(ast.Not(), operand):
-            yield operand
-        case ast.IfExp(_, body, orelse):
-            yield body
-            yield orelse
-        case ast.BinOp(left, ast.Add(), right):
-            yield left
-            yield ast.BinOp(left, ast.Sub(), right)
-        case ast.BinOp(left, ast.Sub() | ast.Mult() | ast.FloorDiv(), right):
-            yield left
-            yield ast.BinOp(left, ast.Add(), right)
-        case ast.Constant() | ast.JoinedStr() | ast.Name() | ast.Attribute() | ast.List() | ast.Tuple():
-            yield from _another_value(node)
-        case ast.Call():
-            yield from _another_call(node)
-        case ast.comprehension(target, over, ifs, is_async):
-            for place in range(len(ifs)):
-                yield ast.comprehension(target, over, [*ifs[:place], *ifs[place + 1 :]], is_async)
-        case ast.Slice(lower, upper, step):
-            if lower is not None:
-                yield ast.Slice(None, upper, step)
-            if upper is not None:
-                yield ast.Slice(lower, None, step)
-        case ast.match_case(pattern, guard, body) if not isinstance(pattern, ast.MatchAs) and guard is None:
-            yield ast.match_case(pattern, ast.Constant(False), body)
-        case ast.stmt():
-            yield from _another_statement(node)
-        case _:
-            return
+    """What could stand there by mistake."""
+    rule = _RULES.get(type(node))
+    if rule is not None:
+        yield from rule(node)
 
 
-def _another_statement(node: ast.stmt) -> Iterator[ast.stmt]:
-    match node:
-        case ast.If(_, body, orelse):
-            yield ast.If(ast.Constant(True), body, orelse)
-            yield ast.If(ast.Constant(False), body, orelse)
-        case ast.For(target, over, body, orelse):
-            first = ast.parse(f"list({ast.unparse(over)})[:1]", mode="eval").body
-            yield ast.copy_location(ast.For(target, first, body, orelse), node)
-        case ast.With(_, body):
-            yield ast.If(ast.Constant(True), body, [])
-        case ast.AugAssign(target, ast.Add(), value):
-            yield ast.AugAssign(target, ast.Sub(), value)
-            yield ast.Pass()
-        case ast.AugAssign(target, ast.Sub(), value):
-            yield ast.AugAssign(target, ast.Add(), value)
-            yield ast.Pass()
-        case ast.Assign([ast.Name()], _):
-            return  # what reads the name would only crash
-        case _ if isinstance(node, _DROPPED):
-            yield ast.Pass()
-        case _:
-            return
+def _compare(node: ast.Compare) -> Iterator[ast.AST]:
+    for place, op in enumerate(node.ops):
+        for turned in _TURNED[type(op)]:
+            yield ast.Compare(node.left, _with(node.ops, place, turned()), node.comparators)
 
 
-def _another_value(node: ast.expr) -> Iterator[ast.expr]:
-    match node:
-        case ast.Constant(bool() as value):
+def _bool_op(node: ast.BoolOp) -> Iterator[ast.AST]:
+    yield ast.BoolOp(ast.And() if isinstance(node.op, ast.Or) else ast.Or(), node.values)
+    for place in range(len(node.values)):
+        rest = _without(node.values, place)
+        yield rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest)
+
+
+def _unary_op(node: ast.UnaryOp) -> Iterator[ast.AST]:
+    if isinstance(node.op, ast.Not):
+        yield node.operand
+
+
+def _if_exp(node: ast.IfExp) -> Iterator[ast.AST]:
+    yield node.body
+    yield node.orelse
+
+
+def _bin_op(node: ast.BinOp) -> Iterator[ast.AST]:
+    if isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.FloorDiv):
+        yield node.left
+        yield ast.BinOp(node.left, ast.Sub() if isinstance(node.op, ast.Add) else ast.Add(), node.right)
+
+
+def _constant(node: ast.Constant) -> Iterator[ast.AST]:
+    match node.value:
+        case bool(value):
             yield ast.Constant(not value)
-        case ast.Constant(int() as value):
+        case int(value):
             yield ast.Constant(value + 1)
             yield ast.Constant(value - 1)
-        case ast.Constant(str() as value):
+        case str(value):
             yield ast.Constant("" if value else "x")
-        case ast.JoinedStr(values):
-            for place, value in enumerate(values):
-                if isinstance(value, ast.FormattedValue):
-                    yield ast.JoinedStr([*values[:place], *values[place + 1 :]])
-        case ast.Name(name, ast.Load()) if name in _STATES:
-            place = _STATES.index(name)
-            for step in (1, 3):
-                yield ast.Name(_STATES[(place + step) % len(_STATES)], ast.Load())
-        case ast.Attribute(ast.Name("Answer"), name, _) if name in _ANSWERS:
-            for other in ("OK", "ALREADY", "LOST"):
-                if other != name:
-                    yield ast.Attribute(ast.Name("Answer", ast.Load()), other, ast.Load())
-        case ast.List(elements, ast.Load()) | ast.Tuple(elements, ast.Load()) if len(elements) > 1:
-            for place in range(len(elements)):
-                if isinstance(elements[place], ast.Starred):
-                    yield type(node)([*elements[:place], *elements[place + 1 :]], ast.Load())
-        case _:
-            return
 
 
-def _another_call(node: ast.Call) -> Iterator[ast.expr]:
+def _joined_str(node: ast.JoinedStr) -> Iterator[ast.AST]:
+    for place, value in enumerate(node.values):
+        if isinstance(value, ast.FormattedValue):
+            yield ast.JoinedStr(_without(node.values, place))
+
+
+def _name(node: ast.Name) -> Iterator[ast.AST]:
+    if node.id in _STATES and isinstance(node.ctx, ast.Load):
+        place = _STATES.index(node.id)
+        for step in (1, 3):
+            yield ast.Name(_STATES[(place + step) % len(_STATES)], ast.Load())
+
+
+def _attribute(node: ast.Attribute) -> Iterator[ast.AST]:
+    if isinstance(node.value, ast.Name) and node.value.id == "Answer":
+        for other in ("OK", "ALREADY", "LOST"):
+            if other != node.attr:
+                yield ast.Attribute(node.value, other, ast.Load())
+
+
+def _list(node: ast.List | ast.Tuple) -> Iterator[ast.AST]:
+    for place, element in enumerate(node.elts):
+        if isinstance(element, ast.Starred) and len(node.elts) > 1:
+            yield type(node)(_without(node.elts, place), ast.Load())
+
+
+def _call(node: ast.Call) -> Iterator[ast.AST]:
     for place in range(len(node.keywords)):
-        yield ast.Call(node.func, node.args, [*node.keywords[:place], *node.keywords[place + 1 :]])
+        yield ast.Call(node.func, node.args, _without(node.keywords, place))
     if isinstance(node.func, ast.Name) and node.func.id in _SWAPPED:
         yield ast.Call(ast.Name(_SWAPPED[node.func.id], ast.Load()), node.args, node.keywords)
         if node.func.id in {"min", "max"} and len(node.args) > 1:
             yield from (arg for arg in node.args if not isinstance(arg, ast.Starred))
+
+
+def _comprehension(node: ast.comprehension) -> Iterator[ast.AST]:
+    for place in range(len(node.ifs)):
+        yield ast.comprehension(node.target, node.iter, _without(node.ifs, place), node.is_async)
+
+
+def _slice(node: ast.Slice) -> Iterator[ast.AST]:
+    if node.lower is not None:
+        yield ast.Slice(None, node.upper, node.step)
+    if node.upper is not None:
+        yield ast.Slice(node.lower, None, node.step)
+
+
+def _match_case(node: ast.match_case) -> Iterator[ast.AST]:
+    if not isinstance(node.pattern, ast.MatchAs) and node.guard is None:
+        yield ast.match_case(node.pattern, ast.Constant(False), node.body)
+
+
+def _if(node: ast.If) -> Iterator[ast.AST]:
+    yield ast.If(ast.Constant(True), node.body, node.orelse)
+    yield ast.If(ast.Constant(False), node.body, node.orelse)
+
+
+def _for(node: ast.For) -> Iterator[ast.AST]:
+    first = ast.parse(f"list({ast.unparse(node.iter)})[:1]", mode="eval").body
+    yield ast.copy_location(ast.For(node.target, first, node.body, node.orelse), node)
+
+
+def _with_block(node: ast.With) -> Iterator[ast.AST]:
+    yield ast.If(ast.Constant(True), node.body, [])
+
+
+def _aug_assign(node: ast.AugAssign) -> Iterator[ast.AST]:
+    if isinstance(node.op, ast.Add | ast.Sub):
+        yield ast.AugAssign(node.target, ast.Sub() if isinstance(node.op, ast.Add) else ast.Add(), node.value)
+    yield ast.Pass()
+
+
+def _assign(node: ast.Assign) -> Iterator[ast.AST]:
+    if len(node.targets) > 1 or not isinstance(node.targets[0], ast.Name):  # what reads a missing name only crashes
+        yield ast.Pass()
+
+
+def _dropped(_: ast.stmt) -> Iterator[ast.AST]:
+    yield ast.Pass()
+
+
+_RULES: dict[type[ast.AST], Callable[[Any], Iterator[ast.AST]]] = {
+    ast.Compare: _compare,
+    ast.BoolOp: _bool_op,
+    ast.UnaryOp: _unary_op,
+    ast.IfExp: _if_exp,
+    ast.BinOp: _bin_op,
+    ast.Constant: _constant,
+    ast.JoinedStr: _joined_str,
+    ast.Name: _name,
+    ast.Attribute: _attribute,
+    ast.List: _list,
+    ast.Tuple: _list,
+    ast.Call: _call,
+    ast.comprehension: _comprehension,
+    ast.Slice: _slice,
+    ast.match_case: _match_case,
+    ast.If: _if,
+    ast.For: _for,
+    ast.With: _with_block,
+    ast.AugAssign: _aug_assign,
+    ast.Assign: _assign,
+    ast.Expr: _dropped,
+    ast.Delete: _dropped,
+    ast.Raise: _dropped,
+    ast.Continue: _dropped,
+    ast.Break: _dropped,
+}
+
+
+def _without(items: list[Any], place: int) -> list[Any]:
+    return [*items[:place], *items[place + 1 :]]
+
+
+def _with(items: list[Any], place: int, item: object) -> list[Any]:
+    return [*items[:place], item, *items[place + 1 :]]
 
 
 def files() -> list[str]:

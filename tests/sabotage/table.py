@@ -109,7 +109,9 @@ def check() -> int:
     table = read()
     faults = wrong(table)
     stands = standing(table)
-    faults += [f"{name}: stays green under {table[name]}" for name in table if name in BEHAVIOURS and name not in stands]
+    faults += [
+        f"{name}: stays green under {table[name]}" for name in table if name in BEHAVIOURS and name not in stands
+    ]
     print(f"{len(stands)} of {len(BEHAVIOURS)} behaviours turn red under one of {len(set(stands.values()))} mutants")
     return _judged(faults, cure="python -m tests.sabotage --behaviours")
 

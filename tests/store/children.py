@@ -96,6 +96,16 @@ def hold(path: str) -> None:
     sys.stdin.readline()
 
 
+def read_on(path: str) -> None:
+    """Begin to read, as another program would, and do not end it until told."""
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    connection.execute("BEGIN")
+    connection.execute("SELECT count(*) FROM jobs").fetchall()
+    say("reads")
+    sys.stdin.readline()
+    connection.close()
+
+
 async def write(path: str) -> None:
     """Enqueue, claim and settle as fast as can be, saying what was answered, until killed."""
     store = SqliteStore(path)

@@ -36,7 +36,7 @@ async def test_only_the_owner_may_read_the_files_whatever_the_umask_says(tmp_pat
     files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "deep").iterdir()}
     await store.close()
 
-    ours = ["pollux.db", "pollux.db-shm", "pollux.db-wal", "pollux.db.bell", "pollux.db.lock"]
+    ours = ["pollux.db", "pollux.db-shm", "pollux.db-wal", "pollux.db.ballast", "pollux.db.bell", "pollux.db.lock"]
     assert files == dict.fromkeys(ours, 0o600)
     assert stat.S_IMODE((tmp_path / "deep").stat().st_mode) == 0o700
 
@@ -166,3 +166,4 @@ async def test_after_the_last_close_everything_is_in_the_one_file(tmp_path):
         await twin.close()
         await store.close()
         assert not path.with_name(f"{number}.db-wal").exists()
+        assert not path.with_name(f"{number}.db.ballast").exists()

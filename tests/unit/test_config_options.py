@@ -13,7 +13,8 @@ app: "pkg.mod:app"
 pool: {seats: 3, lease: 1m, grace: 5s, long_poll: 0, min_poll: 250ms}
 leader: {ttl: 30s, renew: 7s}
 release: 4
-history: {keep: 5, age: 1d}
+history: {keep: 5, age: 1d, dead: 50, dead_age: 30d, audit: 500}
+log: {level: debug, format: json}
 name: shop
 """
 
@@ -55,6 +56,8 @@ def test_everything_can_be_set_in_the_file(load):
     assert (config.long_poll_ms, config.min_poll_ms) == (0, 250)
     assert (config.leader_ttl_ms, config.leader_renew_ms) == (30_000, 7_000)
     assert (config.history_keep, config.history_age_ms) == (5, 86_400_000)
+    assert (config.history_dead, config.history_dead_age_ms, config.history_audit) == (50, 30 * 86_400_000, 500)
+    assert (config.log_level, config.log_format) == ("debug", "json")
     assert config.source == "file:shop"
     assert config.origins["pool.lease"] == "p.yaml:4"
     assert all(config.is_given(option.path) for option in OPTIONS)

@@ -1,4 +1,4 @@
-"""Does the forecast tell what the planner will do?  Held against the real planner in virtual time, and against a list."""
+"""Does the forecast tell what the planner will do?  Held against the real planner in virtual time, and a list."""
 
 import time
 from collections import Counter
@@ -176,6 +176,18 @@ def test_a_job_that_will_not_fire_is_told_with_its_reason(job, kind):
     assert told.peak is None
     assert [(quiet.kind, quiet.count) for quiet in told.quiet] == [(kind, 1)]
     assert told.quiet[0].some[0].reason
+
+
+@pytest.mark.parametrize("schedule", [Interval(MINUTE_MS, spread=False), Cron("* * * * *")])
+def test_a_due_at_the_very_end_of_a_pause_fires(schedule):
+    world = World(seats=SEATS)
+    world.put(a_job("a", schedule))
+    Leader(world, seats=SEATS).go(90 * SECOND_MS)
+    end_ms = world.jobs["a"].next_due_ms
+    world.stop(stop_key("job", "a"), expires_ms=end_ms)
+    told = foretold(list(world.jobs.values()), world, 10 * MINUTE_MS)
+    assert told.firings[0].at_ms == end_ms
+    assert_same(told, as_it_came(Leader(world, seats=SEATS), 10 * MINUTE_MS))
 
 
 def test_two_pauses_end_with_the_later_one():

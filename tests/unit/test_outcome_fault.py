@@ -37,6 +37,39 @@ def test_an_error_is_told_by_its_kind_and_message():
     assert describe(TimeoutError()) == "TimeoutError"
 
 
+def raised(error, *causes):
+    """The error as it looks after `raise error from cause from ...`."""
+    now = error
+    for cause in causes:
+        now.__cause__ = cause
+        now = cause
+    return error
+
+
+def test_an_error_is_told_with_what_it_was_raised_from():
+    login = raised(RuntimeError("no session"), ConnectionError("refused"))
+    assert describe(login) == "RuntimeError: no session, from ConnectionError: refused"
+    hidden = describe(raised(RuntimeError("a"), OSError("secret")), lambda text: text.replace("secret", "***"))
+    assert hidden == "RuntimeError: a, from OSError: ***"
+
+
+def test_a_cause_that_says_nothing_new_is_left_out():
+    assert (
+        describe(raised(RuntimeError("login: refused"), ConnectionError("refused"))) == "RuntimeError: login: refused"
+    )
+    assert describe(raised(TimeoutError(), KeyboardInterrupt())) == "TimeoutError"
+
+
+def test_a_chain_of_causes_is_told_as_far_as_anybody_reads_and_may_be_a_ring():
+    chain = [ValueError(str(n)) for n in range(100, 150)]
+    assert describe(raised(*chain)).count("from") == 3
+    ring = ValueError("round")
+    ring.__cause__ = ring
+    assert describe(ring) == "ValueError: round"
+    assert describe(raised(ValueError("x"), Unspeakable())).endswith("from Unspeakable: (its message cannot be read)")
+    assert len(describe(raised(ValueError("x" * 9_999), ValueError("y" * 9_999)))) == ERROR_CHARS_MAX
+
+
 class Unspeakable(Exception):
     def __str__(self):
         raise RuntimeError("no words")

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux.model import Cause, Cron, End, Event, Interval, Job, Memory, Once, RunState
-from pollux.outcome import count_skips, freshness, learn
+from pollux.outcome import RECENT_MAX, Mark, count_skips, freshness, learn, marks, within_ms
+from pollux.outcome.recent import remember
 
 T = 1_800_000_000_000
 
@@ -34,8 +35,64 @@ def test_a_success_is_counted_and_dated():
     memory = learnt(end(7, changed=True, fingerprint="f"))
 
     assert memory == Memory(
-        ended=1, last_end_ms=T + 7, last_success_ms=T + 7, last_change_ms=T + 7, duration_ms=5, fingerprint="f"
+        ended=1,
+        last_end_ms=T + 7,
+        last_success_ms=T + 7,
+        last_change_ms=T + 7,
+        duration_ms=5,
+        fingerprint="f",
+        recent=memory.recent,
     )
+    assert marks(memory.recent) == (Mark(failed=False, changed=True, at_most_ms=8),)
+
+
+# the latest ends
+
+
+def test_the_latest_ends_are_remembered_in_their_order():
+    memory = learnt(end(1), end(2, changed=True), failed(3), end(4, changed=False), failed(5, RunState.DEAD))
+
+    assert [(mark.failed, mark.changed) for mark in marks(memory.recent)] == [
+        (False, False),
+        (False, True),
+        (True, False),
+        (False, False),
+        (True, False),
+    ]
+
+
+def test_no_more_ends_are_remembered_than_a_line_has_room_for():
+    memory = learnt(failed(0), *(end(n) for n in range(1, 100)))
+
+    assert len(memory.recent) == len(marks(memory.recent)) == RECENT_MAX
+    assert not any(mark.failed for mark in marks(memory.recent))
+    assert memory.recent.isascii()
+    assert memory.recent.isprintable()
+
+
+def test_an_attempt_that_is_tried_again_is_no_end_yet():
+    assert learnt(failed(1, RunState.READY)).recent == ""
+
+
+@given(st.integers(-5, 10**9), st.booleans(), st.sampled_from([None, False, True]))
+def test_a_duration_is_remembered_within_a_factor_of_two(duration_ms, has_failed, changed):
+    [mark] = marks(remember("", duration_ms, failed=has_failed, changed=changed))
+
+    assert mark.failed is has_failed
+    assert mark.changed is (bool(changed) and not has_failed)
+    longest = 1 << 25
+    assert duration_ms <= mark.at_most_ms or mark.at_most_ms == longest
+    assert mark.at_most_ms < 2 * max(1, duration_ms)
+
+
+@pytest.mark.parametrize(("share", "ms"), [(0.0, 1), (0.5, 16), (0.95, 1024), (1.0, 1024)])
+def test_so_long_took_the_quickest_of_them(share, ms):
+    recent = ""
+    for duration_ms in (1000, 1, 16, 2, 9):
+        recent = remember(recent, duration_ms, failed=False, changed=None)
+
+    assert within_ms(marks(recent), share) == ms
+    assert within_ms((), share) == 0
 
 
 @pytest.mark.parametrize("changed", [False, None])

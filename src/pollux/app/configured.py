@@ -11,9 +11,11 @@ import msgspec
 from pollux.app.code import load_object
 from pollux.config import Config
 from pollux.errors import InvalidConfig, InvalidInput
-from pollux.model import Job
+from pollux.handlers import BuiltIn
+from pollux.model import Isolate, Job
 from pollux.registry import Registry
 from pollux.runtime import CrewOptions
+from pollux.runtime.child import check_place
 from pollux.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ _FIELDS = (
     ("pool.grace", "grace_ms", "grace_ms"),
     ("pool.long_poll", "long_poll_ms", "long_poll_ms"),
     ("pool.min_poll", "min_poll_ms", "min_poll_ms"),
+    ("pool.child_memory", "child_memory", "child_memory"),
     ("leader.ttl", "leader_ttl_ms", "leader_ttl_ms"),
     ("leader.renew", "leader_renew_ms", "leader_renew_ms"),
     ("history.keep", "history_keep", "keep_per_job"),
@@ -77,14 +80,38 @@ def register_python(
         except InvalidInput as error:
             problems.append(error.at(place))
     for job in config.jobs:
-        handler = registry.get(job.handler)
-        if handler is not None and job.schedule is not None:
-            try:
-                handler.bind(job.params)
-            except InvalidInput as error:
-                problems.append(error.at(f"{config.places.get(job.id, config.path)}: job {job.id!r}"))
+        try:
+            _fit(registry, job)
+        except InvalidInput as error:
+            problems.append(error.at(f"{config.places.get(job.id, config.path)}: job {job.id!r}"))
     if problems:
         raise InvalidConfig(problems)
+
+
+def _fit(registry: Registry, job: Job) -> None:
+    """Can this process run the job as it is written?"""
+    if (refusal := registry.refusal(job.handler)) is not None:
+        raise refusal
+    handler = registry.get(job.handler)
+    if handler is not None and job.schedule is not None:
+        handler.bind(job.params)
+    check_isolation(registry, [job])
+
+
+def check_isolation(registry: Registry, jobs: Iterable[Job]) -> None:
+    """Raise `InvalidInput` for a job that wants a child process which could not find its function."""
+    for job in jobs:
+        handler = registry.get(job.handler) if job.isolate is Isolate.PROCESS else None
+        if handler is not None:
+            check_place(handler, is_whole=True)
+
+
+def set_up(built_in: BuiltIn, config: Config) -> None:
+    """The options of the handlers that come with Pollux."""
+    if config.is_given("http.allow_networks"):
+        built_in.http.set(allow_networks=[text for text in config.http_allow_networks.split(", ") if text])
+    if config.is_given("http.per_target"):
+        built_in.http.set(per_target=config.http_per_target)
 
 
 def _function(spec: str, *, beside: Path | None) -> Callable[..., Any]:

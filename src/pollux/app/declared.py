@@ -9,9 +9,10 @@ import msgspec
 
 from pollux.declare import job_of
 from pollux.errors import Conflict, InvalidInput
-from pollux.model import Job, Schedule
+from pollux.model import Isolate, Job, Schedule
 from pollux.plan import Diff, reconcile
 from pollux.registry import Registry
+from pollux.runtime.child import check_place
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobFilter, JobPut, Store
 
 
@@ -46,6 +47,8 @@ class Declared:
             **options,
         )
         job = self._registry.adopt(job)
+        if known is not None and job.isolate is Isolate.PROCESS:
+            check_place(known, is_whole=False)
         self._take(self._code, [job])
         return job
 
@@ -94,6 +97,8 @@ class Declared:
 
     def _handler_name(self, handler: Callable[..., Any] | str) -> str:
         if isinstance(handler, str):
+            if (refusal := self._registry.refusal(handler)) is not None:
+                raise refusal
             if self._registry.get(handler) is None:
                 raise InvalidInput(f"no handler is called {handler!r}", cure="register it with @app.handler first")
             return handler

@@ -6,7 +6,7 @@ from typing import TypedDict
 
 from pollux.errors import InvalidInput, did_you_mean
 from pollux.runtime import CrewOptions
-from pollux.units import duration_ms
+from pollux.units import duration_ms, size_bytes
 
 Duration = str | float
 
@@ -28,6 +28,7 @@ class NodeOptions(TypedDict, total=False):
     keep_dead: int
     dead_age: Duration
     keep_audit: int
+    child_memory: str | int
     plans: bool
     runs: bool
 
@@ -48,6 +49,7 @@ def options_of(
     keep_dead: int = 10_000,
     dead_age: Duration = "90d",
     keep_audit: int = 100_000,
+    child_memory: str | int = "1 GB",
     plans: bool = True,
     runs: bool = True,
     **unknown: object,
@@ -72,6 +74,7 @@ def options_of(
         dead_max=keep_dead,
         dead_ms=duration_ms(dead_age),
         log_max=keep_audit,
+        child_memory=size_bytes(child_memory),
         plans=plans,
         runs=runs,
     )

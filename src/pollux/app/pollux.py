@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
 from pollux.app.blocking import Blocking
-from pollux.app.configured import load_app, missing_secrets, options_over, register_python
+from pollux.app.configured import load_app, missing_secrets, options_over, register_python, set_up
 from pollux.app.declared import Declared
 from pollux.app.options import NodeOptions, options_of
 from pollux.app.overview import Overview, rows_of, told_by
@@ -22,12 +23,13 @@ from pollux.clock import Clock, SystemClock
 from pollux.config import Config
 from pollux.errors import InvalidConfig, PolluxError
 from pollux.events import Events, JobsDeclared, NodeStarted, NodeStopped
+from pollux.handlers import register
 from pollux.ids import new_id
 from pollux.model import LIVE, Job, Schedule
 from pollux.observe import attach_logs
 from pollux.plan import Diff
 from pollux.registry import Registry
-from pollux.runtime import Crew
+from pollux.runtime import Crew, CrewOptions
 from pollux.secrets import Secrets
 from pollux.store.contract import DumpPage, RunAnswer, RunFilter, Store
 from pollux.store.guard import Guarded
@@ -53,6 +55,8 @@ class Pollux(Verbs):
         actor: str | None = None,
         clock: Clock | None = None,
         dice: Random | None = None,
+        http_per_target: int = 4,
+        http_allow_networks: Sequence[str] = (),
         **options: Unpack[NodeOptions],
     ) -> None:
         self.options = options_of(**options)
@@ -67,6 +71,8 @@ class Pollux(Verbs):
             actor=actor or default_actor("app"),
             ready_max=self.options.ready_max,
         )
+        self._built_in = register(self._registry)
+        self._built_in.http.set(per_target=http_per_target, allow_networks=http_allow_networks)
         self.declared = Declared(self._registry, source=f"code:{name}", release=release)
         self.secrets = Secrets()
         self.crew: Crew | None = None
@@ -91,8 +97,9 @@ class Pollux(Verbs):
         self.secrets.folder = beside
         missing = missing_secrets(config.jobs, self.secrets, config.places) if runs else []
         register_python(self._registry, config, beside=beside, also=missing)
+        set_up(self._built_in, config)
         if config.source:
-            self.declared.take_file(config.source, config.jobs)
+            self.declared.take_file(config.source, [self._registry.adopt(job) for job in config.jobs])
 
     # declaring
 
@@ -160,6 +167,12 @@ class Pollux(Verbs):
     def declared_jobs(self) -> list[Job]:
         return self.declared.jobs()
 
+    def check_secrets(self) -> None:
+        """Raise `InvalidConfig` with every reference of a declared job that cannot be resolved in this process."""
+        missing = missing_secrets(self.declared.jobs(), self.secrets, {})
+        if missing:
+            raise InvalidConfig(missing)
+
     async def diff(self) -> list[Diff]:
         """What the next start would change in the store, source by source."""
         return [diff for diff in await self.declared.diff(self._store) if not diff.is_empty]
@@ -186,9 +199,7 @@ class Pollux(Verbs):
         if self.crew is not None:
             raise PolluxError("this app runs already; stop it first")
         if self.options.runs:
-            missing = missing_secrets(self.declared.jobs(), self.secrets, {})
-            if missing:
-                raise InvalidConfig(missing)
+            self.check_secrets()
         was_open = self._is_open
         await self.open()
         self._stop_logs = attach_logs(self.events)
@@ -253,6 +264,23 @@ class Pollux(Verbs):
         listen_for_signals(stop)
         await self.serve(stop)
 
+    @contextmanager
+    def relocated(
+        self, store: Store, *, clock: Clock, dice: Random, registry: Registry, options: CrewOptions
+    ) -> Iterator[None]:
+        """The same app on another store and clock until the block ends, for tests; it must not be open meanwhile."""
+        if self.crew is not None or self._is_open:
+            raise PolluxError("this app is open already; close it first, and start it inside the block")
+        self.blocking.close()
+        before = self._store, self.store_url, self._clock, self._dice, self._registry, self.options
+        self._store, self.store_url = _backend(store, clock)
+        self._clock, self._dice, self._registry, self.options = clock, dice, registry, options
+        try:
+            yield
+        finally:
+            self.blocking.close()
+            self._store, self.store_url, self._clock, self._dice, self._registry, self.options = before
+
     # asking
 
     async def cancel(self, ref: object, *, reason: str = "") -> list[RunAnswer]:
@@ -261,6 +289,13 @@ class Pollux(Verbs):
         A request reaches a handler of this process at once, one elsewhere when its lease is next renewed.
         """
         answers = await super().cancel(ref, reason=reason)
+        if self.crew is not None:
+            self.crew.look()
+        return answers
+
+    async def cancel_runs(self, run_ids: Sequence[str], *, reason: str = "") -> list[RunAnswer]:
+        """Cancel these runs, in batches; as with `cancel`, a handler of this process is asked at once."""
+        answers = await super().cancel_runs(run_ids, reason=reason)
         if self.crew is not None:
             self.crew.look()
         return answers

@@ -137,6 +137,15 @@ class Verbs:
         await self._record("cancel", name, reason)
         return answers
 
+    async def cancel_runs(self, run_ids: Sequence[str], *, reason: str = "") -> list[RunAnswer]:
+        """Cancel these runs, in batches; what is over already is answered so."""
+        why = _words(reason) or f"cancelled by {self._actor}"
+        answers: list[RunAnswer] = []
+        for start in range(0, len(run_ids), BATCH_MAX):
+            answers += await self._store.cancel(run_ids=run_ids[start : start + BATCH_MAX], reason=why)
+        await self._record("cancel", run_ids[0] if len(run_ids) == 1 else f"{len(run_ids)} runs", reason)
+        return answers
+
     async def revive(self, run_ids: Sequence[str] | None = None, *, job: object = None) -> list[RunAnswer]:
         """Let dead letters run again: these, those of a job, or (neither given) all."""
         answers: list[RunAnswer] = []
@@ -258,8 +267,9 @@ class Verbs:
     async def nodes(self) -> list[Node]:
         return await self._store.nodes()
 
-    async def audit(self, *, after: int = 0, limit: int = 100) -> LogPage:
-        return await self._store.read_log(after=after, limit=limit)
+    async def audit(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
+        """Who changed what: lines after a number, or (`newest`) the last ones, those before `after` if it is given."""
+        return await self._store.read_log(after=after, limit=limit, newest=newest)
 
     # inside
 
@@ -327,15 +337,15 @@ class Verbs:
                 self._registry.forget([job.id])
                 raise NotFound("job", job.id, cure="start the app that declares it, or add it")
             case Answer.FULL:
-                raise StoreFull(f"run {answer.id} was refused: {self._ready_max} runs are ready; add seats or workers")
+                raise StoreFull(f"run {answer.id} was refused: {self._ready_max} runs wait; add seats or workers")
             case Answer.BUSY:
                 raise PolluxError(f"run {answer.id} was refused: the store is busy; try again")
 
     async def _dead(self, run_ids: Sequence[str] | None, job: object) -> AsyncIterator[list[str]]:
         """Batches of ids of dead letters: those given, those of a job, or all."""
         if run_ids is not None:
-            if run_ids:
-                yield list(run_ids)
+            for start in range(0, len(run_ids), REVIVE_PAGE):
+                yield list(run_ids[start : start + REVIVE_PAGE])
             return
         where = RunFilter(states=(RunState.DEAD,), job_id=None if job is None else job_id_of(job))
         after: str | None = None

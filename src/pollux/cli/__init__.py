@@ -14,8 +14,12 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program `pollux`; ends the process with one of the exit codes that `pollux --help` names."""
+    if "_POLLUX_COMPLETE" in os.environ:
+        from pollux.cli.completion import complete
+
+        sys.exit(complete(os.environ["_POLLUX_COMPLETE"]))
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given in ([], ["--help"], ["-h"]) and "_POLLUX_COMPLETE" not in os.environ:
+    if given in ([], ["--help"], ["-h"]):
         from pollux.cli.menu import menu_text
 
         sys.stdout.write(menu_text())

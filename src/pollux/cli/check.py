@@ -10,20 +10,24 @@ import click
 from pollux.cli.commands import Taught, complain_all
 from pollux.cli.menu import USAGE
 from pollux.cli.options import config_path, find_code_here, sqlite_path
-from pollux.cli.show import print_json
+from pollux.cli.show import clean, print_json
+from pollux.config.doubts import doubts
 from pollux.errors import InvalidConfig, InvalidInput
 
 
 @click.command(cls=Taught)
-@click.option("-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml.")
+@click.option(
+    "-c", "--config", type=click.Path(), envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml."
+)
 @click.option("--store", metavar="URL", help="Compare with this store; also POLLUX_STORE.")
 @click.option("--diff", is_flag=True, help="Show what a start would change in the store.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def check(config: str | None, store: str | None, *, diff: bool, as_json: bool) -> int:
     """Look for every mistake in a config; import the code that it names; change nothing.
 
-    Problems are printed with file, line and cure; the exit code is 2.  With --diff a right config is compared with the
-    store: + is added, ~ changes, - goes.
+    Problems are printed with file, line and cure; the exit code is 2.  Warnings, like a password that is written out,
+    change nothing about the exit code.  With --diff a right config is compared with the store: + is added, ~ changes,
+    - goes.
 
     For example:
       pollux check -c pollux.yaml
@@ -39,14 +43,18 @@ def check(config: str | None, store: str | None, *, diff: bool, as_json: bool) -
     except InvalidInput as error:
         return _report(path, [error], InvalidConfig([error]), as_json=as_json)
     changes = _changes(app) if diff else None
+    warnings = doubts(loaded, os.environ)
     if as_json:
-        print_json({"config": path, "problems": [], "jobs": len(loaded.jobs), "diff": changes})
+        told = [_told(warning) for warning in warnings]
+        print_json({"config": path, "problems": [], "warnings": told, "jobs": len(loaded.jobs), "diff": changes})
         return 0
+    for warning in warnings:
+        click.echo(f"pollux: warning: {clean(str(warning))}", err=True)
     count = len(loaded.jobs)
     click.echo(f"{path}: right; {count} job{'' if count == 1 else 's'}")
     if changes is not None:
         for line in [line for change in changes for line in change["lines"]] or ["a start would change nothing"]:
-            click.echo(line)
+            click.echo(clean(line))
     return 0
 
 
@@ -59,7 +67,9 @@ def _load(path: str, store: str | None) -> tuple[Any, Any]:
     file = sqlite_path(loaded.store)
     if file is not None and not file.exists():  # compared with nothing, and nothing is created
         loaded = load_config(path, environ=os.environ, arguments={"store": "memory://"})
-    return loaded, Pollux.from_config(loaded)
+    app = Pollux.from_config(loaded)
+    app.check_secrets()
+    return loaded, app
 
 
 def _changes(app: Any) -> list[dict[str, Any]]:
@@ -78,6 +88,10 @@ def _changes(app: Any) -> list[dict[str, Any]]:
 def _report(path: str, problems: list[InvalidInput], error: InvalidConfig, *, as_json: bool) -> int:
     if not as_json:
         return complain_all(error)
-    told = [{"where": problem.where, "what": problem.what, "cure": problem.cure} for problem in problems]
-    print_json({"config": path, "problems": told, "jobs": 0, "diff": None})
+    told = [_told(problem) for problem in problems]
+    print_json({"config": path, "problems": told, "warnings": [], "jobs": 0, "diff": None})
     return USAGE
+
+
+def _told(problem: InvalidInput) -> dict[str, str]:
+    return {"where": problem.where, "what": problem.what, "cure": problem.cure}

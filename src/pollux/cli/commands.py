@@ -64,7 +64,8 @@ class Listing(click.Group):
         write_text(self.help, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in HELP_OPTIONS):
+        is_bare = not args and not ctx.resilient_parsing  # a shell that asks what may follow means the group
+        if is_bare or (args and args[0].startswith("-") and args[0] not in HELP_OPTIONS):
             args = ["ls" if "ls" in self.commands else "--help", *args]
         return super().parse_args(ctx, args)
 
@@ -73,6 +74,14 @@ class Listing(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         refuse_unknown(ctx, args[0], self.commands)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Its commands, and the options of the listing."""
+        listing = self.commands.get("ls")
+        found = super().shell_complete(ctx, incomplete)
+        if listing is not None and incomplete.startswith("-"):
+            found += [item for item in listing.shell_complete(ctx, incomplete) if item.value != "--help"]
+        return found
 
 
 def write_text(text: str | None, formatter: click.HelpFormatter) -> None:
@@ -163,5 +172,7 @@ def _unforeseen(error: Exception) -> tuple[str, int]:
 
 
 def _complain(what: str, code: int) -> int:
-    click.echo(f"pollux: {what}", err=True)
+    from pollux.secrets import hide
+
+    click.echo(f"pollux: {hide(what)}", err=True)
     return code

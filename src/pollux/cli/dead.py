@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
 
+from pollux.cli.choice import choice_of, chosen_runs, dead_filter_options, in_batches, print_answers, since_ms
 from pollux.cli.commands import Listing
-from pollux.cli.menu import FAILED
+from pollux.cli.completion import job_ids, run_ids_of
 from pollux.cli.options import Where, ask, existing_store, json_option, page_options, store_options
-from pollux.cli.runs import print_run
-from pollux.cli.show import ago, now_ms, print_json, print_more, print_table
-from pollux.errors import Conflict, InvalidInput
+from pollux.cli.runs import SAYS_MAX, print_run
+from pollux.cli.show import ago, counted, now_ms, print_json, print_more, print_table, shortened
+from pollux.errors import Conflict
 
+DEAD = ("dead",)
+WHAT = "dead letter"
 WHY_NOT = {
     "lost": "it is no dead letter",
     "stale": "its job is gone; add the job again, or drop it",
@@ -25,6 +27,8 @@ WHY_NOT = {
 def dead() -> None:
     """Dead letters: runs that were given up on.  They keep their payload and error until revived or dropped.
 
+    The newest 10,000 are kept, for 90 days: see `history.dead` and `history.dead_age` in the config.
+
     For example:
       pollux dead                       what is there
       pollux dead show home@1790000000000
@@ -34,19 +38,35 @@ def dead() -> None:
 
 
 @dead.command("ls")
-@click.option("--job", "job_id", metavar="ID", help="Of this job.")
+@click.option("--job", "job_id", metavar="ID", shell_complete=job_ids, help="Of this job.")
+@click.option("--group", help="Of this group.")
+@click.option("--target", help="Of this target.")
+@click.option("--error", metavar="TEXT", help="With this text in the error.")
+@click.option("--since", metavar="WHEN", help="Died since: 2h ago, or a moment with its offset.")
 @page_options
 @json_option
 @store_options
 def ls(
-    job_id: str | None, limit: int, after: str | None, config: str | None, store: str | None, *, as_json: bool
+    since: str | None,
+    limit: int,
+    after: str | None,
+    config: str | None,
+    store: str | None,
+    *,
+    as_json: bool,
+    **parts: Any,
 ) -> None:
     """List dead letters, newest first.
 
     For example:
       pollux dead ls --job home --json
+      pollux dead ls --since 2h --error refused
     """
-    where = _letters(job_id)
+    from pollux.model import RunState
+    from pollux.store.contract import RunFilter
+
+    begin_ms = None if since is None else since_ms(since)
+    where = RunFilter(states=(RunState.DEAD,), finished_after_ms=begin_ms, **parts)
     page = ask(existing_store(Where(config, store)), lambda app: app.list_runs(where, after=after, limit=limit))
     if as_json:
         print_json({"dead": page.runs, "next": page.next})
@@ -55,7 +75,14 @@ def ls(
     print_table(
         ("id", "job", "died", "attempts", "stands for", "error"),
         (
-            (run.id, run.job_id, ago(run.finished_ms, now=now), str(run.attempt + 1), str(run.deaths), run.error)
+            (
+                run.id,
+                run.job_id,
+                ago(run.finished_ms, now=now),
+                str(run.attempt + 1),
+                str(run.deaths),
+                shortened(run.error, SAYS_MAX),
+            )
             for run in page.runs
         ),
     )
@@ -65,7 +92,7 @@ def ls(
 
 
 @dead.command()
-@click.argument("run_id", metavar="ID")
+@click.argument("run_id", metavar="ID", shell_complete=run_ids_of("dead"))
 @json_option
 @store_options
 def show(run_id: str, config: str | None, store: str | None, *, as_json: bool) -> None:
@@ -82,90 +109,57 @@ def show(run_id: str, config: str | None, store: str | None, *, as_json: bool) -
 
 
 @dead.command()
-@click.argument("run_ids", metavar="[ID]...", nargs=-1)
-@click.option("--job", "job_id", metavar="ID", help="All of this job.")
-@click.option("--all", "everything", is_flag=True, help="All there are.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.argument("run_ids", metavar="[ID]...", nargs=-1, shell_complete=run_ids_of("dead"))
+@dead_filter_options
 @json_option
 @store_options
-def revive(
-    run_ids: tuple[str, ...],
-    job_id: str | None,
-    config: str | None,
-    store: str | None,
-    *,
-    everything: bool,
-    yes: bool,
-    as_json: bool,
-) -> int:
-    """Let dead letters run again, with all their attempts.
+def revive(run_ids: tuple[str, ...], config: str | None, store: str | None, *, as_json: bool, **given: Any) -> int:
+    """Let dead letters run again, with all their attempts.  By id, or by what they are.
 
     For example:
       pollux dead revive home@1790000000000
-      pollux dead revive --job home
-      pollux dead revive --all
+      pollux dead revive --target db-1 --since 2h
+      pollux dead revive --all --yes
     """
-    _check_choice(run_ids, job_id, everything=everything)
+    choice = choice_of(WHAT, run_ids, given)
     url = existing_store(Where(config, store))
-    if everything and not yes:
-        _confirm(url, "revive")
-    answers = ask(url, lambda app: app.revive(list(run_ids) or None, job=job_id))
+    ids = chosen_runs(url, choice, DEAD, verb="revive")
+    answers = in_batches(url, ids, lambda app, batch: app.revive(batch), doing="reviving")
     if as_json:
         print_json({"runs": answers})
-    for answer in () if as_json else answers:
-        what = "runs again" if answer.answer.value == "ok" else WHY_NOT.get(answer.answer.value, answer.answer.value)
-        click.echo(f"run {answer.id}: {what}", err=answer.answer.value != "ok")
-    if not answers and not as_json:
-        click.echo("there are no such dead letters")
-    return 0 if all(answer.answer.value == "ok" for answer in answers) else FAILED
+        return int(any(answer.answer.value != "ok" for answer in answers))
+    none = "there are no such dead letters"
+    return print_answers(answers, done="runs again", why_not=WHY_NOT, none=none, what=WHAT)
 
 
 @dead.command()
-@click.argument("run_ids", metavar="[ID]...", nargs=-1)
-@click.option("--job", "job_id", metavar="ID", help="All of this job.")
-@click.option("--all", "everything", is_flag=True, help="All there are.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.argument("run_ids", metavar="[ID]...", nargs=-1, shell_complete=run_ids_of("dead"))
+@dead_filter_options
 @json_option
 @store_options
-def drop(
-    run_ids: tuple[str, ...],
-    job_id: str | None,
-    config: str | None,
-    store: str | None,
-    *,
-    everything: bool,
-    yes: bool,
-    as_json: bool,
-) -> None:
-    """Forget dead letters for good.
+def drop(run_ids: tuple[str, ...], config: str | None, store: str | None, *, as_json: bool, **given: Any) -> None:
+    """Forget dead letters for good.  By id, or by what they are.
 
     For example:
       pollux dead drop home@1790000000000
+      pollux dead drop --error "404" --job home
       pollux dead drop --all --yes
     """
-    _check_choice(run_ids, job_id, everything=everything)
+    choice = choice_of(WHAT, run_ids, given)
     url = existing_store(Where(config, store))
-    if everything and not yes:
-        _confirm(url, "drop")
+    ids = chosen_runs(url, choice, DEAD, verb="drop")
 
-    async def question(app: Any) -> int:
-        for run_id in run_ids:  # only dead letters: the history of finished runs is not ours to thin out
-            await _dead_run(app, run_id)
-        dropped: int = await app.drop(list(run_ids) or None, job=job_id)
-        return dropped
+    async def act(app: Any, batch: list[str]) -> list[int]:
+        if choice.is_named:
+            for run_id in batch:  # only dead letters: the history of finished runs is not ours to thin out
+                await _dead_run(app, run_id)
+        return [await app.drop(batch)]
 
-    count = ask(url, question)
+    count = sum(in_batches(url, ids, act, doing="dropping"))
     if as_json:
         print_json({"dropped": count})
     else:
-        click.echo(f"dropped {count} dead letter{'' if count == 1 else 's'}")
-
-
-def _letters(job_id: str | None) -> Any:
-    from pollux.model import RunState
-    from pollux.store.contract import RunFilter
-
-    return RunFilter(states=(RunState.DEAD,), job_id=job_id)
+        click.echo(f"dropped {counted(count, WHAT)}")
 
 
 async def _dead_run(app: Any, run_id: str) -> Any:
@@ -173,17 +167,3 @@ async def _dead_run(app: Any, run_id: str) -> Any:
     if run.state.value != "dead":
         raise Conflict(f"run {run_id} is {run.state.value}, no dead letter; see it with `pollux runs show {run_id}`")
     return run
-
-
-def _check_choice(run_ids: tuple[str, ...], job_id: str | None, *, everything: bool) -> None:
-    if sum((bool(run_ids), job_id is not None, everything)) != 1:
-        raise InvalidInput("say which dead letters", cure="give their ids, or --job ID, or --all")
-
-
-def _confirm(url: str, verb: str) -> None:
-    if not sys.stdin.isatty():
-        raise InvalidInput(f"--all would {verb} every dead letter, and nobody is here to confirm it", cure="add --yes")
-    count = ask(url, lambda app: app.counts()).dead
-    if not click.confirm(f"{verb} {count if count <= 10_000 else 'more than 10000'} dead letters?", err=True):
-        click.echo("nothing was changed", err=True)
-        raise click.exceptions.Exit(FAILED)

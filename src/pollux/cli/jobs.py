@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import click
 
+from pollux.cli.choice import LINES_MAX, choice_of, chosen_jobs, in_batches, job_filter_options
 from pollux.cli.commands import Listing
+from pollux.cli.completion import job_ids
+from pollux.cli.enqueue import params_of
+from pollux.cli.history import JobShown, print_job, row_json
+from pollux.cli.menu import FAILED
 from pollux.cli.options import Where, ask, existing_store, json_option, page_options, store_options
-from pollux.cli.show import ago, full, moment, now_ms, print_json, print_more, print_pairs, print_table, span
-from pollux.errors import InvalidInput
-from pollux.units import format_ms
+from pollux.cli.show import ago, counted, now_ms, print_json, print_more, print_table
+from pollux.errors import Conflict, NotFound
 
-LIVE_MAX = 1_000  # live runs that are looked at for the column "held"
+LIVE_MAX = 1_000  # live runs that are looked at for the column "now"
 
 
 @click.group(cls=Listing)
 def jobs() -> None:
-    """List jobs, show one, run it now, pause, resume, cancel, delete it.
+    """List jobs, show one, run some now, pause, resume, cancel, delete them.
 
     For example:
       pollux jobs                       all, a page at a time
@@ -48,7 +52,7 @@ def ls(
     *,
     as_json: bool,
 ) -> None:
-    """List jobs: schedule, last outcome, next due, and what holds them up.
+    """List jobs: schedule, last outcome, next due, and what they do or what holds them up.
 
     For example:
       pollux jobs ls --text api
@@ -59,11 +63,11 @@ def ls(
     where = JobFilter(group=group, target=target, tag=tag, text=text)
     rows, cursor = ask(existing_store(Where(config, store)), lambda app: job_rows(app, where, after, limit))
     if as_json:
-        print_json({"jobs": [_row_json(row) for row in rows], "next": cursor})
+        print_json({"jobs": [row_json(row) for row in rows], "next": cursor})
         return
     now = now_ms()
     print_table(
-        ("id", "schedule", "last", "when", "fresh", "next due", "held"),
+        ("id", "schedule", "last", "when", "fresh", "next due", "now"),
         (
             (
                 row.job.id,
@@ -72,7 +76,7 @@ def ls(
                 ago(row.job.memory.last_end_ms, now=now),
                 f"{row.freshness.score:.0%}" if row.freshness.age_ms is not None else "-",
                 ago(row.next_due_ms, now=now) or "-",
-                row.held,
+                row.held or row.progress,
             )
             for row in rows
         ),
@@ -83,161 +87,235 @@ def ls(
 
 
 @jobs.command()
-@click.argument("job_id", metavar="ID")
+@click.argument("job_id", metavar="ID", shell_complete=job_ids)
 @json_option
 @store_options
 def show(job_id: str, config: str | None, store: str | None, *, as_json: bool) -> None:
-    """Show one job in full: what it is, how it went, what comes next.
+    """Show one job in full: what it is, how it went, what it does now, what comes next.
+
+    The line of its latest runs has one character each, the newest on the right: the higher the longer it took, a cross
+    if it failed.
 
     For example:
       pollux jobs show home
     """
 
-    async def question(app: Any) -> tuple[Any, Any]:
+    async def question(app: Any) -> JobShown:
         [row] = await _rows(app, (await app.get_job(job_id),))
-        return row, await app.why(job_id)
+        live = await _live_of(app, job_id)
+        return JobShown(row, tuple(live), await app.why(job_id))
 
-    row, why = ask(existing_store(Where(config, store)), question)
-    if as_json:
-        print_json({"job": _row_json(row), "why": why})
-        return
-    job, memory, now = row.job, row.job.memory, now_ms()
-    skipped = ", ".join(f"{count} ({reason})" for reason, count in memory.skips.items())
-    print_pairs(
-        (
-            ("id", job.id),
-            ("name", job.name),
-            ("handler", job.handler),
-            ("params", json.dumps(full(job.params), ensure_ascii=False) if job.params else ""),
-            ("schedule", row.schedule),
-            ("enabled", "" if job.enabled else "no"),
-            ("priority", {1: "high", 2: "normal", 3: "low"}[job.priority]),
-            ("group", job.group),
-            ("target", job.target),
-            ("tags", ", ".join(job.tags)),
-            ("timeout", format_ms(job.timeout_ms)),
-            ("attempts", job.retry.attempts_max),
-            ("overlap", job.overlap.value),
-            ("misfire", job.misfire.value),
-            ("source", f"{job.source}, release {job.release}" if job.release else job.source),
-            ("revision", job.revision),
-            ("next due", _both(job.next_due_ms, now)),
-            ("last due", _both(job.last_due_ms, now)),
-            ("last run", f"{row.last or 'none'} {_both(memory.last_end_ms, now)}".strip()),
-            ("took", span(memory.duration_ms) if memory.last_end_ms else ""),
-            ("runs ended", memory.ended),
-            ("failures in a row", memory.failures or ""),
-            ("last success", _both(memory.last_success_ms, now)),
-            ("last change", _both(memory.last_change_ms, now)),
-            ("last error", f"{_both(memory.last_error_ms, now)}: {memory.last_error}" if memory.last_error_ms else ""),
-            ("skipped", skipped),
-            ("now", why.reason),
-            ("cure", why.cure),
-        )
-    )
+    print_job(ask(existing_store(Where(config, store)), question), as_json=as_json)
 
 
 @jobs.command()
-@click.argument("job_id", metavar="ID")
+@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
+@job_filter_options
 @click.option("--anyway", is_flag=True, help="Also if a run of it is live.")
 @click.option("--params", metavar="JSON", help="Laid over the job's own params.")
 @json_option
 @store_options
-def run(job_id: str, params: str | None, config: str | None, store: str | None, *, anyway: bool, as_json: bool) -> None:
-    """Run a job now, whatever its schedule or a pause says.
+def run(
+    ids: tuple[str, ...],
+    params: str | None,
+    config: str | None,
+    store: str | None,
+    *,
+    anyway: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Run jobs now, whatever their schedule or a pause says.  By id, or by what they are.
 
     For example:
       pollux jobs run home
       pollux jobs run report --params '{"day": "2026-11-30"}'
+      pollux jobs run --group edge
     """
-    given = params_of(params)
-    made = ask(existing_store(Where(config, store)), lambda app: app.run_now(job_id, given, anyway=anyway))
-    if as_json:
-        print_json({"run": made})
+    choice, payload = choice_of("job", ids, given), params_of(params)
+    url = existing_store(Where(config, store))
+    chosen = chosen_jobs(url, choice, verb="run")
+    if len(choice.ids) == 1:  # what stands against it is the answer
+        made = [ask(url, lambda app: app.run_now(chosen[0], payload, anyway=anyway))]
     else:
-        click.echo(f"run {made.id} of job {job_id} is {made.state.value}; see it with `pollux runs show {made.id}`")
+        made = in_batches(
+            url, chosen, lambda app, batch: _run_each(app, batch, payload, anyway=anyway), doing="running"
+        )
+    refused = [answer for answer in made if isinstance(answer, Refused)]
+    if as_json:
+        print_json({"runs": [each for each in made if not isinstance(each, Refused)], "refused": refused})
+    else:
+        for each in made:
+            if isinstance(each, Refused):
+                click.echo(f"job {each.id}: {each.why}", err=True)
+            else:
+                says = f"run {each.id} of job {each.job_id} is {each.state.value}"
+                click.echo(f"{says}; see it with `pollux runs show {each.id}`" if len(made) == 1 else says)
+        _say_none(made)
+    return FAILED if refused else 0
 
 
 @jobs.command()
-@click.argument("job_id", metavar="ID")
+@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
+@job_filter_options
 @click.option("--for", "duration", metavar="DURATION", help="Like 30m or 2h; without it until resumed.")
 @click.option("--reason", default="", help="Shown to everybody who asks why.")
+@json_option
 @store_options
-def pause(job_id: str, duration: str | None, reason: str, config: str | None, store: str | None) -> None:
-    """Stop a job for a while or until it is resumed; it keeps its definition and memory.
+def pause(
+    ids: tuple[str, ...],
+    duration: str | None,
+    reason: str,
+    config: str | None,
+    store: str | None,
+    *,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Stop jobs for a while or until they are resumed; they keep their definition and memory.
+
+    Each job is paused by itself: jobs that come to a group later are not.  `pollux pause --group` pauses a group.
 
     For example:
       pollux jobs pause home --for 1h --reason "moving house"
+      pollux jobs pause --tag nightly
     """
+    choice = choice_of("job", ids, given)
     url = existing_store(Where(config, store))
-    ask(url, lambda app: app.pause(job_id, reason=reason, duration=duration))
-    click.echo(f"job {job_id} is paused{f' for {duration}' if duration else ''}; `pollux jobs resume {job_id}` ends it")
+    chosen = chosen_jobs(url, choice, verb="pause")
+
+    async def act(app: Any, batch: list[str]) -> list[str]:
+        for job_id in batch:
+            await app.pause(job_id, reason=reason, duration=duration)
+        return batch
+
+    done = in_batches(url, chosen, act, doing="pausing")
+    if as_json:
+        print_json({"paused": done})
+        return
+    for job_id in done:
+        ends = f"; `pollux jobs resume {job_id}` ends it"
+        click.echo(f"job {job_id} is paused{f' for {duration}' if duration else ''}{ends}")
+    _say_none(done)
 
 
 @jobs.command()
-@click.argument("job_id", metavar="ID")
+@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
+@job_filter_options
+@json_option
 @store_options
-def resume(job_id: str, config: str | None, store: str | None) -> None:
-    """End a job's pause.
+def resume(ids: tuple[str, ...], config: str | None, store: str | None, *, as_json: bool, **given: Any) -> None:
+    """End the pause of jobs.
 
     For example:
       pollux jobs resume home
+      pollux jobs resume --tag nightly
     """
-    was_paused = ask(existing_store(Where(config, store)), lambda app: app.resume(job_id))
-    click.echo(f"job {job_id} {'goes on' if was_paused else 'was not paused'}")
+    choice = choice_of("job", ids, given)
+    url = existing_store(Where(config, store))
+    chosen = chosen_jobs(url, choice, verb="resume")
+
+    async def act(app: Any, batch: list[str]) -> list[tuple[str, bool]]:
+        return [(job_id, await app.resume(job_id)) for job_id in batch]
+
+    done = in_batches(url, chosen, act, doing="resuming")
+    if as_json:
+        print_json({"resumed": [i for i, was in done if was], "not_paused": [i for i, was in done if not was]})
+        return
+    for job_id, was_paused in done:
+        click.echo(f"job {job_id} {'goes on' if was_paused else 'was not paused'}")
+    _say_none(done)
 
 
 @jobs.command()
-@click.argument("job_id", metavar="ID")
+@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
+@job_filter_options
 @click.option("--reason", default="", help="Kept with the cancelled runs.")
 @json_option
 @store_options
-def cancel(job_id: str, reason: str, config: str | None, store: str | None, *, as_json: bool) -> None:
-    """Cancel all live runs of a job: waiting ones at once, running ones by request.  Its schedule stays.
+def cancel(
+    ids: tuple[str, ...], reason: str, config: str | None, store: str | None, *, as_json: bool, **given: Any
+) -> None:
+    """Cancel all live runs of jobs: waiting ones at once, running ones by request.  Their schedules stay.
 
     For example:
       pollux jobs cancel home --reason "wrong params"
+      pollux jobs cancel --target db-1
     """
+    choice = choice_of("job", ids, given)
+    url = existing_store(Where(config, store))
+    chosen = chosen_jobs(url, choice, verb="cancel all runs of")
 
-    async def question(app: Any) -> Any:
-        await app.get_job(job_id)
-        return await app.cancel(job_id, reason=reason)
+    async def act(app: Any, batch: list[str]) -> list[Any]:
+        answers = []
+        for job_id in batch:
+            await app.get_job(job_id)
+            answers += await app.cancel(job_id, reason=reason)
+        return answers
 
-    answers = ask(existing_store(Where(config, store)), question)
+    answers = in_batches(url, chosen, act, doing="cancelling")
     if as_json:
         print_json({"runs": answers})
-    elif not answers:
-        click.echo(f"job {job_id} has no live run")
-    for answer in () if as_json else answers:
+        return
+    for answer in answers:
         click.echo(f"run {answer.id}: cancelled, or asked to stop")
+    if not answers:
+        click.echo(f"job {chosen[0]} has no live run" if len(chosen) == 1 else "there is no such live run")
 
 
 @jobs.command()
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
+@job_filter_options
 @click.option("--reason", default="", help="Kept with the runs that are cancelled by it.")
+@json_option
 @store_options
-def delete(job_ids: tuple[str, ...], reason: str, config: str | None, store: str | None) -> None:
+def delete(
+    ids: tuple[str, ...], reason: str, config: str | None, store: str | None, *, as_json: bool, **given: Any
+) -> None:
     """Take jobs away.  Waiting runs are cancelled, running ones may end; finished ones stay in the history.
 
     A job of a file or an app comes back with its next start: take it away there, too.
 
     For example:
       pollux jobs delete old-1 old-2
+      pollux jobs delete --tag old
     """
-    ask(existing_store(Where(config, store)), lambda app: app.delete_jobs(job_ids, reason=reason))
-    click.echo(f"deleted {', '.join(job_ids)}")
+    choice = choice_of("job", ids, given)
+    url = existing_store(Where(config, store))
+    chosen = chosen_jobs(url, choice, verb="delete")
+
+    async def act(app: Any, batch: list[str]) -> list[str]:
+        await app.delete_jobs(batch, reason=reason)
+        return batch
+
+    done = in_batches(url, chosen, act, doing="deleting")
+    if as_json:
+        print_json({"deleted": done})
+    elif done:
+        click.echo(f"deleted {', '.join(done) if len(done) <= LINES_MAX else counted(len(done), 'job')}")
+    else:
+        _say_none(done)
 
 
-def params_of(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    try:
-        params = json.loads(text)
-    except ValueError as error:
-        raise InvalidInput(f"--params is no JSON: {error}", cure="""write it like --params '{"depth": 2}'""") from error
-    if not isinstance(params, dict):
-        raise InvalidInput("--params is no JSON object", cure="""write it like --params '{"depth": 2}'""")
-    return params
+class Refused(NamedTuple):
+    id: str
+    why: str
+
+
+async def _run_each(app: Any, batch: list[str], params: dict[str, Any] | None, *, anyway: bool) -> list[Any]:
+    """A run of each; one that is refused keeps nobody else from running."""
+    made: list[Any] = []
+    for job_id in batch:
+        try:
+            made.append(await app.run_now(job_id, params, anyway=anyway))
+        except (Conflict, NotFound) as error:
+            made.append(Refused(job_id, str(error)))
+    return made
+
+
+def _say_none(done: Sequence[Any]) -> None:
+    if not done:
+        click.echo("there are no such jobs")
 
 
 async def job_rows(app: Any, where: Any, after: str | None, limit: int) -> tuple[Any, str | None]:
@@ -246,8 +324,8 @@ async def job_rows(app: Any, where: Any, after: str | None, limit: int) -> tuple
 
 
 async def _rows(app: Any, found: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Rows as the live table has them; what running handlers say of their progress is known in their process only."""
-    from pollux.app.overview import rows_of
+    """Rows as the live table has them."""
+    from pollux.app.overview import rows_of, told_by
     from pollux.model import LIVE
     from pollux.store.contract import RunFilter
 
@@ -259,20 +337,15 @@ async def _rows(app: Any, found: tuple[Any, ...]) -> tuple[Any, ...]:
         live={run.job_id: run for run in live.runs},
         stops=await app.stops(),
         nodes=await app.nodes(),
-        progress={},
+        progress=told_by(live.runs),
         now_ms=now_ms(),
     )
 
 
-def _row_json(row: Any) -> dict[str, Any]:
-    job: dict[str, Any] = full(row.job)
-    return job | {
-        "schedule_text": row.schedule,
-        "last": row.last,
-        "freshness": full(row.freshness),
-        "held": row.held,
-    }
+async def _live_of(app: Any, job_id: str) -> Sequence[Any]:
+    from pollux.model import LIVE
+    from pollux.store.contract import RunFilter
 
-
-def _both(ms: int | None, now: int) -> str:
-    return "" if ms is None else f"{moment(ms)} ({ago(ms, now=now)})"
+    page = await app.list_runs(RunFilter(states=tuple(sorted(LIVE)), job_id=job_id), limit=LINES_MAX)
+    runs: Sequence[Any] = page.runs
+    return runs

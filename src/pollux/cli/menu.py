@@ -28,14 +28,18 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
                 "pollux.cli.check:check",
                 "look for mistakes in a config; --diff shows what a start would change",
             ),
+            Entry(
+                "simulate", "pollux.cli.simulate:simulate", "play a day of it in virtual time: lateness, skips, seats"
+            ),
+            Entry("plan", "pollux.cli.plan:plan", "what fires in the next hours, and how many at once"),
             Entry("config", "pollux.cli.config:config", "every option, its value and where it came from; --example"),
         ),
     ),
     (
         "Look",
         (
-            Entry("jobs", "pollux.cli.jobs:jobs", "list, show, run, pause, resume, cancel, delete"),
-            Entry("runs", "pollux.cli.runs:runs", "list, show, cancel"),
+            Entry("jobs", "pollux.cli.jobs:jobs", "list, show with history, run, pause, resume, cancel, delete"),
+            Entry("runs", "pollux.cli.runs:runs", "list, show and follow, cancel"),
             Entry("dead", "pollux.cli.dead:dead", "dead letters: list, show, revive, drop"),
             Entry("why", "pollux.cli.stops:why", "why a job or run does not run, and what to do"),
             Entry("nodes", "pollux.cli.records:nodes", "which processes are there, and who leads"),
@@ -45,8 +49,10 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
     (
         "Change",
         (
+            Entry("enqueue", "pollux.cli.enqueue:enqueue", "ask for a run of a job, now or later; --wait for its end"),
             Entry("pause", "pollux.cli.stops:pause", "stop a job, a group, a target or everything for a while"),
             Entry("resume", "pollux.cli.stops:resume", "take a pause away"),
+            Entry("completion", "pollux.cli.completion:completion", "let bash, zsh or fish complete commands and ids"),
             Entry("store", "pollux.cli.store:store", "dump everything into a file, load it elsewhere"),
         ),
     ),
@@ -62,7 +68,7 @@ def menu_text() -> str:
         "loses nor doubles a firing.",
     ]
     for title, entries in SECTIONS:
-        lines += ["", f"{title}:", *(f"  {entry.name:<8} {entry.says}" for entry in entries)]
+        lines += ["", f"{title}:", *(f"  {entry.name:<10} {entry.says}" for entry in entries)]
     lines += [
         "",
         "First steps:",
@@ -74,6 +80,7 @@ def menu_text() -> str:
         "Everywhere:",
         "  --store URL       sqlite:///pollux.db or any other store; also POLLUX_STORE",
         "  -c, --config FILE where the store is named; also POLLUX_CONFIG, else ./pollux.yaml if there is one",
+        "  --app MODULE:ATTR the store of a Pollux in your own code; also POLLUX_APP",
         "  --json            one JSON document instead of a table",
         "  --help            more about a command, with examples; --version",
         "",

@@ -16,6 +16,7 @@ from pollux.errors import StoreRefused
 
 CONFIG_HERE = "pollux.yaml"
 PROGRAM = "pollux"
+APP = "pollux.app"  # in a context of click: the app that was named
 _T = TypeVar("_T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -28,13 +29,30 @@ class Where(NamedTuple):
 
 
 def store_options(command: _Command) -> _Command:
-    """`-c FILE` and `--store URL`."""
+    """`-c FILE`, `--store URL` and `--app MODULE:ATTRIBUTE`."""
+    command = click.option(
+        "--app",
+        metavar="MODULE:ATTRIBUTE",
+        envvar="POLLUX_APP",
+        expose_value=False,
+        callback=_remember_app,
+        help="The store of a Pollux in your own code.",
+    )(command)
     command = click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE.")(
         command
     )
     return click.option(
-        "-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The config file that names the store."
+        "-c",
+        "--config",
+        type=click.Path(),
+        envvar="POLLUX_CONFIG",
+        metavar="FILE",
+        help="The config file that names the store.",
     )(command)
+
+
+def _remember_app(ctx: click.Context, param: click.Parameter, value: str | None) -> None:  # noqa: ARG001  click's
+    ctx.meta[APP] = value
 
 
 def json_option(command: _Command) -> _Command:
@@ -70,12 +88,21 @@ def program_name() -> str:
 
 
 def store_url(where: Where) -> str:
-    """What the command line says, else the environment, else the file, else the default."""
+    """What the command line says, else the environment, else the file, else the app's own, else the default."""
     if where.store:
         return where.store
     from pollux.config import load_config
 
-    return load_config(config_path(where.config), environ=os.environ, with_jobs=False).store
+    ctx = click.get_current_context(silent=True)
+    arguments = {"app": ctx.meta.get(APP) if ctx is not None else None}
+    config = load_config(config_path(where.config), environ=os.environ, arguments=arguments, with_jobs=False)
+    if not config.app or config.is_given("store"):
+        return config.store
+    from pollux.app import Pollux
+    from pollux.app.configured import load_app
+
+    find_code_here()
+    return load_app(config.app, Pollux, beside=Path(config.path).resolve().parent if config.path else None).store_url
 
 
 def existing_store(where: Where) -> str:
@@ -96,9 +123,10 @@ def existing_store(where: Where) -> str:
 
 def sqlite_path(url: str) -> Path | None:
     """The file behind the URL, if it is one."""
-    if not url.startswith("sqlite:///"):
-        return None
-    return Path(url.removeprefix("sqlite:///"))
+    from pollux.store.open import sqlite_file
+
+    file = sqlite_file(url)
+    return None if file is None else Path(file)
 
 
 def ask(url: str, question: Callable[[Any], Awaitable[_T]]) -> _T:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Any
-
 import click
 
 from pollux.cli.commands import Taught
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
-from pollux.cli.show import ago, moment, now_ms, print_json, print_more, print_table
-
-LOG_PAGE = 1_000
+from pollux.cli.show import ago, moment, now_ms, print_json, print_table
+from pollux.errors import InvalidInput
 
 
 @click.command(cls=Taught)
@@ -50,37 +46,35 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
 
 
 @click.command(cls=Taught)
-@click.option("--after", type=click.IntRange(0), help="Only lines after this number; without it the newest.")
+@click.option("--after", type=click.IntRange(0), help="Lines after this number, oldest first.")
+@click.option("--before", type=click.IntRange(1), help="The last lines before this number.")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="Lines at most.")
 @json_option
 @store_options
-def audit(after: int | None, limit: int, config: str | None, store: str | None, *, as_json: bool) -> None:
-    """Show who changed what by hand or by API, oldest first.
+def audit(
+    after: int | None, before: int | None, limit: int, config: str | None, store: str | None, *, as_json: bool
+) -> None:
+    """Show who changed what by hand or by API: the newest lines, the latest at the end.
+
+    The newest 100,000 lines are kept: see `history.audit` in the config.
 
     For example:
       pollux audit --limit 10
+      pollux audit --before 120
       pollux audit --after 120 --json
     """
-    lines, cursor = ask(existing_store(Where(config, store)), lambda app: _lines(app, after, limit))
+    if after is not None and before is not None:
+        raise InvalidInput("--after and --before were both given", cure="give one of them")
+    newest = after is None
+    place = (before or 0) if after is None else after
+    url = existing_store(Where(config, store))
+    page = ask(url, lambda app: app.audit(after=place, limit=limit, newest=newest))
     if as_json:
-        print_json({"lines": lines, "next": cursor})
+        print_json({"lines": page.lines, "next": page.next})
         return
     print_table(
         ("no", "when", "who", "did", "to", "detail"),
-        ((str(line.seq), moment(line.at_ms), line.actor, line.action, line.subject, line.detail) for line in lines),
+        ((str(n.seq), moment(n.at_ms), n.actor, n.action, n.subject, n.detail) for n in page.lines),
     )
-    print_more(cursor)
-
-
-async def _lines(app: Any, after: int | None, limit: int) -> tuple[list[Any], int | None]:
-    """A page after a number, or the newest lines: the log can be read forwards only."""
-    if after is not None:
-        page = await app.audit(after=after, limit=limit)
-        return list(page.lines), page.next
-    newest: deque[Any] = deque(maxlen=limit)
-    cursor: int | None = 0
-    while cursor is not None:
-        page = await app.audit(after=cursor, limit=LOG_PAGE)
-        newest.extend(page.lines)
-        cursor = page.next
-    return list(newest), None
+    if page.next is not None:
+        click.echo(f"there are {'older ones: add --before' if newest else 'more: add --after'} {page.next}", err=True)

@@ -7,34 +7,55 @@ from typing import Any
 
 import click
 
+from pollux.cli.choice import choice_of, chosen_runs, in_batches, print_answers, run_filter_options
 from pollux.cli.commands import Listing
-from pollux.cli.menu import FAILED
+from pollux.cli.completion import job_ids, run_ids_of
+from pollux.cli.follow import exit_code, follow
 from pollux.cli.options import Where, ask, existing_store, json_option, page_options, store_options
-from pollux.cli.show import ago, full, moment, now_ms, print_json, print_more, print_pairs, print_table, span
+from pollux.cli.show import (
+    ago,
+    full,
+    moment,
+    now_ms,
+    print_block,
+    print_json,
+    print_more,
+    print_pairs,
+    print_table,
+    shortened,
+    span,
+)
 
 STATES = ("held", "ready", "leased", "done", "dead", "cancelled")
+LIVE = STATES[:3]
+SAYS_MAX = 200  # characters of an error in a table
+RESULT_LINES_MAX = 40
+RESULT_CHARS_MAX = 4_000
 
 
 @click.group(cls=Listing)
 def runs() -> None:
-    """List runs, show one, cancel one.
+    """List runs, show one, cancel some.
 
     For example:
       pollux runs                       live ones first, then the newest finished
       pollux runs --job home --failed   what went wrong with one job
       pollux runs show home@1790000000000
+      pollux runs cancel --job home
     """
 
 
 @runs.command("ls")
-@click.option("--job", "job_id", metavar="ID", help="Of this job.")
+@click.option("--job", "job_id", metavar="ID", shell_complete=job_ids, help="Of this job.")
+@click.option("--group", help="Of this group.")
+@click.option("--target", help="Of this target.")
 @click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="In this state; may be repeated.")
+@click.option("--error", metavar="TEXT", help="With this text in the error.")
 @click.option("--failed", is_flag=True, help="Only those that failed.")
 @page_options
 @json_option
 @store_options
 def ls(
-    job_id: str | None,
     states: tuple[str, ...],
     limit: int,
     after: str | None,
@@ -43,27 +64,40 @@ def ls(
     *,
     failed: bool,
     as_json: bool,
+    **parts: Any,
 ) -> None:
     """List runs: live ones by due time, then finished ones, newest first.
 
+    With --job it is the history of a job: how long each run took, whether anything had changed, what went wrong.
+
     For example:
       pollux runs ls --state held --state ready
-      pollux runs ls --failed --limit 20 --json
+      pollux runs ls --job home --limit 20
+      pollux runs ls --failed --error refused --json
     """
     from pollux.model import RunState
     from pollux.store.contract import RunFilter
 
     chosen = tuple(RunState(state) for state in states)
-    where = RunFilter(states=chosen, job_id=job_id, failed=True if failed else None)
+    where = RunFilter(states=chosen, failed=True if failed else None, **parts)
     page = ask(existing_store(Where(config, store)), lambda app: app.list_runs(where, after=after, limit=limit))
     if as_json:
         print_json({"runs": page.runs, "next": page.next})
         return
     now = now_ms()
     print_table(
-        ("id", "job", "state", "due", "attempt", "took", "says"),
+        ("id", "job", "state", "due", "attempt", "took", "changed", "says"),
         (
-            (run.id, run.job_id, outcome_of(run), ago(run.due_ms, now=now), attempt(run), took(run), says(run))
+            (
+                run.id,
+                run.job_id,
+                outcome_of(run),
+                ago(run.due_ms, now=now),
+                attempt(run),
+                took(run),
+                changed(run),
+                shortened(says(run), SAYS_MAX),
+            )
             for run in page.runs
         ),
     )
@@ -73,51 +107,76 @@ def ls(
 
 
 @runs.command()
-@click.argument("run_id", metavar="ID")
+@click.argument("run_id", metavar="ID", shell_complete=run_ids_of())
+@click.option("--follow", "-f", "is_followed", is_flag=True, help="Tell every change until it ends.")
 @json_option
 @store_options
-def show(run_id: str, config: str | None, store: str | None, *, as_json: bool) -> None:
-    """Show one run in full, with its result or error.
+def show(run_id: str, config: str | None, store: str | None, *, is_followed: bool, as_json: bool) -> int:
+    """Show one run in full: its attempts, its progress, its result or error.
+
+    With --follow every change is told on stderr until the run ends; the exit code is then 1 if it did not succeed.
 
     For example:
       pollux runs show home@1790000000000
+      pollux runs show home@1790000000000 --follow
     """
 
     async def question(app: Any) -> tuple[Any, Any]:
-        return await app.get_run(run_id), await app.why(run_id)
+        run = await app.get_run(run_id)
+        if is_followed and not run.is_finished:
+            run = await follow(app, run_id)
+        return run, await app.why(run_id)
 
     run, why = ask(existing_store(Where(config, store)), question)
     if as_json:
         print_json({"run": run, "why": why})
-        return
-    print_run(run)
-    print_pairs((("now", why.reason), ("cure", why.cure)))
+    else:
+        print_run(run)
+        print_pairs((("now", why.reason), ("cure", why.cure)))
+    return exit_code(run) if is_followed else 0
 
 
 @runs.command()
-@click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--reason", default="", help="Kept with the run.")
+@click.argument("run_ids", metavar="[ID]...", nargs=-1, shell_complete=run_ids_of(*LIVE))
+@run_filter_options
+@click.option("--state", "states", type=click.Choice(LIVE), multiple=True, help="In this state; may be repeated.")
+@click.option("--reason", default="", help="Kept with the runs.")
 @json_option
 @store_options
-def cancel(run_ids: tuple[str, ...], reason: str, config: str | None, store: str | None, *, as_json: bool) -> int:
-    """Cancel runs: waiting ones at once, running ones by request.
+def cancel(
+    run_ids: tuple[str, ...],
+    states: tuple[str, ...],
+    reason: str,
+    config: str | None,
+    store: str | None,
+    *,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Cancel runs: waiting ones at once, running ones by request.  By id, or by what they are.
 
     For example:
       pollux runs cancel home@1790000000000
+      pollux runs cancel --group edge --state held --reason "the line is cut"
+      pollux runs cancel --all --yes
     """
+    choice = choice_of("run", run_ids, given)
+    url = existing_store(Where(config, store))
+    ids = chosen_runs(url, choice, states or LIVE, verb="cancel")
 
-    async def question(app: Any) -> list[Any]:
-        for run_id in run_ids:  # an id may also be a job's: here it must be a run's
-            await app.get_run(run_id)
-        return [answer for run_id in run_ids for answer in await app.cancel(run_id, reason=reason)]
+    async def act(app: Any, batch: list[str]) -> Any:
+        if choice.is_named:
+            for run_id in batch:  # an id may also be a job's: here it must be a run's
+                await app.get_run(run_id)
+        return await app.cancel_runs(batch, reason=reason)
 
-    answers = ask(existing_store(Where(config, store)), question)
+    answers = in_batches(url, ids, act, doing="cancelling")
     if as_json:
         print_json({"runs": answers})
-    for answer in () if as_json else answers:
-        is_ok = answer.answer.value == "ok"
-        click.echo(f"run {answer.id}: {'cancelled, or asked to stop' if is_ok else 'is over already'}")
-    return 0 if all(answer.answer.value == "ok" for answer in answers) else FAILED
+        return int(any(answer.answer.value != "ok" for answer in answers))
+    why_not = {"lost": "is over already", "already": "was cancelled or asked to stop before"}
+    done, none = "cancelled, or asked to stop", "there are no such live runs"
+    return print_answers(answers, done=done, why_not=why_not, none=none, what="run")
 
 
 def print_run(run: Any) -> None:
@@ -129,9 +188,11 @@ def print_run(run: Any) -> None:
             ("state", outcome_of(run)),
             ("held", run.held_reason),
             ("due", f"{moment(run.due_ms)} ({ago(run.due_ms, now=now)})"),
+            ("next attempt", f"{ago(run.visible_ms, now=now)}" if run.state.value == "ready" and run.attempt else ""),
             ("cause", run.cause.value),
             ("key", run.key),
             ("payload", json.dumps(full(run.payload), ensure_ascii=False) if run.payload else ""),
+            ("priority", {1: "high", 2: "", 3: "low"}[run.priority]),
             ("group", run.group),
             ("target", run.target),
             ("attempt", attempt(run)),
@@ -140,16 +201,34 @@ def print_run(run: Any) -> None:
             ("deliveries", run.fence or ""),
             ("runs on", run.owner),
             ("lease until", moment(run.lease_until_ms) if run.state.value == "leased" else ""),
+            ("progress", run.progress),
             ("asked to stop", run.cancel),
-            ("started", moment(run.started_ms)),
+            ("started", f"{moment(run.started_ms)} ({late(run)})" if run.started_ms is not None else ""),
             ("finished", moment(run.finished_ms)),
             ("took", took(run)),
-            ("changed", {True: "yes", False: "no", None: ""}[run.changed]),
+            ("changed", changed(run)),
             ("error", run.error),
             ("stands for", f"{run.deaths} dead letters" if run.deaths > 1 else ""),
-            ("result", json.dumps(full(run.result), ensure_ascii=False) if run.result is not None else ""),
         )
     )
+    print_block("earlier attempts", (_tried_line(tried) for tried in run.tried))
+    print_block("result", _result_lines(run.result))
+
+
+def _tried_line(tried: Any) -> str:
+    lasted = f" after {span(tried.ended_ms - tried.started_ms)}" if tried.ended_ms > tried.started_ms else ""
+    return f"delivery {tried.fence}, ended {moment(tried.ended_ms)}{lasted}: {tried.error}"
+
+
+def _result_lines(result: Any) -> list[str]:
+    """As people read it, cut where nobody reads on."""
+    if result is None:
+        return []
+    text = json.dumps(full(result), indent=2, ensure_ascii=False)
+    lines = shortened(text, RESULT_CHARS_MAX).splitlines()
+    if len(lines) > RESULT_LINES_MAX or len(text) > RESULT_CHARS_MAX:
+        return [*lines[:RESULT_LINES_MAX], f"... {len(text):,} characters in all; --json has them"]
+    return lines
 
 
 def outcome_of(run: Any) -> str:
@@ -161,14 +240,28 @@ def attempt(run: Any) -> str:
     return str(run.attempt + 1) if run.attempt else ""
 
 
+def changed(run: Any) -> str:
+    return {True: "yes", False: "no", None: ""}[run.changed]
+
+
 def took(run: Any) -> str:
     if run.started_ms is None or run.finished_ms is None:
         return ""
     return span(max(0, run.finished_ms - run.started_ms))
 
 
+def late(run: Any) -> str:
+    """How long after it could have begun it began."""
+    late_ms = run.started_ms - max(run.due_ms, run.visible_ms)
+    return f"{span(late_ms)} late" if late_ms > 0 else "on time"
+
+
 def says(run: Any) -> str:
     """The most telling thing about a run, in a line."""
-    if run.state.value == "held":
-        return str(run.held_reason)
-    return str(run.error or run.cancel)
+    match run.state.value:
+        case "held":
+            return str(run.held_reason)
+        case "leased":
+            return str(run.cancel or run.progress or run.error)
+        case _:
+            return str(run.error or run.cancel)

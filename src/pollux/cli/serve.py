@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from typing import Any
 
 import click
@@ -13,18 +14,28 @@ from pollux.cli.commands import Taught
 from pollux.cli.options import config_path, find_code_here
 from pollux.config import Config, load_config
 
-LINE = "%(asctime)s %(levelname)-7s %(message)s"
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
 FIRST_JOB = '{id: home, python: "checks:home", interval: 30s}'
 
 
 def _serve_options(command: Any) -> Any:
     for option in (
-        click.option("--verbose", is_flag=True, help="Log every run."),
+        click.option("--verbose", is_flag=True, help="Log every run: --log-level debug."),
+        click.option("--log-format", type=click.Choice(FORMATS), help="Lines for people or for machines; text."),
+        click.option("--log-level", type=click.Choice(LEVELS), help="The least that is logged; info."),
         click.option("--watch/--no-watch", default=None, help="The live table; the default on a terminal."),
         click.option("--seats", type=click.IntRange(1, 10_000), metavar="N", help="Runs at the same time."),
         click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE."),
         click.option("--app", "app_spec", metavar="MODULE:ATTRIBUTE", help="A Pollux of your own code."),
-        click.option("-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml."),
+        click.option(
+            "-c",
+            "--config",
+            type=click.Path(),
+            envvar="POLLUX_CONFIG",
+            metavar="FILE",
+            help="The config; else ./pollux.yaml.",
+        ),
     ):
         command = option(command)
     return command
@@ -37,6 +48,8 @@ def serve(
     app_spec: str | None,
     store: str | None,
     seats: int | None,
+    log_level: str | None,
+    log_format: str | None,
     *,
     watch: bool | None,
     verbose: bool,
@@ -49,10 +62,10 @@ def serve(
     For example:
       pollux serve -c pollux.yaml
       pollux serve --app monitor:app --store sqlite:///monitor.db --seats 50
-      pollux serve -c pollux.yaml --no-watch 2> pollux.log
+      pollux serve -c pollux.yaml --no-watch --log-format json 2> pollux.log
     """
-    arguments = {"app": app_spec, "store": store, "seats": seats}
-    _serve(config, arguments, plans=True, watch=watch, verbose=verbose)
+    arguments = _arguments(app_spec, store, seats, "debug" if verbose else log_level, log_format)
+    _serve(config, arguments, plans=True, watch=watch)
 
 
 @click.command(cls=Taught)
@@ -62,6 +75,8 @@ def worker(
     app_spec: str | None,
     store: str | None,
     seats: int | None,
+    log_level: str | None,
+    log_format: str | None,
     *,
     watch: bool | None,
     verbose: bool,
@@ -71,11 +86,17 @@ def worker(
     For example:
       pollux worker --app monitor:app --store sqlite:///monitor.db --seats 50
     """
-    arguments = {"app": app_spec, "store": store, "seats": seats}
-    _serve(config, arguments, plans=False, watch=watch, verbose=verbose)
+    arguments = _arguments(app_spec, store, seats, "debug" if verbose else log_level, log_format)
+    _serve(config, arguments, plans=False, watch=watch)
 
 
-def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch: bool | None, verbose: bool) -> None:
+def _arguments(
+    app_spec: str | None, store: str | None, seats: int | None, log_level: str | None, log_format: str | None
+) -> dict[str, Any]:
+    return {"app": app_spec, "store": store, "seats": seats, "log_level": log_level, "log_format": log_format}
+
+
+def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch: bool | None) -> None:
     from pollux.app import Pollux
 
     find_code_here()
@@ -84,9 +105,9 @@ def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch:
     if sys.stdout.isatty() if watch is None else watch:
         from pollux.cli.watch import run_watched
 
-        run_watched(app, loaded, verbose=verbose)
+        run_watched(app, loaded)
     else:
-        log_to(logging.StreamHandler(), verbose=verbose)
+        log_to(logging.StreamHandler(), loaded, colours=sys.stderr.isatty() and "NO_COLOR" not in os.environ)
         logging.getLogger("pollux").info("%s", greeting(app, loaded))
         app.run()
     _end_without_threads()
@@ -104,11 +125,24 @@ def _end_without_threads() -> None:
         os._exit(0)
 
 
-def log_to(handler: logging.Handler, *, verbose: bool, moments: str | None = None) -> None:
-    """Every log line of this process goes to `handler`, whoever wrote it."""
-    handler.setFormatter(logging.Formatter(LINE, datefmt=moments))
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
+def log_to(handler: logging.Handler, config: Config, *, moments: str | None = None, colours: bool = False) -> None:
+    """Every log line of this process goes to `handler`, whoever wrote it; also what Python itself would print."""
+    from pollux.app import formatter_of
+
+    kind = "text" if moments else config.log_format
+    handler.setFormatter(formatter_of(kind, moments=moments, colours=colours))
+    logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+    logging.captureWarnings(capture=True)
+    threading.excepthook = _log_thread_error
+
+
+def _log_thread_error(args: threading.ExceptHookArgs) -> None:
+    """A thread of a handler's own died."""
+    name = args.thread.name if args.thread is not None else "?"
+    error = args.exc_value
+    if error is not None and not isinstance(error, SystemExit):
+        logging.getLogger("pollux.handler").error("the thread %s died", name, exc_info=error)
 
 
 def greeting(app: Any, config: Config) -> str:

@@ -6,6 +6,7 @@ Nothing is cut off: on a terminal long cells fold, in a pipe lines are as long a
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +16,13 @@ from typing import Any
 import click
 import msgspec
 
+from pollux.secrets import HIDDEN, hide, looks_secret
 from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, format_moment, printable
 
-clean = printable  # what came from handlers may hold anything: a table stays a table, a terminal is not steered
+
+def clean(text: str) -> str:
+    """What came from handlers may hold anything: a table stays a table, no terminal is steered, no secret seen."""
+    return printable(hide(text))
 
 
 def now_ms() -> int:
@@ -36,8 +41,10 @@ def full(value: object) -> Any:
         return kind | {name: full(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, Mapping):
-        return {str(key): full(item) for key, item in value.items()}
+    if isinstance(value, str):
+        return HIDDEN.hide_in(value)
+    if isinstance(value, Mapping):  # somebody's own data: what is called a password is none of ours to show
+        return {str(key): full(HIDDEN.hide_in(item, is_secret=looks_secret(str(key)))) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [full(item) for item in value]
     return value
@@ -65,6 +72,50 @@ def print_more(next_cursor: object) -> None:
     """The same command goes on: whatever else was asked for still holds."""
     if next_cursor is not None:
         click.echo(f"there are more: add --after {next_cursor}", err=True)
+
+
+def shortened(text: str, at_most: int) -> str:
+    """For a line of a table; what shows one thing shows it whole."""
+    return text if len(text) <= at_most else f"{text[: at_most - 3]}..."
+
+
+def counted(number: int, what: str) -> str:
+    """`1 run`, `2 runs`, `12,000 dead letters`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def print_block(name: str, lines: Iterable[str]) -> None:
+    """Something that needs more than a line, under its name."""
+    told = [clean(line) for line in lines]
+    if told:
+        click.echo(name)
+        for line in told:
+            click.echo(f"  {line}")
+
+
+def sparkline(values: Sequence[int], marked: Sequence[bool], *, plain: bool | None = None) -> str:
+    """One character a value, as high as it is on the scale from the least to the greatest; marked ones are crossed.
+
+    `plain`: ASCII only; None: if the terminal can do no better.
+    """
+    if plain is None:
+        plain = not can_show("▁█✗")
+    levels, cross = (".:-=+*#%", "x") if plain else ("▁▂▃▄▅▆▇█", "✗")
+    sizes = [max(1, value).bit_length() for value in values]
+    low, high = min(sizes, default=0), max(sizes, default=0)
+    steps = [(size - low) * (len(levels) - 1) // max(1, high - low) for size in sizes]
+    return "".join(cross if mark else levels[step] for step, mark in zip(steps, marked, strict=True))
+
+
+def can_show(text: str) -> bool:
+    """Can whoever reads our output see these characters?"""
+    if os.environ.get("TERM") == "dumb":
+        return False
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeError, LookupError):
+        return False
+    return True
 
 
 def moment(ms: int | None) -> str:

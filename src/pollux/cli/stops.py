@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from pollux.cli.commands import Taught
+from pollux.cli.completion import job_ids
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
 from pollux.cli.show import ago, now_ms, print_json, print_pairs
 from pollux.errors import InvalidInput
@@ -17,13 +18,14 @@ def _scope_options(command: Any) -> Any:
     command = click.option("--all", "everything", is_flag=True, help="Everything.")(command)
     command = click.option("--target", metavar="T", help="All jobs of a target.")(command)
     command = click.option("--group", metavar="G", help="All jobs of a group.")(command)
-    return click.argument("job", metavar="[JOB]", required=False)(command)
+    return click.argument("job", metavar="[JOB]", required=False, shell_complete=job_ids)(command)
 
 
 @click.command(cls=Taught)
 @_scope_options
 @click.option("--for", "duration", metavar="DURATION", help="Like 30m or 2h; without it until resumed.")
 @click.option("--reason", default="", help="Shown to everybody who asks why.")
+@json_option
 @store_options
 def pause(
     job: str | None,
@@ -35,6 +37,7 @@ def pause(
     store: str | None,
     *,
     everything: bool,
+    as_json: bool,
 ) -> None:
     """Stop a job, a group, a target or everything, for a while or until resumed.
 
@@ -54,6 +57,9 @@ def pause(
         return await _is_there(app, scope)
 
     is_there = ask(url, question)
+    if as_json:
+        print_json({"paused": [_name(scope)]})
+        return
     again = _name(scope, for_command=True)
     click.echo(f"{_name(scope)} is paused{f' for {duration}' if duration else ''}; `pollux resume {again}` ends it")
     if not is_there:
@@ -62,6 +68,7 @@ def pause(
 
 @click.command(cls=Taught)
 @_scope_options
+@json_option
 @store_options
 def resume(
     job: str | None,
@@ -71,6 +78,7 @@ def resume(
     store: str | None,
     *,
     everything: bool,
+    as_json: bool,
 ) -> None:
     """End the pause of a job, a group, a target or everything: the same words as with `pollux pause`.
 
@@ -80,14 +88,17 @@ def resume(
     """
     scope = _scope(job, group, target, everything=everything)
     was_paused = ask(existing_store(Where(config, store)), lambda app: app.resume(**scope))
-    if was_paused:
+    if as_json:
+        names = [_name(scope)]
+        print_json({"resumed": names if was_paused else [], "not_paused": [] if was_paused else names})
+    elif was_paused:
         click.echo(f"{_name(scope)} goes on")
     else:
         click.echo("there was no pause of everything" if everything else f"{_name(scope)} was not paused")
 
 
 @click.command(cls=Taught)
-@click.argument("ref", metavar="ID")
+@click.argument("ref", metavar="ID", shell_complete=job_ids)
 @json_option
 @store_options
 def why(ref: str, config: str | None, store: str | None, *, as_json: bool) -> None:

@@ -45,10 +45,10 @@ class News(logging.Handler):
         self.lines.append(clean(self.format(record).splitlines()[0]))
 
 
-def run_watched(app: Pollux, config: Config, *, verbose: bool) -> None:
+def run_watched(app: Pollux, config: Config) -> None:
     news = News()
-    log_to(news, verbose=verbose, moments="%H:%M:%S")
-    news.lines.append(greeting(app, config))
+    log_to(news, config, moments="%H:%M:%S")
+    news.lines.append(clean(greeting(app, config)))
     run_to_end(_run(app, news))
 
 
@@ -83,7 +83,7 @@ async def _frame(app: Pollux, news: News, height: int, *, cut: bool) -> Renderab
     try:
         overview = await app.overview(limit=limit)
     except PolluxError as error:
-        return Text(f"the store does not answer: {error}", style="red")
+        return Text(clean(f"the store does not answer: {error}"), style="red")
     late = app.crew.status().start_late if app.crew is not None else None
     lateness = f"99% start within {span(late.at_most_ms(0.99))} of due" if late is not None and late.count else ""
     return Group(
@@ -98,7 +98,7 @@ def header(overview: Overview, *, store: str, lateness: str) -> Text:
     counts = overview.counts
     text = Text()
     text.append("pollux", style="bold")
-    text.append(f"  {store}  ")
+    text.append(f"  {clean(store)}  ")
     leader = f"term {overview.term}, {overview.nodes} node{'' if overview.nodes == 1 else 's'}"
     text.append(f"{leader}  " if overview.leader else "no leader  ", style="" if overview.leader else "yellow")
     text.append(f"jobs {_count(counts.jobs)}  running {_count(counts.leased)}  ready {_count(counts.ready)}  ")
@@ -157,7 +157,7 @@ def footer(overview: Overview, store: str) -> Text:
     look = (
         "a memory store can be seen from here only"
         if store.startswith("memory")
-        else f"from a second terminal: {program_name()} jobs --store {store}"
+        else f"from a second terminal: {program_name()} jobs --store {clean(store)}"
     )
     return Text(f"{hidden}{look}   stop: Ctrl-C", style="dim")
 

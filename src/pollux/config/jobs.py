@@ -13,11 +13,12 @@ from typing import Any
 from pollux.config.reading import BROKEN, Node, Place, Problems, shortened
 from pollux.declare import JOB_OPTIONS, job_of
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
+from pollux.handlers import BUILT_IN, params_in_file
 from pollux.model import Job, Schedule
 from pollux.schedule import words
 from pollux.units import moment_ms
 
-HANDLER_KEYS = ("python",)
+HANDLER_KEYS = ("python", *BUILT_IN)
 SCHEDULE_KEYS = ("interval", "cron", "at", "once", "event")
 MODIFIERS = {"tz": "cron", "start": "interval", "spread": "interval"}  # and the schedule each belongs to
 JOB_KEYS = ("id", *HANDLER_KEYS, *SCHEDULE_KEYS, *MODIFIERS, *JOB_OPTIONS)
@@ -78,6 +79,8 @@ class FileJobs:
         check_keys(node, JOB_KEYS, label, self.problems)
         handler = self._handler(node, entries, label)
         options = overlaid(self._inherited(entries), self._options(entries, label))
+        if handler in BUILT_IN:
+            options["params"] = self._built_in_params(handler, entries, label)
         schedule = self._schedule(entries, options.pop("tz", None), label)
         job_id = text_of(entries.get("id"))
         job = self._declare(node, label, job_id, handler, schedule, options)
@@ -85,7 +88,8 @@ class FileJobs:
             return
         self.jobs[job.id] = job
         self.places[job.id] = self.problems.where(node.place)
-        self.python.setdefault(handler, self.problems.where(entries["python"].place))
+        if "python" in entries:
+            self.python.setdefault(handler, self.problems.where(entries["python"].place))
 
     def _identify(self, node: Node, entries: Entries, number: int) -> str:
         """How messages call the job; tells if its id is missing or taken."""
@@ -104,17 +108,41 @@ class FileJobs:
         return f"job {number}"
 
     def _handler(self, node: Node, entries: Entries, label: str) -> str | None:
-        """`module:function`; only the form is looked at here, the app imports it."""
-        given = entries.get("python")
-        if given is None:
-            self.problems.add(node.place, f"{label}: no handler is named", cure='add python: "module:function"')
+        """`module:function`, or one that is built in; only the form is looked at here, the app imports it."""
+        named = [key for key in HANDLER_KEYS if key in entries]
+        if not named:
+            cure = 'add python: "module:function", or http: "https://..."'
+            self.problems.add(node.place, f"{label}: no handler is named", cure=cure)
             return None
+        if len(named) > 1:
+            what = f"{label}: {' and '.join(named)} cannot both be its handler"
+            self.problems.add(entries[named[1]].place, what, cure="keep one of them")
+            return None
+        if named[0] in BUILT_IN:
+            return named[0]
+        given = entries["python"]
         name = text_of(given)
         if given.value is BROKEN or (name is not None and _PYTHON.fullmatch(name)):
             return name
         what = f"{label}: python: {shown(given)} names no function"
         self.problems.add(given.place, what, cure='write it like python: "reports:daily" (module:function)')
         return None
+
+    def _built_in_params(self, handler: str, entries: Entries, label: str) -> dict[str, Any]:
+        """What stands under the name of a built-in handler; params of `defaults:` are for handlers of one's own."""
+        if "params" in entries:
+            what, cure = f"{label}: params beside {handler}", f"write them under {handler}: {{...}}"
+            self.problems.add(entries["params"].place, what, cure=cure)
+        node = entries[handler]
+        if node.value is BROKEN:
+            return {}
+        partial = not any(key in entries for key in SCHEDULE_KEYS)
+        try:
+            return params_in_file(handler, node.plain(), partial=partial)
+        except InvalidInput as error:
+            for problem in error.problems if isinstance(error, InvalidConfig) else (error,):
+                self._tell(entries, node.place, label, problem.at(handler))
+            return {}
 
     def _schedule(self, entries: Entries, tz: str | None, label: str) -> Schedule | None:
         kinds = [key for key in SCHEDULE_KEYS if key in entries]

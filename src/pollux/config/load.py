@@ -30,7 +30,7 @@ def load_config(
     values: dict[str, Any] = {}
     origins = {option.path: DEFAULT for option in OPTIONS}
     root = None if path is None else _root_of(path, problems)
-    taken = Taken(values, origins, Secrets(environ=environ, folder=Path(path).resolve().parent if path else None))
+    taken = Taken(values, origins, Secrets(environ=environ, folder=Path(path).parent if path else None))
     _take(_from_file(root, problems), taken, problems)
     _take(_from_environment(environ, problems), taken, problems)
     _take(_from_arguments(arguments or {}, problems), taken, problems)
@@ -108,11 +108,11 @@ def _from_section(section: str, node: Node, problems: Problems) -> Iterator[Give
 def _from_node(option: Option, node: Node, problems: Problems) -> Iterator[Given]:
     if node.value is BROKEN:
         return
-    if node.value is None or type(node.value) in {dict, list}:
+    if node.value is None or (type(node.value) in {dict, list} and not option.takes_list):
         what = f"{option.path} has no value" if node.value is None else f"{option.path}: {shown(node)} is no value"
         problems.add(node.place, what, cure="give it one, or take it away")
         return
-    value = text_of(node) if option.path in {"store", "app"} else node.value
+    value = text_of(node) if option.path in {"store", "app"} else node.plain()
     yield Given(option, value, problems.where(node.place), f"{problems.name}:{node.line}", node.place)
 
 

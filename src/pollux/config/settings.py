@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from pollux.errors import InvalidInput
 from pollux.model import Job
-from pollux.units import DAY_MS, HOUR_MS, duration_ms, format_ms
+from pollux.units import DAY_MS, HOUR_MS, duration_ms, format_ms, format_size, size_bytes
 
 DEFAULT = "default"
 SEATS_MAX = 10_000
@@ -30,9 +30,11 @@ class Config(Struct, frozen=True, kw_only=True):
     grace_ms: int = 25_000
     long_poll_ms: int = 30_000
     min_poll_ms: int | None = None  # None: by the kind of store
+    child_memory: int = 1_000_000_000  # bytes
     leader_ttl_ms: int = 15_000
     leader_renew_ms: int | None = None  # None: a third of the ttl
     release: int = 0
+    allow_exec: bool = False  # jobs may run commands
     history_keep: int = 100  # finished runs of a job
     history_age_ms: int = 7 * DAY_MS
     history_dead: int = 10_000  # dead letters
@@ -40,6 +42,8 @@ class Config(Struct, frozen=True, kw_only=True):
     history_audit: int = 100_000  # lines of the audit log
     log_level: str = "info"
     log_format: str = "text"
+    http_per_target: int = 4  # requests at a time to one host and port
+    http_allow_networks: str = ""  # networks, with commas between them
 
     path: str = ""  # of the file, as it was given
     source: str = ""  # of its jobs: file:<name>; "" without a file
@@ -61,6 +65,7 @@ class Option(NamedTuple):
     field: str
     argument: str
     read: Callable[[Any], Any]
+    takes_list: bool = False
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -101,6 +106,24 @@ def _whole(at_least: int, at_most: int) -> Callable[[Any], int]:
     return read
 
 
+def _size(at_least: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        size = size_bytes(value)
+        if size < at_least:
+            raise InvalidInput(f"{_shown(value)} is too little", cure=f"give at least {format_size(at_least)}")
+        return size
+
+    return read
+
+
+def _flag(value: Any) -> bool:
+    said = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    known = value if isinstance(value, bool) else said.get(value.lower()) if isinstance(value, str) else None
+    if known is None:
+        raise InvalidInput(f"{_shown(value)} is neither true nor false", cure="write true or false")
+    return known
+
+
 def _one_of(*choices: str) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         if not isinstance(value, str) or value.lower() not in choices:
@@ -108,6 +131,16 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
         return value.lower()
 
     return read
+
+
+def _networks(value: Any) -> str:
+    """A list, or text with commas; the answer is such a text, of networks that can be read."""
+    from pollux.handlers.http.addresses import networks_of
+
+    given = re.split(r"[,\s]+", value.strip(" ,")) if isinstance(value, str) else value
+    if not isinstance(given, list | tuple):
+        raise InvalidInput(f"{_shown(value)} is no list of networks", cure="write [10.0.0.0/8, fd00::/8]")
+    return ", ".join(str(network) for network in networks_of(given))
 
 
 def _shown(value: object) -> str:
@@ -124,9 +157,11 @@ OPTIONS = (
     Option("pool.grace", "grace_ms", "grace", _duration(0, DAY_MS)),
     Option("pool.long_poll", "long_poll_ms", "long_poll", _duration(0, HOUR_MS)),
     Option("pool.min_poll", "min_poll_ms", "min_poll", _duration(0, HOUR_MS)),
+    Option("pool.child_memory", "child_memory", "child_memory", _size(64_000_000)),
     Option("leader.ttl", "leader_ttl_ms", "leader_ttl", _duration(1_000, HOUR_MS)),
     Option("leader.renew", "leader_renew_ms", "leader_renew", _duration(100, HOUR_MS)),
     Option("release", "release", "release", _whole(0, 2**53)),
+    Option("allow_exec", "allow_exec", "allow_exec", _flag),
     Option("history.keep", "history_keep", "history_keep", _whole(1, 1_000_000)),
     Option("history.age", "history_age_ms", "history_age", _duration(1_000, 3_653 * DAY_MS)),
     Option("history.dead", "history_dead", "history_dead", _whole(1, 1_000_000)),
@@ -134,6 +169,8 @@ OPTIONS = (
     Option("history.audit", "history_audit", "history_audit", _whole(1, 100_000_000)),
     Option("log.level", "log_level", "log_level", _one_of("debug", "info", "warning", "error")),
     Option("log.format", "log_format", "log_format", _one_of("text", "json")),
+    Option("http.per_target", "http_per_target", "http_per_target", _whole(1, 1_000)),
+    Option("http.allow_networks", "http_allow_networks", "http_allow_networks", _networks, takes_list=True),
 )
 BY_PATH = {option.path: option for option in OPTIONS}
 SECTIONS = tuple(dict.fromkeys(option.path.partition(".")[0] for option in OPTIONS if "." in option.path))

@@ -33,7 +33,7 @@ def told(config: Config) -> list[Told]:
     return [
         Told(
             option=option.path,
-            value=shown(option, getattr(config, option.field)),
+            value=config.written.get(option.path) or shown(option, getattr(config, option.field)),
             default=shown(option, getattr(usual, option.field)),
             origin=config.origins.get(option.path, DEFAULT),
             variable=option.variables[0],

@@ -32,6 +32,14 @@ class Misfire(StrEnum):
     ALL = "all"
 
 
+class Isolate(StrEnum):
+    """Where a handler of one's own runs."""
+
+    SUSPECT = "suspect"  # in the node; after a worker vanished with the run, alone in a child process
+    PROCESS = "process"  # always in a child process
+    NEVER = "never"  # always in the node
+
+
 class Retry(Struct, frozen=True, omit_defaults=True):
     """How often and how soon a failed run is tried again: `base * factor ** n` up to `max_ms`, +-`jitter`."""
 
@@ -74,6 +82,7 @@ class Job(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):  # g
     retry: Retry = Retry()
     overlap: Overlap = Overlap.SKIP
     misfire: Misfire = Misfire.ONE
+    isolate: Isolate = Isolate.SUSPECT
     enabled: bool = True
     tags: tuple[str, ...] = ()
     source_id: str = ""

@@ -24,6 +24,7 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
     changed: bool | None = None  # None: nobody knows
     fingerprint: str = ""
     retry_after_ms: int | None = None  # the source said not before
+    crashed: bool = False  # the child that it ran in died without a word; the run's `crashes` go up
 
 
 class Done(Struct, frozen=True, tag="done", omit_defaults=True):
@@ -50,8 +51,10 @@ class Cancelled(Struct, frozen=True, tag="cancelled"):
     reason: str
 
 
-class Back(Struct, frozen=True, tag="back"):
-    """Handed back uncharged, ready at once (drain)."""
+class Back(Struct, frozen=True, tag="back", omit_defaults=True):
+    """Handed back uncharged, ready at once (drain), or not before `at_ms` (a suspect waits for its turn)."""
+
+    at_ms: int = 0
 
 
 class Hold(Struct, frozen=True, tag="hold"):

@@ -1,11 +1,16 @@
-"""How do events read as log lines?  Above DEBUG a run is told of only if it failed, and of one job once a minute."""
+"""How do events read as log lines?  Above DEBUG a run is told of only if it failed, and of one job once a minute.
+
+Every record carries its event (`extra={"event": ...}`): the text is for people, `lines.JsonLines` takes the fields.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from pollux import events as e
+from pollux.observe.lines import safe
 from pollux.observe.sparing import Sparing
 from pollux.units import SECOND_MS, format_moment
 
@@ -25,10 +30,8 @@ def attach_logs(bus: e.Events) -> Callable[[], None]:
     return detach
 
 
-def plain(text: object) -> str:
-    """Text that cannot break a log line: control characters are escaped, and it is not endless."""
-    shown = str(text)[:2_000]
-    return shown if shown.isprintable() else shown.encode("unicode_escape").decode("ascii")
+def _say(level: int, event: e.Event, words: str, *args: Any, error: BaseException | None = None) -> None:
+    log.log(level, words, *args, exc_info=error, extra={"event": event})
 
 
 class Often:
@@ -46,20 +49,15 @@ class Often:
             return
         when = format_moment(event.due_ms - event.due_ms % SECOND_MS)
         what = f"the due time {when}" if event.count == 1 else f"{event.count} due times from {when} on"
-        log.info("job %s: %s skipped: %s%s", event.job_id, what, plain(event.reason), _unsaid(left_out))
+        words = "job %s: %s skipped: %s%s"
+        _say(logging.INFO, event, words, event.job_id, what, safe(event.reason), _unsaid(left_out))
 
     def failed(self, event: e.RunFailed) -> None:
         left_out = self._sparing.left_out((event.verdict, event.job_id))
         if left_out is not None:
             follows = _WHAT_FOLLOWS.get(event.verdict, event.verdict)
-            log.warning(
-                "job %s: run %s failed: %s; %s%s",
-                event.job_id,
-                plain(event.run_id),
-                plain(event.error),
-                follows,
-                _unsaid(left_out),
-            )
+            said = safe(event.error), follows, _unsaid(left_out)
+            _say(logging.WARNING, event, "job %s: run %s failed: %s; %s%s", event.job_id, safe(event.run_id), *said)
 
 
 _WHAT_FOLLOWS = {
@@ -74,79 +72,91 @@ def _unsaid(count: int) -> str:
 
 
 def _node_started(event: e.NodeStarted) -> None:
-    log.info("node %s started on %s", event.node, event.store)
+    _say(logging.INFO, event, "node %s started on %s", event.node, event.store)
 
 
 def _node_stopped(event: e.NodeStopped) -> None:
-    log.info("node %s stopped%s", event.node, ", drained" if event.drained else "")
+    _say(logging.INFO, event, "node %s stopped%s", event.node, ", drained" if event.drained else "")
 
 
 def _term_won(event: e.TermWon) -> None:
-    log.info("node %s leads, term %d", event.node, event.term)
+    _say(logging.INFO, event, "node %s leads, term %d", event.node, event.term)
 
 
 def _term_lost(event: e.TermLost) -> None:
     level = logging.INFO if event.resigned else logging.WARNING
-    log.log(level, "node %s no longer leads term %d: %s", event.node, event.term, plain(event.why))
+    _say(level, event, "node %s no longer leads term %d: %s", event.node, event.term, safe(event.why))
 
 
 def _jobs_declared(event: e.JobsDeclared) -> None:
-    log.info("%s: %d jobs added, %d changed, %d gone", event.source, event.added, event.changed, event.gone)
-
-
-def _held(event: e.RunHeld) -> None:
-    log.debug("run %s is held: %s", event.run_id, plain(event.reason))
+    counts = event.added, event.changed, event.gone
+    _say(logging.INFO, event, "%s: %d jobs added, %d changed, %d gone", event.source, *counts)
 
 
 def _lease_lost(event: e.LeaseWasLost) -> None:
-    log.warning("run %s of job %s lost its lease: %s", event.run_id, event.job_id, plain(event.why))
+    words = "run %s of job %s lost its lease: %s"
+    _say(logging.WARNING, event, words, event.run_id, event.job_id, safe(event.why))
 
 
 def _loop_failed(event: e.LoopFailed) -> None:
-    log.error(
-        "loop %s: %s: %s (%d time(s)); it goes on in %d ms",
-        event.loop,
-        type(event.error).__name__,
-        plain(event.error),
-        event.count,
-        event.rest_ms,
-        exc_info=event.error if log.isEnabledFor(logging.DEBUG) else None,
-    )
+    what = f"{type(event.error).__name__}: {safe(event.error)}"
+    words = "loop %s: %s (%d time(s)); it goes on in %d ms"
+    trace = event.error if log.isEnabledFor(logging.DEBUG) else None
+    _say(logging.ERROR, event, words, event.loop, what, event.count, event.rest_ms, error=trace)
 
 
 def _loop_recovered(event: e.LoopRecovered) -> None:
-    log.info("loop %s works again after %d failure(s)", event.loop, event.count)
+    _say(logging.INFO, event, "loop %s works again after %d failure(s)", event.loop, event.count)
 
 
 def _clock_jumped(event: e.ClockJumped) -> None:
-    log.warning("the clock jumped by %d ms; due times follow it, leases of living workers are kept", event.by_ms)
+    words = "the clock jumped by %d ms; due times follow it, leases of living workers are kept"
+    _say(logging.WARNING, event, words, event.by_ms)
+
+
+def _claims_refused(event: e.ClaimsRefused) -> None:
+    _say(logging.WARNING, event, "node %s is given no runs: %s", event.node, safe(event.reason))
 
 
 def _stuck(event: e.HandlerStuck) -> None:
-    log.warning(
-        "run %s of job %s ignores its end and keeps its seat; %d seat(s) are stuck",
-        event.run_id,
-        event.job_id,
-        event.stuck,
-    )
+    words = "run %s of job %s ignores its end and keeps its seat; %d seat(s) are stuck"
+    _say(logging.WARNING, event, words, event.run_id, event.job_id, event.stuck)
 
 
 def _refused(event: e.JobRefused) -> None:
-    log.error("job %s cannot be planned: %s", event.job_id, plain(event.error))
-
-
-def _run_started(event: e.RunStarted) -> None:
-    log.debug("run %s started, %d ms late", event.run_id, event.late_ms)
-
-
-def _run_settled(event: e.RunSettled) -> None:
-    log.debug(
-        "run %s: %s (%s) in %d ms %s", event.run_id, event.verdict, event.answer, event.duration_ms, plain(event.error)
-    )
+    _say(logging.ERROR, event, "job %s cannot be planned: %s", event.job_id, safe(event.error))
 
 
 def _runs_fired(event: e.RunsFired) -> None:
-    log.debug("%d run(s) fired, at most %d ms late", event.count, event.late_ms_max)
+    _say(logging.DEBUG, event, "%d run(s) fired, at most %d ms late", event.count, event.late_ms_max)
+
+
+def _fired(event: e.RunFired) -> None:
+    _say(logging.DEBUG, event, "run %s of job %s fired", event.run_id, event.job_id)
+
+
+def _held(event: e.RunHeld) -> None:
+    _say(logging.DEBUG, event, "run %s is held: %s", event.run_id, safe(event.reason))
+
+
+def _released(event: e.RunReleased) -> None:
+    _say(logging.DEBUG, event, "run %s is released", event.run_id)
+
+
+def _started(event: e.RunStarted) -> None:
+    words = "run %s started, delivery %d, %d ms late"
+    _say(logging.DEBUG, event, words, event.run_id, event.fence, event.late_ms)
+
+
+def _settled(event: e.RunSettled) -> None:
+    words = "run %s: %s (%s) in %d ms %s"
+    said = event.verdict, event.answer, event.duration_ms, safe(event.error)
+    _say(logging.DEBUG, event, words, event.run_id, *said)
+
+
+def _stopped(event: e.RunStopped) -> None:
+    words = "run %s of job %s is %s, no handler ended: %s"
+    _say(logging.DEBUG, event, words, event.run_id, event.job_id, event.state, safe(event.why) or "handed back")
 
 
 _ALWAYS: dict[type[e.Event], e.Listener] = {
@@ -159,12 +169,16 @@ _ALWAYS: dict[type[e.Event], e.Listener] = {
     e.LoopFailed: _loop_failed,
     e.LoopRecovered: _loop_recovered,
     e.ClockJumped: _clock_jumped,
+    e.ClaimsRefused: _claims_refused,
     e.HandlerStuck: _stuck,
     e.JobRefused: _refused,
 }
 _EACH_RUN: dict[type[e.Event], e.Listener] = {
-    e.RunHeld: _held,
-    e.RunStarted: _run_started,
-    e.RunSettled: _run_settled,
     e.RunsFired: _runs_fired,
+    e.RunFired: _fired,
+    e.RunHeld: _held,
+    e.RunReleased: _released,
+    e.RunStarted: _started,
+    e.RunSettled: _settled,
+    e.RunStopped: _stopped,
 }

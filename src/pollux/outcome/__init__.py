@@ -2,12 +2,16 @@
 
 from pollux.outcome.fault import classify, describe, place_of
 from pollux.outcome.freshness import Freshness, count_skips, freshness, learn
+from pollux.outcome.recent import RECENT_MAX, Mark, marks, within_ms
 from pollux.outcome.retry import delay_ms, validate_retry
-from pollux.outcome.verdict import RETRY_AFTER_MAX_MS, decide
+from pollux.outcome.verdict import CRASHES_MAX, RETRY_AFTER_MAX_MS, decide
 
 __all__ = [
+    "CRASHES_MAX",
+    "RECENT_MAX",
     "RETRY_AFTER_MAX_MS",
     "Freshness",
+    "Mark",
     "classify",
     "count_skips",
     "decide",
@@ -15,6 +19,8 @@ __all__ = [
     "describe",
     "freshness",
     "learn",
+    "marks",
     "place_of",
     "validate_retry",
+    "within_ms",
 ]

@@ -12,6 +12,7 @@ from pathlib import PurePath
 from pollux.errors import Permanent
 from pollux.model import ERROR_CHARS_MAX, Fault
 
+CAUSES_MAX = 3
 _CUT = "..."
 # Line breaks and tabs become blanks, other control characters vanish; an error is one line wherever it is shown.
 _VANISH = (*range(32), *range(127, 160), 0x200E, 0x200F, *range(0x202A, 0x202F))
@@ -25,7 +26,24 @@ def classify(error: BaseException) -> Fault:
 
 
 def describe(error: BaseException, hide: Callable[[str], str] = str) -> str:
-    """The exception in one bounded line: "ConnectionError: refused"; `hide` takes out what must not be seen."""
+    """The exception and what it was raised from in one bounded line: "LoginError: no session, from OSError: refused".
+
+    `hide` takes out what must not be seen.
+    """
+    told = _told(error, hide)
+    cause = error.__cause__
+    for _ in range(CAUSES_MAX):
+        if cause is None:
+            break
+        words = _told(cause, hide)
+        message = words.partition(": ")[2]
+        if message and message not in told:  # what is said already is not said again
+            told = _clean(f"{told}, from {words}")
+        cause = cause.__cause__
+    return told
+
+
+def _told(error: BaseException, hide: Callable[[str], str]) -> str:
     name = type(error).__name__
     try:
         text = str(error)

@@ -17,6 +17,8 @@ A failure of a scheduled run of a recurring job, whose next firing is a retry as
     transient   fewer                       yes, or there is none    RetryAt
     transient   fewer                       no                       Done, failed
 
+A crash (the child that it ran in died) is a transient failure; at the run's third it is Dead, whatever is left.
+
 *Failures in a row* are the firings that failed before this one (`memory.failures`) and the failed attempts of this one.
 A success is Done; if its recurring job has a dead letter, it clears it.
 """
@@ -27,16 +29,21 @@ from pollux.model import Cause, Dead, Done, Fault, Job, Outcome, RetryAt, Run, V
 from pollux.outcome.retry import delay_ms
 from pollux.units import DAY_MS
 
+CRASHES_MAX = 3  # deaths of its child that one run may cost
 RETRY_AFTER_MAX_MS = DAY_MS  # no source may put a run off for longer
 
 
-def decide(outcome: Outcome, run: Run, job: Job, *, now_ms: int, roll: float) -> Verdict:
+def decide(
+    outcome: Outcome, run: Run, job: Job, *, now_ms: int, roll: float, crashes_max: int = CRASHES_MAX
+) -> Verdict:
     """Judge one attempt of a run; `job` is as it was when claimed.  `roll` in [0, 1) is thrown by the caller."""
     if outcome.fault is None:
         return Done(clears=job.is_recurring and job.memory.dead > 0)
     fires_again = job.is_recurring and run.cause is Cause.SCHEDULE
     if outcome.fault is Fault.PERMANENT:
         return Dead(f"permanent fault: {outcome.error or 'trying again cannot help'}", sole=fires_again)
+    if outcome.crashed and run.crashes + 1 >= crashes_max:
+        return Dead(f"crashed {run.crashes + 1} times: {outcome.error}", sole=fires_again)
     failures = run.attempt + 1 + (job.memory.failures if fires_again else 0)
     if failures >= job.retry.attempts_max:
         return Dead(f"gave up after {_times(failures)}: {outcome.error or 'no error was told'}", sole=fires_again)

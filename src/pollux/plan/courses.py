@@ -109,7 +109,7 @@ def _course(job: Job, due_ms: int, now_ms: int, quiet_ms: int) -> Course:
 
 def _following(schedule: Interval | Cron, cron: CompiledCron | None, job_id: str, due_ms: int) -> int:
     if isinstance(schedule, Interval):
-        return interval.next_after(schedule, job_id, due_ms)
+        return interval.next_due(schedule, job_id, due_ms)
     assert cron is not None
     return cron.next_after(due_ms)
 

@@ -93,6 +93,13 @@ def handlers_of(nodes: Iterable[Node]) -> frozenset[str]:
     return frozenset(name for node in nodes for name in node.handlers)
 
 
+def nobody_knows(handler: str) -> str:
+    """Why a handler is nowhere, in words: commands are off unless a node allows them."""
+    if handler == "exec":
+        return "no live node may run commands: allow_exec is off on all of them"
+    return f"no live node knows handler {handler}"
+
+
 def handler_key(name: str) -> str:
     return f"handler:{name}"
 
@@ -128,7 +135,7 @@ def _behind(run: Run, job: Job, state: GateState) -> Held | None:
 def _unknown_handler(_: Run, job: Job, state: GateState) -> Held | None:
     if state.handlers is None or job.handler in state.handlers:
         return None
-    return Held(f"no live node knows handler {job.handler}", handler_key(job.handler))
+    return Held(nobody_knows(job.handler), handler_key(job.handler))
 
 
 READY = Ready()

@@ -98,7 +98,7 @@ def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
     if not nodes:
         return Why("stranded", "no live node: nobody fires or runs it", cure="start a node")
     if job.handler not in handlers_of(nodes):
-        return Why("stranded", f"no live node knows handler {job.handler}", cure="start a node that has it")
+        return Why("stranded", nobody_knows(job.handler), cure="start a node that has it")
     late_ms = now_ms - due_ms
     if late_ms > GRACE_MS:
         words = f"it was due {format_ms(late_ms)} ago; missed due times are made up for step by step"
@@ -152,7 +152,7 @@ def _ready(run: Run, job: Job | None, nodes: Sequence[Node], counts: Counts | No
         return Why("stranded", "it is ready, but no node lives", cure="start a node")
     if job is not None and job.handler not in handlers_of(nodes):
         return Why(
-            "stranded", f"it is ready, but no live node knows handler {job.handler}", cure="start one that has it"
+            "stranded", f"it is ready, but {nobody_knows(job.handler)}", cure="start one that has it"
         )
     working = [node for node in nodes if not node.draining]
     if not working:

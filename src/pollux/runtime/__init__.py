@@ -1,8 +1,31 @@
 """What moves it?  The loops of a node, each with one job, and the crew they make up."""
 
-from pollux.runtime.crew import Crew, Status
-from pollux.runtime.lateness import LatenessSeen
-from pollux.runtime.loop import Loop, LoopStatus, Rest
-from pollux.runtime.options import CrewOptions
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Crew", "CrewOptions", "LatenessSeen", "Loop", "LoopStatus", "Rest", "Status"]
+if TYPE_CHECKING:
+    from pollux.runtime.crew import Crew as Crew
+    from pollux.runtime.crew import Status as Status
+    from pollux.runtime.lateness import LatenessSeen as LatenessSeen
+    from pollux.runtime.loop import Loop as Loop
+    from pollux.runtime.loop import LoopStatus as LoopStatus
+    from pollux.runtime.loop import Rest as Rest
+    from pollux.runtime.options import CrewOptions as CrewOptions
+
+_HOMES = {
+    "Crew": "crew",
+    "CrewOptions": "options",
+    "LatenessSeen": "lateness",
+    "Loop": "loop",
+    "LoopStatus": "loop",
+    "Rest": "loop",
+    "Status": "crew",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported on first use: a child that runs one handler needs no loops."""
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

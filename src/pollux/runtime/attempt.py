@@ -7,6 +7,9 @@
                    │              ├─ drain ────▶ asked to stop ─▶ deaf for 2 s ─▶ handed back, still seated
                    └─ unfit       └─ lease lost ▶ asked to stop ─▶ never settled: somebody else may be at it
 
+A job may ask for a child process (`child.py`), and a run with a lost lease is tried in one, alone.  A child that is
+asked to stop and does not is killed, so it never outlives what its run was settled as by more than a moment.
+
 A handler that blocks cannot be interrupted: its timeout settles it at once, and `ctx.cancelled` tells it.  After it
 was asked to stop, a handler that answers nothing has stopped; one that answers a value has finished.
 """
@@ -22,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 from pollux.clock import Clock
 from pollux.events import Events, HandlerStuck, LeaseWasLost, RunStarted
 from pollux.model import ERROR_CHARS_MAX, TIMEOUT_MS, Back, Cancelled, Dead, Fault, Job, Outcome, Run, Verdict
-from pollux.outcome import RETRY_AFTER_MAX_MS, classify, decide, describe, place_of
+from pollux.outcome import CRASHES_MAX, RETRY_AFTER_MAX_MS, classify, decide, describe, place_of
 from pollux.registry import Context, Handler, Registry, outcome_of
+from pollux.runtime.child import CHILD_MEMORY, Crashed, Relayed, call_in_child, isolates
 from pollux.runtime.hands import Hands
 from pollux.runtime.lateness import Lateness
 from pollux.runtime.pool import Pool, Seat
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
 DEAF_MS = 2_000  # how long a handler may take to obey a timeout
 CANCEL_MS = 10_000  # how long it may take to obey a cancel request
+KILL_SECONDS = 1.0  # what is left of these for the end of a child
 NEVER = float("inf")
 
 
@@ -67,6 +72,8 @@ class Kit:
         self.clock, self.events, self.dice = clock, events, dice
         self.time = StoreTime(clock, events)
         self.hands = Hands()
+        self.child_memory, self.crashes_max = CHILD_MEMORY, CRASHES_MAX
+        self.suspect: Attempt | None = None  # the one run with a lost lease that is tried in a child now
         self.settler: Settler
         self.watchman: Watchman
         self.leases: dict[str, Attempt] = {}  # by run: claimed, and the settle is not yet answered
@@ -86,6 +93,7 @@ class Attempt:
         "ctx",
         "handler",
         "is_begun",
+        "is_isolated",
         "is_settled",
         "is_stuck",
         "job",
@@ -109,7 +117,7 @@ class Attempt:
         self.asked: Asked | None = None
         self.reason = ""
         self.told = ""  # of its progress, to the store
-        self.is_begun = self.is_settled = self.is_stuck = False
+        self.is_begun = self.is_settled = self.is_stuck = self.is_isolated = False
         self.look_at = NEVER
         self.ctx: Context | None = None
         self.work: asyncio.Task[None] | None = None
@@ -146,6 +154,9 @@ class Attempt:
         if kit.events.wants(RunStarted):
             kit.events.emit(RunStarted(run.id, run.job_id, run.fence, max(0, late_ms)))
         kit.running.add(self)
+        self.is_isolated = isolates(handler, job, run)
+        if self.is_isolated and run.lease_losses:
+            kit.suspect = self
         try:
             params = kit.secrets.params_of(job)
             kwargs = handler.bind({**params, **run.payload} if run.payload else params)
@@ -158,7 +169,7 @@ class Attempt:
         self._call(handler, self.ctx, kwargs)
 
     def _call(self, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> None:
-        if handler.is_async:
+        if handler.is_async or self.is_isolated:
             self.work = asyncio.get_running_loop().create_task(self._await(handler, ctx, kwargs))
         else:
             try:
@@ -169,7 +180,7 @@ class Attempt:
     async def _await(self, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> None:
         self.is_begun = True
         try:
-            value = await handler.invoke(ctx, kwargs)
+            value = await (self._in_child(handler, ctx, kwargs) if self.is_isolated else handler.invoke(ctx, kwargs))
         except asyncio.CancelledError as error:
             self._ended(None, error)
             raise
@@ -178,10 +189,18 @@ class Attempt:
         else:
             self._ended(value, None)
 
+    async def _in_child(self, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> Any:
+        def patience() -> float:
+            return (CANCEL_MS if self.asked is Asked.CANCEL else DEAF_MS) / 1000 - KILL_SECONDS
+
+        return await call_in_child(handler, ctx, kwargs, memory=self.kit.child_memory, patience=patience)
+
     def _ended(self, value: Any, error: BaseException | None, *, fault: Fault | None = None) -> None:
         """Handler code has ended: settle the run, unless that was done without waiting for it, and free the seat."""
         kit = self.kit
         kit.running.discard(self)
+        if kit.suspect is self:
+            kit.suspect = None
         if self.is_stuck:
             kit.stuck -= 1
             self.is_stuck = False
@@ -209,7 +228,7 @@ class Attempt:
             except Exception as unfit:  # noqa: BLE001  a result is the handler's own: anything may be in it
                 error, fault = unfit, Fault.PERMANENT
         if error is not None:
-            outcome = self._failure(error, fault or classify(error), ended_ms)
+            outcome = self._failure(error, fault or _fault_of(error), ended_ms)
         return self._decided(outcome)
 
     def _has_obeyed(self, error: BaseException | None) -> bool:
@@ -218,13 +237,17 @@ class Attempt:
 
     def _decided(self, outcome: Outcome) -> Settlement:
         kit, run = self.kit, self.run
-        verdict = decide(outcome, run, self.job, now_ms=outcome.ended_ms, roll=kit.dice.random())
+        verdict = decide(
+            outcome, run, self.job, now_ms=outcome.ended_ms, roll=kit.dice.random(), crashes_max=kit.crashes_max
+        )
         if outcome.fault is None and self.ctx is not None and self.ctx.follow_ups:
             return Settlement(run.id, self.token, verdict, outcome, tuple(self.ctx.follow_ups))
         return Settlement(run.id, self.token, verdict, outcome)
 
     def _failure(self, error: BaseException, fault: Fault, ended_ms: int) -> Outcome:
-        error_text, place = describe(error, hide), place_of(error)
+        error_text, place = _told(error)
+        if isinstance(error, Crashed) and self.run.crashes:
+            error_text += f", {self.run.crashes + 1} times"
         if place:
             error_text = f"{error_text[: ERROR_CHARS_MAX - len(place) - 3]} ({place})"
         return Outcome(
@@ -233,6 +256,7 @@ class Attempt:
             fault=fault,
             error=error_text,
             retry_after_ms=_retry_after_ms(error),
+            crashed=isinstance(error, Crashed),
         )
 
     def _stopped(self, asked: Asked) -> Settlement:
@@ -302,6 +326,8 @@ class Attempt:
         if not self.is_settled:
             self.is_settled = True
             self.kit.settler.put(self, self._stopped(self.asked))
+        if self.is_isolated and self.work is not None:
+            self.work.cancel()  # a second time: the child is killed at once
         if not self.is_stuck and self in self.kit.running:
             self.is_stuck = True
             self.kit.stuck += 1
@@ -314,6 +340,17 @@ def timeout_of(job: Job, handler: Handler) -> int:
     if job.timeout_ms == TIMEOUT_MS and handler.timeout_ms is not None:
         return handler.timeout_ms
     return job.timeout_ms
+
+
+def _fault_of(error: BaseException) -> Fault:
+    return error.fault if isinstance(error, Relayed) else classify(error)
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    """What is said of an error, and the place in the user's code; of one in a child, what it said itself."""
+    if isinstance(error, Relayed):
+        return hide(error.text), error.place
+    return describe(error, hide), place_of(error)
 
 
 def _retry_after_ms(error: BaseException) -> int | None:

@@ -95,6 +95,7 @@ class Crew:
         self.started_ms = 0
         self.pool = Pool(self.options.seats)
         self.kit = Kit(registry, self.pool, clock=clock, events=events, dice=dice, secrets=secrets)
+        self.kit.child_memory, self.kit.crashes_max = self.options.child_memory, self.options.crashes_max
         self._is_draining = self._is_hurried = False
         self._quiet = asyncio.Event()  # nobody sits, or nobody is to be waited for
         self._drained = asyncio.Event()
@@ -199,6 +200,16 @@ class Crew:
         if hard:
             self._hurry()
         await self.drain()
+
+    def vanish(self) -> None:
+        """Be gone as if the process had died: nothing is settled, resigned or said.  For stories and simulations."""
+        assert not isinstance(self.renewer, RenewerThread), "a thread cannot vanish: use renews_apart=False"
+        for loop in (*self._loops(), self.renewer):
+            if loop is not None:
+                loop.abandon()
+        for attempt in tuple(self.kit.running):
+            attempt.lose("its node is gone")
+        self.kit.hands.stop()
 
     def _hurry(self) -> None:
         self._is_hurried = True

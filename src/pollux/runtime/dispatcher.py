@@ -17,6 +17,7 @@ from pollux.ids import new_id
 from pollux.model import STOP, Back, Cancelled, Cause, Hold, Job, Note, Run
 from pollux.plan import stop_of, stop_words
 from pollux.runtime.attempt import Attempt, Kit
+from pollux.runtime.child import isolates
 from pollux.runtime.loop import Loop, Rest
 from pollux.runtime.renewer import margin_ms
 from pollux.store.contract import FEED_MAX, LOSSES_MAX, Answer, Claimed, Store
@@ -25,6 +26,7 @@ CLAIM_MAX = 1_000  # runs in one claim
 FULL_REST_MS = 1_000
 SLOW_MS = 1_000  # a claim that took longer has waited: its lease began some time in between
 SAY_AGAIN_MS = 60_000
+SUSPECT_MS = 500  # after this long a suspect that found another one at work is offered again
 
 
 class ClaimOptions(Struct, frozen=True):
@@ -190,7 +192,10 @@ class Dispatcher(Loop):
         elif (stop := self._stop_of(run)) is not None:
             verdict = Hold(stop_words(stop))
         elif (handler := self.kit.registry.get(job.handler)) is None:
-            verdict = Hold(f"handler {job.handler} is not known here")
+            refusal = self.kit.registry.refusal(job.handler)
+            verdict = Hold(f"handler {job.handler} is not known here" if refusal is None else str(refusal))
+        elif self.kit.suspect is not None and run.lease_losses and isolates(handler, job, run):
+            verdict = Back(self.kit.time.now_ms() + SUSPECT_MS)  # suspects are tried one at a time
         elif self._is_paused or (seat := self.kit.pool.try_seat(run)) is None:  # a claim that `pause` interrupted
             verdict = Back()
         else:

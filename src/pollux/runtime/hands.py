@@ -27,6 +27,11 @@ class Hands:
         self._is_rung = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    @property
+    def under_way(self) -> int:
+        """How many are at work, or their end is not yet collected."""
+        return self._under_way
+
     def submit(self, work: Work, ended: Ended) -> None:
         """Run `work` in a thread, then call `ended` with its value or its error on the event loop.
 

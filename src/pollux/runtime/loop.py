@@ -137,6 +137,13 @@ class Loop:
                 going.cancel()
                 await asyncio.wait({going}, timeout=1)
 
+    def abandon(self) -> None:
+        """End here and now, in the middle of a turn if need be, as when the process dies."""
+        self._is_stopping = True
+        going, self._going = self._going, None
+        if going is not None:
+            going.cancel()
+
     async def interruptible(self, call: Coroutine[Any, Any, T]) -> T | None:
         """The call's answer, or None if `wake` ended it: then it may or may not have taken effect."""
         self._is_interrupted = False

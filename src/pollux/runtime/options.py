@@ -5,6 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from pollux.errors import InvalidInput
+from pollux.outcome import CRASHES_MAX
+from pollux.runtime.child import CHILD_MEMORY, CHILD_MEMORY_MIN
 from pollux.runtime.leader import check_leader_times
 from pollux.runtime.pool import check_seats
 from pollux.runtime.pruner import DEAD_MAX, DEAD_MS, LOG_MAX
@@ -29,6 +31,8 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
     ready_max: int = READY_MAX
     feed_max: int = FEED_MAX
     losses_max: int = LOSSES_MAX
+    crashes_max: int = CRASHES_MAX
+    child_memory: int = CHILD_MEMORY  # bytes that a child process may use
     unchanged_ms: int = 120_000  # polls that changed nothing are thinned after this
     keep_ms: int = 7 * 86_400_000
     keep_per_job: int = 100
@@ -45,8 +49,18 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
         self._at_least("lease", self.lease_ms, LEASE_MIN_MS)
         for name in ("grace_ms", "long_poll_ms", "min_poll_ms", "turn_rest_ms", "unchanged_ms", "keep_ms", "dead_ms"):
             self._at_least(name.removesuffix("_ms"), getattr(self, name), 0)
-        for name in ("beat_ms", "ready_max", "feed_max", "losses_max", "keep_per_job", "dead_max", "log_max"):
+        for name in (
+            "beat_ms",
+            "ready_max",
+            "feed_max",
+            "losses_max",
+            "crashes_max",
+            "keep_per_job",
+            "dead_max",
+            "log_max",
+        ):
             self._at_least(name.removesuffix("_ms"), getattr(self, name), 1)
+        self._at_least("child_memory", self.child_memory, CHILD_MEMORY_MIN)
         if self.beat_ttl_ms < 2 * self.beat_ms:
             raise InvalidInput(
                 f"a node that beats every {self.beat_ms} ms cannot be given up after {self.beat_ttl_ms} ms",

@@ -147,7 +147,7 @@ def _settled(attempt: Attempt, settlement: Settlement, answer: Answer) -> RunSet
         verdict=type(settlement.verdict).__name__.lower(),
         answer=answer.value,
         duration_ms=0 if outcome is None else outcome.ended_ms - outcome.started_ms,
-        error="" if outcome is None else outcome.error,
+        error=_error_of(settlement) or getattr(settlement.verdict, "reason", ""),
     )
 
 

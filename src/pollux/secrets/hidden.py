@@ -6,6 +6,7 @@ keeps one (a result in the store) must know all that was resolved anywhere in it
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from base64 import b64encode
@@ -152,8 +153,8 @@ def _forms(value: str) -> Iterator[str]:
     lines = [part for part in re.split(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", value) if part != value][:LINES_MAX]
     for text in (value, *lines):
         raw = text.encode("utf-8", "surrogateescape")
-        escaped = text.encode("unicode_escape").decode("ascii")
-        forms = {text, repr(text)[1:-1], escaped, escaped.replace('"', '\\"'), text.replace('"', '\\"')}
+        forms = {text, text.encode("unicode_escape").decode("ascii"), repr(text)[1:-1], repr(raw)[2:-1]}
+        forms |= {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
         forms |= {quote(raw), quote(raw, safe=""), quote_plus(raw)}
         forms |= {coded for offset in range(3) for coded in _base64_inside(raw, offset)}
         yield from (form for form in forms if len(form) >= HIDE_CHARS_MIN)

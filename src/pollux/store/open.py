@@ -10,7 +10,11 @@ from pollux.store.contract import Store
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
-    """The store that the URL names, not yet opened: `memory://`, `sqlite:///file.db`, `sqlite:////absolute/file.db`."""
+    """The store that the URL names, not yet opened: `memory://`, `sqlite:///file.db`, `sqlite:////absolute/file.db`.
+
+    A SQLite file on a network file system is refused unless the URL ends in `?allow_network=true`: there locks do not
+    hold between machines, and a database that two of them use is damaged sooner or later.
+    """
     scheme, found, rest = url.partition("://")
     make = _STORES.get(scheme) if found else None
     if make is None:
@@ -33,14 +37,32 @@ def _memory(url: str, rest: str, clock: Clock | None) -> Store:
 def _sqlite(url: str, rest: str, clock: Clock | None) -> Store:
     from pollux.store.sqlite.store import SqliteStore
 
-    host, slash, path = rest.partition("/")
+    file, allow_network = _sqlite_file(url, rest)
+    return SqliteStore(file, clock=clock, allow_network=allow_network)
+
+
+def sqlite_file(url: str) -> str | None:
+    """The file behind the URL, if it names one."""
+    scheme, found, rest = url.partition("://")
+    return _sqlite_file(url, rest)[0] if found and scheme == "sqlite" else None
+
+
+def _sqlite_file(url: str, rest: str) -> tuple[str, bool]:
+    place, _, options = rest.partition("?")
+    if options not in ("", "allow_network=true"):
+        raise InvalidInput(
+            f"{url!r} has an option that is not known: {options!r}",
+            where="store",
+            cure="leave it out, or use ?allow_network=true",
+        )
+    host, slash, path = place.partition("/")
     if host or not slash or not path:
         raise InvalidInput(
             f"{url!r} names no file",
             where="store",
             cure="use sqlite:///pollux.db for a file here, sqlite:////var/lib/pollux.db for an absolute path",
         )
-    return SqliteStore(path, clock=clock)
+    return path, bool(options)
 
 
 _STORES: dict[str, Callable[[str, str, Clock | None], Store]] = {"memory": _memory, "sqlite": _sqlite}

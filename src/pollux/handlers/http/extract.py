@@ -1,7 +1,7 @@
 """What of an answer is wanted?  `json: "data.items[0].price"`, or `regex: "price: ([0-9.]+)"`.
 
-A path is names between dots, `[3]` or `[-1]` for the item of a list, `["any name"]` for names with dots or blanks; a `$`
-in front means nothing.  Nothing in it can loop, compute or call.
+A path is names between dots, `[3]` or `[-1]` for the item of a list, `["any name"]` for names with dots or blanks; a
+`$` in front means nothing.  Nothing in it can loop, compute or call.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ PATTERN_CHARS_MAX = 256
 PATTERN_INPUT_MAX = 64 * 1024
 
 _STEP = re.compile(r"""\.?([^\s.\[\]"'$]+)|\[(-?[0-9]{1,9})\]|\[(?:"([^"]*)"|'([^']*)')\]""")
+_NOTHING = object()
 _PATH_CURE = 'write it like "data.items[0].price" or ["a name"].x'
 
 
@@ -61,7 +62,7 @@ def path_of(text: object) -> tuple[str | int, ...]:
             what = f"{text!r} cannot be read from {rest[place : place + 20]!r} on"
             raise InvalidInput(what, where="json", cure=_PATH_CURE)
         name, number, quoted, single = found.groups()
-        steps.append(int(number) if number else name if name else quoted if quoted is not None else single)
+        steps.append(int(number) if number else name or (quoted if quoted is not None else single))
         place = found.end()
     if len(steps) > STEPS_MAX:
         raise InvalidInput(f"{len(steps)} steps are too many", where="json", cure=f"at most {STEPS_MAX}")
@@ -79,7 +80,9 @@ def pattern_of(text: object) -> str:
             re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
         what = f"it is no regular expression: {error}"
-        raise InvalidInput(what, where="regex", cure="mind that a backslash in double quotes is written twice") from error
+        raise InvalidInput(
+            what, where="regex", cure="mind that a backslash in double quotes is written twice"
+        ) from error
     return text
 
 
@@ -89,13 +92,16 @@ def dig(body: bytes, take: Take, target: str) -> Any:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise NothingTaken(f"{target} answered no JSON: {str(error)[:200]}") from None
-    for number, step in enumerate(take.path):
-        try:
-            value = value[step] if isinstance(value, dict if isinstance(step, str) else list) else _missing(step)
-        except LookupError:
-            raise NothingTaken(f"{target} answered JSON without {take.words!r}; step {number + 1} is not there") from None
+    for number, step in enumerate(take.path, start=1):
+        found = _step(value, step)
+        if found is _NOTHING:
+            raise NothingTaken(f"{target} answered JSON without {take.words!r}: step {number} is not there")
+        value = found
     return value
 
 
-def _missing(step: str | int) -> Any:
-    raise LookupError(step)
+def _step(value: Any, step: str | int) -> Any:
+    if isinstance(step, str):
+        return value.get(step, _NOTHING) if isinstance(value, dict) else _NOTHING
+    is_there = isinstance(value, list) and -len(value) <= step < len(value)
+    return value[step] if is_there else _NOTHING

@@ -1,7 +1,7 @@
 """How many requests go to one target at the same time?  A few, each target in a lane of its own.
 
-Who finds its lane full waits in line, in a seat of the pool.  A line that moves is worth waiting in; one where nobody got
-through for `STILL_S` is not, and whoever comes then is sent away at once.  So a target that never answers holds its
+Who finds its lane full waits in line, in a seat of the pool.  A line that moves is worth waiting in; one where nobody
+got through for `STILL_S` is not, and whoever comes then is sent away at once.  So a target that never answers holds its
 few requests and what came within that time, not the whole pool.
 """
 
@@ -29,12 +29,17 @@ class Lane:
         self.used_at = float("-inf")
 
     @property
+    def is_lively(self) -> bool:
+        """Is it used often enough for its connections to be kept?"""
+        return asyncio.get_running_loop().time() - self.used_at < KEEP_S
+
+    @property
     def is_empty(self) -> bool:
         return not self.active and not self.line
 
 
 class Lanes:
-    """Lanes by host and port; `enter` before the request, `leave` after it, always."""
+    """Lanes by host and port: `try_enter`, else `wait`, before the request; `leave` after it, always."""
 
     def __init__(self, *, per_target: int) -> None:
         self.per_target = per_target
@@ -48,16 +53,14 @@ class Lanes:
             lane = self._lanes[key] = Lane()
         return lane
 
-    async def enter(self, lane: Lane, target: str) -> bool:
-        """Take a place, now or in a while; true if the lane is busy enough for its connections to be kept."""
-        now = asyncio.get_running_loop().time()
+    def try_enter(self, lane: Lane) -> bool:
+        """Take a place if there is one."""
         if lane.active >= self.per_target or lane.line:
-            await self._wait(lane, target)
-        else:
-            if not lane.active:
-                lane.moved_at = now
-            lane.active += 1
-        return now - lane.used_at < KEEP_S
+            return False
+        if not lane.active:
+            lane.moved_at = asyncio.get_running_loop().time()
+        lane.active += 1
+        return True
 
     def leave(self, lane: Lane) -> None:
         lane.moved_at = lane.used_at = asyncio.get_running_loop().time()
@@ -68,16 +71,18 @@ class Lanes:
                 return
         lane.active -= 1
 
-    async def _wait(self, lane: Lane, target: str) -> None:
+    async def wait(self, lane: Lane, target: str, *, patience_s: float) -> None:
+        """Take a place when it is our turn; `TargetBusy` if the line does not move, or not soon enough."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         lane.line.append(turn)
+        end_at = loop.time() + patience_s
         try:
             while not turn.done():
-                patience = lane.moved_at + STILL_S - loop.time()
-                if patience <= 0:
-                    raise TargetBusy(f"{lane.active} requests to {target} are under way, and none ended for {STILL_S:g} s")
-                await asyncio.wait([turn], timeout=patience)
+                rest = min(lane.moved_at + STILL_S, end_at) - loop.time()
+                if rest <= 0:
+                    raise TargetBusy(f"{lane.active} requests to {target} are under way, and our turn did not come")
+                await asyncio.wait([turn], timeout=rest)
         except BaseException:
             if turn.done():
                 self.leave(lane)  # it came as we gave up

@@ -8,6 +8,7 @@ validator lets the next run, on whatever node, ask "only if it changed".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -48,10 +49,10 @@ def recipe_of(*parts: bytes) -> str:
     return blake2b(b"\0".join(parts), digest_size=RECIPE_CHARS // 2).hexdigest()
 
 
-def validator_of(etag: str | None, modified: str | None) -> str:
-    """The better of both, if it is of a kind that can be kept and sent back."""
+def validator_of(headers: Mapping[str, str]) -> str:
+    """ETag, else Last-Modified, if it is of a kind that can be kept and sent back."""
     room = FINGERPRINT_CHARS_MAX - RECIPE_CHARS - DIGEST_CHARS - 2
-    for kind, value in (("E", etag), ("M", modified)):
+    for kind, value in (("E", headers.get("ETag")), ("M", headers.get("Last-Modified"))):
         if value and len(value) <= room and value.isascii() and value.isprintable():
             return kind + value
     return ""

@@ -1,7 +1,7 @@
 """What can be said of a poll?  The params of handler `http`, checked as a whole: every problem at once, by its name.
 
-They are read twice: where the job is declared, when `${env:X}` and `${file:X}` still stand in the text, and before a run,
-when they are resolved.  So no message quotes a value that may hold a secret.
+They are read twice: where the job is declared, when `${env:X}` and `${file:X}` still stand in the text, and before a
+run, when they are resolved.  So no message quotes a value that may hold a secret.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from yarl import URL
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
 from pollux.handlers.http.addresses import is_host_name, literal
 from pollux.handlers.http.extract import Take, take_of
+from pollux.secrets import has_reference
 from pollux.units import MINUTE_MS, SECOND_MS, duration_ms, format_ms, format_size, size_bytes
 from pollux.version import __version__
 
@@ -39,6 +40,7 @@ _OURS = frozenset({
     "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 })  # fmt: skip
 _URL_CURE = "write it like https://example.com/health"
+_AUTH_CURE = "write {basic: {user: ann, password: '${env:PASSWORD}'}} or {bearer: '${env:TOKEN}'}"
 _DEFAULT_HEADERS = {"User-Agent": f"pollux/{__version__}", "Accept": "*/*", "Accept-Encoding": "gzip, deflate"}
 
 
@@ -78,7 +80,9 @@ def read_options(params: Mapping[str, Any], *, declared: bool = False, partial: 
     for name, read in _READERS.items():
         if params.get(name) is not None:
             try:
-                values[name] = read(params[name], declared)
+                values[name] = read(params[name])
+                if declared and name == "auth":
+                    _check_hidden(params[name])
             except InvalidInput as error:
                 problems.append(error.at(name))
     if params.get("url") is None and not partial:
@@ -138,7 +142,7 @@ def _unknown(name: str) -> InvalidInput:
     return InvalidInput(f"unknown key {name!r}", where=name, cure=cure)
 
 
-def _url(value: Any, _: bool) -> str:
+def _url(value: Any) -> str:
     text = _line(value, 1, URL_CHARS_MAX)
     if not _has_open_host(text):
         check_url(_parsed(text))
@@ -174,13 +178,15 @@ def check_url(url: URL) -> None:
         raise InvalidInput("port 0 is none", cure=_URL_CURE)
 
 
-def _method(value: Any, _: bool) -> str:
+def _method(value: Any) -> str:
     if isinstance(value, str) and value.upper() in METHODS:
         return value.upper()
-    raise InvalidInput(f"{str(value)[:20]!r} is unknown{did_you_mean(value, METHODS)}", cure=f"one of {', '.join(METHODS)}")
+    raise InvalidInput(
+        f"{str(value)[:20]!r} is unknown{did_you_mean(value, METHODS)}", cure=f"one of {', '.join(METHODS)}"
+    )
 
 
-def _headers(value: Any, _: bool) -> dict[str, str]:
+def _headers(value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping) or len(value) > HEADERS_MAX:
         cure = f'write {{Accept: "application/json"}}, at most {HEADERS_MAX}'
         raise InvalidInput("they are not a mapping of names to text", cure=cure)
@@ -200,45 +206,49 @@ def _headers(value: Any, _: bool) -> dict[str, str]:
     return found
 
 
-def _auth(value: Any, declared: bool) -> str:
+def _auth(value: Any) -> str:
     """The value of the header Authorization."""
-    cure = "write {basic: {user: ann, password: '${env:PASSWORD}'}} or {bearer: '${env:TOKEN}'}"
     if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in {"basic", "bearer"}:
-        raise InvalidInput("it is neither basic nor bearer", cure=cure)
+        raise InvalidInput("it is neither basic nor bearer", cure=_AUTH_CURE)
     [(kind, given)] = value.items()
     if kind == "bearer":
-        return f"Bearer {_secret(given, declared, 'bearer')}"
+        return f"Bearer {_part(given, 'bearer')}"
     if not isinstance(given, Mapping) or set(given) != {"user", "password"}:
-        raise InvalidInput("basic needs a user and a password", where="basic", cure=cure)
-    user = _secret(given["user"], False, "basic.user")
-    if ":" in user and _REFERENCE not in user:
-        raise InvalidInput("the user holds a colon", where="basic.user", cure=cure)
-    pair = f"{user}:{_secret(given['password'], declared and given['password'] != '', 'basic.password')}"
+        raise InvalidInput("basic needs a user and a password", where="basic", cure=_AUTH_CURE)
+    user = _part(given["user"], "basic.user")
+    if ":" in user and not has_reference(user):
+        raise InvalidInput("the user holds a colon", where="basic.user", cure=_AUTH_CURE)
+    pair = f"{user}:{_part(given['password'], 'basic.password')}"
     return f"Basic {base64.b64encode(pair.encode()).decode()}"
 
 
-def _secret(value: Any, declared: bool, where: str) -> str:
+def _part(value: Any, where: str) -> str:
     try:
-        text = _line(value, 0, HEADER_CHARS_MAX)
+        return _line(value, 0, HEADER_CHARS_MAX)
     except InvalidInput as error:
         raise error.at(where) from None
-    if declared and _REFERENCE not in text:
+
+
+def _check_hidden(auth: Any) -> None:
+    """In a definition a password or a token is a reference; nothing else keeps it out of files and databases."""
+    kind, given = next(iter(auth.items()))
+    secret, where = (given, "bearer") if kind == "bearer" else (given["password"], "basic.password")
+    if secret and not has_reference(secret):
         cure = "name where it is kept: ${env:NAME} or ${file:PATH}; then it is in no file and no database"
         raise InvalidInput("the secret stands here in plain text", where=where, cure=cure)
-    return text
 
 
-def _body(value: Any, _: bool) -> str:
+def _body(value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidInput("it is no text", cure="write the text in quotes, or use json:")
     return value
 
 
-def _json(value: Any, _: bool) -> bytes:
+def _json(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-def _expect(value: Any, _: bool) -> Expect:
+def _expect(value: Any) -> Expect:
     given = value if isinstance(value, list | tuple) else [value]
     statuses: set[int] = set()
     for each in given:
@@ -253,30 +263,30 @@ def _expect(value: Any, _: bool) -> Expect:
     return Expect(frozenset(statuses), " or ".join(str(each) for each in given)[:100])
 
 
-def _take(value: Any, _: bool) -> Take:
+def _take(value: Any) -> Take:
     return take_of(value)
 
 
-def _keep(value: Any, _: bool) -> str:
+def _keep(value: Any) -> str:
     if value != "body":
         raise InvalidInput(f"{str(value)[:20]!r} cannot be kept", cure="write keep: body, or take it away")
     return "body"
 
 
-def _flag(value: Any, _: bool) -> bool:
+def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise InvalidInput(f"{str(value)[:20]!r} is neither true nor false", cure="write true or false")
     return value
 
 
-def _redirects(value: Any, _: bool) -> int:
+def _redirects(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= REDIRECTS_MAX:
         raise InvalidInput(f"{str(value)[:20]!r} cannot be used", cure=f"give 0 to {REDIRECTS_MAX}")
     return value
 
 
-def _duration(most_ms: int) -> Callable[[Any, bool], int]:
-    def read(value: Any, _: bool) -> int:
+def _duration(most_ms: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
         ms = duration_ms(value)
         if not 1 <= ms <= most_ms:
             raise InvalidInput(f"{format_ms(ms)} is out of range", cure=f"give 1ms to {format_ms(most_ms)}")
@@ -285,14 +295,14 @@ def _duration(most_ms: int) -> Callable[[Any, bool], int]:
     return read
 
 
-def _size(value: Any, _: bool) -> int:
+def _size(value: Any) -> int:
     size = size_bytes(value)
     if not 1 <= size <= SIZE_MAX:
         raise InvalidInput(f"{format_size(size)} is out of range", cure=f"give 1 B to {format_size(SIZE_MAX)}")
     return size
 
 
-def _path(value: Any, _: bool) -> str:
+def _path(value: Any) -> str:
     return _line(value, 1, 1_000)
 
 
@@ -305,7 +315,7 @@ def _line(value: Any, at_least: int, at_most: int) -> str:
     return value
 
 
-_READERS: dict[str, Callable[[Any, bool], Any]] = {
+_READERS: dict[str, Callable[[Any], Any]] = {
     "url": _url,
     "method": _method,
     "headers": _headers,

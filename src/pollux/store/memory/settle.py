@@ -131,7 +131,7 @@ def _hand_back(state: State, run: Run, verdict: RetryAt | Back | Hold, outcome: 
             )
             return _end(run, after, outcome, now_ms, failed=True, error=error)
         case Back():
-            state.put_back(replace(free, state=READY, visible_ms=now_ms))
+            state.put_back(replace(free, state=READY, visible_ms=max(now_ms, verdict.at_ms)))
             return _end(run, READY, None, now_ms)
         case Hold():
             state.put_back(replace(free, state=HELD, held_reason=verdict.reason))
@@ -168,6 +168,7 @@ def _after(
         error=error,
         result=None if outcome is None else outcome.result,
         deaths=deaths,
+        crashes=run.crashes + (outcome is not None and outcome.crashed),
     )
 
 

@@ -98,7 +98,7 @@ _WORDS: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = 
     (
         (apsw.NotADBError, apsw.CorruptError),
         StoreRefused,
-        "the database is damaged ({error}); look with `pollux store check`, then stop all processes and restore a backup",
+        "the database is damaged ({error}); see `pollux store check`, then stop all processes and restore a backup",
     ),
     (
         (apsw.InterruptError,),
@@ -108,14 +108,12 @@ _WORDS: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = 
     (
         (apsw.ReadOnlyError,),
         StoreError,
-        "the database cannot be written any more ({error}); nothing was changed; look whether its file system became "
-        "read-only (`dmesg` tells why)",
+        "the database cannot be written any more ({error}); nothing was changed; is its file system read-only now?",
     ),
     (
         (apsw.IOError, apsw.CantOpenError, OSError),
         StoreError,
-        "the disk failed ({error}): the call may have taken effect; repeat it with the same ids, and look at the disk "
-        "(`dmesg`)",
+        "the disk failed ({error}): the call may have taken effect; look at the disk; repeat it with the same ids",
     ),
     ((apsw.Error,), StoreError, "the database said no ({error}); nothing was changed"),
 )

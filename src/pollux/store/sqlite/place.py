@@ -18,8 +18,8 @@ from pollux.errors import StoreRefused
 
 # fmt: off
 NETWORKS = frozenset({
-    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2",
-    "orangefs", "pvfs2", "smb3", "smbfs",
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
+    "ocfs2", "orangefs", "pvfs2", "smb3", "smbfs",
 })
 FUSE_NETWORKS = frozenset({
     "ceph", "ceph-fuse", "curlftpfs", "davfs", "davfs2", "gcsfuse", "glusterfs", "goofys", "juicefs", "rclone", "s3fs",

@@ -1,6 +1,6 @@
 """Is there room, and who may still write?  A ballast file that is let go when the disk is full.
 
-A full disk must not keep what has happened from being recorded.  So 4 MB lie beside the database (`<database>.ballast`),
+A full disk must not keep what has happened from being recorded.  So 4 MB lie beside the database (`<file>.ballast`),
 as much as a whole log needs to be carried over.  When a write finds the disk full the ballast goes, the log is carried
 over and cut, and from then on not everybody may write:
 
@@ -125,8 +125,8 @@ class Room:
             )
         megabytes = (BALLAST_BYTES + SPARE_BYTES) >> 20
         return StoreFull(
-            f"the disk under {self._path} is full: {follows}, what runs is still recorded; nothing was changed; make at "
-            f"least {megabytes} MB of room, then it goes on by itself"
+            f"the disk under {self._path} is full: {follows}, what runs is still recorded; nothing was changed; make "
+            f"at least {megabytes} MB of room, then it goes on by itself"
         )
 
     def close(self, *, is_last: bool) -> None:

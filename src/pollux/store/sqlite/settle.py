@@ -111,6 +111,7 @@ class _Batch:
         self.retried: list[Row] = []
         self.handed_back: list[Row] = []
         self.progress: list[Row] = []
+        self.crashed: list[Row] = []
 
     def write(self) -> None:
         for sql, rows in (
@@ -118,6 +119,7 @@ class _Batch:
             (_sql.retry, self.retried),
             (_sql.hand_back, self.handed_back),
             (_renew.progress, self.progress),
+            (_sql.crash, self.crashed),
         ):
             if rows:
                 self.tx.write_many(sql, rows)
@@ -175,6 +177,8 @@ def _done(batch: _Batch, row: Row, item: Prepared, *, failed: bool) -> None:
     else:
         started_ms, ended_ms, changed = outcome.started_ms, outcome.ended_ms, outcome.changed
         fingerprint, error = outcome.fingerprint, outcome.error
+        if outcome.crashed:
+            batch.crashed.append((row[1],))
     shelf = SHELF_UNCHANGED if changed is False and not failed else SHELF_PLAIN
     batch.finished.append((DONE, shelf, started_ms, ended_ms, failed, changed, error, item.result, "", 1, row[1]))
     duration_ms = 0 if started_ms is None or started_ms > ended_ms else ended_ms - started_ms
@@ -242,6 +246,7 @@ def _finish(batch: _Batch, run: _Found, verdict: Done | Dead | Cancelled, item: 
         case Cancelled():
             after, cancel = CANCELLED, verdict.reason or run.cancel or "cancelled"
     left = _left(outcome, batch.now_ms, item.result)
+    batch.crashed += [(run.seq,)] if outcome is not None and outcome.crashed else []
     batch.finished.append((after, shelf, *left[:2], failed, left[2], error, left[3], cancel, deaths, run.seq))
     why = cancel if after == CANCELLED else error
     batch.ends.append(_end(run, STATES[after], outcome, batch.now_ms, failed=failed, error=why))
@@ -274,13 +279,14 @@ def _hand_back(batch: _Batch, run: _Found, verdict: Verdict, item: Prepared) -> 
             error = "" if outcome is None else outcome.error
             started_ms, finished_ms, changed, result = _left(outcome, now_ms, item.result)
             tried = _tried(run, started_ms, finished_ms, error)
+            batch.crashed += [(run.seq,)] if outcome is not None and outcome.crashed else []
             batch.retried.append(
                 (after, reason, verdict.at_ms, token, started_ms, finished_ms, changed, error, result, tried, run.seq)
             )
             batch.ends.append(_end(run, STATES[after], outcome, now_ms, failed=True, error=error))
         case Back():
             after = READY
-            batch.handed_back.append((READY, run.held_reason, now_ms, token, run.seq))
+            batch.handed_back.append((READY, run.held_reason, max(now_ms, verdict.at_ms), token, run.seq))
             batch.ends.append(_end(run, RunState.READY, None, now_ms))
         case Hold():
             after = HELD

@@ -34,25 +34,24 @@ class Wal:
     def is_due(self, *, is_tight: bool) -> bool:
         return self.pages >= (TIGHT_PAGES if is_tight else self._due_at)
 
-    def carry_over(self) -> int:
-        """What can be; answers how many pages have to stay because somebody reads them or the disk says no."""
+    def carry_over(self) -> None:
+        """What can be; `pages` are then those that have to stay because somebody reads them or there is no room."""
         self._stats.checkpoints += 1
         try:
             log, done = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             if log > TRUNCATE_PAGES and log == done:
                 self.truncate()
-        except apsw.Error:
+        except (apsw.BusyError, apsw.FullError):
             log, done = self.pages, 0  # later
         self._due_at = CHECKPOINT_PAGES if log == done else self.pages + CHECKPOINT_PAGES
         self.pages = 0 if log == done else self.pages
-        return self.pages
 
     def truncate(self) -> None:
         """Carry all of it over and give its bytes back, unless somebody reads just now."""
         timeout = self._connection.set_busy_timeout
         timeout(0)
         try:
-            with suppress(apsw.Error):
+            with suppress(apsw.BusyError, apsw.FullError):
                 self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
                 self.pages = 0
         finally:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -259,7 +260,7 @@ class Writer:
     def _make_room(self) -> None:
         self.room.ran_out()
         if self.room.can_take(self._wal.pages):
-            self._wal.truncate()
+            self._or_sick(self._wal.truncate)
         self._level = self.room.look()
 
     def _carry_over(self, *, is_idle: bool = False) -> None:
@@ -268,7 +269,15 @@ class Writer:
         if self._is_sick or not (is_idle or self._wal.is_due(is_tight=is_tight)):
             return
         if not is_tight or self.room.can_take(self._wal.pages):
-            self.room.learn_log(self._wal.carry_over())
+            self._or_sick(self._wal.carry_over)
+            self.room.learn_log(self._wal.pages)
+
+    def _or_sick(self, work: Callable[[], object]) -> None:
+        """Work on the log, of which nobody needs to be told: what it could not carry over is still in the log."""
+        try:
+            work()
+        except apsw.Error:
+            self._is_sick = True
 
 
 def beside(path: Path, ending: str) -> Path:

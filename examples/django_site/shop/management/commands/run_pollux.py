@@ -10,6 +10,6 @@ from shop.jobs import app
 class Command(BaseCommand):
     help = "Plan and run the jobs of the site until it is told to stop."
 
-    def handle(self, *args, **options):
+    def handle(self, *_, **__):
         logging.basicConfig(level=logging.INFO)
         app.run()  # SIGTERM drains: running handlers may finish within the grace

@@ -19,6 +19,9 @@ SET state = ?, held_reason = ?, visible_ms = ?, settled = ?, attempt = attempt +
     failed = 1, changed = ?, error = ?, result = ?, tried = ?, owner = '', lease_until_ms = 0
 WHERE seq = ?;
 
+-- name: crash
+UPDATE runs SET crashes = crashes + 1 WHERE seq = ?;
+
 -- name: hand_back
 UPDATE runs
 SET state = ?, held_reason = ?, visible_ms = ?, settled = ?, owner = '', lease_until_ms = 0

@@ -79,20 +79,24 @@ class VirtualTime:
         finally:
             self._quiet = None
 
-    def pass_idle(self, seconds: float) -> bool:
-        """All are idle for so long: tell who waits for it (false), or let the time pass (true)."""
-        if self._quiet is not None and not self._quiet.done():
-            self._quiet.set_result(None)
+    def tell_quiet(self) -> bool:
+        """All are idle: tell who waits for that; false if nobody does."""
+        if self._quiet is None or self._quiet.done():
             return False
+        self._quiet.set_result(None)
+        return True
+
+    def pass_idle(self, seconds: float) -> None:
+        """All are idle for so long: let the time pass."""
         us = max(self._us + 1, round((self._us / SECOND_US + seconds) * SECOND_US))
         if self.limit_us is not None and us > self.limit_us:
+            self.limit_us = None  # said once; whoever cleans up may wait
             raise PolluxError(
                 "somebody waited for so long in virtual time that what they wait for will never come; "
                 "let long times pass with `advance`"
             )
         self._us = us
         self.jumps += 1
-        return True
 
     @property
     def is_held(self) -> bool:
@@ -142,10 +146,12 @@ class _PatientSelector(selectors.BaseSelector):
             return self._look(0) if self._rounds % POLL_EVERY == 0 else []
         if found := self._look(0):
             return found
-        if timeout is None:
-            return self._look(None)  # no timer at all: only the world outside can go on
         if (patience := self._patience()) > 0:
             return self._look(patience)
+        if self._time.tell_quiet():
+            return []
+        if timeout is None:
+            return self._look(None)  # no timer at all: only the world outside can go on
         self._time.pass_idle(timeout)
         return []
 

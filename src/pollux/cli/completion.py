@@ -1,0 +1,134 @@
+"""`pollux completion`: how does a shell know our words?  A script for it, and the answers that the script asks for.
+
+The shell's script calls the program with `_POLLUX_COMPLETE` set.  Whatever goes wrong then (no store, a store that is
+busy, a config that is broken), the answer is empty and quick: nobody wants an error while typing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.shell_completion import BashComplete, CompletionItem, ShellComplete, get_completion_class
+
+from pollux.cli.commands import Taught, program
+from pollux.cli.options import Where, ask, existing_store
+
+VARIABLE = "_POLLUX_COMPLETE"
+IDS_MAX = 100
+SECONDS_MAX = 2.0
+AFTER_ALL = "~"  # sorts after every character of an id
+HOW = {
+    "bash": 'eval "$(pollux completion bash)"            in ~/.bashrc',
+    "zsh": 'eval "$(pollux completion zsh)"             in ~/.zshrc, after compinit',
+    "fish": "pollux completion fish > ~/.config/fish/completions/pollux.fish",
+}
+
+
+class Bash(BashComplete):
+    """Ids have `:` and `@` in them, at which bash breaks words: it gets the end of a word that it asked for."""
+
+    source_template = """\
+%(complete_func)s() {
+    local line
+    COMPREPLY=()
+    while IFS= read -r line; do
+        case "$line" in
+            dir,*) compopt -o dirnames 2>/dev/null ;;
+            file,*) compopt -o default 2>/dev/null ;;
+            *) COMPREPLY+=("${line#*,}") ;;
+        esac
+    done < <(env COMP_LINE="${COMP_LINE:0:$COMP_POINT}" COMP_WORDBREAKS="$COMP_WORDBREAKS" \\
+        %(complete_var)s=bash_complete "$1" 2>/dev/null)
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+    def source(self) -> str:
+        return str(self.source_template % self.source_vars())
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        words = click.shell_completion.split_arg_string(os.environ.get("COMP_LINE", ""))
+        if os.environ.get("COMP_LINE", "").endswith((" ", "\t")) or len(words) < 2:
+            return words[1:], ""
+        return words[1:-1], words[-1]
+
+    def complete(self) -> str:
+        args, incomplete = self.get_completion_args()
+        items = self.get_completions(args, incomplete)
+        breaks = [char for char in os.environ.get("COMP_WORDBREAKS", "") if char in ":@="]
+        cut = max((incomplete.rfind(char) + 1 for char in breaks), default=0)
+        return "\n".join(f"{item.type},{item.value[cut:]}" for item in items)
+
+
+CLASSES: dict[str, type[ShellComplete]] = {"bash": Bash}
+
+
+@click.command(cls=Taught)
+@click.argument("shell", type=click.Choice(tuple(HOW)))
+def completion(shell: str) -> None:
+    """Print the script that lets a shell complete commands, options, and the ids in the store.
+
+    For example:
+      pollux completion bash > ~/.local/share/bash-completion/completions/pollux
+      pollux completion zsh > ~/.zfunc/_pollux
+      pollux completion fish > ~/.config/fish/completions/pollux.fish
+    """
+    click.echo(_completer(shell).source())
+    if sys.stdout.isatty():
+        click.echo(f"to use it: {HOW[shell]}", err=True)
+
+
+def complete(instruction: str) -> int:
+    """Answer a shell's question; nothing at all if it cannot be answered."""
+    shell, _, _ = instruction.partition("_")
+    with contextlib.suppress(Exception), open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # noqa: PTH123
+        click.echo(_completer(shell).complete())
+    return 0
+
+
+def _completer(shell: str) -> ShellComplete:
+    kind = CLASSES.get(shell) or get_completion_class(shell)
+    assert kind is not None, shell
+    return kind(program, {}, "pollux", VARIABLE)
+
+
+def job_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Ids of jobs that begin so."""
+    # Pages come in order of ids, so the wanted ones stand right after the last that sorts before them.
+    after = f"{incomplete[:-1]}{chr(ord(incomplete[-1]) - 1)}{AFTER_ALL}" if incomplete else None
+    page = _asked(ctx, lambda app: app.list_jobs(after=after, limit=IDS_MAX))
+    found = () if page is None else page.jobs
+    return [CompletionItem(job.id, help=job.name) for job in found if job.id.startswith(incomplete)]
+
+
+def run_ids_of(*states: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Ids of runs in these states that begin so, of the first page."""
+
+    def run_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+        from pollux.model import RunState
+        from pollux.store.contract import RunFilter
+
+        where = RunFilter(states=tuple(RunState(state) for state in states))
+        page = _asked(ctx, lambda app: app.list_runs(where, limit=1_000))
+        found = () if page is None else page.runs
+        fitting = [run for run in found if run.id.startswith(incomplete)][:IDS_MAX]
+        return [CompletionItem(run.id, help=run.state.value) for run in fitting]
+
+    return run_ids
+
+
+def _asked(ctx: click.Context, question: Callable[[Any], Any]) -> Any:
+    """What the store answers, or None; never an error, never a long wait."""
+
+    async def bounded(app: Any) -> Any:
+        return await asyncio.wait_for(question(app), SECONDS_MAX)
+
+    with contextlib.suppress(Exception):
+        return ask(existing_store(Where(ctx.params.get("config"), ctx.params.get("store"))), bounded)
+    return None

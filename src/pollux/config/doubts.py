@@ -1,0 +1,55 @@
+"""What works, and should not stay so?  Secrets written out or too short to be hidden, files that others may change.
+
+`pollux check` tells these as warnings: nothing is refused for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pollux.config.settings import Config
+from pollux.errors import InvalidInput
+from pollux.secrets import Secrets, has_reference, looks_secret
+
+DOUBTS_MAX = 100
+
+
+def doubts(config: Config, environ: Mapping[str, str]) -> list[InvalidInput]:
+    """Every doubt with its place; the values themselves are never told."""
+    secrets = Secrets(environ=environ, folder=Path(config.path).resolve().parent if config.path else None)
+    found: list[InvalidInput] = []
+    if _has_password(config.written.get("store", config.store)):
+        cure = "write ${env:NAME} in its place"
+        found.append(InvalidInput("store: a password is written out", where=config.origins["store"], cure=cure))
+    for job in config.jobs:
+        where = f"{config.places.get(job.id, config.path)}: job {job.id!r}: params"
+        found += [doubt.at(where) for doubt in _written_out(job.params)]
+        found += [doubt.at(where) for doubt in secrets.doubts(job.params)]
+        if len(found) > DOUBTS_MAX:
+            break
+    return found[:DOUBTS_MAX]
+
+
+def _written_out(value: Any, path: str = "", *, is_secret: bool = False) -> Iterator[InvalidInput]:
+    """Texts under names that announce a secret, and passwords in URLs, that are no references."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            below = f"{path}.{key}" if path else key
+            yield from _written_out(item, below, is_secret=looks_secret(key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _written_out(item, f"{path}[{index}]", is_secret=is_secret)
+    elif isinstance(value, str) and not has_reference(value) and ((is_secret and value) or _has_password(value)):
+        yield InvalidInput("a secret is written out", where=path, cure="write ${env:NAME} or ${file:PATH} in its place")
+
+
+def _has_password(text: str) -> bool:
+    if "://" not in text or has_reference(text):
+        return False
+    try:
+        return bool(urlsplit(text).password)
+    except ValueError:
+        return False

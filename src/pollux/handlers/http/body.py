@@ -1,0 +1,91 @@
+"""How much of an answer is read?  Never more than was allowed, packed or unpacked, whatever the server says.
+
+Unpacking is done piece by piece with a limit on what comes out, so that a small bomb stays small.  One layer of gzip or
+deflate; nothing else was asked for, so nothing else is taken.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Protocol
+
+from pollux.handlers.http.faults import BadEncoding, Interrupted, TooBig
+from pollux.units import format_size
+
+RATIO_MAX = 100
+RATIO_FREE = 128 * 1024  # below this nobody asks how well it was packed
+PIECE = 64 * 1024
+_PLAIN = frozenset({"", "identity"})
+_GZIP = frozenset({"gzip", "x-gzip"})
+
+
+class Stream(Protocol):
+    async def readany(self) -> bytes: ...
+
+
+async def read_body(stream: Stream, *, encoding: str, announced: str | None, size_max: int, target: str) -> bytes:
+    """The body, unpacked; raises `TooBig` or `BadEncoding` before more than `size_max` is in memory."""
+    kind = encoding.strip().lower()
+    unpacker = None if kind in _PLAIN else Unpacker(kind, size_max, target)
+    if announced is not None and announced.isdigit() and len(announced) < 20 and int(announced) > size_max:
+        raise TooBig(f"{target} announced {format_size(int(announced))}; at most {format_size(size_max)} are taken")
+    pieces: list[bytes] = []
+    size = 0
+    while piece := await stream.readany():
+        size += len(piece)
+        if size > size_max:
+            raise TooBig(f"{target} sent more than {format_size(size_max)}")
+        if unpacker is None:
+            pieces.append(piece)
+        else:
+            unpacker.feed(piece)
+    if unpacker is not None:
+        return unpacker.end() if size else b""
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+class Unpacker:
+    """One layer of gzip (of several members, too) or deflate (with or without its header)."""
+
+    def __init__(self, kind: str, size_max: int, target: str) -> None:
+        if kind not in _GZIP and kind != "deflate":
+            what = "several encodings" if "," in kind else f"the encoding {kind[:40]!r}"
+            raise BadEncoding(f"{target} sent {what}, which was not asked for")
+        self._is_gzip, self._size_max, self._target = kind in _GZIP, size_max, target
+        self._pieces: list[bytes] = []
+        self._size = self._packed = 0
+        self._inflate: zlib._Decompress | None = None
+
+    def feed(self, piece: bytes) -> None:
+        self._packed += len(piece)
+        while piece:
+            if self._inflate is None:
+                self._inflate = zlib.decompressobj(self._window(piece))
+            try:
+                self._take(self._inflate.decompress(piece, PIECE))
+            except zlib.error as error:
+                raise BadEncoding(f"{self._target} sent what cannot be unpacked: {error}") from None
+            piece = self._inflate.unconsumed_tail
+            if self._inflate.eof:
+                piece = self._inflate.unused_data if self._is_gzip else b""
+                self._inflate = None if piece else self._inflate
+
+    def end(self) -> bytes:
+        if self._inflate is None or not self._inflate.eof:
+            raise Interrupted(f"{self._target} sent a packed body that is cut off")
+        return b"".join(self._pieces)
+
+    def _window(self, piece: bytes) -> int:
+        if self._is_gzip:
+            return 16 + zlib.MAX_WBITS
+        has_header = piece[0] & 0x0F == 8 and (len(piece) < 2 or (piece[0] << 8 | piece[1]) % 31 == 0)
+        return zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS
+
+    def _take(self, unpacked: bytes) -> None:
+        self._size += len(unpacked)
+        if self._size > self._size_max:
+            raise TooBig(f"{self._target} sent more than {format_size(self._size_max)}, unpacked")
+        if self._size > RATIO_FREE and self._size > RATIO_MAX * self._packed:
+            raise BadEncoding(f"{self._target} sent a body packed more than {RATIO_MAX} to 1")
+        if unpacked:
+            self._pieces.append(unpacked)

@@ -1,0 +1,125 @@
+"""Who polls a URL?  The handler `http`: it reads its params once, opens its connections at the first poll, and says
+what it saw and whether that changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pollux.errors import InvalidInput
+from pollux.handlers.http.addresses import Network, Policy, networks_of
+from pollux.handlers.http.faults import UnfitParams
+from pollux.model import Job
+from pollux.registry import Context, Observed, Registry
+
+if TYPE_CHECKING:
+    from pollux.handlers.http.client import Client
+    from pollux.handlers.http.hops import Prepared
+
+NAME = "http"
+PER_TARGET = 4
+PER_TARGET_MAX = 1_000
+PREPARED_MAX = 20_000
+_QUESTION = ("url", "method", "headers", "body", "json", "auth", "take")  # another one of these is another question
+
+
+class Http:
+    """Called with the params of a job; also the rules that its params are checked by."""
+
+    def __init__(self) -> None:
+        self.allow_networks: tuple[Network, ...] = ()
+        self.per_target = PER_TARGET
+        self.resolver: Any = None  # another way to resolve names; None: the system's
+        self._client: Client | None = None
+        self._opening: asyncio.Lock | None = None
+        self._prepared: dict[str, Prepared] = {}
+
+    def set(self, *, allow_networks: Sequence[object] | None = None, per_target: int | None = None) -> None:
+        """What the app says for all polls, before the first."""
+        if allow_networks is not None:
+            self.allow_networks = networks_of(allow_networks)
+        if per_target is not None:
+            if not 1 <= per_target <= PER_TARGET_MAX:
+                raise InvalidInput(f"{per_target} requests at a time", cure=f"give 1 to {PER_TARGET_MAX}")
+            self.per_target = per_target
+
+    async def __call__(self, ctx: Context, /, **params: Any) -> Observed:
+        job = ctx.job
+        client = self._client or await self._open()
+        prepared = self._prepared.get(job.id)
+        if prepared is None or not prepared.fits(params, job.source, job.timeout_ms):
+            prepared = self._prepare(ctx, params)
+        return await client.poll(prepared, job.memory.fingerprint)
+
+    # rules
+
+    def check(self, params: Mapping[str, Any], *, partial: bool) -> None:
+        from pollux.handlers.http.options import read_options
+
+        read_options(params, declared=True, partial=partial)
+
+    def target_of(self, params: Mapping[str, Any]) -> str:
+        from pollux.handlers.http.options import target_of
+
+        return target_of(params)
+
+    # inside
+
+    async def _open(self) -> Client:
+        """The client; importing what it needs takes a while and is done beside the event loop."""
+        self._opening = self._opening or asyncio.Lock()
+        async with self._opening:
+            if self._client is None:
+                module = await asyncio.to_thread(import_module, "pollux.handlers.http.client")
+                inside, outside = Policy(inside=True), Policy(inside=False, allowed=self.allow_networks)
+                self._client = module.Client(inside, outside, per_target=self.per_target, resolver=self.resolver)
+        return self._client
+
+    def _prepare(self, ctx: Context, params: dict[str, Any]) -> Prepared:
+        from pollux.handlers.http.hops import Prepared
+        from pollux.handlers.http.options import read_options
+
+        job = ctx.job
+        try:
+            options = read_options(params)
+            is_trusted = job.source.startswith(("file:", "code:"))
+            if options.ca and not is_trusted:
+                raise InvalidInput(
+                    "a job that came by API names no file", where="ca", cure="declare it in a file or code"
+                )
+        except InvalidInput as error:
+            raise UnfitParams(str(error)) from None
+        recipe = _recipe(job, ctx.run.payload)
+        prepared = Prepared(
+            params, options, recipe=recipe, source=job.source, is_trusted=is_trusted, job_ms=job.timeout_ms
+        )
+        if len(self._prepared) >= PREPARED_MAX:
+            self._prepared.pop(next(iter(self._prepared)))
+        self._prepared[job.id] = prepared
+        return prepared
+
+    async def close(self) -> None:
+        client, self._client, self._opening = self._client, None, None
+        if client is not None:
+            await client.close()
+
+
+def _recipe(job: Job, payload: Mapping[str, Any] | None) -> str:
+    """Of the stored params, in which secrets are references."""
+    from pollux.handlers.http.marks import recipe_of
+
+    params = {**job.params, **(payload or {})}
+    question = {name: params[name] for name in _QUESTION if name in params}
+    return recipe_of(msgspec.json.encode(question, order="deterministic"))
+
+
+def register_http(registry: Registry) -> Http:
+    http = Http()
+    registry.add(NAME, http, rules=http)
+    registry.at_close(http.close)
+    return http

@@ -1,0 +1,144 @@
+"""How does a log record become a line?  Text for people, JSON for machines; no secret, no trick, no endless line.
+
+Whatever wrote the record, also a user's handler or a library, its words are hidden (`pollux.secrets`), then control,
+ANSI and bidirectional characters are escaped, then it is cut.  So nothing that a target answers can forge a line, steer
+a terminal or fill a disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from pollux.events import Event
+from pollux.secrets import HIDDEN, MASK, hide, looks_secret
+from pollux.units import printable
+
+FIELD_CHARS_MAX = 2_000
+TRACE_CHARS_MAX = 8_000
+LINE_CHARS_MAX = 16_000
+FIELDS_MAX = 40
+CUT = "..."
+
+_COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[1;31m", "DEBUG": "\x1b[2m"}
+_PLAIN = "\x1b[0m"
+# What every record has; the rest came with `extra=`.
+_USUAL = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "event", "taskName"})
+
+
+def safe(text: object, length: int = FIELD_CHARS_MAX) -> str:
+    """Text that can stand in a line: without secrets, on one line, and not endless."""
+    shown = printable(cut(hide(str(text)), length))
+    return cut(shown, length)
+
+
+def cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - len(CUT)]}{CUT}"
+
+
+class TextLines(logging.Formatter):
+    """`2026-03-01 08:00:00,123 WARNING job home: ...`; a traceback follows on lines of its own, set in."""
+
+    def __init__(self, *, moments: str | None = None, colours: bool = False) -> None:
+        super().__init__(datefmt=moments)
+        self._colours = colours
+
+    def format(self, record: logging.LogRecord) -> str:
+        run_id = getattr(record, "run_id", "")
+        words = safe(message_of(record), LINE_CHARS_MAX // 2)
+        words = f"run {safe(run_id)}: {words}" if run_id else words
+        level = f"{record.levelname:<7}"
+        colour = _COLOURS.get(record.levelname) if self._colours else None
+        level = f"{colour}{level}{_PLAIN}" if colour else level
+        lines = [f"{self.formatTime(record, self.datefmt)} {level} {words}"]
+        lines += [f"    | {printable(line)}" for line in trace_of(self, record).splitlines()]
+        return cut("\n".join(lines), LINE_CHARS_MAX)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: `time level event message`, then what belongs to the event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event = getattr(record, "event", None)
+        fields: dict[str, Any] = {
+            "time": _moment(record.created),
+            "level": record.levelname.lower(),
+            "event": _name_of(event) if isinstance(event, Event) else "log",
+            "message": safe(message_of(record)),
+        }
+        for name, value in _fields_of(record, event):
+            fields.setdefault(name, value)
+        trace = trace_of(self, record)
+        if trace:
+            fields["trace"] = cut(trace, TRACE_CHARS_MAX)
+        return _encoded(fields)
+
+
+def formatter_of(kind: str, *, moments: str | None = None, colours: bool = False) -> logging.Formatter:
+    """The formatter of `log.format`."""
+    return JsonLines() if kind == "json" else TextLines(moments=moments, colours=colours)
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """A record whose arguments do not fit its words is still a record."""
+    try:
+        return record.getMessage()
+    except Exception as error:  # noqa: BLE001  the words are a stranger's
+        return f"{record.msg} (its arguments do not fit: {type(error).__name__})"
+
+
+def trace_of(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """The traceback that came with the record, or nothing; the end of it tells most."""
+    if not record.exc_info:
+        return ""
+    try:
+        text = hide(formatter.formatException(record.exc_info))
+    except Exception as error:  # noqa: BLE001  an exception that cannot be shown
+        return f"(its traceback cannot be shown: {type(error).__name__})"
+    return text if len(text) <= TRACE_CHARS_MAX else f"{CUT}{text[-(TRACE_CHARS_MAX - len(CUT)) :]}"
+
+
+def _fields_of(record: logging.LogRecord, event: object) -> Iterator[tuple[str, Any]]:
+    if isinstance(event, Event):
+        for name in event.__struct_fields__:
+            yield name, _value(getattr(event, name))
+        return
+    yield "logger", safe(record.name)
+    extra = [name for name in vars(record) if name not in _USUAL]
+    for name in extra[:FIELDS_MAX]:
+        value = vars(record)[name]
+        yield safe(name, 100), MASK if looks_secret(name) and isinstance(value, str) else _value(value)
+
+
+def _value(value: object) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, BaseException):
+        return safe(f"{type(value).__name__}: {value}")
+    return safe(value if isinstance(value, str) else HIDDEN.hide_in(value))
+
+
+def _encoded(fields: dict[str, Any]) -> str:
+    """The object in one line; if it is too long, its longest texts are cut until it is not."""
+    while True:
+        line = msgspec.json.encode(fields).decode("utf-8")
+        if len(line) <= LINE_CHARS_MAX:
+            return line
+        longest = max(fields, key=lambda name: len(fields[name]) if isinstance(fields[name], str) else 0)
+        fields[longest] = cut(fields[longest], max(100, len(fields[longest]) // 2))
+
+
+def _moment(seconds: float) -> str:
+    whole = int(seconds)
+    clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
+    return f"{clock}.{int((seconds - whole) * 1000):03d}Z"
+
+
+def _name_of(event: Event) -> str:
+    """`RunSettled`: run_settled."""
+    name = type(event).__name__
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")

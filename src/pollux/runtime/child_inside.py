@@ -1,0 +1,258 @@
+"""What happens inside a child?  It finds one function, calls it once with a context, says how that went, and is gone.
+
+The context is like any other: `progress` is relayed, `enqueue` asks the node, a request to stop arrives as in the node.
+Importing the user's code starts nothing: an app that meets itself here does not run (`in_child`).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import importlib.util
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from queue import SimpleQueue
+from typing import Any
+
+from pollux.clock import SystemClock
+from pollux.errors import InvalidInput, NotFound, PolluxError
+from pollux.model import Fault, Job
+from pollux.model.params import check_params
+from pollux.outcome import classify, describe, place_of
+from pollux.registry import Changed, Context, Handler, Observed, Unchanged, as_json, job_id_of
+from pollux.runtime.child_words import (
+    HEADER_BYTES,
+    Accepted,
+    Answer,
+    Call,
+    Cancel,
+    Failure,
+    FollowUp,
+    Place,
+    Progress,
+    Refused,
+    Stopped,
+    ToChild,
+    ToNode,
+    framed,
+    length_of,
+    read_by_child,
+)
+from pollux.secrets import HIDDEN, hide
+
+SCRIPT = "__pollux_main__"  # the name that the node's own script is loaded under, so that it does not start again
+LOG_LINE = "%(asctime)s %(levelname)-7s %(message)s"
+PROGRESS_SECONDS = 0.1  # between two words of progress
+
+
+def main() -> None:
+    """The whole life of a child; `sys.argv[1]` is the descriptor of its line to the node."""
+    line = Line(socket.socket(fileno=int(sys.argv.pop(1))))
+    call = line.read()
+    assert isinstance(call, Call)
+    for secret in call.hidden:
+        HIDDEN.add(secret)
+    faulthandler.enable()  # a crash leaves its traceback in the node's log
+    if call.log_level is not None:
+        _log(call.log_level)
+    said = _run(call, line)
+    line.say(said)
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)  # threads that the handler left behind, and what it registered for the end, count no more
+
+
+def _log(level: int) -> None:
+    """As the node does: to stderr, and without secrets."""
+
+    class Discreet(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return hide(super().format(record))
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(Discreet(LOG_LINE))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+class Line:
+    """The child's end of the socket: words go out from any thread, and come in by one thread."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.set_inheritable(False)
+        self._socket, self._lock, self._asking = connection, threading.Lock(), threading.Lock()
+        self._replies: SimpleQueue[Accepted | Refused] = SimpleQueue()
+
+    def say(self, word: ToNode) -> None:
+        with self._lock:
+            self._socket.sendall(framed(word))
+
+    def ask(self, follow_up: FollowUp) -> Accepted | Refused:
+        with self._asking:
+            self.say(follow_up)
+            return self._replies.get()
+
+    def read(self) -> ToChild:
+        return read_by_child(self._take(length_of(self._take(HEADER_BYTES))))
+
+    def listen(self, on_cancel: Callable[[str], None]) -> None:
+        def hear() -> None:
+            while True:
+                try:
+                    word = self.read()
+                except EOFError:
+                    return  # the node is gone; the warden ends us
+                if isinstance(word, Cancel):
+                    on_cancel(word.reason)
+                elif not isinstance(word, Call):
+                    self._replies.put(word)
+
+        threading.Thread(target=hear, name="pollux-line", daemon=True).start()
+
+    def _take(self, size: int) -> bytes:
+        taken = bytearray()
+        while len(taken) < size:
+            chunk = self._socket.recv(size - len(taken))
+            if not chunk:
+                raise EOFError
+            taken += chunk
+        return bytes(taken)
+
+
+class ChildContext(Context):
+    """A context whose node is at the other end of the line."""
+
+    def __init__(self, call: Call, handler: Handler, line: Line) -> None:
+        super().__init__(call.run, call.job, handler, SystemClock(), call.deadline_ms)
+        self._line = line
+        self._said, self._said_at = "", 0.0
+
+    def progress(self, value: float | str, words: str = "", *, of: float | None = None) -> None:
+        super().progress(value, words, of=of)
+        if time.monotonic() - self._said_at >= PROGRESS_SECONDS:
+            self.tell_progress()
+
+    def tell_progress(self) -> None:
+        """Relay what was said last, unless the node knows it."""
+        if self.last_progress != self._said:
+            self._said, self._said_at = self.last_progress, time.monotonic()
+            self._line.say(Progress(self._said))
+
+    def enqueue(
+        self,
+        job: object,
+        params: dict[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        delay: str | float = 0,
+        priority: int | str | None = None,
+    ) -> str:
+        ref = job if isinstance(job, Job) else job_id_of(job)
+        reply = self._line.ask(FollowUp(ref, check_params(params) if params else None, key, delay, priority))
+        if isinstance(reply, Accepted):
+            return reply.run_id
+        raise _error_of(reply)
+
+
+def _error_of(refused: Refused) -> PolluxError:
+    match refused:
+        case Refused("InvalidInput", [what, where, cure]):
+            return InvalidInput(what, where=where, cure=cure)
+        case Refused("NotFound", [kind, name, cure]):
+            return NotFound(kind, name, cure=cure)
+        case _:
+            return PolluxError(*refused.args)
+
+
+def _run(call: Call, line: Line) -> Answer | Failure | Stopped:
+    """Find the function, call it, and put into words how that went."""
+    try:
+        handler = Handler(call.handler, find(call.place))
+        ctx = ChildContext(call, handler, line)
+        value = _awaited(handler, ctx, call, line) if handler.is_async else _called(handler, ctx, call, line)
+    except BaseException as error:  # noqa: BLE001  whatever it raises is its outcome
+        return _failure(error)
+    ctx.tell_progress()
+    if isinstance(value, Stopped):
+        return value
+    try:
+        return _answer(value)
+    except Exception as unfit:  # noqa: BLE001  a result is the handler's own: anything may be in it
+        return _failure(unfit, Fault.PERMANENT)
+
+
+def _called(handler: Handler, ctx: ChildContext, call: Call, line: Line) -> Any:
+    line.listen(ctx.cancel)
+    return handler.invoke(ctx, call.kwargs)
+
+
+def _awaited(handler: Handler, ctx: ChildContext, call: Call, line: Line) -> Any:
+    import asyncio  # a sync handler does without
+
+    async def live() -> Any:
+        loop = asyncio.get_running_loop()
+        going = loop.create_task(invoked())
+
+        def on_cancel(reason: str) -> None:
+            ctx.cancel(reason)
+            loop.call_soon_threadsafe(going.cancel)
+
+        line.listen(on_cancel)
+        return await going
+
+    async def invoked() -> Any:
+        try:
+            return None, await handler.invoke(ctx, call.kwargs)
+        except asyncio.CancelledError as error:
+            return (None, Stopped()) if ctx.cancelled else (error, None)
+        except BaseException as error:  # noqa: BLE001  also SystemExit, which the loop would not give back
+            return error, None
+
+    error, value = asyncio.run(live())
+    if error is not None:
+        raise error
+    return value
+
+
+def _answer(value: Any) -> Answer:
+    match value:
+        case None:
+            return Answer()
+        case Unchanged():
+            return Answer(wrap="unchanged")
+        case Changed():
+            return Answer(as_json(value.value)[0], "changed")
+        case Observed():
+            return Answer(as_json(value.value)[0], "observed", value.fingerprint, value.changed)
+        case _:
+            return Answer(as_json(value)[0])
+
+
+def _failure(error: BaseException, fault: Fault | None = None) -> Failure:
+    after = getattr(error, "retry_after", None)
+    seconds = float(after) if isinstance(after, int | float) else None
+    return Failure(fault or classify(error), describe(error, hide), place_of(error), seconds)
+
+
+def find(place: Place) -> Callable[..., Any]:
+    """Import what the place names; the node's own script is loaded under another name."""
+    found: Any = importlib.import_module(place.module) if place.module else _script(place.script)
+    for name in place.path.split("."):
+        found = getattr(found, name)
+    call: Callable[..., Any] = found
+    return call
+
+
+def _script(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location(SCRIPT, path, loader=SourceFileLoader(SCRIPT, path))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[SCRIPT] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,131 @@
+"""What do a node and its child say to each other?  Frames of JSON with a length before them, and nothing else.
+
+    node ──▶ Call, Cancel, Accepted, Refused         child ──▶ Progress, FollowUp, then Answer, Failure or Stopped
+
+No pickle: what a child sends is data, whatever its code did.  A frame that is too long or is none ends the child.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from pollux.model import Fault, Job, Run
+
+FRAME_BYTES_MAX = 4_000_000  # params, payload and the job's own memory are bounded far below
+HEADER_BYTES = 4
+
+
+class Place(Struct, frozen=True):
+    """Where a function is found: in a module, or in the script that the node itself was started with."""
+
+    module: str  # "" if it is in the script
+    script: str
+    path: str  # the function inside, like "Checks.home"
+
+
+class Call(Struct, frozen=True, tag="call"):
+    """The first word: what to run, and with what."""
+
+    place: Place
+    handler: str
+    run: Run
+    job: Job
+    kwargs: dict[str, Any]
+    deadline_ms: int
+    log_level: int | None  # of the node, if it logs
+    hidden: list[str]  # secrets that it must not show
+
+
+class Cancel(Struct, frozen=True, tag="cancel"):
+    """Stop, for that reason."""
+
+    reason: str
+
+
+class Accepted(Struct, frozen=True, tag="accepted"):
+    """The follow-up that was asked for will be this run."""
+
+    run_id: str
+
+
+class Refused(Struct, frozen=True, tag="refused"):
+    """The follow-up cannot be: the kind of error, and what it is made of."""
+
+    kind: str
+    args: list[str]
+
+
+class Progress(Struct, frozen=True, tag="progress"):
+    words: str
+
+
+class FollowUp(Struct, frozen=True, tag="follow_up"):
+    """`ctx.enqueue` of the child; `job` is an id or a whole job."""
+
+    job: str | Job
+    params: dict[str, Any] | None = None
+    key: str | None = None
+    delay: str | float = 0
+    priority: int | str | None = None
+
+
+class Answer(Struct, frozen=True, tag="answer"):
+    """What the handler returned: plain, or wrapped in one of `Changed`, `Unchanged`, `Observed`."""
+
+    value: Any = None
+    wrap: str = ""
+    fingerprint: Any = None
+    changed: bool | None = None
+
+
+class Failure(Struct, frozen=True, tag="failure"):
+    """What the handler raised, in the words that it would have got in the node."""
+
+    fault: Fault
+    error: str
+    place: str
+    retry_after: float | None
+
+
+class Stopped(Struct, frozen=True, tag="stopped"):
+    """It was asked to stop, and did."""
+
+
+ToChild = Call | Cancel | Accepted | Refused
+ToNode = Progress | FollowUp | Answer | Failure | Stopped
+
+
+class Unreadable(Exception):
+    """What came is no frame of ours."""
+
+
+def framed(word: ToChild | ToNode) -> bytes:
+    body = msgspec.json.encode(word)
+    return len(body).to_bytes(HEADER_BYTES, "big") + body
+
+
+def length_of(header: bytes) -> int:
+    length = int.from_bytes(header, "big")
+    if length > FRAME_BYTES_MAX:
+        raise Unreadable(f"a frame of {length} bytes, where {FRAME_BYTES_MAX} are the most")
+    return length
+
+
+def read_by_child(body: bytes) -> ToChild:
+    word: ToChild = _for_child.decode(body)
+    return word
+
+
+def read_by_node(body: bytes) -> ToNode:
+    try:
+        word: ToNode = _for_node.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Unreadable(f"no word of ours: {error}") from error
+    return word
+
+
+_for_child: msgspec.json.Decoder[Any] = msgspec.json.Decoder(ToChild)
+_for_node: msgspec.json.Decoder[Any] = msgspec.json.Decoder(ToNode)

@@ -1,0 +1,93 @@
+"""What should one worry about?  Sentences about a simulation, each with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from pollux.model import Interval
+from pollux.simulate.scenario import Scenario
+from pollux.simulate.tally import JobTally, Minute, Spread
+from pollux.units import format_moment, format_ms
+
+SAID_MAX = 20
+LATE_MS = 1_000  # later than this at p99 is worth a word
+TIGHT = 0.8  # of the seats, taken on average
+HERD = 10  # times the mean minute
+HERD_MIN = 50
+
+
+class Seen(Struct, frozen=True):
+    """What a simulation saw, as the warnings need it."""
+
+    scenario: Scenario
+    rows: Sequence[JobTally]
+    late: Spread
+    peak_seats: int
+    mean_seats: float
+    minutes: Sequence[Minute]
+
+
+def warnings_of(seen: Seen) -> tuple[str, ...]:
+    said = [*_seats(seen), *_jobs(seen), *_herd(seen)]
+    more = len(said) - SAID_MAX
+    return tuple(said if more <= 0 else [*said[:SAID_MAX], f"and {more} more like these"])
+
+
+def _seats(seen: Seen) -> list[str]:
+    seats, p99 = seen.scenario.seats, seen.late.at_most(0.99)
+    if seen.mean_seats >= TIGHT * seats:
+        share = f"{min(1.0, seen.mean_seats / seats):.0%}"
+        return [f"{share} of the {seats} seats are taken on average: runs wait; try --seats {seats},{2 * seats}"]
+    if p99 >= LATE_MS and seen.peak_seats >= seats:
+        late = f"1 run in 100 began {format_ms(p99)} late or more"
+        return [f"all {seats} seats were taken at times, and {late}: try --seats {seats},{2 * seats}"]
+    return []
+
+
+def _jobs(seen: Seen) -> list[str]:
+    said = []
+    for row in seen.rows:
+        job, schedule = row.job, row.job.schedule
+        overlaps = row.skips.get("overlap", 0)
+        if overlaps:
+            said.append(f"job {job.id} overlaps itself {overlaps} times: {_cause(row)}")
+        if late := row.skips.get("late", 0):
+            said.append(
+                f"job {job.id} misses {late} due times: they came too late to be fired (misfire: {job.misfire})"
+            )
+        if full := row.skips.get("full", 0):
+            said.append(f"job {job.id} loses {full} due times to a full ready line: add seats")
+        if row.dead:
+            said.append(f"job {job.id} is given up on {row.dead} times: more attempts (retry), or mend what fails")
+        if not row.fired and not row.skipped and job.enabled and schedule is not None:
+            said.append(f"job {job.id} is never due in this time")
+    return said
+
+
+def _cause(row: JobTally) -> str:
+    schedule = row.job.schedule
+    mean_ms = row.busy_us // 1_000 // max(1, row.attempts)
+    if isinstance(schedule, Interval) and mean_ms >= schedule.every_ms:
+        return (
+            f"its runs take {format_ms(mean_ms)} and it is due every {format_ms(schedule.every_ms)}; "
+            "make the interval longer or the runs shorter, or say overlap: allow"
+        )
+    if row.late.max >= mean_ms:
+        return "its runs wait for a seat until the next one is due; add seats"
+    return (
+        "some of its runs, or their retries, last until the next one is due; say overlap: queue, or give it a timeout"
+    )
+
+
+def _herd(seen: Seen) -> list[str]:
+    total = sum(minute.fired for minute in seen.minutes)
+    peak = max(seen.minutes, key=lambda minute: minute.fired)
+    mean = total / len(seen.minutes)
+    if peak.fired < max(HERD_MIN, HERD * mean):
+        return []
+    herd = f"{peak.fired} firings fall into the minute {format_moment(peak.at_ms)}"
+    return [
+        f"{herd}, {peak.fired / mean:.0f} times the usual: write H instead of 0 in cron lines, or leave `spread` on"
+    ]

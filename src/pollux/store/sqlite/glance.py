@@ -1,0 +1,121 @@
+"""What can be seen of a database without touching anything?  For those who look for what is wrong.
+
+No writer, no lock, no file that was not there before: a database without a log is read as it lies, one with a log
+through the shared memory of those who use it, read-only.  A log without its shared memory cannot be read that way; then
+only the files are told of.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+from msgspec import Struct
+
+from pollux.errors import StoreRefused
+from pollux.model import Counts, Node
+from pollux.store.limits import PRIORITIES
+from pollux.store.sqlite import listing, nodes, rows, schema
+from pollux.store.sqlite.sql import Statements
+from pollux.store.sqlite.transaction import Stats, Transaction
+
+_sql = Statements("glance")
+_tally = Statements("tally")
+_elect = Statements("elect")
+_LOCKS = Path("/proc/locks")
+_FILES = ("", "-wal", "-shm", ".lock", ".bell", ".ballast")
+
+
+class Inside(Struct, frozen=True):
+    """What the database says."""
+
+    is_ours: bool  # it has our mark, or is empty
+    version: int  # migrations it has seen; 0: none
+    newest: int  # migrations that this program knows
+    counts: Counts | None = None  # this and the following only if the version is ours
+    nodes: tuple[Node, ...] = ()
+    leader: str = ""
+    term: int = 0
+    term_until_ms: int = 0
+    clock_ms: int = 0  # the latest time that anybody wrote
+    oldest_ready_ms: int | None = None
+    most_overdue_ms: int | None = None
+    handlers: dict[str, int] = {}  # of enabled jobs, with how many name each
+
+
+def files_of(path: Path) -> dict[str, os.stat_result]:
+    """The files of a database that are there, by the end of their name: "" is the database itself."""
+    found = {}
+    for end in _FILES:
+        try:
+            found[end] = path.with_name(path.name + end).stat()
+        except OSError:
+            continue
+    return found
+
+
+def holders(inode: int) -> list[int]:
+    """Who holds a lock on the file with that inode, as far as the kernel tells; waiting ones are not counted."""
+    try:
+        lines = _LOCKS.read_text("ascii", "replace").splitlines()
+    except OSError:
+        return []
+    fields = [line.split() for line in lines if " -> " not in line]
+    return sorted({int(field[4]) for field in fields if field[5].endswith(f":{inode}")})
+
+
+def look_inside(path: Path, *, now_ms: int) -> Inside | None:
+    """What the database says; None if it cannot be read without touching it.  `StoreRefused`: it is no database."""
+    files = files_of(path)
+    has_log = "-wal" in files
+    if has_log and "-shm" not in files:
+        return None
+    option = "readonly_shm=1" if has_log else "immutable=1"
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    try:
+        connection = apsw.Connection(f"file:{quote(str(path.absolute()))}?{option}", flags=flags)
+        try:
+            return _look(Transaction(connection, Stats()), now_ms)
+        finally:
+            connection.close()
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise StoreRefused(f"{path} is damaged or no database ({error}); name another file, or restore it") from error
+    except apsw.Error as error:
+        raise StoreRefused(f"{path} cannot be read ({error}); look at its rights, or name another file") from error
+
+
+def _look(tx: Transaction, now_ms: int) -> Inside:
+    newest = schema.migrations()[-1].number
+    application, version = (_one(tx, f"PRAGMA {name}") for name in ("application_id", "user_version"))
+    if application == version == 0 and _one(tx, _sql.tables) == 0:
+        return Inside(is_ours=True, version=0, newest=newest)
+    if application != schema.APPLICATION_ID or version != newest:
+        return Inside(is_ours=application == schema.APPLICATION_ID, version=version, newest=newest)
+    term = tx.row(_elect.stands)
+    tally = tx.row(_tally.read)
+    assert term is not None
+    assert tally is not None
+    ready = [row[0] for first in PRIORITIES for row in tx.rows(_sql.oldest_ready, (first, now_ms))]
+    overdue = tx.row(_sql.most_overdue, (now_ms,))
+    return Inside(
+        is_ours=True,
+        version=version,
+        newest=newest,
+        counts=listing.counts(tx),
+        nodes=tuple(rows.node(row) for row in nodes.nodes(tx, now_ms)),
+        leader=term[1],
+        term=term[0],
+        term_until_ms=term[2],
+        clock_ms=tally[-1],
+        oldest_ready_ms=min(ready, default=None),
+        most_overdue_ms=None if overdue is None else overdue[0],
+        handlers=dict(tx.rows(_sql.handlers)),
+    )
+
+
+def _one(tx: Transaction, sql: str) -> int:
+    row = tx.row(sql)
+    assert row is not None
+    return int(row[0])

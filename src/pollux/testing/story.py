@@ -1,0 +1,387 @@
+"""How do users test their own jobs?  In a story: their app with their handlers, everything real but the time.
+
+    async with story(app, at="2026-03-01T08:00Z") as tale:
+        await tale.advance("1h")
+        assert tale.fired("check_api") == 6
+
+The app runs as always (planner, workers, retries, timeouts), on a store in memory, on one node, in virtual time: an hour
+takes milliseconds.  While the story lasts, all waits of its event loop are virtual, also `asyncio.sleep` in a handler.
+Time stands still while something real is at work (a handler in a thread, a request on a socket).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import defaultdict, deque
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from inspect import isawaitable, iscoroutinefunction
+from random import Random
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+
+from pollux.app import Pollux, Verbs
+from pollux.errors import InvalidInput, PolluxError
+from pollux.model import Cause, Isolate, Job, Run, RunState
+from pollux.plan import Why
+from pollux.registry import Context, Handler, Registry, job_id_of
+from pollux.runtime import CrewOptions
+from pollux.simulate import VirtualClock, VirtualTime
+from pollux.simulate.stage import at_once
+from pollux.store.contract import JobAnswer, JobPut, RunAnswer, RunFilter
+from pollux.store.memory import MemoryStore
+from pollux.testing.faults import FaultyStore
+from pollux.units import DAY_MS, MOMENT_MAX_MS, duration_ms, moment_ms
+
+AT = "2026-01-01T00:00:00Z"
+WAIT_MAX_MS = DAY_MS  # what may pass while a test waits for something else than `advance`
+CATCH_UP_MS = 250  # what is due when `advance` ends has this long to be planned and begun
+KEPT_MS = MOMENT_MAX_MS
+KEPT_RUNS = 1_000_000
+T = TypeVar("T")
+Call = Callable[..., Any]
+
+
+def story(app: Pollux, *, at: str | datetime = AT, seats: int | None = None, seed: int = 1) -> Story:
+    """A story of this app, beginning at that moment: `async with story(app) as tale`, or `with` in a plain test."""
+    if not isinstance(app, Pollux):
+        raise InvalidInput(f"a story is told of a Pollux, not of {type(app).__name__}", cure="pass your app")
+    return Story(app, now_ms=moment_ms(at), seats=seats, seed=seed)
+
+
+class Story:
+    """Both doors into a tale."""
+
+    def __init__(self, app: Pollux, *, now_ms: int, seats: int | None, seed: int) -> None:
+        self._app, self._now_ms, self._seats, self._seed = app, now_ms, seats, seed
+        self._tale: Tale | None = None
+        self._runner: asyncio.Runner | None = None
+
+    async def __aenter__(self) -> Tale:
+        if self._tale is not None:
+            raise PolluxError("this story is told already; call `story(app)` again for another")
+        tale = Tale(self._app, now_ms=self._now_ms, seats=self._seats, seed=self._seed)
+        try:
+            await tale.start()
+        except BaseException:
+            await tale.end()
+            raise
+        self._tale = tale
+        return tale
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._tale is not None:
+            await self._tale.end()
+
+    def __enter__(self) -> BlockingTale:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise PolluxError("an event loop runs here already: write `async with story(app) as tale:`")
+        self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
+        try:
+            return BlockingTale(self._runner.run(self.__aenter__()), self._runner)
+        except BaseException:
+            self._runner.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._runner is not None
+        try:
+            self._runner.run(self.__aexit__(kind, error, traceback))
+        finally:
+            self._runner.close()
+
+
+class Tale:
+    """What a test does with the app, and asks about it.  Jobs are named by id or by their function."""
+
+    def __init__(self, app: Pollux, *, now_ms: int, seats: int | None, seed: int) -> None:
+        self.app = app
+        self._time = VirtualTime(asyncio.get_running_loop())
+        self._time.is_busy_elsewhere = self._is_busy_elsewhere
+        self.clock = VirtualClock(self._time, now_ms)
+        self._memory = MemoryStore(self.clock)
+        self.store = StoryStore(self._memory)  # faults are ordered here: `tale.store.fail("settle")`
+        self._cast = Cast(app._registry)
+        self._told_us = self._time.us
+        usual = app.options if seats is None else msgspec.structs.replace(app.options, seats=seats)
+        self._verbs = Verbs(
+            self._memory, self._cast, clock=self.clock, dice=Random(seed), actor="story", ready_max=usual.ready_max
+        )
+        self._stack = ExitStack()
+        home = app.relocated(
+            self.store, clock=self.clock, dice=Random(seed), registry=self._cast, options=_options(usual)
+        )
+        self._stack.enter_context(home)
+        self._time.install()
+        self._stack.callback(self._time.restore)
+
+    # time
+
+    @property
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC)
+
+    async def advance(self, span: str | float) -> None:
+        """Let this much time pass; everything that becomes due on the way happens, in its order."""
+        self._time.limit_us = None
+        self._told_us += duration_ms(span) * 1_000
+        if self._told_us > self._time.us:
+            await asyncio.sleep((self._told_us - self._time.us) / 1_000_000)
+        self._told_us = max(self._told_us, self._time.us)
+        await self._settle()
+
+    def jump(self, span: str) -> None:
+        """Set the wall clock forwards ("1h") or back ("-1h"), as a bad time server does; no time passes."""
+        back = span.startswith("-")
+        self.clock.jump(-duration_ms(span[1:]) if back else duration_ms(span))
+
+    async def _settle(self) -> None:
+        """Let everything happen that can happen now; what became due a moment ago may need a moment more."""
+        for _ in range(CATCH_UP_MS):
+            await self._time.quiet()
+            if not self._is_behind():
+                break
+            await asyncio.sleep(0.001)
+        self._time.limit_us = self._time.us + WAIT_MAX_MS * 1_000
+
+    def _is_behind(self) -> bool:
+        crew = self.app.crew
+        if crew is None or crew.leader.term is None:
+            return False
+        now_ms = self.clock.now_ms()
+        if at_once(self._memory.feed(limit=1)).items or at_once(self._memory.due(before_ms=now_ms + 1, limit=1)):
+            return True
+        ready = at_once(self._memory.list_runs(RunFilter(states=(RunState.READY,)), limit=1_000)).runs
+        return crew.pool.free > 0 and any(run.visible_ms <= now_ms for run in ready)
+
+    def _is_busy_elsewhere(self) -> bool:
+        crew = self.app.crew
+        return crew is not None and crew.kit.hands.under_way > 0
+
+    # the node
+
+    async def start(self) -> None:
+        """Start the node; the story itself begins with it."""
+        await self.app.start()
+        await self._settle()
+
+    async def stop(self) -> None:
+        """Stop the node in good order: handlers may finish within the grace, the rest is handed back."""
+        self._time.limit_us = None
+        await self.app.drain()
+        await self._settle()
+
+    async def crash(self) -> None:
+        """The node is gone, as by a power cut: its leases and its term run out by themselves."""
+        crew, self.app.crew = self.app.crew, None
+        if crew is None:
+            raise PolluxError("the node does not run; start it with `await tale.start()`")
+        crew.vanish()
+        self.app._stop_logs()
+        await self._settle()
+
+    async def restart(self) -> None:
+        """Crash, and start again at once."""
+        await self.crash()
+        await self.start()
+
+    async def sleep_through(self, span: str | float) -> None:
+        """Downtime: the node is stopped for so long, and then starts again."""
+        await self.stop()
+        await self.advance(span)
+        await self.start()
+
+    async def end(self) -> None:
+        """Stop everything and give the app its own store and clock back."""
+        self._time.limit_us = None
+        try:
+            await self.app.close()
+        finally:
+            self._stack.close()
+
+    # what handlers do
+
+    def fail(self, job: object, error: BaseException, *, times: int = 1) -> None:
+        """The next attempts of this job raise the error; its handler is not called."""
+        self._cast.faults[self._job(job).id].extend([error] * times)
+
+    def stand_in(self, job: object, function: Call) -> None:
+        """From now on this function is called in place of the job's handler, in the same way."""
+        known = self._job(job)
+        handler = self._cast.get(known.handler)
+        if handler is not None and not handler.is_async and iscoroutinefunction(function):
+            what = f"the handler of job {known.id!r} is a plain function, and its stand-in is async"
+            raise InvalidInput(what, cure="write the stand-in with `def`")
+        self._cast.stand_ins[known.id] = Handler(known.handler, function)
+
+    # what people do
+
+    async def enqueue(self, job: object, params: Mapping[str, Any] | None = None, **options: Any) -> Run:
+        """As `app.enqueue`; a run that is due now has begun when this returns."""
+        return await self._done(self.app.enqueue(job, params, **options))
+
+    async def run_now(self, job: object, params: Mapping[str, Any] | None = None, **options: Any) -> Run:
+        return await self._done(self.app.run_now(job, params, **options))
+
+    async def pause(self, job: object = None, **options: Any) -> str:
+        return await self._done(self.app.pause(job, **options))
+
+    async def resume(self, job: object = None, **options: Any) -> bool:
+        return await self._done(self.app.resume(job, **options))
+
+    async def cancel(self, ref: object, *, reason: str = "") -> list[RunAnswer]:
+        return await self._done(self.app.cancel(ref, reason=reason))
+
+    async def revive(self, job: object = None) -> list[RunAnswer]:
+        """Let the dead letters of a job, or all, run again."""
+        return await self._done(self.app.revive(job=job))
+
+    async def _done(self, verb: Coroutine[Any, Any, T]) -> T:
+        answer = await verb
+        await self._settle()
+        return answer
+
+    # what happened
+
+    def runs(self, job: object) -> list[Run]:
+        """All runs of a job, the oldest first: those that ended and those that are live."""
+        return self._runs(RunFilter(job_id=self._job(job).id))
+
+    def fired(self, job: object) -> int:
+        """How often the job's own schedule fired."""
+        return sum(run.cause is Cause.SCHEDULE for run in self.runs(job))
+
+    def skipped(self, job: object) -> dict[str, int]:
+        """Due times that were not fired, by reason: late, overlap, paused, ..."""
+        return dict(self._job(job).memory.skips)
+
+    def outcomes(self, job: object) -> list[str]:
+        """How its runs ended: done, failed (the next firing is the retry), dead or cancelled."""
+        return ["failed" if run.failed and run.state is RunState.DONE else run.state.value for run in self._ended(job)]
+
+    def results(self, job: object) -> list[Any]:
+        """What its successful runs returned."""
+        return [run.result for run in self._ended(job) if run.state is RunState.DONE and not run.failed]
+
+    def errors(self, job: object) -> list[str]:
+        """The last error of each run that had one."""
+        return [run.error for run in self.runs(job) if run.error]
+
+    @property
+    def dead(self) -> list[Run]:
+        """The dead letters."""
+        return self._runs(RunFilter(states=(RunState.DEAD,)))
+
+    def next_due(self, job: object) -> datetime | None:
+        due_ms = self._job(job).next_due_ms
+        return None if due_ms is None else datetime.fromtimestamp(due_ms / 1000, UTC)
+
+    def why(self, ref: object) -> Why:
+        """Why a job or a run does not run: `tale.why("report").reason`."""
+        return at_once(self._verbs.why(ref))
+
+    def _job(self, job: object) -> Job:
+        return at_once(self._verbs.get_job(job_id_of(job)))
+
+    def _ended(self, job: object) -> list[Run]:
+        return [run for run in self.runs(job) if run.is_finished]
+
+    def _runs(self, where: RunFilter) -> list[Run]:
+        runs: list[Run] = []
+        after: str | None = None
+        while True:
+            page = at_once(self._memory.list_runs(where, after=after, limit=1_000))
+            runs += page.runs
+            after = page.next
+            if after is None:
+                return sorted(runs, key=lambda run: (run.due_ms, run.id))
+
+
+class BlockingTale:
+    """The same tale for plain tests: what is awaited in an async test is called here."""
+
+    def __init__(self, tale: Tale, runner: asyncio.Runner) -> None:
+        self._tale, self._runner = tale, runner
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._tale, name)
+        if not iscoroutinefunction(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._runner.run(found(*args, **kwargs))
+
+        return call
+
+
+class StoryStore(FaultyStore):
+    """Faults on order; and no run leaves for a child process, where time is real."""
+
+    async def put_jobs(self, puts: Any, *, now_ms: int | None = None) -> list[JobAnswer]:
+        here = [JobPut(msgspec.structs.replace(put.job, isolate=Isolate.NEVER), put.revision) for put in puts]
+        return await super().put_jobs(here, now_ms=now_ms)
+
+
+class Cast(Registry):
+    """The app's handlers, each with an understudy that fails on order or lets a stand-in play."""
+
+    def __init__(self, real: Registry) -> None:
+        super().__init__()
+        self._real = real
+        self._handlers, self._jobs = real._handlers, real._jobs
+        self._understudies: dict[str, tuple[Handler, Handler]] = {}
+        self.faults: defaultdict[str, deque[BaseException]] = defaultdict(deque)
+        self.stand_ins: dict[str, Handler] = {}
+
+    def get(self, name: str) -> Handler | None:
+        real = self._real.get(name)
+        if real is None:
+            return None
+        known = self._understudies.get(name)
+        if known is None or known[0] is not real:
+            known = self._understudies[name] = (real, self._understudy(real))
+        return known[1]
+
+    def _understudy(self, real: Handler) -> Handler:
+        understudy = copy.copy(real)
+
+        def invoke(ctx: Context, kwargs: Mapping[str, Any]) -> Any:
+            faults = self.faults.get(ctx.job.id)
+            if faults:
+                raise faults.popleft()
+            stand_in = self.stand_ins.get(ctx.job.id)
+            if stand_in is None:
+                return real.invoke(ctx, kwargs)
+            return _awaited(stand_in.invoke(ctx, kwargs)) if real.is_async else stand_in.invoke(ctx, kwargs)
+
+        understudy.invoke = invoke  # type: ignore[method-assign]
+        return understudy
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if isawaitable(value) else value
+
+
+def _options(usual: CrewOptions) -> CrewOptions:
+    """Nothing is forgotten, nobody lingers, and leases are renewed on the one loop there is."""
+    return msgspec.structs.replace(
+        usual,
+        renews_apart=False,
+        min_poll_ms=0,
+        turn_rest_ms=0,
+        keep_per_job=KEPT_RUNS,
+        keep_ms=KEPT_MS,
+        unchanged_ms=KEPT_MS,
+    )

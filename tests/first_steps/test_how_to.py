@@ -1,0 +1,323 @@
+"""Do the how-to pages work?  The files they show are run as the pages say, and the figures they name are the code's."""
+
+import asyncio
+import configparser
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pollux import Pollux
+from pollux.cli.menu import ENTRIES, UNAVAILABLE, USAGE
+from pollux.config import Config
+from pollux.model import Retry
+from pollux.store.contract import LOSSES_MAX
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+POLLUX = str(Path(sys.executable).parent / "pollux")
+SOON_S = 30.0
+
+
+# what the pages say
+
+
+def test_every_command_that_a_page_names_exists():
+    named = {(page.name, word) for page in PAGES for word in re.findall(r"`(?:\S*/)?pollux ([a-z]+)", page.read_text())}
+    assert len(named) > 10
+    assert [(page, word) for page, word in sorted(named) if word not in ENTRIES] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        ("fastapi.md", f"the `grace` ({Config().grace_ms // 1_000} s)"),
+        ("systemd.md", f"`pool.grace` ({Config().grace_ms // 1_000} s)"),
+        ("systemd.md", f"lease ends ({Config().lease_ms // 1_000} s)"),
+        ("systemd.md", f"exit code {USAGE} is a mistake in the config"),
+        ("systemd.md", f"available is {UNAVAILABLE}"),
+        ("kubernetes.md", f"exit 0, or {UNAVAILABLE} if the store is not there"),
+        ("kubernetes.md", f"leases end ({Config().lease_ms // 1_000} s)"),
+        ("kubernetes.md", {10: "after ten the run is a dead letter"}[LOSSES_MAX]),
+        ("from-apscheduler.md", {5: "five times in all by default"}[Retry().attempts_max]),
+        ("from-celery-beat.md", f"its term ends ({Config().leader_ttl_ms // 1_000} s)"),
+    ],
+)
+def test_the_figures_of_a_page_are_those_of_the_code(page, says):
+    text = " ".join((ROOT / "docs" / "how-to" / page).read_text().split())
+    assert says in text
+
+
+# FastAPI
+
+
+def test_the_fastapi_app_runs_jobs_for_as_long_as_its_lifespan(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shop = load(EXAMPLES / "fastapi_shop.py")
+
+    async def visit():
+        async with lifespan(shop.api):
+            assert await ask(shop.api, "POST", "/orders/17") == (202, {"run": "confirm-17"})
+            assert await ask(shop.api, "POST", "/orders/17") == (202, {"run": "confirm-17"})
+            async with asyncio.timeout(SOON_S):
+                while (await ask(shop.api, "GET", "/runs/confirm-17"))[1]["state"] != "done":  # noqa: ASYNC110  a client
+                    await asyncio.sleep(0.02)
+            assert (await ask(shop.api, "GET", "/runs/confirm-17"))[1]["result"] == {"mailed": 17}
+            runs = (await shop.jobs.list_runs()).runs
+            assert [run.id for run in runs if run.job_id == "confirm"] == ["confirm-17"]
+            assert shop.jobs.crew is not None
+        assert shop.jobs.crew is None
+
+    asyncio.run(visit())
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@asynccontextmanager
+async def lifespan(app):
+    """The server's side of the lifespan protocol of ASGI."""
+    told, answers = asyncio.Queue(), asyncio.Queue()
+    running = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, told.get, answers.put))
+    for stage in ("startup", "shutdown"):
+        await told.put({"type": f"lifespan.{stage}"})
+        async with asyncio.timeout(SOON_S):
+            assert await answers.get() == {"type": f"lifespan.{stage}.complete"}
+        if stage == "startup":
+            yield
+    await running
+
+
+async def ask(app, method, path):
+    """One request without a body, and its answer."""
+    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope |= {"headers": [], "http_version": "1.1", "scheme": "http", "asgi": {"version": "3.0"}}
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent[0]["status"], json.loads(b"".join(message.get("body", b"") for message in sent[1:]))
+
+
+# Django
+
+VISIT = """
+import json, time
+import django
+django.setup()
+from django.db import transaction
+from django.test import Client
+from pollux import PolluxError
+from shop.jobs import app
+from shop.models import Order
+
+answer = Client().post("/orders/")
+assert answer.status_code == 202, answer.content
+order = Order.objects.get(pk=answer.json()["order"])
+until = time.monotonic() + 30
+while not order.confirmed:
+    assert time.monotonic() < until, app.blocking.get_run(answer.json()["run"])
+    time.sleep(0.02)
+    order.refresh_from_db()
+
+try:
+    with transaction.atomic():
+        rolled_back = Client().post("/orders/").json()["run"]
+        raise KeyError
+except KeyError:
+    pass
+try:
+    app.blocking.get_run(rolled_back)
+except PolluxError as error:
+    print("as told:", error)
+else:
+    raise AssertionError("a run was made for an order that was rolled back")
+"""
+
+
+def test_the_django_site_confirms_an_order_after_its_commit_and_none_that_was_rolled_back(tmp_path):
+    site = EXAMPLES / "django_site"
+    variables = {**os.environ, "SHOP_FOLDER": str(tmp_path), "DJANGO_SETTINGS_MODULE": "shop.settings"}
+    variables |= {"PYTHONDONTWRITEBYTECODE": "1"}
+    run([sys.executable, "manage.py", "migrate", "--run-syncdb", "-v", "0"], cwd=site, env=variables)
+    with started([sys.executable, "manage.py", "run_pollux"], cwd=site, env=variables, until="leads") as command:
+        seen = run([sys.executable, "-c", VISIT], cwd=site, env=variables)
+        assert "as told" in seen
+        command.send_signal(signal.SIGTERM)
+        assert command.wait(SOON_S) == 0
+
+
+# systemd
+
+
+def unit():
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str
+    parser.read(EXAMPLES / "systemd" / "pollux.service")
+    return parser
+
+
+def test_the_unit_stops_later_than_the_grace_and_writes_only_its_state(tmp_path):
+    service = unit()["Service"]
+    assert int(service["TimeoutStopSec"].removesuffix("s")) * 1_000 >= Config().grace_ms + 10_000
+    assert (service["Type"], service["KillMode"], service["Restart"]) == ("exec", "mixed", "on-failure")
+    state = f"/var/lib/{service['StateDirectory']}"
+    assert service["WorkingDirectory"] == state
+    assert service["Environment"] == f"POLLUX_STORE=sqlite:///{state}/pollux.db"
+    assert service["ProtectSystem"] == "strict"
+    assert service["User"] == "pollux"
+    if shutil.which("systemd-analyze"):
+        assert verified(tmp_path) == ""
+
+
+def verified(folder):
+    """What systemd itself has to say about the unit, with our own program in the place of the installed one."""
+    path = folder / "pollux.service"
+    path.write_text((EXAMPLES / "systemd" / "pollux.service").read_text().replace("/opt/pollux/bin/pollux", POLLUX))
+    command = ["systemd-analyze", "--man=no", "verify", path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout + done.stderr + ("" if done.returncode == 0 else f"exit {done.returncode}")
+
+
+def as_the_unit_says(config):
+    return [
+        word.replace("/etc/pollux/pollux.yaml", str(config)) for word in shlex.split(unit()["Service"]["ExecStart"])
+    ]
+
+
+def test_the_unit_starts_a_pollux_that_a_sigterm_ends_well(tmp_path):
+    config = tmp_path / "pollux.yaml"
+    config.write_text('jobs: [{id: here, python: "os:getcwd", interval: 30s}]\n')
+    command = [POLLUX, *as_the_unit_says(config)[1:]]
+    variables = {**os.environ, "POLLUX_STORE": f"sqlite:///{tmp_path / 'pollux.db'}"}
+    with started(command, cwd=tmp_path, env=variables, until="leads") as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SOON_S) == 0
+
+
+def test_a_mistake_in_the_config_is_not_restarted_and_a_store_that_is_away_is(tmp_path):
+    given_up = unit()["Service"]["RestartPreventExitStatus"].split()
+    config = tmp_path / "pollux.yaml"
+    command = [POLLUX, *as_the_unit_says(config)[1:]]
+
+    config.write_text("jobs: [{id: here, interval: 30s}]\n")
+    assert (
+        str(subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False).returncode) in given_up
+    )
+
+    (tmp_path / "file").touch()
+    config.write_text(f"store: sqlite:///{tmp_path / 'file' / 'pollux.db'}\n")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    assert done.returncode == UNAVAILABLE
+    assert str(UNAVAILABLE) not in given_up
+
+
+# Kubernetes
+
+
+def manifests():
+    return {each["kind"]: each for each in yaml.safe_load_all((EXAMPLES / "kubernetes" / "pollux.yaml").read_text())}
+
+
+def test_the_manifest_is_one_pod_that_is_given_more_time_than_the_grace(tmp_path):
+    there = manifests()
+    deployment = there["Deployment"]["spec"]
+    pod = deployment["template"]["spec"]
+    config = tmp_path / "pollux.yaml"
+    config.write_text(there["ConfigMap"]["data"]["pollux.yaml"])
+    (tmp_path / "checks.py").write_text("def tick(ctx): ...\n")
+    run([POLLUX, "check", "-c", config.name], cwd=tmp_path)
+
+    grace_s = int(yaml.safe_load(config.read_text())["pool"]["grace"].removesuffix("s"))
+    assert pod["terminationGracePeriodSeconds"] >= grace_s + 10
+    assert (deployment["replicas"], deployment["strategy"]["type"]) == (1, "Recreate")
+    assert there["PersistentVolumeClaim"]["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    assert deployment["selector"]["matchLabels"] == deployment["template"]["metadata"]["labels"]
+    assert pod["securityContext"]["runAsNonRoot"]
+
+
+def test_the_containers_have_what_they_mount_and_commands_that_exist():
+    pod = manifests()["Deployment"]["spec"]["template"]["spec"]
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    for container in pod["containers"]:
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert set(mounts) == volumes
+        [variable] = container["env"]
+        assert variable == {"name": "POLLUX_CONFIG", "value": f"{mounts['config']}/pollux.yaml"}
+        program, *words = container["command"]
+        assert program == "pollux"
+        run([POLLUX, *words, "--help"])
+    store = yaml.safe_load(manifests()["ConfigMap"]["data"]["pollux.yaml"])["store"]
+    assert store == f"sqlite:///{mounts['data']}/pollux.db"
+
+
+def test_the_probe_tells_a_store_that_is_there_from_one_that_is_not(tmp_path):
+    serve = manifests()["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    for probe in ("startupProbe", "readinessProbe"):
+        program, *words = serve[probe]["exec"]["command"]
+        assert program == "pollux"
+    config = tmp_path / "pollux.yaml"
+    config.write_text(f"store: sqlite:///{tmp_path / 'pollux.db'}\n")
+    variables = {**os.environ, "POLLUX_CONFIG": str(config)}
+    for code in (UNAVAILABLE, 0):
+        done = subprocess.run([POLLUX, *words], env=variables, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == code, done.stderr
+        asyncio.run(made(f"sqlite:///{tmp_path / 'pollux.db'}"))
+
+
+async def made(store):
+    app = Pollux(store)
+    await app.open()
+    await app.close()
+
+
+# processes
+
+
+def run(command, *, cwd=None, env=None):
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+class started:  # noqa: N801  reads as a sentence
+    """A process that has said a word; ended at the end, if it was not before."""
+
+    def __init__(self, command, *, cwd, env, until):
+        self.until = until
+        self.process = subprocess.Popen(
+            command, cwd=cwd, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self):
+        seen = []
+        for line in self.process.stderr:
+            seen.append(line)
+            if self.until in line:
+                return self.process
+        raise AssertionError(f"it never said {self.until!r}: {''.join(seen)}")
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()

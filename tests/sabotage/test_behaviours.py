@@ -1,0 +1,68 @@
+"""Is the table of the behaviours whole?  Each has a mutant, each mutant fits, and red is told from green."""
+
+import pytest
+
+from tests.sabotage import table
+from tests.sabotage.behaviours import BEHAVIOURS, CLAIM, CRASH, REFUSAL, killed_by, told
+from tests.sabotage.mutants import Mutant, broken, files, mutants
+
+LATE = "test_the_token_of_an_earlier_delivery_renews_nothing"
+CURE = "; cure: python -m tests.sabotage --behaviours"
+
+
+def found(function, change):
+    return next(each for file in files() for each in mutants(file) if each.mutant[1:] == (function, change))
+
+
+def test_every_behaviour_has_a_mutant_and_every_mutant_fits():
+    faults = table.wrong(table.read())
+    assert not faults, "\n".join(faults) + CURE
+
+
+def test_the_table_is_written_as_it_is_read():
+    assert table.written(table.read()) == table.TABLE.read_text()
+
+
+def test_a_behaviour_that_is_not_in_the_table_is_told():
+    rows = table.read()
+    del rows[LATE]
+    rows["test_that_nobody_wrote"] = Mutant("store/memory/store.py", "claim", "1 -> 2")
+
+    assert [fault.split(":")[0] for fault in table.wrong(rows)] == [LATE, *2 * ["test_that_nobody_wrote"]]
+
+
+def test_a_behaviour_goes_red_under_the_mutant_it_watches_and_stays_green_under_another():
+    watched = found("renew", "run is None or run.state is not LEASED or run.token != renewal.token -> "
+                             "run is None or run.state is not LEASED")  # fmt: skip
+    other = found("_load_note", "if note.key in state.notes: -> if False:")
+
+    assert killed_by(watched, [LATE], frozenset()) == {LATE: CLAIM}
+    assert killed_by(other, [LATE], frozenset()) == {}
+    assert killed_by(watched, [LATE], frozenset([LATE])) == {LATE: CLAIM}
+
+
+def test_every_mutant_leaves_a_program():
+    for file in files():
+        there = mutants(file)
+        assert len({each.mutant for each in there}) == len(there)
+        for each in there[::50]:
+            compile(broken(file, each), file, "exec")
+
+
+def test_how_it_went_red_is_told_from_where_the_error_came():
+    for error, how in ((TimeoutError(), REFUSAL), (KeyError("x"), CRASH), (pytest.fail.Exception("x"), CLAIM)):
+        with pytest.raises(type(error)) as seen:
+            raise error
+        assert told(seen.value) == how
+
+
+def test_a_narrow_claim_is_chosen_before_a_wide_one_and_before_a_refusal():
+    wide, narrow, refusal = (Mutant("f", "g", name) for name in ("wide", "narrow", "refusal"))
+    rows = {wide: {"a": CLAIM, "b": CLAIM}, narrow: {"a": CLAIM}, refusal: {"a": REFUSAL}}
+    width = {wide: (100, 1), narrow: (2, 1), refusal: (1, 1)}
+
+    assert table.cover(rows, width) == {"a": narrow, "b": wide}
+
+
+def test_there_are_behaviours():
+    assert len(BEHAVIOURS) > 300

@@ -1,0 +1,109 @@
+"""How long does the write-ahead log get?  Bounded under steady load, and under a reader that never ends it is said."""
+
+import asyncio
+
+import pytest
+
+from pollux.errors import StoreFull, StoreTimeout
+from pollux.model import Done
+from pollux.store.contract import Answer, JobPut, Settlement
+from pollux.store.sqlite import SqliteStore, room, wal
+from tests.store.children import JOB, some_runs
+from tests.store.test_sqlite_full_disk import until_accepted
+from tests.store.test_sqlite_processes import line, tell
+
+PAGE_BYTES = 4_096
+
+
+@pytest.fixture
+async def store(tmp_path, monkeypatch):
+    monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 50)
+    monkeypatch.setattr(wal, "TRUNCATE_PAGES", 400)
+    monkeypatch.setattr(room, "LOG_PAGES_MAX", 300)
+    store = SqliteStore(tmp_path / "pollux.db")
+    await store.open()
+    await store.put_jobs([JobPut(JOB)])
+    yield store
+    await store.close()
+
+
+def pages(store) -> int:
+    """How long the log is on disk."""
+    path = store._database.path
+    return path.with_name(path.name + "-wal").stat().st_size // PAGE_BYTES
+
+
+async def work(store, number: int) -> None:
+    """One round of what a busy store does."""
+    await store.enqueue(some_runs(number * 50, 50))
+    claimed = await store.claim(node="n", token=f"t{number}", limit=50, lease_ms=60_000)
+    await store.settle([Settlement(run.id, run.token, Done()) for run in claimed.runs])
+
+
+async def test_under_steady_load_with_readers_the_log_stays_short(store):
+    """A lot more is written than the log ever holds."""
+    longest = 0
+    for number in range(60):
+        await asyncio.gather(work(store, number), store.list_runs(limit=1_000), store.counts())
+        longest = max(longest, pages(store))
+
+    assert store.stats.checkpoints > 20
+    assert longest < 300, "three rounds beyond a checkpoint at most"
+
+
+async def test_a_reader_that_never_ends_is_named_and_new_work_refused_before_the_log_eats_the_disk(
+    store, tmp_path, start
+):
+    child = start("read_on", tmp_path / "pollux.db")
+    assert await line(child) == "reads"
+    with pytest.raises(
+        StoreFull, match=f"because process {child.pid} reads without end.*nothing was changed; end that"
+    ):
+        for number in range(2_000):
+            await work(store, number)
+    at_refusal = pages(store)
+    assert at_refusal < 300 + 200
+    claimed = await store.claim(node="n", token="late", limit=50, lease_ms=60_000)
+    answers = await store.settle([Settlement(run.id, run.token, Done()) for run in claimed.runs])
+    assert set(answers) <= {Answer.OK}, "what is there goes on"
+    for _ in range(20):
+        with pytest.raises(StoreFull):
+            await store.enqueue(some_runs(900_000, 1))
+    assert pages(store) < at_refusal + 50, "refusals do not make it longer"
+
+    tell(child)
+    await asyncio.to_thread(child.wait)
+    await until_accepted(lambda: store.enqueue(some_runs(900_000, 1)))
+    await work(store, 900)
+    await work(store, 901)
+    assert store._database.writer._wal.pages < 300
+
+
+async def test_past_twice_the_limit_nothing_is_begun_either(store, tmp_path, start):
+    child = start("read_on", tmp_path / "pollux.db")
+    assert await line(child) == "reads"
+    await store.enqueue(some_runs(0, 10))
+    claimed = await store.claim(node="n", token="t", limit=5, lease_ms=60_000)
+    with pytest.raises(StoreFull, match="taken in or begun"):
+        for number in range(2_000):
+            await more_log(store, number)
+            await store.claim(node="n", token=f"u{number}", limit=1, lease_ms=1)
+    assert await store.settle([Settlement(run.id, run.token, Done()) for run in claimed.runs]) == [Answer.OK] * 5
+    tell(child)
+    await asyncio.to_thread(child.wait)
+
+
+async def more_log(store, number: int) -> None:
+    await store.elect(f"node-{number}", ttl_ms=1)
+    await store._write(lambda tx: tx.write("INSERT OR REPLACE INTO notes VALUES (?, zeroblob(20000), 1, NULL)", ("x",)))
+
+
+async def test_a_read_that_takes_too_long_is_cut_off(tmp_path):
+    """Otherwise the log could not be carried over until it ends, whoever still waits for it or not."""
+    store = SqliteStore(tmp_path / "pollux.db", deadline_ms=200)
+    await store.open()
+    endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    with pytest.raises(StoreTimeout, match="took longer than its deadline and was cut off"):
+        await store._list(lambda tx: tx.rows(endless))
+    assert (await store.list_jobs()).jobs == (), "the lane is free again"
+    await store.close()
