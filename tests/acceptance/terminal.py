@@ -91,11 +91,13 @@ class Terminal:
         return answer
 
     @contextlib.contextmanager
-    def started(self, *arguments: str, **options: Any) -> Iterator[subprocess.Popen]:
+    def started(
+        self, *arguments: str, environ: dict[str, str] | None = None, **options: Any
+    ) -> Iterator[subprocess.Popen]:
         """A command that goes on; it is ended with the block if it did not end by itself."""
         program = [sys.executable, "-m", "pollux", *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-        process = subprocess.Popen(program, cwd=self.folder, env=self.environ(), **pipes)
+        process = subprocess.Popen(program, cwd=self.folder, env=self.environ(environ), **pipes)
         try:
             yield process
         finally:

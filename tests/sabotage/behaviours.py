@@ -172,14 +172,14 @@ async def _behave(store_class: Any, name: str) -> str:
 
 
 def told(error: BaseException) -> str:
-    """By what did it go red?"""
-    frames = traceback.extract_tb(error.__traceback__)
-    last = Path(frames[-1].filename)
-    if isinstance(error, pytest.fail.Exception) or "_pytest" in last.parts:
+    """By what did it go red?  By what the suite itself did last, or by what the store did."""
+    places = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    last = next((place for place in reversed(places) if place.is_relative_to(SOURCE)), None)
+    if isinstance(error, Hang) or last is None:
+        return CRASH
+    if last.is_relative_to(SUITE) and last.name != "builders.py":
         return CLAIM
-    if last.is_relative_to(SUITE):
-        return CLAIM if last.name != "builders.py" else REFUSAL if isinstance(error, AssertionError) else CRASH
-    return REFUSAL if isinstance(error, PolluxError | TimeoutError) else CRASH
+    return REFUSAL if isinstance(error, AssertionError | PolluxError | TimeoutError) else CRASH
 
 
 def _plain(store_class: Any, names: list[str], slow: frozenset[str], out: Any) -> None:

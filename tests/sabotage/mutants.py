@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.sabotage.copy import REPOSITORY, Patch, patched
+from tests.sabotage.copy import REPOSITORY, patched
 from tests.sabotage.subtle import SUBTLE
 
 SOURCE = REPOSITORY / "src" / "pollux"
@@ -63,7 +63,9 @@ def broken(file: str, found: Found) -> ast.Module:
     """The file's program with that change in it."""
     text = (SOURCE / file).read_text()
     if not found.path:
-        return ast.parse(patched(text, _patch(found.mutant)))
+        for patch in SUBTLE[found.mutant.change]:
+            text = patched(text, patch)
+        return ast.parse(text)
     tree = ast.parse(text)
     *way, (field, place) = found.path
     node: ast.AST = tree
@@ -77,13 +79,9 @@ def broken(file: str, found: Found) -> ast.Module:
 
 
 def _by_hand(file: str) -> Iterator[Found]:
-    for name, patch in SUBTLE.items():
-        if patch.file == file:
+    for name, patches in SUBTLE.items():
+        if patches[0].file == file:
             yield Found(Mutant(file, "by hand", name), range(0), (), ast.Pass())
-
-
-def _patch(mutant: Mutant) -> Patch:
-    return SUBTLE[mutant.change]
 
 
 @lru_cache

@@ -1,10 +1,15 @@
 """Is the table of the behaviours whole?  Each has a mutant, each mutant fits, and red is told from green."""
 
+import asyncio
+
 import pytest
 
+from pollux.store import limits
+from pollux.testing.conformance import builders, waits
 from tests.sabotage import table
 from tests.sabotage.behaviours import BEHAVIOURS, CLAIM, CRASH, REFUSAL, killed_by, told
 from tests.sabotage.mutants import Mutant, broken, files, mutants
+from tests.sabotage.subtle import SUBTLE
 
 LATE = "test_the_token_of_an_earlier_delivery_renews_nothing"
 CURE = "; cure: python -m tests.sabotage --behaviours"
@@ -45,14 +50,29 @@ def test_every_mutant_leaves_a_program():
     for file in files():
         there = mutants(file)
         assert len({each.mutant for each in there}) == len(there)
-        for each in there[::50]:
+        by_hand = [each for each in there if not each.path]
+        for each in (*by_hand, *there[::50]):
             compile(broken(file, each), file, "exec")
 
 
+def test_a_change_by_hand_is_of_one_file():
+    assert [name for name, patches in SUBTLE.items() if len({patch.file for patch in patches}) != 1] == []
+
+
 def test_how_it_went_red_is_told_from_where_the_error_came():
-    for error, how in ((TimeoutError(), REFUSAL), (KeyError("x"), CRASH), (pytest.fail.Exception("x"), CLAIM)):
-        with pytest.raises(type(error)) as seen:
-            raise error
+    """A claim of the suite, a refusal of the store, or a crash: in the suite's builders, in the store, or elsewhere."""
+
+    async def late():
+        raise TimeoutError
+
+    for spoil, how in (
+        (lambda: asyncio.run(waits.soon(late())), CLAIM),
+        (lambda: builders.T0 / 0, CRASH),
+        (lambda: limits.check_page(0), REFUSAL),
+        (lambda: limits.check_batch(None, "x"), CRASH),
+    ):
+        with pytest.raises(Exception) as seen:  # noqa: PT011  whatever it is
+            spoil()
         assert told(seen.value) == how
 
 

@@ -3,7 +3,7 @@
 import apsw
 import pytest
 
-from pollux.store.contract import JobPut
+from pollux.store.contract import JobPut, Renewal
 from pollux.store.sqlite import SqliteStore, schema
 from tests.store.children import JOB
 
@@ -69,3 +69,56 @@ async def test_the_number_of_failpoints_can_be_counted(tmp_path, start):
     assert (
         int(count.read_text()) == PLACES + 3
     )  # and those of one write: before and after its commit, before its answer
+
+
+async def first_version(path, monkeypatch) -> None:
+    """A file as the first release wrote it, with a live run, a dead letter and a once-job that ended."""
+    whole = schema.migrations()
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "migrations", lambda: whole[:1])
+        connection = apsw.Connection(str(path))
+        connection.execute("BEGIN; " + ";\n".join(whole[0].statements))
+        connection.execute(
+            "INSERT INTO runs (id, job_id, due_ms, cause, priority, grp, target, gated, state, held_reason, visible_ms,"
+            " shelf, finished_ms, error) VALUES ('live', 'job', 5, 2, 2, '', '', 0, 1, '', 5, NULL, NULL, ''),"
+            " ('dead', 'job', 5, 2, 2, '', '', 0, 4, '', 5, 2, 9, 'ValueError: 42')"
+        )
+        connection.execute("UPDATE tally SET ready = 1, dead = 1")
+        connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}; PRAGMA user_version = 1; COMMIT")
+        connection.close()
+
+
+async def looked_at(path) -> None:
+    """What the first release wrote is there and goes on."""
+    store = SqliteStore(path)
+    await store.open()
+    await store.put_jobs([JobPut(JOB)])
+    live, dead = await store.get_runs(["live", "dead"])
+    assert (live.progress, live.tried, dead.error, dead.progress) == ("", (), "ValueError: 42", "")
+    [claimed] = (await store.claim(node="n", token="t", limit=9, lease_ms=9_000)).runs
+    await store.renew([Renewal("live", claimed.token, "half")], lease_ms=9_000)
+    assert (await store.get_runs(["live"]))[0].progress == "half"
+    assert (await store.counts()).dead == 1
+    await store.close()
+    connection = apsw.Connection(str(path))
+    assert connection.pragma("user_version") == len(schema.migrations())
+    assert connection.pragma("integrity_check") == "ok"
+    connection.close()
+
+
+async def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path, monkeypatch):
+    await first_version(tmp_path / "pollux.db", monkeypatch)
+    await looked_at(tmp_path / "pollux.db")
+
+
+LATER = sum(len(migration.statements) for migration in schema.migrations()[1:]) + 2
+
+
+@pytest.mark.parametrize("place", range(1, LATER + 1))
+async def test_a_process_killed_while_it_brings_a_file_up_to_date_loses_nothing(tmp_path, monkeypatch, place, start):
+    await first_version(tmp_path / "pollux.db", monkeypatch)
+    child = start("make", tmp_path / "pollux.db", POLLUX_CRASH_AT=str(place))
+    said, _ = child.communicate(timeout=60)
+    assert (child.returncode, said) == (-9, "")
+
+    await looked_at(tmp_path / "pollux.db")

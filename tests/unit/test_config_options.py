@@ -10,9 +10,10 @@ from pollux.errors import InvalidConfig, InvalidInput
 EVERYTHING = """
 store: sqlite:///x.db
 app: "pkg.mod:app"
-pool: {seats: 3, lease: 1m, grace: 5s, long_poll: 0, min_poll: 250ms}
+pool: {seats: 3, lease: 1m, grace: 5s, long_poll: 0, min_poll: 250ms, child_memory: 512 MB}
 leader: {ttl: 30s, renew: 7s}
 release: 4
+allow_exec: true
 history: {keep: 5, age: 1d, dead: 50, dead_age: 30d, audit: 500}
 log: {level: debug, format: json}
 name: shop
@@ -54,6 +55,7 @@ def test_everything_can_be_set_in_the_file(load):
     assert (config.store, config.app, config.release) == ("sqlite:///x.db", "pkg.mod:app", 4)
     assert (config.seats, config.lease_ms, config.grace_ms) == (3, 60_000, 5_000)
     assert (config.long_poll_ms, config.min_poll_ms) == (0, 250)
+    assert (config.child_memory, config.allow_exec) == (512_000_000, True)
     assert (config.leader_ttl_ms, config.leader_renew_ms) == (30_000, 7_000)
     assert (config.history_keep, config.history_age_ms) == (5, 86_400_000)
     assert (config.history_dead, config.history_dead_age_ms, config.history_audit) == (50, 30 * 86_400_000, 500)

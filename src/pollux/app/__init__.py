@@ -4,6 +4,5 @@ from pollux.app.overview import JobRow, Overview
 from pollux.app.pollux import Pollux
 from pollux.app.process import listen_for_signals, run_to_end, threads_left
 from pollux.app.verbs import Verbs
-from pollux.observe import formatter_of
 
-__all__ = ["JobRow", "Overview", "Pollux", "Verbs", "formatter_of", "listen_for_signals", "run_to_end", "threads_left"]
+__all__ = ["JobRow", "Overview", "Pollux", "Verbs", "listen_for_signals", "run_to_end", "threads_left"]

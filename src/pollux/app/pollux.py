@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
 from pollux.app.blocking import Blocking
-from pollux.app.configured import load_app, missing_secrets, options_over, register_python, set_up
+from pollux.app.configured import check_isolation, load_app, missing_secrets, options_over, register_python, set_up
 from pollux.app.declared import Declared
 from pollux.app.options import NodeOptions, options_of
 from pollux.app.overview import Overview, rows_of, told_by
@@ -30,6 +30,7 @@ from pollux.observe import attach_logs
 from pollux.plan import Diff
 from pollux.registry import Registry
 from pollux.runtime import Crew, CrewOptions
+from pollux.runtime.child import in_child
 from pollux.secrets import Secrets
 from pollux.store.contract import DumpPage, RunAnswer, RunFilter, Store
 from pollux.store.guard import Guarded
@@ -55,6 +56,7 @@ class Pollux(Verbs):
         actor: str | None = None,
         clock: Clock | None = None,
         dice: Random | None = None,
+        allow_exec: bool = False,
         http_per_target: int = 4,
         http_allow_networks: Sequence[str] = (),
         **options: Unpack[NodeOptions],
@@ -72,6 +74,8 @@ class Pollux(Verbs):
             ready_max=self.options.ready_max,
         )
         self._built_in = register(self._registry)
+        if allow_exec:
+            self._allow_exec()
         self._built_in.http.set(per_target=http_per_target, allow_networks=http_allow_networks)
         self.declared = Declared(self._registry, source=f"code:{name}", release=release)
         self.secrets = Secrets()
@@ -96,10 +100,15 @@ class Pollux(Verbs):
         self.options = options_over(self.options, config, plans=plans, runs=runs)
         self.secrets.folder = beside
         missing = missing_secrets(config.jobs, self.secrets, config.places) if runs else []
-        register_python(self._registry, config, beside=beside, also=missing)
         set_up(self._built_in, config)
+        if config.allow_exec:
+            self._allow_exec()
+        register_python(self._registry, config, beside=beside, also=missing)
         if config.source:
             self.declared.take_file(config.source, [self._registry.adopt(job) for job in config.jobs])
+
+    def _allow_exec(self) -> None:
+        self._built_in.allow_exec(lambda: self.options.child_memory)
 
     # declaring
 
@@ -198,6 +207,12 @@ class Pollux(Verbs):
         """Write the declared jobs to the store and start planning and running."""
         if self.crew is not None:
             raise PolluxError("this app runs already; stop it first")
+        if in_child():
+            raise PolluxError(
+                "an app cannot start inside the child process of one of its own handlers; "
+                'put what starts it under `if __name__ == "__main__":`'
+            )
+        check_isolation(self._registry, self.declared.jobs())
         if self.options.runs:
             self.check_secrets()
         was_open = self._is_open
@@ -256,7 +271,12 @@ class Pollux(Verbs):
             await until.wait()
 
     def run(self) -> None:
-        """Run until SIGTERM or SIGINT, then drain; a second signal ends at once."""
+        """Run until SIGTERM or SIGINT, then drain; a second signal ends at once.
+
+        In a child that was started for a handler (`isolate`) it does nothing: there the module is only imported.
+        """
+        if in_child():
+            return
         run_to_end(self._run_until_signalled())
 
     async def _run_until_signalled(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from typing import Any
 
 import click
@@ -107,7 +106,7 @@ def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch:
 
         run_watched(app, loaded)
     else:
-        log_to(logging.StreamHandler(), loaded, colours=sys.stderr.isatty() and "NO_COLOR" not in os.environ)
+        log_to(logging.StreamHandler(), loaded)
         logging.getLogger("pollux").info("%s", greeting(app, loaded))
         app.run()
     _end_without_threads()
@@ -125,24 +124,13 @@ def _end_without_threads() -> None:
         os._exit(0)
 
 
-def log_to(handler: logging.Handler, config: Config, *, moments: str | None = None, colours: bool = False) -> None:
-    """Every log line of this process goes to `handler`, whoever wrote it; also what Python itself would print."""
-    from pollux.app import formatter_of
+def log_to(handler: logging.Handler, config: Config, *, moments: str | None = None) -> None:
+    """Every log line of this process goes to `handler`, as the config says; below the live table always as text."""
+    from pollux.lines import write_lines
 
     kind = "text" if moments else config.log_format
-    handler.setFormatter(formatter_of(kind, moments=moments, colours=colours))
-    logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
-    logging.captureWarnings(capture=True)
-    threading.excepthook = _log_thread_error
-
-
-def _log_thread_error(args: threading.ExceptHookArgs) -> None:
-    """A thread of a handler's own died."""
-    name = args.thread.name if args.thread is not None else "?"
-    error = args.exc_value
-    if error is not None and not isinstance(error, SystemExit):
-        logging.getLogger("pollux.handler").error("the thread %s died", name, exc_info=error)
+    colours = not moments and sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    write_lines(handler, kind, config.log_level.upper(), moments=moments, colours=colours)
 
 
 def greeting(app: Any, config: Config) -> str:

@@ -72,7 +72,8 @@ class Taken:
 
     def take(self, option: Option, value: Any, origin: str) -> None:
         self.written.pop(option.path, None)
-        self.values[option.field] = option.read(self.secrets.resolve(value))
+        stored = option.path in {"name", "app"}  # these are kept in the store: no place for a secret
+        self.values[option.field] = option.read(value if stored else self.secrets.resolve(value))
         self.origins[option.path] = origin
         if isinstance(value, str) and has_reference(value):
             self.written[option.path] = value

@@ -10,6 +10,7 @@ JOB = {
     "id": "its name for good: 1 to 200 letters, digits and `. _ : / -`; in code the function's name if left out",
     "python": "`module:function`, the handler; modules beside the file are found",
     "http": '`"https://..."` or `{url: ..., ...}`: polls a URL, see [http](http.md); in code `app.add("http", ...)`',
+    "exec": '`["df", "-h"]` or `{argv: [...], ...}`: runs a command, see [exec](isolation.md); `app.add("exec", ...)`',
     "interval": 'every so long: `30s`, `1m30s`, `2h`; in code `every("30s")`',
     "cron": '`"0 6 * * *"`, in quotes; in code `cron("0 6 * * *", tz=...)`',
     "at": "once, at a moment with its offset; in code `once(at=...)`",

@@ -280,7 +280,7 @@ async def run(command: Command, ctx: Context) -> Ran:
     keep = RESULT_BYTES_MAX + 1 if command.take in {"stdout", "json"} else TAIL_BYTES
     stdout, stderr = Output(keep, on_data), Output(TAIL_BYTES, on_data)
     process, pipes = _start(command, ctx)
-    transports = []
+    transports: list[asyncio.ReadTransport] = []
     try:
         for output in (stdout, stderr):
             transport, _ = await asyncio.get_running_loop().connect_read_pipe(_giver(output), pipes[0])
@@ -290,8 +290,10 @@ async def run(command: Command, ctx: Context) -> Ran:
         await _heard(stdout, stderr)
     finally:
         process.stop()
-        for open_one in (*transports, *pipes):
-            open_one.close()
+        for transport in transports:
+            transport.close()
+        for pipe in pipes:
+            pipe.close()
     return Ran(ended, stdout, stderr, is_over, stopped)
 
 

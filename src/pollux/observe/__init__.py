@@ -1,6 +1,5 @@
 """What do people see of it?  Listeners on the event bus; all wording of logs lives here."""
 
-from pollux.observe.lines import formatter_of
 from pollux.observe.logs import attach_logs
 
-__all__ = ["attach_logs", "formatter_of"]
+__all__ = ["attach_logs"]

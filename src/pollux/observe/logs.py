@@ -1,6 +1,6 @@
 """How do events read as log lines?  Above DEBUG a run is told of only if it failed, and of one job once a minute.
 
-Every record carries its event (`extra={"event": ...}`): the text is for people, `lines.JsonLines` takes the fields.
+Every record carries its event (`extra={"event": ...}`): the text is for people, `pollux.lines` takes the fields.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pollux import events as e
-from pollux.observe.lines import safe
+from pollux.lines import safe
 from pollux.observe.sparing import Sparing
 from pollux.units import SECOND_MS, format_moment
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pollux.model import AT_THE_GATE, STOP, Counts, Event, Job, Node, Note, Overlap, Run, RunState
-from pollux.plan.gate import UNDECLARED, GateState, Held, gate, handlers_of, stop_of, stop_words
+from pollux.plan.gate import UNDECLARED, GateState, Held, gate, handlers_of, nobody_knows, stop_of, stop_words
 from pollux.units import format_ms
 
 _HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded"})

@@ -73,7 +73,7 @@ def in_child() -> bool:
 
 
 def isolates(handler: Handler, job: Job, run: Run) -> bool:
-    """Is this run to be tried in a child?  If its job says so, or if a worker vanished with it and a child can run it."""
+    """Is this run to be tried in a child?  If its job says so, or if a worker vanished with it and a child can."""
     if job.isolate is Isolate.SUSPECT:
         return run.lease_losses > 0 and place_in(handler) is not None
     return job.isolate is Isolate.PROCESS

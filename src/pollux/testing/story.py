@@ -4,9 +4,9 @@
         await tale.advance("1h")
         assert tale.fired("check_api") == 6
 
-The app runs as always (planner, workers, retries, timeouts), on a store in memory, on one node, in virtual time: an hour
-takes milliseconds.  While the story lasts, all waits of its event loop are virtual, also `asyncio.sleep` in a handler.
-Time stands still while something real is at work (a handler in a thread, a request on a socket).
+The app runs as always (planner, workers, retries, timeouts), on a store in memory, on one node, in virtual time: an
+hour takes milliseconds.  While the story lasts, all waits of its event loop are virtual, also `asyncio.sleep` in a
+handler.  Time stands still while something real is at work (a handler in a thread, a request on a socket).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pollux.model import Cause, Isolate, Job, Run, RunState
 from pollux.plan import Why
 from pollux.registry import Context, Handler, Registry, job_id_of
 from pollux.runtime import CrewOptions
+from pollux.runtime.renewer import Renewer
 from pollux.simulate import VirtualClock, VirtualTime
 from pollux.simulate.stage import at_once
 from pollux.store.contract import JobAnswer, JobPut, RunAnswer, RunFilter
@@ -47,7 +48,7 @@ Call = Callable[..., Any]
 
 
 def story(app: Pollux, *, at: str | datetime = AT, seats: int | None = None, seed: int = 1) -> Story:
-    """A story of this app, beginning at that moment: `async with story(app) as tale`, or `with` in a plain test."""
+    """Tell a story of this app, beginning at that moment; `async with` in async tests, `with` in plain ones."""
     if not isinstance(app, Pollux):
         raise InvalidInput(f"a story is told of a Pollux, not of {type(app).__name__}", cure="pass your app")
     return Story(app, now_ms=moment_ms(at), seats=seats, seed=seed)
@@ -115,14 +116,14 @@ class Tale:
         self.store = StoryStore(self._memory)  # faults are ordered here: `tale.store.fail("settle")`
         self._cast = Cast(app._registry)
         self._told_us = self._time.us
+        dice = Random(seed)  # noqa: S311  ids and jitter, not secrets
         usual = app.options if seats is None else msgspec.structs.replace(app.options, seats=seats)
         self._verbs = Verbs(
-            self._memory, self._cast, clock=self.clock, dice=Random(seed), actor="story", ready_max=usual.ready_max
+            self._memory, self._cast, clock=self.clock, dice=dice, actor="story", ready_max=usual.ready_max
         )
         self._stack = ExitStack()
-        home = app.relocated(
-            self.store, clock=self.clock, dice=Random(seed), registry=self._cast, options=_options(usual)
-        )
+        options = _options(usual)
+        home = app.relocated(self.store, clock=self.clock, dice=dice, registry=self._cast, options=options)
         self._stack.enter_context(home)
         self._time.install()
         self._stack.callback(self._time.restore)
@@ -161,7 +162,9 @@ class Tale:
         if crew is None or crew.leader.term is None:
             return False
         now_ms = self.clock.now_ms()
-        if at_once(self._memory.feed(limit=1)).items or at_once(self._memory.due(before_ms=now_ms + 1, limit=1)):
+        if at_once(self._memory.feed(limit=1)).items:
+            return True
+        if at_once(self._memory.due(before_ms=now_ms + 1, limit=1)):
             return True
         ready = at_once(self._memory.list_runs(RunFilter(states=(RunState.READY,)), limit=1_000)).runs
         return crew.pool.free > 0 and any(run.visible_ms <= now_ms for run in ready)
@@ -175,6 +178,9 @@ class Tale:
     async def start(self) -> None:
         """Start the node; the story itself begins with it."""
         await self.app.start()
+        crew = self.app.crew
+        if crew is not None and isinstance(crew.renewer, Renewer):
+            crew.renewer.rest_max_ms = crew.options.lease_ms / 6  # a look every second is for real clocks
         await self._settle()
 
     async def stop(self) -> None:

