@@ -5,11 +5,15 @@ A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`.
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+from pollux.cli import menu
 from pollux.clock import SystemClock
 from pollux.config import Config
 from pollux.config.jobs import JOB_KEYS
@@ -48,7 +52,7 @@ CONTEXT = {
     "cancelled": "has somebody asked it to stop? Look at it in long loops of sync handlers",
     "cancel_reason": "why",
     "wait_cancelled": "`wait_cancelled(seconds)`: sleep in a sync handler, but wake at once when asked to stop",
-    "progress": '`progress(0.3)`, `progress(3, of=10)`, `progress("step two")`, `progress(0.3, "step two")`: see [commands](cli.md)',
+    "progress": '`progress(0.3)`, `progress(3, of=10)`, `progress("step two")`: see [commands](cli.md)',
     "log": '`ctx.log.info("read %d rows", 7)`: a logger whose lines carry the ids of the run and the job',
     "enqueue": "`enqueue(job, params, key=, delay=, priority=)`: a follow-up, accepted with this run's success",
 }
@@ -81,6 +85,25 @@ def context() -> str:
     return _table(("`ctx.`", "meaning"), ((f"`{name}`", words) for name, words in CONTEXT.items()))
 
 
+def commands() -> str:
+    """Every command of the program, in the words of its own help."""
+    rows = []
+    for name, entry in menu.ENTRIES.items():
+        module, _, attribute = entry.home.partition(":")
+        command = getattr(import_module(module), attribute)
+        inner: dict[str, Any] = getattr(command, "commands", {})
+        rows += [(f"`pollux {name} {word}`", _first_line(each.help)) for word, each in inner.items()]
+        if not inner:
+            rows.append((f"`pollux {name}`", _first_line(command.help)))
+    return _table(("command", "what it does"), rows)
+
+
+def _first_line(text: str | None) -> str:
+    """The first sentence, whole."""
+    paragraph = inspect.cleandoc(text or "").partition("\n\n")[0]
+    return " ".join(paragraph.split()).replace("|", "\\|")
+
+
 def _must_be_all(told: Iterable[str], there: Iterable[str]) -> None:
     different = set(told) ^ set(there)
     if different:
@@ -92,7 +115,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    part.__name__: part for part in (lifecycle_chart, lifecycle_table, job_keys, settings, context)
+    part.__name__: part for part in (lifecycle_chart, lifecycle_table, job_keys, settings, context, commands)
 }
 
 

@@ -75,7 +75,7 @@ class JsonLines(logging.Formatter):
             fields.setdefault(name, value)
         trace = trace_of(self, record)
         if trace:
-            fields["trace"] = cut(trace, TRACE_CHARS_MAX)
+            fields["trace"] = cut("\n".join(printable(line) for line in trace.split("\n")), TRACE_CHARS_MAX)
         return _encoded(fields)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.acceptance.terminal import SameProcess, Terminal, eventually, stopped
+from tests.acceptance.terminal import SameProcess, Terminal, eventually
 
 WORK = """
 import base64
@@ -93,7 +93,7 @@ def key(ctx, pem, everywhere):
 
 
 app = Pollux(name="canary")
-app.handler(quiet)
+app.job(quiet)
 
 
 @app.job(once(), params={"secret": "${env:CANARY_CODE}"}, retry=False)
@@ -213,7 +213,7 @@ def leaks(secrets: dict[str, str], artefacts: dict[str, bytes]) -> list[str]:
 
 
 def test_no_planted_secret_is_ever_found(tmp_path, secrets, port):
-    environ = plant(tmp_path, secrets, port)
+    environ = plant(tmp_path, secrets, port) | {"PYTHONWARNINGS": "default"}
     pollux, asks = Terminal(tmp_path), SameProcess(tmp_path)
     serve = ("serve", "-c", "p.yaml", "--log-level", "debug", "--log-format")
     artefacts: dict[str, bytes] = {}
@@ -232,8 +232,8 @@ def test_no_planted_secret_is_ever_found(tmp_path, secrets, port):
             return len(states) >= count and not set(states) & {"ready", "leased", "held"}
 
         eventually(all_ended, "every run has ended", process)
-        answer = stopped(process)
-    artefacts["json.out"], artefacts["json.err"] = answer.out.encode(), answer.err.encode()
+        process.send_signal(signal.SIGTERM)
+        artefacts["json.out"], artefacts["json.err"] = process.communicate()
 
     runs = asks(*look, environ=environ).json["runs"]
     commands = [

@@ -14,6 +14,7 @@ from pollux import Pollux
 from pollux.cli.show import ago, clean, full, span
 from pollux.cli.watch import footer, freshness_bar, header, jobs_table
 from pollux.model import Cron, Job
+from pollux.store.contract import Renewal
 from tests.acceptance.terminal import PATIENCE_SECONDS, SameProcess, Terminal
 
 NOW = 1_800_000_000_000
@@ -88,6 +89,22 @@ async def test_the_live_table_shows_jobs_and_what_holds_them():
     assert "can be seen from here only" in text
 
 
+async def test_the_live_table_shows_the_progress_of_handlers_in_other_processes():
+    app = Pollux("memory://")
+    await app.open()
+    try:
+        await app.put_jobs([Job(id="poll/a", handler="h")])
+        await app.enqueue("poll/a")
+        store = app._store
+        [run] = (await store.claim(node="elsewhere", token="t", limit=1, lease_ms=9_000)).runs
+        await store.renew([Renewal(run.id, run.token, "40% page 3")], lease_ms=9_000)
+        text = await drawn(app, 140)
+    finally:
+        await app.close()
+    [row] = [line for line in text.splitlines() if "poll/a" in line]
+    assert "40% page 3" in row
+
+
 async def test_a_job_is_one_line_of_a_live_table_however_narrow(monkeypatch):
     """What is higher than the screen loses its end: the log, and how to look from a second terminal."""
     monkeypatch.setenv("COLUMNS", "80")
@@ -151,14 +168,3 @@ def test_a_pipe_gets_plain_columns(pollux):
     lines = SameProcess(pollux.folder).ok("jobs", "--store", "sqlite:///p.db").out.splitlines()
     assert len(lines) == 2
     assert lines[1].startswith("a" * 150 + "  when asked")
-
-
-def test_all_is_asked_for_at_a_terminal(pollux):
-    drop = ("dead", "drop", "--all", "--store", "sqlite:///p.db")
-    code, seen = at_a_terminal(pollux, *drop, types="n\n")
-    assert code == 1
-    assert "drop 0 dead letters? [y/N]" in seen
-    assert "nothing was changed" in seen
-    code, seen = at_a_terminal(pollux, *drop, types="y\n")
-    assert code == 0
-    assert "dropped 0 dead letters" in seen

@@ -11,8 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections import Counter
 from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -42,6 +47,7 @@ def test_every_command_that_a_page_names_exists():
 @pytest.mark.parametrize(
     ("page", "says"),
     [
+        ("poll-10000-urls.md", f"`http.per_target` ({Config().http_per_target}) polls"),
         ("fastapi.md", f"the `grace` ({Config().grace_ms // 1_000} s)"),
         ("systemd.md", f"`pool.grace` ({Config().grace_ms // 1_000} s)"),
         ("systemd.md", f"lease ends ({Config().lease_ms // 1_000} s)"),
@@ -57,6 +63,52 @@ def test_every_command_that_a_page_names_exists():
 def test_the_figures_of_a_page_are_those_of_the_code(page, says):
     text = " ".join((ROOT / "docs" / "how-to" / page).read_text().split())
     assert says in text
+
+
+# ten thousand URLs, here thirty
+
+
+class Page(BaseHTTPRequestHandler):
+    """Counts who asked for what; knows one page that never changes."""
+
+    asked: ClassVar[Counter] = Counter()
+
+    def do_GET(self):
+        self.asked[self.path] += 1
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"ok")
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def pages():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_poller_polls_every_url_of_its_list_and_says_which_one_is_dead(tmp_path, pages):
+    urls = [f"{pages}/{n}" for n in range(30)]
+    (tmp_path / "urls.txt").write_text("\n".join([*urls, "http://127.0.0.1:1/dead"]) + "\n")
+    command = [sys.executable, EXAMPLES / "poll_urls.py"]
+    with started(command, cwd=tmp_path, env=None, until="127.0.0.1:1/dead") as process:
+        until = time.monotonic() + SOON_S
+        while len(Page.asked) < len(urls):
+            assert time.monotonic() < until, Page.asked
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SOON_S) == 0
+    assert set(Page.asked) == {f"/{n}" for n in range(30)}
+    done = run([POLLUX, "runs", "--json", "--failed", "--store", "sqlite:///urls.db"], cwd=tmp_path)
+    assert [failed["job_id"] for failed in json.loads(done)["runs"]] == ["127.0.0.1:1/dead"]
 
 
 # FastAPI
@@ -230,6 +282,22 @@ def test_a_mistake_in_the_config_is_not_restarted_and_a_store_that_is_away_is(tm
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False)
     assert done.returncode == UNAVAILABLE
     assert str(UNAVAILABLE) not in given_up
+
+
+def test_a_secret_of_the_unit_is_named_by_its_file(tmp_path):
+    page = (ROOT / "docs" / "how-to" / "systemd.md").read_text()
+    [job] = re.findall(r"```\n(  - id: api\n.*?)```", page, re.DOTALL)
+    (tmp_path / "token").write_text("s3cret-s3cret")
+    config = tmp_path / "pollux.yaml"
+    config.write_text("jobs:\n" + job.replace("/run/credentials/pollux.service", str(tmp_path)))
+    run([POLLUX, "check", "-c", config], cwd=tmp_path)
+
+    (tmp_path / "token").unlink()
+    done = subprocess.run(
+        [POLLUX, "check", "-c", config], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == USAGE
+    assert "token}: the file cannot be read" in done.stderr
 
 
 # Kubernetes

@@ -63,6 +63,8 @@ async def test_what_may_go_is_told_in_times_of_the_store(store):
     assert what.unchanged_before_ms == now_ms - 120_000
     assert what.finished_before_ms == what.once_before_ms == now_ms - 7 * 86_400_000
     assert (what.keep_per_job, what.limit) == (5, 1_000)
+    assert what.dead_before_ms == now_ms - 90 * 86_400_000
+    assert (what.dead_max, what.log_max) == (10_000, 100_000)
 
 
 async def test_while_there_is_more_it_goes_on_soon(store):

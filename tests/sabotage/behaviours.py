@@ -30,13 +30,28 @@ from pollux.testing.conformance import StoreContract, builders, waits
 from tests.sabotage.mutants import SOURCE, Found, broken, files, module_of
 
 SUITE = Path(builders.__file__).parent
-BEHAVIOURS = tuple(sorted(name for name in dir(StoreContract) if name.startswith("test_")))
 CLAIM, REFUSAL, CRASH = "claim", "refusal", "crash"
 HANGS_S = 2.0  # of the processor: no behaviour needs a tenth of it
 SEARCH_S = 1.0  # patience with a wait while searching; what was found is held to the suite's own patience
+PATIENCE_S = 20.0
 CHILD_MAX_S = 60.0
 T = TypeVar("T")
 SLOW_S = 0.03  # those that wait by the real clock wait side by side
+
+
+def _cases(name: str) -> dict[str, dict[str, Any]]:
+    """A behaviour, or as many as it has parameters: what it is called, and what it is given."""
+    marks = [mark for mark in getattr(getattr(StoreContract, name), "pytestmark", ()) if mark.name == "parametrize"]
+    cases: dict[str, dict[str, Any]] = {name: {}}
+    for argument, values in (mark.args for mark in marks):
+        cases = {f"{case}[{value!r}]": {**given, argument: value} for case, given in cases.items() for value in values}
+    return cases
+
+
+_GIVEN = {
+    case: given for name in dir(StoreContract) if name.startswith("test_") for case, given in _cases(name).items()
+}
+BEHAVIOURS = tuple(sorted(_GIVEN))
 
 
 class Looked(NamedTuple):
@@ -154,20 +169,21 @@ class _Instead(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(self._program, module.__dict__)
 
 
-async def _behave(store_class: Any, name: str) -> str:
+async def _behave(store_class: Any, name: str, patience_s: float) -> str:
     """How it went red; empty if it did not."""
-    contract = StoreContract()
-    test = getattr(contract, name)
-    given = {"t0": builders.T0} if "t0" in test.__annotations__ else {}
+    test = getattr(StoreContract(), name.partition("[")[0])
+    given = {**_GIVEN[name], **({"t0": builders.T0} if "t0" in test.__annotations__ else {})}
+    limit = asyncio.timeout(patience_s)
     try:
-        store = store_class()
-        await store.open()
-        try:
-            await test(store, **given)
-        finally:
-            await store.close()
+        async with limit:
+            store = store_class()
+            await store.open()
+            try:
+                await test(store, **given)
+            finally:
+                await store.close()
     except (Exception, pytest.fail.Exception, Hang) as error:  # noqa: BLE001  whatever a broken store does
-        return told(error)
+        return CRASH if limit.expired() else told(error)
     return ""
 
 
@@ -184,20 +200,21 @@ def told(error: BaseException) -> str:
 
 def _plain(store_class: Any, names: list[str], slow: frozenset[str], out: Any) -> None:
     signal.signal(signal.SIGVTALRM, _hang)
-    for name in names:
-        if name not in slow:
-            _say(out, name=name, how=_alone(store_class, name))
     together = [name for name in names if name in slow]
     if together:
-        signal.setitimer(signal.ITIMER_VIRTUAL, HANGS_S)
         waits.SOON_S = SEARCH_S
+    for name in names:
+        if name not in slow:
+            _say(out, name=name, how=_alone(store_class, name, 3 * SEARCH_S if together else PATIENCE_S))
+    if together:
+        signal.setitimer(signal.ITIMER_VIRTUAL, HANGS_S)
         _finish(_side_by_side(store_class, together, out))
 
 
-def _alone(store_class: Any, name: str) -> str:
+def _alone(store_class: Any, name: str, patience_s: float) -> str:
     signal.setitimer(signal.ITIMER_VIRTUAL, HANGS_S)
     try:
-        return _finish(_behave(store_class, name))
+        return _finish(_behave(store_class, name, patience_s))
     except Hang:
         return CRASH
     finally:
@@ -206,7 +223,7 @@ def _alone(store_class: Any, name: str) -> str:
 
 async def _side_by_side(store_class: Any, names: list[str], out: Any) -> None:
     async def one(name: str) -> None:
-        _say(out, name=name, how=await _behave(store_class, name))
+        _say(out, name=name, how=await _behave(store_class, name, 3 * SEARCH_S))
 
     await asyncio.gather(*map(one, names))
 
@@ -237,7 +254,7 @@ def _traced(store_class: Any, names: list[str], _: frozenset[str], out: Any) -> 
         began = time.monotonic()
         sys.settrace(note)
         try:
-            how = _finish(_behave(store_class, name))
+            how = _finish(_behave(store_class, name, PATIENCE_S))
         finally:
             sys.settrace(None)
         _say(out, name=name, how=how, seconds=time.monotonic() - began, lines=sorted(lines))

@@ -30,10 +30,12 @@ def test_the_table_is_written_as_it_is_read():
 
 def test_a_behaviour_that_is_not_in_the_table_is_told():
     rows = table.read()
+    before = table.wrong(rows)
     del rows[LATE]
     rows["test_that_nobody_wrote"] = Mutant("store/memory/store.py", "claim", "1 -> 2")
 
-    assert [fault.split(":")[0] for fault in table.wrong(rows)] == [LATE, *2 * ["test_that_nobody_wrote"]]
+    new = [fault.split(":")[0] for fault in table.wrong(rows) if fault not in before]
+    assert new == [LATE, "test_that_nobody_wrote", "test_that_nobody_wrote"]
 
 
 def test_a_behaviour_goes_red_under_the_mutant_it_watches_and_stays_green_under_another():

@@ -145,44 +145,43 @@ async def test_what_is_no_plain_file_is_refused(tmp_path):
 # read-only
 
 
-async def forbid_by_rights(path, start):
-    """As a user who may read the folder and not write it: root may everything."""
-    for folder in (path.parent, *path.parents[1:4]):
-        folder.chmod(0o755)
-    for file in path.parent.iterdir():
-        file.chmod(0o644)
-    path.parent.chmod(0o555)
-    try:
-        said, _ = await asyncio.to_thread(start("refuse", path).communicate, timeout=60)
-    finally:
+@pytest.fixture
+def seen():
+    """A database in a folder that everybody may look into; pytest keeps its own to itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "store" / "pollux.db"
+        path.parent.mkdir(mode=0o755)
+        yield path
         path.parent.chmod(0o755)
+
+
+async def refusal(path, start) -> str:
+    """What somebody hears who may read the folder and not write it: root may everything."""
+    path.parent.chmod(0o555)
+    said, _ = await asyncio.to_thread(start("refuse", path).communicate, timeout=60)
     return said
 
 
-@pytest.mark.parametrize("exists", [True, False])
-async def test_a_folder_that_may_not_be_written_is_refused_with_the_cure(path, start, exists):
-    path.parent.mkdir()
-    if exists:
-        await fresh(path)
-    said = await forbid_by_rights(path, start)
+@pytest.mark.parametrize("mode", [None, 0o444, 0o400])
+async def test_a_file_or_folder_that_may_not_be_written_is_refused_with_the_cure(seen, start, mode):
+    if mode is not None:
+        await fresh(seen)
+        for file in seen.parent.iterdir():
+            file.chmod(mode)
+    said = await refusal(seen, start)
 
     assert said.startswith("StoreRefused: "), said
     assert "give that user the right" in said
 
 
-async def test_a_folder_where_only_the_files_beside_it_cannot_be_made_is_refused(path, start):
+async def test_a_folder_where_only_the_files_beside_it_cannot_be_made_is_refused(seen, start):
     """The database itself may be written, but neither its lock nor its log can be made."""
-    await fresh(path)
-    for beside in path.parent.glob("pollux.db?*"):
+    await fresh(seen)
+    for beside in seen.parent.glob("pollux.db?*"):
         beside.unlink()
-    for folder in path.parents[:4]:
-        folder.chmod(0o755)
-    path.chmod(0o666)
-    path.parent.chmod(0o555)
-    try:
-        said, _ = await asyncio.to_thread(start("refuse", path).communicate, timeout=60)
-    finally:
-        path.parent.chmod(0o755)
+    seen.chmod(0o666)
+    said = await refusal(seen, start)
 
     assert said.startswith("StoreRefused: "), said
     assert "pollux.db.lock" in said

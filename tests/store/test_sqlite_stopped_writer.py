@@ -50,7 +50,7 @@ async def test_those_who_are_there_already_keep_reading_and_say_busy_until_it_go
     store = SqliteStore(path, deadline_ms=200)
     await store.open()
     await store.put_jobs([JobPut(JOB)])
-    child = start("write", path, POLLUX_STOP_AT="2")  # the database is made: its put has nothing to write
+    child = start("write", path, POLLUX_STOP_AT="5")  # the database is made already
     assert await line(child) == "open"
     await until(lambda: is_stopped(child.pid))
     try:

@@ -21,6 +21,7 @@ class JobRow(Struct, frozen=True):
     next_due_ms: int | None
     held: str  # why it does not run although it should, or nothing
     progress: str = ""
+    answer: str = ""  # why, in a word: running, waits, paused, ...
 
 
 class Overview(Struct, frozen=True):
@@ -54,6 +55,7 @@ def rows_of(
                 next_due_ms=job.next_due_ms,
                 held=why.reason if why.is_held else "",
                 progress=progress.get(job.id, ""),
+                answer=why.answer,
             )
         )
     return tuple(rows)

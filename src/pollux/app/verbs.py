@@ -202,6 +202,10 @@ class Verbs:
     async def get_job(self, job: object) -> Job:
         return await self._job(job, fresh=True)
 
+    async def jobs_by_id(self, ids: Sequence[str]) -> list[Job | None]:
+        """These jobs as they are now, in order; None for one that is not there.  At most a page of them."""
+        return await self._store.get_jobs(ids)
+
     async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
         return await self._store.list_jobs(where, after=after, limit=limit)
 
@@ -266,6 +270,10 @@ class Verbs:
 
     async def nodes(self) -> list[Node]:
         return await self._store.nodes()
+
+    async def overdue(self, *, limit: int = 1) -> list[Job]:
+        """Jobs whose due has passed and was not fired yet, the most overdue first."""
+        return await self._store.due(before_ms=self._clock.now_ms(), limit=limit)
 
     async def audit(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
         """Who changed what: lines after a number, or (`newest`) the last ones, those before `after` if it is given."""

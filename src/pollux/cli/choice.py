@@ -172,13 +172,8 @@ def bar(doing: str, total: int) -> Iterator[Callable[[int], None]]:
     if total < BAR_FROM or not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        line = progress.add_task(doing, total=total)
-        yield lambda count: progress.advance(line, count)
+    with click.progressbar(length=total, label=doing, show_pos=True, file=sys.stderr) as line:
+        yield line.update
 
 
 def print_answers(answers: Sequence[Any], *, done: str, why_not: dict[str, str], none: str, what: str) -> int:

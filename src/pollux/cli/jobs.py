@@ -141,7 +141,7 @@ def run(
         made = in_batches(
             url, chosen, lambda app, batch: _run_each(app, batch, payload, anyway=anyway), doing="running"
         )
-    refused = [answer for answer in made if isinstance(answer, Refused)]
+    refused = [each._asdict() for each in made if isinstance(each, Refused)]
     if as_json:
         print_json({"runs": [each for each in made if not isinstance(each, Refused)], "refused": refused})
     else:

@@ -32,12 +32,14 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
                 "simulate", "pollux.cli.simulate:simulate", "play a day of it in virtual time: lateness, skips, seats"
             ),
             Entry("plan", "pollux.cli.plan:plan", "what fires in the next hours, and how many at once"),
+            Entry("doctor", "pollux.cli.doctor:doctor", "are machine, config and store fit? what is the cure?"),
             Entry("config", "pollux.cli.config:config", "every option, its value and where it came from; --example"),
         ),
     ),
     (
         "Look",
         (
+            Entry("top", "pollux.cli.top:top", "all of it live, full screen: sort, filter, pause, run now"),
             Entry("jobs", "pollux.cli.jobs:jobs", "list, show with history, run, pause, resume, cancel, delete"),
             Entry("runs", "pollux.cli.runs:runs", "list, show and follow, cancel"),
             Entry("dead", "pollux.cli.dead:dead", "dead letters: list, show, revive, drop"),
@@ -53,7 +55,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
             Entry("pause", "pollux.cli.stops:pause", "stop a job, a group, a target or everything for a while"),
             Entry("resume", "pollux.cli.stops:resume", "take a pause away"),
             Entry("completion", "pollux.cli.completion:completion", "let bash, zsh or fish complete commands and ids"),
-            Entry("store", "pollux.cli.store:store", "dump everything into a file, load it elsewhere"),
+            Entry("store", "pollux.cli.store:store", "check, backup, restore; dump everything, load it elsewhere"),
         ),
     ),
 )

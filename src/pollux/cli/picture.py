@@ -9,12 +9,12 @@ comes twice has two.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import click
 
+from pollux.cli.show import can_show
 from pollux.cli.zones import clock
 from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, moment_ms
 
@@ -65,15 +65,9 @@ def picture(told: Counted, tz: str) -> Iterator[str]:
 
 def bar(count: int, top: int) -> str:
     """As high as the share of the top; nothing is a dot, little is never nothing."""
-    return bars()[max(0, -(-count * 8 // top) - 1)] if count else "."
-
-
-def bars() -> str:
-    try:
-        BARS.encode(getattr(sys.stdout, "encoding", None) or "ascii")
-    except UnicodeEncodeError:
-        return PLAIN_BARS
-    return BARS
+    if not count:
+        return "."
+    return (BARS if can_show(BARS) else PLAIN_BARS)[max(0, -(-count * 8 // top) - 1)]
 
 
 def _lines(told: Counted, tz: str, line_ms: int) -> Iterator[tuple[int, range]]:

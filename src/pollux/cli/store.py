@@ -1,4 +1,4 @@
-"""`pollux store`: everything into a file, and out of it again.
+"""`pollux store`: everything into a file, and out of it again.  What concerns the database file is in `store_files`.
 
 The file has one JSON document a line: a head, then `[kind, data]` records in an order that can be loaded, then an end
 with their number, so that a file that was cut short is known.
@@ -15,6 +15,7 @@ from typing import IO, Any
 import click
 import msgspec
 
+from pollux.cli import store_files
 from pollux.cli.commands import Listing
 from pollux.cli.options import Where, ask, existing_store, store_options, store_url
 from pollux.errors import Conflict, InvalidInput
@@ -26,12 +27,20 @@ Report = Callable[[int], None]
 
 @click.group(cls=Listing)
 def store() -> None:
-    """Dump everything in a store into a file, load it into another.
+    """Look whether a store is in order, back it up and put it back; dump it into text, load it into another.
 
     For example:
-      pollux store dump backup.jsonl
-      pollux store load backup.jsonl --store sqlite:///new.db
+      pollux store check
+      pollux store backup pollux-backup.db
+      pollux store restore pollux-backup.db --force
+      pollux store dump all.jsonl
+      pollux store load all.jsonl --store sqlite:///new.db
     """
+
+
+store.add_command(store_files.check)
+store.add_command(store_files.backup)
+store.add_command(store_files.restore)
 
 
 @store.command()

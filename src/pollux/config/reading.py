@@ -16,6 +16,7 @@ from typing import Any, Final
 import yaml
 
 from pollux.errors import InvalidInput
+from pollux.units import printable
 
 FILE_BYTES_MAX = 16 * 2**20
 DEPTH_MAX = 32
@@ -70,7 +71,7 @@ class Problems:
 
     def add(self, place: Place | None, what: str, *, cure: str = "") -> None:
         where = self.where(place) if place else self.name
-        self.keep(InvalidInput(shortened(what, 400), where=where, cure=cure), place)
+        self.keep(InvalidInput(shortened(printable(what), 400), where=where, cure=printable(cure)), place)
 
     def keep(self, problem: InvalidInput, place: Place | None = None) -> None:
         """Also one that is not the file's: of the environment, an argument, or of two values together."""

@@ -115,6 +115,15 @@ class Exec:
 # what is to be run
 
 
+def params_of(value: object, *, partial: bool) -> dict[str, Any]:
+    """The params, as a file writes them: a mapping, or the arguments alone."""
+    if not isinstance(value, Mapping | list | str):
+        raise InvalidInput("it is neither a list nor a mapping", cure=f"write {EXAMPLE}")
+    params = dict(value) if isinstance(value, Mapping) else {"argv": value}
+    ExecRules().check(params, partial=partial)
+    return params
+
+
 def command_of(params: Mapping[str, Any]) -> Command:
     """The command that these params describe, or `InvalidInput` with the place and the cure."""
     _known(params, KEYS, "")

@@ -27,7 +27,7 @@ from pollux.events import Events, HandlerStuck, LeaseWasLost, RunStarted
 from pollux.model import ERROR_CHARS_MAX, TIMEOUT_MS, Back, Cancelled, Dead, Fault, Job, Outcome, Run, Verdict
 from pollux.outcome import CRASHES_MAX, RETRY_AFTER_MAX_MS, classify, decide, describe, place_of
 from pollux.registry import Context, Handler, Registry, outcome_of
-from pollux.runtime.child import CHILD_MEMORY, Crashed, Relayed, call_in_child, isolates
+from pollux.runtime.child import CHILD_MEMORY, Crashed, Relayed, call_in_child, check_place, isolates
 from pollux.runtime.hands import Hands
 from pollux.runtime.lateness import Lateness
 from pollux.runtime.pool import Pool, Seat
@@ -72,7 +72,7 @@ class Kit:
         self.clock, self.events, self.dice = clock, events, dice
         self.time = StoreTime(clock, events)
         self.hands = Hands()
-        self.child_memory, self.crashes_max = CHILD_MEMORY, CRASHES_MAX
+        self.child_memory, self.crashes_max, self.isolates = CHILD_MEMORY, CRASHES_MAX, True
         self.suspect: Attempt | None = None  # the one run with a lost lease that is tried in a child now
         self.settler: Settler
         self.watchman: Watchman
@@ -154,10 +154,12 @@ class Attempt:
         if kit.events.wants(RunStarted):
             kit.events.emit(RunStarted(run.id, run.job_id, run.fence, max(0, late_ms)))
         kit.running.add(self)
-        self.is_isolated = isolates(handler, job, run)
+        self.is_isolated = kit.isolates and isolates(handler, job, run)
         if self.is_isolated and run.lease_losses:
             kit.suspect = self
         try:
+            if self.is_isolated:
+                check_place(handler, is_whole=True)
             params = kit.secrets.params_of(job)
             kwargs = handler.bind({**params, **run.payload} if run.payload else params)
             self.ctx = Context(run, job, handler, kit.clock, now_ms + self.timeout_ms, kit.registry)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pollux.errors import InvalidInput, NotFound, PolluxError
+from pollux.lines import kind_written
 from pollux.model import Fault, Isolate, Job, Run
 from pollux.processes import Ended, Limits, Process
 from pollux.registry import Changed, Context, Handler, Observed, Unchanged
@@ -155,9 +156,7 @@ async def call_in_child(
     Cancelled, it asks the handler to stop, gives it `patience` seconds, and kills it; cancelled again, at once.
     """
     place = place_in(handler)
-    if place is None:
-        check_place(handler, is_whole=True)
-        raise AssertionError("it was refused")
+    assert place is not None, "whoever calls has looked (`check_place`)"
     child = Child(memory)
     try:
         talk = asyncio.get_running_loop().create_task(child.talk(_call(place, handler, ctx, kwargs), ctx))
@@ -179,7 +178,8 @@ async def call_in_child(
 def _call(place: Place, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> Call:
     root = logging.getLogger()
     level = root.level if root.handlers else None
-    return Call(place, handler.name, ctx.run, ctx.job, dict(kwargs), ctx.deadline_ms, level, HIDDEN.values())
+    kind = kind_written() or "text"
+    return Call(place, handler.name, ctx.run, ctx.job, dict(kwargs), ctx.deadline_ms, level, kind, HIDDEN.values())
 
 
 class Child:

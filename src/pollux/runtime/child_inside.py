@@ -22,6 +22,7 @@ from typing import Any
 
 from pollux.clock import SystemClock
 from pollux.errors import InvalidInput, NotFound, PolluxError
+from pollux.lines import write_lines
 from pollux.model import Fault, Job
 from pollux.model.params import check_params
 from pollux.outcome import classify, describe, place_of
@@ -47,7 +48,6 @@ from pollux.runtime.child_words import (
 from pollux.secrets import HIDDEN, hide
 
 SCRIPT = "__pollux_main__"  # the name that the node's own script is loaded under, so that it does not start again
-LOG_LINE = "%(asctime)s %(levelname)-7s %(message)s"
 PROGRESS_SECONDS = 0.1  # between two words of progress
 
 
@@ -60,25 +60,13 @@ def main() -> None:
         HIDDEN.add(secret)
     faulthandler.enable()  # a crash leaves its traceback in the node's log
     if call.log_level is not None:
-        _log(call.log_level)
+        write_lines(logging.StreamHandler(), call.log_kind, call.log_level)
     said = _run(call, line)
     line.say(said)
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)  # threads that the handler left behind, and what it registered for the end, count no more
-
-
-def _log(level: int) -> None:
-    """As the node does: to stderr, and without secrets."""
-
-    class Discreet(logging.Formatter):
-        def format(self, record: logging.LogRecord) -> str:
-            return hide(super().format(record))
-
-    handler = logging.StreamHandler()
-    handler.setFormatter(Discreet(LOG_LINE))
-    logging.basicConfig(level=level, handlers=[handler])
 
 
 class Line:

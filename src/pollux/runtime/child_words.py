@@ -36,6 +36,7 @@ class Call(Struct, frozen=True, tag="call"):
     kwargs: dict[str, Any]
     deadline_ms: int
     log_level: int | None  # of the node, if it logs
+    log_kind: str  # text or json
     hidden: list[str]  # secrets that it must not show
 
 

@@ -37,7 +37,7 @@ from pollux.runtime.pruner import PruneOptions, Pruner
 from pollux.runtime.renewer import RelayedEvents, Renewer, RenewerThread, Tell
 from pollux.runtime.settler import Settler
 from pollux.runtime.timekeeper import Timekeeper
-from pollux.runtime.watchman import Watchman
+from pollux.runtime.watchman import Watchman, by_run
 from pollux.secrets import Secrets
 from pollux.store.contract import Store
 
@@ -96,6 +96,7 @@ class Crew:
         self.pool = Pool(self.options.seats)
         self.kit = Kit(registry, self.pool, clock=clock, events=events, dice=dice, secrets=secrets)
         self.kit.child_memory, self.kit.crashes_max = self.options.child_memory, self.options.crashes_max
+        self.kit.isolates = self.options.isolates
         self._is_draining = self._is_hurried = False
         self._quiet = asyncio.Event()  # nobody sits, or nobody is to be waited for
         self._drained = asyncio.Event()
@@ -185,10 +186,10 @@ class Crew:
         try:
             await self._stop_taking()
             await self._finish(0 if self._is_hurried else self.options.grace_ms)
-            for attempt in tuple(self.kit.running):
+            for attempt in sorted(self.kit.running, key=by_run):
                 attempt.drain()
             await self._finish(DEAF_MS)
-            for attempt in tuple(self.kit.running):
+            for attempt in sorted(self.kit.running, key=by_run):
                 attempt.give_up()
             await self.settler.flush(FLUSH_MS)
             await self._leave()
@@ -207,7 +208,7 @@ class Crew:
         for loop in (*self._loops(), self.renewer):
             if loop is not None:
                 loop.abandon()
-        for attempt in tuple(self.kit.running):
+        for attempt in sorted(self.kit.running, key=by_run):
             attempt.lose("its node is gone")
         self.kit.hands.stop()
 

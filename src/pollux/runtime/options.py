@@ -41,6 +41,7 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
     log_max: int = LOG_MAX
     plans: bool = True
     runs: bool = True
+    isolates: bool = True  # False: every handler runs in the node, whatever its job says (fake clocks)
     renews_apart: bool = True  # False: leases are renewed on the main loop (fake clocks, simulation)
 
     def __post_init__(self) -> None:

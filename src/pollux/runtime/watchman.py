@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 NEVER = float("inf")
 
 
+def by_run(attempt: Attempt) -> str:
+    """A set has no order of its own: where the dice are thrown for each of it, they must fall the same way twice."""
+    return attempt.run.id
+
+
 class Watchman(Loop):
     """Stop handlers at their timeout, and when their lease can no longer be trusted."""
 
@@ -30,7 +35,7 @@ class Watchman(Loop):
 
     async def turn(self) -> Rest:
         now, soonest = self.clock.mono_ms(), NEVER
-        for attempt in tuple(self.running):
+        for attempt in sorted(self.running, key=by_run):
             if attempt.trust_until <= now and not attempt.is_settled:
                 attempt.lose("it could not be renewed in time")
             if attempt.look_at <= now:

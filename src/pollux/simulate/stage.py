@@ -186,6 +186,7 @@ class Stage:
         self.registry = Registry()
         self.pool = Pool(scenario.seats)
         self.kit = kit = Kit(self.registry, self.pool, clock=clock, events=events, dice=Random(scenario.seed))  # noqa: S311
+        kit.isolates = False
         self.hands = kit.hands = StageHands(clock)
         self.settler = kit.settler = Settler(
             store, clock=clock, events=events, backlog_max=BACKLOG_PER_SEAT * scenario.seats

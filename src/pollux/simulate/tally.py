@@ -17,10 +17,12 @@ from pollux.events import FiringSkipped
 from pollux.model import Advanced, Answer, Cron, Dead, Done, Interval, Job, Plan, RetryAt
 from pollux.registry import Context
 from pollux.schedule import compile_cron, next_due
+from pollux.schedule.interval import CROWD_SPREAD_MAX_MS
 from pollux.simulate.changes import ChangeBook
 from pollux.store.contract import Settlement
 from pollux.units import MINUTE_MS
 
+SLACK_MS = 1_000
 STEPS = 16  # buckets for each doubling: a quantile is right to 5 %
 
 
@@ -58,18 +60,36 @@ class Spread:
 class JobTally:
     """What one job did."""
 
-    __slots__ = ("attempts", "busy_us", "dead", "failed", "fired", "fired_ever", "first_ms", "job", "late", "skips")
+    __slots__ = (
+        *("attempts", "begins_ms", "busy_us", "dead", "failed", "fired", "fired_ever", "first_ms", "job", "late"),
+        "skips",
+    )
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.fired = self.fired_ever = 0  # inside the window, and in all
         self.attempts = self.failed = self.dead = self.busy_us = 0
         self.first_ms: int | None = None
+        self.begins_ms: int | None = None  # an interval's first due comes no later
         self.late = Spread()
         self.skips: dict[str, int] = {}
 
     def saw_due(self, due_ms: int) -> None:
         self.first_ms = due_ms if self.first_ms is None else min(self.first_ms, due_ms)
+
+    def expect(self, from_ms: int) -> None:
+        """A cron line knows its first due before anything has happened; an interval begins when it is planned."""
+        schedule = self.job.schedule
+        if self.job.enabled and isinstance(schedule, Cron):
+            self.saw_due(compile_cron(schedule.line, schedule.tz, self.job.id).next_after(from_ms))
+        elif self.job.enabled and isinstance(schedule, Interval):
+            begins_ms = from_ms + min(schedule.every_ms, CROWD_SPREAD_MAX_MS) + SLACK_MS
+            self.begins_ms = max(begins_ms, schedule.start_ms or 0)
+
+    @property
+    def has_begun(self) -> bool:
+        """An interval fires at its start, or within a minute if it came in a crowd."""
+        return self.begins_ms is None or (self.first_ms is not None and self.first_ms <= self.begins_ms)
 
     @property
     def skipped(self) -> int:
@@ -104,6 +124,8 @@ class Tally:
     def __init__(self, jobs: Iterable[Job], from_ms: int, until_ms: int) -> None:
         self.from_ms, self.until_ms = from_ms, until_ms
         self.jobs = {job.id: JobTally(job) for job in jobs}
+        for tally in self.jobs.values():
+            tally.expect(from_ms)
         self.changes = ChangeBook([tally.job for tally in self.jobs.values()], from_ms, until_ms)
         minutes = -(-(until_ms - from_ms) // MINUTE_MS)
         self._fired, self._peak, self._late = (array("q", bytes(8 * minutes)) for _ in range(3))
@@ -181,6 +203,10 @@ class Tally:
             tally = self.jobs[job_id]
             if next_ms is not None and next_ms <= self.until_ms:
                 wrong.append(f"job {job_id}: the due at {next_ms} was not planned before the window ended")
+            if not tally.has_begun and (tally.begins_ms or 0) <= self.until_ms:
+                wrong.append(f"job {job_id}: it never fired, or began too late")
+            if next_ms is None and tally.job.enabled and tally.job.is_recurring:
+                wrong.append(f"job {job_id}: nothing is planned for it")
             due = tally.dues_before(self.until_ms + 2**40 if next_ms is None else next_ms)
             if tally.fired_ever + tally.skipped != due:
                 wrong.append(f"job {job_id}: {due} due, {tally.fired_ever} fired and {tally.skipped} skipped")

@@ -34,7 +34,8 @@ THREAD_SECONDS_MAX = 5.0  # a thread that works longer is not waited for: time g
 class VirtualTime:
     """Rules the time of one event loop, from `install` to `restore`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, is_fresh: bool = False) -> None:
+        """`is_fresh`: nothing was scheduled on the loop yet, so that time can begin at zero: the same on every run."""
         inner = getattr(loop, "_selector", None)
         if inner is None or not hasattr(inner, "select"):
             raise InvalidInput(
@@ -45,24 +46,25 @@ class VirtualTime:
         self.jumps = 0
         self.limit_us: int | None = None  # time that would pass it means that somebody waits in vain
         self.is_busy_elsewhere: Callable[[], bool] = _never  # do threads or children of ours work for real?
-        self._us = math.ceil(loop.time() * SECOND_US)
+        self._us = 0 if is_fresh else math.ceil(loop.time()) * SECOND_US
         self._quiet: asyncio.Future[None] | None = None
         self._calls = 0  # of `run_in_executor` that are under way
         self._selector = _PatientSelector(inner, self)
-        self._run_in_executor = loop.run_in_executor
+        self._run_in_executor, self._call_at = loop.run_in_executor, loop.call_at
 
     def install(self) -> None:
         """From here on the loop's time is ours."""
         self.loop.time = self.time
         self.loop._selector = self._selector  # noqa: SLF001  the one seam that asyncio's loops have
         self.loop.run_in_executor = self._count_call
+        self.loop.call_at = self._call_at_whole
 
     def restore(self) -> None:
         """The machine's time again, carried on from here: it never goes back."""
         offset = self.time() - time.monotonic()
         self.loop.time = lambda: time.monotonic() + offset
         self.loop._selector = self._selector.inner  # noqa: SLF001
-        self.loop.run_in_executor = self._run_in_executor
+        self.loop.run_in_executor, self.loop.call_at = self._run_in_executor, self._call_at
 
     @property
     def us(self) -> int:
@@ -108,6 +110,10 @@ class VirtualTime:
         self._calls += 1
         future.add_done_callback(self._called)
         return future
+
+    def _call_at_whole(self, when: float, call: Callable[..., Any], *args: Any, context: Any = None) -> Any:
+        """Timers stand at whole microseconds: what is due at the same time is so to the last bit, and goes by turn."""
+        return self._call_at(round(when * SECOND_US) / SECOND_US, call, *args, context=context)
 
     def _called(self, _: asyncio.Future[Any]) -> None:
         self._calls -= 1

@@ -65,7 +65,8 @@ class Story:
     async def __aenter__(self) -> Tale:
         if self._tale is not None:
             raise PolluxError("this story is told already; call `story(app)` again for another")
-        tale = Tale(self._app, now_ms=self._now_ms, seats=self._seats, seed=self._seed)
+        is_fresh = self._runner is not None  # the loop is ours
+        tale = Tale(self._app, now_ms=self._now_ms, seats=self._seats, seed=self._seed, is_fresh=is_fresh)
         try:
             await tale.start()
         except BaseException:
@@ -107,9 +108,9 @@ class Story:
 class Tale:
     """What a test does with the app, and asks about it.  Jobs are named by id or by their function."""
 
-    def __init__(self, app: Pollux, *, now_ms: int, seats: int | None, seed: int) -> None:
+    def __init__(self, app: Pollux, *, now_ms: int, seats: int | None, seed: int, is_fresh: bool) -> None:
         self.app = app
-        self._time = VirtualTime(asyncio.get_running_loop())
+        self._time = VirtualTime(asyncio.get_running_loop(), is_fresh=is_fresh)
         self._time.is_busy_elsewhere = self._is_busy_elsewhere
         self.clock = VirtualClock(self._time, now_ms)
         self._memory = MemoryStore(self.clock)
@@ -385,6 +386,7 @@ def _options(usual: CrewOptions) -> CrewOptions:
     return msgspec.structs.replace(
         usual,
         renews_apart=False,
+        isolates=False,
         min_poll_ms=0,
         turn_rest_ms=0,
         keep_per_job=KEPT_RUNS,

@@ -58,10 +58,13 @@ class Reach(IntEnum):
     OUTSIDE = 2
 
 
-_TABLE: tuple[tuple[Reach, tuple[Network, ...]], ...] = (
-    (Reach.NEVER, tuple(ip_network(text) for text in _NEVER)),
-    (Reach.INSIDE, tuple(ip_network(text) for text in _INSIDE)),
-)
+def _table(version: int) -> tuple[tuple[int, int, Reach], ...]:
+    """First and last number of each network, the most dangerous first."""
+    rows = [(Reach.NEVER, ip_network(text)) for text in _NEVER] + [(Reach.INSIDE, ip_network(text)) for text in _INSIDE]
+    return tuple((int(network[0]), int(network[-1]), reach) for reach, network in rows if network.version == version)
+
+
+_TABLES = {4: _table(4), 6: _table(6)}
 _WRAPPINGS = tuple((IPv6Network(text), shifts) for text, shifts in _EMBEDDED.items())
 
 
@@ -94,20 +97,17 @@ def reach_of(address: Address) -> Reach:
 
 
 def _own_reach(address: Address) -> Reach:
-    return next(
-        (reach for reach, networks in _TABLE for network in networks if address in network),
-        Reach.OUTSIDE,
-    )
+    number = int(address)
+    for first, last, reach in _TABLES[address.version]:
+        if first <= number <= last:
+            return reach
+    return Reach.OUTSIDE
 
 
 def unwrapped(address: Address) -> Iterator[Address]:
     """The address, unless it is but a wrapping, and every IPv4 address in it."""
-    inner = [] if isinstance(address, IPv4Address) else list(_embedded(address))
-    is_real = isinstance(address, IPv4Address) or address in (IPv6Address("::"), IPv6Address("::1")) or not inner
-    if is_real:
-        yield address
-    else:
-        yield from inner
+    inner = () if isinstance(address, IPv4Address) or int(address) <= 1 else tuple(_embedded(address))
+    yield from inner or (address,)
 
 
 def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
@@ -122,6 +122,7 @@ def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
         yield IPv4Address(number & 0xFFFF_FFFF)
 
 
+@lru_cache(maxsize=16_384)
 def literal(host: str) -> Address | None:
     """The address that a host is, in whatever way it is written; None if it is a name.
 

@@ -14,7 +14,6 @@ from typing import Any
 import aiohttp
 import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
-from multidict import CIMultiDict
 
 from pollux.handlers.http.addresses import Policy, address_of, refused_name
 from pollux.handlers.http.blame import fault_of
@@ -133,19 +132,20 @@ class Client:
         mark = Mark(prepared.recipe, digest, "" if answer.hops else validator_of(answer.headers))
         return Observed(result, mark.text, changed=before is None or before.digest != digest)
 
-    def _headers(self, prepared: Prepared, before: Mark | None) -> CIMultiDict[str]:
+    def _headers(self, prepared: Prepared, before: Mark | None) -> dict[str, str]:
         """What is sent first; with a validator, if there is one and nothing can be lost by it."""
         hop, headers = prepared.hop, prepared.hop.headers
         if before is None or not before.validator or not prepared.options.is_conditional:
             return headers
         if hop.method in {"GET", "HEAD"} and 304 in prepared.expect:
-            headers = headers.copy()
-            headers.setdefault(*before.headers())
+            name, value = before.header()
+            if not any(own.lower() == name.lower() for own in headers):
+                return {**headers, name: value}
         return headers
 
     # requests
 
-    async def _follow(self, prepared: Prepared, headers: CIMultiDict[str], begun: float) -> Answer:
+    async def _follow(self, prepared: Prepared, headers: dict[str, str], begun: float) -> Answer:
         pool, hop, hops = self._pool(is_trusted=prepared.is_trusted), prepared.hop, 0
         while True:
             pool.check(hop)
@@ -157,14 +157,14 @@ class Client:
                 raise TooManyRedirects(f"{prepared.hop.target} redirects more than {prepared.options.redirects} times")
 
     async def _ask(
-        self, pool: Pool, prepared: Prepared, hop: Hop, headers: CIMultiDict[str], begun: float, hops: int
+        self, pool: Pool, prepared: Prepared, hop: Hop, headers: dict[str, str], begun: float, hops: int
     ) -> Answer | Hop:
         """One request in its lane: the answer, or where it redirects to."""
         lane = self._lanes.of(hop.key)
         timeout = prepared.timeout if not hops else prepared.rest(begun)
         if not lane.is_lively:
-            headers = headers.copy()
-            headers["Connection"] = "close"  # nobody will use it again in time: no idle sockets by the thousands
+            # nobody will use it again in time: no idle sockets by the thousands
+            headers = {**headers, "Connection": "close"}
         if not self._lanes.try_enter(lane):
             await self._lanes.wait(lane, hop.target, patience_s=timeout.total or 0)
             timeout = prepared.rest(begun)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
-from multidict import CIMultiDict
 from yarl import URL
 
 from pollux.errors import InvalidInput
@@ -25,7 +24,7 @@ class Hop:
 
     __slots__ = ("address", "cleared_by", "content", "headers", "key", "method", "target", "url")
 
-    def __init__(self, url: URL, method: str, headers: CIMultiDict[str], content: bytes | None) -> None:
+    def __init__(self, url: URL, method: str, headers: dict[str, str], content: bytes | None) -> None:
         self.target = target_name(url)
         self.address = literal(url.raw_host or "")
         if self.address is not None and str(self.address) != url.raw_host:
@@ -66,7 +65,7 @@ class Prepared:
         self.expect = options.expect.statuses
         self.total_ms = min(options.timeout_ms, job_ms - min(MARGIN_MS, job_ms // 10))
         self.timeout = aiohttp.ClientTimeout(total=self.total_ms / 1000, connect=options.connect_ms / 1000)
-        self.hop = Hop(URL(options.url), options.method, CIMultiDict(options.headers), options.content)
+        self.hop = Hop(options.url, options.method, options.headers, options.content)
 
     def fits(self, params: Mapping[str, Any], source: str, job_ms: int) -> bool:
         """Is it still what these ask for?"""
@@ -97,8 +96,10 @@ def next_hop(hop: Hop, status: int, location: str) -> Hop:
         raise RefusedStatus(
             f"{hop.target} redirects a body to another origin, {target_name(url)}; it is not sent there"
         )
-    headers = hop.headers.copy()
-    for name in set(headers):
-        if (not is_same and name.lower() not in _SAFE_HEADERS) or (content is None and name.lower() == "content-type"):
-            headers.popall(name, None)
+    dropped = {"content-type"} if content is None else set()
+    headers = {
+        name: value
+        for name, value in hop.headers.items()
+        if name.lower() not in dropped and (is_same or name.lower() in _SAFE_HEADERS)
+    }
     return Hop(url, method, headers, content)

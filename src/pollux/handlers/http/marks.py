@@ -27,7 +27,7 @@ class Mark(NamedTuple):
     def text(self) -> str:
         return f"{self.recipe}{self.digest} {self.validator}" if self.validator else self.recipe + self.digest
 
-    def headers(self) -> tuple[str, str]:
+    def header(self) -> tuple[str, str]:
         """The header that asks for news only."""
         name = "If-None-Match" if self.validator[0] == "E" else "If-Modified-Since"
         return name, self.validator[1:]

@@ -33,6 +33,7 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 USUAL = "2xx or 304"
 
 _REFERENCE = "${"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _RANGE = re.compile(r"([1-5])xx|([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?")
 _OURS = frozenset({
@@ -54,7 +55,7 @@ class Expect(Struct, frozen=True):
 class HttpOptions(Struct, frozen=True, kw_only=True):
     """One poll, in our own units."""
 
-    url: str
+    url: URL  # of nothing, while its host is still to come
     method: str
     headers: dict[str, str]  # all that is sent, `auth` and content type included
     content: bytes | None
@@ -142,25 +143,23 @@ def _unknown(name: str) -> InvalidInput:
     return InvalidInput(f"unknown key {name!r}", where=name, cure=cure)
 
 
-def _url(value: Any) -> str:
+def _url(value: Any) -> URL:
     text = _line(value, 1, URL_CHARS_MAX)
-    if not _has_open_host(text):
-        check_url(_parsed(text))
-    return text
+    if _has_open_host(text):
+        return URL()
+    if not text.isprintable() or " " in text or "\\" in text:
+        raise InvalidInput("it holds blanks, backslashes or control characters", cure=_URL_CURE)
+    try:
+        url = URL(text)
+    except ValueError as error:
+        raise InvalidInput("it cannot be read", cure=_URL_CURE) from error
+    check_url(url)
+    return url
 
 
 def _has_open_host(text: str) -> bool:
     """Is the host, or the whole, still to come from a secret?"""
-    return _REFERENCE in re.split(r"[/?#]", text.partition("://")[2] or text)[0]
-
-
-def _parsed(text: str) -> URL:
-    if not text.isprintable() or " " in text or "\\" in text:
-        raise InvalidInput("it holds blanks, backslashes or control characters", cure=_URL_CURE)
-    try:
-        return URL(text)
-    except ValueError as error:
-        raise InvalidInput("it cannot be read", cure=_URL_CURE) from error
+    return _REFERENCE in text and _REFERENCE in re.split(r"[/?#]", text.partition("://")[2] or text)[0]
 
 
 def check_url(url: URL) -> None:
@@ -310,7 +309,7 @@ def _line(value: Any, at_least: int, at_most: int) -> str:
     """Text of one line; it may be a secret, so it is never quoted."""
     if not isinstance(value, str) or not at_least <= len(value) <= at_most:
         raise InvalidInput(f"it is no text of {at_least} to {at_most} characters", cure="write the text in quotes")
-    if any(ord(sign) < 32 or ord(sign) == 127 for sign in value):
+    if _CONTROL.search(value):
         raise InvalidInput("it holds a line break or another control character", cure="take it away")
     return value
 
@@ -334,7 +333,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "ca": _path,
 }
 _USUAL: dict[str, Any] = {
-    "url": "",
+    "url": URL(),
     "method": "",
     "headers": {},
     "body": None,

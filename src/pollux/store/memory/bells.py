@@ -31,18 +31,18 @@ class Waiter:
 class Bells:
     def __init__(self) -> None:
         self._lock = Lock()
-        self._waiters: set[Waiter] = set()
+        self._waiters: dict[Waiter, None] = {}  # in the order in which they came: nothing here is left to chance
 
     @contextmanager
     def waiter(self, kind: str, node: str, handle: object) -> Iterator[Waiter]:
         waiter = Waiter(kind, node, handle)
         with self._lock:
-            self._waiters.add(waiter)
+            self._waiters[waiter] = None
         try:
             yield waiter
         finally:
             with self._lock:
-                self._waiters.discard(waiter)
+                self._waiters.pop(waiter, None)
 
     def ring(self, kind: str) -> None:
         """There is something to look at."""

@@ -42,7 +42,6 @@ class Inside(Struct, frozen=True):
     clock_ms: int = 0  # the latest time that anybody wrote
     oldest_ready_ms: int | None = None
     most_overdue_ms: int | None = None
-    handlers: dict[str, int] = {}  # of enabled jobs, with how many name each
 
 
 def files_of(path: Path) -> dict[str, os.stat_result]:
@@ -89,7 +88,7 @@ def look_inside(path: Path, *, now_ms: int) -> Inside | None:
 def _look(tx: Transaction, now_ms: int) -> Inside:
     newest = schema.migrations()[-1].number
     application, version = (_one(tx, f"PRAGMA {name}") for name in ("application_id", "user_version"))
-    if application == version == 0 and _one(tx, _sql.tables) == 0:
+    if application == version == 0 and _one(tx, "SELECT count(*) FROM sqlite_schema") == 0:
         return Inside(is_ours=True, version=0, newest=newest)
     if application != schema.APPLICATION_ID or version != newest:
         return Inside(is_ours=application == schema.APPLICATION_ID, version=version, newest=newest)
@@ -111,7 +110,6 @@ def _look(tx: Transaction, now_ms: int) -> Inside:
         clock_ms=tally[-1],
         oldest_ready_ms=min(ready, default=None),
         most_overdue_ms=None if overdue is None else overdue[0],
-        handlers=dict(tx.rows(_sql.handlers)),
     )
 
 

@@ -63,6 +63,7 @@ class Place:
         found = self._found()
         if found == self._file:
             return
+        self._look_at = 0.0  # whoever comes next is told at once
         what = "was deleted" if found is None else "was replaced by another file"
         raise StoreRefused(
             f"{self.path} {what} while it was in use; nothing more is read or written, so that nothing is mixed up; "
@@ -73,11 +74,7 @@ class Place:
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + LOOK_S
-            try:
-                self.check()
-            except StoreRefused:
-                self._look_at = 0.0  # whoever comes next is told, too
-                raise
+            self.check()
 
     def _found(self) -> tuple[int, int] | None:
         try:
@@ -85,6 +82,18 @@ class Place:
         except OSError:
             return None
         return found.st_dev, found.st_ino
+
+
+def lock_holders(file: Path, *, of: frozenset[str] | None = None) -> list[int]:
+    """Which other processes hold a lock on the file (on one of those bytes), as far as the kernel tells."""
+    try:
+        inode = f":{file.stat().st_ino}"
+        locks = [line.split() for line in Path("/proc/locks").read_text("utf-8").splitlines()]
+    except OSError:
+        return []
+    # 1: POSIX  ADVISORY  READ 4711 08:02:1312 123 123
+    held = {lock[-4] for lock in locks if lock[-3].endswith(inode) and (of is None or lock[-2] in of)}
+    return sorted({int(pid) for pid in held} - {os.getpid(), 0, -1})
 
 
 def is_network(kind: str) -> bool:

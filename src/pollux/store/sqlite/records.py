@@ -39,6 +39,7 @@ from pollux.store.sqlite.rows import (
 from pollux.store.sqlite.sql import Statements
 from pollux.store.sqlite.transaction import Transaction
 
+LAST = 2**63 - 1  # no line has a higher number
 KINDS = ("term", "job", "run", "note", "log")
 
 _log = Statements("log")
@@ -72,7 +73,7 @@ def read_log(tx: Transaction, after: int, limit: int) -> list[Row]:
 
 def newest_log(tx: Transaction, before: int, limit: int) -> list[Row]:
     """The last lines, or the last before a number, newest first."""
-    return tx.rows(_log.before, (before, limit)) if before else tx.rows(_log.newest, (limit,))
+    return tx.rows(_log.before, (before or LAST, limit))
 
 
 def dump(tx: Transaction, after: str | None, limit: int) -> Dumped:

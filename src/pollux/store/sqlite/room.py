@@ -24,6 +24,7 @@ import apsw
 
 from pollux.errors import StoreFull
 from pollux.store.sqlite.lock import open_private
+from pollux.store.sqlite.place import lock_holders
 
 BALLAST_BYTES = 4 * 1024 * 1024
 SPARE_BYTES = BALLAST_BYTES // 4  # that must be free besides, so that it is not put back only to go again
@@ -159,14 +160,6 @@ class Room:
         return disk.f_bavail * disk.f_frsize
 
     def _readers(self) -> str:
-        """Who reads, as far as the kernel tells: those who hold one of the read marks in the shared memory."""
-        try:
-            inode = self._path.with_name(self._path.name + "-shm").stat().st_ino
-            locks = [line.split() for line in Path("/proc/locks").read_text("utf-8").splitlines()]
-        except OSError:
-            return "somebody reads"
-        pids = {
-            int(lock[4]) for lock in locks if lock[5].endswith(f":{inode}") and "123" <= lock[6] <= lock[7] <= "127"
-        }
-        others = sorted(pids - {os.getpid()} or pids)
+        """Those who hold one of the read marks in the shared memory."""
+        others = lock_holders(self._path.with_name(self._path.name + "-shm"), of=READ_MARKS)
         return f"process {' and '.join(map(str, others))} reads" if others else "somebody reads"

@@ -49,11 +49,11 @@ def migrations() -> list[Migration]:
 
 def open_writer(path: Path, lock: WriteLock, *, deadline: float, busy_ms: int) -> apsw.Connection:
     """The only connection that writes, on a database that is ours and up to date."""
-    connection = _connect(path, apsw.SQLITE_OPEN_READWRITE, busy_ms=busy_ms)
+    connection = connect(path, apsw.SQLITE_OPEN_READWRITE, busy_ms=busy_ms)
     try:
         lock.acquire(deadline)
         try:
-            version = _recognise(connection, path)
+            version = recognise(connection, path)
             _set_up(connection)
             _migrate(connection, version)
         finally:
@@ -66,7 +66,7 @@ def open_writer(path: Path, lock: WriteLock, *, deadline: float, busy_ms: int) -
 
 def reopen_writer(path: Path, *, busy_ms: int) -> apsw.Connection:
     """The same once more, while the write lock is held; nothing is made where nothing is."""
-    connection = _connect(path, apsw.SQLITE_OPEN_READWRITE, busy_ms=busy_ms)
+    connection = connect(path, apsw.SQLITE_OPEN_READWRITE, busy_ms=busy_ms)
     try:
         _set_up(connection)
     except BaseException:
@@ -84,7 +84,7 @@ def _set_up(connection: apsw.Connection) -> None:
 
 
 def open_reader(path: Path, *, busy_ms: int) -> apsw.Connection:
-    connection = _connect(path, apsw.SQLITE_OPEN_READONLY, busy_ms=busy_ms)
+    connection = connect(path, apsw.SQLITE_OPEN_READONLY, busy_ms=busy_ms)
     _tune(connection, CACHE_KB["read"])
     return connection
 
@@ -149,7 +149,7 @@ def _unusable(path: Path, error: OSError) -> str:
     return f"{path} cannot be opened ({error.strerror}{where}); {cure}"
 
 
-def _connect(path: Path, mode: int, *, busy_ms: int) -> apsw.Connection:
+def connect(path: Path, mode: int, *, busy_ms: int) -> apsw.Connection:
     try:
         connection = apsw.Connection(str(path), flags=mode, statementcachesize=STATEMENTS_CACHED)
         connection.set_busy_timeout(busy_ms)
@@ -165,7 +165,7 @@ def _tune(connection: apsw.Connection, cache_kb: int) -> None:
     connection.execute(f"PRAGMA cache_size = -{cache_kb}; PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0")
 
 
-def _recognise(connection: apsw.Connection, path: Path) -> int:
+def recognise(connection: apsw.Connection, path: Path) -> int:
     """How many migrations the file has seen; refused unless it is ours or empty."""
     try:
         application = connection.pragma("application_id")

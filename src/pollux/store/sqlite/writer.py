@@ -84,9 +84,10 @@ class Writer:
         with schema.in_file_words(self._path), ExitStack() as undo:
             self.lock = WriteLock(beside(self._path, ".lock"))
             undo.callback(self.lock.close)
+            self._place.settle()
             self._connection = schema.open_writer(self._path, self.lock, deadline=deadline, busy_ms=BUSY_MS)
             undo.callback(self._connection.close)
-            self._place.settle()
+            self._place.check()  # it is the file that we then opened
             self.bell = Bell(beside(self._path, ".bell"))
             undo.callback(self.bell.close)
             self.room = Room(self._path)

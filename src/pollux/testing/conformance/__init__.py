@@ -24,6 +24,7 @@ pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_
 from pollux.testing.conformance.cancel import CancelContract  # noqa: E402
 from pollux.testing.conformance.claim import ClaimContract  # noqa: E402
 from pollux.testing.conformance.concurrency import ConcurrencyContract  # noqa: E402
+from pollux.testing.conformance.crashes import CrashContract  # noqa: E402
 from pollux.testing.conformance.dead import DeadLetterContract  # noqa: E402
 from pollux.testing.conformance.enqueue import EnqueueContract  # noqa: E402
 from pollux.testing.conformance.firings import FiringContract, OverlapContract  # noqa: E402
@@ -59,6 +60,7 @@ class StoreContract(
     HandBackContract,
     TriedContract,
     DeadLetterContract,
+    CrashContract,
     LostLeaseContract,
     UniqueKeyContract,
     CancelContract,
@@ -87,6 +89,7 @@ __all__ = [
     "CancelContract",
     "ClaimContract",
     "ConcurrencyContract",
+    "CrashContract",
     "DeadLetterContract",
     "DueContract",
     "EnqueueContract",

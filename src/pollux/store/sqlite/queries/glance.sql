@@ -1,9 +1,3 @@
--- name: tables
-SELECT count(*) FROM sqlite_schema;
-
--- name: handlers
-SELECT handler, count(*) FROM jobs WHERE enabled = 1 GROUP BY handler ORDER BY handler LIMIT 1000;
-
 -- name: oldest_ready
 SELECT visible_ms FROM runs WHERE state = 1 AND priority = ?1 AND visible_ms <= ?2 ORDER BY visible_ms LIMIT 1;
 

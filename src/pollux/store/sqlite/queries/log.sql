@@ -7,8 +7,5 @@ INSERT INTO log (seq, at_ms, actor, action, subject, detail, chain) VALUES (?, ?
 -- name: read
 SELECT at_ms, actor, action, subject, detail, seq, chain FROM log WHERE seq > ? ORDER BY seq LIMIT ?;
 
--- name: newest
-SELECT at_ms, actor, action, subject, detail, seq, chain FROM log ORDER BY seq DESC LIMIT ?;
-
 -- name: before
 SELECT at_ms, actor, action, subject, detail, seq, chain FROM log WHERE seq < ? ORDER BY seq DESC LIMIT ?;

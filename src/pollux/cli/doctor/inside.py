@@ -1,0 +1,110 @@
+"""Does it run, as far as the database says?  Schema, clocks, leader, what waits, what died."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pollux.cli.doctor.finding import Finding, fail, ok, warn
+from pollux.errors import StoreRefused
+from pollux.store.contract import FEED_MAX
+from pollux.store.sqlite.glance import Inside, files_of, look_inside
+from pollux.units import MINUTE_MS, format_ms
+
+AHEAD_MS_MAX = 5_000  # so far may the store's time lie ahead of ours
+WAIT_MS_MAX = MINUTE_MS  # a ready run or a due job that waits longer is worth a look
+FEED_WARN = FEED_MAX // 10
+
+
+def look_at_inside(path: Path, *, now_ms: int) -> Iterator[Finding]:
+    if "" not in files_of(path):
+        return
+    try:
+        inside = look_inside(path, now_ms=now_ms)
+    except StoreRefused as error:
+        what, _, cure = str(error).rpartition("; ")
+        yield fail("schema", what or str(error), cure)
+        return
+    if inside is None:
+        seen = "the log lost its shared memory (-shm), so the inside cannot be seen without touching it"
+        yield warn("schema", seen, "start a node, or run any other command: it puts that right")
+        return
+    yield of_schema(path, inside)
+    if inside.counts is None:
+        return
+    yield of_time(inside, now_ms)
+    yield of_leader(inside, now_ms)
+    yield of_ready(inside, now_ms)
+    yield of_dues(inside, now_ms)
+    yield of_dead(inside)
+    yield of_feed(inside)
+
+
+def of_schema(path: Path, inside: Inside) -> Finding:
+    if not inside.is_ours:
+        return fail("schema", f"{path} belongs to another program", "name another file")
+    if inside.version > inside.newest:
+        seen = f"it was written by a newer Pollux (schema {inside.version}, this one knows {inside.newest})"
+        return fail("schema", seen, "upgrade Pollux")
+    if inside.version < inside.newest:
+        return ok("schema", f"version {inside.version}; the next start brings it to {inside.newest}")
+    jobs = 0 if inside.counts is None else inside.counts.jobs
+    return ok("schema", f"version {inside.version}, the newest; {_count(jobs)} jobs")
+
+
+def of_time(inside: Inside, now_ms: int) -> Finding:
+    ahead_ms = inside.clock_ms - now_ms
+    if ahead_ms > AHEAD_MS_MAX:
+        seen = f"somebody wrote {format_ms(ahead_ms)} ahead of this machine's clock"
+        return warn("store clock", seen, "this clock came back, or another machine's goes ahead: look at NTP on both")
+    return ok("store clock", "no later than ours")
+
+
+def of_leader(inside: Inside, now_ms: int) -> Finding:
+    is_led = bool(inside.leader) and inside.term_until_ms > now_ms
+    count = len(inside.nodes)
+    nodes = f"{count} node{'' if count == 1 else 's'}"
+    if is_led:
+        return ok("leader", f"{inside.leader} leads, term {inside.term}; {nodes}")
+    if not inside.nodes:
+        return warn("leader", "no node lives: nothing is planned or run", "start one: pollux serve")
+    seen = f"{nodes} live, but none leads"
+    return warn("leader", seen, "a new leader comes within seconds; workers (`pollux worker`) never lead")
+
+
+def of_ready(inside: Inside, now_ms: int) -> Finding:
+    assert inside.counts is not None
+    if inside.oldest_ready_ms is not None and now_ms - inside.oldest_ready_ms > WAIT_MS_MAX:
+        waited = format_ms((now_ms - inside.oldest_ready_ms) // 1_000 * 1_000)
+        seen = f"{_count(inside.counts.ready)} runs are ready, the oldest for {waited}"
+        return warn("ready runs", seen, "add seats or nodes; `pollux why RUN` tells more")
+    return ok("ready runs", f"{_count(inside.counts.ready)}, none waits long")
+
+
+def of_dues(inside: Inside, now_ms: int) -> Finding:
+    if inside.most_overdue_ms is not None and now_ms - inside.most_overdue_ms > WAIT_MS_MAX:
+        late = format_ms((now_ms - inside.most_overdue_ms) // 1_000 * 1_000)
+        return warn("due times", f"a job was due {late} ago and has not fired", "see that a node leads: pollux nodes")
+    return ok("due times", "none is missed")
+
+
+def of_dead(inside: Inside) -> Finding:
+    assert inside.counts is not None
+    if inside.counts.dead:
+        seen = f"{_count(inside.counts.dead)} runs were given up on"
+        return warn("dead letters", seen, "pollux dead lists them; mend the cause, then revive or drop them")
+    return ok("dead letters", "none")
+
+
+def of_feed(inside: Inside) -> Finding:
+    assert inside.counts is not None
+    ends = inside.counts.ends
+    if ends > FEED_MAX:
+        return fail("feed", f"{_count(ends)} ends are unread: claims are refused", "start a node that plans")
+    if ends > FEED_WARN:
+        return warn("feed", f"{_count(ends)} ends are unread", "the leader is behind: look at its CPU and disk")
+    return ok("feed", f"{_count(ends)} unread")
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"

@@ -1,0 +1,85 @@
+"""Is what was asked for right?  The config, the code and the secrets that it names."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pollux.cli.doctor.finding import Finding, fail, ok, warn
+from pollux.cli.options import find_code_here
+from pollux.config import Config, load_config
+from pollux.config.doubts import doubts
+from pollux.errors import InvalidConfig, InvalidInput, PolluxError
+
+PROBLEMS_SHOWN = 20
+
+
+def look_at_setup(path: str, store: str | None) -> tuple[Config | None, list[Finding]]:
+    """The config as far as it can be read, and what was found on the way."""
+    try:
+        config = load_config(path, environ=os.environ, arguments={"store": store})
+    except InvalidInput as error:
+        return _without_jobs(path, store), [*_problems("config", error)]
+    count = len(config.jobs)
+    findings = [ok("config", f"{path} is right; {count} job{'' if count == 1 else 's'}"), *of_file(Path(path))]
+    findings += [warn("config", _told(doubt), doubt.cure) for doubt in _doubts(config)]
+    return config, [*findings, *of_code(config)]
+
+
+def of_file(path: Path) -> Iterator[Finding]:
+    mode = path.stat().st_mode
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        who = "everybody" if mode & stat.S_IWOTH else "its group"
+        yield warn("config", f"{who} may change {path}, and it names code to run", f"chmod go-w {path}")
+
+
+def of_code(config: Config) -> Iterator[Finding]:
+    """Import what a start would import, and leave no trace of it."""
+    from pollux.app import Pollux
+
+    find_code_here()
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        app = Pollux.from_config(config, runs=False)  # secrets are looked at below
+    except InvalidInput as error:
+        yield from _problems("code", error)
+        return
+    finally:
+        sys.dont_write_bytecode = before
+    yield ok("code", f"all {len({job.handler for job in app.declared_jobs()})} handlers are there")
+    try:
+        app.check_secrets()
+    except InvalidInput as error:
+        yield from _problems("secrets", error)
+        return
+    yield ok("secrets", "every reference can be resolved")
+
+
+def _doubts(config: Config) -> list[InvalidInput]:
+    """What works and should not stay so; secrets that are missing are told elsewhere."""
+    try:
+        return doubts(config, os.environ)
+    except PolluxError:
+        return []
+
+
+def _without_jobs(path: str, store: str | None) -> Config | None:
+    try:
+        return load_config(path, environ=os.environ, arguments={"store": store}, with_jobs=False)
+    except InvalidInput:
+        return None
+
+
+def _problems(about: str, error: InvalidInput) -> Iterator[Finding]:
+    found = error.problems if isinstance(error, InvalidConfig) else (error,)
+    for problem in found[:PROBLEMS_SHOWN]:
+        yield fail(about, _told(problem), problem.cure)
+    if len(found) > PROBLEMS_SHOWN:
+        yield fail(about, f"and {len(found) - PROBLEMS_SHOWN} more", "`pollux check` tells all")
+
+
+def _told(problem: InvalidInput) -> str:
+    return f"{problem.where}: {problem.what}" if problem.where else problem.what

@@ -1,0 +1,54 @@
+"""`pollux top`: what is going on, live, on the whole screen?"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from pollux.cli.commands import Taught
+from pollux.cli.options import Where, ask, existing_store, json_option, store_options, store_url
+from pollux.cli.show import now_ms, print_json
+from pollux.errors import InvalidInput, PolluxError, StoreRefused
+
+__all__ = ["top"]
+
+
+@click.command(cls=Taught)
+@json_option
+@store_options
+def top(config: str | None, store: str | None, *, as_json: bool) -> None:
+    """Watch everything live: nodes, seats, jobs, what runs, what is held and why; act by keyboard.
+
+    Keys: arrows, / filter, s sort, p pause or resume, r run now, c cancel, w why, d dead letters, ? help, q quit.
+    It waits for a store that is not there yet, and changes nothing unless a key asks for it.  With --json one look is
+    printed instead.
+
+    For example:
+      pollux top
+      pollux top --store sqlite:///pollux.db
+      pollux top --json
+    """
+    where = Where(config, store)
+    if as_json:
+        print_json(ask(existing_store(where), _one_look))
+        return
+    url = store_url(where)
+    if url.startswith("memory:"):
+        raise StoreRefused("a memory store lives inside the one process that made it; `pollux serve --watch` shows it")
+    if not (sys.stdout.isatty() and sys.stdin.isatty()):
+        raise InvalidInput("top needs a terminal", cure="use `pollux top --json`, or `pollux jobs`")
+    try:
+        from pollux.cli.top.screen import Top
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "textual":
+            raise
+        raise PolluxError('pollux top needs textual, which is not installed; pip install "pollux[tui]"') from error
+    Top(url).run()
+
+
+async def _one_look(app: Any) -> Any:
+    from pollux.cli.top.board import look_at
+
+    return await look_at(app, now_ms())

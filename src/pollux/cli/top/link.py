@@ -1,0 +1,57 @@
+"""Is the store there?  Opened when it comes, let go when it is locked, deleted or replaced, and opened again.
+
+Looking never makes a store: a file that is not there is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from pollux.app import Pollux
+from pollux.app.verbs import default_actor
+from pollux.cli.options import sqlite_path
+from pollux.errors import PolluxError, StoreError
+
+_T = TypeVar("_T")
+
+
+class Link:
+    """One app on the store, for as long as that store answers."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._path = sqlite_path(url)
+        self._app: Pollux | None = None
+
+    async def ask(self, question: Callable[[Pollux], Awaitable[_T]]) -> _T:
+        """The answer, or `PolluxError`; a store that failed is opened anew for the next question."""
+        try:
+            return await question(await self._opened())
+        except StoreError:
+            await self.close()
+            raise
+        except OSError as error:
+            await self.close()
+            raise StoreError(f"the store {self.url} does not answer: {error.strerror or error}") from error
+
+    async def close(self) -> None:
+        app, self._app = self._app, None
+        if app is not None:
+            with suppress(PolluxError, OSError):
+                await app.close()
+
+    async def _opened(self) -> Pollux:
+        if self._app is None:
+            if self._path is not None and not self._path.exists():
+                raise StoreError(f"there is no store {self.url} yet; waiting for it (`pollux serve` makes one)")
+            app = Pollux(self.url, actor=default_actor("top"))
+            try:
+                await app.open()
+            except BaseException:
+                with suppress(PolluxError, OSError):
+                    await app.close()
+                raise
+            self._app = app
+        return self._app

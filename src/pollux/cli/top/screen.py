@@ -1,0 +1,299 @@
+"""What is seen, and which key does what?  The full screen of `pollux top`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widgets import DataTable, Footer, Input, Static
+
+from pollux.app import JobRow, Pollux
+from pollux.cli.show import ago, clean, now_ms
+from pollux.cli.top.board import SORTS, Look, Sweep, look_at, rows_for
+from pollux.cli.top.cells import COLUMNS, cells_of, header_of, held_of, running_of
+from pollux.cli.top.dialogs import HELP, DeadLetters, Question, Told
+from pollux.cli.top.link import Link
+from pollux.errors import PolluxError
+from pollux.model import Run, RunState
+from pollux.store.contract import RunFilter
+
+LOOK_SECONDS = 1.0
+DEAD_SHOWN = 100
+
+
+class Top(App[None]):
+    """The whole store at one look, once a second."""
+
+    CSS = """
+    #header { height: 2; padding: 0 1; }
+    #trouble { height: auto; padding: 0 1; display: none; }
+    #jobs { height: 1fr; }
+    #panes { height: 8; }
+    .pane { width: 1fr; padding: 0 1; border-top: solid $surface-lighten-2; }
+    #filter { display: none; height: 3; }
+    #said { height: 1; padding: 0 1; }
+    Question, Told { align: center middle; }
+    .box { width: auto; max-width: 90%; height: auto; max-height: 90%; padding: 1 2; border: round $accent;
+           background: $surface; overflow-y: auto; }
+    #dead { height: 1fr; }
+    #dead-title, #dead-said { height: 1; padding: 0 1; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "filter"),
+        Binding("s", "sort", "sort"),
+        Binding("S", "reverse", "reverse", show=False),
+        Binding("p", "pause", "pause/resume"),
+        Binding("r", "run_now", "run now"),
+        Binding("c", "cancel", "cancel"),
+        Binding("w", "why", "why"),
+        Binding("d", "dead", "dead letters"),
+        Binding("escape", "unfilter", "all", show=False),
+        Binding("question_mark", "help", "help"),
+        Binding("q,ctrl+c", "quit", "quit"),
+    ]
+
+    def __init__(self, url: str, *, look_seconds: float = LOOK_SECONDS) -> None:
+        super().__init__()
+        self.url, self._look_seconds = url, look_seconds
+        self.link = Link(url)
+        self.sweep = Sweep()
+        self.sort, self.is_reversed = next(iter(SORTS)), False
+        self.look: Look | None = None
+        self.rows: dict[str, JobRow] = {}
+        self.looks = 0
+        self._wake = asyncio.Event()
+
+    # the screen
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="header")
+        yield Static(id="trouble")
+        with Vertical():
+            yield DataTable[Any](id="jobs", cursor_type="row", zebra_stripes=True)
+            with Horizontal(id="panes"):
+                with VerticalScroll(classes="pane", can_focus=False):
+                    yield Static(id="running")
+                with VerticalScroll(classes="pane", can_focus=False):
+                    yield Static(id="held")
+        yield Static(id="said")
+        yield Input(id="filter", placeholder="part of an id or name, or group:edge target:db-1 tag:fast")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        table = self.query_one("#jobs", DataTable)
+        for column in COLUMNS:
+            table.add_column(column, key=column)
+        table.focus()
+        self.query_one("#header", Static).update(Text(f"pollux top  {clean(self.url)}"))
+        self.run_worker(self._watch(), name="watch")
+
+    async def on_unmount(self) -> None:
+        await self.link.close()
+
+    # looking
+
+    async def _watch(self) -> None:
+        """Look, show, rest; a key that changed something ends the rest."""
+        while True:
+            self._wake.clear()
+            if len(self.screen_stack) == 1:  # nothing is asked for what nobody sees
+                await self._turn()
+            try:
+                async with asyncio.timeout(self._look_seconds):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _turn(self) -> None:
+        try:
+            await self.link.ask(self._read)
+        except PolluxError as error:
+            self._show_trouble(str(error))
+        else:
+            self._show_trouble("")
+            self._show()
+            if not self.sweep.is_whole:
+                self._wake.set()
+        self.looks += 1
+
+    async def _read(self, app: Pollux) -> None:
+        look = await look_at(app, now_ms())
+        await self.sweep.go_on(app)
+        ids = self.sweep.first(self.sort, is_reversed=self.is_reversed)
+        rows = await rows_for(app, look, ids)
+        self.sweep.learn(row.job for row in rows)
+        self.look, self.rows = look, {row.job.id: row for row in rows}
+
+    def _show_trouble(self, words: str) -> None:
+        trouble = self.query_one("#trouble", Static)
+        trouble.update(Text(clean(words), "bold red"))
+        trouble.display = bool(words)
+
+    def _show(self) -> None:
+        look = self.look
+        assert look is not None
+        self.query_one("#header", Static).update(header_of(look, self.url))
+        self.query_one("#running", Static).update(running_of(look))
+        self.query_one("#held", Static).update(held_of(look))
+        self._show_jobs(look)
+
+    def _show_jobs(self, look: Look) -> None:
+        table = self.query_one("#jobs", DataTable)
+        wanted = list(self.rows)
+        if [key.value for key in table.rows] != wanted:
+            self._fill(table, wanted, look)
+        else:
+            for job_id, row in self.rows.items():
+                for column, cell in zip(COLUMNS, cells_of(row, look.now_ms), strict=True):
+                    if table.get_cell(job_id, column) != cell:
+                        table.update_cell(job_id, column, cell, update_width=True)
+        table.border_title = self._title()
+        table.styles.border_top = ("solid", "gray")
+
+    def _fill(self, table: DataTable[Any], wanted: list[str], look: Look) -> None:
+        """All rows anew; the cursor stays on its job if that is still there."""
+        chosen, place = self.chosen(), table.cursor_row
+        table.clear()
+        for job_id in wanted:
+            table.add_row(*cells_of(self.rows[job_id], look.now_ms), key=job_id)
+        if wanted:
+            table.move_cursor(row=wanted.index(chosen) if chosen in wanted else min(place, len(wanted) - 1))
+
+    def _title(self) -> str:
+        read = len(self.sweep.entries)
+        shown = f"{len(self.rows)} of {read:,} jobs" if read > len(self.rows) else f"{read:,} jobs"
+        partly = "" if self.sweep.is_whole else " (still reading)"
+        chosen = f", filter {self.sweep.text}" if self.sweep.text else ""
+        return f"{shown}{partly}{chosen}, by {self.sort}{' reversed' if self.is_reversed else ''}"
+
+    def chosen(self) -> str | None:
+        """The job under the cursor."""
+        table = self.query_one("#jobs", DataTable)
+        keys = list(table.rows)
+        return keys[table.cursor_row].value if 0 <= table.cursor_row < len(keys) else None
+
+    def say(self, words: str) -> None:
+        self.query_one("#said", Static).update(Text(clean(words), "bold"))
+        self._wake.set()
+
+    # keys
+
+    def action_sort(self) -> None:
+        names = list(SORTS)
+        self.sort = names[(names.index(self.sort) + 1) % len(names)]
+        self.say(f"sorted by {self.sort}")
+
+    def action_reverse(self) -> None:
+        self.is_reversed = not self.is_reversed
+        self.say(f"sorted by {self.sort}{' reversed' if self.is_reversed else ''}")
+
+    def action_filter(self) -> None:
+        box = self.query_one("#filter", Input)
+        box.display = True
+        box.value = self.sweep.text
+        box.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self._filter(event.value.strip())
+
+    def action_unfilter(self) -> None:
+        box = self.query_one("#filter", Input)
+        self._filter(self.sweep.text if box.display else "")
+
+    def _filter(self, text: str) -> None:
+        self.query_one("#filter", Input).display = False
+        self.query_one("#jobs", DataTable).focus()
+        if text != self.sweep.text:
+            self.sweep = Sweep(text)
+            self.say(f"only {text}" if text else "all jobs")
+
+    def action_pause(self) -> None:
+        job_id = self.chosen()
+        if job_id is None or self.look is None:
+            return
+        is_paused = any(stop.key == f"stop:job:{job_id}" for stop in self.look.stops)
+
+        async def pause(app: Pollux) -> str:
+            if is_paused:
+                was = await app.resume(job_id)
+                return f"job {job_id} {'goes on' if was else 'was not paused'}"
+            await app.pause(job_id, reason="from pollux top")
+            return f"job {job_id} is paused until it is resumed"
+
+        self._confirm(f"{'Resume' if is_paused else 'Pause'} job {job_id}?", pause)
+
+    def action_run_now(self) -> None:
+        job_id = self.chosen()
+        if job_id is not None:
+
+            async def run(app: Pollux) -> str:
+                made = await app.run_now(job_id)
+                return f"run {made.id} of job {job_id} is {made.state.value}"
+
+            self._confirm(f"Run job {job_id} now?", run)
+
+    def action_cancel(self) -> None:
+        job_id = self.chosen()
+        if job_id is not None:
+
+            async def cancel(app: Pollux) -> str:
+                answers = await app.cancel(job_id, reason="from pollux top")
+                count = len(answers)
+                return f"{count} runs of job {job_id} were cancelled or asked to stop" if count else "nothing is live"
+
+            self._confirm(f"Cancel the live runs of job {job_id}?", cancel)
+
+    def _confirm(self, question: str, deed: Callable[[Pollux], Awaitable[str]]) -> None:
+        async def answered(answer: bool | None) -> None:  # noqa: FBT001  textual calls it so
+            self.say(await self._told(deed) if answer else "nothing was done")
+
+        self.push_screen(Question(question), answered)
+
+    async def _told(self, deed: Callable[[Pollux], Awaitable[str]]) -> str:
+        """What happened, in words; also if it did not."""
+        try:
+            return await self.link.ask(deed)
+        except PolluxError as error:
+            return f"! {error}"
+
+    async def action_why(self) -> None:
+        job_id = self.chosen()
+        if job_id is not None:
+
+            async def why(app: Pollux) -> str:
+                answer = await app.why(job_id)
+                expected = ago(answer.expected_ms, now=now_ms())
+                parts = (("", answer.reason), ("expected: ", expected), ("cure: ", answer.cure))
+                return "\n".join(f"{name}{clean(value)}" for name, value in parts if value)
+
+            self.push_screen(Told(Text(f"{job_id}\n\n{await self._told(why)}")))
+
+    async def action_dead(self) -> None:
+        try:
+            page = await self.link.ask(lambda app: app.list_runs(RunFilter(states=(RunState.DEAD,)), limit=DEAD_SHOWN))
+            counts = await self.link.ask(lambda app: app.counts())
+        except PolluxError as error:
+            self.say(f"! {error}")
+            return
+        if not page.runs:
+            self.say("there are no dead letters")
+            return
+        self.push_screen(DeadLetters(page.runs, counts.dead, now_ms(), self._act_on), lambda said: self.say(said or ""))
+
+    async def _act_on(self, verb: str, run: Run) -> str:
+        async def act(app: Pollux) -> str:
+            if verb == "drop":
+                return f"run {run.id} is forgotten" if await app.drop([run.id]) else f"! run {run.id} was gone"
+            [answer] = await app.revive([run.id])
+            return f"run {run.id} runs again" if answer.answer.value == "ok" else f"! {run.id}: {answer.answer.value}"
+
+        return await self._told(act)
+
+    def action_help(self) -> None:
+        self.push_screen(Told(Text.from_markup(HELP)))

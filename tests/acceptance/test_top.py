@@ -1,0 +1,495 @@
+"""`pollux top`: driven by keys over a real store, and once as a real program in a real terminal."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+from textual.widgets import DataTable, Input, Static
+
+from pollux import Pollux
+from pollux.cli.top.board import SORTS, Sweep, filter_of
+from pollux.cli.top.dialogs import DeadLetters, Question, Told
+from pollux.cli.top.screen import Top
+from pollux.model import Interval, Job, Memory, Node, Plan
+from pollux.model.plan import JobUpdate
+from pollux.store.contract import JobFilter, JobPut
+from tests.acceptance.terminal import PATIENCE_SECONDS, SameProcess, Terminal
+
+QUICK = 0.02  # between two looks
+
+
+def a_job(id, **options):
+    return Job(id=id, handler="h", schedule=Interval(3_600_000), **options)
+
+
+@contextlib.asynccontextmanager
+async def opened(path):
+    app = Pollux(f"sqlite:///{path}", actor="test")
+    await app.open()
+    try:
+        yield app
+    finally:
+        await app.close()
+
+
+@contextlib.asynccontextmanager
+async def watched(path, size=(140, 40)):
+    """The screen over the store at `path`, and whoever presses keys."""
+    top = Top(f"sqlite:///{path}", look_seconds=QUICK)
+    async with top.run_test(size=size) as pilot:
+        yield top, pilot
+    assert top.link._app is None, "the store was let go"
+
+
+async def until(pilot, look, what):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        await pilot.pause(QUICK)
+        seen = look()
+        if seen:
+            return seen
+    raise AssertionError(f"still not: {what}")
+
+
+def text(top, selector):
+    return str(top.screen.query_one(selector, Static).render())
+
+
+def shown(top):
+    """The ids of the table, in order."""
+    return [key.value for key in top.query_one("#jobs", DataTable).rows]
+
+
+def cell(top, job_id, column):
+    return str(top.query_one("#jobs", DataTable).get_cell(job_id, column))
+
+
+async def come(top, pilot, ids):
+    await until(pilot, lambda: shown(top) == list(ids), f"{ids} are shown, not {shown(top)}")
+
+
+async def confirmed(top, pilot, key, words):
+    """Press a key, say yes, and read what happened."""
+    await pilot.press(key)
+    await until(pilot, lambda: isinstance(top.screen, Question), "it asks")
+    await pilot.press("y")
+    await until(pilot, lambda: words in text(top, "#said"), f"it says {words!r}, not {text(top, '#said')!r}")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "p.db"
+
+
+async def learnt(app, job_id, **memory):
+    """What the leader would have learnt of a job."""
+    store = app._store
+    term = await store.elect("n", ttl_ms=60_000)
+    [job] = await store.get_jobs([job_id])
+    due = memory.pop("next_due_ms", None)
+    update = JobUpdate(job_id, job.revision, due, Memory(**memory))
+    assert (await store.advance(term.number, Plan(updates=(update,)))).answer.value == "ok"
+
+
+# what is seen
+
+
+async def test_the_header_tells_who_is_there_and_what_waits(path):
+    async with opened(path) as app:
+        await app.put_jobs([a_job("a"), a_job("b", target="t")])
+        await app._store.beat(Node(id="n1", seats=8, busy=3, leads=4, handlers=("h",)), ttl_ms=60_000)
+        await app.enqueue("b")
+        await app.enqueue("a", at="2020-01-01T00:00:00Z")
+        async with watched(path) as (top, pilot):
+            await come(top, pilot, ["a", "b"])
+            header = text(top, "#header")
+            for words in (
+                "1 node",
+                "led by n1 (term 4)",
+                "seats 3/8",
+                "ready 1",
+                "held 1",
+                "jobs 2",
+                "oldest ready run",
+            ):
+                assert words in header
+            assert "at the gate" in text(top, "#held")
+            assert cell(top, "a", "state") == "ready"
+            assert cell(top, "b", "state") == "held"
+
+
+async def test_a_running_handler_shows_its_progress(path):
+    async with opened(path) as app:
+        await app.put_jobs([a_job("a")])
+        run = await app.enqueue("a")
+        [claimed] = (await app._store.claim(node="n1", token="t", limit=1, lease_ms=60_000)).runs
+        from pollux.store.contract import Renewal
+
+        await app._store.renew([Renewal(run.id, claimed.token, progress="42 %")], lease_ms=60_000)
+        async with watched(path) as (top, pilot):
+            await come(top, pilot, ["a"])
+            assert cell(top, "a", "state") == "running"
+            assert cell(top, "a", "now") == "42 %"
+            assert "42 %" in text(top, "#running")
+
+
+async def test_what_changes_in_the_store_changes_on_the_screen(path):
+    async with opened(path) as app:
+        await app.put_jobs([a_job("a")])
+        async with watched(path) as (top, pilot):
+            await come(top, pilot, ["a"])
+            assert cell(top, "a", "last") == "-"
+            await learnt(app, "a", ended=3, failures=2, last_end_ms=1_800_000_000_000, last_error="boom\x1b[31m\nmore")
+            await until(pilot, lambda: cell(top, "a", "last") == "failed", "it failed")
+            assert cell(top, "a", "fails") == "2"
+            assert "boom\\x1b[31m" in cell(top, "a", "now"), "no terminal is steered"
+            await app.put_jobs([a_job("b")])
+            await come(top, pilot, ["a", "b"])
+            await app.delete_jobs(["a"])
+            await come(top, pilot, ["b"])
+
+
+async def test_sorting_goes_round_and_can_be_reversed(path):
+    async with opened(path) as app:
+        await app.put_jobs([a_job(name) for name in "abc"])
+        await learnt(app, "b", ended=1, failures=7, last_end_ms=5, duration_ms=10, next_due_ms=9_000_000_000_000)
+        await learnt(app, "c", ended=1, last_success_ms=3, last_end_ms=3, duration_ms=99, next_due_ms=8_000_000_000_000)
+        orders = {
+            "id": "abc",
+            "next due": "cba",
+            "failures": "bca",
+            "oldest success": "abc",
+            "last run": "bca",
+            "duration": "cba",
+        }
+        assert list(orders) == list(SORTS)
+        async with watched(path) as (top, pilot):
+            for name, order in orders.items():
+                await come(top, pilot, order)
+                assert f"by {name}" in str(top.query_one("#jobs").border_title)
+                await pilot.press("S")
+                await come(top, pilot, order[::-1])
+                await pilot.press("S")
+                await come(top, pilot, order)
+                await pilot.press("s")
+            await come(top, pilot, "abc")
+
+
+async def test_the_cursor_stays_on_its_job_when_the_order_changes(path):
+    async with opened(path) as app:
+        await app.put_jobs([a_job(name) for name in "abc"])
+        async with watched(path) as (top, pilot):
+            await come(top, pilot, "abc")
+            await pilot.press("down")
+            assert top.chosen() == "b"
+            await pilot.press("S")
+            await come(top, pilot, "cba")
+            await app.put_jobs([a_job("z")])
+            await come(top, pilot, "zcba")
+            assert top.chosen() == "b"
+
+
+async def test_a_filter_is_typed_and_taken_away(path):
+    async with opened(path) as app:
+        await app.put_jobs([a_job("web-1"), a_job("web-2", group="edge"), a_job("db-1", tags=("q",))])
+        async with watched(path) as (top, pilot):
+            await come(top, pilot, ["db-1", "web-1", "web-2"])
+            await pilot.press("slash", *"web", "enter")
+            await come(top, pilot, ["web-1", "web-2"])
+            await pilot.press("slash")
+            assert top.query_one("#filter", Input).value == "web"
+            await pilot.press(*" group:edge", "enter")
+            await come(top, pilot, ["web-2"])
+            await pilot.press("slash", "x", "escape")
+            await pilot.pause()
+            assert shown(top) == ["web-2"], "escape leaves the filter as it was"
+            await pilot.press("escape")
+            await come(top, pilot, ["db-1", "web-1", "web-2"])
+
+
+def test_a_filter_may_name_group_target_and_tag():
+    assert filter_of("edge 1 group:g target:t:1 tag:x y:z") == JobFilter(
+        group="g", target="t:1", tag="x", text="edge 1 y:z"
+    )
+    assert filter_of("") == JobFilter()
+
+
+# keys that act
+
+
+async def test_pause_and_resume_run_now_and_cancel_say_what_they_did(path):
+    async with opened(path) as app:
+        await app.put_jobs([a_job("a"), a_job("b")])
+        async with watched(path) as (top, pilot):
+            await come(top, pilot, "ab")
+            await pilot.press("down")
+            await confirmed(top, pilot, "p", "job b is paused")
+            assert [stop.key for stop in await app.stops()] == ["stop:job:b"]
+            await until(pilot, lambda: cell(top, "b", "state") == "paused", "the pause is seen")
+            await confirmed(top, pilot, "p", "job b goes on")
+            assert await app.stops() == []
+            await confirmed(top, pilot, "r", "is ready")
+            assert (await app.counts()).ready == 1
+            await confirmed(top, pilot, "r", "! job 'b' has a live run")
+            await confirmed(top, pilot, "c", "1 runs of job b were cancelled")
+            assert (await app.counts()).ready == 0
+            await confirmed(top, pilot, "c", "nothing is live")
+        actors = {line.actor.partition(":")[0] for line in (await app.audit()).lines} - {"test"}
+        assert actors == {"top"}, "the audit tells where it came from"
+
+
+@pytest.mark.parametrize("key", ["p", "r", "c"])
+async def test_no_is_no(path, key):
+    async with opened(path) as app:
+        await app.put_jobs([a_job("a")])
+        async with watched(path) as (top, pilot):
+            await come(top, pilot, "a")
+            await pilot.press(key)
+            await until(pilot, lambda: isinstance(top.screen, Question), "it asks")
+            await pilot.press("n")
+            await until(pilot, lambda: text(top, "#said") == "nothing was done", "it says so")
+        assert (await app.counts()).ready == 0
+        assert await app.stops() == []
+
+
+async def test_why_is_answered_in_words(path):
+    async with opened(path) as app:
+        await app.put_jobs([a_job("a")])
+        await app.pause("a", reason="moving house")
+        async with watched(path) as (top, pilot):
+            await come(top, pilot, "a")
+            await pilot.press("w")
+            await until(pilot, lambda: isinstance(top.screen, Told), "it tells")
+            assert "moving house" in text(top, "#told")
+            assert "cure: pollux resume a" in text(top, "#told")
+            await pilot.press("escape")
+            assert not isinstance(top.screen, Told)
+
+
+async def test_dead_letters_are_looked_at_revived_and_dropped(path):
+    async with opened(path) as app:
+        await app.put_jobs([a_job("a")])
+        for name in ("x", "y"):
+            await app.enqueue("a", id=name)
+        await app._store.claim(node="n", token="t", limit=2, lease_ms=1, losses_max=1)
+        await asyncio.sleep(0.01)
+        await app._store.claim(node="n", token="u", limit=1, lease_ms=1, losses_max=1)
+        assert (await app.counts()).dead == 2
+        async with watched(path) as (top, pilot):
+            await come(top, pilot, "a")
+            await pilot.press("d")
+            await until(pilot, lambda: isinstance(top.screen, DeadLetters), "they are there")
+            assert "dead letters: 2" in text(top, "#dead-title")
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(top.screen, Told), "the error is told")
+            await pilot.press("escape")
+            for key, words in (("v", "runs again"), ("x", "is forgotten")):
+                await pilot.press(key)
+                await until(pilot, lambda: isinstance(top.screen, Question), "it asks")
+                await pilot.press("y")
+                await until(
+                    pilot,
+                    lambda words=words: isinstance(top.screen, DeadLetters) and words in text(top, "#dead-said"),
+                    words,
+                )
+            assert "dead letters: 0" in text(top, "#dead-title")
+            await pilot.press("escape")
+            counts = await app.counts()
+            assert (counts.dead, counts.ready) == (0, 1)
+            await pilot.press("d")
+            await until(pilot, lambda: "no dead letters" in text(top, "#said"), "there are none")
+
+
+async def test_help_names_every_key(path):
+    async with opened(path):
+        async with watched(path) as (top, pilot):
+            await pilot.press("question_mark")
+            await until(pilot, lambda: isinstance(top.screen, Told), "help")
+            for key in "/sSprcwdq":
+                assert key in text(top, "#told")
+
+
+# what it costs
+
+
+async def test_nothing_is_asked_while_another_screen_is_in_front(path):
+    async with opened(path) as app:
+        await app.put_jobs([a_job("a")])
+        async with watched(path) as (top, pilot):
+            await come(top, pilot, "a")
+            await pilot.press("question_mark")
+            await until(pilot, lambda: isinstance(top.screen, Told), "help")
+            await pilot.pause(5 * QUICK)
+            before = top.looks
+            await pilot.pause(10 * QUICK)
+            assert top.looks == before
+            await pilot.press("escape")
+            await until(pilot, lambda: top.looks > before, "it looks again")
+
+
+async def test_a_big_store_is_sorted_as_a_whole_for_a_few_reads_a_look(path):
+    """Twenty thousand jobs: the first round reads them all, a later look two pages and what is on the screen."""
+    async with opened(path) as app:
+        for start in range(0, 20_000, 1_000):
+            await app._store.put_jobs([JobPut(a_job(f"job-{n:05}")) for n in range(start, start + 1_000)])
+        await learnt(app, "job-19999", ended=1, failures=3, last_end_ms=7)
+        async with watched(path) as (top, pilot):
+            await until(pilot, lambda: top.sweep.is_whole and len(shown(top)) == 200, "all are read")
+            assert "200 of 20,000 jobs" in str(top.query_one("#jobs").border_title)
+            await pilot.press("s", "s")
+            await until(pilot, lambda: shown(top)[:1] == ["job-19999"], "the one that fails comes first")
+            reads = top.link._app._store._inner.stats.reads if hasattr(top.link._app._store, "_inner") else None
+            looks = top.looks
+            await until(pilot, lambda: top.looks >= looks + 3, "three more looks")
+            if reads is not None:
+                assert top.link._app._store._inner.stats.reads - reads <= 4 * 15
+
+
+async def test_a_sweep_forgets_what_is_gone(path):
+    async with opened(path) as app:
+        await app.put_jobs([a_job(name) for name in "abc"])
+        sweep = Sweep()
+        await sweep.go_on(app)
+        await app.delete_jobs(["b"])
+        await sweep.go_on(app)
+        assert sorted(sweep.entries) == ["a", "c"]
+
+
+# bad days
+
+
+async def test_it_waits_for_a_store_that_comes_later_and_makes_none(path):
+    async with watched(path) as (top, pilot):
+        await until(pilot, lambda: "there is no store" in text(top, "#trouble"), "it says so")
+        assert not path.exists()
+        async with opened(path) as app:
+            await app.put_jobs([a_job("a")])
+            await come(top, pilot, "a")
+            await until(pilot, lambda: not top.query_one("#trouble").display, "the trouble is over")
+
+
+async def test_it_survives_a_store_that_is_deleted_and_comes_back(path):
+    async with opened(path) as app:
+        await app.put_jobs([a_job("a")])
+    async with watched(path) as (top, pilot):
+        await come(top, pilot, "a")
+        for file in path.parent.glob("p.db*"):
+            file.unlink()
+        await until(pilot, lambda: top.query_one("#trouble").display, "it notices")
+        await pilot.press("r", "y")
+        async with opened(path) as app:
+            await app.put_jobs([a_job("b")])
+            await come(top, pilot, "b")
+
+
+async def test_it_survives_a_store_that_somebody_locks(path):
+    """What can be read is read; what would be written says who is in the way."""
+    async with opened(path) as app:
+        await app.put_jobs([a_job("a")])
+    code = (
+        "import fcntl, sys, time\nf = open(sys.argv[1], 'r+')\nfcntl.flock(f, fcntl.LOCK_EX)\n"
+        "print('held', flush=True)\ntime.sleep(60)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, f"{path}.lock"], stdout=subprocess.PIPE)
+    try:
+        await asyncio.to_thread(holder.stdout.readline)
+        async with watched(path) as (top, pilot):
+            from pollux.store.sqlite import store as sqlite_store
+
+            await until(pilot, lambda: "holds the write lock" in text(top, "#trouble"), "it says who")
+            assert str(holder.pid) in text(top, "#trouble")
+            assert sqlite_store.DEADLINE_MS
+            holder.kill()
+            holder.wait()
+            await come(top, pilot, "a")
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+
+
+# as a program
+
+
+def test_a_real_terminal(tmp_path):
+    """The program in a pseudo-terminal: it draws, obeys keys, and gives the terminal back."""
+
+    async def fill():
+        async with opened(tmp_path / "p.db") as app:
+            await app.put_jobs([a_job("home"), a_job("away")])
+
+    asyncio.run(fill())
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
+    before = termios.tcgetattr(slave)
+    program = [sys.executable, "-m", "pollux", "top", "--store", f"sqlite:///{tmp_path}/p.db"]
+    environ = Terminal(tmp_path).environ({"TERM": "xterm-256color"})
+    process = subprocess.Popen(program, stdin=slave, stdout=slave, stderr=slave, env=environ, start_new_session=True)
+    screen = b""
+
+    def read_until(wanted: bytes):
+        nonlocal screen
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while wanted not in screen:
+            assert time.monotonic() < deadline, screen[-2_000:]
+            if select.select([master], [], [], 0.2)[0]:
+                screen += os.read(master, 65_536)
+
+    try:
+        read_until(b"\x1b[?1049h")  # the other screen
+        read_until(b"home")
+        os.write(master, b"?")
+        read_until(b"dead letters: look, revive, drop")
+        os.write(master, b"\x1b")
+        time.sleep(0.3)  # a lone escape is told from a sequence by what does not follow
+        os.write(master, b"q")
+        read_until(b"\x1b[?1049l")
+        assert process.wait(PATIENCE_SECONDS) == 0
+        assert b"Traceback" not in screen
+        assert termios.tcgetattr(slave)[3] == before[3], "the terminal is as it was"
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+        os.close(slave)
+
+
+def test_without_a_terminal_it_says_so(tmp_path):
+    answer = SameProcess(tmp_path)("top", "--store", "sqlite:///p.db")
+    assert answer.code == 2
+    assert "pollux top --json" in answer.err
+
+
+def test_without_textual_it_names_the_cure(tmp_path):
+    (tmp_path / "hide").mkdir()
+    (tmp_path / "hide" / "textual.py").write_text("raise ModuleNotFoundError('hidden', name='textual')\n")
+    master, slave = pty.openpty()
+    program = [sys.executable, "-m", "pollux", "top", "--store", "sqlite:///p.db"]
+    environ = Terminal(tmp_path).environ({"PYTHONPATH": str(tmp_path / "hide")})
+    try:
+        done = subprocess.run(program, stdin=slave, stdout=slave, stderr=subprocess.PIPE, env=environ, check=False)
+    finally:
+        os.close(master)
+        os.close(slave)
+    assert done.returncode == 1
+    assert b'pip install "pollux[tui]"' in done.stderr
+
+
+def test_one_look_as_json(tmp_path):
+    async def fill():
+        async with opened(tmp_path / "p.db") as app:
+            await app.put_jobs([a_job("home")])
+
+    asyncio.run(fill())
+    answer = SameProcess(tmp_path).ok("top", "--json", "--store", f"sqlite:///{tmp_path}/p.db").json
+    assert answer["counts"]["jobs"] == 1
+    assert (answer["nodes"], answer["running"], answer["overdue_ms"]) == ([], [], 0)

@@ -1,0 +1,210 @@
+"""Handlers that a child process can find: of all kinds, good and bad."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from pollux import Changed, Observed, Permanent, Transient, Unchanged
+from pollux.errors import NotFound
+
+HERE = os.getpid()
+
+
+def about(ctx, word="none"):
+    """What a handler can see of itself."""
+    return {
+        "pid": os.getpid(),
+        "word": word,
+        "run": ctx.run.id,
+        "job": ctx.job.id,
+        "handler": ctx.handler.name,
+        "attempt": ctx.attempt,
+        "deadline_ms": ctx.deadline_ms,
+        "deadline": ctx.deadline.timestamp(),
+        "cancelled": ctx.cancelled,
+        "is_main_thread": threading.current_thread() is threading.main_thread(),
+    }
+
+
+async def about_later(ctx, word="none"):
+    await asyncio.sleep(0)
+    return about(ctx, word)
+
+
+def plain(a, b=2):
+    """It takes no context."""
+    return a + b
+
+
+def changed(ctx):
+    return Changed([1])
+
+
+def unchanged(ctx):
+    return Unchanged()
+
+
+def observed(ctx):
+    return Observed({"n": 1}, "mark")
+
+
+def nothing(ctx):
+    return None
+
+
+def fails(ctx):
+    raise ValueError("no\x1b such\nthing")
+
+
+async def fails_later(ctx):
+    await asyncio.sleep(0)
+    raise KeyError("k") from OSError("the disk")
+
+
+def permanent(ctx):
+    raise Permanent("never")
+
+
+def wait_a_minute(ctx):
+    raise Transient("busy", retry_after=60)
+
+
+def leaves(ctx):
+    sys.exit(4)
+
+
+async def leaves_later(ctx):
+    sys.exit(4)
+
+
+def not_json(ctx):
+    return {1, object()}
+
+
+def too_much(ctx):
+    return "x" * 100_000
+
+
+def hungry(ctx):
+    return len(bytearray(2 << 30))
+
+
+def segfault(ctx):
+    ctypes.string_at(0)
+
+
+def abort(ctx):
+    os.abort()
+
+
+def vanish(ctx):
+    os._exit(3)
+
+
+def vanish_well(ctx):
+    os._exit(0)
+
+
+def babble(ctx):
+    """Somebody writes to the line to the node."""
+    os.write(line_of_this_child(), b"\xff\xff\xff\xffnonsense")
+    time.sleep(60)
+
+
+def babble_json(ctx):
+    os.write(line_of_this_child(), b"\0\0\0\x02{}")
+    time.sleep(60)
+
+
+def line_of_this_child():
+    """The one socket that a child has."""
+    [fd] = [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if "socket:" in _target(fd)]
+    return fd
+
+
+def _target(fd):
+    try:
+        return os.readlink(fd)  # noqa: PTH115  it may be gone meanwhile
+    except OSError:
+        return ""
+
+
+def progressing(ctx, go):
+    ctx.progress(3, "of the rows", of=10)
+    until(go)
+    for number in range(1000):
+        ctx.progress(f"row {number}")
+
+
+async def following(ctx):
+    first = ctx.enqueue("after", {"n": 1}, key="k", delay="5s", priority="high")
+    try:
+        ctx.enqueue("unknown")
+    except NotFound as error:
+        return [first, ctx.enqueue(after), str(error)]
+
+
+def after(ctx, n=0):
+    return n
+
+
+after.pollux_job_id = "after"
+
+
+def sleepy(ctx, pids):
+    """Deaf, and it has a child of its own, and one in another session."""
+    tell(pids)
+    for leave in (False, True):
+        if os.fork() == 0:
+            if leave:
+                os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            tell(pids)
+            time.sleep(600)
+            os._exit(0)
+    time.sleep(600)
+
+
+def obedient(ctx, pids):
+    tell(pids)
+    ctx.wait_cancelled(600)
+    return f"heard: {ctx.cancel_reason}"
+
+
+async def tidy(ctx, pids, left):
+    tell(pids)
+    try:
+        await asyncio.sleep(600)
+    finally:
+        Path(left).write_text(ctx.cancel_reason)  # noqa: ASYNC240  nothing else runs here
+
+
+def brood(ctx, pids):
+    """It answers at once and leaves a child behind."""
+    tell(pids)
+    if os.fork() == 0:
+        tell(pids)
+        time.sleep(600)
+        os._exit(0)
+    return "done"
+
+
+def where(ctx):
+    return os.getpid()
+
+
+def tell(pids):
+    with Path(pids).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+def until(path):
+    while not Path(path).exists():
+        time.sleep(0.01)

@@ -1,0 +1,432 @@
+"""A handler in a child process: does it go as in the node, and does nothing of it ever stay behind?"""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pollux.clock import SystemClock
+from pollux.errors import InvalidInput
+from pollux.model import Isolate, Job, Retry, Run, RunState
+from pollux.registry import Context, Handler, Registry
+from pollux.runtime.child import call_in_child, check_place, in_child, place_in
+from pollux.runtime.child_words import Place
+from tests.runtime import child_work
+from tests.runtime.fakes import Shop, emptied, settle_down
+
+PATIENCE_SECONDS = 30
+
+
+async def a_run(call, *, isolate=Isolate.PROCESS, crashes=0, **options):
+    """A shop in which one run of this handler was tried once, and what became of the run."""
+    shop = await Shop().open()
+    shop.registry.know([await shop.job("after", child_work.after)])
+    job = await shop.job("job", call, isolate=isolate, **options)
+    [run] = await shop.enqueue(job, "r1")
+    for _ in range(crashes + 1):
+        await shop.dispatcher.turn()
+        await emptied(shop.pool)
+        await shop.settler.turn()
+        run = await shop.run("r1")
+        await shop.clock.advance(600_000)
+    shop.kit.hands.stop()
+    return shop, run
+
+
+async def begun(call, pids, count, **options):
+    """A shop in which a handler sits in its child and has told of so many processes."""
+    shop = await Shop().open()
+    params = {"pids": str(pids), **options.pop("params", {})}
+    job = await shop.job("job", call, isolate=Isolate.PROCESS, params=params, **options)
+    await shop.enqueue(job, "r1")
+    await shop.dispatcher.turn()
+    await eventually(lambda: pids.exists() and len(pids.read_text().split()) == count)
+    [attempt] = shop.kit.running
+    return shop, attempt
+
+
+async def eventually(look):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not look():
+        assert time.monotonic() < deadline, "it never came"
+        await asyncio.sleep(0.01)
+
+
+def alive(pids: Path) -> list[int]:
+    return [int(pid) for pid in pids.read_text().split() if is_alive(int(pid))]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# the same as in the node
+
+
+@pytest.mark.parametrize("call", [child_work.about, child_work.about_later])
+async def test_a_handler_sees_in_its_child_what_it_sees_in_the_node(call):
+    shop, run = await a_run(call, params={"word": "hello"}, timeout_ms=5_000)
+    assert run.state is RunState.DONE
+    result = run.result
+    assert result.pop("pid") != os.getpid()
+    assert result.pop("deadline") == result["deadline_ms"] / 1000
+    assert result == {
+        "word": "hello",
+        "run": "r1",
+        "job": "job",
+        "handler": "job",
+        "attempt": 1,
+        "deadline_ms": run.started_ms + 5_000,
+        "cancelled": False,
+        "is_main_thread": True,
+    }
+    assert shop.pool.free == 2
+
+
+@pytest.mark.parametrize("name", ["changed", "unchanged", "observed", "nothing", "plain"])
+async def test_a_result_is_the_same_as_in_the_node(name):
+    call, params = getattr(child_work, name), {"a": 40} if name == "plain" else {}
+    _, here = await a_run(call, isolate=Isolate.NEVER, params=params)
+    _, there = await a_run(call, params=params)
+    assert (there.state, there.result, there.changed) == (here.state, here.result, here.changed)
+    assert there.state is RunState.DONE
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fails", "fails_later", "permanent", "wait_a_minute", "leaves", "leaves_later", "not_json", "too_much"],
+)
+async def test_a_failure_is_the_same_as_in_the_node(name):
+    call = getattr(child_work, name)
+    _, here = await a_run(call, isolate=Isolate.NEVER)
+    _, there = await a_run(call)
+    told = ("state", "error", "attempt", "crashes", "visible_ms")
+    assert [getattr(there, field) for field in told] == [getattr(here, field) for field in told]
+    assert there.error
+    assert there.crashes == 0
+
+
+async def test_no_memory_is_a_failure_and_no_crash():
+    _, run = await a_run(child_work.hungry)
+    assert run.error.startswith("MemoryError (child_work.py:")
+    assert (run.state, run.attempt, run.crashes) == (RunState.READY, 1, 0)
+
+
+async def test_progress_is_relayed_while_it_runs_and_its_last_word_arrives(tmp_path):
+    shop = await Shop().open()
+    go = tmp_path / "go"
+    job = await shop.job("job", child_work.progressing, isolate=Isolate.PROCESS, params={"go": str(go)})
+    await shop.enqueue(job, "r1")
+    await shop.dispatcher.turn()
+    [attempt] = shop.kit.running
+    await eventually(lambda: attempt.ctx.last_progress == "30% (3 of 10) of the rows")
+    go.touch()
+    await emptied(shop.pool)
+    assert attempt.ctx.last_progress == "row 999"
+
+
+async def test_follow_ups_are_made_by_the_node_and_come_with_the_success():
+    shop, run = await a_run(child_work.following)
+    first, second, refusal = run.result
+    assert "there is no job 'unknown'" in refusal
+    made = await shop.run(first)
+    assert (made.payload, made.key, made.priority) == ({"n": 1}, "k", 1)
+    assert made.due_ms == run.finished_ms + 5_000
+    assert (await shop.run(second)).job_id == "after"
+
+
+async def test_a_failed_child_leaves_no_follow_up():
+    shop, run = await a_run(child_work.following, params={"odd": 1})
+    assert run.state is RunState.DEAD
+    assert shop.store.count("enqueue") == 1
+
+
+# crashes
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (child_work.segfault, "Crashed: its child was killed by SIGSEGV"),
+        (child_work.abort, "Crashed: its child was killed by SIGABRT"),
+        (child_work.vanish, "Crashed: its child ended with exit code 3 before its handler did"),
+        (child_work.vanish_well, "Crashed: its child ended with exit code 0 before its handler did"),
+        (child_work.babble, "Crashed: its child said what cannot be read: a frame of 4294967295 bytes"),
+        (child_work.babble_json, "Crashed: its child said what cannot be read: no word of ours"),
+    ],
+)
+async def test_a_child_that_dies_without_a_word_has_crashed(call, words, capfd):
+    _, run = await a_run(call)
+    assert run.error.startswith(words)
+    assert (run.state, run.attempt, run.crashes) == (RunState.READY, 1, 1)
+    if call is child_work.segfault:
+        assert "in segfault" in capfd.readouterr().err, "its traceback is in the node's log"
+
+
+async def test_the_third_crash_is_the_end_of_the_run(capfd):
+    _, run = await a_run(child_work.segfault, crashes=2, retry=Retry(attempts_max=50))
+    assert run.state is RunState.DEAD
+    assert run.error == "Crashed: its child was killed by SIGSEGV, 3 times"
+    assert (run.crashes, run.attempt) == (3, 2)
+
+
+async def test_what_a_handler_leaves_behind_ends_with_it(tmp_path):
+    pids = tmp_path / "pids"
+    _, run = await a_run(child_work.brood, params={"pids": str(pids)})
+    assert run.result == "done"
+    assert alive(pids) == []
+
+
+# asked to stop
+
+
+async def test_at_its_timeout_a_deaf_child_is_killed_with_all_that_it_started(tmp_path):
+    pids = tmp_path / "pids"
+    shop, attempt = await begun(child_work.sleepy, pids, 3, timeout_ms=5_000)
+    await shop.clock.advance(5_000)
+    await shop.watchman.turn()
+    await emptied(shop.pool)
+    await shop.settler.turn()
+    run = await shop.run("r1")
+    assert run.error == "TimeoutError: it ran longer than 5000 ms"
+    assert (run.attempt, run.crashes) == (1, 0), "we killed it: that is no crash"
+    assert alive(pids) == []
+    assert not attempt.is_stuck
+
+
+async def test_a_handler_may_answer_after_its_timeout(tmp_path):
+    shop, _ = await begun(child_work.obedient, tmp_path / "pids", 1, timeout_ms=5_000)
+    await shop.clock.advance(5_000)
+    await shop.watchman.turn()
+    await emptied(shop.pool)
+    await shop.settler.turn()
+    run = await shop.run("r1")
+    assert (run.state, run.result) == (RunState.DONE, "heard: it ran longer than 5000 ms")
+
+
+async def test_a_cancelled_async_handler_cleans_up_in_its_child(tmp_path):
+    pids, left = tmp_path / "pids", tmp_path / "left"
+    shop, attempt = await begun(child_work.tidy, pids, 1, params={"left": str(left)})
+    attempt.cancel("not wanted")
+    await emptied(shop.pool)
+    await shop.settler.turn()
+    run = await shop.run("r1")
+    assert (run.state, run.cancel) == (RunState.CANCELLED, "not wanted")
+    assert left.read_text() == "not wanted"
+    assert alive(pids) == []
+
+
+async def test_a_drain_hands_it_back_uncharged_and_kills_the_child(tmp_path):
+    pids = tmp_path / "pids"
+    shop, attempt = await begun(child_work.sleepy, pids, 3)
+    attempt.drain()
+    await emptied(shop.pool)
+    await shop.settler.turn()
+    run = await shop.run("r1")
+    assert (run.state, run.attempt, run.crashes) == (RunState.READY, 0, 0)
+    assert alive(pids) == []
+
+
+async def test_a_lost_lease_kills_the_child_and_records_nothing(tmp_path):
+    pids = tmp_path / "pids"
+    shop, attempt = await begun(child_work.sleepy, pids, 3)
+    attempt.lose("the store said so")
+    await emptied(shop.pool)
+    assert shop.settler.backlog == 0
+    assert alive(pids) == []
+
+
+async def test_a_child_that_is_given_up_on_is_killed_at_once(tmp_path):
+    """A cancelled handler has ten seconds, but not once the node is leaving."""
+    pids = tmp_path / "pids"
+    shop, attempt = await begun(child_work.sleepy, pids, 3)
+    attempt.cancel("not wanted")
+    await settle_down()
+    begin = time.monotonic()
+    attempt.give_up()
+    await emptied(shop.pool)
+    assert time.monotonic() - begin < 5
+    assert alive(pids) == []
+
+
+async def test_nothing_is_left_open_and_no_thread_waits():
+    async def once():
+        handler = Registry().add("where", child_work.where)
+        ctx = Context(Run("r", "j", 0), Job(id="j", handler="where"), handler, SystemClock(), 0)
+        return await call_in_child(handler, ctx, {}, memory=1_000_000_000, patience=lambda: 1.0)
+
+    await once()
+    before, threads = open_files(), threads_now()
+    await asyncio.gather(once(), once(), once())
+    await settle_down()
+    assert open_files() == before
+    assert threads_now() <= threads
+    assert not has_children()
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def threads_now() -> set[str]:
+    return {thread.name for thread in Path("/proc/self/task").iterdir()}
+
+
+def has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+# suspects
+
+
+async def suspects(call, count=1, *, seats=4, **options):
+    """A shop whose runs were leased to a node that vanished; it has claimed them once."""
+    shop = await Shop(seats=seats).open()
+    job = await shop.job("job", call, **options)
+    await shop.enqueue(job, *(f"r{number}" for number in range(1, count + 1)))
+    await shop.store.claim(node="gone", token="t", limit=count, lease_ms=1_000)
+    await shop.clock.advance(1_000)
+    await shop.dispatcher.turn()
+    return shop
+
+
+async def test_after_a_lost_lease_a_run_is_tried_in_a_child():
+    shop = await suspects(child_work.where)
+    await emptied(shop.pool)
+    await shop.settler.turn()
+    run = await shop.run("r1")
+    assert (run.state, run.lease_losses) == (RunState.DONE, 1)
+    assert run.result != os.getpid()
+    assert shop.kit.suspect is None
+
+
+async def test_suspects_are_tried_one_at_a_time_and_the_others_wait_uncharged():
+    shop = await suspects(child_work.where, 3)
+    assert [attempt.run.id for attempt in shop.kit.running] == ["r1"]
+    await shop.settler.turn()
+    waiting = [await shop.run("r2"), await shop.run("r3")]
+    assert [(run.state, run.attempt, run.lease_losses) for run in waiting] == 2 * [(RunState.READY, 0, 1)]
+    assert {run.visible_ms for run in waiting} == {shop.clock.now_ms() + 500}
+    for left in (2, 1):
+        await emptied(shop.pool)
+        assert shop.kit.suspect is None
+        await shop.clock.advance(500)
+        await shop.settler.turn()
+        await shop.dispatcher.turn()
+        assert len(shop.kit.running) == 1, f"{left} were left"
+        await shop.settler.turn()
+    await emptied(shop.pool)
+    await shop.settler.turn()
+    assert {(await shop.run(id)).state for id in ("r1", "r2", "r3")} == {RunState.DONE}
+
+
+async def test_a_suspect_holds_up_nobody_else():
+    shop = await suspects(child_work.where, 2)
+    await shop.enqueue(await shop.job("innocent", child_work.where), "i1")
+    await shop.settler.turn()
+    await shop.dispatcher.turn()
+    await eventually(lambda: shop.settler.backlog)
+    await shop.settler.turn()
+    run = await shop.run("i1")
+    assert (run.state, run.result) == (RunState.DONE, os.getpid())
+    await emptied(shop.pool)
+    shop.kit.hands.stop()
+
+
+async def test_what_no_child_can_find_or_may_have_is_tried_in_the_node():
+    def closure(ctx):
+        return os.getpid()
+
+    for call, options in ((closure, {}), (child_work.where, {"isolate": Isolate.NEVER})):
+        shop = await suspects(call, 2, **options)
+        assert len(shop.kit.running) == 2
+        await emptied(shop.pool)
+        await shop.settler.turn()
+        assert (await shop.run("r2")).result == os.getpid()
+        shop.kit.hands.stop()
+
+
+# who can be found
+
+
+def test_a_function_at_the_top_of_a_module_can_be_found():
+    handler = Handler("any", child_work.where)
+    assert place_in(handler) == Place("tests.runtime.child_work", "", "where")
+    assert place_in(Handler("tests.runtime.child_work:where", child_work.where)) == place_in(handler)
+
+
+def test_a_name_in_a_file_finds_what_has_no_name_of_its_own(monkeypatch):
+    """`python: "checks:home.look"`: a method of an object of that module."""
+
+    class Home:
+        def look(self, ctx): ...
+
+    monkeypatch.setattr(child_work, "home", Home(), raising=False)
+    handler = Handler("tests.runtime.child_work:home.look", child_work.home.look)
+    assert place_in(handler) == Place("tests.runtime.child_work", "", "home.look")
+    assert place_in(Handler("look", child_work.home.look)) is None
+
+
+def test_a_lambda_is_refused_with_the_cure():
+    with pytest.raises(InvalidInput) as caught:
+        check_place(Handler("h", lambda ctx: None), is_whole=True)
+    told = "isolate: handler 'h' is a lambda: no child process can find it; define it at the top of a module"
+    assert str(caught.value) == told
+
+
+def test_a_closure_is_refused_before_its_module_is_whole():
+    def inner(ctx): ...
+
+    with pytest.raises(InvalidInput, match="isolate: handler 'h' is made inside another function"):
+        check_place(Handler("h", inner), is_whole=False)
+
+
+def test_a_function_hidden_by_another_decorator_is_refused_once_its_module_is_whole(monkeypatch):
+    handler = Handler("where", child_work.where)
+    monkeypatch.setattr(child_work, "where", lambda ctx: None)
+    check_place(handler, is_whole=False)
+    with pytest.raises(InvalidInput, match=r"put @app.job or @app.handler above all other decorators"):
+        check_place(handler, is_whole=True)
+
+
+def test_a_function_of_a_program_without_a_file_is_refused(monkeypatch):
+    def typed(ctx): ...
+
+    typed.__module__, typed.__qualname__ = "__main__", "typed"
+    program = sys.modules["__main__"]
+    monkeypatch.setattr(program, "typed", typed, raising=False)
+    monkeypatch.setattr(program, "__spec__", None)
+    monkeypatch.delattr(program, "__file__", raising=False)
+    with pytest.raises(InvalidInput, match=r"of a program that has no file.*put it into a module"):
+        check_place(Handler("typed", typed), is_whole=False)
+
+
+def test_handlers_of_pollux_itself_stay_in_the_node():
+    handler = Handler("h", InvalidInput.at)
+    assert place_in(handler) is None
+    with pytest.raises(InvalidInput, match="is part of Pollux"):
+        check_place(handler, is_whole=False)
+
+
+async def test_a_job_whose_function_cannot_be_found_fails_for_good():
+    """Refused when it is declared; a stored one says why."""
+
+    def closure(ctx): ...
+
+    _, run = await a_run(closure)
+    assert run.state is RunState.DEAD
+    assert "no child process can find it" in run.error
+
+
+def test_this_process_is_no_child():
+    assert not in_child()
