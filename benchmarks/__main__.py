@@ -24,12 +24,13 @@ BENCHES = {
     "million": "1,000,000 stored jobs: start, memory, and cost by what is due",
     "help": "`pollux --help`, next to an empty Python",
 }
+LONG = {"soak": "one server under load and faults for 20 minutes: does anything grow?"}  # only if it is named
 MODULES = {"http": "http_targets"}  # where the name of the bench is not enough for a file
 
 
 def main() -> int:
     options = read_options()
-    session = Session(quick=options.quick, rounds=options.rounds, folder=options.folder)
+    session = Session(quick=options.quick, rounds=options.rounds, folder=options.folder, minutes=options.minutes)
     about = machine(options.folder or Path(tempfile.gettempdir()))
     print(about, file=sys.stderr, flush=True)
     if os.getloadavg()[0] > 1.0:
@@ -52,7 +53,7 @@ def main() -> int:
 def measure(session: Session, name: str) -> bool:
     """Run one bench; the others go on if it breaks."""
     session.bench = name
-    print(f"{name}: {BENCHES[name]}", file=sys.stderr, flush=True)
+    print(f"{name}: {(BENCHES | LONG)[name]}", file=sys.stderr, flush=True)
     begun = time.monotonic()
     try:
         importlib.import_module(f"benchmarks.{MODULES.get(name, name)}").measure(session)
@@ -64,24 +65,25 @@ def measure(session: Session, name: str) -> bool:
 
 
 def read_options() -> argparse.Namespace:
-    listed = "\n".join(f"  {name:<9}{what}" for name, what in BENCHES.items())
+    listed = "\n".join(f"  {name:<9}{what}" for name, what in (BENCHES | LONG).items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description=f"Measure Pollux next to peers and raw loops, in one run.\n\nbenches (default: all):\n{listed}",
+        description=f"Measure Pollux next to peers and raw loops, in one run.\n\nbenches (all but soak):\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="name", help="benches to run")
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: a few minutes, rougher figures")
     parser.add_argument("--rounds", type=int, metavar="N", help="interleaved rounds (default 5, with --quick 1)")
+    parser.add_argument("--minutes", type=float, default=20, metavar="N", help="how long to soak (default 20)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, too")
     parser.add_argument(
         "--folder", type=Path, metavar="DIR", help="where the stores lie (default: the temporary folder)"
     )
     options = parser.parse_args()
     options.names = options.names or list(BENCHES)
-    unknown = [name for name in options.names if name not in BENCHES]
+    unknown = [name for name in options.names if name not in BENCHES | LONG]
     if unknown:
-        parser.error(f"no bench is called {unknown[0]!r}; there are {', '.join(BENCHES)}")
+        parser.error(f"no bench is called {unknown[0]!r}; there are {', '.join(BENCHES | LONG)}")
     if options.rounds is None:
         options.rounds = 1 if options.quick else 5
     if options.rounds < 1:

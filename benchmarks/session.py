@@ -49,6 +49,10 @@ class Child:
         )
         threading.Thread(target=self._read, daemon=True).start()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def ready(self) -> Any:
         """What the child says once it is ready."""
         return self._expect(READY)
@@ -94,8 +98,8 @@ class Child:
 class Session:
     """What every bench is handed: its options, a place to measure in, and where to put what it found."""
 
-    def __init__(self, *, quick: bool, rounds: int, folder: Path | None) -> None:
-        self.quick, self.rounds, self.folder = quick, rounds, folder
+    def __init__(self, *, quick: bool, rounds: int, folder: Path | None, minutes: float = 20) -> None:
+        self.quick, self.rounds, self.folder, self.minutes = quick, rounds, folder, minutes
         self.bench = ""
         self.figures: list[Figure] = []
         self.bounds: list[Bound] = []

@@ -135,6 +135,10 @@ def main() -> int:
         if new != old:
             page.write_text(new)
         sys.stdout.write(f"{page.relative_to(FOLDER.parent)}: {'written' if new != old else 'unchanged'}\n")
+    from docs.pictures import draw  # a real run: only when it is asked for
+
+    for picture in draw():
+        sys.stdout.write(f"{picture.relative_to(FOLDER.parent)}: drawn\n")
     return 0
 
 

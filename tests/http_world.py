@@ -2,12 +2,15 @@
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pollux.clock import SystemClock
 from pollux.handlers.http import Http
 from pollux.model import Cause, Job, Memory, run_of
 from pollux.registry import Context, Handler
+
+PATIENCE_S = 20.0
 
 
 class Names:
@@ -61,3 +64,11 @@ async def serve_raw(seen: list[tuple[str, str]], host: str, port: int = 0) -> as
         await writer.wait_closed()
 
     return await asyncio.start_server(answer, host, port)
+
+
+async def until(look: Callable[[], Awaitable[Any]]) -> Any:
+    """Look again and again until there is something to see."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not (seen := await look()):  # noqa: ASYNC110  what is looked at is in a store, and rings for nobody here
+            await asyncio.sleep(0.005)
+    return seen

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import threading
 import time
 from typing import Any, Protocol
 
@@ -23,6 +24,10 @@ class Clock(Protocol):
 
     async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:
         """Wait until the event is set (true) or the time is over (false); None waits for ever."""
+        ...
+
+    def wait_in_thread(self, flag: threading.Event, seconds: float) -> None:
+        """Block this thread until the flag is set or the time is over."""
         ...
 
 
@@ -47,6 +52,9 @@ class SystemClock:
         except TimeoutError:
             return event.is_set()
         return True
+
+    def wait_in_thread(self, flag: threading.Event, seconds: float) -> None:
+        flag.wait(seconds)
 
 
 class FakeClock:
@@ -84,6 +92,10 @@ class FakeClock:
             alarm.cancel()
             waiter.cancel()
         return event.is_set()
+
+    def wait_in_thread(self, flag: threading.Event, seconds: float) -> None:
+        """A thread cannot be told that fake time has passed: it waits for real."""
+        flag.wait(seconds)
 
     async def advance(self, ms: float) -> None:
         """Let time pass; everybody whose wait ends on the way wakes at its own moment, in order."""

@@ -78,7 +78,7 @@ class Process:
         self._grace_ms = grace_ms
         self._loop = asyncio.get_running_loop()
         self._control, theirs = socket.socketpair()
-        words = _words(theirs.fileno(), limits, grace_ms, tempfile.gettempdir() if has_home else "")
+        words = _words(theirs.fileno(), limits, grace_ms, tempfile.gettempdir() if has_home else "", env)
         try:
             self._popen = subprocess.Popen(  # noqa: S603  what is run was checked by whoever asks
                 [sys.executable, "-I", "-S", _WARDEN, *words, "--", *argv],
@@ -140,9 +140,11 @@ class Process:
                     os.killpg(pid, signal.SIGKILL)
 
 
-def _words(control: int, limits: Limits, grace_ms: int, home: str) -> list[str]:
+def _words(control: int, limits: Limits, grace_ms: int, home: str, env: Mapping[str, str]) -> list[str]:
     """What the warden is told."""
     words = {"control": control, "node": os.getpid(), "grace": grace_ms, "home": home, **msgspec.structs.asdict(limits)}
+    if "LC_CTYPE" not in env:
+        words["unset"] = "LC_CTYPE"  # Python sets it for itself where the locale is C
     return [f"{name}={value}" for name, value in words.items() if value is not None]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from logging import Logger, LoggerAdapter, getLogger
 from threading import Event as Flag
@@ -222,6 +222,14 @@ def job_id_of(ref: object) -> str:
     raise InvalidInput(f"{ref!r} is not a job", cure="pass a job's id, a Job, or a function decorated with @app.job")
 
 
+class RunLog(LoggerAdapter[Logger]):
+    """A logger whose lines carry whose they are, besides what they are given."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
+        return msg, kwargs
+
+
 class Context:
     """What a handler may know and do while it runs.  Its own values, safe to read from any thread."""
 
@@ -259,12 +267,13 @@ class Context:
             self._cancelled = Flag()
         if self.cancelled:
             return True
-        return self._cancelled.wait(seconds)
+        self._clock.wait_in_thread(self._cancelled, seconds)
+        return self.cancelled
 
     @property
-    def log(self) -> LoggerAdapter[Logger]:
+    def log(self) -> RunLog:
         """A logger whose lines carry the ids of the run and the job: `ctx.log.info("read %d rows", count)`."""
-        return LoggerAdapter(_LOG, {"run_id": self.run.id, "job_id": self.job.id, "attempt": self.attempt})
+        return RunLog(_LOG, {"run_id": self.run.id, "job_id": self.job.id, "attempt": self.attempt})
 
     def progress(self, value: float | str, words: str = "", *, of: float | None = None) -> None:
         """Say how far it is: a fraction (0.4), a count (`progress(3, of=10)`), words, or a number and words.

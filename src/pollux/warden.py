@@ -3,7 +3,7 @@
     node ──── control ────▶ warden ──── own process group ────▶ the command, and whatever it starts
          (closed: end it)          (orphans come to the warden)
 
-    python -I -S warden.py control=5 node=4711 grace=1000 [memory= cpu= files= home=] -- argv ...
+    python -I -S warden.py control=5 node=4711 grace=1000 [memory= cpu= files= home= unset=] -- argv ...
 
 The node says nothing on the control socket; when its side closes, because it wants the end or because it is dead, the
 warden tells the group to end, waits for the grace and kills what is left.  It answers `pid N`, then how it ended:
@@ -63,6 +63,7 @@ def _start(argv: list[str], options: dict[str, str], control: int, home: str) ->
         for number in (*_TOLD_TO_END, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         _ask_kernel(_SET_DEATH_SIGNAL, signal.SIGKILL)
+        os.environ.pop(options.get("unset", ""), None)
         if home:
             os.environ["HOME"] = os.environ["TMPDIR"] = home
         _limit(resource.RLIMIT_CORE, 0)
@@ -78,9 +79,11 @@ def _start(argv: list[str], options: dict[str, str], control: int, home: str) ->
 
 def _limit(kind: int, value: int) -> None:
     """At most so much, and never more than the machine allows already."""
-    _, hard = resource.getrlimit(kind)
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(kind, (value, value + 1 if kind == resource.RLIMIT_CPU and value < hard else value))
+    _, allowed = resource.getrlimit(kind)
+    is_free = allowed == resource.RLIM_INFINITY
+    soft = value if is_free else min(value, allowed)
+    spare = 1 if kind == resource.RLIMIT_CPU and (is_free or soft < allowed) else 0  # told before it is killed
+    resource.setrlimit(kind, (soft, soft + spare))
 
 
 def _watch(pid: int, control: int, wakeups: int, *, grace: float) -> int:

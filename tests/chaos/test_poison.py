@@ -1,6 +1,5 @@
 """One poison run of each kind among two hundred innocents: the poison ends dead with its reason, no innocent does."""
 
-import asyncio
 import os
 import signal
 from collections import Counter
@@ -107,7 +106,7 @@ async def judged(yard: Yard) -> dict:
     return poison
 
 
-def left_of(yard: Yard, brood: Path) -> list[str]:
+def left_of(brood: Path) -> list[str]:
     """Processes of children: bred ones, wardens, interpreters."""
     bred = [line.split()[0] for line in brood.read_text().splitlines() if line.endswith("child")]
     assert bred
@@ -127,7 +126,7 @@ async def test_poison_that_kills_workers_ends_dead_and_takes_no_innocent_with_it
     assert len(ward.deaths) >= len(KILLERS), "each of them has killed a node"
     assert {name for name, run in poison.items() if run.lease_losses} >= KILLERS
     assert len(ward.deaths) <= len(KILLERS) + 1, "and none of them two: it was tried in a child after that"
-    assert left_of(yard, brood) == []
+    assert left_of(brood) == []
 
 
 async def test_with_isolation_the_worker_never_dies(yard, brood):
@@ -142,26 +141,26 @@ async def test_with_isolation_the_worker_never_dies(yard, brood):
     poison = await judged(yard)
     assert {run.lease_losses for run in poison.values()} == {0}
     assert {step.pid for step in yard.told().runs} == {worker.pid}, "innocents stay in the node"
-    assert left_of(yard, brood) == []
+    assert left_of(brood) == []
 
 
 async def test_when_the_node_is_killed_nothing_of_its_children_lives_on(yard, brood):
     app = make_app(yard.store, isolate="process")
     await app.open()
     await app.declared.write(app._store)
-    await app.enqueue("breed", {"brood": str(brood)}, id="breed")
+    await app.enqueue("breed", {"brood": str(brood), "stay": True}, id="breed")
     await app.close()
     ward = Ward(yard, "isolate=process")
     ward.start(1)
 
     async def bred() -> bool:
-        return brood.exists()
+        return brood.exists() and brood.read_text().count("\n") == 2
 
-    await wait_until(bred, "the first child of the child")
+    await wait_until(bred, "the children of the child")
+    assert len(left_of(brood)) == 3, "two of them, and their warden"
     await yard.kill(*ward.nodes)
 
-    async def look() -> bool:
-        await asyncio.sleep(0)
-        return left_of(yard, brood) == []
+    async def gone() -> bool:
+        return left_of(brood) == []
 
-    await wait_until(look, "the end of the children", seconds=20)
+    await wait_until(gone, "the end of the children", seconds=20)

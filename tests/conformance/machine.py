@@ -209,7 +209,7 @@ class StoreMachine(RuleBasedStateMachine):
     def renew(self, number, length):
         run = self.pick(self.leases, number)
         is_current = self.holds(run.id, run.token)
-        renewals = [Renewal(run.id, run.token)]
+        renewals = [Renewal(run.id, run.token, "" if number % 2 else f"{number}%")]
         [renewed] = self.do("renew", renewals, lease_ms=self.span(length), now_ms=self.now)
         assert renewed.answer is (Answer.OK if is_current else Answer.LOST)
         if not is_current:
@@ -264,6 +264,7 @@ class StoreMachine(RuleBasedStateMachine):
             None if verdict in {"back", "hold"} else self.outcome(verdict),
             tuple(self.make(**each) for each in follow_ups),
             (NotePut("n", next(self.numbers)),) if has_note else (),
+            "last words" if has_note else "",
         )
         self.settled(settlement)
         self.calls.append(("settle", [settlement]))

@@ -1,6 +1,7 @@
 """Where do the cases come from?  Hypothesis gives bytes, and every choice takes some: quick to make, easy to shrink."""
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import TypeVar
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -93,18 +94,30 @@ class Draws:
         return text
 
 
-def cases(count: int = CASES, size: int = 64):
-    """Run the test with `draws` so many times, with the same choices every time."""
+def cases(count: int = CASES, size: int = 64, *, at_once: int = 1):
+    """Run the test with `draws` so many times, with the same choices every time.
+
+    Where a case is quicker than the making of its bytes, one draw of bytes serves for several cases `at_once`.
+    """
 
     def decorate(test):
         always = settings(
-            max_examples=count,
+            max_examples=count // at_once,
             derandomize=True,
             database=None,
             deadline=None,
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
         )
-        return always(given(draws=st.binary(min_size=size // 4, max_size=size).map(Draws))(test))
+        raw = st.binary(min_size=size * at_once // 4, max_size=size * at_once)
+        if at_once == 1:
+            return always(given(draws=raw.map(Draws))(test))
+
+        @wraps(test)
+        def several(draws):
+            for part in range(at_once):
+                test(Draws(draws[part::at_once]))
+
+        return always(given(draws=raw)(several))
 
     return decorate

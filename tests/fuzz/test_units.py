@@ -63,31 +63,31 @@ def text_of(draws: Draws, choices) -> str:
     return draws.mutated(text) if draws.number(4) else text
 
 
-@cases()
+@cases(size=24, at_once=5)
 def test_any_text_is_a_duration_or_refused(draws):
     ms = clear(duration_ms, text_of(draws, DURATIONS))
     assert ms is None or duration_ms(format_ms(ms)) == ms
 
 
-@cases()
+@cases(size=24, at_once=5)
 def test_any_text_is_a_size_or_refused(draws):
     size = clear(size_bytes, text_of(draws, SIZES))
     assert size is None or format_size(size)
 
 
-@cases()
+@cases(size=24, at_once=5)
 def test_any_text_is_a_moment_or_refused(draws):
     ms = clear(moment_ms, text_of(draws, MOMENTS))
     assert ms is None or 0 <= ms < 2**53
 
 
-@cases(2_000)
+@cases(2_000, size=24, at_once=5)
 def test_any_text_is_a_zone_or_refused(draws):
     zone = clear(zone_of, text_of(draws, ZONES))
     assert zone is None or zone.key
 
 
-@cases(size=40)
+@cases(size=24, at_once=5)
 def test_any_text_is_a_cron_line_whose_next_time_lies_ahead_or_refused(draws):
     if draws.number(3):
         line = " ".join(draws.one(FIELDS) for _ in range(4 + draws.number(4) // 2))

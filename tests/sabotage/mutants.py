@@ -104,7 +104,8 @@ def _by_rule(file: str, text: str) -> list[Found]:
 
 
 def _told(node: ast.AST) -> str:
-    return ast.unparse(node).strip().splitlines()[0]
+    """The first line of it, with quotes that are the same in every version of Python."""
+    return ast.unparse(node).strip().splitlines()[0].replace('"', "'")
 
 
 Step = tuple[str, range, tuple[tuple[str, int | None], ...], ast.AST, ast.AST]
@@ -114,6 +115,8 @@ def _walk(node: ast.AST, function: str, lines: range, path: tuple[tuple[str, int
     """Every node with what could stand in its place."""
     for put in _instead(node):
         yield function, lines, path, node, put
+    if isinstance(node, ast.Raise):
+        return  # other words in a refusal are no mistake of the store
     for field, value in ast.iter_fields(node):
         if field in {"annotation", "returns", "decorator_list", "args", "bases", "type_ignores"} and not isinstance(
             node, ast.Call
@@ -127,8 +130,8 @@ def _walk(node: ast.AST, function: str, lines: range, path: tuple[tuple[str, int
 def _where(node: ast.AST, function: str, lines: range) -> tuple[str, range]:
     if isinstance(node, _NAMED):
         inner = node.name if function == "module" else f"{function}.{node.name}"
-        return inner, range(0)
-    if function != "module" and isinstance(node, ast.stmt) and not isinstance(node, ast.AnnAssign):
+        return inner, range(0) if isinstance(node, ast.ClassDef) else range(node.lineno, node.lineno + 1)
+    if lines and isinstance(node, ast.stmt):
         is_whole = not hasattr(node, "body") and not isinstance(node, ast.Match)
         return function, range(node.lineno, (node.end_lineno if is_whole else node.lineno) + 1)
     if isinstance(node, ast.expr) and lines:

@@ -9,7 +9,7 @@ Run by `python -m tests.sabotage` in a copy of source and tests: nobody changes 
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from tests.sabotage.behaviours import BEHAVIOURS, CLAIM, CRASH, killed_by, look, touched_by
@@ -20,6 +20,7 @@ HEAD = """\
 # Which change of the memory store turns each behaviour of the conformance suite red?  File, function and change.
 # Held to its word by `make sabotage`; `python -m tests.sabotage --behaviours` fills what is missing.
 """
+CHOICE = 12  # so many mutants that a behaviour claims against are enough to choose from
 Table = dict[str, Mutant]
 
 
@@ -68,14 +69,17 @@ def search(names: list[str]) -> Table:
     width: dict[Mutant, tuple[int, int]] = {}
     asked = set(names)
     everything = list(known().values())
+    claims: Counter[str] = Counter()
     for number, found in enumerate(everything, 1):
         touched = touched_by(found, looked)
-        mine = [name for name in touched if name in asked]
+        mine = [name for name in touched if name in asked and claims[name] < CHOICE]
         if mine:
             _show(f"{number} of {len(everything)} mutants")
             seen = killed_by(found, mine, looked.slow)
+            others = [name for name in touched if seen and name not in mine]
             rows[found.mutant] = {name: how for name, how in seen.items() if how != CRASH}
-            width[found.mutant] = len(seen), len(touched)
+            width[found.mutant] = len(seen) + len(killed_by(found, others, looked.slow)), len(touched)
+            claims.update(name for name, how in seen.items() if how == CLAIM)
     return cover(rows, width)
 
 

@@ -55,6 +55,13 @@ async def until_accepted(call):
                 await asyncio.sleep(0.05)
 
 
+async def settle_until_full(store, outcomes) -> None:
+    """What little room the log has left is used up first."""
+    for number in range(1_000):
+        await store.settle(outcomes)
+        await store.elect(f"leader-{number}", ttl_ms=1)
+
+
 def settled(runs, now_ms):
     return [Settlement(run.id, run.token, Done(), Outcome(now_ms, now_ms, result={"n": 1})) for run in runs]
 
@@ -128,11 +135,7 @@ async def test_when_the_ballast_is_used_up_nothing_is_begun_and_the_outcome_can_
     with pytest.raises(StoreFull, match="taken in or begun"):
         await store.claim(node="n", token="u", limit=5, lease_ms=60_000)
     with pytest.raises(StoreFull, match="make at least"):
-        for _ in range(1_000):
-            await store.settle(outcomes)
-            outcomes = settled(claimed.runs, claimed.now_ms + 1)
-            await store.elect("leader", ttl_ms=1)
-            await store.resign("leader", term=1)
+        await settle_until_full(store, outcomes)
     assert (await store.get_jobs(["job"]))[0] is not None, "reading goes on"
 
     disk.make_room()
@@ -144,9 +147,9 @@ async def test_when_the_ballast_is_used_up_nothing_is_begun_and_the_outcome_can_
 
 
 async def test_settling_drains_for_long_because_the_log_is_used_again(store, disk):
-    """Four hundred commits of a few pages each are more than the ballast: only a log that begins anew can hold them."""
-    await store.enqueue(some_runs(0, 400))
-    claimed = await store.claim(node="n", token="t", limit=400, lease_ms=60_000)
+    """Hundreds of commits of a few pages each are more than the ballast: only a log that begins anew can hold them."""
+    await store.enqueue(some_runs(0, 250))
+    claimed = await store.claim(node="n", token="t", limit=250, lease_ms=60_000)
     disk.fill()
     await enqueue_until_full(store)
     for run in claimed.runs:
@@ -167,6 +170,24 @@ async def test_a_second_process_sees_that_the_ballast_is_gone(store, disk):
             await other.enqueue(some_runs(900_000, 1))
     finally:
         await other.close()
+
+
+async def test_a_stopped_store_can_be_opened_and_used_on_a_disk_that_is_full_by_then(disk):
+    """The last one to leave keeps a few bytes for the log and the shared memory of the next."""
+    store = SqliteStore(disk.file)
+    await store.open()
+    await store.put_jobs([JobPut(JOB)])
+    await store.close()
+    disk.fill()
+    again = SqliteStore(disk.file)
+    await again.open()
+    try:
+        assert (await again.get_jobs(["job"]))[0] is not None
+        assert (await again.elect("leader", ttl_ms=1_000)).number == 1
+        with pytest.raises(StoreFull):
+            await again.enqueue(some_runs(0, 1))
+    finally:
+        await again.close()
 
 
 async def test_a_store_on_a_full_disk_can_be_opened_and_read(store, disk):

@@ -1,6 +1,7 @@
 """What if the disk fails?  Every write, sync, cut and read of a story fails once, in its turn, and nothing is half."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import tempfile
@@ -149,12 +150,9 @@ async def test_a_disk_that_fails_while_the_store_is_opened_is_said_and_the_next_
         path = folder / f"{number}.db"
         faults.arm("write-wal write-db sync-wal sync-db read-db", number)
         store = SqliteStore(path)
-        try:
+        with contextlib.suppress(StoreError):  # and nothing else
             await store.open()
-        except StoreError as error:
-            assert str(error)
-        else:
-            await store.close()
+        await store.close()
         was_struck = faults.struck
         faults.disarm()
         store = SqliteStore(path)

@@ -1,4 +1,4 @@
-"""What if somebody deletes, moves or replaces the file, or forbids to write it?  Nothing goes into a file that is gone."""
+"""What if somebody deletes, moves or replaces the file, or forbids to write it?  Nothing goes where nobody finds it."""
 
 import asyncio
 import os
@@ -76,13 +76,17 @@ async def test_a_file_that_was_replaced_is_refused_and_left_alone(store, path, t
     assert path.read_bytes() == before
 
 
+async def read_on(store) -> None:
+    while True:
+        await store.get_jobs(["job"])
+        await asyncio.sleep(0.01)
+
+
 async def test_a_reader_notices_within_a_second(store, path):
     path.unlink()
     async with asyncio.timeout(30):
         with pytest.raises(StoreRefused, match="was deleted"):
-            while True:
-                await store.get_jobs(["job"])
-                await asyncio.sleep(0.01)
+            await read_on(store)
     with pytest.raises(StoreRefused, match="was deleted"):
         await store.list_runs()
 
@@ -194,7 +198,7 @@ if CAN_MOUNT:
         folder = tmp_path / "mounted"
         with mounted(folder, "size=8m"):
             await fresh(folder / "pollux.db")
-            subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+            await asyncio.to_thread(subprocess.run, ["mount", "-o", "remount,ro", folder], check=True)
             for name in ("pollux.db", "new.db"):
                 with pytest.raises(StoreRefused, match="mounted read-only"):
                     await SqliteStore(folder / name).open()

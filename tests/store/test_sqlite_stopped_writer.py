@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -13,13 +14,12 @@ from pollux.store.sqlite import SqliteStore
 from tests.store.children import JOB, some_runs, until
 from tests.store.test_sqlite_processes import MIGRATION_PLACES, line
 
-# A put has three places: before the commit, after it, before the answer.  The next three are those of the first enqueue.
+# A put has three places: before the commit, after it, before the answer.  The next three are the first enqueue's.
 PLACES = {"before": 4, "after": 5}
 
 
 def is_stopped(pid: int) -> bool:
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] == "T"
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -143,7 +143,7 @@ class Story:
         return held
 
     async def renew(self) -> None:
-        renewals = [Renewal(run_id, token) for run_id, token in self.some_held(4)]
+        renewals = [Renewal(run_id, token, self.dice.choice(("", "half"))) for run_id, token in self.some_held(4)]
         await self.both("renew", renewals, lease_ms=20_000, now_ms=self.now_ms)
 
     def settlement(self, run_id: str, token: str) -> Settlement:

@@ -59,8 +59,7 @@ async def test_a_reader_that_never_ends_is_named_and_new_work_refused_before_the
     with pytest.raises(
         StoreFull, match=f"because process {child.pid} reads without end.*nothing was changed; end that"
     ):
-        for number in range(2_000):
-            await work(store, number)
+        await work_on(store)
     at_refusal = pages(store)
     assert at_refusal < 300 + 200
     claimed = await store.claim(node="n", token="late", limit=50, lease_ms=60_000)
@@ -85,12 +84,21 @@ async def test_past_twice_the_limit_nothing_is_begun_either(store, tmp_path, sta
     await store.enqueue(some_runs(0, 10))
     claimed = await store.claim(node="n", token="t", limit=5, lease_ms=60_000)
     with pytest.raises(StoreFull, match="taken in or begun"):
-        for number in range(2_000):
-            await more_log(store, number)
-            await store.claim(node="n", token=f"u{number}", limit=1, lease_ms=1)
+        await claim_on(store)
     assert await store.settle([Settlement(run.id, run.token, Done()) for run in claimed.runs]) == [Answer.OK] * 5
     tell(child)
     await asyncio.to_thread(child.wait)
+
+
+async def work_on(store) -> None:
+    for number in range(2_000):
+        await work(store, number)
+
+
+async def claim_on(store) -> None:
+    for number in range(2_000):
+        await more_log(store, number)
+        await store.claim(node="n", token=f"u{number}", limit=1, lease_ms=1)
 
 
 async def more_log(store, number: int) -> None:

@@ -1,12 +1,15 @@
 """What can be said of a poll?  Every option, its limits, and messages that name the problem and never a secret."""
 
 import base64
+import re
+from pathlib import Path
 
 import pytest
 
 from pollux import Pollux, every
 from pollux.config import load_config
-from pollux.errors import InvalidConfig, InvalidInput
+from pollux.errors import InvalidConfig, InvalidInput, PolluxError
+from pollux.handlers.http import faults
 from pollux.handlers.http.options import OPTION_NAMES, read_options, target_of
 from pollux.model import Interval, Job
 
@@ -272,17 +275,23 @@ jobs:
     ) == [
         "p.yaml:6:12: job 'a': http.url: it is of ftp, not of http or https; write it like https://example.com/health",
         "p.yaml:7:15: job 'a': http.expect: '9' is no status; write 200, \"2xx\", \"200-204\" or a list of them",
-        "p.yaml:8:20: job 'a': http.take.json: 'a..b' cannot be read from '..b' on; "
-        'write it like "data.items[0].price" or ["a name"].x',
+        (
+            "p.yaml:8:20: job 'a': http.take.json: 'a..b' cannot be read from '..b' on; "
+            'write it like "data.items[0].price" or ["a name"].x'
+        ),
         "p.yaml:9:23: job 'a': http.headers.Host: Host is set by Pollux itself; take it away; the URL says it",
         "p.yaml:10:16: job 'a': http.tiemout: unknown key 'tiemout'; did you mean \"timeout\"?",
-        "p.yaml:11:18: job 'b': http: it is neither a URL nor a mapping; "
-        'write http: "https://example.com/health", or http: {url: "https://example.com/health", expect: 200}',
-        "p.yaml:12:59: job 'c': params beside http; write them under http: {...}",
-        "p.yaml:13:59: job 'd': python and http cannot both be its handler; keep one of them",
+        (
+            "p.yaml:11:19: job 'b': http: it is neither a URL nor a mapping; "
+            'write http: "https://example.com/health", or http: {url: "https://example.com/health", expect: 200}'
+        ),
+        "p.yaml:12:57: job 'c': params beside http; write them under http: {...}",
+        "p.yaml:13:19: job 'd': python and http cannot both be its handler; keep one of them",
         'p.yaml:14:5: job \'e\': no handler is named; add python: "module:function", or http: "https://..."',
-        "p.yaml:15:32: job 'f': http: it is neither a URL nor a mapping; "
-        'write http: "https://example.com/health", or http: {url: "https://example.com/health", expect: 200}',
+        (
+            "p.yaml:15:34: job 'f': http: it is neither a URL nor a mapping; "
+            'write http: "https://example.com/health", or http: {url: "https://example.com/health", expect: 200}'
+        ),
     ]
 
 
@@ -303,5 +312,9 @@ def test_what_is_no_network_is_told_at_its_place(load):
     assert problem.startswith("p.yaml:1:24: http.allow_networks: '10.0.0.1/8' is no network")
 
 
-def test_the_names_of_the_options_are_known():
-    assert set(OPTION_NAMES) >= {"url", "method", "headers", "body", "json", "auth", "expect", "take", "keep"}
+def test_the_page_tells_every_option_and_every_fault():
+    page = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
+    told = re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE)
+    assert told == list(OPTION_NAMES)
+    names = [name for name, kind in vars(faults).items() if isinstance(kind, type) and issubclass(kind, PolluxError)]
+    assert [name for name in names if name not in {"Permanent", "Transient"} and f"`{name}`" not in page] == []

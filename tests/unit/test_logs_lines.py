@@ -87,10 +87,10 @@ def test_a_line_has_an_end(kind):
 @pytest.mark.parametrize("kind", [TextLines, JsonLines])
 def test_no_line_shows_a_secret_even_where_it_is_cut(kind):
     HIDDEN.add("open-sesame-42")
-    for length in (0, FIELD_CHARS_MAX - 5, LINE_CHARS_MAX // 2 - 5):
+    for length in (0, FIELD_CHARS_MAX - 12, LINE_CHARS_MAX // 2 - 12):
         made = record("x" * length + "open-sesame-42", exc_info=failure("open-sesame-42"), more=["open-sesame-42"])
         line = kind().format(made)
-        assert "open-s" not in line
+        assert "open" not in line
         assert "***" in line
 
 

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pollux.model import (
     Cause,
@@ -186,3 +187,34 @@ def test_every_failure_ends_one_day(
     if verdict == Done(failed=True):
         assert wanted.is_recurring
         assert cause is Cause.SCHEDULE
+
+
+# crashes
+
+CRASH = Outcome(NOW - 10, NOW, fault=Fault.TRANSIENT, error="Crashed: its child was killed by SIGSEGV", crashed=True)
+
+
+@pytest.mark.parametrize("schedule", RECURRING + OTHERS)
+def test_a_crash_is_tried_again_like_any_failure(schedule):
+    assert judged(CRASH, replace(run(), crashes=1), job(schedule)) == judged(TRANSIENT, run(), job(schedule))
+
+
+@pytest.mark.parametrize("schedule", RECURRING + OTHERS)
+def test_the_third_crash_of_a_run_is_its_end_whatever_attempts_are_left(schedule):
+    patient = job(schedule, retry=Retry(attempts_max=100))
+    verdict = judged(CRASH, replace(run(), crashes=2), patient)
+    reason = "crashed 3 times: Crashed: its child was killed by SIGSEGV"
+    assert verdict == Dead(reason, sole=schedule in RECURRING)
+    assert isinstance(judged(TRANSIENT, replace(run(), crashes=2), patient), RetryAt), "another failure is no crash"
+
+
+def test_how_many_crashes_are_too_many_can_be_said():
+    verdict = decide(CRASH, run(), job(), now_ms=NOW, roll=0.5, crashes_max=1)
+    assert isinstance(verdict, Dead)
+
+
+def test_a_crashed_firing_that_cannot_be_retried_in_time_is_a_failed_one():
+    """Decision 0006: the next firing is the retry, and failures are counted over firings."""
+    soon = job(Interval(1_000), next_due_ms=NOW + 1)
+    assert judged(CRASH, run(), soon) == Done(failed=True)
+    assert isinstance(judged(CRASH, run(), replace(soon, memory=Memory(failures=4))), Dead)

@@ -1,13 +1,17 @@
 """Secrets: written as references, resolved where the job runs, seen nowhere."""
 
+import asyncio
 import base64
 import json
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
 
+from pollux import Pollux
 from pollux.config import load_config
 from pollux.config.doubts import doubts
 from pollux.declare import check_job, job_of
@@ -41,6 +45,14 @@ def forget():
 def folder(tmp_path) -> Path:
     tmp_path.chmod(0o755)
     return tmp_path
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """One that nobody is kept out of: pytest closes its own, which would excuse an open file."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 def secret_file(path: Path, text: str = "open sesame\n", mode: int = 0o600) -> Path:
@@ -171,15 +183,13 @@ def test_a_file_is_read_again_only_if_it_changed(folder, monkeypatch):
         ("${file:writable}", "can be read by everybody on this machine (mode 0602); chmod 640"),
     ],
 )
-def test_what_cannot_be_had_is_named_with_its_cure(folder, reference, words):
+def test_what_cannot_be_had_is_named_with_its_cure(open_folder, reference, words):
+    folder = open_folder
     secret_file(folder / "empty", "\n")
     secret_file(folder / "big", "x" * (FILE_BYTES_MAX + 1))
     secret_file(folder / "open", mode=0o644)
     secret_file(folder / "writable", mode=0o602)
     os.mkfifo(folder / "pipe", 0o600)
-    for above in folder.parents[:3]:
-        if above.stat().st_uid == os.getuid() and not above.stat().st_mode & 0o001:
-            above.chmod(0o755)  # pytest closes its folders, which would excuse an open file
     secrets = Secrets(environ={"EMPTY": "", "BYTES": "\udcff" * 8}, folder=folder)
     with pytest.raises(InvalidInput) as refused:
         secrets.resolve(f"Bearer {reference}")
@@ -356,3 +366,70 @@ jobs:
     assert "5 characters, too few to be hidden" in told[4]
     assert "its group may change it" in told[5]
     assert "geheim" not in "".join(told)
+
+
+# in an app
+
+
+def app_with(params: dict) -> Pollux:
+    app = Pollux("memory://", name="t")
+
+    @app.job(params=params)
+    async def home(ctx, token="", user=""):
+        return {"length": len(token)}
+
+    return app
+
+
+async def ended(app: Pollux, run_id: str):
+    async with asyncio.timeout(30):
+        while not (run := await app.get_run(run_id)).is_finished:  # noqa: ASYNC110  no event is told of it
+            await asyncio.sleep(0.01)
+    return run
+
+
+async def test_a_start_names_everything_that_is_missing(monkeypatch):
+    monkeypatch.delenv("NO_A", raising=False)
+    app = app_with({"token": "${env:NO_A}", "user": "${file:/nowhere/b}"})
+    with pytest.raises(InvalidConfig) as refused:
+        await app.start()
+    told = [str(problem) for problem in refused.value.problems]
+    assert told[0].startswith("job 'home': params.token: ${env:NO_A}: the variable is not set; ")
+    assert told[1].startswith("job 'home': params.user: ${file:/nowhere/b}: the file cannot be read: No such file")
+
+
+async def test_the_handler_gets_the_value_and_a_secret_that_vanished_is_a_permanent_fault(monkeypatch):
+    monkeypatch.setenv("A_TOKEN", "open-sesame-42")
+    async with app_with({"token": "Bearer ${env:A_TOKEN}"}) as app:
+        done = await ended(app, (await app.run_now("home")).id)
+        assert done.result == {"length": len("Bearer open-sesame-42")}
+        assert (await app.get_job("home")).params == {"token": "Bearer ${env:A_TOKEN}"}
+        monkeypatch.delenv("A_TOKEN")
+        dead = await ended(app, (await app.run_now("home")).id)
+    assert dead.state == "dead"
+    assert "${env:A_TOKEN}: the variable is not set; set it where the job runs" in dead.error
+    assert dead.attempt == 0, "it was not tried again"
+
+
+async def test_data_hold_no_references_wherever_they_come_in():
+    async with app_with({}) as app:
+        for ask in (app.enqueue, app.run_now):
+            with pytest.raises(
+                InvalidInput, match="token: references to secrets are not resolved in the data of a run"
+            ):
+                await ask("home", {"token": "${env:HOME}"})
+        with pytest.raises(InvalidInput, match="references to secrets"):
+            await app.enqueue_many("home", [{"token": "x"}, {"token": "${file:/etc/passwd}"}])
+        with pytest.raises(InvalidInput, match="only a config file or code may hold"):
+            await app.put_jobs([Job(id="b", handler="home", params={"token": "${env:HOME}"})])
+        assert not (await app.list_runs()).runs
+
+
+async def test_what_people_say_is_kept_without_secrets():
+    HIDDEN.add("open-sesame-42")
+    async with app_with({}) as app:
+        await app.pause("home", reason="until open-sesame-42 is rotated")
+        [line] = [line for line in (await app.audit()).lines if line.action == "pause"]
+        assert line.detail == "until *** is rotated"
+        [stop] = await app.stops()
+        assert stop.value["reason"] == "until *** is rotated"

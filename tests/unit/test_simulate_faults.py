@@ -22,6 +22,7 @@ from pollux.simulate.tally import JobTally
 from pollux.store.contract import JobPut, RunFilter
 from pollux.store.guard import Wrapped
 from pollux.store.memory import MemoryStore
+from pollux.units import HOUR_MS
 
 START_MS = 1_774_743_600_000  # 2026-03-29T00:20Z: within the hour Berlin's clock goes from 02:00 to 03:00
 FAULTS_S, PEACE_S = 3_600, 150
@@ -197,6 +198,7 @@ def jobs_of(dice: Random) -> list[Job]:
                 target=dice.choice(["", "", "db"]),
                 overlap=dice.choice(list(Overlap)),
                 misfire=dice.choice(list(Misfire)),
+                timeout_ms=dice.choice([20_000, HOUR_MS]),
                 isolate=Isolate.NEVER,
             )
         )

@@ -103,8 +103,7 @@ def job_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     # Pages come in order of ids, so the wanted ones stand right after the last that sorts before them.
     after = f"{incomplete[:-1]}{chr(ord(incomplete[-1]) - 1)}{AFTER_ALL}" if incomplete else None
     page = _asked(ctx, lambda app: app.list_jobs(after=after, limit=IDS_MAX))
-    found = () if page is None else page.jobs
-    return [CompletionItem(job.id, help=job.name) for job in found if job.id.startswith(incomplete)]
+    return [CompletionItem(job.id, help=job.name) for job in page.jobs if job.id.startswith(incomplete)]
 
 
 def run_ids_of(*states: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
@@ -116,19 +115,16 @@ def run_ids_of(*states: str) -> Callable[[click.Context, click.Parameter, str], 
 
         where = RunFilter(states=tuple(RunState(state) for state in states))
         page = _asked(ctx, lambda app: app.list_runs(where, limit=1_000))
-        found = () if page is None else page.runs
-        fitting = [run for run in found if run.id.startswith(incomplete)][:IDS_MAX]
+        fitting = [run for run in page.runs if run.id.startswith(incomplete)][:IDS_MAX]
         return [CompletionItem(run.id, help=run.state.value) for run in fitting]
 
     return run_ids
 
 
 def _asked(ctx: click.Context, question: Callable[[Any], Any]) -> Any:
-    """What the store answers, or None; never an error, never a long wait."""
+    """What the store answers, within a time in which people wait for a word."""
 
     async def bounded(app: Any) -> Any:
         return await asyncio.wait_for(question(app), SECONDS_MAX)
 
-    with contextlib.suppress(Exception):
-        return ask(existing_store(Where(ctx.params.get("config"), ctx.params.get("store"))), bounded)
-    return None
+    return ask(existing_store(Where(ctx.params.get("config"), ctx.params.get("store"))), bounded)

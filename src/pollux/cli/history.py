@@ -58,6 +58,7 @@ def _what_it_is(row: Any) -> tuple[tuple[str, Any], ...]:
         ("attempts", job.retry.attempts_max),
         ("overlap", job.overlap.value),
         ("misfire", job.misfire.value),
+        ("isolate", job.isolate.value),
         ("source", f"{job.source}, release {job.release}" if job.release else job.source),
         ("revision", job.revision),
     )

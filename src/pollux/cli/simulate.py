@@ -29,6 +29,7 @@ SAMPLES_MIN = 5  # runs of a job before its own durations count
 JOBS_SHOWN = 20
 BARS_MAX = 24
 BAR_WIDTH = 40
+BAR_STEPS = 1_000  # of the progress bar
 SEATS_MAX = 10  # what-ifs at once
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
@@ -233,13 +234,16 @@ def _progress() -> Iterator[Callable[[float], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    done = 0
+    with click.progressbar(length=BAR_STEPS, label="simulating", file=sys.stderr) as bar:
 
-    columns = (TextColumn("simulating"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        line = bar.add_task("", total=1.0)
-        yield lambda share: bar.update(line, completed=share)
+        def tell(share: float) -> None:
+            nonlocal done
+            steps = round(share * BAR_STEPS)
+            bar.update(steps - done)
+            done = steps
+
+        yield tell
 
 
 # showing

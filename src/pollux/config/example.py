@@ -22,10 +22,14 @@ SETTING_EXAMPLES: dict[str, str] = {
     "app": "monitor:app",
     "pool.min_poll": "1s",
     "leader.renew": "5s",
+    "http.allow_networks": "[10.0.0.0/8]",
 }
 # The job of the file, which needs no code of anybody's: it asks the machine for its name.
 JOB_OF_THE_FILE: dict[str, str] = {"id": "home", "python": "platform:node", "interval": "30s"}
 JOB_EXAMPLES: dict[str, str] = {
+    "http": '"https://example.com/health"',
+    "exec": '["df", "-h"]',
+    "isolate": "process",
     "cron": '"0 6 * * *"',
     "at": '"2030-01-31T09:00:00+01:00"',
     "once": "true",

@@ -303,6 +303,7 @@ async def run(command: Command, ctx: Context) -> Ran:
             transport.close()
         for pipe in pipes:
             pipe.close()
+        await process.ended()
     return Ran(ended, stdout, stderr, is_over, stopped)
 
 

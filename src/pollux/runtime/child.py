@@ -101,7 +101,7 @@ def check_place(handler: Handler, *, is_whole: bool) -> None:
     if is_whole and place_in(handler) is not None:
         return
     if _is_ours(getattr(call, "__module__", None) or ""):
-        kind, cure = "part of Pollux", "take `isolate` away: commands of `exec` have a process of their own"
+        kind, cure = "part of Pollux", "write isolate: never; commands of `exec` have a process of their own anyway"
     elif "<lambda>" in path or "<locals>" in path:
         kind = "a lambda" if "<lambda>" in path else "made inside another function"
         cure = "define it at the top of a module"
@@ -160,6 +160,7 @@ async def call_in_child(
     child = Child(memory)
     try:
         talk = asyncio.get_running_loop().create_task(child.talk(_call(place, handler, ctx, kwargs), ctx))
+        talk.add_done_callback(lambda over: over.cancelled() or over.exception())  # nobody may be left to ask for it
         try:
             return await asyncio.shield(talk)
         except asyncio.CancelledError:

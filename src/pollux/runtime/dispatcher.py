@@ -26,7 +26,7 @@ CLAIM_MAX = 1_000  # runs in one claim
 FULL_REST_MS = 1_000
 SLOW_MS = 1_000  # a claim that took longer has waited: its lease began some time in between
 SAY_AGAIN_MS = 60_000
-SUSPECT_MS = 500  # after this long a suspect that found another one at work is offered again
+SUSPECT_MS = (200, 30_000)  # a suspect that finds another one at work comes again so much later for each before it
 
 
 class ClaimOptions(Struct, frozen=True):
@@ -58,6 +58,7 @@ class Dispatcher(Loop):
         self._stops_revision: int | None = None
         self._is_paused = False
         self._refused_at: float | None = None
+        self._crowd = 0  # suspects sent away since the last one was let in
 
     @property
     def is_paused(self) -> bool:
@@ -195,12 +196,19 @@ class Dispatcher(Loop):
             refusal = self.kit.registry.refusal(job.handler)
             verdict = Hold(f"handler {job.handler} is not known here" if refusal is None else str(refusal))
         elif self.kit.suspect is not None and run.lease_losses and isolates(handler, job, run):
-            verdict = Back(self.kit.time.now_ms() + SUSPECT_MS)  # suspects are tried one at a time
+            verdict = Back(self.kit.time.now_ms() + self._turn_ms())  # suspects are tried one at a time
         elif self._is_paused or (seat := self.kit.pool.try_seat(run)) is None:  # a claim that `pause` interrupted
             verdict = Back()
         else:
             attempt.begin(handler, seat)
+            self._crowd = 0 if self.kit.suspect is attempt else self._crowd
             return True
         self.handed_back += 1
         attempt.hand_back(verdict)
         return False
+
+    def _turn_ms(self) -> int:
+        """How long a suspect waits for its turn: they come back one after another, not all at once."""
+        self._crowd += 1
+        step_ms, most_ms = SUSPECT_MS
+        return min(most_ms, step_ms * self._crowd)

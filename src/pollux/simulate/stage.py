@@ -15,6 +15,7 @@ makes a day cheap; it is also why nothing depends on how a machine orders its wo
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from heapq import heappop, heappush
 from random import Random
@@ -86,6 +87,9 @@ class StageClock:
 
     async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:  # noqa: ARG002  the protocol's
         raise AssertionError("nobody waits on a stage")
+
+    def wait_in_thread(self, flag: threading.Event, seconds: float) -> None:  # noqa: ARG002
+        raise AssertionError("there are no threads on a stage")
 
 
 class StageStore(MemoryStore):

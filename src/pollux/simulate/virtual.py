@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import math
 import selectors
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -44,6 +45,7 @@ class VirtualTime:
             )
         self.loop: Any = loop
         self.jumps = 0
+        self.naps: dict[_Nap, None] = {}  # of threads that sleep by our clock
         self.limit_us: int | None = None  # time that would pass it means that somebody waits in vain
         self.is_busy_elsewhere: Callable[[], bool] = _never  # do threads or children of ours work for real?
         self._us = 0 if is_fresh else math.ceil(loop.time()) * SECOND_US
@@ -69,6 +71,11 @@ class VirtualTime:
     @property
     def us(self) -> int:
         return self._us
+
+    @property
+    def asleep(self) -> int:
+        """How many threads sleep by our clock; one whose flag is set is about to wake."""
+        return sum(not nap.flag.is_set() for nap in self.naps) if self.naps else 0
 
     def time(self) -> float:
         return self._us / SECOND_US
@@ -135,6 +142,40 @@ class VirtualClock(SystemClock):
     def jump(self, ms: int) -> None:
         """Move the wall clock alone, forwards or backwards, as a bad time server does."""
         self._offset_us += ms * 1_000
+
+    def wait_in_thread(self, flag: threading.Event, seconds: float) -> None:
+        """A thread that sleeps by our clock holds nobody up: time passes, and wakes it."""
+        nap = _Nap(self._time, flag)
+        self._time.loop.call_soon_threadsafe(nap.begin, seconds)
+        flag.wait()
+        if nap.is_over:
+            flag.clear()  # it was us who rang; a wish to stop is also written elsewhere
+        self._time.loop.call_soon_threadsafe(nap.end)
+
+
+class _Nap:
+    """One thread that sleeps; it lives on the loop."""
+
+    def __init__(self, time: VirtualTime, flag: threading.Event) -> None:
+        self._time, self.flag = time, flag
+        self._alarm: asyncio.TimerHandle | None = None
+        self.is_over = False
+
+    def begin(self, seconds: float) -> None:
+        self._time.naps[self] = None
+        self._alarm = self._time.loop.call_later(seconds, self._ring)
+
+    def _ring(self) -> None:
+        self.is_over = True
+        self.flag.set()
+        self.end()
+
+    def end(self) -> None:
+        """The thread is awake, by us or by somebody else."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+            del self._time.naps[self]
 
 
 class _PatientSelector(selectors.BaseSelector):

@@ -16,6 +16,8 @@ What holds for every verb:
 * **Time.**  `now_ms` None means the store's own clock; tests pass their own.
 * **Waiting** ends at the bell, at what `look_again_ms` names, at `wake`, or after `wait_ms`, whichever is first.
   Wake-ups are hints and may be lost; polling stays correct.
+* **No room** (a full disk): `put_jobs`, `enqueue` and `load` raise `StoreFull` first, and nothing of them is there;
+  then `claim` and `advance`; all others as long as anything can be written, because they record what happened.
 * **A run whose job is gone** can run no more: where it would become ready or held it is cancelled instead
   ("its job was deleted").
 """

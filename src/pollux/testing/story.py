@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from inspect import isawaitable, iscoroutinefunction
@@ -26,14 +26,14 @@ import msgspec
 
 from pollux.app import Pollux, Verbs
 from pollux.errors import InvalidInput, PolluxError
-from pollux.model import Cause, Isolate, Job, Run, RunState
+from pollux.model import Answer, Cause, Dead, Isolate, Job, Run, RunState
 from pollux.plan import Why
 from pollux.registry import Context, Handler, Registry, job_id_of
 from pollux.runtime import CrewOptions
 from pollux.runtime.renewer import Renewer
 from pollux.simulate import VirtualClock, VirtualTime
 from pollux.simulate.stage import at_once
-from pollux.store.contract import JobAnswer, JobPut, RunAnswer, RunFilter
+from pollux.store.contract import JobAnswer, JobPut, RunAnswer, RunFilter, Settlement
 from pollux.store.memory import MemoryStore
 from pollux.testing.faults import FaultyStore
 from pollux.units import DAY_MS, MOMENT_MAX_MS, duration_ms, moment_ms
@@ -113,7 +113,7 @@ class Tale:
         self._time = VirtualTime(asyncio.get_running_loop(), is_fresh=is_fresh)
         self._time.is_busy_elsewhere = self._is_busy_elsewhere
         self.clock = VirtualClock(self._time, now_ms)
-        self._memory = MemoryStore(self.clock)
+        self._memory = Chronicle(self.clock)
         self.store = StoryStore(self._memory)  # faults are ordered here: `tale.store.fail("settle")`
         self._cast = Cast(app._registry)
         self._told_us = self._time.us
@@ -172,7 +172,7 @@ class Tale:
 
     def _is_busy_elsewhere(self) -> bool:
         crew = self.app.crew
-        return crew is not None and crew.kit.hands.under_way > 0
+        return crew is not None and crew.kit.hands.under_way > self._time.asleep
 
     # the node
 
@@ -264,7 +264,11 @@ class Tale:
 
     def runs(self, job: object) -> list[Run]:
         """All runs of a job, the oldest first: those that ended and those that are live."""
-        return self._runs(RunFilter(job_id=self._job(job).id))
+        job_id = self._job(job).id
+        runs = self._runs(RunFilter(job_id=job_id))
+        known = {run.id for run in runs}
+        buried = [run for run in self._memory.buried.get(job_id, {}).values() if run.id not in known]
+        return sorted([*buried, *runs], key=lambda run: run.due_ms) if buried else runs
 
     def fired(self, job: object) -> int:
         """How often the job's own schedule fired."""
@@ -306,6 +310,7 @@ class Tale:
         return [run for run in self.runs(job) if run.is_finished]
 
     def _runs(self, where: RunFilter) -> list[Run]:
+        """The oldest first, by due time and then by when they came."""
         runs: list[Run] = []
         after: str | None = None
         while True:
@@ -313,7 +318,8 @@ class Tale:
             runs += page.runs
             after = page.next
             if after is None:
-                return sorted(runs, key=lambda run: (run.due_ms, run.id))
+                runs.reverse()
+                return sorted(runs, key=lambda run: run.due_ms)
 
 
 class BlockingTale:
@@ -331,6 +337,22 @@ class BlockingTale:
             return self._runner.run(found(*args, **kwargs))
 
         return call
+
+
+class Chronicle(MemoryStore):
+    """The memory store; it also remembers dead letters whose place was taken: a recurring job has one at most."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock)
+        self.buried: defaultdict[str, dict[str, Run]] = defaultdict(dict)
+
+    async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
+        answers = await super().settle(settlements, now_ms=now_ms)
+        dead = [settlement.run_id for settlement in settlements if isinstance(settlement.verdict, Dead)]
+        for run in await self.get_runs(dead) if dead else ():
+            if run is not None and run.state is RunState.DEAD:
+                self.buried[run.job_id][run.id] = run
+        return answers
 
 
 class StoryStore(FaultyStore):

@@ -70,10 +70,6 @@ class Look(Struct, frozen=True):
     def seats(self) -> int:
         return sum(node.seats for node in self.nodes)
 
-    @property
-    def busy(self) -> int:
-        return sum(node.busy for node in self.nodes)
-
 
 async def look_at(app: Pollux, now_ms: int) -> Look:
     running = await app.list_runs(RunFilter(states=(RunState.LEASED,)), limit=RUNS_SHOWN)

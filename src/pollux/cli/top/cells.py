@@ -37,7 +37,7 @@ def header_of(look: Look, url: str) -> Text:
     count = len(look.nodes)
     text.append(f"{count} node{'' if count == 1 else 's'}  ", "" if count else "red")
     text.append(f"led by {leader.id} (term {leader.leads})" if leader else "no leader", "" if leader else "yellow")
-    text.append(f"\nseats {look.busy}/{look.seats}  running {counted(counts.leased)}  ready {counted(counts.ready)}  ")
+    text.append(f"\nrunning {counted(counts.leased)} on {look.seats} seats  ready {counted(counts.ready)}  ")
     text.append(f"held {counted(counts.held)}  ", "yellow" if counts.held else "")
     text.append(f"dead {counted(counts.dead)}  ", "red" if counts.dead else "")
     text.append(f"jobs {counted(counts.jobs)}  ")
@@ -56,11 +56,11 @@ def lateness_of(look: Look) -> Text:
     return Text(", ".join(words), "red" if late_ms > 10_000 else "yellow")
 
 
-def cells_of(row: JobRow, now_ms: int) -> tuple[Text, ...]:
-    """One job, in the order of the columns."""
+def cells_of(row: JobRow, now_ms: int, *, plain: bool) -> tuple[Text, ...]:
+    """One job, in the order of the columns; `plain`: the terminal knows ASCII only."""
     history, memory = history_of(row.job), row.job.memory
     marks = history.marks[-LATEST:]
-    line = sparkline([mark.at_most_ms for mark in marks], [mark.failed for mark in marks])
+    line = sparkline([mark.at_most_ms for mark in marks], [mark.failed for mark in marks], plain=plain)
     last = row.last or "-"
     return (
         Text(row.job.id),

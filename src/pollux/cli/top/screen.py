@@ -13,7 +13,8 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import DataTable, Footer, Input, Static
 
 from pollux.app import JobRow, Pollux
-from pollux.cli.show import ago, clean, now_ms
+from pollux.cli.picture import BARS
+from pollux.cli.show import ago, can_show, clean, now_ms
 from pollux.cli.top.board import SORTS, Look, Sweep, look_at, rows_for
 from pollux.cli.top.cells import COLUMNS, cells_of, header_of, held_of, running_of
 from pollux.cli.top.dialogs import HELP, DeadLetters, Question, Told
@@ -67,30 +68,34 @@ class Top(App[None]):
         self.look: Look | None = None
         self.rows: dict[str, JobRow] = {}
         self.looks = 0
+        self._plain = not can_show(BARS)  # asked now: later our output is the screen's own
         self._wake = asyncio.Event()
+        # Kept at hand: another screen may be in front, or all of them gone, when a look comes back.
+        self._header, self._trouble, self._said = Static(id="header"), Static(id="trouble"), Static(id="said")
+        self._runs_pane, self._held_pane = Static(id="running"), Static(id="held")
+        self._table = DataTable[Any](id="jobs", cursor_type="row", zebra_stripes=True)
+        self._box = Input(id="filter", placeholder="part of an id or name, or group:edge target:db-1 tag:fast")
 
     # the screen
 
     def compose(self) -> ComposeResult:
-        yield Static(id="header")
-        yield Static(id="trouble")
+        yield self._header
+        yield self._trouble
         with Vertical():
-            yield DataTable[Any](id="jobs", cursor_type="row", zebra_stripes=True)
+            yield self._table
             with Horizontal(id="panes"):
-                with VerticalScroll(classes="pane", can_focus=False):
-                    yield Static(id="running")
-                with VerticalScroll(classes="pane", can_focus=False):
-                    yield Static(id="held")
-        yield Static(id="said")
-        yield Input(id="filter", placeholder="part of an id or name, or group:edge target:db-1 tag:fast")
+                for pane in (self._runs_pane, self._held_pane):
+                    with VerticalScroll(classes="pane", can_focus=False):
+                        yield pane
+        yield self._said
+        yield self._box
         yield Footer()
 
     def on_mount(self) -> None:
-        table = self.query_one("#jobs", DataTable)
         for column in COLUMNS:
-            table.add_column(column, key=column)
-        table.focus()
-        self.query_one("#header", Static).update(Text(f"pollux top  {clean(self.url)}"))
+            self._table.add_column(column, key=column)
+        self._table.focus()
+        self._header.update(Text(f"pollux top  {clean(self.url)}  opening ..."))
         self.run_worker(self._watch(), name="watch")
 
     async def on_unmount(self) -> None:
@@ -131,37 +136,35 @@ class Top(App[None]):
         self.look, self.rows = look, {row.job.id: row for row in rows}
 
     def _show_trouble(self, words: str) -> None:
-        trouble = self.query_one("#trouble", Static)
-        trouble.update(Text(clean(words), "bold red"))
-        trouble.display = bool(words)
+        self._trouble.update(Text(clean(words), "bold red"))
+        self._trouble.display = bool(words)
 
     def _show(self) -> None:
         look = self.look
         assert look is not None
-        self.query_one("#header", Static).update(header_of(look, self.url))
-        self.query_one("#running", Static).update(running_of(look))
-        self.query_one("#held", Static).update(held_of(look))
+        self._header.update(header_of(look, self.url))
+        self._runs_pane.update(running_of(look))
+        self._held_pane.update(held_of(look))
         self._show_jobs(look)
 
     def _show_jobs(self, look: Look) -> None:
-        table = self.query_one("#jobs", DataTable)
-        wanted = list(self.rows)
+        table, wanted = self._table, list(self.rows)
         if [key.value for key in table.rows] != wanted:
-            self._fill(table, wanted, look)
+            self._fill(wanted, look)
         else:
             for job_id, row in self.rows.items():
-                for column, cell in zip(COLUMNS, cells_of(row, look.now_ms), strict=True):
+                for column, cell in zip(COLUMNS, cells_of(row, look.now_ms, plain=self._plain), strict=True):
                     if table.get_cell(job_id, column) != cell:
                         table.update_cell(job_id, column, cell, update_width=True)
         table.border_title = self._title()
         table.styles.border_top = ("solid", "gray")
 
-    def _fill(self, table: DataTable[Any], wanted: list[str], look: Look) -> None:
+    def _fill(self, wanted: list[str], look: Look) -> None:
         """All rows anew; the cursor stays on its job if that is still there."""
-        chosen, place = self.chosen(), table.cursor_row
+        table, chosen, place = self._table, self.chosen(), self._table.cursor_row
         table.clear()
         for job_id in wanted:
-            table.add_row(*cells_of(self.rows[job_id], look.now_ms), key=job_id)
+            table.add_row(*cells_of(self.rows[job_id], look.now_ms, plain=self._plain), key=job_id)
         if wanted:
             table.move_cursor(row=wanted.index(chosen) if chosen in wanted else min(place, len(wanted) - 1))
 
@@ -174,12 +177,11 @@ class Top(App[None]):
 
     def chosen(self) -> str | None:
         """The job under the cursor."""
-        table = self.query_one("#jobs", DataTable)
-        keys = list(table.rows)
-        return keys[table.cursor_row].value if 0 <= table.cursor_row < len(keys) else None
+        keys = list(self._table.rows)
+        return keys[self._table.cursor_row].value if 0 <= self._table.cursor_row < len(keys) else None
 
     def say(self, words: str) -> None:
-        self.query_one("#said", Static).update(Text(clean(words), "bold"))
+        self._said.update(Text(clean(words), "bold"))
         self._wake.set()
 
     # keys
@@ -194,21 +196,19 @@ class Top(App[None]):
         self.say(f"sorted by {self.sort}{' reversed' if self.is_reversed else ''}")
 
     def action_filter(self) -> None:
-        box = self.query_one("#filter", Input)
-        box.display = True
-        box.value = self.sweep.text
-        box.focus()
+        self._box.display = True
+        self._box.value = self.sweep.text
+        self._box.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self._filter(event.value.strip())
 
     def action_unfilter(self) -> None:
-        box = self.query_one("#filter", Input)
-        self._filter(self.sweep.text if box.display else "")
+        self._filter(self.sweep.text if self._box.display else "")
 
     def _filter(self, text: str) -> None:
-        self.query_one("#filter", Input).display = False
-        self.query_one("#jobs", DataTable).focus()
+        self._box.display = False
+        self._table.focus()
         if text != self.sweep.text:
             self.sweep = Sweep(text)
             self.say(f"only {text}" if text else "all jobs")

@@ -87,7 +87,7 @@ def _bad_answer(error: aiohttp.ClientResponseError, target: str) -> Exception:
 
 
 def _payload_words(error: aiohttp.ClientPayloadError) -> str:
-    words = str(error.__cause__ or error)
+    words = str(error)
     if "TransferEncoding" in words or "chunk" in words.lower():
         return "its chunks are invalid or end too early"
     return "it is shorter than announced" if "ContentLength" in words else "it ended too early"

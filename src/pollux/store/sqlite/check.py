@@ -43,7 +43,6 @@ _RULES = {
     "shelves": "a run stands among the live and the finished, or in neither",
     "finished": "a finished run does not say when it ended",
     "leases": "a leased run has no token",
-    "tokens": "a run that waits still has the token of a lease",
     "orphans": "a run waits for a job that is gone",
     "buried": "a job stands among the deleted, too",
 }

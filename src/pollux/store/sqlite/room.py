@@ -28,7 +28,8 @@ from pollux.store.sqlite.place import lock_holders
 
 BALLAST_BYTES = 4 * 1024 * 1024
 SPARE_BYTES = BALLAST_BYTES // 4  # that must be free besides, so that it is not put back only to go again
-PAGE_BYTES = 4_096
+DOOR_BYTES = 256 * 1024
+TINY_BYTES = 64 * 1024  # with less left a disk that fails has failed for that
 TRY_AGAIN_S = 1.0
 LOG_PAGES_MAX = 65_536  # 256 MB of log
 READ_MARKS = frozenset({"123", "124", "125", "126", "127"})  # bytes of the shared memory that a reader locks
@@ -42,7 +43,6 @@ class Ballast:
     """So many bytes of the disk, kept until they are needed."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._fd = open_private(path)
         self._is_possible = True
 
@@ -63,9 +63,10 @@ class Ballast:
         os.ftruncate(self._fd, 0)  # not unlinked: another process may hold it, and its bytes count until it lets go
 
     def close(self, *, is_last: bool) -> None:
+        """Whoever leaves last leaves just enough to be able to open the store again on a disk that is full by then."""
+        if is_last and os.fstat(self._fd).st_size > DOOR_BYTES:
+            os.ftruncate(self._fd, DOOR_BYTES)
         os.close(self._fd)
-        if is_last:
-            self._path.unlink(missing_ok=True)
 
 
 class Room:
@@ -101,17 +102,15 @@ class Room:
     def is_log_long(self) -> bool:
         return self._log_pages > LOG_PAGES_MAX
 
-    def can_take(self, pages: int) -> bool:
-        """Would so many pages of log fit into the database?  Half of a log carried over has used its bytes twice."""
-        return self._free() >= pages * PAGE_BYTES
+    def has(self, size: int) -> bool:
+        """Is there room for so many bytes?"""
+        return self._free() >= size
 
-    def is_full(self, error: Exception, connection: apsw.Connection) -> bool:
+    def is_full(self, error: Exception, system_errno: int = 0) -> bool:
         """Does this error mean that there is no room?  SQLite says so of some shortages only."""
-        if isinstance(error, apsw.FullError):
-            return True
-        if not isinstance(error, apsw.IOError):
-            return False
-        return connection.system_errno in FULL_ERRNOS or self._free() == 0
+        if isinstance(error, apsw.IOError | apsw.CantOpenError):
+            return system_errno in FULL_ERRNOS or self._free() < TINY_BYTES
+        return isinstance(error, apsw.FullError)
 
     def refusal(self, need: int, level: int) -> StoreFull | None:
         """Why a call must not be tried now, if it must not."""

@@ -7,6 +7,7 @@ nothing once all of it is carried over, which a reader that stands still can del
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
 import apsw
 
@@ -33,6 +34,14 @@ class Wal:
 
     def is_due(self, *, is_tight: bool) -> bool:
         return self.pages >= (TIGHT_PAGES if is_tight else self._due_at)
+
+    def growth_bytes(self, path: Path) -> int:
+        """How much the database file will grow when all is carried over; a half has used its bytes twice."""
+        pages = self._connection.pragma("page_count")
+        size = self._connection.pragma("page_size")
+        assert isinstance(pages, int)
+        assert isinstance(size, int)
+        return pages * size - path.stat().st_size
 
     def carry_over(self) -> None:
         """What can be; `pages` are then those that have to stay because somebody reads them or there is no room."""

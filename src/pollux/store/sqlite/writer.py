@@ -84,15 +84,25 @@ class Writer:
         with schema.in_file_words(self._path), ExitStack() as undo:
             self.lock = WriteLock(beside(self._path, ".lock"))
             undo.callback(self.lock.close)
+            self.room = Room(self._path)
+            undo.callback(self.room.close, is_last=False)
             self._place.settle()
-            self._connection = schema.open_writer(self._path, self.lock, deadline=deadline, busy_ms=BUSY_MS)
+            self._connection = self._connect(deadline)
             undo.callback(self._connection.close)
             self._place.check()  # it is the file that we then opened
             self.bell = Bell(beside(self._path, ".bell"))
-            undo.callback(self.bell.close)
-            self.room = Room(self._path)
             undo.pop_all()
         self._wal.watch(self._connection)
+
+    def _connect(self, deadline: float) -> apsw.Connection:
+        """A full disk may not even let it be opened; then the ballast goes first."""
+        try:
+            return schema.open_writer(self._path, self.lock, deadline=deadline, busy_ms=BUSY_MS)
+        except apsw.Error as error:
+            if not self.room.is_full(error):
+                raise
+            self.room.ran_out()
+        return schema.open_writer(self._path, self.lock, deadline=deadline, busy_ms=BUSY_MS)
 
     def _close(self) -> None:
         with suppress(apsw.Error):  # what could not be carried over is in the log, for whoever opens it next
@@ -236,7 +246,7 @@ class Writer:
 
     def _said(self, error: Exception) -> Exception:
         """The error in our words; and what follows from it for the connection."""
-        if self.room.is_full(error, self._connection):
+        if self.room.is_full(error, 0 if self._is_sick else self._connection.system_errno):
             full = self.room.words(self._level)
             full.__cause__ = error
             return full
@@ -260,8 +270,7 @@ class Writer:
 
     def _make_room(self) -> None:
         self.room.ran_out()
-        if self.room.can_take(self._wal.pages):
-            self._or_sick(self._wal.truncate)
+        self._or_sick(self._cut_log)
         self._level = self.room.look()
 
     def _carry_over(self, *, is_idle: bool = False) -> None:
@@ -269,15 +278,22 @@ class Writer:
         is_tight = self._level != OPEN
         if self._is_sick or not (is_idle or self._wal.is_due(is_tight=is_tight)):
             return
-        if not is_tight or self.room.can_take(self._wal.pages):
-            self._or_sick(self._wal.carry_over)
-            self.room.learn_log(self._wal.pages)
+        self._or_sick(self._carry_if_it_fits if is_tight else self._wal.carry_over)
+        self.room.learn_log(self._wal.pages)
+
+    def _carry_if_it_fits(self) -> None:
+        if self.room.has(self._wal.growth_bytes(self._path)):
+            self._wal.carry_over()
+
+    def _cut_log(self) -> None:
+        if self.room.has(self._wal.growth_bytes(self._path)):
+            self._wal.truncate()
 
     def _or_sick(self, work: Callable[[], object]) -> None:
         """Work on the log, of which nobody needs to be told: what it could not carry over is still in the log."""
         try:
             work()
-        except apsw.Error:
+        except (apsw.Error, OSError):
             self._is_sick = True
 
 

@@ -99,10 +99,12 @@ class EnqueueContract(Contract):
         assert await store.get_runs(["3"]) == [None]
 
     async def test_held_runs_fill_the_line_too(self, store: Store, t0: int) -> None:
-        await given(store, a_run("a", gated=True), a_run("b"))
+        await given(store, a_run("a", gated=True), a_run("b", gated=True))
 
-        assert answers(await store.enqueue([a_run("c", gated=True), a_run("d")], ready_max=2, now_ms=t0)) == [
-            Answer.FULL,
+        for run in (a_run("c"), a_run("d", gated=True)):
+            assert answers(await store.enqueue([run], ready_max=2, now_ms=t0)) == [Answer.FULL]
+        assert answers(await store.enqueue([a_run("e"), a_run("f")], ready_max=3, now_ms=t0)) == [
+            Answer.OK,
             Answer.FULL,
         ]
 

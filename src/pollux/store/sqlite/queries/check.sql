@@ -31,9 +31,6 @@ SELECT id FROM runs WHERE shelf IS NOT NULL AND finished_ms IS NULL LIMIT ?;
 -- name: leases
 SELECT id FROM runs WHERE state = 2 AND (token = '' OR fence < 1) LIMIT ?;
 
--- name: tokens
-SELECT id FROM runs WHERE state < 2 AND token <> '' LIMIT ?;
-
 -- name: orphans
 SELECT id FROM runs
 WHERE state < 2 AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = runs.job_id) LIMIT ?;

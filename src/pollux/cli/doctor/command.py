@@ -1,0 +1,85 @@
+"""What does `pollux doctor` look at, in which order, and how is it told?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from pollux.cli.commands import Taught
+from pollux.cli.doctor.finding import FAIL, OK, WARN, Finding, ok
+from pollux.cli.menu import FAILED
+from pollux.cli.menu import OK as FINE
+from pollux.cli.options import config_path, json_option, sqlite_path
+from pollux.cli.show import clean, now_ms, print_json
+from pollux.config import Config, load_config
+
+_COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
+
+
+@click.command(cls=Taught)
+@click.option("-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml.")
+@click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE.")
+@json_option
+def doctor(config: str | None, store: str | None, *, as_json: bool) -> int:
+    """Look at the machine, the config and the store; say what is wrong with each, and the cure.
+
+    Nothing is changed, and no process is disturbed.  The exit code is 1 if something failed; warnings do not count.
+
+    For example:
+      pollux doctor
+      pollux doctor -c pollux.yaml
+      pollux doctor --store sqlite:////var/lib/pollux/pollux.db --json
+    """
+    findings = list(_look(config_path(config), store))
+    counts = {level: sum(finding.level == level for finding in findings) for level in (OK, WARN, FAIL)}
+    if as_json:
+        print_json({"findings": findings, "counts": counts})
+    else:
+        _print(findings, counts)
+    return FAILED if counts[FAIL] else FINE
+
+
+def _look(path: str | None, store: str | None) -> Iterator[Finding]:
+    from pollux.cli.doctor import machine
+    from pollux.cli.doctor.setup import look_at_setup
+
+    watch = machine.Stopwatch()
+    loaded: Config | None
+    if path is None:
+        loaded = load_config(None, environ=os.environ, arguments={"store": store})
+        about_setup = [ok("config", "there is none here; the defaults count", "pollux config --example")]
+    else:
+        loaded, about_setup = look_at_setup(path, store)
+    yield from machine.look_at_machine(seats=Config().seats if loaded is None else loaded.seats)
+    yield from about_setup
+    if loaded is not None:
+        yield from _look_at_store(loaded.store)
+    now = now_ms()
+    yield machine.of_clock(watch, now)
+    yield machine.of_ntp(is_kept=machine.is_synchronised())
+
+
+def _look_at_store(url: str) -> Iterator[Finding]:
+    from pollux.cli.doctor.inside import look_at_inside
+    from pollux.cli.doctor.place import look_at_place
+
+    path = sqlite_path(url)
+    if path is None:
+        yield ok("store", f"{url} is no file, so there is nothing to look at from outside")
+        return
+    path = Path(os.path.abspath(path))  # noqa: PTH100  links are part of what is looked at
+    yield from look_at_place(path)
+    yield from look_at_inside(path, now_ms=now_ms())
+
+
+def _print(findings: list[Finding], counts: dict[str, int]) -> None:
+    width = max(len(finding.about) for finding in findings)
+    for finding in findings:
+        level = click.style(f"{finding.level:<4}", fg=_COLOURS[finding.level], bold=finding.level != OK)
+        click.echo(f"{level}  {finding.about:<{width}}  {clean(finding.seen)}")
+        if finding.cure:
+            click.echo(f"{'':<{width + 8}}{'more' if finding.level == OK else 'cure'}: {clean(finding.cure)}")
+    click.echo(f"\n{counts[OK]} ok, {counts[WARN]} to look at, {counts[FAIL]} failed")

@@ -1,0 +1,371 @@
+"""The parts of the http handler, each by itself: what is taken, unpacked, remembered, and who waits for whom."""
+
+import asyncio
+import contextlib
+import gzip
+import os
+import zlib
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pollux.errors import InvalidInput, Permanent, Transient
+from pollux.handlers.http import lanes as lanes_module
+from pollux.handlers.http import matcher as matchers
+from pollux.handlers.http.body import read_body
+from pollux.handlers.http.client import text_of
+from pollux.handlers.http.extract import dig, path_of, take_of
+from pollux.handlers.http.faults import (
+    BadEncoding,
+    BadStatus,
+    Interrupted,
+    NothingTaken,
+    RefusedStatus,
+    SlowPattern,
+    TargetBusy,
+    TooBig,
+    retry_after_s,
+    status_fault,
+)
+from pollux.handlers.http.lanes import LANES_MAX, Lanes
+from pollux.handlers.http.marks import Mark, digest_of, read_mark, validator_of
+from pollux.handlers.http.matcher import Matcher
+from pollux.registry import FINGERPRINT_CHARS_MAX
+
+# taking a value out of JSON
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("a", {"b": [1, {"c d": "x", "e.f": None}]}),
+        ("a.b[0]", 1),
+        ("$.a.b[-1]['c d']", "x"),
+        ('a.b[1]["e.f"]', None),
+        ('["a"].b[-2]', 1),
+        ("$", {"a": {"b": [1, {"c d": "x", "e.f": None}]}}),
+    ],
+)
+def test_a_path_leads_to_its_value(path, value):
+    body = b'{"a": {"b": [1, {"c d": "x", "e.f": null}]}}'
+    assert dig(body, take_of({"json": path}), "t") == value
+
+
+@pytest.mark.parametrize("path", ["b", "a[0]", "a.b.c", "a.b[2]", "a.b[-3]", 'a.b["0"]'])
+def test_a_path_that_leads_nowhere_says_at_which_step(path):
+    with pytest.raises(NothingTaken, match=r"step [123] is not there"):
+        dig(b'{"a": {"b": [1, 2]}}', take_of({"json": path}), "t")
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b'{"a": 1', b"\xff\xfe", b"[" * 500_000])
+def test_a_body_that_is_no_json_is_a_fault_that_may_pass(body):
+    with pytest.raises(NothingTaken, match="no JSON"):
+        dig(body, take_of({"json": "a"}), "t")
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_path_or_refused(text):
+    with contextlib.suppress(InvalidInput):
+        assert isinstance(path_of(text), tuple)
+
+
+# taking a value out by a regex
+
+
+@pytest.fixture
+async def matcher():
+    matcher = Matcher()
+    yield matcher
+    await matcher.close()
+
+
+async def test_a_regex_gives_its_first_group_or_all_that_it_matched(matcher):
+    assert await matcher.search(r"price: ([0-9.]+)", "the price: 12.50 EUR", "t") == "12.50"
+    assert await matcher.search(r"\d+", "a 42 b", "t") == "42"
+    assert await matcher.search(r"(ü+)", "xüü\u2028\U0001f600", "t") == "üü"
+    with pytest.raises(NothingTaken):
+        await matcher.search("z", "abc", "t")
+    with pytest.raises(NothingTaken):
+        await matcher.search("a(z)?", "abc", "t")
+
+
+async def test_a_regex_that_would_take_years_is_ended_and_refused_from_then_on(matcher, monkeypatch):
+    """The event loop goes on meanwhile, other patterns work afterwards, and the child is started once for them."""
+    monkeypatch.setattr(matchers, "BUDGET_S", 0.2)
+    monkeypatch.setattr(matchers, "PATIENCE_S", 60.0)  # it is the child's own alarm that ends it
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.01)
+
+    counting = asyncio.create_task(count())
+    with pytest.raises(SlowPattern, match="repeats inside repeats"):
+        await asyncio.wait_for(matcher.search("(a+)+$", "a" * 64 + "b", "t"), 20)
+    assert turns > 5
+    counting.cancel()
+    assert await matcher.search("b", "abc", "t") == "b"
+    child = matcher._child
+    with pytest.raises(SlowPattern):
+        await matcher.search("(a+)+$", "harmless", "t")
+    assert await matcher.search("c", "abc", "t") == "c"
+    assert matcher._child is child
+
+
+async def test_a_search_that_is_cancelled_leaves_no_half_answer_behind(matcher):
+    await matcher.search("a", "a", "t")
+    slow = asyncio.create_task(matcher.search("(a+)+$", "a" * 64 + "b", "t"))
+    await asyncio.sleep(0)
+    slow.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
+    assert await matcher.search("b", "abc", "t") == "b"
+
+
+async def test_only_the_beginning_of_a_long_text_is_searched(matcher):
+    text = "x" * 64 * 1024 + "needle"
+    with pytest.raises(NothingTaken):
+        await matcher.search("needle", text, "t")
+
+
+async def test_no_child_outlives_its_matcher():
+    matcher = Matcher()
+    await matcher.search("a", "a", "t")
+    pid = matcher._child.pid
+    await matcher.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+# bodies
+
+
+class Pieces:
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = list(pieces)
+
+    async def readany(self) -> bytes:
+        return self._pieces.pop(0) if self._pieces else b""
+
+
+async def read(*pieces: bytes, encoding: str = "", announced: str | None = None, size_max: int = 1_000_000) -> bytes:
+    return await read_body(Pieces(*pieces), encoding=encoding, announced=announced, size_max=size_max, target="t")
+
+
+TEXT = b"".join(b"line %d\n" % n for n in range(5_000))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "packed"),
+    [
+        ("", TEXT),
+        ("identity", TEXT),
+        ("gzip", gzip.compress(TEXT)),
+        ("X-GZIP", gzip.compress(TEXT)),
+        ("gzip", gzip.compress(TEXT[:100]) + gzip.compress(TEXT[100:])),
+        ("deflate", zlib.compress(TEXT)),
+        ("deflate", zlib.compress(TEXT)[2:-4]),
+    ],
+)
+@pytest.mark.parametrize("step", [1_000_000, 97])
+async def test_a_body_is_unpacked_in_whatever_pieces_it_comes(encoding, packed, step):
+    pieces = [packed[start : start + step] for start in range(0, len(packed), step)]
+    assert await read(*pieces, encoding=encoding) == TEXT
+
+
+async def test_a_body_may_be_as_big_as_allowed_and_not_a_byte_more():
+    assert len(await read(b"x" * 600, b"y" * 400, size_max=1_000)) == 1_000
+    with pytest.raises(TooBig, match="more than 1 kB"):
+        await read(b"x" * 600, b"y" * 401, size_max=1_000)
+    with pytest.raises(TooBig, match="announced 2 kB"):
+        await read(b"", announced="2000", size_max=1_000)
+    with pytest.raises(TooBig, match="unpacked"):
+        await read(gzip.compress(TEXT), encoding="gzip", size_max=len(TEXT) - 1)
+    assert await read(gzip.compress(TEXT), encoding="gzip", size_max=len(TEXT)) == TEXT
+
+
+async def test_a_bomb_is_found_out_by_how_well_it_was_packed():
+    with pytest.raises(BadEncoding, match="100 to 1"):
+        await read(gzip.compress(bytes(900_000)), encoding="gzip")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "packed", "fault"),
+    [
+        ("br", b"x", BadEncoding),
+        ("gzip, gzip", b"x", BadEncoding),
+        ("zstd", b"x", BadEncoding),
+        ("gzip", b"no gzip at all", BadEncoding),
+        ("deflate", b"\x78\x9c no deflate", BadEncoding),
+        ("gzip", gzip.compress(TEXT)[:-9], Interrupted),
+        ("gzip", gzip.compress(TEXT) + b"\x1f\x8b", Interrupted),
+    ],
+)
+async def test_a_body_that_cannot_be_unpacked_is_a_fault(encoding, packed, fault):
+    with pytest.raises(fault):
+        await read(packed, encoding=encoding)
+
+
+async def test_an_empty_body_needs_no_unpacking():
+    assert await read(encoding="gzip") == b""
+
+
+@pytest.mark.parametrize(
+    ("body", "charset", "text"),
+    [
+        (b"gr\xfc\xdfe", "iso-8859-1", "grüße"),
+        ("grüße".encode(), None, "grüße"),
+        (b"gr\xfc", "utf-8", "gr\N{REPLACEMENT CHARACTER}"),
+        (b"abc", "zip", "abc"),
+        (b"abc", "utf-99", "abc"),
+        (b"abc", "idna", "abc"),
+    ],
+)
+def test_only_charsets_of_texts_are_believed(body, charset, text):
+    assert text_of(body, charset) == text
+
+
+# marks
+
+
+@given(
+    st.text("0123456789abcdef", min_size=24, max_size=24),
+    st.sampled_from(["", 'E"a b"', "MTue, 01 Jan 2030 00:00:00 GMT"]),
+)
+def test_a_mark_is_read_back_as_it_was_written(digest, validator):
+    mark = Mark("01234567", digest, validator)
+    assert read_mark(mark.text) == mark
+
+
+@pytest.mark.parametrize("text", ["", "abc", "x" * 33, "x" * 32 + " Zfoo", "deadbeef"])
+def test_what_somebody_else_remembered_is_no_mark(text):
+    assert read_mark(text) is None
+
+
+def test_the_etag_goes_before_the_date_and_what_cannot_be_sent_back_is_left_out():
+    date = "Tue, 01 Jan 2030 00:00:00 GMT"
+    assert validator_of({"ETag": '"a"', "Last-Modified": date}) == 'E"a"'
+    assert validator_of({"Last-Modified": date}) == f"M{date}"
+    assert validator_of({"ETag": "x" * 1_000}) == ""
+    assert validator_of({"ETag": 'a\r\nX: "b"'}) == ""
+    assert len(Mark("0" * 8, digest_of(b""), validator_of({"ETag": "x" * 366})).text) <= FINGERPRINT_CHARS_MAX
+
+
+# statuses
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(404, Permanent), (401, Permanent), (302, Permanent), (408, Transient), (425, Transient), (429, Transient),
+     (500, Transient), (503, Transient), (204, Transient), (599, Transient)],
+)  # fmt: skip
+def test_a_status_that_was_not_expected_is_permanent_only_if_it_will_come_again(status, kind):
+    fault = status_fault(status, "t:80", "2xx", None)
+    assert isinstance(fault, kind)
+    assert isinstance(fault, RefusedStatus if kind is Permanent else BadStatus)
+    assert f"t:80 answered {status}" in str(fault)
+
+
+def test_retry_after_is_read_as_seconds_or_a_date():
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
+    assert retry_after_s("120") == 120.0
+    assert 80 < retry_after_s(soon) <= 90
+    assert retry_after_s("Tue, 01 Jan 2019 00:00:00 GMT") == 0.0
+    for nonsense in (None, "", "soon", "-5", "1e9", "٣", "x" * 100):
+        assert retry_after_s(nonsense) is None
+    assert status_fault(503, "t", "2xx", "7").retry_after == 7.0
+
+
+# lanes
+
+
+async def entered(lanes: Lanes, lane, patience_s: float = 30) -> None:
+    if not lanes.try_enter(lane):
+        await lanes.wait(lane, "t", patience_s=patience_s)
+
+
+async def test_a_lane_lets_so_many_in_and_the_others_in_their_order():
+    lanes = Lanes(per_target=2)
+    lane, order = lanes.of(("h", 80)), []
+
+    async def go(number: int) -> None:
+        await entered(lanes, lane)
+        order.append(number)
+
+    await go(0)
+    await go(1)
+    waiting = [asyncio.create_task(go(number)) for number in (2, 3, 4)]
+    await asyncio.sleep(0)
+    assert (order, lane.active) == ([0, 1], 2)
+    for expected in (2, 3, 4):
+        lanes.leave(lane)
+        await waiting[expected - 2]
+        assert (order[-1], lane.active) == (expected, 2)
+    lanes.leave(lane)
+    lanes.leave(lane)
+    assert lane.is_empty
+
+
+async def test_one_lane_does_not_wait_for_another():
+    lanes = Lanes(per_target=1)
+    assert lanes.try_enter(lanes.of(("a", 80)))
+    assert lanes.try_enter(lanes.of(("b", 80)))
+    assert lanes.try_enter(lanes.of(("a", 81)))
+    assert not lanes.try_enter(lanes.of(("a", 80)))
+
+
+async def test_a_line_that_does_not_move_is_left_and_whoever_comes_then_does_not_even_wait(monkeypatch):
+    monkeypatch.setattr(lanes_module, "STILL_S", 0.05)
+    lanes = Lanes(per_target=1)
+    lane = lanes.of(("h", 80))
+    lanes.try_enter(lane)
+    for _ in range(2):
+        with pytest.raises(TargetBusy, match="1 requests to t are under way"):
+            await asyncio.wait_for(entered(lanes, lane), 10)
+    with pytest.raises(TargetBusy):
+        entered(lanes, lane).send(None)  # at its first step
+    assert not lane.line
+
+
+async def test_who_gives_up_as_its_turn_comes_passes_it_on():
+    lanes = Lanes(per_target=1)
+    lane = lanes.of(("h", 80))
+    lanes.try_enter(lane)
+    first, second = (asyncio.create_task(entered(lanes, lane)) for _ in range(2))
+    await asyncio.sleep(0)
+    lanes.leave(lane)
+    first.cancel()
+    await asyncio.wait_for(second, 10)
+    assert lane.active == 1
+    lanes.leave(lane)
+    assert lane.is_empty
+
+
+async def test_who_is_cancelled_in_line_is_gone():
+    lanes = Lanes(per_target=1)
+    lane = lanes.of(("h", 80))
+    lanes.try_enter(lane)
+    waiting = asyncio.create_task(entered(lanes, lane))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    lanes.leave(lane)
+    assert lane.is_empty
+
+
+async def test_lanes_nobody_uses_are_forgotten_and_those_in_use_are_not(monkeypatch):
+    monkeypatch.setattr(lanes_module, "LANES_MAX", 100)
+    assert LANES_MAX == 20_000
+    lanes = Lanes(per_target=1)
+    busy = lanes.of(("busy", 80))
+    lanes.try_enter(busy)
+    for number in range(1_000):
+        lanes.of((str(number), 80))
+    assert len(lanes._lanes) <= 100
+    assert lanes.of(("busy", 80)) is busy
