@@ -1,6 +1,7 @@
 """Does a real shell complete our words?  bash runs the script that we print, and presses the key."""
 
 import asyncio
+import fcntl
 import os
 import pty
 import select
@@ -108,6 +109,22 @@ def test_a_store_that_cannot_be_asked_is_silence(folder, store):
     before = sorted(path.name for path in folder.glob("*.db*"))
     assert completed(folder, "pollux jobs show h", store=store) == [[]]
     assert sorted(path.name for path in folder.glob("*.db*")) == before
+
+
+def test_a_store_that_is_locked_is_silence_after_a_while(folder):
+    program = "from pollux.cli import completion as c; c.SECONDS_MAX = 0.3; c.complete('bash_complete')"
+    asked = {"COMP_LINE": "pollux jobs show h", "POLLUX_STORE": "sqlite:///p.db"}
+    with (folder / "p.db.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=folder,
+            env=Terminal(folder).environ(asked),
+            capture_output=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+    assert (run.returncode, run.stdout, run.stderr) == (0, b"", b"")
 
 
 def test_the_key_is_pressed_in_a_real_terminal(folder):

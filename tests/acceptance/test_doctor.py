@@ -115,7 +115,7 @@ def test_a_house_in_which_a_node_lives_is_healthy_and_stays_undisturbed(pollux):
         )
         for about in ("rights", "schema", "store clock", "leader", "ready runs", "due times", "dead letters", "feed"):
             assert level(findings, about) == OK, findings[about]
-        assert findings["log"]["seen"].endswith("in use")
+        assert level(findings, "log") == OK, "its log is in use, or carried over already"
         assert stopped(process).code == 0
 
 

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from pollux import Pollux
-from pollux.model import Interval, Job
+from pollux.cli.show import now_ms
+from pollux.model import Interval, Job, JobUpdate, Memory, Plan
 from pollux.units import moment_ms
 from tests.acceptance.terminal import SameProcess, Terminal, eventually, stopped
 
@@ -73,6 +74,38 @@ def test_the_file_and_a_start_of_it_agree(pollux):
     assert dues["dump"] in {row["at_ms"] for row in after["firings"] if row["job_id"] == "dump"} | {
         told(pollux, *WHERE, "--job", "dump", "--for", "24h")["firings"][0]["at_ms"]
     }
+
+
+def test_a_file_is_laid_over_its_store_as_a_start_would(pollux):
+    """What the file dropped is gone, what it changed is placed anew, what it kept keeps its due, others' jobs stay."""
+
+    async def fill(*jobs: Job) -> int:
+        app = Pollux(f"sqlite:///{pollux.folder}/p.db")
+        await app.open()
+        await app.put_jobs(jobs)
+        term = await app._store.elect("n", ttl_ms=60_000)
+        soon = now_ms() + 60_000
+        updates = tuple(JobUpdate(job.id, 1, soon, Memory(), soon - 3_600_000) for job in jobs)
+        await app._store.advance(term.number, Plan(updates=updates))
+        await app.close()
+        return soon
+
+    hourly = {"handler": "work:fine", "schedule": Interval(3_600_000)}
+    mine = [Job(id=name, source="file:p.yaml", **hourly) for name in ("kept", "changed", "dropped")]
+    soon = asyncio.run(fill(*mine, Job(id="other", **hourly)))
+    pollux.write(
+        "p.yaml",
+        "store: sqlite:///p.db\njobs:\n"
+        '  - {id: kept, python: "work:fine", interval: 1h}\n'
+        '  - {id: changed, python: "work:fine", interval: 30m}\n'
+        '  - {id: added, python: "work:fine", interval: 1h}\n',
+    )
+    answer = told(pollux, *WHERE, "--for", "2h", "--limit", "100")
+    first = {row["job_id"]: row["at_ms"] for row in reversed(answer["firings"])}
+    assert set(first) == {"kept", "changed", "added", "other"}
+    assert first["kept"] == first["other"] == soon
+    assert first["changed"] != soon
+    assert first["added"] <= now_ms(), "a new one comes at once"
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ async def test_the_header_tells_who_is_there_and_what_waits(path):
             for words in (
                 "1 node",
                 "led by n1 (term 4)",
-                "seats 3/8",
+                "running 0 on 8 seats",
                 "ready 1",
                 "held 1",
                 "jobs 2",
@@ -513,7 +513,7 @@ def test_one_look_as_json(tmp_path):
 
 def test_the_pictures_of_the_documentation_are_drawn_from_a_real_run(tmp_path):
     """The script still works, and what is committed is what it draws: small, of this program, without foreign fonts."""
-    code = "import sys\nfrom pathlib import Path\nfrom docs.pictures import draw\ndraw(Path(sys.argv[1]), run_seconds=0.5)\n"
+    code = "import sys, pathlib, docs.pictures as p; p.draw(pathlib.Path(sys.argv[1]), run_seconds=0.5)"
     root = Path(__file__).parents[2]
     environ = Terminal(tmp_path).environ({"PYTHONPATH": str(root)})
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environ, check=True, capture_output=True)

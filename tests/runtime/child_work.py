@@ -187,12 +187,15 @@ async def tidy(ctx, pids, left):
 
 
 def brood(ctx, pids):
-    """It answers at once and leaves a child behind."""
+    """It answers and leaves a child behind, in a session of its own."""
     tell(pids)
     if os.fork() == 0:
+        os.setsid()
         tell(pids)
         time.sleep(600)
         os._exit(0)
+    while Path(pids).read_text().count("\n") < 2:
+        time.sleep(0.01)
     return "done"
 
 

@@ -14,6 +14,7 @@ _JOBS = "store/memory/jobs.py"
 _PLAN = "store/memory/plan.py"
 _LEASES = "store/memory/leases.py"
 _RECORDS = "store/memory/records.py"
+_LIMITS = "store/limits.py"
 
 SUBTLE: dict[str, tuple[Patch, ...]] = {
     # the handle
@@ -60,6 +61,13 @@ SUBTLE: dict[str, tuple[Patch, ...]] = {
             "        return [Answer.OK for _ in settlements]",
         ),
     ),
+    "settlements are checked one by one, each when it is settled": (
+        Patch(
+            _HANDLE,
+            "return self._do(settle, checked_settlements(settlements), self._now(now_ms))",
+            "return [self._do(settle, checked_settlements([each]), self._now(now_ms))[0] for each in settlements]",
+        ),
+    ),
     # runs
     "a run loses its target on the way in": (
         Patch(_RUNS, "    state.admit(run)\n", '    state.admit(replace(run, target=""))\n'),
@@ -96,10 +104,29 @@ SUBTLE: dict[str, tuple[Patch, ...]] = {
     "there is always a job": (Patch(_RUNS, "jobs=len(state.jobs)", "jobs=len(state.jobs) or 1"),),
     "an empty batch of runs is refused": (
         Patch(
-            "store/limits.py",
+            _LIMITS,
             '    check_batch(runs, "runs", at_most=at_most)\n',
             '    check_batch(runs, "runs", at_most=at_most)\n    if not runs:\n        raise InvalidInput("no runs")\n',
         ),
+    ),
+    "a list begins anew after a cursor that nobody answered": (
+        Patch(
+            _RUNS,
+            '    raise InvalidInput(f"{after!r} is no place in a list of runs", '
+            'cure="use what the page before answered as next")',
+            "    return None, None",
+        ),
+    ),
+    # what is refused, and what is kept
+    "an empty payload is a missing one": (
+        Patch(
+            _LIMITS,
+            "    if run.payload is None:\n        return run\n",
+            "    if not run.payload:\n        return replace(run, payload=None)\n",
+        ),
+    ),
+    "a zero character is lost": (
+        Patch(_LIMITS, "    return _decode(data)", '    return _decode(data.replace(b"\\\\u0000", b""))'),
     ),
     # delivery
     "what is claimed comes in reverse": (
@@ -135,7 +162,23 @@ SUBTLE: dict[str, tuple[Patch, ...]] = {
     "the feed does not know the time": (
         Patch(_PLAN, "for entry_id, entry in items), now_ms)", "for entry_id, entry in items), 0)"),
     ),
+    "a job runs elsewhere than it says": (
+        Patch(
+            "store/memory/rows.py",
+            "        _definition(row),\n        id=job_id,\n",
+            "        (job := _definition(row)),\n        id=job_id,\n"
+            '        isolate=type(job.isolate)("process" if job.isolate.value == "never" else "never"),\n',
+        ),
+    ),
     # records
+    "a dump begins anew after a cursor that nobody answered": (
+        Patch(
+            "store/records.py",
+            '    raise InvalidInput(f"{after!r} is no place in a dump", '
+            'cure="use what the page before answered as next")',
+            '    return "", ""',
+        ),
+    ),
     "a dump empties the feed": (
         Patch(_RECORDS, "    records = _records(", "    state.entries.clear()\n    records = _records("),
     ),

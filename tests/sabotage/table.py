@@ -20,7 +20,7 @@ HEAD = """\
 # Which change of the memory store turns each behaviour of the conformance suite red?  File, function and change.
 # Held to its word by `make sabotage`; `python -m tests.sabotage --behaviours` fills what is missing.
 """
-CHOICE = 12  # so many mutants that a behaviour claims against are enough to choose from
+CHOICE = 60  # so many mutants that a behaviour claims against are enough to choose from
 Table = dict[str, Mutant]
 
 

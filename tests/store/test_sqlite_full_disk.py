@@ -146,6 +146,23 @@ async def test_when_the_ballast_is_used_up_nothing_is_begun_and_the_outcome_can_
     await check_sound(store, disk)
 
 
+async def test_the_last_quarter_of_the_ballast_belongs_to_what_has_begun(store, disk):
+    """A claim could still be written; then there might be no room for how it ends."""
+    await store.enqueue(some_runs(0, 40))
+    claimed = await store.claim(node="n", token="t", limit=20, lease_ms=60_000)
+    term = await store.elect("leader", ttl_ms=60_000)
+    disk.fill()
+    await enqueue_until_full(store)
+    disk.fill(leave=room.BALLAST_BYTES // 4 - 100_000)
+    with pytest.raises(StoreFull, match="taken in or begun"):
+        await store.claim(node="n", token="u", limit=5, lease_ms=60_000)
+    with pytest.raises(StoreFull, match="taken in or begun"):
+        await store.advance(term.number, Plan(consumed=(1,)))
+
+    assert await store.settle(settled(claimed.runs, claimed.now_ms)) == [Answer.OK] * 20
+    assert (await store.elect("leader", ttl_ms=60_000)).number == term.number
+
+
 async def test_settling_drains_for_long_because_the_log_is_used_again(store, disk):
     """Hundreds of commits of a few pages each are more than the ballast: only a log that begins anew can hold them."""
     await store.enqueue(some_runs(0, 250))

@@ -185,6 +185,18 @@ async def test_a_sync_that_failed_is_not_asked_again_as_if_it_had_not(faults, st
     assert store._database.writer._connection is not before, "the connection was thrown away"
 
 
+async def test_a_log_that_could_not_be_carried_over_is_nobodys_error_and_ends_the_connection(faults, store):
+    """What was answered is in the log; only the connection is not trusted any more."""
+    before = store._database.writer._connection
+    faults.arm("sync-db", 1)
+    answers = await store.enqueue(RUNS, now_ms=NOW_MS)
+    assert {answer.answer for answer in answers} == {Answer.OK}
+    await store._write(lambda _: None)
+
+    assert faults.struck == 1
+    assert store._database.writer._connection is not before
+
+
 async def test_all_calls_of_a_batch_are_told_and_none_is_tried_alone(faults, store):
     faults.arm("sync-wal", 1)
     calls = [asyncio.ensure_future(store.enqueue([run], now_ms=NOW_MS)) for run in RUNS]

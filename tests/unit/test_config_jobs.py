@@ -124,7 +124,7 @@ def test_places_are_kept_for_later_complaints(load):
     ("marked", "what"),
     [
         (f"{{id: a, {HANDLER}, §intervall: 30s}}", """job 'a': unknown key 'intervall'; did you mean "interval"?"""),
-        (f"{{id: a, {HANDLER}, §zzz: 30s}}", "job 'a': unknown key 'zzz'; known are id, python, interval,"),
+        (f"{{id: a, {HANDLER}, §zzz: 30s}}", "job 'a': unknown key 'zzz'; known are id, python, http, exec, interval,"),
         (f"§{{{HANDLER}}}", "job 1 has no id"),
         (f"{{id: §[a], {HANDLER}}}", "job 1: the id is no text"),
         (f"{{id: §, {HANDLER}}}", "job 1: the id is no text"),

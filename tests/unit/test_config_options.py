@@ -17,6 +17,7 @@ allow_exec: true
 history: {keep: 5, age: 1d, dead: 50, dead_age: 30d, audit: 500}
 log: {level: debug, format: json}
 name: shop
+http: {per_target: 3, allow_networks: [10.0.0.0/8]}
 """
 
 

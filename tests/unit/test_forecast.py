@@ -196,6 +196,15 @@ def test_two_pauses_end_with_the_later_one():
     assert told_of(job, stops=stops).firings[0].at_ms >= T0 + 10 * MINUTE_MS
 
 
+@pytest.mark.parametrize("schedule", [Cron("* * * * * *"), Interval(SECOND_MS)])
+def test_a_dense_schedule_is_not_counted_before_its_pause_ends(schedule):
+    """So many due times that they are counted and not listed, from the middle of the window on."""
+    stop = Note("stop:all", {}, 1, T0 + 30 * MINUTE_MS)
+    told = told_of(a_job("a", schedule, next_due_ms=T0 + SECOND_MS), stops=[stop])
+    assert told.total == sum(told.counts) == 30 * 60
+    assert set(told.counts[:29]) == {0}
+
+
 def test_the_herd_is_seen_and_what_it_needs():
     """A hundred jobs of two seconds at the full hour: 200 s of work, four seats for that minute."""
     now = moment_ms("2030-01-31T08:30:00Z")

@@ -5,9 +5,11 @@ nodes die, are drained, and come back.  Afterwards the faults end, and within tw
 """
 
 import asyncio
+import gc
 import hashlib
 from collections import Counter
 from random import Random
+from unittest import mock
 
 import pytest
 
@@ -123,7 +125,7 @@ class World:
                 await asyncio.sleep(1)
             else:
                 assert crew.renewer is not None
-                crew.renewer.rest_max_ms = 5_000
+                crew.renewer.rest_max_ms = 8_000
                 return crew
 
     async def trouble(self, end: float) -> None:
@@ -211,8 +213,14 @@ def played(seed: int) -> World:
         await world.live()
         return world
 
-    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-        return runner.run(go())
+    # No clock leaps here, so a wait need not look up every five seconds; and nothing here is worth collecting.
+    look_seldom = mock.patch("pollux.store.memory.store.LOOK_AGAIN_MS", 30_000)
+    gc.disable()
+    try:
+        with look_seldom, asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            return runner.run(go())
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))

@@ -151,9 +151,14 @@ def _progress() -> Iterator[Step]:
     if not sys.stderr.isatty():
         yield lambda _what, _done, _total: None
         return
+    from rich.columns import Columns
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        line = bar.add_task("")
-        yield lambda what, done, total: bar.update(line, description=what, completed=done, total=total or None)
+    with Live(console=Console(stderr=True), transient=True, refresh_per_second=10) as live:
+
+        def step(what: str, done: int, total: int) -> None:
+            live.update(Columns([what, ProgressBar(total=total or None, completed=done, width=40, pulse=not total)]))
+
+        yield step

@@ -156,7 +156,7 @@ class Attempt:
         kit.running.add(self)
         self.is_isolated = kit.isolates and isolates(handler, job, run)
         if self.is_isolated and run.lease_losses:
-            pass
+            kit.suspect = self
         try:
             if self.is_isolated:
                 check_place(handler, is_whole=True)

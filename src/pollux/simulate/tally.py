@@ -131,7 +131,6 @@ class Tally:
         self._fired, self._peak, self._late = (array("q", bytes(8 * minutes)) for _ in range(3))
         self.peak_seats = 0
         self.retries = 0
-        self._full_us = 0
         self._trace = hashlib.blake2b(digest_size=16)
 
     # told by the stage
