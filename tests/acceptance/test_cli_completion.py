@@ -26,6 +26,12 @@ while IFS= read -r line; do
     echo "${{COMPREPLY[*]}}"
 done
 """
+PATIENT = """
+from pollux.store.guard import Guarded
+from pollux.store.sqlite import SqliteStore
+for kind in (Guarded, SqliteStore):
+    kind.__init__.__kwdefaults__["deadline_ms"] = 600_000
+"""  # a store that would wait for its lock until the test is red
 PROGRAM = str(Path(sys.executable).with_name("pollux"))
 
 
@@ -112,7 +118,7 @@ def test_a_store_that_cannot_be_asked_is_silence(folder, store):
 
 
 def test_a_store_that_is_locked_is_silence_after_a_while(folder):
-    program = "from pollux.cli import completion as c; c.SECONDS_MAX = 0.3; c.complete('bash_complete')"
+    program = PATIENT + "from pollux.cli import completion as c; c.SECONDS_MAX = 0.3; c.complete('bash_complete')"
     asked = {"COMP_LINE": "pollux jobs show h", "POLLUX_STORE": "sqlite:///p.db"}
     with (folder / "p.db.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

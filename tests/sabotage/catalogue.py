@@ -161,8 +161,8 @@ LEASES = (
         "a run handed back by a node that leaves is charged with a failure",
         Patch(
             "store/memory/settle.py",
-            "state.put_back(replace(free, state=READY, visible_ms=now_ms))",
-            "state.put_back(replace(free, state=READY, visible_ms=now_ms, attempt=run.attempt + 1))",
+            "replace(free, state=READY, visible_ms=max(now_ms, verdict.at_ms))",
+            "replace(free, state=READY, visible_ms=max(now_ms, verdict.at_ms), attempt=run.attempt + 1)",
         ),
         tests=(MEMORY + "test_a_run_handed_back_is_ready_at_once_and_not_charged",),
     ),

@@ -205,6 +205,12 @@ def test_a_dense_schedule_is_not_counted_before_its_pause_ends(schedule):
     assert set(told.counts[:29]) == {0}
 
 
+@pytest.mark.parametrize("schedule", [Cron("* * * * * *"), Interval(SECOND_MS, spread=False)])
+def test_a_due_on_the_edge_of_a_bucket_is_in_the_later_one(schedule):
+    told = told_of(a_job("a", schedule, next_due_ms=T0))
+    assert told.counts == (60,) * 60
+
+
 def test_the_herd_is_seen_and_what_it_needs():
     """A hundred jobs of two seconds at the full hour: 200 s of work, four seats for that minute."""
     now = moment_ms("2030-01-31T08:30:00Z")

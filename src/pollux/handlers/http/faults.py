@@ -1,8 +1,9 @@
 """What can go wrong with a poll, and may trying again help?  One class each; its name begins the error people read.
 
     transient   ConnectTimeout, AnswerTimeout, BodyTimeout, Refused, NoSuchHost, TlsFailed, Interrupted, BadAnswer,
-                TargetBusy, NotFound in what was taken (NothingTaken), statuses 408, 425, 429, 5xx and other odd ones
-    permanent   DeniedAddress, TooBig, BadEncoding, TooManyRedirects, Untrusted (a certificate), 3xx and 4xx
+                TargetBusy, NothingTaken, BadStatus (408, 425, 429, 5xx and odd ones)
+    permanent   DeniedAddress, TooBig, BadEncoding, TooManyRedirects, Untrusted, SlowPattern, UnfitParams,
+                RefusedStatus (other 3xx and 4xx)
 
 Messages name the target (host and port), never the URL, a header or a body: those may hold secrets.
 """

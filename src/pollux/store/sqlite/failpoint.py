@@ -20,20 +20,22 @@ def _silent() -> None:
 
 
 class _Counted:
-    def __init__(self, signals: dict[int, int], count_in: str) -> None:
+    def __init__(self, crash_at: int, stop_at: int, count_in: str) -> None:
         self._numbers = itertools.count(1)  # its next() is one step: safe among threads
-        self._signals = signals
+        self._crash_at, self._stop_at = crash_at, stop_at
         self._seen = 0
         if count_in:
             atexit.register(lambda: Path(count_in).write_text(str(self._seen)))
 
     def __call__(self) -> None:
         self._seen = next(self._numbers)
-        if self._seen in self._signals:
-            signal.pthread_kill(threading.get_ident(), self._signals[self._seen])  # to this thread: not a step further
+        if self._seen == self._crash_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._seen == self._stop_at:
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # to this thread: not a step further
 
 
-_asked = {"POLLUX_CRASH_AT": signal.SIGKILL, "POLLUX_STOP_AT": signal.SIGSTOP}
-_signals = {int(os.environ[name]): int(number) for name, number in _asked.items() if os.environ.get(name)}
+_crash_at = int(os.environ.get("POLLUX_CRASH_AT") or 0)
+_stop_at = int(os.environ.get("POLLUX_STOP_AT") or 0)
 _count_in = os.environ.get("POLLUX_COUNT_FAILPOINTS", "")
-failpoint = _Counted(_signals, _count_in) if _signals or _count_in else _silent
+failpoint = _Counted(_crash_at, _stop_at, _count_in) if _crash_at or _stop_at or _count_in else _silent
