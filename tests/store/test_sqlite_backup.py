@@ -211,6 +211,23 @@ async def test_the_log_of_a_killed_process_does_not_get_into_the_restored_store(
     assert len(await read_all(path)) == 20
 
 
+async def test_the_log_of_a_damaged_store_does_not_get_into_the_restored_one(path, tmp_path):
+    """Nobody can carry it over any more, and SQLite would play it into whatever file has that name."""
+    backup.backup(path, tmp_path / "copy.db", lambda *_: None)
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+    connection.execute("UPDATE tally SET ready = 777")
+    log = path.with_name("pollux.db-wal")
+    left = log.read_bytes()
+    connection.close()
+    path.write_bytes(schema.MAGIC + os.urandom(9_000))
+    log.write_bytes(left)
+    backup.restore(tmp_path / "copy.db", path, lambda *_: None, force=True)
+
+    assert not log.exists()
+    assert check(path, silent).findings == ()
+
+
 @pytest.mark.parametrize("harm", ["torn", "foreign", "empty", "text", "gone"])
 async def test_what_is_no_sound_backup_is_refused_and_the_store_stays(path, tmp_path, harm):
     copy = tmp_path / "copy.db"

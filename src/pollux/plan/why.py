@@ -151,9 +151,7 @@ def _ready(run: Run, job: Job | None, nodes: Sequence[Node], counts: Counts | No
     if not nodes:
         return Why("stranded", "it is ready, but no node lives", cure="start a node")
     if job is not None and job.handler not in handlers_of(nodes):
-        return Why(
-            "stranded", f"it is ready, but {nobody_knows(job.handler)}", cure="start one that has it"
-        )
+        return Why("stranded", f"it is ready, but {nobody_knows(job.handler)}", cure="start one that has it")
     working = [node for node in nodes if not node.draining]
     if not working:
         return Why("stranded", "it is ready, but every live node drains", cure="resume a node, or start one")
