@@ -210,7 +210,7 @@ def test_a_worker_runs_what_is_asked_for_and_never_leads(pollux):
         eventually(lambda: done_runs(pollux, "a"), "the worker ran it", process)
         assert pollux.ok(*nodes).json["nodes"][0]["leads"] == 0
         assert stopped(process).code == 0
-    assert (node["seats"], node["pid"], node["handlers"]) == (3, process.pid, ["work:fine"])
+    assert (node["seats"], node["pid"], node["handlers"]) == (3, process.pid, ["http", "work:fine"])
 
 
 def test_an_app_of_ones_own_is_served_by_name(pollux):

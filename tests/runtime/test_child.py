@@ -264,10 +264,10 @@ async def test_nothing_is_left_open_and_no_thread_waits():
     await once()
     before, threads = open_files(), threads_now()
     await asyncio.gather(once(), once(), once())
-    await settle_down()
-    assert open_files() == before
+    async with asyncio.timeout(20):  # a warden that has told all may need a moment to be gone
+        while has_children() or open_files() != before:  # noqa: ASYNC110  the kernel rings no bell
+            await asyncio.sleep(0.01)
     assert threads_now() <= threads
-    assert not has_children()
 
 
 def open_files() -> int:

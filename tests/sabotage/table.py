@@ -88,7 +88,10 @@ def cover(rows: dict[Mutant, dict[str, str]], width: dict[Mutant, tuple[int, int
     good: dict[str, set[Mutant]] = {}
     for name in {name for row in rows.values() for name in row}:
         killers = [mutant for mutant, row in rows.items() if name in row]
-        claims = [mutant for mutant in killers if rows[mutant][name] == CLAIM]
+        far = (
+            5 * min(width[mutant][0] for mutant in killers) + 10
+        )  # a claim against a store where nothing works is none
+        claims = [mutant for mutant in killers if rows[mutant][name] == CLAIM and width[mutant][0] <= far]
         narrow = min(width[mutant][0] for mutant in claims or killers)
         good[name] = {mutant for mutant in claims or killers if width[mutant][0] <= 2 * narrow + 2}
     table: Table = {}

@@ -86,5 +86,13 @@ def test_a_narrow_claim_is_chosen_before_a_wide_one_and_before_a_refusal():
     assert table.cover(rows, width) == {"a": narrow, "b": wide}
 
 
+def test_a_narrow_refusal_is_chosen_before_a_claim_against_a_store_where_nothing_works():
+    ruin, refusal = Mutant("f", "g", "ruin"), Mutant("f", "g", "refusal")
+
+    assert table.cover({ruin: {"a": CLAIM}, refusal: {"a": REFUSAL}}, {ruin: (284, 1), refusal: (1, 1)}) == {
+        "a": refusal
+    }
+
+
 def test_there_are_behaviours():
     assert len(BEHAVIOURS) > 300
