@@ -45,7 +45,7 @@ def draw(folder: Path = FOLDER, *, run_seconds: float = RUN_SECONDS) -> list[Pat
 
 
 def _shop(url: str) -> Pollux:
-    app = Pollux(url, seats=10)
+    app = Pollux(url, seats=10, grace="200ms")
 
     @app.job(every("1s"), target="shop")
     async def prices() -> dict[str, int]:

@@ -7,6 +7,8 @@ from hypothesis import settings
 
 from tests.leaks import MARK, leftovers, stop
 from tests.noskip import NoSkip
+from tests.servers import postgres as postgres_servers
+from tests.servers import redis as redis_servers
 
 # A red property test must be red for everybody: examples are derived from the test, not from a seed of the day.
 # Look further with `pytest --hypothesis-profile=search`.
@@ -45,3 +47,11 @@ def no_process_left_behind():
             + "\n".join(f"  pid {process.pid}: {process.command}" for process in left),
             pytrace=False,
         )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_server_left_behind(no_process_left_behind):
+    """The servers that tests share were started by whoever came first, and end with the session."""
+    yield
+    redis_servers.stop_shared()
+    postgres_servers.stop_shared()

@@ -41,6 +41,7 @@ class Ended(Struct, frozen=True):
     exit_code: int | None = None
     signal: int | None = None
     errno: int | None = None  # it could not be started
+    is_unready: bool = False  # and not by its own fault: there was no room for it
 
     @property
     def words(self) -> str:
@@ -151,6 +152,8 @@ def _words(control: int, limits: Limits, grace_ms: int, home: str, env: Mapping[
 def _ended(said: list[str], code: int) -> Ended:
     """What the warden said; the last word counts, but not starting at all goes before it."""
     told = dict(line.split(" ", 1) for line in said)
+    if "unready" in told:
+        return Ended(errno=int(told["unready"]), is_unready=True)
     if "error" in told:
         return Ended(errno=int(told["error"]))
     if "exit" in told:

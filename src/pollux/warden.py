@@ -7,8 +7,9 @@
 
 The node says nothing on the control socket; when its side closes, because it wants the end or because it is dead, the
 warden tells the group to end, waits for the grace and kills what is left.  It answers `pid N`, then how it ended:
-`exit N`, `signal N`, or `error N` if it could not be started.  When the command has ended, nothing that it started
-lives on: not in its group, and not in a session of its own (on Linux, where orphans can be adopted).
+`exit N`, `signal N`, `error N` if it could not be started, `unready N` if there was no room for it at all.  When the
+command has ended, nothing that it started lives on: not in its group, and not in a session of its own (on Linux, where
+orphans can be adopted).
 
 It imports nothing of ours and starts in a few milliseconds.
 """
@@ -41,8 +42,14 @@ def main() -> None:
     _ask_kernel(_ADOPT_ORPHANS, 1)
     if os.getppid() != int(options["node"]):
         return  # it died before we could ask to be told
-    home = _make_home(options["home"]) if options.get("home") else ""
-    pid = _start(sys.argv[split + 1 :], options, control, home)
+    home = ""
+    try:
+        home = _make_home(options["home"]) if options.get("home") else ""
+        pid = _start(sys.argv[split + 1 :], options, control, home)
+    except OSError as error:  # no room for its folder, or for one more process
+        _remove(home)
+        _say(control, f"unready {error.errno}")
+        return
     _say(control, f"pid {pid}")
     status = _watch(pid, control, wakeups, grace=int(options["grace"]) / 1000)
     _sweep(pid)

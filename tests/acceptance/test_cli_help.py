@@ -66,6 +66,8 @@ def test_the_help_of_every_command_teaches_with_examples_that_work(command, caps
         (("jobs", "show"), "ID"),
         (("check", "my.yaml"), "did you mean `-c my.yaml`?"),
         (("serve", "--no-watch", "my.yml"), "did you mean `-c my.yml`?"),
+        (("jobs", "--limit", "x"), "'x' is no whole number."),
+        (("serve", "--seats", "many"), "'many' is no whole number."),
     ],
 )
 def test_bad_usage_is_answered_with_the_cure(pollux, words, cure):

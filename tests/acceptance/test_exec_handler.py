@@ -2,18 +2,21 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import stat
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from pollux.clock import SystemClock
-from pollux.handlers.exec import CommandFailed, CommandRefused, Exec
+from pollux.handlers.exec import SAID_CHARS, TAIL_BYTES, CommandFailed, CommandRefused, Exec
 from pollux.model import Job, Memory, Run
 from pollux.registry import Context, Handler, Observed, outcome_of
+from pollux.secrets import HIDDEN
 from tests.acceptance.terminal import SameProcess, Terminal, eventually, stopped
 
 JOB = Job(id="job", handler="exec")
@@ -408,3 +411,31 @@ def test_a_stored_command_is_held_where_nobody_may_run_it(pollux):
         assert run["held_reason"].startswith("commands are not allowed here; write allow_exec: true")
         assert "no live node may run commands: allow_exec is off" in pollux.ok("why", run["id"], "-c", "p.yaml").out
         stopped(process)
+
+
+async def test_half_a_secret_is_not_shown_where_the_output_is_cut():
+    secret = "swordfish-9000-and-a-long-tail-of-it"
+    HIDDEN.add(secret)
+    try:
+        for cut in (SAID_CHARS, TAIL_BYTES):
+            script = f"printf %s '{secret}{'x' * (cut - 20)}' >&2; exit 1"
+            assert "tail-of-it" not in await failed(*sh(script))
+            seen = await ran(*sh(script.replace("exit 1", "exit 0")))
+            assert "tail-of-it" not in seen.value["stderr"]
+    finally:
+        HIDDEN.clear()
+
+
+async def test_a_command_that_is_just_being_written_is_tried_again(tmp_path):
+    program = tmp_path / "program"
+    shutil.copy("/bin/sh", program)
+    with program.open("ab"):
+        assert "being written" in await failed(str(program), "-c", "true", kind=CommandFailed)
+    await ran(str(program), "-c", "true")
+
+
+async def test_without_room_for_its_folder_a_command_says_so_and_is_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    words = await failed("true", kind=CommandFailed)
+    assert "No such file or directory" in words
+    assert "SIGKILL" not in words

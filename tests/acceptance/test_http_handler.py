@@ -456,3 +456,39 @@ async def test_a_stopped_app_leaves_no_socket_and_can_start_again(site):
             return sockets_open() <= before
 
         await until(is_as_before)
+
+
+# what comes with a run
+
+
+async def test_a_url_that_comes_with_a_run_has_no_rights_of_its_job(site):
+    app = Pollux("memory://")
+    app.add("http", id="any", params={})
+    app.add("http", id="own", params={"url": site.url()})
+    async with app:
+        for job in ("any", "own"):
+            run = await finished(app, job, {"url": site.url("/inside")})
+            assert run.error.startswith("DeniedAddress: 127.0.0.1 is not a public address")
+        assert (await finished(app, "own", {"expect": 200})).state is RunState.DONE
+    assert [request.path for request in site.requests] == ["/page"]
+
+
+async def test_a_network_that_is_allowed_is_open_to_what_comes_with_a_run(site):
+    app = Pollux("memory://", http_allow_networks=["127.0.0.0/8"])
+    app.add("http", id="any", params={})
+    async with app:
+        assert (await finished(app, "any", {"url": site.url()})).state is RunState.DONE
+
+
+@pytest.mark.parametrize("brought", ["url", "verify"])
+async def test_a_run_sends_the_secrets_of_its_job_nowhere_else(site, monkeypatch, brought):
+    monkeypatch.setenv("TOKEN_OF_JOB", "swordfish-9000")
+    app = Pollux("memory://", http_allow_networks=["127.0.0.0/8"])
+    app.add("http", id="own", params={"url": site.url(), "auth": {"bearer": "${env:TOKEN_OF_JOB}"}})
+    async with app:
+        wrong = {"url": f"http://127.0.0.1:{site.tls_port}/"} if brought == "url" else {"verify": False}
+        run = await finished(app, "own", wrong)
+        assert run.error.startswith("UnfitParams: url: the job holds secrets")
+        assert not site.requests
+        assert (await finished(app, "own", {"url": site.url("/other")})).state is RunState.DONE
+    assert [request.headers["Authorization"] for request in site.requests] == ["Bearer swordfish-9000"]

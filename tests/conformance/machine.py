@@ -1,4 +1,4 @@
-"""Any call that can come, on two stores in lockstep, and what must be true after each."""
+"""Any call that can come, on several stores in lockstep, and what must be true after each."""
 
 import tempfile
 from itertools import count
@@ -33,9 +33,11 @@ from pollux.model import (
 )
 from pollux.store.contract import Answer, JobPut, Pruning, Renewal, Settlement
 from pollux.store.memory import MemoryStore
+from pollux.store.redis import RedisStore
 from pollux.store.sqlite.store import SqliteStore
 from pollux.testing.conformance.builders import T0, a_failure, a_run, an_outcome
 from tests.conformance.lockstep import LOSSES_MAX, Ledger, Lockstep
+from tests.servers.redis import own_url
 
 TICK_MS = 10_000  # wide enough that no two moments of one history are the same
 LEASE_MS = 30 * TICK_MS
@@ -67,7 +69,9 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(dir=SHM if SHM.is_dir() else None)
-        self.stores = Lockstep(MemoryStore(), SqliteStore(Path(self.folder.name) / "pollux.db"))
+        self.stores = Lockstep(
+            MemoryStore(), SqliteStore(Path(self.folder.name) / "pollux.db"), RedisStore(own_url("machine"))
+        )
         self.ledger = Ledger()
         self.ticks = T0 // TICK_MS
         self.numbers = count(10)  # every moment has its own millisecond: nothing is tied

@@ -34,7 +34,7 @@ async def test_sqlite_with_four_slashes_is_an_absolute_path(tmp_path):
     assert (tmp_path / "abs.db").exists()
 
 
-@pytest.mark.parametrize("url", ["redis://localhost", "pollux.db", "", "://", "memory:", "MEMORY://x"])
+@pytest.mark.parametrize("url", ["mysql://localhost", "pollux.db", "", "://", "memory:", "MEMORY://x"])
 def test_an_unknown_url_is_refused_with_what_exists(url):
     with pytest.raises(InvalidInput, match=r"memory://.*sqlite:///"):
         open_store(url)

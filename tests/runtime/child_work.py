@@ -211,3 +211,27 @@ def tell(pids):
 def until(path):
     while not Path(path).exists():
         time.sleep(0.01)
+
+
+class SlowStream:
+    """What is written to it arrives when it is flushed, and that takes a while."""
+
+    def __init__(self, path):
+        self.path, self.waiting = path, ""
+
+    def write(self, text):
+        self.waiting += text
+
+    def flush(self):
+        time.sleep(0.3)
+        Path(self.path).write_text(self.waiting)
+
+
+def prints_late(ctx, path):
+    sys.stdout = SlowStream(path)
+    print("its last words")
+    return 1
+
+
+async def stops_at_once(ctx):
+    await asyncio.sleep(60)

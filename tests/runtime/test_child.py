@@ -12,8 +12,9 @@ from pollux.clock import SystemClock
 from pollux.errors import InvalidInput
 from pollux.model import Isolate, Job, Retry, Run, RunState
 from pollux.registry import Context, Handler, Registry
-from pollux.runtime.child import call_in_child, check_place, in_child, place_in
+from pollux.runtime.child import _to_hide, call_in_child, check_place, in_child, place_in
 from pollux.runtime.child_words import Place
+from pollux.secrets import HIDDEN
 from tests.runtime import child_work
 from tests.runtime.fakes import Shop, emptied, settle_down
 
@@ -430,3 +431,64 @@ async def test_a_job_whose_function_cannot_be_found_fails_for_good():
 
 def test_this_process_is_no_child():
     assert not in_child()
+
+
+async def test_an_answer_counts_although_the_node_is_asked_to_stop_while_its_child_ends():
+    handler, job = Handler("plain", child_work.plain), Job(id="job", handler="plain")
+    ctx = Context(Run("r1", "job", 0), job, handler, SystemClock(), 0)
+    call = asyncio.create_task(call_in_child(handler, ctx, {"a": 1}, memory=1_000_000_000, patience=lambda: 1.0))
+    await eventually(lambda: has_talked(call))
+    call.cancel()
+    assert await call == 3
+    await asyncio.gather(*(each for each in asyncio.all_tasks() if each.get_name().startswith("pollux process")))
+
+
+def has_talked(call) -> bool:
+    """Has the child said its answer, and is only its end waited for?"""
+    talks = [each for each in asyncio.all_tasks() if getattr(each.get_coro(), "__name__", "") == "talk"]
+    assert not call.done(), "it ended too soon to be asked"
+    if not talks:
+        return "end" in [frame.f_code.co_name for frame in frames_of(call)]
+    return False
+
+
+def frames_of(task):
+    coro = task.get_coro()
+    while coro is not None and hasattr(coro, "cr_frame"):
+        yield coro.cr_frame
+        coro = coro.cr_await
+
+
+def a_call(name, kwargs, *, patience=1.0):
+    call = getattr(child_work, name)
+    handler = Handler(name, call)
+    ctx = Context(Run("r1", "job", 0), Job(id="job", handler=name), handler, SystemClock(), 0)
+    return ctx, call_in_child(handler, ctx, kwargs, memory=1_000_000_000, patience=lambda: patience)
+
+
+async def test_what_a_handler_printed_is_written_before_its_child_is_killed(tmp_path):
+    _, call = a_call("prints_late", {"path": str(tmp_path / "printed")})
+    assert await call == 1
+    assert (tmp_path / "printed").read_text() == "its last words\n"
+
+
+async def test_a_wish_to_stop_that_comes_before_the_line_stands_is_heard():
+    ctx, call = a_call("stops_at_once", {}, patience=PATIENCE_SECONDS)
+    going = asyncio.create_task(call)
+    await asyncio.sleep(0)
+    ctx.cancel("not now")
+    going.cancel()
+    began = time.monotonic()
+    with pytest.raises(asyncio.CancelledError):
+        await going
+    assert time.monotonic() - began < PATIENCE_SECONDS - 5
+
+
+async def test_a_child_is_told_the_secrets_that_it_can_know_and_no_others(monkeypatch):
+    monkeypatch.setenv("OF_THE_ENVIRONMENT", "secret-of-environment")
+    for secret in ("secret-of-environment", "secret-of-params", "secret-of-others"):
+        HIDDEN.add(secret)
+    try:
+        assert set(_to_hide({"a": [{"b": "Bearer secret-of-params"}]})) == {"secret-of-environment", "secret-of-params"}
+    finally:
+        HIDDEN.clear()

@@ -7,6 +7,7 @@ first of many.  A mutant is told by file, function and change, not by line: it s
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -31,6 +32,7 @@ _TURNED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
 }
 _SWAPPED = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list", "tuple": "sorted"}
 _SWAPPED |= {"bisect_left": "bisect_right", "bisect_right": "bisect_left"}
+_SHARED = re.compile(r"^from pollux\.store\.(\w+) import", re.MULTILINE)
 _STATES = ("HELD", "READY", "LEASED", "DONE", "DEAD", "CANCELLED")
 _NAMED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -94,13 +96,26 @@ def _by_rule(file: str, text: str) -> list[Found]:
     for function, lines, path, old, put in _walk(tree, "module", range(0), ()):
         if isinstance(put, ast.Name) and put.id in _STATES and put.id not in known:
             continue
-        change = f"{_told(old)} -> {_told(put)}"
+        change = _change(old, put)
         mutant = Mutant(file, function, change)
         seen[mutant] += 1
         if seen[mutant] > 1:
             mutant = mutant._replace(change=f"{change} #{seen[mutant]}")
         rows.append(Found(mutant, lines, path, put))
     return rows
+
+
+def _change(old: ast.AST, put: ast.AST) -> str:
+    """In words; of what only lost a part, that part alone, so that its neighbours may change."""
+    if isinstance(old, ast.BoolOp):
+        left = put.values if isinstance(put, ast.BoolOp) else [put]
+        lost = [value for value in old.values if value not in left]
+        if len(lost) == 1:
+            return f"{'and' if isinstance(old.op, ast.And) else 'or'} {_told(lost[0])} -> left out"
+    if isinstance(old, ast.Call) and isinstance(put, ast.Call) and len(put.keywords) < len(old.keywords):
+        [lost] = [keyword for keyword in old.keywords if keyword not in put.keywords]
+        return f"{_told(old.func)}({lost.arg}={_told(lost.value)}) -> left out"
+    return f"{_told(old)} -> {_told(put)}"
 
 
 def _told(node: ast.AST) -> str:
@@ -311,10 +326,10 @@ def _with(items: list[Any], place: int, item: object) -> list[Any]:
 
 
 def files() -> list[str]:
-    """What is changed: the memory store, and what all stores share."""
-    shared = ("store/limits.py", "store/records.py", "store/jumps.py")
-    own = sorted(path.relative_to(SOURCE).as_posix() for path in (SOURCE / "store" / "memory").glob("*.py"))
-    return [*own, *shared]
+    """What is changed: the memory store, and what it shares with other stores; the contract is only words and types."""
+    own = sorted((SOURCE / "store" / "memory").glob("*.py"))
+    shared = sorted({name for path in own for name in _SHARED.findall(path.read_text())} - {"contract", "memory"})
+    return [*(path.relative_to(SOURCE).as_posix() for path in own), *(f"store/{name}.py" for name in shared)]
 
 
 def module_of(file: str) -> str:

@@ -111,7 +111,7 @@ SUBTLE: dict[str, tuple[Patch, ...]] = {
     ),
     "a list begins anew after a cursor that nobody answered": (
         Patch(
-            _RUNS,
+            "store/filters.py",
             '    raise InvalidInput(f"{after!r} is no place in a list of runs", '
             'cure="use what the page before answered as next")',
             "    return None, None",

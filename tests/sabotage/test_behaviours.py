@@ -39,13 +39,14 @@ def test_a_behaviour_that_is_not_in_the_table_is_told():
 
 
 def test_a_behaviour_goes_red_under_the_mutant_it_watches_and_stays_green_under_another():
-    watched = found("renew", "run is None or run.state is not LEASED or run.token != renewal.token -> "
-                             "run is None or run.state is not LEASED")  # fmt: skip
+    watched = found("renew", "or run.token != renewal.token -> left out")
     other = found("_load_note", "if note.key in state.notes: -> if False:")
 
     assert killed_by(watched, [LATE], frozenset()) == {LATE: CLAIM}
     assert killed_by(other, [LATE], frozenset()) == {}
     assert killed_by(watched, [LATE], frozenset([LATE])) == {LATE: CLAIM}
+    assert table.standing({LATE: watched.mutant}) == {LATE: watched.mutant}
+    assert table.standing({LATE: other.mutant}) == {}
 
 
 def test_every_mutant_leaves_a_program():

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import tempfile
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 
 from tests.servers.redis import await_port, free_port
@@ -116,3 +117,27 @@ def _unprivileged() -> pwd.struct_passwd | None:
 
 def named_dsn() -> str | None:
     return os.environ.get(NAMED)
+
+
+_shared: list[PostgresServer] = []
+_numbers = count(1)
+
+
+def shared_url() -> str:
+    """One server for all tests of this process that do no harm to it; each takes a schema of its own."""
+    if named := named_dsn():
+        return named
+    if not _shared:
+        _shared.append(PostgresServer(*QUICK).start())
+    return _shared[0].url()
+
+
+def own_url(what: str) -> str:
+    """A schema on that server which nobody else uses."""
+    url = shared_url()
+    return f"{url}{'&' if '?' in url else '?'}schema={what}_{os.getpid()}_{next(_numbers)}"
+
+
+def stop_shared() -> None:
+    while _shared:
+        _shared.pop().stop()

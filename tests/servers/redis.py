@@ -11,12 +11,15 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 
 NAMED = "POLLUX_TEST_REDIS_URL"
 START_S = 20.0
+_numbers = count(1)
 
 
 def find_binary() -> str:
@@ -86,3 +89,28 @@ def await_port(port: int, process: subprocess.Popen[bytes], patience_s: float) -
 
 def named_url() -> str | None:
     return os.environ.get(NAMED)
+
+
+_shared: list[tuple[RedisServer, tempfile.TemporaryDirectory[str]]] = []
+
+
+def shared_url() -> str:
+    """One server for all tests of this process that do no harm to it; each takes a namespace of its own."""
+    if named := named_url():
+        return named
+    if not _shared:
+        folder = tempfile.TemporaryDirectory(prefix="pollux-redis-")
+        _shared.append((RedisServer(Path(folder.name), "--appendonly", "yes", "--appendfsync", "no").start(), folder))
+    return _shared[0][0].url
+
+
+def own_url(what: str) -> str:
+    """A namespace on that server which nobody else uses."""
+    return f"{shared_url()}?namespace={what}-{os.getpid()}-{next(_numbers)}"
+
+
+def stop_shared() -> None:
+    while _shared:
+        server, folder = _shared.pop()
+        server.stop()
+        folder.cleanup()

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pollux.errors import InvalidInput, Permanent, Transient
 from pollux.handlers.http import lanes as lanes_module
 from pollux.handlers.http import matcher as matchers
-from pollux.handlers.http.body import read_body
-from pollux.handlers.http.client import text_of
+from pollux.handlers.http.body import Unpacker, read_body
+from pollux.handlers.http.client import KEPT_BODY_MAX, kept_of, text_of
 from pollux.handlers.http.extract import dig, path_of, take_of
 from pollux.handlers.http.faults import (
     BadEncoding,
@@ -34,6 +34,7 @@ from pollux.handlers.http.lanes import LANES_MAX, Lanes
 from pollux.handlers.http.marks import Mark, digest_of, read_mark, validator_of
 from pollux.handlers.http.matcher import Matcher
 from pollux.registry import FINGERPRINT_CHARS_MAX
+from pollux.secrets import HIDDEN
 
 # taking a value out of JSON
 
@@ -369,3 +370,29 @@ async def test_lanes_nobody_uses_are_forgotten_and_those_in_use_are_not(monkeypa
         lanes.of((str(number), 80))
     assert len(lanes._lanes) <= 100
     assert lanes.of(("busy", 80)) is busy
+
+
+async def test_a_child_that_somebody_killed_does_not_make_its_pattern_a_slow_one(matcher):
+    await matcher.search("a", "a", "t")
+    slow = asyncio.create_task(matcher.search("(a+)+$", "a" * 64 + "b", "t"))
+    await asyncio.sleep(0.05)
+    matcher._child.kill()
+    with pytest.raises(Interrupted):
+        await slow
+    assert await matcher.search("(a+)+$", "aaa", "t") == "aaa"
+
+
+def test_thousands_of_empty_members_are_no_body():
+    bomb = gzip.compress(b"") * 1_000
+    with pytest.raises(BadEncoding, match="members"):
+        Unpacker("gzip", 1_000_000, "t").feed(bomb)
+
+
+def test_half_a_secret_is_not_kept_where_a_body_is_cut():
+    HIDDEN.add("swordfish-9000")
+    try:
+        body = b"x" * (KEPT_BODY_MAX - 9) + b"swordfish-9000"
+        assert "sword" not in kept_of(body, None)
+        assert len(kept_of(body * 9, None)) == KEPT_BODY_MAX
+    finally:
+        HIDDEN.clear()

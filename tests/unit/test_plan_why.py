@@ -33,6 +33,13 @@ def test_a_job_waits_for_its_time_and_says_when():
 
 
 @pytest.mark.parametrize(
+    ("ms", "words"), [(158_321, "it is due in 2m38s"), (1_099, "it is due in 1s"), (266, "it is due in 266ms")]
+)
+def test_a_wait_is_told_without_milliseconds_from_a_second_on(ms, words):
+    assert job(next_due_ms=NOW + ms).reason == words
+
+
+@pytest.mark.parametrize(
     ("changes", "answer", "words"),
     [
         ({"next_due_ms": NOW - 10}, "due", "it is due now"),

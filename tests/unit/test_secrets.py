@@ -5,6 +5,7 @@ import base64
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, quote_plus
@@ -267,6 +268,27 @@ def test_what_is_known_is_bounded():
     assert hidden.hide("value-000000") == "value-000000"
     assert hidden.hide("value-000001") == MASK
     assert len(hidden.hide("x" * (3 * LOOK_CHARS_MAX))) < LOOK_CHARS_MAX + 10
+
+
+def test_what_is_used_is_not_forgotten_before_what_is_not():
+    hidden = Hidden()
+    for number in range(HIDDEN_MAX + 500):
+        hidden.add("swordfish-9000")
+        hidden.add(f"value-{number:06d}")
+    assert hidden.hide("swordfish-9000") == MASK
+    assert hidden.hide("value-000000") == "value-000000"
+
+
+def test_thousands_of_secrets_in_use_cost_each_run_next_to_nothing():
+    hidden = Hidden()
+    values = [f"{number:06d}-of-many" for number in range(2_000)]
+    for value in values:
+        hidden.add(value)
+    began = time.process_time()
+    for value in values:  # as their runs do, in turn
+        hidden.add(value)
+        assert hidden.hide_in({"said": value}) == {"said": MASK}
+    assert time.process_time() - began < 2  # it was 400 ms for each
 
 
 @pytest.mark.parametrize(

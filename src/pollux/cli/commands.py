@@ -109,6 +109,11 @@ def program() -> None:
     """Never seen: the menu is the help."""
 
 
+def _plainly(error: click.UsageError) -> str:
+    """Its words, without those that only a programmer of click would choose."""
+    return error.format_message().replace("is not a valid integer range.", "is no whole number.")
+
+
 def run_command(arguments: Sequence[str]) -> int:
     """Run the program; whatever goes wrong is one line on stderr that says what to do, and never a traceback."""
     try:
@@ -120,7 +125,7 @@ def run_command(arguments: Sequence[str]) -> int:
         return _complain("interrupted", menu.INTERRUPTED)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "pollux"
-        what = f"{error.format_message()}{_stray_file(arguments)}"
+        what = f"{_plainly(error)}{_stray_file(arguments)}"
         return _complain(f"{what}\n`{command} --help` tells more", menu.USAGE)
     except click.ClickException as error:
         return _complain(error.format_message(), menu.USAGE)

@@ -201,7 +201,7 @@ def _peak(told: Any, basis: Basis, zone: str) -> str:
     need = told.seats(peak)
     words += f", work for {need} seat{'' if need == 1 else 's'} by the last durations"
     if told.untimed:
-        words += f" ({told.untimed} jobs have not run yet)"
+        words += f" ({told.untimed} of the jobs {'has' if told.untimed == 1 else 'have'} not run yet)"
     return f"{words}; {basis.seats} seats are there" if basis.seats else f"{words}; no node lives"
 
 

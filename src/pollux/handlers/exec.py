@@ -28,6 +28,7 @@ from pollux.errors import InvalidInput, Permanent, Transient, did_you_mean
 from pollux.model.params import RESULT_BYTES_MAX
 from pollux.processes import Ended, Limits, Process
 from pollux.registry import Context, Observed, Registry
+from pollux.secrets import HIDDEN
 from pollux.units import duration_ms, format_size, size_bytes
 
 GRACE_MS = 1_000  # between SIGTERM and SIGKILL
@@ -36,11 +37,16 @@ SAID_CHARS = 2_000  # of them in the words of a failure
 ARGUMENTS_MAX, ARGUMENTS_BYTES_MAX = 1_000, 100_000
 OUTPUT_BYTES = 10_000_000  # what it may write before it is ended, unless it says more
 FILES = 1_024  # what it may have open, unless it says more
+MARGIN_BYTES = 16_000  # kept before a tail: what is cut off must not leave half a secret
 LEFTOVER_SECONDS = 1.0  # for what it wrote last
 EXAMPLE = '["df", "-h"] or {argv: ["df", "-h"], cwd: /srv}'
 TAKES = ("tail", "stdout", "json", "none")
 KEYS = ("argv", "cwd", "env", "stdin", "expect", "permanent", "take", "limits")
 _LIMITS = ("memory", "cpu", "files", "output")
+_PASSING = frozenset({  # reasons not to start a command that may be gone next time
+    errno.EAGAIN, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS,
+    errno.ETXTBSY,
+})  # fmt: skip
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
 
@@ -272,7 +278,9 @@ class Output(asyncio.Protocol):
 
     def text(self, size: int = TAIL_BYTES) -> str:
         """The last of it, for people: control characters are spelt out."""
-        return bytes(self.tail[-size:]).decode("utf-8", "replace").translate(_CONTROLS)
+        text = bytes(self.tail[-size - MARGIN_BYTES :]).decode("utf-8", "replace")
+        safe: str = HIDDEN.hide_in(text)  # before it is cut: half a secret is one, too
+        return safe[-size:].translate(_CONTROLS)
 
 
 async def run(command: Command, ctx: Context) -> Ran:
@@ -286,8 +294,9 @@ async def run(command: Command, ctx: Context) -> Ran:
             is_over = True
             process.stop()
 
-    keep = RESULT_BYTES_MAX + 1 if command.take in {"stdout", "json"} else TAIL_BYTES
-    stdout, stderr = Output(keep, on_data), Output(TAIL_BYTES, on_data)
+    tail = TAIL_BYTES + MARGIN_BYTES
+    keep = RESULT_BYTES_MAX + 1 if command.take in {"stdout", "json"} else tail
+    stdout, stderr = Output(max(keep, tail), on_data), Output(tail, on_data)
     process, pipes = _start(command, ctx)
     transports: list[asyncio.ReadTransport] = []
     try:
@@ -316,10 +325,12 @@ def _start(command: Command, ctx: Context) -> tuple[Process, list[IO[bytes]]]:
     ends = [os.pipe(), os.pipe()]
     try:
         process = _process(command, ctx, *(writing for _, writing in ends))
-    except OSError as error:
+    except BaseException as error:
         for reading, _ in ends:
             os.close(reading)
-        raise _not_started(command, error) from error
+        if isinstance(error, OSError):
+            raise _not_started(command, error) from error
+        raise
     finally:
         for _, writing in ends:
             os.close(writing)
@@ -379,7 +390,10 @@ def judged(command: Command, ran: Ran) -> Observed:
     if ran.is_over:
         raise CommandFailed(f"{name} wrote more than {format_size(command.output)} of output and was ended{_said(ran)}")
     if ended.errno is not None:
-        raise CommandRefused(_cannot_start(command, ended.errno))
+        if ended.is_unready:
+            raise CommandFailed(f"{name} cannot be started: no room for it and its folder: {os.strerror(ended.errno)}")
+        failure = CommandFailed if ended.errno in _PASSING else CommandRefused
+        raise failure(_cannot_start(command, ended.errno))
     if ended.signal is not None:
         raise CommandFailed(f"{name} {_killed(command, ended)}{_said(ran)}")
     if ended.exit_code in command.expect:
@@ -439,6 +453,8 @@ def _cannot_start(command: Command, number: int) -> str:
             why = "it was not found; install it, or name it with its whole path"
         case errno.EACCES:
             why = "it is not executable; chmod +x it, or run it by its interpreter"
+        case errno.ETXTBSY:
+            why = "it is just being written; it is tried again"
         case errno.ENOEXEC:
             why = "it is no program; begin it with #!, or run it by its interpreter"
         case _:

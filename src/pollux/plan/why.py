@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pollux.model import AT_THE_GATE, STOP, Counts, Event, Job, Node, Note, Overlap, Run, RunState
 from pollux.plan.gate import UNDECLARED, GateState, Held, gate, handlers_of, nobody_knows, stop_of, stop_words
-from pollux.units import format_ms
+from pollux.units import SECOND_MS, format_ms
 
 _HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded"})
 GRACE_MS = 5_000  # a due time that passed so long ago should have been fired
@@ -101,11 +101,11 @@ def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
         return Why("stranded", nobody_knows(job.handler), cure="start a node that has it")
     late_ms = now_ms - due_ms
     if late_ms > GRACE_MS:
-        words = f"it was due {format_ms(late_ms)} ago; missed due times are made up for step by step"
+        words = f"it was due {_span(late_ms)} ago; missed due times are made up for step by step"
         return Why("due", words, now_ms, "if it stays so, see that a node leads")
     if late_ms >= 0:
         return Why("due", "it is due now", due_ms)
-    return Why("waits", f"it is due in {format_ms(-late_ms)}", due_ms)
+    return Why("waits", f"it is due in {_span(-late_ms)}", due_ms)
 
 
 def why_run(
@@ -164,7 +164,7 @@ def _ready(run: Run, job: Job | None, nodes: Sequence[Node], counts: Counts | No
 
 
 def _leased(run: Run, now_ms: int) -> Why:
-    time = "" if run.started_ms is None else f" for {format_ms(max(0, now_ms - run.started_ms))}"
+    time = "" if run.started_ms is None else f" for {_span(max(0, now_ms - run.started_ms))}"
     if run.cancel:
         return Why("running", f"node {run.owner} runs it{time} and was asked to stop: {run.cancel}")
     if run.lease_until_ms <= now_ms:
@@ -174,7 +174,7 @@ def _leased(run: Run, now_ms: int) -> Why:
 
 
 def _later(run: Run, now_ms: int) -> str:
-    wait = format_ms(run.visible_ms - now_ms)
+    wait = _span(run.visible_ms - now_ms)
     if run.attempt:
         times = "once" if run.attempt == 1 else f"{run.attempt} times"
         return f"it failed {times} ({run.error or 'no error was told'}); tried again in {wait}"
@@ -182,4 +182,9 @@ def _later(run: Run, now_ms: int) -> str:
 
 
 def _ago(at_ms: int | None, now_ms: int) -> str:
-    return "" if at_ms is None else f", {format_ms(max(0, now_ms - at_ms))} ago"
+    return "" if at_ms is None else f", {_span(max(0, now_ms - at_ms))} ago"
+
+
+def _span(ms: int) -> str:
+    """A duration for the eye: from a second on nobody asks for its milliseconds."""
+    return format_ms(ms if abs(ms) < SECOND_MS else ms - ms % SECOND_MS)

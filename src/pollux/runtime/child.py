@@ -13,6 +13,7 @@ lost, on drain, and when the node dies.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -44,7 +45,7 @@ from pollux.runtime.child_words import (
     length_of,
     read_by_node,
 )
-from pollux.secrets import HIDDEN
+from pollux.secrets import HIDDEN, texts_of
 
 CHILD_MEMORY = 1_000_000_000  # bytes
 CHILD_MEMORY_MIN = 64_000_000  # an interpreter alone needs half of it
@@ -162,25 +163,35 @@ async def call_in_child(
         talk = asyncio.get_running_loop().create_task(child.talk(_call(place, handler, ctx, kwargs), ctx))
         talk.add_done_callback(lambda over: over.cancelled() or over.exception())  # nobody may be left to ask for it
         try:
-            return await asyncio.shield(talk)
+            value = await asyncio.shield(talk)
         except asyncio.CancelledError:
             if talk.cancelled():
                 raise  # it stopped by itself
             child.say(Cancel(ctx.cancel_reason))
             await asyncio.wait({talk}, timeout=patience())
-            if talk.done():
-                return talk.result()
-            talk.cancel()
-            raise
-    finally:
+            if not talk.done():
+                talk.cancel()
+                raise
+            value = talk.result()
+    except BaseException:
         await child.end()
+        raise
+    with contextlib.suppress(asyncio.CancelledError):  # asked to stop after it had answered: the answer counts
+        await child.end()
+    return value
 
 
 def _call(place: Place, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> Call:
     root = logging.getLogger()
     level = root.level if root.handlers else None
     kind = kind_written() or "text"
-    return Call(place, handler.name, ctx.run, ctx.job, dict(kwargs), ctx.deadline_ms, level, kind, HIDDEN.values())
+    return Call(place, handler.name, ctx.run, ctx.job, dict(kwargs), ctx.deadline_ms, level, kind, _to_hide(kwargs))
+
+
+def _to_hide(kwargs: Mapping[str, Any]) -> list[str]:
+    """The secrets that a child can know: those it is given, and those of the environment it inherits."""
+    texts, environment = [text for _, text in texts_of(dict(kwargs))], set(os.environ.values())
+    return [value for value in HIDDEN.values() if value in environment or any(value in text for text in texts)]
 
 
 class Child:
@@ -201,11 +212,13 @@ class Child:
         finally:
             theirs.close()
         self._writer: asyncio.StreamWriter | None = None
+        self._unsaid: list[ToChild] = []  # before the line stood
 
     async def talk(self, call: Call, ctx: Context) -> Any:
         """Tell it what to run, hear it out."""
         reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
-        self.say(call)
+        for first in (call, *self._unsaid):
+            self.say(first)
         while True:
             try:
                 word = await _heard(reader)
@@ -226,7 +239,9 @@ class Child:
                     raise asyncio.CancelledError
 
     def say(self, word: ToChild) -> None:
-        if self._writer is not None and not self._writer.is_closing():
+        if self._writer is None:
+            self._unsaid.append(word)
+        elif not self._writer.is_closing():
             self._writer.write(framed(word))
 
     async def end(self) -> None:

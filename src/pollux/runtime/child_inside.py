@@ -6,6 +6,7 @@ Importing the user's code starts nothing: an app that meets itself here does not
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import importlib.util
@@ -62,11 +63,16 @@ def main() -> None:
     if call.log_level is not None:
         write_lines(logging.StreamHandler(), call.log_kind, call.log_level)
     said = _run(call, line)
+    _flush()  # first: who has said its last word is killed
     line.say(said)
+    os._exit(0)  # threads that the handler left behind, and what it registered for the end, count no more
+
+
+def _flush() -> None:
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(0)  # threads that the handler left behind, and what it registered for the end, count no more
+        with contextlib.suppress(Exception):  # the handler's own, perhaps closed
+            stream.flush()
 
 
 class Line:

@@ -1,7 +1,7 @@
 """How does a secret reach a handler, and nobody else?  References are stored; values live in memory only."""
 
 from pollux.secrets.hidden import HIDDEN, MASK, hide, looks_secret
-from pollux.secrets.references import check_references, has_reference, references_of, texts_of
+from pollux.secrets.references import check_references, has_reference, may_hold_references, references_of, texts_of
 from pollux.secrets.resolve import Secrets, check_payload
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "has_reference",
     "hide",
     "looks_secret",
+    "may_hold_references",
     "references_of",
     "texts_of",
 ]

@@ -18,7 +18,7 @@ from urllib.parse import quote, quote_plus
 
 from pollux.secrets.references import has_reference
 
-HIDDEN_MAX = 500  # values; beyond it the one resolved longest ago is forgotten
+HIDDEN_MAX = 10_000  # values; beyond it the one resolved longest ago is forgotten
 HIDE_CHARS_MIN = 6  # a shorter value would blot out half of every line
 LINES_MAX = 100  # of a secret of many lines
 LOOK_CHARS_MAX = 100_000  # of a text that is shown: nobody reads more
@@ -54,39 +54,39 @@ class Hidden:
 
     def __init__(self) -> None:
         self._values: dict[str, tuple[str, ...]] = {}  # and the forms in which each may appear
-        self._pattern: re.Pattern[str] | None = None
-        self._is_stale = False
+        self._by_head: dict[str, tuple[str, ...]] = {}  # all forms by how they begin, the longest first
         self._lock = threading.Lock()
 
     def add(self, value: str) -> None:
         """From now on this value is hidden."""
-        if len(value) < HIDE_CHARS_MIN or value in self._values:
+        if len(value) < HIDE_CHARS_MIN:
             return
         with self._lock:
-            self._values[value] = tuple(_forms(value))
+            forms = self._values.pop(value, None)
+            if forms is None:
+                forms = tuple(_forms(value))
+                self._know(forms)
+            self._values[value] = forms  # the last one now: it was resolved just now
             while len(self._values) > HIDDEN_MAX:
-                del self._values[next(iter(self._values))]
-            self._is_stale = True
+                self._forget(self._values.pop(next(iter(self._values))))
 
     def clear(self) -> None:
         with self._lock:
-            self._values, self._pattern, self._is_stale = {}, None, False
+            self._values, self._by_head = {}, {}
 
     def values(self) -> list[str]:
-        return list(self._values)
+        with self._lock:
+            return list(self._values)
 
     def has_value(self, text: str) -> bool:
         """Is there a known secret in the text?"""
-        pattern = self._current()
-        return pattern is not None and pattern.search(text) is not None
+        return next(self._found(text), None) is not None
 
     def hide(self, text: str) -> str:
         """The text without known values, passwords in URLs, and what is assigned to a name that announces a secret."""
         if len(text) > LOOK_CHARS_MAX:
             text = f"{text[:LOOK_CHARS_MAX]}..."
-        pattern = self._current()
-        if pattern is not None:
-            text = pattern.sub(MASK, text)
+        text = self._without_known(text)
         if "://" in text and "@" in text:
             text = _USERINFO.sub(_mask_userinfo, text)
         if "=" in text:
@@ -109,17 +109,49 @@ class Hidden:
 
     def _hide_known(self, text: str) -> str:
         """A text of its own: a result, a param.  It is no prose, so only what is certain is hidden."""
-        pattern = self._current()
-        if pattern is not None:
-            text = pattern.sub(MASK, text)
+        text = self._without_known(text)
         return _USERINFO.sub(_mask_userinfo, text) if "://" in text and "@" in text else text
 
-    def _current(self) -> re.Pattern[str] | None:
-        if self._is_stale:
-            with self._lock:
-                self._pattern = _alternation({form for forms in self._values.values() for form in forms})
-                self._is_stale = False
-        return self._pattern
+    def _without_known(self, text: str) -> str:
+        parts, end = [], 0
+        for start, form in self._found(text):
+            parts += [text[end:start], MASK]
+            end = start + len(form)
+        return "".join([*parts, text[end:]]) if parts else text
+
+    def _found(self, text: str) -> Iterator[tuple[int, str]]:
+        """Where known forms stand, from left to right, the longest where several do.
+
+        One look into a table at each place, however many are known; nothing is to be made anew when one comes.
+        """
+        by_head = self._by_head
+        if not by_head or len(text) < HIDE_CHARS_MIN:
+            return
+        size, end = HIDE_CHARS_MIN, 0
+        for start in [place for place in range(len(text) - size + 1) if text[place : place + size] in by_head]:
+            if start < end:
+                continue
+            for form in by_head.get(text[start : start + size], ()):
+                if text.startswith(form, start):
+                    end = start + len(form)
+                    yield start, form
+                    break
+
+    def _know(self, forms: Iterable[str]) -> None:
+        for form in forms:
+            head = form[:HIDE_CHARS_MIN]
+            self._by_head[head] = tuple(sorted((*self._by_head.get(head, ()), form), key=len, reverse=True))
+
+    def _forget(self, forms: Iterable[str]) -> None:
+        """Each once: another value may have the same form."""
+        for form in forms:
+            head = form[:HIDE_CHARS_MIN]
+            rest = list(self._by_head[head])
+            rest.remove(form)
+            if rest:
+                self._by_head[head] = tuple(rest)
+            else:
+                del self._by_head[head]
 
 
 HIDDEN = Hidden()
@@ -168,22 +200,3 @@ def _base64_inside(raw: bytes, offset: int) -> Iterator[str]:
     inner = coded[first:last]
     yield inner
     yield inner.replace("+", "-").replace("/", "_")
-
-
-def _alternation(forms: Iterable[str]) -> re.Pattern[str] | None:
-    """One pattern, the longest form first, by the first two characters: a search must not try hundreds one by one."""
-    tree: dict[str, dict[str, list[str]]] = {}
-    for form in sorted(forms, key=lambda form: (-len(form), form)):
-        tree.setdefault(form[0], {}).setdefault(form[1], []).append(form[2:])
-    if not tree:
-        return None
-    branches = (
-        re.escape(first)
-        + _any_of(re.escape(second) + _any_of(map(re.escape, rest)) for second, rest in seconds.items())
-        for first, seconds in tree.items()
-    )
-    return re.compile("|".join(branches))
-
-
-def _any_of(choices: Iterable[str]) -> str:
-    return f"(?:{'|'.join(choices)})"

@@ -93,6 +93,7 @@ class Capabilities(Struct, frozen=True):
     durable: bool = True  # survives a power cut once answered
     shared: bool = True  # other processes may use it at the same time
     writes_are_cheap: bool = False  # a write costs microseconds: turns need not be saved
+    joins: bool = False  # `enqueue_in`: a run can be part of a transaction of the caller's own
 
 
 class JobPut(Struct, frozen=True, omit_defaults=True):

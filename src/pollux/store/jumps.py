@@ -8,16 +8,24 @@ that would end too late is cut by `claim`.
 
 from __future__ import annotations
 
-from pollux.clock import Clock
+from typing import Protocol
 
 LEAP_MS = 1_000
 SLACK_MS = 2_000  # beside a third of the lease, at which its owner renews
 
 
+class Times(Protocol):
+    """The wall clock that leases end by, and monotonic time beside it."""
+
+    def now_ms(self) -> int: ...
+
+    def mono_ms(self) -> float: ...
+
+
 class JumpGuard:
     """Ask it before taking leases back."""
 
-    def __init__(self, clock: Clock, grace_ms: int = 12_000) -> None:
+    def __init__(self, clock: Times, grace_ms: int = 12_000) -> None:
         self._clock = clock
         self._grace_ms = grace_ms
         self._wall_ms = clock.now_ms()

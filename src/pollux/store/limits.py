@@ -36,6 +36,18 @@ def plain(value: Any, *, bytes_max: int, what: str) -> Any:
     return _decode(data)
 
 
+def written(value: Any, bytes_max: int, what: str, whose: str) -> bytes:
+    """As JSON; refused in the same words if it cannot be written so, or is too big."""
+    try:
+        data = _encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        data = None
+    if data is None or len(data) > bytes_max:
+        plain(value, bytes_max=bytes_max, what=f"{what} {whose!r}")
+        raise AssertionError("it was refused just now")
+    return data
+
+
 def check_batch(items: Sized, what: str, *, at_most: int = BATCH_MAX) -> None:
     if len(items) > at_most:
         raise InvalidInput(

@@ -10,7 +10,8 @@ from pollux.store.contract import Store
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
-    """The store that the URL names, not yet opened: `memory://`, `sqlite:///file.db`, `sqlite:////absolute/file.db`.
+    """The store that the URL names, not yet opened: `memory://`, `sqlite:///file.db`, `sqlite:////absolute/file.db`,
+    `redis://host:6379/0` (also `rediss://` and `unix://`), `postgresql://user:password@host:5432/database`.
 
     A SQLite file on a network file system is refused unless the URL ends in `?allow_network=true`: there locks do not
     hold between machines, and a database that two of them use is damaged sooner or later.
@@ -41,6 +42,32 @@ def _sqlite(url: str, rest: str, clock: Clock | None) -> Store:
     return SqliteStore(file, clock=clock, allow_network=allow_network)
 
 
+def _redis(url: str, rest: str, clock: Clock | None) -> Store:  # noqa: ARG001  as all of them are called
+    try:
+        from pollux.store.redis import RedisStore
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {"redis", "hiredis"}:
+            raise
+        raise InvalidInput(
+            "a Redis store needs the client, which is not installed", where="store", cure='pip install "pollux[redis]"'
+        ) from error
+    return RedisStore(url, clock=clock)
+
+
+def _postgres(url: str, rest: str, clock: Clock | None) -> Store:  # noqa: ARG001  as all of them are called
+    try:
+        from pollux.store.postgres.store import PostgresStore
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "asyncpg":
+            raise
+        raise InvalidInput(
+            "a PostgreSQL store needs the client, which is not installed",
+            where="store",
+            cure='pip install "pollux[postgres]"',
+        ) from error
+    return PostgresStore(url, clock=clock)
+
+
 def sqlite_file(url: str) -> str | None:
     """The file behind the URL, if it names one."""
     scheme, found, rest = url.partition("://")
@@ -65,5 +92,13 @@ def _sqlite_file(url: str, rest: str) -> tuple[str, bool]:
     return path, bool(options)
 
 
-_STORES: dict[str, Callable[[str, str, Clock | None], Store]] = {"memory": _memory, "sqlite": _sqlite}
-_EXAMPLES = ("memory://", "sqlite:///pollux.db")
+_STORES: dict[str, Callable[[str, str, Clock | None], Store]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "redis": _redis,
+    "rediss": _redis,
+    "unix": _redis,
+    "postgresql": _postgres,
+    "postgres": _postgres,
+}
+_EXAMPLES = ("memory://", "sqlite:///pollux.db", "redis://localhost:6379/0", "postgresql://localhost/pollux")

@@ -1,4 +1,4 @@
-"""May a job talk to this address?  That depends on what the address is, and on where the job came from.
+"""May a job talk to this address?  That depends on what the address is, and on who named it.
 
     address                                                      a job of a file or of code      a job that came by API
     ----------------------------------------------------------   -----------------------------   ----------------------
@@ -7,8 +7,9 @@
     loopback, private, shared, documentation, benchmarking       yes                             only in allow_networks
     everything else                                              yes                             yes
 
-The tables are our own: what `ipaddress` calls private differs between Python versions.  An IPv4 address inside an IPv6
-one (mapped, compatible, translated, NAT64, 6to4, Teredo, ISATAP) is taken out and judged as well; the worst counts.
+A URL that comes with a run counts as API, whatever its job is.  The tables are our own: what `ipaddress` calls private
+differs between Python versions.  An IPv4 address inside an IPv6 one (mapped, compatible, translated, NAT64, 6to4,
+Teredo, ISATAP) is taken out and judged as well; the worst counts.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class Policy:
             return f"{address} is never reached (this host, link-local, metadata, multicast or reserved)"
         if self.inside or self._is_allowed(address):
             return ""
-        return f"{address} is not a public address, and the job came by API; list its network in http.allow_networks"
+        by = "came by API or with a run"
+        return f"{address} is not a public address, and it {by}; list its network in http.allow_networks"
 
     def _is_allowed(self, address: Address) -> bool:
         """Every address in it that is not public must be in a network that was allowed."""

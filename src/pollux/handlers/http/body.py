@@ -14,6 +14,7 @@ from pollux.units import format_size
 
 RATIO_MAX = 100
 RATIO_FREE = 128 * 1024  # below this nobody asks how well it was packed
+MEMBERS_MAX = 100  # of one body
 PIECE = 64 * 1024
 _PLAIN = frozenset({"", "identity"})
 _GZIP = frozenset({"gzip", "x-gzip"})
@@ -53,13 +54,16 @@ class Unpacker:
             raise BadEncoding(f"{target} sent {what}, which was not asked for")
         self._is_gzip, self._size_max, self._target = kind in _GZIP, size_max, target
         self._pieces: list[bytes] = []
-        self._size = self._packed = 0
+        self._size = self._packed = self._members = 0
         self._inflate: zlib._Decompress | None = None
 
     def feed(self, piece: bytes) -> None:
         self._packed += len(piece)
         while piece:
             if self._inflate is None:
+                self._members += 1
+                if self._members > MEMBERS_MAX:
+                    raise BadEncoding(f"{self._target} sent a packed body of more than {MEMBERS_MAX} members")
                 self._inflate = zlib.decompressobj(self._window(piece))
             try:
                 self._take(self._inflate.decompress(piece, PIECE))

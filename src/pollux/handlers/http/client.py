@@ -26,12 +26,14 @@ from pollux.handlers.http.marks import Mark, digest_of, read_mark, validator_of
 from pollux.handlers.http.matcher import Matcher
 from pollux.handlers.http.options import HttpOptions
 from pollux.registry import Observed
+from pollux.secrets import HIDDEN
 from pollux.units import format_size
 
 HEADERS_BYTES_MAX = 64 * 1024
 HEADER_BYTES_MAX = 8 * 1024
 HEADER_LINES_MAX = 128
 KEPT_BODY_MAX = 4 * 1024
+KEPT_MARGIN = 16 * 1024
 KEPT_VALUE_MAX = 8 * 1024
 DNS_TTL_S = 10
 CONTEXTS_MAX = 100
@@ -212,7 +214,7 @@ class Client:
     async def _compared(self, options: HttpOptions, answer: Answer, result: dict[str, Any]) -> str:
         """The digest of what is compared; puts into the result what is kept of it."""
         if options.keeps_body:
-            result["body"] = text_of(answer.body[:KEPT_BODY_MAX], answer.charset)
+            result["body"] = kept_of(answer.body, answer.charset)
         if options.take is not None:
             value = await self._taken(options.take, answer)
             encoded = msgspec.json.encode(value, order="deterministic")
@@ -264,6 +266,12 @@ def _check_headers(response: aiohttp.ClientResponse, target: str) -> None:
 
 _CHARSETS = ("utf", "us-ascii", "ascii", "iso-8859", "iso8859", "latin", "windows-125", "cp125", "koi8", "gb", "big5",
              "shift_jis", "euc")  # fmt: skip
+
+
+def kept_of(body: bytes, charset: str | None) -> str:
+    """The beginning of the body; secrets are hidden before it is cut: half a secret is one, too."""
+    text: str = HIDDEN.hide_in(text_of(body[: KEPT_BODY_MAX + KEPT_MARGIN], charset))
+    return text[:KEPT_BODY_MAX]
 
 
 def text_of(body: bytes, charset: str | None) -> str:

@@ -16,10 +16,12 @@ from pollux.handlers.http.addresses import Network, Policy, networks_of
 from pollux.handlers.http.faults import UnfitParams
 from pollux.model import Job
 from pollux.registry import Context, Observed, Registry
+from pollux.secrets import has_reference, may_hold_references, texts_of
 
 if TYPE_CHECKING:
     from pollux.handlers.http.client import Client
     from pollux.handlers.http.hops import Prepared
+    from pollux.handlers.http.options import HttpOptions
 
 NAME = "http"
 PER_TARGET = 4
@@ -52,7 +54,7 @@ class Http:
         job = ctx.job
         client = self._client or await self._open()
         prepared = self._prepared.get(job.id)
-        if prepared is None or not prepared.fits(params, job.source, job.timeout_ms):
+        if prepared is None or not prepared.fits(params, _source_of(ctx), job.timeout_ms):
             prepared = self._prepare(ctx, params)
         return await client.poll(prepared, job.memory.fingerprint)
 
@@ -86,18 +88,13 @@ class Http:
 
         job = ctx.job
         try:
-            options = read_options(params)
-            is_trusted = job.source.startswith(("file:", "code:"))
-            if options.ca and not is_trusted:
-                raise InvalidInput(
-                    "a job that came by API names no file", where="ca", cure="declare it in a file or code"
-                )
+            options, source = read_options(params), _source_of(ctx)
+            is_trusted = may_hold_references(source)
+            _check_brought(job, ctx.run.payload or {}, options)
         except InvalidInput as error:
             raise UnfitParams(str(error)) from None
         recipe = _recipe(job, ctx.run.payload)
-        prepared = Prepared(
-            params, options, recipe=recipe, source=job.source, is_trusted=is_trusted, job_ms=job.timeout_ms
-        )
+        prepared = Prepared(params, options, recipe=recipe, source=source, is_trusted=is_trusted, job_ms=job.timeout_ms)
         if len(self._prepared) >= PREPARED_MAX:
             self._prepared.pop(next(iter(self._prepared)))
         self._prepared[job.id] = prepared
@@ -107,6 +104,28 @@ class Http:
         client, self._client, self._opening = self._client, None, None
         if client is not None:
             await client.close()
+
+
+def _source_of(ctx: Context) -> str:
+    """Who named the URL: the job's source, or whoever asked for the run, of whom nothing is known."""
+    payload = ctx.run.payload
+    return "run" if payload and "url" in payload else ctx.job.source
+
+
+def _check_brought(job: Job, payload: Mapping[str, Any], options: HttpOptions) -> None:
+    """Whoever merely adds jobs or runs names no file, and sends the secrets of a job nowhere but where it says."""
+    if options.ca and ("ca" in payload or not may_hold_references(job.source)):
+        what = "a job that came by API names no file, nor does a run"
+        raise InvalidInput(what, where="ca", cure="declare it in a file or code")
+    if not ({"url", "verify"} & payload.keys() and any(has_reference(text) for _, text in texts_of(job.params))):
+        return
+    from yarl import URL
+
+    own = job.params.get("url")
+    is_there = isinstance(own, str) and not has_reference(own) and URL(own).origin() == options.url.origin()
+    if not is_there or "verify" in payload:
+        what = "the job holds secrets, and this run would send them elsewhere or unprotected"
+        raise InvalidInput(what, where="url", cure="name the URL in the job; a run may change its path and query")
 
 
 def _recipe(job: Job, payload: Mapping[str, Any] | None) -> str:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
 from pathlib import Path
 
 import msgspec
 
 from pollux.handlers.http.extract import PATTERN_INPUT_MAX
-from pollux.handlers.http.faults import NothingTaken, SlowPattern
+from pollux.handlers.http.faults import Interrupted, NothingTaken, SlowPattern
 from pollux.units import format_size
 
 BUDGET_S = 0.5
 PATIENCE_S = 10.0  # for a child that neither answers nor dies (the machine is that busy)
+GONE_S = 5.0  # for one that has closed its side to be gone
 SLOW_MAX = 1_000
 _CHILD = Path(__file__).with_name("searcher.py")
 _HEAD = 4
@@ -40,8 +42,10 @@ class Matcher:
                 raise _slow_pattern()
             try:
                 found = await self._ask(pattern, text[:PATTERN_INPUT_MAX])
-            except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
-                await self._end()
+            except (asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
+                patience_s = 0.0 if isinstance(error, TimeoutError) else GONE_S
+                if await self._end(patience_s) != -signal.SIGVTALRM:
+                    raise Interrupted("the process that searches was ended, or the machine is too busy") from None
                 if len(self._slow) >= SLOW_MAX:
                     self._slow.pop(next(iter(self._slow)))
                 self._slow[pattern] = None
@@ -74,15 +78,23 @@ class Matcher:
             found: str | None = msgspec.json.decode(await stdout.readexactly(size))
         return found
 
-    async def _end(self) -> None:
+    async def _end(self, patience_s: float = 0.0) -> int | None:
+        """End the child and answer how it ended, if there was one.
+
+        One that is dying gets the time to: a kill at that moment would take its status from whoever waits for it.
+        """
         child, self._child = self._child, None
         if child is None:
-            return
+            return None
         assert child.stdin is not None
         child.stdin.close()
+        if patience_s:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    return await child.wait()
         with contextlib.suppress(ProcessLookupError):
             child.kill()
-        await child.wait()
+        return await child.wait()
 
 
 def _slow_pattern() -> SlowPattern:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from pollux.model import End, Job, JobsDeleted, JobsPut, definition
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPage, JobPut
+from pollux.store.filters import job_fits
 from pollux.store.memory.rows import is_same, job_of
 from pollux.store.memory.state import GONE_MAX, JOB_GONE, Gone, State
 
@@ -96,21 +97,10 @@ def list_jobs(state: State, where: JobFilter, after: str | None, limit: int) -> 
     ids = state.sorted_ids()
     start = 0 if after is None else bisect_right(ids, after)
     jobs = (job_of(ids[place], state.jobs[ids[place]]) for place in range(start, len(ids)))
-    page = tuple(islice((job for job in jobs if _fits(job, where)), limit + 1))
+    page = tuple(islice((job for job in jobs if job_fits(job, where)), limit + 1))
     if len(page) <= limit:
         return JobPage(page, None)
     return JobPage(page[:limit], page[limit - 1].id)
-
-
-def _fits(job: Job, where: JobFilter) -> bool:
-    return (
-        (where.group is None or job.group == where.group)
-        and (where.target is None or job.target == where.target)
-        and (where.tag is None or where.tag in job.tags)
-        and (where.source is None or job.source == where.source)
-        and (where.handler is None or job.handler == where.handler)
-        and (where.text is None or where.text in job.id or where.text in job.name)
-    )
 
 
 def due(state: State, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Job]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import nsmallest
 from itertools import islice
 
 from msgspec.structs import replace
 
-from pollux.errors import InvalidInput
 from pollux.model import AT_THE_GATE, Arrived, NotePut, Run
 from pollux.store.contract import Answer, Counts, RunAnswer, RunFilter, RunPage
+from pollux.store.filters import run_filter, run_place
 from pollux.store.memory.notes import tell_notes, write_notes
 from pollux.store.memory.state import CANCELLED, DEAD, HELD, READY, State
 
@@ -109,55 +109,24 @@ def get_runs(state: State, ids: Sequence[str]) -> list[Run | None]:
 
 def list_runs(state: State, where: RunFilter, after: str | None, limit: int) -> RunPage:
     """A cursor is `live:<due>:<id>` or `past:<number>` of the last run of its page."""
-    live_after, before = _place(after)
+    live_after, before = run_place(after)
     rows: list[tuple[str, Run]] = []
     if before is None:
         rows = [(f"live:{run.due_ms}:{run.id}", run) for run in _live(state, where, live_after, limit + 1)]
     if len(rows) <= limit:
         past = state.past.newest_first(job_id=where.job_id, before=before)
-        fits = _fitting(where)
+        fits = run_filter(where)
         rows += islice(((f"past:{seq}", run) for seq, run in past if fits(run)), limit + 1 - len(rows))
     page = tuple(run for _, run in rows[:limit])
     return RunPage(page, rows[limit - 1][0] if len(rows) > limit else None)
 
 
-def _place(after: str | None) -> tuple[tuple[int, str] | None, int | None]:
-    """The pair that live runs come after, or the number that finished ones stand below."""
-    if after is None:
-        return None, None
-    kind, _, place = after.partition(":")
-    number, _, rest = place.partition(":")
-    if kind in {"live", "past"} and number.isdecimal() and number.isascii():
-        return (None, int(number)) if kind == "past" else ((int(number), rest), None)
-    raise InvalidInput(f"{after!r} is no place in a list of runs", cure="use what the page before answered as next")
-
-
 def _live(state: State, where: RunFilter, after: tuple[int, str] | None, at_most: int) -> list[Run]:
     ids = state.live if where.job_id is None else state.live_of.get(where.job_id, ())
-    fits = _fitting(where)
+    fits = run_filter(where)
     runs: Iterator[Run] = (state.live[run_id] for run_id in ids)
     found = (run for run in runs if (after is None or (run.due_ms, run.id) > after) and fits(run))
     return nsmallest(at_most, found, key=lambda run: (run.due_ms, run.id))
-
-
-def _fitting(where: RunFilter) -> Callable[[Run], bool]:
-    states = frozenset(where.states)
-
-    def fits(run: Run) -> bool:
-        return (
-            (not states or run.state in states)
-            and (where.job_id is None or run.job_id == where.job_id)
-            and (where.group is None or run.group == where.group)
-            and (where.target is None or run.target == where.target)
-            and (where.failed is None or run.failed == where.failed)
-            and (
-                where.finished_after_ms is None
-                or (run.finished_ms is not None and run.finished_ms > where.finished_after_ms)
-            )
-            and (where.error is None or where.error in run.error)
-        )
-
-    return fits
 
 
 def counts(state: State) -> Counts:

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from pollux.model import AuditLine, Ended, chained
+from pollux.store.shelf import JobShelf
 from pollux.store.sqlite import records as record_verbs
 from pollux.store.sqlite import rows, schema
 from pollux.store.sqlite.calls import in_our_words
@@ -181,7 +182,7 @@ def _of_records(tx: Transaction, total: int, report: Report) -> list[Finding]:
     """Every job, run and note can be read, and every line of the audit log follows from the one before."""
     unread: list[str] = []
     chain = _Chain()
-    shelf = rows.JobShelf()
+    shelf = JobShelf()
     done, after = 0, None
     while True:
         page = record_verbs.dump(tx, after, PAGE)
@@ -199,7 +200,7 @@ def _of_records(tx: Transaction, total: int, report: Report) -> list[Finding]:
     return findings + chain.findings()
 
 
-def _unreadable(kind: str, row: rows.Row, shelf: rows.JobShelf) -> str | None:
+def _unreadable(kind: str, row: rows.Row, shelf: JobShelf) -> str | None:
     read: dict[str, Callable[[rows.Row], Any]] = {"job": shelf.job, "run": rows.run, "note": rows.note}
     try:
         if kind in read:

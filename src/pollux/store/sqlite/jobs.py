@@ -20,7 +20,7 @@ _list = Statements("list_jobs")
 _due = Statements("due")
 
 
-class _Stored:
+class Stored:
     __slots__ = ("definition", "release", "revision", "source")
 
     def __init__(self, revision: int, release: int, source: str, definition: bytes) -> None:
@@ -29,7 +29,7 @@ class _Stored:
 
 def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
     ids = ids_json([put.job.id for put in puts])
-    stored = {row[0]: _Stored(*row[1:]) for row in tx.rows(_put.stored, (ids,))}
+    stored = {row[0]: Stored(*row[1:]) for row in tx.rows(_put.stored, (ids,))}
     before = tx.tally.jobs
     answers = [_put_job(tx, put, stored) for put in puts]
     written = dict.fromkeys(answer.id for answer in answers if answer.answer is Answer.OK)
@@ -38,7 +38,7 @@ def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
     return answers
 
 
-def _put_job(tx: Transaction, put: JobPut, stored: dict[str, _Stored]) -> JobAnswer:
+def _put_job(tx: Transaction, put: JobPut, stored: dict[str, Stored]) -> JobAnswer:
     job, there = put.job, stored.get(put.job.id)
     written = definition_json(job)
     if there is None:
@@ -49,15 +49,15 @@ def _put_job(tx: Transaction, put: JobPut, stored: dict[str, _Stored]) -> JobAns
     else:
         if there.definition == written:
             return JobAnswer(Answer.ALREADY, job.id, there.revision)
-        if against := _against(put, there):
-            return JobAnswer(Answer.CONFLICT, job.id, there.revision, against)
+        if words := against(put, there):
+            return JobAnswer(Answer.CONFLICT, job.id, there.revision, words)
         revision = there.revision + 1
         tx.write(_put.change, job_row(job, revision, written))
-    stored[job.id] = _Stored(revision, job.release, job.source, written)
+    stored[job.id] = Stored(revision, job.release, job.source, written)
     return JobAnswer(Answer.OK, job.id, revision)
 
 
-def _against(put: JobPut, there: _Stored) -> str:
+def against(put: JobPut, there: Stored) -> str:
     """What stands against the put, in words; empty if nothing does."""
     if put.revision is not None and put.revision != there.revision:
         return f"revision {put.revision} was expected, the stored one is {there.revision}"

@@ -49,17 +49,17 @@ def counts(tx: Transaction) -> Counts:
 
 
 def list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) -> Listed:
-    kind, place = _place(after)
+    kind, place = place_of(after)
     rows: list[tuple[str, Row]] = []
-    if kind == "live" and _wants(where, LIVE):
+    if kind == "live" and wants(where, LIVE):
         rows += [(f"live:{row[3]}:{row[1]}", row[1:]) for row in _live(tx, where, place, limit + 1)]
-    if len(rows) <= limit and _wants(where, FINISHED):
+    if len(rows) <= limit and wants(where, FINISHED):
         past = _past(tx, where, place if kind == "past" else None, limit + 1 - len(rows))
         rows += [(f"past:{row[23]}:{row[0]}", row[1:]) for row in past]
     return Listed([row for _, row in rows[:limit]], rows[limit - 1][0] if len(rows) > limit else None)
 
 
-def _place(after: str | None) -> tuple[str, tuple[int, Any] | None]:
+def place_of(after: str | None) -> tuple[str, tuple[int, Any] | None]:
     if after is None:
         return "live", None
     kind, _, place = after.partition(":")
@@ -74,7 +74,7 @@ def _place(after: str | None) -> tuple[str, tuple[int, Any] | None]:
     raise InvalidInput(f"{after!r} is no place in a list of runs", cure="use what the page before answered as next")
 
 
-def _wants(where: RunFilter, states: frozenset[RunState]) -> bool:
+def wants(where: RunFilter, states: frozenset[RunState]) -> bool:
     return not where.states or not states.isdisjoint(where.states)
 
 
@@ -106,7 +106,7 @@ def _past(tx: Transaction, where: RunFilter, before: tuple[int, int] | None, lim
         terms.append("(finished_ms, seq) < (?, ?)")
         values += before
     order = "finished_ms DESC, seq DESC"
-    sources: list[tuple[str, Any]] = [(_list.past, shelf) for shelf in _shelves(where.states)]
+    sources: list[tuple[str, Any]] = [(_list.past, shelf) for shelf in shelves_of(where.states)]
     if where.job_id is not None:
         sources = [(_list.past_of_job, where.job_id), (_list.dead_of_job, where.job_id)]
     rows: list[Row] = []
@@ -116,7 +116,7 @@ def _past(tx: Transaction, where: RunFilter, before: tuple[int, int] | None, lim
     return rows[:limit]
 
 
-def _shelves(states: Sequence[RunState]) -> list[int]:
+def shelves_of(states: Sequence[RunState]) -> list[int]:
     if not states:
         return [SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD]
     shelves = [SHELF_DEAD] if RunState.DEAD in states else []

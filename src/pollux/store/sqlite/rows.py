@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from pollux.model import Cause, Entry, Job, Memory, Node, Note, Once, Run, RunState, Tried, definition
 from pollux.store.contract import PAYLOAD_BYTES_MAX
-from pollux.store.limits import PRIORITIES, checked_run, plain
+from pollux.store.limits import PRIORITIES, checked_run, written
 
 HELD, READY, LEASED, DONE, DEAD, CANCELLED = range(6)
 SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD = range(3)
@@ -41,8 +40,6 @@ encode_sorted = msgspec.json.Encoder(order="deterministic").encode
 decode = msgspec.json.Decoder().decode
 decode_entry = msgspec.json.Decoder(Entry).decode
 decode_tried = msgspec.json.Decoder(tuple[Tried, ...]).decode
-_decode_job = msgspec.json.Decoder(Job).decode
-_decode_memory = msgspec.json.Decoder(Memory).decode
 _decode_node = msgspec.json.Decoder(Node).decode
 _NO_MEMORY = Memory()
 _MADE = (RunState.READY, RunState.HELD)
@@ -77,35 +74,6 @@ def definition_json(job: Job) -> bytes:
 
 def memory_json(memory: Memory) -> bytes | None:
     return None if memory == _NO_MEMORY else encode(memory)
-
-
-class JobShelf:
-    """Jobs as they were last read: a definition is decoded once per revision, an unchanged job not at all."""
-
-    def __init__(self, size_max: int = 10_000) -> None:
-        self._size_max = size_max
-        self._read: dict[str, tuple[Row, Job]] = {}
-
-    def job(self, row: Row) -> Job:
-        """From (id, revision, next_due_ms, last_due_ms, memory, definition)."""
-        known = self._read.get(row[0])
-        if known is not None:
-            if known[0] == row:
-                return known[1]
-            if known[0][1] == row[1]:
-                return self._keep(row, _current(known[1], row))
-        return self._keep(row, _current(_decode_job(row[5]), row))
-
-    def _keep(self, row: Row, job: Job) -> Job:
-        if len(self._read) >= self._size_max:
-            self._read.clear()
-        self._read[row[0]] = (row, job)
-        return job
-
-
-def _current(job: Job, row: Row) -> Job:
-    memory = _NO_MEMORY if row[4] is None else _decode_memory(row[4])
-    return replace(job, revision=row[1], next_due_ms=row[2], last_due_ms=row[3], memory=memory)
 
 
 def ids_json(ids: Sequence[Any]) -> str:
@@ -211,18 +179,6 @@ def leased_run(row: Row, token: str, node: str, until_ms: int) -> Run:
         node,
         until_ms,
     )
-
-
-def written(value: Any, bytes_max: int, what: str, whose: str) -> bytes:
-    """As JSON; refused in the words of all stores if it cannot be written so, or is too big."""
-    try:
-        data = encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        data = None
-    if data is None or len(data) > bytes_max:
-        plain(value, bytes_max=bytes_max, what=f"{what} {whose!r}")
-        raise AssertionError("it was refused just now")
-    return data
 
 
 def run_row(run: Run) -> Row:

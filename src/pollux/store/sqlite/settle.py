@@ -28,7 +28,7 @@ from pollux.model import (
     tried_again,
 )
 from pollux.store.contract import RESULT_BYTES_MAX, Answer, Settlement
-from pollux.store.limits import check_batch, checked_notes
+from pollux.store.limits import check_batch, checked_notes, written
 from pollux.store.sqlite.bell import RUNS
 from pollux.store.sqlite.notes import tell_notes, write_notes
 from pollux.store.sqlite.rows import (
@@ -48,7 +48,6 @@ from pollux.store.sqlite.rows import (
     decode_tried,
     encode,
     ids_json,
-    written,
 )
 from pollux.store.sqlite.runs import JOB_GONE, accept, arrived
 from pollux.store.sqlite.sql import Statements

@@ -48,6 +48,7 @@ from pollux.store.contract import (
 )
 from pollux.store.limits import PRIORITIES, check_batch, check_page, check_plan, checked_job, checked_notes
 from pollux.store.records import read_record
+from pollux.store.shelf import JobShelf
 from pollux.store.sqlite import jobs as job_verbs
 from pollux.store.sqlite import leases as lease_verbs
 from pollux.store.sqlite import listing as listing_verbs
@@ -103,7 +104,7 @@ class SqliteStore:
         place = Place(Path(path).absolute(), allow_network=allow_network)
         self._database = database or Database(place, self._clock, deadline_ms)
         self._deadline_ms = deadline_ms
-        self._jobs = rows.JobShelf()
+        self._jobs = JobShelf()
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ear: Ear

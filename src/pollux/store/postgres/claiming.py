@@ -1,0 +1,128 @@
+"""How does one claim go?  Look, mend what time did, then take, priority by priority.
+
+    look ─▶ the same token before? ─▶ the same runs
+      │──▶ the clock came back? leases ended? ─▶ mended, each in a write of its own
+      └──▶ ready? ─▶ take ─▶ nothing, though some are visible: others hold them ─▶ wait until they let go, look again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import asyncpg
+
+from pollux.clock import Clock
+from pollux.model import Job, Run
+from pollux.store.contract import Answer, Claimed
+from pollux.store.jumps import JumpGuard
+from pollux.store.postgres import leases
+from pollux.store.postgres.database import Database
+from pollux.store.postgres.leases import Look
+from pollux.store.postgres.rows import JobShelf
+from pollux.store.sqlite.leases import Asking
+
+LOOKS_MAX = 50
+FORGET_EVERY = 64
+
+
+class _Seen:
+    """The server's clock beside ours, as they stood when last asked: what the guard against leaps compares."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wall_ms, self._mono_ms = 0, clock.mono_ms()
+
+    def see(self, wall_ms: int) -> None:
+        self._wall_ms, self._mono_ms = wall_ms, self._clock.mono_ms()
+
+    def now_ms(self) -> int:
+        return self._wall_ms
+
+    def mono_ms(self) -> float:
+        return self._mono_ms
+
+
+class Claimer:
+    """The claims of one handle."""
+
+    def __init__(self, database: Database, shelf: JobShelf, clock: Clock, ring: Callable[[int], None]) -> None:
+        self._database, self._shelf, self._clock, self._ring = database, shelf, clock, ring
+        self._seen = _Seen(clock)
+        self._jumps: JumpGuard | None = None
+        self._claims = 0
+
+    async def claim(self, asking: Asking, now_ms: int | None) -> Claimed:
+        for _ in range(LOOKS_MAX):
+            seen = await self._database.read(lambda tx: leases.look(tx, asking.token), now_ms)
+            hold_ms = self._hold_ms(seen.now_ms, asking.lease_ms) if now_ms is None else 0
+            if seen.parts:
+                same = await self._database.read(lambda tx, s=seen: leases.again(tx, self._shelf, asking.token, s))
+                if same is not None:
+                    return same
+            if seen.ends > asking.feed_max:
+                return Claimed(Answer.FULL, (), {}, seen.stops, None, seen.now_ms)
+            if await self._mend(seen, asking.losses_max, hold_ms):
+                now_ms = seen.now_ms
+                continue
+            if not seen.ready(asking.first) or asking.limit <= 0:
+                break
+            claimed = await self._take(asking, seen)
+            if claimed is not None:
+                return claimed
+            await self._await(asking, seen)
+        first_ms = seen.first_ms(seen.now_ms + hold_ms if hold_ms else None)
+        return Claimed(Answer.OK, (), {}, seen.stops, first_ms, seen.now_ms)
+
+    def _hold_ms(self, now_ms: int, lease_ms: int) -> int:
+        """For how long no lease may be taken back, because the server's clock has leapt."""
+        self._seen.see(now_ms)
+        if self._jumps is None:
+            self._jumps = JumpGuard(self._seen)
+        return self._jumps.hold_ms(lease_ms)
+
+    async def _mend(self, seen: Look, losses_max: int, hold_ms: int) -> bool:
+        """What time did to the leases; true if something was there to be done."""
+        if seen.clock_ms > seen.now_ms:
+            await self._database.write(
+                lambda tx: leases.come_back(tx, seen.now_ms, seen.clock_ms), seen.now_ms, self._ring
+            )
+            return True
+        if hold_ms or seen.ends_ms is None or seen.ends_ms > seen.now_ms:
+            return False
+        taken = await self._database.write(
+            lambda tx: leases.take_back(tx, losses_max, seen.now_ms), seen.now_ms, self._ring
+        )
+        return taken > 0
+
+    async def _take(self, asking: Asking, seen: Look) -> Claimed | None:
+        runs: list[Run] = []
+        jobs: dict[str, Job] = {}
+        part = seen.parts
+        for priority in seen.ready(asking.first):
+            if len(runs) == asking.limit:
+                break
+            part += 1
+            try:
+                taken = await self._database.read(
+                    lambda tx, p=priority, n=part, left=asking.limit - len(runs): leases.lease(
+                        tx, self._shelf, asking, p, left, n, seen.now_ms
+                    )
+                )
+            except asyncpg.UniqueViolationError:  # the same claim was under way: what it got is ours
+                return None
+            if taken.orphans:
+                await self._database.write(
+                    lambda tx, p=priority: leases.sweep(tx, p, seen.now_ms), seen.now_ms, self._ring
+                )
+            runs += taken.runs
+            jobs.update(taken.jobs)
+        if not runs:
+            return None
+        self._claims += 1
+        if self._claims % FORGET_EVERY == 0:
+            await self._database.read(leases.forget)
+        return Claimed(Answer.OK, tuple(runs), jobs, seen.stops, None, seen.now_ms)
+
+    async def _await(self, asking: Asking, seen: Look) -> None:
+        priority = seen.ready(asking.first)[0]
+        await self._database.read(lambda tx: leases.wait_for(tx, priority, seen.now_ms))

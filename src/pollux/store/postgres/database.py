@@ -1,0 +1,177 @@
+"""How does a verb get to the server and its answer back?  In a transaction, with a deadline, again if others were quicker.
+
+    take a connection ─▶ BEGIN ─▶ the verb's statements ─▶ counts, entries, bell ─▶ COMMIT ─▶ ring our own waiters
+            ▲                          │ deadlock, or somebody was quicker: ROLLBACK
+            └──────── a short pause ◀──┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import asyncpg
+from asyncpg import Connection
+
+from pollux.errors import StoreBusy, StoreError, StoreTimeout
+from pollux.store.postgres import schema
+from pollux.store.postgres.address import Address
+from pollux.store.postgres.faults import AGAIN, GONE, MAY_HAVE, in_our_words, unreachable
+from pollux.store.postgres.pool import Pool
+from pollux.store.postgres.transaction import Again, Space, Transaction
+
+TRIES_MAX = 8
+PAUSE_S = 0.005
+T = TypeVar("T")
+Verb = Callable[[Transaction], Awaitable[T]]
+
+
+class Database:
+    """The connections of one handle."""
+
+    def __init__(self, address: Address, deadline_ms: int, sender: str, pool_size: int) -> None:
+        self.address, self.space = address, Space(address.schema)
+        self._deadline_s = deadline_ms / 1000
+        self._sender = sender
+        self._pool = Pool(self.connect, pool_size, address.where)
+        lock_ms, idle_ms = deadline_ms * 8 // 10, deadline_ms * 2
+        self._begin = (
+            f"BEGIN; SET LOCAL lock_timeout = {lock_ms}; SET LOCAL idle_in_transaction_session_timeout = {idle_ms}"
+        )
+
+    async def connect(self) -> Connection:
+        """One more connection; a server that is still starting is waited for."""
+        address = self.address
+        while True:
+            try:
+                return await asyncpg.connect(
+                    address.dsn,
+                    timeout=self._deadline_s,
+                    statement_cache_size=address.statement_cache_size,
+                    server_settings={"application_name": "pollux"},
+                )
+            except asyncpg.CannotConnectNowError:
+                await asyncio.sleep(PAUSE_S * 10)
+            except (OSError, asyncpg.PostgresConnectionError) as error:
+                raise unreachable(error, address.where) from error
+
+    async def open(self) -> None:
+        await self._bounded(self._prepare())
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def write(self, verb: Verb[T], now_ms: int | None, ring: Callable[[int], None]) -> T:
+        return await self._bounded(self._write(verb, now_ms, ring))
+
+    async def read(self, verb: Verb[T], now_ms: int | None = None) -> T:
+        """One statement or several, each for itself."""
+        return await self._bounded(self._read(verb, now_ms))
+
+    async def join(self, connection: Connection, verb: Verb[T], now_ms: int | None) -> T:
+        """Inside a transaction of the user's own: what it writes is there when they commit."""
+        tx = Transaction(connection, self.space, now_ms, self._sender)
+        try:
+            async with connection.transaction():  # a savepoint: refused, it leaves theirs as it was
+                answer = await verb(tx)
+                await tx.finish(is_users=True)
+        except Again as error:
+            raise StoreBusy("another process was writing the same runs; nothing was changed; try again") from error
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise in_our_words(error, self.address.where) from error
+        return answer
+
+    async def _bounded(self, call: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return await call
+        except TimeoutError as error:
+            raise StoreTimeout(
+                f"{self.address.where} gave no answer within {self._deadline_s:g} s: {MAY_HAVE}"
+            ) from error
+        except asyncpg.UniqueViolationError:
+            raise
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, EOFError, UnicodeEncodeError) as error:
+            raise in_our_words(error, self.address.where) from error
+
+    async def _prepare(self) -> None:
+        connection = await self._pool.take(self._deadline_s)
+        is_sound = False
+        try:
+            await schema.prepare(connection, self.space, self.address.where)
+            is_sound = True
+        finally:
+            self._pool.give(connection, is_sound=is_sound)
+
+    async def _write(self, verb: Verb[T], now_ms: int | None, ring: Callable[[int], None]) -> T:
+        for nth in range(1, TRIES_MAX + 1):
+            connection = await self._begun()
+            is_sound = False
+            tx = Transaction(connection, self.space, now_ms, self._sender)
+            try:
+                answer = await verb(tx)
+                await tx.finish()
+                self.space.statements += 1
+                await connection.execute("COMMIT")
+                is_sound = True
+            except (Again, asyncpg.UniqueViolationError, *AGAIN):
+                await connection.execute("ROLLBACK")
+                is_sound = True
+                if nth == TRIES_MAX:
+                    raise
+                await asyncio.sleep(PAUSE_S * nth * random.random())
+                continue
+            except (asyncpg.PostgresError, StoreError, ValueError) as error:
+                if not isinstance(error, GONE):
+                    await connection.execute("ROLLBACK")
+                    is_sound = True
+                raise
+            finally:
+                self._pool.give(connection, is_sound=is_sound)
+            if tx.rings:
+                ring(tx.rings)
+            return answer
+        raise AssertionError("the last try raises")
+
+    async def _begun(self) -> Connection:
+        """A connection in a new transaction; one that died while it lay idle is replaced."""
+        for is_last in (False, True):
+            connection = await self._pool.take(self._deadline_s)
+            try:
+                self.space.statements += 1
+                await connection.execute(self._begin)
+            except GONE:
+                self._pool.give(connection, is_sound=False)
+                self._pool.drop_idle()
+                if is_last:
+                    raise
+            except BaseException:
+                self._pool.give(connection, is_sound=False)
+                raise
+            else:
+                return connection
+        raise AssertionError("the last try raises")
+
+    async def _read(self, verb: Verb[T], now_ms: int | None) -> T:
+        for is_last in (False, True):
+            connection = await self._pool.take(self._deadline_s)
+            is_sound = False
+            try:
+                answer = await verb(Transaction(connection, self.space, now_ms, self._sender))
+                is_sound = True
+            except GONE as error:
+                self._pool.drop_idle()
+                if is_last or isinstance(error, asyncpg.InterfaceError) and not connection.is_closed():
+                    raise
+            except (asyncpg.PostgresError, ValueError):
+                is_sound = True
+                raise
+            else:
+                return answer
+            finally:
+                self._pool.give(connection, is_sound=is_sound)
+        raise AssertionError("the last try raises")
+
+

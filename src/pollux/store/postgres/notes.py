@@ -1,0 +1,100 @@
+"""The verbs of the notes: put (by compare-and-set) and read by prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pollux.model import STOP, NotePut, NotesChanged
+from pollux.store.contract import Answer
+from pollux.store.postgres.rows import Row, columns, put
+from pollux.store.postgres.sql import Statements
+from pollux.store.postgres.transaction import NOTES_LOCK, Transaction
+from pollux.store.sqlite.rows import encode
+
+_LAST = "\U0010ffff"
+_sql = Statements("put_notes")
+
+
+async def put_notes(tx: Transaction, puts: Sequence[NotePut]) -> list[Answer]:
+    written: dict[str, None] = {}
+    answers = await write_notes(tx, puts, written)
+    tell_notes(tx, written)
+    return answers
+
+
+async def write_notes(tx: Transaction, puts: Sequence[NotePut], written: dict[str, None]) -> list[Answer]:
+    """Write what does not conflict, and gather the keys in `written`."""
+    if not puts:
+        return []
+    await tx.lock(NOTES_LOCK)
+    now_ms = await tx.now()
+    for row in await tx.rows(_sql.expired, now_ms):
+        mark_stop(tx, row[0])
+    answers: list[Answer] = []
+    for part in _rounds(puts):
+        answers += await _put(tx, part, now_ms, written)
+    return answers
+
+
+def _rounds(puts: Sequence[NotePut]) -> list[list[NotePut]]:
+    """In order, cut before a key that comes up again: a put must see the one before."""
+    rounds: list[list[NotePut]] = []
+    seen: set[str] = set()
+    for each in puts:
+        if not rounds or each.key in seen:
+            rounds.append([])
+            seen = set()
+        rounds[-1].append(each)
+        seen.add(each.key)
+    return rounds
+
+
+async def _put(tx: Transaction, puts: Sequence[NotePut], now_ms: int, written: dict[str, None]) -> list[Answer]:
+    found = await tx.rows(_sql.stored, [put(each.key) for each in puts])
+    stored = {row[0]: row[1] for row in found if row[2] is None or row[2] > now_ms}
+    answers, values, gone = [], [], []
+    for each in puts:
+        key = put(each.key)
+        if each.revision is not None and each.revision != stored.get(key, 0):
+            answers.append(Answer.CONFLICT)
+            continue
+        answers.append(Answer.OK)
+        if each.value is not None:
+            values.append((key, encode(each.value), None, each.expires_ms))
+        elif key in stored:
+            gone.append(key)
+        else:
+            continue
+        mark_stop(tx, each.key)
+        written[each.key] = None
+    if values:
+        await tx.rows(_sql.put, *columns(values, 4))
+    if gone:
+        await tx.rows(_sql.delete, gone)
+    return answers
+
+
+def tell_notes(tx: Transaction, written: dict[str, None]) -> None:
+    if written:
+        tx.tell(NotesChanged(tuple(written)))
+
+
+def mark_stop(tx: Transaction, key: str) -> None:
+    if key.startswith(STOP):
+        tx.tally.stops += 1
+
+
+async def load_note(tx: Transaction, key: str, value: bytes, revision: int, expires_ms: int | None) -> bool:
+    """As it was dumped, if there is none; later ones get higher revisions."""
+    await tx.lock(NOTES_LOCK)
+    if await tx.row(_sql.stored, [put(key)]):
+        return False
+    await tx.rows(_sql.put, [put(key)], [value], [revision or None], [expires_ms])
+    if revision:
+        await tx.rows(_sql.raise_, revision)
+    mark_stop(tx, key)
+    return True
+
+
+async def notes(tx: Transaction, prefix: str) -> list[Row]:
+    return await tx.rows(_sql.read, put(prefix), put(prefix) + _LAST, tx.given_ms)

@@ -1,0 +1,60 @@
+"""What may go?  Finished runs, ended once-jobs and old audit lines, in parts that each know where to look."""
+
+from __future__ import annotations
+
+from pollux.store.contract import Pruning
+from pollux.store.postgres.jobs import bury
+from pollux.store.postgres.rows import Row
+from pollux.store.postgres.sql import Statements
+from pollux.store.postgres.transaction import JOBS_LOCK, Transaction
+from pollux.store.sqlite.rows import SHELF_DEAD, SHELF_PLAIN, SHELF_UNCHANGED
+
+_sql = Statements("prune")
+
+
+async def prune(tx: Transaction, what: Pruning) -> int:
+    """All that can be found along an index; `keep_per_job` cannot."""
+    gone = 0
+    if what.ids:
+        gone += _count(tx, await tx.rows(_sql.named, what.ids[: what.limit]))
+    if what.unchanged_before_ms is not None:
+        gone += await _drop_old(tx, SHELF_UNCHANGED, what.unchanged_before_ms, what.limit - gone)
+    if what.finished_before_ms is not None:
+        gone += await _drop_old(tx, SHELF_UNCHANGED, what.finished_before_ms, what.limit - gone)
+        gone += await _drop_old(tx, SHELF_PLAIN, what.finished_before_ms, what.limit - gone)
+    if what.once_before_ms is not None and gone < what.limit:
+        gone += await _drop_spent(tx, what.once_before_ms, what.limit - gone)
+    if what.dead_before_ms is not None:
+        gone += await _drop_old(tx, SHELF_DEAD, what.dead_before_ms, what.limit - gone)
+    if what.dead_max is not None and gone < what.limit:
+        rows = await tx.rows(_sql.oldest_dead, what.dead_max, what.limit - gone, tx.tally.dead)
+        gone += _count(tx, rows)
+    if what.log_max is not None and gone < what.limit:
+        gone += len(await tx.rows(_sql.log, max(1, what.log_max), what.limit - gone))
+    return gone
+
+
+async def beyond(tx: Transaction, keep: int, limit: int) -> list[str]:
+    """The jobs that have more than so many finished runs.  It walks over all jobs: it is asked apart, and locks nothing."""
+    return [row[0] for row in await tx.rows(_sql.beyond, keep, limit)]
+
+
+async def drop_excess(tx: Transaction, job_ids: list[str], keep: int, limit: int) -> int:
+    return _count(tx, await tx.rows(_sql.excess, job_ids, keep, limit))
+
+
+def _count(tx: Transaction, rows: list[Row]) -> int:
+    tx.tally.dead -= sum(row[0] == SHELF_DEAD for row in rows)
+    return len(rows)
+
+
+async def _drop_old(tx: Transaction, shelf: int, before_ms: int, limit: int) -> int:
+    return 0 if limit <= 0 else _count(tx, await tx.rows(_sql.old, shelf, before_ms, limit))
+
+
+async def _drop_spent(tx: Transaction, before_ms: int, limit: int) -> int:
+    """A once-job stays as long as a run of it lives or can be revived.  Declared anew, it does not fire again."""
+    await tx.lock(JOBS_LOCK)
+    spent = await tx.rows(_sql.spent, before_ms, limit)
+    await bury(tx, spent)
+    return len(spent)

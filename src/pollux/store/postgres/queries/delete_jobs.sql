@@ -1,0 +1,15 @@
+-- name: stored
+SELECT id, revision, last_due_ms FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE;
+
+-- name: waiting
+SELECT seq, state, id, job_id, due_ms, cause, gated FROM {s}.runs
+WHERE job_id = ANY($1::text[]) AND state < 2 ORDER BY seq FOR UPDATE;
+
+-- name: bury
+WITH gone AS (
+  DELETE FROM {s}.jobs WHERE id = ANY($1::text[])
+), cleared AS (
+  DELETE FROM {s}.tombs WHERE n <= (SELECT max(n) FROM {s}.tombs) - $4::bigint
+)
+INSERT INTO {s}.tombs (id, revision, last_due_ms) SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[])
+ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, last_due_ms = excluded.last_due_ms;

@@ -1,0 +1,47 @@
+-- name: named
+DELETE FROM {s}.past WHERE id = ANY($1::text[]) RETURNING shelf;
+
+-- name: old
+DELETE FROM {s}.past WHERE seq IN (
+  SELECT seq FROM {s}.past WHERE shelf = $1::smallint AND finished_ms < $2::bigint
+  ORDER BY finished_ms LIMIT $3::int FOR UPDATE SKIP LOCKED
+) RETURNING shelf;
+
+-- The jobs that have more than so many finished runs: two steps along the index each, whatever they have.
+-- name: beyond
+WITH RECURSIVE finished (job_id) AS (
+  SELECT ''::text COLLATE "C"
+  UNION ALL
+  SELECT (SELECT r.job_id FROM {s}.past AS r WHERE r.shelf < 2 AND r.job_id > finished.job_id ORDER BY r.job_id LIMIT 1)
+  FROM finished WHERE finished.job_id IS NOT NULL
+)
+SELECT job_id FROM finished
+WHERE EXISTS (SELECT 1 FROM {s}.past AS r WHERE r.job_id = finished.job_id AND r.shelf < 2 OFFSET $1::int LIMIT 1)
+LIMIT $2::int;
+
+-- name: excess
+DELETE FROM {s}.past WHERE seq IN (
+  SELECT e.seq FROM unnest($1::text[]) AS j (id) CROSS JOIN LATERAL (
+    SELECT seq FROM {s}.past WHERE job_id = j.id AND shelf < 2 ORDER BY finished_ms DESC, seq DESC OFFSET $2::int LIMIT $3::int
+  ) AS e LIMIT $3::int
+) RETURNING shelf;
+
+-- name: spent
+SELECT j.id, j.revision, j.last_due_ms FROM {s}.jobs AS j
+WHERE j.once AND j.next_due_ms IS NULL AND j.last_due_ms IS NOT NULL AND coalesce(j.ended_ms, j.last_due_ms) < $1::bigint
+  AND NOT EXISTS (SELECT 1 FROM {s}.runs WHERE runs.job_id = j.id)
+  AND NOT EXISTS (SELECT 1 FROM {s}.past WHERE past.job_id = j.id AND shelf = 2)
+  AND NOT EXISTS (SELECT 1 FROM {s}.past WHERE past.job_id = j.id AND shelf < 2 AND finished_ms >= $1::bigint)
+ORDER BY coalesce(j.ended_ms, j.last_due_ms) LIMIT $2::int FOR UPDATE OF j SKIP LOCKED;
+
+-- name: oldest_dead
+DELETE FROM {s}.past WHERE seq IN (
+  SELECT seq FROM {s}.past WHERE shelf = 2 ORDER BY finished_ms, seq
+  LIMIT least($2::int, greatest(0, (SELECT sum(dead)::bigint FROM {s}.tally) + $3::int - $1::int)) FOR UPDATE SKIP LOCKED
+) RETURNING shelf;
+
+-- Numbers without gaps: what lies so far below the last is beyond.
+-- name: log
+DELETE FROM {s}.log WHERE seq IN (
+  SELECT seq FROM {s}.log WHERE seq <= (SELECT max(seq) FROM {s}.log) - $1::bigint ORDER BY seq LIMIT $2::int
+) RETURNING seq;

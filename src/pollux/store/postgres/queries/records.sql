@@ -1,0 +1,45 @@
+-- name: last_line
+SELECT seq, chain FROM {s}.log ORDER BY seq DESC LIMIT 1;
+
+-- name: add_lines
+INSERT INTO {s}.log (seq, at_ms, actor, action, subject, detail, chain)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]);
+
+-- name: read_log
+SELECT at_ms, actor, action, subject, detail, seq, chain FROM {s}.log WHERE seq > $1::bigint ORDER BY seq LIMIT $2::int;
+
+-- name: newest_log
+SELECT at_ms, actor, action, subject, detail, seq, chain FROM {s}.log WHERE seq < $1::bigint ORDER BY seq DESC LIMIT $2::int;
+
+-- name: term
+SELECT number FROM {s}.term;
+
+-- name: job
+SELECT id, revision, next_due_ms, last_due_ms, memory, definition FROM {s}.jobs WHERE id > $1::text ORDER BY id LIMIT $2::int;
+
+-- name: run
+SELECT * FROM (
+  (SELECT r.seq, {run_columns} FROM {s}.runs AS r WHERE r.seq > $1::bigint ORDER BY r.seq LIMIT $2::int)
+  UNION ALL
+  (SELECT r.seq, {run_columns} FROM {s}.past AS r WHERE r.seq > $1::bigint ORDER BY r.seq LIMIT $2::int)
+) AS both_tables ORDER BY seq LIMIT $2::int;
+
+-- name: note
+SELECT key, value, revision, expires_ms FROM {s}.notes WHERE key > $1::text ORDER BY key LIMIT $2::int;
+
+-- name: load_live
+INSERT INTO {s}.runs
+  (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, attempt,
+   lease_losses, crashes, fence, token, owner, lease_until_ms, cancel, started_ms, finished_ms, failed, changed, error,
+   result, deaths, progress, tried)
+SELECT $1::text, $2::text, $3::bigint, $4::smallint, $5::text, $6::bytea, $7::smallint, $8::text, $9::text, $10::boolean, $11::smallint, $12::text, $13::bigint, $14::int, $15::int, $16::int, $17::int, $18::text, $19::text, $20::bigint, $21::text, $22::bigint, $23::bigint, $24::boolean, $25::boolean,
+  $26::text, $27::bytea, $28::int, $29::text, $30::bytea
+WHERE NOT EXISTS (SELECT 1 FROM {s}.past WHERE id = $1::text)
+ON CONFLICT DO NOTHING RETURNING id;
+
+-- name: load_past
+INSERT INTO {s}.past
+SELECT nextval('{s}.run_seq'), $1::text, $2::text, $3::bigint, $4::smallint, $5::text, $6::bytea, $7::smallint, $8::text, $9::text, $10::boolean, $11::smallint, $12::text, $13::bigint, $14::int, $15::int, $16::int, $17::int, $18::text, $19::text, $20::bigint, $21::text,
+  $22::bigint, coalesce($23::bigint, 0), $24::boolean, $25::boolean, $26::text, $27::bytea, $28::int, $29::text, $30::bytea, '', $31::smallint
+WHERE NOT EXISTS (SELECT 1 FROM {s}.runs WHERE id = $1::text)
+ON CONFLICT DO NOTHING RETURNING id;

@@ -1,0 +1,150 @@
+"""The verbs of the records: the audit log, dump and load.  A dump's cursor is `<kind> <place>` of its last record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from pollux.model import LIVE, AuditLine, Job, Note, Run, RunState, chained
+from pollux.store.postgres.jobs import JOB_COLUMNS
+from pollux.store.postgres.notes import load_note
+from pollux.store.postgres.rows import Row, columns, got, job_row, put, run_row
+from pollux.store.postgres.sql import Statements
+from pollux.store.postgres.transaction import JOBS_LOCK, LOG_LOCK, RUNS, Transaction
+from pollux.store.records import Record, dump_place, entries_of
+from pollux.store.sqlite.records import KINDS, LAST
+from pollux.store.sqlite.rows import definition_json, encode, memory_json, shelf_of
+
+_sql = Statements("records")
+_put_jobs = Statements("put_jobs")
+_nodes = Statements("nodes")
+_TEXTS = ("actor", "action", "subject", "detail")
+
+
+class Dumped(NamedTuple):
+    """Raw rows by kind, and the cursor of the next page."""
+
+    rows: list[tuple[str, Row]]
+    next: str | None
+
+
+async def log(tx: Transaction, lines: Sequence[AuditLine]) -> None:
+    await tx.lock(LOG_LOCK)
+    seq, chain = await tx.row(_sql.last_line) or (0, "")
+    added = []
+    for line in lines:
+        seq += 1
+        chain = chained(replace(line, seq=seq, chain=""), before=chain)
+        added.append(replace(line, seq=seq, chain=chain))
+    await _add_lines(tx, added)
+
+
+async def _add_lines(tx: Transaction, lines: Sequence[AuditLine]) -> None:
+    rows = [(line.seq, line.at_ms, *[put(getattr(line, name)) for name in _TEXTS], line.chain) for line in lines]
+    if rows:
+        await tx.rows(_sql.add_lines, *columns(rows, 7))
+
+
+def line_of(row: Row) -> AuditLine:
+    return AuditLine(row[0], *[got(text) for text in tuple(row)[1:5]], row[5], row[6])
+
+
+async def read_log(tx: Transaction, after: int, limit: int) -> list[Row]:
+    return await tx.rows(_sql.read_log, after, limit)
+
+
+async def newest_log(tx: Transaction, before: int, limit: int) -> list[Row]:
+    """The last lines, or the last before a number, newest first."""
+    return await tx.rows(_sql.newest_log, before or LAST, limit)
+
+
+async def dump(tx: Transaction, after: str | None, limit: int) -> Dumped:
+    kind, place = dump_place(after, KINDS)
+    rows: list[tuple[str, str, Row]] = []
+    for each in KINDS[KINDS.index(kind) if kind else 0 :]:
+        rows += await _of_kind(tx, each, place if each == kind else "", limit + 1 - len(rows))
+        if len(rows) > limit:
+            at = rows[limit - 1]
+            return Dumped([(row[0], row[2]) for row in rows[:limit]], f"{at[0]} {at[1]}")
+    return Dumped([(row[0], row[2]) for row in rows], None)
+
+
+async def _of_kind(tx: Transaction, kind: str, place: str, limit: int) -> list[tuple[str, str, Row]]:
+    """Rows with their kind and place."""
+    match kind:
+        case "term":
+            return [] if place else [(kind, "1", row) for row in await tx.rows(_sql.term)]
+        case "job":
+            return [(kind, row[0], row) for row in await tx.rows(_sql.job, place, limit)]
+        case "run":
+            return [(kind, str(row[0]), tuple(row)[1:]) for row in await tx.rows(_sql.run, int(place or 0), limit)]
+        case "note":
+            return [(kind, got(row[0]), row) for row in await tx.rows(_sql.note, put(place), limit)]
+        case _:
+            return [(kind, str(row[5]), row) for row in await tx.rows(_sql.read_log, int(place or 0), limit)]
+
+
+async def load(tx: Transaction, records: Sequence[Record]) -> int:
+    await tx.lock(JOBS_LOCK)
+    new = [record for record in records if await _load_one(tx, record)]
+    for entry in entries_of(new):
+        tx.tell(entry)
+    return len(new)
+
+
+async def _load_one(tx: Transaction, record: Record) -> bool:
+    match record:
+        case Job():
+            return await _load_job(tx, record)
+        case Run():
+            return await _load_run(tx, record)
+        case Note():
+            return await load_note(tx, record.key, encode(record.value), record.revision, record.expires_ms)
+        case AuditLine():
+            return await _load_line(tx, record)
+        case _:
+            return await _load_term(tx, record)
+
+
+async def _load_job(tx: Transaction, job: Job) -> bool:
+    leaders = (job.next_due_ms, job.last_due_ms, memory_json(job.memory), job.memory.last_end_ms)
+    row = (*job_row(job, job.revision, definition_json(job)), *leaders)
+    if not await tx.rows(_put_jobs.add, *columns([row], JOB_COLUMNS)):
+        return False
+    await tx.rows(_put_jobs.forget_tombs, [job.id])
+    tx.tally.jobs += 1
+    return True
+
+
+async def _load_run(tx: Transaction, run: Run) -> bool:
+    if run.state is RunState.LEASED:
+        run = replace(run, state=RunState.READY, token="", owner="", lease_until_ms=0)
+    if run.state in LIVE:
+        is_new = bool(await tx.rows(_sql.load_live, *run_row(run)))
+    else:
+        is_new = bool(await tx.rows(_sql.load_past, *run_row(run), shelf_of(run)))
+    if is_new:
+        tx.tally.held += run.state is RunState.HELD
+        tx.tally.ready += run.state is RunState.READY
+        tx.tally.dead += run.state is RunState.DEAD
+        tx.rings |= RUNS if run.state is RunState.READY else 0
+    return is_new
+
+
+async def _load_line(tx: Transaction, line: AuditLine) -> bool:
+    await tx.lock(LOG_LOCK)
+    last, _ = await tx.row(_sql.last_line) or (0, "")
+    if line.seq <= last:
+        return False
+    await _add_lines(tx, [line])
+    return True
+
+
+async def _load_term(tx: Transaction, number: int) -> bool:
+    stands = await tx.one(_nodes.stands)
+    if number <= stands[0]:
+        return False
+    await tx.rows(_nodes.write, number, "", 0, 0)
+    return True

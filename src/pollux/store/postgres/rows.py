@@ -1,0 +1,80 @@
+"""How do values become rows here?  As in SQLite, but for one character: PostgreSQL's text cannot hold a NUL.
+
+Texts that came from outside are written with `\\x01` before a stand-in, and read back; ids and tokens are not: one with
+a NUL in it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pollux.model import Job, Note, Run
+from pollux.store.shelf import JobShelf
+from pollux.store.sqlite.rows import RUN_COLUMNS, checked_made_row, decode
+from pollux.store.sqlite.rows import job_row as plain_job_row
+from pollux.store.sqlite.rows import run as plain_run
+from pollux.store.sqlite.rows import run_row as plain_run_row
+
+Row = Sequence[Any]
+RUN_COLUMNS_OF_R = ", ".join(f"r.{name.strip()}" for name in RUN_COLUMNS.split(","))
+COLUMNS = len(RUN_COLUMNS.split(","))
+_RUN_TEXTS = (4, 7, 8, 11, 18, 20, 25, 28)
+_MADE_TEXTS = (4, 7, 8, 11)
+_JOB_TEXTS = (3, 4, 5, 6, 7, 8)
+
+__all__ = ["COLUMNS", "RUN_COLUMNS_OF_R", "JobShelf", "Row"]
+
+
+def put(text: str) -> str:
+    """As it can be written."""
+    if "\x00" in text or "\x01" in text:
+        return text.replace("\x01", "\x011").replace("\x00", "\x010")
+    return text
+
+
+def got(text: str) -> str:
+    """As it was."""
+    if "\x01" in text:
+        return text.replace("\x010", "\x00").replace("\x011", "\x01")
+    return text
+
+
+def _put_at(row: Row, places: Sequence[int]) -> Row:
+    if any(row[place] and ("\x00" in row[place] or "\x01" in row[place]) for place in places):
+        row = list(row)
+        for place in places:
+            row[place] = None if row[place] is None else put(row[place])
+    return row
+
+
+def made_row(run: Run) -> Row:
+    return _put_at(checked_made_row(run), _MADE_TEXTS)
+
+
+def run_row(run: Run) -> Row:
+    return _put_at(plain_run_row(run), _RUN_TEXTS)
+
+
+def job_row(job: Job, revision: int, definition: bytes) -> Row:
+    return _put_at(plain_job_row(job, revision, definition), _JOB_TEXTS)
+
+
+def run(row: Row) -> Run:
+    for place in _RUN_TEXTS:
+        text = row[place]
+        if text and "\x01" in text:
+            whole = list(row)
+            for each in _RUN_TEXTS:
+                whole[each] = None if whole[each] is None else got(whole[each])
+            return plain_run(tuple(whole))
+    return plain_run(row)  # type: ignore[arg-type]  # a record is read by place as a tuple is
+
+
+def note(row: Row) -> Note:
+    return Note(got(row[0]), decode(row[1]), row[2], row[3])
+
+
+def columns(rows: Sequence[Row], width: int) -> list[Any]:
+    """Rows as arrays, one per column, for `unnest`."""
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]

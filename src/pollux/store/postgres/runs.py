@@ -1,0 +1,241 @@
+"""The verbs of waiting runs: enqueue, cancel, revive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pollux.model import AT_THE_GATE, Arrived, End, NotePut, RunState
+from pollux.store.contract import Answer, RunAnswer
+from pollux.store.postgres.notes import tell_notes, write_notes
+from pollux.store.postgres.rows import Row, columns, got, put
+from pollux.store.postgres.sql import Statements
+from pollux.store.postgres.transaction import ASKED, RUNS, Again, Transaction
+from pollux.store.sqlite.rows import CANCELLED, HELD, LEASED
+from pollux.store.sqlite.runs import JOB_GONE, end_unrun
+
+ID, JOB, KEY, STATE = 0, 1, 4, 10  # places in the row of a run that is made
+MADE = 13
+
+__all__ = ["JOB_GONE", "accept", "cancel", "enqueue", "revive"]
+
+_enqueue = Statements("enqueue")
+_cancel = Statements("cancel")
+_revive = Statements("revive")
+_settle = Statements("settle")
+
+
+class Facts:
+    """What stands for or against runs that are to be made."""
+
+    def __init__(self, waiting: int, jobs: Iterable[str], ended: Iterable[str]) -> None:
+        self.waiting, self.jobs, self.ended = waiting, set(jobs), set(ended)
+
+
+async def look(tx: Transaction, made: Sequence[Row]) -> Facts:
+    jobs, ids = list({row[JOB] for row in made}), [row[ID] for row in made]
+    tx.given_ms, waiting, there, ended = await tx.one(_enqueue.look, jobs, ids, tx.given_ms)
+    return Facts(waiting, there, ended)
+
+
+async def enqueue(
+    tx: Transaction, made: Sequence[Row], notes: Sequence[NotePut], ready_max: int
+) -> list[RunAnswer]:
+    facts = await look(tx, made)
+    if facts.waiting + len(made) <= ready_max:
+        answers = await accept(tx, made, facts)
+    else:
+        answers = await _accept_below(tx, made, facts, ready_max)
+    if at_gate := arrived(made, answers):
+        tx.tell(Arrived(tuple(at_gate)))
+    if notes and any(answer.answer is Answer.OK for answer in answers):
+        written: dict[str, None] = {}
+        await write_notes(tx, notes, written)
+        tell_notes(tx, written)
+    return answers
+
+
+def arrived(made: Sequence[Row], answers: Sequence[RunAnswer]) -> list[str]:
+    """Those that were accepted and stand at the gate."""
+    pairs = zip(made, answers, strict=True)
+    return [row[ID] for row, answer in pairs if row[STATE] == HELD and answer.answer is Answer.OK]
+
+
+async def _accept_below(tx: Transaction, made: Sequence[Row], facts: Facts, ready_max: int) -> list[RunAnswer]:
+    """As many as there is room for, in their order; what is known already needs none."""
+    known = facts.ended | {row[0] for row in await tx.rows(_enqueue.known, [row[ID] for row in made])}
+    answers: list[RunAnswer] = []
+    room = ready_max - facts.waiting
+    while room > 0 and len(answers) < len(made):
+        part: list[Row] = []
+        for row in made[len(answers) :]:
+            if sum(each[ID] not in known for each in part) == room:
+                break
+            part.append(row)
+        given = await accept(tx, part, facts)
+        known |= {answer.id for answer in given if answer.answer is Answer.OK}
+        room -= sum(answer.answer is Answer.OK for answer in given)
+        answers += given
+    rest = made[len(answers) :]
+    return answers + [RunAnswer(Answer.ALREADY if row[ID] in known else Answer.FULL, row[ID]) for row in rest]
+
+
+async def accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[RunAnswer]:
+    """Make runs live where nothing stands against them.  Of an id that comes twice the first that is accepted counts."""
+    answers: list[RunAnswer] = []
+    while len(answers) < len(made):
+        part: dict[str, Row] = {}
+        for row in made[len(answers) :]:
+            if row[ID] in part:
+                break
+            part[row[ID]] = row
+        answers += await _accept(tx, list(part.values()), facts)
+    return answers
+
+
+async def _accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[RunAnswer]:
+    fitting = [row for row in made if row[JOB] in facts.jobs and row[ID] not in facts.ended]
+    added = {row[0] for row in await tx.rows(_enqueue.add, *columns(fitting, MADE))} if fitting else set()
+    count_made(tx, [row for row in fitting if row[ID] in added])
+    tx.made += added
+    if len(added) == len(made):
+        return [RunAnswer(Answer.OK, row[ID]) for row in made]
+    left = [row for row in made if row[ID] not in added]
+    known = facts.ended | {row[0] for row in await tx.rows(_enqueue.known, [row[ID] for row in left])}
+    keys = [row[KEY] for row in left if row[KEY] is not None]
+    holders = {row[0]: row[1] for row in await tx.rows(_enqueue.holders, keys)} if keys else {}
+    return [_explain(row, facts.jobs, added, known, holders) for row in made]
+
+
+def _explain(row: Row, jobs: set[str], added: set[str], known: set[str], holders: dict[str, str]) -> RunAnswer:
+    if row[ID] in added:
+        return RunAnswer(Answer.OK, row[ID])
+    if row[ID] in known:
+        return RunAnswer(Answer.ALREADY, row[ID])
+    if row[JOB] not in jobs:
+        return RunAnswer(Answer.STALE, row[ID])
+    if row[KEY] not in holders:  # it ended just now, and the key is free
+        raise Again
+    return RunAnswer(Answer.CONFLICT, row[ID], holders[row[KEY]])
+
+
+async def insert(tx: Transaction, made: Sequence[Row]) -> None:
+    """Make runs live of which the caller knows that they are new."""
+    if made:
+        if len(await tx.rows(_enqueue.add, *columns(made, MADE))) < len(made):
+            raise Again
+        tx.made += [row[ID] for row in made]
+        count_made(tx, made)
+
+
+def count_made(tx: Transaction, made: Sequence[Row]) -> None:
+    held = sum(row[STATE] == HELD for row in made)
+    tx.tally.held += held
+    tx.tally.ready += len(made) - held
+    if held < len(made):
+        tx.rings |= RUNS
+
+
+async def known_runs(tx: Transaction, ids: Sequence[str]) -> set[str]:
+    """Those that are live or finished."""
+    return {row[0] for row in await tx.rows(_enqueue.known, ids)}
+
+
+async def key_holder(tx: Transaction, key: str) -> str:
+    """The live run that has the key; empty if none has."""
+    row = await tx.row(_enqueue.holders, [key])
+    return "" if row is None else row[1]
+
+
+# cancel
+
+
+async def cancel(tx: Transaction, run_ids: Sequence[str], job_id: str | None, reason: str) -> list[RunAnswer]:
+    now_ms = await tx.now()
+    if job_id is not None:
+        of_job = [row[0] for row in await tx.rows(_cancel.of_job, job_id)]
+        run_ids = [*run_ids, *(run_id for run_id in of_job if run_id not in set(run_ids))]
+    found: dict[str, Row] = {row[2]: row for row in await tx.rows(_cancel.found, run_ids)}
+    missing = [run_id for run_id in run_ids if run_id not in found]
+    ended = dict([tuple(row) for row in await tx.rows(_cancel.ended, missing)] if missing else [])
+    waiting: list[Row] = []
+    asked: list[int] = []
+    answers = []
+    for run_id in run_ids:
+        row = found.pop(run_id, None)
+        answer = Answer.ALREADY if ended.get(run_id) == CANCELLED else Answer.LOST
+        if row is not None:
+            answer = Answer.OK
+            ended[run_id] = CANCELLED
+            if row[1] != LEASED:
+                waiting.append(row)
+            elif row[7]:
+                answer = Answer.ALREADY
+            else:
+                asked.append(row[0])
+        answers.append(RunAnswer(answer, run_id))
+    await ask_to_stop(tx, asked, [reason] * len(asked))
+    tx.tell_ends(await cancel_waiting(tx, waiting, [reason] * len(waiting), now_ms))
+    return answers
+
+
+async def ask_to_stop(tx: Transaction, seqs: Sequence[int], reasons: Sequence[str]) -> None:
+    """Leave a request beside each lease."""
+    if seqs:
+        await tx.rows(_cancel.ask, seqs, [put(reason or "cancelled") for reason in reasons])
+        tx.rings |= ASKED
+
+
+async def cancel_waiting(tx: Transaction, rows: Sequence[Row], reasons: Sequence[str], now_ms: int) -> list[End]:
+    """Held and ready runs end here.  Rows are (seq, state, id, job_id, due_ms, cause, gated, ...)."""
+    if not rows:
+        return []
+    why = [reason or "cancelled" for reason in reasons]
+    await tx.rows(_cancel.finish, [row[0] for row in rows], [put(each) for each in why], now_ms)
+    held = sum(row[1] == HELD for row in rows)
+    tx.tally.held -= held
+    tx.tally.ready -= len(rows) - held
+    pairs = zip(rows, why, strict=True)
+    return [end_unrun(tuple(row)[2:7], RunState.CANCELLED, now_ms, error=each) for row, each in pairs]
+
+
+# revive
+
+
+async def revive(tx: Transaction, run_ids: Sequence[str]) -> list[RunAnswer]:
+    now_ms = await tx.now()
+    found = {row[0]: row for row in await tx.rows(_revive.found, run_ids)}
+    jobs = {row[0] for row in await tx.rows(_settle.jobs, list({row[5] for row in found.values()}))} if found else set()
+    asked = [found[run_id] for run_id in dict.fromkeys(run_ids) if run_id in found and found[run_id][5] in jobs]
+    back: set[str] = set()
+    if asked:
+        seqs = [row[1] for row in asked]
+        back = {row[0] for row in await tx.rows(_revive.revive, seqs, AT_THE_GATE, now_ms)}
+    keys = [row[3] for row in asked if row[0] not in back and row[3] is not None]
+    holders = {row[0]: row[1] for row in await tx.rows(_enqueue.holders, keys)} if keys else {}
+    answers = []
+    for run_id in run_ids:
+        row = found.get(run_id)
+        answers.append(_revived(run_id, row, jobs, back, holders))
+        if answers[-1].answer is Answer.OK:
+            del found[run_id]
+    gated = [row[0] for row in asked if row[0] in back and row[2]]
+    tx.tally.dead -= len(back)
+    tx.tally.held += len(gated)
+    tx.tally.ready += len(back) - len(gated)
+    if gated:
+        tx.tell(Arrived(tuple(gated)))
+    if len(back) > len(gated):
+        tx.rings |= RUNS
+    return answers
+
+
+def _revived(run_id: str, row: Row | None, jobs: set[str], back: set[str], holders: dict[str, str]) -> RunAnswer:
+    if row is None:
+        return RunAnswer(Answer.LOST, run_id)
+    if row[5] not in jobs:
+        return RunAnswer(Answer.STALE, run_id)
+    if run_id in back:
+        return RunAnswer(Answer.OK, run_id)
+    if row[3] not in holders:
+        raise Again
+    return RunAnswer(Answer.CONFLICT, run_id, got(holders[row[3]]))

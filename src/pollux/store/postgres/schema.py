@@ -1,0 +1,112 @@
+"""Is this server good for us, is this schema ours, and is it up to date?
+
+The table `meta` says whose the schema is and how many migrations it has seen.  All that are missing run in one
+transaction under a lock: whoever dies in the middle leaves what was before, and the next one begins again.  A foreign
+or newer schema is refused before anything is written to it.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from typing import NamedTuple
+
+from asyncpg import Connection
+
+from pollux.errors import StoreRefused
+from pollux.store.postgres.transaction import SCHEMA_LOCK, Space
+
+MARK = "pollux"
+SERVER_MIN = 130_000
+
+
+class Migration(NamedTuple):
+    number: int
+    name: str
+    statements: tuple[str, ...]
+
+
+def migrations() -> list[Migration]:
+    """All of them, in order."""
+    found = []
+    for entry in files(__package__).joinpath("migrations").iterdir():
+        if match := re.fullmatch(r"(\d{4})_\w+\.sql", entry.name):
+            statements = tuple(part.strip() for part in entry.read_text("utf-8").split(";\n") if part.strip())
+            found.append(Migration(int(match[1]), entry.name, statements))
+    return sorted(found)
+
+
+async def prepare(connection: Connection, space: Space, where: str) -> None:
+    """Refuse what cannot serve; make or bring up to date what is ours."""
+    await _check_server(connection, where)
+    if await _version(connection, space, where) == migrations()[-1].number:
+        return
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1::int, $2::int)", space.lock_number, SCHEMA_LOCK)
+        version = await _version(connection, space, where)  # somebody may have been quicker
+        for statement in _missing(version):
+            await run_statement(connection, space.sql(statement))
+
+
+async def run_statement(connection: Connection, statement: str) -> None:
+    await connection.execute(statement)
+
+
+def _missing(version: int) -> list[str]:
+    begin = [] if version else ["CREATE SCHEMA IF NOT EXISTS {s}", "CREATE TABLE {s}.meta (mark text, version int)"]
+    begin += [] if version else [f"INSERT INTO {{s}}.meta VALUES ('{MARK}', 0)"]
+    missing = [migration for migration in migrations() if migration.number > version]
+    statements = [statement for migration in missing for statement in migration.statements]
+    end = [f"UPDATE {{s}}.meta SET version = {missing[-1].number}"] if missing else []
+    return [*begin, *statements, *end]
+
+
+async def _check_server(connection: Connection, where: str) -> None:
+    number, told, is_standby, encoding = await connection.fetchrow(
+        "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(), "
+        "current_setting('server_encoding')"
+    )
+    refuse_unfit(where, number=number, told=told, is_standby=is_standby, encoding=encoding)
+
+
+def refuse_unfit(where: str, *, number: int, told: str, is_standby: bool, encoding: str) -> None:
+    if number < SERVER_MIN:
+        raise StoreRefused(f"{where} is version {told}, too old; use PostgreSQL {SERVER_MIN // 10_000} or newer")
+    if is_standby:
+        raise StoreRefused(f"{where} is a replica and can only be read; name the primary server")
+    if encoding != "UTF8":
+        raise StoreRefused(f"{where} has the encoding {encoding}; create the database with ENCODING 'UTF8'")
+
+
+async def _version(connection: Connection, space: Space, where: str) -> int:
+    """How many migrations the schema has seen; refused unless it is ours or empty."""
+    has_meta, tables = await connection.fetchrow(
+        "SELECT to_regclass($1) IS NOT NULL, (SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace($2))",
+        f'"{space.schema}".meta',
+        f'"{space.schema}"',
+    )
+    if not has_meta:
+        if tables:
+            raise StoreRefused(
+                f"{where}: the schema {space.schema!r} belongs to another program; nothing was changed; "
+                "name another one with ?schema="
+            )
+        return 0
+    row = None
+    columns = await connection.fetch(
+        "SELECT column_name FROM information_schema.columns WHERE table_schema = $1 AND table_name = 'meta'", space.schema
+    )
+    if {column[0] for column in columns} == {"mark", "version"}:
+        row = await connection.fetchrow(space.sql("SELECT mark, version FROM {s}.meta"))
+    if row is None or row[0] != MARK:
+        raise StoreRefused(
+            f"{where}: the schema {space.schema!r} belongs to another program; nothing was changed; "
+            "name another one with ?schema="
+        )
+    newest = migrations()[-1].number
+    if row[1] > newest:
+        raise StoreRefused(
+            f"{where}: the schema {space.schema!r} was written by a newer Pollux (it is {row[1]}, this one knows {newest}); "
+            "nothing was changed; upgrade Pollux"
+        )
+    return int(row[1])

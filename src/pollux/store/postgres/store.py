@@ -1,0 +1,388 @@
+"""The handle on a PostgreSQL store: it checks what comes in, sends each verb to the server, and waits.
+
+Time is the server's: a verb that needs it asks for it inside its own statements, so that all machines go by one clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import asyncpg
+import msgspec
+from msgspec.structs import replace
+
+from pollux.clock import Clock, SystemClock
+from pollux.errors import InvalidInput, StoreError
+from pollux.model import AuditLine, FeedItem, Job, Node, Note, NotePut, Plan, Run, Term
+from pollux.store.contract import (
+    BATCH_MAX,
+    FEED_MAX,
+    LOSSES_MAX,
+    PAGE_MAX,
+    READY_MAX,
+    Advanced,
+    Answer,
+    Capabilities,
+    Claimed,
+    Counts,
+    DumpPage,
+    Feed,
+    JobAnswer,
+    JobFilter,
+    JobPage,
+    JobPut,
+    LogPage,
+    Pruning,
+    Renewal,
+    Renewed,
+    RunAnswer,
+    RunFilter,
+    RunPage,
+    Settlement,
+)
+from pollux.store.limits import PRIORITIES, check_batch, check_page, check_plan, checked_job, checked_notes
+from pollux.store.postgres import jobs as job_verbs
+from pollux.store.postgres import leases as lease_verbs
+from pollux.store.postgres import listing as listing_verbs
+from pollux.store.postgres import nodes as node_verbs
+from pollux.store.postgres import notes as note_verbs
+from pollux.store.postgres import plan as plan_verbs
+from pollux.store.postgres import prune as prune_verbs
+from pollux.store.postgres import records as record_verbs
+from pollux.store.postgres import rows
+from pollux.store.postgres import runs as run_verbs
+from pollux.store.postgres.address import Address, read_address
+from pollux.store.postgres.bell import Ear
+from pollux.store.postgres.claiming import Claimer
+from pollux.store.postgres.database import Database
+from pollux.store.postgres.settle import prepare, settle
+from pollux.store.postgres.transaction import ASKED, FEED, RUNS, WAKE, Transaction
+from pollux.store.records import read_record
+from pollux.store.sqlite.leases import Asking
+from pollux.store.sqlite.rows import decode_entry
+from pollux.store.sqlite.rows import node as node_of
+
+DEADLINE_MS = 10_000
+LOOK_AGAIN_MS = 5_000  # a wait looks up at least so often
+POLL_MS = 1_000  # and so often where no bell can be heard
+TWIN_POOL = 2
+T = TypeVar("T")
+Looked = tuple[T, bool, int | None]  # what was seen, whether it is enough, and in how many ms there may be more
+
+
+class PostgresStore:
+    capabilities = Capabilities(name="postgres", joins=True)
+
+    def __init__(
+        self,
+        url: str | Address,
+        *,
+        clock: Clock | None = None,
+        deadline_ms: int = DEADLINE_MS,
+        pool: int | None = None,
+    ) -> None:
+        self._address = url if isinstance(url, Address) else read_address(url)
+        self._clock = clock or SystemClock()
+        self._deadline_ms = deadline_ms
+        self._pool = pool or self._address.pool
+        self._jobs = rows.JobShelf()
+        self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+        self._database: Database
+        self._ear: Ear
+        self._claimer: Claimer
+
+    @property
+    def statements(self) -> int:
+        """How many this handle has sent so far."""
+        return self._database.space.statements
+
+    async def open(self) -> None:
+        if self._loop is not None:
+            return
+        sender = uuid4().hex
+        database = Database(self._address, self._deadline_ms, sender, self._pool)
+        try:
+            await database.open()
+        except BaseException:
+            await database.close()
+            raise
+        self._database = database
+        self._ear = Ear(database.connect if self._address.listen else None, database.space.channel, sender)
+        self._claimer = Claimer(database, self._jobs, self._clock, self._ear.ring)
+        self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
+
+    async def close(self) -> None:
+        if self._loop is None:
+            return
+        self._loop = None
+        if os.getpid() == self._pid:
+            await self._ear.close()
+            await self._database.close()
+
+    def twin(self) -> PostgresStore:
+        return PostgresStore(self._address, clock=self._clock, deadline_ms=self._deadline_ms, pool=TWIN_POOL)
+
+    # jobs
+
+    async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:
+        check_batch(puts, "jobs")
+        checked = [replace(put, job=checked_job(put.job)) for put in puts]
+        return await self._write(now_ms, job_verbs.put_jobs, checked)
+
+    async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
+        check_batch(ids, "jobs")
+        return await self._write(now_ms, job_verbs.delete_jobs, list(ids), reason)
+
+    async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
+        check_batch(ids, "jobs")
+        found = await self._read(None, job_verbs.get_jobs, list(ids))
+        return [self._job(found[job_id]) if job_id in found else None for job_id in ids]
+
+    async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
+        limit = check_page(limit)
+        found = await self._read(None, job_verbs.list_jobs, where or JobFilter(), after, limit + 1)
+        jobs = tuple([self._job(row) for row in found[:limit]])
+        return JobPage(jobs, jobs[-1].id if len(found) > limit else None)
+
+    async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
+        found = await self._read(None, job_verbs.due, after, before_ms, limit)
+        return [self._job(row) for row in found]
+
+    # plan
+
+    async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
+        async def look(waited_ms: float) -> Looked[Feed]:
+            known = self._entries
+            found = await self._read(_later(now_ms, waited_ms), plan_verbs.feed, limit, list(known))
+            entries = [row for row in found if row[1] is not None]
+            items = tuple([known[row[1]] if row[2] is None else FeedItem(row[1], decode_entry(row[2])) for row in entries])
+            self._entries = {item.id: item for item in items}
+            return Feed(items, found[0][0]), bool(items), None
+
+        return await self._wait(FEED, look, wait_ms)
+
+    async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
+        check_plan(plan)
+        firings = [rows.made_row(firing.run) for firing in plan.firings]
+        if plan.notes:
+            plan = replace(plan, notes=tuple(checked_notes(plan.notes)))
+        return await self._write(now_ms, plan_verbs.advance, term, plan, firings)
+
+    # runs
+
+    async def enqueue(
+        self,
+        runs: Sequence[Run],
+        *,
+        notes: Sequence[NotePut] = (),
+        ready_max: int = READY_MAX,
+        now_ms: int | None = None,
+    ) -> list[RunAnswer]:
+        check_batch(runs, "runs")
+        made = [rows.made_row(run) for run in runs]
+        return await self._write(now_ms, run_verbs.enqueue, made, checked_notes(notes), ready_max)
+
+    async def enqueue_in(
+        self, connection: Any, runs: Sequence[Run], *, ready_max: int = READY_MAX, now_ms: int | None = None
+    ) -> list[RunAnswer]:
+        """As `enqueue`, inside the transaction of an asyncpg connection: there when it commits, and only then."""
+        check_batch(runs, "runs")
+        if not isinstance(connection, asyncpg.Connection) or not connection.is_in_transaction():
+            raise InvalidInput(
+                "enqueue needs an asyncpg connection that is inside a transaction",
+                where="connection",
+                cure="call it inside `async with connection.transaction():`",
+            )
+        made = [rows.made_row(run) for run in runs]
+        return await self._opened().join(connection, lambda tx: run_verbs.enqueue(tx, made, (), ready_max), now_ms)
+
+    async def claim(
+        self,
+        *,
+        node: str,
+        token: str,
+        limit: int,
+        lease_ms: int,
+        first: int = 1,
+        losses_max: int = LOSSES_MAX,
+        feed_max: int = FEED_MAX,
+        wait_ms: int = 0,
+        now_ms: int | None = None,
+    ) -> Claimed:
+        if first not in PRIORITIES:
+            raise InvalidInput(f"there is no priority {first}", cure="begin with 1, 2 or 3")
+        asking = Asking(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
+        self._opened()
+
+        async def look(waited_ms: float) -> Looked[Claimed]:
+            claimed = await self._claimer.claim(asking, _later(now_ms, waited_ms))
+            left_ms = None if claimed.look_again_ms is None else claimed.look_again_ms - claimed.now_ms
+            return claimed, bool(claimed.runs) or claimed.answer is not Answer.OK, left_ms
+
+        return await self._wait(RUNS | ASKED, look, wait_ms)
+
+    async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
+        check_batch(renewals, "renewals")
+        return await self._read(now_ms, lease_verbs.renew, renewals, lease_ms) if renewals else []
+
+    async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
+        check_batch(settlements, "settlements")
+        return await self._write(now_ms, settle, [prepare(settlement) for settlement in settlements])
+
+    async def cancel(
+        self,
+        *,
+        run_ids: Sequence[str] = (),
+        job_id: str | None = None,
+        reason: str = "",
+        now_ms: int | None = None,
+    ) -> list[RunAnswer]:
+        check_batch(run_ids, "runs")
+        return await self._write(now_ms, run_verbs.cancel, list(run_ids), job_id, reason)
+
+    async def revive(self, run_ids: Sequence[str], *, now_ms: int | None = None) -> list[RunAnswer]:
+        check_batch(run_ids, "runs")
+        return await self._write(now_ms, run_verbs.revive, list(run_ids))
+
+    async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
+        listed = await self._read(None, listing_verbs.list_runs, where or RunFilter(), after, check_page(limit))
+        return RunPage(tuple([rows.run(row) for row in listed.rows]), listed.next)
+
+    async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
+        check_batch(ids, "runs")
+        found = await self._read(None, listing_verbs.get_runs, list(ids))
+        return [rows.run(found[run_id]) if run_id in found else None for run_id in ids]
+
+    async def counts(self) -> Counts:
+        return await self._read(None, listing_verbs.counts)
+
+    async def prune(self, what: Pruning) -> int:
+        check_batch(what.ids, "runs")
+        gone = await self._write(None, prune_verbs.prune, what)
+        keep = what.keep_per_job
+        if keep is not None and gone < what.limit:
+            jobs = await self._read(None, prune_verbs.beyond, keep, what.limit - gone)
+            gone += await self._write(None, prune_verbs.drop_excess, jobs, keep, what.limit - gone) if jobs else 0
+        return gone
+
+    # notes
+
+    async def put_notes(self, puts: Sequence[NotePut], *, now_ms: int | None = None) -> list[Answer]:
+        return await self._write(now_ms, note_verbs.put_notes, checked_notes(puts))
+
+    async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
+        return [rows.note(row) for row in await self._read(now_ms, note_verbs.notes, prefix)]
+
+    # nodes and terms
+
+    async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
+        await self._write(now_ms, node_verbs.beat, node, ttl_ms)
+
+    async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
+        return [node_of(tuple(row)) for row in await self._read(now_ms, node_verbs.nodes)]
+
+    async def leave(self, node_id: str) -> None:
+        await self._write(None, node_verbs.leave, node_id)
+
+    async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
+        return await self._write(now_ms, node_verbs.elect, node_id, ttl_ms)
+
+    async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:
+        await self._write(now_ms, node_verbs.resign, node_id, term)
+
+    # wake-ups
+
+    async def wake(self) -> None:
+        await self._write(None, _wake)
+
+    # records
+
+    async def log(self, lines: Sequence[AuditLine]) -> None:
+        check_batch(lines, "lines")
+        await self._write(None, record_verbs.log, lines)
+
+    async def read_log(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
+        limit = check_page(limit)
+        verb = record_verbs.newest_log if newest else record_verbs.read_log
+        lines = [record_verbs.line_of(row) for row in await self._read(None, verb, after, limit + 1)]
+        further = lines[limit - 1].seq if len(lines) > limit else None
+        page = lines[:limit]
+        return LogPage(tuple(reversed(page)) if newest else tuple(page), further)
+
+    async def dump(self, *, after: str | None = None, limit: int = PAGE_MAX) -> DumpPage:
+        dumped = await self._read(None, record_verbs.dump, after, check_page(limit))
+        return DumpPage(tuple([(kind, self._record(kind, row)) for kind, row in dumped.rows]), dumped.next)
+
+    async def load(self, records: Sequence[tuple[str, Any]]) -> int:
+        check_batch(records, "records")
+        return await self._write(None, record_verbs.load, [read_record(kind, data) for kind, data in records])
+
+    # how it is done
+
+    def _opened(self) -> Database:
+        if self._loop is None:
+            raise StoreError(f"the store on {self._address.where} is not open; open it first")
+        if os.getpid() != self._pid:
+            raise StoreError(
+                f"the store on {self._address.where} was opened by process {self._pid} and cannot be used in its child "
+                f"{os.getpid()}; open another one after the fork"
+            )
+        return self._database
+
+    async def _write(self, now_ms: int | None, verb: Callable[..., Awaitable[T]], *args: Any) -> T:
+        return await self._opened().write(lambda tx: verb(tx, *args), now_ms, self._ear.ring)
+
+    async def _read(self, now_ms: int | None, verb: Callable[..., Awaitable[T]], *args: Any) -> T:
+        return await self._opened().read(lambda tx: verb(tx, *args), now_ms)
+
+    async def _wait(self, kinds: int, look: Callable[[float], Awaitable[Looked[T]]], wait_ms: int) -> T:
+        """Look until something is found, the time is over, or somebody asks us to come back."""
+        if wait_ms <= 0:
+            return (await look(0.0))[0]
+        began = self._clock.mono_ms()
+        self._opened()
+        with self._ear.listen(kinds) as waiter:
+            while True:
+                waiter.event.clear()
+                waited_ms = self._clock.mono_ms() - began
+                found, is_enough, left_ms = await look(waited_ms)
+                is_over = waited_ms >= wait_ms or waiter.heard & (WAKE | ASKED) or self._loop is None
+                if is_enough or is_over:
+                    return found
+                if await self._ear.stand():
+                    continue  # what came before the bell could be heard
+                most_ms = LOOK_AGAIN_MS if self._ear.is_standing else POLL_MS
+                nap_ms = min(wait_ms - waited_ms, most_ms, most_ms if left_ms is None else left_ms)
+                await self._clock.wait(waiter.event, max(1.0, nap_ms))
+                if self._loop is None:
+                    return found
+
+    def _job(self, row: rows.Row) -> Job:
+        return self._jobs.job(tuple(row))
+
+    def _record(self, kind: str, row: rows.Row) -> Any:
+        match kind:
+            case "term":
+                return {"number": row[0]}
+            case "job":
+                return msgspec.to_builtins(self._job(row))
+            case "run":
+                return msgspec.to_builtins(rows.run(row))
+            case "note":
+                return msgspec.to_builtins(rows.note(row))
+            case _:
+                return msgspec.to_builtins(record_verbs.line_of(row))
+
+
+def _later(now_ms: int | None, waited_ms: float) -> int | None:
+    return None if now_ms is None else now_ms + int(waited_ms)
+
+
+async def _wake(tx: Transaction) -> None:
+    tx.rings |= WAKE

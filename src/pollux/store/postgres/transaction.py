@@ -1,0 +1,121 @@
+"""What happens inside one write?  Its statements, the counts they change, the entries and bells they ask for.
+
+Counts, entries and the bell are gathered and written by one statement at the end, so that the slot of the counts is
+held for a moment only, and entries get their numbers after all rows of the write are locked: two writes that touch the
+same run are told of in the order in which they took effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from asyncpg import Connection
+
+from pollux.model import End, Ended, Entry
+from pollux.store.postgres.rows import RUN_COLUMNS_OF_R, Row
+from pollux.store.postgres.sql import Statements
+from pollux.store.sqlite.rows import encode
+
+RUNS = 1  # a run became ready
+FEED = 2  # an entry was written
+WAKE = 4  # everybody is to come back
+ASKED = 8  # an owner is asked to stop a run: who waits for runs is to come back
+
+JOBS_LOCK, NOTES_LOCK, LOG_LOCK, SCHEMA_LOCK = range(1, 5)
+_sql = Statements("finish")
+
+
+class Again(Exception):
+    """Somebody else was quicker: undo, and begin again."""
+
+
+class Space:
+    """One schema: its statements with their names, and its numbers."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        self.channel = f"pollux_{schema}"
+        self.lock_number = int.from_bytes(schema.encode()[-8:], "big") % (2**31 - 1)
+        self._written: dict[str, str] = {}
+        self.statements = 0  # sent so far, for tests and benchmarks
+
+    def sql(self, template: str) -> str:
+        found = self._written.get(template)
+        if found is None:
+            found = template.replace("{s}", f'"{self.schema}"').replace("{run_columns}", RUN_COLUMNS_OF_R)
+            self._written[template] = found
+        return found
+
+
+class Tally:
+    """By how much the counts change."""
+
+    __slots__ = ("clock_ms", "dead", "ends", "feed", "held", "jobs", "leased", "ready", "stops")
+
+    def __init__(self) -> None:
+        self.held = self.ready = self.leased = self.dead = self.feed = self.ends = self.jobs = self.stops = 0
+        self.clock_ms = 0
+
+    def row(self) -> list[int]:
+        counts = [self.held, self.ready, self.leased, self.dead, self.feed, self.ends, self.jobs, self.stops]
+        return [*counts, self.clock_ms]
+
+
+class Transaction:
+    """One write (or a few reads) under way on one connection.  `now_ms` is None until the server was asked."""
+
+    def __init__(self, connection: Connection, space: Space, given_ms: int | None = None, sender: str = "") -> None:
+        self._connection, self._space, self.given_ms, self._sender = connection, space, given_ms, sender
+        self.tally = Tally()
+        self.rings = 0
+        self.made: list[str] = []  # ids that must not have ended meanwhile
+        self._told: list[tuple[int, bytes]] = []
+        self._locks: set[int] = set()
+
+    async def rows(self, sql: str, *args: Any) -> list[Row]:
+        self._space.statements += 1
+        found: list[Row] = await self._connection.fetch(self._space.sql(sql), *args)
+        return found
+
+    async def row(self, sql: str, *args: Any) -> Row | None:
+        found = await self.rows(sql, *args)
+        return found[0] if found else None
+
+    async def one(self, sql: str, *args: Any) -> Row:
+        return (await self.rows(sql, *args))[0]
+
+    async def now(self) -> int:
+        if self.given_ms is None:
+            self.given_ms = (await self.one(_sql.now))[0]
+        return self.given_ms
+
+    async def lock(self, what: int) -> None:
+        """One at a time, until this write ends."""
+        if what not in self._locks:
+            self._locks.add(what)
+            await self.rows(_sql.lock, self._space.lock_number, what)
+
+    def tell(self, entry: Entry) -> None:
+        """Put an entry into the leader's inbox."""
+        ends = len(entry.ends) if type(entry) is Ended else 0
+        self._told.append((ends, encode(entry)))
+        self.tally.feed += 1
+        self.tally.ends += ends
+        self.rings |= FEED
+
+    def tell_ends(self, ends: Sequence[End]) -> None:
+        if ends:
+            self.tell(Ended(tuple(ends)))
+
+    async def finish(self, *, is_users: bool = False) -> None:
+        """Write down what was gathered; the last thing before the commit."""
+        counts = self.tally.row()
+        if not (any(counts) or self._told or self.rings or self.made):
+            return
+        payload = f"{self.rings}:{self._sender}" if self.rings else ""
+        told = [list(column) for column in zip(*self._told, strict=True)] or [[], []]
+        statement = _sql.join if is_users else _sql.finish
+        ended, _ = await self.one(statement, *told, *counts, self._space.channel, payload, self.made)
+        if ended:
+            raise Again

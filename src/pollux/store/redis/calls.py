@@ -1,0 +1,125 @@
+"""How is a call written down for its script, and its answer read?  What is more than a line, verb by verb."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from pollux.model import LIVE, PROGRESS_CHARS_MAX, AuditLine, FeedItem, Job, Node, Note, Plan, Run, RunState
+from pollux.store.contract import Answer, JobAnswer, JobPut, Pruning, Renewal
+from pollux.store.limits import checked_notes
+from pollux.store.records import Record
+from pollux.store.redis import rows
+
+_decode_node = msgspec.json.Decoder(Node).decode
+
+
+def job_answer(put: JobPut, row: rows.Row) -> JobAnswer:
+    """A conflict names what stands against the put: `gone`, `revision`, `source` or `release`, and the stored one."""
+    answer, revision, against, stored = row
+    match against:
+        case "gone":
+            detail = f"revision {put.revision} was expected, but there is no such job"
+        case "revision":
+            detail = f"revision {put.revision} was expected, the stored one is {stored}"
+        case "source":
+            detail = f"{stored} owns it, not {put.job.source}"
+        case "release":
+            detail = f"release {stored} is stored, this is release {put.job.release}"
+        case _:
+            detail = ""
+    return JobAnswer(Answer(answer), put.job.id, revision, detail)
+
+
+def feed_item(item: list[bytes], known: dict[int, FeedItem]) -> FeedItem:
+    """`<id>-0` and the packed entry, which is left out if it is known."""
+    entry_id = int(item[0].partition(b"-")[0])
+    return known[entry_id] if len(item) == 1 else FeedItem(entry_id, rows.decode_entry(item[1]))
+
+
+def plan_of(term: int, plan: Plan) -> dict[str, Any]:
+    return {
+        "term": term,
+        "consumed": plan.consumed,
+        "firings": [
+            [
+                rows.checked_row(firing.run),
+                firing.revision,
+                rows.or_false(firing.next_due_ms),
+                str(firing.overlap),
+                False if firing.if_overlapped is None else rows.encode(firing.if_overlapped).decode(),
+            ]
+            for firing in plan.firings
+        ],
+        "releases": [release.run_id for release in plan.releases],
+        "holds": [[holding.run_id, holding.reason] for holding in plan.holds],
+        "cancels": [[order.run_id, order.reason] for order in plan.cancels],
+        "updates": [
+            [
+                update.job_id,
+                update.revision,
+                rows.or_false(update.next_due_ms),
+                rows.memory_text(update.memory),
+                rows.or_false(update.last_due_ms),
+            ]
+            for update in plan.updates
+        ],
+        "notes": rows.note_rows(checked_notes(plan.notes)) if plan.notes else [],
+    }
+
+
+def renewal_rows(renewals: Sequence[Renewal]) -> list[rows.Row]:
+    return [[renewal.run_id, renewal.token, renewal.progress[:PROGRESS_CHARS_MAX]] for renewal in renewals]
+
+
+def pruning_of(what: Pruning) -> dict[str, Any]:
+    return {
+        "ids": what.ids,
+        "unchanged_before": rows.or_false(what.unchanged_before_ms),
+        "finished_before": rows.or_false(what.finished_before_ms),
+        "keep_per_job": rows.or_false(what.keep_per_job),
+        "once_before": rows.or_false(what.once_before_ms),
+        "dead_before": rows.or_false(what.dead_before_ms),
+        "dead_max": rows.or_false(what.dead_max),
+        "log_max": rows.or_false(what.log_max),
+        "limit": what.limit,
+    }
+
+
+def node_of(node: Node) -> dict[str, Any]:
+    handlers = rows.encode(node.handlers).decode()
+    return {"id": node.id, "seats": node.seats, "handlers": handlers, "node": rows.encode(node).decode()}
+
+
+def node_from(row: rows.Row) -> Node:
+    return replace(_decode_node(row[0]), beat_ms=row[1])
+
+
+def record_row(value: Record) -> rows.Row:
+    """As `load.lua` takes it; a lease is void."""
+    match value:
+        case Job():
+            times = [rows.or_false(value.next_due_ms), rows.or_false(value.last_due_ms)]
+            memory = rows.memory_text(value.memory) or False
+            return ["job", value.id, rows.job_put(value), value.revision, *times, memory]
+        case Run() if value.state in LIVE:
+            if value.state is RunState.LEASED:
+                value = replace(value, state=RunState.READY, token="", owner="", lease_until_ms=0)
+            return ["live", rows.made_row(value)]
+        case Run():
+            return rows.past_row(value)
+        case Note():
+            return [
+                "note",
+                value.key,
+                rows.encode(value.value).decode(),
+                rows.or_false(value.expires_ms),
+                value.revision,
+            ]
+        case AuditLine():
+            return ["log", value.seq, rows.encode(value).decode()]
+        case _:
+            return ["term", value]

@@ -1,0 +1,180 @@
+"""What is there?  Pages of runs, jobs and raw records, read in parts and filtered here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from pollux.model import FINISHED, LIVE, AuditLine, Run
+from pollux.store.contract import DumpPage, JobFilter, JobPage, RunFilter, RunPage
+from pollux.store.filters import job_fits, run_filter, run_place
+from pollux.store.records import dump_place
+from pollux.store.redis import rows
+from pollux.store.redis.link import Link
+from pollux.store.shelf import JobShelf
+
+PART = 200  # rows that one call to the server reads, unless the page is bigger
+DIGITS = 29  # of a finished run's place
+KINDS = ("term", "job", "live", "run", "note", "log")  # live runs go as runs; jobs stand before their runs
+
+decode_line = msgspec.json.Decoder(AuditLine).decode
+
+
+async def list_jobs(link: Link, shelf: JobShelf, where: JobFilter, after: str | None, limit: int) -> JobPage:
+    found = []
+    async for row in _job_rows(link, after, limit):
+        job = shelf.job(tuple(row))
+        if job_fits(job, where):
+            found.append(job)
+        if len(found) > limit:
+            return JobPage(tuple(found[:limit]), found[limit - 1].id)
+    return JobPage(tuple(found), None)
+
+
+async def _job_rows(link: Link, after: str | None, limit: int) -> AsyncIterator[rows.Row]:
+    part = max(PART, limit + 1)
+    while True:
+        page = await link.run("list_jobs", after=False if after is None else after, limit=part)
+        for row in page:
+            yield [None if value is False else value for value in row]
+        if len(page) < part:
+            return
+        after = page[-1][0]
+
+
+async def list_runs(link: Link, where: RunFilter, after: str | None, limit: int) -> RunPage:
+    fits = run_filter(where)
+    found: list[tuple[str, Run]] = []
+    async for cursor, run in _runs(link, where, after, limit):
+        if fits(run):
+            found.append((cursor, run))
+        if len(found) > limit:
+            break
+    page = tuple(run for _, run in found[:limit])
+    return RunPage(page, found[limit - 1][0] if len(found) > limit else None)
+
+
+async def _runs(link: Link, where: RunFilter, after: str | None, limit: int) -> AsyncIterator[tuple[str, Run]]:
+    """Live ones from a place on, then finished ones from theirs, as far as the filter can mean them."""
+    live_after, below = run_place(after)
+    states = frozenset(where.states) or LIVE | FINISHED
+    part = max(PART, limit + 1)
+    if below is None and states & LIVE:
+        async for run in live_runs(link, live_after, where.job_id, part):
+            yield f"live:{run.due_ms}:{run.id}", run
+    if states & FINISHED:
+        place = None if below is None else str(below).zfill(DIGITS)
+        async for number, run in past_runs(link, "newest", place, where.job_id, part):
+            yield f"past:{number}", run
+
+
+async def live_runs(link: Link, after: tuple[int, str] | None, job_id: str | None, part: int) -> AsyncIterator[Run]:
+    while True:
+        page = await link.run("list_runs", kind="live", after=after or False, job=_or_false(job_id), limit=part)
+        for _, row in page:
+            run = rows.run(row)
+            after = (run.due_ms, run.id)
+            yield run
+        if len(page) < part:
+            return
+
+
+async def past_runs(
+    link: Link, order: str, after: str | None, job_id: str | None, part: int
+) -> AsyncIterator[tuple[str, Run]]:
+    """Finished runs with their places, `newest` or `oldest` first."""
+    while True:
+        page = await link.run("list_runs", kind=order, after=_or_false(after), job=_or_false(job_id), limit=part)
+        for place, row in page:
+            after = place
+            yield place, rows.run(row)
+        if len(page) < part:
+            return
+
+
+def _or_false(text: str | None) -> str | bool:
+    return False if text is None else text
+
+
+# raw records
+
+
+async def dump(link: Link, shelf: JobShelf, after: str | None, limit: int) -> DumpPage:
+    """A cursor is `<kind> <place>` of the last record of its page."""
+    kind, place = dump_place(after, KINDS)
+    page: list[tuple[str, Any]] = []
+    for number, each in enumerate(KINDS[KINDS.index(kind) if kind else 0 :]):
+        async for at, value in _records(link, shelf, each, place if number == 0 else "", limit + 1):
+            page.append((f"{each} {at}", msgspec.to_builtins(value)))
+            if len(page) > limit:
+                records = tuple((_kind(where), data) for where, data in page[:limit])
+                return DumpPage(records, page[limit - 1][0])
+    return DumpPage(tuple((_kind(where), data) for where, data in page), None)
+
+
+def _kind(place: str) -> str:
+    kind = place.split(" ", 1)[0]
+    return "run" if kind == "live" else kind
+
+
+def _records(link: Link, shelf: JobShelf, kind: str, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
+    match kind:
+        case "term":
+            return _term(link, place)
+        case "job":
+            return _jobs(link, shelf, place, part)
+        case "live":
+            return _live(link, place, part)
+        case "run":
+            return past_runs(link, "oldest", place.zfill(DIGITS) if place else None, None, part)
+        case "note":
+            return _notes(link, place)
+        case _:
+            return _lines(link, int(place or 0), part)
+
+
+async def _term(link: Link, place: str) -> AsyncIterator[tuple[object, Any]]:
+    if not place:
+        yield 1, {"number": await link.run("get_term")}
+
+
+async def _jobs(link: Link, shelf: JobShelf, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
+    async for row in _job_rows(link, place or None, part):
+        yield row[0], shelf.job(tuple(row))
+
+
+async def _live(link: Link, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
+    due_ms, _, run_id = place.partition(":")
+    async for run in live_runs(link, (int(due_ms), run_id) if place else None, None, part):
+        yield f"{run.due_ms}:{run.id}", run
+
+
+async def _notes(link: Link, place: str) -> AsyncIterator[tuple[object, Any]]:
+    async for row in note_rows(link, "", place or None, expired=True):
+        yield row[0], rows.note(row)
+
+
+async def note_rows(
+    link: Link, prefix: str, after: str | None = None, *, expired: bool, now_ms: int | None = None
+) -> AsyncIterator[rows.Row]:
+    place: str | bool = _or_false(after)
+    while True:
+        options = {"prefix": prefix, "after": place, "limit": PART, "expired": expired, "now": now_ms}
+        place, page = await link.run("notes", **options)
+        for row in page:
+            yield row
+        if place is False:
+            return
+
+
+async def _lines(link: Link, after: int, part: int) -> AsyncIterator[tuple[object, Any]]:
+    while True:
+        page = await link.run("read_log", after=after, limit=part, newest=False)
+        for line in page:
+            read = decode_line(line)
+            after = read.seq
+            yield read.seq, read
+        if len(page) < part:
+            return

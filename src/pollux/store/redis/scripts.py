@@ -1,0 +1,71 @@
+"""Where are the scripts, and which keys do they get?  `scripts/<verb>.lua`, each behind what all of them share.
+
+The fixed keys are all in KEYS, in the order of `KEYS`; those of single runs, jobs and claims are made in the script and
+begin with the same prefix.  So a prefix in braces (a hash tag) puts everything into one slot of a cluster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+
+from msgspec import Struct
+
+KEYS = (
+    "meta",  # first: its name without the last four letters is what all others begin with
+    "jobs:high",
+    "jobs:normal",
+    "jobs:low",
+    "line:1",
+    "line:2",
+    "line:3",
+    "leases",
+    "live",
+    "keys",
+    "feed",
+    "bell:runs",
+    "bell:feed",
+    "jobs",
+    "due",
+    "spent",
+    "gone",
+    "gone:line",
+    "shelf:plain",
+    "shelf:unchanged",
+    "shelf:dead",
+    "tally",
+    "notes",
+    "notes:keys",
+    "notes:ends",
+    "nodes",
+    "log",
+)
+BELL_RUNS, BELL_FEED = "bell:runs", "bell:feed"
+
+
+class Script(Struct, frozen=True):
+    text: str
+    sha: str
+
+
+@cache
+def script(verb: str) -> Script:
+    """The script of a verb, ready to be loaded; its first line, which says what it may do, stays the first."""
+    first, _, body = _read(f"{verb}.lua").partition("\n")
+    text = f"{first}\n{_shared()}\n{body}"
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+@cache
+def _shared() -> str:
+    return "\n".join(_read(name) for name in ("_house.lua", "_jobs.lua", "_notes.lua", "_runs.lua"))
+
+
+def verbs() -> list[str]:
+    names = (entry.name for entry in files(__package__).joinpath("scripts").iterdir())
+    return sorted(name.removesuffix(".lua") for name in names if name.endswith(".lua") and not name.startswith("_"))
+
+
+def _read(name: str) -> str:
+    return files(__package__).joinpath("scripts", name).read_text("utf-8")

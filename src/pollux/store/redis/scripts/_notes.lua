@@ -1,0 +1,75 @@
+-- How is a note kept?  As a packed value in one hash; its key stands in order beside, its end in NOTE_ENDS.
+local function mark_stop(key)
+  if string.sub(key, 1, 5) == "stop:" then
+    call("HINCRBY", META, "stops", 1)
+  end
+end
+
+local function read_note(key)
+  local packed = call("HGET", NOTES, key)
+  if not packed then
+    return nil
+  end
+  local rev, ends, value = string.match(packed, "^(%d+):(%-?%d*):(.*)$")
+  return { rev = tonumber(rev), ends = tonumber(ends) or false, value = value }
+end
+
+local function set_note(key, value, ends, rev)
+  local count = math.max(get_number("notes") + 1, rev)
+  call("HSET", META, "notes", count)
+  call("HSET", NOTES, key, text(rev > 0 and rev or count) .. ":" .. (ends and text(ends) or "") .. ":" .. value)
+  call("ZADD", NOTE_KEYS, 0, key)
+  if ends then
+    call("ZADD", NOTE_ENDS, ends, key)
+  else
+    call("ZREM", NOTE_ENDS, key)
+  end
+  mark_stop(key)
+end
+
+local function drop_note(key)
+  call("HDEL", NOTES, key)
+  call("ZREM", NOTE_KEYS, key)
+  call("ZREM", NOTE_ENDS, key)
+  mark_stop(key)
+end
+
+-- puts are {key, value or false, revision or false, end or false}; the keys written are added to `written`
+local function write_notes(puts, written)
+  local answers = {}
+  if #puts == 0 then
+    return answers
+  end
+  for _, key in ipairs(call("ZRANGEBYSCORE", NOTE_ENDS, "-inf", now)) do
+    drop_note(key)
+  end
+  for n, put in ipairs(puts) do
+    local key, value, revision, ends = unpack(put, 1, 4)
+    local stored = read_note(key)
+    if revision and revision ~= (stored and stored.rev or 0) then
+      answers[n] = "conflict"
+    else
+      answers[n] = "ok"
+      if value then
+        set_note(key, value, ends, 0)
+      elseif stored then
+        drop_note(key)
+      end
+      if (value or stored) and not written[key] then
+        written[key] = true
+        written[#written + 1] = key
+      end
+    end
+  end
+  return answers
+end
+
+local function tell_notes(written)
+  if #written > 0 then
+    local keys = {}
+    for n, key in ipairs(written) do
+      keys[n] = key
+    end
+    tell({ type = "notes", keys = keys })
+  end
+end

@@ -1,0 +1,3 @@
+#!lua flags=allow-oom
+call("HDEL", NODES, A.id)
+return answer(true)

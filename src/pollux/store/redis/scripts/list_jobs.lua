@@ -1,0 +1,7 @@
+#!lua flags=no-writes
+-- Jobs by id, those after that one.
+local rows = {}
+for n, id in ipairs(call("ZRANGEBYLEX", JOBS, A.after and "(" .. A.after or "-", "+", "LIMIT", 0, A.limit)) do
+  rows[n] = job_row(id)
+end
+return answer(rows)

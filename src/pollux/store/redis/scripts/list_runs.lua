@@ -1,0 +1,41 @@
+#!lua flags=no-writes
+-- Rows of runs with their places: live ones by (due, id) after a place, or finished ones from some shelves, below a
+-- place (newest first) or above it.
+local found = {}
+if A.kind == "live" then
+  local index = A.job and live_key(A.job) or LIVE
+  for n, place in ipairs(call("ZRANGEBYLEX", index, A.after and "(" .. pad(A.after[1]) .. A.after[2] or "-", "+",
+    "LIMIT", 0, A.limit)) do
+    found[n] = { "", string.sub(place, 16) }
+  end
+else
+  local shelves = A.job and { shelf_key(A.job, false), shelf_key(A.job, true) }
+    or { SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD }
+  for _, shelf in ipairs(shelves) do
+    local places
+    if A.kind == "newest" then
+      places = call("ZREVRANGEBYLEX", shelf, A.after and "(" .. A.after or "+", "-", "LIMIT", 0, A.limit)
+    else
+      places = call("ZRANGEBYLEX", shelf, A.after and "[" .. A.after or "-", "+", "LIMIT", 0, A.limit + 1)
+    end
+    for _, place in ipairs(places) do
+      found[#found + 1] = { string.sub(place, 1, 29), place_id(place) }
+    end
+  end
+  table.sort(found, function(one, other)
+    if A.kind == "newest" then
+      return one[1] > other[1]
+    end
+    return one[1] < other[1]
+  end)
+end
+local rows = {}
+for _, each in ipairs(found) do
+  if #rows == A.limit then
+    break
+  end
+  if A.kind ~= "oldest" or each[1] ~= A.after then
+    rows[#rows + 1] = { each[1], run_row(each[2]) }
+  end
+end
+return answer(rows)

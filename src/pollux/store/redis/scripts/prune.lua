@@ -1,0 +1,102 @@
+#!lua flags=allow-oom
+-- Remove finished runs, ended once-jobs and old audit lines as told.
+local gone = 0
+
+local function left()
+  return math.max(0, A.limit - gone)
+end
+
+local function drop(places, count)
+  for n = 1, math.min(#places, count) do
+    forget(place_id(places[n]))
+    gone = gone + 1
+  end
+end
+
+local function drop_older(shelves, before)
+  local places = {}
+  for _, shelf in ipairs(shelves) do
+    for _, place in ipairs(call("ZRANGEBYLEX", shelf, "-", "(" .. pad(before), "LIMIT", 0, left())) do
+      places[#places + 1] = place
+    end
+  end
+  table.sort(places)
+  drop(places, left())
+end
+
+local function drop_beyond(keep)
+  while left() > 0 do
+    local job = call("ZRANGEBYSCORE", TALLY, "(" .. text(keep), "+inf", "LIMIT", 0, 1)[1]
+    if not job then
+      return
+    end
+    local excess = tonumber(call("ZSCORE", TALLY, job)) - keep
+    local places = call("ZRANGE", shelf_key(job, false), 0, math.min(excess, left()) - 1)
+    if #places == 0 then -- nothing stands where the tally says so
+      call("ZREM", TALLY, job)
+    end
+    drop(places, left())
+  end
+end
+
+-- it ended with its last run; if no run taught the leader anything, when it was due
+local function has_ended(id, job, before)
+  local memory = call("HGET", job_key(id), "mem")
+  local ended = memory and cjson.decode(memory).last_end_ms or job.last
+  if not ended or ended >= before or call("EXISTS", live_key(id)) == 1 or call("EXISTS", shelf_key(id, true)) == 1 then
+    return false
+  end
+  local newest = call("ZREVRANGE", shelf_key(id, false), 0, 0)[1]
+  return not newest or string.sub(newest, 1, 15) < pad(before)
+end
+
+local function drop_once(before)
+  for _, id in ipairs(call("ZRANGEBYSCORE", SPENT, "-inf", "(" .. text(before), "LIMIT", 0, 10 * A.limit)) do
+    local job = read_job(id)
+    if left() > 0 and has_ended(id, job, before) then
+      drop_job(id, job)
+      gone = gone + 1
+    end
+  end
+end
+
+local function drop_lines(keep)
+  local beyond = math.min(left(), call("XLEN", LOG) - math.max(1, keep))
+  if beyond > 0 then
+    call("XTRIM", LOG, "MAXLEN", "=", call("XLEN", LOG) - beyond)
+    gone = gone + beyond
+  end
+end
+
+for _, id in ipairs(A.ids) do
+  local run = read_run(id)
+  if run and not is_live(run) and left() > 0 then
+    forget(id)
+    gone = gone + 1
+  end
+end
+if A.unchanged_before then
+  drop_older({ SHELF_UNCHANGED }, A.unchanged_before)
+end
+if A.finished_before then
+  drop_older({ SHELF_PLAIN, SHELF_UNCHANGED }, A.finished_before)
+end
+if A.keep_per_job then
+  drop_beyond(A.keep_per_job)
+end
+if A.once_before then
+  drop_once(A.once_before)
+end
+if A.dead_before then
+  drop_older({ SHELF_DEAD }, A.dead_before)
+end
+if A.dead_max then
+  local excess = math.min(left(), call("ZCARD", SHELF_DEAD) - A.dead_max)
+  if excess > 0 then
+    drop(call("ZRANGE", SHELF_DEAD, 0, excess - 1), excess)
+  end
+end
+if A.log_max then
+  drop_lines(A.log_max)
+end
+return answer(gone)

@@ -1,0 +1,355 @@
+"""The handle on a Redis store: it checks what comes in, sends each verb to its script, and waits.
+
+One handle is one client with a few connections, and two more for waiting; a twin is another one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from pollux.clock import Clock, SystemClock
+from pollux.errors import InvalidInput, StoreBusy, StoreError
+from pollux.model import AT_THE_GATE, AuditLine, FeedItem, Job, Node, Note, NotePut, Plan, Run, Term, chained
+from pollux.store.contract import (
+    BATCH_MAX,
+    FEED_MAX,
+    LOSSES_MAX,
+    PAGE_MAX,
+    READY_MAX,
+    Advanced,
+    Answer,
+    Capabilities,
+    Claimed,
+    Counts,
+    DumpPage,
+    Feed,
+    JobAnswer,
+    JobFilter,
+    JobPage,
+    JobPut,
+    LogPage,
+    Pruning,
+    Renewal,
+    Renewed,
+    RunAnswer,
+    RunFilter,
+    RunPage,
+    Settlement,
+)
+from pollux.store.limits import PRIORITIES, check_batch, check_page, check_plan, checked_job, checked_notes
+from pollux.store.records import read_record
+from pollux.store.redis import calls, listing, rows
+from pollux.store.redis.address import read_address
+from pollux.store.redis.ear import Ear, Place, place_of
+from pollux.store.redis.leaps import ServerTime
+from pollux.store.redis.link import Link
+from pollux.store.redis.scripts import BELL_FEED, BELL_RUNS
+from pollux.store.redis.server import FORMAT, check_format, check_server
+from pollux.store.shelf import JobShelf
+
+DEADLINE_MS = 10_000
+LOOK_AGAIN_MS = 30_000  # a wait looks up at least so often: no ring is lost, but the server's clock may leap
+LOG_TRIES = 20  # for a line of the audit log, while others write theirs
+T = TypeVar("T")
+Looked = tuple[T, bool, int | None, Place]  # seen, is it enough, in how many ms there may be more, where the bell stood
+
+
+class RedisStore:
+    capabilities = Capabilities(name="redis", durable=False)
+
+    def __init__(self, url: str, *, clock: Clock | None = None, deadline_ms: int = DEADLINE_MS) -> None:
+        self._url, self._address = url, read_address(url)
+        self._clock = clock or SystemClock()
+        self._deadline_ms = deadline_ms
+        self._jobs = JobShelf()
+        self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
+        self._link: Link | None = None
+        self._runs_ear: Ear
+        self._feed_ear: Ear
+        self._time: ServerTime
+        self._pid = 0
+
+    async def open(self) -> None:
+        if self._link is not None:
+            return
+        link = Link(self._address, self._deadline_ms)
+        try:
+            check_server(await link.info(), self._address.name)
+            found, now_ms = await link.run("open", format=FORMAT)
+            check_format(found, self._address.name)
+        except BaseException:
+            await link.close()
+            raise
+        self._time = ServerTime(self._clock, now_ms)
+        self._runs_ear, self._feed_ear = Ear(self._address, BELL_RUNS), Ear(self._address, BELL_FEED)
+        self._link, self._pid = link, os.getpid()
+
+    async def close(self) -> None:
+        if self._link is None:
+            return
+        link, self._link = self._link, None
+        if os.getpid() == self._pid:
+            await self._runs_ear.close()
+            await self._feed_ear.close()
+            await link.close()
+
+    def twin(self) -> RedisStore:
+        return RedisStore(self._url, clock=self._clock, deadline_ms=self._deadline_ms)
+
+    # jobs
+
+    async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:
+        check_batch(puts, "jobs")
+        items = [rows.job_put(checked_job(put.job), put.revision) for put in puts]
+        answers = await self._run("put_jobs", now_ms, puts=items)
+        return [calls.job_answer(put, answer) for put, answer in zip(puts, answers, strict=True)]
+
+    async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
+        check_batch(ids, "jobs")
+        return [Answer(each) for each in await self._run("delete_jobs", now_ms, ids=ids, reason=reason)]
+
+    async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
+        check_batch(ids, "jobs")
+        return [self._job(row) if row else None for row in await self._run("get_jobs", ids=ids)]
+
+    async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
+        return await listing.list_jobs(self._open(), self._jobs, where or JobFilter(), after, check_page(limit))
+
+    async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
+        found = await self._run("due", after=after or False, before=before_ms, limit=limit)
+        return [self._job(row) for row in found]
+
+    # plan
+
+    async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
+        async def look(waited_ms: float) -> Looked[Feed]:
+            known = self._entries
+            at_ms = None if now_ms is None else now_ms + int(waited_ms)
+            found = await self._open().run_raw("feed", limit=limit, known=list(known), now=at_ms)
+            items = tuple([calls.feed_item(item, known) for item in found[2]])
+            self._entries = {item.id: item for item in items}
+            return Feed(items, int(found[0])), bool(items), None, place_of(found[1].decode())
+
+        return await self._wait(look, wait_ms)
+
+    async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
+        check_plan(plan)
+        answer, at_ms, firings, updates, ready, seats = await self._run("advance", now_ms, **calls.plan_of(term, plan))
+        made = tuple([Answer(each) for each in firings])
+        return Advanced(Answer(answer), at_ms, made, tuple([Answer(each) for each in updates]), ready, seats)
+
+    # runs
+
+    async def enqueue(
+        self,
+        runs: Sequence[Run],
+        *,
+        notes: Sequence[NotePut] = (),
+        ready_max: int = READY_MAX,
+        now_ms: int | None = None,
+    ) -> list[RunAnswer]:
+        check_batch(runs, "runs")
+        made = [rows.checked_row(run) for run in runs]
+        written = rows.note_rows(checked_notes(notes))
+        answers = await self._run("enqueue", now_ms, rows=made, notes=written, ready_max=ready_max)
+        return [RunAnswer(Answer(answer), run.id, detail) for run, (answer, detail) in zip(runs, answers, strict=True)]
+
+    async def claim(
+        self,
+        *,
+        node: str,
+        token: str,
+        limit: int,
+        lease_ms: int,
+        first: int = 1,
+        losses_max: int = LOSSES_MAX,
+        feed_max: int = FEED_MAX,
+        wait_ms: int = 0,
+        now_ms: int | None = None,
+    ) -> Claimed:
+        if first not in PRIORITIES:
+            raise InvalidInput(f"there is no priority {first}", cure="begin with 1, 2 or 3")
+        asking = {"node": node, "token": token, "limit": min(limit, BATCH_MAX), "lease_ms": lease_ms, "first": first}
+        asking |= {"losses_max": losses_max, "feed_max": feed_max}
+
+        async def look(waited_ms: float) -> Looked[Claimed]:
+            claimed, place = await self._claim(asking, None if now_ms is None else now_ms + int(waited_ms))
+            left_ms = None if claimed.look_again_ms is None else claimed.look_again_ms - claimed.now_ms
+            return claimed, bool(claimed.runs) or claimed.answer is not Answer.OK, left_ms, place
+
+        return await self._wait(look, wait_ms, node=node)
+
+    async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
+        check_batch(renewals, "renewals")
+        answers = await self._run("renew", now_ms, items=calls.renewal_rows(renewals), lease_ms=lease_ms)
+        return [Renewed(Answer(answer), cancel) for answer, cancel in answers]
+
+    async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
+        check_batch(settlements, "settlements")
+        items = [rows.settlement_row(settlement) for settlement in settlements]
+        return [Answer(each) for each in await self._run("settle", now_ms, items=items, at_the_gate=AT_THE_GATE)]
+
+    async def cancel(
+        self,
+        *,
+        run_ids: Sequence[str] = (),
+        job_id: str | None = None,
+        reason: str = "",
+        now_ms: int | None = None,
+    ) -> list[RunAnswer]:
+        check_batch(run_ids, "runs")
+        job: str | bool = False if job_id is None else job_id
+        answers = await self._run("cancel", now_ms, ids=run_ids, job=job, reason=reason)
+        return [RunAnswer(Answer(answer), run_id) for answer, run_id in answers]
+
+    async def revive(self, run_ids: Sequence[str], *, now_ms: int | None = None) -> list[RunAnswer]:
+        check_batch(run_ids, "runs")
+        answers = await self._run("revive", now_ms, ids=run_ids, at_the_gate=AT_THE_GATE)
+        return [
+            RunAnswer(Answer(answer), run_id, detail) for run_id, (answer, detail) in zip(run_ids, answers, strict=True)
+        ]
+
+    async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
+        return await listing.list_runs(self._open(), where or RunFilter(), after, check_page(limit))
+
+    async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
+        check_batch(ids, "runs")
+        return [rows.run(row) if row else None for row in await self._run("get_runs", ids=ids)]
+
+    async def counts(self) -> Counts:
+        return Counts(*await self._run("counts"))
+
+    async def prune(self, what: Pruning) -> int:
+        check_batch(what.ids, "runs")
+        return int(await self._run("prune", **calls.pruning_of(what)))
+
+    # notes
+
+    async def put_notes(self, puts: Sequence[NotePut], *, now_ms: int | None = None) -> list[Answer]:
+        answers = await self._run("put_notes", now_ms, puts=rows.note_rows(checked_notes(puts)))
+        return [Answer(each) for each in answers]
+
+    async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
+        found = listing.note_rows(self._open(), prefix, expired=False, now_ms=now_ms)
+        return [rows.note(row) async for row in found]
+
+    # nodes and terms
+
+    async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
+        await self._run("beat", now_ms, ttl_ms=ttl_ms, **calls.node_of(node))
+
+    async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
+        found = [calls.node_from(row) for row in await self._run("nodes", now_ms)]
+        return sorted(found, key=lambda node: node.id)
+
+    async def leave(self, node_id: str) -> None:
+        await self._run("leave", id=node_id)
+
+    async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
+        return Term(*await self._run("elect", now_ms, node=node_id, ttl_ms=ttl_ms))
+
+    async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:
+        await self._run("resign", now_ms, node=node_id, term=term)
+
+    # wake-ups
+
+    async def wake(self) -> None:
+        await self._run("wake")
+
+    # records
+
+    async def log(self, lines: Sequence[AuditLine]) -> None:
+        check_batch(lines, "lines")
+        for _ in range(LOG_TRIES):
+            if await self._log(lines):
+                return
+        raise StoreBusy(f"others write to the audit log on {self._address.name} all the time; try again")
+
+    async def read_log(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
+        limit = check_page(limit)
+        found = await self._run("read_log", after=after, limit=limit + 1, newest=newest)
+        lines = [listing.decode_line(line) for line in found[:limit]]
+        following = lines[-1].seq if len(found) > limit else None
+        return LogPage(tuple(reversed(lines)) if newest else tuple(lines), following)
+
+    async def dump(self, *, after: str | None = None, limit: int = PAGE_MAX) -> DumpPage:
+        return await listing.dump(self._open(), self._jobs, after, check_page(limit))
+
+    async def load(self, records: Sequence[tuple[str, Any]]) -> int:
+        check_batch(records, "records")
+        items = [calls.record_row(read_record(kind, data)) for kind, data in records]
+        return sum(await self._run("load", items=items))
+
+    # how it is done
+
+    def _open(self) -> Link:
+        if self._link is None:
+            raise StoreError(f"the store {self._address.name} is not open; open it first")
+        if os.getpid() != self._pid:
+            raise StoreError(
+                f"the store {self._address.name} was opened by process {self._pid} and cannot be used in its child "
+                f"{os.getpid()}; open another one after the fork"
+            )
+        return self._link
+
+    def _is_closed(self) -> bool:
+        return self._link is None
+
+    async def _run(self, verb: str, now_ms: int | None = None, **arguments: Any) -> Any:
+        return await self._open().run(verb, now=now_ms, **arguments)
+
+    def _job(self, row: rows.Row) -> Job:
+        return self._jobs.job(tuple([None if value is False else value for value in row]))
+
+    async def _claim(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place]:
+        lease_ms = asking["lease_ms"]
+        asked_ms = self._clock.mono_ms()
+        guarded: dict[str, Any] = {"hold_ms": 0, "expected": False}
+        if at_ms is None:
+            guarded = self._time.before(lease_ms)
+        found = await self._run("claim", at_ms, **asking, **guarded)
+        answer, claimed, jobs, stops, look_again, now_ms, place = found
+        if at_ms is None:
+            self._time.learn(now_ms, asked_ms, lease_ms)
+        runs = tuple([rows.run(row) for row in claimed])
+        by_id = {row[0]: self._job(row) for row in jobs}
+        look_again_ms = None if look_again is False else look_again
+        return Claimed(Answer(answer), runs, by_id, stops, look_again_ms, now_ms), place_of(place)
+
+    async def _wait(self, look: Callable[[float], Awaitable[Looked[T]]], wait_ms: int, *, node: str | None = None) -> T:
+        """Look until something is found, the time is over, or somebody asks us to come back."""
+        if wait_ms <= 0:
+            return (await look(0.0))[0]
+        self._open()
+        began = self._clock.mono_ms()
+        ear = self._feed_ear if node is None else self._runs_ear
+        with ear.listen(node or "") as waiter:
+            while True:
+                waiter.event.clear()
+                waited_ms = self._clock.mono_ms() - began
+                found, is_enough, left_ms, place = await look(waited_ms)
+                if is_enough or waited_ms >= wait_ms or self._is_closed():
+                    return found
+                ear.follow(waiter, place)
+                if waiter.is_asked_back:
+                    return found
+                nap_ms = min(wait_ms - waited_ms, LOOK_AGAIN_MS, LOOK_AGAIN_MS if left_ms is None else left_ms)
+                await self._clock.wait(waiter.event, max(1.0, nap_ms))
+                if self._is_closed():
+                    return found
+
+    async def _log(self, lines: Sequence[AuditLine]) -> bool:
+        """The hashes are ours to make, so the last line is read first; false if another came meanwhile."""
+        last = await self._run("read_log", after=0, limit=1, newest=True)
+        before = listing.decode_line(last[0]) if last else AuditLine(0, "", "", "")
+        seq, chain, written = before.seq, before.chain, []
+        for line in lines:
+            seq += 1
+            numbered = replace(line, seq=seq, chain="")
+            chain = chained(numbered, before=chain)
+            written.append(rows.encode(replace(numbered, chain=chain)).decode())
+        return bool(await self._run("log", before=before.seq, lines=written))
