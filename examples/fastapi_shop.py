@@ -2,9 +2,10 @@
 
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 
 from pollux import Pollux, every
+from pollux.errors import NotFound
 
 jobs = Pollux("sqlite:///shop.db", name="shop")
 
@@ -36,5 +37,8 @@ async def place(order: int):
 
 @api.get("/runs/{run_id}")
 async def look(run_id: str):
-    run = await jobs.get_run(run_id)
+    try:
+        run = await jobs.get_run(run_id)
+    except NotFound as error:
+        raise HTTPException(404, str(error)) from error
     return {"state": run.state, "result": run.result}

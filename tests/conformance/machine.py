@@ -33,10 +33,12 @@ from pollux.model import (
 )
 from pollux.store.contract import Answer, JobPut, Pruning, Renewal, Settlement
 from pollux.store.memory import MemoryStore
+from pollux.store.postgres.store import PostgresStore
 from pollux.store.redis import RedisStore
 from pollux.store.sqlite.store import SqliteStore
 from pollux.testing.conformance.builders import T0, a_failure, a_run, an_outcome
 from tests.conformance.lockstep import LOSSES_MAX, Ledger, Lockstep
+from tests.servers import postgres
 from tests.servers.redis import own_url
 
 TICK_MS = 10_000  # wide enough that no two moments of one history are the same
@@ -70,7 +72,10 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(dir=SHM if SHM.is_dir() else None)
         self.stores = Lockstep(
-            MemoryStore(), SqliteStore(Path(self.folder.name) / "pollux.db"), RedisStore(own_url("machine"))
+            MemoryStore(),
+            SqliteStore(Path(self.folder.name) / "pollux.db"),
+            RedisStore(own_url("machine")),
+            PostgresStore(postgres.own_url("machine")),
         )
         self.ledger = Ledger()
         self.ticks = T0 // TICK_MS

@@ -126,6 +126,7 @@ def test_the_fastapi_app_runs_jobs_for_as_long_as_its_lifespan(tmp_path, monkeyp
                 while (await ask(shop.api, "GET", "/runs/confirm-17"))[1]["state"] != "done":  # noqa: ASYNC110  a client
                     await asyncio.sleep(0.02)
             assert (await ask(shop.api, "GET", "/runs/confirm-17"))[1]["result"] == {"mailed": 17}
+            assert (await ask(shop.api, "GET", "/runs/nobody"))[0] == 404
             runs = (await shop.jobs.list_runs()).runs
             assert [run.id for run in runs if run.job_id == "confirm"] == ["confirm-17"]
             assert shop.jobs.crew is not None

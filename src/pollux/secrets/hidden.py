@@ -54,7 +54,8 @@ class Hidden:
 
     def __init__(self) -> None:
         self._values: dict[str, tuple[str, ...]] = {}  # and the forms in which each may appear
-        self._by_head: dict[str, tuple[str, ...]] = {}  # all forms by how they begin, the longest first
+        self._known: dict[str, int] = {}  # all forms, and of how many values
+        self._by_head: dict[str, dict[int, int]] = {}  # how a form begins -> its length, and how many have it
         self._lock = threading.Lock()
 
     def add(self, value: str) -> None:
@@ -72,7 +73,7 @@ class Hidden:
 
     def clear(self) -> None:
         with self._lock:
-            self._values, self._by_head = {}, {}
+            self._values, self._known, self._by_head = {}, {}, {}
 
     def values(self) -> list[str]:
         with self._lock:
@@ -131,26 +132,29 @@ class Hidden:
         for start in [place for place in range(len(text) - size + 1) if text[place : place + size] in by_head]:
             if start < end:
                 continue
-            for form in by_head.get(text[start : start + size], ()):
-                if text.startswith(form, start):
-                    end = start + len(form)
+            for length in sorted(list(by_head.get(text[start : start + size], ())), reverse=True):  # noqa: C414  one step
+                form = text[start : start + length]
+                if form in self._known:
+                    end = start + length
                     yield start, form
                     break
 
     def _know(self, forms: Iterable[str]) -> None:
         for form in forms:
-            head = form[:HIDE_CHARS_MIN]
-            self._by_head[head] = tuple(sorted((*self._by_head.get(head, ()), form), key=len, reverse=True))
+            self._known[form] = self._known.get(form, 0) + 1
+            lengths = self._by_head.setdefault(form[:HIDE_CHARS_MIN], {})
+            lengths[len(form)] = lengths.get(len(form), 0) + 1
 
     def _forget(self, forms: Iterable[str]) -> None:
         """Each once: another value may have the same form."""
         for form in forms:
             head = form[:HIDE_CHARS_MIN]
-            rest = list(self._by_head[head])
-            rest.remove(form)
-            if rest:
-                self._by_head[head] = tuple(rest)
-            else:
+            lengths = self._by_head[head]
+            for counts, key in ((self._known, form), (lengths, len(form))):
+                counts[key] -= 1  # type: ignore[index]
+                if not counts[key]:  # type: ignore[index]
+                    del counts[key]  # type: ignore[arg-type]
+            if not lengths:
                 del self._by_head[head]
 
 

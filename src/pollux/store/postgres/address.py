@@ -42,7 +42,9 @@ def read_address(url: str) -> Address:
     for name, _ in given:
         if name not in _OURS and name not in _DRIVERS:
             known = (*_OURS, *sorted(_DRIVERS))
-            raise InvalidInput(f"{name!r} is no option of a PostgreSQL store{did_you_mean(name, known)}", where="store", cure=_EXAMPLE)
+            raise InvalidInput(
+                f"{name!r} is no option of a PostgreSQL store{did_you_mean(name, known)}", where="store", cure=_EXAMPLE
+            )
     rest = urlencode([(name, value) for name, value in given if name not in _OURS])
     database = parts.path.lstrip("/") or parts.username or ""
     return Address(

@@ -1,8 +1,8 @@
 """How does one claim go?  Look, mend what time did, then take, priority by priority.
 
-    look ─▶ the same token before? ─▶ the same runs
-      │──▶ the clock came back? leases ended? ─▶ mended, each in a write of its own
-      └──▶ ready? ─▶ take ─▶ nothing, though some are visible: others hold them ─▶ wait until they let go, look again
+look ─▶ the same token before? ─▶ the same runs
+  │──▶ the clock came back? leases ended? ─▶ mended, each in a write of its own
+  └──▶ ready? ─▶ take ─▶ nothing, though some are visible: others hold them ─▶ wait until they let go, look again
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How does a verb get to the server and its answer back?  In a transaction, with a deadline, again if others were quicker.
 
-    take a connection ─▶ BEGIN ─▶ the verb's statements ─▶ counts, entries, bell ─▶ COMMIT ─▶ ring our own waiters
-            ▲                          │ deadlock, or somebody was quicker: ROLLBACK
-            └──────── a short pause ◀──┘
+take a connection ─▶ BEGIN ─▶ the verb's statements ─▶ counts, entries, bell ─▶ COMMIT ─▶ ring our own waiters
+        ▲                          │ deadlock, or somebody was quicker: ROLLBACK
+        └──────── a short pause ◀──┘
 """
 
 from __future__ import annotations
@@ -173,5 +173,3 @@ class Database:
             finally:
                 self._pool.give(connection, is_sound=is_sound)
         raise AssertionError("the last try raises")
-
-

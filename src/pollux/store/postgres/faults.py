@@ -46,7 +46,11 @@ _WORDS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], ...
         StoreBusy,
         "{where}: somebody held a lock for too long; nothing was changed; end their transaction, or try again",
     ),
-    (AGAIN, StoreBusy, "{where}: this call stood against others again and again ({error}); nothing was changed; try again"),
+    (
+        AGAIN,
+        StoreBusy,
+        "{where}: this call stood against others again and again ({error}); nothing was changed; try again",
+    ),
     (
         (pg.TooManyConnectionsError,),
         StoreBusy,

@@ -72,7 +72,10 @@ class _Terms:
     def page(self, source: str, order: str, limit: int) -> tuple[str, list[Any]]:
         more = "".join(f" AND {term}" for term in self.terms)
         place = f"${len(self.values) + 1}"
-        return f"SELECT r.seq, {RUN_COLUMNS_OF_R} {source}{more} ORDER BY {order} LIMIT {place}::int", [*self.values, limit]
+        return f"SELECT r.seq, {RUN_COLUMNS_OF_R} {source}{more} ORDER BY {order} LIMIT {place}::int", [
+            *self.values,
+            limit,
+        ]
 
 
 async def _live(tx: Transaction, where: RunFilter, after: tuple[int, Any] | None, limit: int) -> list[Row]:

@@ -37,9 +37,7 @@ async def look(tx: Transaction, made: Sequence[Row]) -> Facts:
     return Facts(waiting, there, ended)
 
 
-async def enqueue(
-    tx: Transaction, made: Sequence[Row], notes: Sequence[NotePut], ready_max: int
-) -> list[RunAnswer]:
+async def enqueue(tx: Transaction, made: Sequence[Row], notes: Sequence[NotePut], ready_max: int) -> list[RunAnswer]:
     facts = await look(tx, made)
     if facts.waiting + len(made) <= ready_max:
         answers = await accept(tx, made, facts)

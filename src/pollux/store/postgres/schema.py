@@ -94,7 +94,8 @@ async def _version(connection: Connection, space: Space, where: str) -> int:
         return 0
     row = None
     columns = await connection.fetch(
-        "SELECT column_name FROM information_schema.columns WHERE table_schema = $1 AND table_name = 'meta'", space.schema
+        "SELECT column_name FROM information_schema.columns WHERE table_schema = $1 AND table_name = 'meta'",
+        space.schema,
     )
     if {column[0] for column in columns} == {"mark", "version"}:
         row = await connection.fetchrow(space.sql("SELECT mark, version FROM {s}.meta"))

@@ -245,7 +245,9 @@ async def _finish(batch: _Batch, run: Found, verdict: Done | Dead | Cancelled, i
     batch.ends.append(_end(run, STATES[after], outcome, batch.now_ms, failed=failed, error=why))
 
 
-def _left(outcome: Outcome | None, now_ms: int, result: bytes | None) -> tuple[int | None, int, bool | None, bytes | None, int]:
+def _left(
+    outcome: Outcome | None, now_ms: int, result: bytes | None
+) -> tuple[int | None, int, bool | None, bytes | None, int]:
     """What an attempt leaves behind: (started_ms, finished_ms, changed, result, crashed)."""
     if outcome is None:
         return (None, now_ms, None, None, 0)
@@ -321,4 +323,3 @@ def _end(
         run.gated,
         outcome is not None,
     )
-

@@ -161,7 +161,9 @@ class PostgresStore:
             known = self._entries
             found = await self._read(_later(now_ms, waited_ms), plan_verbs.feed, limit, list(known))
             entries = [row for row in found if row[1] is not None]
-            items = tuple([known[row[1]] if row[2] is None else FeedItem(row[1], decode_entry(row[2])) for row in entries])
+            items = tuple(
+                [known[row[1]] if row[2] is None else FeedItem(row[1], decode_entry(row[2])) for row in entries]
+            )
             self._entries = {item.id: item for item in items}
             return Feed(items, found[0][0]), bool(items), None
 

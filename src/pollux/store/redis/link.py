@@ -69,7 +69,6 @@ def client(address: Address, timeout_s: float, connections_max: int = CONNECTION
         timeout=timeout_s,
         socket_timeout=timeout_s,
         socket_connect_timeout=CONNECT_S,
-        socket_keepalive=True,
         retry=Retry(NoBackoff(), 0),
         protocol=2,
     )
@@ -101,7 +100,7 @@ def _translated(error: Exception, name: str, deadline_ms: int) -> StoreError:
             return StoreError(f"the server {name} is still loading its data; it answers when that is done")
         case exceptions.ConnectionError() | OSError():
             return StoreError(f"the server {name} cannot be reached ({said}); start it, or correct the store's URL")
-    if "OOM" in said or "MISCONF" in said:
+    if isinstance(error, exceptions.OutOfMemoryError) or "OOM" in said or "MISCONF" in said:
         return StoreFull(f"the server {name} has no room ({said}); raise maxmemory, free its disk, or prune")
     if "READONLY" in said or "replica" in said:
         return StoreError(

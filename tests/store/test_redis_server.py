@@ -1,0 +1,200 @@
+"""Which servers does the Redis store refuse, in what words, and what does it do when one fails?"""
+
+import asyncio
+import logging
+import subprocess
+import sys
+
+import pytest
+from redis.asyncio import Redis
+
+from pollux.errors import InvalidInput, StoreError, StoreFull, StoreRefused
+from pollux.model import Done
+from pollux.store.contract import Answer
+from pollux.store.open import open_store
+from pollux.store.redis import RedisStore
+from pollux.store.redis.server import check_server
+from pollux.testing.conformance.builders import T0, a_run, claim, given, given_jobs, ids, settlement
+from tests.servers.redis import RedisServer, free_port, own_url, shared_url
+
+
+@pytest.fixture
+def server(tmp_path):
+    server = RedisServer(tmp_path, "--appendonly", "yes", "--appendfsync", "always").start()
+    yield server
+    server.stop()
+
+
+async def opening(url):
+    store = RedisStore(url)
+    try:
+        await store.open()
+    finally:
+        await store.close()
+
+
+async def test_a_server_that_is_not_there_is_named_with_the_cure():
+    with pytest.raises(StoreError, match=r"cannot be reached .*start it, or correct the store's URL"):
+        await opening(f"redis://127.0.0.1:{free_port()}/0")
+
+
+async def test_a_wrong_password_is_refused_and_never_shown(server):
+    async with Redis.from_url(server.url) as client:
+        await client.config_set("requirepass", "right")
+
+    for password in ("", ":wr0ng@"):
+        with pytest.raises(StoreRefused, match="check user and password") as refused:
+            await opening(f"redis://{password}127.0.0.1:{server.port}/0")
+        assert "wr0ng" not in str(refused.value)
+    await opening(f"redis://:right@127.0.0.1:{server.port}/0")
+
+
+async def test_a_server_that_forgets_keys_is_refused(server):
+    async with Redis.from_url(server.url) as client:
+        await client.config_set("maxmemory-policy", "allkeys-lru")
+
+    with pytest.raises(StoreRefused, match="set maxmemory-policy noeviction"):
+        await opening(server.url)
+
+
+async def test_a_replica_is_refused(server):
+    async with Redis.from_url(server.url) as client:
+        await client.replicaof("127.0.0.1", free_port())
+
+    with pytest.raises(StoreRefused, match=r"replica.*name the primary"):
+        await opening(server.url)
+
+
+async def test_a_server_that_becomes_a_replica_says_so_at_the_next_write(server):
+    store = RedisStore(server.url)
+    await store.open()
+    async with Redis.from_url(server.url) as client:
+        await client.replicaof("127.0.0.1", free_port())
+
+    with pytest.raises(StoreError, match=r"replica.*name the primary"):
+        await given_jobs(store, "job")
+    await store.close()
+
+
+def test_a_server_that_is_too_old_is_refused():
+    """From what it says of itself: an old server is not at hand."""
+    with pytest.raises(StoreRefused, match=r"Redis 6\.2\.14; use 7\.0 or newer"):
+        check_server({"redis_version": "6.2.14", "aof_enabled": 1}, "redis://old")
+    check_server({"redis_version": "7.0.15", "aof_enabled": 1}, "redis://new")
+
+
+async def test_a_server_without_a_file_is_warned_of_once(tmp_path, caplog):
+    server = RedisServer(tmp_path).start()
+    try:
+        with caplog.at_level(logging.WARNING, "pollux"):
+            await opening(server.url)
+            await opening(server.url)
+    finally:
+        server.stop()
+    [record] = [record for record in caplog.records if "append-only" in record.getMessage()]
+    assert "set appendonly yes" in record.getMessage()
+
+
+async def test_foreign_keys_in_the_namespace_are_refused():
+    url = own_url("foreign")
+    prefix = f"pollux:{url.partition('namespace=')[2]}"
+    async with Redis.from_url(shared_url()) as client:
+        await client.set(f"{prefix}:jobs:low", "a string of somebody else")
+        with pytest.raises(StoreRefused, match=r"is not ours .*choose another"):
+            await opening(url)
+        assert await client.get(f"{prefix}:jobs:low") == b"a string of somebody else"
+
+
+async def test_a_newer_format_is_refused_and_left_alone():
+    url = own_url("newer")
+    meta = f"pollux:{url.partition('namespace=')[2]}:meta"
+    async with Redis.from_url(shared_url()) as client:
+        await client.hset(meta, "format", "99")
+        with pytest.raises(StoreRefused, match="format 99"):
+            await opening(url)
+        assert await client.hgetall(meta) == {b"format": b"99"}
+
+
+async def test_without_room_nothing_new_is_taken_but_what_runs_is_recorded(server):
+    store = RedisStore(server.url)
+    await store.open()
+    await given(store, a_run("a"))
+    [run] = await claim(store, now_ms=T0)
+    async with Redis.from_url(server.url) as client:
+        await client.config_set("maxmemory", "1")
+
+        with pytest.raises(StoreFull, match="raise maxmemory"):
+            await store.enqueue([a_run("b")], now_ms=T0)
+        assert await store.settle([settlement(run, Done())], now_ms=T0) == [Answer.OK]
+
+        await client.config_set("maxmemory", "0")
+    assert await store.get_runs(["b"]) == [None]
+    await store.close()
+
+
+async def test_what_was_answered_is_there_after_the_server_was_killed(server):
+    store = RedisStore(server.url)
+    await store.open()
+    await given(store, a_run("a"), a_run("b"))
+    [first] = await claim(store, 1, now_ms=T0)
+
+    server.kill()
+    with pytest.raises(StoreError, match="cannot be reached"):
+        await store.counts()
+    server.start()
+
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                counts = await store.counts()
+                break
+            except StoreError:
+                await asyncio.sleep(0.02)
+    assert (counts.ready, counts.leased) == (1, 1)
+    assert ids(await claim(store, now_ms=T0)) == ["b"]
+    assert await store.settle([settlement(first, Done())], now_ms=T0) == [Answer.OK]
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "cure"),
+    [
+        ("redis://", "use redis://host:6379/0"),
+        ("redis://host/name", "use redis://host:6379/0"),
+        ("redis://host:99999999/0", "use redis://host:6379/0"),
+        ("unix://", "unix:///run/redis.sock"),
+        ("redis://host/0?colour=red", r"\?prefix="),
+        ("redis://host/0?prefix=", "letters"),
+        ("redis://host/0?namespace=a%20b", "letters"),
+    ],
+)
+def test_a_url_that_is_almost_right_is_refused_with_the_cure(url, cure):
+    with pytest.raises(InvalidInput, match=cure):
+        open_store(url)
+
+
+def test_a_missing_client_is_refused_with_the_cure():
+    code = (
+        "import sys; sys.modules['redis'] = None\n"
+        "from pollux.store.open import open_store\n"
+        "try: open_store('redis://localhost')\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+
+    seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+
+    assert seen.stdout.startswith("InvalidInput")
+    assert 'pip install "pollux[redis]"' in seen.stdout
+
+
+async def test_a_server_on_a_unix_socket_is_as_good(tmp_path):
+    socket = tmp_path / "r.sock"
+    server = RedisServer(tmp_path, "--unixsocket", str(socket), "--appendonly", "yes").start()
+    try:
+        store = open_store(f"unix://{socket}?namespace=x")
+        await store.open()
+        await given(store, a_run("a"))
+        assert ids(await claim(store, now_ms=T0)) == ["a"]
+        await store.close()
+    finally:
+        server.stop()
