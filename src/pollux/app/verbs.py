@@ -6,7 +6,7 @@ import getpass
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from pollux.clock import Clock
 from pollux.declare import check_job, check_stop
@@ -39,6 +39,7 @@ from pollux.store.contract import (
     JobFilter,
     JobPage,
     JobPut,
+    Joins,
     LogPage,
     Pruning,
     RunAnswer,
@@ -73,8 +74,12 @@ class Verbs:
         at: str | datetime | None = None,
         delay: str | float | None = None,
         priority: int | str | None = None,
+        connection: Any = None,
     ) -> Run:
         """Accept one run of a job, now, `at` a moment or after a `delay`; it survives a crash once this returns.
+
+        With a `connection` (PostgreSQL: one of asyncpg, inside a transaction) it is part of the caller's own
+        transaction: there if and when that commits.
 
         The same `id` again is the same run, and the answer is that run as it is now.  A `key` allows one live run: a
         second one raises `Conflict`.
@@ -83,9 +88,22 @@ class Verbs:
         due_ms = self._due(at, delay)
         rank = None if priority is None else priority_of(priority)
         run = self._run(known, self._payload(known, params), due_ms, id=id, key=key, priority=rank)
+        if connection is not None:
+            [answer] = await self._joined().enqueue_in(connection, [run], ready_max=self._ready_max)
+            self._refuse(answer, known)
+            return run
         [answer] = await self._store.enqueue([run], ready_max=self._ready_max)
         self._refuse(answer, known)
         return await self._already(run) if answer.answer is Answer.ALREADY else run
+
+    def _joined(self) -> Joins:
+        if not self._store.capabilities.joins:
+            raise InvalidInput(
+                f"a {self._store.capabilities.name} store cannot be part of your transaction",
+                where="connection",
+                cure="use a PostgreSQL store, or leave it out",
+            )
+        return cast("Joins", self._store)
 
     async def enqueue_many(
         self,

@@ -67,6 +67,7 @@ __all__ = [
     "JobFilter",
     "JobPage",
     "JobPut",
+    "Joins",
     "LogPage",
     "Pruning",
     "Renewal",
@@ -206,6 +207,16 @@ class DumpPage(Struct, frozen=True):
 
     records: tuple[tuple[str, Any], ...]
     next: str | None
+
+
+class Joins(Protocol):
+    """What a store can besides if `capabilities.joins`."""
+
+    async def enqueue_in(
+        self, connection: Any, runs: Sequence[Run], *, ready_max: int = READY_MAX, now_ms: int | None = None
+    ) -> list[RunAnswer]:
+        """As `enqueue`, inside a transaction of the caller's own: the runs are there if and when it commits."""
+        ...
 
 
 class Store(Protocol):

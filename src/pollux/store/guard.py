@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
@@ -31,6 +31,7 @@ from pollux.store.contract import (
     JobFilter,
     JobPage,
     JobPut,
+    Joins,
     LogPage,
     Pruning,
     Renewal,
@@ -108,6 +109,12 @@ class Wrapped:
     ) -> list[RunAnswer]:
         call = self.store.enqueue(runs, notes=notes, ready_max=ready_max, now_ms=now_ms)
         return await self.call("enqueue", call)
+
+    async def enqueue_in(
+        self, connection: Any, runs: Sequence[Run], *, ready_max: int = READY_MAX, now_ms: int | None = None
+    ) -> list[RunAnswer]:
+        call = cast("Joins", self.store).enqueue_in(connection, runs, ready_max=ready_max, now_ms=now_ms)
+        return await self.call("enqueue", cast("Coroutine[Any, Any, list[RunAnswer]]", call))
 
     async def claim(
         self,

@@ -24,6 +24,7 @@ from pollux.handlers.http.hops import REDIRECTS, Hop, Prepared, next_hop
 from pollux.handlers.http.lanes import Lanes
 from pollux.handlers.http.marks import Mark, digest_of, read_mark, validator_of
 from pollux.handlers.http.matcher import Matcher
+from pollux.handlers.http.names import Names
 from pollux.handlers.http.options import HttpOptions
 from pollux.registry import Observed
 from pollux.secrets import HIDDEN
@@ -71,11 +72,10 @@ class Judging(AbstractResolver):
 class Pool:
     """The connections that jobs with the same rights share."""
 
-    def __init__(self, policy: Policy, resolver: AbstractResolver | None) -> None:
+    def __init__(self, policy: Policy, resolver: AbstractResolver) -> None:
         self.policy = policy
-        inner = resolver or aiohttp.ThreadedResolver()
         connector = aiohttp.TCPConnector(
-            resolver=Judging(policy, inner), limit=0, ttl_dns_cache=DNS_TTL_S, enable_cleanup_closed=False
+            resolver=Judging(policy, resolver), limit=0, ttl_dns_cache=DNS_TTL_S, enable_cleanup_closed=False
         )
         self.session = aiohttp.ClientSession(
             connector=connector,
@@ -103,7 +103,7 @@ class Client:
     def __init__(self, inside: Policy, outside: Policy, *, per_target: int, resolver: AbstractResolver | None = None):
         self._policies = {True: inside, False: outside}
         self._pools: dict[bool, Pool] = {}
-        self._resolver = resolver
+        self._resolver = resolver or Names()
         self._lanes = Lanes(per_target=per_target)
         self._matcher = Matcher()
         self._contexts: dict[str, ssl.SSLContext] = {}
@@ -112,6 +112,7 @@ class Client:
         pools, self._pools = self._pools, {}
         for pool in pools.values():
             await pool.session.close()
+        await self._resolver.close()
         await self._matcher.close()
 
     async def poll(self, prepared: Prepared, fingerprint: str) -> Observed:

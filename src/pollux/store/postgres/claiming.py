@@ -8,6 +8,7 @@ look ─▶ the same token before? ─▶ the same runs
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import asyncpg
 
@@ -56,7 +57,9 @@ class Claimer:
             seen = await self._database.read(lambda tx: leases.look(tx, asking.token), now_ms)
             hold_ms = self._hold_ms(seen.now_ms, asking.lease_ms) if now_ms is None else 0
             if seen.parts:
-                same = await self._database.read(lambda tx, s=seen: leases.again(tx, self._shelf, asking.token, s))
+                same = await self._database.read(
+                    partial(leases.again, shelf=self._shelf, token=asking.token, seen=seen)
+                )
                 if same is not None:
                     return same
             if seen.ends > asking.feed_max:
@@ -104,15 +107,21 @@ class Claimer:
             part += 1
             try:
                 taken = await self._database.read(
-                    lambda tx, p=priority, n=part, left=asking.limit - len(runs): leases.lease(
-                        tx, self._shelf, asking, p, left, n, seen.now_ms
+                    partial(
+                        leases.lease,
+                        shelf=self._shelf,
+                        asking=asking,
+                        priority=priority,
+                        limit=asking.limit - len(runs),
+                        part=part,
+                        now_ms=seen.now_ms,
                     )
                 )
             except asyncpg.UniqueViolationError:  # the same claim was under way: what it got is ours
                 return None
             if taken.orphans:
                 await self._database.write(
-                    lambda tx, p=priority: leases.sweep(tx, p, seen.now_ms), seen.now_ms, self._ring
+                    partial(leases.sweep, priority=priority, now_ms=seen.now_ms), seen.now_ms, self._ring
                 )
             runs += taken.runs
             jobs.update(taken.jobs)

@@ -1,4 +1,4 @@
-"""How does a verb get to the server and its answer back?  In a transaction, with a deadline, again if others were quicker.
+"""How does a verb get to the server and its answer back?  In a transaction, by a deadline, again if others were first.
 
 take a connection ─▶ BEGIN ─▶ the verb's statements ─▶ counts, entries, bell ─▶ COMMIT ─▶ ring our own waiters
         ▲                          │ deadlock, or somebody was quicker: ROLLBACK
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import asyncpg
 from asyncpg import Connection
@@ -121,7 +121,7 @@ class Database:
                 is_sound = True
                 if nth == TRIES_MAX:
                     raise
-                await asyncio.sleep(PAUSE_S * nth * random.random())
+                await asyncio.sleep(PAUSE_S * nth * random.random())  # noqa: S311  nothing secret
                 continue
             except (asyncpg.PostgresError, StoreError, ValueError) as error:
                 if not isinstance(error, GONE):
@@ -163,7 +163,7 @@ class Database:
                 is_sound = True
             except GONE as error:
                 self._pool.drop_idle()
-                if is_last or isinstance(error, asyncpg.InterfaceError) and not connection.is_closed():
+                if is_last or (isinstance(error, asyncpg.InterfaceError) and not connection.is_closed()):
                     raise
             except (asyncpg.PostgresError, ValueError):
                 is_sound = True

@@ -106,11 +106,10 @@ async def come_back(tx: Transaction, now_ms: int, clock_ms: int) -> None:
 
 async def take_back(tx: Transaction, losses_max: int, now_ms: int) -> int:
     """End the leases that ran out; answers how many.  The token goes: whoever held it comes too late."""
-    ends: list[End] = []
     back: list[Row] = []
     over: list[Row] = []
-    for row in await tx.rows(_claim.lost, now_ms, LOST_MAX):
-        ends.append(_lose(tx, tuple(row), losses_max, now_ms, back, over))
+    lost = await tx.rows(_claim.lost, now_ms, LOST_MAX)
+    ends = [_lose(tx, tuple(row), losses_max, now_ms, back, over) for row in lost]
     if back:
         await tx.rows(_claim.take_back, *columns(back, 3))
         tx.rings |= RUNS

@@ -35,7 +35,7 @@ async def prune(tx: Transaction, what: Pruning) -> int:
 
 
 async def beyond(tx: Transaction, keep: int, limit: int) -> list[str]:
-    """The jobs that have more than so many finished runs.  It walks over all jobs: it is asked apart, and locks nothing."""
+    """The jobs that have more than so many finished runs.  It walks over all jobs, apart and without locks."""
     return [row[0] for row in await tx.rows(_sql.beyond, keep, limit)]
 
 

@@ -48,7 +48,7 @@ async def _add_lines(tx: Transaction, lines: Sequence[AuditLine]) -> None:
 
 
 def line_of(row: Row) -> AuditLine:
-    return AuditLine(row[0], *[got(text) for text in tuple(row)[1:5]], row[5], row[6])
+    return AuditLine(row[0], got(row[1]), got(row[2]), got(row[3]), got(row[4]), row[5], row[6])
 
 
 async def read_log(tx: Transaction, after: int, limit: int) -> list[Row]:

@@ -1,6 +1,6 @@
-"""How do values become rows here?  As in SQLite, but for one character: PostgreSQL's text cannot hold a NUL.
+r"""How do values become rows here?  As in SQLite, but for one character: PostgreSQL's text cannot hold a NUL.
 
-Texts that came from outside are written with `\\x01` before a stand-in, and read back; ids and tokens are not: one with
+Texts that came from outside are written with `\x01` before a stand-in, and read back; ids and tokens are not: one with
 a NUL in it is refused.
 """
 

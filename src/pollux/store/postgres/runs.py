@@ -78,7 +78,7 @@ async def _accept_below(tx: Transaction, made: Sequence[Row], facts: Facts, read
 
 
 async def accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[RunAnswer]:
-    """Make runs live where nothing stands against them.  Of an id that comes twice the first that is accepted counts."""
+    """Make runs live where nothing stands against them.  Of an id that comes twice the first accepted one counts."""
     answers: list[RunAnswer] = []
     while len(answers) < len(made):
         part: dict[str, Row] = {}
@@ -189,6 +189,8 @@ async def cancel_waiting(tx: Transaction, rows: Sequence[Row], reasons: Sequence
         return []
     why = [reason or "cancelled" for reason in reasons]
     await tx.rows(_cancel.finish, [row[0] for row in rows], [put(each) for each in why], now_ms)
+    ended = {row[2] for row in rows}
+    tx.made = [run_id for run_id in tx.made if run_id not in ended]  # made and ended in one write
     held = sum(row[1] == HELD for row in rows)
     tx.tally.held -= held
     tx.tally.ready -= len(rows) - held

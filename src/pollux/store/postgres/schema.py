@@ -44,20 +44,16 @@ async def prepare(connection: Connection, space: Space, where: str) -> None:
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1::int, $2::int)", space.lock_number, SCHEMA_LOCK)
         version = await _version(connection, space, where)  # somebody may have been quicker
-        for statement in _missing(version):
-            await run_statement(connection, space.sql(statement))
+        await connection.execute(space.sql(";\n".join(missing(version))))
 
 
-async def run_statement(connection: Connection, statement: str) -> None:
-    await connection.execute(statement)
-
-
-def _missing(version: int) -> list[str]:
+def missing(version: int) -> list[str]:
+    """The statements that bring a schema up to date."""
     begin = [] if version else ["CREATE SCHEMA IF NOT EXISTS {s}", "CREATE TABLE {s}.meta (mark text, version int)"]
-    begin += [] if version else [f"INSERT INTO {{s}}.meta VALUES ('{MARK}', 0)"]
-    missing = [migration for migration in migrations() if migration.number > version]
-    statements = [statement for migration in missing for statement in migration.statements]
-    end = [f"UPDATE {{s}}.meta SET version = {missing[-1].number}"] if missing else []
+    begin += [] if version else [f"INSERT INTO {{s}}.meta VALUES ('{MARK}', 0)"]  # noqa: S608  a word of ours
+    newer = [migration for migration in migrations() if migration.number > version]
+    statements = [statement for migration in newer for statement in migration.statements]
+    end = [f"UPDATE {{s}}.meta SET version = {newer[-1].number}"] if newer else []  # noqa: S608  a number of ours
     return [*begin, *statements, *end]
 
 
@@ -107,7 +103,7 @@ async def _version(connection: Connection, space: Space, where: str) -> int:
     newest = migrations()[-1].number
     if row[1] > newest:
         raise StoreRefused(
-            f"{where}: the schema {space.schema!r} was written by a newer Pollux (it is {row[1]}, this one knows {newest}); "
-            "nothing was changed; upgrade Pollux"
+            f"{where}: the schema {space.schema!r} was written by a newer Pollux (it is {row[1]}, this one "
+            f"knows {newest}); nothing was changed; upgrade Pollux"
         )
     return int(row[1])
