@@ -14,12 +14,10 @@ import sys
 import tempfile
 import time
 from importlib.util import find_spec
-from itertools import count
 from pathlib import Path
 
 NAMED = "POLLUX_TEST_REDIS_URL"
 START_S = 20.0
-_numbers = count(1)
 
 
 def find_binary() -> str:
@@ -105,8 +103,8 @@ def shared_url() -> str:
 
 
 def own_url(what: str) -> str:
-    """A namespace on that server which nobody else uses."""
-    return f"{shared_url()}?namespace={what}-{os.getpid()}-{next(_numbers)}"
+    """A namespace on that server which nobody else uses, nor ever did."""
+    return f"{shared_url()}?namespace={what}-{os.urandom(6).hex()}"
 
 
 def stop_shared() -> None:

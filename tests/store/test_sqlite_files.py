@@ -42,6 +42,14 @@ async def test_only_the_owner_may_read_the_files_whatever_the_umask_says(tmp_pat
     assert stat.S_IMODE((tmp_path / "deep").stat().st_mode) == 0o700
 
 
+async def test_one_folder_is_made_but_not_a_whole_path(tmp_path):
+    """A slip in the path must not start a second, empty scheduler somewhere else."""
+    store = SqliteStore(tmp_path / "not" / "there" / "pollux.db")
+    with pytest.raises(StoreRefused, match=r"there is no folder .*not; nothing was made; make it"):
+        await store.open()
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path):
     path = tmp_path / "other.db"
     other = apsw.Connection(str(path))

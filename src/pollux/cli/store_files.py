@@ -110,7 +110,7 @@ def restore(file: Path, config: str | None, store: str | None, *, force: bool, a
         return
     click.echo(
         f"restored {path} from {file}: {copied.jobs:,} jobs, {copied.runs:,} runs, {copied.notes:,} notes, "
-        f"{copied.log:,} lines of audit; {copied.voided:,} leases were given back",
+        f"{copied.log:,} lines of audit; leases given back: {copied.voided:,}",
         err=True,
     )
 

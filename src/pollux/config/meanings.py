@@ -25,7 +25,8 @@ JOB = {
     "group": "a word; a group is paused together, and `groups:` may hold its defaults",
     "target": "what it talks to (a host, a device); a target is paused together",
     "timeout": "how long an attempt may take; 1h if left out",
-    "retry": "a number of attempts, `false` for one, or `{attempts: 5, base: 5s, factor: 2, max: 5m, jitter: 0.2}`",
+    "retry": "a number of attempts, `false` for one, or `{attempts: 5, base: 5s, factor: 2, max: 5m, jitter: 0.2}`; "
+    "of a recurring job failures count over firings, and only what falls before the next one is tried again",
     "overlap": "`skip` (default), `queue`, `cancel` or `allow`: see [schedules](schedules.md)",
     "misfire": "`one` (default), `skip` or `all`: see [schedules](schedules.md)",
     "isolate": "`suspect` (default), `process` or `never`: see [isolation](isolation.md)",

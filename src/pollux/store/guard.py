@@ -114,7 +114,7 @@ class Wrapped:
         self, connection: Any, runs: Sequence[Run], *, ready_max: int = READY_MAX, now_ms: int | None = None
     ) -> list[RunAnswer]:
         call = cast("Joins", self.store).enqueue_in(connection, runs, ready_max=ready_max, now_ms=now_ms)
-        return await self.call("enqueue", cast("Coroutine[Any, Any, list[RunAnswer]]", call))
+        return await self.call("enqueue", call)
 
     async def claim(
         self,

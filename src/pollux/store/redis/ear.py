@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from redis.exceptions import RedisError
 
@@ -99,8 +99,7 @@ class Ear:
             waiter.event.set()
         if self._reader is not None:
             self._reader.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._reader
+            await asyncio.wait({self._reader})
             self._reader = None
         await self._client.aclose()
 

@@ -12,6 +12,7 @@ FORMAT = 1  # of the keys; raised when they change
 OLDEST = (7, 0)
 
 _log = logging.getLogger("pollux.store.redis")
+_log.addHandler(logging.NullHandler())  # a command that only looks has no log, and says nothing of it
 _warned: set[str] = set()
 
 

@@ -127,10 +127,13 @@ _RIGHTS = "run as the user who owns it, or give that user the right to read and 
 
 
 def _make_folder(folder: Path) -> None:
-    """Where there is none: for its owner only, whatever the umask says."""
+    """Where there is none: for its owner only, whatever the umask says.  A whole path is rather a slip of the pen."""
     if folder.exists():
         return
-    _make_folder(folder.parent)
+    if not folder.parent.exists():
+        raise StoreRefused(
+            f"there is no folder {folder.parent}; nothing was made; make it, or mend the path of the store"
+        )
     folder.mkdir(exist_ok=True)
     folder.chmod(0o700)
 

@@ -1,0 +1,183 @@
+"""What cannot be a store, and does the message say what to do?  And does a migration that was cut off begin again?"""
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from pollux.errors import InvalidInput, StoreBusy, StoreError, StoreRefused, StoreTimeout
+from pollux.store.postgres import schema
+from pollux.store.postgres.address import read_address
+from pollux.store.postgres.store import PostgresStore
+from pollux.store.postgres.transaction import Space
+from pollux.testing.conformance.builders import a_run, claim, given, ids
+from tests.servers.postgres import own_url, shared_url
+from tests.servers.redis import free_port
+
+
+async def refused(url, kind):
+    store = PostgresStore(url)
+    with pytest.raises(kind) as caught:
+        await store.open()
+    assert "pollux:" not in str(caught.value), "the password is in the message"
+    return str(caught.value)
+
+
+async def plain():
+    return await asyncpg.connect(shared_url())
+
+
+async def test_a_server_that_is_not_there_is_named_with_the_cure():
+    words = await refused(f"postgresql://me:secret@127.0.0.1:{free_port()}/db", StoreError)
+
+    assert "cannot be reached" in words
+    assert "start the server" in words
+    assert "secret" not in words
+
+
+async def test_a_wrong_password_is_refused():
+    words = await refused(shared_url().replace("pollux:pollux@", "pollux:wrong@"), StoreRefused)
+
+    assert "refuses this user or password" in words
+
+
+async def test_a_database_that_is_not_there_is_refused():
+    words = await refused(shared_url().rsplit("/", 1)[0] + "/nowhere", StoreRefused)
+
+    assert "createdb" in words
+
+
+async def test_a_schema_of_another_program_is_refused_and_left_alone():
+    url = own_url("foreign")
+    name = read_address(url).schema
+    connection = await plain()
+    await connection.execute(f"CREATE SCHEMA {name}; CREATE TABLE {name}.theirs (n int)")
+
+    assert "belongs to another program" in await refused(url, StoreRefused)
+    assert await connection.fetchval("SELECT count(*) FROM pg_tables WHERE schemaname = $1", name) == 1
+    await connection.close()
+
+
+async def test_a_newer_schema_is_refused():
+    url = own_url("newer")
+    store = PostgresStore(url)
+    await store.open()
+    await store.close()
+    connection = await plain()
+    await connection.execute(f"UPDATE {read_address(url).schema}.meta SET version = 999")
+    await connection.close()
+
+    assert "upgrade Pollux" in await refused(url, StoreRefused)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"number": 120_017, "told": "12.17"}, "too old"),
+        ({"is_standby": True}, "name the primary"),
+        ({"encoding": "LATIN1"}, "ENCODING 'UTF8'"),
+    ],
+)
+def test_a_server_that_cannot_serve_is_refused(facts, words):
+    fit = {"number": 150_000, "told": "15.0", "is_standby": False, "encoding": "UTF8"}
+    schema.refuse_unfit("here", **fit)
+
+    with pytest.raises(StoreRefused, match=words):
+        schema.refuse_unfit("here", **fit | facts)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://h/db?shema=x",
+        "postgresql://h/db?schema=Big",
+        "postgresql://h/db?schema=pg_x",
+        "postgresql://h/db?listen=no",
+        "postgresql://h/db?pool=0",
+        "postgresql://h:port/db",
+    ],
+)
+def test_a_url_that_is_wrong_is_refused_with_the_cure(url):
+    with pytest.raises(InvalidInput, match=r"use |write "):
+        read_address(url)
+
+
+async def test_a_migration_that_was_cut_off_at_any_statement_begins_again():
+    """Whoever dies in the middle leaves nothing; the next one does the whole."""
+    statements = schema.missing(0)
+    for cut in range(1, len(statements), 6):
+        url = own_url("cut")
+        space = Space(read_address(url).schema)
+        connection = await plain()
+        await connection.execute("BEGIN")
+        for statement in statements[:cut]:
+            await connection.execute(space.sql(statement))
+        connection.terminate()
+
+        store = PostgresStore(url)
+        await store.open()
+        assert (await store.counts()).jobs == 0
+        await store.close()
+
+
+async def test_many_that_open_a_new_schema_at_once_make_it_once():
+    url = own_url("race")
+    stores = [PostgresStore(url) for _ in range(6)]
+
+    await asyncio.gather(*(store.open() for store in stores))
+
+    assert [(await store.counts()).ready for store in stores] == [0] * 6
+    for store in stores:
+        await store.close()
+
+
+async def test_a_lock_that_is_held_too_long_is_said_and_nothing_changed(t0=1_800_000_000_000):
+    url = own_url("locked")
+    store = PostgresStore(url, deadline_ms=1_000)
+    await store.open()
+    await given(store, a_run("a"))
+    connection = await plain()
+    async with connection.transaction():
+        await connection.execute(f"LOCK TABLE {read_address(url).schema}.jobs")
+        with pytest.raises((StoreBusy, StoreTimeout)):
+            await store.delete_jobs(["job"])
+    await connection.close()
+
+    assert ids(await claim(store)) == ["a"]
+    await store.close()
+
+
+async def test_a_handle_goes_on_after_the_server_cut_its_connections():
+    url = own_url("cutoff")
+    store = PostgresStore(url)
+    await store.open()
+    await given(store, a_run("a"))
+    waiting = asyncio.ensure_future(store.feed(limit=0, wait_ms=5_000))
+    await asyncio.sleep(0.2)
+    connection = await plain()
+    await connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pollux' AND pid <> pg_backend_pid()"
+    )
+    await connection.close()
+
+    assert ids(await claim(store)) == ["a"]
+    await store.wake()
+    await asyncio.wait_for(waiting, 10)
+    await store.close()
+
+
+async def test_without_a_bell_a_wait_polls():
+    store = PostgresStore(f"{own_url('poll')}&listen=false")
+    other = store.twin()
+    await store.open()
+    await other.open()
+    await given(store, a_run("first", due_ms=0))
+    await claim(store, now_ms=0)
+    waiting = asyncio.ensure_future(store.claim(node="n", token="w", limit=1, lease_ms=60_000, wait_ms=20_000))
+    await asyncio.sleep(0.1)
+
+    await other.enqueue([a_run("a", due_ms=0)])
+
+    assert "a" in ids((await asyncio.wait_for(waiting, 5)).runs)
+    await store.close()
+    await other.close()
