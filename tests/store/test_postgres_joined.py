@@ -88,20 +88,19 @@ async def test_outside_of_a_transaction_it_is_refused(store, connection):
 
 async def test_the_app_passes_the_connection_on(connection):
     app = Pollux(own_url("app"))
+    ran = asyncio.Event()
 
     @app.job()
     async def note(ctx):
-        return "noted"
+        ran.set()
 
-    await app.open()
-    try:
+    async with app:
         async with connection.transaction():
             run = await app.enqueue("note", connection=connection)
             assert run.state is RunState.READY
-            assert (await app.runs()).runs == ()
-        assert ids((await app.runs()).runs) == [run.id]
-    finally:
-        await app.close()
+            assert (await app.list_runs()).runs == ()
+        await asyncio.wait_for(ran.wait(), 10)
+        assert ids((await app.list_runs()).runs) == [run.id]
 
 
 async def test_another_store_refuses_a_connection(connection):
@@ -115,4 +114,3 @@ async def test_another_store_refuses_a_connection(connection):
     with pytest.raises(InvalidInput, match="PostgreSQL"):
         await app.enqueue("note", connection=connection)
     await app.close()
-

@@ -10,7 +10,7 @@ from pollux.store.postgres import schema
 from pollux.store.postgres.address import read_address
 from pollux.store.postgres.store import PostgresStore
 from pollux.store.postgres.transaction import Space
-from pollux.testing.conformance.builders import a_run, claim, given, ids
+from pollux.testing.conformance.builders import a_run, claim, given, given_jobs, ids
 from tests.servers.postgres import own_url, shared_url
 from tests.servers.redis import free_port
 
@@ -36,7 +36,7 @@ async def test_a_server_that_is_not_there_is_named_with_the_cure():
 
 
 async def test_a_wrong_password_is_refused():
-    words = await refused(shared_url().replace("pollux:pollux@", "pollux:wrong@"), StoreRefused)
+    words = await refused(shared_url().replace("pollux:pollux@", "guest:wrong@"), StoreRefused)
 
     assert "refuses this user or password" in words
 
@@ -131,7 +131,7 @@ async def test_many_that_open_a_new_schema_at_once_make_it_once():
         await store.close()
 
 
-async def test_a_lock_that_is_held_too_long_is_said_and_nothing_changed(t0=1_800_000_000_000):
+async def test_a_lock_that_is_held_too_long_is_said_and_nothing_changed():
     url = own_url("locked")
     store = PostgresStore(url, deadline_ms=1_000)
     await store.open()
@@ -155,9 +155,7 @@ async def test_a_handle_goes_on_after_the_server_cut_its_connections():
     waiting = asyncio.ensure_future(store.feed(limit=0, wait_ms=5_000))
     await asyncio.sleep(0.2)
     connection = await plain()
-    await connection.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pollux' AND pid <> pg_backend_pid()"
-    )
+    await connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pollux'")
     await connection.close()
 
     assert ids(await claim(store)) == ["a"]
@@ -171,13 +169,12 @@ async def test_without_a_bell_a_wait_polls():
     other = store.twin()
     await store.open()
     await other.open()
-    await given(store, a_run("first", due_ms=0))
-    await claim(store, now_ms=0)
+    await given_jobs(store, "job")
     waiting = asyncio.ensure_future(store.claim(node="n", token="w", limit=1, lease_ms=60_000, wait_ms=20_000))
     await asyncio.sleep(0.1)
 
     await other.enqueue([a_run("a", due_ms=0)])
 
-    assert "a" in ids((await asyncio.wait_for(waiting, 5)).runs)
+    assert ids((await asyncio.wait_for(waiting, 5)).runs) == ["a"]
     await store.close()
     await other.close()

@@ -11,7 +11,7 @@ JOBS = """
 store: %s
 pool: {lease: 2s, seats: 4}
 jobs:
-  - {id: often, python: "work:fine", every: 500ms}
+  - {id: often, python: "work:fine", interval: 500ms}
   - {id: slow, python: "work:slow", once: true, params: {seconds: %s}}
 """
 

@@ -18,7 +18,7 @@ from asyncpg import Connection
 from pollux.errors import StoreBusy, StoreError, StoreTimeout
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import Address
-from pollux.store.postgres.faults import AGAIN, GONE, MAY_HAVE, in_our_words, unreachable
+from pollux.store.postgres.faults import AGAIN, GONE, MAY_HAVE, THEIRS, in_our_words, unreachable
 from pollux.store.postgres.pool import Pool
 from pollux.store.postgres.transaction import Again, Space, Transaction
 
@@ -72,14 +72,14 @@ class Database:
 
     async def join(self, connection: Connection, verb: Verb[T], now_ms: int | None) -> T:
         """Inside a transaction of the user's own: what it writes is there when they commit."""
-        tx = Transaction(connection, self.space, now_ms, self._sender)
+        tx = Transaction(connection, self.space, now_ms)  # nobody's bell yet: our own waiters hear it at their commit
         try:
             async with connection.transaction():  # a savepoint: refused, it leaves theirs as it was
                 answer = await verb(tx)
                 await tx.finish(is_users=True)
         except Again as error:
             raise StoreBusy("another process was writing the same runs; nothing was changed; try again") from error
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except THEIRS as error:
             raise in_our_words(error, self.address.where) from error
         return answer
 
@@ -93,7 +93,7 @@ class Database:
             ) from error
         except asyncpg.UniqueViolationError:
             raise
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, EOFError, UnicodeEncodeError) as error:
+        except THEIRS as error:
             raise in_our_words(error, self.address.where) from error
 
     async def _prepare(self) -> None:

@@ -14,10 +14,13 @@ GONE = (
     pg.CrashShutdownError,
     pg.CannotConnectNowError,
     pg.InterfaceError,
+    pg.InternalClientError,  # the server's last words came while nobody asked
     pg.IdleInTransactionSessionTimeoutError,
     OSError,
     EOFError,
 )
+
+THEIRS = (pg.PostgresError, pg.InterfaceError, pg.InternalClientError, OSError, EOFError, UnicodeEncodeError)
 
 _WORDS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], ...] = (
     (

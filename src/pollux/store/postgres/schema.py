@@ -44,11 +44,12 @@ async def prepare(connection: Connection, space: Space, where: str) -> None:
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1::int, $2::int)", space.lock_number, SCHEMA_LOCK)
         version = await _version(connection, space, where)  # somebody may have been quicker
-        await connection.execute(space.sql(";\n".join(missing(version))))
+        if statements := missing(version):
+            await connection.execute(space.sql(";\n".join(statements)))
 
 
 def missing(version: int) -> list[str]:
-    """The statements that bring a schema up to date."""
+    """The statements that bring a schema up to date; none if it is."""
     begin = [] if version else ["CREATE SCHEMA IF NOT EXISTS {s}", "CREATE TABLE {s}.meta (mark text, version int)"]
     begin += [] if version else [f"INSERT INTO {{s}}.meta VALUES ('{MARK}', 0)"]  # noqa: S608  a word of ours
     newer = [migration for migration in migrations() if migration.number > version]
