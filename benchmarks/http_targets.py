@@ -173,7 +173,8 @@ async def _polls(url: str, n: int, every_s: int, *, dead: bool) -> Seen:
     healthy = [i for i in range(n) if not (dead and is_dead(i))]
     places = {f"job-{i}": place for place, i in enumerate(healthy)}
     warm_ms = int((time.time() + LEAD_S) * 1000)
-    begin_ms = warm_ms + n * 1000 // WARM_UP_PER_S + int(LEAD_S * 1000)
+    rest_s = max(LEAD_S, every_s / 2 + 1)  # a new interval job is on its own grid half an interval after its first due
+    begin_ms = warm_ms + n * 1000 // WARM_UP_PER_S + int(rest_s * 1000)
     ledger, failed = Ledger(len(healthy), begin_ms, every_s * 1000), [0]
 
     def started(event: RunStarted) -> None:

@@ -70,15 +70,31 @@ async def test_a_waiting_worker_is_rung_at_the_commit(store, connection):
     assert ids((await asyncio.wait_for(waiting, 4)).runs) == ["a"]
 
 
-async def test_the_counts_of_users_are_gathered(store, connection):
+async def test_the_counts_of_users_are_rows_of_their_own_until_gathered(store, connection):
+    """Whoever may last holds no row that others must change."""
+    slots = f"SELECT count(*) FROM {store._address.schema}.tally"
     for n in range(5):
         async with connection.transaction():
             await store.enqueue_in(connection, [a_run(f"r{n}")])
+    assert await connection.fetchval(slots) == 16 + 5
+
     await store.beat(Node("n"), ttl_ms=1_000)
 
+    assert await connection.fetchval(slots) == 16
     assert (await store.counts()).ready == 5
-    schema = store._address.schema
-    assert await connection.fetchval(f"SELECT count(*) FROM {schema}.tally") == 16
+
+
+async def test_a_job_cannot_go_while_a_run_of_it_is_being_made(store, connection):
+    """Else the run would wait for ever, for a job that is not there."""
+    async with connection.transaction():
+        await store.enqueue_in(connection, [a_run("a", gated=True)])
+        deleting = asyncio.ensure_future(store.delete_jobs(["job"]))
+        await asyncio.wait([deleting], timeout=0.3)
+        assert not deleting.done()
+
+    assert await deleting == [Answer.OK]
+    [run] = await store.get_runs(["a"])
+    assert run.state is RunState.CANCELLED
 
 
 async def test_outside_of_a_transaction_it_is_refused(store, connection):

@@ -1,11 +1,13 @@
 """What cannot be a store, and does the message say what to do?  And does a migration that was cut off begin again?"""
 
 import asyncio
+import sys
 
 import asyncpg
 import pytest
 
 from pollux.errors import InvalidInput, StoreBusy, StoreError, StoreRefused, StoreTimeout
+from pollux.store.open import open_store
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import read_address
 from pollux.store.postgres.store import PostgresStore
@@ -178,3 +180,20 @@ async def test_without_a_bell_a_wait_polls():
     assert ids((await asyncio.wait_for(waiting, 5)).runs) == ["a"]
     await store.close()
     await other.close()
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
+def test_a_url_names_it(scheme):
+    store = open_store(f"{scheme}://me@h/db?schema=mine")
+
+    assert store.capabilities.name == "postgres"
+    assert store.capabilities.joins
+
+
+def test_without_the_client_the_cure_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    for name in [name for name in sys.modules if name.startswith("pollux.store.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+
+    with pytest.raises(InvalidInput, match=r'pip install "pollux\[postgres\]"'):
+        open_store("postgresql://h/db")

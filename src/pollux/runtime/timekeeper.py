@@ -31,6 +31,8 @@ SHORT_POLL_MS = 1_000  # where the store cannot wait
 MIN_POLL_MS = 100  # an empty turn lasts at least this long, whatever the store thinks of waiting
 TURN_REST_MS = 20
 TURN_REST_CHEAP_MS = 5  # less saves little lateness and costs a turn each
+CROWD_MIN = 4.0  # firings a turn, on average, from which on a shorter rest is worth its turns
+CROWD_WEIGHT = 0.1
 LEARN_ROUNDS_MAX = 8
 FRUITLESS_MAX = 200
 
@@ -54,6 +56,7 @@ class Timekeeper(Loop):
         self.store, self.leader, self.time, self.make_planner = store, leader, time, make_planner
         default_ms = TURN_REST_CHEAP_MS if store.capabilities.writes_are_cheap else TURN_REST_MS
         self.turn_rest_ms = default_ms if turn_rest_ms is None else turn_rest_ms
+        self.sparse_rest_ms = TURN_REST_MS if turn_rest_ms is None else turn_rest_ms
         self.wait_max_ms = wait_max_ms
         self.waits = store.capabilities.waits
         self.late = Lateness()  # from due to written
@@ -66,6 +69,7 @@ class Timekeeper(Loop):
         self._planner: Planner | None = None
         self._unanswered: Plan | None = None
         self._is_asked = False
+        self._crowd = 0.0  # firings of a turn, on average of late
         self._fruitless = 0  # turns in a row that had something to do and did nothing
 
     @property
@@ -209,6 +213,7 @@ class Timekeeper(Loop):
         self.time.learn(advanced.now_ms, asked=asked)
         report = planner.accept(plan, advanced)
         self.plans += 1
+        self._crowd += CROWD_WEIGHT * (len(plan.firings) - self._crowd)
         self._tell(plan, advanced, report)
         return self._rest_of_busy(planner, asked)
 
@@ -248,7 +253,8 @@ class Timekeeper(Loop):
             return Rest.NONE
         left_ms = self._until_due(planner)
         # A due time is not overslept, but a stream of them must not become a stream of writes.
-        rest_ms = self.turn_rest_ms if left_ms is None else min(self.turn_rest_ms, max(TURN_REST_MS, left_ms))
+        usual_ms = self.turn_rest_ms if self._crowd >= CROWD_MIN else self.sparse_rest_ms
+        rest_ms = usual_ms if left_ms is None else min(usual_ms, max(TURN_REST_MS, left_ms))
         return Rest(max(rest_ms / 4, rest_ms - (self.clock.mono_ms() - asked)))
 
     def _rest_of_idle(self, planner: Planner, begun: float) -> Rest:
