@@ -210,6 +210,16 @@ async def test_after_a_write_it_rests_twenty_milliseconds_where_writes_are_dear(
     assert rest.ms == 20
 
 
+@pytest.mark.parametrize(("count", "rest_ms"), [(3, 20), (60, 5)], ids=["a few", "a crowd"])
+async def test_where_writes_are_cheap_it_rests_less_only_if_many_fire(count, rest_ms):
+    """A turn for each single firing would cost more than it saves."""
+    office = await Office().open(*(Job(id=f"{n}", handler="h", schedule=Once()) for n in range(count)))
+    rest = await office.timekeeper.turn()
+    while rest == Rest.NONE:
+        rest = await office.timekeeper.turn()
+    assert rest.ms == rest_ms
+
+
 async def test_a_due_time_is_not_overslept_in_the_rest():
     office = await Office(turn_rest_ms=1_000).open(
         Job(id="now", handler="h", schedule=Once()), Job(id="soon", handler="h", schedule=Once(at_ms=1_800_000_000_300))

@@ -15,7 +15,7 @@ class DueLine:
 
     def __init__(self, jobs: Mapping[str, JobRow]) -> None:
         self._jobs = jobs
-        self._buckets: dict[int, set[str]] = {}
+        self._buckets: dict[int, dict[str, None]] = {}  # half the size of sets
         self._numbers: list[int] = []  # of the buckets, sorted
         self._read: tuple[int, list[tuple[int, str]]] | None = None  # the bucket read last, sorted; ids may have left
 
@@ -23,16 +23,16 @@ class DueLine:
         number = due_ms // BUCKET_MS
         bucket = self._buckets.get(number)
         if bucket is None:
-            bucket = self._buckets[number] = set()
+            bucket = self._buckets[number] = {}
             insort(self._numbers, number)
-        bucket.add(job_id)
+        bucket[job_id] = None
         if self._read is not None and self._read[0] == number:
             self._read = None
 
     def remove(self, job_id: str, due_ms: int) -> None:
         number = due_ms // BUCKET_MS
         bucket = self._buckets[number]
-        bucket.remove(job_id)
+        del bucket[job_id]
         if not bucket:
             del self._buckets[number]
             del self._numbers[bisect_left(self._numbers, number)]
