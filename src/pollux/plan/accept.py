@@ -112,7 +112,7 @@ def _changed(term: TermMemory, change: Change, answer: Answer) -> bool:
     job_id = slot.job.id
     work = inbox.work.get(job_id)
     if work is not None:
-        del work.feeds[: change.feeds]
+        work.feeds = work.feeds[change.feeds :]
     if answer is Answer.STALE:
         inbox.work_of(job_id)
         inbox.jobs[job_id] = None

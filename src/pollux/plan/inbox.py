@@ -54,7 +54,7 @@ class Work:
     __slots__ = ("crowd", "ends", "error", "feeds", "is_put", "writes")
 
     def __init__(self) -> None:
-        self.feeds: list[int] = []
+        self.feeds: tuple[int, ...] = ()  # mostly one: a crowd of new jobs came in one entry
         self.ends: list[End] | tuple[End, ...] = ()  # a crowd of new jobs has none
         self.is_put = False
         self.crowd = 1
@@ -80,6 +80,7 @@ class Inbox:
         self.runs: dict[str, list[int]] = {}  # to be read, with the entries that ask
         self.notes: list[int] | None = None  # to be read, with the entries that ask
         self.nodes: list[int] | None = None
+        self._entry: tuple[int, ...] = ()  # the latest one
 
     def work_of(self, job_id: str, feed: int | None = None) -> Work:
         """The work of a job, owed by that entry too."""
@@ -87,9 +88,15 @@ class Inbox:
         if work is None:
             work = self.work[job_id] = Work()
         if feed is not None and (not work.feeds or work.feeds[-1] != feed):
-            work.feeds.append(feed)
+            work.feeds = (*work.feeds, feed) if work.feeds else self._alone(feed)
             self.receipts.owe(feed)
         return work
+
+    def _alone(self, feed: int) -> tuple[int, ...]:
+        """The same object for all jobs of an entry."""
+        if self._entry != (feed,):
+            self._entry = (feed,)
+        return self._entry
 
     def ask_run(self, run_id: str, feed: int | None = None) -> None:
         feeds = self.runs.setdefault(run_id, [])
