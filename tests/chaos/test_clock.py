@@ -95,6 +95,7 @@ async def test_a_jump_of_the_wall_clock_loses_nothing_doubles_nothing_and_steals
         world.clock.shift_ms += jump * HOUR_MS
         await world.ask("parent", f"parent{n}", follow=1)
         await world.ask("flaky", f"flaky{n}")
+        await _done(world, f"flaky{n}")  # a retry that waits while the clock comes back waits that much longer
         await asyncio.sleep(1.5 * LEASE_MS / 1_000)  # a lease, so that one that is not renewed has ended
     gate.touch()
     await _all_done(world)
@@ -164,6 +165,13 @@ async def _running(world, run_id):
         return run_id in {step.run_id for step in world.told().runs}
 
     await wait_until(look, f"the start of {run_id}")
+
+
+async def _done(world, run_id):
+    async def look():
+        return any(run.id == run_id and run.state is RunState.DONE for run in (await world.snapshot()).runs)
+
+    await wait_until(look, f"the end of {run_id}")
 
 
 async def _all_done(world):

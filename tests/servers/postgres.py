@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -69,7 +70,18 @@ class PostgresServer:
                 **self._as_user(),
             )
         await_port(self.port, self._process, START_S)
+        self._await_ready()
         return self
+
+    def _await_ready(self) -> None:
+        """It answers before it is ready, and writes down when it is."""
+        until = time.monotonic() + START_S
+        note = self.folder / "data" / "postmaster.pid"
+        while time.monotonic() < until:
+            if note.exists() and note.read_text().rstrip().endswith("ready"):
+                return
+            time.sleep(0.01)
+        raise TimeoutError(f"PostgreSQL is not ready after {START_S} s; see {self.folder / 'server.log'}")
 
     @property
     def pid(self) -> int:

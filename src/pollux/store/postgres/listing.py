@@ -35,6 +35,12 @@ async def counts(tx: Transaction) -> Counts:
 
 
 async def list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) -> Listed:
+    """Both tables as of one moment: a run that ends meanwhile is on one of them, not on both and not on none."""
+    async with tx.one_moment():
+        return await _list_runs(tx, where, after, limit)
+
+
+async def _list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) -> Listed:
     kind, place = place_of(after)
     rows: list[tuple[str, Row]] = []
     if kind == "live" and wants(where, LIVE):

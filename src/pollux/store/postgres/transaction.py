@@ -8,6 +8,7 @@ same run are told of in the order in which they took effect.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from asyncpg import Connection
@@ -72,6 +73,13 @@ class Transaction:
         self.made: list[str] = []  # ids that must not have ended meanwhile
         self._told: list[tuple[int, bytes]] = []
         self._locks: set[int] = set()
+
+    def one_moment(self) -> AbstractAsyncContextManager[object]:
+        """All reads in it see the same state."""
+        moment: AbstractAsyncContextManager[object] = self._connection.transaction(
+            isolation="repeatable_read", readonly=True
+        )
+        return moment
 
     async def rows(self, sql: str, *args: Any) -> list[Row]:
         self._space.statements += 1
