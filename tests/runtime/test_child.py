@@ -13,7 +13,7 @@ from pollux.clock import SystemClock
 from pollux.errors import InvalidInput
 from pollux.model import Isolate, Job, Retry, Run, RunState
 from pollux.registry import Context, Handler, Registry
-from pollux.runtime.child import _to_hide, call_in_child, check_place, in_child, place_in
+from pollux.runtime.child import Child, _to_hide, call_in_child, check_place, in_child, place_in
 from pollux.runtime.child_words import Place
 from pollux.secrets import HIDDEN
 from tests.runtime import child_work
@@ -436,30 +436,20 @@ def test_this_process_is_no_child():
     assert not in_child()
 
 
-async def test_an_answer_counts_although_the_node_is_asked_to_stop_while_its_child_ends():
+async def test_an_answer_counts_although_the_node_is_asked_to_stop_while_its_child_ends(monkeypatch):
     handler, job = Handler("plain", child_work.plain), Job(id="job", handler="plain")
     ctx = Context(Run("r1", "job", 0), job, handler, SystemClock(), 0)
     call = asyncio.create_task(call_in_child(handler, ctx, {"a": 1}, memory=1_000_000_000, patience=lambda: 1.0))
-    await eventually(lambda: has_talked(call))
-    call.cancel()
+    end, asked = Child.end, []
+
+    async def asked_meanwhile(self):
+        asked.append(call.cancel())  # it has answered, and is waited for
+        await end(self)
+
+    monkeypatch.setattr(Child, "end", asked_meanwhile)
     assert await call == 3
+    assert asked == [True]
     await asyncio.gather(*(each for each in asyncio.all_tasks() if each.get_name().startswith("pollux process")))
-
-
-def has_talked(call) -> bool:
-    """Has the child said its answer, and is only its end waited for?"""
-    talks = [each for each in asyncio.all_tasks() if getattr(each.get_coro(), "__name__", "") == "talk"]
-    assert not call.done(), "it ended too soon to be asked"
-    if not talks:
-        return "end" in [frame.f_code.co_name for frame in frames_of(call)]
-    return False
-
-
-def frames_of(task):
-    coro = task.get_coro()
-    while coro is not None and hasattr(coro, "cr_frame"):
-        yield coro.cr_frame
-        coro = coro.cr_await
 
 
 def a_call(name, kwargs, *, patience=1.0):
