@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest
 SPREAD := -n 2 --dist loadgroup
 
 # Made by make, and therefore removed by `make clean`; also every __pycache__ below these folders.
-MADE := $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist pollux-demo.db pollux-demo.db-wal pollux-demo.db-shm pollux-demo.db.lock pollux-demo.db.bell
+MADE := $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist pollux-demo.db pollux-demo.db-wal pollux-demo.db-shm pollux-demo.db.lock pollux-demo.db.bell pollux-demo.db.ballast
 CODE := src tests benchmarks docs examples
 
 .DEFAULT_GOAL := help
