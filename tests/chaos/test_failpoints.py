@@ -48,6 +48,7 @@ async def test_nodes_that_die_at_failpoints_lose_nothing_and_double_nothing(yard
     await yard.quiet()
     await yard.stop(last)
 
+    await yard.finish()
     store = await yard.judge(first_due=first_due)
     assert unfinished(store, but=list(INTERVALS)) == []
     assert all(run.state is RunState.DONE for run in store.runs if run.job_id not in INTERVALS)

@@ -37,6 +37,7 @@ async def test_sixty_kills_under_load_lose_nothing_and_double_nothing(yard):
     await yard.quiet()
     await yard.stop(*crew.values())
 
+    await yard.finish()
     store = await yard.judge(first_due=first_due)
     told = yard.told()
     lost = len(told.lost)

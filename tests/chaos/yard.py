@@ -308,6 +308,17 @@ class Yard:
 
         await wait_until(look, "the end of all runs", seconds=seconds)
 
+    async def finish(self) -> None:
+        """After the last node that plans has left: what its interval jobs followed up meanwhile ends, too."""
+        worker = self.worker()
+        await self.is_up(worker)
+
+        async def look() -> bool:
+            return not await self.runs(RunState.LEASED, RunState.READY)
+
+        await wait_until(look, "the end of what was left", seconds=90)
+        await self.stop(worker)
+
     # judging
 
     async def judge(self, *, first_due: Mapping[str, int] | None = None) -> Snapshot:
