@@ -299,12 +299,9 @@ class Yard:
     async def quiet(self, *, seconds: float = 90) -> None:
         """Everything that was asked for or followed up has ended; interval jobs go on."""
 
-        async def has_none() -> bool:
+        async def look() -> bool:
             live = await self.runs(*sorted(LIVE))
             return all(run.job_id in INTERVALS for run in live)
-
-        async def look() -> bool:
-            return await has_none() and await has_none()  # what followed a run that ended while we read is seen then
 
         await wait_until(look, "the end of all runs", seconds=seconds)
 
