@@ -23,7 +23,20 @@ from tests.architecture import (
     wrong_arrows,
 )
 
-GROUND = {"errors", "clock", "units", "ids", "events", "lines", "model", "processes", "secrets", "version", "warden"}
+GROUND = {
+    "errors",
+    "clock",
+    "units",
+    "ids",
+    "events",
+    "lines",
+    "model",
+    "patience",
+    "processes",
+    "secrets",
+    "version",
+    "warden",
+}
 STEPS = {
     "schedule",
     "outcome",

@@ -12,6 +12,8 @@ import threading
 import time
 from typing import Any, Protocol
 
+from pollux.patience import Patience
+
 
 class Clock(Protocol):
     def now_ms(self) -> int:
@@ -46,12 +48,18 @@ class SystemClock:
         if timeout_ms is not None and timeout_ms <= 0:
             await asyncio.sleep(0)
             return event.is_set()
+        if timeout_ms is None:
+            return await event.wait()
+        patience = Patience()
+        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000.0, patience.end)
         try:
-            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000.0):
-                await event.wait()
-        except TimeoutError:
+            return await event.wait()
+        except asyncio.CancelledError:
+            if not patience.is_over():
+                raise
             return event.is_set()
-        return True
+        finally:
+            timer.cancel()
 
     def wait_in_thread(self, flag: threading.Event, seconds: float) -> None:
         flag.wait(seconds)

@@ -21,6 +21,7 @@ from msgspec import Struct
 from pollux.clock import Clock
 from pollux.errors import StoreTimeout
 from pollux.events import Events, LoopFailed, LoopRecovered
+from pollux.patience import Patience
 
 REST_MAX_MS = 30_000
 SAY_AGAIN_MS = 60_000  # a loop that keeps failing says so once a minute
@@ -75,8 +76,7 @@ class Loop:
         self._alarm = asyncio.Event()  # rung by wake alone
         self._is_stopping = False
         self._going: asyncio.Task[None] | None = None
-        self._inside: asyncio.Task[Any] | None = None
-        self._is_interrupted = False
+        self._inside: Patience | None = None
         self._said_at: float | None = None
         self._is_said = False
         self._turned_at: float | None = None
@@ -119,9 +119,8 @@ class Loop:
 
     def interrupt(self) -> None:
         """End the wait that the turn under way is in, if it is in one."""
-        if self._inside is not None and not self._inside.done():
-            self._is_interrupted = True
-            self._inside.cancel()
+        if self._inside is not None:
+            self._inside.end()
 
     async def stop(self, *, patience_ms: float = STOP_PATIENCE_MS) -> None:
         """End after the turn under way; one that does not end in time is cut off.  Stopping twice is harmless."""
@@ -146,12 +145,11 @@ class Loop:
 
     async def interruptible(self, call: Coroutine[Any, Any, T]) -> T | None:
         """The call's answer, or None if `wake` ended it: then it may or may not have taken effect."""
-        self._is_interrupted = False
-        self._inside = inside = asyncio.ensure_future(call)
+        self._inside = patience = Patience()
         try:
-            return await inside
+            return await call
         except asyncio.CancelledError:
-            if self._is_interrupted and inside.cancelled() and not _is_cancelled():
+            if patience.is_over():
                 return None
             raise
         finally:
@@ -212,9 +210,3 @@ async def bounded(call: Coroutine[Any, Any, T], limit_ms: float, *, what: str) -
             return await call
     except TimeoutError as error:
         raise StoreTimeout(f"no answer to {what} within {limit_ms:.0f} ms; it may have taken effect") from error
-
-
-def _is_cancelled() -> bool:
-    """Is the loop itself being cancelled, and not only the call inside it?"""
-    current = asyncio.current_task()
-    return current is not None and current.cancelling() > 0

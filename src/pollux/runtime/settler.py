@@ -77,7 +77,6 @@ class Settler(Loop):
         return await self.clock.wait(self.is_empty, patience_ms)
 
     async def turn(self) -> Rest:
-        await asyncio.sleep(0)  # one round of the event loop: the claim for the freed seats then shares our commit
         batch = self._under_way = self._under_way or self._next_batch()
         if not batch:
             self.is_empty.set()

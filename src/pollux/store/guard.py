@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from pollux.clock import Clock
 from pollux.errors import StoreTimeout
-from pollux.model import AuditLine, Job, Node, Note, NotePut, Plan, Run, Term
+from pollux.model import AuditLine, Job, Node, Note, NotePut, Plan, Run, Term, Version
+from pollux.patience import Deadlines
 from pollux.store.contract import (
     FEED_MAX,
     LOSSES_MAX,
@@ -49,6 +50,7 @@ VERBS = (
     *("open", "close", "put_jobs", "delete_jobs", "get_jobs", "list_jobs", "due", "feed", "advance", "enqueue"),
     *("claim", "renew", "settle", "cancel", "revive", "list_runs", "get_runs", "counts", "prune", "put_notes"),
     *("notes", "beat", "nodes", "leave", "elect", "resign", "wake", "log", "read_log", "dump", "load"),
+    *("move_jobs", "versions", "drop_version"),
 )
 
 
@@ -62,6 +64,13 @@ class Wrapped:
     async def call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:  # noqa: ARG002
         """Let one call through; `answer` is the call itself, not yet begun."""
         return await answer
+
+    @property
+    def scheduler_version(self) -> int:
+        return self.store.scheduler_version
+
+    def of_version(self, number: int) -> Store:
+        raise NotImplementedError
 
     def twin(self) -> Store:
         raise NotImplementedError
@@ -85,6 +94,9 @@ class Wrapped:
 
     async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
         return await self.call("list_jobs", self.store.list_jobs(where, after=after, limit=limit))
+
+    async def move_jobs(self, ids: Sequence[str], to: int, *, now_ms: int | None = None) -> list[Answer]:
+        return await self.call("move_jobs", self.store.move_jobs(ids, to, now_ms=now_ms))
 
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
         return await self.call("due", self.store.due(after=after, before_ms=before_ms, limit=limit))
@@ -199,6 +211,14 @@ class Wrapped:
     async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:
         await self.call("resign", self.store.resign(node_id, term=term, now_ms=now_ms))
 
+    # versions
+
+    async def versions(self, *, now_ms: int | None = None) -> list[Version]:
+        return await self.call("versions", self.store.versions(now_ms=now_ms))
+
+    async def drop_version(self, number: int, *, now_ms: int | None = None) -> Answer:
+        return await self.call("drop_version", self.store.drop_version(number, now_ms=now_ms))
+
     # wake-ups and records
 
     async def wake(self) -> None:
@@ -243,24 +263,30 @@ class Guarded(Wrapped):
         super().__init__(store)
         self._clock = clock
         self.deadline_ms = deadline_ms
+        self._deadlines = Deadlines()
         self.calls: dict[str, CallStats] = calls if calls is not None else {verb: CallStats() for verb in VERBS}
 
     def twin(self) -> Guarded:
         """The twin's calls are counted here, too."""
-        return Guarded(self.store.twin(), clock=self._clock, deadline_ms=self.deadline_ms, calls=self.calls)
+        return self._around(self.store.twin())
+
+    def of_version(self, number: int) -> Guarded:
+        return self._around(self.store.of_version(number))
+
+    def _around(self, store: Store) -> Guarded:
+        return Guarded(store, clock=self._clock, deadline_ms=self.deadline_ms, calls=self.calls)
 
     async def call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:
         stats = self.calls[verb]
         stats.calls += 1
         began = self._clock.mono_ms()
-        limit = asyncio.timeout((self.deadline_ms + wait_ms) / 1000.0)
+        patience = self._deadlines.enter((self.deadline_ms + wait_ms) / 1000.0)
         try:
-            async with limit:
-                return await answer
-        except TimeoutError as error:
-            stats.errors += 1
-            if not limit.expired():
+            return await answer
+        except asyncio.CancelledError as error:
+            if not patience.is_over():
                 raise
+            stats.errors += 1
             raise StoreTimeout(
                 f"the store did not answer {verb} within {self.deadline_ms + wait_ms} ms; "
                 "the call may have taken effect: repeat it with the same ids"
@@ -269,6 +295,7 @@ class Guarded(Wrapped):
             stats.errors += 1
             raise
         finally:
+            self._deadlines.leave(patience)
             took = int((self._clock.mono_ms() - began) * 1_000)
             stats.total_us += took
             stats.max_us = max(stats.max_us, took)

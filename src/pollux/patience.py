@@ -1,0 +1,64 @@
+"""How does a wait end early, and who ended it?  By cancelling it, and by asking afterwards whose cancelling it was.
+
+What `asyncio.timeout` does, for waits that are many and short: thousands of them are bounded by one timer, and a loop
+is called out of its wait without any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+
+class Patience:
+    """One wait of the task that makes it: `end` cuts the wait off, from its own loop."""
+
+    __slots__ = ("_before", "_is_cut", "_waiter", "at")
+
+    def __init__(self, at: float = 0.0) -> None:
+        waiter: asyncio.Task[Any] | None = asyncio.current_task()
+        assert waiter is not None
+        self._waiter, self._before, self._is_cut = waiter, waiter.cancelling(), False
+        self.at = at  # when whoever watches it is to end it
+
+    def end(self) -> None:
+        if not self._is_cut:
+            self._is_cut = True
+            self._waiter.cancel()
+
+    def is_over(self) -> bool:
+        """Asked once, of a `CancelledError`: is it ours alone?  If not, somebody cancels the waiter itself."""
+        return self._is_cut and self._waiter.uncancel() <= self._before
+
+
+class Deadlines:
+    """When do the calls that are under way have to be answered?  One timer for all of them, set to the earliest."""
+
+    def __init__(self) -> None:
+        self._open: set[Patience] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def enter(self, seconds: float) -> Patience:
+        loop = asyncio.get_running_loop()
+        patience = Patience(loop.time() + seconds)
+        self._open.add(patience)
+        if self._timer is None or patience.at < self._timer.when():
+            self._set(patience.at)
+        return patience
+
+    def leave(self, patience: Patience) -> None:
+        self._open.discard(patience)
+
+    def _set(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(at, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for patience in [each for each in self._open if each.at <= now]:
+            self._open.discard(patience)
+            patience.end()
+        if self._open:
+            self._set(min(each.at for each in self._open))
