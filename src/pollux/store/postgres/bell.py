@@ -15,27 +15,11 @@ from asyncpg import Connection, PostgresError
 from asyncpg.exceptions import InterfaceError
 
 from pollux.errors import PolluxError
-from pollux.store.postgres.transaction import FEED, RUNS, WAKE
+from pollux.store.relational.bells import FEED, RUNS, WAKE, Waiter
 
 STAND_S = 2.0
 BACKOFF_S = 0.1
 BACKOFF_MAX_S = 3.0
-
-
-class Waiter:
-    """Somebody who waits for some kinds of bell."""
-
-    __slots__ = ("event", "heard", "kinds")
-
-    def __init__(self, kinds: int) -> None:
-        self.kinds = kinds | WAKE
-        self.event = asyncio.Event()
-        self.heard = 0  # all that rang since it listens
-
-    def hear(self, kinds: int) -> None:
-        if kinds & self.kinds:
-            self.heard |= kinds
-            self.event.set()
 
 
 class Ear:

@@ -19,8 +19,8 @@ from pollux.store.jumps import JumpGuard
 from pollux.store.postgres import leases
 from pollux.store.postgres.database import Database
 from pollux.store.postgres.leases import Look
-from pollux.store.postgres.rows import JobShelf
-from pollux.store.sqlite.leases import Asking
+from pollux.store.relational.leases import Asking
+from pollux.store.shelf import JobShelf
 
 LOOKS_MAX = 50
 FORGET_EVERY = 64
@@ -67,7 +67,7 @@ class Claimer:
             if await self._mend(seen, asking.losses_max, hold_ms):
                 now_ms = seen.now_ms
                 continue
-            if not seen.ready(asking.first) or asking.limit <= 0:
+            if not seen.ready(asking) or asking.limit <= 0:
                 break
             claimed = await self._take(asking, seen)
             if claimed is not None:
@@ -101,7 +101,7 @@ class Claimer:
         runs: list[Run] = []
         jobs: dict[str, Job] = {}
         part = seen.parts
-        for priority in seen.ready(asking.first):
+        for priority in seen.ready(asking):
             if len(runs) == asking.limit:
                 break
             part += 1
@@ -133,5 +133,5 @@ class Claimer:
         return Claimed(Answer.OK, tuple(runs), jobs, seen.stops, None, seen.now_ms)
 
     async def _await(self, asking: Asking, seen: Look) -> None:
-        priority = seen.ready(asking.first)[0]
+        priority = seen.ready(asking)[0]
         await self._database.read(lambda tx: leases.wait_for(tx, priority, seen.now_ms))

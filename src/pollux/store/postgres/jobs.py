@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import Job, JobsDeleted, JobsPut
+from pollux.model import JobsDeleted, JobsPut
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
-from pollux.store.postgres.rows import Row, columns, got, job_row, put
-from pollux.store.postgres.runs import JOB_GONE, cancel_waiting
+from pollux.store.postgres.rows import columns, got, job_row, put
+from pollux.store.postgres.runs import cancel_waiting
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import JOBS_LOCK, Transaction
-from pollux.store.sqlite.jobs import TOMBS_MAX, Stored, against
-from pollux.store.sqlite.rows import definition_json
+from pollux.store.relational.ends import JOB_GONE
+from pollux.store.relational.jobs import TOMBS_MAX, Stored, each_once, judge
+from pollux.store.relational.rows import Row
 
 JOB_COLUMNS = 16
 CHANGED_COLUMNS = 12
@@ -30,31 +31,17 @@ class _Puts:
         self.changed: dict[str, Row] = {}
 
     def put(self, each: JobPut) -> JobAnswer:
-        job, there = each.job, self._stored.get(each.job.id)
-        written = definition_json(job)
-        if there is None:
-            if each.revision:
-                detail = f"revision {each.revision} was expected, but there is no such job"
-                return JobAnswer(Answer.CONFLICT, job.id, 0, detail)
-            tomb = self._tombs.get(job.id)
-            revision = 1 if tomb is None else tomb[1] + 1
-        else:
-            if there.definition == written:
-                return JobAnswer(Answer.ALREADY, job.id, there.revision)
-            if words := against(each, there):
-                return JobAnswer(Answer.CONFLICT, job.id, there.revision, words)
-            revision = there.revision + 1
-        self._keep(job, revision, written, is_new=there is None or job.id in self.added)
-        return JobAnswer(Answer.OK, job.id, revision)
-
-    def _keep(self, job: Job, revision: int, written: bytes, *, is_new: bool) -> None:
-        row = job_row(job, revision, written)
-        if is_new:
-            tomb = self._tombs.get(job.id)
+        job, there, tomb = each.job, self._stored.get(each.job.id), self._tombs.get(each.job.id)
+        answer, after = judge(each, there, None if tomb is None else tomb[1])
+        if answer.answer is not Answer.OK:
+            return answer
+        row = job_row(job, after.revision, after.definition)
+        if there is None or job.id in self.added:
             self.added[job.id] = (*row, None, None if tomb is None else tomb[2], None, None)
         else:
             self.changed[job.id] = row
-        self._stored[job.id] = Stored(revision, job.release, job.source, written)
+        self._stored[job.id] = after
+        return answer
 
 
 async def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
@@ -89,12 +76,7 @@ async def delete_jobs(tx: Transaction, ids: Sequence[str], reason: str) -> list[
         tx.tell_ends(await cancel_waiting(tx, waiting, [reason or JOB_GONE] * len(waiting), now_ms))
         await bury(tx, [stored[job_id] for job_id in deleted])
         tx.tell(JobsDeleted(tuple(deleted)))
-    left = set(deleted)
-    answers = []
-    for job_id in ids:  # of an id that was named twice the second is lost
-        answers.append(Answer.OK if job_id in left else Answer.LOST)
-        left.discard(job_id)
-    return answers
+    return each_once(ids, deleted)
 
 
 async def bury(tx: Transaction, rows: Sequence[Row]) -> None:

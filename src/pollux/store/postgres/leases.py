@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pollux.model import PROGRESS_CHARS_MAX, End, Job, Run, RunState, lease_lost, tried_again
+from pollux.model import PROGRESS_CHARS_MAX, Job, Run
 from pollux.store.contract import Answer, Claimed, Renewal, Renewed
-from pollux.store.limits import PRIORITIES
-from pollux.store.postgres.rows import COLUMNS, JobShelf, Row, columns, got, put
+from pollux.store.postgres.rows import COLUMNS, columns, got, put
 from pollux.store.postgres.rows import run as run_of
-from pollux.store.postgres.runs import JOB_GONE, cancel_waiting
+from pollux.store.postgres.runs import cancel_waiting
 from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import RUNS, Transaction
-from pollux.store.sqlite.leases import CLAIMS_MAX, LOST_MAX, Asking
-from pollux.store.sqlite.rows import CANCELLED, DEAD, SHELF_DEAD, SHELF_PLAIN, decode_tried, encode
-from pollux.store.sqlite.runs import end_unrun
+from pollux.store.postgres.transaction import Transaction
+from pollux.store.relational.bells import RUNS
+from pollux.store.relational.ends import JOB_GONE
+from pollux.store.relational.leases import CLAIMS_MAX, LOST_MAX, Asking, first_of, lose
+from pollux.store.relational.rows import DEAD, Row
+from pollux.store.shelf import JobShelf
 
 _claim = Statements("claim")
 _renew = Statements("renew")
@@ -38,15 +39,11 @@ class Look(NamedTuple):
 
     def first_ms(self, hold_until_ms: int | None) -> int | None:
         """The earliest visible time or lease end; leases not before they may be taken back."""
-        times = [at for at in self.visible_ms if at is not None]
-        if self.ends_ms is not None:
-            times.append(self.ends_ms if hold_until_ms is None else max(self.ends_ms, hold_until_ms))
-        return min(times, default=None)
+        return first_of(self.visible_ms, self.ends_ms, hold_until_ms)
 
-    def ready(self, first: int) -> list[int]:
+    def ready(self, asking: Asking) -> list[int]:
         """The priorities that have something, in the order in which they are asked."""
-        order = (*PRIORITIES[first - 1 :], *PRIORITIES[: first - 1])
-        return [each for each in order if (at := self.visible_ms[each - 1]) is not None and at <= self.now_ms]
+        return [each for each in asking.order if (at := self.visible_ms[each - 1]) is not None and at <= self.now_ms]
 
 
 async def look(tx: Transaction, token: str) -> Look:
@@ -109,33 +106,29 @@ async def take_back(tx: Transaction, losses_max: int, now_ms: int) -> int:
     back: list[Row] = []
     over: list[Row] = []
     lost = await tx.rows(_claim.lost, now_ms, LOST_MAX)
-    ends = [_lose(tx, tuple(row), losses_max, now_ms, back, over) for row in lost]
+    losses = [lose(_whole(row), losses_max, now_ms) for row in lost]
+    for loss in losses:
+        if loss.shelf is None:
+            back.append((loss.seq, loss.losses, loss.tried))
+        else:
+            is_dead = loss.state == DEAD
+            tx.tally.dead += is_dead
+            after = (loss.seq, loss.losses, loss.state, loss.shelf, put(loss.cancel), loss.error, is_dead)
+            over.append(after)
     if back:
         await tx.rows(_claim.take_back, *columns(back, 3))
         tx.rings |= RUNS
     if over:
         await tx.rows(_claim.end, *columns(over, 7), now_ms)
-    tx.tally.leased -= len(ends)
+    tx.tally.leased -= len(losses)
     tx.tally.ready += len(back)
-    tx.tell_ends(ends)
-    return len(ends)
+    tx.tell_ends([loss.end for loss in losses])
+    return len(losses)
 
 
-def _lose(tx: Transaction, row: Row, losses_max: int, now_ms: int, back: list[Row], over: list[Row]) -> End:
-    seq, *about, cancel, losses, until_ms, fence, owner, tried, has_job = row
-    losses += 1
-    why = got(cancel) or ("" if has_job else JOB_GONE)
-    if why:
-        over.append((seq, losses, CANCELLED, SHELF_PLAIN, put(why), "", False))
-        return end_unrun(tuple(about), RunState.CANCELLED, now_ms, error=why)
-    if losses >= losses_max:
-        error = f"its lease was lost {losses} times: its workers died or stalled"
-        over.append((seq, losses, DEAD, SHELF_DEAD, "", error, True))
-        tx.tally.dead += 1
-        return end_unrun(tuple(about), RunState.DEAD, now_ms, failed=True, error=error)
-    before = () if tried is None else decode_tried(tried)
-    back.append((seq, losses, encode(tried_again(before, lease_lost(fence, got(owner), until_ms)))))
-    return end_unrun(tuple(about), RunState.READY, now_ms)
+def _whole(row: Row) -> Row:
+    """A row of `lost` with its texts as they were."""
+    return (*row[:6], got(row[6]), *row[7:10], got(row[10]), *row[11:])
 
 
 async def renew(tx: Transaction, renewals: Sequence[Renewal], lease_ms: int) -> list[Renewed]:

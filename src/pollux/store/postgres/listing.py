@@ -1,29 +1,31 @@
-"""Which runs are there?  Pages of runs, live ones by due time, then finished ones, newest first.
-
-A cursor is `live:<due>:<id>` or `past:<finished>:<seq>` of the last run of its page, as in SQLite.
-"""
+"""Which runs are there?  Pages of runs, live ones by due time, then finished ones, newest first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pollux.model import FINISHED, LIVE
 from pollux.store.contract import Counts, RunFilter
-from pollux.store.postgres.rows import RUN_COLUMNS_OF_R, Row, put
+from pollux.store.postgres.rows import RUN_COLUMNS_OF_R, put
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
-from pollux.store.sqlite.listing import place_of, shelves_of, wants
-from pollux.store.sqlite.rows import STATE_NUMBER
+from pollux.store.relational.listing import (
+    LIVE_STATES,
+    Listed,
+    Place,
+    finished_states,
+    listed,
+    live_states,
+    newest,
+    place_of,
+    shelves_of,
+    wants,
+)
+from pollux.store.relational.rows import Row
 
 _list = Statements("list_runs")
 _finish = Statements("finish")
-_LIVE_STATES = {STATE_NUMBER[state] for state in LIVE}
-
-
-class Listed(NamedTuple):
-    rows: list[Row]
-    next: str | None
 
 
 async def get_runs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:
@@ -42,14 +44,13 @@ async def list_runs(tx: Transaction, where: RunFilter, after: str | None, limit:
 
 async def _list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) -> Listed:
     kind, place = place_of(after)
-    rows: list[tuple[str, Row]] = []
+    live: list[Row] = []
+    past: list[Row] = []
     if kind == "live" and wants(where, LIVE):
-        found = await _live(tx, where, place, limit + 1)
-        rows += [(f"live:{row[3]}:{row[1]}", tuple(row)[1:]) for row in found]
-    if len(rows) <= limit and wants(where, FINISHED):
-        past = await _past(tx, where, place if kind == "past" else None, limit + 1 - len(rows))
-        rows += [(f"past:{row[23]}:{row[0]}", tuple(row)[1:]) for row in past]
-    return Listed([row for _, row in rows[:limit]], rows[limit - 1][0] if len(rows) > limit else None)
+        live = await _live(tx, where, place, limit + 1)
+    if len(live) <= limit and wants(where, FINISHED):
+        past = await _past(tx, where, place if kind == "past" else None, limit + 1 - len(live))
+    return listed(live, past, limit)
 
 
 class _Terms:
@@ -84,14 +85,14 @@ class _Terms:
         ]
 
 
-async def _live(tx: Transaction, where: RunFilter, after: tuple[int, Any] | None, limit: int) -> list[Row]:
-    wanted = {STATE_NUMBER[state] for state in where.states} & _LIVE_STATES or _LIVE_STATES
+async def _live(tx: Transaction, where: RunFilter, after: Place | None, limit: int) -> list[Row]:
+    wanted = live_states(where)
     terms = _Terms(where, [])
     if where.job_id is not None:
         terms.add("job_id = {}::text", where.job_id)
     if len(wanted) == 1:
         terms.terms.append(f"state = {next(iter(wanted))}")
-    elif len(wanted) < len(_LIVE_STATES):
+    elif len(wanted) < len(LIVE_STATES):
         terms.terms.append(f"state IN ({', '.join(map(str, sorted(wanted)))})")
     if after is not None:
         terms.add("(due_ms, id) > ({}::bigint, {}::text)", *after)
@@ -99,7 +100,7 @@ async def _live(tx: Transaction, where: RunFilter, after: tuple[int, Any] | None
     return await tx.rows(sql, *values)
 
 
-async def _past(tx: Transaction, where: RunFilter, before: tuple[int, Any] | None, limit: int) -> list[Row]:
+async def _past(tx: Transaction, where: RunFilter, before: Place | None, limit: int) -> list[Row]:
     sources: list[tuple[str, Any]] = [(_list.past, shelf) for shelf in shelves_of(where.states)]
     if where.job_id is not None:
         sources = [(_list.past_of_job, where.job_id), (_list.dead_of_job, where.job_id)]
@@ -107,11 +108,9 @@ async def _past(tx: Transaction, where: RunFilter, before: tuple[int, Any] | Non
     for source, value in sources:
         terms = _Terms(where, [value])
         if where.states:
-            finished = [STATE_NUMBER[state] for state in where.states if state in FINISHED]
-            terms.terms.append(f"state IN ({', '.join(map(str, finished))})")
+            terms.terms.append(f"state IN ({', '.join(map(str, finished_states(where)))})")
         if before is not None:
             terms.add("(finished_ms, seq) < ({}::bigint, {}::bigint)", *before)
         sql, values = terms.page(source, "finished_ms DESC, seq DESC", limit)
         rows += await tx.rows(sql, *values)
-    rows.sort(key=lambda row: (row[23], row[0]), reverse=True)
-    return rows[:limit]
+    return newest(rows, limit)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from pollux.model import Node, NodeSeen, Term
-from pollux.store.postgres.rows import Row
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
-from pollux.store.sqlite.rows import encode
-from pollux.store.sqlite.rows import node as node_of
+from pollux.store.relational.rows import Row, encode
+from pollux.store.relational.rows import node as node_of
 
 _sql = Statements("nodes")
 _finish = Statements("finish")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from pollux.model import STOP, NotePut, NotesChanged
 from pollux.store.contract import Answer
-from pollux.store.postgres.rows import Row, columns, put
+from pollux.store.postgres.rows import columns, put
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import NOTES_LOCK, Transaction
-from pollux.store.sqlite.rows import encode
+from pollux.store.relational.rows import Row, encode
 
 _LAST = "\U0010ffff"
 _sql = Statements("put_notes")

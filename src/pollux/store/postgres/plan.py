@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from pollux.model import Advanced, Answer, CancelOrder, End, Firing, JobUpdate, Overlap, Plan
 from pollux.store.postgres.notes import write_notes
-from pollux.store.postgres.rows import Row, columns, put
+from pollux.store.postgres.rows import columns, put
 from pollux.store.postgres.runs import ask_to_stop, cancel_waiting, insert, key_holder, known_runs
 from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import RUNS, Transaction
-from pollux.store.sqlite.plan import CAME_BACK_MS, WAITS_BEHIND
-from pollux.store.sqlite.rows import HELD, LEASED, memory_json
+from pollux.store.postgres.transaction import Transaction
+from pollux.store.relational.bells import RUNS
+from pollux.store.relational.plan import WAITS_BEHIND, Facts
+from pollux.store.relational.rows import HELD, LEASED, Row, memory_json
 
 _advance = Statements("advance")
 _cancel = Statements("cancel")
@@ -52,19 +53,10 @@ async def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row]) -
     return Advanced(Answer.OK, now_ms, firings, updates, ready + tx.tally.ready, seats)
 
 
-class _Facts:
-    """What a firing must know of its job, kept true while the firings of one plan are gone through."""
-
-    __slots__ = ("has_live", "last_due_ms", "n", "revision")
-
-    def __init__(self, n: int, revision: int, last_due_ms: int | None, has_live: bool) -> None:  # noqa: FBT001
-        self.n, self.revision, self.last_due_ms, self.has_live = n, revision, last_due_ms, has_live
-
-
-async def _facts(tx: Transaction, plan: Plan) -> dict[str, _Facts]:
+async def _facts(tx: Transaction, plan: Plan) -> dict[str, Facts]:
     """Of all jobs that the plan moves; nobody else can change them before this write ends."""
     ids = {firing.run.job_id for firing in plan.firings} | {update.job_id for update in plan.updates}
-    return {row[0]: _Facts(*list(row)[1:]) for row in await tx.rows(_advance.facts, list(ids))} if ids else {}
+    return {row[0]: Facts(*list(row)[1:]) for row in await tx.rows(_advance.facts, list(ids))} if ids else {}
 
 
 class _Firings:
@@ -75,7 +67,7 @@ class _Firings:
         tx: Transaction,
         firings: Sequence[Firing],
         rows: Sequence[Row],
-        facts: dict[str, _Facts],
+        facts: dict[str, Facts],
         ends: list[End],
         now_ms: int,
     ) -> None:
@@ -98,7 +90,7 @@ class _Firings:
         facts = self._facts.get(run.job_id)
         if facts is None or facts.revision != firing.revision:
             return Answer.STALE
-        if run.id in self._known or self._is_fired(facts, run.due_ms):
+        if run.id in self._known or facts.is_fired(run.due_ms, self._now_ms):
             return Answer.ALREADY
         answer = await self._overlap(firing, facts)
         facts.last_due_ms = run.due_ms
@@ -107,7 +99,7 @@ class _Firings:
             self._make(row, facts, is_waiting=answer is Answer.WAITS)
         return answer
 
-    def _move(self, firing: Firing, facts: _Facts, *, is_skipped: bool) -> None:
+    def _move(self, firing: Firing, facts: Facts, *, is_skipped: bool) -> None:
         memory = firing.if_overlapped if is_skipped else None
         learnt: Row = (False, None, None)
         if memory is not None:
@@ -116,18 +108,12 @@ class _Firings:
             learnt = self._moved[facts.n][3:]
         self._moved[facts.n] = (facts.n, firing.run.due_ms, firing.next_due_ms, *learnt)
 
-    def _make(self, row: Row, facts: _Facts, *, is_waiting: bool) -> None:
+    def _make(self, row: Row, facts: Facts, *, is_waiting: bool) -> None:
         self._made.append((*row[:10], HELD, WAITS_BEHIND, row[12]) if is_waiting else row)
         self._known.add(row[0])
         facts.has_live = True
 
-    def _is_fired(self, facts: _Facts, due_ms: int) -> bool:
-        last_due_ms = facts.last_due_ms
-        if last_due_ms is None or last_due_ms > self._now_ms + CAME_BACK_MS:
-            return False
-        return due_ms <= last_due_ms
-
-    async def _overlap(self, firing: Firing, facts: _Facts) -> Answer:
+    async def _overlap(self, firing: Firing, facts: Facts) -> Answer:
         """ok, waits or overlapped; under CANCEL the previous run is asked to stop, or ends here if it only waited."""
         if firing.run.key is not None:
             await self._write()
@@ -177,7 +163,7 @@ async def _cancel_all(tx: Transaction, orders: Sequence[CancelOrder], now_ms: in
     await ask_to_stop(tx, [row[0] for row in asked], [reasons[row[2]] for row in asked])
 
 
-async def _update(tx: Transaction, updates: Sequence[JobUpdate], facts: dict[str, _Facts]) -> tuple[Answer, ...]:
+async def _update(tx: Transaction, updates: Sequence[JobUpdate], facts: dict[str, Facts]) -> tuple[Answer, ...]:
     answers = []
     rounds: list[dict[str, Row]] = []  # of a job that comes twice the second is written after the first
     for update in updates:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pollux.store.contract import Pruning
 from pollux.store.postgres.jobs import bury
-from pollux.store.postgres.rows import Row
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import JOBS_LOCK, Transaction
-from pollux.store.sqlite.rows import SHELF_DEAD, SHELF_PLAIN, SHELF_UNCHANGED
+from pollux.store.relational.rows import SHELF_DEAD, SHELF_PLAIN, SHELF_UNCHANGED, Row
 
 _sql = Statements("prune")
 

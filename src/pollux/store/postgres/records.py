@@ -1,21 +1,19 @@
-"""The verbs of the records: the audit log, dump and load.  A dump's cursor is `<kind> <place>` of its last record."""
+"""The verbs of the records: the audit log, dump and load."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from pollux.model import LIVE, AuditLine, Job, Note, Run, RunState, chained
+from pollux.model import LIVE, AuditLine, Job, Note, Run, RunState
 from pollux.store.postgres.jobs import JOB_COLUMNS
 from pollux.store.postgres.notes import load_note
-from pollux.store.postgres.rows import Row, columns, got, job_row, put, run_row
+from pollux.store.postgres.rows import columns, got, job_row, put, run_row
 from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import JOBS_LOCK, LOG_LOCK, RUNS, Transaction
-from pollux.store.records import Record, dump_place, entries_of
-from pollux.store.sqlite.records import KINDS, LAST
-from pollux.store.sqlite.rows import definition_json, encode, memory_json, shelf_of
+from pollux.store.postgres.transaction import JOBS_LOCK, LOG_LOCK, Transaction
+from pollux.store.records import Record, entries_of
+from pollux.store.relational.bells import RUNS
+from pollux.store.relational.records import LAST, Dumped, Placed, dumped, kinds_from, next_lines, without_lease
+from pollux.store.relational.rows import Row, definition_json, encode, memory_json, shelf_of
 
 _sql = Statements("records")
 _put_jobs = Statements("put_jobs")
@@ -23,22 +21,10 @@ _nodes = Statements("nodes")
 _TEXTS = ("actor", "action", "subject", "detail")
 
 
-class Dumped(NamedTuple):
-    """Raw rows by kind, and the cursor of the next page."""
-
-    rows: list[tuple[str, Row]]
-    next: str | None
-
-
 async def log(tx: Transaction, lines: Sequence[AuditLine]) -> None:
     await tx.lock(LOG_LOCK)
     seq, chain = await tx.row(_sql.last_line) or (0, "")
-    added = []
-    for line in lines:
-        seq += 1
-        chain = chained(replace(line, seq=seq, chain=""), before=chain)
-        added.append(replace(line, seq=seq, chain=chain))
-    await _add_lines(tx, added)
+    await _add_lines(tx, next_lines(lines, seq, chain))
 
 
 async def _add_lines(tx: Transaction, lines: Sequence[AuditLine]) -> None:
@@ -61,35 +47,34 @@ async def newest_log(tx: Transaction, before: int, limit: int) -> list[Row]:
 
 
 async def dump(tx: Transaction, after: str | None, limit: int) -> Dumped:
-    kind, place = dump_place(after, KINDS)
-    rows: list[tuple[str, str, Row]] = []
-    for each in KINDS[KINDS.index(kind) if kind else 0 :]:
-        rows += await _of_kind(tx, each, place if each == kind else "", limit + 1 - len(rows))
-        if len(rows) > limit:
-            at = rows[limit - 1]
-            return Dumped([(row[0], row[2]) for row in rows[:limit]], f"{at[0]} {at[1]}")
-    return Dumped([(row[0], row[2]) for row in rows], None)
+    found: list[Placed] = []
+    for kind, place in kinds_from(after):
+        found += await _of_kind(tx, kind, place, limit + 1 - len(found))
+        if len(found) > limit:
+            break
+    return dumped(found, limit)
 
 
-async def _of_kind(tx: Transaction, kind: str, place: str, limit: int) -> list[tuple[str, str, Row]]:
-    """Rows with their kind and place."""
+async def _of_kind(tx: Transaction, kind: str, place: str, limit: int) -> list[Placed]:
     match kind:
         case "term":
-            return [] if place else [(kind, "1", row) for row in await tx.rows(_sql.term)]
+            return [] if place else [Placed(kind, "1", row) for row in await tx.rows(_sql.term)]
         case "job":
-            return [(kind, row[0], row) for row in await tx.rows(_sql.job, place, limit)]
+            return [Placed(kind, row[0], row) for row in await tx.rows(_sql.job, place, limit)]
         case "run":
-            return [(kind, str(row[0]), tuple(row)[1:]) for row in await tx.rows(_sql.run, int(place or 0), limit)]
+            return [
+                Placed(kind, str(row[0]), tuple(row)[1:]) for row in await tx.rows(_sql.run, int(place or 0), limit)
+            ]
         case "note":
-            return [(kind, got(row[0]), row) for row in await tx.rows(_sql.note, put(place), limit)]
+            return [Placed(kind, got(row[0]), row) for row in await tx.rows(_sql.note, put(place), limit)]
         case _:
-            return [(kind, str(row[5]), row) for row in await tx.rows(_sql.read_log, int(place or 0), limit)]
+            return [Placed(kind, str(row[5]), row) for row in await tx.rows(_sql.read_log, int(place or 0), limit)]
 
 
 async def load(tx: Transaction, records: Sequence[Record]) -> int:
     await tx.lock(JOBS_LOCK)
     new = [record for record in records if await _load_one(tx, record)]
-    for entry in entries_of(new):
+    for _, entry in entries_of(new):
         tx.tell(entry)
     return len(new)
 
@@ -105,7 +90,7 @@ async def _load_one(tx: Transaction, record: Record) -> bool:
         case AuditLine():
             return await _load_line(tx, record)
         case _:
-            return await _load_term(tx, record)
+            return await _load_term(tx, record.number)
 
 
 async def _load_job(tx: Transaction, job: Job) -> bool:
@@ -119,8 +104,7 @@ async def _load_job(tx: Transaction, job: Job) -> bool:
 
 
 async def _load_run(tx: Transaction, run: Run) -> bool:
-    if run.state is RunState.LEASED:
-        run = replace(run, state=RunState.READY, token="", owner="", lease_until_ms=0)
+    run = without_lease(run)
     if run.state in LIVE:
         is_new = bool(await tx.rows(_sql.load_live, *run_row(run)))
     else:

@@ -10,20 +10,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from pollux.model import Job, Note, Run
-from pollux.store.shelf import JobShelf
-from pollux.store.sqlite.rows import RUN_COLUMNS, checked_made_row, decode
-from pollux.store.sqlite.rows import job_row as plain_job_row
-from pollux.store.sqlite.rows import run as plain_run
-from pollux.store.sqlite.rows import run_row as plain_run_row
+from pollux.store.relational.rows import RUN_COLUMNS, Row, checked_made_row, decode
+from pollux.store.relational.rows import job_row as plain_job_row
+from pollux.store.relational.rows import run as plain_run
+from pollux.store.relational.rows import run_row as plain_run_row
 
-Row = Sequence[Any]
 RUN_COLUMNS_OF_R = ", ".join(f"r.{name.strip()}" for name in RUN_COLUMNS.split(","))
 COLUMNS = len(RUN_COLUMNS.split(","))
 _RUN_TEXTS = (4, 7, 8, 11, 18, 20, 25, 28)
 _MADE_TEXTS = (4, 7, 8, 11)
 _JOB_TEXTS = (3, 4, 5, 6, 7, 8)
-
-__all__ = ["COLUMNS", "RUN_COLUMNS_OF_R", "JobShelf", "Row"]
 
 
 def put(text: str) -> str:
@@ -42,9 +38,10 @@ def got(text: str) -> str:
 
 def _put_at(row: Row, places: Sequence[int]) -> Row:
     if any(row[place] and ("\x00" in row[place] or "\x01" in row[place]) for place in places):
-        row = list(row)
+        whole = list(row)
         for place in places:
-            row[place] = None if row[place] is None else put(row[place])
+            whole[place] = None if whole[place] is None else put(whole[place])
+        return tuple(whole)
     return row
 
 
@@ -68,7 +65,7 @@ def run(row: Row) -> Run:
             for each in _RUN_TEXTS:
                 whole[each] = None if whole[each] is None else got(whole[each])
             return plain_run(tuple(whole))
-    return plain_run(row)  # type: ignore[arg-type]  # a record is read by place as a tuple is
+    return plain_run(row)
 
 
 def note(row: Row) -> Note:

@@ -7,16 +7,14 @@ from collections.abc import Iterable, Sequence
 from pollux.model import AT_THE_GATE, Arrived, End, NotePut, RunState
 from pollux.store.contract import Answer, RunAnswer
 from pollux.store.postgres.notes import tell_notes, write_notes
-from pollux.store.postgres.rows import Row, columns, got, put
+from pollux.store.postgres.rows import columns, got, put
 from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import ASKED, RUNS, Again, Transaction
-from pollux.store.sqlite.rows import CANCELLED, HELD, LEASED
-from pollux.store.sqlite.runs import JOB_GONE, end_unrun
+from pollux.store.postgres.transaction import Again, Transaction
+from pollux.store.relational.bells import ASKED, RUNS
+from pollux.store.relational.ends import end_unrun
+from pollux.store.relational.rows import CANCELLED, HELD, ID, JOB, KEY, LEASED, STATE, Row
 
-ID, JOB, KEY, STATE = 0, 1, 4, 10  # places in the row of a run that is made
 MADE = 13
-
-__all__ = ["JOB_GONE", "accept", "cancel", "enqueue", "revive"]
 
 _enqueue = Statements("enqueue")
 _cancel = Statements("cancel")

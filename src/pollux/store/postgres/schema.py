@@ -7,33 +7,19 @@ or newer schema is refused before anything is written to it.
 
 from __future__ import annotations
 
-import re
-from importlib.resources import files
-from typing import NamedTuple
-
 from asyncpg import Connection
 
 from pollux.errors import StoreRefused
 from pollux.store.postgres.transaction import SCHEMA_LOCK, Space
+from pollux.store.relational.sql import Migration, migrations_of
 
 MARK = "pollux"
 SERVER_MIN = 130_000
 
 
-class Migration(NamedTuple):
-    number: int
-    name: str
-    statements: tuple[str, ...]
-
-
 def migrations() -> list[Migration]:
     """All of them, in order."""
-    found = []
-    for entry in files(__package__).joinpath("migrations").iterdir():
-        if match := re.fullmatch(r"(\d{4})_\w+\.sql", entry.name):
-            statements = tuple(part.strip() for part in entry.read_text("utf-8").split(";\n") if part.strip())
-            found.append(Migration(int(match[1]), entry.name, statements))
-    return sorted(found)
+    return migrations_of(__package__)
 
 
 async def prepare(connection: Connection, space: Space, where: str) -> None:

@@ -8,90 +8,30 @@ call frees, or dead letters that go.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from pollux.model import (
-    AT_THE_GATE,
-    PROGRESS_CHARS_MAX,
-    Arrived,
-    Back,
-    Cancelled,
-    Dead,
-    Done,
-    End,
-    Hold,
-    NotePut,
-    Outcome,
-    RetryAt,
-    RunState,
-    Tried,
-    Verdict,
-    tried_again,
-)
-from pollux.store.contract import RESULT_BYTES_MAX, Answer, Settlement
-from pollux.store.limits import check_batch, checked_notes, written
+from pollux.model import PROGRESS_CHARS_MAX, Arrived, Dead, End, NotePut, Verdict
+from pollux.store.contract import Answer
 from pollux.store.postgres.notes import tell_notes, write_notes
-from pollux.store.postgres.rows import Row, columns, got, made_row, put
-from pollux.store.postgres.runs import JOB_GONE, KEY, accept, arrived, look
+from pollux.store.postgres.rows import columns, got, put
+from pollux.store.postgres.runs import accept, arrived, look
 from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import RUNS, Transaction
-from pollux.store.sqlite.rows import (
-    CANCELLED,
-    CAUSES,
-    DEAD,
-    DONE,
-    HELD,
-    LEASED,
-    READY,
-    SHELF_DEAD,
-    SHELF_PLAIN,
-    SHELF_UNCHANGED,
-    STATES,
-    decode_tried,
-    encode,
+from pollux.store.postgres.transaction import Transaction
+from pollux.store.relational.bells import RUNS
+from pollux.store.relational.rows import DEAD, HELD, KEY, LEASED, Row
+from pollux.store.relational.settling import (
+    FINAL,
+    Found,
+    Prepared,
+    Retry,
+    final,
+    finish,
+    hand_back,
+    refused,
+    takes_letters,
 )
 
 _sql = Statements("settle")
-_FINAL = (Done, Dead, Cancelled)
-
-
-class Prepared(NamedTuple):
-    """A settlement that was checked: its result and follow-ups are written out, ready for the database."""
-
-    settlement: Settlement
-    result: bytes | None
-    follow_ups: Sequence[Row]
-    notes: Sequence[NotePut]
-
-
-def prepare(settlement: Settlement) -> Prepared:
-    outcome = settlement.outcome
-    result = None
-    if outcome is not None and outcome.result is not None:
-        result = written(outcome.result, RESULT_BYTES_MAX, "the result of run", settlement.run_id)
-    check_batch(settlement.follow_ups, "runs")
-    follow_ups = [made_row(run) for run in settlement.follow_ups]
-    return Prepared(settlement, result, follow_ups, checked_notes(settlement.notes))
-
-
-class Found(NamedTuple):
-    id: str
-    seq: int
-    token: str
-    state: int
-    settled: str
-    job_id: str
-    due_ms: int
-    cause: int
-    gated: bool
-    cancel: str
-    attempt: int
-    visible_ms: int
-    held_reason: str
-    fence: int
-    tried: bytes | None
-    key: str | None
-    now_ms: int
+KEY_FREED = 15  # behind the columns of `Found`: the key, and the time
 
 
 class _Batch:
@@ -140,13 +80,13 @@ class _Batch:
 async def settle(tx: Transaction, items: Sequence[Prepared]) -> list[Answer]:
     ids = [item.settlement.run_id for item in items]
     rows = await tx.rows(_sql.found, ids, tx.given_ms)
-    found = {row[0]: Found(*row) for row in rows}
+    found = {row[0]: _found(row) for row in rows}
     now_ms = rows[0][-1] if rows else 0
     tx.given_ms = now_ms or tx.given_ms
     missing = [run_id for run_id in ids if run_id not in found]
     ended = {row[0]: row for row in await tx.rows(_sql.ended, missing)} if missing else {}
     batch = _Batch(tx, now_ms, await _standing_jobs(tx, items, found), await _with_letters(tx, items, found))
-    batch.is_stepwise = _must_step(items, found, batch.letters)
+    batch.is_stepwise = _must_step(items, {row[KEY_FREED] for row in rows}, batch.letters)
     answers = [await _settle(batch, item, found, ended) for item in items]
     tx.tally.leased -= answers.count(Answer.OK)
     await batch.follow()
@@ -154,16 +94,23 @@ async def settle(tx: Transaction, items: Sequence[Prepared]) -> list[Answer]:
     return answers
 
 
+def _found(row: Row) -> Found:
+    run = Found._make(row[:KEY_FREED])
+    if "\x01" in run.cancel or "\x01" in run.held_reason:
+        run = run._replace(cancel=got(run.cancel), held_reason=got(run.held_reason))
+    return run
+
+
 async def _standing_jobs(tx: Transaction, items: Sequence[Prepared], found: dict[str, Found]) -> set[str]:
     """The jobs that are there, of runs that may be tried again; they stay until this write ends."""
-    again = {item.settlement.run_id for item in items if not isinstance(item.settlement.verdict, _FINAL)}
+    again = {item.settlement.run_id for item in items if not isinstance(item.settlement.verdict, FINAL)}
     ids = {found[run_id].job_id for run_id in again if run_id in found}
     return {row[0] for row in await tx.rows(_sql.jobs, list(ids))} if ids else set()
 
 
 async def _with_letters(tx: Transaction, items: Sequence[Prepared], found: dict[str, Found]) -> set[str]:
     """The jobs whose dead letters may go in this call, and that have or may get some."""
-    takers = {item.settlement.run_id for item in items if _takes_letters(item.settlement.verdict)}
+    takers = {item.settlement.run_id for item in items if takes_letters(item.settlement.verdict)}
     ids = {found[run_id].job_id for run_id in takers if run_id in found}
     if not ids:
         return set()
@@ -172,14 +119,9 @@ async def _with_letters(tx: Transaction, items: Sequence[Prepared], found: dict[
     return having | ({found[run_id].job_id for run_id in dying if run_id in found} & ids)
 
 
-def _takes_letters(verdict: Verdict) -> bool:
-    return (isinstance(verdict, Done) and verdict.clears) or (isinstance(verdict, Dead) and verdict.sole)
-
-
-def _must_step(items: Sequence[Prepared], found: dict[str, Found], letters: set[str]) -> bool:
+def _must_step(items: Sequence[Prepared], freed: set[str | None], letters: set[str]) -> bool:
     wanted = {row[KEY] for item in items for row in item.follow_ups if row[KEY] is not None}
     has_follow_ups = any(item.follow_ups for item in items)
-    freed = {run.key for run in found.values()}
     return has_follow_ups and (bool(letters) or not wanted.isdisjoint(freed))
 
 
@@ -187,13 +129,18 @@ async def _settle(batch: _Batch, item: Prepared, found: dict[str, Found], ended:
     settlement = item.settlement
     run = found.get(settlement.run_id)
     if run is None or run.state != LEASED or run.token != settlement.token:
-        return _refused(run or ended.get(settlement.run_id), settlement.token)
+        return refused(run or ended.get(settlement.run_id), settlement.token)
     if settlement.run_id in batch.settled:  # named twice in one call
         return Answer.ALREADY
     batch.settled.add(settlement.run_id)
-    verdict = _final(run, settlement.verdict, batch.jobs)
-    if isinstance(verdict, _FINAL):
-        await _finish(batch, run, verdict, item)
+    verdict = final(settlement.verdict, run.job_id, run.cancel, batch.jobs)
+    if isinstance(verdict, FINAL):
+        letters = await _take_letters(batch, run.job_id) if takes_letters(verdict) else 0
+        after, end = finish(run, verdict, item, batch.now_ms, letters)
+        batch.tx.tally.dead += after.state == DEAD
+        row = after._replace(error=put(after.error), cancel=put(after.cancel))
+        batch.finished.append((run.seq, *row, *_told(item)))
+        batch.ends.append(end)
     else:
         _hand_back(batch, run, verdict, item)
     batch.follow_ups += item.follow_ups
@@ -201,57 +148,6 @@ async def _settle(batch: _Batch, item: Prepared, found: dict[str, Found], ended:
     if batch.is_stepwise:
         await batch.follow()
     return Answer.OK
-
-
-def _refused(row: Row | None, token: str) -> Answer:
-    """The token that settled a run stays with it; a run that was taken back has none."""
-    if row is None or not token:
-        return Answer.LOST
-    is_settled = (row[3] != LEASED and row[2] == token) or row[4] == token
-    return Answer.ALREADY if is_settled else Answer.LOST
-
-
-def _final(run: Found, verdict: Verdict, jobs: set[str]) -> Verdict:
-    """Nothing is tried again that was asked to stop or whose job is gone."""
-    if isinstance(verdict, _FINAL):
-        return verdict
-    if run.cancel:
-        return Cancelled(got(run.cancel))
-    return verdict if run.job_id in jobs else Cancelled(JOB_GONE)
-
-
-async def _finish(batch: _Batch, run: Found, verdict: Done | Dead | Cancelled, item: Prepared) -> None:
-    outcome = item.settlement.outcome
-    error = "" if outcome is None else outcome.error
-    after, shelf, failed, cancel, deaths = DONE, SHELF_PLAIN, False, got(run.cancel), 1
-    match verdict:
-        case Done():
-            failed = verdict.failed
-            if verdict.clears:
-                await _take_letters(batch, run.job_id)
-            if not failed and outcome is not None and outcome.changed is False:
-                shelf = SHELF_UNCHANGED
-        case Dead():
-            after, shelf, failed, error = DEAD, SHELF_DEAD, True, error or verdict.reason
-            if verdict.sole:
-                deaths += await _take_letters(batch, run.job_id)
-            batch.tx.tally.dead += 1
-        case Cancelled():
-            after, cancel = CANCELLED, verdict.reason or cancel or "cancelled"
-    started_ms, ended_ms, changed, result, crashed = _left(outcome, batch.now_ms, item.result)
-    ends = (run.seq, after, shelf, started_ms, ended_ms, failed, changed, put(error), result, put(cancel), deaths)
-    batch.finished.append((*ends, crashed, put(item.settlement.progress[:PROGRESS_CHARS_MAX])))
-    why = cancel if after == CANCELLED else error
-    batch.ends.append(_end(run, STATES[after], outcome, batch.now_ms, failed=failed, error=why))
-
-
-def _left(
-    outcome: Outcome | None, now_ms: int, result: bytes | None
-) -> tuple[int | None, int, bool | None, bytes | None, int]:
-    """What an attempt leaves behind: (started_ms, finished_ms, changed, result, crashed)."""
-    if outcome is None:
-        return (None, now_ms, None, None, 0)
-    return (outcome.started_ms, outcome.ended_ms, outcome.changed, result, int(outcome.crashed))
 
 
 async def _take_letters(batch: _Batch, job_id: str) -> int:
@@ -264,62 +160,25 @@ async def _take_letters(batch: _Batch, job_id: str) -> int:
     return sum(row[0] for row in gone)
 
 
+def _told(item: Prepared) -> Row:
+    """What the owner says beside the outcome: whether its process crashed, and how far it came."""
+    outcome = item.settlement.outcome
+    is_crashed = outcome is not None and outcome.crashed
+    return (int(is_crashed), put(item.settlement.progress[:PROGRESS_CHARS_MAX]))
+
+
 def _hand_back(batch: _Batch, run: Found, verdict: Verdict, item: Prepared) -> None:
-    outcome, now_ms = item.settlement.outcome, batch.now_ms
-    progress = put(item.settlement.progress[:PROGRESS_CHARS_MAX])
-    match verdict:
-        case RetryAt():
-            after, reason = (HELD, AT_THE_GATE) if run.gated else (READY, "")
-            error = "" if outcome is None else outcome.error
-            started_ms, ended_ms, changed, result, crashed = _left(outcome, now_ms, item.result)
-            tried = _tried(run, started_ms, ended_ms, error)
-            row = (run.seq, after, reason, verdict.at_ms, started_ms, ended_ms, changed, put(error), result, tried)
-            batch.retried.append((*row, crashed, progress))
-            batch.ends.append(_end(run, STATES[after], outcome, now_ms, failed=True, error=error))
-        case Back():
-            after = READY
-            batch.handed_back.append((run.seq, READY, run.held_reason, max(now_ms, verdict.at_ms), progress))
-            batch.ends.append(_end(run, RunState.READY, None, now_ms))
-        case Hold():
-            after = HELD
-            batch.handed_back.append((run.seq, HELD, put(verdict.reason), run.visible_ms, progress))
-            batch.ends.append(_end(run, RunState.HELD, None, now_ms))
-        case _:
-            raise AssertionError(verdict)
-    if after == HELD:
+    after, end = hand_back(run, verdict, item, batch.now_ms)
+    batch.ends.append(end)
+    crashed, progress = _told(item)
+    if isinstance(after, Retry):
+        row = after._replace(error=put(after.error))
+        batch.retried.append((run.seq, *row, crashed, progress))
+    else:
+        batch.handed_back.append((run.seq, after.state, put(after.reason), after.visible_ms, progress))
+    if after.state == HELD:
         batch.tx.tally.held += 1
         batch.arrived.append(run.id)
     else:
         batch.tx.tally.ready += 1
         batch.tx.rings |= RUNS
-
-
-def _tried(run: Found, started_ms: int | None, ended_ms: int, error: str) -> bytes:
-    before = () if run.tried is None else decode_tried(run.tried)
-    began_ms = ended_ms if started_ms is None else started_ms
-    return encode(tried_again(before, Tried(run.fence, began_ms, ended_ms, error)))
-
-
-def _end(
-    run: Found, state: RunState, outcome: Outcome | None, now_ms: int, *, failed: bool = False, error: str = ""
-) -> End:
-    began_ms, ended_ms, changed, fingerprint = (
-        (now_ms, now_ms, None, "")
-        if outcome is None
-        else (outcome.started_ms, outcome.ended_ms, outcome.changed, outcome.fingerprint)
-    )
-    return End(
-        run.id,
-        run.job_id,
-        state,
-        CAUSES[run.cause],
-        run.due_ms,
-        ended_ms,
-        max(0, ended_ms - began_ms),
-        failed,
-        changed,
-        fingerprint,
-        error,
-        run.gated,
-        outcome is not None,
-    )

@@ -59,12 +59,15 @@ from pollux.store.postgres.address import Address, read_address
 from pollux.store.postgres.bell import Ear
 from pollux.store.postgres.claiming import Claimer
 from pollux.store.postgres.database import Database
-from pollux.store.postgres.settle import prepare, settle
-from pollux.store.postgres.transaction import ASKED, FEED, RUNS, WAKE, Transaction
+from pollux.store.postgres.settle import settle
+from pollux.store.postgres.transaction import Transaction
 from pollux.store.records import read_record
-from pollux.store.sqlite.leases import Asking
-from pollux.store.sqlite.rows import decode_entry
-from pollux.store.sqlite.rows import node as node_of
+from pollux.store.relational.bells import ASKED, FEED, RUNS, WAKE
+from pollux.store.relational.leases import Asking
+from pollux.store.relational.rows import Row, decode_entry
+from pollux.store.relational.rows import node as node_of
+from pollux.store.relational.settling import prepare
+from pollux.store.shelf import JobShelf
 
 DEADLINE_MS = 10_000
 LOOK_AGAIN_MS = 5_000  # a wait looks up at least so often
@@ -89,7 +92,7 @@ class PostgresStore:
         self._clock = clock or SystemClock()
         self._deadline_ms = deadline_ms
         self._pool = pool or self._address.pool
-        self._jobs = rows.JobShelf()
+        self._jobs = JobShelf()
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
@@ -235,7 +238,7 @@ class PostgresStore:
 
     async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
         check_batch(settlements, "settlements")
-        return await self._write(now_ms, settle, [prepare(settlement) for settlement in settlements])
+        return await self._write(now_ms, settle, [prepare(settlement, rows.made_row) for settlement in settlements])
 
     async def cancel(
         self,
@@ -365,10 +368,10 @@ class PostgresStore:
                 if self._loop is None:
                     return found
 
-    def _job(self, row: rows.Row) -> Job:
+    def _job(self, row: Row) -> Job:
         return self._jobs.job(tuple(row))
 
-    def _record(self, kind: str, row: rows.Row) -> Any:
+    def _record(self, kind: str, row: Row) -> Any:
         match kind:
             case "term":
                 return {"number": row[0]}

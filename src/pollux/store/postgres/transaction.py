@@ -14,14 +14,10 @@ from typing import Any
 from asyncpg import Connection
 
 from pollux.model import End, Ended, Entry
-from pollux.store.postgres.rows import RUN_COLUMNS_OF_R, Row
+from pollux.store.postgres.rows import RUN_COLUMNS_OF_R
 from pollux.store.postgres.sql import Statements
-from pollux.store.sqlite.rows import encode
-
-RUNS = 1  # a run became ready
-FEED = 2  # an entry was written
-WAKE = 4  # everybody is to come back
-ASKED = 8  # an owner is asked to stop a run: who waits for runs is to come back
+from pollux.store.relational.bells import FEED
+from pollux.store.relational.rows import Row, encode
 
 JOBS_LOCK, NOTES_LOCK, LOG_LOCK, SCHEMA_LOCK = range(1, 5)
 _sql = Statements("finish")

@@ -118,7 +118,7 @@ def _void_leases(file: Path) -> int:
         tx = Transaction(connection, Stats())
         with connection:
             voided = tx.write(_restore.void)
-            for statement in (_restore.expire, _restore.claims, _restore.nodes, _restore.term):
+            for statement in (_restore.expire, _restore.nodes, _restore.term):
                 tx.write(statement)
             recount(tx)
     return voided

@@ -25,12 +25,9 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 
+from pollux.store.relational.bells import ASKED, FEED, RUNS, WAKE, Waiter
 from pollux.store.sqlite.lock import open_private
 
-RUNS = 1  # a run became ready
-FEED = 2  # an entry was written
-WAKE = 4  # everybody is to come back
-ASKED = 8  # an owner is asked to stop a run: who waits for runs is to come back
 KINDS = (RUNS, FEED, WAKE, ASKED)
 
 _COUNTERS = struct.Struct("<QQQQ")
@@ -86,22 +83,6 @@ class Bell:
         return _COUNTERS.unpack(data) if len(data) == _COUNTERS.size else (0, 0, 0, 0)
 
 
-class Waiter:
-    """Somebody who waits for some kinds of bell."""
-
-    __slots__ = ("event", "heard", "kinds")
-
-    def __init__(self, kinds: int) -> None:
-        self.kinds = kinds
-        self.event = asyncio.Event()
-        self.heard = 0  # all that rang since it listens
-
-    def hear(self, kinds: int) -> None:
-        if kinds & self.kinds:
-            self.heard |= kinds
-            self.event.set()
-
-
 class Ear:
     """The waiters of one event loop, and its watch on the bell file while anybody sleeps."""
 
@@ -115,7 +96,7 @@ class Ear:
     @contextmanager
     def listen(self, kinds: int) -> Iterator[Waiter]:
         """A waiter that hears every ring from now on."""
-        waiter = Waiter(kinds | WAKE)
+        waiter = Waiter(kinds)
         self._waiters.add(waiter)
         self._kinds |= waiter.kinds
         try:

@@ -19,9 +19,10 @@ import msgspec
 from msgspec import Struct
 
 from pollux.model import AuditLine, Ended, chained
+from pollux.store.relational import rows
 from pollux.store.shelf import JobShelf
 from pollux.store.sqlite import records as record_verbs
-from pollux.store.sqlite import rows, schema
+from pollux.store.sqlite import schema
 from pollux.store.sqlite.calls import in_our_words
 from pollux.store.sqlite.lock import WriteLock
 from pollux.store.sqlite.sql import Statements

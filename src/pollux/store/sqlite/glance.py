@@ -17,7 +17,8 @@ from msgspec import Struct
 from pollux.errors import StoreRefused
 from pollux.model import Counts, Node
 from pollux.store.limits import PRIORITIES
-from pollux.store.sqlite import listing, nodes, rows, schema
+from pollux.store.relational import rows
+from pollux.store.sqlite import listing, nodes, schema
 from pollux.store.sqlite.sql import Statements
 from pollux.store.sqlite.transaction import Stats, Transaction
 

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import Job, JobsDeleted, JobsPut
+from pollux.model import JobsDeleted, JobsPut
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
-from pollux.store.sqlite.rows import Row, definition_json, ids_json, job_row
-from pollux.store.sqlite.runs import JOB_GONE, cancel_waiting
-from pollux.store.sqlite.sql import Statements
+from pollux.store.relational.ends import JOB_GONE
+from pollux.store.relational.jobs import TOMBS_MAX, Stored, each_once, judge
+from pollux.store.relational.rows import Row, job_row
+from pollux.store.sqlite.runs import cancel_waiting
+from pollux.store.sqlite.sql import Statements, ids_json
 from pollux.store.sqlite.transaction import Transaction
-
-TOMBS_MAX = 100_000
 
 _put = Statements("put_jobs")
 _delete = Statements("delete_jobs")
 _get = Statements("get_jobs")
 _list = Statements("list_jobs")
 _due = Statements("due")
-
-
-class Stored:
-    __slots__ = ("definition", "release", "revision", "source")
-
-    def __init__(self, revision: int, release: int, source: str, definition: bytes) -> None:
-        self.revision, self.release, self.source, self.definition = revision, release, source, definition
 
 
 def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
@@ -39,44 +32,22 @@ def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
 
 
 def _put_job(tx: Transaction, put: JobPut, stored: dict[str, Stored]) -> JobAnswer:
-    job, there = put.job, stored.get(put.job.id)
-    written = definition_json(job)
-    if there is None:
-        if put.revision:
-            detail = f"revision {put.revision} was expected, but there is no such job"
-            return JobAnswer(Answer.CONFLICT, job.id, 0, detail)
-        revision = _add_job(tx, job, written)
-    else:
-        if there.definition == written:
-            return JobAnswer(Answer.ALREADY, job.id, there.revision)
-        if words := against(put, there):
-            return JobAnswer(Answer.CONFLICT, job.id, there.revision, words)
-        revision = there.revision + 1
-        tx.write(_put.change, job_row(job, revision, written))
-    stored[job.id] = Stored(revision, job.release, job.source, written)
-    return JobAnswer(Answer.OK, job.id, revision)
-
-
-def against(put: JobPut, there: Stored) -> str:
-    """What stands against the put, in words; empty if nothing does."""
-    if put.revision is not None and put.revision != there.revision:
-        return f"revision {put.revision} was expected, the stored one is {there.revision}"
-    if put.job.source != there.source:
-        return f"{there.source} owns it, not {put.job.source}"
-    if put.job.release < there.release:
-        return f"release {there.release} is stored, this is release {put.job.release}"
-    return ""
-
-
-def _add_job(tx: Transaction, job: Job, written: bytes) -> int:
     """In the place of a deleted job: no due time that fired there fires here."""
-    tomb = tx.row(_put.tomb, (job.id,))
-    revision, last_due_ms = (1, None) if tomb is None else (tomb[0] + 1, tomb[1])
-    if tomb is not None:
-        tx.write(_put.forget_tomb, (job.id,))
-    tx.write(_put.add, (*job_row(job, revision, written), last_due_ms))
-    tx.tally.jobs += 1
-    return revision
+    job, there = put.job, stored.get(put.job.id)
+    tomb = tx.row(_put.tomb, (job.id,)) if there is None else None
+    answer, after = judge(put, there, None if tomb is None else tomb[0])
+    if answer.answer is not Answer.OK:
+        return answer
+    row = job_row(job, after.revision, after.definition)
+    if there is not None:
+        tx.write(_put.change, row)
+    else:
+        if tomb is not None:
+            tx.write(_put.forget_tomb, (job.id,))
+        tx.write(_put.add, (*row, None if tomb is None else tomb[1]))
+        tx.tally.jobs += 1
+    stored[job.id] = after
+    return answer
 
 
 def delete_jobs(tx: Transaction, ids: Sequence[str], reason: str, now_ms: int) -> list[Answer]:
@@ -90,16 +61,7 @@ def delete_jobs(tx: Transaction, ids: Sequence[str], reason: str, now_ms: int) -
     if deleted:
         bury(tx, [stored[job_id] for job_id in deleted])
         tx.tell(JobsDeleted(tuple(deleted)))
-    left = set(deleted)
-    return [_once(left, job_id) for job_id in ids]
-
-
-def _once(left: set[str], job_id: str) -> Answer:
-    """Of an id that was named twice, the second is lost."""
-    if job_id not in left:
-        return Answer.LOST
-    left.remove(job_id)
-    return Answer.OK
+    return each_once(ids, deleted)
 
 
 def bury(tx: Transaction, rows: Sequence[Row]) -> None:

@@ -8,49 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from msgspec import Struct
-
-from pollux.model import PROGRESS_CHARS_MAX, End, RunState, lease_lost, tried_again
+from pollux.model import PROGRESS_CHARS_MAX, End
 from pollux.store.contract import Answer, Renewal, Renewed
-from pollux.store.sqlite.bell import RUNS
+from pollux.store.relational.bells import RUNS
+from pollux.store.relational.ends import JOB_GONE
+from pollux.store.relational.leases import CLAIMS_MAX, LOST_MAX, Asking, first_of, lose
+from pollux.store.relational.rows import DEAD, LEASED, READY, Row
 from pollux.store.sqlite.jobs import get_jobs
-from pollux.store.sqlite.rows import (
-    CANCELLED,
-    DEAD,
-    LEASED,
-    READY,
-    SHELF_DEAD,
-    SHELF_PLAIN,
-    Row,
-    decode,
-    decode_tried,
-    encode,
-    ids_json,
-)
-from pollux.store.sqlite.runs import JOB_GONE, cancel_waiting, end_unrun
-from pollux.store.sqlite.sql import Statements
-from pollux.store.sqlite.transaction import Transaction
-
-PRIORITIES = (1, 2, 3)
-LOST_MAX = 1_000  # leases taken back by one claim
-CLAIMS_MAX = 1_000  # claims that can be repeated
+from pollux.store.sqlite.runs import cancel_waiting
+from pollux.store.sqlite.sql import Statements, ids_json
+from pollux.store.sqlite.transaction import Claims, Transaction
 
 SEQ, ID, JOB, DUE, CAUSE, GATED, FENCE = 0, 1, 2, 3, 4, 10, 12  # places in the row of a ready run
 
 _claim = Statements("claim")
 _renew = Statements("renew")
-
-
-class Asking(Struct, frozen=True):
-    """What one claim asks for."""
-
-    node: str
-    token: str
-    limit: int
-    lease_ms: int
-    first: int
-    losses_max: int
-    feed_max: int
 
 
 class Taken(NamedTuple):
@@ -68,17 +40,14 @@ class Taken(NamedTuple):
 class _Look(NamedTuple):
     visible_ms: tuple[int | None, ...]
     ends_ms: int | None
-    is_again: int
+    is_again: bool
     ends: int
     stops: int
     clock_ms: int
 
     def first_ms(self, hold_until_ms: int | None) -> int | None:
         """The earliest visible time or lease end; leases not before they may be taken back."""
-        times = [at for at in self.visible_ms if at is not None]
-        if self.ends_ms is not None:
-            times.append(self.ends_ms if hold_until_ms is None else max(self.ends_ms, hold_until_ms))
-        return min(times, default=None)
+        return first_of(self.visible_ms, self.ends_ms, hold_until_ms)
 
 
 def look(tx: Transaction, asking: Asking, hold_ms: int, now_ms: int) -> Taken | None:
@@ -95,9 +64,9 @@ def look(tx: Transaction, asking: Asking, hold_ms: int, now_ms: int) -> Taken | 
 
 
 def _look(tx: Transaction, token: str) -> _Look:
-    row = tx.row(_claim.look, (token,))
+    row = tx.row(_claim.look)
     assert row is not None
-    return _Look(row[:3], *row[3:])
+    return _Look(row[:3], row[3], token in tx.claims, *row[4:])
 
 
 def claim(tx: Transaction, asking: Asking, hold_ms: int, now_ms: int) -> Taken:
@@ -120,10 +89,7 @@ def claim(tx: Transaction, asking: Asking, hold_ms: int, now_ms: int) -> Taken:
 
 def _again(tx: Transaction, token: str, now_ms: int) -> list[Row]:
     """What the same claim got before, as far as its leases still stand."""
-    row = tx.row(_claim.again, (token,))
-    if row is None:
-        return []
-    taken = _whole(tx, decode(row[0])).values()
+    taken = _whole(tx, tx.claims.get(token, ())).values()
     return [row for row in taken if row[18] == f"{token}:{row[17]}" and row[20] > now_ms]
 
 
@@ -138,7 +104,7 @@ def _jobs_of(tx: Transaction, runs: Sequence[Row]) -> dict[str, Row]:
 def _take(tx: Transaction, asking: Asking, ends: list[End], now_ms: int) -> tuple[list[Row], dict[str, Row]]:
     runs: list[Row] = []
     jobs: dict[str, Row] = {}
-    for priority in (*PRIORITIES[asking.first - 1 :], *PRIORITIES[: asking.first - 1]):
+    for priority in asking.order:
         while len(runs) < asking.limit:
             found = tx.rows(_claim.ready, (priority, now_ms, asking.limit - len(runs)))
             if not found:
@@ -152,9 +118,15 @@ def _take(tx: Transaction, asking: Asking, ends: list[End], now_ms: int) -> tupl
             waiting = [(row[SEQ], READY, row[ID], row[JOB], row[DUE], row[CAUSE], row[GATED]) for row in orphans]
             ends += cancel_waiting(tx, waiting, JOB_GONE, now_ms)
     if runs:
-        tx.write(_claim.remember, (asking.token, encode([row[SEQ] for row in runs])))
-        tx.write(_claim.forget, (CLAIMS_MAX,))
+        _remember(tx.claims, asking.token, [row[SEQ] for row in runs])
     return runs, jobs
+
+
+def _remember(claims: Claims, token: str, seqs: list[int]) -> None:
+    """Before the commit is certain: what was not committed is not leased under this token, and not given again."""
+    claims[token] = seqs
+    if len(claims) > CLAIMS_MAX:
+        del claims[next(iter(claims))]
 
 
 def _lease(tx: Transaction, asking: Asking, runs: Sequence[Row], now_ms: int) -> None:
@@ -178,27 +150,17 @@ def _take_back(tx: Transaction, losses_max: int, now_ms: int, *, can_reclaim: bo
 
 def _lose(tx: Transaction, row: Row, losses_max: int, now_ms: int) -> End:
     """A lease ended without a settlement.  The token goes: whoever held it comes too late."""
-    seq, *about, cancel, losses, until_ms, fence, owner, tried, has_job = row
-    losses += 1
-    why = cancel or ("" if has_job else JOB_GONE)
-    error = ""
+    loss = lose(row, losses_max, now_ms)
     tx.tally.leased -= 1
-    if why:
-        after, shelf, state = CANCELLED, SHELF_PLAIN, RunState.CANCELLED
-    elif losses >= losses_max:
-        after, shelf, state = DEAD, SHELF_DEAD, RunState.DEAD
-        error = f"its lease was lost {losses} times: its workers died or stalled"
-        tx.tally.dead += 1
-    else:
-        after, shelf, state = READY, None, RunState.READY
-        before = () if tried is None else decode_tried(tried)
-        tried = encode(tried_again(before, lease_lost(fence, owner, until_ms)))
+    if loss.state == READY:
         tx.tally.ready += 1
         tx.rings |= RUNS
-    finished_ms = None if shelf is None else now_ms
-    is_dead = after == DEAD
-    tx.write(_claim.take_back, (after, shelf, losses, until_ms, why, is_dead, error, error, finished_ms, tried, seq))
-    return end_unrun(tuple(about), state, now_ms, failed=is_dead, error=why or error)
+    is_dead = loss.state == DEAD
+    tx.tally.dead += is_dead
+    finished_ms = None if loss.shelf is None else now_ms
+    after = (loss.state, loss.shelf, loss.losses, loss.until_ms, loss.cancel, is_dead, loss.error, loss.error)
+    tx.write(_claim.take_back, (*after, finished_ms, loss.tried, loss.seq))
+    return loss.end
 
 
 def renew(tx: Transaction, renewals: Sequence[Renewal], lease_ms: int, now_ms: int) -> list[Renewed]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from pollux.model import Node, NodeSeen, Term
-from pollux.store.sqlite.rows import Row, encode
-from pollux.store.sqlite.rows import node as node_of
+from pollux.store.relational.rows import Row, encode
+from pollux.store.relational.rows import node as node_of
 from pollux.store.sqlite.sql import Statements
 from pollux.store.sqlite.transaction import Transaction
 

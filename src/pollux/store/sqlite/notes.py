@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pollux.model import STOP, NotePut, NotesChanged
 from pollux.store.contract import Answer
-from pollux.store.sqlite.rows import Row, encode
+from pollux.store.relational.rows import Row, encode
 from pollux.store.sqlite.sql import Statements
 from pollux.store.sqlite.transaction import Transaction
 

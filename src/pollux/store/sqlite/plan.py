@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pollux.model import Advanced, Answer, End, Firing, JobUpdate, Overlap, Plan
-from pollux.store.sqlite.bell import RUNS
+from pollux.store.relational.bells import RUNS
+from pollux.store.relational.plan import WAITS_BEHIND, Facts
+from pollux.store.relational.rows import HELD, LEASED, Row, memory_json
 from pollux.store.sqlite.nodes import is_current, seats
 from pollux.store.sqlite.notes import write_notes
-from pollux.store.sqlite.rows import HELD, LEASED, Row, ids_json, memory_json
 from pollux.store.sqlite.runs import ask_to_stop, cancel_waiting, insert, key_holder, known_runs
-from pollux.store.sqlite.sql import Statements
+from pollux.store.sqlite.sql import Statements, ids_json
 from pollux.store.sqlite.transaction import Transaction
-
-CAME_BACK_MS = 60_000  # a last due so far ahead was written before the clock came back
-WAITS_BEHIND = "waits for the previous run"
 
 _advance = Statements("advance")
 _cancel = Statements("cancel")
@@ -54,15 +52,6 @@ def _consume(tx: Transaction, ids: Sequence[int]) -> None:
     tx.tally.ends -= sum(row[0] for row in gone)
 
 
-class _Facts:
-    """What a firing must know of its job, kept true while the firings of one plan are gone through."""
-
-    __slots__ = ("has_live", "last_due_ms", "n", "revision")
-
-    def __init__(self, n: int, revision: int, last_due_ms: int | None, has_live: int) -> None:
-        self.n, self.revision, self.last_due_ms, self.has_live = n, revision, last_due_ms, bool(has_live)
-
-
 class _Firings:
     """The firings of one plan, in their order; what they write is gathered and written together."""
 
@@ -71,7 +60,7 @@ class _Firings:
     ) -> None:
         self._tx, self._firings, self._rows, self._ends, self._now_ms = tx, firings, rows, ends, now_ms
         ids = ids_json(list({firing.run.job_id for firing in firings}))
-        self._facts = {row[0]: _Facts(*row[1:]) for row in tx.rows(_advance.facts, (ids,))}
+        self._facts = {row[0]: Facts(*row[1:]) for row in tx.rows(_advance.facts, (ids,))}
         self._known = set(known_runs(tx, [firing.run.id for firing in firings]))
         self._made: list[Row] = []
         self._moved: list[Row] = []
@@ -86,7 +75,7 @@ class _Firings:
         facts = self._facts.get(run.job_id)
         if facts is None or facts.revision != firing.revision:
             return Answer.STALE
-        if run.id in self._known or self._is_fired(facts, run.due_ms):
+        if run.id in self._known or facts.is_fired(run.due_ms, self._now_ms):
             return Answer.ALREADY
         answer = self._overlap(firing, facts)
         facts.last_due_ms = run.due_ms
@@ -101,18 +90,12 @@ class _Firings:
             self._make(row, facts, is_waiting=answer is Answer.WAITS)
         return answer
 
-    def _make(self, row: Row, facts: _Facts, *, is_waiting: bool) -> None:
+    def _make(self, row: Row, facts: Facts, *, is_waiting: bool) -> None:
         self._made.append((*row[:10], HELD, WAITS_BEHIND, row[12]) if is_waiting else row)
         self._known.add(row[0])
         facts.has_live = True
 
-    def _is_fired(self, facts: _Facts, due_ms: int) -> bool:
-        last_due_ms = facts.last_due_ms
-        if last_due_ms is None or last_due_ms > self._now_ms + CAME_BACK_MS:
-            return False
-        return due_ms <= last_due_ms
-
-    def _overlap(self, firing: Firing, facts: _Facts) -> Answer:
+    def _overlap(self, firing: Firing, facts: Facts) -> Answer:
         """ok, waits or overlapped; under CANCEL the previous run is asked to stop, or ends here if it only waited."""
         if firing.run.key is not None:
             self._write()

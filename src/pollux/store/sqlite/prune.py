@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pollux.store.contract import Pruning
+from pollux.store.relational.rows import SHELF_DEAD, SHELF_PLAIN, SHELF_UNCHANGED, Row
 from pollux.store.sqlite.jobs import bury
-from pollux.store.sqlite.rows import SHELF_DEAD, SHELF_PLAIN, SHELF_UNCHANGED, Row, ids_json
-from pollux.store.sqlite.sql import Statements
+from pollux.store.sqlite.sql import Statements, ids_json
 from pollux.store.sqlite.transaction import Transaction
 
 _sql = Statements("prune")

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from pollux.model import AT_THE_GATE, Arrived, End, NotePut, RunState
 from pollux.store.contract import Answer, RunAnswer
-from pollux.store.sqlite.bell import ASKED, RUNS
+from pollux.store.relational.bells import ASKED, RUNS
+from pollux.store.relational.ends import end_unrun
+from pollux.store.relational.rows import CANCELLED, DEAD, HELD, ID, JOB, KEY, LEASED, READY, STATE, Row
 from pollux.store.sqlite.notes import tell_notes, write_notes
-from pollux.store.sqlite.rows import CANCELLED, CAUSES, DEAD, HELD, LEASED, READY, Row, ids_json
-from pollux.store.sqlite.sql import Statements
+from pollux.store.sqlite.sql import Statements, ids_json
 from pollux.store.sqlite.transaction import Transaction
-
-JOB_GONE = "its job was deleted"
-ID, JOB, KEY, STATE = 0, 1, 4, 10  # places in the row of a run that is made
 
 _enqueue = Statements("enqueue")
 _cancel = Statements("cancel")
@@ -163,23 +161,6 @@ def cancel_waiting(tx: Transaction, rows: Iterable[Row], reason: str, now_ms: in
     tx.tally.held -= held
     tx.tally.ready -= len(rows) - held
     return [end_unrun(row[2:7], RunState.CANCELLED, now_ms, error=why) for row in rows]
-
-
-def end_unrun(row: Row, state: RunState, now_ms: int, *, failed: bool = False, error: str = "") -> End:
-    """The end of an attempt in which no handler code ran to its end, of (id, job_id, due_ms, cause, gated)."""
-    run_id, job_id, due_ms, cause, gated = row
-    return End(
-        run_id,
-        job_id,
-        state,
-        CAUSES[cause],
-        due_ms,
-        now_ms,
-        failed=failed,
-        error=error,
-        gated=bool(gated),
-        ran=False,
-    )
 
 
 # revive

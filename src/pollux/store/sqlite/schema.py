@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
 
 import apsw
 
 from pollux.errors import StoreFull, StoreRefused
+from pollux.store.relational.sql import Migration, migrations_of
 from pollux.store.sqlite.failpoint import failpoint
 from pollux.store.sqlite.lock import WriteLock, open_private
 from pollux.store.sqlite.place import Place
@@ -31,20 +29,9 @@ CACHE_KB = {"write": 65_536, "read": 16_384}
 JOURNAL_BYTES_MAX = 64 * 1024 * 1024
 
 
-class Migration(NamedTuple):
-    number: int
-    name: str
-    statements: tuple[str, ...]
-
-
 def migrations() -> list[Migration]:
     """All of them, in order."""
-    found = []
-    for entry in files(__package__).joinpath("migrations").iterdir():
-        if match := re.fullmatch(r"(\d{4})_\w+\.sql", entry.name):
-            statements = tuple(part.strip() for part in entry.read_text("utf-8").split(";\n") if part.strip())
-            found.append(Migration(int(match[1]), entry.name, statements))
-    return sorted(found)
+    return migrations_of(__package__)
 
 
 def open_writer(path: Path, lock: WriteLock, *, deadline: float, busy_ms: int) -> apsw.Connection:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from pollux.clock import Clock, SystemClock
 from pollux.errors import InvalidInput, StoreError, StoreTimeout
 from pollux.model import AuditLine, FeedItem, Job, Node, Note, NotePut, Plan, Run, Term
+from pollux.patience import Deadlines
 from pollux.store.contract import (
     BATCH_MAX,
     FEED_MAX,
@@ -48,6 +49,10 @@ from pollux.store.contract import (
 )
 from pollux.store.limits import PRIORITIES, check_batch, check_page, check_plan, checked_job, checked_notes
 from pollux.store.records import read_record
+from pollux.store.relational import rows
+from pollux.store.relational.bells import ASKED, FEED, RUNS, WAKE, Waiter
+from pollux.store.relational.leases import Asking
+from pollux.store.relational.settling import prepare
 from pollux.store.shelf import JobShelf
 from pollux.store.sqlite import jobs as job_verbs
 from pollux.store.sqlite import leases as lease_verbs
@@ -57,15 +62,13 @@ from pollux.store.sqlite import notes as note_verbs
 from pollux.store.sqlite import plan as plan_verbs
 from pollux.store.sqlite import prune as prune_verbs
 from pollux.store.sqlite import records as record_verbs
-from pollux.store.sqlite import rows
 from pollux.store.sqlite import runs as run_verbs
-from pollux.store.sqlite.bell import ASKED, FEED, RUNS, WAKE, Ear, Waiter
+from pollux.store.sqlite.bell import Ear
 from pollux.store.sqlite.calls import Call
 from pollux.store.sqlite.database import Database
-from pollux.store.sqlite.leases import Asking
 from pollux.store.sqlite.place import Place
 from pollux.store.sqlite.room import BEGINS, GROWS, RECORDS
-from pollux.store.sqlite.settle import prepare, settle
+from pollux.store.sqlite.settle import settle
 from pollux.store.sqlite.transaction import Stats, Transaction
 
 DEADLINE_MS = 10_000
@@ -104,6 +107,7 @@ class SqliteStore:
         place = Place(Path(path).absolute(), allow_network=allow_network)
         self._database = database or Database(place, self._clock, deadline_ms)
         self._deadline_ms = deadline_ms
+        self._deadlines = Deadlines()
         self._jobs = JobShelf()
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -357,14 +361,18 @@ class SqliteStore:
         loop = asyncio.get_running_loop()
         call = Call(verb, loop=loop, deadline=time.monotonic() + self._deadline_ms / 1000, look=look, need=need)
         lane.put(call)
+        patience = self._deadlines.enter((self._deadline_ms + SLACK_MS) / 1000)
         try:
-            async with asyncio.timeout((self._deadline_ms + SLACK_MS) / 1000):
-                return cast("T", await call.future)
-        except TimeoutError as error:
+            return cast("T", await call.future)
+        except asyncio.CancelledError as error:
+            if not patience.is_over():
+                raise
             raise StoreTimeout(
                 f"the store {self._database.path} gave no answer within {self._deadline_ms} ms: the call may have "
                 "taken effect; repeat it with the same ids"
             ) from error
+        finally:
+            self._deadlines.leave(patience)
 
     async def _claim(self, asking: Asking, now_ms: int | None, waited_ms: float) -> Claimed:
         def at(verb: Callable[[Transaction, Asking, int, int], T], tx: Transaction) -> T:

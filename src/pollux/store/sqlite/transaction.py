@@ -14,11 +14,14 @@ from typing import Any
 import apsw
 
 from pollux.model import End, Ended, Entry
-from pollux.store.sqlite.bell import FEED
-from pollux.store.sqlite.rows import encode
+from pollux.store.relational.bells import FEED
+from pollux.store.relational.rows import encode
 from pollux.store.sqlite.sql import Statements
 
 Row = tuple[Any, ...]
+# The latest claims of this process by token, and what they got: the same claim again gets the same runs.  In memory,
+# because an answer can be lost only between the threads of one process, and whoever lost it asks that process again.
+Claims = dict[str, list[int]]
 ROWS_AT_ONCE = 10
 _sql = Statements("tally")
 
@@ -95,9 +98,10 @@ class Tally:
 class Transaction:
     """One write under way.  Begun, committed and undone by the writer alone."""
 
-    __slots__ = ("_before", "_connection", "_stats", "_tally", "rings")
+    __slots__ = ("_before", "_connection", "_stats", "_tally", "claims", "rings")
 
-    def __init__(self, connection: apsw.Connection, stats: Stats) -> None:
+    def __init__(self, connection: apsw.Connection, stats: Stats, claims: Claims | None = None) -> None:
+        self.claims: Claims = {} if claims is None else claims
         self._connection = connection
         self._stats = stats
         self._tally: Tally | None = None

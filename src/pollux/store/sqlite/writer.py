@@ -32,7 +32,7 @@ from pollux.store.sqlite.failpoint import failpoint
 from pollux.store.sqlite.lock import WriteLock
 from pollux.store.sqlite.place import Place
 from pollux.store.sqlite.room import OPEN, Room
-from pollux.store.sqlite.transaction import Stats, Transaction
+from pollux.store.sqlite.transaction import Claims, Stats, Transaction
 from pollux.store.sqlite.wal import BUSY_MS, Wal
 
 CALLS_MAX = 256  # in one transaction
@@ -44,6 +44,7 @@ class Writer:
         self._place, self._path, self._stats = place, place.path, stats
         self._queue: SimpleQueue[Call | None] = SimpleQueue()
         self._wal = Wal(stats)
+        self._claims: Claims = {}
         self._level = OPEN
         self._is_sick = False  # the connection is thrown away before the next batch
         self.ready = promise()
@@ -159,7 +160,7 @@ class Writer:
             return False
         try:
             self._place.check_sometimes()
-            call.result = call.look(Transaction(self._connection, self._stats))
+            call.result = call.look(Transaction(self._connection, self._stats, self._claims))
         except Exception as error:  # noqa: BLE001 - it is the caller's
             call.error = self._said(error)
         if call.result is None and call.error is None:
@@ -214,7 +215,7 @@ class Writer:
 
     def _transact(self, batch: list[Call]) -> int:
         connection = self._connection
-        transaction = Transaction(connection, self._stats)
+        transaction = Transaction(connection, self._stats, self._claims)
         connection.execute("BEGIN IMMEDIATE")
         before = connection.total_changes()
         try:

@@ -5,12 +5,8 @@ SELECT
   (SELECT visible_ms FROM runs WHERE state = 1 AND priority = 2 ORDER BY visible_ms LIMIT 1),
   (SELECT visible_ms FROM runs WHERE state = 1 AND priority = 3 ORDER BY visible_ms LIMIT 1),
   (SELECT lease_until_ms FROM runs WHERE state = 2 ORDER BY lease_until_ms LIMIT 1),
-  EXISTS (SELECT 1 FROM claims WHERE token = ?),
   ends, stops, clock_ms
 FROM tally;
-
--- name: again
-SELECT seqs FROM claims WHERE token = ?;
 
 -- name: whole
 SELECT
@@ -27,14 +23,8 @@ FROM runs WHERE state = 1 AND priority = ? AND visible_ms <= ? ORDER BY visible_
 -- name: lease
 UPDATE runs
 SET state = 2, fence = fence + 1, token = ? || ':' || (fence + 1), owner = ?, lease_until_ms = ?, lease_ms = ?,
-    progress = ''
+    progress = '', room = NULL
 WHERE seq IN (SELECT value FROM json_each(?));
-
--- name: remember
-INSERT OR REPLACE INTO claims (token, seqs) VALUES (?, ?);
-
--- name: forget
-DELETE FROM claims WHERE n <= (SELECT max(n) FROM claims) - ?;
 
 -- name: lost
 SELECT

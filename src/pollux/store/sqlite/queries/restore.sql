@@ -7,9 +7,6 @@ WHERE state = 2 AND cancel = '' AND EXISTS (SELECT 1 FROM jobs WHERE jobs.id = r
 -- name: expire
 UPDATE runs SET lease_until_ms = 1 WHERE state = 2;
 
--- name: claims
-DELETE FROM claims;
-
 -- name: nodes
 DELETE FROM nodes;
 

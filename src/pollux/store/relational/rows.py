@@ -5,7 +5,6 @@ Columns stand in the order of the fields, so that a row becomes a `Run` in one s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -32,6 +31,8 @@ RUN_COLUMNS = (
     " lease_losses, crashes, fence, token, owner, lease_until_ms, cancel, started_ms, finished_ms, failed, changed,"
     " error, result, deaths, progress, tried"
 )
+
+ID, JOB, KEY, STATE = 0, 1, 4, 10  # places in the row of a run that is made
 
 Row = tuple[Any, ...]
 
@@ -74,11 +75,6 @@ def definition_json(job: Job) -> bytes:
 
 def memory_json(memory: Memory) -> bytes | None:
     return None if memory == _NO_MEMORY else encode(memory)
-
-
-def ids_json(ids: Sequence[Any]) -> str:
-    """For `json_each`; as text, because a blob would be taken for SQLite's own binary form."""
-    return encode(ids).decode()
 
 
 def note(row: Row) -> Note:

@@ -1,0 +1,40 @@
+"""What is the leader told of an attempt that ended?  One `End`, made from the columns of its run."""
+
+from __future__ import annotations
+
+from pollux.model import End, Outcome, RunState
+from pollux.store.relational.rows import CAUSES, Row
+
+JOB_GONE = "its job was deleted"
+
+
+def end_unrun(row: Row, state: RunState, now_ms: int, *, failed: bool = False, error: str = "") -> End:
+    """The end of an attempt in which no handler code ran to its end, of (id, job_id, due_ms, cause, gated)."""
+    return end_of(row, state, None, now_ms, failed=failed, error=error)
+
+
+def end_of(
+    row: Row, state: RunState, outcome: Outcome | None, now_ms: int, *, failed: bool = False, error: str = ""
+) -> End:
+    """Of (id, job_id, due_ms, cause, gated) and of what its handler left, if it came so far."""
+    run_id, job_id, due_ms, cause, gated = row
+    if outcome is None:
+        ended_ms, duration_ms, changed, fingerprint = now_ms, 0, None, ""
+    else:
+        ended_ms, changed, fingerprint = outcome.ended_ms, outcome.changed, outcome.fingerprint
+        duration_ms = max(0, ended_ms - outcome.started_ms)
+    return End(
+        run_id,
+        job_id,
+        state,
+        CAUSES[cause],
+        due_ms,
+        ended_ms,
+        duration_ms,
+        failed,
+        changed,
+        fingerprint,
+        error,
+        gated == 1,
+        outcome is not None,
+    )

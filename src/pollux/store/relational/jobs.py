@@ -1,0 +1,56 @@
+"""May this definition stand in the place of that one?  What the verbs of the jobs decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pollux.store.contract import Answer, JobAnswer, JobPut
+from pollux.store.relational.rows import definition_json
+
+TOMBS_MAX = 100_000
+
+
+class Stored(NamedTuple):
+    revision: int
+    release: int
+    source: str
+    definition: bytes
+
+
+def judge(put: JobPut, there: Stored | None, buried: int | None) -> tuple[JobAnswer, Stored]:
+    """The answer to a put, and what is stored if it is ok.  `buried`: the last revision of one that was deleted."""
+    job = put.job
+    after = Stored(1 if buried is None else buried + 1, job.release, job.source, definition_json(job))
+    if there is None:
+        if put.revision:
+            words = f"revision {put.revision} was expected, but there is no such job"
+            return JobAnswer(Answer.CONFLICT, job.id, 0, words), after
+        return JobAnswer(Answer.OK, job.id, after.revision), after
+    if there.definition == after.definition:
+        return JobAnswer(Answer.ALREADY, job.id, there.revision), there
+    if words := _against(put, there):
+        return JobAnswer(Answer.CONFLICT, job.id, there.revision, words), there
+    after = after._replace(revision=there.revision + 1)
+    return JobAnswer(Answer.OK, job.id, after.revision), after
+
+
+def _against(put: JobPut, there: Stored) -> str:
+    """What stands against the put, in words; empty if nothing does."""
+    if put.revision is not None and put.revision != there.revision:
+        return f"revision {put.revision} was expected, the stored one is {there.revision}"
+    if put.job.source != there.source:
+        return f"{there.source} owns it, not {put.job.source}"
+    if put.job.release < there.release:
+        return f"release {there.release} is stored, this is release {put.job.release}"
+    return ""
+
+
+def each_once(ids: Sequence[str], done: Sequence[str]) -> list[Answer]:
+    """The answers to a list of ids of which some were there; of one that was named twice the second is lost."""
+    left = set(done)
+    answers = []
+    for job_id in ids:
+        answers.append(Answer.OK if job_id in left else Answer.LOST)
+        left.discard(job_id)
+    return answers

@@ -1,0 +1,71 @@
+"""Who may have what, and what becomes of a lease that ran out?  The decisions of claim."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from pollux.model import End, RunState, lease_lost, tried_again
+from pollux.store.limits import PRIORITIES
+from pollux.store.relational.ends import JOB_GONE, end_unrun
+from pollux.store.relational.rows import CANCELLED, DEAD, READY, SHELF_DEAD, SHELF_PLAIN, Row, decode_tried, encode
+
+LOST_MAX = 1_000  # leases taken back by one claim
+CLAIMS_MAX = 1_000  # claims that can be repeated
+
+
+class Asking(Struct, frozen=True):
+    """What one claim asks for."""
+
+    node: str
+    token: str
+    limit: int
+    lease_ms: int
+    first: int
+    losses_max: int
+    feed_max: int
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The priorities as they are asked: from `first` on, then the higher ones."""
+        return (*PRIORITIES[self.first - 1 :], *PRIORITIES[: self.first - 1])
+
+
+def first_of(visible_ms: tuple[int | None, ...], ends_ms: int | None, hold_until_ms: int | None) -> int | None:
+    """The earliest visible time or lease end; leases not before they may be taken back."""
+    times = [at for at in visible_ms if at is not None]
+    if ends_ms is not None:
+        times.append(ends_ms if hold_until_ms is None else max(ends_ms, hold_until_ms))
+    return min(times, default=None)
+
+
+class Loss(NamedTuple):
+    """What becomes of a run whose lease ran out; `shelf` is None if it is ready again."""
+
+    seq: int
+    state: int
+    shelf: int | None
+    losses: int
+    until_ms: int
+    cancel: str
+    error: str
+    tried: bytes | None
+    end: End
+
+
+def lose(row: Row, losses_max: int, now_ms: int) -> Loss:
+    """A lease ended without a settlement.  Rows are those of `lost`."""
+    seq, *about, cancel, losses, until_ms, fence, owner, tried, has_job = row
+    losses += 1
+    why = cancel or ("" if has_job else JOB_GONE)
+    if why:
+        end = end_unrun(tuple(about), RunState.CANCELLED, now_ms, error=why)
+        return Loss(seq, CANCELLED, SHELF_PLAIN, losses, until_ms, why, "", tried, end)
+    if losses >= losses_max:
+        error = f"its lease was lost {losses} times: its workers died or stalled"
+        end = end_unrun(tuple(about), RunState.DEAD, now_ms, failed=True, error=error)
+        return Loss(seq, DEAD, SHELF_DEAD, losses, until_ms, "", error, tried, end)
+    before = () if tried is None else decode_tried(tried)
+    tried = encode(tried_again(before, lease_lost(fence, owner, until_ms)))
+    return Loss(seq, READY, None, losses, until_ms, "", "", tried, end_unrun(tuple(about), RunState.READY, now_ms))

@@ -1,0 +1,74 @@
+"""Where does a page of runs begin, and where must it look?
+
+A cursor is `live:<due>:<id>` or `past:<finished>:<seq>` of the last run of its page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pollux.errors import InvalidInput
+from pollux.model import FINISHED, LIVE, RunState
+from pollux.store.contract import RunFilter
+from pollux.store.relational.rows import SHELF_DEAD, SHELF_PLAIN, SHELF_UNCHANGED, STATE_NUMBER, Row
+
+LIVE_STATES = frozenset(STATE_NUMBER[state] for state in LIVE)
+Place = tuple[int, Any]
+
+
+class Listed(NamedTuple):
+    """Rows of `RUN_COLUMNS`, and the cursor of the next page."""
+
+    rows: list[Row]
+    next: str | None
+
+
+def place_of(after: str | None) -> tuple[str, Place | None]:
+    if after is None:
+        return "live", None
+    kind, _, place = after.partition(":")
+    number, _, rest = place.partition(":")
+    try:
+        if kind == "live":
+            return kind, (int(number), rest)
+        if kind == "past":
+            return kind, (int(number), int(rest))
+    except ValueError:
+        pass
+    raise InvalidInput(f"{after!r} is no place in a list of runs", cure="use what the page before answered as next")
+
+
+def listed(live: Sequence[Row], past: Sequence[Row], limit: int) -> Listed:
+    """A page of what was found, one more than fits; rows are (seq, RUN_COLUMNS)."""
+    places = [f"live:{row[3]}:{row[1]}" for row in live] + [f"past:{row[23]}:{row[0]}" for row in past]
+    rows = [tuple(row)[1:] for row in (*live, *past)]
+    return Listed(rows[:limit], places[limit - 1] if len(rows) > limit else None)
+
+
+def newest(rows: list[Row], limit: int) -> list[Row]:
+    """Finished runs of several sources, merged."""
+    rows.sort(key=lambda row: (row[23], row[0]), reverse=True)
+    return rows[:limit]
+
+
+def wants(where: RunFilter, states: frozenset[RunState]) -> bool:
+    return not where.states or not states.isdisjoint(where.states)
+
+
+def live_states(where: RunFilter) -> frozenset[int]:
+    """The numbers of the live states that are asked for."""
+    return frozenset(STATE_NUMBER[state] for state in where.states) & LIVE_STATES or LIVE_STATES
+
+
+def finished_states(where: RunFilter) -> list[int]:
+    return [STATE_NUMBER[state] for state in where.states if state in FINISHED]
+
+
+def shelves_of(states: Sequence[RunState]) -> list[int]:
+    if not states:
+        return [SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD]
+    shelves = [SHELF_DEAD] if RunState.DEAD in states else []
+    if RunState.DONE in states:
+        return [SHELF_PLAIN, SHELF_UNCHANGED, *shelves]
+    return [SHELF_PLAIN, *shelves] if RunState.CANCELLED in states else shelves

@@ -1,0 +1,64 @@
+"""In which order is everything dumped, and where does a page go on?
+
+The kinds stand in an order that can be loaded: jobs before their runs.  A cursor is `<kind> <place>` of the last
+record of its page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from pollux.model import AuditLine, Run, RunState, chained
+from pollux.store.records import dump_place
+from pollux.store.relational.rows import Row
+
+LAST = 2**63 - 1  # no line has a higher number
+KINDS = ("term", "job", "run", "note", "log")
+
+
+class Placed(NamedTuple):
+    kind: str
+    place: str
+    row: Row
+
+
+class Dumped(NamedTuple):
+    """Raw rows by kind, and the cursor of the next page."""
+
+    rows: list[tuple[str, Row]]
+    next: str | None
+
+
+def kinds_from(after: str | None) -> Iterator[tuple[str, str]]:
+    """The kinds that a page goes through, the first from where the last page ended."""
+    kind, place = dump_place(after, KINDS)
+    for each in KINDS[KINDS.index(kind) if kind else 0 :]:
+        yield each, place if each == kind else ""
+
+
+def dumped(found: Sequence[Placed], limit: int) -> Dumped:
+    """A page of what was found, one more than fits."""
+    rows = [(each.kind, each.row) for each in found[:limit]]
+    if len(found) <= limit:
+        return Dumped(rows, None)
+    return Dumped(rows, f"{found[limit - 1].kind} {found[limit - 1].place}")
+
+
+def next_lines(lines: Sequence[AuditLine], seq: int, chain: str) -> list[AuditLine]:
+    """Lines with their numbers and hashes, after the last that stands."""
+    added = []
+    for line in lines:
+        seq += 1
+        chain = chained(replace(line, seq=seq, chain=""), before=chain)
+        added.append(replace(line, seq=seq, chain=chain))
+    return added
+
+
+def without_lease(run: Run) -> Run:
+    """As it is loaded: nobody holds it here."""
+    if run.state is not RunState.LEASED:
+        return run
+    return replace(run, state=RunState.READY, token="", owner="", lease_until_ms=0)

@@ -1,0 +1,64 @@
+"""Where are the statements?  In `queries/<verb>.sql` of each store, under their names; a file is read when first asked.
+
+-- name: probe
+SELECT ...;
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from typing import NamedTuple
+
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+
+
+class Statements:
+    """The statements of one file as attributes."""
+
+    def __init__(self, package: str, verb: str) -> None:
+        self._package, self._verb = package, verb
+
+    def __getattr__(self, name: str) -> str:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        self.__dict__.update(read(self._package, self._verb))
+        found = self.__dict__.get(name)
+        if found is None:
+            raise AttributeError(f"queries/{self._verb}.sql has no statement named {name!r}")
+        return str(found)
+
+
+def read(package: str, verb: str) -> dict[str, str]:
+    """Every statement of a file by its name."""
+    text = files(package).joinpath("queries", f"{verb}.sql").read_text("utf-8")
+    parts = _NAME.split(text)
+    return {name: _bare(sql) for name, sql in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def verbs(package: str) -> list[str]:
+    """The names of all files."""
+    names = [entry.name for entry in files(package).joinpath("queries").iterdir()]
+    return sorted(name.removesuffix(".sql") for name in names if name.endswith(".sql"))
+
+
+def _bare(sql: str) -> str:
+    """Without comments and the last semicolon: statements are cached by their text."""
+    lines = [line for line in sql.splitlines() if not line.lstrip().startswith("--")]
+    return " ".join(" ".join(lines).split()).removesuffix(";")
+
+
+class Migration(NamedTuple):
+    number: int
+    name: str
+    statements: tuple[str, ...]
+
+
+def migrations_of(package: str) -> list[Migration]:
+    """All of a store, in order."""
+    found = []
+    for entry in files(package).joinpath("migrations").iterdir():
+        if match := re.fullmatch(r"(\d{4})_\w+\.sql", entry.name):
+            statements = tuple(part.strip() for part in entry.read_text("utf-8").split(";\n") if part.strip())
+            found.append(Migration(int(match[1]), entry.name, statements))
+    return sorted(found)
