@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.report import bounds_table, figures_table, machine, write_json
@@ -23,8 +24,15 @@ BENCHES = {
     "http": "10,000 HTTP targets on loopback, next to a bare aiohttp loop, and with 3 % of them dead",
     "million": "1,000,000 stored jobs: start, memory, and cost by what is due",
     "help": "`pollux --help`, next to an empty Python",
+    "redis-drain": "run what is queued on Redis, next to Dramatiq, Taskiq, SAQ and Huey",
+    "redis-enqueue": "accept runs on Redis, next to the same peers and to a bare script",
+    "redis-workers": "two workers against one on Redis, next to a bare stream loop",
+    "redis-pickup": "how soon another idle process starts a run on Redis, next to a bare stream loop",
+    "redis-idle": "round trips to Redis of a worker and of a leader with nothing to do",
+    "redis-stock": "claims on Redis at a small and at a large stock",
 }
 LONG = {"soak": "one server under load and faults for 20 minutes: does anything grow?"}  # only if it is named
+SERVERS = ("redis", "postgres")  # each stands for all its benches
 MODULES = {"http": "http_targets"}  # where the name of the bench is not enough for a file
 
 
@@ -39,12 +47,14 @@ def main() -> int:
         )
     broken = [name for name in options.names if not measure(session, name)]
     print(f"\n{about}\n")
+    if session.settings:
+        print("\n".join(f"- {line}" for line in session.settings), end="\n\n")
     if session.bounds:
         print(bounds_table(session.bounds), end="\n\n")
     if session.figures:
         print(figures_table(session.figures))
     if options.json:
-        write_json(options.json, session.figures, session.bounds, about)
+        write_json(options.json, session.figures, session.bounds, about, session.settings)
     if broken:
         print(f"\nbroken, not measured: {', '.join(broken)}")
     return 1 if broken else 0
@@ -56,7 +66,7 @@ def measure(session: Session, name: str) -> bool:
     print(f"{name}: {(BENCHES | LONG)[name]}", file=sys.stderr, flush=True)
     begun = time.monotonic()
     try:
-        importlib.import_module(f"benchmarks.{MODULES.get(name, name)}").measure(session)
+        measure_of(name)(session)
     except Exception:  # noqa: BLE001  whatever broke it, the figures of the others are wanted
         traceback.print_exc()
         return False
@@ -64,14 +74,29 @@ def measure(session: Session, name: str) -> bool:
     return True
 
 
+def measure_of(name: str) -> Callable[[Session], None]:
+    server, _, what = name.partition("-")
+    module = f"on_{server}" if server in SERVERS else MODULES.get(name, name)
+    function: Callable[[Session], None] = getattr(importlib.import_module(f"benchmarks.{module}"), what or "measure")
+    return function
+
+
+def named(names: list[str]) -> list[str]:
+    """The benches that were named, whole or by their server; none: all."""
+    every = [each for name in names for each in BENCHES if name in SERVERS and each.startswith(f"{name}-")]
+    return [name for name in names if name not in SERVERS] + every if names else list(BENCHES)
+
+
 def read_options() -> argparse.Namespace:
-    listed = "\n".join(f"  {name:<9}{what}" for name, what in (BENCHES | LONG).items())
+    listed = "\n".join(f"  {name:<17}{what}" for name, what in (BENCHES | LONG).items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=f"Measure Pollux next to peers and raw loops, in one run.\n\nbenches (all but soak):\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="name", help="benches to run")
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help="benches to run; redis or postgres: all of that server"
+    )
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: a few minutes, rougher figures")
     parser.add_argument("--rounds", type=int, metavar="N", help="interleaved rounds (default 5, with --quick 1)")
     parser.add_argument("--minutes", type=float, default=20, metavar="N", help="how long to soak (default 20)")
@@ -80,7 +105,7 @@ def read_options() -> argparse.Namespace:
         "--folder", type=Path, metavar="DIR", help="where the stores lie (default: the temporary folder)"
     )
     options = parser.parse_args()
-    options.names = options.names or list(BENCHES)
+    options.names = named(options.names)
     unknown = [name for name in options.names if name not in BENCHES | LONG]
     if unknown:
         parser.error(f"no bench is called {unknown[0]!r}; there are {', '.join(BENCHES | LONG)}")

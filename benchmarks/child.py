@@ -77,6 +77,21 @@ class Progress:
         return {"rate": counted / (ended - self.begun), "cpu_us": cpu / counted * 1e6}
 
 
+class Pace:
+    """When were how many done?  A mark every so many, for workers that are counted together."""
+
+    EVERY = 100
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self.marks: list[list[float]] = []
+
+    def step(self) -> None:
+        number = next(self._numbers)
+        if number % self.EVERY == 0:
+            self.marks.append([time.monotonic(), number])
+
+
 def main() -> None:
     where, arguments = sys.argv[1:]
     module, _, name = where.partition(":")

@@ -126,9 +126,12 @@ def file_system(folder: Path) -> str:
     return f"{kind} (memory: durable figures mean nothing here)" if kind in {"tmpfs", "ramfs"} else kind
 
 
-def write_json(path: Path, figures: Sequence[Figure], bounds: Sequence[Bound], about: str) -> None:
+def write_json(
+    path: Path, figures: Sequence[Figure], bounds: Sequence[Bound], about: str, settings: Sequence[str]
+) -> None:
     record = {
         "about": about,
+        "settings": list(settings),
         "argv": sys.argv[1:],
         "figures": [asdict(each) for each in figures],
         "bounds": [asdict(each) | {"holds": each.holds} for each in bounds],

@@ -103,6 +103,13 @@ class Session:
         self.bench = ""
         self.figures: list[Figure] = []
         self.bounds: list[Bound] = []
+        self.settings: list[str] = []
+
+    def publish(self, setting: str) -> None:
+        """How something was set, for the report; told once."""
+        line = f"{self.bench}: {setting}"
+        if line not in self.settings:
+            self.settings.append(line)
 
     def say(self, text: str) -> None:
         print(f"  {self.bench}: {text}", file=sys.stderr, flush=True)

@@ -26,6 +26,14 @@ class NodeStopped(Event, frozen=True):
     drained: bool
 
 
+class ReleaseIsOld(Event, frozen=True):
+    """A newer release of a source is known; this node runs what it can and changes no job."""
+
+    source: str
+    release: int
+    newest: int
+
+
 class JobsDeclared(Event, frozen=True):
     """The store was made to agree with a source: a file, or this process's code."""
 
@@ -45,6 +53,13 @@ class TermLost(Event, frozen=True):
     term: int
     why: str
     resigned: bool = False
+
+
+class PlanFenced(Event, frozen=True):
+    """A plan of ours came after our term: the store refused it whole."""
+
+    node: str
+    term: int
 
 
 class RunStarted(Event, frozen=True):

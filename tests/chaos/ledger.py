@@ -12,6 +12,7 @@ that are killed are there whole or not at all, in the order in which they were w
     lost <run> <pid>                              the node said that it lost the lease
     up   <pid>                                    a node runs
     term <number> <pid> <ns>                      it became the leader
+    fenced <number> <pid>                         a plan of that term was refused: it came too late
     kill <pid> <in flight> <ns>                   the conductor killed it while it held so many leases
 """
 
@@ -82,6 +83,7 @@ class Told:
         self.lost: list[tuple[str, int]] = []
         self.up: set[int] = set()
         self.terms: list[Won] = []
+        self.fenced: list[tuple[int, int]] = []
         self.kills: list[Kill] = []
         for line in text.splitlines():
             self._read(line.split(" "))
@@ -101,6 +103,8 @@ class Told:
                 self.up.add(int(pid))
             case ["term", term, pid, at_ns]:
                 self.terms.append(Won(int(term), int(pid), int(at_ns)))
+            case ["fenced", term, pid]:
+                self.fenced.append((int(term), int(pid)))
             case ["kill", pid, in_flight, at_ns]:
                 self.kills.append(Kill(int(pid), int(in_flight), int(at_ns)))
             case _:

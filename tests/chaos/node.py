@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pollux import Pollux, every
-from pollux.events import LeaseWasLost, NodeStarted, RunSettled, TermWon
+from pollux.events import LeaseWasLost, NodeStarted, PlanFenced, RunSettled, TermWon
 from pollux.model import Retry
 from tests.chaos.ledger import Ledger
 
@@ -144,6 +144,7 @@ def listen(app: Pollux, ledger: Ledger) -> None:
     app.events.listen(NodeStarted, lambda _: ledger.write("up", os.getpid()))
     app.events.listen(LeaseWasLost, lambda event: ledger.write("lost", event.run_id, os.getpid()))
 
+    app.events.listen(PlanFenced, lambda event: ledger.write("fenced", event.term, os.getpid()))
     app.events.listen(TermWon, lambda event: ledger.write("term", event.term, os.getpid(), time.monotonic_ns()))
 
     def on_settled(event: RunSettled) -> None:

@@ -115,7 +115,9 @@ def forked(module: str, words: list[str], log: Path) -> Process:
 
 
 _FORKS = get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.chaos.node", "tests.chaos.client"])
+_FORKS.set_forkserver_preload(
+    ["tests.chaos.node", "tests.chaos.client", "pollux.store.redis.store", "pollux.store.postgres.store"]
+)
 
 
 def _live(module: str, words: list[str], log: str) -> None:
@@ -127,35 +129,36 @@ def _live(module: str, words: list[str], log: str) -> None:
 
 
 class Yard:
-    """A store, a ledger, and everything that was started on them."""
+    """A store, a ledger, and everything that was started on them.  The store is a SQLite file, unless one is given."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: str = "") -> None:
         self.folder = folder
         self.file = folder / "pollux.db"
-        self.store = f"sqlite:///{self.file}"
+        self.store = store or f"sqlite:///{self.file}"
         self.ledger = Ledger(folder / "ledger")
         self.processes: list[Process] = []
         self._eye: Pollux | None = None
 
     # processes
 
-    def node(self, *options: str, variables: Mapping[str, str] | None = None) -> Process:
-        return self._start("node", *options, variables=variables)
+    def node(self, *options: str, store: str = "", variables: Mapping[str, str] | None = None) -> Process:
+        """`store`: another way to the same one."""
+        return self._start("node", *options, store=store, variables=variables)
 
-    def serve(self, *options: str) -> Process:
+    def serve(self, *options: str, store: str = "") -> Process:
         """It plans and runs."""
-        return self.node(*options)
+        return self.node(*options, store=store)
 
-    def worker(self, *options: str) -> Process:
+    def worker(self, *options: str, store: str = "") -> Process:
         """It only runs."""
-        return self.node("plans=0", *options)
+        return self.node("plans=0", *options, store=store)
 
     def client(self, *, seed: int, count: int, seconds: float) -> Process:
         return self._start("client", str(seed), str(count), str(seconds))
 
-    def _start(self, module: str, *words: str, variables: Mapping[str, str] | None = None) -> Process:
+    def _start(self, module: str, *words: str, store: str = "", variables: Mapping[str, str] | None = None) -> Process:
         log = self.folder / f"{module}-{len(self.processes)}.log"
-        given = [self.store, str(self.ledger.path), *words]
+        given = [store or self.store, str(self.ledger.path), *words]
         if variables:
             process = started(["-m", f"tests.chaos.{module}", *given], log, variables)
         else:
@@ -195,21 +198,21 @@ class Yard:
         for _ in range(FREEZES_MAX):
             process.signal(signal.SIGSTOP)
             await wait_until(process.is_stopped, "a stopped process")
-            if self._is_unlocked():
+            if await self.is_unlocked():
                 return
             process.signal(signal.SIGCONT)
             await asyncio.sleep(LOOK_SECONDS)
         raise AssertionError(f"pid {process.pid} always holds the write lock")
 
-    def _is_unlocked(self) -> bool:
+    async def is_unlocked(self) -> bool:
         """The write lock can be had within a second; a living holder lets go after one commit."""
         deadline = time.monotonic() + 1.0
-        with Path(f"{self.file}.lock").open("rb") as file:
+        with Path(f"{self.file}.lock").open("rb") as file:  # noqa: ASYNC230  a lock, and never read
             while time.monotonic() < deadline:
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     return True
-                time.sleep(LOOK_SECONDS)
+                await asyncio.sleep(LOOK_SECONDS)
         return False
 
     async def stop(self, *processes: Process) -> None:
@@ -325,10 +328,10 @@ class Yard:
         broken = checker.judge(self.told(), store, first_due=first_due)
         assert not broken, "\n".join(map(str, broken))
         await self._leave()
-        assert self.integrity() == "ok"
+        assert await self.integrity() == "ok"
         return store
 
-    def integrity(self) -> str:
+    async def integrity(self) -> str:
         with contextlib.closing(apsw.Connection(str(self.file))) as connection:
             return "\n".join(str(row[0]) for row in connection.execute("PRAGMA integrity_check"))
 

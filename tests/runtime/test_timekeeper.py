@@ -128,6 +128,7 @@ async def test_a_fenced_plan_ends_the_term_and_its_memory():
     assert office.leader.term is None
     assert office.timekeeper.planner is None
     assert len(await office.runs()) == before
+    assert office.timekeeper.fenced == 1
     await office.clock.advance(15_001)
     await office.leader.turn()
     office.timekeeper.start()

@@ -34,15 +34,23 @@ def find_binary() -> str:
 class RedisServer:
     """One server in a folder of its own; it can be killed and started again on the same data and port."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.folder, self.options = folder, options
+    def __init__(self, folder: Path, *options: str, sentinel: str = "") -> None:
+        """With `sentinel`, which is its config, it watches servers instead of being one."""
+        self.folder, self.options, self.sentinel = folder, options, sentinel
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> RedisServer:
-        command = [find_binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
-        command += ["--save", "", "--daemonize", "no", "--logfile", str(self.folder / "server.log"), *self.options]
+        command = [find_binary()]
+        if self.sentinel:
+            file = self.folder / "sentinel.conf"
+            file.write_text(self.sentinel)
+            command += [str(file), "--sentinel"]
+        else:
+            command += ["--save", ""]
+        command += ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--daemonize", "no"]
+        command += ["--logfile", str(self.folder / "server.log"), *self.options]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         await_port(self.port, self._process, START_S)
         return self

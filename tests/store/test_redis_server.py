@@ -13,6 +13,7 @@ from pollux.model import Done
 from pollux.store.contract import Answer
 from pollux.store.open import open_store
 from pollux.store.redis import RedisStore
+from pollux.store.redis.address import read_address
 from pollux.store.redis.server import check_server
 from pollux.testing.conformance.builders import T0, a_run, claim, given, given_jobs, ids, settlement
 from tests.servers.redis import RedisServer, free_port, own_url, shared_url
@@ -79,8 +80,8 @@ async def test_a_server_that_becomes_a_replica_says_so_at_the_next_write(server)
 def test_a_server_that_is_too_old_is_refused():
     """From what it says of itself: an old server is not at hand."""
     with pytest.raises(StoreRefused, match=r"Redis 6\.2\.14; use 7\.0 or newer"):
-        check_server({"redis_version": "6.2.14", "aof_enabled": 1}, "redis://old")
-    check_server({"redis_version": "7.0.15", "aof_enabled": 1}, "redis://new")
+        check_server({"redis_version": "6.2.14", "aof_enabled": 1}, read_address("redis://old"))
+    check_server({"redis_version": "7.0.15", "aof_enabled": 1}, read_address("redis://new"))
 
 
 async def test_a_server_without_a_file_is_warned_of_once(tmp_path, caplog):

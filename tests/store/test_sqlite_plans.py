@@ -7,14 +7,15 @@ import pytest
 
 from pollux.model import RunState
 from pollux.store.contract import JobPut, RunFilter
-from pollux.store.sqlite import SqliteStore, listing, schema, sql
+from pollux.store.relational import sql
+from pollux.store.sqlite import SqliteStore, listing, schema
 from tests.store.children import JOB
 
 STATEMENTS = {
     f"{verb}.{name}": statement
-    for verb in sql.verbs()
+    for verb in sql.verbs(schema.__package__)
     if verb not in {"check", "restore"}  # people ask for these walks over everything, and no busy line waits for them
-    for name, statement in sql.read(verb).items()
+    for name, statement in sql.read(schema.__package__, verb).items()
     if not statement.startswith("FROM ")  # those of `listing` are parts, tried below
 }
 # One row each, or as many rows as there are nodes; lists that were handed in; walks that a LIMIT ends.

@@ -11,7 +11,7 @@ EVERYTHING = """
 store: sqlite:///x.db
 app: "pkg.mod:app"
 pool: {seats: 3, lease: 1m, grace: 5s, long_poll: 0, min_poll: 250ms, child_memory: 512 MB}
-leader: {ttl: 30s, renew: 7s}
+leader: {ttl: 30s, renew: 7s, key: shop}
 release: 4
 allow_exec: true
 history: {keep: 5, age: 1d, dead: 50, dead_age: 30d, audit: 500}
@@ -57,7 +57,7 @@ def test_everything_can_be_set_in_the_file(load):
     assert (config.seats, config.lease_ms, config.grace_ms) == (3, 60_000, 5_000)
     assert (config.long_poll_ms, config.min_poll_ms) == (0, 250)
     assert (config.child_memory, config.allow_exec) == (512_000_000, True)
-    assert (config.leader_ttl_ms, config.leader_renew_ms) == (30_000, 7_000)
+    assert (config.leader_ttl_ms, config.leader_renew_ms, config.leader_key) == (30_000, 7_000, "shop")
     assert (config.history_keep, config.history_age_ms) == (5, 86_400_000)
     assert (config.history_dead, config.history_dead_age_ms, config.history_audit) == (50, 30 * 86_400_000, 500)
     assert (config.log_level, config.log_format) == ("debug", "json")
@@ -79,6 +79,20 @@ def test_the_environment_wins_over_the_file_and_arguments_over_both(load):
 def test_the_nested_variable_means_the_same(load):
     config = load(None, {"POLLUX_POOL__SEATS": "4", "POLLUX_LEADER__TTL": "40s", "POLLUX_HISTORY__KEEP": "9"})
     assert (config.seats, config.leader_ttl_ms, config.history_keep) == (4, 40_000, 9)
+
+
+def test_the_variables_of_older_schedulers_are_heard_and_ours_are_heard_first(load):
+    old = {"SCHEDULER_LEADER_TTL": "30", "SCHEDULER_LEADER_KEY": "crawler:scheduler:leader"}
+    config = load("leader: {ttl: 20s, key: file}", old)
+    assert (config.leader_ttl_ms, config.leader_key) == (30_000, "crawler:scheduler:leader"), "bare numbers are seconds"
+    assert config.origins["leader.ttl"] == "environment SCHEDULER_LEADER_TTL"
+    config = load(None, old | {"POLLUX_LEADER_TTL": "40s", "POLLUX_LEADER__KEY": "ours"})
+    assert (config.leader_ttl_ms, config.leader_key) == (40_000, "ours")
+
+
+def test_the_shortest_pair_that_works_is_taken(load):
+    config = load("leader: {ttl: 1s, renew: 400ms}")
+    assert (config.leader_ttl_ms, config.leader_renew_ms) == (1_000, 400)
 
 
 def test_every_option_has_a_field_and_a_name_of_its_own():
@@ -106,6 +120,11 @@ def test_every_option_has_a_field_and_a_name_of_its_own():
         ("app: nowhere", "p.yaml:1:6: app: 'nowhere' cannot be used; write it like"),
         ("release: -1", "p.yaml:1:10: release: -1 cannot be used"),
         ("leader: {ttl: 10s, renew: 5s}", "p.yaml:1: leader.renew of 5s leaves a leader of 10s no second try"),
+        ("leader: {ttl: 10s, renew: 4001ms}", "p.yaml:1: leader.renew of 4s1ms leaves a leader of 10s no second try"),
+        ("leader: {renew: 249ms}", "p.yaml:1: leader.renew of 249ms is shorter than a store may take to answer"),
+        ("leader: {ttl: 999ms}", "p.yaml:1:15: leader.ttl: '999ms' is out of range; give 1s to 1h"),
+        ("leader: {ttl: 61m}", "p.yaml:1:15: leader.ttl: '61m' is out of range; give 1s to 1h"),
+        ("leader: {key: a b}", "p.yaml:1:15: leader.key: 'a b' cannot be used; use letters, digits and . _ : / -"),
     ],
 )
 def test_a_wrong_value_says_where_it_stands(load, text, what):
@@ -118,6 +137,8 @@ def test_a_wrong_value_says_where_it_stands(load, text, what):
         ({"POLLUX_SEATS": "many"}, "POLLUX_SEATS: pool.seats: 'many' cannot be used"),
         ({"POLLUX_POOL__SETS": "4"}, 'POLLUX_POOL__SETS: unknown variable; did you mean "POLLUX_POOL__SEATS"?'),
         ({"POLLUX_LEADER_RENEW": "1h"}, "environment POLLUX_LEADER_RENEW: leader.renew of 1h leaves"),
+        ({"SCHEDULER_LEADER_TTL": "soon"}, "SCHEDULER_LEADER_TTL: leader.ttl: 'soon' is not a duration"),
+        ({"SCHEDULER_LEADER_KEY": "a*b"}, "SCHEDULER_LEADER_KEY: leader.key: 'a*b' cannot be used"),
     ],
 )
 def test_a_wrong_variable_is_named(load, environ, what):

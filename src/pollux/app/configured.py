@@ -31,6 +31,7 @@ _FIELDS = (
     ("pool.child_memory", "child_memory", "child_memory"),
     ("leader.ttl", "leader_ttl_ms", "leader_ttl_ms"),
     ("leader.renew", "leader_renew_ms", "leader_renew_ms"),
+    ("leader.key", "leader_key", "leader_key"),
     ("history.keep", "history_keep", "keep_per_job"),
     ("history.age", "history_age_ms", "keep_ms"),
     ("history.dead", "history_dead", "dead_max"),

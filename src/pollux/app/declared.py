@@ -1,4 +1,8 @@
-"""Which jobs do this process's code and files declare, and how does the store come to agree?  By a diff, per source."""
+"""Which jobs do this process's code and files declare, and how does the store come to agree?  By a diff, per source.
+
+Several processes may do so at the same time, and with different code: what the store refuses because a newer release
+came first is left as it is, and what somebody else has changed since we looked is looked at again later.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import msgspec
 
 from pollux.declare import job_of
 from pollux.errors import Conflict, InvalidInput
-from pollux.model import Isolate, Job, Schedule
+from pollux.model import Declares, Isolate, Job, Node, Schedule, declares
 from pollux.plan import Diff, reconcile
 from pollux.registry import Registry
 from pollux.runtime.child import check_place
@@ -20,8 +24,9 @@ class Declared:
     """Jobs by source.  Code declares under one source of its own; each file under another."""
 
     def __init__(self, registry: Registry, *, source: str, release: int) -> None:
-        self._registry, self._code, self._release = registry, source, release
+        self._registry, self._code = registry, source
         self._by_source: dict[str, dict[str, Job]] = {}
+        self._releases = {source: release}
 
     def add(
         self,
@@ -43,7 +48,7 @@ class Declared:
             schedule=schedule,
             params=params,
             source=self._code,
-            release=self._release,
+            release=self._releases[self._code],
             **options,
         )
         job = self._registry.adopt(job)
@@ -52,20 +57,29 @@ class Declared:
         self._take(self._code, [job])
         return job
 
-    def take_file(self, source: str, jobs: Sequence[Job]) -> None:
+    def take_file(self, source: str, jobs: Sequence[Job], *, release: int = 0) -> None:
         """All jobs of a file, in place of what it declared before."""
         self._by_source[source] = {}
+        self._releases[source] = release
         self._take(source, jobs)
+
+    def take_release(self, release: int) -> None:
+        """The release of our code, said from outside it."""
+        self._releases[self._code] = release
+        for job_id, job in self._by_source.get(self._code, {}).items():
+            self._by_source[self._code][job_id] = msgspec.structs.replace(job, release=release)
 
     def jobs(self) -> list[Job]:
         return [job for jobs in self._by_source.values() for job in jobs.values()]
 
-    def code_sources(self) -> tuple[str, ...]:
-        return tuple(source for source in self._by_source if source.startswith("code:"))
+    def declares(self) -> tuple[Declares, ...]:
+        """What this node says of itself in its beat."""
+        return tuple(declares(source, self._releases[source], jobs) for source, jobs in self._by_source.items())
 
-    async def diff(self, store: Store) -> list[Diff]:
+    async def diff(self, store: Store, me: Node | None = None) -> list[Diff]:
         """What writing would change, source by source; raises `Conflict` if an id belongs to another source."""
         diffs = []
+        peers = others_declare(await store.nodes(), me)
         for source, jobs in self._by_source.items():
             stored = await _stored(store, source)
             known = {job.id for job in stored}
@@ -74,26 +88,20 @@ class Declared:
             for start in range(0, len(others), PAGE_MAX):
                 found = await store.get_jobs(others[start : start + PAGE_MAX])
                 owners |= {job.id: job.source for job in found if job is not None}
-            diffs.append(reconcile(stored, list(jobs.values()), source, owners=owners))
+            release, wanted = self._releases[source], list(jobs.values())
+            diffs.append(reconcile(stored, wanted, source, owners=owners, release=release, peers=peers))
         return diffs
 
-    async def write(self, store: Store) -> list[Diff]:
-        """Make the store agree: add, change, and take away within our own sources; answers what was different.
-
-        A code job that this process no longer declares is left alone while another living node of the same source may
-        still declare it, and marked undeclared (its due times are skipped) otherwise.
-        """
-        written = []
-        for diff in await self.diff(store):
+    async def write(self, store: Store, me: Node | None = None) -> list[Diff]:
+        """Make the store agree: add, change, and take away within our own sources; answers what was to do."""
+        diffs = await self.diff(store, me)
+        for diff in diffs:
             await _put(store, [*diff.add, *(new for _, new in diff.change)])
             for start in range(0, len(diff.remove), BATCH_MAX):
                 ids = [job.id for job in diff.remove[start : start + BATCH_MAX]]
                 await store.delete_jobs(ids, reason=f"no longer in {diff.source}")
-            left = diff.undeclare and any(diff.source in node.sources for node in await store.nodes())
-            done = msgspec.structs.replace(diff, undeclare=()) if left else diff
-            await _put(store, [msgspec.structs.replace(job, declared=False) for job in done.undeclare])
-            written += [] if done.is_empty else [done]
-        return written
+            await _undeclare(store, diff)
+        return diffs
 
     def _handler_name(self, handler: Callable[..., Any] | str) -> str:
         if isinstance(handler, str):
@@ -130,7 +138,31 @@ async def _stored(store: Store, source: str) -> list[Job]:
 
 async def _put(store: Store, jobs: Sequence[Job]) -> None:
     for start in range(0, len(jobs), BATCH_MAX):
-        answers = await store.put_jobs([JobPut(job) for job in jobs[start : start + BATCH_MAX]])
-        refused = [answer for answer in answers if answer.answer not in (Answer.OK, Answer.ALREADY)]
-        if refused:
-            raise Conflict("; ".join(f"job {answer.id!r}: {answer.detail}" for answer in refused[:20]))
+        some = jobs[start : start + BATCH_MAX]
+        answers = await store.put_jobs([JobPut(job) for job in some])
+        refused = {answer.id: answer.detail for answer in answers if answer.answer not in (Answer.OK, Answer.ALREADY)}
+        if not refused:
+            continue
+        there = await store.get_jobs(list(refused))
+        newer = {job.id for job in there if job is not None and _is_newer(job, some)}
+        wrong = [f"job {job_id!r}: {detail}" for job_id, detail in refused.items() if job_id not in newer]
+        if wrong:
+            raise Conflict("; ".join(wrong[:20]))
+
+
+def _is_newer(there: Job, ours: Sequence[Job]) -> bool:
+    """Did a newer release of the same source come first?"""
+    return any(job.id == there.id and job.source == there.source and job.release < there.release for job in ours)
+
+
+async def _undeclare(store: Store, diff: Diff) -> None:
+    """Under our own release, so that an older one does not declare them again; who changed one meanwhile is right."""
+    gone = [msgspec.structs.replace(job, declared=False, release=diff.release) for job in diff.undeclare]
+    for start in range(0, len(gone), BATCH_MAX):
+        await store.put_jobs([JobPut(job, revision=job.revision) for job in gone[start : start + BATCH_MAX]])
+
+
+def others_declare(nodes: Iterable[Node], me: Node | None) -> list[Declares]:
+    """What the other nodes that live declare in our version; all of them if we are none."""
+    others = [node for node in nodes if me is None or (node.id != me.id and node.serves(me.scheduler_version))]
+    return [declared for node in others for declared in node.declares]

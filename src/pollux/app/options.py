@@ -18,6 +18,7 @@ class NodeOptions(TypedDict, total=False):
     lease: Duration
     leader_ttl: Duration
     leader_renew: Duration
+    leader_key: str
     grace: Duration
     long_poll: Duration
     min_poll: Duration
@@ -39,6 +40,7 @@ def options_of(
     lease: Duration = "30s",
     leader_ttl: Duration = "15s",
     leader_renew: Duration | None = None,
+    leader_key: str = "",
     grace: Duration = "25s",
     long_poll: Duration = "30s",
     min_poll: Duration | None = None,
@@ -64,6 +66,7 @@ def options_of(
         lease_ms=duration_ms(lease),
         leader_ttl_ms=ttl_ms,
         leader_renew_ms=ttl_ms // 3 if leader_renew is None else duration_ms(leader_renew),
+        leader_key=leader_key,
         grace_ms=duration_ms(grace),
         long_poll_ms=duration_ms(long_poll),
         min_poll_ms=None if min_poll is None else duration_ms(min_poll),

@@ -6,7 +6,7 @@ import asyncio
 import os
 import platform
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -18,23 +18,25 @@ from pollux.app.declared import Declared
 from pollux.app.options import NodeOptions, options_of
 from pollux.app.overview import Overview, rows_of, told_by
 from pollux.app.process import listen_for_signals, run_to_end
+from pollux.app.registrar import Registrar
 from pollux.app.verbs import Verbs, default_actor
 from pollux.clock import Clock, SystemClock
 from pollux.config import Config
 from pollux.errors import InvalidConfig, PolluxError
-from pollux.events import Events, JobsDeclared, NodeStarted, NodeStopped
+from pollux.events import Events, NodeStarted, NodeStopped
 from pollux.handlers import register
 from pollux.ids import new_id
-from pollux.model import LIVE, Job, Schedule
+from pollux.model import LIVE, Job, Node, Schedule
 from pollux.observe import attach_logs
 from pollux.plan import Diff
 from pollux.registry import Registry
 from pollux.runtime import Crew, CrewOptions
 from pollux.runtime.child import in_child
-from pollux.secrets import Secrets
+from pollux.secrets import Secrets, hide
 from pollux.store.contract import DumpPage, RunAnswer, RunFilter, Store
 from pollux.store.guard import Guarded
 from pollux.store.open import open_store
+from pollux.store.seal import marks_of, refuse_sealed, seal_words
 from pollux.version import __version__
 
 Call = Callable[..., Any]
@@ -80,6 +82,7 @@ class Pollux(Verbs):
         self.declared = Declared(self._registry, source=f"code:{name}", release=release)
         self.secrets = Secrets()
         self.crew: Crew | None = None
+        self._registrar: Registrar | None = None
         self.node_id = ""
         self.blocking = Blocking(self._blocking_verbs)
         self._is_open = False
@@ -104,8 +107,11 @@ class Pollux(Verbs):
         if config.allow_exec:
             self._allow_exec()
         register_python(self._registry, config, beside=beside, also=missing)
+        if config.is_given("release"):
+            self.declared.take_release(config.release)
         if config.source:
-            self.declared.take_file(config.source, [self._registry.adopt(job) for job in config.jobs])
+            jobs = [self._registry.adopt(job) for job in config.jobs]
+            self.declared.take_file(config.source, jobs, release=config.release)
 
     def _allow_exec(self) -> None:
         self._built_in.allow_exec(lambda: self.options.child_memory)
@@ -188,11 +194,27 @@ class Pollux(Verbs):
 
     # life
 
-    async def open(self) -> None:
-        """Open the store alone: ask and enqueue, run nothing."""
+    async def open(self, *, sealed: bool = False) -> None:
+        """Open the store alone: ask and enqueue, run nothing.
+
+        One that was moved elsewhere, or is not yet whole, is refused, unless somebody only wants to look (`sealed`).
+        """
         if not self._is_open:
             await self._store.open()
             self._is_open = True
+            if not sealed:
+                await self._refuse_sealed()
+
+    async def sealed(self) -> str:
+        """Why nobody works on this store, in words, if it was moved elsewhere; else nothing."""
+        return seal_words(await marks_of(self._store), hide(self.store_url))
+
+    async def _refuse_sealed(self) -> None:
+        try:
+            await refuse_sealed(self._store, hide(self.store_url))
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Stop whatever runs (as `drain` does) and let go of the store."""
@@ -217,6 +239,8 @@ class Pollux(Verbs):
             self.check_secrets()
         was_open = self._is_open
         await self.open()
+        if was_open:
+            await refuse_sealed(self._store, hide(self.store_url))  # it may have been moved since
         self._stop_logs = attach_logs(self.events)
         try:
             self.crew = await self._start_crew()
@@ -228,10 +252,6 @@ class Pollux(Verbs):
         self.events.emit(NodeStarted(self.node_id, self.store_url))
 
     async def _start_crew(self) -> Crew:
-        if self.options.plans:
-            for diff in await self.declared.write(self._store):
-                gone = len(diff.remove) + len(diff.undeclare)
-                self.events.emit(JobsDeclared(diff.source, len(diff.add), len(diff.change), gone))
         self.node_id = f"{platform.node()}:{os.getpid()}:{new_id(self._clock.now_ms(), self._dice)[-8:]}"
         crew = Crew(
             self._store,
@@ -242,17 +262,40 @@ class Pollux(Verbs):
             dice=self._dice,
             node_id=self.node_id,
             version=__version__,
-            sources=self.declared.code_sources(),
+            declares=self.declared.declares(),
             secrets=self.secrets,
         )
-        await crew.start()
+        node = await crew.announce()  # whoever starts now with other code sees us, or we see it
+        try:
+            if self.options.plans:
+                await self._register(node)
+            await crew.start()
+        except BaseException:
+            await self._unregister()
+            with suppress(PolluxError):
+                await self._store.leave(self.node_id)
+            raise
         return crew
+
+    async def _register(self, node: Node) -> None:
+        """Write the declared jobs; where others share the store, see to it that they stay so."""
+        beat_ms = self.options.beat_ms
+        registrar = Registrar(self._store, self.declared, node, clock=self._clock, events=self.events, beat_ms=beat_ms)
+        await registrar.begin()
+        if self._store.capabilities.shared:
+            registrar.start()
+            self._registrar = registrar
+
+    async def _unregister(self) -> None:
+        registrar, self._registrar = self._registrar, None
+        if registrar is not None:
+            await registrar.stop()
 
     async def drain(self) -> None:
         """Stop claiming, finish what runs within the grace, hand back the rest uncharged, stop."""
         crew, self.crew = self.crew, None
         if crew is not None:
-            await crew.drain()
+            await asyncio.gather(crew.drain(), self._unregister())
             self.events.emit(NodeStopped(self.node_id, drained=True))
             self._stop_logs()
 
@@ -361,6 +404,11 @@ class Pollux(Verbs):
     async def _blocking_verbs(self) -> tuple[Verbs, Callable[[], Coroutine[Any, Any, None]]]:
         store = self._store.twin()
         await store.open()
+        try:
+            await refuse_sealed(store, hide(self.store_url))
+        except BaseException:
+            await store.close()
+            raise
         dice = Random()  # noqa: S311  ids, not secrets
         verbs = Verbs(store, self._registry, clock=self._clock, dice=dice, actor=self._actor, ready_max=self._ready_max)
         return verbs, store.close

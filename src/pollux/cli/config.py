@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import click
 
 from pollux.cli.commands import Taught
-from pollux.cli.options import config_path, json_option
+from pollux.cli.options import config_path, json_option, leader_options, node_options
 from pollux.cli.show import print_json, print_table
 
 
 @click.command(cls=Taught)
 @click.option("-c", "--config", "path", envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml.")
-@click.option("--app", "app_spec", metavar="MODULE:ATTRIBUTE", help="As with `pollux serve`.")
-@click.option("--store", metavar="URL", help="As with `pollux serve`.")
-@click.option("--seats", type=click.IntRange(1, 10_000), metavar="N", help="As with `pollux serve`.")
+@node_options
+@leader_options
 @click.option("--only-set", is_flag=True, help="Leave out what nobody set.")
 @click.option("--example", is_flag=True, help="Print a commented file with every option instead.")
 @json_option
-def config(
-    path: str | None,
-    app_spec: str | None,
-    store: str | None,
-    seats: int | None,
-    *,
-    only_set: bool,
-    example: bool,
-    as_json: bool,
-) -> None:
+def config(path: str | None, *, only_set: bool, example: bool, as_json: bool, **arguments: Any) -> None:
     """Show every option: its value, its default, and where the value came from.
 
     Arguments win over the environment, that over the file, that over the defaults.  Take a `pollux serve` command line
@@ -47,7 +38,6 @@ def config(
     from pollux.config import load_config
     from pollux.config.told import told
 
-    arguments = {"app": app_spec, "store": store, "seats": seats}
     loaded = load_config(config_path(path), environ=os.environ, arguments=arguments, with_jobs=False)
     lines = [line for line in told(loaded) if line.is_set or not only_set]
     if as_json:

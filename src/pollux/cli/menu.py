@@ -55,7 +55,9 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
             Entry("pause", "pollux.cli.stops:pause", "stop a job, a group, a target or everything for a while"),
             Entry("resume", "pollux.cli.stops:resume", "take a pause away"),
             Entry("completion", "pollux.cli.completion:completion", "let bash, zsh or fish complete commands and ids"),
-            Entry("store", "pollux.cli.store:store", "check, backup, restore; dump everything, load it elsewhere"),
+            Entry(
+                "store", "pollux.cli.store:store", "check, backup, restore, move; dump everything, load it elsewhere"
+            ),
         ),
     ),
 )

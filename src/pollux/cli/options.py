@@ -55,6 +55,29 @@ def _remember_app(ctx: click.Context, param: click.Parameter, value: str | None)
     ctx.meta[APP] = value
 
 
+def node_options(command: _Command) -> _Command:
+    """What can be said of any node; each has the name of the setting that it is."""
+    for option in (
+        click.option("--leader-key", metavar="NAME", help="The leadership's name; the same on all nodes of a store."),
+        click.option("--release", type=click.IntRange(0), metavar="N", help="The number of this release of your code."),
+        click.option("--seats", type=click.IntRange(1, 10_000), metavar="N", help="Runs at the same time."),
+        click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE."),
+        click.option("--app", metavar="MODULE:ATTRIBUTE", help="A Pollux of your own code."),
+    ):
+        command = option(command)
+    return command
+
+
+def leader_options(command: _Command) -> _Command:
+    """What can be said of a node that takes part in leading."""
+    for option in (
+        click.option("--leader-renew", metavar="TIME", help="How often the leader renews its term; a third of that."),
+        click.option("--leader-ttl", metavar="TIME", help="After this long a silent leader is replaced; 15s."),
+    ):
+        command = option(command)
+    return command
+
+
 def json_option(command: _Command) -> _Command:
     return click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")(command)
 
@@ -136,8 +159,10 @@ def ask(url: str, question: Callable[[Any], Awaitable[_T]]) -> _T:
 
     async def asked() -> _T:
         app = Pollux(url, actor=default_actor("cli"))
-        await app.open()
+        await app.open(sealed=True)
         try:
+            if words := await app.sealed():
+                click.echo(f"pollux: {words}", err=True)
             return await question(app)
         finally:
             await app.close()

@@ -6,17 +6,22 @@ import click
 
 from pollux.cli.commands import Taught
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
-from pollux.cli.show import ago, moment, now_ms, print_json, print_table
+from pollux.cli.show import ago, counted, moment, now_ms, print_json, print_table, span
 from pollux.errors import InvalidInput
+from pollux.model import Declares
 
 
 @click.command(cls=Taught)
 @json_option
 @store_options
 def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
-    """List the processes that live on this store, their seats, and which of them leads.
+    """List the processes that live on this store: seats, handlers, which code they have, and which of them leads.
+
+    What a node declares is told by source: its release, and how many jobs.  With --json each source has a mark, too:
+    nodes of one release whose marks differ have different code.
 
     For example:
+      pollux nodes
       pollux nodes --json
     """
     found = ask(existing_store(Where(config, store)), lambda app: app.nodes())
@@ -25,15 +30,16 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
         return
     now = now_ms()
     print_table(
-        ("id", "host", "pid", "seats", "leads", "handlers", "started", "seen", "version"),
+        ("id", "host", "pid", "seats", "leads", "handlers", "declares", "started", "seen", "version"),
         (
             (
                 node.id,
                 node.host,
                 str(node.pid),
                 f"{node.busy}/{node.seats}" + (" draining" if node.draining else ""),
-                f"term {node.leads}" if node.leads else "",
+                f"term {node.leads}, {span(now - node.leads_ms)}" if node.leads else "",
                 str(len(node.handlers)),
+                ", ".join(_declared(source) for source in node.declares),
                 ago(node.started_ms, now=now),
                 ago(node.beat_ms, now=now),
                 node.version,
@@ -43,6 +49,12 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
     )
     if not found:
         click.echo("nobody is there; start one with `pollux serve`", err=True)
+
+
+def _declared(source: Declares) -> str:
+    """`code:shop release 7 (3 jobs)`"""
+    release = f" release {source.release}" if source.release else ""
+    return f"{source.source}{release} ({counted(source.jobs, 'job')})"
 
 
 @click.command(cls=Taught)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pollux.cli.commands import Taught
-from pollux.cli.options import config_path, find_code_here
+from pollux.cli.options import config_path, find_code_here, leader_options, node_options
 from pollux.config import Config, load_config
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -24,9 +24,7 @@ def _serve_options(command: Any) -> Any:
         click.option("--log-format", type=click.Choice(FORMATS), help="Lines for people or for machines; text."),
         click.option("--log-level", type=click.Choice(LEVELS), help="The least that is logged; info."),
         click.option("--watch/--no-watch", default=None, help="The live table; the default on a terminal."),
-        click.option("--seats", type=click.IntRange(1, 10_000), metavar="N", help="Runs at the same time."),
-        click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE."),
-        click.option("--app", "app_spec", metavar="MODULE:ATTRIBUTE", help="A Pollux of your own code."),
+        node_options,
         click.option(
             "-c",
             "--config",
@@ -41,58 +39,36 @@ def _serve_options(command: Any) -> Any:
 
 
 @click.command(cls=Taught)
+@leader_options
 @_serve_options
-def serve(
-    config: str | None,
-    app_spec: str | None,
-    store: str | None,
-    seats: int | None,
-    log_level: str | None,
-    log_format: str | None,
-    *,
-    watch: bool | None,
-    verbose: bool,
-) -> None:
+def serve(config: str | None, *, watch: bool | None, verbose: bool, **arguments: Any) -> None:
     """Plan and run the jobs of a config file, of an app, or of both, until it is told to stop.
 
     On a terminal it shows a live table; elsewhere it writes log lines to stderr.  Ctrl-C or SIGTERM drains: running
-    handlers may finish within the grace, the rest is handed back.  A second one ends at once.
+    handlers may finish within the grace, the rest is handed back.  A second one ends at once.  Start as many as you
+    like on one store: one of them plans, and all run.
 
     For example:
       pollux serve -c pollux.yaml
       pollux serve --app monitor:app --store sqlite:///monitor.db --seats 50
       pollux serve -c pollux.yaml --no-watch --log-format json 2> pollux.log
     """
-    arguments = _arguments(app_spec, store, seats, "debug" if verbose else log_level, log_format)
-    _serve(config, arguments, plans=True, watch=watch)
+    _serve(config, _verbosely(arguments, verbose=verbose), plans=True, watch=watch)
 
 
 @click.command(cls=Taught)
 @_serve_options
-def worker(
-    config: str | None,
-    app_spec: str | None,
-    store: str | None,
-    seats: int | None,
-    log_level: str | None,
-    log_format: str | None,
-    *,
-    watch: bool | None,
-    verbose: bool,
-) -> None:
+def worker(config: str | None, *, watch: bool | None, verbose: bool, **arguments: Any) -> None:
     """Run only: claim what others plan.  It needs the same code and store as they have.
 
     For example:
       pollux worker --app monitor:app --store sqlite:///monitor.db --seats 50
     """
-    arguments = _arguments(app_spec, store, seats, "debug" if verbose else log_level, log_format)
-    _serve(config, arguments, plans=False, watch=watch)
+    _serve(config, _verbosely(arguments, verbose=verbose), plans=False, watch=watch)
 
 
-def _arguments(
-    app_spec: str | None, store: str | None, seats: int | None, log_level: str | None, log_format: str | None
-) -> dict[str, Any]:
-    return {"app": app_spec, "store": store, "seats": seats, "log_level": log_level, "log_format": log_format}
+def _verbosely(arguments: dict[str, Any], *, verbose: bool) -> dict[str, Any]:
+    return arguments | {"log_level": "debug"} if verbose else arguments
 
 
 def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch: bool | None) -> None:

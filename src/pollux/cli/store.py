@@ -15,10 +15,11 @@ from typing import IO, Any
 import click
 import msgspec
 
-from pollux.cli import store_files
+from pollux.cli import store_files, store_move
 from pollux.cli.commands import Listing
 from pollux.cli.options import Where, ask, existing_store, store_options, store_url
 from pollux.errors import Conflict, InvalidInput
+from pollux.secrets import hide
 
 FORMAT = 1
 BATCH = 1_000
@@ -27,12 +28,13 @@ Report = Callable[[int], None]
 
 @click.group(cls=Listing)
 def store() -> None:
-    """Look whether a store is in order, back it up and put it back; dump it into text, load it into another.
+    """Look whether a store is in order, back it up, put it back, move it; dump it into text, load it into another.
 
     For example:
       pollux store check
       pollux store backup pollux-backup.db
       pollux store restore pollux-backup.db --force
+      pollux store move sqlite:///pollux.db redis://localhost:6379/0
       pollux store dump all.jsonl
       pollux store load all.jsonl --store sqlite:///new.db
     """
@@ -41,6 +43,8 @@ def store() -> None:
 store.add_command(store_files.check)
 store.add_command(store_files.backup)
 store.add_command(store_files.restore)
+store.add_command(store_move.move)
+store.add_command(store_move.unseal)
 
 
 @store.command()
@@ -61,7 +65,7 @@ def dump(file: Path, config: str | None, store: str | None, *, force: bool) -> N
     url = existing_store(Where(config, store))
     with _opened_for_writing(file) as target, _progress("dumping") as report:
         count = ask(url, lambda app: _dump(app, target, report))
-    click.echo(f"dumped {count} records of {url} into {file}", err=True)
+    click.echo(f"dumped {count} records of {hide(url)} into {file}", err=True)
 
 
 @store.command()
@@ -80,7 +84,7 @@ def load(file: Path, config: str | None, store: str | None) -> None:
         raise InvalidInput("a memory store ends with this command", cure="name another with --store")
     with _opened_for_reading(file) as source, _progress("loading") as report:
         total, new = ask(url, lambda app: _load(app, source, str(file), report))
-    click.echo(f"loaded {total} records of {file} into {url}; {new} were new", err=True)
+    click.echo(f"loaded {total} records of {file} into {hide(url)}; {new} were new", err=True)
 
 
 async def _dump(app: Any, target: IO[bytes], report: Report) -> int:

@@ -5,9 +5,6 @@ They work on the database file itself, beside the processes that use it; other s
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +13,13 @@ import click
 from pollux.cli import menu
 from pollux.cli.commands import Taught
 from pollux.cli.options import Where, existing_store, json_option, sqlite_path, store_options, store_url
+from pollux.cli.progress import progress
 from pollux.cli.show import clean, print_json
 from pollux.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pollux.store.sqlite.check import Checked
 
-Step = Callable[[str, int, int], None]
 FORCE = "Replace what is there."
 
 
@@ -43,12 +40,12 @@ def check(config: str | None, store: str | None, *, wants_repair: bool, as_json:
     from pollux.store.sqlite import check as checking
 
     path = _existing_file(Where(config, store))
-    with _progress() as step:
+    with progress() as step:
         found = checking.check(path, step)
     repaired = wants_repair and any(finding.can_repair for finding in found.findings)
     if repaired:
         checking.repair(path)
-        with _progress() as step:
+        with progress() as step:
             found = checking.check(path, step)
     if as_json:
         print_json({"checked": found, "repaired": repaired, "ok": not found.findings})
@@ -74,7 +71,7 @@ def backup(file: Path, config: str | None, store: str | None, *, force: bool, as
     from pollux.store.sqlite.backup import backup as copy
 
     path = _existing_file(Where(config, store))
-    with _progress() as step:
+    with progress() as step:
         copied = copy(path, file, lambda done, total: step("copying", done, total), force=force)
     if as_json:
         print_json(copied)
@@ -103,7 +100,7 @@ def restore(file: Path, config: str | None, store: str | None, *, force: bool, a
     from pollux.store.sqlite.backup import restore as put_back
 
     path = _file(Where(config, store))
-    with _progress() as step:
+    with progress() as step:
         copied = put_back(file, path, lambda done, total: step("copying", done, total), force=force)
     if as_json:
         print_json(copied)
@@ -143,22 +140,3 @@ def _tell(found: Checked, *, repaired: bool) -> None:
         return
     cure = "`pollux store check --repair` can mend" if any(f.can_repair for f in found.findings) else "no repair for"
     click.echo(f"{cure} this; a backup can be put back with `pollux store restore`", err=True)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Step]:
-    """A bar on a terminal; nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield lambda _what, _done, _total: None
-        return
-    from rich.columns import Columns
-    from rich.console import Console
-    from rich.live import Live
-    from rich.progress_bar import ProgressBar
-
-    with Live(console=Console(stderr=True), transient=True, refresh_per_second=10) as live:
-
-        def step(what: str, done: int, total: int) -> None:
-            live.update(Columns([what, ProgressBar(total=total or None, completed=done, width=40, pulse=not total)]))
-
-        yield step

@@ -22,6 +22,7 @@ SETTING_EXAMPLES: dict[str, str] = {
     "app": "monitor:app",
     "pool.min_poll": "1s",
     "leader.renew": "5s",
+    "leader.key": "shop-production",
     "http.allow_networks": "[10.0.0.0/8]",
 }
 # The job of the file, which needs no code of anybody's: it asks the machine for its name.

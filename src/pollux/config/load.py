@@ -10,8 +10,9 @@ from pollux.config.jobs import FileJobs, check_keys, entries_of, shown, text_of
 from pollux.config.reading import BROKEN, FILE_BYTES_MAX, Node, Place, Problems, read_yaml
 from pollux.config.settings import BY_PATH, DEFAULT, FILE_KEYS, OPTIONS, SECTIONS, Config, Option
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
+from pollux.model import check_term
 from pollux.secrets import Secrets, has_reference, hide
-from pollux.units import format_ms, format_size
+from pollux.units import format_size
 
 
 def load_config(
@@ -145,10 +146,12 @@ def _from_arguments(arguments: Mapping[str, Any], problems: Problems) -> Iterato
 def _check_together(values: Mapping[str, Any], origins: Mapping[str, str], problems: Problems) -> None:
     ttl = values.get("leader_ttl_ms", Config().leader_ttl_ms)
     renew = values.get("leader_renew_ms")
-    if renew is not None and renew * 2 >= ttl:
-        what = f"leader.renew of {format_ms(renew)} leaves a leader of {format_ms(ttl)} no second try"
-        cure = "give less than half of leader.ttl; a third is usual"
-        problems.keep(InvalidInput(what, where=origins["leader.renew"], cure=cure))
+    if renew is None:
+        return  # a third of it
+    try:
+        check_term(ttl_ms=ttl, renew_ms=renew)
+    except InvalidInput as error:
+        problems.keep(error.at(origins["leader.renew"]))
 
 
 def _root_of(path: str, problems: Problems) -> Node | None:

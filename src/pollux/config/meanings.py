@@ -47,7 +47,10 @@ SETTINGS = {
     "pool.child_memory": "how much memory each child process may use: see [isolation](isolation.md)",
     "leader.ttl": "after this long a silent leader is replaced",
     "leader.renew": "how often it renews; a third of `leader.ttl`",
-    "release": "a number that grows with your releases: an older one does not overwrite a newer one's jobs",
+    "leader.key": "the name of the leadership: a node that names another one is refused, see "
+    "[many machines](many-machines.md)",
+    "release": "a number that grows with your releases: an older one changes nothing of a newer one's jobs, see "
+    "[many machines](many-machines.md)",
     "allow_exec": "`true` lets jobs run commands: see [isolation](isolation.md)",
     "history.keep": "finished runs kept of each job",
     "history.age": "and for how long",

@@ -16,6 +16,8 @@ DEFAULT = "default"
 SEATS_MAX = 10_000
 _ATTRIBUTE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_KEY = re.compile(r"[A-Za-z0-9._:/-]{1,100}")
+_KEY_CURE = "use letters, digits and . _ : / -"
 _STORE = re.compile(r"[a-z][a-z0-9+.-]*://.*")
 
 
@@ -33,6 +35,7 @@ class Config(Struct, frozen=True, kw_only=True):
     child_memory: int = 1_000_000_000  # bytes
     leader_ttl_ms: int = 15_000
     leader_renew_ms: int | None = None  # None: a third of the ttl
+    leader_key: str = ""  # the name of the leadership; all nodes of a store agree on it
     release: int = 0
     allow_exec: bool = False  # jobs may run commands
     history_keep: int = 100  # finished runs of a job
@@ -66,11 +69,12 @@ class Option(NamedTuple):
     argument: str
     read: Callable[[Any], Any]
     takes_list: bool = False
+    also: tuple[str, ...] = ()  # variables by which deployments of older schedulers say it
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The short one and the nested one; the short one counts if both are set."""
-        names = (f"POLLUX_{self.argument.upper()}", f"POLLUX_{self.path.upper().replace('.', '__')}")
+        """The short one, the nested one, and those of others; the first that is set counts."""
+        names = (f"POLLUX_{self.argument.upper()}", f"POLLUX_{self.path.upper().replace('.', '__')}", *self.also)
         return tuple(dict.fromkeys(names))
 
 
@@ -158,8 +162,9 @@ OPTIONS = (
     Option("pool.long_poll", "long_poll_ms", "long_poll", _duration(0, HOUR_MS)),
     Option("pool.min_poll", "min_poll_ms", "min_poll", _duration(0, HOUR_MS)),
     Option("pool.child_memory", "child_memory", "child_memory", _size(64_000_000)),
-    Option("leader.ttl", "leader_ttl_ms", "leader_ttl", _duration(1_000, HOUR_MS)),
+    Option("leader.ttl", "leader_ttl_ms", "leader_ttl", _duration(1_000, HOUR_MS), also=("SCHEDULER_LEADER_TTL",)),
     Option("leader.renew", "leader_renew_ms", "leader_renew", _duration(100, HOUR_MS)),
+    Option("leader.key", "leader_key", "leader_key", _text(_KEY, _KEY_CURE), also=("SCHEDULER_LEADER_KEY",)),
     Option("release", "release", "release", _whole(0, 2**53)),
     Option("allow_exec", "allow_exec", "allow_exec", _flag),
     Option("history.keep", "history_keep", "history_keep", _whole(1, 1_000_000)),

@@ -2,7 +2,18 @@
 
 from pollux.model.answer import Advanced, Answer, Counts
 from pollux.model.audit import AuditLine, chained
-from pollux.model.feed import Arrived, End, Ended, Entry, FeedItem, JobsDeleted, JobsPut, NodeSeen, NotesChanged
+from pollux.model.feed import (
+    Arrived,
+    End,
+    Ended,
+    Entry,
+    FeedItem,
+    JobsDeleted,
+    JobsMoved,
+    JobsPut,
+    NodeSeen,
+    NotesChanged,
+)
 from pollux.model.job import (
     ERROR_CHARS_MAX,
     TIMEOUT_MS,
@@ -16,9 +27,10 @@ from pollux.model.job import (
     is_gated,
     recurs,
 )
-from pollux.model.node import Node, Term
-from pollux.model.note import NOTE_BYTES_MAX, STOP, Note, NotePut, stop_key
+from pollux.model.node import RENEW_MIN_MS, Declares, Node, Term, check_term, declares
+from pollux.model.note import DRAIN, NOTE_BYTES_MAX, STOP, Note, NotePut, stop_key
 from pollux.model.outcome import Back, Cancelled, Dead, Done, Fault, Hold, Outcome, RetryAt, Verdict
+from pollux.model.partition import ALL_VERSIONS, SCHEDULER_VERSION, VERSION_MAX, Version, check_version
 from pollux.model.plan import (
     FIRINGS_MAX,
     NOTES_MAX,
@@ -51,7 +63,9 @@ from pollux.model.run import (
 from pollux.model.schedule import INTERVAL_MIN_MS, Cron, Event, Interval, Once, Schedule
 
 __all__ = [
+    "ALL_VERSIONS",
     "AT_THE_GATE",
+    "DRAIN",
     "ERROR_CHARS_MAX",
     "FINISHED",
     "FIRINGS_MAX",
@@ -60,12 +74,15 @@ __all__ = [
     "NOTES_MAX",
     "NOTE_BYTES_MAX",
     "PROGRESS_CHARS_MAX",
+    "RENEW_MIN_MS",
+    "SCHEDULER_VERSION",
     "STOP",
     "TIMEOUT_MS",
     "TRANSITIONS",
     "TRIED_CHARS_MAX",
     "TRIED_MAX",
     "UPDATES_MAX",
+    "VERSION_MAX",
     "Advanced",
     "Answer",
     "Arrived",
@@ -77,6 +94,7 @@ __all__ = [
     "Counts",
     "Cron",
     "Dead",
+    "Declares",
     "Done",
     "End",
     "Ended",
@@ -92,6 +110,7 @@ __all__ = [
     "Job",
     "JobUpdate",
     "JobsDeleted",
+    "JobsMoved",
     "JobsPut",
     "Memory",
     "Misfire",
@@ -114,7 +133,11 @@ __all__ = [
     "Transition",
     "Tried",
     "Verdict",
+    "Version",
     "chained",
+    "check_term",
+    "check_version",
+    "declares",
     "definition",
     "is_gated",
     "lease_lost",

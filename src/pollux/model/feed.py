@@ -42,8 +42,14 @@ class JobsDeleted(Struct, frozen=True, tag="deleted"):
     ids: tuple[str, ...]
 
 
+class JobsMoved(Struct, frozen=True, tag="moved"):
+    """Jobs that came into this version, or left it; where they are now is read."""
+
+    ids: tuple[str, ...]
+
+
 class Arrived(Struct, frozen=True, tag="arrived"):
-    """Runs that came to the gate: made gated by somebody else, retried, revived or handed back."""
+    """Runs that came to the gate: made gated by somebody else, retried, revived, handed back or moved here."""
 
     run_ids: tuple[str, ...]
 
@@ -58,7 +64,7 @@ class NodeSeen(Struct, frozen=True, tag="node"):
     node: str
 
 
-Entry = Ended | JobsPut | JobsDeleted | Arrived | NotesChanged | NodeSeen
+Entry = Ended | JobsPut | JobsDeleted | JobsMoved | Arrived | NotesChanged | NodeSeen
 
 
 class FeedItem(Struct, frozen=True):

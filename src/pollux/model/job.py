@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from pollux.model.partition import SCHEDULER_VERSION
 from pollux.model.schedule import Schedule
 
 TIMEOUT_MS = 3_600_000
@@ -90,7 +91,8 @@ class Job(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):  # g
     release: int = 0
     declared: bool = True  # False: a code job that no living node declares
 
-    revision: int = 0  # counts changes of the definition
+    scheduler_version: int = SCHEDULER_VERSION  # where it is: the handle that put it says so, and `move_jobs`
+    revision: int = 0  # counts changes of the definition, and moves
     next_due_ms: int | None = None
     last_due_ms: int | None = None
     memory: Memory = Memory()
@@ -107,7 +109,9 @@ def recurs(schedule: Schedule | None) -> bool:
 
 def definition(job: Job) -> Job:
     """The job without what the store and the leader keep beside it; two jobs are the same if these are equal."""
-    return msgspec.structs.replace(job, revision=0, next_due_ms=None, last_due_ms=None, memory=Memory())
+    return msgspec.structs.replace(
+        job, scheduler_version=SCHEDULER_VERSION, revision=0, next_due_ms=None, last_due_ms=None, memory=Memory()
+    )
 
 
 def is_gated(job: Job) -> bool:

@@ -1,6 +1,7 @@
 """What else must all nodes know?  Notes: small named values with a revision and perhaps an end.
 
 A **stop** is a note that forbids runs: `stop:all`, `stop:job:<id>`, `stop:group:<name>`, `stop:target:<name>`.
+`stop:claims` forbids no run by name: while it stands nobody claims any, and what is due is planned all the same.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 STOP = "stop:"
+DRAIN = "stop:claims"
 NOTE_BYTES_MAX = 64_000
 
 

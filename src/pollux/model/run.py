@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from pollux.ids import firing_id
 from pollux.model.job import Job, is_gated
+from pollux.model.partition import SCHEDULER_VERSION
 
 AT_THE_GATE = "at the gate"
 PROGRESS_CHARS_MAX = 200  # of what a handler says of its progress
@@ -83,6 +84,7 @@ class Run(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value hol
     tried: tuple[
         Tried, ...
     ] = ()  # the latest attempts that were in vain, oldest first; the last one's error stands above
+    scheduler_version: int = SCHEDULER_VERSION  # its job's as long as it lives; where it ended once it is finished
 
     @property
     def is_finished(self) -> bool:
@@ -161,4 +163,5 @@ def run_of(
         state=RunState.HELD if gated else RunState.READY,
         held_reason=AT_THE_GATE if gated else "",
         visible_ms=due_ms,
+        scheduler_version=job.scheduler_version,
     )

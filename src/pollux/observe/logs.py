@@ -88,9 +88,22 @@ def _term_lost(event: e.TermLost) -> None:
     _say(level, event, "node %s no longer leads term %d: %s", event.node, event.term, safe(event.why))
 
 
+def _plan_fenced(event: e.PlanFenced) -> None:
+    words = "a plan of node %s for term %d came too late: another node leads, and nothing of it was written"
+    _say(logging.WARNING, event, words, event.node, event.term)
+
+
 def _jobs_declared(event: e.JobsDeclared) -> None:
     counts = event.added, event.changed, event.gone
     _say(logging.INFO, event, "%s: %d jobs added, %d changed, %d gone", event.source, *counts)
+
+
+def _release_is_old(event: e.ReleaseIsOld) -> None:
+    words = (
+        "%s: release %d is known, this node has release %d and changes no job; deploy the newer one, or start this "
+        "code under a higher number (another app needs a name of its own)"
+    )
+    _say(logging.WARNING, event, words, event.source, event.newest, event.release)
 
 
 def _lease_lost(event: e.LeaseWasLost) -> None:
@@ -163,8 +176,10 @@ _ALWAYS: dict[type[e.Event], e.Listener] = {
     e.NodeStarted: _node_started,
     e.NodeStopped: _node_stopped,
     e.JobsDeclared: _jobs_declared,
+    e.ReleaseIsOld: _release_is_old,
     e.TermWon: _term_won,
     e.TermLost: _term_lost,
+    e.PlanFenced: _plan_fenced,
     e.LeaseWasLost: _lease_lost,
     e.LoopFailed: _loop_failed,
     e.LoopRecovered: _loop_recovered,

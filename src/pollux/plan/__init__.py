@@ -3,7 +3,7 @@
 from pollux.plan.accept import Report
 from pollux.plan.gate import PREVIOUS_RUN, GateState, Held, Ready, gate, stop_of, stop_words
 from pollux.plan.planner import Planner, Wants
-from pollux.plan.reconcile import Diff, reconcile
+from pollux.plan.reconcile import Diff, reconcile, with_other_jobs
 from pollux.plan.timers import Timers, TimerWindow
 from pollux.plan.why import Why, why_job, why_run
 
@@ -25,4 +25,5 @@ __all__ = [
     "stop_words",
     "why_job",
     "why_run",
+    "with_other_jobs",
 ]

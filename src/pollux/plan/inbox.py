@@ -51,12 +51,13 @@ class Receipts:
 class Work:
     """What the feed left to do for one job."""
 
-    __slots__ = ("crowd", "ends", "error", "feeds", "is_put", "writes")
+    __slots__ = ("crowd", "ends", "error", "feeds", "is_moved", "is_put", "writes")
 
     def __init__(self) -> None:
         self.feeds: tuple[int, ...] = ()  # mostly one: a crowd of new jobs came in one entry
         self.ends: list[End] | tuple[End, ...] = ()  # a crowd of new jobs has none
         self.is_put = False
+        self.is_moved = False
         self.crowd = 1
         self.writes = False  # the slot's next due is not what the store has
         self.error = ""  # why the job has no next due, if its schedule is bad
@@ -78,6 +79,7 @@ class Inbox:
         self.work: dict[str, Work] = {}
         self.jobs: dict[str, None] = {}  # to be read
         self.runs: dict[str, list[int]] = {}  # to be read, with the entries that ask
+        self.freed: set[str] = set()  # jobs of which a run ended meanwhile: who waits for it need not be parked
         self.notes: list[int] | None = None  # to be read, with the entries that ask
         self.nodes: list[int] | None = None
         self._entry: tuple[int, ...] = ()  # the latest one
@@ -103,6 +105,13 @@ class Inbox:
         if feed is not None:
             feeds.append(feed)
             self.receipts.owe(feed)
+
+    def answered(self, run_id: str) -> tuple[list[int], set[str]]:
+        """A run was read: the entries that asked for it, and the jobs of which a run ended since."""
+        feeds, freed = self.runs.pop(run_id, []), self.freed
+        if not self.runs:
+            self.freed = set()
+        return feeds, freed
 
     def ask_notes(self, feed: int) -> None:
         self.notes = [*(self.notes or ()), feed]

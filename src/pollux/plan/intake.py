@@ -19,6 +19,7 @@ from pollux.model import (
     FeedItem,
     Job,
     JobsDeleted,
+    JobsMoved,
     JobsPut,
     Node,
     NodeSeen,
@@ -47,7 +48,7 @@ def apply(term: TermMemory, item: FeedItem) -> None:
         case Ended(ends):
             for end in ends:
                 _apply_end(term, feed, end)
-        case JobsPut() | JobsDeleted():
+        case JobsPut() | JobsDeleted() | JobsMoved():
             _apply_jobs(term, feed, item.entry)
         case Arrived(run_ids):
             for run_id in run_ids:
@@ -59,12 +60,13 @@ def apply(term: TermMemory, item: FeedItem) -> None:
             inbox.ask_nodes(feed)
 
 
-def _apply_jobs(term: TermMemory, feed: int, entry: JobsPut | JobsDeleted) -> None:
+def _apply_jobs(term: TermMemory, feed: int, entry: JobsPut | JobsDeleted | JobsMoved) -> None:
     for job_id in entry.ids:
         work = term.inbox.work_of(job_id, feed)
         term.inbox.jobs[job_id] = None
         if isinstance(entry, JobsPut):
             work.is_put, work.crowd = True, max(work.crowd, entry.added)
+        work.is_moved = work.is_moved or isinstance(entry, JobsMoved)
 
 
 def _apply_end(term: TermMemory, feed: int, end: End) -> None:
@@ -72,6 +74,8 @@ def _apply_end(term: TermMemory, feed: int, end: End) -> None:
     if (state is _DONE or state is _DEAD or state is _CANCELLED) and gatehouse.is_open:
         inbox.receipts.pay(gatehouse.forget(end.run_id))
         inbox.receipts.owe(feed, gatehouse.wake(previous_key(end.job_id), feed))
+    if inbox.runs:
+        inbox.freed.add(end.job_id)
     if end.ran or state is _DEAD:
         inbox.work_of(end.job_id, feed).add(end)
         if end.job_id not in term.slots:
@@ -106,13 +110,13 @@ def learn_job(term: TermMemory, job_id: str, job: Job | None) -> None:
     work = inbox.work_of(job_id)
     if slot is None:
         slot = term.slots.add(job)
-        if work.is_put:
+        if work.is_put or (work.is_moved and job.next_due_ms is None):  # its due stands, if it has one
             _place(term, slot, job, None, is_placed=False)
     else:
         _read_again(term, slot, job)
     if job.declared:
         _wake(term, declared_key(job_id), work.feeds)
-    work.is_put, work.crowd = False, 1
+    work.is_put, work.is_moved, work.crowd = False, False, 1
     term.arm(job_id, slot)
     if work.is_idle():
         inbox.finish(job_id)
@@ -149,19 +153,19 @@ def _place(term: TermMemory, slot: Slot, job: Job, old: Job | None, *, is_placed
 def learn_run(term: TermMemory, run_id: str, run: Run | None) -> None:
     """What has become of a run that came to the gate."""
     inbox, gatehouse = term.inbox, term.gatehouse
-    feeds = inbox.runs.pop(run_id, [])
+    feeds, freed = inbox.answered(run_id)
     if run is None or run.state is not RunState.HELD:
         inbox.receipts.pay([*feeds, *gatehouse.forget(run_id)])
         return
     if run.job_id not in term.slots:
         inbox.jobs[run.job_id] = None
-    if run.held_reason == PREVIOUS_RUN:
+    if run.held_reason == PREVIOUS_RUN and run.job_id not in freed:
         if not gatehouse.knows(run_id):
             gatehouse.park(run, previous_key(run.job_id))
         inbox.receipts.pay(feeds)
         return
     at_ms = run.visible_ms
-    if run.held_reason not in {"", AT_THE_GATE}:
+    if run.held_reason not in {"", AT_THE_GATE, PREVIOUS_RUN}:
         at_ms = max(at_ms, term.seen_ms + HANDED_BACK_REST_MS)
         inbox.ask_nodes()
     if at_ms > term.seen_ms:

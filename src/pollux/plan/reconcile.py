@@ -1,19 +1,25 @@
 """What would a reload change?  The difference between what is stored and what is wanted, within one source.
 
-Jobs of other sources are not looked at, so nothing of theirs can be taken away.  A job that a file no longer names is
-removed.  A job that code no longer declares is only undeclared: an older node may still declare it, and a rolled back
-release must find its memory.
+Jobs of other sources are not looked at, so nothing of theirs can be taken away.  Within a source the newest release
+decides, and who is older writes nothing at all:
+
+    a newer release is known (by a stored job, or by a living node)     nothing is changed
+    a job is new, or is another one                                     it is written, under our release
+    a file no longer names a job                                        it is removed
+    code no longer declares a job, and a node of other code lives       it is left: that node may still declare it
+    code no longer declares a job, and no such node lives               it is undeclared: it keeps its memory, and only
+                                                                        our release or a newer one declares it again
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from pollux.errors import Conflict
-from pollux.model import Job, definition
+from pollux.model import Declares, Job, declares, definition
 from pollux.schedule.words import describe
 
 CODE = "code:"
@@ -26,7 +32,10 @@ class Diff(Struct, frozen=True):
     change: tuple[tuple[Job, Job], ...] = ()  # as stored, as wanted
     remove: tuple[Job, ...] = ()
     undeclare: tuple[Job, ...] = ()
+    left: tuple[Job, ...] = ()  # gone here, but a node of other code may still declare them
     same: int = 0
+    release: int = 0  # of what is wanted
+    newer: int | None = None  # the release that is known and above ours: nothing is changed
 
     @property
     def is_empty(self) -> bool:
@@ -39,21 +48,37 @@ class Diff(Struct, frozen=True):
             *(f"~ job {new.id}  {', '.join(_changes(old, new))}" for old, new in self.change),
             *(f"- job {job.id}" for job in self.remove),
             *(f"- job {job.id}  no longer declared; its due times are skipped" for job in self.undeclare),
+            *(f"  job {job.id}  no longer declared here; it is left while older nodes live" for job in self.left),
         ]
 
 
 def reconcile(
-    stored: Sequence[Job], wanted: Sequence[Job], source: str, *, owners: Mapping[str, str] | None = None
+    stored: Sequence[Job],
+    wanted: Sequence[Job],
+    source: str,
+    *,
+    owners: Mapping[str, str] | None = None,
+    release: int | None = None,
+    peers: Collection[Declares] = (),
 ) -> Diff:
     """Compare the jobs that `source` has in the store with those that it wants.
 
-    `owners` tells the source of wanted ids that are stored under another one; any such raises `Conflict`.
+    `owners` tells the source of wanted ids that are stored under another one; any such raises `Conflict`.  `release`
+    None: that of the wanted jobs.  `peers` is what the other living nodes declare.
     """
+    if release is None:
+        release = max((job.release for job in wanted), default=0)
     before = {job.id: job for job in stored if job.source == source}
     _refuse_foreign(wanted, source, {**(owners or {}), **{job.id: job.source for job in stored}})
+    known = (*(job.release for job in before.values()), *(peer.release for peer in peers if peer.source == source))
+    newest = max(known, default=0)
+    if newest > release:
+        return Diff(source=source, release=release, newer=newest)
     after = {job.id: job for job in wanted}
     gone = tuple(job for job_id, job in before.items() if job_id not in after)
     is_code = source.startswith(CODE)
+    dropped = tuple(job for job in gone if job.declared) if is_code else ()
+    is_alone = not with_other_jobs(declares(source, release, after), peers)
     pairs = [(before[job_id], job) for job_id, job in after.items() if job_id in before]
     change = tuple((old, new) for old, new in pairs if definition(old) != definition(new))
     return Diff(
@@ -61,9 +86,16 @@ def reconcile(
         add=tuple(job for job_id, job in after.items() if job_id not in before),
         change=change,
         remove=() if is_code else gone,
-        undeclare=tuple(job for job in gone if job.declared) if is_code else (),
+        undeclare=dropped if is_alone else (),
+        left=() if is_alone else dropped,
         same=len(pairs) - len(change),
+        release=release,
     )
+
+
+def with_other_jobs(mine: Declares, peers: Collection[Declares]) -> list[Declares]:
+    """What others declare of the same source, if it is not the same jobs; of which release does not matter."""
+    return [peer for peer in peers if peer.source == mine.source and peer.mark != mine.mark]
 
 
 def _refuse_foreign(wanted: Sequence[Job], source: str, owners: Mapping[str, str]) -> None:

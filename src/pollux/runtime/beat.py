@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pollux.clock import Clock
+from pollux.errors import InvalidInput
 from pollux.events import Events
 from pollux.model import Node
 from pollux.runtime.loop import Loop, Rest
@@ -34,3 +35,14 @@ class Beat(Loop):
     async def turn(self) -> Rest:
         await self.store.beat(self.describe(), ttl_ms=self.ttl_ms)
         return Rest(self.beat_ms)
+
+
+def check_key(node: Node, living: Iterable[Node]) -> None:
+    """Refuse a node that names another leadership than those that live: one store has one."""
+    for other in living:
+        if other.key != node.key and other.scheduler_version == node.scheduler_version:
+            raise InvalidInput(
+                f"node {other.id} on this store names the leadership {other.key!r}, this one names {node.key!r}",
+                where="leader.key",
+                cure="name the store that is meant, or say one name on all nodes; to change it stop them all first",
+            )

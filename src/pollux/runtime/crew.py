@@ -21,12 +21,13 @@ from typing import Any
 from msgspec import Struct
 
 from pollux.clock import Clock
+from pollux.errors import InvalidInput
 from pollux.events import Events
-from pollux.model import Node, Term
+from pollux.model import Declares, Node, Term
 from pollux.plan import Planner
 from pollux.registry import Registry
 from pollux.runtime.attempt import DEAF_MS, Kit
-from pollux.runtime.beat import Beat
+from pollux.runtime.beat import Beat, check_key
 from pollux.runtime.dispatcher import ClaimOptions, Dispatcher
 from pollux.runtime.lateness import LatenessSeen
 from pollux.runtime.leader import Leader
@@ -86,18 +87,18 @@ class Crew:
         node_id: str,
         host: str = "",
         version: str = "",
-        sources: tuple[str, ...] = (),
+        declares: tuple[Declares, ...] = (),
         secrets: Secrets | None = None,
     ) -> None:
         self.store, self.registry, self.options = store, registry, options or CrewOptions()
         self.clock, self.events, self.node_id = clock, events, node_id
-        self.host, self.version, self.sources = host or platform.node(), version, tuple(sources)
+        self.host, self.version, self.declares = host or platform.node(), version, declares
         self.started_ms = 0
         self.pool = Pool(self.options.seats)
         self.kit = Kit(registry, self.pool, clock=clock, events=events, dice=dice, secrets=secrets)
         self.kit.child_memory, self.kit.crashes_max = self.options.child_memory, self.options.crashes_max
         self.kit.isolates = self.options.isolates
-        self._is_draining = self._is_hurried = False
+        self._is_announced = self._is_draining = self._is_hurried = False
         self._quiet = asyncio.Event()  # nobody sits, or nobody is to be waited for
         self._drained = asyncio.Event()
         self.beat = Beat(
@@ -169,12 +170,25 @@ class Crew:
 
     async def start(self) -> None:
         """Beat, then start every loop this node takes part in."""
-        self.started_ms = self.clock.now_ms()
-        await self.store.beat(self._describe(), ttl_ms=self.options.beat_ttl_ms)
+        if not self._is_announced:
+            await self.announce()
         if self.options.runs:
             await self._start_renewer()
         for loop in self._loops():
             loop.start()
+
+    async def announce(self) -> Node:
+        """Say that this node is there, before it does anything; refused where another leadership stands."""
+        self.started_ms = self.clock.now_ms()
+        node = self._describe()
+        await self.store.beat(node, ttl_ms=self.options.beat_ttl_ms)
+        try:
+            check_key(node, await self.store.nodes())
+        except InvalidInput:
+            await self.store.leave(self.node_id)
+            raise
+        self._is_announced = True
+        return node
 
     async def drain(self) -> None:
         """Leave in good order; called again, leave at once.  Whoever calls waits until it is done."""
@@ -325,7 +339,7 @@ class Crew:
             self.renewer = renewer
 
     def _describe(self) -> Node:
-        may_run = self.options.runs and not self._is_draining
+        may_run, term = self.options.runs and not self._is_draining, self.leader.term
         return Node(
             id=self.node_id,
             host=self.host,
@@ -334,10 +348,12 @@ class Crew:
             seats=self.pool.seats if may_run else 0,
             busy=self.pool.busy,
             handlers=self.registry.names() if self.options.runs else (),
-            sources=self.sources,
+            declares=self.declares,
             version=self.version,
             draining=self._is_draining,
-            leads=self.leader.term or 0,
+            leads=term or 0,
+            leads_ms=self.leader.since_ms if term else 0,
+            key=self.options.leader_key,
         )
 
     def _hear_term(self, term: Term) -> None:

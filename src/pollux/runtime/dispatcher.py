@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from pollux.events import ClaimsRefused
 from pollux.ids import new_id
-from pollux.model import STOP, Back, Cancelled, Cause, Hold, Job, Note, Run
+from pollux.model import DRAIN, STOP, Back, Cancelled, Cause, Hold, Job, Note, Run
 from pollux.plan import stop_of, stop_words
 from pollux.runtime.attempt import Attempt, Kit
 from pollux.runtime.child import isolates
@@ -24,6 +24,7 @@ from pollux.store.contract import FEED_MAX, LOSSES_MAX, Answer, Claimed, Store
 
 CLAIM_MAX = 1_000  # runs in one claim
 FULL_REST_MS = 1_000
+DRAINED_REST_MS = 1_000  # somebody asks all nodes to claim nothing: look so often whether that is over
 SLOW_MS = 1_000  # a claim that took longer has waited: its lease began some time in between
 SAY_AGAIN_MS = 60_000
 SUSPECT_MS = (200, 30_000)  # a suspect that finds another one at work comes again so much later for each before it
@@ -74,6 +75,8 @@ class Dispatcher(Loop):
         self.wake()
 
     async def turn(self) -> Rest:
+        if DRAIN in self._stops and not await self._may_go_on():
+            return Rest(DRAINED_REST_MS)
         free = self._free()
         if free == 0 and self._token is None:
             return Rest.UNTIL_WOKEN  # a freed seat, room in the backlog or `resume` rings
@@ -85,8 +88,8 @@ class Dispatcher(Loop):
         self.kit.time.learn(claimed.now_ms, asked=begun, heard=heard)
         if claimed.answer is Answer.FULL:
             return self._refused()
+        await self._refresh_stops(claimed.stops_revision)
         if claimed.runs:
-            await self._refresh_stops(claimed.stops_revision)
             self._token = None
             if not self._seat_all(claimed, begun, heard):
                 return Rest(self.min_poll_ms)  # nothing for us: let another node have a look first
@@ -154,6 +157,11 @@ class Dispatcher(Loop):
             self._stops = {note.key: note for note in await self.store.notes(STOP)}
             self._stops_revision = revision
 
+    async def _may_go_on(self) -> bool:
+        """All nodes were asked to claim nothing: is that over?"""
+        self._stops = {note.key: note for note in await self.store.notes(STOP)}
+        return DRAIN not in self._stops
+
     def _stop_of(self, run: Run) -> Note | None:
         """The stop that forbids this run; a forced one is forbidden by none."""
         if not self._stops or run.cause is Cause.FORCED:
@@ -197,7 +205,8 @@ class Dispatcher(Loop):
             verdict = Hold(f"handler {job.handler} is not known here" if refusal is None else str(refusal))
         elif self.kit.suspect is not None and run.lease_losses and isolates(handler, job, run):
             verdict = Back(self.kit.time.now_ms() + self._turn_ms())  # suspects are tried one at a time
-        elif self._is_paused or (seat := self.kit.pool.try_seat(run)) is None:  # a claim that `pause` interrupted
+        elif self._is_paused or DRAIN in self._stops or (seat := self.kit.pool.try_seat(run)) is None:
+            # a claim that `pause` interrupted, or that had begun before all nodes were asked to claim nothing
             verdict = Back()
         else:
             attempt.begin(handler, seat)

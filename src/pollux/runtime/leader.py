@@ -13,24 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pollux.clock import Clock
-from pollux.errors import InvalidInput
 from pollux.events import Events, TermLost, TermWon
-from pollux.model import Term
+from pollux.model import Term, check_term
 from pollux.runtime.loop import Loop, Rest, bounded
 from pollux.store.contract import Store
 
 MARGIN_MS = 1_000
 HINTS_APART_MS = 500  # a resigned term is taken within a second, also by who has just asked for it
-
-
-def check_leader_times(*, ttl_ms: int, renew_ms: int) -> None:
-    """Refuse a pair in which one late renewal loses the term."""
-    if renew_ms <= 0 or renew_ms * 2 >= ttl_ms:
-        raise InvalidInput(
-            f"a term of {ttl_ms} ms cannot be kept by renewing it every {renew_ms} ms",
-            where="leader",
-            cure="let the term last more than twice as long as the time between renewals (15s and 5s)",
-        )
 
 
 class Leader(Loop):
@@ -48,18 +37,21 @@ class Leader(Loop):
         margin_ms: int = MARGIN_MS,
     ) -> None:
         super().__init__("leader", clock=clock, events=events)
-        check_leader_times(ttl_ms=ttl_ms, renew_ms=renew_ms)
+        check_term(ttl_ms=ttl_ms, renew_ms=renew_ms)
         self.store, self.node_id = store, node_id
         self.ttl_ms, self.renew_ms = ttl_ms, renew_ms
         self.margin_ms = min(margin_ms, (ttl_ms - 2 * renew_ms) // 2)
         self.seen: Term | None = None  # the term that stood when we last asked
         self.wins = 0
+        self.since_ms = 0  # when our latest term was won, by the store's clock
         self.on_change: list[Callable[[], None]] = []
         self.on_answer: Callable[[Term], None] | None = None
         self._term: int | None = None
         self._trust_until = 0.0
         self._asked_at: float | None = None
         self._is_hinted = False
+        self._is_asking = False
+        self._is_unsure = False  # we asked, and have not heard what became of it
         self._has_resigned = False
 
     @property
@@ -82,6 +74,7 @@ class Leader(Loop):
         if self._is_hinted and (early_ms := self._early_ms()) > 0:
             return Rest(early_ms)
         self._is_hinted = False
+        self._is_asking = self._is_unsure = True
         sent = self._asked_at = self.clock.mono_ms()
         try:
             # One question that hangs must leave time for another before trust ends.
@@ -91,10 +84,12 @@ class Leader(Loop):
             if self._term is not None and self.term is None:
                 self._lose("the store did not answer in time")
             raise
+        finally:
+            self._is_asking = False
         return await self._heard(term, sent)
 
     async def _heard(self, term: Term, sent: float) -> Rest:
-        self.seen = term
+        self.seen, self._is_unsure = term, False
         if self.on_answer is not None:
             self.on_answer(term)
         if self.has_resigned:  # while the question was under way
@@ -103,8 +98,8 @@ class Leader(Loop):
         if term.holder != self.node_id:
             self._lose(f"node {term.holder} holds term {term.number}")
             return Rest(min(self.renew_ms, max(1, term.until_ms - term.now_ms + 1)))
-        self._trust_until = sent + self.ttl_ms - self.margin_ms
-        self._keep(term.number)
+        is_trusted, self._trust_until = self.term is not None, sent + self.ttl_ms - self.margin_ms
+        self._keep(term, is_trusted=is_trusted)
         return Rest(max(1.0, sent + self.renew_ms - self.clock.mono_ms()))
 
     def hint(self) -> None:
@@ -122,16 +117,18 @@ class Leader(Loop):
 
     def doubt(self, why: str) -> None:
         """The store refused our term: it is not ours any more, whatever the clock says."""
-        self._is_hinted = False
+        self._is_hinted = True  # asked again, but at most twice a second
         self._lose(why)
         self.nudge()
 
     async def resign(self) -> None:
         """Give the term up and do not take it again; whoever waits for it is rung."""
         self._has_resigned = True
-        term = self._term
+        term, is_unsure = self._term, self._is_unsure and not self._is_asking
         self._lose("it was given up", resigned=True)
-        if term is not None:
+        if is_unsure:  # the question that was cut off may have won us a term: nobody shall wait for its end
+            await self._give_up(await self.store.elect(self.node_id, ttl_ms=self.ttl_ms))
+        elif term is not None:
             await self._give_up(Term(term, self.node_id, 0, 0))
 
     def stand_again(self) -> None:
@@ -144,14 +141,16 @@ class Leader(Loop):
             await self.store.resign(self.node_id, term=term.number)
             await self.store.wake()
 
-    def _keep(self, number: int) -> None:
-        if self._term == number:
+    def _keep(self, term: Term, *, is_trusted: bool) -> None:
+        if self._term == term.number:
+            if not is_trusted:  # whoever looked meanwhile believes that we do not lead
+                self._tell()
             return
         if self._term is not None:
-            self._lose(f"term {number} took its place")
-        self._term = number
+            self._lose(f"term {term.number} took its place")
+        self._term, self.since_ms = term.number, term.now_ms
         self.wins += 1
-        self.events.emit(TermWon(self.node_id, number))
+        self.events.emit(TermWon(self.node_id, term.number))
         self._tell()
 
     def _lose(self, why: str, *, resigned: bool = False) -> None:

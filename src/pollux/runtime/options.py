@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from pollux.errors import InvalidInput
+from pollux.model import check_term
 from pollux.outcome import CRASHES_MAX
 from pollux.runtime.child import CHILD_MEMORY, CHILD_MEMORY_MIN
-from pollux.runtime.leader import check_leader_times
 from pollux.runtime.pool import check_seats
 from pollux.runtime.pruner import DEAD_MAX, DEAD_MS, LOG_MAX
 from pollux.store.contract import FEED_MAX, LOSSES_MAX, READY_MAX
@@ -22,6 +22,7 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
     lease_ms: int = 30_000
     leader_ttl_ms: int = 15_000
     leader_renew_ms: int = 5_000
+    leader_key: str = ""  # the name of the leadership; a node that names another one is refused
     grace_ms: int = 25_000  # what handlers get to finish when the node drains
     long_poll_ms: int = 30_000
     min_poll_ms: int | None = None  # None: 100 where the store waits, else 1000
@@ -46,7 +47,7 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_seats(self.seats)
-        check_leader_times(ttl_ms=self.leader_ttl_ms, renew_ms=self.leader_renew_ms)
+        check_term(ttl_ms=self.leader_ttl_ms, renew_ms=self.leader_renew_ms)
         self._at_least("lease", self.lease_ms, LEASE_MIN_MS)
         for name in ("grace_ms", "long_poll_ms", "min_poll_ms", "turn_rest_ms", "unchanged_ms", "keep_ms", "dead_ms"):
             self._at_least(name.removesuffix("_ms"), getattr(self, name), 0)

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from pollux.clock import Clock
 from pollux.errors import StoreBusy, StoreTimeout
-from pollux.events import Events, FiringSkipped, RunFired, RunHeld, RunReleased, RunsFired, RunStopped
-from pollux.model import Advanced, Answer, Ended, FeedItem, Job, Plan, Run, RunState
+from pollux.events import Events, FiringSkipped, PlanFenced, RunFired, RunHeld, RunReleased, RunsFired, RunStopped
+from pollux.model import Advanced, Answer, Ended, FeedItem, Job, Node, Plan, Run, RunState
 from pollux.plan import Planner, Report, Wants
 from pollux.runtime.lateness import Lateness
 from pollux.runtime.leader import Leader
@@ -35,6 +36,7 @@ CROWD_MIN = 4.0  # firings a turn, on average, from which on a shorter rest is w
 CROWD_WEIGHT = 0.1
 LEARN_ROUNDS_MAX = 8
 FRUITLESS_MAX = 200
+T = TypeVar("T", Job, Run)
 
 
 class Timekeeper(Loop):
@@ -65,6 +67,7 @@ class Timekeeper(Loop):
         self.released = 0
         self.plans = 0
         self.rebuilds = 0
+        self.fenced = 0  # plans that came after our term
         self._term: int | None = None
         self._planner: Planner | None = None
         self._unanswered: Plan | None = None
@@ -120,7 +123,7 @@ class Timekeeper(Loop):
             return self._planner
         self._forget()
         planner = self.make_planner()
-        notes, nodes, counts = await self.store.notes(), await self.store.nodes(), await self.store.counts()
+        notes, nodes, counts = await self.store.notes(), await self._nodes(), await self.store.counts()
         held = await self._held()
         planner.begin(self.time.now_ms(), notes=notes, held=held, nodes=nodes, ready=counts.ready)
         await self._learn(planner)
@@ -130,7 +133,7 @@ class Timekeeper(Loop):
         return planner
 
     async def _held(self) -> list[Run]:
-        where, after = RunFilter(states=(RunState.HELD,)), None
+        where, after = RunFilter(states=(RunState.HELD,), scheduler_version=self.store.scheduler_version), None
         held: list[Run] = []
         while True:
             page = await self.store.list_runs(where, after=after, limit=PAGE_MAX)
@@ -174,15 +177,19 @@ class Timekeeper(Loop):
                 runs=await self._runs(wants),
                 timers=None if wants.timers is None else await self._timers(wants),
                 notes=await self.store.notes() if wants.notes else None,
-                nodes=await self.store.nodes() if wants.nodes else None,
+                nodes=await self._nodes() if wants.nodes else None,
             )
+
+    async def _nodes(self) -> list[Node]:
+        """Those that are of use to us."""
+        return [node for node in await self.store.nodes() if node.serves(self.store.scheduler_version)]
 
     async def _jobs(self, wants: Wants) -> list[tuple[str, Job | None]]:
         ids = list(wants.jobs)
         found: list[tuple[str, Job | None]] = []
         for start in range(0, len(ids), BATCH_MAX):
             some = ids[start : start + BATCH_MAX]
-            found += zip(some, await self.store.get_jobs(some), strict=True)
+            found += zip(some, map(self._ours, await self.store.get_jobs(some)), strict=True)
         return found
 
     async def _runs(self, wants: Wants) -> list[tuple[str, Run | None]]:
@@ -190,8 +197,12 @@ class Timekeeper(Loop):
         found: list[tuple[str, Run | None]] = []
         for start in range(0, len(ids), BATCH_MAX):
             some = ids[start : start + BATCH_MAX]
-            found += zip(some, await self.store.get_runs(some), strict=True)
+            found += zip(some, map(self._ours, await self.store.get_runs(some)), strict=True)
         return found
+
+    def _ours(self, found: T | None) -> T | None:
+        """What is in another version is gone, as far as we are concerned."""
+        return found if found is not None and found.scheduler_version == self.store.scheduler_version else None
 
     async def _timers(self, wants: Wants) -> list[Job]:
         assert wants.timers is not None
@@ -207,6 +218,8 @@ class Timekeeper(Loop):
         self._unanswered = None
         if advanced.answer is not Answer.OK and advanced.answer is not Answer.ALREADY:
             self._forget()
+            self.fenced += 1
+            self.events.emit(PlanFenced(self.leader.node_id, term))
             if self.leader.term == term:  # and not a later one, won while the answer was under way
                 self.leader.doubt(f"the store answered {advanced.answer} to our plan")
             return Rest.NONE

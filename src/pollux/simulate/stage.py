@@ -228,7 +228,6 @@ class Stage:
             started_ms=self.clock.now_ms(),
             seats=self.scenario.seats,
             handlers=self.registry.names(),
-            sources=tuple({job.source: None for job in jobs}),
         )
         at_once(self.store.beat(node, ttl_ms=FOR_EVER_MS))
         for start in range(0, len(jobs), BATCH_MAX):

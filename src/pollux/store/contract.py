@@ -20,6 +20,11 @@ What holds for every verb:
   then `claim` and `advance`; all others as long as anything can be written, because they record what happened.
 * **A run whose job is gone** can run no more: where it would become ready or held it is cancelled instead
   ("its job was deleted").
+* **Versions.**  A handle serves one (`scheduler_version`).  A job is in one version, and its live runs with it; each
+  version has its own lines, leases, due times, term and feed: `due`, `feed`, `advance`, `claim`, `counts`, `elect`
+  and `resign` see that of the handle alone, and `put_jobs` adds to it.  What names a job or a run by its id finds it
+  in whatever version it is, and writes to the feed of that version.  Ids, keys, notes, nodes, the audit log and what
+  is finished are over all versions.
 """
 
 from __future__ import annotations
@@ -42,11 +47,12 @@ from pollux.model import (
     Outcome,
     Plan,
     Run,
-    RunState,
     Term,
     Verdict,
+    Version,
 )
 from pollux.model.params import PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX
+from pollux.store.pages import DumpPage, JobFilter, JobPage, LogPage, RunFilter, RunPage
 
 __all__ = [
     "BATCH_MAX",
@@ -111,20 +117,6 @@ class JobAnswer(Struct, frozen=True, omit_defaults=True):
     detail: str = ""  # conflict: what stands against it, in words
 
 
-class JobFilter(Struct, frozen=True, omit_defaults=True):
-    group: str | None = None
-    target: str | None = None
-    tag: str | None = None
-    source: str | None = None
-    handler: str | None = None
-    text: str | None = None  # part of the id or the name
-
-
-class JobPage(Struct, frozen=True):
-    jobs: tuple[Job, ...]
-    next: str | None  # cursor of the next page
-
-
 class Feed(Struct, frozen=True):
     items: tuple[FeedItem, ...]
     now_ms: int
@@ -168,21 +160,6 @@ class Settlement(Struct, frozen=True, omit_defaults=True):
     progress: str = ""  # what the handler said last; "": nothing new
 
 
-class RunFilter(Struct, frozen=True, omit_defaults=True):
-    states: tuple[RunState, ...] = ()  # none: all
-    job_id: str | None = None
-    group: str | None = None
-    target: str | None = None
-    failed: bool | None = None
-    finished_after_ms: int | None = None
-    error: str | None = None  # part of the error
-
-
-class RunPage(Struct, frozen=True):
-    runs: tuple[Run, ...]
-    next: str | None
-
-
 class Pruning(Struct, frozen=True, omit_defaults=True):
     """What may go.  Each part is independent; `limit` bounds one call."""
 
@@ -195,18 +172,6 @@ class Pruning(Struct, frozen=True, omit_defaults=True):
     dead_max: int | None = None  # all but the newest n dead letters
     log_max: int | None = None  # all but the newest n lines of the audit log (at least the last one stays)
     limit: int = 1_000
-
-
-class LogPage(Struct, frozen=True):
-    lines: tuple[AuditLine, ...]
-    next: int | None
-
-
-class DumpPage(Struct, frozen=True):
-    """Raw records: `kind` is job, run, note, log or term; `data` is JSON-able."""
-
-    records: tuple[tuple[str, Any], ...]
-    next: str | None
 
 
 class Joins(Protocol):
@@ -223,6 +188,19 @@ class Store(Protocol):
     """One handle on one store.  It belongs to the event loop that opened it; `twin` gives another loop its own."""
 
     capabilities: Capabilities
+
+    @property
+    def scheduler_version(self) -> int:
+        """The version that this handle serves; `ALL_VERSIONS`: any, and then it can only claim."""
+        ...
+
+    def of_version(self, number: int) -> Store:
+        """A handle for another version on the same connections: open as long as this one is, in the same loop.
+
+        One of `ALL_VERSIONS` claims from each version that there is, in turn (a run's token then begins with
+        `<token>/<version>`), and counts over all; what concerns one version alone it refuses with `InvalidInput`.
+        """
+        ...
 
     async def open(self) -> None:
         """Connect, create or migrate.  Refuses a foreign or newer store with `StoreRefused`."""
@@ -243,8 +221,8 @@ class Store(Protocol):
 
         * ok: written, its revision one higher (1 for a new job); next due, last due and memory are kept.
         * already: the stored definition is equal; nothing was written, the revision stands.
-        * conflict: `revision` is not the stored one, another source owns the id (the detail names both), or the stored
-          release is newer than the put one.
+        * conflict: the job is in another version (it is never taken from there), `revision` is not the stored one,
+          another source owns the id (the detail names both), or the stored release is newer than the put one.
         * One `JobsPut` entry for all that were written, which tells how many were new.  A new job has no next due:
           the leader gives it one.
         """
@@ -265,6 +243,16 @@ class Store(Protocol):
         """Jobs by id, a page at a time; pages partition the set without gaps or repeats under no writes."""
         ...
 
+    async def move_jobs(self, ids: Sequence[str], to: int, *, now_ms: int | None = None) -> list[Answer]:
+        """Take jobs over into the version `to`: ok; already (it is there); lost (there is none).
+
+        * The whole job goes: next due, last due, memory, and its live runs as they stand (held, ready, leased).  A
+          leased run's token stays good.  Its revision rises by one: what the old leader still plans of it is stale.
+        * One `JobsMoved` entry in the feed of each version they left, one in that of the new one; there also one
+          `Arrived` for the held runs, and one `Ended` with the ends of these jobs that nobody has read yet.
+        """
+        ...
+
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
         """Enabled jobs with a next due below `before_ms`, by (next due, id), those after that pair."""
         ...
@@ -275,8 +263,9 @@ class Store(Protocol):
         """The oldest entries, in order of id; they stay until an `advance` consumes them.
 
         Entries: `Ended` (settle, cancel, delete_jobs, and claim for every lease it found lost), `JobsPut`,
-        `JobsDeleted`, `Arrived` (enqueue or follow-up of a gated run, RetryAt and Hold of a settle, revive of a gated
-        run), `NotesChanged` (put_notes, enqueue, settle; not advance, and not expiry), `NodeSeen` (beat).
+        `JobsDeleted`, `JobsMoved`, `Arrived` (enqueue or follow-up of a gated run, RetryAt and Hold of a settle, revive
+        of a gated run, move_jobs), `NotesChanged` (put_notes, enqueue, settle; not advance, and not expiry) in all
+        versions, `NodeSeen` (beat) in those that the node serves.
         """
         ...
 
@@ -293,6 +282,7 @@ class Store(Protocol):
           for runs that were waiting.
         * An update is applied if the revision is the given one (else stale).
         * Notes as `put_notes`, without a feed entry; one that conflicts is left out.
+        * Runs that are in another version are left alone.
         """
         ...
 
@@ -436,11 +426,27 @@ class Store(Protocol):
         ...
 
     async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
-        """Take or renew the leadership; answers the term that stands.  Terms only rise, also over resignations."""
+        """Take or renew the leadership; answers the term that stands.  Terms only rise, also over resignations and
+        `drop_version`.
+        """
         ...
 
     async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:
         """Give the term up, if it is still ours; the next `elect` wins at once, with a higher number."""
+        ...
+
+    # versions
+
+    async def versions(self, *, now_ms: int | None = None) -> list[Version]:
+        """Those that are there, by number: a job was put, loaded or moved there, a node beat or was elected there, and
+        nobody dropped it since.
+        """
+        ...
+
+    async def drop_version(self, number: int, *, now_ms: int | None = None) -> Answer:
+        """Forget a version and what is unread in its feed: ok; conflict while it has a job, a live run or a leader;
+        lost if it is not there.  Its finished runs stay until they are pruned.
+        """
         ...
 
     # wake-ups

@@ -17,6 +17,7 @@ def job_fits(job: Job, where: JobFilter) -> bool:
         and (where.source is None or job.source == where.source)
         and (where.handler is None or job.handler == where.handler)
         and (where.text is None or where.text in job.id or where.text in job.name)
+        and (where.scheduler_version is None or job.scheduler_version == where.scheduler_version)
     )
 
 
@@ -35,6 +36,7 @@ def run_filter(where: RunFilter) -> Callable[[Run], bool]:
                 or (run.finished_ms is not None and run.finished_ms > where.finished_after_ms)
             )
             and (where.error is None or where.error in run.error)
+            and (where.scheduler_version is None or run.scheduler_version == where.scheduler_version)
         )
 
     return fits

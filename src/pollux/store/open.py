@@ -98,6 +98,10 @@ _STORES: dict[str, Callable[[str, str, Clock | None], Store]] = {
     "redis": _redis,
     "rediss": _redis,
     "unix": _redis,
+    "redis+sentinel": _redis,
+    "rediss+sentinel": _redis,
+    "redis+cluster": _redis,
+    "rediss+cluster": _redis,
     "postgresql": _postgres,
     "postgres": _postgres,
 }

@@ -6,12 +6,34 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from pollux.errors import InvalidInput
-from pollux.model import Arrived, AuditLine, Entry, Job, JobsPut, Note, NotesChanged, Run, RunState
+from pollux.model import (
+    ALL_VERSIONS,
+    SCHEDULER_VERSION,
+    Arrived,
+    AuditLine,
+    Entry,
+    Job,
+    JobsPut,
+    Note,
+    NotesChanged,
+    Run,
+    RunState,
+)
 
 COUNTED = frozenset({"term", "run", "log"})  # kinds whose places are numbers
-Record = Job | Run | Note | AuditLine | int  # an int is the number of a term
+
+
+class TermRecord(Struct, frozen=True, omit_defaults=True):
+    """How far the terms of a version have come."""
+
+    number: int
+    scheduler_version: int = SCHEDULER_VERSION
+
+
+Record = Job | Run | Note | AuditLine | TermRecord
 
 
 def read_record(kind: str, data: Any) -> Record:
@@ -26,7 +48,7 @@ def read_record(kind: str, data: Any) -> Record:
             case "log":
                 return msgspec.convert(data, AuditLine)
             case "term":
-                return msgspec.convert(data["number"], int)
+                return msgspec.convert(data, TermRecord)
     except (msgspec.ValidationError, LookupError, TypeError) as error:
         raise InvalidInput(f"a record of kind {kind!r} cannot be read ({error})") from error
     raise InvalidInput(f"a record of kind {kind!r}", cure="load what dump wrote: job, run, note, log, term")
@@ -41,11 +63,21 @@ def dump_place(after: str | None, kinds: Sequence[str]) -> tuple[str, str]:
     raise InvalidInput(f"{after!r} is no place in a dump", cure="use what the page before answered as next")
 
 
-def entries_of(new: Sequence[Record]) -> Iterator[Entry]:
-    """A leader at work is told what came: nothing of it stands in what it has read before."""
-    if jobs := tuple(record.id for record in new if isinstance(record, Job)):
-        yield JobsPut(jobs, len(jobs))
-    if held := tuple(record.id for record in new if isinstance(record, Run) and record.state is RunState.HELD):
-        yield Arrived(held)
+def entries_of(new: Sequence[Record]) -> Iterator[tuple[int, Entry]]:
+    """A leader at work is told what came: nothing of it stands in what it has read before.
+
+    With the version whose leader it is; what concerns all of them with `ALL_VERSIONS`.
+    """
+    jobs: dict[int, list[str]] = {}
+    held: dict[int, list[str]] = {}
+    for record in new:
+        if isinstance(record, Job):
+            jobs.setdefault(record.scheduler_version, []).append(record.id)
+        elif isinstance(record, Run) and record.state is RunState.HELD:
+            held.setdefault(record.scheduler_version, []).append(record.id)
+    for version, ids in jobs.items():
+        yield version, JobsPut(tuple(ids), len(ids))
+    for version, ids in held.items():
+        yield version, Arrived(tuple(ids))
     if keys := tuple(record.key for record in new if isinstance(record, Note)):
-        yield NotesChanged(keys)
+        yield ALL_VERSIONS, NotesChanged(keys)

@@ -45,6 +45,10 @@ class FaultyStore(Wrapped):
         """The twin of the store behind: faults are ordered for this handle alone."""
         return self.store.twin()
 
+    def of_version(self, number: int) -> Store:
+        """The handle of the store behind, likewise."""
+        return self.store.of_version(number)
+
     def fail(self, verb: str, error: Exception | None = None, *, times: int = 1) -> None:
         """The next calls do nothing and raise."""
         self._order(verb, Fault(error=error or StoreError(f"{verb} does not work just now")), times)
@@ -97,6 +101,9 @@ class NoWaits(Wrapped):
     def twin(self) -> Store:
         return NoWaits(self.store.twin())
 
+    def of_version(self, number: int) -> Store:
+        return NoWaits(self.store.of_version(number))
+
     async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
         return await super().feed(limit=limit, now_ms=now_ms)
 
@@ -135,6 +142,9 @@ class HastyWaits(NoWaits):
 
     def twin(self) -> Store:
         return HastyWaits(self.store.twin())
+
+    def of_version(self, number: int) -> Store:
+        return HastyWaits(self.store.of_version(number))
 
     async def call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:
         given = await super().call(verb, answer, wait_ms)

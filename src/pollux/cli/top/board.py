@@ -170,7 +170,7 @@ def entry_of(job: Job) -> Entry:
 
 def filter_of(text: str) -> JobFilter:
     """`edge`: in the id or name; `group:edge`, `target:db-1`, `tag:fast`: by that; both together, too."""
-    chosen: dict[str, str] = {}
+    chosen: dict[str, Any] = {}
     words = []
     for word in text.split():
         kind, colon, value = word.partition(":")

@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock
 
+from pollux.model import ALL_VERSIONS
+
 
 class Waiter:
-    """One call that waits: for `runs` or for `feed`, perhaps of a node, on one handle."""
+    """One call that waits: for `runs` or for `feed` of a version or of all, perhaps of a node, on one handle."""
 
-    __slots__ = ("event", "handle", "is_woken", "kind", "loop", "node")
+    __slots__ = ("event", "handle", "is_woken", "kind", "loop", "node", "version")
 
-    def __init__(self, kind: str, node: str, handle: object) -> None:
-        self.kind, self.node, self.handle = kind, node, handle
+    def __init__(self, kind: str, node: str, handle: object, version: int) -> None:
+        self.kind, self.node, self.handle, self.version = kind, node, handle, version
         self.loop = asyncio.get_running_loop()
         self.event = asyncio.Event()
         self.is_woken = False  # told to come back, whatever there is
@@ -34,8 +36,8 @@ class Bells:
         self._waiters: dict[Waiter, None] = {}  # in the order in which they came: nothing here is left to chance
 
     @contextmanager
-    def waiter(self, kind: str, node: str, handle: object) -> Iterator[Waiter]:
-        waiter = Waiter(kind, node, handle)
+    def waiter(self, kind: str, node: str, handle: object, version: int) -> Iterator[Waiter]:
+        waiter = Waiter(kind, node, handle, version)
         with self._lock:
             self._waiters[waiter] = None
         try:
@@ -44,11 +46,11 @@ class Bells:
             with self._lock:
                 self._waiters.pop(waiter, None)
 
-    def ring(self, kind: str) -> None:
+    def ring(self, kind: str, version: int) -> None:
         """There is something to look at."""
         if self._waiters:
             for waiter in self._standing():
-                if waiter.kind == kind:
+                if waiter.kind == kind and waiter.version in (version, ALL_VERSIONS):
                     waiter.ring()
 
     def wake(self, *, node: str | None = None, handle: object = None) -> None:

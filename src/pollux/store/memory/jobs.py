@@ -8,16 +8,17 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from pollux.model import End, Job, JobsDeleted, JobsPut, definition
+from pollux.model import End, Ended, Job, JobsDeleted, JobsMoved, JobsPut, definition
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPage, JobPut
 from pollux.store.filters import job_fits
 from pollux.store.memory.rows import is_same, job_of
-from pollux.store.memory.state import GONE_MAX, JOB_GONE, Gone, State
+from pollux.store.memory.state import GONE_MAX, HELD, JOB_GONE, LEASED, Gone, State, Told
+from pollux.store.parts import other_version
 
 
 def put_jobs(state: State, puts: Sequence[JobPut]) -> list[JobAnswer]:
     written: dict[str, None] = {}
-    before = len(state.jobs)
+    before = state.job_count
     answers = []
     for put in puts:
         answer = _put_job(state, put)
@@ -25,7 +26,7 @@ def put_jobs(state: State, puts: Sequence[JobPut]) -> list[JobAnswer]:
             written[answer.id] = None
         answers.append(answer)
     if written:
-        state.tell(JobsPut(tuple(written), len(state.jobs) - before))
+        state.tell(JobsPut(tuple(written), state.job_count - before))
     return answers
 
 
@@ -37,6 +38,8 @@ def _put_job(state: State, put: JobPut) -> JobAnswer:
                 Answer.CONFLICT, job.id, 0, f"revision {put.revision} was expected, but there is no such job"
             )
         return _add_job(state, definition(job))
+    if row.version != state.version:
+        return JobAnswer(Answer.CONFLICT, job.id, row.revision, other_version(row.version, state.version))
     if is_same(job, row):
         return JobAnswer(Answer.ALREADY, job.id, row.revision)
     against = _against(put, job_of(job.id, row))
@@ -65,22 +68,63 @@ def _add_job(state: State, job: Job) -> JobAnswer:
 
 
 def delete_jobs(state: State, ids: Sequence[str], reason: str, now_ms: int) -> list[Answer]:
-    ends: list[End] = []
-    deleted, answers = [], []
+    told = Told()
+    deleted: dict[int, list[str]] = {}
+    answers = []
     for job_id in ids:
         if job_id not in state.jobs:
             answers.append(Answer.LOST)
             continue
         row = state.drop_job(job_id)
         remember(state, job_id, Gone(row.revision, row.last_due_ms))
-        waiting = [run_id for run_id in state.live_of.get(job_id, ()) if run_id not in state.leased]
-        ends += [state.cancel_waiting(state.live[run_id], reason or JOB_GONE, now_ms) for run_id in waiting]
-        deleted.append(job_id)
+        mates = [state.live[run_id] for run_id in state.live_of.get(job_id, ())]
+        for run in mates:
+            if run.state is not LEASED:
+                told.end(run, state.cancel_waiting(run, reason or JOB_GONE, now_ms))
+        deleted.setdefault(row.version, []).append(job_id)
         answers.append(Answer.OK)
-    state.tell_ends(ends)
-    if deleted:
-        state.tell(JobsDeleted(tuple(deleted)))
+    state.tell_told(told)
+    for version, some in deleted.items():
+        state.of(version).tell(JobsDeleted(tuple(some)))
     return answers
+
+
+def move_jobs(state: State, ids: Sequence[str], to: int) -> list[Answer]:
+    target = state.of(to)
+    left: dict[int, list[str]] = {}
+    answers = []
+    for job_id in ids:
+        row = state.jobs.get(job_id)
+        if row is None:
+            answers.append(Answer.LOST)
+        elif row.version == to:
+            answers.append(Answer.ALREADY)
+        else:
+            left.setdefault(row.version, []).append(job_id)
+            target.take_job(job_id, row)
+            answers.append(Answer.OK)
+    for version, some in left.items():
+        state.of(version).tell(JobsMoved(tuple(some)))
+    if moved := [job_id for some in left.values() for job_id in some]:
+        target.tell(JobsMoved(tuple(moved)))
+        _tell_what_they_bring(state, target, left, moved)
+    return answers
+
+
+def _tell_what_they_bring(state: State, target: State, left: dict[int, list[str]], moved: list[str]) -> None:
+    """Their held runs come to another gate, and what nobody has read yet of their ends is still to be read."""
+    told = Told()
+    for run in (state.live[run_id] for job_id in moved for run_id in state.live_of.get(job_id, ())):
+        if run.state is HELD:
+            told.arrive(run)
+    state.tell_told(told)
+    ends: list[End] = []
+    for version, some in left.items():
+        gone = set(some)
+        unread = (entry for entry in state.of(version).entries.values() if isinstance(entry, Ended))
+        ends += [end for entry in unread for end in entry.ends if end.job_id in gone]
+    if ends:
+        target.tell(Ended(tuple(ends)))
 
 
 def remember(state: State, job_id: str, gone: Gone) -> None:

@@ -12,7 +12,7 @@ from pollux.model import PROGRESS_CHARS_MAX, End, Job, Run, lease_lost, tried_ag
 from pollux.store.contract import Answer, Claimed, Renewal, Renewed
 from pollux.store.limits import PRIORITIES
 from pollux.store.memory.rows import job_of
-from pollux.store.memory.state import CANCELLED, DEAD, JOB_GONE, LEASED, READY, State, end_of
+from pollux.store.memory.state import CANCELLED, DEAD, JOB_GONE, LEASED, READY, State, Told, end_of
 
 CLAIMS_MIN = 100
 
@@ -35,14 +35,20 @@ def claim(state: State, asking: Asking, hold_ms: int, now_ms: int) -> Claimed:
     if again:
         return _claimed(state, again, now_ms)
     if state.ends > asking.feed_max:
-        return Claimed(Answer.FULL, (), {}, state.stops_revision, None, now_ms)
-    ends = _take_back(state, asking.losses_max, now_ms, can_reclaim=hold_ms == 0)
-    runs = _take(state, asking, ends, now_ms)
-    state.tell_ends(ends)
+        return Claimed(Answer.FULL, (), {}, state.house.stops_revision, None, now_ms)
+    told = Told()
+    _take_back(state, asking.losses_max, told, now_ms, can_reclaim=hold_ms == 0)
+    runs = _take(state, asking, told, now_ms)
+    state.tell_told(told)
     if runs:
         return _claimed(state, runs, now_ms)
     look_again_ms = _look_again(state, now_ms + hold_ms if hold_ms else None)
-    return Claimed(Answer.OK, (), {}, state.stops_revision, look_again_ms, now_ms)
+    return Claimed(Answer.OK, (), {}, state.house.stops_revision, look_again_ms, now_ms)
+
+
+def claim_of(state: State, version: int, asking: Asking, hold_ms: int, now_ms: int) -> Claimed:
+    """From another version than the handle's own."""
+    return claim(state.of(version), asking, hold_ms, now_ms)
 
 
 def _claimed(state: State, runs: Sequence[Run], now_ms: int) -> Claimed:
@@ -52,7 +58,7 @@ def _claimed(state: State, runs: Sequence[Run], now_ms: int) -> Claimed:
             row = state.jobs.get(run.job_id)
             if row is not None:
                 jobs[run.job_id] = job_of(run.job_id, row)
-    return Claimed(Answer.OK, tuple(runs), jobs, state.stops_revision, None, now_ms)
+    return Claimed(Answer.OK, tuple(runs), jobs, state.house.stops_revision, None, now_ms)
 
 
 def _again(state: State, token: str, now_ms: int) -> list[Run]:
@@ -65,13 +71,11 @@ def _again(state: State, token: str, now_ms: int) -> list[Run]:
 
 
 def _is_of(state: State, run_id: str, token: str) -> bool:
-    if run_id not in state.leased:
-        return False
-    run = state.live[run_id]
-    return run.token == f"{token}:{run.fence}"
+    run = state.live.get(run_id)
+    return run is not None and run.state is LEASED and run.token == f"{token}:{run.fence}"
 
 
-def _take(state: State, asking: Asking, ends: list[End], now_ms: int) -> list[Run]:
+def _take(state: State, asking: Asking, told: Told, now_ms: int) -> list[Run]:
     runs: list[Run] = []
     until_ms = now_ms + asking.lease_ms
     for priority in (*PRIORITIES[asking.first - 1 :], *PRIORITIES[: asking.first - 1]):
@@ -82,7 +86,7 @@ def _take(state: State, asking: Asking, ends: list[End], now_ms: int) -> list[Ru
                 continue
             run = state.live[entry[2]]
             if run.job_id not in state.jobs:
-                ends.append(state.cancel_waiting(run, JOB_GONE, now_ms))
+                told.end(run, state.cancel_waiting(run, JOB_GONE, now_ms))
                 continue
             fence = run.fence + 1
             run = replace(
@@ -115,18 +119,18 @@ def _note_grant(state: State, until_ms: int, now_ms: int, *, is_first: bool = Fa
     state.clock_ms = max(state.clock_ms, now_ms)
 
 
-def _take_back(state: State, losses_max: int, now_ms: int, *, can_reclaim: bool) -> list[End]:
+def _take_back(state: State, losses_max: int, told: Told, now_ms: int, *, can_reclaim: bool) -> None:
     """End the leases that ran out.  Leases are walked only when one may have ended, or the clock came back."""
     if now_ms < state.last_grant_ms:
         _cut(state, now_ms)
     if now_ms < state.clock_ms:
         state.show(now_ms)
     if now_ms < state.first_end_ms or not can_reclaim:
-        return []
+        return
     lost = [run for run in map(state.live.__getitem__, state.leased) if run.lease_until_ms <= now_ms]
-    ends = [_lose(state, run, losses_max, now_ms) for run in lost]
+    for run in lost:
+        told.end(run, _lose(state, run, losses_max, now_ms))
     state.first_end_ms = _first_end(state) or now_ms
-    return ends
 
 
 def _first_end(state: State) -> int | None:
@@ -184,8 +188,8 @@ def renew(state: State, renewals: Sequence[Renewal], lease_ms: int, now_ms: int)
             continue
         progress = renewal.progress[:PROGRESS_CHARS_MAX] or run.progress
         state.live[run.id] = replace(run, lease_until_ms=now_ms + lease_ms, progress=progress)
-        state.leased[run.id] = lease_ms
+        home = state.home(run)
+        home.leased[run.id] = lease_ms
+        _note_grant(home, now_ms + lease_ms, now_ms)
         answers.append(Renewed(Answer.OK, run.cancel))
-    if any(answer.answer is Answer.OK for answer in answers):
-        _note_grant(state, now_ms + lease_ms, now_ms)
     return answers

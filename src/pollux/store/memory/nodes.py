@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from pollux.model import Node, NodeSeen, Term
+from pollux.model import ALL_VERSIONS, Node, NodeSeen, Term
 from pollux.store.memory.state import Leadership, Living, State
 
 
 def beat(state: State, node: Node, ttl_ms: int, now_ms: int) -> None:
     before = state.nodes.get(node.id)
-    is_known = before is not None and before.until_ms > now_ms and before.node.handlers == node.handlers
+    is_known = before is not None and before.until_ms > now_ms and _can_the_same(before.node, node)
     state.nodes[node.id] = Living(replace(node, beat_ms=now_ms), now_ms + ttl_ms)
     if not is_known:
         _bury(state, now_ms)
-        state.tell(NodeSeen(node.id))
+        for each in _served(state, node.scheduler_version):
+            each.tell(NodeSeen(node.id))
+
+
+def _served(state: State, version: int) -> list[State]:
+    """The versions that a node is of use to; the one it serves is there from now on."""
+    if version == ALL_VERSIONS:
+        return state.there()
+    state.of(version).is_there = True
+    return [state.of(version)]
+
+
+def _can_the_same(before: Node, node: Node) -> bool:
+    return before.handlers == node.handlers and before.scheduler_version == node.scheduler_version
 
 
 def _bury(state: State, now_ms: int) -> None:
@@ -32,6 +45,7 @@ def leave(state: State, node_id: str) -> None:
 
 
 def elect(state: State, node_id: str, ttl_ms: int, now_ms: int) -> Term:
+    state.is_there = True
     stands = state.leadership
     if stands.until_ms > now_ms + stands.ttl_ms:  # the clock came back: nobody leads longer than it was promised
         stands = state.leadership = replace(stands, until_ms=now_ms + stands.ttl_ms)

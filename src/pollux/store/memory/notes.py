@@ -27,8 +27,9 @@ def write_notes(state: State, puts: Sequence[NotePut], now_ms: int, written: dic
 
 
 def tell_notes(state: State, written: dict[str, None]) -> None:
+    """Whoever leads must know, in every version."""
     if written:
-        state.tell(NotesChanged(tuple(written)))
+        state.tell_all(NotesChanged(tuple(written)))
 
 
 def _put_note(state: State, put: NotePut, now_ms: int, written: dict[str, None]) -> Answer:
@@ -52,10 +53,10 @@ def standing(state: State, key: str, now_ms: int) -> Note | None:
 
 def set_note(state: State, put: NotePut, revision: int = 0) -> None:
     """Write it; revisions come from one count, so that a note made anew is never taken for the old one."""
-    state.note_revision = max(state.note_revision + 1, revision)
+    state.house.note_revision = max(state.house.note_revision + 1, revision)
     if put.key not in state.notes:
-        state.note_keys = None
-    state.notes[put.key] = Note(put.key, put.value, revision or state.note_revision, put.expires_ms)
+        state.house.note_keys = None
+    state.notes[put.key] = Note(put.key, put.value, revision or state.house.note_revision, put.expires_ms)
     if put.expires_ms is not None:
         heappush(state.expiring, (put.expires_ms, put.key))
     _mark_stop(state, put.key)
@@ -63,13 +64,13 @@ def set_note(state: State, put: NotePut, revision: int = 0) -> None:
 
 def drop_note(state: State, key: str) -> None:
     del state.notes[key]
-    state.note_keys = None
+    state.house.note_keys = None
     _mark_stop(state, key)
 
 
 def _mark_stop(state: State, key: str) -> None:
     if key.startswith(STOP):
-        state.stops_revision += 1
+        state.house.stops_revision += 1
 
 
 def _drop_expired(state: State, now_ms: int) -> None:
@@ -85,11 +86,11 @@ def _is_over(note: Note, now_ms: int) -> bool:
 
 
 def notes(state: State, prefix: str, now_ms: int) -> list[Note]:
-    if state.note_keys is None:
-        state.note_keys = sorted(state.notes)
+    if state.house.note_keys is None:
+        state.house.note_keys = sorted(state.notes)
     found = []
-    for place in range(bisect_left(state.note_keys, prefix), len(state.note_keys)):
-        key = state.note_keys[place]
+    for place in range(bisect_left(state.house.note_keys, prefix), len(state.house.note_keys)):
+        key = state.house.note_keys[place]
         if not key.startswith(prefix):
             break
         if not _is_over(state.notes[key], now_ms):

@@ -6,12 +6,12 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from pollux.model import End, FeedItem, Firing, JobUpdate, Overlap, Plan, Run
+from pollux.model import FeedItem, Firing, JobUpdate, Overlap, Plan, Run
 from pollux.store.contract import Advanced, Answer, Feed
 from pollux.store.memory.nodes import is_current
 from pollux.store.memory.notes import write_notes
 from pollux.store.memory.rows import packed_memory
-from pollux.store.memory.state import HELD, READY, State
+from pollux.store.memory.state import HELD, READY, State, Told
 
 CAME_BACK_MS = 60_000  # a last due so far ahead was written before the clock came back
 WAITS_BEHIND = "waits for the previous run"
@@ -27,8 +27,8 @@ def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
         return Advanced(Answer.FENCED, now_ms)
     for entry_id in plan.consumed:
         state.consume(entry_id)
-    ends: list[End] = []
-    firings = tuple([_fire(state, firing, ends, now_ms) for firing in plan.firings])
+    told = Told()
+    firings = tuple([_fire(state, firing, told, now_ms) for firing in plan.firings])
     if firings:
         state.clock_ms = max(state.clock_ms, now_ms, *[firing.run.visible_ms for firing in plan.firings])
     for release in plan.releases:
@@ -39,19 +39,20 @@ def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
         _cancel(state, order.run_id, order.reason, now_ms)
     updates = tuple([_update(state, update) for update in plan.updates])
     write_notes(state, plan.notes, now_ms, {})
-    state.tell_ends(ends)
-    seats = sum(living.node.seats for living in state.nodes.values() if living.until_ms > now_ms)
+    state.tell_told(told)
+    living = (living.node for living in state.nodes.values() if living.until_ms > now_ms)
+    seats = sum(node.seats for node in living if node.serves(state.version))
     return Advanced(Answer.OK, now_ms, firings, updates, state.ready, seats)
 
 
-def _fire(state: State, firing: Firing, ends: list[End], now_ms: int) -> Answer:
+def _fire(state: State, firing: Firing, told: Told, now_ms: int) -> Answer:
     run = firing.run
     row = state.jobs.get(run.job_id)
-    if row is None or row.revision != firing.revision:
+    if row is None or row.revision != firing.revision or row.version != state.version:
         return Answer.STALE
     if _is_fired(state, row.last_due_ms, run, now_ms):
         return Answer.ALREADY
-    answer = _overlap(state, firing, ends, now_ms)
+    answer = _overlap(state, firing, told, now_ms)
     state.move_job(run.job_id, row, firing.next_due_ms, run.due_ms)
     if answer is Answer.OVERLAPPED and firing.if_overlapped is not None:
         row.memory = packed_memory(firing.if_overlapped)
@@ -70,7 +71,7 @@ def _is_fired(state: State, last_due_ms: int | None, run: Run, now_ms: int) -> b
     return run.due_ms <= last_due_ms
 
 
-def _overlap(state: State, firing: Firing, ends: list[End], now_ms: int) -> Answer:
+def _overlap(state: State, firing: Firing, told: Told, now_ms: int) -> Answer:
     """ok, waits or overlapped; under CANCEL the previous run is asked to stop, or ends here if it only waited."""
     run = firing.run
     if run.key is not None and run.key in state.keys:
@@ -87,26 +88,32 @@ def _overlap(state: State, firing: Firing, ends: list[End], now_ms: int) -> Answ
             if run_id in state.leased:
                 state.ask_to_stop(previous, reason)
             elif len(live) == 1:
-                ends.append(state.cancel_waiting(previous, reason, now_ms))
+                told.end(previous, state.cancel_waiting(previous, reason, now_ms))
                 return Answer.WAITS
     return Answer.WAITS if len(live) == 1 else Answer.OVERLAPPED
 
 
-def _release(state: State, run_id: str, now_ms: int) -> None:
+def _here(state: State, run_id: str) -> Run | None:
+    """A live run of this version; one that was moved is no longer ours."""
     run = state.live.get(run_id)
+    return run if run is not None and run.scheduler_version == state.version else None
+
+
+def _release(state: State, run_id: str, now_ms: int) -> None:
+    run = _here(state, run_id)
     if run is not None and run.state is HELD:
         state.put_back(replace(run, state=READY, held_reason="", visible_ms=max(now_ms, run.visible_ms)))
 
 
 def _hold(state: State, run_id: str, reason: str) -> None:
-    run = state.live.get(run_id)
+    run = _here(state, run_id)
     if run is not None and run.state is HELD:
         state.live[run_id] = replace(run, held_reason=reason)
 
 
 def _cancel(state: State, run_id: str, reason: str, now_ms: int) -> None:
     """As `cancel`, but the leader need not be told what it did itself."""
-    run = state.live.get(run_id)
+    run = _here(state, run_id)
     if run is None:
         return
     if run_id in state.leased:
@@ -117,7 +124,7 @@ def _cancel(state: State, run_id: str, reason: str, now_ms: int) -> None:
 
 def _update(state: State, update: JobUpdate) -> Answer:
     row = state.jobs.get(update.job_id)
-    if row is None or row.revision != update.revision:
+    if row is None or row.revision != update.revision or row.version != state.version:
         return Answer.STALE
     last_due_ms = row.last_due_ms
     if update.last_due_ms is not None:

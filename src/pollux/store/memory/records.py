@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from pollux.model import LIVE, AuditLine, Job, Note, NotePut, Run, chained
+from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, NotePut, Run, chained
 from pollux.store.contract import DumpPage, LogPage, Pruning
 from pollux.store.memory.jobs import remember
 from pollux.store.memory.notes import set_note
 from pollux.store.memory.past import DEAD_LETTER, PLAIN, UNCHANGED
 from pollux.store.memory.rows import JobRow, memory_of
 from pollux.store.memory.state import LEASED, READY, Gone, Leadership, State
-from pollux.store.records import Record, dump_place, entries_of, read_record
+from pollux.store.records import Record, TermRecord, dump_place, entries_of, read_record
 
 UNCHANGED_ONLY = frozenset({UNCHANGED})
 ALL_BUT_DEAD = frozenset({PLAIN, UNCHANGED})
@@ -123,7 +123,12 @@ def _of_kind(state: State, kind: str, place: str) -> Iterator[tuple[str, Any]]:
     rows: Iterable[tuple[object, object]]
     match kind:
         case "term":
-            rows = [] if place else [(1, {"number": state.leadership.number})]
+            terms = sorted(state.house.states.items())
+            rows = (
+                (version, TermRecord(each.leadership.number, version))
+                for version, each in terms
+                if version > int(place or 0) and each.leadership.number
+            )
         case "job":
             rows = ((job_id, state.job(job_id)) for job_id in _after(state.sorted_ids(), place))
         case "live":
@@ -149,46 +154,50 @@ def _after(keys: Sequence[str], place: str) -> Iterable[str]:
 def load(state: State, records: Sequence[tuple[str, Any]]) -> int:
     """Everything is read before anything is written: a bad record changes nothing."""
     values = [read_record(kind, data) for kind, data in records]
-    new = [value for value in values if _load(state, value)]
-    for entry in entries_of(new):
-        state.tell(entry)
+    new = [loaded for loaded in (_load(state, value) for value in values) if loaded is not None]
+    for version, entry in entries_of(new):
+        if version == ALL_VERSIONS:
+            state.tell_all(entry)
+        else:
+            state.of(version).tell(entry)
     return len(new)
 
 
-def _load(state: State, value: Record) -> bool:
+def _load(state: State, value: Record) -> Record | None:
+    """As it is here now; None if it was there already."""
     match value:
-        case Job():
-            return _load_job(state, value)
         case Run():
             return _load_run(state, value)
+        case Job():
+            is_new = _load_job(state, value)
         case Note():
-            return _load_note(state, value)
+            is_new = _load_note(state, value)
         case AuditLine():
-            return _load_line(state, value)
-        case _:
-            return _load_term(state, value)
+            is_new = _load_line(state, value)
+        case TermRecord():
+            is_new = _load_term(state, value)
+    return value if is_new else None
 
 
 def _load_job(state: State, job: Job) -> bool:
     if job.id in state.jobs:
         return False
     state.gone.pop(job.id, None)
-    state.add_job(job)
+    state.of(job.scheduler_version).add_job(job)
     return True
 
 
-def _load_run(state: State, run: Run) -> bool:
+def _load_run(state: State, run: Run) -> Run | None:
     if state.knows(run.id):
-        return False
+        return None
     if run.state not in LIVE:
         state.past.add(run)
-        return True
+        return run
     if run.key is not None and run.key in state.keys:
-        return False
+        return None
     if run.state is LEASED:
         run = replace(run, state=READY, token="", owner="", lease_until_ms=0)
-    state.admit(run)
-    return True
+    return state.admit(run)
 
 
 def _load_note(state: State, note: Note) -> bool:
@@ -205,8 +214,9 @@ def _load_line(state: State, line: AuditLine) -> bool:
     return True
 
 
-def _load_term(state: State, number: int) -> bool:
-    if number <= state.leadership.number:
+def _load_term(state: State, term: TermRecord) -> bool:
+    home = state.of(term.scheduler_version)
+    if term.number <= home.leadership.number:
         return False
-    state.leadership = Leadership(number=number)
+    home.leadership = Leadership(number=term.number)
     return True

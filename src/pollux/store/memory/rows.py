@@ -41,6 +41,7 @@ class JobRow(Chain, gc=False, kw_only=True):
     schedule: Schedule | None
     revision: int
     enabled: bool
+    version: int
     next_due_ms: int | None = None
     last_due_ms: int | None = None
     memory: bytes = b""
@@ -83,6 +84,7 @@ def job_of(job_id: str, row: JobRow) -> Job:
         _definition(row),
         id=job_id,
         schedule=row.schedule,
+        scheduler_version=row.version,
         revision=row.revision,
         next_due_ms=row.next_due_ms,
         last_due_ms=row.last_due_ms,

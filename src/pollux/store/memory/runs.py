@@ -8,25 +8,25 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from pollux.model import AT_THE_GATE, Arrived, NotePut, Run
+from pollux.model import ALL_VERSIONS, AT_THE_GATE, NotePut, Run
 from pollux.store.contract import Answer, Counts, RunAnswer, RunFilter, RunPage
 from pollux.store.filters import run_filter, run_place
 from pollux.store.memory.notes import tell_notes, write_notes
-from pollux.store.memory.state import CANCELLED, DEAD, HELD, READY, State
+from pollux.store.memory.state import CANCELLED, DEAD, HELD, LEASED, READY, State, Told
 
 
 def enqueue(
     state: State, runs: Sequence[Run], notes: Sequence[NotePut], ready_max: int, now_ms: int
 ) -> list[RunAnswer]:
-    arrived: list[str] = []
+    told = Told()
     answers = []
     for run in runs:
-        if state.ready + state.held >= ready_max and not state.knows(run.id):
+        home = _home_of(state, run.job_id)
+        if home.ready + home.held >= ready_max and not state.knows(run.id):
             answers.append(RunAnswer(Answer.FULL, run.id))
         else:
-            answers.append(accept(state, run, arrived))
-    if arrived:
-        state.tell(Arrived(tuple(arrived)))
+            answers.append(accept(state, run, told))
+    state.tell_told(told)
     if any(answer.answer is Answer.OK for answer in answers):
         written: dict[str, None] = {}
         write_notes(state, notes, now_ms, written)
@@ -34,48 +34,53 @@ def enqueue(
     return answers
 
 
-def accept(state: State, run: Run, arrived: list[str]) -> RunAnswer:
-    """Make a run live, if nothing stands against it; one that is held is noted in `arrived`."""
+def _home_of(state: State, job_id: str) -> State:
+    """The version that a job is in; that of the handle if there is no such job."""
+    row = state.jobs.get(job_id)
+    return state if row is None else state.of(row.version)
+
+
+def accept(state: State, run: Run, told: Told) -> RunAnswer:
+    """Make a run live, if nothing stands against it; that one came to the gate is told."""
     if state.knows(run.id):
         return RunAnswer(Answer.ALREADY, run.id)
     if run.job_id not in state.jobs:
         return RunAnswer(Answer.STALE, run.id)
     if run.key is not None and run.key in state.keys:
         return RunAnswer(Answer.CONFLICT, run.id, state.keys[run.key])
-    state.admit(run)
+    run = state.admit(run)
     if run.state is HELD:
-        arrived.append(run.id)
+        told.arrive(run)
     return RunAnswer(Answer.OK, run.id)
 
 
 def cancel(state: State, run_ids: Sequence[str], job_id: str | None, reason: str, now_ms: int) -> list[RunAnswer]:
     if job_id is not None:
         run_ids = [*run_ids, *(run_id for run_id in state.live_of.get(job_id, ()) if run_id not in run_ids)]
-    ends, answers = [], []
+    told, answers = Told(), []
     for run_id in run_ids:
         run = state.live.get(run_id)
         if run is None:
             past = state.past.get(run_id)
             is_cancelled = past is not None and past.state is CANCELLED
             answers.append(RunAnswer(Answer.ALREADY if is_cancelled else Answer.LOST, run_id))
-        elif run_id in state.leased:
+        elif run.state is LEASED:
             answers.append(RunAnswer(Answer.OK if state.ask_to_stop(run, reason) else Answer.ALREADY, run_id))
         else:
-            ends.append(state.cancel_waiting(run, reason, now_ms))
+            told.end(run, state.cancel_waiting(run, reason, now_ms))
             answers.append(RunAnswer(Answer.OK, run_id))
-    state.tell_ends(ends)
+    state.tell_told(told)
     return answers
 
 
 def revive(state: State, run_ids: Sequence[str], now_ms: int) -> list[RunAnswer]:
-    arrived: list[str] = []
-    answers = [_revive(state, run_id, now_ms, arrived) for run_id in run_ids]
-    if arrived:
-        state.tell(Arrived(tuple(arrived)))
+    told = Told()
+    answers = [_revive(state, run_id, now_ms, told) for run_id in run_ids]
+    state.tell_told(told)
     return answers
 
 
-def _revive(state: State, run_id: str, now_ms: int, arrived: list[str]) -> RunAnswer:
+def _revive(state: State, run_id: str, now_ms: int, told: Told) -> RunAnswer:
     run = state.past.get(run_id)
     if run is None or run.state is not DEAD:
         return RunAnswer(Answer.LOST, run_id)
@@ -84,7 +89,7 @@ def _revive(state: State, run_id: str, now_ms: int, arrived: list[str]) -> RunAn
     if run.key is not None and run.key in state.keys:
         return RunAnswer(Answer.CONFLICT, run_id, state.keys[run.key])
     state.past.remove(run_id)
-    state.admit(
+    revived = state.admit(
         replace(
             run,
             state=HELD if run.gated else READY,
@@ -99,7 +104,7 @@ def _revive(state: State, run_id: str, now_ms: int, arrived: list[str]) -> RunAn
         )
     )
     if run.gated:
-        arrived.append(run_id)
+        told.arrive(revived)
     return RunAnswer(Answer.OK, run_id)
 
 
@@ -130,12 +135,14 @@ def _live(state: State, where: RunFilter, after: tuple[int, str] | None, at_most
 
 
 def counts(state: State) -> Counts:
+    """Of one version, or of all of them if it is none's own."""
+    counted = list(state.house.states.values()) if state.version == ALL_VERSIONS else [state]
     return Counts(
-        held=state.held,
-        ready=state.ready,
-        leased=len(state.leased),
+        held=sum(each.held for each in counted),
+        ready=sum(each.ready for each in counted),
+        leased=sum(len(each.leased) for each in counted),
         dead=state.past.dead,
-        feed=len(state.entries),
-        ends=state.ends,
-        jobs=len(state.jobs),
+        feed=sum(len(each.entries) for each in counted),
+        ends=sum(each.ends for each in counted),
+        jobs=sum(each.job_count for each in counted),
     )

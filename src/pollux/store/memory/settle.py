@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from pollux.model import (
     AT_THE_GATE,
     PROGRESS_CHARS_MAX,
-    Arrived,
     Back,
     Cancelled,
     Dead,
@@ -28,28 +26,19 @@ from pollux.model import (
 from pollux.store.contract import Answer, Settlement
 from pollux.store.memory.notes import tell_notes, write_notes
 from pollux.store.memory.runs import accept
-from pollux.store.memory.state import CANCELLED, DEAD, DONE, HELD, JOB_GONE, LEASED, READY, State
-
-
-class _Told(Struct):
-    """What one call tells the feed."""
-
-    ends: list[End]
-    arrived: list[str]
-    notes: dict[str, None]
+from pollux.store.memory.state import CANCELLED, DEAD, DONE, HELD, JOB_GONE, LEASED, READY, State, Told
 
 
 def settle(state: State, settlements: Sequence[Settlement], now_ms: int) -> list[Answer]:
-    told = _Told([], [], {})
-    answers = [_settle(state, settlement, told, now_ms) for settlement in settlements]
-    state.tell_ends(told.ends)
-    if told.arrived:
-        state.tell(Arrived(tuple(told.arrived)))
-    tell_notes(state, told.notes)
+    told = Told()
+    notes: dict[str, None] = {}
+    answers = [_settle(state, settlement, told, notes, now_ms) for settlement in settlements]
+    state.tell_told(told)
+    tell_notes(state, notes)
     return answers
 
 
-def _settle(state: State, settlement: Settlement, told: _Told, now_ms: int) -> Answer:
+def _settle(state: State, settlement: Settlement, told: Told, notes: dict[str, None], now_ms: int) -> Answer:
     run = state.live.get(settlement.run_id)
     if run is None or run.state is not LEASED or run.token != settlement.token:
         return _refused(state, run or state.past.get(settlement.run_id), settlement.token)
@@ -57,14 +46,14 @@ def _settle(state: State, settlement: Settlement, told: _Told, now_ms: int) -> A
         run = replace(run, progress=settlement.progress[:PROGRESS_CHARS_MAX])
     verdict = _final(state, run, settlement.verdict)
     if isinstance(verdict, Done | Dead | Cancelled):
-        told.ends.append(_finish(state, run, verdict, settlement.outcome, now_ms))
+        told.end(run, _finish(state, run, verdict, settlement.outcome, now_ms))
     else:
-        told.ends.append(_hand_back(state, run, verdict, settlement.outcome, now_ms))
+        told.end(run, _hand_back(state, run, verdict, settlement.outcome, now_ms))
         if state.live[run.id].state is HELD:
-            told.arrived.append(run.id)
+            told.arrive(run)
     for follow_up in settlement.follow_ups:
-        accept(state, follow_up, told.arrived)
-    write_notes(state, settlement.notes, now_ms, told.notes)
+        accept(state, follow_up, told)
+    write_notes(state, settlement.notes, now_ms, notes)
     return Answer.OK
 
 

@@ -1,8 +1,8 @@
 """What does the memory store hold?  The rows, and the few moves that keep their indexes true.
 
-A live run stands in exactly one place: held (counted), ready (in the line of its priority) or leased (in `leased`,
-with the length of its lease).  A finished one stands in `past`.  All verbs move runs by `admit`, `put_back`, `lease`
-and `finish` alone.
+A live run stands in exactly one place of one version: held (counted), ready (in the line of its priority) or leased
+(in `leased`, with the length of its lease).  A finished one stands in `past`.  All verbs move runs by `admit`,
+`put_back`, `lease` and `finish` of the version it is in, and jobs between versions by `take_job`.
 
 Lines are heaps; an entry is true if its run is still ready and visible at the entry's time, otherwise it is
 dropped when it comes up.
@@ -10,7 +10,6 @@ dropped when it comes up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from heapq import heapify, heappush
 from itertools import count
 from threading import Lock
@@ -18,7 +17,7 @@ from threading import Lock
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import AuditLine, Cause, End, Ended, Entry, Job, Node, Note, Run, RunState
+from pollux.model import ALL_VERSIONS, Arrived, AuditLine, Cause, End, Ended, Entry, Job, Node, Note, Run, RunState
 from pollux.store.memory.bells import Bells
 from pollux.store.memory.due import DueLine
 from pollux.store.memory.past import Past
@@ -50,38 +49,44 @@ class Living(Struct, frozen=True):
     until_ms: int
 
 
-class State:
+class Told:
+    """What one call tells the feeds, by version."""
+
+    __slots__ = ("arrived", "ends")
+
+    def __init__(self) -> None:
+        self.ends: dict[int, list[End]] = {}
+        self.arrived: dict[int, list[str]] = {}
+
+    def end(self, run: Run, end: End) -> None:
+        self.ends.setdefault(run.scheduler_version, []).append(end)
+
+    def arrive(self, run: Run) -> None:
+        self.arrived.setdefault(run.scheduler_version, []).append(run.id)
+
+
+class House:
+    """What all versions share."""
+
     def __init__(self) -> None:
         self.lock = Lock()
         self.bells = Bells()
-        self.has_runs = self.has_entries = False  # something new for those who wait
+        self.rung: set[tuple[str, int]] = set()  # what is new for those who wait, and in which version
         self.asked: set[str] = set()  # owners of leased runs that were asked to stop
+        self.states: dict[int, State] = {}
 
         self.jobs: dict[str, JobRow] = {}
         self.gone: dict[str, Gone] = {}
-        self.due = DueLine(self.jobs)
         self.job_ids: list[str] | None = None  # sorted; None: to be sorted again
         self.spent: dict[str, None] = {}  # once-jobs that have fired
 
         self.live: dict[str, Run] = {}
         self.live_of: dict[str, list[str]] = {}
         self.keys: dict[str, str] = {}
-        self.lines: tuple[list[tuple[int, int, str]], ...] = ([], [], [])
-        self.leased: dict[str, int] = {}  # run -> length of its lease
         self.claims: dict[str, list[str]] = {}  # claim token -> runs
         self.settled: dict[str, str] = {}  # run -> the token that handed it back last
-        self.first_end_ms = 0  # no lease ends before
-        self.last_grant_ms = 0  # no lease was given or renewed after
-        self.clock_ms = 0  # the latest time at which a lease was given or a job fired
-        self.held = 0
-        self.ready = 0
         self.past = Past(self.jobs)
-        self._seq = count(1)
-        self._stale = 0
-
-        self.entries: dict[int, Entry] = {}
-        self.ends = 0
-        self._entry_ids = count(1)
+        self.seq = count(1)
 
         self.notes: dict[str, Note] = {}
         self.note_keys: list[str] | None = None
@@ -90,8 +95,59 @@ class State:
         self.stops_revision = 0
 
         self.nodes: dict[str, Living] = {}
-        self.leadership = Leadership()
         self.log: list[AuditLine] = []
+
+    def state(self, version: int) -> State:
+        found = self.states.get(version)
+        if found is None:
+            found = self.states[version] = State(self, version)
+        return found
+
+
+class State:
+    """One version, and beside it what all of them share."""
+
+    def __init__(self, house: House, version: int) -> None:
+        self.house, self.version = house, version
+        self.is_there = False  # somebody used it, and nobody dropped it since
+        self.jobs, self.gone, self.spent = house.jobs, house.gone, house.spent
+        self.live, self.live_of, self.keys = house.live, house.live_of, house.keys
+        self.claims, self.settled, self.past = house.claims, house.settled, house.past
+        self.notes, self.expiring, self.nodes, self.log = house.notes, house.expiring, house.nodes, house.log
+
+        self.job_count = 0
+        self.due = DueLine(self.jobs)
+        self.lines: tuple[list[tuple[int, int, str]], ...] = ([], [], [])
+        self.leased: dict[str, int] = {}  # run -> length of its lease
+        self.first_end_ms = 0  # no lease ends before
+        self.last_grant_ms = 0  # no lease was given or renewed after
+        self.clock_ms = 0  # the latest time at which a lease was given or a job fired
+        self.held = 0
+        self.ready = 0
+        self._stale = 0
+
+        self.entries: dict[int, Entry] = {}
+        self.ends = 0
+        self._entry_ids = count(1)
+        self.leadership = Leadership()
+
+    def of(self, version: int) -> State:
+        return self if version == self.version else self.house.state(version)
+
+    def home(self, run: Run) -> State:
+        """The version that a run is in."""
+        return self.of(run.scheduler_version)
+
+    def there(self) -> list[State]:
+        """The versions that are there, by number."""
+        return [state for _, state in sorted(self.house.states.items()) if state.is_there]
+
+    def tell_all(self, entry: Entry) -> None:
+        """In every version that is there, and in our own: its leader may be about to come."""
+        for state in self.there():
+            state.tell(entry)
+        if not self.is_there and self.version != ALL_VERSIONS:
+            self.tell(entry)
 
     # jobs
 
@@ -101,9 +157,17 @@ class State:
 
     def add_job(self, job: Job) -> None:
         """A job that is not there yet, with everything that it brings."""
-        row = JobRow(packed=packed(job), schedule=shared(job.schedule), revision=job.revision, enabled=job.enabled)
+        row = JobRow(
+            packed=packed(job),
+            schedule=shared(job.schedule),
+            revision=job.revision,
+            enabled=job.enabled,
+            version=self.version,
+        )
         self.jobs[job.id] = row
-        self.job_ids = None
+        self.job_count += 1
+        self.is_there = True
+        self.house.job_ids = None
         self.past.adopt(job.id, row)
         self.move_job(job.id, row, job.next_due_ms, job.last_due_ms)
         row.memory = packed_memory(job.memory)
@@ -115,6 +179,33 @@ class State:
         row.packed, row.schedule, row.enabled = packed(job), shared(job.schedule), job.enabled
         row.revision += 1
         self.move_job(job.id, row, next_due_ms, row.last_due_ms)
+
+    def take_job(self, job_id: str, row: JobRow) -> None:
+        """A job of another version is of this one from now on, with all that it has."""
+        old, next_due_ms = self.of(row.version), row.next_due_ms
+        old.move_job(job_id, row, None, row.last_due_ms)
+        row.version = self.version
+        row.revision += 1
+        self.move_job(job_id, row, next_due_ms, row.last_due_ms)
+        old.job_count -= 1
+        self.job_count += 1
+        self.is_there = True
+        for run_id in self.live_of.get(job_id, ()):
+            self._take_run(old, self.live[run_id])
+
+    def _take_run(self, old: State, run: Run) -> None:
+        lease_ms = old.leased.get(run.id)
+        old.step_out(run)
+        run = replace(run, scheduler_version=self.version)
+        if lease_ms is None:
+            self.stand(run)
+            return
+        self.live[run.id] = run
+        self.leased[run.id] = lease_ms
+        is_first = len(self.leased) == 1
+        self.first_end_ms = run.lease_until_ms if is_first else min(self.first_end_ms, run.lease_until_ms)
+        self.last_grant_ms = max(self.last_grant_ms, old.last_grant_ms)
+        self.clock_ms = max(self.clock_ms, old.clock_ms)
 
     def move_job(self, job_id: str, row: JobRow, next_due_ms: int | None, last_due_ms: int | None) -> None:
         if row.next_due_ms != next_due_ms:
@@ -129,25 +220,30 @@ class State:
 
     def drop_job(self, job_id: str) -> JobRow:
         row = self.jobs[job_id]
-        self.move_job(job_id, row, None, row.last_due_ms)
+        home = self.of(row.version)
+        home.move_job(job_id, row, None, row.last_due_ms)
         del self.jobs[job_id]
+        home.job_count -= 1
         self.past.orphan(job_id, row)
         self.spent.pop(job_id, None)
-        self.job_ids = None
+        self.house.job_ids = None
         return row
 
     def sorted_ids(self) -> list[str]:
-        if self.job_ids is None:
-            self.job_ids = sorted(self.jobs)
-        return self.job_ids
+        if self.house.job_ids is None:
+            self.house.job_ids = sorted(self.jobs)
+        return self.house.job_ids
 
     # runs
 
     def knows(self, run_id: str) -> bool:
         return run_id in self.live or run_id in self.past
 
-    def admit(self, run: Run) -> None:
-        """A new live run, held or ready."""
+    def admit(self, run: Run) -> Run:
+        """A new live run, held or ready, where its job is."""
+        row = self.jobs.get(run.job_id)
+        if row is not None and row.version != run.scheduler_version:
+            run = replace(run, scheduler_version=row.version)
         if run.key is not None:
             self.keys[run.key] = run.id
         mates = self.live_of.get(run.job_id)
@@ -155,12 +251,14 @@ class State:
             self.live_of[run.job_id] = [run.id]
         else:
             mates.append(run.id)
-        self._stand(run)
+        self.home(run).stand(run)
+        return run
 
     def put_back(self, run: Run) -> None:
         """A live run, held or ready from now on."""
-        self._step_out(self.live[run.id])
-        self._stand(run)
+        home = self.home(run)
+        home.step_out(self.live[run.id])
+        home.stand(run)
 
     def lease(self, run: Run, lease_ms: int) -> None:
         """A run just taken out of its line."""
@@ -170,7 +268,7 @@ class State:
 
     def finish(self, run: Run) -> None:
         """A live run, finished from now on."""
-        self._step_out(self.live.pop(run.id))
+        self.home(run).step_out(self.live.pop(run.id))
         if run.key is not None and self.keys.get(run.key) == run.id:
             del self.keys[run.key]
         mates = self.live_of[run.job_id]
@@ -185,16 +283,18 @@ class State:
         self.past.remove(run_id)
         self.settled.pop(run_id, None)
 
-    def _stand(self, run: Run) -> None:
+    def stand(self, run: Run) -> None:
+        """Here, held or ready."""
         self.live[run.id] = run
         if run.state is READY:
             self.ready += 1
-            heappush(self.lines[run.priority - 1], (run.visible_ms, next(self._seq), run.id))
-            self.has_runs = True
+            heappush(self.lines[run.priority - 1], (run.visible_ms, next(self.house.seq), run.id))
+            self.house.rung.add(("runs", self.version))
         else:
             self.held += 1
 
-    def _step_out(self, run: Run) -> None:
+    def step_out(self, run: Run) -> None:
+        """Out of its place here."""
         if run.state is LEASED:
             del self.leased[run.id]
         elif run.state is HELD:
@@ -214,7 +314,12 @@ class State:
     def stands(self, entry: tuple[int, int, str]) -> bool:
         """Is this place in a line still taken?"""
         run = self.live.get(entry[2])
-        return run is not None and run.state is READY and run.visible_ms == entry[0]
+        return (
+            run is not None
+            and run.state is READY
+            and run.visible_ms == entry[0]
+            and run.scheduler_version == self.version
+        )
 
     def show(self, now_ms: int) -> None:
         """The clock came back: what had been visible before stays so, in its order."""
@@ -237,7 +342,7 @@ class State:
         if run.cancel:
             return False
         self.live[run.id] = replace(run, cancel=reason or "cancelled")
-        self.asked.add(run.owner)
+        self.house.asked.add(run.owner)
         return True
 
     # feed
@@ -246,11 +351,14 @@ class State:
         self.entries[next(self._entry_ids)] = entry
         if type(entry) is Ended:
             self.ends += len(entry.ends)
-        self.has_entries = True
+        self.house.rung.add(("feed", self.version))
 
-    def tell_ends(self, ends: Sequence[End]) -> None:
-        if ends:
-            self.tell(Ended(tuple(ends)))
+    def tell_told(self, told: Told) -> None:
+        """One entry of a kind in each version that is concerned."""
+        for version, ends in told.ends.items():
+            self.of(version).tell(Ended(tuple(ends)))
+        for version, run_ids in told.arrived.items():
+            self.of(version).tell(Arrived(tuple(run_ids)))
 
     def consume(self, entry_id: int) -> None:
         entry = self.entries.pop(entry_id, None)

@@ -13,7 +13,20 @@ from msgspec.structs import replace
 
 from pollux.clock import Clock, SystemClock
 from pollux.errors import InvalidInput, StoreError
-from pollux.model import AuditLine, Job, Node, Note, NotePut, Plan, Run, Term
+from pollux.model import (
+    ALL_VERSIONS,
+    SCHEDULER_VERSION,
+    AuditLine,
+    Job,
+    Node,
+    Note,
+    NotePut,
+    Plan,
+    Run,
+    Term,
+    Version,
+    check_version,
+)
 from pollux.store.contract import (
     BATCH_MAX,
     FEED_MAX,
@@ -59,39 +72,66 @@ from pollux.store.memory import notes as note_verbs
 from pollux.store.memory import plan as plan_verbs
 from pollux.store.memory import records as record_verbs
 from pollux.store.memory import runs as run_verbs
+from pollux.store.memory import versions as version_verbs
 from pollux.store.memory.bells import Waiter
 from pollux.store.memory.leases import Asking
 from pollux.store.memory.settle import settle
-from pollux.store.memory.state import State
+from pollux.store.memory.state import House, State
+from pollux.store.parts import Turns, handle_version, one_version
 
 LOOK_AGAIN_MS = 5_000  # a wait looks up at least so often: the clock may have leapt
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class Door:
+    """Open or closed, for a handle and those of other versions that were made from it."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+
+
 class MemoryStore:
     capabilities = Capabilities(name="memory", waits=True, durable=False, shared=False, writes_are_cheap=True)
 
-    def __init__(self, clock: Clock | None = None, *, state: State | None = None) -> None:
+    def __init__(
+        self, clock: Clock | None = None, *, scheduler_version: int = SCHEDULER_VERSION, house: House | None = None
+    ) -> None:
         self._clock = clock or SystemClock()
-        self._state = state or State()
+        self._house = house or House()
+        self._state = self._house.state(handle_version(scheduler_version))
         self._jumps = JumpGuard(self._clock)
-        self._is_open = False
+        self._turns = Turns()
+        self._door = Door()
+
+    @property
+    def scheduler_version(self) -> int:
+        return self._state.version
+
+    @property
+    def _is_open(self) -> bool:
+        return self._door.is_open
+
+    def of_version(self, number: int) -> MemoryStore:
+        other = MemoryStore(self._clock, scheduler_version=number, house=self._house)
+        other._door = self._door
+        return other
 
     async def open(self) -> None:
-        self._is_open = True
+        self._door.is_open = True
 
     async def close(self) -> None:
-        self._is_open = False
-        self._state.bells.wake(handle=self)
+        self._door.is_open = False
+        self._house.bells.wake(handle=self._door)
 
     def twin(self) -> MemoryStore:
-        return MemoryStore(self._clock, state=self._state)
+        return MemoryStore(self._clock, scheduler_version=self.scheduler_version, house=self._house)
 
     # jobs
 
     async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:  # noqa: ARG002  the contract's
         check_batch(puts, "jobs")
+        one_version(self.scheduler_version, "put_jobs")
         return self._do(job_verbs.put_jobs, [replace(put, job=checked_job(put.job)) for put in puts])
 
     async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
@@ -105,16 +145,23 @@ class MemoryStore:
     async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
         return self._do(job_verbs.list_jobs, where or JobFilter(), after, check_page(limit))
 
+    async def move_jobs(self, ids: Sequence[str], to: int, *, now_ms: int | None = None) -> list[Answer]:  # noqa: ARG002  the contract's
+        check_batch(ids, "jobs")
+        return self._do(job_verbs.move_jobs, ids, check_version(to))
+
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
+        one_version(self.scheduler_version, "due")
         return self._do(job_verbs.due, after, before_ms, limit)
 
     # plan
 
     async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
+        one_version(self.scheduler_version, "feed")
         feed = self._do(plan_verbs.feed, limit, self._now(now_ms))
         return feed if feed.items or wait_ms <= 0 else await self._wait_for_entries(limit, wait_ms, now_ms)
 
     async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
+        one_version(self.scheduler_version, "advance")
         check_plan(plan)
         for firing in plan.firings:
             if firing.run.payload is not None:
@@ -151,7 +198,7 @@ class MemoryStore:
         if first not in PRIORITIES:
             raise InvalidInput(f"there is no priority {first}", cure="begin with 1, 2 or 3")
         asking = Asking(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
-        claimed = self._claim(asking, now_ms)
+        claimed = await self._claim(asking, now_ms)
         if claimed.runs or wait_ms <= 0 or claimed.answer is not Answer.OK:
             return claimed
         return await self._wait_for_runs(asking, wait_ms, now_ms)
@@ -212,15 +259,25 @@ class MemoryStore:
         self._do(node_verbs.leave, node_id)
 
     async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
+        one_version(self.scheduler_version, "elect")
         return self._do(node_verbs.elect, node_id, ttl_ms, self._now(now_ms))
 
     async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:  # noqa: ARG002  the contract's
+        one_version(self.scheduler_version, "resign")
         self._do(node_verbs.resign, node_id, term)
+
+    # versions
+
+    async def versions(self, *, now_ms: int | None = None) -> list[Version]:
+        return self._do(version_verbs.versions, self._now(now_ms))
+
+    async def drop_version(self, number: int, *, now_ms: int | None = None) -> Answer:
+        return self._do(version_verbs.drop_version, check_version(number), self._now(now_ms))
 
     # wake-ups
 
     async def wake(self) -> None:
-        self._state.bells.wake()
+        self._house.bells.wake()
 
     # records
 
@@ -246,33 +303,40 @@ class MemoryStore:
     def _do(self, verb: Callable[Concatenate[State, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         if not self._is_open:
             raise StoreError("the memory store is not open; open it first")
-        state = self._state
-        with state.lock:
-            answer = verb(state, *args, **kwargs)
-            has_runs, has_entries, asked = state.has_runs, state.has_entries, state.asked
-            state.has_runs = state.has_entries = False
+        house = self._house
+        with house.lock:
+            answer = verb(self._state, *args, **kwargs)
+            rung, asked = house.rung, house.asked
+            if rung:
+                house.rung = set()
             if asked:
-                state.asked = set()
-        if has_runs:
-            state.bells.ring("runs")
-        if has_entries:
-            state.bells.ring("feed")
+                house.asked = set()
+        for kind, version in rung:
+            house.bells.ring(kind, version)
         for owner in asked:
-            state.bells.wake(node=owner)
+            house.bells.wake(node=owner)
         return answer
 
-    def _claim(self, asking: Asking, now_ms: int | None, waited_ms: float = 0.0) -> Claimed:
+    async def _claim(self, asking: Asking, now_ms: int | None, waited_ms: float = 0.0) -> Claimed:
         at_ms = self._now(now_ms, waited_ms)  # before the guard looks: it then knows of every leap that is in it
         hold_ms = self._jumps.hold_ms(asking.lease_ms) if now_ms is None else 0
-        return self._do(lease_verbs.claim, asking, hold_ms, at_ms)
+        if self.scheduler_version != ALL_VERSIONS:
+            return self._do(lease_verbs.claim, asking, hold_ms, at_ms)
+
+        async def one(version: int, token: str, limit: int) -> Claimed:
+            return self._do(lease_verbs.claim_of, version, replace(asking, token=token, limit=limit), hold_ms, at_ms)
+
+        there = [state.version for state in self._do(State.there)]
+        claimed = await self._turns.claim(there, asking.token, asking.limit, one)
+        return claimed or Claimed(Answer.OK, (), {}, self._house.stops_revision, None, at_ms)
 
     async def _wait_for_runs(self, asking: Asking, wait_ms: int, now_ms: int | None) -> Claimed:
         began = self._clock.mono_ms()
-        with self._state.bells.waiter("runs", asking.node, self) as waiter:
+        with self._house.bells.waiter("runs", asking.node, self._door, self.scheduler_version) as waiter:
             while True:
                 waited_ms = self._clock.mono_ms() - began
                 waiter.event.clear()
-                claimed = self._claim(asking, now_ms, waited_ms)
+                claimed = await self._claim(asking, now_ms, waited_ms)
                 if claimed.runs or claimed.answer is not Answer.OK or waited_ms >= wait_ms or self._is_over(waiter):
                     return claimed
                 nap_ms = wait_ms - waited_ms
@@ -284,7 +348,7 @@ class MemoryStore:
 
     async def _wait_for_entries(self, limit: int, wait_ms: int, now_ms: int | None) -> Feed:
         began = self._clock.mono_ms()
-        with self._state.bells.waiter("feed", "", self) as waiter:
+        with self._house.bells.waiter("feed", "", self._door, self.scheduler_version) as waiter:
             while True:
                 waited_ms = self._clock.mono_ms() - began
                 waiter.event.clear()

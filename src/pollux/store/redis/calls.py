@@ -122,4 +122,4 @@ def record_row(value: Record) -> rows.Row:
         case AuditLine():
             return ["log", value.seq, rows.encode(value).decode()]
         case _:
-            return ["term", value]
+            return ["term", value.number]

@@ -6,7 +6,8 @@ One connection of its own per bell reads for all waiters of a handle, and only w
     look: nothing, bell at 7 ─▶ follow(7) ─▶ sleep ◀─ hear(8) ◀─ XREAD BLOCK ... 7
 
 When the connection breaks, all waiters look for themselves (and are told by that call what is wrong), and the reader
-tries again, later and later, from where it was.
+tries again, later and later.  Where the bell stands it asks anew, and lets all look once more: the server may be
+another one, whose bell stands behind the old one's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from redis.exceptions import RedisError
 
 from pollux.store.redis.address import Address
-from pollux.store.redis.link import Command, client
+from pollux.store.redis.link import Listener
 
 BLOCK_MS = 30_000
 SLACK_S = 2.0
@@ -56,6 +57,11 @@ class Waiter:
         since = self._since = self._since or place
         self._rings = [ring for ring in self._rings if ring[0] > (since if ring[1] else place)]
 
+    def forget(self) -> None:
+        """The bell is another one: places of the old one mean nothing."""
+        self._rings, self._since = [], None
+        self.event.set()
+
     @property
     def is_asked_back(self) -> bool:
         return any(is_asked for _, is_asked in self._rings)
@@ -70,11 +76,11 @@ class Ear:
 
     def __init__(self, address: Address, bell: str) -> None:
         self._key = f"{address.prefix}:{bell}"
-        self._client = client(address, BLOCK_MS / 1000 + SLACK_S, connections_max=1)
-        self._send: Command = self._client.execute_command
+        self._listener = Listener(address)
         self._waiters: set[Waiter] = set()
         self._reader: asyncio.Task[None] | None = None
-        self._place: Place = (0, 0)  # up to here it was read
+        self._gone: set[asyncio.Task[None]] = set()  # readers that were told to end
+        self._place: Place | None = None  # up to here it was read; None: not known, and nobody is heard
 
     @contextmanager
     def listen(self, node: str = "") -> Iterator[Waiter]:
@@ -91,35 +97,58 @@ class Ear:
         if self._reader is None or self._reader.done():
             self._place = place
             self._reader = asyncio.create_task(self._read())
-        elif waiter.has_news or place < self._place:
+        elif self._place is not None and (waiter.has_news or place < self._place):
             waiter.event.set()
+
+    def move(self) -> None:
+        """The keys are on another server now: listen there."""
+        if self._reader is None or self._reader.done():
+            return
+        self._reader.cancel()
+        self._gone.add(self._reader)
+        self._reader.add_done_callback(self._gone.discard)
+        self._break()
+        self._reader = asyncio.create_task(self._read())
 
     async def close(self) -> None:
         for waiter in self._waiters:
             waiter.event.set()
         if self._reader is not None:
             self._reader.cancel()
-            await asyncio.wait({self._reader})
+            await asyncio.wait({self._reader, *self._gone})
             self._reader = None
-        await self._client.aclose()
+        await self._listener.close()
 
     async def _read(self) -> None:
         rest_s = BACKOFF_MIN_S
         while self._waiters:
             try:
-                await self._hear()
+                await self._hear(self._place or await self._stand())
                 rest_s = BACKOFF_MIN_S
             except (RedisError, OSError):
-                for waiter in self._waiters:
-                    waiter.event.set()
+                self._break()
                 await asyncio.sleep(rest_s)
                 rest_s = min(2 * rest_s, BACKOFF_MAX_S)
 
-    async def _hear(self) -> None:
-        after = "{}-{}".format(*self._place)
-        found = await self._send(*("XREAD", "COUNT", RINGS_MAX, "BLOCK", BLOCK_MS, "STREAMS", self._key, after))
+    def _break(self) -> None:
+        self._place = None
+        for waiter in self._waiters:
+            waiter.forget()
+
+    async def _stand(self) -> Place:
+        """Where the bell stands; who looked before that looks again."""
+        last = await self._listener.ask("XREVRANGE", self._key, "+", "-", "COUNT", 1, within_s=SLACK_S)
+        self._place = place_of(last[0][0].decode()) if last else (0, 0)
+        for waiter in self._waiters:
+            waiter.forget()
+        return self._place
+
+    async def _hear(self, after: Place) -> None:
+        block = ("XREAD", "COUNT", RINGS_MAX, "BLOCK", BLOCK_MS, "STREAMS", self._key, "{}-{}".format(*after))
+        found = await self._listener.ask(*block, within_s=BLOCK_MS / 1000 + SLACK_S)
         for _, entries in found or ():
-            for entry_id, fields in entries:
+            for entry_id, pairs in entries:
                 self._place = place_of(entry_id.decode())
+                fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
                 for waiter in self._waiters:
                     waiter.hear(self._place, fields.get(b"kind", b"").decode(), fields.get(b"node", b"").decode())

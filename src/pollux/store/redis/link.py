@@ -1,32 +1,83 @@
-"""How do we talk to the server?  By scripts, each call with a deadline, and every refusal in our words.
+"""How do we talk to the server?  By scripts, each call with a deadline, over a few connections to one server.
 
 Nothing is sent twice by itself: a call without an answer may have taken effect, and only the caller knows its ids.
-The one exception is a script that the server does not know: it did nothing, so it is loaded and called again.
+What did nothing is sent again: a script that the server does not know, a slot that is elsewhere or on its way.
+
+A connection is greeted before it is used: is the server fit, are the keys ours, were writes lost on the way here?  When
+the server fails us or turns out to be another one, all connections are made anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+import asyncio
+import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from redis import exceptions
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
-from pollux.errors import StoreError, StoreFull, StoreRefused, StoreTimeout
-from pollux.store.redis.address import Address
-from pollux.store.redis.scripts import KEYS, script
+from pollux.errors import StoreBusy, StoreTimeout
+from pollux.store.redis.address import CLUSTER, Address
+from pollux.store.redis.homes import Homes
+from pollux.store.redis.refusals import PASSING, in_our_words
+from pollux.store.redis.route import Wire, route_to
+from pollux.store.redis.scripts import KEYS, Script, script
+from pollux.store.redis.server import FORMAT, check_format, check_server, parse_info
 
-CONNECT_S = 5.0
 CONNECTIONS_MAX = 16
-
-Command = Callable[..., Awaitable[Any]]
+STALE_S = 0.1  # a connection that was idle for longer is looked at before it is used
+NAP_S = 0.05  # until we ask again for a slot that is on its way
+WAIT_MS = 2_000  # for the replicas that confirm a write
+# On a cluster every call also names a key that never is.  While the slot moves, key by key, the server then refuses the
+# whole call (TRYAGAIN) instead of failing in the midst of a script, at the first key that has gone.
+NOTHING = "nothing"
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
+
+
+class Line:
+    """One connection, and what is known of the server behind it."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.home = ""
+        self.count = 0  # of writes, as last told over this connection: it can only rise
+        self.round = 0
+        self.used_at = 0.0
+
+    async def talk(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """Send them together; an answer that is a refusal is in the list like the others."""
+        wire = self.wire
+        packed = wire.pack_command(*commands[0]) if len(commands) == 1 else wire.pack_commands(commands)
+        await wire.send_packed_command(packed)
+        answers: list[Any] = []
+        for _ in commands:
+            try:
+                answers.append(await wire.read_response(disable_decoding=True))
+            except exceptions.ResponseError as error:
+                answers.append(error)
+        self.used_at = time.monotonic()
+        return answers
+
+    async def ask(self, *command: Any) -> Any:
+        [answer] = await self.talk(command)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def is_stale(self) -> bool:
+        if time.monotonic() - self.used_at < STALE_S:
+            return False
+        try:
+            peek = getattr(self.wire, "can_read", None) or self.wire.can_read_destructive  # as clients before 8.0 say
+            return bool(await peek())
+        except (exceptions.RedisError, OSError):
+            return True
+
+    async def close(self) -> None:
+        await self.wire.disconnect(nowait=True)
 
 
 class Link:
@@ -34,80 +85,210 @@ class Link:
 
     def __init__(self, address: Address, deadline_ms: int) -> None:
         self._address, self._deadline_ms = address, deadline_ms
-        self._keys = tuple(f"{address.prefix}:{name}" for name in KEYS)
-        self._client = client(address, deadline_ms / 1000)
-        self._send: Command = self._client.execute_command
+        names = (*KEYS, NOTHING) if address.kind == CLUSTER else KEYS
+        keys = tuple(f"{address.prefix}:{name}" for name in names)
+        self._keys = (len(keys), *keys)
+        self._route = route_to(address)
+        self._seats = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._lines: set[Line] = set()
+        self._free: list[Line] = []
+        self._round = 0  # lines of an earlier round are not used again
+        self._now_ms = 0
+        self.homes = Homes(address.name)
+        self.homes.on_change = self._at_new_home
+        self.on_new_home: Callable[[], None] = lambda: None
+
+    async def open(self) -> int:
+        """Greet the server; the answer is what time it is there."""
+        await self._within(self._greeted())
+        return self._now_ms
 
     async def run(self, verb: str, **arguments: Any) -> Any:
         """Call a verb's script; what it packed comes back as plain values."""
         return _decode(await self.run_raw(verb, **arguments))
 
     async def run_raw(self, verb: str, **arguments: Any) -> Any:
-        wanted = script(verb)
-        call = (len(self._keys), *self._keys, _encode(arguments))
-        with in_our_words(self._address.name, self._deadline_ms):
-            try:
-                return await self._send("EVALSHA", wanted.sha, *call)
-            except exceptions.NoScriptError:
-                await self._send("SCRIPT LOAD", wanted.text)
-                return await self._send("EVALSHA", wanted.sha, *call)
+        return await self._within(self._called(script(verb), _encode(arguments)))
 
     async def info(self) -> dict[str, Any]:
-        with in_our_words(self._address.name, self._deadline_ms):
-            found: dict[str, Any] = await self._send("INFO")
-            return found
+        return parse_info(await self._within(self._told("INFO")))
 
     async def close(self) -> None:
-        await self._client.aclose()
+        self._free.clear()
+        for line in tuple(self._lines):
+            await self._drop(line)
 
+    async def _within(self, answer: Any) -> Any:
+        try:
+            async with asyncio.timeout(self._deadline_ms / 1000):
+                with in_our_words(self._address.name):
+                    return await answer
+        except TimeoutError as error:
+            raise StoreTimeout(
+                f"the server {self._address.name} gave no answer within {self._deadline_ms} ms: the call may have "
+                "taken effect; repeat it with the same ids"
+            ) from error
 
-def client(address: Address, timeout_s: float, connections_max: int = CONNECTIONS_MAX) -> Redis:
-    """A client that neither retries by itself nor waits longer than told."""
-    pool = BlockingConnectionPool.from_url(
-        address.url,
-        max_connections=connections_max,
-        timeout=timeout_s,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=CONNECT_S,
-        retry=Retry(NoBackoff(), 0),
-        protocol=2,
-    )
-    return Redis.from_pool(pool)
+    async def _greeted(self) -> None:
+        async with self._seats:
+            self._give_back(await self._line())
 
+    async def _told(self, *command: Any) -> Any:
+        async with self._seats:
+            line = await self._line()
+            answer = await self._guarded(line, line.ask(*command))
+            self._give_back(line)
+            return answer
 
-@contextmanager
-def in_our_words(name: str, deadline_ms: int) -> Iterator[None]:
-    try:
-        yield
-    except (exceptions.RedisError, OSError) as error:
-        raise _translated(error, name, deadline_ms) from error
+    async def _called(self, wanted: Script, payload: bytes) -> Any:
+        until = time.monotonic() + self._deadline_ms / 1000 - NAP_S
+        async with self._seats:
+            while True:
+                line = await self._line()
+                try:
+                    answer = await self._guarded(line, self._evaluate(line, wanted, payload))
+                except exceptions.MovedError as error:
+                    await self._doubt()
+                    self._route.moved(error)
+                except PASSING as error:
+                    await self._doubt()
+                    if time.monotonic() > until:
+                        raise self._in_passage(error) from error
+                    await asyncio.sleep(NAP_S)
+                else:
+                    self._give_back(line)
+                    return answer
 
+    async def _evaluate(self, line: Line, wanted: Script, payload: bytes) -> Any:
+        """The script's answer, and with `?wait=` the replicas' over the same connection."""
+        confirm = [("WAIT", self._address.wait, WAIT_MS)] if self._address.wait and wanted.writes else []
+        answers = await line.talk(("EVALSHA", wanted.sha, *self._keys, payload), *confirm)
+        if isinstance(answers[0], exceptions.NoScriptError):
+            answers = await line.talk(("EVAL", wanted.text, *self._keys, payload), *confirm)
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        if not wanted.writes:
+            return answers[0]
+        value, count = answers[0]
+        self._hear(line, count)
+        if confirm and (isinstance(answers[1], Exception) or answers[1] < self._address.wait):
+            raise self._unconfirmed(answers[1])
+        return value
 
-def _translated(error: Exception, name: str, deadline_ms: int) -> StoreError:
-    said = str(error)
-    match error:
-        case exceptions.AuthenticationError() | exceptions.NoPermissionError() | exceptions.AuthorizationError():
-            return StoreRefused(
-                f"the server {name} does not let us in ({said}); check user and password in the store's URL, "
-                "and that the user may run scripts and touch keys under the prefix"
-            )
-        case exceptions.TimeoutError():
-            return StoreTimeout(
-                f"the server {name} gave no answer within {deadline_ms} ms: the call may have taken effect; "
-                "repeat it with the same ids"
-            )
-        case exceptions.BusyLoadingError():
-            return StoreError(f"the server {name} is still loading its data; it answers when that is done")
-        case exceptions.ConnectionError() | OSError():
-            return StoreError(f"the server {name} cannot be reached ({said}); start it, or correct the store's URL")
-    if isinstance(error, exceptions.OutOfMemoryError) or "OOM" in said or "MISCONF" in said:
-        return StoreFull(f"the server {name} has no room ({said}); raise maxmemory, free its disk, or prune")
-    if "READONLY" in said or "replica" in said:
-        return StoreError(
-            f"the server {name} only reads: it is a replica ({said}); name the primary in the store's URL"
+    def _hear(self, line: Line, count: int) -> None:
+        if count <= line.count:
+            self._round += 1
+            self.homes.went_back(line.count, count)
+        else:
+            self.homes.hear(line.home, count)
+        line.count = count
+
+    # connections
+
+    async def _line(self) -> Line:
+        while self._free:
+            line = self._free.pop()
+            if line.round == self._round and not await line.is_stale():
+                return line
+            await self._drop(line)
+        line = Line(await self._route.find())
+        self._lines.add(line)
+        await self._guarded(line, self._greet(line))
+        line.round = self._round
+        return line
+
+    async def _greet(self, line: Line) -> None:
+        await line.wire.connect()
+        info = parse_info(await line.ask("INFO"))
+        check_server(info, self._address)
+        wanted = script("open")
+        payload = _encode({"format": FORMAT, "home": str(info.get("run_id", ""))})
+        packed, line.count = await line.ask("EVAL", wanted.text, *self._keys, payload)
+        found, self._now_ms, homes = _decode(packed)
+        check_format(found, self._address.name)
+        line.home = self.homes.arrive(homes, line.count)
+
+    async def _guarded(self, line: Line, answer: Any) -> Any:
+        """A refusal leaves the connection as it was; after anything else nobody gets it with half an answer in it."""
+        try:
+            return await answer
+        except (exceptions.ResponseError, StoreTimeout) as error:
+            if line.home and not isinstance(error, exceptions.ReadOnlyError):
+                self._give_back(line)
+                raise
+            await self._drop(line)
+            await self._doubt()
+            raise
+        except BaseException as error:
+            await self._drop(line)
+            if isinstance(error, exceptions.ConnectionError | OSError):
+                await self._doubt()
+            raise
+
+    def _give_back(self, line: Line) -> None:
+        if line in self._lines:
+            self._free.append(line)
+
+    async def _drop(self, line: Line) -> None:
+        self._lines.discard(line)
+        await line.close()
+
+    async def _doubt(self) -> None:
+        self._route.doubt()
+        self._round += 1
+        free, self._free = self._free, []
+        for line in free:
+            await self._drop(line)
+
+    def _at_new_home(self) -> None:
+        self._round += 1
+        self.on_new_home()
+
+    # refusals
+
+    def _unconfirmed(self, got: object) -> StoreTimeout:
+        confirmed = got if isinstance(got, int) else 0
+        return StoreTimeout(
+            f"the server {self._address.name} took the write, but {confirmed} of {self._address.wait} replicas "
+            f"confirmed it within {WAIT_MS} ms: it may have taken effect; repeat it with the same ids, and see that a "
+            "replica follows"
         )
-    if "WRONGTYPE" in said:
-        return StoreRefused(
-            f"a key under our prefix on {name} is not ours ({said}); choose another ?prefix= or ?namespace="
+
+    def _in_passage(self, error: Exception) -> StoreBusy:
+        return StoreBusy(
+            f"the cluster {self._address.name} moves our slot or has lost its node ({error}); nothing was changed: "
+            "try again"
         )
-    return StoreError(f"the server {name} refused: {said}")
+
+
+class Listener:
+    """One connection of its own, for calls that block."""
+
+    def __init__(self, address: Address) -> None:
+        self._route = route_to(address)
+        self._wire: Wire = None
+
+    async def ask(self, *command: Any, within_s: float) -> Any:
+        """The answer, or an error after which the next call goes over a new connection."""
+        wire, self._wire = self._wire, None
+        try:
+            async with asyncio.timeout(within_s):
+                if wire is None:
+                    wire = await self._route.find()
+                    await wire.connect()
+                await wire.send_command(*command)
+                answer = await wire.read_response(disable_decoding=True)
+        except BaseException as error:
+            if wire is not None:
+                await wire.disconnect(nowait=True)
+            self._route.doubt()
+            if isinstance(error, exceptions.MovedError):
+                self._route.moved(error)
+            raise
+        self._wire = wire
+        return answer
+
+    async def close(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            await wire.disconnect(nowait=True)

@@ -40,6 +40,7 @@ KEYS = (
     "notes:ends",
     "nodes",
     "log",
+    "home",  # how many writes there were, and on which servers: see homes.py
 )
 BELL_RUNS, BELL_FEED = "bell:runs", "bell:feed"
 
@@ -47,14 +48,16 @@ BELL_RUNS, BELL_FEED = "bell:runs", "bell:feed"
 class Script(Struct, frozen=True):
     text: str
     sha: str
+    writes: bool  # it answers its value and the count of writes, else its value alone
 
 
 @cache
 def script(verb: str) -> Script:
     """The script of a verb, ready to be loaded; its first line, which says what it may do, stays the first."""
     first, _, body = _read(f"{verb}.lua").partition("\n")
-    text = f"{first}\n{_shared()}\n{body}"
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    writes = "no-writes" not in first
+    text = f"{first}\nlocal WRITES = {str(writes).lower()}\n{_shared()}\n{body}"
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), writes)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""May we trust this server with our runs?  Asked once, when the store is opened."""
+"""May we trust this server with our runs?  Asked at every connection: after a failover it is another one."""
 
 from __future__ import annotations
 
@@ -6,23 +6,36 @@ import logging
 import re
 from typing import Any
 
-from pollux.errors import StoreRefused
+from pollux.errors import StoreError, StoreRefused
+from pollux.store.redis.address import CLUSTER, SERVER, Address
 
 FORMAT = 1  # of the keys; raised when they change
 OLDEST = (7, 0)
 
-_log = logging.getLogger("pollux.store.redis")
-_log.addHandler(logging.NullHandler())  # a command that only looks has no log, and says nothing of it
+log = logging.getLogger("pollux.store.redis")
+log.addHandler(logging.NullHandler())  # a command that only looks has no log, and says nothing of it
 _warned: set[str] = set()
 
 
-def check_server(info: dict[str, Any], name: str) -> None:
+def parse_info(answer: bytes) -> dict[str, Any]:
+    """What `INFO` says, numbers as numbers."""
+    found: dict[str, Any] = {}
+    for line in answer.decode(errors="replace").splitlines():
+        name, is_line, value = line.partition(":")
+        if is_line and not name.startswith("#"):
+            found[name] = int(value) if re.fullmatch(r"-?[0-9]{1,18}", value) else value
+    return found
+
+
+def check_server(info: dict[str, Any], address: Address) -> None:
     """Refuse what would lose runs; warn once of what may."""
+    name = address.name
+    _check_kind(info, address)
     version = str(info.get("redis_version", "0"))
     if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
         raise StoreRefused(f"the server {name} is Redis {version}; use 7.0 or newer, or Valkey")
     if info.get("role") == "slave":
-        raise StoreRefused(f"the server {name} is a replica and only reads; name the primary in the store's URL")
+        _refuse_replica(address)
     policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         raise StoreRefused(
@@ -31,11 +44,33 @@ def check_server(info: dict[str, Any], name: str) -> None:
         )
     if not int(info.get("aof_enabled", 0)) and name not in _warned:
         _warned.add(name)
-        _log.warning(
+        log.warning(
             "the server %s keeps no append-only file: a crash of it loses what was written since its last snapshot; "
             "set appendonly yes",
             name,
         )
+
+
+def _check_kind(info: dict[str, Any], address: Address) -> None:
+    mode = info.get("redis_mode", "standalone")
+    if mode == "sentinel":
+        raise StoreRefused(
+            f"{address.name} is a sentinel, not a server; use redis+sentinel://host:port,.../service in the store's URL"
+        )
+    if mode == "cluster" and address.kind != CLUSTER:
+        raise StoreRefused(
+            f"the server {address.name} is part of a cluster; use redis+cluster://host:port,... in the store's URL"
+        )
+
+
+def _refuse_replica(address: Address) -> None:
+    if address.kind == SERVER:
+        raise StoreRefused(
+            f"the server {address.name} is a replica and only reads; name the primary in the store's URL"
+        )
+    raise StoreError(
+        f"the {address.kind} {address.name} still names a server that became a replica; it soon names the new primary"
+    )
 
 
 def check_format(found: str, name: str) -> None:

@@ -48,7 +48,6 @@ from pollux.store.redis.ear import Ear, Place, place_of
 from pollux.store.redis.leaps import ServerTime
 from pollux.store.redis.link import Link
 from pollux.store.redis.scripts import BELL_FEED, BELL_RUNS
-from pollux.store.redis.server import FORMAT, check_format, check_server
 from pollux.store.shelf import JobShelf
 
 DEADLINE_MS = 10_000
@@ -67,6 +66,7 @@ class RedisStore:
         self._deadline_ms = deadline_ms
         self._jobs = JobShelf()
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
+        self._term_seen = 0  # the highest number that we were told: no store that lost it gives it away again
         self._link: Link | None = None
         self._runs_ear: Ear
         self._feed_ear: Ear
@@ -78,12 +78,11 @@ class RedisStore:
             return
         link = Link(self._address, self._deadline_ms)
         try:
-            check_server(await link.info(), self._address.name)
-            found, now_ms = await link.run("open", format=FORMAT)
-            check_format(found, self._address.name)
+            now_ms = await link.open()
         except BaseException:
             await link.close()
             raise
+        link.on_new_home = self._at_new_home
         self._time = ServerTime(self._clock, now_ms)
         self._runs_ear, self._feed_ear = Ear(self._address, BELL_RUNS), Ear(self._address, BELL_FEED)
         self._link, self._pid = link, os.getpid()
@@ -250,7 +249,9 @@ class RedisStore:
         await self._run("leave", id=node_id)
 
     async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
-        return Term(*await self._run("elect", now_ms, node=node_id, ttl_ms=ttl_ms))
+        term = Term(*await self._run("elect", now_ms, node=node_id, ttl_ms=ttl_ms, seen=self._term_seen))
+        self._term_seen = max(self._term_seen, term.number)
+        return term
 
     async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:
         await self._run("resign", now_ms, node=node_id, term=term)
@@ -295,6 +296,12 @@ class RedisStore:
                 f"{os.getpid()}; open another one after the fork"
             )
         return self._link
+
+    def _at_new_home(self) -> None:
+        """Another server has our keys, or they were replaced: what we remember may be of writes that are lost."""
+        self._jobs, self._entries = JobShelf(), {}
+        self._runs_ear.move()
+        self._feed_ear.move()
 
     def _is_closed(self) -> bool:
         return self._link is None

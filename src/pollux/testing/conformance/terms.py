@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pollux.model import Node, NodeSeen, NotePut, Plan
+from pollux.model import Node, NodeSeen, NotePut, Plan, declares
 from pollux.store.contract import Answer, Store
 from pollux.testing.conformance.builders import a_firing, claim, entries, given_jobs, ids, leased, the_job
 from pollux.testing.conformance.contract import Contract
@@ -137,15 +137,14 @@ class TermContract(Contract):
 
 class NodeContract(Contract):
     async def test_a_node_that_beats_is_there_as_it_said(self, store: Store, t0: int) -> None:
-        node = Node(
-            "n1", host="h", pid=7, started_ms=t0 - 9, seats=10, busy=3, handlers=("a", "b"), sources=("code:x",)
-        )
+        told = (declares("code:x", 3, ["a", "b"]), declares("file:y", 0, []))
+        node = Node("n1", host="h", pid=7, started_ms=t0 - 9, seats=10, busy=3, handlers=("a", "b"), declares=told)
 
         await store.beat(node, ttl_ms=45_000, now_ms=t0)
 
         [seen] = await store.nodes(now_ms=t0)
         assert (seen.id, seen.host, seen.pid, seen.seats, seen.busy) == ("n1", "h", 7, 10, 3)
-        assert (seen.handlers, seen.sources, seen.beat_ms) == (("a", "b"), ("code:x",), t0)
+        assert (seen.handlers, seen.declares, seen.beat_ms) == (("a", "b"), told, t0)
 
     async def test_a_node_that_stops_beating_is_gone_after_its_time(self, store: Store, t0: int) -> None:
         await store.beat(Node("n1"), ttl_ms=45_000, now_ms=t0)

@@ -1,8 +1,8 @@
 -- What do all scripts share?  The names of the keys, the time, and how answers, entries and rings are written.
 -- The loader puts the files whose names begin with an underscore before each verb, in the order of their names.
 local META, HIGH, NORMAL, LOW, LINE_1, LINE_2, LINE_3, LEASES, LIVE, UNIQUE, FEED, BELL_RUNS, BELL_FEED, JOBS, DUE,
-  SPENT, GONE, GONE_LINE, SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD, TALLY, NOTES, NOTE_KEYS, NOTE_ENDS, NODES, LOG =
-  unpack(KEYS)
+  SPENT, GONE, GONE_LINE, SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD, TALLY, NOTES, NOTE_KEYS, NOTE_ENDS, NODES, LOG,
+  HOME = unpack(KEYS)
 local PREFIX = string.sub(META, 1, -5)
 local STREAM = { HIGH, NORMAL, LOW }
 local LINE = { LINE_1, LINE_2, LINE_3 }
@@ -22,8 +22,17 @@ end
 
 local now = clock()
 
+-- A script that may write answers its value and how many writes there were: whoever is told less later knows that
+-- writes were lost.  It also makes each call a write, so that the replicas' WAIT means all that came before it.
+local function counted(value)
+  if WRITES then
+    return { value, call("HINCRBY", HOME, "count", 1) }
+  end
+  return value
+end
+
 local function answer(value)
-  return cmsgpack.pack(value)
+  return counted(cmsgpack.pack(value))
 end
 
 -- a number as text, and as text of one length, which sorts as the number does

@@ -2,8 +2,9 @@
 -- Write a plan whole, if the term is the current one.
 local CAME_BACK_MS = 60000 -- a last due so far ahead was written before the clock came back
 local WAITS_BEHIND = "waits for the previous run"
-local stands = call("HMGET", META, "term", "holder")
-if tonumber(stands[1] or 0) ~= A.term or (stands[2] or "") == "" then
+local stands = call("HMGET", META, "term", "holder", "term_home")
+local is_at_home = stands[3] == (call("HGET", HOME, "home") or "")
+if tonumber(stands[1] or 0) ~= A.term or (stands[2] or "") == "" or not is_at_home then
   return answer({ "fenced", now, {}, {}, 0, 0 })
 end
 promote()

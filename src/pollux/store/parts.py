@@ -1,0 +1,74 @@
+"""How do stores speak of versions?  The words and checks that all of them share, and how one claims from several."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from pollux.errors import InvalidInput
+from pollux.model import ALL_VERSIONS, VERSION_MAX, Answer, Job, Run
+from pollux.store.contract import Claimed
+
+
+def handle_version(number: int) -> int:
+    """A version that a handle can serve."""
+    if isinstance(number, bool) or not ALL_VERSIONS <= number <= VERSION_MAX:
+        raise InvalidInput(
+            f"{number} is no version",
+            where="scheduler_version",
+            cure=f"use a number from 1 to {VERSION_MAX}, or {ALL_VERSIONS} for a worker of all",
+        )
+    return number
+
+
+def one_version(number: int, verb: str) -> int:
+    """The version of the handle, for what concerns one alone."""
+    if number == ALL_VERSIONS:
+        raise InvalidInput(
+            f"{verb} is of one version, and this handle is of all",
+            where="scheduler_version",
+            cure="use `of_version(n)`",
+        )
+    return number
+
+
+def other_version(stored: int, own: int) -> str:
+    """What stands against a put: the job is elsewhere."""
+    return f"it is in version {stored}, not {own}; move it: pollux jobs move ID --to-version {own}"
+
+
+class Turns:
+    """Claims from several versions, one after the other, beginning each time with another one."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    async def claim(
+        self, versions: Sequence[int], token: str, limit: int, one: Callable[[int, str, int], Awaitable[Claimed]]
+    ) -> Claimed | None:
+        """What `one(version, token, limit)` gives for all of them together; None if there is no version."""
+        self._turn += 1
+        first = self._turn % len(versions) if versions else 0
+        claims: list[Claimed] = []
+        for version in (*versions[first:], *versions[:first]):
+            left = limit - sum(len(claimed.runs) for claimed in claims)
+            if left <= 0:
+                break
+            claims.append(await one(version, f"{token}/{version}", left))
+        return _together(claims) if claims else None
+
+
+def _together(claims: Sequence[Claimed]) -> Claimed:
+    runs: list[Run] = [run for claimed in claims for run in claimed.runs]
+    jobs: dict[str, Job] = {}
+    for claimed in claims:
+        jobs |= claimed.jobs
+    is_full = not runs and all(claimed.answer is Answer.FULL for claimed in claims)
+    times = [claimed.look_again_ms for claimed in claims if claimed.look_again_ms is not None]
+    return Claimed(
+        Answer.FULL if is_full else Answer.OK,
+        tuple(runs),
+        jobs,
+        claims[-1].stops_revision,
+        min(times, default=None) if not runs else None,
+        claims[-1].now_ms,
+    )

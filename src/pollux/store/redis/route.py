@@ -1,0 +1,150 @@
+"""Where is the server that takes our writes?  Named in the URL, known to the sentinels, or the owner of our slot.
+
+All our keys are in one slot, so a cluster is for us one server at a time that may move.  We ask for it ourselves and
+talk to it on plain connections: a write and the wait for its replicas must go over one connection, and the client's own
+router sends `ASKING` and the command it is meant for over two.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from redis.asyncio import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.exceptions import ConnectionError as Unreachable
+from redis.exceptions import MovedError
+
+from pollux.store.redis.address import CLUSTER, SENTINEL, Address, Place
+
+CONNECT_S = 5.0
+ASK_S = 2.0  # for a sentinel or a node of the cluster to say where the primary is
+
+Wire = Any  # a connection of the client, whose types are not ours to know
+
+
+class Route(Protocol):
+    async def find(self) -> Wire:
+        """A new connection to the server, not yet made."""
+        ...
+
+    def moved(self, error: MovedError) -> None:
+        """A node of the cluster said who owns our slot."""
+        ...
+
+    def doubt(self) -> None:
+        """The server failed us: ask again where it is."""
+        ...
+
+
+def route_to(address: Address) -> Route:
+    if address.kind == SENTINEL:
+        return BySentinels(address)
+    return ByCluster(address) if address.kind == CLUSTER else Direct(address)
+
+
+class Direct:
+    """The server itself is named."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    async def find(self) -> Wire:
+        return wire_to(self._address, self._address.places[0] if self._address.places else None)
+
+    def moved(self, error: MovedError) -> None:
+        raise error  # only a cluster says so, and the server was asked whether it is one
+
+    def doubt(self) -> None:
+        return
+
+
+class BySentinels:
+    """Ask the sentinels before every connection."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        login = {"socket_timeout": ASK_S, "socket_connect_timeout": ASK_S, **address.sentinel_login, **_quiet()}
+        tls = {} if address.tls is None else {"ssl": True, **address.tls}
+        made: Any = Sentinel  # its types are not ours to know, either
+        self._sentinels = made(address.places, sentinel_kwargs={**login, **tls})
+
+    async def find(self) -> Wire:
+        try:
+            host, port = await self._sentinels.discover_master(self._address.service)
+        finally:
+            await self._sentinels.aclose()
+        return wire_to(self._address, (host, int(port)))
+
+    def moved(self, error: MovedError) -> None:
+        raise error
+
+    def doubt(self) -> None:
+        return
+
+
+class ByCluster:
+    """Ask any node that we know for the owner of our slot; remember it until it fails us."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._slot = key_slot(f"{address.prefix}:".encode())
+        self._known: dict[Place, None] = dict.fromkeys(address.places)
+        self._owner: Place | None = None
+
+    async def find(self) -> Wire:
+        if self._owner is None:
+            self._owner = await self._ask_around()
+        return wire_to(self._address, self._owner)
+
+    def moved(self, error: MovedError) -> None:
+        self._owner = (error.host, int(error.port)) if error.host else None
+
+    def doubt(self) -> None:
+        self._owner = None
+
+    async def _ask_around(self) -> Place:
+        failure: Exception = Unreachable(f"no node of the cluster owns slot {self._slot}")
+        for place in list(self._known):
+            try:
+                found = await self._ask(place)
+            except (Unreachable, OSError, TimeoutError) as error:
+                failure = error
+                self._known[place] = self._known.pop(place)  # asked last the next time
+                continue
+            if found is not None:
+                return found
+        raise failure
+
+    async def _ask(self, place: Place) -> Place | None:
+        wire = wire_to(self._address, place, timeout_s=ASK_S)
+        try:
+            await wire.connect()
+            await wire.send_command("CLUSTER", "SLOTS")
+            ranges = await wire.read_response()
+        finally:
+            await wire.disconnect(nowait=True)
+        owner = None
+        for first, last, *nodes in ranges:
+            places = [(node[0].decode() or place[0], int(node[1])) for node in nodes if node[0] is not None]
+            self._known.update(dict.fromkeys(places))
+            if first <= self._slot <= last and places:
+                owner = places[0]
+        return owner
+
+
+def wire_to(address: Address, place: Place | None, timeout_s: float | None = None) -> Wire:
+    options: dict[str, Any] = {"socket_timeout": timeout_s, "protocol": 2, **address.login, **_quiet()}
+    if place is None:
+        return UnixDomainSocketConnection(path=address.path, socket_connect_timeout=CONNECT_S, **options)
+    options |= {"host": place[0], "port": place[1], "socket_connect_timeout": timeout_s or CONNECT_S}
+    if address.tls is None:
+        return Connection(**options)
+    return SSLConnection(**options, **address.tls)
+
+
+def _quiet() -> dict[str, Any]:
+    """Nothing is retried by itself: whoever calls knows its ids."""
+    return {"retry": Retry(NoBackoff(), 0)}

@@ -1,0 +1,116 @@
+"""Was this store moved away, or is it just being filled?  The marks of a move, so that nobody plans on both ends.
+
+    FROM   note `move:to`     moving ───▶ moved         it stays, until somebody takes the store into use again
+    TO     note `move:from`   arriving ─▶ arrived       it stays as a record
+
+A sealed store is still read, but nobody works on it: nodes claim nothing (`DRAIN`), and the term belongs to a holder
+that never plans, so that whatever an old leader writes is fenced.  `Pollux.open` refuses it in words.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from pollux.errors import Conflict, StoreRefused
+from pollux.model import DRAIN, NotePut
+from pollux.store.contract import Store
+from pollux.units import DAY_MS, format_moment
+
+MARKS = "move:"
+MOVED_TO, MOVED_FROM = "move:to", "move:from"
+HOLDER = "moved"  # of the term of a sealed store
+HELD_MS = 36_500 * DAY_MS
+FENCE_TRIES = 20  # others may take a free term, too
+
+
+class Mark(Struct, frozen=True, omit_defaults=True):
+    """One end of a move."""
+
+    move: str  # its id, the same at both ends
+    other: str  # the other end, without a password
+    began_ms: int
+    ended_ms: int | None = None  # None: it is under way
+    counts: dict[str, int] = {}  # what was carried, by kind
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended_ms is not None
+
+
+class Marks(NamedTuple):
+    """What moves a store has taken part in."""
+
+    to: Mark | None  # it went there
+    origin: Mark | None  # it came from there
+
+
+async def marks_of(store: Store) -> Marks:
+    found = {note.key: note.value for note in await store.notes(MARKS)}
+    return Marks(_mark(found.get(MOVED_TO)), _mark(found.get(MOVED_FROM)))
+
+
+def _mark(value: Any) -> Mark | None:
+    return None if value is None else msgspec.convert(value, Mark)
+
+
+async def put_mark(store: Store, key: str, mark: Mark) -> None:
+    await store.put_notes([NotePut(key, msgspec.to_builtins(mark))])
+
+
+def seal_words(marks: Marks, url: str) -> str:
+    """Why nobody may work on this store, and the cure; nothing if everybody may."""
+    if marks.to is not None and marks.to.is_over:
+        when = format_moment(marks.to.ended_ms or 0)
+        return (
+            f"this store was moved to {marks.to.other}, on {when}; use that one, or take this one into use again: "
+            f"unseal it by `pollux store unseal {url} --force`"
+        )
+    if marks.to is not None:
+        return (
+            f"this store is being moved to {marks.to.other}, since {format_moment(marks.to.began_ms)}; complete that: "
+            f"`pollux store move {url} {marks.to.other}`, or give it up: unseal it by `pollux store unseal {url}`"
+        )
+    if marks.origin is not None and not marks.origin.is_over:
+        return (
+            f"this store is being filled from {marks.origin.other}, since {format_moment(marks.origin.began_ms)}; "
+            f"complete that: `pollux store move {marks.origin.other} {url}`"
+        )
+    return ""
+
+
+async def refuse_sealed(store: Store, url: str) -> None:
+    """Raise `StoreRefused` if the store was moved away, or is not yet whole."""
+    if words := seal_words(await marks_of(store), url):
+        raise StoreRefused(words)
+
+
+async def seal(store: Store, mark: Mark) -> None:
+    """Nobody works on the store from here on.  Doing it again changes nothing."""
+    await put_mark(store, MOVED_TO, mark)
+    await store.put_notes([NotePut(DRAIN, {"reason": f"it is moved to {mark.other}"})])
+    await _take_term(store)
+    await store.wake()
+
+
+async def unseal(store: Store) -> Mark | None:
+    """Everybody may work on the store again; answers the mark that stood, if there was one."""
+    mark = (await marks_of(store)).to
+    await store.put_notes([NotePut(MOVED_TO), NotePut(DRAIN)])
+    term = await store.elect(HOLDER, ttl_ms=1)
+    if term.holder == HOLDER:
+        await store.resign(HOLDER, term=term.number)
+    await store.wake()
+    return mark
+
+
+async def _take_term(store: Store) -> None:
+    """The term is ours for good: a higher one than the leader's, who is fenced from then on."""
+    for _ in range(FENCE_TRIES):
+        term = await store.elect(HOLDER, ttl_ms=HELD_MS)
+        if term.holder == HOLDER:
+            return
+        await store.load([("term", {"number": term.number + 1})])  # a loaded term is nobody's
+    raise Conflict("other nodes take the term of this store again and again; stop them, then try again")

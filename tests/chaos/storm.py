@@ -1,0 +1,49 @@
+"""How are nodes killed at random under load, and what must be true afterwards?  The same storm over every store."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from pollux.model import RunState
+from tests.chaos.checker import repeats_count, unfinished
+from tests.chaos.node import INTERVALS
+from tests.chaos.yard import Yard
+
+LOAD = 1_000  # runs asked for; follow-ups and firings come on top
+PACE_MS = (20, 220)  # a node lives so long after it came up
+LOST_SHARE_MAX = 0.02  # leases that a busy machine may cost us by stalling, of all starts
+
+
+async def kill_at_random(yard: Yard, *, kills: int, seed: int) -> None:
+    """Workers, the planner and both are killed with SIGKILL at random moments and started again at once."""
+    dice = Random(seed)
+    print(f"seed {seed}, {kills} kills")
+    crew = {"serve": yard.serve(), "worker": yard.worker()}
+    await yard.is_up(*crew.values())
+    first_due = await yard.first_dues()
+    client = yard.client(seed=seed, count=LOAD, seconds=kills * 0.2)
+    killed = held = 0
+    while killed < kills:
+        names = dice.choice([["worker"], ["serve"], ["worker", "serve"]])
+        await yard.is_up(*(crew[name] for name in names))
+        await asyncio.sleep(dice.randint(*PACE_MS) / 1_000)  # the moment of the fault, not a hope
+        held += await yard.kill(*(crew[name] for name in names))
+        killed += len(names)
+        crew |= {name: getattr(yard, name)() for name in names}
+    assert await client.exit_code() == 0, client.said()
+    await yard.is_up(*crew.values())
+    await yard.quiet()
+    await yard.stop(*crew.values())
+
+    await yard.finish()
+    store = await yard.judge(first_due=first_due)
+    told = yard.told()
+    lost = len(told.lost)
+    print(f"{killed} kills, {held} leases held by them, {repeats_count(told)} repeated starts, {lost} leases lost")
+    print(f"{len(store.runs)} runs, {len(told.runs)} starts")
+    assert unfinished(store, but=list(INTERVALS)) == []
+    assert len(told.asked) == LOAD
+    assert all(run.state is RunState.DONE for run in store.runs if run.job_id not in INTERVALS)
+    assert held > 0, "no kill hit a running handler: the test does not bite"
+    assert lost <= len(told.runs) * LOST_SHARE_MAX

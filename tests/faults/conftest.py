@@ -1,0 +1,58 @@
+"""A store on a real server, reached by a way that can break; and a yard for nodes on it.
+
+Tests with nodes stay in one process of xdist, for they measure leases against time.
+"""
+
+import pytest
+
+from tests.faults.backends import BACKENDS, by_way_of, way_to
+from tests.faults.yard import FarYard
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "/faults/" in item.path.as_posix() and "far_yard" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("faults"))
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
+def backend(request):
+    return request.param
+
+
+@pytest.fixture
+def own_server(backend, tmp_path):
+    """A server that may be hurt: durable, as one would set it up."""
+    server = backend.start_server(tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def url(request, backend):
+    """A store that nobody else uses; on a server of its own if the test asks for one."""
+    if "own_server" in request.fixturenames:
+        return backend.url_on(request.getfixturevalue("own_server"))
+    return backend.own_url("faults")
+
+
+@pytest.fixture
+async def proxy(url):
+    proxy = await way_to(url)
+    yield proxy
+    await proxy.close()
+
+
+@pytest.fixture
+def far_url(url, proxy):
+    """The same store, through the proxy."""
+    return by_way_of(url, proxy)
+
+
+@pytest.fixture
+async def far_yard(tmp_path, backend, url):
+    yard = FarYard(tmp_path, backend, url)
+    try:
+        yield yard
+    finally:
+        await yard.close()

@@ -1,0 +1,291 @@
+"""Is a call whose answer was lost, and which is sent again, as if it had been sent once?  Every verb, on a real wire.
+
+The fault strikes at every request of the call in turn.  Whoever calls hears of it in time, in our words, and calls
+again with the same ids; the store holds what it held before the call or after it, and never a part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from pollux.errors import StoreError, StoreTimeout
+from pollux.model import Answer, AuditLine, chained
+from pollux.store.contract import Claimed, RunFilter, Store
+from pollux.store.guard import Wrapped
+from tests.chaos.steps import PLAIN, Step, asked, at, contents, steps
+from tests.faults.backends import by_way_of
+
+REQUESTS_MAX = 60  # of one call
+PATIENCE_S = 20.0  # far more than any call may take, deadline included
+SHORT_MS = 200  # a deadline that a test can wait for
+
+# What else may be heard instead of ok when the first call has taken effect already.
+AGAIN = {"delete_jobs": Answer.LOST, "revive": Answer.LOST, "put_notes": Answer.CONFLICT}
+
+READS: dict[str, Step] = {
+    "get_jobs": lambda s: s.get_jobs(["plain", "tick", "gone"]),
+    "list_jobs": lambda s: s.list_jobs(),
+    "due": lambda s: s.due(before_ms=at(100), limit=10),
+    "feed": lambda s: s.feed(limit=100, now_ms=at(70)),
+    "list_runs": lambda s: s.list_runs(RunFilter(), limit=5),
+    "get_runs": lambda s: s.get_runs(["a", "b", "nobody"]),
+    "counts": lambda s: s.counts(),
+    "notes": lambda s: s.notes(now_ms=at(70)),
+    "nodes": lambda s: s.nodes(now_ms=at(1)),
+    "read_log": lambda s: s.read_log(),
+    "dump": lambda s: s.dump(),
+}
+
+
+class Heard(Wrapped):
+    """A store that writes down which verb was answered how."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.answers: list[tuple[str, Any]] = []
+
+    async def call(self, verb: str, answer: Any, wait_ms: int = 0) -> Any:
+        given = await answer
+        self.answers.append((verb, given))
+        return given
+
+
+async def told(store: Store) -> Any:
+    """All that it holds; a note's revision may have left out numbers, for what was undone keeps those it was given."""
+    held = msgspec.json.decode(await contents(store))
+    for kind, record in held["records"]:
+        if kind == "note":
+            record["revision"] = 0
+    return held
+
+
+class Struck(NamedTuple):
+    """One step under fire: at which request it took effect, and how many it has."""
+
+    effect_at: int
+    requests: int
+
+
+@pytest.fixture
+async def near(backend, url):
+    """The store by the straight way: it looks, and nothing ever happens to it."""
+    store = backend.make(url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@asynccontextmanager
+async def opened(backend, url, **options):
+    store = backend.make(url, **options)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def all_steps() -> list[Step]:
+    """The writing verbs in their order, the script's and those it does not know."""
+    records = [("job", msgspec.to_builtins(PLAIN)), ("run", msgspec.to_builtins(asked(PLAIN, "loaded", 70)))]
+    return [*steps(), lambda s: s.load(records)]
+
+
+async def test_every_writing_verb_survives_the_loss_of_every_answer_on_its_way(backend, url, near, far_url, proxy):
+    """The same script runs on a second store without faults: what it is answered and holds is the measure."""
+    clean_url = backend.own_url("clean")
+    struck: list[Struck] = []
+    async with opened(backend, clean_url) as clean:
+        for number, step in enumerate(all_steps()):
+            before = await told(near)
+            wanted = Heard(clean)
+            await step(wanted)
+            after = await told(clean)
+            struck.append(await _sweep(backend, far_url, proxy, near, step, number, (before, after), wanted))
+    print([tuple(each) for each in struck])
+    assert sum(each.effect_at > 0 for each in struck) >= 20, "few steps changed anything: the test does not bite"
+
+
+async def _sweep(backend, far_url, proxy, near, step, number, held, wanted) -> Struck:
+    before, after = held
+    effect_at = 0
+    for nth in range(1, REQUESTS_MAX):
+        proxy.mend()
+        async with opened(backend, far_url) as far, asyncio.timeout(PATIENCE_S):
+            proxy.lose_reply(nth)
+            heard = Heard(far)
+            try:
+                await step(heard)
+            except StoreError:
+                is_answered = False
+                if not proxy.struck.is_set():
+                    raise  # and nothing was done to it
+            else:
+                is_answered = not proxy.struck.is_set()
+            proxy.mend()
+        left = await told(near)
+        assert left == after or (not effect_at and _is_whole(left, held, wanted)), (
+            f"step {number}, request {nth}: a part"
+        )
+        if is_answered:
+            assert left == after, f"step {number}: called again, the store holds something else"
+            assert_alike(heard.answers, wanted.answers)
+            return Struck(effect_at, nth - 1)
+        if not effect_at and left == after != before:
+            effect_at = nth
+    raise AssertionError(f"step {number} needs more than {REQUESTS_MAX} requests")
+
+
+def _is_whole(left: Any, held: Any, wanted: Heard) -> bool:
+    """Nothing of the step is there.  A claim may take ended leases back in a write of its own, each run for itself."""
+    before, after = held
+    if left == before or [verb for verb, _ in wanted.answers] != ["claim"]:
+        return left == before
+    known = [*before["records"], *after["records"]]
+    return all(record in known or record[1]["lease_losses"] == 1 for record in left["records"])
+
+
+def assert_alike(heard: list[tuple[str, Any]], wanted: list[tuple[str, Any]]) -> None:
+    """The last of the calls was answered like the only one, or in the words for what is there already."""
+    assert [verb for verb, _ in heard] == [verb for verb, _ in wanted]
+    for (verb, given), (_, good) in zip(heard, wanted, strict=True):
+        match verb:
+            case "feed" | "prune" | "load":
+                pass  # what is left to read or to do after the first call; the contents tell
+            case "claim":
+                assert _delivered(given) == _delivered(good)
+            case "advance":
+                assert given.answer is good.answer
+            case _ if isinstance(good, list):
+                for one, other in zip(given, good, strict=True):
+                    assert _word(one) in {_word(other), Answer.ALREADY, AGAIN.get(verb)}, (
+                        f"{verb}: {one} instead of {other}"
+                    )
+            case _:
+                assert given == good
+
+
+def _word(answer: Any) -> Any:
+    return answer if isinstance(answer, Answer) else answer.answer
+
+
+def _delivered(claimed: Claimed) -> list[tuple[str, str, int]]:
+    return sorted((run.id, run.token, run.fence) for run in claimed.runs)
+
+
+async def test_every_writing_verb_whose_answer_never_comes_ends_by_its_deadline(backend, near, far_url, proxy):
+    """The line stays up and is silent: only the deadline ends the call, and the same call again is answered."""
+    async with opened(backend, backend.own_url("warm")) as warm:  # a server that knows all scripts already
+        for step in all_steps():
+            await step(warm)
+    clean_url = by_way_of(backend.own_url("clean"), proxy)
+    verbs: set[str] = set()
+    struck = 0
+    for number, step in enumerate(all_steps()):
+        async with opened(backend, clean_url) as clean:
+            wanted, begun = Heard(clean), proxy.requests
+            await step(wanted)
+            requests = proxy.requests - begun
+            after = await told(clean)
+        if new := {verb for verb, _ in wanted.answers} - verbs:  # each of them once
+            verbs |= new
+            async with opened(backend, far_url, deadline_ms=SHORT_MS) as far, asyncio.timeout(PATIENCE_S):
+                proxy.lose_reply(requests, stays_up=True)
+                with pytest.raises(StoreTimeout):
+                    await step(far)
+                struck += proxy.struck.is_set()
+                proxy.mend()
+        async with opened(backend, far_url) as far:
+            await step(far)
+        assert await told(near) == after, f"step {number}"
+    assert len(verbs) >= 17
+    assert struck >= 10, "the deadlines were over before the fault could strike: the test does not bite"
+
+
+async def test_every_verb_on_a_way_that_is_frozen_ends_by_its_deadline(backend, near, far_url, proxy):
+    """All verbs at once on one handle: each is refused in our words, and nothing of any of them is ever there."""
+    before = await told(near)
+    async with opened(backend, far_url, deadline_ms=SHORT_MS) as far, asyncio.timeout(PATIENCE_S):
+        proxy.freeze()
+        calls = [step(far) for step in (*all_steps(), *READS.values())]
+        heard = await asyncio.gather(*calls, return_exceptions=True)
+        proxy.forget()
+    assert [error for error in heard if not isinstance(error, StoreError)] == []  # some may not even get a connection
+    assert sum(isinstance(error, StoreTimeout) for error in heard) > 0
+    proxy.mend()
+    async with opened(backend, far_url) as far:
+        for step in all_steps():
+            await step(far)
+    assert before != await told(near)
+
+
+async def test_every_reading_verb_is_answered_rightly_or_not_at_all(backend, near, far_url, proxy):
+    for step in steps():
+        await step(near)
+    lines = [AuditLine(at(71), "me", "did", "that")]
+    await near.log(lines)
+    for verb, step in READS.items():
+        good = await step(near)
+        for nth in range(1, REQUESTS_MAX):
+            proxy.mend()
+            async with opened(backend, far_url) as far, asyncio.timeout(PATIENCE_S):
+                proxy.lose_reply(nth)
+                try:
+                    given = await step(far)
+                except StoreError:
+                    assert proxy.struck.is_set()
+                else:
+                    assert given == good, verb
+                is_struck = proxy.struck.is_set()
+                proxy.mend()
+            if not is_struck:
+                break
+        assert nth > 1, f"{verb} asked nobody"
+
+
+async def test_a_line_of_the_audit_log_is_there_at_most_once_for_each_time_it_was_sent(backend, near, far_url, proxy):
+    """It has no id to be known by.  The chain of hashes holds all the same."""
+    line = AuditLine(at(0), "me", "did", "that")
+    sent = 0
+    for nth in range(1, REQUESTS_MAX):
+        proxy.mend()
+        async with opened(backend, far_url) as far, asyncio.timeout(PATIENCE_S):
+            proxy.lose_reply(nth)
+            sent += 1
+            with contextlib.suppress(StoreError):
+                await far.log([line])
+            is_struck = proxy.struck.is_set()
+            proxy.mend()
+        if not is_struck:
+            break
+    lines = (await near.read_log()).lines
+    assert 1 <= len(lines) <= sent
+    before = ""
+    for number, written in enumerate(lines, start=1):
+        assert written.seq == number
+        assert written.chain == chained(msgspec.structs.replace(written, chain=""), before=before)
+        before = written.chain
+
+
+async def test_a_store_is_opened_whatever_answer_was_lost_at_the_first_try(backend, far_url, proxy):
+    """A store that does not exist yet: what was begun in vain is begun anew, or found done."""
+    for nth in range(1, REQUESTS_MAX):
+        proxy.mend()
+        proxy.lose_reply(nth)
+        try:
+            async with asyncio.timeout(PATIENCE_S), opened(backend, far_url):
+                pass
+        except StoreError:
+            assert proxy.struck.is_set()
+        if not proxy.struck.is_set():
+            break
+    assert nth > 2
+    proxy.mend()
+    async with opened(backend, far_url) as store:
+        assert (await store.counts()).jobs == 0

@@ -1,0 +1,62 @@
+"""Is everything that was acknowledged there after the server was restarted or crashed, and does the work go on?"""
+
+import asyncio
+import os
+import signal
+
+from tests.chaos.checker import unfinished
+from tests.chaos.node import INTERVALS
+from tests.faults.backends import POSTGRES, REDIS, asked_of
+from tests.faults.pressure import Pressure
+
+RATE_SHARE = 0.7  # of the rate before, which a window must reach again
+BACKOFF_S = 3.0  # of every loop at most
+SLACK_S = 10.0  # that real processes on a busy machine get on top
+BACKENDS_OF = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pollux' AND pid <> pg_backend_pid()"
+
+
+async def test_a_server_that_is_restarted_or_crashes_loses_nothing_and_the_nodes_go_on(far_yard, own_server, backend):
+    """Under load; the same processes go on by themselves, at least at 70 % of their pace."""
+    yard, pressure = far_yard, Pressure(far_yard)
+    nodes = [yard.serve(), yard.worker()]
+    await yard.is_up(*nodes)
+    first_due = await yard.first_dues()
+    async with pressure.on():
+        usual = await pressure.usual()
+        for name, fault in FAULTS[backend.name].items():
+            await fault(own_server, yard)
+            after_s, rate = await pressure.works_again(usual * RATE_SHARE, seconds=BACKOFF_S + SLACK_S)
+            print(f"{name}: {usual:g} ends a window before, {rate} within {after_s:.1f} s after")
+    await yard.fires_on()
+    await yard.quiet()
+    await yard.stop(*nodes)  # the very processes that were there before
+
+    await yard.finish()
+    store = await yard.judge(first_due=first_due)
+    assert unfinished(store, but=list(INTERVALS)) == []
+    assert len(yard.told().asked) >= 500, "that was no load"
+
+
+async def _restart(server, yard, how):
+    await asyncio.to_thread(server.kill, how)
+    await asyncio.to_thread(server.start)
+
+
+async def _lose_a_backend(server, yard):
+    """One of its processes is killed: PostgreSQL ends all of them at once and recovers from its log."""
+    async with asked_of(yard.store) as connection:
+        pids = [row[0] for row in await connection.fetch(BACKENDS_OF)]
+    os.kill(pids[0], signal.SIGKILL)
+
+
+FAULTS = {
+    REDIS.name: {
+        "restarted (SIGTERM)": lambda server, yard: _restart(server, yard, signal.SIGTERM),
+        "killed (SIGKILL)": lambda server, yard: _restart(server, yard, signal.SIGKILL),
+    },
+    POSTGRES.name: {
+        "restarted (fast shutdown)": lambda server, yard: _restart(server, yard, signal.SIGINT),
+        "stopped as by a crash (immediate shutdown)": lambda server, yard: _restart(server, yard, signal.SIGQUIT),
+        "one of its processes killed (SIGKILL)": _lose_a_backend,
+    },
+}

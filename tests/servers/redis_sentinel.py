@@ -1,0 +1,84 @@
+"""Where do sentinels for the tests come from?  Three of them watch a primary and its replica, started here.
+
+They are told of each other and of the replica in their config, so that they need not find out first.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from tests.servers.redis import RedisServer
+from tests.servers.redis_cluster import ask, until
+
+SERVICE = "jobs"
+SENTINELS = 3
+DOWN_AFTER_MS = 300
+
+
+class Watched:
+    """A primary, its replica, and three sentinels that watch them."""
+
+    def __init__(self, folder: Path) -> None:
+        options = ("--appendonly", "yes", "--appendfsync", "no", "--repl-diskless-sync-delay", "0")
+        self.servers = [RedisServer(_made(folder / name), *options) for name in ("one", "two")]
+        self.sentinels = [RedisServer(_made(folder / f"sentinel-{n}")) for n in range(SENTINELS)]
+
+    def start(self) -> Watched:
+        primary, replica = self.servers
+        primary.start()
+        replica.start()
+        follow(replica, primary)
+        ids = {sentinel.port: secrets.token_hex(20) for sentinel in self.sentinels}
+        for sentinel in self.sentinels:
+            sentinel.sentinel = _config(sentinel, primary, replica, ids)
+            sentinel.start()
+        until(lambda: all(self.primary_of(sentinel) == primary.port for sentinel in self.sentinels), "all sentinels see it")
+        until(self._is_agreed, "the sentinels see each other and the replica")
+        return self
+
+    def stop(self) -> None:
+        for server in (*self.sentinels, *self.servers):
+            server.stop()
+
+    @property
+    def url(self) -> str:
+        places = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
+        return f"redis+sentinel://{places}/{SERVICE}"
+
+    def primary_of(self, sentinel: RedisServer) -> int:
+        return int(ask(sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
+
+    @property
+    def primary(self) -> RedisServer:
+        """As most of the sentinels see it."""
+        ports = sorted(self.primary_of(sentinel) for sentinel in self.sentinels)
+        return next(server for server in self.servers if server.port == ports[len(ports) // 2])
+
+    def _is_agreed(self) -> bool:
+        return all(str(ask(each, "SENTINEL", "CKQUORUM", SERVICE)).startswith("OK 3") for each in self.sentinels)
+
+
+def follow(replica: RedisServer, primary: RedisServer) -> None:
+    """Make it a replica, and wait until it has everything."""
+    ask(replica, "REPLICAOF", "127.0.0.1", primary.port)
+    until(lambda: "master_link_status:up" in str(ask(replica, "INFO", "replication")), "the replica follows")
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _config(sentinel: RedisServer, primary: RedisServer, replica: RedisServer, ids: dict[int, str]) -> str:
+    lines = [
+        f"sentinel myid {ids[sentinel.port]}",
+        f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 2",
+        f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}",
+        f"sentinel failover-timeout {SERVICE} 5000",
+        f"sentinel known-replica {SERVICE} 127.0.0.1 {replica.port}",
+    ]
+    for port, name in ids.items():
+        if port != sentinel.port:
+            lines.append(f"sentinel known-sentinel {SERVICE} 127.0.0.1 {port} {name}")
+    return "\n".join(lines) + "\n"
