@@ -227,7 +227,7 @@ def drain_saq(url: str, n: int, slots: int) -> dict[str, float]:
             progress.step()
 
         queue = saq_queue(url, ops=max(20, slots))
-        worker = Worker(queue, functions=[noop], concurrency=slots)
+        worker = Worker(queue, functions=[("noop", noop)], concurrency=slots)
         working = asyncio.create_task(worker.start())
         await progress.all_seen.wait()
         figures = progress.figures(progress.ended)

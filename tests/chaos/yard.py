@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -93,11 +93,13 @@ class Process:
         return self.log.read_text(errors="replace")[-4_000:] if self.log.exists() else ""
 
 
-def started(words: list[str], log: Path, variables: Mapping[str, str] | None = None) -> Process:
-    """A Python of its own, from the very beginning."""
+def started(
+    words: list[str], log: Path, variables: Mapping[str, str] | None = None, before: Sequence[str] = ()
+) -> Process:
+    """A Python of its own, from the very beginning; `before`: what puts it in its place and becomes it."""
     with log.open("ab") as out:
         popen = subprocess.Popen(
-            [sys.executable, *words],
+            [*before, sys.executable, *words],
             cwd=REPOSITORY,
             env={**os.environ, **(variables or {})},
             stdin=subprocess.DEVNULL,
@@ -141,9 +143,15 @@ class Yard:
 
     # processes
 
-    def node(self, *options: str, store: str = "", variables: Mapping[str, str] | None = None) -> Process:
+    def node(
+        self,
+        *options: str,
+        store: str = "",
+        variables: Mapping[str, str] | None = None,
+        before: Sequence[str] = (),
+    ) -> Process:
         """`store`: another way to the same one."""
-        return self._start("node", *options, store=store, variables=variables)
+        return self._start("node", *options, store=store, variables=variables, before=before)
 
     def serve(self, *options: str, store: str = "") -> Process:
         """It plans and runs."""
@@ -156,11 +164,18 @@ class Yard:
     def client(self, *, seed: int, count: int, seconds: float) -> Process:
         return self._start("client", str(seed), str(count), str(seconds))
 
-    def _start(self, module: str, *words: str, store: str = "", variables: Mapping[str, str] | None = None) -> Process:
+    def _start(
+        self,
+        module: str,
+        *words: str,
+        store: str = "",
+        variables: Mapping[str, str] | None = None,
+        before: Sequence[str] = (),
+    ) -> Process:
         log = self.folder / f"{module}-{len(self.processes)}.log"
         given = [store or self.store, str(self.ledger.path), *words]
-        if variables:
-            process = started(["-m", f"tests.chaos.{module}", *given], log, variables)
+        if variables or before:
+            process = started(["-m", f"tests.chaos.{module}", *given], log, variables, before)
         else:
             process = forked(module, given, log)
         self.processes.append(process)

@@ -29,7 +29,7 @@ class Spy:
 
     def __init__(self, inner: Any, *, shared: Spy | None = None) -> None:
         self.inner = inner
-        self.capabilities = inner.capabilities
+        self.capabilities, self.scheduler_version = inner.capabilities, inner.scheduler_version
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = shared.calls if shared else []
         self.faults: dict[str, list[Any]] = shared.faults if shared else defaultdict(list)
 

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from pollux.clock import FakeClock
 from pollux.errors import StoreError, StoreTimeout
@@ -215,6 +216,26 @@ async def test_after_a_write_it_rests_twenty_milliseconds_where_writes_are_dear(
 async def test_where_writes_are_cheap_it_rests_less_only_if_many_fire(count, rest_ms):
     """A turn for each single firing would cost more than it saves."""
     office = await Office().open(*(Job(id=f"{n}", handler="h", schedule=Once()) for n in range(count)))
+    rest = await office.timekeeper.turn()
+    while rest == Rest.NONE:
+        rest = await office.timekeeper.turn()
+    assert rest.ms == rest_ms
+
+
+class DearWrites(Spy):
+    """A store whose writes cost a sync each."""
+
+    def __init__(self, store):
+        super().__init__(store)
+        self.capabilities = replace(store.capabilities, writes_are_cheap=False)
+
+
+@pytest.mark.parametrize(
+    ("count", "rest_ms"), [(3, 20), (60, 50), (900, 20)], ids=["what comes alone", "a thin stream", "a crowd"]
+)
+async def test_where_writes_are_dear_the_firings_of_a_thin_stream_share_their_turns(count, rest_ms):
+    jobs = [Job(id=f"{n}", handler="h", schedule=Once()) for n in range(count)]
+    office = await Office(wrap=DearWrites).open(*jobs)
     rest = await office.timekeeper.turn()
     while rest == Rest.NONE:
         rest = await office.timekeeper.turn()

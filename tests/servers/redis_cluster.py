@@ -7,8 +7,6 @@ about two seconds.
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -132,21 +130,3 @@ def _node(folder: Path) -> RedisServer:
 
 def _bus_port(node: RedisServer) -> int:
     return int(node.options[node.options.index("--cluster-port") + 1])
-
-
-_shared: list[tuple[RedisNodes, tempfile.TemporaryDirectory[str]]] = []
-
-
-def own_url(what: str) -> str:
-    """A namespace on a cluster that the tests of this process share."""
-    if not _shared:
-        folder = tempfile.TemporaryDirectory(prefix="pollux-cluster-")
-        _shared.append((RedisNodes(Path(folder.name)).start(), folder))
-    return f"{_shared[0][0].url}?namespace={what}-{os.urandom(6).hex()}"
-
-
-def stop_shared() -> None:
-    while _shared:
-        nodes, folder = _shared.pop()
-        nodes.stop()
-        folder.cleanup()

@@ -33,7 +33,10 @@ class Watched:
         for sentinel in self.sentinels:
             sentinel.sentinel = _config(sentinel, primary, replica, ids)
             sentinel.start()
-        until(lambda: all(self.primary_of(sentinel) == primary.port for sentinel in self.sentinels), "all sentinels see it")
+        until(
+            lambda: all(self.primary_of(sentinel) == primary.port for sentinel in self.sentinels),
+            "all sentinels see it",
+        )
         until(self._is_agreed, "the sentinels see each other and the replica")
         return self
 

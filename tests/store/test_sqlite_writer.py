@@ -116,6 +116,61 @@ async def test_a_claim_that_finds_nothing_commits_nothing(store):
     assert store.stats.commits == before
 
 
+def waiting_claim(store, token, wait_ms=60_000):
+    return asyncio.ensure_future(store.claim(node="n", token=token, limit=9, lease_ms=60_000, wait_ms=wait_ms))
+
+
+async def test_a_claim_that_waits_takes_a_run_in_the_commit_that_brings_it(store):
+    claiming = waiting_claim(store, "t")
+    await until(lambda: store._database.writer._standing)
+    before = store.stats.commits
+    await store.enqueue(some_runs(0, 2))
+
+    assert len((await claiming).runs) == 2
+    assert store.stats.commits - before == 1
+
+
+async def test_of_two_claims_that_wait_the_second_goes_on_waiting(store):
+    first, second = waiting_claim(store, "one"), waiting_claim(store, "two")
+    await until(lambda: len(store._database.writer._standing) == 2)
+    await store.enqueue(some_runs(0, 3))
+    assert len((await first).runs) == 3
+    await store.enqueue(some_runs(3, 1))
+
+    assert len((await second).runs) == 1
+
+
+async def test_no_run_is_left_to_a_claim_that_stops_waiting_just_then(store):
+    """Each claim waits a millisecond, about as long as a run takes to come: what is leased was answered."""
+    seen = []
+
+    async def claim_on() -> None:
+        while len(seen) < 300:
+            seen.extend((await waiting_claim(store, f"t{len(seen)}-{store.stats.ops}", wait_ms=1)).runs)
+
+    claiming = asyncio.ensure_future(claim_on())
+    for n in range(300):
+        await store.enqueue(some_runs(n, 1))
+    async with asyncio.timeout(60):
+        await claiming
+
+    assert len({run.id for run in seen}) == len(seen) == 300
+
+
+async def test_a_claim_that_is_cut_off_while_it_waits_can_be_repeated(store):
+    claiming = waiting_claim(store, "t")
+    await until(lambda: store._database.writer._standing)
+    async with Gate(store):  # the writer is at work: the run comes, and the claim is given up before its answer
+        bringing = asyncio.ensure_future(store.enqueue(some_runs(0, 1)))
+        await until(lambda: store._database.writer._queue.qsize() == 1)
+        claiming.cancel()
+        await asyncio.wait({claiming})
+        assert not store._database.writer._standing
+    await bringing
+
+    assert len((await waiting_claim(store, "t")).runs) == 1
+
+
 async def test_no_answer_in_time_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setattr("pollux.store.sqlite.store.SLACK_MS", 0)
     store = SqliteStore(tmp_path / "pollux.db")

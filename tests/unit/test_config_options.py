@@ -12,6 +12,7 @@ store: sqlite:///x.db
 app: "pkg.mod:app"
 pool: {seats: 3, lease: 1m, grace: 5s, long_poll: 0, min_poll: 250ms, child_memory: 512 MB}
 leader: {ttl: 30s, renew: 7s, key: shop}
+redis: {prefix: shop}
 release: 4
 allow_exec: true
 history: {keep: 5, age: 1d, dead: 50, dead_age: 30d, audit: 500}
@@ -88,6 +89,25 @@ def test_the_variables_of_older_schedulers_are_heard_and_ours_are_heard_first(lo
     assert config.origins["leader.ttl"] == "environment SCHEDULER_LEADER_TTL"
     config = load(None, old | {"POLLUX_LEADER_TTL": "40s", "POLLUX_LEADER__KEY": "ours"})
     assert (config.leader_ttl_ms, config.leader_key) == (40_000, "ours")
+
+
+def test_the_prefix_of_redis_keys_becomes_part_of_the_url(load):
+    for store, url in (
+        ("redis://h/0", "redis://h/0?prefix=crawler"),
+        ("redis+cluster://h:1,h:2?namespace=a", "redis+cluster://h:1,h:2?namespace=a&prefix=crawler"),
+        ("redis://h/0?prefix=crawler", "redis://h/0?prefix=crawler"),
+        ("sqlite:///x.db", "sqlite:///x.db"),
+    ):
+        config = load(f"store: {store}", {"SCHEDULER_QUEUE_PREFIX": "crawler"})
+        assert (config.store, config.redis_prefix) == (url, "crawler")
+        assert config.origins["redis.prefix"] == "environment SCHEDULER_QUEUE_PREFIX"
+    assert load("store: redis://h/0\nredis: {prefix: a}", {"POLLUX_REDIS_PREFIX": "b"}).store == "redis://h/0?prefix=b"
+
+
+def test_two_prefixes_are_refused(load):
+    said = complaint(lambda: load("store: redis://h/0?prefix=a\nredis: {prefix: b}"))
+    assert "begin with 'b', but the store's URL says prefix=a; leave one of them out" in said
+    assert "letters, digits" in complaint(lambda: load("redis: {prefix: a b}"))
 
 
 def test_the_shortest_pair_that_works_is_taken(load):

@@ -26,7 +26,7 @@ from pollux.errors import InvalidConfig, PolluxError
 from pollux.events import Events, NodeStarted, NodeStopped
 from pollux.handlers import register
 from pollux.ids import new_id
-from pollux.model import LIVE, Job, Node, Schedule
+from pollux.model import LIVE, Job, Node, Schedule, leader_of
 from pollux.observe import attach_logs
 from pollux.plan import Diff
 from pollux.registry import Registry
@@ -35,7 +35,7 @@ from pollux.runtime.child import in_child
 from pollux.secrets import Secrets, hide
 from pollux.store.contract import DumpPage, RunAnswer, RunFilter, Store
 from pollux.store.guard import Guarded
-from pollux.store.open import open_store
+from pollux.store.open import open_store, with_prefix
 from pollux.store.seal import marks_of, refuse_sealed, seal_words
 from pollux.version import __version__
 
@@ -100,6 +100,8 @@ class Pollux(Verbs):
         beside = Path(config.path).resolve().parent if config.path else None
         if config.is_given("store"):
             self._store, self.store_url = _backend(config.store, self._clock)
+        elif config.redis_prefix and (url := with_prefix(self.store_url, config.redis_prefix)) != self.store_url:
+            self._store, self.store_url = _backend(url, self._clock)
         self.options = options_over(self.options, config, plans=plans, runs=runs)
         self.secrets.folder = beside
         missing = missing_secrets(config.jobs, self.secrets, config.places) if runs else []
@@ -369,7 +371,7 @@ class Pollux(Verbs):
         page = await self.list_jobs(limit=limit)
         live = await self.list_runs(RunFilter(states=tuple(sorted(LIVE))), limit=1_000)
         nodes = await self.nodes()
-        leader = next((node for node in nodes if node.leads), None)
+        leader = leader_of(nodes)
         rows = rows_of(
             page.jobs,
             live={run.job_id: run for run in live.runs},

@@ -112,10 +112,10 @@ def program_name() -> str:
 
 def store_url(where: Where) -> str:
     """What the command line says, else the environment, else the file, else the app's own, else the default."""
-    if where.store:
-        return where.store
     from pollux.config import load_config
 
+    if where.store:
+        return load_config(None, environ=os.environ, arguments={"store": where.store}, with_jobs=False).store
     ctx = click.get_current_context(silent=True)
     arguments = {"app": ctx.meta.get(APP) if ctx is not None else None}
     config = load_config(config_path(where.config), environ=os.environ, arguments=arguments, with_jobs=False)
@@ -123,9 +123,11 @@ def store_url(where: Where) -> str:
         return config.store
     from pollux.app import Pollux
     from pollux.app.configured import load_app
+    from pollux.store.open import with_prefix
 
     find_code_here()
-    return load_app(config.app, Pollux, beside=Path(config.path).resolve().parent if config.path else None).store_url
+    app = load_app(config.app, Pollux, beside=Path(config.path).resolve().parent if config.path else None)
+    return with_prefix(app.store_url, config.redis_prefix) if config.redis_prefix else app.store_url
 
 
 def existing_store(where: Where) -> str:

@@ -8,7 +8,7 @@ from pollux.cli.commands import Taught
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
 from pollux.cli.show import ago, counted, moment, now_ms, print_json, print_table, span
 from pollux.errors import InvalidInput
-from pollux.model import Declares
+from pollux.model import Declares, leader_of
 
 
 @click.command(cls=Taught)
@@ -25,8 +25,10 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
       pollux nodes --json
     """
     found = ask(existing_store(Where(config, store)), lambda app: app.nodes())
+    versions = sorted({node.scheduler_version for node in found})
+    leaders = [leader_of(node for node in found if node.scheduler_version == version) for version in versions]
     if as_json:
-        print_json({"nodes": found})
+        print_json({"nodes": found, "leaders": [node.id for node in leaders if node is not None]})
         return
     now = now_ms()
     print_table(
@@ -37,7 +39,7 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
                 node.host,
                 str(node.pid),
                 f"{node.busy}/{node.seats}" + (" draining" if node.draining else ""),
-                f"term {node.leads}, {span(now - node.leads_ms)}" if node.leads else "",
+                f"term {node.leads}, {span(now - node.leads_ms)}" if node in leaders else "",
                 str(len(node.handlers)),
                 ", ".join(_declared(source) for source in node.declares),
                 ago(node.started_ms, now=now),

@@ -23,6 +23,7 @@ SETTING_EXAMPLES: dict[str, str] = {
     "pool.min_poll": "1s",
     "leader.renew": "5s",
     "leader.key": "shop-production",
+    "redis.prefix": "crawler",
     "http.allow_networks": "[10.0.0.0/8]",
 }
 # The job of the file, which needs no code of anybody's: it asks the machine for its name.

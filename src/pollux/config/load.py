@@ -12,6 +12,7 @@ from pollux.config.settings import BY_PATH, DEFAULT, FILE_KEYS, OPTIONS, SECTION
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
 from pollux.model import check_term
 from pollux.secrets import Secrets, has_reference, hide
+from pollux.store.open import with_prefix
 from pollux.units import format_size
 
 
@@ -36,6 +37,7 @@ def load_config(
     _take(_from_environment(environ, problems), taken, problems)
     _take(_from_arguments(arguments or {}, problems), taken, problems)
     _check_together(values, origins, problems)
+    _add_prefix(values, origins, problems)
     source = f"file:{values.get('name') or Path(path).name}" if path else ""
     jobs = FileJobs(problems, source=source, release=values.get("release", 0))
     if root is not None and with_jobs:
@@ -152,6 +154,15 @@ def _check_together(values: Mapping[str, Any], origins: Mapping[str, str], probl
         check_term(ttl_ms=ttl, renew_ms=renew)
     except InvalidInput as error:
         problems.keep(error.at(origins["leader.renew"]))
+
+
+def _add_prefix(values: dict[str, Any], origins: Mapping[str, str], problems: Problems) -> None:
+    """The prefix of the keys becomes part of the store's URL, which is where a store learns of it."""
+    if "store" in values and "redis_prefix" in values:
+        try:
+            values["store"] = with_prefix(values["store"], values["redis_prefix"])
+        except InvalidInput as error:
+            problems.keep(error.at(origins["redis.prefix"]))
 
 
 def _root_of(path: str, problems: Problems) -> Node | None:

@@ -49,6 +49,7 @@ SETTINGS = {
     "leader.renew": "how often it renews; a third of `leader.ttl`",
     "leader.key": "the name of the leadership: a node that names another one is refused, see "
     "[many machines](many-machines.md)",
+    "redis.prefix": "what all keys on a [Redis](stores/redis.md) begin with; as `?prefix=` of the store's URL says",
     "release": "a number that grows with your releases: an older one changes nothing of a newer one's jobs, see "
     "[many machines](many-machines.md)",
     "allow_exec": "`true` lets jobs run commands: see [isolation](isolation.md)",

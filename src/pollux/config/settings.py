@@ -18,6 +18,8 @@ _ATTRIBUTE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _KEY = re.compile(r"[A-Za-z0-9._:/-]{1,100}")
 _KEY_CURE = "use letters, digits and . _ : / -"
+_PREFIX = re.compile(r"[A-Za-z0-9._{}-]{1,100}")
+_PREFIX_CURE = "use letters, digits and . _ -"
 _STORE = re.compile(r"[a-z][a-z0-9+.-]*://.*")
 
 
@@ -36,6 +38,7 @@ class Config(Struct, frozen=True, kw_only=True):
     leader_ttl_ms: int = 15_000
     leader_renew_ms: int | None = None  # None: a third of the ttl
     leader_key: str = ""  # the name of the leadership; all nodes of a store agree on it
+    redis_prefix: str = ""  # what all keys on Redis begin with; "": as the store's URL says
     release: int = 0
     allow_exec: bool = False  # jobs may run commands
     history_keep: int = 100  # finished runs of a job
@@ -165,6 +168,9 @@ OPTIONS = (
     Option("leader.ttl", "leader_ttl_ms", "leader_ttl", _duration(1_000, HOUR_MS), also=("SCHEDULER_LEADER_TTL",)),
     Option("leader.renew", "leader_renew_ms", "leader_renew", _duration(100, HOUR_MS)),
     Option("leader.key", "leader_key", "leader_key", _text(_KEY, _KEY_CURE), also=("SCHEDULER_LEADER_KEY",)),
+    Option(
+        "redis.prefix", "redis_prefix", "redis_prefix", _text(_PREFIX, _PREFIX_CURE), also=("SCHEDULER_QUEUE_PREFIX",)
+    ),
     Option("release", "release", "release", _whole(0, 2**53)),
     Option("allow_exec", "allow_exec", "allow_exec", _flag),
     Option("history.keep", "history_keep", "history_keep", _whole(1, 1_000_000)),

@@ -27,7 +27,7 @@ from pollux.model.job import (
     is_gated,
     recurs,
 )
-from pollux.model.node import RENEW_MIN_MS, Declares, Node, Term, check_term, declares
+from pollux.model.node import RENEW_MIN_MS, Declares, Node, Term, check_term, declares, leader_of
 from pollux.model.note import DRAIN, NOTE_BYTES_MAX, STOP, Note, NotePut, stop_key
 from pollux.model.outcome import Back, Cancelled, Dead, Done, Fault, Hold, Outcome, RetryAt, Verdict
 from pollux.model.partition import ALL_VERSIONS, SCHEDULER_VERSION, VERSION_MAX, Version, check_version
@@ -140,6 +140,7 @@ __all__ = [
     "declares",
     "definition",
     "is_gated",
+    "leader_of",
     "lease_lost",
     "may_become",
     "recurs",

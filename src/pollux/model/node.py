@@ -64,6 +64,11 @@ def declares(source: str, release: int, ids: Iterable[str]) -> Declares:
     return Declares(source, release, len(names), blake2b("\n".join(names).encode(), digest_size=6).hexdigest())
 
 
+def leader_of(nodes: Iterable[Node]) -> Node | None:
+    """Who leads, of the nodes of one version: one that died believed so in its last beat, but terms only rise."""
+    return max((node for node in nodes if node.leads), key=lambda node: node.leads, default=None)
+
+
 def check_term(*, ttl_ms: int, renew_ms: int) -> None:
     """Refuse times by which a term cannot be kept: a lost renewal must leave time for another, each for an answer."""
     if renew_ms < RENEW_MIN_MS:

@@ -26,7 +26,7 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
     grace_ms: int = 25_000  # what handlers get to finish when the node drains
     long_poll_ms: int = 30_000
     min_poll_ms: int | None = None  # None: 100 where the store waits, else 1000
-    turn_rest_ms: float | None = None  # None: 20, or 5 where writes are cheap
+    turn_rest_ms: float | None = None  # None: by how much is due, 20 or 50; 5 or 20 where writes are cheap
     beat_ms: int = 15_000
     beat_ttl_ms: int = 45_000
     ready_max: int = READY_MAX

@@ -26,13 +26,18 @@ from pollux.runtime.loop import Loop, Rest
 from pollux.runtime.storetime import StoreTime
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, RunFilter, Store
 
+Rests = tuple[tuple[float, float], ...]
+
 FEED_LIMIT = 100  # entries in one read; each may hold a hundred ends
 WAIT_MAX_MS = 30_000
 SHORT_POLL_MS = 1_000  # where the store cannot wait
 MIN_POLL_MS = 100  # an empty turn lasts at least this long, whatever the store thinks of waiting
 TURN_REST_MS = 20
-TURN_REST_CHEAP_MS = 5  # less saves little lateness and costs a turn each
-CROWD_MIN = 4.0  # firings a turn, on average, from which on a shorter rest is worth its turns
+REST_USUAL_MAX_MS = 50
+# How long to rest, from so many firings a turn on average.  A crowd is worth its turns; of a thin stream several
+# firings share one turn, where each costs a commit; what comes alone is not kept waiting.
+RESTS_CHEAP: Rests = ((4.0, 5), (0.0, TURN_REST_MS))
+RESTS_DEAR: Rests = ((16.0, TURN_REST_MS), (2.0, REST_USUAL_MAX_MS), (0.0, TURN_REST_MS))
 CROWD_WEIGHT = 0.1
 LEARN_ROUNDS_MAX = 8
 FRUITLESS_MAX = 200
@@ -56,9 +61,8 @@ class Timekeeper(Loop):
     ) -> None:
         super().__init__("timekeeper", clock=clock, events=events)
         self.store, self.leader, self.time, self.make_planner = store, leader, time, make_planner
-        default_ms = TURN_REST_CHEAP_MS if store.capabilities.writes_are_cheap else TURN_REST_MS
-        self.turn_rest_ms = default_ms if turn_rest_ms is None else turn_rest_ms
-        self.sparse_rest_ms = TURN_REST_MS if turn_rest_ms is None else turn_rest_ms
+        usual = RESTS_CHEAP if store.capabilities.writes_are_cheap else RESTS_DEAR
+        self.rests: Rests = usual if turn_rest_ms is None else ((0.0, turn_rest_ms),)
         self.wait_max_ms = wait_max_ms
         self.waits = store.capabilities.waits
         self.late = Lateness()  # from due to written
@@ -265,9 +269,10 @@ class Timekeeper(Loop):
         if planner.left_over or self._is_asked or self.is_woken:
             return Rest.NONE
         left_ms = self._until_due(planner)
-        # A due time is not overslept, but a stream of them must not become a stream of writes.
-        usual_ms = self.turn_rest_ms if self._crowd >= CROWD_MIN else self.sparse_rest_ms
-        rest_ms = usual_ms if left_ms is None else min(usual_ms, max(TURN_REST_MS, left_ms))
+        rest_ms = next(ms for crowd, ms in self.rests if self._crowd >= crowd)
+        if left_ms is not None and rest_ms > REST_USUAL_MAX_MS:
+            # A due time is not overslept, but a stream of them must not become a stream of writes.
+            rest_ms = min(rest_ms, max(TURN_REST_MS, left_ms))
         return Rest(max(rest_ms / 4, rest_ms - (self.clock.mono_ms() - asked)))
 
     def _rest_of_idle(self, planner: Planner, begun: float) -> Rest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from urllib.parse import parse_qsl, quote
 
 from pollux.clock import Clock
 from pollux.errors import InvalidInput
@@ -11,7 +12,7 @@ from pollux.store.contract import Store
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
     """The store that the URL names, not yet opened: `memory://`, `sqlite:///file.db`, `sqlite:////absolute/file.db`,
-    `redis://host:6379/0` (also `rediss://` and `unix://`), `postgresql://user:password@host:5432/database`.
+    `redis://host:6379/0` (also `rediss://`, `unix://`, `redis+sentinel://` and `redis+cluster://`), `postgresql://user:password@host:5432/database`.
 
     A SQLite file on a network file system is refused unless the URL ends in `?allow_network=true`: there locks do not
     hold between machines, and a database that two of them use is damaged sooner or later.
@@ -66,6 +67,24 @@ def _postgres(url: str, rest: str, clock: Clock | None) -> Store:  # noqa: ARG00
             cure='pip install "pollux[postgres]"',
         ) from error
     return PostgresStore(url, clock=clock)
+
+
+def with_prefix(url: str, prefix: str) -> str:
+    """The URL of a Redis store with that prefix for its keys; any other as it is."""
+    scheme, is_url, rest = url.partition("://")
+    if not is_url or _STORES.get(scheme) is not _redis:
+        return url
+    place, _, options = rest.partition("?")
+    said = dict(parse_qsl(options, keep_blank_values=True)).get("prefix")
+    if said == prefix:
+        return url
+    if said is not None:
+        raise InvalidInput(
+            f"the keys shall begin with {prefix!r}, but the store's URL says prefix={said}",
+            where="redis.prefix",
+            cure="leave one of them out",
+        )
+    return f"{scheme}://{place}?{options}{'&' if options else ''}prefix={quote(prefix)}"
 
 
 def sqlite_file(url: str) -> str | None:

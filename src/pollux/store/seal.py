@@ -9,13 +9,14 @@ that never plans, so that whatever an old leader writes is fenced.  `Pollux.open
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from pollux.errors import Conflict, StoreRefused
-from pollux.model import DRAIN, NotePut
+from pollux.model import DRAIN, Note, NotePut
 from pollux.store.contract import Store
 from pollux.units import DAY_MS, format_moment
 
@@ -48,7 +49,11 @@ class Marks(NamedTuple):
 
 
 async def marks_of(store: Store) -> Marks:
-    found = {note.key: note.value for note in await store.notes(MARKS)}
+    return read_marks(await store.notes(MARKS))
+
+
+def read_marks(notes: Sequence[Note]) -> Marks:
+    found = {note.key: note.value for note in notes}
     return Marks(_mark(found.get(MOVED_TO)), _mark(found.get(MOVED_FROM)))
 
 

@@ -67,8 +67,13 @@ def _look_at_store(url: str) -> Iterator[Finding]:
     from pollux.cli.doctor.place import look_at_place
 
     path = sqlite_path(url)
+    if path is None and url.startswith("memory:"):
+        yield ok("store", "memory: it lives inside the one process that makes it, and ends with it")
+        return
     if path is None:
-        yield ok("store", f"{url} is no file, so there is nothing to look at from outside")
+        from pollux.cli.doctor.servers import look_at_server
+
+        yield from look_at_server(url, now_ms=now_ms())
         return
     path = Path(os.path.abspath(path))  # noqa: PTH100  links are part of what is looked at
     yield from look_at_place(path)

@@ -33,6 +33,14 @@ def look_at_inside(path: Path, *, now_ms: int) -> Iterator[Finding]:
     if inside.counts is None:
         return
     yield of_time(inside, now_ms)
+    yield from judge(inside, now_ms)
+
+
+def judge(inside: Inside, now_ms: int) -> Iterator[Finding]:
+    """What goes on in a store, of whatever kind."""
+    if inside.seal:
+        what, _, cure = inside.seal.partition("; ")
+        yield fail("seal", what, cure)
     yield of_leader(inside, now_ms)
     yield of_ready(inside, now_ms)
     yield of_dues(inside, now_ms)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from pollux.app import JobRow, Pollux
 from pollux.app.overview import last_outcome, rows_of, told_by
-from pollux.model import LIVE, Counts, Job, Node, Note, Run, RunState
+from pollux.model import LIVE, Counts, Job, Node, Note, Run, RunState, leader_of
 from pollux.store.contract import PAGE_MAX, JobFilter, RunFilter
 
 RUNS_SHOWN = 50  # running ones, and held ones
@@ -64,7 +64,7 @@ class Look(Struct, frozen=True):
 
     @property
     def leader(self) -> Node | None:
-        return next((node for node in self.nodes if node.leads), None)
+        return leader_of(self.nodes)
 
     @property
     def seats(self) -> int:

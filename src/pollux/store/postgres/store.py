@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from pollux.clock import Clock, SystemClock
 from pollux.errors import InvalidInput, StoreError
-from pollux.model import AuditLine, FeedItem, Job, Node, Note, NotePut, Plan, Run, Term
+from pollux.model import SCHEDULER_VERSION, AuditLine, FeedItem, Job, Node, Note, NotePut, Plan, Run, Term
 from pollux.store.contract import (
     BATCH_MAX,
     FEED_MAX,
@@ -79,6 +79,7 @@ Looked = tuple[T, bool, int | None]  # what was seen, whether it is enough, and 
 
 class PostgresStore:
     capabilities = Capabilities(name="postgres", joins=True)
+    scheduler_version = SCHEDULER_VERSION
 
     def __init__(
         self,

@@ -13,7 +13,20 @@ from msgspec.structs import replace
 
 from pollux.clock import Clock, SystemClock
 from pollux.errors import InvalidInput, StoreBusy, StoreError
-from pollux.model import AT_THE_GATE, AuditLine, FeedItem, Job, Node, Note, NotePut, Plan, Run, Term, chained
+from pollux.model import (
+    AT_THE_GATE,
+    SCHEDULER_VERSION,
+    AuditLine,
+    FeedItem,
+    Job,
+    Node,
+    Note,
+    NotePut,
+    Plan,
+    Run,
+    Term,
+    chained,
+)
 from pollux.store.contract import (
     BATCH_MAX,
     FEED_MAX,
@@ -59,6 +72,7 @@ Looked = tuple[T, bool, int | None, Place]  # seen, is it enough, in how many ms
 
 class RedisStore:
     capabilities = Capabilities(name="redis", durable=False)
+    scheduler_version = SCHEDULER_VERSION
 
     def __init__(self, url: str, *, clock: Clock | None = None, deadline_ms: int = DEADLINE_MS) -> None:
         self._url, self._address = url, read_address(url)

@@ -18,7 +18,8 @@ from pollux.errors import StoreRefused
 from pollux.model import Counts, Node
 from pollux.store.limits import PRIORITIES
 from pollux.store.relational import rows
-from pollux.store.sqlite import listing, nodes, schema
+from pollux.store.seal import MARKS, read_marks, seal_words
+from pollux.store.sqlite import listing, nodes, notes, schema
 from pollux.store.sqlite.sql import Statements
 from pollux.store.sqlite.transaction import Stats, Transaction
 
@@ -43,6 +44,7 @@ class Inside(Struct, frozen=True):
     clock_ms: int = 0  # the latest time that anybody wrote
     oldest_ready_ms: int | None = None
     most_overdue_ms: int | None = None
+    seal: str = ""  # why nobody may work on it, in words, if it was moved elsewhere
 
 
 def files_of(path: Path) -> dict[str, os.stat_result]:
@@ -77,7 +79,7 @@ def look_inside(path: Path, *, now_ms: int) -> Inside | None:
     try:
         connection = apsw.Connection(f"file:{quote(str(path.absolute()))}?{option}", flags=flags)
         try:
-            return _look(Transaction(connection, Stats()), now_ms)
+            return _look(Transaction(connection, Stats()), now_ms, f"sqlite:///{path}")
         finally:
             connection.close()
     except (apsw.NotADBError, apsw.CorruptError) as error:
@@ -86,7 +88,7 @@ def look_inside(path: Path, *, now_ms: int) -> Inside | None:
         raise StoreRefused(f"{path} cannot be read ({error}); look at its rights, or name another file") from error
 
 
-def _look(tx: Transaction, now_ms: int) -> Inside:
+def _look(tx: Transaction, now_ms: int, url: str = "") -> Inside:
     newest = schema.migrations()[-1].number
     application, version = (_one(tx, f"PRAGMA {name}") for name in ("application_id", "user_version"))
     if application == version == 0 and _one(tx, "SELECT count(*) FROM sqlite_schema") == 0:
@@ -111,6 +113,7 @@ def _look(tx: Transaction, now_ms: int) -> Inside:
         clock_ms=tally[-1],
         oldest_ready_ms=min(ready, default=None),
         most_overdue_ms=None if overdue is None else overdue[0],
+        seal=seal_words(read_marks([rows.note(row) for row in notes.notes(tx, MARKS, now_ms)]), url),
     )
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from pollux.clock import Clock, SystemClock
 from pollux.errors import InvalidInput, StoreError, StoreTimeout
-from pollux.model import AuditLine, FeedItem, Job, Node, Note, NotePut, Plan, Run, Term
+from pollux.model import SCHEDULER_VERSION, AuditLine, FeedItem, Job, Node, Note, NotePut, Plan, Run, Term
 from pollux.patience import Deadlines
 from pollux.store.contract import (
     BATCH_MAX,
@@ -66,6 +66,7 @@ from pollux.store.sqlite import runs as run_verbs
 from pollux.store.sqlite.bell import Ear
 from pollux.store.sqlite.calls import Call
 from pollux.store.sqlite.database import Database
+from pollux.store.sqlite.leases import Taken
 from pollux.store.sqlite.place import Place
 from pollux.store.sqlite.room import BEGINS, GROWS, RECORDS
 from pollux.store.sqlite.settle import settle
@@ -85,6 +86,7 @@ NEEDS: dict[Callable[..., Any], int] = {
 T = TypeVar("T")
 Looked = tuple[T, bool, int | None]  # what was seen, whether it is enough, and in how many ms there may be more
 Look = Callable[[Transaction], object]
+Rests = Callable[[Waiter, float, int], Awaitable[T | None]]
 
 
 class Lane(Protocol):
@@ -93,6 +95,7 @@ class Lane(Protocol):
 
 class SqliteStore:
     capabilities = Capabilities(name="sqlite")
+    scheduler_version = SCHEDULER_VERSION
 
     def __init__(
         self,
@@ -222,11 +225,14 @@ class SqliteStore:
         asking = Asking(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
 
         async def look(waited_ms: float) -> Looked[Claimed]:
-            claimed = await self._claim(asking, now_ms, waited_ms)
+            call = self._claim(asking, now_ms, waited_ms)
+            self._lanes().writer.put(call)
+            claimed = self._claimed(asking, await self._answer_to(call))
             left_ms = None if claimed.look_again_ms is None else claimed.look_again_ms - claimed.now_ms
-            return claimed, bool(claimed.runs) or claimed.answer is not Answer.OK, left_ms
+            return claimed, _is_enough(claimed), left_ms
 
-        return await self._wait(RUNS | ASKED, look, wait_ms)
+        rest = partial(self._stand_by, asking) if now_ms is None else self._rest
+        return await self._wait(RUNS | ASKED, look, wait_ms, rest)
 
     async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
         check_batch(renewals, "renewals")
@@ -355,15 +361,19 @@ class SqliteStore:
             )
         return self._database
 
-    async def _send(
-        self, lane: Lane, verb: Callable[[Transaction], T], *, look: Look | None = None, need: int = RECORDS
-    ) -> T:
-        loop = asyncio.get_running_loop()
-        call = Call(verb, loop=loop, deadline=time.monotonic() + self._deadline_ms / 1000, look=look, need=need)
+    async def _send(self, lane: Lane, verb: Callable[[Transaction], T], *, need: int = RECORDS) -> T:
+        call = self._call(verb, need=need)
         lane.put(call)
+        return cast("T", await self._answer_to(call))
+
+    def _call(self, verb: Look, *, look: Look | None = None, need: int = RECORDS) -> Call:
+        loop = asyncio.get_running_loop()
+        return Call(verb, loop=loop, deadline=time.monotonic() + self._deadline_ms / 1000, look=look, need=need)
+
+    async def _answer_to(self, call: Call) -> Any:
         patience = self._deadlines.enter((self._deadline_ms + SLACK_MS) / 1000)
         try:
-            return cast("T", await call.future)
+            return await call.future
         except asyncio.CancelledError as error:
             if not patience.is_over():
                 raise
@@ -374,15 +384,15 @@ class SqliteStore:
         finally:
             self._deadlines.leave(patience)
 
-    async def _claim(self, asking: Asking, now_ms: int | None, waited_ms: float) -> Claimed:
+    def _claim(self, asking: Asking, now_ms: int | None = None, waited_ms: float = 0.0) -> Call:
         def at(verb: Callable[[Transaction, Asking, int, int], T], tx: Transaction) -> T:
             at_ms = self._now(now_ms, waited_ms)  # before the guard looks: it then knows of every leap that is in it
             hold_ms = self._database.jumps.hold_ms(asking.lease_ms) if now_ms is None else 0
             return verb(tx, asking, hold_ms, at_ms)
 
-        taken = await self._send(
-            self._lanes().writer, partial(at, lease_verbs.claim), look=partial(at, lease_verbs.look), need=BEGINS
-        )
+        return self._call(partial(at, lease_verbs.claim), look=partial(at, lease_verbs.look), need=BEGINS)
+
+    def _claimed(self, asking: Asking, taken: Taken) -> Claimed:
         until_ms, whole = taken.now_ms + asking.lease_ms, taken.whole
         runs = tuple(
             [
@@ -395,10 +405,13 @@ class SqliteStore:
         jobs = {job_id: self._jobs.job(row) for job_id, row in taken.jobs.items()}
         return Claimed(taken.answer, runs, jobs, taken.stops, taken.look_again_ms, taken.now_ms)
 
-    async def _wait(self, kinds: int, look: Callable[[float], Awaitable[Looked[T]]], wait_ms: int) -> T:
+    async def _wait(
+        self, kinds: int, look: Callable[[float], Awaitable[Looked[T]]], wait_ms: int, rest: Rests[T] | None = None
+    ) -> T:
         """Look until something is found, the time is over, or somebody asks us to come back."""
         if wait_ms <= 0:
             return (await look(0.0))[0]
+        rest = rest or self._rest
         began = self._clock.mono_ms()
         self._lanes()
         with self._ear.listen(kinds) as waiter:
@@ -411,7 +424,9 @@ class SqliteStore:
                 if is_enough or is_over:
                     return found
                 nap_ms = min(wait_ms - waited_ms, LOOK_AGAIN_MS, LOOK_AGAIN_MS if left_ms is None else left_ms)
-                await self._rest(waiter, max(1.0, nap_ms), generation)
+                brought = await rest(waiter, max(1.0, nap_ms), generation)
+                if brought is not None:
+                    return brought
                 if self._loop is None:
                     return found
 
@@ -424,6 +439,20 @@ class SqliteStore:
             nap_ms -= VERSION_MS
             if nap_ms > 0 and await self._read(self._database.generations.look) != generation:
                 return
+
+    async def _stand_by(self, asking: Asking, waiter: Waiter, nap_ms: float, generation: int) -> Claimed | None:
+        """Rest, and let the writer claim for us in the very commit that makes a run ready: no second one is needed."""
+        call, writer = self._claim(asking), self._database.writer
+        call.future.add_done_callback(lambda _: waiter.event.set())
+        writer.stand(call)
+        try:
+            await self._rest(waiter, nap_ms, generation)
+        finally:
+            is_free = writer.stand_down(call)
+        if is_free:
+            return None
+        claimed = self._claimed(asking, await self._answer_to(call))
+        return claimed if _is_enough(claimed) else None
 
     def _record(self, kind: str, row: rows.Row) -> Any:
         match kind:
@@ -441,6 +470,10 @@ class SqliteStore:
 
 def _feed_item(row: rows.Row) -> FeedItem:
     return FeedItem(row[0], rows.decode_entry(row[1]))
+
+
+def _is_enough(claimed: Claimed) -> bool:
+    return bool(claimed.runs) or claimed.answer is not Answer.OK
 
 
 def _wake(tx: Transaction) -> None:

@@ -25,6 +25,7 @@ from queue import Empty, SimpleQueue
 import apsw
 
 from pollux.errors import StoreBusy, StoreFull
+from pollux.store.relational.bells import RUNS
 from pollux.store.sqlite import schema
 from pollux.store.sqlite.bell import Bell
 from pollux.store.sqlite.calls import Call, answer, in_our_words, is_everybodys, is_sickening, promise
@@ -45,6 +46,8 @@ class Writer:
         self._queue: SimpleQueue[Call | None] = SimpleQueue()
         self._wal = Wal(stats)
         self._claims: Claims = {}
+        self._standing: dict[Call, None] = {}  # claims that wait for work
+        self._standing_guard = threading.Lock()
         self._level = OPEN
         self._is_sick = False  # the connection is thrown away before the next batch
         self.ready = promise()
@@ -58,6 +61,16 @@ class Writer:
 
     def put(self, call: Call) -> None:
         self._queue.put(call)
+
+    def stand(self, call: Call) -> None:
+        """Wait for work: the commit that makes a run ready runs this claim, too, without another turn of the loop."""
+        with self._standing_guard:
+            self._standing[call] = None
+
+    def stand_down(self, call: Call) -> bool:
+        """Wait no longer; false if it is too late: its answer is under way."""
+        with self._standing_guard:
+            return self._standing.pop(call, call) is None
 
     def stop(self) -> Future[None]:
         """Finish what is queued, then end."""
@@ -233,7 +246,9 @@ class Writer:
         return transaction.rings
 
     def _run_all(self, batch: list[Call], transaction: Transaction) -> None:
-        """Run the calls, and those that come meanwhile: a settle and the claim that follows it share one sync."""
+        """Run the calls, and those that come meanwhile: a settle and the claim that follows it share one sync, and so
+        do what makes runs ready and the claim that waits for them.
+        """
         done = 0
         while done < len(batch):
             for call in batch[done:]:
@@ -242,6 +257,14 @@ class Writer:
                     call.result = call.verb(transaction)
             done = len(batch)
             self._take_more(batch)
+            if transaction.rings & RUNS:
+                batch += self._call_up()
+
+    def _call_up(self) -> list[Call]:
+        """The claims that wait for work, now that there is some."""
+        with self._standing_guard:
+            called, self._standing = list(self._standing), {}
+        return [call for call in called if not call.is_given_up]
 
     # bad days
 

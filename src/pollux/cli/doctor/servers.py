@@ -1,0 +1,99 @@
+"""Is a store on a server fit?  Where it is, how far away, and what goes on in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from pollux.cli.doctor.finding import Finding, fail, ok, warn
+from pollux.errors import PolluxError
+from pollux.model import RunState, leader_of
+from pollux.store.sqlite.glance import Inside
+from pollux.units import format_ms
+
+OFFSET_MS_MAX = 1_000  # between our clock and the server's
+TRIP_MS_MAX = 20.0
+
+
+def look_at_server(url: str, *, now_ms: int) -> Iterator[Finding]:
+    """All that a server tells of itself; then, if the store is there, what goes on in it."""
+    try:
+        findings, is_there = _judged(url)
+    except PolluxError as error:
+        yield _refused("server", error)
+        return
+    yield from findings
+    if not is_there:
+        return
+    from pollux.cli.doctor.inside import judge
+
+    try:
+        yield from judge(asyncio.run(_inside(url, now_ms)), now_ms)
+    except PolluxError as error:
+        yield _refused("store", error)
+
+
+def of_offset(offset_ms: int) -> Finding:
+    """Time is the server's: only what is shown, and when a job is enqueued for, goes by our clock."""
+    if abs(offset_ms) > OFFSET_MS_MAX:
+        seen = f"the server's clock is {format_ms(abs(offset_ms))} {'ahead of' if offset_ms > 0 else 'behind'} ours"
+        return warn(
+            "server clock", seen, "look at NTP on both: `at` and `delay` go by our clock, leases by the server's"
+        )
+    return ok("server clock", f"{abs(offset_ms)} ms {'ahead of' if offset_ms > 0 else 'behind'} ours")
+
+
+def of_distance(trip_ms: float) -> Finding:
+    seen = f"a question is answered in {trip_ms:.1f} ms (the median)"
+    if trip_ms > TRIP_MS_MAX:
+        return warn("distance", seen, "run the nodes nearer to the server: every claim and settle waits so long")
+    return ok("distance", seen)
+
+
+def _judged(url: str) -> tuple[list[Finding], bool]:
+    if url.startswith("postgres"):
+        from pollux.cli.doctor import postgres as judging_postgres
+        from pollux.store.postgres.glance import look_at_server as look_at_postgres
+
+        database = asyncio.run(look_at_postgres(url))
+        return [*judging_postgres.judge(database)], database.is_current
+    from pollux.cli.doctor import redis as judging_redis
+    from pollux.store.redis.glance import look_at_server as look_at_redis
+
+    server = asyncio.run(look_at_redis(url))
+    return [*judging_redis.judge(server)], server.format is not None
+
+
+async def _inside(url: str, now_ms: int) -> Inside:
+    from pollux.secrets import hide
+    from pollux.store.contract import RunFilter
+    from pollux.store.open import open_store
+    from pollux.store.seal import marks_of, seal_words
+
+    store = open_store(url)
+    await store.open()
+    try:
+        nodes = await store.nodes()
+        leader = leader_of(nodes)
+        ready = (await store.list_runs(RunFilter(states=(RunState.READY,)), limit=1)).runs
+        overdue = await store.due(before_ms=now_ms, limit=1)
+        return Inside(
+            is_ours=True,
+            version=1,
+            newest=1,
+            counts=await store.counts(),
+            nodes=tuple(nodes),
+            leader="" if leader is None else leader.id,
+            term=0 if leader is None else leader.leads,
+            term_until_ms=0 if leader is None else now_ms + 1,
+            oldest_ready_ms=ready[0].visible_ms if ready else None,
+            most_overdue_ms=overdue[0].next_due_ms if overdue else None,
+            seal=seal_words(await marks_of(store), hide(url)),
+        )
+    finally:
+        await store.close()
+
+
+def _refused(about: str, error: PolluxError) -> Finding:
+    what, found, cure = str(error).rpartition("; ")
+    return fail(about, what if found else str(error), cure if found else "see that it runs, and the store's URL")

@@ -1,0 +1,198 @@
+"""Any number of `pollux serve` on one store: one plans, the others stand by, all run, also during a deploy."""
+
+import contextlib
+import re
+import signal
+import time
+
+import pytest
+
+from tests.acceptance.terminal import SameProcess, eventually, stopped
+from tests.servers import postgres, redis
+
+TTL_MS = 2_000
+SLACK_MS = 5_000  # what a busy machine may add before another one has noticed
+SHOP = """
+import asyncio
+import os
+from msgspec.structs import replace
+from pollux import Pollux, every
+
+app = Pollux(name="shop", seats=2, lease="2s")
+app.options = replace(app.options, beat_ms=300, beat_ttl_ms=1_500)
+
+
+@app.job(every("200ms"))
+async def tick(ctx):
+    return os.getpid()
+"""
+WORK = """
+
+@app.job
+async def work(ctx):
+    await asyncio.sleep(0.5)
+    return os.getpid()
+"""
+# Two releases of one app: both have `stays`, at another interval; each has a job that the other one has not.
+OLD = SHOP.replace('"200ms"', '"1h"').replace("tick", "stays") + "\n\n@app.job\nasync def old(ctx):\n    return 1\n"
+NEW = SHOP.replace('"200ms"', '"2h"').replace("tick", "stays") + "\n\n@app.job\nasync def new(ctx):\n    return 2\n"
+
+
+@pytest.fixture
+def pollux(tmp_path):
+    return SameProcess(tmp_path)
+
+
+def url_of(kind, tmp_path):
+    match kind:
+        case "sqlite":
+            return f"sqlite:///{tmp_path}/p.db"
+        case "redis":
+            return redis.own_url("many")
+        case _:
+            return postgres.own_url("many")
+
+
+class Cluster:
+    """Processes on one store."""
+
+    def __init__(self, pollux, url, *words):
+        self.pollux, self.url, self.words = pollux, url, words
+        self.stack = contextlib.ExitStack()
+
+    def serve(self, module="shop", *words):
+        """A node whose log goes to a file, so that it never waits for us."""
+        log = (self.pollux.folder / f"{module}.log").open("ab")
+        self.stack.callback(log.close)
+        command = ("serve", "--app", f"{module}:app", "--store", self.url, *self.words, *words)
+        return self.stack.enter_context(self.pollux.started(*command, stderr=log))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stack.close()
+
+    def nodes(self):
+        """As `pollux nodes --json` tells; nobody before there is a store."""
+        answer = self.pollux("nodes", "--json", "--store", self.url)
+        return answer.json if answer.code == 0 else {"nodes": [], "leaders": []}
+
+    def leader(self, count):
+        """The node that leads, once so many are there."""
+        found = self.nodes()
+        by_id = {node["id"]: node for node in found["nodes"]}
+        return by_id[found["leaders"][0]] if len(by_id) == count and found["leaders"] else None
+
+    def jobs(self):
+        """Interval (of those that have one) and whether anybody declares it, by id."""
+        rows = self.pollux.ok("jobs", "--json", "--store", self.url).json["jobs"]
+        return {row["id"]: ((row["schedule"] or {}).get("every_ms"), row.get("declared", True)) for row in rows}
+
+    def done(self, job_id):
+        return self.pollux.ok("runs", "--job", job_id, "--state", "done", "--json", "--store", self.url).json["runs"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
+def test_a_killed_leader_is_replaced_within_its_ttl_and_all_of_them_run(pollux, tmp_path, kind):
+    pollux.write("shop.py", SHOP + WORK)
+    words = ("--leader-ttl", f"{TTL_MS}ms", "--leader-renew", "600ms", "--leader-key", "shop-production")
+    with Cluster(pollux, url_of(kind, tmp_path), *words) as cluster:
+        processes = [cluster.serve() for _ in range(3)]
+        first = eventually(lambda: cluster.leader(3), "three nodes, one leads", processes[0])
+        for _ in range(9):  # each has two seats
+            pollux.ok("enqueue", "work", "--store", cluster.url)
+        eventually(lambda: len(cluster.done("work")) == 9, "all is run", processes[0])
+        assert {run["result"] for run in cluster.done("work")} == {process.pid for process in processes}
+        [killed] = [process for process in processes if process.pid == first["pid"]]
+        killed.send_signal(signal.SIGKILL)
+        killed_ms = time.time() * 1_000
+        killed.wait()
+
+        def successor():
+            found = cluster.nodes()
+            return next((n for n in found["nodes"] if n["id"] in found["leaders"] and n["id"] != first["id"]), None)
+
+        second = eventually(successor, "another one leads")
+        assert second["leads"] > first["leads"]
+        assert second["leads_ms"] - killed_ms <= TTL_MS + SLACK_MS
+        planned = eventually(
+            lambda: [run for run in cluster.done("tick") if run["due_ms"] > second["leads_ms"]], "it plans"
+        )
+        assert {run["result"] for run in planned} <= {process.pid for process in processes}
+        _shown_to_people(pollux.ok("nodes", "--store", cluster.url).out, first, second)
+        refused = pollux("serve", "--app", "shop:app", "--store", cluster.url, "--leader-key", "staging")
+        assert (refused.code, "names the leadership 'shop-production'" in refused.err) == (2, True), refused
+        [heir] = [process for process in processes if process.pid == second["pid"]]
+        [last] = [process for process in processes if process not in (killed, heir)]
+        asked_ms = time.time() * 1_000
+        assert stopped(heir).code == 0
+        third = eventually(lambda: (found := successor()) and found["pid"] == last.pid and found, "the last one leads")
+        assert third["leads_ms"] - asked_ms < 1_000 + SLACK_MS, "a resigned term is taken at once"
+        assert stopped(last).code == 0
+
+
+def _shown_to_people(table, first, second):
+    lines = [line for line in table.splitlines() if "term" in line]
+    assert len(lines) == 1, "whoever died believed in its term to the end, but does not lead"
+    assert re.search(rf"{re.escape(second['id'])} .* term {second['leads']}, \w+ .*code:shop \(2 jobs\)", lines[0]), (
+        table
+    )
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_a_rolling_deploy_with_restarts_ends_with_what_the_new_release_declares(pollux, tmp_path, kind):
+    pollux.write("one.py", OLD)
+    pollux.write("two.py", NEW)
+    with Cluster(pollux, url_of(kind, tmp_path)) as cluster:
+        olds = [cluster.serve("one", "--release", "1") for _ in range(2)]
+        eventually(lambda: cluster.leader(2), "two old nodes", olds[0])
+        assert cluster.jobs() == {"stays": (3_600_000, True), "old": (None, True)}
+
+        new = cluster.serve("two", "--release", "2")
+        eventually(lambda: cluster.leader(3), "and a new one", new)
+        both = {"stays": (7_200_000, True), "old": (None, True), "new": (None, True)}
+        assert cluster.jobs() == both
+        for job_id in ("old", "new"):  # whoever claims it: in the end a node has it that knows the handler
+            pollux.ok("enqueue", job_id, "--store", cluster.url)
+            eventually(lambda job_id=job_id: cluster.done(job_id), f"{job_id} is run", new)
+
+        assert stopped(olds.pop()).code == 0
+        olds.append(cluster.serve("one", "--release", "1"))
+        eventually(lambda: cluster.leader(3), "an old node restarted", olds[-1])
+        assert cluster.jobs() == both, "it put nothing back, and took nothing away"
+
+        newer = []
+        for old in olds:
+            newer.append(cluster.serve("two", "--release", "2"))
+            eventually(lambda: cluster.leader(4), "its successor is there", newer[-1])
+            assert cluster.jobs() == both
+            assert stopped(old).code == 0
+            if old is olds[0]:
+                eventually(lambda: cluster.leader(3), "it left")
+        eventually(lambda: not cluster.jobs()["old"][1], "the job of the old release is retired")
+        assert cluster.jobs() == {**both, "old": (None, False)}
+        for process in (new, *newer):
+            assert stopped(process).code == 0
+    said = (pollux.folder / "one.log").read_text()
+    assert said.count("code:shop: release 2 is known, this node has release 1 and changes no job") == 3
+
+
+def test_a_node_of_an_old_release_that_comes_last_changes_nothing(pollux, tmp_path):
+    """The other order, on the store that is asked least often here."""
+    pollux.write("one.py", OLD)
+    pollux.write("two.py", NEW)
+    with Cluster(pollux, url_of("postgres", tmp_path)) as cluster:
+        new = cluster.serve("two", "--release", "2")
+        eventually(lambda: cluster.leader(1), "a new node", new)
+        wanted = {"stays": (7_200_000, True), "new": (None, True)}
+        assert cluster.jobs() == wanted
+        old = cluster.serve("one", "--release", "1")
+        eventually(lambda: cluster.leader(2), "and an old one", old)
+        assert cluster.jobs() == wanted
+        assert stopped(new).code == 0
+        eventually(lambda: cluster.leader(1), "the old one alone", old)
+        assert cluster.jobs() == wanted, "the newer release is gone, but known"
+        marks = {(d["release"], d["jobs"]) for node in cluster.nodes()["nodes"] for d in node["declares"]}
+        assert marks == {(1, 2)}
+        assert stopped(old).code == 0

@@ -1,0 +1,108 @@
+"""How is one node cut off from everybody else, without anybody being told?  By a network of its own.
+
+    node ── veth ──║ link down ║── veth ── proxy ── server         (root, and a kernel that allows it)
+    node ── proxy: nothing passes ── server                        (everywhere else)
+
+Either way no connection ends: packets are lost, and what was under way arrives when the link is back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+
+from tests.faults.backends import by_way_of, way_to
+from tests.faults.proxy import Proxy
+
+_numbers = itertools.count()
+
+
+class Partition:
+    """A way to a store that one node takes, and that can be cut."""
+
+    how: str
+    before: tuple[str, ...] = ()  # words that start a program on the far side
+
+    def __init__(self, proxy: Proxy, url: str) -> None:
+        self.proxy, self.url = proxy, url
+
+    def cut(self) -> None:
+        raise NotImplementedError
+
+    def heal(self) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        await self.proxy.close()
+
+
+class FrozenWay(Partition):
+    how = "a proxy that passes nothing on (no network namespaces here)"
+
+    def cut(self) -> None:
+        self.proxy.freeze()
+
+    def heal(self) -> None:
+        self.proxy.mend()
+
+
+class Namespace(Partition):
+    how = "a network namespace whose link is down"
+
+    def __init__(self, proxy: Proxy, url: str, name: str) -> None:
+        super().__init__(proxy, url)
+        self.name = name
+        self.before = ("ip", "netns", "exec", name)
+
+    def cut(self) -> None:
+        _ip("link", "set", self.name, "down")
+
+    def heal(self) -> None:
+        _ip("link", "set", self.name, "up")
+
+    async def close(self) -> None:
+        await super().close()
+        _remove(self.name)
+
+
+async def partition_before(url: str) -> Partition:
+    """The best there is on this machine."""
+    number = next(_numbers)
+    name = f"plx{os.getpid()}x{number}"[:15]
+    # A small network of addresses that are private and hardly used; two test processes take two of them.
+    third, fourth = os.getpid() % 250, 4 * (number % 60)
+    here, there = (f"10.213.{third}.{fourth + n}" for n in (1, 2))
+    try:
+        _make(name, here, there)
+    except (OSError, subprocess.CalledProcessError):
+        if shutil.which("ip"):
+            _remove(name)
+        proxy = await way_to(url)
+        return FrozenWay(proxy, by_way_of(url, proxy))
+    proxy = await way_to(url, here)
+    return Namespace(proxy, by_way_of(url, proxy, here), name)
+
+
+def _make(name: str, here: str, there: str) -> None:
+    _ip("netns", "add", name)
+    _ip("link", "add", name, "type", "veth", "peer", "name", "out", "netns", name)
+    _ip("addr", "add", f"{here}/30", "dev", name)
+    _ip("link", "set", name, "up")
+    for words in (
+        ["addr", "add", f"{there}/30", "dev", "out"],
+        ["link", "set", "out", "up"],
+        ["link", "set", "lo", "up"],
+    ):
+        _ip("-n", name, *words)
+
+
+def _remove(name: str) -> None:
+    """Whatever is there of it; the pair of links goes with either end."""
+    subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
+    subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)

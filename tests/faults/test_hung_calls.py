@@ -1,0 +1,135 @@
+"""Does a call that hangs hold up anything but itself?  One verb of a node goes to a real server by a frozen way."""
+
+import asyncio
+import time
+from random import Random
+
+import pytest
+
+from pollux.clock import SystemClock
+from pollux.events import Events, TermLost
+from pollux.model import Interval, Job
+from pollux.registry import Registry
+from pollux.runtime import Crew, CrewOptions
+from pollux.store.contract import JobPut
+from pollux.store.guard import Guarded
+from tests.chaos.yard import wait_until
+from tests.faults.backends import by_way_of
+
+DEADLINE_MS = 1_500
+TTL_MS, RENEW_MS, LEASE_MS = 3_000, 1_000, 60_000
+HUNG = {"elect": "leader", "claim": "dispatcher", "settle": "settler", "feed": "timekeeper"}
+BACKOFF_S, SLACK_S = 3.0, 10.0
+
+
+class Fork:
+    """A store whose one verb goes another way."""
+
+    def __init__(self, near, far, verb):
+        self.near, self.far, self.verb = near, far, verb
+        self.capabilities = near.capabilities
+
+    def __getattr__(self, name):
+        return getattr(self.far if name == self.verb else self.near, name)
+
+
+class Scene:
+    """A node in this process, on a store of its own, that fires and runs a job five times a second."""
+
+    def __init__(self, verb, near, far):
+        self.verb, self.near, self.far = verb, near, far
+        self.events, self.done, self.terms_lost = Events(), [], []
+        self.events.listen(TermLost, self.terms_lost.append)
+        registry = Registry()
+        registry.add("tick", self._tick)
+        options = CrewOptions(
+            renews_apart=False, seats=4, lease_ms=LEASE_MS, leader_ttl_ms=TTL_MS, leader_renew_ms=RENEW_MS
+        )
+        store = Guarded(Fork(near, far, verb), clock=SystemClock())
+        clock, dice = SystemClock(), Random(5)
+        self.crew = Crew(
+            store, registry, options=options, clock=clock, events=self.events, dice=dice, node_id=f"n-{verb}"
+        )
+
+    async def _tick(self, ctx):
+        self.done.append(time.monotonic())
+
+    async def open(self):
+        await self.near.open()
+        await self.far.open()
+        await self.near.put_jobs([JobPut(Job(id="tick", handler="tick", schedule=Interval(200)))])
+        await self.crew.start()
+
+    async def close(self):
+        await self.crew.stop()
+        await self.far.close()
+        await self.near.close()
+
+    @property
+    def loop(self):
+        return self.loop_named(HUNG[self.verb])
+
+    def loop_named(self, name):
+        return next(loop for loop in self.crew.status().loops if loop.name == name)
+
+    def runs_since(self, at):
+        return sum(done > at for done in self.done)
+
+
+@pytest.fixture
+async def scenes(backend, url, proxy):
+    """One for each verb; all their far ways lead through the same proxy."""
+    scenes = []
+    for verb in HUNG:
+        own = backend.own_url("hung")
+        far = by_way_of(own, proxy)
+        scenes.append(Scene(verb, backend.make(own), backend.make(far, deadline_ms=DEADLINE_MS)))
+    for scene in scenes:
+        await scene.open()
+    yield scenes
+    proxy.mend()
+    for scene in scenes:
+        await scene.close()
+
+
+async def test_a_call_that_hangs_wedges_no_loop_and_all_goes_on_when_the_way_is_free(scenes, proxy):
+    """Each loop gives its call up by its deadline and asks again; a leader that hears nothing stops trusting its term
+    before its time is over; and when the way is free everything works again within the longest rest."""
+
+    async def all_run():
+        return all(scene.runs_since(0) >= 3 for scene in scenes)
+
+    await wait_until(all_run, "the first runs")
+    errors = {scene.verb: scene.loop.errors for scene in scenes}
+    proxy.freeze()
+    frozen = time.monotonic()
+    believed = await _until_nobody_believes(scenes[0], frozen)
+
+    async def all_gave_up():
+        return all(scene.loop.errors >= errors[scene.verb] + 2 for scene in scenes)
+
+    await wait_until(all_gave_up, "a second try of every loop", seconds=2 * DEADLINE_MS / 1000 + BACKOFF_S + SLACK_S)
+    assert believed <= TTL_MS / 1000, "it believed in its term after the store may have given it away"
+    assert scenes[0].terms_lost[0].why == "the store did not answer in time"
+    for scene in scenes:
+        others = [
+            loop.name for loop in scene.crew.status().loops if loop.errors_in_a_row and loop.name != HUNG[scene.verb]
+        ]
+        assert others == [], f"{scene.verb}: others fail, too"
+        if scene.verb == "claim":
+            assert scene.loop_named("timekeeper").turns > 5
+    proxy.mend()
+    mended = time.monotonic()
+
+    async def all_work():
+        return all(scene.loop.errors_in_a_row == 0 and scene.runs_since(mended) >= 3 for scene in scenes)
+
+    await wait_until(all_work, "work of all loops", seconds=BACKOFF_S + SLACK_S)
+
+
+async def _until_nobody_believes(scene, since):
+    """How long its leader trusted its term; its last question was sent before the way was frozen."""
+    while scene.crew.status().term is not None:
+        await asyncio.sleep(0.005)
+        assert time.monotonic() - since <= TTL_MS / 1000 + SLACK_S, "it believes for ever"
+    return time.monotonic() - since
