@@ -30,6 +30,11 @@ BENCHES = {
     "redis-pickup": "how soon another idle process starts a run on Redis, next to a bare stream loop",
     "redis-idle": "round trips to Redis of a worker and of a leader with nothing to do",
     "redis-stock": "claims on Redis at a small and at a large stock",
+    "postgres-drain": "run what is queued on PostgreSQL, next to PgQueuer and Procrastinate",
+    "postgres-enqueue": "accept runs on PostgreSQL, next to a raw insert of arrays",
+    "postgres-pickup": "how soon another idle process starts a run on PostgreSQL, next to PgQueuer",
+    "postgres-idle": "round trips to PostgreSQL of a worker and of a leader with nothing to do",
+    "postgres-stock": "claims on PostgreSQL at a small and at a large stock",
 }
 LONG = {"soak": "one server under load and faults for 20 minutes: does anything grow?"}  # only if it is named
 SERVERS = ("redis", "postgres")  # each stands for all its benches

@@ -6,12 +6,14 @@ run; ours stops it when the last run is settled, with leases, history and feed w
 
 from __future__ import annotations
 
+import socket
 import time
 from functools import partial
+from urllib.parse import urlsplit
 
 from benchmarks import ours, redis_raw
 from benchmarks.redis_peers import PEERS, Peer
-from benchmarks.servers import RedisPlace, redis_server
+from benchmarks.servers import RedisPlace, costed, redis_server
 from benchmarks.session import Session
 from benchmarks.shared_line import pickup as picked_up
 from benchmarks.shared_line import side_by_side
@@ -42,6 +44,7 @@ def drain(session: Session) -> None:
         found = session.interleave(systems)
     rates = session.take(found, "rate", "drain", "runs/s")
     session.take(found, "cpu_us", "CPU of the worker", "us/run")
+    session.take(found, "server_us", "CPU of the server", "us/run")
     quickest = max((name for name in rates if "seats" not in name), key=rates.__getitem__)
     at_ten = max((name for name in rates if name.endswith(", 10")), key=rates.__getitem__)
     session.at_least(
@@ -65,13 +68,13 @@ def calibrate(session: Session, place: RedisPlace, name: str, peer: Peer, n: int
 def drain_peer(session: Session, place: RedisPlace, peer: Peer, n: int, slots: int) -> dict[str, float]:
     url = place.empty()
     session.alone(peer.fill, url=url, n=n)
-    return session.alone(peer.drain, url=url, n=n, slots=slots)
+    return costed(place, n, partial(session.alone, peer.drain, url=url, n=n, slots=slots))
 
 
 def drain_ours(session: Session, place: RedisPlace, n: int, seats: int) -> dict[str, float]:
     url = place.empty()
     session.alone(ours.fill, url=url, n=n)
-    return session.alone(ours.drain, url=url, n=n, seats=seats)
+    return costed(place, n, partial(session.alone, ours.drain, url=url, n=n, seats=seats))
 
 
 def enqueue(session: Session) -> None:
@@ -83,7 +86,7 @@ def enqueue(session: Session) -> None:
     def written(function, *, extra: int) -> dict[str, float]:
         url = place.empty()
         before = place.calls()
-        seen = session.alone(function, url=url, n=n)
+        seen = costed(place, n + extra, partial(session.alone, function, url=url, n=n))
         after = place.calls()
         writes = sum(calls - before.get(name, 0) for name, calls in after.items() if name in WRITES)
         return seen | {"writes": writes / (n + extra)}
@@ -100,6 +103,7 @@ def enqueue(session: Session) -> None:
     )
     session.publish("dramatiq and huey: one after the other; taskiq and saq: 100 in flight (none has a call for many)")
     rates = session.take(found, "rate", "enqueue", "runs/s")
+    session.take(found, "server_us", "CPU of the server", "us/run")
     writes = session.take(found, "writes", "write commands in the server", "1/run")
     best = max(PEERS, key=rates.__getitem__)
     session.at_least(f"enqueue_many / {best}", rates["pollux"] / rates[best], ENQUEUE_PEER_FLOOR)
@@ -173,22 +177,20 @@ def idle(session: Session) -> None:
 
 
 def watched(place: RedisPlace, seconds: float) -> list[str]:
-    """The names of all commands that clients send for so long."""
-    import redis
-
-    sent: list[str] = []
+    """The names of all commands that clients send for so long; MONITOR writes `+17.5 [0 host:port] "EVALSHA" "..."`."""
+    place_of = urlsplit(place.url)
     until = time.monotonic() + seconds
-    connection = redis.Redis.from_url(place.url, socket_timeout=0.5)
-    with connection.monitor() as monitor:
+    heard = b""
+    with socket.create_connection((place_of.hostname, place_of.port)) as line:
+        line.sendall(b"MONITOR\r\n")
+        line.settimeout(0.2)
         while time.monotonic() < until:
             try:
-                seen = monitor.next_command()
-            except redis.exceptions.TimeoutError:
+                heard += line.recv(65_536)
+            except TimeoutError:
                 continue
-            if seen["client_type"] != "lua":
-                sent.append(seen["command"].split(" ")[0].upper())
-    connection.close()
-    return sent
+    found = [each.split(b'"')[1] for each in heard.split(b"\r\n") if b'"' in each and b" lua] " not in each]
+    return [name.decode().upper() for name in found]
 
 
 def stock(session: Session) -> None:

@@ -196,7 +196,7 @@ def saq_queue(url: str, ops: int) -> Any:
     from redis.asyncio import Redis
     from saq.queue.redis import RedisQueue
 
-    logging.getLogger("saq").setLevel(logging.ERROR)
+    logging.getLogger("saq").setLevel(logging.CRITICAL)
     return RedisQueue(Redis.from_url(url), dump=orjson.dumps, load=orjson.loads, max_concurrent_ops=ops)
 
 
@@ -227,7 +227,7 @@ def drain_saq(url: str, n: int, slots: int) -> dict[str, float]:
             progress.step()
 
         queue = saq_queue(url, ops=max(20, slots))
-        worker = Worker(queue, functions=[("noop", noop)], concurrency=slots)
+        worker = Worker(queue, functions=[("noop", noop)], concurrency=slots, timers={"sweep": 3_600})
         working = asyncio.create_task(worker.start())
         await progress.all_seen.wait()
         figures = progress.figures(progress.ended)

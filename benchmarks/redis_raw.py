@@ -137,7 +137,7 @@ def enqueue(url: str, n: int) -> dict[str, float]:
         redis = client(url)
         sha = await redis.script_load(BARE)
         due_ms = time.time_ns() // 1_000_000
-        payload = msgspec.json.encode(PAYLOAD)
+        payload = msgspec.json.encode(PAYLOAD).decode()
         ids = [f"{due_ms:012x}{secrets.token_hex(8)}" for _ in range(n)]
         begun = time.monotonic()
         for start in range(0, n, BATCH):

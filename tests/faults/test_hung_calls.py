@@ -17,6 +17,7 @@ from tests.chaos.yard import wait_until
 from tests.faults.backends import by_way_of
 
 DEADLINE_MS = 1_500
+LONG_POLL_MS = 500  # who waits for a ring that cannot be heard looks for itself after that
 TTL_MS, RENEW_MS, LEASE_MS = 3_000, 1_000, 60_000
 HUNG = {"elect": "leader", "claim": "dispatcher", "settle": "settler", "feed": "timekeeper"}
 BACKOFF_S, SLACK_S = 3.0, 10.0
@@ -43,7 +44,12 @@ class Scene:
         registry = Registry()
         registry.add("tick", self._tick)
         options = CrewOptions(
-            renews_apart=False, seats=4, lease_ms=LEASE_MS, leader_ttl_ms=TTL_MS, leader_renew_ms=RENEW_MS
+            renews_apart=False,
+            seats=4,
+            lease_ms=LEASE_MS,
+            leader_ttl_ms=TTL_MS,
+            leader_renew_ms=RENEW_MS,
+            long_poll_ms=LONG_POLL_MS,
         )
         store = Guarded(Fork(near, far, verb), clock=SystemClock())
         clock, dice = SystemClock(), Random(5)

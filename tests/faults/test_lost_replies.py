@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,7 +18,7 @@ from pollux.model import Answer, AuditLine, chained
 from pollux.store.contract import Claimed, RunFilter, Store
 from pollux.store.guard import Wrapped
 from tests.chaos.steps import PLAIN, Step, asked, at, contents, steps
-from tests.faults.backends import by_way_of
+from tests.faults.backends import by_way_of, opened
 
 REQUESTS_MAX = 60  # of one call
 PATIENCE_S = 20.0  # far more than any call may take, deadline included
@@ -75,20 +74,8 @@ class Struck(NamedTuple):
 @pytest.fixture
 async def near(backend, url):
     """The store by the straight way: it looks, and nothing ever happens to it."""
-    store = backend.make(url)
-    await store.open()
-    yield store
-    await store.close()
-
-
-@asynccontextmanager
-async def opened(backend, url, **options):
-    store = backend.make(url, **options)
-    await store.open()
-    try:
+    async with opened(backend, url) as store:
         yield store
-    finally:
-        await store.close()
 
 
 def all_steps() -> list[Step]:

@@ -2,31 +2,18 @@
 
 import time
 
-import pytest
-
 from pollux.model import RunState
 from tests.chaos.yard import wait_until
-from tests.faults.partition import partition_before
 
 LEASE_S, LEADER_TTL_S = 2.0, 3.0  # as in `node.OPTIONS`
 BACKOFF_S, SLACK_S = 3.0, 10.0
 
 
-@pytest.fixture
-async def partition(url):
-    partition = await partition_before(url)
-    try:
-        yield partition
-    finally:
-        partition.heal()
-        await partition.close()
-
-
 async def test_a_node_cut_off_loses_its_term_and_its_runs_and_its_late_words_are_refused(
-    far_yard, backend, partition, tmp_path
+    far_yard, backend, any_partition, tmp_path
 ):
     """Its handlers are deaf and end while it is cut off; its plan is on its way when the link breaks."""
-    yard, gate, names = far_yard, tmp_path / "gate", ["p0", "p1", "p2"]
+    yard, partition, gate, names = far_yard, any_partition, tmp_path / "gate", ["p0", "p1", "p2"]
     print(f"cut by {partition.how}")
     lonely = yard.node("seats=3", store=partition.url, before=partition.before)
     await yard.leader(lonely)

@@ -42,6 +42,8 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> RedisServer:
+        if self._process is not None:
+            return self
         command = [find_binary()]
         if self.sentinel:
             file = self.folder / "sentinel.conf"

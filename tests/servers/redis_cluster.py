@@ -62,20 +62,28 @@ class RedisNodes:
     def slot(self, key: str) -> int:
         return int(self._anybody("CLUSTER", "KEYSLOT", key))
 
+    @property
+    def primaries(self) -> list[RedisServer]:
+        return [node for node in self.nodes if "role:master" in str(ask(node, "INFO", "replication"))]
+
     def replica_of(self, primary: RedisServer) -> RedisServer:
         [line] = [line for line in self._lines() if self.node_id(primary) in line.split()[3:4]]
         return self._at(line)
 
     def migrate(self, slot: int, target: RedisServer, *, between: Callable[[], None] = lambda: None) -> None:
         """Move a slot key by key, as `redis-cli --cluster reshard` does; `between` is called while it is on its way."""
+        source = self.begin_migration(slot, target)
+        while keys := ask(source, "CLUSTER", "GETKEYSINSLOT", slot, 5):
+            ask(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
+            between()
+        for node in (target, source, *self.primaries):
+            ask(node, "CLUSTER", "SETSLOT", slot, "NODE", self.node_id(target))
+
+    def begin_migration(self, slot: int, target: RedisServer) -> RedisServer:
         source = self._owner_of(slot)
         ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.node_id(source))
         ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.node_id(target))
-        while keys := ask(source, "CLUSTER", "GETKEYSINSLOT", slot, 20):
-            ask(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
-            between()
-        for node in (target, source, *self.nodes):
-            ask(node, "CLUSTER", "SETSLOT", slot, "NODE", self.node_id(target))
+        return source
 
     def _owner_of(self, slot: int) -> RedisServer:
         for first, last, primary, *_ in self._anybody("CLUSTER", "SLOTS"):

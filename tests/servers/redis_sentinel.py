@@ -1,6 +1,6 @@
-"""Where do sentinels for the tests come from?  Three of them watch a primary and its replica, started here.
+"""Where do sentinels for the tests come from?  Three of them watch a primary and its two replicas, started here.
 
-They are told of each other and of the replica in their config, so that they need not find out first.
+They are told of each other and of the replicas in their config, so that they need not find out first.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ DOWN_AFTER_MS = 300
 
 
 class Watched:
-    """A primary, its replica, and three sentinels that watch them."""
+    """A primary, its replicas, and three sentinels that watch them."""
 
     def __init__(self, folder: Path) -> None:
         options = ("--appendonly", "yes", "--appendfsync", "no", "--repl-diskless-sync-delay", "0")
-        self.servers = [RedisServer(_made(folder / name), *options) for name in ("one", "two")]
+        self.servers = [RedisServer(_made(folder / name), *options) for name in ("one", "two", "three")]
         self.sentinels = [RedisServer(_made(folder / f"sentinel-{n}")) for n in range(SENTINELS)]
 
     def start(self) -> Watched:
-        primary, replica = self.servers
+        primary, *replicas = self.servers
         primary.start()
-        replica.start()
-        follow(replica, primary)
+        for replica in replicas:
+            replica.start()
+            follow(replica, primary)
         ids = {sentinel.port: secrets.token_hex(20) for sentinel in self.sentinels}
         for sentinel in self.sentinels:
-            sentinel.sentinel = _config(sentinel, primary, replica, ids)
+            sentinel.sentinel = _config(sentinel, primary, replicas, ids)
             sentinel.start()
         until(
             lambda: all(self.primary_of(sentinel) == primary.port for sentinel in self.sentinels),
             "all sentinels see it",
         )
-        until(self._is_agreed, "the sentinels see each other and the replica")
+        until(self._is_agreed, "the sentinels see each other")
         return self
 
     def stop(self) -> None:
@@ -58,6 +59,11 @@ class Watched:
         ports = sorted(self.primary_of(sentinel) for sentinel in self.sentinels)
         return next(server for server in self.servers if server.port == ports[len(ports) // 2])
 
+    def follow(self, server: RedisServer) -> None:
+        """Make a former primary a replica now; the sentinels would do it, too, some ten seconds later."""
+        server.start()
+        follow(server, self.primary)
+
     def _is_agreed(self) -> bool:
         return all(str(ask(each, "SENTINEL", "CKQUORUM", SERVICE)).startswith("OK 3") for each in self.sentinels)
 
@@ -73,14 +79,14 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _config(sentinel: RedisServer, primary: RedisServer, replica: RedisServer, ids: dict[int, str]) -> str:
+def _config(sentinel: RedisServer, primary: RedisServer, replicas: list[RedisServer], ids: dict[int, str]) -> str:
     lines = [
         f"sentinel myid {ids[sentinel.port]}",
         f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 2",
         f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}",
         f"sentinel failover-timeout {SERVICE} 5000",
-        f"sentinel known-replica {SERVICE} 127.0.0.1 {replica.port}",
     ]
+    lines += [f"sentinel known-replica {SERVICE} 127.0.0.1 {replica.port}" for replica in replicas]
     for port, name in ids.items():
         if port != sentinel.port:
             lines.append(f"sentinel known-sentinel {SERVICE} 127.0.0.1 {port} {name}")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pollux.store.redis import RedisStore
 from tests.store import children
 
 
@@ -20,3 +21,18 @@ def start():
         child.wait()
         child.stdin.close()
         child.stdout.close()
+
+
+@pytest.fixture
+async def opened():
+    """Redis stores that are closed with the test."""
+    stores = []
+
+    async def begin(url, **options):
+        stores.append(RedisStore(url, **options))
+        await stores[-1].open()
+        return stores[-1]
+
+    yield begin
+    for store in stores:
+        await store.close()

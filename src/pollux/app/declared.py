@@ -85,11 +85,16 @@ class Declared:
             known = {job.id for job in stored}
             others = [job_id for job_id in jobs if job_id not in known]
             owners: dict[str, str] = {}
+            elsewhere: dict[str, int] = {}
             for start in range(0, len(others), PAGE_MAX):
-                found = await store.get_jobs(others[start : start + PAGE_MAX])
-                owners |= {job.id: job.source for job in found if job is not None}
+                found = [job for job in await store.get_jobs(others[start : start + PAGE_MAX]) if job is not None]
+                owners |= {job.id: job.source for job in found}
+                away = (job for job in found if job.scheduler_version != store.scheduler_version)
+                elsewhere |= {job.id: job.scheduler_version for job in away}
             release, wanted = self._releases[source], list(jobs.values())
-            diffs.append(reconcile(stored, wanted, source, owners=owners, release=release, peers=peers))
+            diffs.append(
+                reconcile(stored, wanted, source, owners=owners, release=release, peers=peers, elsewhere=elsewhere)
+            )
         return diffs
 
     async def write(self, store: Store, me: Node | None = None) -> list[Diff]:
@@ -129,7 +134,8 @@ async def _stored(store: Store, source: str) -> list[Job]:
     jobs: list[Job] = []
     after: str | None = None
     while True:
-        page = await store.list_jobs(JobFilter(source=source), after=after, limit=PAGE_MAX)
+        where = JobFilter(source=source, scheduler_version=store.scheduler_version)
+        page = await store.list_jobs(where, after=after, limit=PAGE_MAX)
         jobs += page.jobs
         after = page.next
         if after is None:
@@ -144,14 +150,16 @@ async def _put(store: Store, jobs: Sequence[Job]) -> None:
         if not refused:
             continue
         there = await store.get_jobs(list(refused))
-        newer = {job.id for job in there if job is not None and _is_newer(job, some)}
-        wrong = [f"job {job_id!r}: {detail}" for job_id, detail in refused.items() if job_id not in newer]
+        left = {job.id for job in there if job is not None and _is_left(job, some, store.scheduler_version)}
+        wrong = [f"job {job_id!r}: {detail}" for job_id, detail in refused.items() if job_id not in left]
         if wrong:
             raise Conflict("; ".join(wrong[:20]))
 
 
-def _is_newer(there: Job, ours: Sequence[Job]) -> bool:
-    """Did a newer release of the same source come first?"""
+def _is_left(there: Job, ours: Sequence[Job], version: int) -> bool:
+    """Did a newer release of the same source come first, or was it moved to another version meanwhile?"""
+    if there.scheduler_version != version:
+        return True
     return any(job.id == there.id and job.source == there.source and job.release < there.release for job in ours)
 
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from pollux.clock import Clock
 from pollux.errors import Conflict
-from pollux.model import DRAIN, FINISHED, AuditLine, Job, Node, Note, NotePut, Run, RunState
+from pollux.model import ALL_VERSIONS, DRAIN, FINISHED, AuditLine, Job, Node, Note, NotePut, Run, RunState
 from pollux.store.contract import PAGE_MAX, Counts, RunFilter, Store
 from pollux.store.records import Record, read_record
 from pollux.store.seal import (
@@ -223,7 +223,7 @@ class Move:
             if not running:
                 read_by = min(read_by, now + LEADER_MS)
                 is_led = any(node.leads for node in await store.nodes())
-                if not is_led or now >= read_by or not (await store.counts()).ends:
+                if not is_led or now >= read_by or not (await _counts(store)).ends:
                     return
             await asyncio.sleep(LOOK_S)
 
@@ -266,10 +266,10 @@ class Move:
         await self.target.store.put_notes([NotePut(TRAIL, msgspec.to_builtins(trail))])
 
     async def _is_level(self) -> bool:
-        return _level(await self.source.store.counts()) == _level(await self.target.store.counts())
+        return _level(await _counts(self.source.store)) == _level(await _counts(self.target.store))
 
     async def _levels(self) -> str:
-        one, other = _level(await self.source.store.counts()), _level(await self.target.store.counts())
+        one, other = _level(await _counts(self.source.store)), _level(await _counts(self.target.store))
         return f"(jobs, held, ready, dead) are {one} there and {other} in {self.target.name}"
 
     # counting
@@ -346,6 +346,10 @@ def _difference(told: Trail, seen: Trail) -> str:
     ]
     other = [f"other {kind}" for kind in KINDS if seen.sums.get(kind) != told.sums.get(kind)]
     return ", ".join(wrong or other)
+
+
+async def _counts(store: Store) -> Counts:
+    return await store.of_version(ALL_VERSIONS).counts()
 
 
 def _level(counts: Counts) -> tuple[int, int, int, int]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, Self, Unpack, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 from pollux.app.blocking import Blocking
 from pollux.app.configured import check_isolation, load_app, missing_secrets, options_over, register_python, set_up
@@ -22,11 +22,11 @@ from pollux.app.registrar import Registrar
 from pollux.app.verbs import Verbs, default_actor
 from pollux.clock import Clock, SystemClock
 from pollux.config import Config
-from pollux.errors import InvalidConfig, PolluxError
+from pollux.errors import InvalidConfig, InvalidInput, PolluxError
 from pollux.events import Events, NodeStarted, NodeStopped
 from pollux.handlers import register
 from pollux.ids import new_id
-from pollux.model import LIVE, Job, Node, Schedule, leader_of
+from pollux.model import ALL_VERSIONS, LIVE, Job, Node, Schedule, leader_of, check_version
 from pollux.observe import attach_logs
 from pollux.plan import Diff
 from pollux.registry import Registry
@@ -61,12 +61,17 @@ class Pollux(Verbs):
         allow_exec: bool = False,
         http_per_target: int = 4,
         http_allow_networks: Sequence[str] = (),
+        scheduler_version: int | Literal["all"] | None = None,
         **options: Unpack[NodeOptions],
     ) -> None:
         self.options = options_of(**options)
         self.events = Events()
         clock, dice = clock or SystemClock(), dice or Random()  # noqa: S311  ids, not secrets
         backend, self.store_url = _backend(store, clock)
+        if scheduler_version is not None:
+            backend = backend.of_version(
+                ALL_VERSIONS if scheduler_version == "all" else check_version(scheduler_version)
+            )
         super().__init__(
             backend,
             Registry(),
@@ -98,10 +103,12 @@ class Pollux(Verbs):
     def configure(self, config: Config, *, plans: bool, runs: bool) -> None:
         """Take over what the configuration says, before the app is opened."""
         beside = Path(config.path).resolve().parent if config.path else None
+        version = config.scheduler_version if config.is_given("scheduler_version") else self._store.scheduler_version
         if config.is_given("store"):
             self._store, self.store_url = _backend(config.store, self._clock)
         elif config.redis_prefix and (url := with_prefix(self.store_url, config.redis_prefix)) != self.store_url:
             self._store, self.store_url = _backend(url, self._clock)
+        self._store = self._store.of_version(version)
         self.options = options_over(self.options, config, plans=plans, runs=runs)
         self.secrets.folder = beside
         missing = missing_secrets(config.jobs, self.secrets, config.places) if runs else []
@@ -235,6 +242,12 @@ class Pollux(Verbs):
             raise PolluxError(
                 "an app cannot start inside the child process of one of its own handlers; "
                 'put what starts it under `if __name__ == "__main__":`'
+            )
+        if self.options.plans and self._store.scheduler_version == ALL_VERSIONS:
+            raise InvalidInput(
+                "a node that plans serves one version, not all",
+                where="scheduler_version",
+                cure="name one, or run a worker of all: `pollux worker --scheduler-version all`",
             )
         check_isolation(self._registry, self.declared.jobs())
         if self.options.runs:

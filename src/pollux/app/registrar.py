@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pollux.app.declared import Declared, others_declare
 from pollux.clock import Clock
-from pollux.events import Events, JobsDeclared, ReleaseIsOld
+from pollux.events import Events, JobsDeclared, JobsElsewhere, ReleaseIsOld
 from pollux.model import Declares, Node
-from pollux.plan import with_other_jobs
+from pollux.plan import Diff, with_other_jobs
 from pollux.runtime.loop import Loop, Rest
 from pollux.store.contract import Store
 
@@ -30,6 +30,7 @@ class Registrar(Loop):
         self._looks = 1
         self._is_begun = False
         self._is_old: set[str] = set()  # sources of which a newer release is known; said once
+        self._elsewhere: dict[str, int] = {}  # how many jobs of a source are in another version; said when it changes
 
     async def begin(self) -> None:
         """The first look; what stands against it is an error of the start.  The loop has the next one a beat later."""
@@ -47,6 +48,9 @@ class Registrar(Loop):
         if self._looks:
             await self._write()
             self._looks -= 1
+        if any(self._elsewhere.values()):
+            self._looks = max(1, self._looks)  # somebody may move them here
+            return Rest(QUIET_BEATS * self.beat_ms)
         return Rest(self.beat_ms if others or self._looks else QUIET_BEATS * self.beat_ms)
 
     async def _write(self) -> None:
@@ -54,6 +58,16 @@ class Registrar(Loop):
             if diff.newer is not None and diff.source not in self._is_old:
                 self._is_old.add(diff.source)
                 self.events.emit(ReleaseIsOld(diff.source, diff.release, diff.newer))
+            self._say_elsewhere(diff)
             if not diff.is_empty:
                 gone = len(diff.remove) + len(diff.undeclare)
                 self.events.emit(JobsDeclared(diff.source, len(diff.add), len(diff.change), gone))
+
+    def _say_elsewhere(self, diff: Diff) -> None:
+        """A deployment may stand beside another one for days, with the same jobs: said when it changes."""
+        count = len(diff.elsewhere)
+        if count and count != self._elsewhere.get(diff.source):
+            job_id, version = diff.elsewhere[0]
+            own = self.store.scheduler_version
+            self.events.emit(JobsElsewhere(diff.source, count, job_id, version, own))
+        self._elsewhere[diff.source] = count

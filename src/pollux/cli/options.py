@@ -59,6 +59,7 @@ def node_options(command: _Command) -> _Command:
     """What can be said of any node; each has the name of the setting that it is."""
     for option in (
         click.option("--leader-key", metavar="NAME", help="The leadership's name; the same on all nodes of a store."),
+        click.option("--scheduler-version", metavar="N", help="Which deployment on the store it belongs to; 2."),
         click.option("--release", type=click.IntRange(0), metavar="N", help="The number of this release of your code."),
         click.option("--seats", type=click.IntRange(1, 10_000), metavar="N", help="Runs at the same time."),
         click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE."),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from pollux.errors import InvalidInput
-from pollux.model import Job
+from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, VERSION_MAX, Job
 from pollux.units import DAY_MS, HOUR_MS, duration_ms, format_ms, format_size, size_bytes
 
 DEFAULT = "default"
@@ -40,6 +40,7 @@ class Config(Struct, frozen=True, kw_only=True):
     leader_key: str = ""  # the name of the leadership; all nodes of a store agree on it
     redis_prefix: str = ""  # what all keys on Redis begin with; "": as the store's URL says
     release: int = 0
+    scheduler_version: int = SCHEDULER_VERSION  # or ALL_VERSIONS, of a worker
     allow_exec: bool = False  # jobs may run commands
     history_keep: int = 100  # finished runs of a job
     history_age_ms: int = 7 * DAY_MS
@@ -150,6 +151,11 @@ def _networks(value: Any) -> str:
     return ", ".join(str(network) for network in networks_of(given))
 
 
+def _version(value: Any) -> int:
+    """A number, or `all`."""
+    return ALL_VERSIONS if value == "all" else _whole(1, VERSION_MAX)(value)
+
+
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -172,6 +178,7 @@ OPTIONS = (
         "redis.prefix", "redis_prefix", "redis_prefix", _text(_PREFIX, _PREFIX_CURE), also=("SCHEDULER_QUEUE_PREFIX",)
     ),
     Option("release", "release", "release", _whole(0, 2**53)),
+    Option("scheduler_version", "scheduler_version", "scheduler_version", _version, also=("SCHEDULER_VERSION",)),
     Option("allow_exec", "allow_exec", "allow_exec", _flag),
     Option("history.keep", "history_keep", "history_keep", _whole(1, 1_000_000)),
     Option("history.age", "history_age_ms", "history_age", _duration(1_000, 3_653 * DAY_MS)),

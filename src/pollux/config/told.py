@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from pollux.config.meanings import SETTINGS
 from pollux.config.settings import DEFAULT, OPTIONS, Config, Option
+from pollux.model import ALL_VERSIONS
 from pollux.units import format_ms
 
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):(?!\$\{)[^/@]*@")
@@ -48,6 +49,8 @@ def shown(option: Option, value: Any) -> str:
     if value is None or value == "":
         _, has_words, words = plain(SETTINGS.get(option.path, "")).rpartition("; ")
         return f"({words})" if has_words else "(none)"
+    if option.path == "scheduler_version" and value == ALL_VERSIONS:
+        return "all"
     if option.field.endswith("_ms"):
         return format_ms(value)
     if isinstance(value, bool):

@@ -48,6 +48,10 @@ class Node(Struct, frozen=True, omit_defaults=True):
     def serves(self, version: int) -> bool:
         return self.scheduler_version in (version, ALL_VERSIONS)
 
+    def does_as(self, other: Node) -> bool:
+        """Is it of use for the same runs?"""
+        return self.handlers == other.handlers and self.scheduler_version == other.scheduler_version
+
 
 class Term(Struct, frozen=True):
     """One leadership, numbered.  `now_ms` is the store's clock when it answered."""

@@ -98,6 +98,15 @@ def _jobs_declared(event: e.JobsDeclared) -> None:
     _say(logging.INFO, event, "%s: %d jobs added, %d changed, %d gone", event.source, *counts)
 
 
+def _jobs_elsewhere(event: e.JobsElsewhere) -> None:
+    words = (
+        "%s: %d jobs are in another version (%s in version %d) and stay there; to have them here: "
+        "pollux jobs move %s --to-version %d"
+    )
+    what = event.source, event.count, event.job_id, event.version, event.job_id, event.own
+    _say(logging.WARNING, event, words, *what)
+
+
 def _release_is_old(event: e.ReleaseIsOld) -> None:
     words = (
         "%s: release %d is known, this node has release %d and changes no job; deploy the newer one, or start this "
@@ -177,6 +186,7 @@ _ALWAYS: dict[type[e.Event], e.Listener] = {
     e.NodeStopped: _node_stopped,
     e.JobsDeclared: _jobs_declared,
     e.ReleaseIsOld: _release_is_old,
+    e.JobsElsewhere: _jobs_elsewhere,
     e.TermWon: _term_won,
     e.TermLost: _term_lost,
     e.PlanFenced: _plan_fenced,

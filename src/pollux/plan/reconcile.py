@@ -36,6 +36,7 @@ class Diff(Struct, frozen=True):
     same: int = 0
     release: int = 0  # of what is wanted
     newer: int | None = None  # the release that is known and above ours: nothing is changed
+    elsewhere: tuple[tuple[str, int], ...] = ()  # wanted here, but in that version: nobody takes them from there
 
     @property
     def is_empty(self) -> bool:
@@ -49,6 +50,7 @@ class Diff(Struct, frozen=True):
             *(f"- job {job.id}" for job in self.remove),
             *(f"- job {job.id}  no longer declared; its due times are skipped" for job in self.undeclare),
             *(f"  job {job.id}  no longer declared here; it is left while older nodes live" for job in self.left),
+            *(f"  job {job_id}  is in version {version}: pollux jobs move" for job_id, version in self.elsewhere),
         ]
 
 
@@ -60,11 +62,13 @@ def reconcile(
     owners: Mapping[str, str] | None = None,
     release: int | None = None,
     peers: Collection[Declares] = (),
+    elsewhere: Mapping[str, int] | None = None,
 ) -> Diff:
     """Compare the jobs that `source` has in the store with those that it wants.
 
     `owners` tells the source of wanted ids that are stored under another one; any such raises `Conflict`.  `release`
-    None: that of the wanted jobs.  `peers` is what the other living nodes declare.
+    None: that of the wanted jobs.  `peers` is what the other living nodes declare.  `elsewhere` tells the version of
+    wanted jobs that are stored in another one: they are left there.
     """
     if release is None:
         release = max((job.release for job in wanted), default=0)
@@ -75,6 +79,7 @@ def reconcile(
     if newest > release:
         return Diff(source=source, release=release, newer=newest)
     after = {job.id: job for job in wanted}
+    away = {job_id: version for job_id, version in (elsewhere or {}).items() if job_id in after}
     gone = tuple(job for job_id, job in before.items() if job_id not in after)
     is_code = source.startswith(CODE)
     dropped = tuple(job for job in gone if job.declared) if is_code else ()
@@ -83,13 +88,14 @@ def reconcile(
     change = tuple((old, new) for old, new in pairs if definition(old) != definition(new))
     return Diff(
         source=source,
-        add=tuple(job for job_id, job in after.items() if job_id not in before),
+        add=tuple(job for job_id, job in after.items() if job_id not in before and job_id not in away),
         change=change,
         remove=() if is_code else gone,
         undeclare=dropped if is_alone else (),
         left=() if is_alone else dropped,
         same=len(pairs) - len(change),
         release=release,
+        elsewhere=tuple(away.items()),
     )
 
 

@@ -354,6 +354,7 @@ class Crew:
             leads=term or 0,
             leads_ms=self.leader.since_ms if term else 0,
             key=self.options.leader_key,
+            scheduler_version=self.store.scheduler_version,
         )
 
     def _hear_term(self, term: Term) -> None:

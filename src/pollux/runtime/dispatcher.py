@@ -19,6 +19,7 @@ from pollux.plan import stop_of, stop_words
 from pollux.runtime.attempt import Attempt, Kit
 from pollux.runtime.child import isolates
 from pollux.runtime.loop import Loop, Rest
+from pollux.runtime.manners import Manners
 from pollux.runtime.renewer import margin_ms
 from pollux.store.contract import FEED_MAX, LOSSES_MAX, Answer, Claimed, Store
 
@@ -59,6 +60,8 @@ class Dispatcher(Loop):
         self._stops_revision: int | None = None
         self._is_paused = False
         self._refused_at: float | None = None
+        self.manners = Manners(clock=kit.clock, dice=kit.dice)
+        self._strangers = 0  # runs of handlers that are not known here
         self._crowd = 0  # suspects sent away since the last one was let in
 
     @property
@@ -81,7 +84,8 @@ class Dispatcher(Loop):
         if free == 0 and self._token is None:
             return Rest.UNTIL_WOKEN  # a freed seat, room in the backlog or `resume` rings
         begun = self.clock.mono_ms()
-        claimed = await self._claim(max(1, free), wait_ms=self.options.long_poll_ms if self.waits and free else 0)
+        asked, waits = self.manners.limit(free), self.waits and not self.manners.is_polite
+        claimed = await self._claim(max(1, asked), wait_ms=self.options.long_poll_ms if waits and free else 0)
         if claimed is None:
             return Rest.NONE  # somebody wants a turn now
         heard = self.clock.mono_ms()
@@ -91,8 +95,11 @@ class Dispatcher(Loop):
         await self._refresh_stops(claimed.stops_revision)
         if claimed.runs:
             self._token = None
-            if not self._seat_all(claimed, begun, heard):
-                return Rest(self.min_poll_ms)  # nothing for us: let another node have a look first
+            strangers = self._strangers
+            seated = self._seat_all(claimed, begun, heard)
+            self.manners.saw(self._strangers - strangers, seated=seated, asked=asked, given=len(claimed.runs))
+            if not seated:
+                return Rest(self.manners.rest_ms(self.min_poll_ms))  # nothing for us: let others have a look first
             return Rest.NONE if self._free() else Rest.UNTIL_WOKEN
         self._token = None
         return self._rest_of_empty(begun, heard)
@@ -146,6 +153,9 @@ class Dispatcher(Loop):
 
     def _rest_of_empty(self, begun: float, heard: float) -> Rest:
         elapsed = heard - begun
+        if self.manners.is_polite:
+            self.manners.saw(0, seated=0, asked=1, given=0)
+            return Rest(self.manners.rest_ms(self.min_poll_ms))
         if self.waits and elapsed < self.options.long_poll_ms and self.on_bell is not None:
             self.on_bell()
         return Rest(self.min_poll_ms - elapsed) if elapsed < self.min_poll_ms else Rest.NONE
@@ -201,6 +211,7 @@ class Dispatcher(Loop):
         elif (stop := self._stop_of(run)) is not None:
             verdict = Hold(stop_words(stop))
         elif (handler := self.kit.registry.get(job.handler)) is None:
+            self._strangers += 1
             refusal = self.kit.registry.refusal(job.handler)
             verdict = Hold(f"handler {job.handler} is not known here" if refusal is None else str(refusal))
         elif self.kit.suspect is not None and run.lease_losses and isolates(handler, job, run):

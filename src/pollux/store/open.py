@@ -7,10 +7,11 @@ from urllib.parse import parse_qsl, quote
 
 from pollux.clock import Clock
 from pollux.errors import InvalidInput
+from pollux.model import SCHEDULER_VERSION
 from pollux.store.contract import Store
 
 
-def open_store(url: str, *, clock: Clock | None = None) -> Store:
+def open_store(url: str, *, clock: Clock | None = None, scheduler_version: int = SCHEDULER_VERSION) -> Store:
     """The store that the URL names, not yet opened: `memory://`, `sqlite:///file.db`, `sqlite:////absolute/file.db`,
     `redis://host:6379/0` (also `rediss://`, `unix://`, `redis+sentinel://` and `redis+cluster://`), `postgresql://user:password@host:5432/database`.
 
@@ -25,7 +26,8 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
             where="store",
             cure=f"use one of {', '.join(_EXAMPLES)}",
         )
-    return make(url, rest, clock)
+    store = make(url, rest, clock)
+    return store if scheduler_version == store.scheduler_version else store.of_version(scheduler_version)
 
 
 def _memory(url: str, rest: str, clock: Clock | None) -> Store:

@@ -96,7 +96,8 @@ async def seal(store: Store, mark: Mark) -> None:
     """Nobody works on the store from here on.  Doing it again changes nothing."""
     await put_mark(store, MOVED_TO, mark)
     await store.put_notes([NotePut(DRAIN, {"reason": f"it is moved to {mark.other}"})])
-    await _take_term(store)
+    for handle in await of_all_versions(store):
+        await _take_term(handle)
     await store.wake()
 
 
@@ -104,11 +105,18 @@ async def unseal(store: Store) -> Mark | None:
     """Everybody may work on the store again; answers the mark that stood, if there was one."""
     mark = (await marks_of(store)).to
     await store.put_notes([NotePut(MOVED_TO), NotePut(DRAIN)])
-    term = await store.elect(HOLDER, ttl_ms=1)
-    if term.holder == HOLDER:
-        await store.resign(HOLDER, term=term.number)
+    for handle in await of_all_versions(store):
+        term = await handle.elect(HOLDER, ttl_ms=1)
+        if term.holder == HOLDER:
+            await handle.resign(HOLDER, term=term.number)
     await store.wake()
     return mark
+
+
+async def of_all_versions(store: Store) -> list[Store]:
+    """A handle on each version that is there, and on the one of this handle."""
+    numbers = {version.number for version in await store.versions()} | {store.scheduler_version}
+    return [store.of_version(number) for number in sorted(numbers)]
 
 
 async def _take_term(store: Store) -> None:
@@ -117,5 +125,6 @@ async def _take_term(store: Store) -> None:
         term = await store.elect(HOLDER, ttl_ms=HELD_MS)
         if term.holder == HOLDER:
             return
-        await store.load([("term", {"number": term.number + 1})])  # a loaded term is nobody's
+        record = {"number": term.number + 1, "scheduler_version": store.scheduler_version}
+        await store.load([("term", record)])  # a loaded term is nobody's
     raise Conflict("other nodes take the term of this store again and again; stop them, then try again")

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from pollux.model import Job, Memory
+from pollux.model import SCHEDULER_VERSION, Job, Memory
 
 Row = tuple[Any, ...]
 
@@ -24,7 +24,7 @@ class JobShelf:
         self._read: dict[str, tuple[Row, Job]] = {}
 
     def job(self, row: Row) -> Job:
-        """From (id, revision, next_due_ms, last_due_ms, memory, definition)."""
+        """From (id, revision, next_due_ms, last_due_ms, memory, definition, version)."""
         known = self._read.get(row[0])
         if known is not None:
             if known[0] == row:
@@ -42,4 +42,7 @@ class JobShelf:
 
 def _current(job: Job, row: Row) -> Job:
     memory = _NO_MEMORY if row[4] is None else _decode_memory(row[4])
-    return replace(job, revision=row[1], next_due_ms=row[2], last_due_ms=row[3], memory=memory)
+    version = row[6] if len(row) > 6 else SCHEDULER_VERSION
+    return replace(
+        job, scheduler_version=version, revision=row[1], next_due_ms=row[2], last_due_ms=row[3], memory=memory
+    )

@@ -10,7 +10,7 @@ from pollux.store.memory.state import Leadership, Living, State
 
 def beat(state: State, node: Node, ttl_ms: int, now_ms: int) -> None:
     before = state.nodes.get(node.id)
-    is_known = before is not None and before.until_ms > now_ms and _can_the_same(before.node, node)
+    is_known = before is not None and before.until_ms > now_ms and before.node.does_as(node)
     state.nodes[node.id] = Living(replace(node, beat_ms=now_ms), now_ms + ttl_ms)
     if not is_known:
         _bury(state, now_ms)
@@ -24,10 +24,6 @@ def _served(state: State, version: int) -> list[State]:
         return state.there()
     state.of(version).is_there = True
     return [state.of(version)]
-
-
-def _can_the_same(before: Node, node: Node) -> bool:
-    return before.handlers == node.handlers and before.scheduler_version == node.scheduler_version
 
 
 def _bury(state: State, now_ms: int) -> None:

@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from asyncpg import Connection, PostgresError
-from asyncpg.exceptions import InterfaceError
+from asyncpg import Connection
 
 from pollux.errors import PolluxError
-from pollux.store.relational.bells import FEED, RUNS, WAKE, Waiter
+from pollux.store.postgres.faults import THEIRS
+from pollux.store.relational.bells import EVERY, FEED, RUNS, WAKE, Waiter
 
 STAND_S = 2.0
+LISTEN_S = 10.0
 BACKOFF_S = 0.1
 BACKOFF_MAX_S = 3.0
 
@@ -36,8 +37,8 @@ class Ear:
         return self._standing.is_set()
 
     @contextmanager
-    def listen(self, kinds: int) -> Iterator[Waiter]:
-        waiter = Waiter(kinds)
+    def listen(self, kinds: int, version: int) -> Iterator[Waiter]:
+        waiter = Waiter(kinds, version)
         self._waiters.add(waiter)
         try:
             yield waiter
@@ -56,9 +57,10 @@ class Ear:
                 await self._standing.wait()
         return self._standing.is_set()
 
-    def ring(self, kinds: int) -> None:
+    def ring(self, kinds: int, versions: frozenset[int] = EVERY) -> None:
+        """For those who wait in these versions; none named: for all."""
         for waiter in self._waiters:
-            waiter.hear(kinds)
+            waiter.hear(kinds, versions)
 
     async def close(self) -> None:
         keeper, self._keeper = self._keeper, None
@@ -73,15 +75,16 @@ class Ear:
         while True:
             try:
                 connection = await connect()
-            except (PolluxError, OSError, PostgresError, InterfaceError, TimeoutError):
+            except (PolluxError, *THEIRS):
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, BACKOFF_MAX_S)
                 continue
             try:
                 lost = asyncio.Event()
                 connection.add_termination_listener(lambda _, lost=lost: lost.set())
-                with suppress(PostgresError, InterfaceError, OSError):
-                    await connection.add_listener(self._channel, self._hear)
+                with suppress(*THEIRS):
+                    async with asyncio.timeout(LISTEN_S):
+                        await connection.add_listener(self._channel, self._hear)
                     pause_s = BACKOFF_S
                     self._standing.set()
                     self.ring(RUNS | FEED)  # whatever rang meanwhile was missed
@@ -92,6 +95,7 @@ class Ear:
             await asyncio.sleep(pause_s)
 
     def _hear(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
-        kinds, _, sender = payload.partition(":")
+        kinds, _, rest = payload.partition(":")
+        sender, _, versions = rest.partition(":")
         if sender != self._sender and kinds.isdecimal():
-            self.ring(int(kinds))
+            self.ring(int(kinds), frozenset(int(each) for each in versions.split(",") if each.isdecimal()))

@@ -7,8 +7,8 @@ look ─▶ the same token before? ─▶ the same runs
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import asyncpg
 
@@ -17,13 +17,14 @@ from pollux.model import Job, Run
 from pollux.store.contract import Answer, Claimed
 from pollux.store.jumps import JumpGuard
 from pollux.store.postgres import leases
-from pollux.store.postgres.database import Database
+from pollux.store.postgres.database import Database, Ring, Verb
 from pollux.store.postgres.leases import Look
 from pollux.store.relational.leases import Asking
 from pollux.store.shelf import JobShelf
 
 LOOKS_MAX = 50
 FORGET_EVERY = 64
+T = TypeVar("T")
 
 
 class _Seen:
@@ -44,25 +45,24 @@ class _Seen:
 
 
 class Claimer:
-    """The claims of one handle."""
+    """The claims of one handle, in one version."""
 
-    def __init__(self, database: Database, shelf: JobShelf, clock: Clock, ring: Callable[[int], None]) -> None:
-        self._database, self._shelf, self._clock, self._ring = database, shelf, clock, ring
+    def __init__(self, database: Database, version: int, shelf: JobShelf, clock: Clock, ring: Ring) -> None:
+        self._database, self._version = database, version
+        self._shelf, self._clock, self._ring = shelf, clock, ring
         self._seen = _Seen(clock)
         self._jumps: JumpGuard | None = None
         self._claims = 0
 
     async def claim(self, asking: Asking, now_ms: int | None) -> Claimed:
-        for _ in range(LOOKS_MAX):
-            seen = await self._database.read(lambda tx: leases.look(tx, asking.token), now_ms)
+        for nth in range(LOOKS_MAX):
+            seen = await self._read(lambda tx: leases.look(tx, asking.token), now_ms)
             hold_ms = self._hold_ms(seen.now_ms, asking.lease_ms) if now_ms is None else 0
             if seen.parts:
-                same = await self._database.read(
-                    partial(leases.again, shelf=self._shelf, token=asking.token, seen=seen)
-                )
+                same = await self._read(partial(leases.again, shelf=self._shelf, token=asking.token, seen=seen))
                 if same is not None:
                     return same
-            if seen.ends > asking.feed_max:
+            if nth == 0 and seen.ends > asking.feed_max:  # not for the ends that this call itself found
                 return Claimed(Answer.FULL, (), {}, seen.stops, None, seen.now_ms)
             if await self._mend(seen, asking.losses_max, hold_ms):
                 now_ms = seen.now_ms
@@ -86,15 +86,11 @@ class Claimer:
     async def _mend(self, seen: Look, losses_max: int, hold_ms: int) -> bool:
         """What time did to the leases; true if something was there to be done."""
         if seen.clock_ms > seen.now_ms:
-            await self._database.write(
-                lambda tx: leases.come_back(tx, seen.now_ms, seen.clock_ms), seen.now_ms, self._ring
-            )
+            await self._write(lambda tx: leases.come_back(tx, seen.now_ms, seen.clock_ms), seen.now_ms)
             return True
         if hold_ms or seen.ends_ms is None or seen.ends_ms > seen.now_ms:
             return False
-        taken = await self._database.write(
-            lambda tx: leases.take_back(tx, losses_max, seen.now_ms), seen.now_ms, self._ring
-        )
+        taken = await self._write(lambda tx: leases.take_back(tx, losses_max, seen.now_ms), seen.now_ms)
         return taken > 0
 
     async def _take(self, asking: Asking, seen: Look) -> Claimed | None:
@@ -106,7 +102,7 @@ class Claimer:
                 break
             part += 1
             try:
-                taken = await self._database.read(
+                taken = await self._read(
                     partial(
                         leases.lease,
                         shelf=self._shelf,
@@ -120,18 +116,22 @@ class Claimer:
             except asyncpg.UniqueViolationError:  # the same claim was under way: what it got is ours
                 return None
             if taken.orphans:
-                await self._database.write(
-                    partial(leases.sweep, priority=priority, now_ms=seen.now_ms), seen.now_ms, self._ring
-                )
+                await self._write(partial(leases.sweep, priority=priority, now_ms=seen.now_ms), seen.now_ms)
             runs += taken.runs
             jobs.update(taken.jobs)
         if not runs:
             return None
         self._claims += 1
         if self._claims % FORGET_EVERY == 0:
-            await self._database.read(leases.forget)
+            await self._read(leases.forget)
         return Claimed(Answer.OK, tuple(runs), jobs, seen.stops, None, seen.now_ms)
+
+    async def _read(self, verb: Verb[T], now_ms: int | None = None) -> T:
+        return await self._database.read(verb, self._version, now_ms)
+
+    async def _write(self, verb: Verb[T], now_ms: int) -> T:
+        return await self._database.write(verb, self._version, now_ms, self._ring)
 
     async def _await(self, asking: Asking, seen: Look) -> None:
         priority = seen.ready(asking)[0]
-        await self._database.read(lambda tx: leases.wait_for(tx, priority, seen.now_ms))
+        await self._read(lambda tx: leases.wait_for(tx, priority, seen.now_ms))

@@ -16,6 +16,7 @@ import asyncpg
 from asyncpg import Connection
 
 from pollux.errors import StoreBusy, StoreError, StoreTimeout
+from pollux.store.keepalive import keep_alive
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import Address
 from pollux.store.postgres.faults import AGAIN, GONE, MAY_HAVE, THEIRS, in_our_words, unreachable
@@ -26,6 +27,7 @@ TRIES_MAX = 8
 PAUSE_S = 0.005
 T = TypeVar("T")
 Verb = Callable[[Transaction], Awaitable[T]]
+Ring = Callable[[int, frozenset[int]], None]
 
 
 class Database:
@@ -36,7 +38,8 @@ class Database:
         self._deadline_s = deadline_ms / 1000
         self._sender = sender
         self._pool = Pool(self.connect, pool_size, address.where)
-        lock_ms, idle_ms = deadline_ms * 8 // 10, deadline_ms * 2
+        # After its deadline nobody waits for a write any more: then nobody else shall wait for its locks.
+        lock_ms, idle_ms = deadline_ms * 8 // 10, deadline_ms
         self._begin = (
             f"BEGIN; SET LOCAL lock_timeout = {lock_ms}; SET LOCAL idle_in_transaction_session_timeout = {idle_ms}"
         )
@@ -46,7 +49,7 @@ class Database:
         address = self.address
         while True:
             try:
-                return await asyncpg.connect(
+                connection = await asyncpg.connect(
                     address.dsn,
                     timeout=self._deadline_s,
                     statement_cache_size=address.statement_cache_size,
@@ -56,6 +59,9 @@ class Database:
                 await asyncio.sleep(PAUSE_S * 10)
             except (OSError, asyncpg.PostgresConnectionError) as error:
                 raise unreachable(error, address.where) from error
+            else:
+                keep_alive(connection._transport.get_extra_info("socket"))  # noqa: SLF001  it has no other way to it
+                return connection
 
     async def open(self) -> None:
         await self._bounded(self._prepare())
@@ -63,16 +69,18 @@ class Database:
     async def close(self) -> None:
         await self._pool.close()
 
-    async def write(self, verb: Verb[T], now_ms: int | None, ring: Callable[[int], None]) -> T:
-        return await self._bounded(self._write(verb, now_ms, ring))
+    async def write(self, verb: Verb[T], version: int, now_ms: int | None, ring: Ring) -> T:
+        return await self._bounded(self._write(verb, version, now_ms, ring))
 
-    async def read(self, verb: Verb[T], now_ms: int | None = None) -> T:
+    async def read(self, verb: Verb[T], version: int, now_ms: int | None = None) -> T:
         """One statement or several, each for itself."""
-        return await self._bounded(self._read(verb, now_ms))
+        return await self._bounded(self._read(verb, version, now_ms))
 
-    async def join(self, connection: Connection, verb: Verb[T], now_ms: int | None) -> T:
+    async def join(self, connection: Connection, verb: Verb[T], version: int, now_ms: int | None) -> T:
         """Inside a transaction of the user's own: what it writes is there when they commit."""
-        tx = Transaction(connection, self.space, now_ms)  # nobody's bell yet: our own waiters hear it at their commit
+        tx = Transaction(
+            connection, self.space, version, now_ms
+        )  # nobody's bell yet: our own waiters hear it at their commit
         try:
             async with connection.transaction():  # a savepoint: refused, it leaves theirs as it was
                 answer = await verb(tx)
@@ -105,11 +113,11 @@ class Database:
         finally:
             self._pool.give(connection, is_sound=is_sound)
 
-    async def _write(self, verb: Verb[T], now_ms: int | None, ring: Callable[[int], None]) -> T:
+    async def _write(self, verb: Verb[T], version: int, now_ms: int | None, ring: Ring) -> T:
         for nth in range(1, TRIES_MAX + 1):
             connection = await self._begun()
             is_sound = False
-            tx = Transaction(connection, self.space, now_ms, self._sender)
+            tx = Transaction(connection, self.space, version, now_ms, self._sender)
             try:
                 answer = await verb(tx)
                 await tx.finish()
@@ -131,7 +139,7 @@ class Database:
             finally:
                 self._pool.give(connection, is_sound=is_sound)
             if tx.rings:
-                ring(tx.rings)
+                ring(tx.rings, tx.touched)
             return answer
         raise AssertionError("the last try raises")
 
@@ -154,12 +162,12 @@ class Database:
                 return connection
         raise AssertionError("the last try raises")
 
-    async def _read(self, verb: Verb[T], now_ms: int | None) -> T:
+    async def _read(self, verb: Verb[T], version: int, now_ms: int | None) -> T:
         for is_last in (False, True):
             connection = await self._pool.take(self._deadline_s)
             is_sound = False
             try:
-                answer = await verb(Transaction(connection, self.space, now_ms, self._sender))
+                answer = await verb(Transaction(connection, self.space, version, now_ms, self._sender))
                 is_sound = True
             except GONE as error:
                 self._pool.drop_idle()

@@ -4,40 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import JobsDeleted, JobsPut
+from pollux.model import Ended, JobsDeleted, JobsMoved, JobsPut
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
 from pollux.store.postgres.rows import columns, got, job_row, put
 from pollux.store.postgres.runs import cancel_waiting
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import JOBS_LOCK, Transaction
+from pollux.store.relational.bells import RUNS
 from pollux.store.relational.ends import JOB_GONE
-from pollux.store.relational.jobs import TOMBS_MAX, Stored, each_once, judge
-from pollux.store.relational.rows import Row
+from pollux.store.relational.jobs import TOMBS_MAX, Stored, each_once, judge, moved_once
+from pollux.store.relational.rows import HELD, LEASED, READY, Row, by_version, decode_entry
 
-JOB_COLUMNS = 16
+JOB_COLUMNS = 17
 CHANGED_COLUMNS = 12
 
 _put = Statements("put_jobs")
 _delete = Statements("delete_jobs")
 _jobs = Statements("jobs")
+_move = Statements("move_jobs")
+_versions = Statements("versions")
 
 
 class _Puts:
     """The puts of one call, in their order; what they write is gathered and written together."""
 
-    def __init__(self, stored: dict[str, Stored], tombs: dict[str, Row]) -> None:
-        self._stored, self._tombs = stored, tombs
+    def __init__(self, stored: dict[str, Stored], tombs: dict[str, Row], version: int) -> None:
+        self._stored, self._tombs, self._version = stored, tombs, version
         self.added: dict[str, Row] = {}
         self.changed: dict[str, Row] = {}
 
     def put(self, each: JobPut) -> JobAnswer:
         job, there, tomb = each.job, self._stored.get(each.job.id), self._tombs.get(each.job.id)
-        answer, after = judge(each, there, None if tomb is None else tomb[1])
+        answer, after = judge(each, there, None if tomb is None else tomb[1], self._version)
         if answer.answer is not Answer.OK:
             return answer
         row = job_row(job, after.revision, after.definition)
         if there is None or job.id in self.added:
-            self.added[job.id] = (*row, None, None if tomb is None else tomb[2], None, None)
+            self.added[job.id] = (*row, None, None if tomb is None else tomb[2], None, None, self._version)
         else:
             self.changed[job.id] = row
         self._stored[job.id] = after
@@ -47,21 +50,22 @@ class _Puts:
 async def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
     await tx.lock(JOBS_LOCK)
     ids = [each.job.id for each in puts]
-    stored = {row[0]: Stored(row[1], row[2], got(row[3]), row[4]) for row in await tx.rows(_put.stored, ids)}
+    stored = {row[0]: Stored(row[1], row[2], got(row[3]), *row[4:]) for row in await tx.rows(_put.stored, ids)}
     missing = [job_id for job_id in ids if job_id not in stored]
     tombs = {row[0]: row for row in await tx.rows(_put.tombs, missing)} if missing else {}
-    batch = _Puts(stored, tombs)
+    batch = _Puts(stored, tombs, tx.version)
     answers = [batch.put(each) for each in puts]
     if batch.added:
         await tx.rows(_put.add, *columns(list(batch.added.values()), JOB_COLUMNS))
         tx.tally.jobs += len(batch.added)
+        await tx.rows(_versions.use, tx.version)
         if tombs:
             await tx.rows(_put.forget_tombs, list(batch.added))
     if batch.changed:
         await tx.rows(_put.change, *columns(list(batch.changed.values()), CHANGED_COLUMNS))
     written = dict.fromkeys(answer.id for answer in answers if answer.answer is Answer.OK)
     if written:
-        tx.tell(JobsPut(tuple(written), len(batch.added)))
+        tx.tell(tx.version, JobsPut(tuple(written), len(batch.added)))
     return answers
 
 
@@ -75,15 +79,58 @@ async def delete_jobs(tx: Transaction, ids: Sequence[str], reason: str) -> list[
         waiting = sorted(await tx.rows(_delete.waiting, deleted), key=lambda row: (place[row[3]], row[0]))
         tx.tell_ends(await cancel_waiting(tx, waiting, [reason or JOB_GONE] * len(waiting), now_ms))
         await bury(tx, [stored[job_id] for job_id in deleted])
-        tx.tell(JobsDeleted(tuple(deleted)))
+        for version, some in by_version((stored[job_id][3], job_id) for job_id in deleted).items():
+            tx.tell(version, JobsDeleted(tuple(some)))
     return each_once(ids, deleted)
 
 
 async def bury(tx: Transaction, rows: Sequence[Row]) -> None:
-    """Delete jobs, of which (id, revision, last_due_ms) stay."""
+    """Delete jobs, of which (id, revision, last_due_ms) stay; behind them stands their version."""
     if rows:
-        await tx.rows(_delete.bury, *columns(rows, 3), TOMBS_MAX)
-        tx.tally.jobs -= len(rows)
+        await tx.rows(_delete.bury, *columns([row[:3] for row in rows], 3), TOMBS_MAX)
+        for row in rows:
+            tx.tally_of(row[3]).jobs -= 1
+
+
+async def move_jobs(tx: Transaction, ids: Sequence[str], to: int) -> list[Answer]:
+    await tx.lock(JOBS_LOCK)
+    stored = dict([tuple(row) for row in await tx.rows(_move.stored, ids)])
+    moved = [job_id for job_id in dict.fromkeys(ids) if stored.get(job_id, to) != to]
+    if moved:
+        await tx.rows(_move.jobs, moved, to)
+        held = await _move_runs(tx, moved, to)
+        await _tell_moved(tx, {job_id: stored[job_id] for job_id in moved}, held, to)
+        await tx.rows(_versions.use, to)
+    return moved_once(ids, stored, moved)
+
+
+async def _move_runs(tx: Transaction, moved: Sequence[str], to: int) -> list[str]:
+    """The live runs go along; answers those that are held."""
+    place = {job_id: n for n, job_id in enumerate(moved)}
+    runs = sorted(await tx.rows(_move.runs, moved, to), key=lambda row: (place[row[3]], row[0]))
+    for _, state, _, _, was in runs:
+        for tally, count in ((tx.tally_of(was), -1), (tx.tally_of(to), 1)):
+            tally.held += count * (state == HELD)
+            tally.ready += count * (state == READY)
+            tally.leased += count * (state == LEASED)
+    tx.rings |= RUNS
+    return [row[2] for row in runs if row[1] == HELD]
+
+
+async def _tell_moved(tx: Transaction, left: dict[str, int], held: Sequence[str], to: int) -> None:
+    """Both leaders; and to the new one what the jobs bring: held runs, and ends that nobody has read yet."""
+    for version, some in by_version((version, job_id) for job_id, version in left.items()).items():
+        tx.tally_of(version).jobs -= len(some)
+        tx.tell(version, JobsMoved(tuple(some)))
+    tx.tally_of(to).jobs += len(left)
+    versions = sorted(set(left.values()))
+    tx.tally_of(to).clock_ms = (await tx.one(_move.clock, versions))[0]
+    tx.tell(to, JobsMoved(tuple(left)))
+    tx.tell_arrived([(to, run_id) for run_id in held])
+    unread = [decode_entry(row[0]) for row in await tx.rows(_move.unread, versions)]
+    tx.tell_ends(
+        [(to, end) for entry in unread if isinstance(entry, Ended) for end in entry.ends if end.job_id in left]
+    )
 
 
 async def get_jobs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:
@@ -94,8 +141,8 @@ async def list_jobs(tx: Transaction, where: JobFilter, after: str | None, limit:
     tag = None if where.tag is None else f"\x1f{where.tag}\x1f"
     asked = (where.group, where.target, tag, where.source, where.handler, where.text)
     texts = [None if text is None else put(text) for text in asked]
-    return await tx.rows(_jobs.page, after or "", *texts, limit)
+    return await tx.rows(_jobs.page, after or "", *texts, limit, where.scheduler_version)
 
 
 async def due(tx: Transaction, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Row]:
-    return await tx.rows(_jobs.due, *(after or (-(2**63), "")), before_ms, limit)
+    return await tx.rows(_jobs.due, *(after or (-(2**63), "")), before_ms, limit, tx.version)

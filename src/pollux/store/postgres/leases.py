@@ -25,7 +25,7 @@ from pollux.store.shelf import JobShelf
 _claim = Statements("claim")
 _renew = Statements("renew")
 RUN = slice(1, 1 + COLUMNS)  # of a row of `lease`: the run, its place, the job, the orphans
-JOB = slice(2 + COLUMNS, 8 + COLUMNS)
+JOB = slice(2 + COLUMNS, 9 + COLUMNS)
 
 
 class Look(NamedTuple):
@@ -47,13 +47,17 @@ class Look(NamedTuple):
 
 
 async def look(tx: Transaction, token: str) -> Look:
-    row = await tx.one(_claim.look, token, tx.given_ms)
+    row = await tx.one(_claim.look, token, tx.given_ms, tx.version)
     return Look(row[0], (row[1], row[2], row[3]), row[4], *list(row)[5:])
 
 
 async def again(tx: Transaction, shelf: JobShelf, token: str, seen: Look) -> Claimed | None:
     """What the same claim got before, as far as its leases still stand."""
-    found = [tuple(row) for row in await tx.rows(_claim.again, token, seen.now_ms)]
+    by_id: dict[str, Row] = {}
+    for row in await tx.rows(_claim.again, token, seen.now_ms):
+        by_id.pop(row[0], None)  # each once, as last taken: the same token may have lost it and taken it again
+        by_id[row[0]] = tuple(row)
+    found = list(by_id.values())
     if not found:
         return None
     jobs = {row[COLUMNS]: shelf.job(row[COLUMNS:]) for row in found if row[COLUMNS] is not None}
@@ -70,7 +74,7 @@ class Taken(NamedTuple):
 async def lease(
     tx: Transaction, shelf: JobShelf, asking: Asking, priority: int, limit: int, part: int, now_ms: int
 ) -> Taken:
-    args = (priority, now_ms, limit, asking.token, put(asking.node), asking.lease_ms, part)
+    args = (priority, now_ms, limit, asking.token, put(asking.node), asking.lease_ms, part, tx.version)
     found = await tx.rows(_claim.lease, *args)
     orphans = found[0][-1]
     if found[0][0] is None:
@@ -85,34 +89,34 @@ async def forget(tx: Transaction) -> None:
 
 
 async def wait_for(tx: Transaction, priority: int, now_ms: int) -> None:
-    await tx.rows(getattr(_claim, "await"), priority, now_ms)
+    await tx.rows(getattr(_claim, "await"), priority, now_ms, tx.version)
 
 
 async def sweep(tx: Transaction, priority: int, now_ms: int) -> None:
     """Cancel what is ready and has no job any more."""
-    orphans = await tx.rows(_claim.orphans, priority, now_ms)
+    orphans = await tx.rows(_claim.orphans, priority, now_ms, tx.version)
     tx.tell_ends(await cancel_waiting(tx, orphans, [JOB_GONE] * len(orphans), now_ms))
 
 
 async def come_back(tx: Transaction, now_ms: int, clock_ms: int) -> None:
     """The clock came back.  All leases are walked only then."""
-    await tx.rows(_claim.cut, now_ms)
-    await tx.rows(_claim.show, now_ms, clock_ms)
-    await tx.rows(_claim.came_back, now_ms)
+    await tx.rows(_claim.cut, now_ms, tx.version)
+    await tx.rows(_claim.show, now_ms, clock_ms, tx.version)
+    await tx.rows(_claim.came_back, now_ms, tx.version)
 
 
 async def take_back(tx: Transaction, losses_max: int, now_ms: int) -> int:
     """End the leases that ran out; answers how many.  The token goes: whoever held it comes too late."""
     back: list[Row] = []
     over: list[Row] = []
-    lost = await tx.rows(_claim.lost, now_ms, LOST_MAX)
+    lost = await tx.rows(_claim.lost, now_ms, LOST_MAX, tx.version)
     losses = [lose(_whole(row), losses_max, now_ms) for row in lost]
     for loss in losses:
         if loss.shelf is None:
             back.append((loss.seq, loss.losses, loss.tried))
         else:
             is_dead = loss.state == DEAD
-            tx.tally.dead += is_dead
+            tx.shared.dead += is_dead
             after = (loss.seq, loss.losses, loss.state, loss.shelf, put(loss.cancel), loss.error, is_dead)
             over.append(after)
     if back:
@@ -122,7 +126,7 @@ async def take_back(tx: Transaction, losses_max: int, now_ms: int) -> int:
         await tx.rows(_claim.end, *columns(over, 7), now_ms)
     tx.tally.leased -= len(losses)
     tx.tally.ready += len(back)
-    tx.tell_ends([loss.end for loss in losses])
+    tx.tell_ends([(tx.version, loss.end) for loss in losses])
     return len(losses)
 
 

@@ -33,7 +33,7 @@ async def get_runs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:
 
 
 async def counts(tx: Transaction) -> Counts:
-    return Counts(*await tx.one(_finish.counts))
+    return Counts(*await tx.one(_finish.counts, tx.version))
 
 
 async def list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) -> Listed:
@@ -63,6 +63,7 @@ class _Terms:
             ("grp = {}::text", None if where.group is None else put(where.group)),
             ("target = {}::text", None if where.target is None else put(where.target)),
             ("failed = {}::boolean", where.failed),
+            ("version = {}::smallint", where.scheduler_version),
             ("finished_ms > {}::bigint", where.finished_after_ms),
             ("strpos(error, {}::text) > 0", None if where.error is None else put(where.error)),
         ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from pollux.model import Node, NodeSeen, Term
+from pollux.model import ALL_VERSIONS, Node, NodeSeen, Term
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
 from pollux.store.relational.rows import Row, encode
@@ -12,18 +12,28 @@ from pollux.store.relational.rows import node as node_of
 
 _sql = Statements("nodes")
 _finish = Statements("finish")
+_versions = Statements("versions")
 
 
 async def beat(tx: Transaction, node: Node, ttl_ms: int) -> None:
     """It also gathers the counts that users' transactions left, last of all, so that they stay few."""
     now_ms = await tx.now()
     row = await tx.row(_sql.stored, node.id)
-    is_known = row is not None and row[1] > now_ms and node_of(tuple(row)).handlers == node.handlers
-    await tx.rows(_sql.put, node.id, node.seats, now_ms + ttl_ms, encode(replace(node, beat_ms=now_ms)))
+    is_known = row is not None and row[1] > now_ms and node_of(tuple(row)).does_as(node)
+    body = encode(replace(node, beat_ms=now_ms))
+    await tx.rows(_sql.put, node.id, node.seats, now_ms + ttl_ms, body, node.scheduler_version)
     if not is_known:
         await tx.rows(_sql.bury, now_ms)
-        tx.tell(NodeSeen(node.id))
+        for version in await _served(tx, node.scheduler_version):
+            tx.tell(version, NodeSeen(node.id))
     await tx.rows(_finish.gather)
+
+
+async def _served(tx: Transaction, version: int) -> list[int]:
+    """The versions that a node is of use to."""
+    if version != ALL_VERSIONS:
+        return [version]
+    return [row[0] for row in await tx.rows(_versions.there, ALL_VERSIONS)]
 
 
 async def nodes(tx: Transaction) -> list[Row]:
@@ -35,22 +45,22 @@ async def leave(tx: Transaction, node_id: str) -> None:
 
 
 async def elect(tx: Transaction, node_id: str, ttl_ms: int) -> Term:
-    renewed = await tx.row(_sql.renew, tx.given_ms, ttl_ms, node_id)
+    renewed = await tx.row(_sql.renew, tx.given_ms, ttl_ms, node_id, tx.version)
     if renewed is not None:
         return Term(renewed[0], node_id, renewed[1] + ttl_ms, renewed[1])
-    number, holder, until_ms, length_ms = await tx.one(_sql.stands)
+    number, holder, until_ms, length_ms = await tx.one(_sql.stands, tx.version)
     now_ms = await tx.now()  # asked only after the lock: nobody is elected by a time from before the wait
     if until_ms > now_ms + length_ms:  # the clock came back: nobody leads longer than it was promised
         until_ms = now_ms + length_ms
-        await tx.rows(_sql.write, number, holder, until_ms, length_ms)
+        await tx.rows(_sql.write, number, holder, until_ms, length_ms, tx.version)
     is_vacant = not holder or until_ms <= now_ms
     if is_vacant or holder == node_id:
         number, holder, until_ms = number + is_vacant, node_id, now_ms + ttl_ms
-        await tx.rows(_sql.write, number, holder, until_ms, ttl_ms)
+        await tx.rows(_sql.write, number, holder, until_ms, ttl_ms, tx.version)
     return Term(number, holder, until_ms, now_ms)
 
 
 async def resign(tx: Transaction, node_id: str, term: int) -> None:
-    number, holder, _, _ = await tx.one(_sql.stands)
+    number, holder, _, _ = await tx.one(_sql.stands, tx.version)
     if holder == node_id and number == term:
-        await tx.rows(_sql.write, number, "", 0, 0)
+        await tx.rows(_sql.write, number, "", 0, 0, tx.version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import STOP, NotePut, NotesChanged
+from pollux.model import STOP, Entry, NotePut, NotesChanged
 from pollux.store.contract import Answer
 from pollux.store.postgres.rows import columns, put
 from pollux.store.postgres.sql import Statements
@@ -13,12 +13,13 @@ from pollux.store.relational.rows import Row, encode
 
 _LAST = "\U0010ffff"
 _sql = Statements("put_notes")
+_versions = Statements("versions")
 
 
 async def put_notes(tx: Transaction, puts: Sequence[NotePut]) -> list[Answer]:
     written: dict[str, None] = {}
     answers = await write_notes(tx, puts, written)
-    tell_notes(tx, written)
+    await tell_notes(tx, written)
     return answers
 
 
@@ -74,14 +75,20 @@ async def _put(tx: Transaction, puts: Sequence[NotePut], now_ms: int, written: d
     return answers
 
 
-def tell_notes(tx: Transaction, written: dict[str, None]) -> None:
+async def tell_notes(tx: Transaction, written: dict[str, None]) -> None:
     if written:
-        tx.tell(NotesChanged(tuple(written)))
+        await tell_all(tx, NotesChanged(tuple(written)))
+
+
+async def tell_all(tx: Transaction, entry: Entry) -> None:
+    """Whoever leads, in every version that is there, and in our own: its leader may be about to come."""
+    for row in await tx.rows(_versions.there, tx.version):
+        tx.tell(row[0], entry)
 
 
 def mark_stop(tx: Transaction, key: str) -> None:
     if key.startswith(STOP):
-        tx.tally.stops += 1
+        tx.shared.stops += 1
 
 
 async def load_note(tx: Transaction, key: str, value: bytes, revision: int, expires_ms: int | None) -> bool:

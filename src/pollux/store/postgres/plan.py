@@ -21,22 +21,22 @@ _feed = Statements("feed")
 
 async def feed(tx: Transaction, limit: int, known: Sequence[int]) -> list[Row]:
     """(now, id, body) of the oldest entries; those that are known come without their body."""
-    return await tx.rows(_feed.read, limit, known, tx.given_ms)
+    return await tx.rows(_feed.read, limit, known, tx.given_ms, tx.version)
 
 
 async def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row]) -> Advanced:
     """`made` are the rows of the plan's firings."""
-    number, holder, now_ms = await tx.one(_advance.term, tx.given_ms)
+    number, holder, now_ms = await tx.one(_advance.term, tx.given_ms, tx.version)
     tx.given_ms = now_ms
     if number != term or not holder:
         return Advanced(Answer.FENCED, now_ms)
-    ready, seats = await tx.one(_advance.state, now_ms)
+    ready, seats = await tx.one(_advance.state, now_ms, tx.version)
     if plan.consumed:
-        gone = await tx.rows(_advance.consume, plan.consumed)
+        gone = await tx.rows(_advance.consume, plan.consumed, tx.version)
         tx.tally.feed -= len(gone)
         tx.tally.ends -= sum(row[0] for row in gone)
     facts = await _facts(tx, plan)
-    ends: list[End] = []
+    ends: list[tuple[int, End]] = []
     firings = await _Firings(tx, plan.firings, made, facts, ends, now_ms).answers() if plan.firings else ()
     if plan.firings:
         tx.tally.clock_ms = max(now_ms, *[firing.run.visible_ms for firing in plan.firings])
@@ -44,7 +44,7 @@ async def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row]) -
         await _release(tx, [release.run_id for release in plan.releases], now_ms)
     if plan.holds:
         held = {holding.run_id: put(holding.reason) for holding in plan.holds}
-        await tx.rows(_advance.hold, list(held), list(held.values()))
+        await tx.rows(_advance.hold, list(held), list(held.values()), tx.version)
     if plan.cancels:
         await _cancel_all(tx, plan.cancels, now_ms)
     updates = await _update(tx, plan.updates, facts)
@@ -56,7 +56,9 @@ async def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row]) -
 async def _facts(tx: Transaction, plan: Plan) -> dict[str, Facts]:
     """Of all jobs that the plan moves; nobody else can change them before this write ends."""
     ids = {firing.run.job_id for firing in plan.firings} | {update.job_id for update in plan.updates}
-    return {row[0]: Facts(*list(row)[1:]) for row in await tx.rows(_advance.facts, list(ids))} if ids else {}
+    if not ids:
+        return {}
+    return {row[0]: Facts(*list(row)[1:]) for row in await tx.rows(_advance.facts, list(ids), tx.version)}
 
 
 class _Firings:
@@ -68,7 +70,7 @@ class _Firings:
         firings: Sequence[Firing],
         rows: Sequence[Row],
         facts: dict[str, Facts],
-        ends: list[End],
+        ends: list[tuple[int, End]],
         now_ms: int,
     ) -> None:
         self._tx, self._firings, self._rows, self._ends, self._now_ms = tx, firings, rows, ends, now_ms
@@ -109,7 +111,8 @@ class _Firings:
         self._moved[facts.n] = (facts.n, firing.run.due_ms, firing.next_due_ms, *learnt)
 
     def _make(self, row: Row, facts: Facts, *, is_waiting: bool) -> None:
-        self._made.append((*row[:10], HELD, WAITS_BEHIND, row[12]) if is_waiting else row)
+        made = (*row[:10], HELD, WAITS_BEHIND, row[12]) if is_waiting else row[:13]
+        self._made.append((*made, self._tx.version))
         self._known.add(row[0])
         facts.has_live = True
 
@@ -133,7 +136,7 @@ class _Firings:
         return Answer.WAITS if len(live) == 1 else Answer.OVERLAPPED
 
     async def _cancel_previous(self, live: Sequence[Row], reason: str) -> None:
-        asked = [row[0] for row in live if row[1] == LEASED and not row[7]]
+        asked = [row[0] for row in live if row[1] == LEASED and not row[8]]
         await ask_to_stop(self._tx, asked, [reason] * len(asked))
         if len(live) == 1 and live[0][1] != LEASED:
             self._ends += await cancel_waiting(self._tx, live, [reason], self._now_ms)
@@ -144,7 +147,7 @@ class _Firings:
 
 
 async def _release(tx: Transaction, ids: Sequence[str], now_ms: int) -> None:
-    released = len(await tx.rows(_advance.release, ids, now_ms))
+    released = len(await tx.rows(_advance.release, ids, now_ms, tx.version))
     if released:
         tx.tally.held -= released
         tx.tally.ready += released
@@ -156,10 +159,10 @@ async def _cancel_all(tx: Transaction, orders: Sequence[CancelOrder], now_ms: in
     reasons: dict[str, str] = {}
     for order in orders:
         reasons.setdefault(order.run_id, order.reason)
-    found = await tx.rows(_cancel.found, list(reasons))
+    found = [row for row in await tx.rows(_cancel.found, list(reasons)) if row[7] == tx.version]
     waiting = [row for row in found if row[1] != LEASED]
     await cancel_waiting(tx, waiting, [reasons[row[2]] for row in waiting], now_ms)
-    asked = [row for row in found if row[1] == LEASED and not row[7]]
+    asked = [row for row in found if row[1] == LEASED and not row[8]]
     await ask_to_stop(tx, [row[0] for row in asked], [reasons[row[2]] for row in asked])
 
 

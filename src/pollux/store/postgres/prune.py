@@ -26,7 +26,7 @@ async def prune(tx: Transaction, what: Pruning) -> int:
     if what.dead_before_ms is not None:
         gone += await _drop_old(tx, SHELF_DEAD, what.dead_before_ms, what.limit - gone)
     if what.dead_max is not None and gone < what.limit:
-        rows = await tx.rows(_sql.oldest_dead, what.dead_max, what.limit - gone, tx.tally.dead)
+        rows = await tx.rows(_sql.oldest_dead, what.dead_max, what.limit - gone, tx.shared.dead)
         gone += _count(tx, rows)
     if what.log_max is not None and gone < what.limit:
         gone += len(await tx.rows(_sql.log, max(1, what.log_max), what.limit - gone))
@@ -43,7 +43,7 @@ async def drop_excess(tx: Transaction, job_ids: list[str], keep: int, limit: int
 
 
 def _count(tx: Transaction, rows: list[Row]) -> int:
-    tx.tally.dead -= sum(row[0] == SHELF_DEAD for row in rows)
+    tx.shared.dead -= sum(row[0] == SHELF_DEAD for row in rows)
     return len(rows)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import LIVE, AuditLine, Job, Note, Run, RunState
+from msgspec.structs import replace
+
+from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, Run, RunState
 from pollux.store.postgres.jobs import JOB_COLUMNS
-from pollux.store.postgres.notes import load_note
+from pollux.store.postgres.notes import load_note, tell_all
 from pollux.store.postgres.rows import columns, got, job_row, put, run_row
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import JOBS_LOCK, LOG_LOCK, Transaction
-from pollux.store.records import Record, entries_of
+from pollux.store.records import Record, TermRecord, entries_of
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.records import LAST, Dumped, Placed, dumped, kinds_from, next_lines, without_lease
 from pollux.store.relational.rows import Row, definition_json, encode, memory_json, shelf_of
@@ -18,6 +20,7 @@ from pollux.store.relational.rows import Row, definition_json, encode, memory_js
 _sql = Statements("records")
 _put_jobs = Statements("put_jobs")
 _nodes = Statements("nodes")
+_versions = Statements("versions")
 _TEXTS = ("actor", "action", "subject", "detail")
 
 
@@ -58,7 +61,7 @@ async def dump(tx: Transaction, after: str | None, limit: int) -> Dumped:
 async def _of_kind(tx: Transaction, kind: str, place: str, limit: int) -> list[Placed]:
     match kind:
         case "term":
-            return [] if place else [Placed(kind, "1", row) for row in await tx.rows(_sql.term)]
+            return [Placed(kind, str(row[1]), row) for row in await tx.rows(_sql.term, int(place or 0))]
         case "job":
             return [Placed(kind, row[0], row) for row in await tx.rows(_sql.job, place, limit)]
         case "run":
@@ -73,48 +76,58 @@ async def _of_kind(tx: Transaction, kind: str, place: str, limit: int) -> list[P
 
 async def load(tx: Transaction, records: Sequence[Record]) -> int:
     await tx.lock(JOBS_LOCK)
-    new = [record for record in records if await _load_one(tx, record)]
-    for _, entry in entries_of(new):
-        tx.tell(entry)
+    new = [loaded for record in records if (loaded := await _load_one(tx, record)) is not None]
+    for version, entry in entries_of(new):
+        if version == ALL_VERSIONS:
+            await tell_all(tx, entry)
+        else:
+            tx.tell(version, entry)
     return len(new)
 
 
-async def _load_one(tx: Transaction, record: Record) -> bool:
+async def _load_one(tx: Transaction, record: Record) -> Record | None:
+    """As it is here now; None if it was there already."""
     match record:
-        case Job():
-            return await _load_job(tx, record)
         case Run():
             return await _load_run(tx, record)
+        case Job():
+            is_new = await _load_job(tx, record)
         case Note():
-            return await load_note(tx, record.key, encode(record.value), record.revision, record.expires_ms)
+            is_new = await load_note(tx, record.key, encode(record.value), record.revision, record.expires_ms)
         case AuditLine():
-            return await _load_line(tx, record)
-        case _:
-            return await _load_term(tx, record.number)
+            is_new = await _load_line(tx, record)
+        case TermRecord():
+            is_new = await _load_term(tx, record)
+    return record if is_new else None
 
 
 async def _load_job(tx: Transaction, job: Job) -> bool:
     leaders = (job.next_due_ms, job.last_due_ms, memory_json(job.memory), job.memory.last_end_ms)
-    row = (*job_row(job, job.revision, definition_json(job)), *leaders)
+    row = (*job_row(job, job.revision, definition_json(job)), *leaders, job.scheduler_version)
     if not await tx.rows(_put_jobs.add, *columns([row], JOB_COLUMNS)):
         return False
     await tx.rows(_put_jobs.forget_tombs, [job.id])
-    tx.tally.jobs += 1
+    await tx.rows(_versions.use, job.scheduler_version)
+    tx.tally_of(job.scheduler_version).jobs += 1
     return True
 
 
-async def _load_run(tx: Transaction, run: Run) -> bool:
+async def _load_run(tx: Transaction, run: Run) -> Run | None:
+    """A live one goes where its job is."""
     run = without_lease(run)
-    if run.state in LIVE:
-        is_new = bool(await tx.rows(_sql.load_live, *run_row(run)))
-    else:
+    if run.state not in LIVE:
         is_new = bool(await tx.rows(_sql.load_past, *run_row(run), shelf_of(run)))
-    if is_new:
-        tx.tally.held += run.state is RunState.HELD
-        tx.tally.ready += run.state is RunState.READY
-        tx.tally.dead += run.state is RunState.DEAD
-        tx.rings |= RUNS if run.state is RunState.READY else 0
-    return is_new
+        tx.shared.dead += is_new and run.state is RunState.DEAD
+        return run if is_new else None
+    made = await tx.row(_sql.load_live, *run_row(run))
+    if made is None:
+        return None
+    run = replace(run, scheduler_version=made[1])
+    tally = tx.tally_of(run.scheduler_version)
+    tally.held += run.state is RunState.HELD
+    tally.ready += run.state is RunState.READY
+    tx.rings |= RUNS if run.state is RunState.READY else 0
+    return run
 
 
 async def _load_line(tx: Transaction, line: AuditLine) -> bool:
@@ -126,9 +139,9 @@ async def _load_line(tx: Transaction, line: AuditLine) -> bool:
     return True
 
 
-async def _load_term(tx: Transaction, number: int) -> bool:
-    stands = await tx.one(_nodes.stands)
-    if number <= stands[0]:
+async def _load_term(tx: Transaction, term: TermRecord) -> bool:
+    stands = await tx.one(_nodes.stands, term.scheduler_version)
+    if term.number <= stands[0]:
         return False
-    await tx.rows(_nodes.write, number, "", 0, 0)
+    await tx.rows(_nodes.write, term.number, "", 0, 0, term.scheduler_version)
     return True

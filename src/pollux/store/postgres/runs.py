@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
-from pollux.model import AT_THE_GATE, Arrived, End, NotePut, RunState
+from pollux.model import AT_THE_GATE, End, NotePut, RunState
 from pollux.store.contract import Answer, RunAnswer
 from pollux.store.postgres.notes import tell_notes, write_notes
 from pollux.store.postgres.rows import columns, got, put
@@ -12,9 +12,9 @@ from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Again, Transaction
 from pollux.store.relational.bells import ASKED, RUNS
 from pollux.store.relational.ends import end_unrun
-from pollux.store.relational.rows import CANCELLED, HELD, ID, JOB, KEY, LEASED, STATE, Row
+from pollux.store.relational.rows import CANCELLED, HELD, ID, JOB, KEY, LEASED, STATE, Row, by_version
 
-MADE = 13
+MADE = 14
 
 _enqueue = Statements("enqueue")
 _cancel = Statements("cancel")
@@ -23,10 +23,18 @@ _settle = Statements("settle")
 
 
 class Facts:
-    """What stands for or against runs that are to be made."""
+    """What stands for or against runs that are to be made: how many wait in each version, which jobs there are and
+    in which version, which runs are over.
+    """
 
-    def __init__(self, waiting: int, jobs: Iterable[str], ended: Iterable[str]) -> None:
-        self.waiting, self.jobs, self.ended = waiting, set(jobs), set(ended)
+    def __init__(self, waiting: Iterable[Row], jobs: Iterable[Row], ended: Iterable[str]) -> None:
+        self.waiting = {int(version): int(count) for version, count in waiting}
+        self.jobs = {job_id: int(version) for job_id, version in jobs}
+        self.ended = set(ended)
+
+    def waiting_of(self, row: Row, own: int) -> int:
+        """How many wait where this run would."""
+        return self.waiting.get(self.jobs.get(row[JOB], own), 0)
 
 
 async def look(tx: Transaction, made: Sequence[Row]) -> Facts:
@@ -37,42 +45,40 @@ async def look(tx: Transaction, made: Sequence[Row]) -> Facts:
 
 async def enqueue(tx: Transaction, made: Sequence[Row], notes: Sequence[NotePut], ready_max: int) -> list[RunAnswer]:
     facts = await look(tx, made)
-    if facts.waiting + len(made) <= ready_max:
+    if max(facts.waiting.values()) + len(made) <= ready_max:
         answers = await accept(tx, made, facts)
     else:
         answers = await _accept_below(tx, made, facts, ready_max)
-    if at_gate := arrived(made, answers):
-        tx.tell(Arrived(tuple(at_gate)))
+    tx.tell_arrived(arrived(made, answers, facts))
     if notes and any(answer.answer is Answer.OK for answer in answers):
         written: dict[str, None] = {}
         await write_notes(tx, notes, written)
-        tell_notes(tx, written)
+        await tell_notes(tx, written)
     return answers
 
 
-def arrived(made: Sequence[Row], answers: Sequence[RunAnswer]) -> list[str]:
-    """Those that were accepted and stand at the gate."""
+def arrived(made: Sequence[Row], answers: Sequence[RunAnswer], facts: Facts) -> list[tuple[int, str]]:
+    """Those that were accepted and stand at the gate, with their version."""
     pairs = zip(made, answers, strict=True)
-    return [row[ID] for row, answer in pairs if row[STATE] == HELD and answer.answer is Answer.OK]
+    at_gate = (row for row, answer in pairs if row[STATE] == HELD and answer.answer is Answer.OK)
+    return [(facts.jobs[row[JOB]], row[ID]) for row in at_gate]
 
 
 async def _accept_below(tx: Transaction, made: Sequence[Row], facts: Facts, ready_max: int) -> list[RunAnswer]:
     """As many as there is room for, in their order; what is known already needs none."""
     known = facts.ended | {row[0] for row in await tx.rows(_enqueue.known, [row[ID] for row in made])}
     answers: list[RunAnswer] = []
-    room = ready_max - facts.waiting
-    while room > 0 and len(answers) < len(made):
-        part: list[Row] = []
-        for row in made[len(answers) :]:
-            if sum(each[ID] not in known for each in part) == room:
-                break
-            part.append(row)
-        given = await accept(tx, part, facts)
-        known |= {answer.id for answer in given if answer.answer is Answer.OK}
-        room -= sum(answer.answer is Answer.OK for answer in given)
-        answers += given
-    rest = made[len(answers) :]
-    return answers + [RunAnswer(Answer.ALREADY if row[ID] in known else Answer.FULL, row[ID]) for row in rest]
+    for row in made:
+        if facts.waiting_of(row, tx.version) >= ready_max and row[ID] not in known:
+            answers.append(RunAnswer(Answer.FULL, row[ID]))
+            continue
+        [answer] = await accept(tx, [row], facts)
+        answers.append(answer)
+        if answer.answer is Answer.OK:
+            known.add(row[ID])
+            version = facts.jobs[row[JOB]]
+            facts.waiting[version] = facts.waiting.get(version, 0) + 1
+    return answers
 
 
 async def accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[RunAnswer]:
@@ -89,7 +95,8 @@ async def accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[Run
 
 
 async def _accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[RunAnswer]:
-    fitting = [row for row in made if row[JOB] in facts.jobs and row[ID] not in facts.ended]
+    jobs, over = facts.jobs, facts.ended
+    fitting = [(*row[:13], jobs[row[JOB]]) for row in made if row[JOB] in jobs and row[ID] not in over]
     added = {row[0] for row in await tx.rows(_enqueue.add, *columns(fitting, MADE))} if fitting else set()
     count_made(tx, [row for row in fitting if row[ID] in added])
     tx.made += added
@@ -102,7 +109,7 @@ async def _accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[Ru
     return [_explain(row, facts.jobs, added, known, holders) for row in made]
 
 
-def _explain(row: Row, jobs: set[str], added: set[str], known: set[str], holders: dict[str, str]) -> RunAnswer:
+def _explain(row: Row, jobs: Container[str], added: set[str], known: set[str], holders: dict[str, str]) -> RunAnswer:
     if row[ID] in added:
         return RunAnswer(Answer.OK, row[ID])
     if row[ID] in known:
@@ -124,11 +131,14 @@ async def insert(tx: Transaction, made: Sequence[Row]) -> None:
 
 
 def count_made(tx: Transaction, made: Sequence[Row]) -> None:
-    held = sum(row[STATE] == HELD for row in made)
-    tx.tally.held += held
-    tx.tally.ready += len(made) - held
-    if held < len(made):
-        tx.rings |= RUNS
+    """Rows with their version at the end."""
+    for version, some in by_version((row[-1], row) for row in made).items():
+        held = sum(row[STATE] == HELD for row in some)
+        tally = tx.tally_of(version)
+        tally.held += held
+        tally.ready += len(some) - held
+        if held < len(some):
+            tx.rings |= RUNS
 
 
 async def known_runs(tx: Transaction, ids: Sequence[str]) -> set[str]:
@@ -164,7 +174,7 @@ async def cancel(tx: Transaction, run_ids: Sequence[str], job_id: str | None, re
             ended[run_id] = CANCELLED
             if row[1] != LEASED:
                 waiting.append(row)
-            elif row[7]:
+            elif row[8]:
                 answer = Answer.ALREADY
             else:
                 asked.append(row[0])
@@ -181,19 +191,22 @@ async def ask_to_stop(tx: Transaction, seqs: Sequence[int], reasons: Sequence[st
         tx.rings |= ASKED
 
 
-async def cancel_waiting(tx: Transaction, rows: Sequence[Row], reasons: Sequence[str], now_ms: int) -> list[End]:
-    """Held and ready runs end here.  Rows are (seq, state, id, job_id, due_ms, cause, gated, ...)."""
+async def cancel_waiting(
+    tx: Transaction, rows: Sequence[Row], reasons: Sequence[str], now_ms: int
+) -> list[tuple[int, End]]:
+    """Held and ready runs end here.  Rows are (seq, state, id, job_id, due_ms, cause, gated, version, ...)."""
     if not rows:
         return []
     why = [reason or "cancelled" for reason in reasons]
     await tx.rows(_cancel.finish, [row[0] for row in rows], [put(each) for each in why], now_ms)
     ended = {row[2] for row in rows}
     tx.made = [run_id for run_id in tx.made if run_id not in ended]  # made and ended in one write
-    held = sum(row[1] == HELD for row in rows)
-    tx.tally.held -= held
-    tx.tally.ready -= len(rows) - held
+    for row in rows:
+        tally = tx.tally_of(row[7])
+        tally.held -= row[1] == HELD
+        tally.ready -= row[1] != HELD
     pairs = zip(rows, why, strict=True)
-    return [end_unrun(tuple(row)[2:7], RunState.CANCELLED, now_ms, error=each) for row, each in pairs]
+    return [(row[7], end_unrun(tuple(row)[2:7], RunState.CANCELLED, now_ms, error=each)) for row, each in pairs]
 
 
 # revive
@@ -202,12 +215,13 @@ async def cancel_waiting(tx: Transaction, rows: Sequence[Row], reasons: Sequence
 async def revive(tx: Transaction, run_ids: Sequence[str]) -> list[RunAnswer]:
     now_ms = await tx.now()
     found = {row[0]: row for row in await tx.rows(_revive.found, run_ids)}
-    jobs = {row[0] for row in await tx.rows(_settle.jobs, list({row[5] for row in found.values()}))} if found else set()
+    wanted = list({row[5] for row in found.values()})
+    jobs = {row[0]: row[1] for row in await tx.rows(_settle.jobs, wanted)} if found else {}
     asked = [found[run_id] for run_id in dict.fromkeys(run_ids) if run_id in found and found[run_id][5] in jobs]
     back: set[str] = set()
     if asked:
-        seqs = [row[1] for row in asked]
-        back = {row[0] for row in await tx.rows(_revive.revive, seqs, AT_THE_GATE, now_ms)}
+        seqs, versions = [row[1] for row in asked], [jobs[row[5]] for row in asked]
+        back = {row[0] for row in await tx.rows(_revive.revive, seqs, AT_THE_GATE, now_ms, versions)}
     keys = [row[3] for row in asked if row[0] not in back and row[3] is not None]
     holders = {row[0]: row[1] for row in await tx.rows(_enqueue.holders, keys)} if keys else {}
     answers = []
@@ -216,18 +230,21 @@ async def revive(tx: Transaction, run_ids: Sequence[str]) -> list[RunAnswer]:
         answers.append(_revived(run_id, row, jobs, back, holders))
         if answers[-1].answer is Answer.OK:
             del found[run_id]
-    gated = [row[0] for row in asked if row[0] in back and row[2]]
-    tx.tally.dead -= len(back)
-    tx.tally.held += len(gated)
-    tx.tally.ready += len(back) - len(gated)
-    if gated:
-        tx.tell(Arrived(tuple(gated)))
-    if len(back) > len(gated):
-        tx.rings |= RUNS
+    _count_revived(tx, [(jobs[row[5]], row) for row in asked if row[0] in back])
     return answers
 
 
-def _revived(run_id: str, row: Row | None, jobs: set[str], back: set[str], holders: dict[str, str]) -> RunAnswer:
+def _count_revived(tx: Transaction, back: Sequence[tuple[int, Row]]) -> None:
+    tx.shared.dead -= len(back)
+    for version, row in back:
+        tally = tx.tally_of(version)
+        tally.held += row[2]
+        tally.ready += not row[2]
+        tx.rings |= 0 if row[2] else RUNS
+    tx.tell_arrived([(version, row[0]) for version, row in back if row[2]])
+
+
+def _revived(run_id: str, row: Row | None, jobs: Container[str], back: set[str], holders: dict[str, str]) -> RunAnswer:
     if row is None:
         return RunAnswer(Answer.LOST, run_id)
     if row[5] not in jobs:

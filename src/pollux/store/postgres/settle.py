@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import PROGRESS_CHARS_MAX, Arrived, Dead, End, NotePut, Verdict
+from pollux.model import PROGRESS_CHARS_MAX, Dead, End, NotePut, Verdict
 from pollux.store.contract import Answer
 from pollux.store.postgres.notes import tell_notes, write_notes
 from pollux.store.postgres.rows import columns, got, put
@@ -31,7 +31,7 @@ from pollux.store.relational.settling import (
 )
 
 _sql = Statements("settle")
-KEY_FREED = 15  # behind the columns of `Found`: the key, and the time
+KEY_FREED, VERSION = 15, 16  # behind the columns of `Found`: the key, the version, and the time
 
 
 class _Batch:
@@ -41,8 +41,9 @@ class _Batch:
         self.tx, self.now_ms, self.jobs, self.letters = tx, now_ms, jobs, letters
         self.is_stepwise = False
         self.settled: set[str] = set()
-        self.ends: list[End] = []
-        self.arrived: list[str] = []
+        self.versions: dict[str, int] = {}  # of the runs that were found
+        self.ends: list[tuple[int, End]] = []
+        self.arrived: list[tuple[int, str]] = []
         self.notes: dict[str, None] = {}
         self.finished: list[Row] = []
         self.retried: list[Row] = []
@@ -65,16 +66,15 @@ class _Batch:
         await self.write()
         if self.follow_ups:
             facts = await look(self.tx, self.follow_ups)
-            self.arrived += arrived(self.follow_ups, await accept(self.tx, self.follow_ups, facts))
+            self.arrived += arrived(self.follow_ups, await accept(self.tx, self.follow_ups, facts), facts)
             self.follow_ups = []
         await write_notes(self.tx, self.note_puts, self.notes)
         self.note_puts = []
 
-    def tell(self) -> None:
+    async def tell(self) -> None:
         self.tx.tell_ends(self.ends)
-        if self.arrived:
-            self.tx.tell(Arrived(tuple(self.arrived)))
-        tell_notes(self.tx, self.notes)
+        self.tx.tell_arrived(self.arrived)
+        await tell_notes(self.tx, self.notes)
 
 
 async def settle(tx: Transaction, items: Sequence[Prepared]) -> list[Answer]:
@@ -86,11 +86,11 @@ async def settle(tx: Transaction, items: Sequence[Prepared]) -> list[Answer]:
     missing = [run_id for run_id in ids if run_id not in found]
     ended = {row[0]: row for row in await tx.rows(_sql.ended, missing)} if missing else {}
     batch = _Batch(tx, now_ms, await _standing_jobs(tx, items, found), await _with_letters(tx, items, found))
+    batch.versions = {row[0]: row[VERSION] for row in rows}
     batch.is_stepwise = _must_step(items, {row[KEY_FREED] for row in rows}, batch.letters)
     answers = [await _settle(batch, item, found, ended) for item in items]
-    tx.tally.leased -= answers.count(Answer.OK)
     await batch.follow()
-    batch.tell()
+    await batch.tell()
     return answers
 
 
@@ -133,14 +133,16 @@ async def _settle(batch: _Batch, item: Prepared, found: dict[str, Found], ended:
     if settlement.run_id in batch.settled:  # named twice in one call
         return Answer.ALREADY
     batch.settled.add(settlement.run_id)
+    version = batch.versions[run.id]
+    batch.tx.tally_of(version).leased -= 1
     verdict = final(settlement.verdict, run.job_id, run.cancel, batch.jobs)
     if isinstance(verdict, FINAL):
         letters = await _take_letters(batch, run.job_id) if takes_letters(verdict) else 0
         after, end = finish(run, verdict, item, batch.now_ms, letters)
-        batch.tx.tally.dead += after.state == DEAD
+        batch.tx.shared.dead += after.state == DEAD
         row = after._replace(error=put(after.error), cancel=put(after.cancel))
         batch.finished.append((run.seq, *row, *_told(item)))
-        batch.ends.append(end)
+        batch.ends.append((version, end))
     else:
         _hand_back(batch, run, verdict, item)
     batch.follow_ups += item.follow_ups
@@ -156,7 +158,7 @@ async def _take_letters(batch: _Batch, job_id: str) -> int:
         return 0
     await batch.write()
     gone = await batch.tx.rows(_sql.clear_dead_letters, job_id)
-    batch.tx.tally.dead -= len(gone)
+    batch.tx.shared.dead -= len(gone)
     return sum(row[0] for row in gone)
 
 
@@ -169,7 +171,8 @@ def _told(item: Prepared) -> Row:
 
 def _hand_back(batch: _Batch, run: Found, verdict: Verdict, item: Prepared) -> None:
     after, end = hand_back(run, verdict, item, batch.now_ms)
-    batch.ends.append(end)
+    version = batch.versions[run.id]
+    batch.ends.append((version, end))
     crashed, progress = _told(item)
     if isinstance(after, Retry):
         row = after._replace(error=put(after.error))
@@ -177,8 +180,8 @@ def _hand_back(batch: _Batch, run: Found, verdict: Verdict, item: Prepared) -> N
     else:
         batch.handed_back.append((run.seq, after.state, put(after.reason), after.visible_ms, progress))
     if after.state == HELD:
-        batch.tx.tally.held += 1
-        batch.arrived.append(run.id)
+        batch.tx.tally_of(version).held += 1
+        batch.arrived.append((version, run.id))
     else:
-        batch.tx.tally.ready += 1
+        batch.tx.tally_of(version).ready += 1
         batch.tx.rings |= RUNS

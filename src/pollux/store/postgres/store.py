@@ -17,7 +17,21 @@ from msgspec.structs import replace
 
 from pollux.clock import Clock, SystemClock
 from pollux.errors import InvalidInput, StoreError
-from pollux.model import SCHEDULER_VERSION, AuditLine, FeedItem, Job, Node, Note, NotePut, Plan, Run, Term
+from pollux.model import (
+    ALL_VERSIONS,
+    SCHEDULER_VERSION,
+    AuditLine,
+    FeedItem,
+    Job,
+    Node,
+    Note,
+    NotePut,
+    Plan,
+    Run,
+    Term,
+    Version,
+    check_version,
+)
 from pollux.store.contract import (
     BATCH_MAX,
     FEED_MAX,
@@ -45,6 +59,7 @@ from pollux.store.contract import (
     Settlement,
 )
 from pollux.store.limits import PRIORITIES, check_batch, check_page, check_plan, checked_job, checked_notes
+from pollux.store.parts import Turns, handle_version, one_version
 from pollux.store.postgres import jobs as job_verbs
 from pollux.store.postgres import leases as lease_verbs
 from pollux.store.postgres import listing as listing_verbs
@@ -55,13 +70,14 @@ from pollux.store.postgres import prune as prune_verbs
 from pollux.store.postgres import records as record_verbs
 from pollux.store.postgres import rows
 from pollux.store.postgres import runs as run_verbs
+from pollux.store.postgres import versions as version_verbs
 from pollux.store.postgres.address import Address, read_address
 from pollux.store.postgres.bell import Ear
 from pollux.store.postgres.claiming import Claimer
 from pollux.store.postgres.database import Database
 from pollux.store.postgres.settle import settle
 from pollux.store.postgres.transaction import Transaction
-from pollux.store.records import read_record
+from pollux.store.records import TermRecord, read_record
 from pollux.store.relational.bells import ASKED, FEED, RUNS, WAKE
 from pollux.store.relational.leases import Asking
 from pollux.store.relational.rows import Row, decode_entry
@@ -77,9 +93,20 @@ T = TypeVar("T")
 Looked = tuple[T, bool, int | None]  # what was seen, whether it is enough, and in how many ms there may be more
 
 
+class Door:
+    """What is opened and closed, for a handle and those of other versions that were made from it."""
+
+    database: Database
+    ear: Ear
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.pid = 0
+        self.counted: set[int] = set()  # the versions that have their counts
+
+
 class PostgresStore:
     capabilities = Capabilities(name="postgres", joins=True)
-    scheduler_version = SCHEDULER_VERSION
 
     def __init__(
         self,
@@ -88,26 +115,30 @@ class PostgresStore:
         clock: Clock | None = None,
         deadline_ms: int = DEADLINE_MS,
         pool: int | None = None,
+        scheduler_version: int = SCHEDULER_VERSION,
     ) -> None:
+        self._version = handle_version(scheduler_version)
         self._address = url if isinstance(url, Address) else read_address(url)
         self._clock = clock or SystemClock()
         self._deadline_ms = deadline_ms
         self._pool = pool or self._address.pool
         self._jobs = JobShelf()
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = 0
-        self._database: Database
-        self._ear: Ear
-        self._claimer: Claimer
+        self._door = Door()
+        self._claimers: dict[int, Claimer] = {}
+        self._turns = Turns()
+
+    @property
+    def scheduler_version(self) -> int:
+        return self._version
 
     @property
     def statements(self) -> int:
         """How many this handle has sent so far."""
-        return self._database.space.statements
+        return self._door.database.space.statements
 
     async def open(self) -> None:
-        if self._loop is not None:
+        if self._door.loop is not None:
             return
         sender = uuid4().hex
         database = Database(self._address, self._deadline_ms, sender, self._pool)
@@ -116,26 +147,33 @@ class PostgresStore:
         except BaseException:
             await database.close()
             raise
-        self._database = database
-        self._ear = Ear(database.connect if self._address.listen else None, database.space.channel, sender)
-        self._claimer = Claimer(database, self._jobs, self._clock, self._ear.ring)
-        self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
+        door = self._door
+        door.database, door.counted = database, {SCHEDULER_VERSION}
+        door.ear = Ear(database.connect if self._address.listen else None, database.space.channel, sender)
+        door.loop, door.pid = asyncio.get_running_loop(), os.getpid()
 
     async def close(self) -> None:
-        if self._loop is None:
+        if self._door.loop is None:
             return
-        self._loop = None
-        if os.getpid() == self._pid:
-            await self._ear.close()
-            await self._database.close()
+        self._door.loop = None
+        if os.getpid() == self._door.pid:
+            await self._door.ear.close()
+            await self._door.database.close()
 
     def twin(self) -> PostgresStore:
-        return PostgresStore(self._address, clock=self._clock, deadline_ms=self._deadline_ms, pool=TWIN_POOL)
+        options: Any = {"clock": self._clock, "deadline_ms": self._deadline_ms, "pool": TWIN_POOL}
+        return PostgresStore(self._address, **options, scheduler_version=self._version)
+
+    def of_version(self, number: int) -> PostgresStore:
+        other = PostgresStore(self._address, clock=self._clock, scheduler_version=number)
+        other._door, other._jobs = self._door, self._jobs
+        return other
 
     # jobs
 
     async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:
         check_batch(puts, "jobs")
+        one_version(self._version, "put_jobs")
         checked = [replace(put, job=checked_job(put.job)) for put in puts]
         return await self._write(now_ms, job_verbs.put_jobs, checked)
 
@@ -154,13 +192,21 @@ class PostgresStore:
         jobs = tuple([self._job(row) for row in found[:limit]])
         return JobPage(jobs, jobs[-1].id if len(found) > limit else None)
 
+    async def move_jobs(self, ids: Sequence[str], to: int, *, now_ms: int | None = None) -> list[Answer]:
+        check_batch(ids, "jobs")
+        await self._count_in(check_version(to))
+        return await self._write(now_ms, job_verbs.move_jobs, list(ids), to)
+
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
+        one_version(self._version, "due")
         found = await self._read(None, job_verbs.due, after, before_ms, limit)
         return [self._job(row) for row in found]
 
     # plan
 
     async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
+        one_version(self._version, "feed")
+
         async def look(waited_ms: float) -> Looked[Feed]:
             known = self._entries
             found = await self._read(_later(now_ms, waited_ms), plan_verbs.feed, limit, list(known))
@@ -174,6 +220,7 @@ class PostgresStore:
         return await self._wait(FEED, look, wait_ms)
 
     async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
+        one_version(self._version, "advance")
         check_plan(plan)
         firings = [rows.made_row(firing.run) for firing in plan.firings]
         if plan.notes:
@@ -206,7 +253,9 @@ class PostgresStore:
                 cure="call it inside `async with connection.transaction():`",
             )
         made = [rows.made_row(run) for run in runs]
-        return await self._opened().join(connection, lambda tx: run_verbs.enqueue(tx, made, (), ready_max), now_ms)
+        return await self._opened().join(
+            connection, lambda tx: run_verbs.enqueue(tx, made, (), ready_max), self._version, now_ms
+        )
 
     async def claim(
         self,
@@ -227,7 +276,7 @@ class PostgresStore:
         self._opened()
 
         async def look(waited_ms: float) -> Looked[Claimed]:
-            claimed = await self._claimer.claim(asking, _later(now_ms, waited_ms))
+            claimed = await self._claim(asking, _later(now_ms, waited_ms))
             left_ms = None if claimed.look_again_ms is None else claimed.look_again_ms - claimed.now_ms
             return claimed, bool(claimed.runs) or claimed.answer is not Answer.OK, left_ms
 
@@ -288,6 +337,8 @@ class PostgresStore:
     # nodes and terms
 
     async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
+        if node.scheduler_version != ALL_VERSIONS:
+            await self._count_in(check_version(node.scheduler_version))
         await self._write(now_ms, node_verbs.beat, node, ttl_ms)
 
     async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
@@ -297,10 +348,21 @@ class PostgresStore:
         await self._write(None, node_verbs.leave, node_id)
 
     async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
+        one_version(self._version, "elect")
         return await self._write(now_ms, node_verbs.elect, node_id, ttl_ms)
 
     async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:
+        one_version(self._version, "resign")
         await self._write(now_ms, node_verbs.resign, node_id, term)
+
+    # versions
+
+    async def versions(self, *, now_ms: int | None = None) -> list[Version]:
+        return await self._read(now_ms, version_verbs.versions)
+
+    async def drop_version(self, number: int, *, now_ms: int | None = None) -> Answer:
+        await self._count_in(check_version(number))
+        return await self._write(now_ms, version_verbs.drop_version, number)
 
     # wake-ups
 
@@ -327,25 +389,58 @@ class PostgresStore:
 
     async def load(self, records: Sequence[tuple[str, Any]]) -> int:
         check_batch(records, "records")
-        return await self._write(None, record_verbs.load, [read_record(kind, data) for kind, data in records])
+        values = [read_record(kind, data) for kind, data in records]
+        for version in {getattr(value, "scheduler_version", SCHEDULER_VERSION) for value in values}:
+            await self._count_in(check_version(version))
+        return await self._write(None, record_verbs.load, values)
 
     # how it is done
 
     def _opened(self) -> Database:
-        if self._loop is None:
+        door = self._door
+        if door.loop is None:
             raise StoreError(f"the store on {self._address.where} is not open; open it first")
-        if os.getpid() != self._pid:
+        if os.getpid() != door.pid:
             raise StoreError(
-                f"the store on {self._address.where} was opened by process {self._pid} and cannot be used in its child "
+                f"the store on {self._address.where} was opened by process {door.pid} and cannot be used in its child "
                 f"{os.getpid()}; open another one after the fork"
             )
-        return self._database
+        return door.database
+
+    async def _count_in(self, version: int) -> None:
+        """Before the first write in a version: it gets its counts."""
+        database = self._opened()
+        if version not in self._door.counted:
+            await database.read(lambda tx: version_verbs.ensure(tx, version), version)
+            self._door.counted.add(version)
 
     async def _write(self, now_ms: int | None, verb: Callable[..., Awaitable[T]], *args: Any) -> T:
-        return await self._opened().write(lambda tx: verb(tx, *args), now_ms, self._ear.ring)
+        if self._version != ALL_VERSIONS:
+            await self._count_in(self._version)
+        return await self._opened().write(lambda tx: verb(tx, *args), self._version, now_ms, self._door.ear.ring)
 
     async def _read(self, now_ms: int | None, verb: Callable[..., Awaitable[T]], *args: Any) -> T:
-        return await self._opened().read(lambda tx: verb(tx, *args), now_ms)
+        return await self._opened().read(lambda tx: verb(tx, *args), self._version, now_ms)
+
+    async def _claim(self, asking: Asking, now_ms: int | None) -> Claimed:
+        if self._version != ALL_VERSIONS:
+            await self._count_in(self._version)
+            return await self._claimer(self._version).claim(asking, now_ms)
+
+        async def one(version: int, token: str, limit: int) -> Claimed:
+            return await self._claimer(version).claim(replace(asking, token=token, limit=limit), now_ms)
+
+        there = await self._read(now_ms, version_verbs.there)
+        claimed = await self._turns.claim(there, asking.token, asking.limit, one)
+        return claimed or Claimed(Answer.OK, (), {}, 0, None, now_ms or self._clock.now_ms())
+
+    def _claimer(self, version: int) -> Claimer:
+        found = self._claimers.get(version)
+        if found is None:
+            door = self._door
+            found = Claimer(door.database, version, self._jobs, self._clock, door.ear.ring)
+            self._claimers[version] = found
+        return found
 
     async def _wait(self, kinds: int, look: Callable[[float], Awaitable[Looked[T]]], wait_ms: int) -> T:
         """Look until something is found, the time is over, or somebody asks us to come back."""
@@ -353,20 +448,21 @@ class PostgresStore:
             return (await look(0.0))[0]
         began = self._clock.mono_ms()
         self._opened()
-        with self._ear.listen(kinds) as waiter:
+        ear = self._door.ear
+        with ear.listen(kinds, self._version) as waiter:
             while True:
                 waiter.event.clear()
                 waited_ms = self._clock.mono_ms() - began
                 found, is_enough, left_ms = await look(waited_ms)
-                is_over = waited_ms >= wait_ms or waiter.heard & (WAKE | ASKED) or self._loop is None
+                is_over = waited_ms >= wait_ms or waiter.heard & (WAKE | ASKED) or self._door.loop is None
                 if is_enough or is_over:
                     return found
-                if await self._ear.stand():
+                if await ear.stand():
                     continue  # what came before the bell could be heard
-                most_ms = LOOK_AGAIN_MS if self._ear.is_standing else POLL_MS
+                most_ms = LOOK_AGAIN_MS if ear.is_standing else POLL_MS
                 nap_ms = min(wait_ms - waited_ms, most_ms, most_ms if left_ms is None else left_ms)
                 await self._clock.wait(waiter.event, max(1.0, nap_ms))
-                if self._loop is None:
+                if self._door.loop is None:
                     return found
 
     def _job(self, row: Row) -> Job:
@@ -375,7 +471,7 @@ class PostgresStore:
     def _record(self, kind: str, row: Row) -> Any:
         match kind:
             case "term":
-                return {"number": row[0]}
+                return msgspec.to_builtins(TermRecord(*row))
             case "job":
                 return msgspec.to_builtins(self._job(row))
             case "run":

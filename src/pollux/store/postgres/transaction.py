@@ -13,11 +13,11 @@ from typing import Any
 
 from asyncpg import Connection
 
-from pollux.model import End, Ended, Entry
+from pollux.model import SCHEDULER_VERSION, Arrived, End, Ended, Entry
 from pollux.store.postgres.rows import RUN_COLUMNS_OF_R
 from pollux.store.postgres.sql import Statements
 from pollux.store.relational.bells import FEED
-from pollux.store.relational.rows import Row, encode
+from pollux.store.relational.rows import Row, by_version, encode
 
 JOBS_LOCK, NOTES_LOCK, LOG_LOCK, SCHEMA_LOCK = range(1, 5)
 _sql = Statements("finish")
@@ -62,13 +62,37 @@ class Tally:
 class Transaction:
     """One write (or a few reads) under way on one connection.  `now_ms` is None until the server was asked."""
 
-    def __init__(self, connection: Connection, space: Space, given_ms: int | None = None, sender: str = "") -> None:
+    def __init__(
+        self, connection: Connection, space: Space, version: int, given_ms: int | None = None, sender: str = ""
+    ) -> None:
         self._connection, self._space, self.given_ms, self._sender = connection, space, given_ms, sender
-        self.tally = Tally()
+        self.version = version  # the handle's own
         self.rings = 0
         self.made: list[str] = []  # ids that must not have ended meanwhile
-        self._told: list[tuple[int, bytes]] = []
+        self._tallies: dict[int, Tally] = {}
+        self._told: dict[int, list[tuple[int, bytes]]] = {}
         self._locks: set[int] = set()
+
+    def tally_of(self, version: int) -> Tally:
+        found = self._tallies.get(version)
+        if found is None:
+            found = self._tallies[version] = Tally()
+        return found
+
+    @property
+    def tally(self) -> Tally:
+        """Of the handle's own version."""
+        return self.tally_of(self.version)
+
+    @property
+    def shared(self) -> Tally:
+        """Of all versions: what is dead, and the stops."""
+        return self.tally_of(SCHEDULER_VERSION)
+
+    @property
+    def touched(self) -> frozenset[int]:
+        """The versions whose waiters the bells are for."""
+        return frozenset(self._tallies)
 
     def one_moment(self) -> AbstractAsyncContextManager[object]:
         """All reads in it see the same state."""
@@ -100,26 +124,41 @@ class Transaction:
             self._locks.add(what)
             await self.rows(_sql.lock, self._space.lock_number, what)
 
-    def tell(self, entry: Entry) -> None:
-        """Put an entry into the leader's inbox."""
+    def tell(self, version: int, entry: Entry) -> None:
+        """Put an entry into the inbox of a version's leader."""
         ends = len(entry.ends) if type(entry) is Ended else 0
-        self._told.append((ends, encode(entry)))
-        self.tally.feed += 1
-        self.tally.ends += ends
+        self._told.setdefault(version, []).append((ends, encode(entry)))
+        tally = self.tally_of(version)
+        tally.feed += 1
+        tally.ends += ends
         self.rings |= FEED
 
-    def tell_ends(self, ends: Sequence[End]) -> None:
-        if ends:
-            self.tell(Ended(tuple(ends)))
+    def tell_ends(self, ends: Sequence[tuple[int, End]]) -> None:
+        """Each with the version it ended in: one entry a version."""
+        for version, some in by_version(ends).items():
+            self.tell(version, Ended(tuple(some)))
+
+    def tell_arrived(self, run_ids: Sequence[tuple[int, str]]) -> None:
+        for version, some in by_version(run_ids).items():
+            self.tell(version, Arrived(tuple(some)))
 
     async def finish(self, *, is_users: bool = False) -> None:
-        """Write down what was gathered; the last thing before the commit."""
-        counts = self.tally.row()
-        if not (any(counts) or self._told or self.rings or self.made):
+        """Write down what was gathered, version by version; the last thing before the commit."""
+        rows = {version: tally.row() for version, tally in sorted(self._tallies.items())}
+        concerned = [version for version, row in rows.items() if any(row)]
+        if not (concerned or self.rings or self.made):
             return
-        payload = f"{self.rings}:{self._sender}" if self.rings else ""
-        told = [list(column) for column in zip(*self._told, strict=True)] or [[], []]
         statement = _sql.join if is_users else _sql.finish
-        ended, _ = await self.one(statement, *told, *counts, self._space.channel, payload, self.made)
+        *others, last = concerned or [SCHEDULER_VERSION]
+        for version in others:
+            await self.one(statement, *self._told_of(version), *rows[version], "", "", [], version)
+        payload = f"{self.rings}:{self._sender}:{','.join(map(str, self._tallies))}" if self.rings else ""
+        counts = rows.get(last) or Tally().row()
+        ended, _ = await self.one(
+            statement, *self._told_of(last), *counts, self._space.channel, payload, self.made, last
+        )
         if ended:
             raise Again
+
+    def _told_of(self, version: int) -> list[list[Any]]:
+        return [list(column) for column in zip(*self._told.get(version, ()), strict=True)] or [[], []]

@@ -14,6 +14,7 @@ from pollux.store.limits import checked_notes
 from pollux.store.records import Record
 from pollux.store.redis import rows
 
+decode = msgspec.msgpack.Decoder().decode
 _decode_node = msgspec.json.Decoder(Node).decode
 
 
@@ -75,7 +76,7 @@ def renewal_rows(renewals: Sequence[Renewal]) -> list[rows.Row]:
     return [[renewal.run_id, renewal.token, renewal.progress[:PROGRESS_CHARS_MAX]] for renewal in renewals]
 
 
-def pruning_of(what: Pruning) -> dict[str, Any]:
+def pruning_of(what: Pruning, limit: int) -> dict[str, Any]:
     return {
         "ids": what.ids,
         "unchanged_before": rows.or_false(what.unchanged_before_ms),
@@ -85,7 +86,7 @@ def pruning_of(what: Pruning) -> dict[str, Any]:
         "dead_before": rows.or_false(what.dead_before_ms),
         "dead_max": rows.or_false(what.dead_max),
         "log_max": rows.or_false(what.log_max),
-        "limit": what.limit,
+        "limit": limit,
     }
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from redis import exceptions
 
-from pollux.errors import StoreBusy, StoreTimeout
+from pollux.errors import StoreBusy, StoreError, StoreTimeout
 from pollux.store.redis.address import CLUSTER, Address
 from pollux.store.redis.homes import Homes
 from pollux.store.redis.refusals import PASSING, in_our_words
@@ -32,6 +32,12 @@ WAIT_MS = 2_000  # for the replicas that confirm a write
 # On a cluster every call also names a key that never is.  While the slot moves, key by key, the server then refuses the
 # whole call (TRYAGAIN) instead of failing in the midst of a script, at the first key that has gone.
 NOTHING = "nothing"
+
+# After these the server may be another one: it was not reached, only reads, or its replicas follow somebody else.
+DOUBTFUL = (
+    *(exceptions.ConnectionError, exceptions.TimeoutError, OSError, StoreError),
+    *(exceptions.ReadOnlyError, exceptions.ClusterDownError),
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -100,7 +106,7 @@ class Link:
 
     async def open(self) -> int:
         """Greet the server; the answer is what time it is there."""
-        await self._within(self._greeted())
+        await self._within(self._over(self._greeted))
         return self._now_ms
 
     async def run(self, verb: str, **arguments: Any) -> Any:
@@ -108,17 +114,18 @@ class Link:
         return _decode(await self.run_raw(verb, **arguments))
 
     async def run_raw(self, verb: str, **arguments: Any) -> Any:
-        return await self._within(self._called(script(verb), _encode(arguments)))
+        wanted, payload = script(verb), _encode(arguments)
+        return await self._within(self._over(lambda line: self._evaluate(line, wanted, payload)))
 
     async def info(self) -> dict[str, Any]:
-        return parse_info(await self._within(self._told("INFO")))
+        return parse_info(await self._within(self._over(lambda line: line.ask("INFO"))))
 
     async def close(self) -> None:
         self._free.clear()
         for line in tuple(self._lines):
             await self._drop(line)
 
-    async def _within(self, answer: Any) -> Any:
+    async def _within(self, answer: Awaitable[Any]) -> Any:
         try:
             async with asyncio.timeout(self._deadline_ms / 1000):
                 with in_our_words(self._address.name):
@@ -129,35 +136,27 @@ class Link:
                 "taken effect; repeat it with the same ids"
             ) from error
 
-    async def _greeted(self) -> None:
-        async with self._seats:
-            self._give_back(await self._line())
-
-    async def _told(self, *command: Any) -> Any:
-        async with self._seats:
-            line = await self._line()
-            answer = await self._guarded(line, line.ask(*command))
-            self._give_back(line)
-            return answer
-
-    async def _called(self, wanted: Script, payload: bytes) -> Any:
+    async def _over(self, talk: Callable[[Line], Awaitable[Any]]) -> Any:
+        """Talk over a connection that nobody else has; what did nothing is said again."""
         until = time.monotonic() + self._deadline_ms / 1000 - NAP_S
         async with self._seats:
             while True:
-                line = await self._line()
                 try:
-                    answer = await self._guarded(line, self._evaluate(line, wanted, payload))
+                    line = await self._line()
+                    answer = await self._guarded(line, talk(line))
                 except exceptions.MovedError as error:
                     await self._doubt()
                     self._route.moved(error)
                 except PASSING as error:
-                    await self._doubt()
                     if time.monotonic() > until:
                         raise self._in_passage(error) from error
                     await asyncio.sleep(NAP_S)
                 else:
                     self._give_back(line)
                     return answer
+
+    async def _greeted(self, line: Line) -> None:
+        """Nothing more: a connection that we are given was greeted."""
 
     async def _evaluate(self, line: Line, wanted: Script, payload: bytes) -> Any:
         """The script's answer, and with `?wait=` the replicas' over the same connection."""
@@ -169,10 +168,10 @@ class Link:
             raise answers[0]
         if not wanted.writes:
             return answers[0]
-        value, count = answers[0]
-        self._hear(line, count)
         if confirm and (isinstance(answers[1], Exception) or answers[1] < self._address.wait):
             raise self._unconfirmed(answers[1])
+        value, count = answers[0]
+        self._hear(line, count)
         return value
 
     def _hear(self, line: Line, count: int) -> None:
@@ -208,20 +207,16 @@ class Link:
         check_format(found, self._address.name)
         line.home = self.homes.arrive(homes, line.count)
 
-    async def _guarded(self, line: Line, answer: Any) -> Any:
+    async def _guarded(self, line: Line, answer: Awaitable[Any]) -> Any:
         """A refusal leaves the connection as it was; after anything else nobody gets it with half an answer in it."""
         try:
             return await answer
-        except (exceptions.ResponseError, StoreTimeout) as error:
-            if line.home and not isinstance(error, exceptions.ReadOnlyError):
-                self._give_back(line)
-                raise
-            await self._drop(line)
-            await self._doubt()
-            raise
         except BaseException as error:
-            await self._drop(line)
-            if isinstance(error, exceptions.ConnectionError | OSError):
+            if isinstance(error, exceptions.ResponseError) and line.home and not isinstance(error, DOUBTFUL):
+                self._give_back(line)
+            else:
+                await self._drop(line)
+            if isinstance(error, DOUBTFUL):
                 await self._doubt()
             raise
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from pollux.model import FINISHED, LIVE, AuditLine, Run
+from pollux.model import FINISHED, LIVE, AuditLine, Run, RunState
 from pollux.store.contract import DumpPage, JobFilter, JobPage, RunFilter, RunPage
 from pollux.store.filters import job_fits, run_filter, run_place
 from pollux.store.records import dump_place
@@ -17,8 +17,10 @@ from pollux.store.shelf import JobShelf
 
 PART = 200  # rows that one call to the server reads, unless the page is bigger
 DIGITS = 29  # of a finished run's place
+PLACE_ZERO = 10**14  # times before 1970 have places, too
 KINDS = ("term", "job", "live", "run", "note", "log")  # live runs go as runs; jobs stand before their runs
 
+_decode_places = msgspec.msgpack.Decoder(list[str]).decode
 decode_line = msgspec.json.Decoder(AuditLine).decode
 
 
@@ -62,7 +64,8 @@ async def _runs(link: Link, where: RunFilter, after: str | None, limit: int) -> 
     states = frozenset(where.states) or LIVE | FINISHED
     part = max(PART, limit + 1)
     if below is None and states & LIVE:
-        async for run in live_runs(link, live_after, where.job_id, part):
+        is_held = states & LIVE == {RunState.HELD} and where.job_id is None
+        async for run in live_runs(link, live_after, where.job_id, part, is_held=is_held):
             yield f"live:{run.due_ms}:{run.id}", run
     if states & FINISHED:
         place = None if below is None else str(below).zfill(DIGITS)
@@ -70,13 +73,17 @@ async def _runs(link: Link, where: RunFilter, after: str | None, limit: int) -> 
             yield f"past:{number}", run
 
 
-async def live_runs(link: Link, after: tuple[int, str] | None, job_id: str | None, part: int) -> AsyncIterator[Run]:
+async def live_runs(
+    link: Link, after: tuple[int, str] | None, job_id: str | None, part: int, *, is_held: bool = False
+) -> AsyncIterator[Run]:
+    """By (due, id); those that are held have a list of their own."""
     while True:
-        page = await link.run("list_runs", kind="live", after=after or False, job=_or_false(job_id), limit=part)
-        for _, row in page:
-            run = rows.run(row)
-            after = (run.due_ms, run.id)
-            yield run
+        asked = {"kind": "live", "after": after or False, "job": _or_false(job_id), "limit": part, "is_held": is_held}
+        page = await _page(link, asked)
+        for place, run in page:
+            after = (int(place[:15]) - PLACE_ZERO, place[15:])
+            if run is not None:
+                yield run
         if len(page) < part:
             return
 
@@ -86,12 +93,19 @@ async def past_runs(
 ) -> AsyncIterator[tuple[str, Run]]:
     """Finished runs with their places, `newest` or `oldest` first."""
     while True:
-        page = await link.run("list_runs", kind=order, after=_or_false(after), job=_or_false(job_id), limit=part)
-        for place, row in page:
+        page = await _page(link, {"kind": order, "after": _or_false(after), "job": _or_false(job_id), "limit": part})
+        for place, run in page:
             after = place
-            yield place, rows.run(row)
+            if run is not None:
+                yield place, run
         if len(page) < part:
             return
+
+
+async def _page(link: Link, asked: dict[str, Any]) -> list[tuple[str, Run | None]]:
+    """Places, and the runs that stand there."""
+    found = await link.run_raw("list_runs", **asked)
+    return list(zip(_decode_places(found[0]), rows.runs(found, first=1), strict=True))
 
 
 def _or_false(text: str | None) -> str | bool:

@@ -17,6 +17,7 @@ from redis.crc import key_slot
 from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import MovedError
 
+from pollux.store.keepalive import PROBES
 from pollux.store.redis.address import CLUSTER, SENTINEL, Address, Place
 
 CONNECT_S = 5.0
@@ -140,6 +141,7 @@ def wire_to(address: Address, place: Place | None, timeout_s: float | None = Non
     if place is None:
         return UnixDomainSocketConnection(path=address.path, socket_connect_timeout=CONNECT_S, **options)
     options |= {"host": place[0], "port": place[1], "socket_connect_timeout": timeout_s or CONNECT_S}
+    options |= {"socket_keepalive": True, "socket_keepalive_options": PROBES}
     if address.tls is None:
         return Connection(**options)
     return SSLConnection(**options, **address.tls)

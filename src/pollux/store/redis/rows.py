@@ -1,7 +1,7 @@
 """How do values become what the scripts read, and what they answer values?
 
-A run is a hash with the fields of `RUN_COLUMNS` (in `_runs.lua`); what has its default is not there.  Texts of JSON go
-through the scripts untouched: no number in them is ever Lua's.
+A run is a hash of two fields: how it stands, packed, which the scripts read and write as a whole, and what its maker gave
+it.  Texts of JSON go through the scripts untouched: no number in them is ever Lua's.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from pollux.model import (
     PROGRESS_CHARS_MAX,
@@ -44,8 +45,6 @@ decode = msgspec.json.Decoder().decode
 decode_entry = msgspec.msgpack.Decoder(Entry).decode
 _encode_sorted = msgspec.json.Encoder(order="deterministic").encode
 _decode_tried = msgspec.json.Decoder(list[list[Any]]).decode
-_STATES = {str(state): state for state in RunState}
-_CAUSES = {str(cause): cause for cause in Cause}
 _MADE = (RunState.READY, RunState.HELD)
 _NO_MEMORY = Memory()
 
@@ -96,19 +95,65 @@ def note(row: Row) -> Note:
 # runs
 
 
+class Stand(Struct, gc=False):
+    """How a run stands, as its hash says; what has its default is not there."""
+
+    st: RunState
+    job: str
+    due: int
+    vis: int = 0
+    cause: Cause = Cause.SCHEDULE
+    key: str | None = None
+    pr: int = 2
+    gated: bool = False
+    why: str = ""
+    att: int = 0
+    loss: int = 0
+    crash: int = 0
+    fence: int = 0
+    tok: str = ""
+    own: str = ""
+    til: int = 0
+    cancel: str = ""
+    beg: int | None = None
+    fin: int | None = None
+    failed: bool = False
+    chg: bool | None = None
+    err: str = ""
+    res: str | None = None
+    deaths: int = 1
+    prog: str = ""
+    tried: str = ""
+
+
+class Body(Struct, gc=False, omit_defaults=True):
+    """What a run was given on its way, which no script reads."""
+
+    payload: Any = None
+    group: str = ""
+    target: str = ""
+
+
+_decode_stand = msgspec.msgpack.Decoder(Stand).decode
+_decode_body = msgspec.json.Decoder(Body).decode
+
+
 def made_row(run: Run) -> Row:
-    """A run as `admit` takes it, with all that it has."""
-    fields: list[Any] = ["job", run.job_id, "due", run.due_ms, "vis", run.visible_ms, *_routing(run), *_history(run)]
-    return [
-        run.id,
-        run.job_id,
-        run.due_ms,
-        False if run.key is None else run.key,
-        run.priority,
-        str(run.state),
-        run.visible_ms,
-        fields,
-    ]
+    """A run as `admit_row` takes it, with all that it has."""
+    stand: dict[str, Any] = {"st": run.state, "job": run.job_id, "due": run.due_ms, "vis": run.visible_ms}
+    if run.cause is not Cause.SCHEDULE:
+        stand["cause"] = run.cause
+    if run.key is not None:
+        stand["key"] = run.key
+    if run.priority != 2:
+        stand["pr"] = run.priority
+    if run.gated:
+        stand["gated"] = True
+    if run.held_reason:
+        stand["why"] = run.held_reason
+    if run.fence or run.tried or run.is_finished:
+        stand |= _history(run)
+    return [run.id, stand, _body(run)]
 
 
 def checked_row(run: Run) -> Row:
@@ -121,92 +166,90 @@ def checked_row(run: Run) -> Row:
 def past_row(run: Run) -> Row:
     """A finished run as `load.lua` takes it."""
     is_unchanged = run.state is RunState.DONE and not run.failed and run.changed is False
-    fields = ["st", str(run.state), *made_row(run)[7], "fin", run.finished_ms or 0]
-    return ["past", run.id, run.job_id, str(run.state), run.finished_ms or 0, is_unchanged, fields]
+    row = made_row(run)
+    row[1]["fin"] = run.finished_ms or 0
+    return ["past", row, is_unchanged]
 
 
-def _routing(run: Run) -> list[Any]:
-    fields: list[Any] = []
-    if run.cause is not Cause.SCHEDULE:
-        fields += "cause", str(run.cause)
-    if run.key is not None:
-        fields += "key", run.key
-    if run.payload is not None:
-        fields += "payload", written(run.payload, PAYLOAD_BYTES_MAX, "the payload of run", run.id).decode()
-    if run.priority != 2:
-        fields += "pr", run.priority
-    if run.group:
-        fields += "grp", run.group
-    if run.target:
-        fields += "tgt", run.target
-    if run.gated:
-        fields += "gated", "1"
-    if run.held_reason:
-        fields += "why", run.held_reason
-    return fields
+def _body(run: Run) -> str | bool:
+    if run.payload is None and not run.group and not run.target:
+        return False
+    try:
+        data = encode(Body(run.payload, run.group, run.target))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        data = None
+    if data is None or len(data) > PAYLOAD_BYTES_MAX:
+        written(run.payload, PAYLOAD_BYTES_MAX, "the payload of run", run.id)
+    return data.decode() if data else False
 
 
 _COUNTS = (("att", "attempt"), ("loss", "lease_losses"), ("crash", "crashes"), ("fence", "fence"))
 _TEXTS = (("tok", "token"), ("cancel", "cancel"), ("err", "error"), ("prog", "progress"))
 
 
-def _history(run: Run) -> list[Any]:
+def _history(run: Run) -> dict[str, Any]:
     """What a run brings along that was delivered before: only a loaded one does."""
-    if run.fence == 0 and not run.is_finished and not run.tried:
-        return []
-    pairs: list[tuple[str, Any]] = [(name, getattr(run, field)) for name, field in (*_COUNTS, *_TEXTS)]
-    fields = [part for name, value in pairs if value for part in (name, value)]
+    fields = {name: value for name, field in (*_COUNTS, *_TEXTS) if (value := getattr(run, field))}
     if run.started_ms is not None:
-        fields += "beg", run.started_ms
-    if run.finished_ms is not None and not run.is_finished:
-        fields += "fin", run.finished_ms
+        fields["beg"] = run.started_ms
+    if run.finished_ms is not None:
+        fields["fin"] = run.finished_ms
     if run.failed:
-        fields += "failed", "1"
+        fields["failed"] = True
     if run.changed is not None:
-        fields += "chg", "1" if run.changed else "0"
+        fields["chg"] = run.changed
     if run.result is not None:
-        fields += "res", encode(run.result).decode()
+        fields["res"] = encode(run.result).decode()
     if run.deaths != 1:
-        fields += "deaths", run.deaths
+        fields["deaths"] = run.deaths
     if run.tried:
-        fields += "tried", "\n".join(encode(each).decode() for each in run.tried)
+        fields["tried"] = "\n".join(encode(each).decode() for each in run.tried)
     return fields
 
 
-def run(row: Row) -> Run:
-    """From `RUN_COLUMNS` and the id."""
+_NO_BODY = Body()
+
+
+def run(run_id: bytes, state: bytes, body: bytes) -> Run:
+    stand = _decode_stand(state)
+    given = _decode_body(body) if body else _NO_BODY
     return Run(
-        row[29],
-        row[0],
-        int(row[1]),
-        _CAUSES[row[2] or "schedule"],
-        None if row[3] is False else row[3],
-        None if row[4] is False else decode(row[4]),
-        int(row[5] or 2),
-        row[6] or "",
-        row[7] or "",
-        row[8] == "1",
-        _STATES[row[9]],
-        row[10] or "",
-        int(row[11] or 0),
-        int(row[12] or 0),
-        int(row[13] or 0),
-        int(row[14] or 0),
-        int(row[15] or 0),
-        row[16] or "",
-        row[17] or "",
-        int(row[18] or 0),
-        row[19] or "",
-        None if row[20] is False else int(row[20]),
-        None if row[21] is False else int(row[21]),
-        row[22] == "1",
-        None if row[23] is False else row[23] == "1",
-        row[24] or "",
-        None if row[25] is False else decode(row[25]),
-        int(row[26] or 1),
-        row[27] or "",
-        _tried(row[28]) if row[28] else (),
+        run_id.decode(),
+        stand.job,
+        stand.due,
+        stand.cause,
+        stand.key,
+        given.payload,
+        stand.pr,
+        given.group,
+        given.target,
+        stand.gated,
+        stand.st,
+        stand.why,
+        stand.vis,
+        stand.att,
+        stand.loss,
+        stand.crash,
+        stand.fence,
+        stand.tok,
+        stand.own,
+        stand.til,
+        stand.cancel,
+        stand.beg,
+        stand.fin,
+        stand.failed,
+        stand.chg,
+        stand.err,
+        None if stand.res is None else decode(stand.res),
+        stand.deaths,
+        stand.prog,
+        _tried(stand.tried) if stand.tried else (),
     )
+
+
+def runs(parts: list[bytes], first: int = 0) -> list[Run | None]:
+    """From id, state, body, and again; None where there is no run."""
+    return [run(parts[n], parts[n + 1], parts[n + 2]) if parts[n + 1] else None for n in range(first, len(parts), 3)]
 
 
 def _tried(lines: str) -> tuple[Tried, ...]:
@@ -234,10 +277,13 @@ def settlement_row(settlement: Settlement) -> Row:
     ]
 
 
+_DONE: Row = ["done", "", False, False]
+
+
 def _verdict(verdict: Verdict) -> Row:
     match verdict:
         case Done():
-            return ["done", "", verdict.failed, verdict.clears]
+            return ["done", "", verdict.failed, verdict.clears] if verdict.failed or verdict.clears else _DONE
         case Dead():
             return ["dead", verdict.reason, True, False, verdict.sole]
         case Cancelled():
@@ -254,14 +300,19 @@ def _outcome(outcome: Outcome, run_id: str) -> Row:
     result: str | bool = False
     if outcome.result is not None:
         result = written(outcome.result, RESULT_BYTES_MAX, "the result of run", run_id).decode()
-    [kept] = tried_again((), Tried(0, 0, 0, outcome.error))
     return [
         outcome.started_ms,
         outcome.ended_ms,
         outcome.error,
         result,
-        "" if outcome.changed is None else "1" if outcome.changed else "0",
+        "" if outcome.changed is None else outcome.changed,
         outcome.fingerprint,
         outcome.crashed,
-        encode(kept.error).decode(),
+        _kept(outcome.error) if outcome.error else '""',
     ]
+
+
+def _kept(error: str) -> str:
+    """As much of an error as a run remembers of an earlier attempt, as JSON."""
+    [kept] = tried_again((), Tried(0, 0, 0, error))
+    return encode(kept.error).decode()

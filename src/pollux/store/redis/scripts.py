@@ -41,6 +41,7 @@ KEYS = (
     "nodes",
     "log",
     "home",  # how many writes there were, and on which servers: see homes.py
+    "held",
 )
 BELL_RUNS, BELL_FEED = "bell:runs", "bell:feed"
 
@@ -62,7 +63,7 @@ def script(verb: str) -> Script:
 
 @cache
 def _shared() -> str:
-    return "\n".join(_read(name) for name in ("_house.lua", "_jobs.lua", "_notes.lua", "_runs.lua"))
+    return "\n".join(_read(name) for name in ("_house.lua", "_writes.lua", "_jobs.lua", "_notes.lua", "_runs.lua"))
 
 
 def verbs() -> list[str]:

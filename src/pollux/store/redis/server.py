@@ -52,7 +52,7 @@ def check_server(info: dict[str, Any], address: Address) -> None:
 
 
 def _check_kind(info: dict[str, Any], address: Address) -> None:
-    mode = info.get("redis_mode", "standalone")
+    mode = info.get("redis_mode") or info.get("server_mode")  # as Valkey says
     if mode == "sentinel":
         raise StoreRefused(
             f"{address.name} is a sentinel, not a server; use redis+sentinel://host:port,.../service in the store's URL"

@@ -5,6 +5,7 @@ One handle is one client with a few connections, and two more for waiting; a twi
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -65,9 +66,22 @@ from pollux.store.shelf import JobShelf
 
 DEADLINE_MS = 10_000
 LOOK_AGAIN_MS = 30_000  # a wait looks up at least so often: no ring is lost, but the server's clock may leap
+PIECE = 250  # items that one call of a script works on where there may be any number of them
+JOB_GONE = "its job was deleted"
 LOG_TRIES = 20  # for a line of the audit log, while others write theirs
 T = TypeVar("T")
 Looked = tuple[T, bool, int | None, Place]  # seen, is it enough, in how many ms there may be more, where the bell stood
+
+
+_log = logging.getLogger("pollux.store.redis")
+
+
+def _say(strays: list[str], healed: list[str]) -> None:
+    """What somebody did to our keys by hand, and what became of it; each is found once."""
+    for key in strays:
+        _log.warning("the key %s stood in line and is no run of ours: somebody wrote there; it was taken out", key)
+    for key in healed:
+        _log.warning("the stream %s or its group was gone: somebody deleted it; it was made anew, no run is lost", key)
 
 
 class RedisStore:
@@ -123,7 +137,11 @@ class RedisStore:
 
     async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
         check_batch(ids, "jobs")
-        return [Answer(each) for each in await self._run("delete_jobs", now_ms, ids=ids, reason=reason)]
+        found = await self._run("delete_jobs", now_ms, ids=ids, reason=reason, limit=PIECE, anyway=False)
+        for n, job_id in enumerate(ids):
+            if found[n] == "big":
+                found[n] = await self._delete_big(job_id, reason or JOB_GONE, now_ms)
+        return [Answer(each) for each in found]
 
     async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
         check_batch(ids, "jobs")
@@ -143,6 +161,8 @@ class RedisStore:
             known = self._entries
             at_ms = None if now_ms is None else now_ms + int(waited_ms)
             found = await self._open().run_raw("feed", limit=limit, known=list(known), now=at_ms)
+            if self._entries is not known:  # forgotten meanwhile: at another server the same ids may be other entries
+                return await look(waited_ms)
             items = tuple([calls.feed_item(item, known) for item in found[2]])
             self._entries = {item.id: item for item in items}
             return Feed(items, int(found[0])), bool(items), None, place_of(found[1].decode())
@@ -169,6 +189,8 @@ class RedisStore:
         made = [rows.checked_row(run) for run in runs]
         written = rows.note_rows(checked_notes(notes))
         answers = await self._run("enqueue", now_ms, rows=made, notes=written, ready_max=ready_max)
+        if answers is True:
+            return [RunAnswer(Answer.OK, run.id) for run in runs]
         return [RunAnswer(Answer(answer), run.id, detail) for run, (answer, detail) in zip(runs, answers, strict=True)]
 
     async def claim(
@@ -204,7 +226,8 @@ class RedisStore:
     async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
         check_batch(settlements, "settlements")
         items = [rows.settlement_row(settlement) for settlement in settlements]
-        return [Answer(each) for each in await self._run("settle", now_ms, items=items, at_the_gate=AT_THE_GATE)]
+        answers = await self._run("settle", now_ms, items=items, at_the_gate=AT_THE_GATE)
+        return [Answer.OK] * len(items) if answers is True else [Answer(each) for each in answers]
 
     async def cancel(
         self,
@@ -215,9 +238,16 @@ class RedisStore:
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(run_ids, "runs")
-        job: str | bool = False if job_id is None else job_id
-        answers = await self._run("cancel", now_ms, ids=run_ids, job=job, reason=reason)
-        return [RunAnswer(Answer(answer), run_id) for answer, run_id in answers]
+        answers: list[RunAnswer] = []
+        for first in range(0, len(run_ids), PIECE):
+            asked = {"ids": run_ids[first : first + PIECE], "job": False, "reason": reason}
+            found, _, _ = await self._run("cancel", now_ms, **asked)
+            answers += [RunAnswer(Answer(answer), run_id) for answer, run_id, _ in found]
+        if job_id is not None:
+            named = frozenset(run_ids)
+            mates = await self._cancel_job(job_id, reason, now_ms)
+            answers += [RunAnswer(Answer(answer), run_id) for answer, run_id, _ in mates if run_id not in named]
+        return answers
 
     async def revive(self, run_ids: Sequence[str], *, now_ms: int | None = None) -> list[RunAnswer]:
         check_batch(run_ids, "runs")
@@ -231,14 +261,21 @@ class RedisStore:
 
     async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
         check_batch(ids, "runs")
-        return [rows.run(row) if row else None for row in await self._run("get_runs", ids=ids)]
+        return rows.runs(await self._open().run_raw("get_runs", ids=ids))
 
     async def counts(self) -> Counts:
         return Counts(*await self._run("counts"))
 
     async def prune(self, what: Pruning) -> int:
         check_batch(what.ids, "runs")
-        return int(await self._run("prune", **calls.pruning_of(what)))
+        gone = 0
+        while gone < what.limit:
+            piece = min(PIECE, what.limit - gone)
+            went = int(await self._run("prune", **calls.pruning_of(what, piece)))
+            gone += went
+            if went < piece:
+                break
+        return gone
 
     # notes
 
@@ -297,7 +334,10 @@ class RedisStore:
     async def load(self, records: Sequence[tuple[str, Any]]) -> int:
         check_batch(records, "records")
         items = [calls.record_row(read_record(kind, data)) for kind, data in records]
-        return sum(await self._run("load", items=items))
+        new = 0
+        for first in range(0, len(items), PIECE):
+            new += sum(await self._run("load", items=items[first : first + PIECE]))
+        return new
 
     # how it is done
 
@@ -332,14 +372,38 @@ class RedisStore:
         guarded: dict[str, Any] = {"hold_ms": 0, "expected": False}
         if at_ms is None:
             guarded = self._time.before(lease_ms)
-        found = await self._run("claim", at_ms, **asking, **guarded)
-        answer, claimed, jobs, stops, look_again, now_ms, place = found
+        found = await self._open().run_raw("claim", **asking, **guarded, now=at_ms)
+        answer, jobs, stops, look_again, now_ms, place, strays, healed = calls.decode(found[0])
         if at_ms is None:
             self._time.learn(now_ms, asked_ms, lease_ms)
-        runs = tuple([rows.run(row) for row in claimed])
+        if strays or healed:
+            _say(strays, healed)
+        runs = tuple([run for run in rows.runs(found, first=1) if run is not None])
         by_id = {row[0]: self._job(row) for row in jobs}
         look_again_ms = None if look_again is False else look_again
         return Claimed(Answer(answer), runs, by_id, stops, look_again_ms, now_ms), place_of(place)
+
+    async def _cancel_job(
+        self, job_id: str, reason: str, now_ms: int | None, *, waiting: bool = False
+    ) -> list[tuple[str, str, int]]:
+        """Its live runs of now, a part at a time; in the order of their coming."""
+        after: str | bool = False
+        upto: int | bool = False
+        found: list[tuple[str, str, int]] = []
+        while True:
+            asked = {"ids": [], "job": job_id, "after": after, "upto": upto, "limit": PIECE, "waiting": waiting}
+            part, after, upto = await self._run("cancel", now_ms, **asked, reason=reason)
+            found += part
+            if after is False:
+                return sorted(found, key=lambda each: each[2])
+
+    async def _delete_big(self, job_id: str, reason: str, now_ms: int | None) -> str:
+        """Most of its waiting runs end before the job goes, and those that came meanwhile right after it."""
+        await self._cancel_job(job_id, reason, now_ms, waiting=True)
+        asked = {"ids": [job_id], "reason": reason, "limit": PIECE, "anyway": True}
+        [answer] = await self._run("delete_jobs", now_ms, **asked)
+        await self._cancel_job(job_id, reason, now_ms, waiting=True)
+        return str(answer)
 
     async def _wait(self, look: Callable[[float], Awaitable[Looked[T]]], wait_ms: int, *, node: str | None = None) -> T:
         """Look until something is found, the time is over, or somebody asks us to come back."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from pollux.model import SCHEDULER_VERSION
 from pollux.store.contract import Answer, JobAnswer, JobPut
+from pollux.store.parts import other_version
 from pollux.store.relational.rows import definition_json
 
 TOMBS_MAX = 100_000
@@ -16,17 +18,22 @@ class Stored(NamedTuple):
     release: int
     source: str
     definition: bytes
+    version: int = SCHEDULER_VERSION
 
 
-def judge(put: JobPut, there: Stored | None, buried: int | None) -> tuple[JobAnswer, Stored]:
+def judge(
+    put: JobPut, there: Stored | None, buried: int | None, version: int = SCHEDULER_VERSION
+) -> tuple[JobAnswer, Stored]:
     """The answer to a put, and what is stored if it is ok.  `buried`: the last revision of one that was deleted."""
     job = put.job
-    after = Stored(1 if buried is None else buried + 1, job.release, job.source, definition_json(job))
+    after = Stored(1 if buried is None else buried + 1, job.release, job.source, definition_json(job), version)
     if there is None:
         if put.revision:
             words = f"revision {put.revision} was expected, but there is no such job"
             return JobAnswer(Answer.CONFLICT, job.id, 0, words), after
         return JobAnswer(Answer.OK, job.id, after.revision), after
+    if there.version != version:
+        return JobAnswer(Answer.CONFLICT, job.id, there.revision, other_version(there.version, version)), there
     if there.definition == after.definition:
         return JobAnswer(Answer.ALREADY, job.id, there.revision), there
     if words := _against(put, there):
@@ -52,5 +59,15 @@ def each_once(ids: Sequence[str], done: Sequence[str]) -> list[Answer]:
     answers = []
     for job_id in ids:
         answers.append(Answer.OK if job_id in left else Answer.LOST)
+        left.discard(job_id)
+    return answers
+
+
+def moved_once(ids: Sequence[str], there: Mapping[str, object], moved: Sequence[str]) -> list[Answer]:
+    """The answers to a move of a list of ids; one that was named twice is there already the second time."""
+    left = set(moved)
+    answers = []
+    for job_id in ids:
+        answers.append(Answer.OK if job_id in left else Answer.ALREADY if job_id in there else Answer.LOST)
         left.discard(job_id)
     return answers

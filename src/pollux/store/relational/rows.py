@@ -5,11 +5,25 @@ Columns stand in the order of the fields, so that a row becomes a `Run` in one s
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import msgspec
 
-from pollux.model import Cause, Entry, Job, Memory, Node, Note, Once, Run, RunState, Tried, definition
+from pollux.model import (
+    SCHEDULER_VERSION,
+    Cause,
+    Entry,
+    Job,
+    Memory,
+    Node,
+    Note,
+    Once,
+    Run,
+    RunState,
+    Tried,
+    definition,
+)
 from pollux.store.contract import PAYLOAD_BYTES_MAX
 from pollux.store.limits import PRIORITIES, checked_run, written
 
@@ -35,6 +49,7 @@ RUN_COLUMNS = (
 ID, JOB, KEY, STATE = 0, 1, 4, 10  # places in the row of a run that is made
 
 Row = tuple[Any, ...]
+T = TypeVar("T")
 
 encode = msgspec.json.Encoder().encode
 encode_sorted = msgspec.json.Encoder(order="deterministic").encode
@@ -44,6 +59,14 @@ decode_tried = msgspec.json.Decoder(tuple[Tried, ...]).decode
 _decode_node = msgspec.json.Decoder(Node).decode
 _NO_MEMORY = Memory()
 _MADE = (RunState.READY, RunState.HELD)
+
+
+def by_version(items: Iterable[tuple[int, T]]) -> dict[int, list[T]]:
+    """Items that come with their version, each under it, in their order."""
+    found: dict[int, list[T]] = {}
+    for version, item in items:
+        found.setdefault(version, []).append(item)
+    return found
 
 
 # jobs
@@ -148,6 +171,7 @@ def run(row: Row) -> Run:
         row[27],
         row[28],
         () if row[29] is None else decode_tried(row[29]),
+        row[30] if len(row) > 30 else SCHEDULER_VERSION,
     )
 
 

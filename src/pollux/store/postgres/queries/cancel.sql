@@ -1,5 +1,5 @@
 -- name: found
-SELECT r.seq, r.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, r.cancel FROM {s}.runs AS r
+SELECT r.seq, r.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, r.version, r.cancel FROM {s}.runs AS r
 WHERE r.id = ANY($1::text[]) ORDER BY r.seq FOR UPDATE;
 
 -- name: of_job
@@ -16,7 +16,7 @@ WITH gone AS (
 INSERT INTO {s}.past
 SELECT seq, id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, 5, '', visible_ms, attempt,
   lease_losses, crashes, fence, token, owner, lease_until_ms, why, started_ms, $3::bigint, failed, changed, error, result,
-  deaths, progress, tried, settled, 0
+  deaths, progress, tried, settled, 0, version
 FROM gone;
 
 -- name: ask

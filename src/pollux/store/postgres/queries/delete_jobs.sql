@@ -1,8 +1,8 @@
 -- name: stored
-SELECT id, revision, last_due_ms FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE;
+SELECT id, revision, last_due_ms, version FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE;
 
 -- name: waiting
-SELECT seq, state, id, job_id, due_ms, cause, gated FROM {s}.runs
+SELECT seq, state, id, job_id, due_ms, cause, gated, version FROM {s}.runs
 WHERE job_id = ANY($1::text[]) AND state < 2 ORDER BY seq FOR UPDATE;
 
 -- name: bury

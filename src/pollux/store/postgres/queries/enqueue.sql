@@ -2,19 +2,19 @@
 -- name: look
 SELECT
   coalesce($3::bigint, {s}.now_ms()),
-  (SELECT sum(held + ready)::bigint FROM {s}.tally),
-  ARRAY(SELECT id FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR KEY SHARE),
+  ARRAY(SELECT ARRAY[version, sum(held + ready)] FROM {s}.tally GROUP BY version),
+  ARRAY(SELECT ARRAY[id, version::text] FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR KEY SHARE),
   ARRAY(SELECT id FROM {s}.past WHERE id = ANY($2::text[]));
 
 -- name: add
 INSERT INTO {s}.runs
-  (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms)
-SELECT id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms
+  (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, version)
+SELECT id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, version
 FROM unnest(
   $1::text[], $2::text[], $3::bigint[], $4::smallint[], $5::text[], $6::bytea[], $7::smallint[], $8::text[], $9::text[],
-  $10::boolean[], $11::smallint[], $12::text[], $13::bigint[]
+  $10::boolean[], $11::smallint[], $12::text[], $13::bigint[], $14::smallint[]
 ) WITH ORDINALITY AS made
-  (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, place)
+  (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, version, place)
 ORDER BY place
 ON CONFLICT DO NOTHING RETURNING id;
 

@@ -1,14 +1,14 @@
 -- The last statement of every write: entries, counts, bell; and whether an id that was just made had ended meanwhile.
 -- name: finish
 WITH told AS (
-  INSERT INTO {s}.feed (ends, body)
-  SELECT t.ends, t.body FROM unnest($1::int[], $2::bytea[]) WITH ORDINALITY AS t (ends, body, place) ORDER BY t.place
+  INSERT INTO {s}.feed (version, ends, body)
+  SELECT $15::smallint, t.ends, t.body FROM unnest($1::int[], $2::bytea[]) WITH ORDINALITY AS t (ends, body, place) ORDER BY t.place
 ), counted AS (
   UPDATE {s}.tally
   SET held = held + $3::int, ready = ready + $4::int, leased = leased + $5::int, dead = dead + $6::int,
       feed = feed + $7::int, ends = ends + $8::int, jobs = jobs + $9::int, stops = stops + $10::int,
       clock_ms = greatest(clock_ms, $11::bigint)
-  WHERE slot = pg_backend_pid() % 16
+  WHERE version = $15::smallint AND slot = pg_backend_pid() % 16
 )
 SELECT
   ARRAY(SELECT id FROM {s}.past WHERE id = ANY($14::text[])),
@@ -17,11 +17,11 @@ SELECT
 -- The same in a transaction of the user's own: it may last, so it waits for no slot and holds none.
 -- name: join
 WITH told AS (
-  INSERT INTO {s}.feed (ends, body)
-  SELECT t.ends, t.body FROM unnest($1::int[], $2::bytea[]) WITH ORDINALITY AS t (ends, body, place) ORDER BY t.place
+  INSERT INTO {s}.feed (version, ends, body)
+  SELECT $15::smallint, t.ends, t.body FROM unnest($1::int[], $2::bytea[]) WITH ORDINALITY AS t (ends, body, place) ORDER BY t.place
 ), counted AS (
-  INSERT INTO {s}.tally (slot, held, ready, leased, dead, feed, ends, jobs, stops, clock_ms)
-  VALUES (nextval('{s}.tally_slot'), $3::int, $4::int, $5::int, $6::int, $7::int, $8::int, $9::int, $10::int, $11::bigint)
+  INSERT INTO {s}.tally (version, slot, held, ready, leased, dead, feed, ends, jobs, stops, clock_ms)
+  VALUES ($15::smallint, nextval('{s}.tally_slot'), $3::int, $4::int, $5::int, $6::int, $7::int, $8::int, $9::int, $10::int, $11::bigint)
 )
 SELECT
   ARRAY(SELECT id FROM {s}.past WHERE id = ANY($14::text[])),
@@ -35,20 +35,29 @@ SELECT pg_advisory_xact_lock($1::int, $2::int);
 
 -- name: gather
 WITH gone AS (
-  DELETE FROM {s}.tally WHERE slot IN (SELECT slot FROM {s}.tally WHERE slot >= 16 ORDER BY slot LIMIT 10000 FOR UPDATE SKIP LOCKED)
+  DELETE FROM {s}.tally
+  WHERE (version, slot) IN (
+    SELECT version, slot FROM {s}.tally WHERE slot >= 16 ORDER BY slot LIMIT 10000 FOR UPDATE SKIP LOCKED
+  )
   RETURNING *
 ), total AS (
-  SELECT count(*) AS n, sum(held) AS held, sum(ready) AS ready, sum(feed) AS feed, sum(ends) AS ends, sum(stops) AS stops
-  FROM gone
+  SELECT version, sum(held) AS held, sum(ready) AS ready, sum(feed) AS feed, sum(ends) AS ends, sum(stops) AS stops
+  FROM gone GROUP BY version
 )
 UPDATE {s}.tally AS t
 SET held = t.held + total.held, ready = t.ready + total.ready, feed = t.feed + total.feed, ends = t.ends + total.ends,
     stops = t.stops + total.stops
-FROM total WHERE t.slot = pg_backend_pid() % 16 AND total.n > 0;
+FROM total WHERE t.version = total.version AND t.slot = pg_backend_pid() % 16;
 
 -- name: counts
-SELECT sum(held)::bigint, sum(ready)::bigint, sum(leased)::bigint, sum(dead)::bigint, sum(feed)::bigint,
-  sum(ends)::bigint, sum(jobs)::bigint
+SELECT
+  coalesce(sum(held) FILTER (WHERE $1::smallint IN (0, version)), 0)::bigint,
+  coalesce(sum(ready) FILTER (WHERE $1::smallint IN (0, version)), 0)::bigint,
+  coalesce(sum(leased) FILTER (WHERE $1::smallint IN (0, version)), 0)::bigint,
+  sum(dead)::bigint,
+  coalesce(sum(feed) FILTER (WHERE $1::smallint IN (0, version)), 0)::bigint,
+  coalesce(sum(ends) FILTER (WHERE $1::smallint IN (0, version)), 0)::bigint,
+  coalesce(sum(jobs) FILTER (WHERE $1::smallint IN (0, version)), 0)::bigint
 FROM {s}.tally;
 
 -- name: wake

@@ -1,8 +1,8 @@
 -- name: get
-SELECT id, revision, next_due_ms, last_due_ms, memory, definition FROM {s}.jobs WHERE id = ANY($1::text[]);
+SELECT id, revision, next_due_ms, last_due_ms, memory, definition, version FROM {s}.jobs WHERE id = ANY($1::text[]);
 
 -- name: page
-SELECT id, revision, next_due_ms, last_due_ms, memory, definition FROM {s}.jobs
+SELECT id, revision, next_due_ms, last_due_ms, memory, definition, version FROM {s}.jobs
 WHERE id > $1::text
   AND ($2::text IS NULL OR grp = $2)
   AND ($3::text IS NULL OR target = $3)
@@ -10,9 +10,10 @@ WHERE id > $1::text
   AND ($5::text IS NULL OR source = $5)
   AND ($6::text IS NULL OR handler = $6)
   AND ($7::text IS NULL OR strpos(id, $7) > 0 OR strpos(name, $7) > 0)
+  AND ($9::smallint IS NULL OR version = $9)
 ORDER BY id LIMIT $8::int;
 
 -- name: due
-SELECT id, revision, next_due_ms, last_due_ms, memory, definition FROM {s}.jobs
-WHERE next_due_ms IS NOT NULL AND enabled AND (next_due_ms, id) > ($1::bigint, $2::text) AND next_due_ms < $3::bigint
+SELECT id, revision, next_due_ms, last_due_ms, memory, definition, version FROM {s}.jobs
+WHERE version = $5::smallint AND next_due_ms IS NOT NULL AND enabled AND (next_due_ms, id) > ($1::bigint, $2::text) AND next_due_ms < $3::bigint
 ORDER BY next_due_ms, id LIMIT $4::int;

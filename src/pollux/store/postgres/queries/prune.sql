@@ -27,7 +27,7 @@ DELETE FROM {s}.past WHERE seq IN (
 ) RETURNING shelf;
 
 -- name: spent
-SELECT j.id, j.revision, j.last_due_ms FROM {s}.jobs AS j
+SELECT j.id, j.revision, j.last_due_ms, j.version FROM {s}.jobs AS j
 WHERE j.once AND j.next_due_ms IS NULL AND j.last_due_ms IS NOT NULL AND coalesce(j.ended_ms, j.last_due_ms) < $1::bigint
   AND NOT EXISTS (SELECT 1 FROM {s}.runs WHERE runs.job_id = j.id)
   AND NOT EXISTS (SELECT 1 FROM {s}.past WHERE past.job_id = j.id AND shelf = 2)

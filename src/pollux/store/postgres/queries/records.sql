@@ -12,10 +12,10 @@ SELECT at_ms, actor, action, subject, detail, seq, chain FROM {s}.log WHERE seq 
 SELECT at_ms, actor, action, subject, detail, seq, chain FROM {s}.log WHERE seq < $1::bigint ORDER BY seq DESC LIMIT $2::int;
 
 -- name: term
-SELECT number FROM {s}.term;
+SELECT number, version FROM {s}.term WHERE version > $1::smallint AND number > 0 ORDER BY version;
 
 -- name: job
-SELECT id, revision, next_due_ms, last_due_ms, memory, definition FROM {s}.jobs WHERE id > $1::text ORDER BY id LIMIT $2::int;
+SELECT id, revision, next_due_ms, last_due_ms, memory, definition, version FROM {s}.jobs WHERE id > $1::text ORDER BY id LIMIT $2::int;
 
 -- name: run
 SELECT * FROM (
@@ -31,15 +31,16 @@ SELECT key, value, revision, expires_ms FROM {s}.notes WHERE key > $1::text ORDE
 INSERT INTO {s}.runs
   (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, attempt,
    lease_losses, crashes, fence, token, owner, lease_until_ms, cancel, started_ms, finished_ms, failed, changed, error,
-   result, deaths, progress, tried)
+   result, deaths, progress, tried, version)
 SELECT $1::text, $2::text, $3::bigint, $4::smallint, $5::text, $6::bytea, $7::smallint, $8::text, $9::text, $10::boolean, $11::smallint, $12::text, $13::bigint, $14::int, $15::int, $16::int, $17::int, $18::text, $19::text, $20::bigint, $21::text, $22::bigint, $23::bigint, $24::boolean, $25::boolean,
-  $26::text, $27::bytea, $28::int, $29::text, $30::bytea
+  $26::text, $27::bytea, $28::int, $29::text, $30::bytea,
+  coalesce((SELECT version FROM {s}.jobs WHERE id = $2::text), $31::smallint)
 WHERE NOT EXISTS (SELECT 1 FROM {s}.past WHERE id = $1::text)
-ON CONFLICT DO NOTHING RETURNING id;
+ON CONFLICT DO NOTHING RETURNING id, version;
 
 -- name: load_past
 INSERT INTO {s}.past
 SELECT nextval('{s}.run_seq'), $1::text, $2::text, $3::bigint, $4::smallint, $5::text, $6::bytea, $7::smallint, $8::text, $9::text, $10::boolean, $11::smallint, $12::text, $13::bigint, $14::int, $15::int, $16::int, $17::int, $18::text, $19::text, $20::bigint, $21::text,
-  $22::bigint, coalesce($23::bigint, 0), $24::boolean, $25::boolean, $26::text, $27::bytea, $28::int, $29::text, $30::bytea, '', $31::smallint
+  $22::bigint, coalesce($23::bigint, 0), $24::boolean, $25::boolean, $26::text, $27::bytea, $28::int, $29::text, $30::bytea, '', $32::smallint, $31::smallint
 WHERE NOT EXISTS (SELECT 1 FROM {s}.runs WHERE id = $1::text)
 ON CONFLICT DO NOTHING RETURNING id;

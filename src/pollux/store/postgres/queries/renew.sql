@@ -11,9 +11,9 @@ WITH asked AS (
   SET lease_until_ms = clock.now_ms + $4::bigint, lease_ms = $4::bigint,
       progress = CASE WHEN s.progress = '' THEN r.progress ELSE s.progress END
   FROM standing AS s, clock WHERE r.seq = s.seq
-  RETURNING r.id, r.token, r.cancel
+  RETURNING r.id, r.token, r.cancel, r.version
 ), counted AS (
   UPDATE {s}.tally SET clock_ms = greatest(clock_ms, clock.now_ms)
-  FROM clock WHERE slot = pg_backend_pid() % 16 AND EXISTS (SELECT 1 FROM renewed)
+  FROM clock WHERE slot = pg_backend_pid() % 16 AND version IN (SELECT version FROM renewed)
 )
 SELECT id, token, cancel FROM renewed;

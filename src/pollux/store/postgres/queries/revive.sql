@@ -8,8 +8,8 @@ WITH back AS (
   SELECT p.seq, p.id, p.job_id, p.due_ms, p.cause, p.key, p.payload, p.priority, p.grp, p.target, p.gated,
     CASE WHEN p.gated THEN 0 ELSE 1 END, CASE WHEN p.gated THEN $2::text ELSE '' END, $3::bigint, 0, 0, 0, p.fence,
     p.token, p.owner, p.lease_until_ms, '', p.started_ms, p.finished_ms, p.failed, p.changed, p.error, p.result, 1, '',
-    p.tried, 0, p.settled
-  FROM unnest($1::bigint[]) WITH ORDINALITY AS asked (seq, place) JOIN {s}.past AS p ON p.seq = asked.seq
+    p.tried, 0, p.settled, asked.version
+  FROM unnest($1::bigint[], $4::smallint[]) WITH ORDINALITY AS asked (seq, version, place) JOIN {s}.past AS p ON p.seq = asked.seq
   ORDER BY asked.place
   ON CONFLICT DO NOTHING RETURNING seq, id
 ), gone AS (

@@ -1,14 +1,15 @@
 -- name: found
 SELECT
   r.id, r.seq, r.token, r.state, r.settled, r.job_id, r.due_ms, r.cause, r.gated, r.cancel, r.attempt, r.visible_ms,
-  r.held_reason, r.fence, r.tried, r.key, coalesce($2::bigint, {s}.now_ms())
+  r.held_reason, r.fence, r.tried, r.key, r.version,
+  coalesce($2::bigint, {s}.now_ms())
 FROM {s}.runs AS r WHERE r.id = ANY($1::text[]) ORDER BY r.seq FOR UPDATE;
 
 -- name: ended
 SELECT id, seq, token, state, settled FROM {s}.past WHERE id = ANY($1::text[]);
 
 -- name: jobs
-SELECT id FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR KEY SHARE;
+SELECT id, version FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR KEY SHARE;
 
 -- name: finish
 WITH gone AS (
@@ -20,7 +21,7 @@ WITH gone AS (
   RETURNING r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated,
     b.state, r.held_reason, r.visible_ms, r.attempt, r.lease_losses, r.crashes + b.crashed, r.fence, r.token, '' AS owner,
     0::bigint AS until, b.cancel, b.started_ms, b.finished_ms, b.failed, b.changed, b.error, b.result, b.deaths,
-    CASE WHEN b.progress = '' THEN r.progress ELSE b.progress END, r.tried, r.settled, b.shelf
+    CASE WHEN b.progress = '' THEN r.progress ELSE b.progress END, r.tried, r.settled, b.shelf, r.version
 )
 INSERT INTO {s}.past SELECT * FROM gone;
 

@@ -1,8 +1,8 @@
--- What do all scripts share?  The names of the keys, the time, and how answers, entries and rings are written.
--- The loader puts the files whose names begin with an underscore before each verb, in the order of their names.
+-- What do all scripts share?  The names of the keys, the time, and how numbers are written.
+-- The loader puts the files whose names begin with an underscore before each verb.
 local META, HIGH, NORMAL, LOW, LINE_1, LINE_2, LINE_3, LEASES, LIVE, UNIQUE, FEED, BELL_RUNS, BELL_FEED, JOBS, DUE,
   SPENT, GONE, GONE_LINE, SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD, TALLY, NOTES, NOTE_KEYS, NOTE_ENDS, NODES, LOG,
-  HOME = unpack(KEYS)
+  HOME, HELD = unpack(KEYS)
 local PREFIX = string.sub(META, 1, -5)
 local STREAM = { HIGH, NORMAL, LOW }
 local LINE = { LINE_1, LINE_2, LINE_3 }
@@ -22,79 +22,28 @@ end
 
 local now = clock()
 
--- A script that may write answers its value and how many writes there were: whoever is told less later knows that
--- writes were lost.  It also makes each call a write, so that the replicas' WAIT means all that came before it.
-local function counted(value)
-  if WRITES then
-    return { value, call("HINCRBY", HOME, "count", 1) }
-  end
-  return value
-end
-
-local function answer(value)
-  return counted(cmsgpack.pack(value))
-end
-
 -- a number as text, and as text of one length, which sorts as the number does
 local function text(number)
   return string.format("%.0f", number)
 end
 
+local padded = {} -- many runs of a batch are due at the same time
+
 local function pad(number)
-  return string.format("%015.0f", number + 1e14)
+  local known = padded[number]
+  if not known then
+    known = string.format("%015.0f", number + 1e14)
+    padded[number] = known
+  end
+  return known
 end
 
 local function pad_seq(number)
   return string.format("%014.0f", number)
 end
 
-local function next_seq()
-  return call("HINCRBY", META, "seq", 1)
-end
-
-local function get_number(field)
-  return tonumber(call("HGET", META, field) or 0)
-end
-
--- the bell, rung once at the end of a call
-local rings = { runs = false, feed = false, asked = false }
-
-local function ring()
-  if rings.runs then
-    call("XADD", BELL_RUNS, "MAXLEN", "~", BELL_MAX, "*", "kind", "runs")
-  end
-  if rings.feed then
-    call("XADD", BELL_FEED, "MAXLEN", "~", BELL_MAX, "*", "kind", "feed")
-  end
-  for owner in pairs(rings.asked or {}) do
-    call("XADD", BELL_RUNS, "MAXLEN", "~", BELL_MAX, "*", "kind", "asked", "node", owner)
-  end
-end
-
 -- where the bell stands: who read nothing there waits for what comes after
 local function bell_place(bell)
   local last = call("XREVRANGE", bell, "+", "-", "COUNT", 1)
   return last[1] and last[1][1] or "0-0"
-end
-
--- the feed
-local function tell(entry)
-  local ends = entry.ends and #entry.ends or 0
-  call("XADD", FEED, text(call("HINCRBY", META, "entries", 1)) .. "-0", "ends", ends, "entry", cmsgpack.pack(entry))
-  if ends > 0 then
-    call("HINCRBY", META, "ends", ends)
-  end
-  rings.feed = true
-end
-
-local function tell_ends(ends)
-  if #ends > 0 then
-    tell({ type = "ended", ends = ends })
-  end
-end
-
-local function tell_arrived(ids)
-  if #ids > 0 then
-    tell({ type = "arrived", run_ids = ids })
-  end
 end

@@ -1,4 +1,5 @@
--- How is a job kept?  As a hash; enabled ones with a next due also stand in DUE, by (next due, id).
+-- How is a job kept?  As a hash; enabled ones with a next due also stand in DUE, by (next due, id).  An empty text is
+-- no time, and no memory.
 local JOB_GONE = "its job was deleted"
 local GONE_MAX = 100000 -- deleted jobs whose revision and last due are remembered
 local JOB_COLUMNS = { "rev", "next", "last", "mem", "def" }
@@ -12,104 +13,133 @@ local function job_row(id)
   if not row[1] then
     return false
   end
-  return { id, tonumber(row[1]), tonumber(row[2]) or false, tonumber(row[3]) or false, row[4], row[5] }
+  return { id, tonumber(row[1]), tonumber(row[2]) or false, tonumber(row[3]) or false, row[4] ~= "" and row[4], row[5] }
 end
 
-local known_jobs = {}
+local is_known = {}
 
 local function has_job(id)
-  local known = known_jobs[id]
+  local known = is_known[id]
   if known == nil then
     known = call("EXISTS", job_key(id)) == 1
-    known_jobs[id] = known
+    is_known[id] = known
   end
   return known
 end
 
--- `job` is {next, last, on, once} as it stands; false for no time
-local function move_job(id, job, next_due, last_due)
-  local key = job_key(id)
-  if job.next ~= next_due then
-    if job.next and job.on then
-      call("ZREM", DUE, pad(job.next) .. id)
-    end
-    if next_due then
-      call("HSET", key, "next", next_due)
-      if job.on then
-        call("ZADD", DUE, 0, pad(next_due) .. id)
-      end
-    else
-      call("HDEL", key, "next")
-    end
-  end
-  if last_due and job.last ~= last_due then
-    call("HSET", key, "last", last_due)
-  end
-  job.next, job.last = next_due, last_due
-  if job.once and last_due and not next_due then
-    call("ZADD", SPENT, last_due, id)
-  end
-end
+-- jobs as they stand by now; what changed in `fields` is written at the end
+local jobs = {}
 
 local function read_job(id)
-  local row = call("HMGET", job_key(id), "rev", "next", "last", "on", "once", "rel", "src", "def")
-  if not row[1] then
-    return nil
+  local job = jobs[id]
+  if job == nil then
+    local row = call("HMGET", job_key(id), "rev", "next", "last", "on", "once")
+    job = row[1] and {
+      id = id,
+      rev = tonumber(row[1]),
+      next = tonumber(row[2]) or false,
+      last = tonumber(row[3]) or false,
+      on = row[4] == "1",
+      once = row[5] == "1",
+      fields = {},
+    }
+    jobs[id], is_known[id] = job or false, job and true or false
   end
-  return {
-    rev = tonumber(row[1]),
-    next = tonumber(row[2]) or false,
-    last = tonumber(row[3]) or false,
-    on = row[4] == "1",
-    once = row[5] == "1",
-    rel = tonumber(row[6]),
-    src = row[7],
-    def = row[8],
-  }
+  return job and not job.is_gone and job or nil
 end
 
-local function write_definition(id, put, rev)
-  call("HSET", job_key(id), "def", put.def, "rel", put.rel, "src", put.src, "rev", rev,
-    "on", put.on and "1" or "0", "once", put.once and "1" or "0")
+writers[#writers + 1] = {
+  prepare = function()
+    for id, job in pairs(jobs) do
+      if job and (job.is_gone or next(job.fields)) then
+        check(job_key(id), "hash")
+      end
+    end
+  end,
+  write = function()
+    for id, job in pairs(jobs) do
+      if job and job.is_gone then
+        call("DEL", job_key(id))
+      elseif job and next(job.fields) then
+        local fields = {}
+        for name, value in pairs(job.fields) do
+          fields[#fields + 1] = name
+          fields[#fields + 1] = value
+        end
+        call("HSET", job_key(id), unpack(fields))
+      end
+    end
+  end,
+}
+
+-- next and last due; false for no time
+local function move_job(job, next_due, last_due)
+  if job.next ~= next_due then
+    if job.next and job.on then
+      drop("zset", DUE, pad(job.next) .. job.id)
+    end
+    job.fields.next = next_due and text(next_due) or ""
+    if next_due and job.on then
+      put("zset", DUE, pad(next_due) .. job.id, 0)
+    end
+    job.next = next_due
+  end
+  if last_due and job.last ~= last_due then
+    job.fields.last = text(last_due)
+    job.last = last_due
+  end
+  if job.once and last_due and not next_due then
+    put("zset", SPENT, job.id, last_due)
+  end
 end
 
-local function add_job(id, put, rev, next_due, last_due, memory)
-  write_definition(id, put, rev)
+-- `new` is {definition, release, source, enabled, once}
+local function define_job(job, new, rev)
+  job.rev, job.on, job.once = rev, new.on, new.once
+  local fields = job.fields
+  fields.def, fields.rel, fields.src, fields.rev = new.def, text(new.rel), new.src, text(rev)
+  fields.on, fields.once = new.on and "1" or "0", new.once and "1" or "0"
+end
+
+local function add_job(id, new, rev, next_due, last_due, memory)
+  local job = { id = id, next = false, last = false, fields = {} }
+  jobs[id], is_known[id] = job, true
+  define_job(job, new, rev)
   if memory then
-    call("HSET", job_key(id), "mem", memory)
+    job.fields.mem = memory
   end
-  call("ZADD", JOBS, 0, id)
-  known_jobs[id] = true
-  move_job(id, { next = false, last = false, on = put.on, once = put.once }, next_due, last_due)
+  put("zset", JOBS, id, 0)
+  move_job(job, next_due, last_due)
 end
 
 -- what is left of a deleted job: no due time fires again in its place
-local function remember_job(id, job)
-  call("HSET", GONE, id, text(job.rev) .. ":" .. (job.last and text(job.last) or ""))
-  call("ZADD", GONE_LINE, next_seq(), id)
-  if call("ZCARD", GONE_LINE) > GONE_MAX then
-    call("HDEL", GONE, call("ZPOPMIN", GONE_LINE)[1])
+local function remember_job(job)
+  put("hash", GONE, job.id, text(job.rev) .. ":" .. (job.last and text(job.last) or ""))
+  put("zset", GONE_LINE, job.id, next_seq())
+  if call("ZCARD", fresh(GONE_LINE)) > GONE_MAX then
+    local oldest = call("ZRANGE", GONE_LINE, 0, 0)[1]
+    drop("hash", GONE, oldest)
+    drop("zset", GONE_LINE, oldest)
   end
 end
 
 local function recall_job(id)
-  local gone = call("HGET", GONE, id)
+  local gone = field_of(GONE, id)
   if not gone then
     return 0, false
   end
-  call("HDEL", GONE, id)
-  call("ZREM", GONE_LINE, id)
+  drop("hash", GONE, id)
+  drop("zset", GONE_LINE, id)
   local rev, last = string.match(gone, "^(%d+):(.*)$")
   return tonumber(rev), tonumber(last) or false
 end
 
-local function drop_job(id, job)
+local function drop_job(job)
   if job.next and job.on then
-    call("ZREM", DUE, pad(job.next) .. id)
+    drop("zset", DUE, pad(job.next) .. job.id)
   end
-  call("DEL", job_key(id))
-  call("ZREM", JOBS, id)
-  call("ZREM", SPENT, id)
-  known_jobs[id] = false
-  remember_job(id, job)
+  drop("zset", JOBS, job.id)
+  drop("zset", SPENT, job.id)
+  jobs[job.id], is_known[job.id] = { id = job.id, is_gone = true, fields = {} }, false
+  remember_job(job)
 end

@@ -1,12 +1,12 @@
 -- How is a note kept?  As a packed value in one hash; its key stands in order beside, its end in NOTE_ENDS.
 local function mark_stop(key)
   if string.sub(key, 1, 5) == "stop:" then
-    call("HINCRBY", META, "stops", 1)
+    set_count("stops", count_of("stops") + 1)
   end
 end
 
 local function read_note(key)
-  local packed = call("HGET", NOTES, key)
+  local packed = field_of(NOTES, key)
   if not packed then
     return nil
   end
@@ -15,23 +15,32 @@ local function read_note(key)
 end
 
 local function set_note(key, value, ends, rev)
-  local count = math.max(get_number("notes") + 1, rev)
-  call("HSET", META, "notes", count)
-  call("HSET", NOTES, key, text(rev > 0 and rev or count) .. ":" .. (ends and text(ends) or "") .. ":" .. value)
-  call("ZADD", NOTE_KEYS, 0, key)
+  local count = math.max(count_of("notes") + 1, rev)
+  set_count("notes", count)
+  put("hash", NOTES, key, text(rev > 0 and rev or count) .. ":" .. (ends and text(ends) or "") .. ":" .. value)
+  put("zset", NOTE_KEYS, key, 0)
   if ends then
-    call("ZADD", NOTE_ENDS, ends, key)
+    put("zset", NOTE_ENDS, key, ends)
   else
-    call("ZREM", NOTE_ENDS, key)
+    drop("zset", NOTE_ENDS, key)
   end
   mark_stop(key)
 end
 
 local function drop_note(key)
-  call("HDEL", NOTES, key)
-  call("ZREM", NOTE_KEYS, key)
-  call("ZREM", NOTE_ENDS, key)
+  drop("hash", NOTES, key)
+  drop("zset", NOTE_KEYS, key)
+  drop("zset", NOTE_ENDS, key)
   mark_stop(key)
+end
+
+local has_swept = false
+
+local function drop_expired_notes()
+  for _, key in ipairs(has_swept and {} or call("ZRANGEBYSCORE", NOTE_ENDS, "-inf", now, "LIMIT", 0, PAY_MAX)) do
+    drop_note(key)
+  end
+  has_swept = true
 end
 
 -- puts are {key, value or false, revision or false, end or false}; the keys written are added to `written`
@@ -40,12 +49,13 @@ local function write_notes(puts, written)
   if #puts == 0 then
     return answers
   end
-  for _, key in ipairs(call("ZRANGEBYSCORE", NOTE_ENDS, "-inf", now)) do
-    drop_note(key)
-  end
-  for n, put in ipairs(puts) do
-    local key, value, revision, ends = unpack(put, 1, 4)
+  drop_expired_notes()
+  for n, each in ipairs(puts) do
+    local key, value, revision, ends = unpack(each, 1, 4)
     local stored = read_note(key)
+    if stored and stored.ends and stored.ends <= now then
+      stored = nil
+    end
     if revision and revision ~= (stored and stored.rev or 0) then
       answers[n] = "conflict"
     else

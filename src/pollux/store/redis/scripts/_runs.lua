@@ -1,13 +1,13 @@
--- Where does a run stand?  Its hash is the truth; live, it is held, in the line of its priority, or leased; finished,
--- it stands on a shelf.  All verbs move runs by `admit`, `put_back`, `finish` and `forget` alone.
+-- Where does a run stand?  Its hash is the truth: `s` says how it stands, packed, and is read and written as a whole; `b`
+-- is what its maker gave it on the way (payload, group, target), which no script reads.  Live, it is held, in the line of
+-- its priority, or leased; finished, it stands on a shelf.  All verbs move runs by `admit`, `put_back`, `finish` and
+-- `forget` alone.
 --
 -- The lines order (visible time, then arrival).  The streams are what is handed out and seen from outside: each
 -- visible run in a line owns one undelivered entry, each leased run one pending entry.  An entry is a place, not a run:
 -- which run gets it is decided by the line when it is claimed.  Whatever happens to a stream, no run is lost by it.
-local RUN_COLUMNS = { "job", "due", "cause", "key", "payload", "pr", "grp", "tgt", "gated", "st", "why", "vis", "att",
-  "loss", "crash", "fence", "tok", "own", "until", "cancel", "beg", "fin", "failed", "chg", "err", "res", "deaths",
-  "prog", "tried" }
 local TRIED_MAX = 5
+local JANITOR = "-" -- the consumer that takes entries away; it is there for one call only
 
 local function run_key(id)
   return PREFIX .. "run:" .. id
@@ -21,124 +21,167 @@ local function shelf_key(job, is_dead)
   return PREFIX .. (is_dead and "dead:" or "past:") .. job
 end
 
-local function run_row(id)
-  local row = call("HMGET", run_key(id), unpack(RUN_COLUMNS))
-  if not row[1] then
-    return false
-  end
-  row[#RUN_COLUMNS + 1] = id
-  return row
+local function place_id(place)
+  return string.sub(place, 30)
 end
 
--- what the verbs need to know of a run
-local function read_run(id)
-  local row = call("HMGET", run_key(id), "st", "job", "due", "cause", "key", "pr", "gated", "fence", "tok", "own",
-    "until", "cancel", "ent", "q", "vis", "loss", "crash", "att", "deaths")
-  if not row[1] then
-    return nil
+-- runs as they stand by now, false for none; those that are touched are written at the end
+
+local runs, touched, bodies, packed = {}, {}, {}, {}
+
+-- what is no run of ours (somebody wrote there by hand) is none
+local function unpacked(id, state)
+  local is_whole, run = pcall(cmsgpack.unpack, state)
+  if not is_whole or type(run) ~= "table" or not run.st or not run.job or not run.due then
+    return false
   end
-  return {
-    id = id, st = row[1], job = row[2], due = tonumber(row[3]), cause = row[4] or "schedule", key = row[5],
-    pr = tonumber(row[6] or 2), gated = row[7] == "1", fence = tonumber(row[8] or 0), tok = row[9] or "",
-    own = row[10] or "", until_ms = tonumber(row[11] or 0), cancel = row[12] or "", ent = row[13], q = row[14],
-    vis = tonumber(row[15] or 0), loss = tonumber(row[16] or 0), crash = tonumber(row[17] or 0),
-    att = tonumber(row[18] or 0), deaths = tonumber(row[19] or 1),
-  }
+  run.id = id
+  run.pr = run.pr or 2
+  return run
 end
+
+local function read_run(id)
+  local run = runs[id]
+  if run == nil then
+    local state = call("HGET", run_key(id), "s")
+    run = state and unpacked(id, state) or false
+    runs[id] = run
+  end
+  return run or nil
+end
+
+local function has_run(id)
+  local run = runs[id]
+  if run == nil then
+    return call("EXISTS", run_key(id)) == 1
+  end
+  return run ~= false
+end
+
+-- one question for all: mostly none of them is there
+local function expect_new(ids)
+  local keys = {}
+  for n, id in ipairs(ids) do
+    keys[n] = run_key(id)
+  end
+  if #keys > 0 and call("EXISTS", unpack(keys)) == 0 then
+    for _, id in ipairs(ids) do
+      runs[id] = false
+    end
+  end
+end
+
+local function touch(run)
+  touched[run.id] = run
+end
+
+writers[#writers + 1] = {
+  prepare = function()
+    for id, run in pairs(touched) do
+      if run then
+        run.id, run.pr = nil, run.pr ~= 2 and run.pr or nil
+        packed[id] = cmsgpack.pack(run)
+        run.id, run.pr = id, run.pr or 2
+      end
+    end
+  end,
+  write = function()
+    local gone = {}
+    for id, run in pairs(touched) do
+      local key = run_key(id)
+      if not run then
+        gone[#gone + 1] = key
+      elseif bodies[id] then
+        call("HSET", key, "s", packed[id], "b", bodies[id])
+      else
+        call("HSET", key, "s", packed[id])
+      end
+    end
+    if #gone > 0 then
+      call("DEL", unpack(gone))
+    end
+    touched = {}
+  end,
+}
 
 local function is_live(run)
   return run.st == "held" or run.st == "ready" or run.st == "leased"
 end
 
--- the streams
+-- the streams: entries that come and go with this call
+
+local healed = {} -- streams that had lost their group
+local coming, leaving, spent = { 0, 0, 0 }, { 0, 0, 0 }, { {}, {}, {} }
+
+-- somebody deleted the stream or its group: what is left of it means nothing, and what waits gets new entries
+local function heal(pr)
+  call("DEL", STREAM[pr])
+  call("XGROUP", "CREATE", STREAM[pr], GROUP, "0", "MKSTREAM")
+  set_count("owed" .. pr, call("ZCOUNT", fresh(LINE[pr]), "-inf", now))
+  coming[pr] = 0
+  healed[#healed + 1] = STREAM[pr]
+end
 
 local function read_entries(pr, count, node)
+  check(STREAM[pr], "stream")
   local read = redis.pcall("XREADGROUP", "GROUP", GROUP, node, "COUNT", count, "STREAMS", STREAM[pr], ">")
-  if type(read) == "table" and read.err then
+  if read and read.err then
     if not string.find(read.err, "NOGROUP", 1, true) then
-      error(read.err)
+      error(read)
     end
-    call("XGROUP", "CREATE", STREAM[pr], GROUP, "0", "MKSTREAM")
-    read = call("XREADGROUP", "GROUP", GROUP, node, "COUNT", count, "STREAMS", STREAM[pr], ">")
+    heal(pr)
+    read = false
   end
   local ids = {}
-  if read and read[1] then
-    for n, entry in ipairs(read[1][2]) do
-      ids[n] = entry[1]
-    end
+  for n, entry in ipairs(read and read[1] and read[1][2] or {}) do
+    ids[n] = entry[1]
   end
   return ids
 end
 
-local spent_entries = { {}, {}, {} }
-
 local function spend(pr, entry)
   if entry then
-    table.insert(spent_entries[pr], entry)
+    table.insert(spent[pr], entry)
   end
 end
 
--- once at the end of a call: acknowledged and deleted together
-local function drop_spent()
-  for pr = 1, 3 do
-    local ids = spent_entries[pr]
-    for first = 1, #ids, 1000 do
-      local last = math.min(first + 999, #ids)
-      redis.pcall("XACK", STREAM[pr], GROUP, unpack(ids, first, last))
-      call("XDEL", STREAM[pr], unpack(ids, first, last))
-    end
-    spent_entries[pr] = {}
-  end
-end
-
-local function add_entry(pr)
-  call("XADD", STREAM[pr], "*", "at", now)
-end
-
--- runs that became visible by themselves get their entries now; `seen` is up to when that was done
-local function promote()
-  local stands = call("HMGET", META, "seen", "owed1", "owed2", "owed3")
-  local seen = tonumber(stands[1])
-  if seen and now < seen then -- the clock came back: what got an entry too many loses it in `claim`
-    call("HSET", META, "seen", now)
-    return
-  end
-  for pr = 1, 3 do
-    local before = tonumber(stands[pr + 1] or 0)
-    local owed = before + call("ZCOUNT", LINE[pr], seen and "(" .. text(seen) or "-inf", now)
-    local pays = math.min(owed, PAY_MAX)
-    for _ = 1, pays do
-      add_entry(pr)
-    end
-    if owed - pays ~= before then
-      call("HSET", META, "owed" .. pr, owed - pays)
-    end
-  end
-  if seen ~= now then
-    call("HSET", META, "seen", now)
+local function add_entries(pr, count)
+  for _ = 1, count do
+    call("XADD", STREAM[pr], "*", "at", now)
   end
 end
 
 -- entries for `count` runs that are taken from a line; those that are missing are written on the spot
 local function take_entries(pr, count, node)
+  check_all()
+  check(STREAM[pr], "stream")
+  add_entries(pr, coming[pr])
+  coming[pr] = 0
   local ids = read_entries(pr, count, node)
   local missing = count - #ids
   if missing > 0 then
-    for _ = 1, missing do
-      add_entry(pr)
-    end
+    add_entries(pr, missing)
     for _, id in ipairs(read_entries(pr, missing, node)) do
       ids[#ids + 1] = id
     end
-    local owed = get_number("owed" .. pr)
-    if owed > 0 then
-      call("HSET", META, "owed" .. pr, math.max(0, owed - missing))
-    end
+    set_count("owed" .. pr, math.max(0, count_of("owed" .. pr) - missing))
   end
   return ids
 end
 
--- no visible run is left in a line: entries that nobody took belonged to runs that left it
+-- visible runs left the line, so as many entries go: delivered first, then acknowledged and deleted like all others
+local function take_away(pr, count)
+  local owed = math.min(count, count_of("owed" .. pr))
+  set_count("owed" .. pr, count_of("owed" .. pr) - owed)
+  if count > owed then
+    for _, id in ipairs(read_entries(pr, count - owed, JANITOR)) do
+      spend(pr, id)
+    end
+  end
+  return count > owed
+end
+
+-- no visible run is left in a line: entries that nobody took are not of our making
 local function drop_surplus(pr, node)
   if call("XLEN", STREAM[pr]) > 0 then
     for _, id in ipairs(read_entries(pr, PAY_MAX, node)) do
@@ -147,184 +190,257 @@ local function drop_surplus(pr, node)
   end
 end
 
+local function drop_spent(pr)
+  local ids = spent[pr]
+  spent[pr] = {}
+  for first = 1, #ids, PAY_MAX do
+    local last = math.min(first + PAY_MAX - 1, #ids)
+    redis.pcall("XACK", STREAM[pr], GROUP, unpack(ids, first, last))
+    call("XDEL", STREAM[pr], unpack(ids, first, last))
+  end
+end
+
+writers[#writers + 1] = {
+  prepare = function()
+    for pr = 1, 3 do
+      if coming[pr] > 0 or leaving[pr] > 0 or #spent[pr] > 0 then
+        check(STREAM[pr], "stream")
+      end
+    end
+  end,
+  write = function()
+    for pr = 1, 3 do
+      local net = coming[pr] - leaving[pr]
+      coming[pr], leaving[pr] = 0, 0
+      add_entries(pr, net)
+      local has_janitor = net < 0 and take_away(pr, -net)
+      drop_spent(pr)
+      if has_janitor then
+        redis.pcall("XGROUP", "DELCONSUMER", STREAM[pr], GROUP, JANITOR)
+      end
+    end
+  end,
+}
+
+-- runs that became visible by themselves get their entries now; `seen` is up to when that was done
+local function promote()
+  local seen = count_of("seen")
+  if now < seen then -- the clock came back: what got an entry too many loses it in `claim`
+    set_count("seen", now)
+    return
+  end
+  for pr = 1, 3 do
+    local owed = count_of("owed" .. pr) + call("ZCOUNT", LINE[pr], "(" .. text(seen), now)
+    local pays = math.min(owed, PAY_MAX)
+    coming[pr] = coming[pr] + pays
+    set_count("owed" .. pr, owed - pays)
+  end
+  set_count("seen", now)
+end
+
 -- the moves
 
-local function stand_ready(id, pr, visible)
-  local q = pad_seq(next_seq())
-  call("ZADD", LINE[pr], visible, q .. id)
-  call("HSET", run_key(id), "st", "ready", "vis", visible, "q", q)
+local ready_change = 0 -- how many more runs stand in the lines than before this call
+
+local function stand_ready(run, visible)
+  local q = next_seq()
+  ready_change = ready_change + 1
+  run.st, run.vis, run.q = "ready", visible, q
+  put("zset", LINE[run.pr], pad_seq(q) .. run.id, visible)
   if visible <= now then
-    add_entry(pr)
+    coming[run.pr] = coming[run.pr] + 1
   end
   rings.runs = true
 end
 
-local function stand_held(id)
-  call("HINCRBY", META, "held", 1)
-  call("HSET", run_key(id), "st", "held")
+local function stand_held(run)
+  run.st = "held"
+  put("zset", HELD, pad(run.due) .. run.id, 0)
+end
+
+local function stand(run, state, visible)
+  if state == "ready" then
+    stand_ready(run, visible)
+  else
+    stand_held(run)
+  end
 end
 
 local function step_out(run)
   if run.st == "leased" then
-    call("ZREM", LEASES, run.id)
+    drop("zset", LEASES, run.id)
     spend(run.pr, run.ent)
   elseif run.st == "held" then
-    call("HINCRBY", META, "held", -1)
+    drop("zset", HELD, pad(run.due) .. run.id)
   else
-    call("ZREM", LINE[run.pr], run.q .. run.id)
+    drop("zset", LINE[run.pr], pad_seq(run.q) .. run.id)
+    ready_change = ready_change - 1
+    if run.vis <= now then
+      leaving[run.pr] = leaving[run.pr] + 1
+    end
   end
+  run.own, run.til, run.len, run.ent, run.why, run.q = nil, nil, nil, nil, nil, nil
 end
 
--- `row` is {id, job, due, key or false, priority, state, visible, fields}
-local function admit(row)
-  local id, job, due, key, pr, state, visible, fields = unpack(row, 1, 8)
-  call("HSET", run_key(id), "n", next_seq(), unpack(fields))
-  if key then
-    call("HSET", UNIQUE, key, id)
+-- a run as it is to stand, `st` ready or held
+local function admit(run)
+  local id = run.id
+  run.n = next_seq()
+  if run.key then
+    put("hash", UNIQUE, run.key, id)
   end
-  local place = pad(due) .. id
-  call("ZADD", LIVE, 0, place)
-  call("ZADD", live_key(job), 0, place)
-  if state == "ready" then
-    stand_ready(id, pr, visible)
-  else
-    stand_held(id)
-  end
+  local place = pad(run.due) .. id
+  put("zset", LIVE, place, 0)
+  put("zset", live_key(run.job), place, 0)
+  stand(run, run.st, run.vis)
+  runs[id], touched[id] = run, run
+end
+
+-- a row is {id, how it is to stand, body or false}
+local function admit_row(row)
+  local run = row[2]
+  run.id = row[1]
+  run.pr = run.pr or 2
+  bodies[run.id] = row[3]
+  admit(run)
 end
 
 local function put_back(run, state, visible)
   step_out(run)
-  call("HDEL", run_key(run.id), "own", "until", "len", "ent", "why", "q")
-  if state == "ready" then
-    stand_ready(run.id, run.pr, visible)
-  else
-    stand_held(run.id)
-  end
-  run.st = state
+  stand(run, state, visible)
+  touch(run)
 end
 
 -- finished runs stand by (when they finished, in which order)
-local function shelve(id, job, state, finished, is_unchanged)
-  local pq = pad_seq(next_seq())
-  local place = pad(finished) .. pq .. id
-  local shelf = state == "dead" and SHELF_DEAD or (is_unchanged and SHELF_UNCHANGED or SHELF_PLAIN)
-  call("ZADD", shelf, 0, place)
-  call("ZADD", shelf_key(job, state == "dead"), 0, place)
-  if state ~= "dead" then
-    call("ZINCRBY", TALLY, 1, job)
+local tally = {}
+
+local function shelve(run, is_unchanged)
+  run.pq = next_seq()
+  local is_dead = run.st == "dead"
+  local place = pad(run.fin) .. pad_seq(run.pq) .. run.id
+  put("zset", is_dead and SHELF_DEAD or (is_unchanged and SHELF_UNCHANGED or SHELF_PLAIN), place, 0)
+  put("zset", shelf_key(run.job, is_dead), place, 0)
+  if not is_dead then
+    tally[run.job] = (tally[run.job] or 0) + 1
   end
-  return pq
+  touch(run)
 end
 
-local ATTEMPT = { "own", "until", "len", "ent", "why", "q", "n", "beg", "failed", "chg", "err", "res" }
-local WAITED = { "own", "until", "len", "ent", "why", "q", "n" }
+writers[#writers + 1] = {
+  prepare = function()
+    if next(tally) then
+      check(TALLY, "zset")
+    end
+  end,
+  write = function()
+    for job, change in pairs(tally) do
+      if call("ZINCRBY", TALLY, change, job) == "0" then
+        call("ZREM", TALLY, job)
+      end
+    end
+    tally = {}
+  end,
+}
 
--- a live run ends; `fields` is what it leaves behind, and `stale` what goes
-local function finish(run, state, finished, is_unchanged, stale, fields)
+-- a live run ends
+local function finish(run, state, finished, is_unchanged)
   step_out(run)
-  if run.key and call("HGET", UNIQUE, run.key) == run.id then
-    call("HDEL", UNIQUE, run.key)
+  if run.key and field_of(UNIQUE, run.key) == run.id then
+    drop("hash", UNIQUE, run.key)
   end
   local place = pad(run.due) .. run.id
-  call("ZREM", LIVE, place)
-  call("ZREM", live_key(run.job), place)
-  local pq = shelve(run.id, run.job, state, finished, is_unchanged)
-  call("HDEL", run_key(run.id), unpack(stale))
-  call("HSET", run_key(run.id), "st", state, "fin", finished, "pq", pq, unpack(fields))
-  run.st = state
+  drop("zset", LIVE, place)
+  drop("zset", live_key(run.job), place)
+  run.st, run.fin, run.n = state, finished, nil
+  shelve(run, is_unchanged)
 end
 
--- take a finished run off its shelf; its hash stays
-local function unshelve(id)
-  local row = call("HMGET", run_key(id), "job", "st", "fin", "pq", "failed", "chg")
-  local job, state = row[1], row[2]
-  local place = pad(tonumber(row[3])) .. row[4] .. id
-  local is_dead = state == "dead"
+-- take a finished run off its shelf
+local function unshelve(run)
+  local place = pad(run.fin) .. pad_seq(run.pq) .. run.id
+  local is_dead = run.st == "dead"
   if is_dead then
-    call("ZREM", SHELF_DEAD, place)
+    drop("zset", SHELF_DEAD, place)
   else
-    local is_unchanged = state == "done" and row[5] ~= "1" and row[6] == "0"
-    call("ZREM", is_unchanged and SHELF_UNCHANGED or SHELF_PLAIN, place)
-    if call("ZINCRBY", TALLY, -1, job) == "0" then
-      call("ZREM", TALLY, job)
-    end
+    local is_unchanged = run.st == "done" and not run.failed and run.chg == false
+    drop("zset", is_unchanged and SHELF_UNCHANGED or SHELF_PLAIN, place)
+    tally[run.job] = (tally[run.job] or 0) - 1
   end
-  call("ZREM", shelf_key(job, is_dead), place)
+  drop("zset", shelf_key(run.job, is_dead), place)
 end
 
-local function forget(id)
-  unshelve(id)
-  call("DEL", run_key(id))
-end
-
-local function place_id(place)
-  return string.sub(place, 30)
+local function forget(run)
+  unshelve(run)
+  runs[run.id], touched[run.id] = false, false
 end
 
 -- the end of an attempt in which no handler code ran to its end
 local function idle_end(run, state, failed, why)
-  return { run.id, run.job, state, run.cause, run.due, now, 0, failed, cjson.null, "", why, run.gated, false }
+  return { run.id, run.job, state, run.cause or "schedule", run.due, now, 0, failed, cjson.null, "", why,
+    run.gated or false, false }
 end
 
 local function cancel_waiting(run, reason)
-  local why = reason ~= "" and reason or "cancelled"
-  finish(run, "cancelled", now, false, WAITED, { "cancel", why })
-  return idle_end(run, "cancelled", false, why)
+  run.cancel = reason ~= "" and reason or "cancelled"
+  finish(run, "cancelled", now, false)
+  return idle_end(run, "cancelled", false, run.cancel)
 end
 
 -- leave a request beside the lease; false if there is one already
 local function ask_to_stop(run, reason)
-  if run.cancel ~= "" then
+  if run.cancel then
     return false
   end
   run.cancel = reason ~= "" and reason or "cancelled"
-  call("HSET", run_key(run.id), "cancel", run.cancel)
-  rings.asked = rings.asked or {}
+  touch(run)
   rings.asked[run.own] = true
   return true
 end
 
 -- make a run live, if nothing stands against it; one that is held is noted in `arrived`
 local function accept(row, arrived)
-  local id, job, key, state = row[1], row[2], row[4], row[6]
-  if call("EXISTS", run_key(id)) == 1 then
+  local id, run = row[1], row[2]
+  if has_run(id) then
     return "already", ""
   end
-  if not has_job(job) then
+  if not has_job(run.job) then
     return "stale", ""
   end
-  if key then
-    local holder = call("HGET", UNIQUE, key)
+  if run.key then
+    local holder = field_of(UNIQUE, run.key)
     if holder then
       return "conflict", holder
     end
   end
-  admit(row)
-  if state == "held" then
+  admit_row(row)
+  if run.st == "held" then
     arrived[#arrived + 1] = id
   end
   return "ok", ""
 end
 
 -- attempts in vain are kept as lines of JSON, the latest few
-local function add_tried(id, line)
-  local tried = call("HGET", run_key(id), "tried")
+local function add_tried(run, line)
   local lines = {}
-  for each in string.gmatch(tried or "", "[^\n]+") do
+  for each in string.gmatch(run.tried or "", "[^\n]+") do
     lines[#lines + 1] = each
   end
   lines[#lines + 1] = line
-  call("HSET", run_key(id), "tried", table.concat(lines, "\n", math.max(1, #lines - TRIED_MAX + 1)))
+  run.tried = table.concat(lines, "\n", math.max(1, #lines - TRIED_MAX + 1))
 end
 
 local function note_grant(is_first)
-  local stands = call("HMGET", META, "granted", "clock")
-  local granted, latest = tonumber(stands[1] or 0), tonumber(stands[2] or 0)
-  call("HSET", META, "granted", is_first and now or math.max(granted, now), "clock", math.max(latest, now))
+  set_count("granted", is_first and now or math.max(count_of("granted"), now))
+  set_count("clock", math.max(count_of("clock"), now))
 end
 
-local function finished_call(value)
-  drop_spent()
-  ring()
-  return answer(value)
+-- runs as they go to the caller: id, state, body, and again; no state where there is no run
+local function add_parts(parts, ids)
+  local n = #parts
+  for _, id in ipairs(ids) do
+    local row = call("HMGET", run_key(id), "s", "b")
+    parts[n + 1], parts[n + 2], parts[n + 3] = id, row[1] or "", row[2] or ""
+    n = n + 3
+  end
+  return parts
 end

@@ -1,6 +1,7 @@
 #!lua
 -- Write a plan whole, if the term is the current one.
 local CAME_BACK_MS = 60000 -- a last due so far ahead was written before the clock came back
+local LIVE_MAX = 1000 -- live runs of a job that a firing asks to stop
 local WAITS_BEHIND = "waits for the previous run"
 local stands = call("HMGET", META, "term", "holder", "term_home")
 local is_at_home = stands[3] == (call("HGET", HOME, "home") or "")
@@ -8,7 +9,7 @@ if tonumber(stands[1] or 0) ~= A.term or (stands[2] or "") == "" or not is_at_ho
   return answer({ "fenced", now, {}, {}, 0, 0 })
 end
 promote()
-local ends = {}
+local ends, consumed = {}, {}
 
 local function consume(id)
   if id < 1 then
@@ -17,30 +18,28 @@ local function consume(id)
   local place = text(id) .. "-0"
   local found = call("XRANGE", FEED, place, place)
   if found[1] then
-    call("XDEL", FEED, place)
-    local count = tonumber(found[1][2][2])
-    if count > 0 then
-      call("HINCRBY", META, "ends", -count)
-    end
+    consumed[#consumed + 1] = place
+    set_count("ends", count_of("ends") - (tonumber(found[1][2][2]) or 0))
   end
 end
 
 local function is_fired(last, row)
-  if call("EXISTS", run_key(row[1])) == 1 then
+  if has_run(row[1]) then
     return true
   end
   if not last or last > now + CAME_BACK_MS then
     return false
   end
-  return row[3] <= last
+  return row[2].due <= last
 end
 
 -- ok, waits or overlapped; under CANCEL the previous run is asked to stop, or ends here if it only waited
 local function overlap(row, how)
-  if row[4] and call("HEXISTS", UNIQUE, row[4]) == 1 then
+  local new = row[2]
+  if new.key and field_of(UNIQUE, new.key) then
     return "overlapped"
   end
-  local live = how ~= "allow" and call("ZCARD", live_key(row[2])) or 0
+  local live = how ~= "allow" and call("ZCARD", fresh(live_key(new.job))) or 0
   if live == 0 then
     return "ok"
   end
@@ -49,11 +48,11 @@ local function overlap(row, how)
   end
   if how == "cancel" then
     local reason = "replaced by " .. row[1]
-    for _, place in ipairs(call("ZRANGE", live_key(row[2]), 0, -1)) do
+    for _, place in ipairs(call("ZRANGE", live_key(new.job), 0, LIVE_MAX - 1)) do
       local run = read_run(string.sub(place, 16))
-      if run.st == "leased" then
+      if run and run.st == "leased" then
         ask_to_stop(run, reason)
-      elseif live == 1 then
+      elseif run and live == 1 then
         ends[#ends + 1] = cancel_waiting(run, reason)
         return "waits"
       end
@@ -65,7 +64,8 @@ end
 -- a firing is {row, revision, next due or false, overlap, memory if overlapped or false}
 local function fire(firing)
   local row, revision, next_due, how, memory = unpack(firing, 1, 5)
-  local job = read_job(row[2])
+  local run = row[2]
+  local job = read_job(run.job)
   if not job or job.rev ~= revision then
     return "stale"
   end
@@ -73,17 +73,16 @@ local function fire(firing)
     return "already"
   end
   local kind = overlap(row, how)
-  move_job(row[2], job, next_due, row[3])
+  move_job(job, next_due, run.due)
   if kind == "overlapped" then
     if memory then
-      call("HSET", job_key(row[2]), "mem", memory)
+      job.fields.mem = memory
     end
   elseif kind == "waits" then
-    row[6] = "held"
-    admit(row)
-    call("HSET", run_key(row[1]), "why", WAITS_BEHIND)
+    run.st, run.why = "held", WAITS_BEHIND
+    admit_row(row)
   else
-    admit(row)
+    admit_row(row)
   end
   return kind
 end
@@ -96,8 +95,10 @@ local function release(id)
 end
 
 local function hold(id, reason)
-  if call("HGET", run_key(id), "st") == "held" then
-    call("HSET", run_key(id), "why", reason)
+  local run = read_run(id)
+  if run and run.st == "held" then
+    run.why = reason
+    touch(run)
   end
 end
 
@@ -117,12 +118,8 @@ local function update(item)
   if not job or job.rev ~= revision then
     return "stale"
   end
-  move_job(id, job, next_due, last_due and math.max(job.last or last_due, last_due) or job.last)
-  if memory ~= "" then
-    call("HSET", job_key(id), "mem", memory)
-  else
-    call("HDEL", job_key(id), "mem")
-  end
+  move_job(job, next_due, last_due and math.max(job.last or last_due, last_due) or job.last)
+  job.fields.mem = memory
   return "ok"
 end
 
@@ -140,14 +137,18 @@ end
 for _, id in ipairs(A.consumed) do
   consume(id)
 end
-local firings, updates = {}, {}
-local latest = get_number("clock")
+local firings, updates, new_ids = {}, {}, {}
+for n, firing in ipairs(A.firings) do
+  new_ids[n] = firing[1][1]
+end
+expect_new(new_ids)
+local latest = count_of("clock")
 for n, firing in ipairs(A.firings) do
   firings[n] = fire(firing)
-  latest = math.max(latest, now, firing[1][7])
+  latest = math.max(latest, now, firing[1][2].vis)
 end
 if #firings > 0 then
-  call("HSET", META, "clock", latest)
+  set_count("clock", latest)
 end
 for _, id in ipairs(A.releases) do
   release(id)
@@ -163,5 +164,15 @@ for n, item in ipairs(A.updates) do
 end
 write_notes(A.notes, {})
 tell_ends(ends)
-local ready = call("ZCARD", LINE_1) + call("ZCARD", LINE_2) + call("ZCARD", LINE_3)
-return finished_call({ "ok", now, firings, updates, ready, seats() })
+writers[#writers + 1] = {
+  prepare = function()
+    check(FEED, "stream")
+  end,
+  write = function()
+    if #consumed > 0 then
+      call("XDEL", FEED, unpack(consumed))
+    end
+  end,
+}
+local ready = call("ZCARD", LINE_1) + call("ZCARD", LINE_2) + call("ZCARD", LINE_3) + ready_change
+return answer({ "ok", now, firings, updates, ready, seats() })

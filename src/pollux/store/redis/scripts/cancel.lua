@@ -1,34 +1,37 @@
 #!lua flags=allow-oom
--- Waiting runs end here, leased ones are asked to stop.  Of a job: all its live runs, in the order of their coming.
-local ids, named = A.ids, {}
-for _, id in ipairs(ids) do
-  named[id] = true
-end
+-- Waiting runs end here, leased ones are asked to stop: those of `ids`, or a part of a job's live runs, by (due, id) after
+-- a place and not younger than `upto`.  Answers {kind, id, order of its coming}, and where the next part begins.
+promote()
+local ids, next_after, upto = A.ids, false, A.upto or false
 if A.job then
-  local mates = {}
-  for _, place in ipairs(call("ZRANGE", live_key(A.job), 0, -1)) do
-    local id = string.sub(place, 16)
-    if not named[id] then
-      mates[#mates + 1] = { tonumber(call("HGET", run_key(id), "n")), id }
-    end
+  upto = upto or count_of("seq")
+  local from = A.after and "(" .. A.after or "-"
+  local places = call("ZRANGEBYLEX", live_key(A.job), from, "+", "LIMIT", 0, A.limit)
+  for n, place in ipairs(places) do
+    ids[n] = string.sub(place, 16)
   end
-  table.sort(mates, function(one, other) return one[1] < other[1] end)
-  for _, mate in ipairs(mates) do
-    ids[#ids + 1] = mate[2]
-  end
+  next_after = #places == A.limit and places[#places]
 end
 local ends, answers = {}, {}
-for n, id in ipairs(ids) do
+
+local function cancel(id)
   local run = read_run(id)
-  local kind = "ok"
+  local order = run and run.n or 0
   if not run or not is_live(run) then
-    kind = run and run.st == "cancelled" and "already" or "lost"
+    return { run and run.st == "cancelled" and "already" or "lost", id, order }
   elseif run.st == "leased" then
-    kind = ask_to_stop(run, A.reason) and "ok" or "already"
-  else
-    ends[#ends + 1] = cancel_waiting(run, A.reason)
+    return { ask_to_stop(run, A.reason) and "ok" or "already", id, order }
   end
-  answers[n] = { kind, id }
+  ends[#ends + 1] = cancel_waiting(run, A.reason)
+  return { "ok", id, order }
+end
+
+for _, id in ipairs(ids) do
+  local run = A.job and read_run(id)
+  local is_meant = not A.job or (run and (run.n or 0) <= upto and not (A.waiting and run.st == "leased"))
+  if is_meant then
+    answers[#answers + 1] = cancel(id)
+  end
 end
 tell_ends(ends)
-return finished_call(answers)
+return answer({ answers, next_after, upto })

@@ -1,140 +1,189 @@
 #!lua flags=allow-oom
 -- Lease up to `limit` runs to `node`, after taking back the leases that ended.
-local TAKE_BACK_MAX = 1000 -- leases that one call takes back; the next call goes on
+local TAKE_BACK_MAX = 1000 -- leases that one call takes back, and runs it shows; the next call goes on
 local LEAP_MS = 1000
+local strays = {} -- what stood in a line and is no run
 
-local function jobs_of(rows)
-  local jobs, seen = {}, {}
-  for _, row in ipairs(rows) do
-    local job = row[1]
-    if not seen[job] then
-      seen[job] = true
-      local found = job_row(job)
-      if found then
-        jobs[#jobs + 1] = found
-      end
+local job_rows = {}
+
+local function job_of(run)
+  local row = job_rows[run.job]
+  if row == nil then
+    row = job_row(run.job)
+    job_rows[run.job] = row
+  end
+  return row
+end
+
+local function jobs_of(ids)
+  local found, seen = {}, {}
+  for _, id in ipairs(ids) do
+    local run = runs[id]
+    if not seen[run.job] then
+      seen[run.job] = true
+      found[#found + 1] = job_of(run) or nil
     end
   end
-  return jobs
+  return found
 end
 
-local function claimed(kind, rows, look_again)
-  return finished_call({ kind, rows, jobs_of(rows), get_number("stops"), look_again, now, bell_place(BELL_RUNS) })
+-- the runs come behind the packed answer: id, state, body, and again
+local function claimed(kind, ids, texts, look_again)
+  local jobs_found = jobs_of(ids)
+  commit()
+  local parts = { cmsgpack.pack({ kind, jobs_found, count_of("stops"), look_again, now, bell_place(BELL_RUNS), strays,
+    healed }) }
+  for n, id in ipairs(ids) do
+    parts[3 * n - 1], parts[3 * n], parts[3 * n + 1] = id, packed[id], texts[n] or ""
+  end
+  return counted(parts)
 end
+
+local claim_key = PREFIX .. "claim:" .. A.token
 
 -- what the same claim got before, as far as its leases still stand
 local function claimed_before()
-  local rows = {}
-  for _, id in ipairs(call("LRANGE", PREFIX .. "claim:" .. A.token, 0, -1)) do
+  local ids, texts = {}, {}
+  local all = call("LRANGE", claim_key, 0, -1)
+  for _, id in ipairs(all) do
     local run = read_run(id)
-    if run and run.st == "leased" and run.until_ms > now and run.tok == A.token .. ":" .. text(run.fence) then
-      rows[#rows + 1] = run_row(id)
+    if run and run.st == "leased" and run.til > now and run.tok == A.token .. ":" .. text(run.fence) then
+      local row = call("HMGET", run_key(id), "s", "b")
+      ids[#ids + 1] = id
+      packed[id], texts[#ids] = row[1], row[2]
     end
   end
-  return rows
+  return ids, texts, #all > 0
 end
 
 -- the clock came back: no lease lasts longer from now than it was given for
 local function cut_leases()
   for _, id in ipairs(call("ZRANGE", LEASES, 0, -1)) do
-    local row = call("HMGET", run_key(id), "until", "len")
-    local ends = now + tonumber(row[2])
-    if tonumber(row[1]) > ends then
-      call("HSET", run_key(id), "until", ends)
-      call("ZADD", LEASES, ends, id)
+    local run = read_run(id)
+    if run and run.til > now + run.len then
+      run.til = now + run.len
+      put("zset", LEASES, id, run.til)
+      touch(run)
     end
   end
-  call("HSET", META, "granted", now)
+  set_count("granted", now)
 end
 
 -- and what had been visible before stays so, in its order
 local function show(latest)
-  local back = latest - now
+  local back, count = latest - now, 0
   for pr = 1, 3 do
-    local ahead = call("ZRANGEBYSCORE", LINE[pr], "(" .. text(now), latest, "WITHSCORES")
+    local ahead = call("ZRANGEBYSCORE", LINE[pr], "(" .. text(now), latest, "WITHSCORES", "LIMIT", 0, TAKE_BACK_MAX)
     for n = 1, #ahead, 2 do
+      local run = read_run(string.sub(ahead[n], 15))
       local visible = tonumber(ahead[n + 1]) - back
-      call("ZADD", LINE[pr], visible, ahead[n])
-      call("HSET", run_key(string.sub(ahead[n], 15)), "vis", visible)
-      add_entry(pr)
+      put("zset", LINE[pr], ahead[n], visible)
+      if run then
+        run.vis = visible
+        touch(run)
+      end
+      coming[pr] = coming[pr] + 1
+      count = math.max(count, n)
     end
   end
-  call("HSET", META, "clock", now)
+  if count < 2 * TAKE_BACK_MAX - 1 then
+    set_count("clock", now)
+  end
 end
 
 -- a lease ended without a settlement; the token goes: whoever held it comes too late
 local function lose(run)
-  local key, ended = run_key(run.id), run.until_ms
-  call("HDEL", key, "tok", "own", "until", "len")
-  call("HSET", key, "loss", run.loss + 1, "vis", ended)
-  local why = run.cancel ~= "" and run.cancel or (has_job(run.job) and "" or JOB_GONE)
-  if why ~= "" then
-    finish(run, "cancelled", now, false, WAITED, { "cancel", why })
+  local ended, owner, losses = run.til, run.own or "", (run.loss or 0) + 1
+  run.tok, run.loss, run.vis = nil, losses, ended
+  local why = run.cancel or (not has_job(run.job) and JOB_GONE)
+  if why then
+    run.cancel = why
+    finish(run, "cancelled", now, false)
     return idle_end(run, "cancelled", false, why)
   end
-  if run.loss + 1 >= A.losses_max then
-    local lost = "its lease was lost " .. text(run.loss + 1) .. " times: its workers died or stalled"
-    finish(run, "dead", now, false, WAITED, { "failed", "1", "err", lost })
+  if losses >= A.losses_max then
+    local lost = "its lease was lost " .. text(losses) .. " times: its workers died or stalled"
+    run.failed, run.err = true, lost
+    finish(run, "dead", now, false)
     return idle_end(run, "dead", true, lost)
   end
-  add_tried(run.id, "[" .. text(run.fence) .. "," .. text(ended) .. "," .. cjson.encode(run.own) .. "]")
+  add_tried(run, "[" .. text(run.fence) .. "," .. text(ended) .. "," .. cjson.encode(owner) .. "]")
   put_back(run, "ready", ended)
   return idle_end(run, "ready", false, "")
 end
 
 local function take_back(ends, can_reclaim)
-  local stands = call("HMGET", META, "granted", "clock")
-  if now < tonumber(stands[1] or 0) then
+  if now < count_of("granted") then
     cut_leases()
   end
-  if now < tonumber(stands[2] or 0) then
-    show(tonumber(stands[2]))
+  if now < count_of("clock") then
+    show(count_of("clock"))
   end
   if can_reclaim then
-    for _, id in ipairs(call("ZRANGEBYSCORE", LEASES, "-inf", now, "LIMIT", 0, TAKE_BACK_MAX)) do
-      ends[#ends + 1] = lose(read_run(id))
+    for _, id in ipairs(call("ZRANGEBYSCORE", fresh(LEASES), "-inf", now, "LIMIT", 0, TAKE_BACK_MAX)) do
+      local run = read_run(id)
+      if run and run.st == "leased" then
+        ends[#ends + 1] = lose(run)
+      else
+        drop("zset", LEASES, id)
+      end
     end
   end
 end
 
-local function lease(row, id, entry)
-  local fence = (tonumber(row[16]) or 0) + 1
-  row[10], row[16], row[17] = "leased", text(fence), A.token .. ":" .. text(fence)
-  row[18], row[19] = A.node, text(now + A.lease_ms)
-  if row[28] then
-    call("HDEL", run_key(id), "prog")
-    row[28] = false
-  end
-  call("HSET", run_key(id), "st", "leased", "fence", fence, "tok", row[17], "own", A.node, "until", row[19],
-    "len", A.lease_ms, "ent", entry)
-  call("ZADD", LEASES, row[19], id)
+local function lease(run, entry)
+  local fence = (run.fence or 0) + 1
+  run.st, run.fence, run.tok, run.own = "leased", fence, A.token .. ":" .. text(fence), A.node
+  run.til, run.len, run.ent, run.prog, run.q, run.why = now + A.lease_ms, A.lease_ms, entry, nil, nil, nil
+  put("zset", LEASES, run.id, run.til)
+  touch(run)
 end
 
-local function take_from(pr, rows, ends)
-  while #rows < A.limit do
-    local places = call("ZRANGEBYSCORE", LINE[pr], "-inf", now, "LIMIT", 0, A.limit - #rows)
+-- the run that stands at a place, and its body
+local function run_at(place)
+  local id = string.sub(place, 15)
+  local known = runs[id]
+  if known ~= nil then
+    return known, call("HGET", run_key(id), "b")
+  end
+  local row = redis.pcall("HMGET", run_key(id), "s", "b")
+  local run = not row.err and row[1] and unpacked(id, row[1]) or false
+  runs[id] = run
+  if not run and (row.err or row[1]) then
+    strays[#strays + 1] = run_key(id)
+  end
+  return run, row[2]
+end
+
+local function take_from(pr, ids, texts, ends)
+  while #ids < A.limit do
+    local wanted = A.limit - #ids
+    local places = call("ZRANGEBYSCORE", fresh(LINE[pr]), "-inf", now, "LIMIT", 0, wanted)
     if #places == 0 then
       return drop_surplus(pr, A.node)
     end
-    local taken = {}
+    local first = #ids
     for _, place in ipairs(places) do
-      local id = string.sub(place, 15)
-      local row = run_row(id)
-      if not row then
-        call("ZREM", LINE[pr], place)
-      elseif has_job(row[1]) then
-        taken[#taken + 1] = { place, id, row }
+      local run, body = run_at(place)
+      if not run or run.st ~= "ready" then
+        drop("zset", LINE[pr], place)
+        leaving[pr] = leaving[pr] + 1
+      elseif job_of(run) then
+        drop("zset", LINE[pr], place)
+        ids[#ids + 1] = run.id
+        texts[#ids] = body
       else
-        ends[#ends + 1] = cancel_waiting(read_run(id), JOB_GONE)
+        ends[#ends + 1] = cancel_waiting(run, JOB_GONE)
       end
     end
-    if #taken > 0 then
-      local entries = take_entries(pr, #taken, A.node)
-      for n, each in ipairs(taken) do
-        call("ZREM", LINE[pr], each[1])
-        lease(each[3], each[2], entries[n])
-        rows[#rows + 1] = each[3]
+    if #ids > first then
+      local entries = take_entries(pr, #ids - first, A.node)
+      for n = first + 1, #ids do
+        lease(runs[ids[n]], entries[n - first])
       end
+    end
+    if #places < wanted then
+      return
     end
   end
 end
@@ -142,12 +191,12 @@ end
 local function look_again(hold)
   local first = false
   for pr = 1, 3 do
-    local next_one = call("ZRANGE", LINE[pr], 0, 0, "WITHSCORES")
+    local next_one = call("ZRANGE", fresh(LINE[pr]), 0, 0, "WITHSCORES")
     if next_one[2] and (not first or tonumber(next_one[2]) < first) then
       first = tonumber(next_one[2])
     end
   end
-  local lease_end = call("ZRANGE", LEASES, 0, 0, "WITHSCORES")
+  local lease_end = call("ZRANGE", fresh(LEASES), 0, 0, "WITHSCORES")
   if lease_end[2] then
     local ends = math.max(tonumber(lease_end[2]), hold > 0 and now + hold or 0)
     if not first or ends < first then
@@ -157,35 +206,34 @@ local function look_again(hold)
   return first
 end
 
-local before = claimed_before()
+local before, texts_before, was_used = claimed_before()
 if #before > 0 then
-  return claimed("ok", before, false)
+  return claimed("ok", before, texts_before, false)
 end
-if get_number("ends") > A.feed_max then
-  return claimed("full", {}, false)
+if count_of("ends") > A.feed_max then
+  return claimed("full", {}, {}, false)
 end
 local hold = A.hold_ms
 if A.expected and now > A.expected + LEAP_MS then -- the clock has leapt since this caller asked last
   hold = math.max(hold, A.grace_ms)
 end
 promote()
-local ends, rows = {}, {}
+local ends, ids, texts = {}, {}, {}
 take_back(ends, hold == 0)
 for n = 0, 2 do
   local pr = (A.first - 1 + n) % 3 + 1
   if n > 0 and pr < A.first then
     pr = n - (3 - A.first)
   end
-  take_from(pr, rows, ends)
+  take_from(pr, ids, texts, ends)
 end
-if #rows > 0 then
-  local key = PREFIX .. "claim:" .. A.token
-  call("DEL", key)
-  for _, row in ipairs(rows) do
-    call("RPUSH", key, row[#row])
+if #ids > 0 then
+  if was_used then
+    call("DEL", claim_key)
   end
-  call("PEXPIRE", key, 2 * A.lease_ms + 60000)
-  note_grant(call("ZCARD", LEASES) == #rows)
+  call("RPUSH", claim_key, unpack(ids))
+  call("PEXPIRE", claim_key, 2 * A.lease_ms + 60000)
+  note_grant(call("ZCARD", fresh(LEASES)) == #ids)
 end
 tell_ends(ends)
-return claimed("ok", rows, #rows == 0 and look_again(hold))
+return claimed("ok", ids, texts, #ids == 0 and look_again(hold))

@@ -1,10 +1,10 @@
 #!lua flags=no-writes
 return answer({
-  get_number("held"),
+  call("ZCARD", HELD),
   call("ZCARD", LINE_1) + call("ZCARD", LINE_2) + call("ZCARD", LINE_3),
   call("ZCARD", LEASES),
   call("ZCARD", SHELF_DEAD),
   call("XLEN", FEED),
-  get_number("ends"),
+  count_of("ends"),
   call("ZCARD", JOBS),
 })

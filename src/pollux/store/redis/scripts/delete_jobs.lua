@@ -1,24 +1,38 @@
 #!lua flags=allow-oom
--- Take jobs away, and end their runs that wait.
-local ends, deleted, answers = {}, {}, {}
-for n, id in ipairs(A.ids) do
-  local job = read_job(id)
-  if job then
-    drop_job(id, job)
-    for _, place in ipairs(call("ZRANGE", live_key(id), 0, -1)) do
-      local run = read_run(string.sub(place, 16))
-      if run.st ~= "leased" then
-        ends[#ends + 1] = cancel_waiting(run, A.reason ~= "" and A.reason or JOB_GONE)
-      end
+-- Take jobs away, and end their runs that wait, in one write.  A job with more live runs than are left of `limit` is told
+-- to be too `big` and stays as it is, unless `anyway`: then the rest of its runs is the caller's to end.
+promote()
+local ends, deleted, answers, left = {}, {}, {}, A.limit
+
+local function cancel_waiting_of(id)
+  for _, place in ipairs(call("ZRANGE", fresh(live_key(id)), 0, left - 1)) do
+    local run = read_run(string.sub(place, 16))
+    if run and run.st ~= "leased" then
+      ends[#ends + 1] = cancel_waiting(run, A.reason ~= "" and A.reason or JOB_GONE)
     end
-    deleted[#deleted + 1] = id
-    answers[n] = "ok"
-  else
-    answers[n] = "lost"
+    left = left - 1
   end
+end
+
+local function delete(id)
+  local job = read_job(id)
+  if not job then
+    return "lost"
+  end
+  if not A.anyway and call("ZCARD", live_key(id)) > left then
+    return "big"
+  end
+  cancel_waiting_of(id)
+  drop_job(job)
+  deleted[#deleted + 1] = id
+  return "ok"
+end
+
+for n, id in ipairs(A.ids) do
+  answers[n] = delete(id)
 end
 tell_ends(ends)
 if #deleted > 0 then
   tell({ type = "deleted", ids = deleted })
 end
-return finished_call(answers)
+return answer(answers)

@@ -1,23 +1,28 @@
 #!lua
--- Accept runs; `rows` as `admit` takes them.
+-- Accept runs; `rows` as `admit_row` takes them.  Answers true if all were accepted.
 promote()
-local arrived, answers, has_accepted = {}, {}, false
-local waiting = get_number("held") + call("ZCARD", LINE_1) + call("ZCARD", LINE_2) + call("ZCARD", LINE_3)
+local arrived, answers, accepted = {}, {}, 0
+local waiting = call("ZCARD", HELD) + call("ZCARD", LINE_1) + call("ZCARD", LINE_2) + call("ZCARD", LINE_3)
+local ids = {}
+for n, row in ipairs(A.rows) do
+  ids[n] = row[1]
+end
+expect_new(ids)
 for n, row in ipairs(A.rows) do
   local kind, detail = "full", ""
-  if waiting < A.ready_max or call("EXISTS", run_key(row[1])) == 1 then
+  if waiting < A.ready_max or has_run(row[1]) then
     kind, detail = accept(row, arrived)
   end
   if kind == "ok" then
     waiting = waiting + 1
-    has_accepted = true
+    accepted = accepted + 1
   end
   answers[n] = { kind, detail }
 end
 tell_arrived(arrived)
-if has_accepted then
+if accepted > 0 then
   local written = {}
   write_notes(A.notes, written)
   tell_notes(written)
 end
-return finished_call(answers)
+return answer(accepted == #A.rows or answers)

@@ -1,2 +1,2 @@
 #!lua flags=no-writes
-return answer(get_number("term"))
+return answer(tonumber(call("HGET", META, "term") or 0))

@@ -3,10 +3,10 @@
 -- place (newest first) or above it.
 local found = {}
 if A.kind == "live" then
-  local index = A.job and live_key(A.job) or LIVE
+  local index = A.is_held and HELD or (A.job and live_key(A.job) or LIVE)
   for n, place in ipairs(call("ZRANGEBYLEX", index, A.after and "(" .. pad(A.after[1]) .. A.after[2] or "-", "+",
     "LIMIT", 0, A.limit)) do
-    found[n] = { "", string.sub(place, 16) }
+    found[n] = { place, string.sub(place, 16) }
   end
 else
   local shelves = A.job and { shelf_key(A.job, false), shelf_key(A.job, true) }
@@ -29,13 +29,14 @@ else
     return one[1] < other[1]
   end)
 end
-local rows = {}
+local ids, places = {}, {}
 for _, each in ipairs(found) do
-  if #rows == A.limit then
+  if #ids == A.limit then
     break
   end
   if A.kind ~= "oldest" or each[1] ~= A.after then
-    rows[#rows + 1] = { each[1], run_row(each[2]) }
+    places[#places + 1] = each[1]
+    ids[#ids + 1] = each[2]
   end
 end
-return answer(rows)
+return add_parts({ cmsgpack.pack(places) }, ids)

@@ -2,6 +2,7 @@
 -- Write records where there are none of the same id; each item begins with its kind.
 promote()
 local load = {}
+local lines, last_line, term, has_risen = {}, false, false, false
 
 -- {"job", id, put, revision, next due, last due, memory}
 function load.job(item)
@@ -17,27 +18,30 @@ end
 -- {"live", row}; a lease is void by then
 function load.live(item)
   local row = item[2]
-  if call("EXISTS", run_key(row[1])) == 1 or (row[4] and call("HEXISTS", UNIQUE, row[4]) == 1) then
+  local key = row[2].key
+  if has_run(row[1]) or (key and field_of(UNIQUE, key)) then
     return false
   end
-  admit(row)
+  admit_row(row)
   return true
 end
 
--- {"past", id, job, state, finished, is unchanged, fields}
+-- {"past", row, is unchanged}
 function load.past(item)
-  local _, id, job, state, finished, is_unchanged, fields = unpack(item, 1, 7)
-  if call("EXISTS", run_key(id)) == 1 then
+  local id, run, body = unpack(item[2], 1, 3)
+  if has_run(id) then
     return false
   end
-  call("HSET", run_key(id), "pq", shelve(id, job, state, finished, is_unchanged), unpack(fields))
+  run.id, run.pr, bodies[id] = id, run.pr or 2, body
+  runs[id] = run
+  shelve(run, item[3])
   return true
 end
 
 -- {"note", key, value, end, revision}
 function load.note(item)
   local _, key, value, ends, rev = unpack(item, 1, 5)
-  if call("HEXISTS", NOTES, key) == 1 then
+  if field_of(NOTES, key) then
     return false
   end
   set_note(key, value, ends, rev)
@@ -46,37 +50,55 @@ end
 
 -- {"log", seq, line}
 function load.log(item)
-  local last = call("XREVRANGE", LOG, "+", "-", "COUNT", 1)[1]
-  if last and item[2] <= tonumber(string.match(last[1], "^%d+")) then
+  if not last_line then
+    local last = call("XREVRANGE", LOG, "+", "-", "COUNT", 1)[1]
+    last_line = last and tonumber(string.match(last[1], "^%d+")) or 0
+  end
+  if item[2] <= last_line then
     return false
   end
-  call("XADD", LOG, text(item[2]) .. "-0", "line", item[3])
+  last_line = item[2]
+  lines[#lines + 1] = item
   return true
 end
 
 -- {"term", number}
 function load.term(item)
-  if item[2] <= get_number("term") then
+  term = term or tonumber(call("HGET", META, "term") or 0)
+  if item[2] <= term then
     return false
   end
-  call("HSET", META, "term", item[2], "holder", "", "term_until", 0, "term_ttl", 0)
+  term, has_risen = item[2], true
   return true
 end
 
-local new, jobs, held, keys = {}, {}, {}, {}
+local new, new_jobs, held, keys = {}, {}, {}, {}
 for n, item in ipairs(A.items) do
   new[n] = load[item[1]](item)
   if new[n] and item[1] == "job" then
-    jobs[#jobs + 1] = item[2]
-  elseif new[n] and item[1] == "live" and item[2][6] == "held" then
+    new_jobs[#new_jobs + 1] = item[2]
+  elseif new[n] and item[1] == "live" and item[2][2].st == "held" then
     held[#held + 1] = item[2][1]
   elseif new[n] and item[1] == "note" then
     keys[#keys + 1] = item[2]
   end
 end
-if #jobs > 0 then
-  tell({ type = "put", ids = jobs, added = #jobs })
+if #new_jobs > 0 then
+  tell({ type = "put", ids = new_jobs, added = #new_jobs })
 end
 tell_arrived(held)
 tell_notes(keys)
-return finished_call(new)
+writers[#writers + 1] = {
+  prepare = function()
+    check(LOG, "stream")
+  end,
+  write = function()
+    for _, item in ipairs(lines) do
+      call("XADD", LOG, text(item[2]) .. "-0", "line", item[3])
+    end
+    if has_risen then
+      call("HSET", META, "term", text(term), "holder", "", "term_until", 0, "term_ttl", 0)
+    end
+  end,
+}
+return answer(new)

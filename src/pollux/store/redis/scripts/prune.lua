@@ -1,48 +1,56 @@
 #!lua flags=allow-oom
 -- Remove finished runs, ended once-jobs and old audit lines as told.
+local LOOK_MAX = 1000 -- once-jobs that are looked at in one call
 local gone = 0
 
 local function left()
   return math.max(0, A.limit - gone)
 end
 
-local function drop(places, count)
+-- places that no run stands at any more go without being counted
+local function forget_at(shelf, places, count)
   for n = 1, math.min(#places, count) do
-    forget(place_id(places[n]))
-    gone = gone + 1
+    local run = read_run(place_id(places[n]))
+    if run and not is_live(run) then
+      forget(run)
+      gone = gone + 1
+    else
+      drop("zset", shelf, places[n])
+    end
   end
 end
 
 local function drop_older(shelves, before)
-  local places = {}
+  local places, shelf_of = {}, {}
   for _, shelf in ipairs(shelves) do
-    for _, place in ipairs(call("ZRANGEBYLEX", shelf, "-", "(" .. pad(before), "LIMIT", 0, left())) do
+    for _, place in ipairs(call("ZRANGEBYLEX", fresh(shelf), "-", "(" .. pad(before), "LIMIT", 0, left())) do
       places[#places + 1] = place
+      shelf_of[place] = shelf
     end
   end
   table.sort(places)
-  drop(places, left())
+  for n = 1, math.min(#places, left()) do
+    forget_at(shelf_of[places[n]], { places[n] }, 1)
+  end
 end
 
 local function drop_beyond(keep)
-  while left() > 0 do
-    local job = call("ZRANGEBYSCORE", TALLY, "(" .. text(keep), "+inf", "LIMIT", 0, 1)[1]
-    if not job then
-      return
+  local found = call("ZRANGEBYSCORE", TALLY, "(" .. text(keep), "+inf", "WITHSCORES", "LIMIT", 0, left())
+  for n = 1, #found, 2 do
+    local job, shelf = found[n], shelf_key(found[n], false)
+    local excess = math.min(left(), tonumber(found[n + 1]) + (tally[job] or 0) - keep)
+    local places = excess > 0 and call("ZRANGE", fresh(shelf), 0, excess - 1) or {}
+    if excess > 0 and #places == 0 then -- nothing stands where the tally says so
+      drop("zset", TALLY, job)
     end
-    local excess = tonumber(call("ZSCORE", TALLY, job)) - keep
-    local places = call("ZRANGE", shelf_key(job, false), 0, math.min(excess, left()) - 1)
-    if #places == 0 then -- nothing stands where the tally says so
-      call("ZREM", TALLY, job)
-    end
-    drop(places, left())
+    forget_at(shelf, places, left())
   end
 end
 
 -- it ended with its last run; if no run taught the leader anything, when it was due
 local function has_ended(id, job, before)
   local memory = call("HGET", job_key(id), "mem")
-  local ended = memory and cjson.decode(memory).last_end_ms or job.last
+  local ended = memory and memory ~= "" and cjson.decode(memory).last_end_ms or job.last
   if not ended or ended >= before or call("EXISTS", live_key(id)) == 1 or call("EXISTS", shelf_key(id, true)) == 1 then
     return false
   end
@@ -51,10 +59,10 @@ local function has_ended(id, job, before)
 end
 
 local function drop_once(before)
-  for _, id in ipairs(call("ZRANGEBYSCORE", SPENT, "-inf", "(" .. text(before), "LIMIT", 0, 10 * A.limit)) do
+  for _, id in ipairs(call("ZRANGEBYSCORE", SPENT, "-inf", "(" .. text(before), "LIMIT", 0, LOOK_MAX)) do
     local job = read_job(id)
-    if left() > 0 and has_ended(id, job, before) then
-      drop_job(id, job)
+    if job and left() > 0 and has_ended(id, job, before) then
+      drop_job(job)
       gone = gone + 1
     end
   end
@@ -71,7 +79,7 @@ end
 for _, id in ipairs(A.ids) do
   local run = read_run(id)
   if run and not is_live(run) and left() > 0 then
-    forget(id)
+    forget(run)
     gone = gone + 1
   end
 end
@@ -91,9 +99,9 @@ if A.dead_before then
   drop_older({ SHELF_DEAD }, A.dead_before)
 end
 if A.dead_max then
-  local excess = math.min(left(), call("ZCARD", SHELF_DEAD) - A.dead_max)
+  local excess = math.min(left(), call("ZCARD", fresh(SHELF_DEAD)) - A.dead_max)
   if excess > 0 then
-    drop(call("ZRANGE", SHELF_DEAD, 0, excess - 1), excess)
+    forget_at(SHELF_DEAD, call("ZRANGE", SHELF_DEAD, 0, excess - 1), excess)
   end
 end
 if A.log_max then

@@ -3,14 +3,15 @@
 local answers, has_renewed = {}, false
 for n, item in ipairs(A.items) do
   local id, token, progress = unpack(item, 1, 3)
-  local row = call("HMGET", run_key(id), "st", "tok", "cancel")
-  if row[1] == "leased" and row[2] == token then
-    call("HSET", run_key(id), "until", now + A.lease_ms, "len", A.lease_ms)
-    call("ZADD", LEASES, now + A.lease_ms, id)
+  local run = read_run(id)
+  if run and run.st == "leased" and run.tok == token then
+    run.til, run.len = now + A.lease_ms, A.lease_ms
+    put("zset", LEASES, id, run.til)
     if progress ~= "" then
-      call("HSET", run_key(id), "prog", progress)
+      run.prog = progress
     end
-    answers[n] = { "ok", row[3] or "" }
+    touch(run)
+    answers[n] = { "ok", run.cancel or "" }
     has_renewed = true
   else
     answers[n] = { "lost", "" }
@@ -19,4 +20,4 @@ end
 if has_renewed then
   note_grant(false)
 end
-return finished_call(answers)
+return answer(answers)

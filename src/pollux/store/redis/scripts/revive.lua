@@ -11,18 +11,18 @@ local function revive(id)
   if not has_job(run.job) then
     return { "stale", "" }
   end
-  local holder = run.key and call("HGET", UNIQUE, run.key)
+  local holder = run.key and field_of(UNIQUE, run.key)
   if holder then
     return { "conflict", holder }
   end
-  unshelve(id)
-  call("HDEL", run_key(id), "att", "loss", "crash", "deaths", "cancel", "prog", "pq")
-  local fields = { "vis", now }
+  unshelve(run)
+  run.att, run.loss, run.crash, run.deaths, run.cancel, run.prog, run.pq = nil, nil, nil, nil, nil, nil, nil
+  run.st, run.vis = run.gated and "held" or "ready", now
   if run.gated then
-    fields = { "vis", now, "why", A.at_the_gate }
+    run.why = A.at_the_gate
     arrived[#arrived + 1] = id
   end
-  admit({ id, run.job, run.due, run.key, run.pr, run.gated and "held" or "ready", now, fields })
+  admit(run)
   return { "ok", "" }
 end
 
@@ -30,4 +30,4 @@ for n, id in ipairs(A.ids) do
   answers[n] = revive(id)
 end
 tell_arrived(arrived)
-return finished_call(answers)
+return answer(answers)

@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
 -- Record the ends of attempts.  An item is {run, token, verdict, outcome or false, follow-ups, notes, progress}:
 -- a verdict {kind, at or reason or "", failed, clears, sole}, an outcome {started, ended, error, result or false,
--- changed as "1", "0" or "", fingerprint, crashed, error to keep in `tried`}.
+-- changed as true, false or "", fingerprint, crashed, error to keep in `tried`}.  Answers true if all were accepted.
 promote()
 local ends, arrived, written = {}, {}, {}
 
 -- the token that settled a run stays with it; a run that was taken back has none
-local function refused(run, id, token)
+local function refused(run, token)
   if not run or token == "" then
     return "lost"
   end
-  if (run.st ~= "leased" and run.tok == token) or call("HGET", run_key(id), "settled") == token then
+  if (run.st ~= "leased" and run.tok == token) or run.settled == token then
     return "already"
   end
   return "lost"
@@ -18,61 +18,46 @@ end
 
 local function take_dead_letters(job)
   local deaths = 0
-  for _, place in ipairs(call("ZRANGE", shelf_key(job, true), 0, -1)) do
-    local id = place_id(place)
-    deaths = deaths + tonumber(call("HGET", run_key(id), "deaths") or 1)
-    forget(id)
+  for _, place in ipairs(call("ZRANGE", fresh(shelf_key(job, true)), 0, -1)) do
+    local run = read_run(place_id(place))
+    if run then
+      deaths = deaths + (run.deaths or 1)
+      forget(run)
+    end
   end
   return deaths
 end
 
-local function changed_of(outcome)
-  if not outcome or outcome[5] == "" then
-    return cjson.null
-  end
-  return outcome[5] == "1"
-end
-
 local function end_of(run, state, outcome, failed, why)
-  local started, ended = now, now
+  local started, ended, changed, fingerprint = now, now, cjson.null, ""
   if outcome then
-    started, ended = outcome[1], outcome[2]
+    started, ended, fingerprint = outcome[1], outcome[2], outcome[6]
+    if outcome[5] ~= "" then
+      changed = outcome[5]
+    end
   end
-  return { run.id, run.job, state, run.cause, run.due, ended, math.max(0, ended - started), failed,
-    changed_of(outcome), outcome and outcome[6] or "", why, run.gated, outcome and true or false }
+  return { run.id, run.job, state, run.cause or "schedule", run.due, ended, math.max(0, ended - started), failed,
+    changed, fingerprint, why, run.gated or false, outcome and true or false }
 end
 
--- what an attempt leaves behind, as fields
-local function traces(run, outcome, failed, why)
-  local fields = {}
-  local function put(name, value)
-    fields[#fields + 1] = name
-    fields[#fields + 1] = value
-  end
+-- what an attempt leaves behind, and nothing of the one before
+local function leave_traces(run, outcome, failed, why)
+  run.beg, run.res, run.chg = nil, nil, nil
+  run.failed, run.err = failed or nil, why ~= "" and why or nil
   if outcome then
-    put("beg", outcome[1])
-    if outcome[4] then
-      put("res", outcome[4])
-    end
+    run.beg, run.res = outcome[1], outcome[4] or nil
     if outcome[5] ~= "" then
-      put("chg", outcome[5])
+      run.chg = outcome[5]
     end
     if outcome[7] then
-      put("crash", run.crash + 1)
+      run.crash = (run.crash or 0) + 1
     end
   end
-  if failed then
-    put("failed", "1")
-  end
-  if why ~= "" then
-    put("err", why)
-  end
-  return fields, put
 end
 
 local function finish_by(run, verdict, outcome)
   local kind, reason = verdict[1], verdict[2]
-  local why, failed, cancel, deaths = outcome and outcome[3] or "", false, run.cancel, 1
+  local why, failed, deaths = outcome and outcome[3] or "", false, 1
   if kind == "done" then
     failed = verdict[3]
     if verdict[4] then
@@ -84,42 +69,33 @@ local function finish_by(run, verdict, outcome)
       deaths = deaths + take_dead_letters(run.job)
     end
   else
-    cancel = reason ~= "" and reason or (run.cancel ~= "" and run.cancel or "cancelled")
+    run.cancel = reason ~= "" and reason or (run.cancel or "cancelled")
   end
-  local fields, put = traces(run, outcome, failed, why)
-  put("deaths", deaths)
-  if cancel ~= "" then
-    put("cancel", cancel)
-  end
-  local is_unchanged = kind == "done" and not failed and outcome and outcome[5] == "0"
-  finish(run, kind, outcome and outcome[2] or now, is_unchanged, ATTEMPT, fields)
-  ends[#ends + 1] = end_of(run, kind, outcome, failed, kind == "cancelled" and cancel or why)
+  leave_traces(run, outcome, failed, why)
+  run.deaths = deaths > 1 and deaths or nil
+  local is_unchanged = kind == "done" and not failed and run.chg == false
+  finish(run, kind, outcome and outcome[2] or now, is_unchanged)
+  ends[#ends + 1] = end_of(run, kind, outcome, failed, kind == "cancelled" and run.cancel or why)
 end
 
 local function retry(run, at, outcome)
-  local key, why = run_key(run.id), outcome and outcome[3] or ""
+  local why = outcome and outcome[3] or ""
   local state = run.gated and "held" or "ready"
   local started, ended = now, now
   if outcome then
     started, ended = outcome[1], outcome[2]
   end
   put_back(run, state, at)
-  call("HDEL", key, "beg", "failed", "chg", "err", "res", "cancel")
-  local fields, put = traces(run, outcome, true, why)
-  put("fin", ended)
-  put("att", run.att + 1)
-  put("vis", at)
-  if run.gated then
-    put("why", A.at_the_gate)
-  end
-  call("HSET", key, unpack(fields))
-  add_tried(run.id, "[" .. text(run.fence) .. "," .. text(started) .. "," .. text(ended) .. ","
+  leave_traces(run, outcome, true, why)
+  run.cancel, run.fin, run.att, run.vis = nil, ended, (run.att or 0) + 1, at
+  run.why = run.gated and A.at_the_gate or nil
+  add_tried(run, "[" .. text(run.fence) .. "," .. text(started) .. "," .. text(ended) .. ","
     .. (outcome and outcome[8] or '""') .. "]")
   ends[#ends + 1] = end_of(run, state, outcome, true, why)
 end
 
 local function hand_back(run, verdict, outcome)
-  call("HSET", run_key(run.id), "settled", run.tok)
+  run.settled = run.tok
   if verdict[1] == "retry" then
     retry(run, verdict[2], outcome)
   elseif verdict[1] == "back" then
@@ -127,7 +103,7 @@ local function hand_back(run, verdict, outcome)
     ends[#ends + 1] = end_of(run, "ready", false, false, "")
   else
     put_back(run, "held")
-    call("HSET", run_key(run.id), "why", verdict[2])
+    run.why = verdict[2]
     ends[#ends + 1] = end_of(run, "held", false, false, "")
   end
   if run.st == "held" then
@@ -135,12 +111,16 @@ local function hand_back(run, verdict, outcome)
   end
 end
 
+local function is_final(verdict)
+  return verdict[1] == "done" or verdict[1] == "dead" or verdict[1] == "cancelled"
+end
+
 -- nothing is tried again that was asked to stop or whose job is gone
 local function final(run, verdict)
-  if verdict[1] == "done" or verdict[1] == "dead" or verdict[1] == "cancelled" then
+  if is_final(verdict) then
     return verdict
   end
-  if run.cancel ~= "" then
+  if run.cancel then
     return { "cancelled", run.cancel }
   end
   return has_job(run.job) and verdict or { "cancelled", JOB_GONE }
@@ -150,13 +130,13 @@ local function settle(item)
   local id, token, verdict, outcome, follow_ups, notes, progress = unpack(item, 1, 7)
   local run = read_run(id)
   if not run or run.st ~= "leased" or run.tok ~= token then
-    return refused(run, id, token)
+    return refused(run, token)
   end
   if progress ~= "" then
-    call("HSET", run_key(id), "prog", progress)
+    run.prog = progress
   end
   verdict = final(run, verdict)
-  if verdict[1] == "done" or verdict[1] == "dead" or verdict[1] == "cancelled" then
+  if is_final(verdict) then
     finish_by(run, verdict, outcome)
   else
     hand_back(run, verdict, outcome)
@@ -168,11 +148,12 @@ local function settle(item)
   return "ok"
 end
 
-local answers = {}
+local answers, accepted = {}, 0
 for n, item in ipairs(A.items) do
   answers[n] = settle(item)
+  accepted = accepted + (answers[n] == "ok" and 1 or 0)
 end
 tell_ends(ends)
 tell_arrived(arrived)
 tell_notes(written)
-return finished_call(answers)
+return answer(accepted == #A.items or answers)

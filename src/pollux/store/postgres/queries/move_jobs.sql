@@ -1,0 +1,19 @@
+-- Nobody may make a run of them before this write ends: not even who only needs them to stay.
+-- name: stored
+SELECT id, version FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE;
+
+-- name: jobs
+UPDATE {s}.jobs SET version = $2::smallint, revision = revision + 1 WHERE id = ANY($1::text[]);
+
+-- name: runs
+WITH live AS MATERIALIZED (
+  SELECT seq, version FROM {s}.runs WHERE job_id = ANY($1::text[]) ORDER BY seq FOR UPDATE
+)
+UPDATE {s}.runs AS r SET version = $2::smallint FROM live WHERE r.seq = live.seq
+RETURNING r.seq, r.state, r.id, r.job_id, live.version;
+
+-- name: unread
+SELECT body FROM {s}.feed WHERE version = ANY($1::smallint[]) AND ends > 0 ORDER BY id;
+
+-- name: clock
+SELECT coalesce(max(clock_ms), 0) FROM {s}.tally WHERE version = ANY($1::smallint[]);

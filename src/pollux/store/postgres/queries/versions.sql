@@ -1,0 +1,34 @@
+-- name: ensure
+WITH term AS (
+  INSERT INTO {s}.term (number, holder, until_ms, ttl_ms, version) VALUES (0, '', 0, 0, $1::smallint)
+  ON CONFLICT DO NOTHING
+)
+INSERT INTO {s}.tally (version, slot) SELECT $1::smallint, generate_series(0, 15) ON CONFLICT DO NOTHING;
+
+-- name: use
+UPDATE {s}.term SET there = true WHERE version = $1::smallint AND NOT there;
+
+-- name: there
+SELECT version FROM {s}.term WHERE there OR version = $1::smallint ORDER BY version;
+
+-- name: all
+SELECT t.version, sum(y.held)::bigint, sum(y.ready)::bigint, sum(y.leased)::bigint,
+  (SELECT sum(dead)::bigint FROM {s}.tally), sum(y.feed)::bigint, sum(y.ends)::bigint, sum(y.jobs)::bigint, t.number,
+  CASE WHEN t.until_ms > coalesce($1::bigint, {s}.now_ms()) THEN t.holder ELSE '' END
+FROM {s}.term AS t JOIN {s}.tally AS y ON y.version = t.version
+WHERE t.there GROUP BY t.version ORDER BY t.version;
+
+-- name: stands
+SELECT there, holder <> '' AND until_ms > coalesce($2::bigint, {s}.now_ms()) FROM {s}.term
+WHERE version = $1::smallint FOR UPDATE;
+
+-- name: left
+SELECT sum(held + ready + leased + jobs)::bigint FROM {s}.tally WHERE version = $1::smallint;
+
+-- name: drop
+WITH unread AS (
+  DELETE FROM {s}.feed WHERE version = $1::smallint
+), counted AS (
+  UPDATE {s}.tally SET feed = 0, ends = 0 WHERE version = $1::smallint
+)
+UPDATE {s}.term SET there = false, holder = '', until_ms = 0, ttl_ms = 0 WHERE version = $1::smallint;

@@ -1,0 +1,36 @@
+"""The verbs of the versions: which there are, and forget one."""
+
+from __future__ import annotations
+
+from pollux.model import Counts, Version
+from pollux.store.contract import Answer
+from pollux.store.postgres.sql import Statements
+from pollux.store.postgres.transaction import JOBS_LOCK, Transaction
+
+_sql = Statements("versions")
+
+
+async def ensure(tx: Transaction, version: int) -> None:
+    """It can be counted; whether it is there is another matter."""
+    await tx.rows(_sql.ensure, version)
+
+
+async def there(tx: Transaction) -> list[int]:
+    return [row[0] for row in await tx.rows(_sql.there, tx.version)]
+
+
+async def versions(tx: Transaction) -> list[Version]:
+    found = await tx.rows(_sql.all, tx.given_ms)
+    return [Version(row[0], Counts(*row[1:8]), row[8], row[9]) for row in found]
+
+
+async def drop_version(tx: Transaction, number: int) -> Answer:
+    """The number of its term stays: terms only rise."""
+    await tx.lock(JOBS_LOCK)
+    is_there, is_led = await tx.one(_sql.stands, number, tx.given_ms)
+    if not is_there:
+        return Answer.LOST
+    if is_led or (await tx.one(_sql.left, number))[0]:
+        return Answer.CONFLICT
+    await tx.rows(_sql.drop, number)
+    return Answer.OK

@@ -1,0 +1,143 @@
+"""Does the store find the primary through its sentinels, also the next one?  Three real ones, a primary, a replica."""
+
+import asyncio
+
+import pytest
+from redis.exceptions import ResponseError
+
+from pollux.errors import StoreError, StoreRefused
+from pollux.model import Done, RunState
+from pollux.store.contract import Answer, RunFilter
+from pollux.store.redis import RedisStore
+from pollux.testing.conformance.builders import T0, a_run, claim, given, given_jobs, ids, settlement
+from tests.acceptance.terminal import Terminal, eventually, stopped
+from tests.servers.redis import own_url
+from tests.servers.redis_cluster import ask, until
+from tests.servers.redis_sentinel import SERVICE, Watched
+
+PATIENCE_S = 30
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    watched = Watched(tmp_path_factory.mktemp("watched")).start()
+    yield watched
+    watched.stop()
+
+
+async def again(call):
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await call()
+            except StoreError:
+                await asyncio.sleep(0.05)
+
+
+def by_hand(watched):
+    """As an operator moves the primary to another machine."""
+    until(lambda: _is_taken(watched), "the sentinels agree to fail over")
+
+
+def _is_taken(watched):
+    try:
+        return bool(ask(watched.sentinels[0], "SENTINEL", "FAILOVER", SERVICE))
+    except ResponseError as error:
+        if "INPROG" in str(error) or "NOGOODSLAVE" in str(error):  # the last failover is not yet over
+            return False
+        raise
+
+
+def by_death(watched):
+    watched.primary.kill()
+
+
+@pytest.mark.parametrize("fail_over", [by_hand, by_death], ids=["by-hand", "by-death"])
+async def test_the_new_primary_is_found_and_nobody_stays_deaf(watched, opened, fail_over):
+    """With `wait=1` all that was answered is there, a lease taken before is settled after, and a ring is heard."""
+    store = await opened(f"{watched.url}?namespace={fail_over.__name__}&wait=1")
+    worker = await opened(f"{watched.url}?namespace={fail_over.__name__}&wait=1")
+    await given(store, *(a_run(f"r{number}") for number in range(20)))
+    [taken] = await claim(worker, 1)
+    await claim(worker, 99)
+    waiting = asyncio.create_task(
+        again(lambda: worker.claim(node="n", token="t", limit=1, lease_ms=30_000, wait_ms=60_000, now_ms=T0 + 5))
+    )
+    before = watched.primary
+    await asyncio.to_thread(until, lambda: "cmd=xread" in str(ask(before, "CLIENT", "LIST")), "it waits")
+
+    await asyncio.to_thread(fail_over, watched)
+    await asyncio.to_thread(until, lambda: watched.primary is not before, "another one leads")
+    after = watched.primary
+    await again(lambda: store.settle([settlement(taken, Done())], now_ms=T0))
+    assert (await again(store.counts)).leased == 19
+    assert store._link.homes.lost == 0
+    await asyncio.to_thread(watched.follow, before)
+    await asyncio.to_thread(until, lambda: "cmd=xread" in str(ask(after, "CLIENT", "LIST")), "it waits there")
+    await again(lambda: store.enqueue([a_run("new")], now_ms=T0))
+
+    async with asyncio.timeout(PATIENCE_S):
+        assert ids((await waiting).runs) == ["new"]
+
+
+def test_serve_and_worker_go_on_after_a_failover(watched, tmp_path):
+    pollux = Terminal(tmp_path)
+    pollux.write("p.yaml", 'leader: {ttl: 3s}\njobs: [{id: tick, python: "work:fine", interval: 200ms}]')
+    url = f"{watched.url}?namespace=processes"
+
+    async def dues():
+        store = RedisStore(url)
+        await store.open()
+        found = await store.list_runs(RunFilter(job_id="tick", states=(RunState.DONE,)), limit=500)
+        await store.close()
+        return [run.due_ms for run in found.runs]
+
+    def done():
+        return asyncio.run(again(dues))
+
+    with (
+        pollux.started("serve", "-c", "p.yaml", "--store", url) as planner,
+        pollux.started("worker", "-c", "p.yaml", "--store", url) as worker,
+    ):
+        eventually(lambda: len(done()) >= 3, "it fires", planner)
+        before = watched.primary
+        before.kill()
+        until(lambda: watched.primary is not before, "another one leads")
+        watched.follow(before)
+        since = max(done())
+        eventually(lambda: sum(due > since for due in done()) >= 3, "it goes on", planner)
+        assert stopped(worker).code == 0
+        assert stopped(planner).code == 0
+    assert len(set(done())) == len(done())
+
+
+async def test_a_sentinel_that_is_down_is_passed_over(watched, opened):
+    store = await opened(watched.url.replace("://", "://127.0.0.1:1,"))
+    assert await store.settle([], now_ms=T0) == []
+    assert [answer.answer for answer in await store.put_jobs([])] == []
+
+
+async def test_sentinels_that_know_no_such_service_are_named_with_the_cure(watched):
+    with pytest.raises(StoreError, match=r"name no primary .*'other'.*correct the service in the URL"):
+        await RedisStore(watched.url.replace(f"/{SERVICE}", "/other")).open()
+
+
+async def test_a_server_behind_a_sentinels_url_is_refused_with_the_cure():
+    place = own_url("x").partition("://")[2].partition("/")[0]
+    with pytest.raises(StoreRefused, match=r"names no sentinel but a server .*use redis://"):
+        await RedisStore(f"redis+sentinel://{place}/{SERVICE}").open()
+
+
+async def test_a_sentinel_behind_a_plain_url_is_refused_with_the_cure(watched):
+    with pytest.raises(StoreRefused, match=r"is a sentinel, not a server; use redis\+sentinel://"):
+        await RedisStore(f"redis://127.0.0.1:{watched.sentinels[0].port}").open()
+
+
+async def test_the_database_of_a_service_can_be_chosen(watched, opened):
+    one = await opened(f"{watched.url}/1?namespace=db")
+    zero = await opened(f"{watched.url}?namespace=db")
+    await given_jobs(one, "job")
+
+    assert (await one.counts()).jobs == 1
+    assert (await zero.counts()).jobs == 0
+    assert [each.answer for each in await one.enqueue([a_run("a")], now_ms=T0)] == [Answer.OK]
