@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+PEERS = ("huey", "APScheduler", "dramatiq", "taskiq", "taskiq-redis", "saq", "pgqueuer", "procrastinate")
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -93,7 +95,7 @@ def machine(folder: Path) -> str:
     """What it was measured on, in one paragraph."""
     import apsw
 
-    peers = ", ".join(f"{name} {version(name)}" for name in ("huey", "APScheduler"))
+    peers = ", ".join(f"{name} {version(name)}" for name in PEERS)
     loop = f"uvloop {version('uvloop')}" if has("uvloop") else "asyncio's own loop"
     return (
         f"{os.cpu_count()} cores ({processor()}), {platform.system()} {platform.release()}, "

@@ -74,7 +74,8 @@ def settings() -> str:
         value = getattr(usual, option.field)
         shown = format_ms(value) if option.field.endswith("_ms") and value is not None else value
         default = "" if shown in (None, "") else f"`{shown}`"
-        rows.append((f"`{option.path}`", f"`{option.variables[0]}`", default, SETTINGS[option.path]))
+        variables = ", ".join(f"`{name}`" for name in (option.variables[0], *option.also))
+        rows.append((f"`{option.path}`", variables, default, SETTINGS[option.path]))
     return _table(("in the file", "in the environment", "default", "meaning"), rows)
 
 

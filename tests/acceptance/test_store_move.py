@@ -176,6 +176,13 @@ async def test_unsealed_it_works_again(tmp_path):
 # cut off
 
 
+class Around(Wrapped):
+    """Something in front of a store; each version has its own."""
+
+    def of_version(self, number):
+        return type(self)(self.store.of_version(number))
+
+
 class Cut(Exception):
     """The process is killed here."""
 
@@ -186,6 +193,9 @@ class Counted(Wrapped):
     def __init__(self, store, clock):
         super().__init__(store)
         self.clock = clock
+
+    def of_version(self, number):
+        return Counted(self.store.of_version(number), self.clock)
 
     async def call(self, verb, answer, wait_ms=0):
         self.clock["calls"] += 1
@@ -363,7 +373,7 @@ async def test_what_comes_meanwhile_is_carried_too():
     one, two = await fresh(filled=True), await fresh()
     late = [a_run(f"late{n}", "job0") for n in range(3)]
 
-    class Busy(Wrapped):
+    class Busy(Around):
         async def dump(self, **options):
             page = await self.store.dump(**options)
             if late and page.next is None:
@@ -381,7 +391,7 @@ async def test_what_comes_meanwhile_is_carried_too():
 async def test_a_copy_that_is_not_what_was_carried_is_said():
     one, two = await fresh(filled=True), await fresh()
 
-    class Forgetful(Wrapped):
+    class Forgetful(Around):
         """It spoils what it is given."""
 
         async def load(self, records):

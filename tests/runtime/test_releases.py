@@ -1,6 +1,7 @@
 """Nodes with different code on one store: the newest release decides, whoever starts, stops or dies in any order."""
 
 import asyncio
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from pollux import Pollux, every
 from pollux.app.declared import Declared
 from pollux.app.registrar import LOOKS, Registrar
 from pollux.clock import FakeClock
+from pollux.config import load_config
 from pollux.errors import Conflict, InvalidInput
 from pollux.events import Events, JobsDeclared, ReleaseIsOld
 from pollux.model import Interval, Job, Node
@@ -30,7 +32,7 @@ class Process:
         registry = Registry()
         self.store = store or yard.store
         self.release, self.jobs = release, {job.id: job for job in jobs}
-        self.declared = Declared(registry, source=f"code:{name}", release=release)
+        self.declared = Declared(registry, source=source_of(name), release=release)
         for job_id, job in self.jobs.items():
             registry.add(job_id, _nothing)
             self.declared.add(job_id, job.schedule, id=job_id, params=None)
@@ -97,9 +99,13 @@ class Yard:
 
     async def stored(self, name="app"):
         """The jobs that fire, by their interval; and those that nobody declares."""
-        page = await self.store.list_jobs(JobFilter(source=f"code:{name}"), limit=1_000)
+        page = await self.store.list_jobs(JobFilter(source=source_of(name)), limit=1_000)
         fires = {job.id: job.schedule.every_ms // 1_000 for job in page.jobs if job.declared}
         return fires, {job.id for job in page.jobs if not job.declared}
+
+
+def source_of(name):
+    return name if name.startswith("file:") else f"code:{name}"
 
 
 def a_job(job_id, seconds):
@@ -186,10 +192,9 @@ async def test_without_numbers_a_deploy_works_too_and_the_last_start_wins(yard):
 
 
 async def test_two_apps_on_one_store_never_touch_each_others_jobs(yard):
-    first = await yard.start(7, name="first", a=10)
+    await yard.start(7, name="first", a=10)
     second = await yard.start(1, name="second", b=10)
     await yard.pass_time(4)
-    await yard.leave(first)
     await yard.start(2, name="second", c=10)
     await yard.leave(second)
     await yard.pass_time(4)
@@ -268,6 +273,50 @@ async def test_a_job_that_is_declared_again_while_we_retire_it_stays_declared(ya
     await retiring
     assert b.declared
     assert await yard.stored() == ({"a": 10, "b": 30}, set())
+
+
+async def test_a_write_of_an_old_node_that_comes_after_the_retirement_is_refused_by_the_store(yard):
+    """It slept so long between reading and writing that the others believed it dead."""
+    gate, faulty = asyncio.Event(), FaultyStore(yard.store)
+    faulty.delay("put_jobs", gate)
+    sleeper = yard.process(1, store=faulty, old=5)
+    starting = asyncio.ensure_future(sleeper.start())
+    await settle_down()
+    await yard.leave(await yard.start(1, old=5))
+    await yard.clock.advance(TTL_MS)
+    await yard.start(2, a=20)
+    assert await yard.stored() == ({"a": 20}, {"old"})
+    gate.set()
+    await starting
+    assert await yard.stored() == ({"a": 20}, {"old"})
+
+
+async def test_an_id_that_another_app_takes_while_we_write_is_an_error_of_the_start(yard):
+    gate, faulty = asyncio.Event(), FaultyStore(yard.store)
+    faulty.delay("put_jobs", gate)
+    starting = asyncio.ensure_future(yard.process(5, name="first", store=faulty, a=10).start())
+    await settle_down()
+    await yard.start(1, name="second", a=20)
+    gate.set()
+    with pytest.raises(Conflict, match=r"job 'a'.*code:second"):
+        await starting
+
+
+async def test_a_job_that_an_old_file_took_away_meanwhile_is_put_back(yard):
+    """It had read that the job is none of its own, before the newer file was there."""
+    gate, faulty = asyncio.Event(), FaultyStore(yard.store)
+    await yard.leave(await yard.start(1, name="file:x", a=10, b=10))
+    faulty.delay("delete_jobs", gate)
+    old = yard.process(1, name="file:x", store=faulty, a=10)
+    starting = asyncio.ensure_future(old.start())
+    await settle_down()
+    await yard.start(2, name="file:x", a=10, b=20)
+    gate.set()
+    await starting
+    yard.living.append(old)
+    assert await yard.stored("file:x") == ({"a": 10}, set())
+    await yard.pass_time(1)
+    assert await yard.stored("file:x") == ({"a": 10, "b": 20}, set())
 
 
 # in any order
@@ -351,6 +400,20 @@ async def test_what_a_node_declares_and_since_when_it_leads_is_in_its_beat(tmp_p
     assert "tick" in node.handlers
     assert node.key == "shop-1"
     assert node.started_ms <= node.leads_ms <= node.beat_ms
+
+
+def test_a_release_that_the_configuration_says_is_that_of_the_code_too(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = (
+        "from pollux import Pollux, every\napp = Pollux('memory://', release=3)\n@app.job(every('1h'))\ndef t(ctx): ..."
+    )
+    (tmp_path / "shop_of_releases.py").write_text(code)
+    for said, expected in ((None, 3), (8, 8)):
+        monkeypatch.delitem(sys.modules, "shop_of_releases", raising=False)
+        config = load_config(None, environ={}, arguments={"app": "shop_of_releases:app", "release": said})
+        app = Pollux.from_config(config)
+        assert [job.release for job in app.declared_jobs()] == [expected]
+        assert [declared.release for declared in app.declared.declares()] == [expected]
 
 
 async def test_a_node_that_names_another_leadership_is_refused_and_leaves_no_trace(tmp_path):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tests.sabotage.catalogue import SABOTAGES
 from tests.sabotage.copy import REPOSITORY, Sabotage, Seen, broken_copy, run_in, run_tests
@@ -41,8 +44,25 @@ def write_table() -> int:
         return code
 
 
+@contextmanager
+def one_server(sabotages: list[Sabotage]) -> Iterator[None]:
+    """One PostgreSQL for all that need one, unless one is named: making it takes longer than most of the tests."""
+    from tests.servers.postgres import NAMED, QUICK, PostgresServer
+
+    if NAMED in os.environ or not any("postgres" in test for each in sabotages for test in each.tests):
+        yield
+        return
+    server = PostgresServer(*QUICK)
+    try:
+        os.environ[NAMED] = server.start().url()
+        yield
+    finally:
+        os.environ.pop(NAMED, None)
+        server.stop()
+
+
 def row(name: str, broken: str, caught_by: str, seconds: float) -> str:
-    return f"{name:<13} {broken:<80} {seconds:6.1f} s  {caught_by.removeprefix('tests/')}"
+    return f"{name:<15} {broken:<80} {seconds:6.1f} s  {caught_by.removeprefix('tests/')}"
 
 
 def main() -> int:
@@ -58,11 +78,12 @@ def main() -> int:
     sabotages = chosen(names) if names or not given.names else []
     if given.list:
         for sabotage in sabotages:
-            print(f"{sabotage.name:<12} {sabotage.broken}")
+            print(f"{sabotage.name:<15} {sabotage.broken}")
         return 0
     code = 0
     if sabotages:
-        code = attempt_all(sabotages, has_baseline=not given.no_baseline)
+        with one_server(sabotages):
+            code = attempt_all(sabotages, has_baseline=not given.no_baseline)
     if not names:
         code = check_table() or code
     return code

@@ -1,4 +1,6 @@
-"""What is broken on purpose?  One promise at a time; where both stores keep it in code of their own, each is broken.
+"""What is broken on purpose?  One promise at a time; where stores keep it in code of their own, each is broken.
+
+Here are the memory store, SQLite and the runtime; the stores that are servers are in `on_servers.py`.
 
 The tests named are those that should notice first; a sabotage is caught by the first of them that goes red.
 
@@ -10,6 +12,7 @@ the feed (an entry is consumed by a plan that does not carry all its effects).
 from __future__ import annotations
 
 from tests.sabotage.copy import Patch, Sabotage
+from tests.sabotage.on_servers import ON_POSTGRES, ON_REDIS
 
 MEMORY = "tests/conformance/test_memory.py::TestMemoryStore::"
 SQLITE = "tests/conformance/test_sqlite.py::TestSqliteStore::"
@@ -93,7 +96,7 @@ TOKENS = (
         "S9.sqlite",
         "every delivery has the same token",
         Patch("store/sqlite/queries/claim.sql", "token = ? || ':' || (fence + 1)", "token = substr(?, 1, 0) || 't'"),
-        Patch("store/sqlite/rows.py", 'f"{token}:1"', '"t"'),
+        Patch("store/relational/rows.py", 'f"{token}:1"', '"t"'),
         tests=(SQLITE + "test_a_late_settlement_is_refused_once_somebody_else_has_the_run",),
     ),
     sabotage(
@@ -126,7 +129,7 @@ LEASES = (
         "S11.memory",
         "leases are taken back although they have not ended",
         Patch("store/memory/leases.py", "if now_ms < state.first_end_ms or not can_reclaim:", "if not can_reclaim:"),
-        Patch("store/memory/leases.py", " if run.lease_until_ms <= now_ms]\n    ends", "]\n    ends"),
+        Patch("store/memory/leases.py", " if run.lease_until_ms <= now_ms]\n    for", "]\n    for"),
         tests=(MEMORY + "test_a_lease_that_still_runs_is_left_alone",),
     ),
     sabotage(
@@ -220,7 +223,7 @@ FIRINGS = (
         "a due fires again: neither the last due nor the run's id is asked",
         Patch(
             "store/sqlite/plan.py",
-            "if run.id in self._known or self._is_fired(facts, run.due_ms):",
+            "if run.id in self._known or facts.is_fired(run.due_ms, self._now_ms):",
             "if run.id in self._known and facts.last_due_ms is None:",
         ),
         tests=(SQLITE + "test_the_same_due_fires_once", SQLITE + "test_an_earlier_due_does_not_fire_after_a_later_one"),
@@ -306,7 +309,7 @@ WRITES = (
     sabotage(
         "silent.memory",
         "a settlement does not tell the leader",
-        Patch("store/memory/settle.py", "    state.tell_ends(told.ends)\n", ""),
+        Patch("store/memory/settle.py", "    state.tell_told(told)\n", ""),
         tests=(MEMORY + "test_the_leader_is_told_how_the_attempt_ended",),
     ),
     sabotage(
@@ -317,4 +320,4 @@ WRITES = (
     ),
 )
 
-SABOTAGES: tuple[Sabotage, ...] = (*TOKENS, *LEASES, *FIRINGS, *WRITES)
+SABOTAGES: tuple[Sabotage, ...] = (*TOKENS, *LEASES, *FIRINGS, *WRITES, *ON_REDIS, *ON_POSTGRES)

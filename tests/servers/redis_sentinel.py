@@ -13,7 +13,7 @@ from tests.servers.redis_cluster import ask, until
 
 SERVICE = "jobs"
 SENTINELS = 3
-DOWN_AFTER_MS = 300
+DOWN_AFTER_MS = 1_000
 
 
 class Watched:
@@ -61,6 +61,7 @@ class Watched:
 
     def follow(self, server: RedisServer) -> None:
         """Make a former primary a replica now; the sentinels would do it, too, some ten seconds later."""
+        server.options += ("--replicaof", "127.0.0.1", str(self.primary.port))  # never a primary, not for a moment
         server.start()
         follow(server, self.primary)
 

@@ -118,7 +118,7 @@ async def test_a_sentinel_that_is_down_is_passed_over(watched, opened):
 
 
 async def test_sentinels_that_know_no_such_service_are_named_with_the_cure(watched):
-    with pytest.raises(StoreError, match=r"name no primary .*'other'.*correct the service in the URL"):
+    with pytest.raises(StoreRefused, match=r"know no such service as .*/other names; correct it in the store's URL"):
         await RedisStore(watched.url.replace(f"/{SERVICE}", "/other")).open()
 
 

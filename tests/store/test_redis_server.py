@@ -1,7 +1,9 @@
 """Which servers does the Redis store refuse, in what words, and what does it do when one fails?"""
 
 import asyncio
+import contextlib
 import logging
+import ssl
 import subprocess
 import sys
 
@@ -12,10 +14,11 @@ from pollux.errors import InvalidInput, StoreError, StoreFull, StoreRefused
 from pollux.model import Done
 from pollux.store.contract import Answer
 from pollux.store.open import open_store
-from pollux.store.redis import RedisStore
+from pollux.store.redis import RedisStore, route
 from pollux.store.redis.address import read_address
 from pollux.store.redis.server import check_server
 from pollux.testing.conformance.builders import T0, a_run, claim, given, given_jobs, ids, settlement
+from tests.acceptance.hostile import CERTIFICATES
 from tests.servers.redis import RedisServer, free_port, own_url, shared_url
 
 
@@ -48,6 +51,100 @@ async def test_a_wrong_password_is_refused_and_never_shown(server):
             await opening(f"redis://{password}127.0.0.1:{server.port}/0")
         assert "wr0ng" not in str(refused.value)
     await opening(f"redis://:right@127.0.0.1:{server.port}/0")
+
+
+async def test_user_and_password_are_taken_as_they_are_encoded(server):
+    async with Redis.from_url(server.url) as client:
+        await client.execute_command("ACL", "SETUSER", "us@er", "on", ">p:w/d?", "~*", "&*", "+@all")
+
+    await opening(f"redis://us%40er:p%3Aw%2Fd%3F@127.0.0.1:{server.port}/0")
+    await opening(f"redis://127.0.0.1:{server.port}/0?username=us%40er&password=p%3Aw%2Fd%3F")
+
+
+async def test_a_user_that_may_not_do_what_we_need_is_refused_with_the_rights_that_suffice(server, opened):
+    """What the message tells to grant is enough for a run's whole way."""
+    async with Redis.from_url(server.url) as client:
+        for rights in ("+@all -eval", "+@all -info", "+@all -hset", "+@all -xgroup"):
+            await client.execute_command("ACL", "SETUSER", "poor", "reset", "on", ">pw", "~pollux:*", *rights.split())
+            with pytest.raises(StoreRefused, match=r"may not do what we need .*ACL SETUSER") as refused:
+                await opening(f"redis://poor:pw@127.0.0.1:{server.port}/0")
+        await client.execute_command("ACL", "SETUSER", "poor", "reset", "on", ">pw", "~other:*", "+@all")
+        with pytest.raises(StoreRefused, match="may not do what we need"):
+            await opening(f"redis://poor:pw@127.0.0.1:{server.port}/0")
+        told = str(refused.value).partition("ACL SETUSER <user> ")[2].replace("<prefix>", "pollux").split()
+        await client.execute_command("ACL", "SETUSER", "poor", "reset", "on", ">pw", *told)
+
+    store = await opened(f"redis://poor:pw@127.0.0.1:{server.port}/0")
+    await given(store, a_run("b"))
+    [run] = (await store.claim(node="n", token="t", limit=1, lease_ms=9_000, wait_ms=1, now_ms=T0)).runs
+    assert await store.settle([settlement(run, Done())], now_ms=T0) == [Answer.OK]
+
+
+async def test_a_database_that_is_not_there_is_refused_with_the_cure(server):
+    with pytest.raises(StoreRefused, match=r"has no such database .*name one from 0 to 15"):
+        await opening(f"redis://127.0.0.1:{server.port}/99")
+
+
+async def test_keys_begin_with_the_prefix_and_nothing_else_is_touched(server, opened):
+    async with Redis.from_url(server.url, decode_responses=True) as client:
+        await client.set("crawler", "somebody else's")
+        store = await opened(f"{server.url}?prefix=crawler")
+        await given(store, a_run("a"))
+        await claim(store)
+        keys = set(await client.keys("*"))
+        assert all(key.startswith("crawler:") for key in keys - {"crawler"})
+        [group] = await client.xinfo_groups("crawler:jobs:normal")
+        assert (group["name"], group["pending"], group["lag"]) == ("scheduler", 1, 0)
+
+
+# TLS: the wheel's server has none, so a real one stands before it
+
+
+@pytest.fixture
+async def tls_port(server):
+    """TLS with a certificate for localhost, whose authority is ours alone."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(CERTIFICATES / "good.pem", CERTIFICATES / "server.key")
+
+    async def carry(reader, writer):
+        with contextlib.suppress(OSError):
+            while part := await reader.read(65_536):
+                writer.write(part)
+                await writer.drain()
+        writer.close()
+
+    async def meet(reader, writer):
+        there, back = await asyncio.open_connection("127.0.0.1", server.port)
+        await asyncio.gather(carry(reader, back), carry(there, writer))
+
+    front = await asyncio.start_server(meet, "127.0.0.1", 0, ssl=context)
+    yield front.sockets[0].getsockname()[1]
+    front.close()
+
+
+async def test_over_tls_with_its_authority_a_run_goes_its_way(tls_port, opened):
+    store = await opened(f"rediss://localhost:{tls_port}/0?ssl_ca_certs={CERTIFICATES / 'ca.pem'}")
+    await given(store, a_run("a"))
+    waiting = asyncio.create_task(store.claim(node="n", token="t", limit=9, lease_ms=9_000, wait_ms=200))
+    assert ids((await waiting).runs) == []
+    assert ids(await claim(store)) == ["a"]
+    await opening(f"rediss://127.0.0.1:{tls_port}/0?ssl_cert_reqs=none")
+
+
+async def test_a_certificate_of_an_unknown_authority_is_refused_with_the_cure(tls_port):
+    with pytest.raises(StoreRefused, match=r"certificate of .* is not trusted .*ssl_ca_certs"):
+        await opening(f"rediss://localhost:{tls_port}/0")
+
+
+async def test_a_server_without_tls_behind_a_tls_url_is_not_reached(server, monkeypatch):
+    monkeypatch.setattr(route, "CONNECT_S", 0.3)  # it waits for more of what it takes for a command
+    with pytest.raises(StoreError, match=r"redis:// if it has no TLS"):
+        await opening(f"rediss://127.0.0.1:{server.port}/0")
+
+
+async def test_a_tls_server_behind_a_plain_url_is_not_reached(tls_port):
+    with pytest.raises(StoreError, match=r"rediss:// if it wants TLS"):
+        await opening(f"redis://127.0.0.1:{tls_port}/0")
 
 
 async def test_a_server_that_forgets_keys_is_refused(server):
@@ -167,11 +264,48 @@ async def test_what_was_answered_is_there_after_the_server_was_killed(server):
         ("redis://host/0?colour=red", r"\?prefix="),
         ("redis://host/0?prefix=", "letters"),
         ("redis://host/0?namespace=a%20b", "letters"),
+        ("redis://host/0?prefx=a", 'did you mean "prefix"'),
+        ("redis://host/0?prefix=a&prefix=b", "say it once"),
+        ("redis://one,two/0", r"redis\+sentinel:// or redis\+cluster://"),
+        ("redis://host/1?db=2", "name one"),
+        ("redis://user:a@host/0?password=b", "before the host, or options"),
+        ("redis://host/0?ssl_ca_certs=x.pem", "use rediss"),
+        ("rediss://host/0?ssl_ca_certs=/nowhere/x.pem", "correct the path"),
+        ("rediss://host/0?ssl_cert_reqs=perhaps", "none, optional, required"),
+        ("redis://host/0?wait=many", "how many replicas"),
+        ("redis://host/0?wait=99", "how many replicas"),
+        ("redis+sentinel://host", r"redis\+sentinel://host1:26379"),
+        ("redis+sentinel:///service", r"redis\+sentinel://host1:26379"),
+        ("redis+sentinel://host/service/db", "redis://host:6379/0"),
+        ("redis+sentinel://host/service?db=1", r"\?prefix="),
+        ("redis+cluster://", r"redis\+cluster://host1:6379"),
+        ("redis+cluster://host/1", r"\?namespace="),
+        ("redis+cluster://host?db=1", r"\?namespace="),
+        ("redis+cluster://host?prefix=a}{b", "leave the braces out"),
+        ("redis+cluster://host?prefix=a{}", "leave the braces out"),
+        ("redis+cluster://host?sentinel_password=x", r"\?prefix="),
     ],
 )
 def test_a_url_that_is_almost_right_is_refused_with_the_cure(url, cure):
     with pytest.raises(InvalidInput, match=cure):
         open_store(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://user:s3cret@host/0?colour=red",
+        "redis://user:s3cret@host/x",
+        "redis://user:s3cret@one,two/0",
+        "redis://:s3c?s3cret@host/0",
+        "redis+sentinel://user:s3cret@host",
+        "redis+cluster://host/1?password=s3cret",
+    ],
+)
+def test_a_refusal_never_shows_the_password(url):
+    with pytest.raises(InvalidInput) as refused:
+        open_store(url)
+    assert "s3c" not in str(refused.value)
 
 
 def test_a_missing_client_is_refused_with_the_cure():

@@ -141,7 +141,7 @@ def test_every_option_has_a_field_and_a_name_of_its_own():
         ("release: -1", "p.yaml:1:10: release: -1 cannot be used"),
         ("leader: {ttl: 10s, renew: 5s}", "p.yaml:1: leader.renew of 5s leaves a leader of 10s no second try"),
         ("leader: {ttl: 10s, renew: 4001ms}", "p.yaml:1: leader.renew of 4s1ms leaves a leader of 10s no second try"),
-        ("leader: {renew: 249ms}", "p.yaml:1: leader.renew of 249ms is shorter than a store may take to answer"),
+        ("leader: {renew: 249ms}", "p.yaml:1:17: leader.renew: '249ms' is out of range; give 250ms to 1h"),
         ("leader: {ttl: 999ms}", "p.yaml:1:15: leader.ttl: '999ms' is out of range; give 1s to 1h"),
         ("leader: {ttl: 61m}", "p.yaml:1:15: leader.ttl: '61m' is out of range; give 1s to 1h"),
         ("leader: {key: a b}", "p.yaml:1:15: leader.key: 'a b' cannot be used; use letters, digits and . _ : / -"),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pollux.errors import Conflict
-from pollux.model import Cron, Interval, Job, Memory
+from pollux.model import Cron, Interval, Job, Memory, declares
 from pollux.plan import Diff, reconcile
 
 FILE, CODE = "file:pollux.yaml", "code:app"
@@ -107,6 +107,52 @@ def test_an_undeclared_job_reads_as_what_it_is():
     diff = reconcile([stored(a_job("a", source=CODE))], [], CODE)
 
     assert diff.lines() == ["- job a  no longer declared; its due times are skipped"]
+
+
+# releases
+
+
+def test_a_newer_release_that_is_stored_lets_an_older_one_change_nothing():
+    newer = stored(a_job("a", source=CODE, release=3))
+    diff = reconcile([newer], [a_job("a", Interval(60_000), CODE), a_job("b", source=CODE)], CODE, release=2)
+
+    assert diff == Diff(CODE, release=2, newer=3)
+    assert diff.lines() == ["! release 3 of code:app is known: release 2 changes nothing"]
+
+
+def test_a_newer_release_that_lives_counts_as_much():
+    peers = [declares(CODE, 3, ["x"]), declares("code:other", 9, ["y"])]
+
+    assert reconcile([], [a_job("b", source=CODE)], CODE, peers=peers).newer == 3
+    assert reconcile([], [a_job("b", source=CODE, release=3)], CODE, peers=peers).newer is None
+
+
+def test_a_file_of_an_older_release_removes_nothing():
+    newer = stored(a_job("a", release=3))
+
+    assert reconcile([newer], [], FILE, release=2).remove == ()
+    assert reconcile([newer], [], FILE, release=3).remove == (newer,)
+
+
+def test_the_release_is_that_of_the_jobs_if_nobody_says_it():
+    assert reconcile([stored(a_job("a", release=3))], [a_job("a", release=4)], FILE).release == 4
+
+
+def test_a_job_that_other_code_may_still_declare_is_left():
+    gone, mine = stored(a_job("gone", source=CODE)), a_job("mine", source=CODE)
+    other = declares(CODE, 0, ["gone", "mine"])
+    diff = reconcile([gone, stored(mine)], [mine], CODE, peers=[other])
+
+    assert (diff.left, diff.undeclare) == ((gone,), ())
+    assert diff.is_empty
+    assert diff.lines() == ["  job gone  no longer declared here; it is left while older nodes live"]
+
+
+def test_nodes_that_declare_the_same_jobs_or_those_of_another_source_hold_nothing_up():
+    gone, mine = stored(a_job("gone", source=CODE)), a_job("mine", source=CODE, release=2)
+    same = [declares(CODE, 1, ["mine"]), declares(CODE, 2, ["mine"]), declares("code:other", 2, ["gone"])]
+
+    assert reconcile([gone], [mine], CODE, peers=same).undeclare == (gone,)
 
 
 IDS = st.sets(st.sampled_from([f"j{n}" for n in range(12)]))

@@ -79,7 +79,7 @@ class Declared:
     async def diff(self, store: Store, me: Node | None = None) -> list[Diff]:
         """What writing would change, source by source; raises `Conflict` if an id belongs to another source."""
         diffs = []
-        peers = others_declare(await store.nodes(), me)
+        peers = declared_by_nodes(await store.nodes(), me)
         for source, jobs in self._by_source.items():
             stored = await _stored(store, source)
             known = {job.id for job in stored}
@@ -170,7 +170,7 @@ async def _undeclare(store: Store, diff: Diff) -> None:
         await store.put_jobs([JobPut(job, revision=job.revision) for job in gone[start : start + BATCH_MAX]])
 
 
-def others_declare(nodes: Iterable[Node], me: Node | None) -> list[Declares]:
-    """What the other nodes that live declare in our version; all of them if we are none."""
-    others = [node for node in nodes if me is None or (node.id != me.id and node.serves(me.scheduler_version))]
-    return [declared for node in others for declared in node.declares]
+def declared_by_nodes(nodes: Iterable[Node], me: Node | None) -> list[Declares]:
+    """What the living nodes of our version declare, we among them; of all versions if we are none."""
+    near = [node for node in nodes if me is None or node.serves(me.scheduler_version)]
+    return [declared for node in near for declared in node.declares]

@@ -26,7 +26,7 @@ from pollux.errors import InvalidConfig, InvalidInput, PolluxError
 from pollux.events import Events, NodeStarted, NodeStopped
 from pollux.handlers import register
 from pollux.ids import new_id
-from pollux.model import ALL_VERSIONS, LIVE, Job, Node, Schedule, leader_of, check_version
+from pollux.model import ALL_VERSIONS, LIVE, Job, Node, Schedule, check_version, leader_of
 from pollux.observe import attach_logs
 from pollux.plan import Diff
 from pollux.registry import Registry
@@ -108,7 +108,8 @@ class Pollux(Verbs):
             self._store, self.store_url = _backend(config.store, self._clock)
         elif config.redis_prefix and (url := with_prefix(self.store_url, config.redis_prefix)) != self.store_url:
             self._store, self.store_url = _backend(url, self._clock)
-        self._store = self._store.of_version(version)
+        if version != self._store.scheduler_version:
+            self._store = self._store.of_version(version)
         self.options = options_over(self.options, config, plans=plans, runs=runs)
         self.secrets.folder = beside
         missing = missing_secrets(config.jobs, self.secrets, config.places) if runs else []
@@ -199,7 +200,7 @@ class Pollux(Verbs):
 
     async def diff(self) -> list[Diff]:
         """What the next start would change in the store, source by source."""
-        return [diff for diff in await self.declared.diff(self._store) if not diff.is_empty]
+        return [diff for diff in await self.declared.diff(self._store) if diff.lines()]
 
     # life
 

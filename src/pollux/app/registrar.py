@@ -6,7 +6,7 @@ did (a job that only the old code declares, a write that crossed another) is dec
 
 from __future__ import annotations
 
-from pollux.app.declared import Declared, others_declare
+from pollux.app.declared import Declared, declared_by_nodes
 from pollux.clock import Clock
 from pollux.events import Events, JobsDeclared, JobsElsewhere, ReleaseIsOld
 from pollux.model import Declares, Node
@@ -41,7 +41,7 @@ class Registrar(Loop):
         if self._is_begun:
             self._is_begun = False
             return Rest(self.beat_ms)
-        peers = others_declare(await self.store.nodes(), self.me)
+        peers = declared_by_nodes(await self.store.nodes(), self.me)
         others = {other for mine in self.me.declares for other in with_other_jobs(mine, peers)}
         if others != self._others:
             self._others, self._looks = others, LOOKS

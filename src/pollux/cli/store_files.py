@@ -1,10 +1,12 @@
-"""`pollux store check`, `backup` and `restore`: is the file in order, and where is its copy?
+"""`pollux store check`, `backup` and `restore`: is the store in order, and where is its copy?
 
-They work on the database file itself, beside the processes that use it; other stores have tools of their own.
+Backup and restore work on the database file itself, beside the processes that use it; servers have tools of their own.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +15,13 @@ import click
 from pollux.cli import menu
 from pollux.cli.commands import Taught
 from pollux.cli.options import Where, existing_store, json_option, sqlite_path, store_options, store_url
-from pollux.cli.progress import progress
+from pollux.cli.progress import Show, progress
 from pollux.cli.show import clean, print_json
 from pollux.errors import InvalidInput
+from pollux.secrets import hide
 
 if TYPE_CHECKING:
-    from pollux.store.sqlite.check import Checked
+    from pollux.store.checked import Checked
 
 FORCE = "Replace what is there."
 
@@ -28,25 +31,24 @@ FORCE = "Replace what is there."
 @json_option
 @store_options
 def check(config: str | None, store: str | None, *, wants_repair: bool, as_json: bool) -> int:
-    """Look whether the store's file is sound and every rule holds: counts, leases, records, feed, audit log.
+    """Look whether a store is sound and every rule holds: counts, places, leases, records, feed, audit log.
 
-    The store may be in use.  Exit code 1 if something is found.  With --repair, counts are counted again and indexes
-    built again; nothing else is touched.
+    The store may be in use.  Exit code 1 if something is found.  With --repair, what can be told from the runs
+    themselves is written anew (counts, indexes, places in lines); nothing else is touched.
 
     For example:
       pollux store check
       pollux store check --store sqlite:///pollux.db --repair --json
+      pollux store check --store redis://localhost:6379/0
     """
-    from pollux.store.sqlite import check as checking
-
-    path = _existing_file(Where(config, store))
+    look, mend = _checks(existing_store(Where(config, store)))
     with progress() as step:
-        found = checking.check(path, step)
+        found = look(step)
     repaired = wants_repair and any(finding.can_repair for finding in found.findings)
     if repaired:
-        checking.repair(path)
+        mend()
         with progress() as step:
-            found = checking.check(path, step)
+            found = look(step)
     if as_json:
         print_json({"checked": found, "repaired": repaired, "ok": not found.findings})
     else:
@@ -112,6 +114,23 @@ def restore(file: Path, config: str | None, store: str | None, *, force: bool, a
     )
 
 
+def _checks(url: str) -> tuple[Callable[[Show], Checked], Callable[[], None]]:
+    """How this store is looked at, and how it is repaired."""
+    path = sqlite_path(url)
+    if path is not None:
+        from pollux.store.sqlite import check as of_file
+
+        file = path.absolute()
+        return lambda step: of_file.check(file, step), lambda: of_file.repair(file)
+    if url.startswith("postgres"):
+        from pollux.store.postgres import check as of_postgres
+
+        return lambda step: asyncio.run(of_postgres.check(url, step)), lambda: asyncio.run(of_postgres.repair(url))
+    from pollux.store.redis import check as of_redis
+
+    return lambda step: asyncio.run(of_redis.check(url, step)), lambda: asyncio.run(of_redis.repair(url))
+
+
 def _existing_file(where: Where) -> Path:
     existing_store(where)
     return _file(where)
@@ -121,10 +140,18 @@ def _file(where: Where) -> Path:
     url = store_url(where)
     path = sqlite_path(url)
     if path is None:
-        raise InvalidInput(
-            f"{url} is no file", where="store", cure="this is for sqlite:/// stores; `pollux store dump` is for all"
-        )
+        raise InvalidInput(f"{hide(url)} is no file", where="store", cure=_own_tools(url))
     return path.absolute()
+
+
+def _own_tools(url: str) -> str:
+    """What to use instead, for stores that are no file."""
+    ours = "`pollux store dump` and `load` are for all stores"
+    if url.startswith("postgres"):
+        return f"back the server up with its own tools (pg_dump, pg_basebackup and archived WAL); {ours}"
+    if url.startswith("memory:"):
+        return f"this is for sqlite:/// stores; {ours}"
+    return f"back the server up with its own tools (copies of its append-only or RDB files, BGSAVE); {ours}"
 
 
 def _tell(found: Checked, *, repaired: bool) -> None:
@@ -133,10 +160,11 @@ def _tell(found: Checked, *, repaired: bool) -> None:
         for line in finding.shown:
             click.echo(f"  {clean(line)}")
     if repaired:
-        click.echo("counts were counted again and indexes built again", err=True)
+        click.echo("what can be told from the runs themselves was written anew: counts, indexes, places", err=True)
     size = f"{found.jobs:,} jobs, {found.runs:,} runs, {found.notes:,} notes, {found.log:,} lines of audit"
     if not found.findings:
         click.echo(f"ok: {found.path} (schema {found.schema}): {size}")
         return
-    cure = "`pollux store check --repair` can mend" if any(f.can_repair for f in found.findings) else "no repair for"
-    click.echo(f"{cure} this; a backup can be put back with `pollux store restore`", err=True)
+    can_repair = any(finding.can_repair for finding in found.findings)
+    cure = "`pollux store check --repair` can mend this" if can_repair else "no repair for this"
+    click.echo(f"{cure}; else put a backup back", err=True)

@@ -52,8 +52,8 @@ SETTINGS = {
     "redis.prefix": "what all keys on a [Redis](stores/redis.md) begin with; as `?prefix=` of the store's URL says",
     "release": "a number that grows with your releases: an older one changes nothing of a newer one's jobs, see "
     "[many machines](many-machines.md)",
-    "scheduler_version": "which deployment on this store it belongs to: a number, or `all` for a worker of every one; see "
-    "[versions](versions.md)",
+    "scheduler_version": "which deployment on this store it belongs to: a number, or `all` for a worker of every one, "
+    "see [versions](versions.md)",
     "allow_exec": "`true` lets jobs run commands: see [isolation](isolation.md)",
     "history.keep": "finished runs kept of each job",
     "history.age": "and for how long",

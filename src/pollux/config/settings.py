@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from pollux.errors import InvalidInput
-from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, VERSION_MAX, Job
+from pollux.model import ALL_VERSIONS, RENEW_MIN_MS, SCHEDULER_VERSION, VERSION_MAX, Job
 from pollux.units import DAY_MS, HOUR_MS, duration_ms, format_ms, format_size, size_bytes
 
 DEFAULT = "default"
@@ -172,7 +172,7 @@ OPTIONS = (
     Option("pool.min_poll", "min_poll_ms", "min_poll", _duration(0, HOUR_MS)),
     Option("pool.child_memory", "child_memory", "child_memory", _size(64_000_000)),
     Option("leader.ttl", "leader_ttl_ms", "leader_ttl", _duration(1_000, HOUR_MS), also=("SCHEDULER_LEADER_TTL",)),
-    Option("leader.renew", "leader_renew_ms", "leader_renew", _duration(100, HOUR_MS)),
+    Option("leader.renew", "leader_renew_ms", "leader_renew", _duration(RENEW_MIN_MS, HOUR_MS)),
     Option("leader.key", "leader_key", "leader_key", _text(_KEY, _KEY_CURE), also=("SCHEDULER_LEADER_KEY",)),
     Option(
         "redis.prefix", "redis_prefix", "redis_prefix", _text(_PREFIX, _PREFIX_CURE), also=("SCHEDULER_QUEUE_PREFIX",)

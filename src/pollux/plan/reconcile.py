@@ -44,6 +44,8 @@ class Diff(Struct, frozen=True):
 
     def lines(self) -> list[str]:
         """The difference as people read it: one line a job, `+` added, `~` changed, `-` gone."""
+        if self.newer is not None:
+            return [f"! release {self.newer} of {self.source} is known: release {self.release} changes nothing"]
         return [
             *(f"+ job {job.id}  {describe(job.schedule)}" for job in self.add),
             *(f"~ job {new.id}  {', '.join(_changes(old, new))}" for old, new in self.change),

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from pollux.model import SCHEDULER_VERSION, Job, Memory
+from pollux.model import Job, Memory
 
 Row = tuple[Any, ...]
 
@@ -42,7 +42,6 @@ class JobShelf:
 
 def _current(job: Job, row: Row) -> Job:
     memory = _NO_MEMORY if row[4] is None else _decode_memory(row[4])
-    version = row[6] if len(row) > 6 else SCHEDULER_VERSION
     return replace(
-        job, scheduler_version=version, revision=row[1], next_due_ms=row[2], last_due_ms=row[3], memory=memory
+        job, scheduler_version=row[6], revision=row[1], next_due_ms=row[2], last_due_ms=row[3], memory=memory
     )

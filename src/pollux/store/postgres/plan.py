@@ -12,7 +12,7 @@ from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.plan import WAITS_BEHIND, Facts
-from pollux.store.relational.rows import HELD, LEASED, Row, memory_json
+from pollux.store.relational.rows import HELD, LEASED, Row, made_in, memory_json
 
 _advance = Statements("advance")
 _cancel = Statements("cancel")
@@ -111,8 +111,8 @@ class _Firings:
         self._moved[facts.n] = (facts.n, firing.run.due_ms, firing.next_due_ms, *learnt)
 
     def _make(self, row: Row, facts: Facts, *, is_waiting: bool) -> None:
-        made = (*row[:10], HELD, WAITS_BEHIND, row[12]) if is_waiting else row[:13]
-        self._made.append((*made, self._tx.version))
+        made = (*row[:10], HELD, WAITS_BEHIND, *row[12:]) if is_waiting else row
+        self._made.append(made_in(made, self._tx.version))
         self._known.add(row[0])
         facts.has_live = True
 

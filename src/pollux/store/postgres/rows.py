@@ -15,7 +15,7 @@ from pollux.store.relational.rows import job_row as plain_job_row
 from pollux.store.relational.rows import run as plain_run
 from pollux.store.relational.rows import run_row as plain_run_row
 
-RUN_COLUMNS_OF_R = ", ".join(f"r.{name.strip()}" for name in [*RUN_COLUMNS.split(","), "version"])
+RUN_COLUMNS_OF_R = ", ".join(f"r.{name.strip()}" for name in RUN_COLUMNS.split(","))
 COLUMNS = len(RUN_COLUMNS_OF_R.split(","))
 _RUN_TEXTS = (4, 7, 8, 11, 18, 20, 25, 28)
 _MADE_TEXTS = (4, 7, 8, 11)
@@ -50,7 +50,7 @@ def made_row(run: Run) -> Row:
 
 
 def run_row(run: Run) -> Row:
-    return _put_at((*plain_run_row(run), run.scheduler_version), _RUN_TEXTS)
+    return _put_at(plain_run_row(run), _RUN_TEXTS)
 
 
 def job_row(job: Job, revision: int, definition: bytes) -> Row:

@@ -12,7 +12,7 @@ from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Again, Transaction
 from pollux.store.relational.bells import ASKED, RUNS
 from pollux.store.relational.ends import end_unrun
-from pollux.store.relational.rows import CANCELLED, HELD, ID, JOB, KEY, LEASED, STATE, Row, by_version
+from pollux.store.relational.rows import CANCELLED, HELD, ID, JOB, KEY, LEASED, STATE, VERSION, Row, by_version, made_in
 
 MADE = 14
 
@@ -96,7 +96,7 @@ async def accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[Run
 
 async def _accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[RunAnswer]:
     jobs, over = facts.jobs, facts.ended
-    fitting = [(*row[:13], jobs[row[JOB]]) for row in made if row[JOB] in jobs and row[ID] not in over]
+    fitting = [made_in(row, jobs[row[JOB]]) for row in made if row[JOB] in jobs and row[ID] not in over]
     added = {row[0] for row in await tx.rows(_enqueue.add, *columns(fitting, MADE))} if fitting else set()
     count_made(tx, [row for row in fitting if row[ID] in added])
     tx.made += added
@@ -131,8 +131,7 @@ async def insert(tx: Transaction, made: Sequence[Row]) -> None:
 
 
 def count_made(tx: Transaction, made: Sequence[Row]) -> None:
-    """Rows with their version at the end."""
-    for version, some in by_version((row[-1], row) for row in made).items():
+    for version, some in by_version((row[VERSION], row) for row in made).items():
         held = sum(row[STATE] == HELD for row in some)
         tally = tx.tally_of(version)
         tally.held += held

@@ -25,11 +25,11 @@ def migrations() -> list[Migration]:
 async def prepare(connection: Connection, space: Space, where: str) -> None:
     """Refuse what cannot serve; make or bring up to date what is ours."""
     await _check_server(connection, where)
-    if await _version(connection, space, where) == migrations()[-1].number:
+    if await version_of(connection, space, where) == migrations()[-1].number:
         return
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1::int, $2::int)", space.lock_number, SCHEMA_LOCK)
-        version = await _version(connection, space, where)  # somebody may have been quicker
+        version = await version_of(connection, space, where)  # somebody may have been quicker
         if statements := missing(version):
             await connection.execute(space.sql(";\n".join(statements)))
 
@@ -61,7 +61,7 @@ def refuse_unfit(where: str, *, number: int, told: str, is_standby: bool, encodi
         raise StoreRefused(f"{where} has the encoding {encoding}; create the database with ENCODING 'UTF8'")
 
 
-async def _version(connection: Connection, space: Space, where: str) -> int:
+async def version_of(connection: Connection, space: Space, where: str) -> int:
     """How many migrations the schema has seen; refused unless it is ours or empty."""
     has_meta, tables = await connection.fetchrow(
         "SELECT to_regclass($1) IS NOT NULL, (SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace($2))",

@@ -87,6 +87,8 @@ def _options(url: str, parts: SplitResult, kind: str, *, has_tls: bool) -> dict[
     known |= {"db"} if kind == SERVER else set()
     options: dict[str, str] = {}
     for option, value in parse_qsl(parts.query, keep_blank_values=True):
+        if "@" in option:
+            raise _wrong(url, "has a question mark before its host", "write it %3F if it belongs to the password")
         if option in options:
             raise _wrong(url, f"says {option} twice", "say it once")
         if option in TLS - known:

@@ -55,11 +55,14 @@ class Line:
 
     async def talk(self, *commands: tuple[Any, ...]) -> list[Any]:
         """Send them together; an answer that is a refusal is in the list like the others."""
+        return await self.send(b"".join(self.wire.pack_commands(commands)), len(commands))
+
+    async def send(self, packed: bytes, count: int) -> list[Any]:
+        """So many commands, packed."""
         wire = self.wire
-        packed = wire.pack_command(*commands[0]) if len(commands) == 1 else wire.pack_commands(commands)
         await wire.send_packed_command(packed)
         answers: list[Any] = []
-        for _ in commands:
+        for _ in range(count):
             try:
                 answers.append(await wire.read_response(disable_decoding=True))
             except exceptions.ResponseError as error:
@@ -94,6 +97,7 @@ class Link:
         names = (*KEYS, NOTHING) if address.kind == CLUSTER else KEYS
         keys = tuple(f"{address.prefix}:{name}" for name in names)
         self._keys = (len(keys), *keys)
+        self._calls: dict[str, bytes] = {}
         self._route = route_to(address)
         self._seats = asyncio.Semaphore(CONNECTIONS_MAX)
         self._lines: set[Line] = set()
@@ -161,7 +165,9 @@ class Link:
     async def _evaluate(self, line: Line, wanted: Script, payload: bytes) -> Any:
         """The script's answer, and with `?wait=` the replicas' over the same connection."""
         confirm = [("WAIT", self._address.wait, WAIT_MS)] if self._address.wait and wanted.writes else []
-        answers = await line.talk(("EVALSHA", wanted.sha, *self._keys, payload), *confirm)
+        packed = self._call_of(line, wanted.sha) + b"$%d\r\n%b\r\n" % (len(payload), payload)
+        packed += b"".join(line.wire.pack_commands(confirm))
+        answers = await line.send(packed, 1 + len(confirm))
         if isinstance(answers[0], exceptions.NoScriptError):
             answers = await line.talk(("EVAL", wanted.text, *self._keys, payload), *confirm)
         if isinstance(answers[0], Exception):
@@ -173,6 +179,15 @@ class Link:
         value, count = answers[0]
         self._hear(line, count)
         return value
+
+    def _call_of(self, line: Line, sha: str) -> bytes:
+        """All of a call but its payload: packing some thirty keys each time would cost more than all the rest."""
+        known = self._calls.get(sha)
+        if known is None:
+            call = ("EVALSHA", sha, *self._keys)
+            whole = b"".join(line.wire.pack_command(*call))
+            known = self._calls[sha] = b"*%d\r\n" % (len(call) + 1) + whole.partition(b"\r\n")[2]
+        return known
 
     def _hear(self, line: Line, count: int) -> None:
         if count <= line.count:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from redis import exceptions
-from redis.asyncio.sentinel import MasterNotFoundError
 
 from pollux.errors import StoreError, StoreFull, StoreRefused
 
@@ -28,10 +27,6 @@ def translated(error: Exception, name: str) -> StoreError:
     match error:
         case exceptions.AuthenticationError() | exceptions.AuthorizationError():
             return StoreRefused(f"the server {name} does not let us in ({said}); check user and password in the URL")
-        case MasterNotFoundError():
-            return StoreError(
-                f"the sentinels of {name} name no primary ({said}); start them, or correct the service in the URL"
-            )
         case exceptions.BusyLoadingError():
             return StoreError(f"the server {name} is still loading its data; it answers when that is done")
         case exceptions.ConnectionError() | exceptions.TimeoutError() | OSError():
@@ -51,7 +46,12 @@ def _unreachable(error: Exception, said: str, name: str) -> StoreError:
         )
     if cause is not None:
         return StoreRefused(f"{name} does not speak TLS as we do ({cause}); use redis for rediss if it has none")
-    return StoreError(f"the server {name} cannot be reached ({said}); start it, or correct the store's URL")
+    hint = ""
+    if name.startswith("rediss"):
+        hint = " (redis:// if it has no TLS)"
+    elif "closed by server" in said:
+        hint = " (rediss:// if it wants TLS)"
+    return StoreError(f"the server {name} cannot be reached ({said}); start it, or correct the store's URL{hint}")
 
 
 def _refused(said: str, name: str, *, is_forbidden: bool) -> StoreError:
@@ -68,6 +68,8 @@ def _refused(said: str, name: str, *, is_forbidden: bool) -> StoreError:
         )
     if "cluster support disabled" in said:
         return StoreRefused(f"the server {name} is no cluster; use redis://host:port/0 in the store's URL")
+    if "No such master" in said:
+        return StoreRefused(f"the sentinels know no such service as {name} names; correct it in the store's URL")
     if "SENTINEL" in said.upper() and "unknown command" in said:
         return StoreRefused(f"{name} names no sentinel but a server ({said}); use redis://host:port/0")
     if "WRONGTYPE" in said:

@@ -2,20 +2,22 @@
 
 All our keys are in one slot, so a cluster is for us one server at a time that may move.  We ask for it ourselves and
 talk to it on plain connections: a write and the wait for its replicas must go over one connection, and the client's own
-router sends `ASKING` and the command it is meant for over two.
+router sends `ASKING` and the command it is meant for over two.  Its sentinels' client believes the first that answers,
+also one that has slept through the last failover.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Protocol
 
+from msgspec.structs import replace
 from redis.asyncio import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as Unreachable
-from redis.exceptions import MovedError
+from redis.exceptions import MovedError, ResponseError
 
 from pollux.store.keepalive import PROBES
 from pollux.store.redis.address import CLUSTER, SENTINEL, Address, Place
@@ -63,27 +65,44 @@ class Direct:
 
 
 class BySentinels:
-    """Ask the sentinels before every connection."""
+    """Ask all sentinels before every connection, and believe the one that saw the last failover."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        login = {"socket_timeout": ASK_S, "socket_connect_timeout": ASK_S, **address.sentinel_login, **_quiet()}
-        tls = {} if address.tls is None else {"ssl": True, **address.tls}
-        made: Any = Sentinel  # its types are not ours to know, either
-        self._sentinels = made(address.places, sentinel_kwargs={**login, **tls})
+        self._asked = replace(address, login=address.sentinel_login)
 
     async def find(self) -> Wire:
-        try:
-            host, port = await self._sentinels.discover_master(self._address.service)
-        finally:
-            await self._sentinels.aclose()
-        return wire_to(self._address, (host, int(port)))
+        asked = (self._ask(place) for place in self._address.places)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        named = [answer for answer in answers if isinstance(answer, tuple)]
+        if named:
+            return wire_to(self._address, max(named)[1])
+        failure = next((answer for answer in answers if isinstance(answer, ResponseError)), answers[0])
+        assert isinstance(failure, BaseException)
+        raise failure
 
     def moved(self, error: MovedError) -> None:
         raise error
 
     def doubt(self) -> None:
         return
+
+    async def _ask(self, place: Place) -> tuple[int, Place]:
+        """Which failover it saw last, and where the primary is since then.
+
+        While one is under way the sentinel that leads it already names the new primary to who asks for the address,
+        though its record is still of the old one.
+        """
+        service = self._address.service
+        found, named = await ask_once(
+            self._asked, place, ("SENTINEL", "MASTER", service), ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+        )
+        said = {name.decode(): value.decode() for name, value in zip(found[::2], found[1::2], strict=True)}
+        host, port = named[0].decode(), int(named[1])
+        is_old = (host, str(port)) == (said["ip"], said["port"])
+        if is_old and {"s_down", "o_down"} & set(said["flags"].split(",")):
+            raise Unreachable(f"the sentinels find {host}:{port} down, and have named no other yet")
+        return int(said["config-epoch"]), (host, port)
 
 
 class ByCluster:
@@ -120,14 +139,8 @@ class ByCluster:
         raise failure
 
     async def _ask(self, place: Place) -> Place | None:
-        wire = wire_to(self._address, place, timeout_s=ASK_S)
-        try:
-            await wire.connect()
-            await wire.send_command("CLUSTER", "SLOTS")
-            ranges = await wire.read_response()
-        finally:
-            await wire.disconnect(nowait=True)
         owner = None
+        [ranges] = await ask_once(self._address, place, ("CLUSTER", "SLOTS"))
         for first, last, *nodes in ranges:
             places = [(node[0].decode() or place[0], int(node[1])) for node in nodes if node[0] is not None]
             self._known.update(dict.fromkeys(places))
@@ -136,8 +149,28 @@ class ByCluster:
         return owner
 
 
+async def ask_once(address: Address, place: Place, *commands: tuple[str, ...]) -> list[Any]:
+    """Some questions to a sentinel or a node, over a connection of its own."""
+    wire = wire_to(address, place, timeout_s=ASK_S)
+    answers = []
+    try:
+        await wire.connect()
+        for command in commands:
+            await wire.send_command(*command)
+            answers.append(await wire.read_response())
+        return answers
+    finally:
+        await wire.disconnect(nowait=True)
+
+
 def wire_to(address: Address, place: Place | None, timeout_s: float | None = None) -> Wire:
-    options: dict[str, Any] = {"socket_timeout": timeout_s, "protocol": 2, **address.login, **_quiet()}
+    # Nothing is retried by itself: whoever calls knows its ids.
+    options: dict[str, Any] = {
+        "socket_timeout": timeout_s,
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),
+        **address.login,
+    }
     if place is None:
         return UnixDomainSocketConnection(path=address.path, socket_connect_timeout=CONNECT_S, **options)
     options |= {"host": place[0], "port": place[1], "socket_connect_timeout": timeout_s or CONNECT_S}
@@ -145,8 +178,3 @@ def wire_to(address: Address, place: Place | None, timeout_s: float | None = Non
     if address.tls is None:
         return Connection(**options)
     return SSLConnection(**options, **address.tls)
-
-
-def _quiet() -> dict[str, Any]:
-    """Nothing is retried by itself: whoever calls knows its ids."""
-    return {"retry": Retry(NoBackoff(), 0)}

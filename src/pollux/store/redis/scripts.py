@@ -57,7 +57,8 @@ def script(verb: str) -> Script:
     """The script of a verb, ready to be loaded; its first line, which says what it may do, stays the first."""
     first, _, body = _read(f"{verb}.lua").partition("\n")
     writes = "no-writes" not in first
-    text = f"{first}\nlocal WRITES = {str(writes).lower()}\n{_shared()}\n{body}"
+    places = _read("_places.lua") if verb.startswith(("check_", "mend_")) else ""
+    text = f"{first}\nlocal WRITES = {str(writes).lower()}\n{_shared()}\n{places}\n{body}"
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), writes)
 
 

@@ -391,7 +391,14 @@ class RedisStore:
         upto: int | bool = False
         found: list[tuple[str, str, int]] = []
         while True:
-            asked = {"ids": [], "job": job_id, "after": after, "upto": upto, "limit": PIECE, "waiting": waiting}
+            asked: dict[str, Any] = {
+                "ids": [],
+                "job": job_id,
+                "after": after,
+                "upto": upto,
+                "limit": PIECE,
+                "waiting": waiting,
+            }
             part, after, upto = await self._run("cancel", now_ms, **asked, reason=reason)
             found += part
             if after is False:

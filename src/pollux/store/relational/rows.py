@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from pollux.model import (
-    SCHEDULER_VERSION,
     Cause,
     Entry,
     Job,
@@ -43,10 +42,10 @@ CAUSE_NUMBER = {cause: number for number, cause in enumerate(CAUSES)}
 RUN_COLUMNS = (
     "id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, attempt,"
     " lease_losses, crashes, fence, token, owner, lease_until_ms, cancel, started_ms, finished_ms, failed, changed,"
-    " error, result, deaths, progress, tried"
+    " error, result, deaths, progress, tried, version"
 )
 
-ID, JOB, KEY, STATE = 0, 1, 4, 10  # places in the row of a run that is made
+ID, JOB, KEY, STATE, VERSION = 0, 1, 4, 10, 13  # places in the row of a run that is made
 
 Row = tuple[Any, ...]
 T = TypeVar("T")
@@ -112,7 +111,11 @@ def node(row: Row) -> Node:
 
 
 def made_row(run: Run) -> Row:
-    """A run that was never delivered, in the order of `enqueue.sql`."""
+    """A run that was never delivered, in the order of `enqueue.sql`; last of all its version."""
+    return (*_as_made(run), run.scheduler_version)
+
+
+def _as_made(run: Run) -> Row:
     payload = run.payload
     return (
         run.id,
@@ -129,6 +132,11 @@ def made_row(run: Run) -> Row:
         run.held_reason,
         run.visible_ms,
     )
+
+
+def made_in(row: Row, version: int) -> Row:
+    """A run that is made in that version, whatever its maker thought."""
+    return row if row[VERSION] == version else (*row[:VERSION], version)
 
 
 def checked_made_row(run: Run) -> Row:
@@ -171,11 +179,11 @@ def run(row: Row) -> Run:
         row[27],
         row[28],
         () if row[29] is None else decode_tried(row[29]),
-        row[30] if len(row) > 30 else SCHEDULER_VERSION,
+        row[30],
     )
 
 
-def leased_run(row: Row, token: str, node: str, until_ms: int) -> Run:
+def leased_run(row: Row, token: str, node: str, until_ms: int, version: int) -> Run:
     """A first delivery, from a row of `claim.sql` as it was before; all that is not named has its default."""
     return Run(
         row[1],
@@ -198,13 +206,14 @@ def leased_run(row: Row, token: str, node: str, until_ms: int) -> Run:
         f"{token}:1",
         node,
         until_ms,
+        scheduler_version=version,
     )
 
 
 def run_row(run: Run) -> Row:
     """All columns of `RUN_COLUMNS`."""
     return (
-        *made_row(run),
+        *_as_made(run),
         run.attempt,
         run.lease_losses,
         run.crashes,
@@ -222,6 +231,7 @@ def run_row(run: Run) -> Row:
         run.deaths,
         run.progress,
         encode(run.tried) if run.tried else None,
+        run.scheduler_version,
     )
 
 

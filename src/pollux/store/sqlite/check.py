@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import apsw
 import msgspec
-from msgspec import Struct
 
-from pollux.model import AuditLine, Ended, chained
+from pollux.model import SCHEDULER_VERSION, AuditLine, Ended
+from pollux.store.checked import FOUND_MAX, SHOWN_MAX, AuditChain, Checked, Finding, Report, finding
 from pollux.store.relational import rows
 from pollux.store.shelf import JobShelf
 from pollux.store.sqlite import records as record_verbs
@@ -26,17 +26,13 @@ from pollux.store.sqlite import schema
 from pollux.store.sqlite.calls import in_our_words
 from pollux.store.sqlite.lock import WriteLock
 from pollux.store.sqlite.sql import Statements
-from pollux.store.sqlite.transaction import Stats, Transaction
+from pollux.store.sqlite.transaction import Stats, Transaction, feed_numbers
 
-SHOWN_MAX = 5
-FOUND_MAX = 1_000  # of one rule: beyond that it is "at least"
 PAGE = 1_000
 LOCK_S = 10.0
 BUSY_MS = 5_000
 INDEX_ONLY = re.compile(r"(row \d+ missing from index|wrong # of entries in index) ")
 COUNTED = ("held", "ready", "leased", "dead", "feed", "ends", "jobs")
-
-Report = Callable[[str, int, int], None]  # what is looked at, how far, of how many (0: unknown)
 
 _sql = Statements("check")
 _tally = Statements("tally")
@@ -47,17 +43,8 @@ _RULES = {
     "leases": "a leased run has no token",
     "orphans": "a run waits for a job that is gone",
     "buried": "a job stands among the deleted, too",
+    "elsewhere": "a run waits or runs in another version than its job is in",
 }
-
-
-class Finding(Struct, frozen=True):
-    """One rule that does not hold, with the first few that break it."""
-
-    rule: str
-    what: str
-    count: int
-    shown: tuple[str, ...]
-    can_repair: bool = False
 
 
 class Sizes(NamedTuple):
@@ -67,18 +54,6 @@ class Sizes(NamedTuple):
     jobs: int
     notes: int
     log: int
-
-
-class Checked(Struct, frozen=True):
-    """What was looked at, and what is wrong with it."""
-
-    path: str
-    schema: int
-    runs: int
-    jobs: int
-    notes: int
-    log: int
-    findings: tuple[Finding, ...]
 
 
 def check(path: Path, report: Report) -> Checked:
@@ -113,12 +88,25 @@ def repair(path: Path) -> None:
 
 def recount(tx: Transaction) -> None:
     """Write what is there into the counts; counters that only rise are never set back."""
-    counted, highest, told = tx.row(_sql.counted), tx.row(_sql.highest), tx.row(_tally.read)
-    assert counted is not None
-    assert highest is not None
-    assert told is not None
-    entries, notes, *rest = told[len(counted) :]
-    tx.write(_tally.write, (*counted, max(entries, highest[0]), max(notes, highest[1]), *rest))
+    for version in _versions_of(tx):
+        tx.tally_of(version)  # it has a row by now
+        counted, highest, told = _counted(tx, version), tx.row(_sql.highest), tx.row(_tally.read, (version,))
+        assert highest is not None
+        assert told is not None
+        entries, notes, *rest = told[len(counted) :]
+        if version == SCHEDULER_VERSION:
+            entries, notes = max(entries, highest[0]), max(notes, highest[1])
+        tx.write(_tally.write, (*counted, entries, notes, *rest, version))
+
+
+def _versions_of(tx: Transaction) -> list[int]:
+    return [row[0] for row in tx.rows(_sql.versions)]
+
+
+def _counted(tx: Transaction, version: int) -> rows.Row:
+    row = tx.row(_sql.counted, (version, *feed_numbers(version)))
+    assert row is not None
+    return row
 
 
 def sizes_of(tx: Transaction) -> Sizes:
@@ -158,20 +146,24 @@ def _of_file(connection: apsw.Connection) -> list[Finding]:
 def _of_counts(connection: apsw.Connection, tx: Transaction) -> list[Finding]:
     """In one read, so that nobody's commit comes between the counts and what they count."""
     with connection:
-        told, counted, highest = tx.row(_tally.read), tx.row(_sql.counted), tx.row(_sql.highest)
-    assert counted is not None
+        wrong = [line for version in _versions_of(tx) for line in _miscounted(tx, version)]
+        told, highest = tx.row(_tally.read, (SCHEDULER_VERSION,)), tx.row(_sql.highest)
     assert highest is not None
     if told is None:
         return []  # said by the rule of single rows
-    wrong = [
-        f"{name}: {said} are told, {found} are there"
-        for name, said, found in zip(COUNTED, told, counted, strict=False)
+    numbers = zip(("entries of the feed", "revisions of notes"), told[len(COUNTED) :], highest, strict=False)
+    wrong += [f"{name} are numbered to {said}, there is {found}" for name, said, found in numbers if said < found]
+    return finding("counts", "a count differs from what is there", wrong, can_repair=True)
+
+
+def _miscounted(tx: Transaction, version: int) -> list[str]:
+    told = tx.row(_tally.read, (version,)) or (0,) * len(COUNTED)
+    where = "" if version == SCHEDULER_VERSION else f" in version {version}"
+    return [
+        f"{name}{where}: {said} are told, {found} are there"
+        for name, said, found in zip(COUNTED, told, _counted(tx, version), strict=False)
         if said != found
     ]
-    numbers = zip(("entries of the feed", "revisions of notes"), told[len(counted) :], highest, strict=False)
-    wrong += [f"{name} are numbered to {said}, there is {found}" for name, said, found in numbers if said < found]
-    what = "a count differs from what is there"
-    return [Finding("counts", what, len(wrong), tuple(wrong[:SHOWN_MAX]), can_repair=True)] if wrong else []
 
 
 def _of_rule(tx: Transaction, rule: str) -> Finding | None:
@@ -182,7 +174,7 @@ def _of_rule(tx: Transaction, rule: str) -> Finding | None:
 def _of_records(tx: Transaction, total: int, report: Report) -> list[Finding]:
     """Every job, run and note can be read, and every line of the audit log follows from the one before."""
     unread: list[str] = []
-    chain = _Chain()
+    chain = AuditChain()
     shelf = JobShelf()
     done, after = 0, None
     while True:
@@ -197,8 +189,7 @@ def _of_records(tx: Transaction, total: int, report: Report) -> list[Finding]:
         after = page.next
         if after is None:
             break
-    findings = [Finding("records", "a record cannot be read", len(unread), tuple(unread[:SHOWN_MAX]))] if unread else []
-    return findings + chain.findings()
+    return finding("records", "a record cannot be read", unread) + chain.findings()
 
 
 def _unreadable(kind: str, row: rows.Row, shelf: JobShelf) -> str | None:
@@ -225,25 +216,4 @@ def _of_feed(tx: Transaction) -> list[Finding]:
             found = len(entry.ends) if isinstance(entry, Ended) else 0
             if found != ends:
                 wrong.append(f"{number}: {ends} ends are told, {found} are in it")
-    return (
-        [Finding("feed", "an entry of the feed cannot be read", len(wrong), tuple(wrong[:SHOWN_MAX]))] if wrong else []
-    )
-
-
-class _Chain:
-    """The audit log: numbered without a gap, each line with the hash over it and all before."""
-
-    def __init__(self) -> None:
-        self._seq, self._chain = 0, ""
-        self._wrong: list[str] = []
-
-    def follow(self, line: AuditLine) -> None:
-        if line.seq != self._seq + 1:
-            self._wrong.append(f"line {line.seq} follows line {self._seq}")
-        elif chained(line, before=self._chain) != line.chain:
-            self._wrong.append(f"line {line.seq} was changed after it was written")
-        self._seq, self._chain = line.seq, line.chain
-
-    def findings(self) -> list[Finding]:
-        what = "the audit log was changed or cut"
-        return [Finding("audit", what, len(self._wrong), tuple(self._wrong[:SHOWN_MAX]))] if self._wrong else []
+    return finding("feed", "an entry of the feed cannot be read", wrong)

@@ -15,7 +15,7 @@ import apsw
 from msgspec import Struct
 
 from pollux.errors import StoreRefused
-from pollux.model import Counts, Node
+from pollux.model import SCHEDULER_VERSION, Counts, Node
 from pollux.store.limits import PRIORITIES
 from pollux.store.relational import rows
 from pollux.store.seal import MARKS, read_marks, seal_words
@@ -95,8 +95,8 @@ def _look(tx: Transaction, now_ms: int, url: str = "") -> Inside:
         return Inside(is_ours=True, version=0, newest=newest)
     if application != schema.APPLICATION_ID or version != newest:
         return Inside(is_ours=application == schema.APPLICATION_ID, version=version, newest=newest)
-    term = tx.row(_elect.stands)
-    tally = tx.row(_tally.read)
+    term = tx.row(_elect.stands, (SCHEDULER_VERSION,))
+    tally = tx.row(_tally.read, (SCHEDULER_VERSION,))
     assert term is not None
     assert tally is not None
     ready = [row[0] for first in PRIORITIES for row in tx.rows(_sql.oldest_ready, (first, now_ms))]

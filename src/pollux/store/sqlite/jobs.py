@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import JobsDeleted, JobsPut
+from pollux.model import End, Ended, JobsDeleted, JobsMoved, JobsPut
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
+from pollux.store.relational.bells import RUNS
 from pollux.store.relational.ends import JOB_GONE
-from pollux.store.relational.jobs import TOMBS_MAX, Stored, each_once, judge
-from pollux.store.relational.rows import Row, job_row
+from pollux.store.relational.jobs import TOMBS_MAX, Stored, each_once, judge, moved_once
+from pollux.store.relational.rows import HELD, LEASED, READY, Row, by_version, decode_entry, job_row
 from pollux.store.sqlite.runs import cancel_waiting
 from pollux.store.sqlite.sql import Statements, ids_json
-from pollux.store.sqlite.transaction import Transaction
+from pollux.store.sqlite.transaction import Transaction, feed_numbers
 
 _put = Statements("put_jobs")
 _delete = Statements("delete_jobs")
 _get = Statements("get_jobs")
 _list = Statements("list_jobs")
 _due = Statements("due")
+_move = Statements("move_jobs")
+_versions = Statements("versions")
 
 
 def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
@@ -27,7 +30,8 @@ def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
     answers = [_put_job(tx, put, stored) for put in puts]
     written = dict.fromkeys(answer.id for answer in answers if answer.answer is Answer.OK)
     if written:
-        tx.tell(JobsPut(tuple(written), tx.tally.jobs - before))
+        tx.write(_versions.use, (tx.version,))
+        tx.tell(tx.version, JobsPut(tuple(written), tx.tally.jobs - before))
     return answers
 
 
@@ -35,7 +39,7 @@ def _put_job(tx: Transaction, put: JobPut, stored: dict[str, Stored]) -> JobAnsw
     """In the place of a deleted job: no due time that fired there fires here."""
     job, there = put.job, stored.get(put.job.id)
     tomb = tx.row(_put.tomb, (job.id,)) if there is None else None
-    answer, after = judge(put, there, None if tomb is None else tomb[0])
+    answer, after = judge(put, there, None if tomb is None else tomb[0], tx.version)
     if answer.answer is not Answer.OK:
         return answer
     row = job_row(job, after.revision, after.definition)
@@ -44,7 +48,7 @@ def _put_job(tx: Transaction, put: JobPut, stored: dict[str, Stored]) -> JobAnsw
     else:
         if tomb is not None:
             tx.write(_put.forget_tomb, (job.id,))
-        tx.write(_put.add, (*row, None if tomb is None else tomb[1]))
+        tx.write(_put.add, (*row, None if tomb is None else tomb[1], tx.version))
         tx.tally.jobs += 1
     stored[job.id] = after
     return answer
@@ -53,24 +57,67 @@ def _put_job(tx: Transaction, put: JobPut, stored: dict[str, Stored]) -> JobAnsw
 def delete_jobs(tx: Transaction, ids: Sequence[str], reason: str, now_ms: int) -> list[Answer]:
     stored = {row[0]: row for row in tx.rows(_delete.stored, (ids_json(ids),))}
     deleted = [job_id for job_id in dict.fromkeys(ids) if job_id in stored]
-    ends = []
+    ends: list[tuple[int, End]] = []
     for job_id in deleted:
         waiting = tx.rows(_delete.waiting, (job_id,))
         ends += cancel_waiting(tx, waiting, reason or JOB_GONE, now_ms)
     tx.tell_ends(ends)
     if deleted:
         bury(tx, [stored[job_id] for job_id in deleted])
-        tx.tell(JobsDeleted(tuple(deleted)))
+        for version, some in by_version((stored[job_id][3], job_id) for job_id in deleted).items():
+            tx.tell(version, JobsDeleted(tuple(some)))
     return each_once(ids, deleted)
 
 
+def move_jobs(tx: Transaction, ids: Sequence[str], to: int) -> list[Answer]:
+    stored: dict[str, int] = dict(tx.rows(_move.stored, (ids_json(ids),)))
+    moved = [job_id for job_id in dict.fromkeys(ids) if stored.get(job_id, to) != to]
+    if moved:
+        held = [run_id for job_id in moved for run_id in _move_one(tx, job_id, stored[job_id], to)]
+        tx.rings |= RUNS
+        tx.tally_of(to)  # and its term, which is there from now on
+        tx.write(_versions.use, (to,))
+        _tell_moved(tx, {job_id: stored[job_id] for job_id in moved}, held, to)
+    return moved_once(ids, stored, moved)
+
+
+def _move_one(tx: Transaction, job_id: str, old: int, to: int) -> list[str]:
+    """The job with its live runs; answers those that are held."""
+    tx.write(_move.job, (to, job_id))
+    runs = tx.rows(_move.live, (job_id,))
+    if runs:
+        tx.write(_move.runs, (to, job_id))
+    before, after = tx.tally_of(old), tx.tally_of(to)
+    before.jobs -= 1
+    after.jobs += 1
+    after.clock_ms = max(after.clock_ms, before.clock_ms)
+    for _, state, _, version in runs:
+        for tally, count in ((tx.tally_of(version), -1), (after, 1)):
+            tally.held += count * (state == HELD)
+            tally.ready += count * (state == READY)
+            tally.leased += count * (state == LEASED)
+    return [row[2] for row in runs if row[1] == HELD]
+
+
+def _tell_moved(tx: Transaction, left: dict[str, int], held: Sequence[str], to: int) -> None:
+    """Both leaders; and to the new one what the jobs bring: held runs, and ends that nobody has read yet."""
+    for version, some in by_version((version, job_id) for job_id, version in left.items()).items():
+        tx.tell(version, JobsMoved(tuple(some)))
+    tx.tell(to, JobsMoved(tuple(left)))
+    tx.tell_arrived([(to, run_id) for run_id in held])
+    bodies = [row for version in sorted(set(left.values())) for row in tx.rows(_move.unread, feed_numbers(version))]
+    unread = [entry for entry in (decode_entry(row[0]) for row in bodies) if isinstance(entry, Ended)]
+    tx.tell_ends([(to, end) for entry in unread for end in entry.ends if end.job_id in left])
+
+
 def bury(tx: Transaction, rows: Sequence[Row]) -> None:
-    """Delete jobs, of which (id, revision, last_due_ms) stay."""
+    """Delete jobs, of which (id, revision, last_due_ms) stay; behind them stands their version."""
     if rows:
         tx.write_many(_delete.delete, [row[:1] for row in rows])
-        tx.write_many(_delete.bury, rows)
+        tx.write_many(_delete.bury, [row[:3] for row in rows])
         tx.write(_delete.clear_tombs, (TOMBS_MAX,))
-        tx.tally.jobs -= len(rows)
+        for row in rows:
+            tx.tally_of(row[3]).jobs -= 1
 
 
 def get_jobs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:
@@ -80,8 +127,8 @@ def get_jobs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:
 def list_jobs(tx: Transaction, where: JobFilter, after: str | None, limit: int) -> list[Row]:
     tag = None if where.tag is None else f"\x1f{where.tag}\x1f"
     bounds = (after or "", where.group, where.target, tag, where.source, where.handler, where.text, limit)
-    return tx.rows(_list.page, bounds)
+    return tx.rows(_list.page, (*bounds, where.scheduler_version))
 
 
 def due(tx: Transaction, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Row]:
-    return tx.rows(_due.page, (*(after or (-(2**63), "")), before_ms, limit))
+    return tx.rows(_due.page, (tx.version, *(after or (-(2**63), "")), before_ms, limit))

@@ -64,7 +64,7 @@ def look(tx: Transaction, asking: Asking, hold_ms: int, now_ms: int) -> Taken | 
 
 
 def _look(tx: Transaction, token: str) -> _Look:
-    row = tx.row(_claim.look)
+    row = tx.row(_claim.look, (tx.version,))
     assert row is not None
     return _Look(row[:3], row[3], token in tx.claims, *row[4:])
 
@@ -73,18 +73,18 @@ def claim(tx: Transaction, asking: Asking, hold_ms: int, now_ms: int) -> Taken:
     """`hold_ms`: for how long no lease may be taken back, because the clock has leapt."""
     if again := _again(tx, asking.token, now_ms):
         whole = {row[SEQ]: row for row in again}
-        return Taken(Answer.OK, again, whole, _jobs_of(tx, again), tx.tally.stops, None, now_ms)
+        return Taken(Answer.OK, again, whole, _jobs_of(tx, again), tx.shared.stops, None, now_ms)
     if tx.tally.ends > asking.feed_max:
-        return Taken(Answer.FULL, [], {}, {}, tx.tally.stops, None, now_ms)
+        return Taken(Answer.FULL, [], {}, {}, tx.shared.stops, None, now_ms)
     ends = _take_back(tx, asking.losses_max, now_ms, can_reclaim=hold_ms == 0)
     runs, jobs = _take(tx, asking, ends, now_ms)
     tx.tell_ends(ends)
     if runs:
         whole = _whole(tx, [row[SEQ] for row in runs if row[FENCE]])
-        return Taken(Answer.OK, runs, whole, jobs, tx.tally.stops, None, now_ms)
+        return Taken(Answer.OK, runs, whole, jobs, tx.shared.stops, None, now_ms)
     seen = _look(tx, asking.token)
     first_ms = seen.first_ms(now_ms + hold_ms if hold_ms else None)
-    return Taken(Answer.OK, [], {}, {}, tx.tally.stops, first_ms, now_ms)
+    return Taken(Answer.OK, [], {}, {}, tx.shared.stops, first_ms, now_ms)
 
 
 def _again(tx: Transaction, token: str, now_ms: int) -> list[Row]:
@@ -101,12 +101,14 @@ def _jobs_of(tx: Transaction, runs: Sequence[Row]) -> dict[str, Row]:
     return get_jobs(tx, list({row[JOB] for row in runs}))
 
 
-def _take(tx: Transaction, asking: Asking, ends: list[End], now_ms: int) -> tuple[list[Row], dict[str, Row]]:
+def _take(
+    tx: Transaction, asking: Asking, ends: list[tuple[int, End]], now_ms: int
+) -> tuple[list[Row], dict[str, Row]]:
     runs: list[Row] = []
     jobs: dict[str, Row] = {}
     for priority in asking.order:
         while len(runs) < asking.limit:
-            found = tx.rows(_claim.ready, (priority, now_ms, asking.limit - len(runs)))
+            found = tx.rows(_claim.ready, (tx.version, priority, now_ms, asking.limit - len(runs)))
             if not found:
                 break
             jobs.update(_jobs_of(tx, found))
@@ -115,7 +117,9 @@ def _take(tx: Transaction, asking: Asking, ends: list[End], now_ms: int) -> tupl
                 _lease(tx, asking, found, now_ms)
                 runs += found
                 break
-            waiting = [(row[SEQ], READY, row[ID], row[JOB], row[DUE], row[CAUSE], row[GATED]) for row in orphans]
+            waiting = [
+                (row[SEQ], READY, row[ID], row[JOB], row[DUE], row[CAUSE], row[GATED], tx.version) for row in orphans
+            ]
             ends += cancel_waiting(tx, waiting, JOB_GONE, now_ms)
     if runs:
         _remember(tx.claims, asking.token, [row[SEQ] for row in runs])
@@ -137,15 +141,16 @@ def _lease(tx: Transaction, asking: Asking, runs: Sequence[Row], now_ms: int) ->
     tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms)
 
 
-def _take_back(tx: Transaction, losses_max: int, now_ms: int, *, can_reclaim: bool) -> list[End]:
+def _take_back(tx: Transaction, losses_max: int, now_ms: int, *, can_reclaim: bool) -> list[tuple[int, End]]:
     """End the leases that ran out.  All leases are walked only if the clock came back."""
     if now_ms < tx.tally.clock_ms:
-        tx.write(_claim.cut, (now_ms,))
-        tx.write(_claim.show, (now_ms, tx.tally.clock_ms))
+        tx.write(_claim.cut, (now_ms, tx.version))
+        tx.write(_claim.show, (now_ms, tx.tally.clock_ms, tx.version))
         tx.tally.clock_ms = now_ms
     if not can_reclaim:
         return []
-    return [_lose(tx, row, losses_max, now_ms) for row in tx.rows(_claim.lost, (now_ms, LOST_MAX))]
+    lost = tx.rows(_claim.lost, (tx.version, now_ms, LOST_MAX))
+    return [(tx.version, _lose(tx, row, losses_max, now_ms)) for row in lost]
 
 
 def _lose(tx: Transaction, row: Row, losses_max: int, now_ms: int) -> End:
@@ -156,7 +161,7 @@ def _lose(tx: Transaction, row: Row, losses_max: int, now_ms: int) -> End:
         tx.tally.ready += 1
         tx.rings |= RUNS
     is_dead = loss.state == DEAD
-    tx.tally.dead += is_dead
+    tx.shared.dead += is_dead
     finished_ms = None if loss.shelf is None else now_ms
     after = (loss.state, loss.shelf, loss.losses, loss.until_ms, loss.cancel, is_dead, loss.error, loss.error)
     tx.write(_claim.take_back, (*after, finished_ms, loss.tried, loss.seq))
@@ -166,12 +171,14 @@ def _lose(tx: Transaction, row: Row, losses_max: int, now_ms: int) -> End:
 def renew(tx: Transaction, renewals: Sequence[Renewal], lease_ms: int, now_ms: int) -> list[Renewed]:
     found = {row[0]: row for row in tx.rows(_renew.found, (ids_json([renewal.run_id for renewal in renewals]),))}
     answers, standing, told = [], [], []
+    versions: set[int] = set()
     for renewal in renewals:
         row = found.get(renewal.run_id)
         if row is None or row[3] != LEASED or row[2] != renewal.token:
             answers.append(Renewed(Answer.LOST))
         else:
             standing.append((now_ms + lease_ms, lease_ms, row[1]))
+            versions.add(row[5])
             if renewal.progress:
                 told.append((renewal.progress[:PROGRESS_CHARS_MAX], row[1]))
             answers.append(Renewed(Answer.OK, row[4]))
@@ -179,5 +186,6 @@ def renew(tx: Transaction, renewals: Sequence[Renewal], lease_ms: int, now_ms: i
         tx.write_many(_renew.extend, standing)
         if told:
             tx.write_many(_renew.progress, told)
-        tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms)
+        for tally in [tx.tally_of(version) for version in versions]:
+            tally.clock_ms = max(tally.clock_ms, now_ms)
     return answers

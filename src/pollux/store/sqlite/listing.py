@@ -28,7 +28,7 @@ from pollux.store.sqlite.transaction import Transaction
 
 _get = Statements("get_runs")
 _list = Statements("list_runs")
-_tally = Statements("tally")
+_versions = Statements("versions")
 
 
 def get_runs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:
@@ -36,9 +36,9 @@ def get_runs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:
 
 
 def counts(tx: Transaction) -> Counts:
-    row = tx.row(_tally.read)
+    row = tx.row(_versions.counts, (tx.version,))
     assert row is not None
-    return Counts(*row[:7])
+    return Counts(*row)
 
 
 def list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) -> Listed:
@@ -95,6 +95,7 @@ def _terms(where: RunFilter) -> tuple[list[str], list[Any]]:
         ("grp = ?", where.group),
         ("target = ?", where.target),
         ("failed = ?", where.failed),
+        ("+version = ?", where.scheduler_version),
         ("finished_ms > ?", where.finished_after_ms),
         ("instr(error, ?)", where.error),
     ):

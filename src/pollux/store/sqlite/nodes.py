@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from pollux.model import Node, NodeSeen, Term
+from pollux.model import ALL_VERSIONS, Node, NodeSeen, Term
 from pollux.store.relational.rows import Row, encode
 from pollux.store.relational.rows import node as node_of
 from pollux.store.sqlite.sql import Statements
@@ -13,15 +13,28 @@ from pollux.store.sqlite.transaction import Transaction
 _beat = Statements("beat")
 _nodes = Statements("nodes")
 _elect = Statements("elect")
+_versions = Statements("versions")
 
 
 def beat(tx: Transaction, node: Node, ttl_ms: int, now_ms: int) -> None:
     row = tx.row(_beat.stored, (node.id,))
-    is_known = row is not None and row[1] > now_ms and node_of(row).handlers == node.handlers
-    tx.write(_beat.put, (node.id, node.seats, now_ms + ttl_ms, encode(replace(node, beat_ms=now_ms))))
+    is_known = row is not None and row[1] > now_ms and node_of(row).does_as(node)
+    body = encode(replace(node, beat_ms=now_ms))
+    tx.write(_beat.put, (node.id, node.seats, now_ms + ttl_ms, body, node.scheduler_version))
+    served = _served(tx, node.scheduler_version)
     if not is_known:
         tx.write(_beat.bury, (now_ms,))
-        tx.tell(NodeSeen(node.id))
+        for version in served:
+            tx.tell(version, NodeSeen(node.id))
+
+
+def _served(tx: Transaction, version: int) -> list[int]:
+    """The versions that a node is of use to; the one it serves is there from now on."""
+    if version == ALL_VERSIONS:
+        return [row[0] for row in tx.rows(_versions.there, (ALL_VERSIONS,))]
+    tx.tally_of(version)
+    tx.write(_versions.use, (version,))
+    return [version]
 
 
 def nodes(tx: Transaction, now_ms: int) -> list[Row]:
@@ -29,8 +42,8 @@ def nodes(tx: Transaction, now_ms: int) -> list[Row]:
 
 
 def seats(tx: Transaction, now_ms: int) -> int:
-    """Of all living nodes."""
-    row = tx.row(_nodes.seats, (now_ms,))
+    """Of the living nodes that serve our version."""
+    row = tx.row(_nodes.seats, (now_ms, tx.version))
     assert row is not None
     return int(row[0])
 
@@ -40,24 +53,24 @@ def leave(tx: Transaction, node_id: str) -> None:
 
 
 def elect(tx: Transaction, node_id: str, ttl_ms: int, now_ms: int) -> Term:
-    renewed = tx.row(_elect.renew, (now_ms, ttl_ms, node_id))
+    renewed = tx.row(_elect.renew, (now_ms, ttl_ms, node_id, tx.version))
     if renewed is not None:
         return Term(renewed[0], node_id, now_ms + ttl_ms, now_ms)
     number, holder, until_ms, length_ms = _stands(tx)
     if until_ms > now_ms + length_ms:  # the clock came back: nobody leads longer than it was promised
         until_ms = now_ms + length_ms
-        tx.write(_elect.write, (number, holder, until_ms, length_ms))
+        tx.write(_elect.write, (number, holder, until_ms, length_ms, tx.version))
     is_vacant = not holder or until_ms <= now_ms
     if is_vacant or holder == node_id:
         number, holder, until_ms = number + is_vacant, node_id, now_ms + ttl_ms
-        tx.write(_elect.write, (number, holder, until_ms, ttl_ms))
+        tx.write(_elect.write, (number, holder, until_ms, ttl_ms, tx.version))
     return Term(number, holder, until_ms, now_ms)
 
 
 def resign(tx: Transaction, node_id: str, term: int) -> None:
     number, holder, _, _ = _stands(tx)
     if holder == node_id and number == term:
-        tx.write(_elect.write, (number, "", 0, 0))
+        tx.write(_elect.write, (number, "", 0, 0, tx.version))
 
 
 def is_current(tx: Transaction, term: int) -> bool:
@@ -66,6 +79,7 @@ def is_current(tx: Transaction, term: int) -> bool:
 
 
 def _stands(tx: Transaction) -> tuple[int, str, int, int]:
-    row = tx.row(_elect.stands)
+    tx.tally_of(tx.version)  # a version that nobody used before gets its term with its counts
+    row = tx.row(_elect.stands, (tx.version,))
     assert row is not None
     return row

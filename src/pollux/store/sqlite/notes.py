@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import STOP, NotePut, NotesChanged
+from pollux.model import ALL_VERSIONS, STOP, Entry, NotePut, NotesChanged
 from pollux.store.contract import Answer
 from pollux.store.relational.rows import Row, encode
 from pollux.store.sqlite.sql import Statements
@@ -13,6 +13,7 @@ from pollux.store.sqlite.transaction import Transaction
 _LAST = "\U0010ffff"
 _put = Statements("put_notes")
 _read = Statements("notes")
+_versions = Statements("versions")
 
 
 def put_notes(tx: Transaction, puts: Sequence[NotePut], now_ms: int) -> list[Answer]:
@@ -32,7 +33,14 @@ def write_notes(tx: Transaction, puts: Sequence[NotePut], now_ms: int, written: 
 
 def tell_notes(tx: Transaction, written: dict[str, None]) -> None:
     if written:
-        tx.tell(NotesChanged(tuple(written)))
+        tell_all(tx, NotesChanged(tuple(written)))
+
+
+def tell_all(tx: Transaction, entry: Entry) -> None:
+    """Whoever leads, in every version that is there, and in our own: its leader may be about to come."""
+    there = {row[0] for row in tx.rows(_versions.there, (tx.version,))}
+    for version in sorted(there | ({tx.version} - {ALL_VERSIONS})):
+        tx.tell(version, entry)
 
 
 def _put_note(tx: Transaction, put: NotePut, now_ms: int, written: dict[str, None]) -> Answer:
@@ -53,7 +61,7 @@ def _put_note(tx: Transaction, put: NotePut, now_ms: int, written: dict[str, Non
 
 def set_note(tx: Transaction, put: NotePut, revision: int = 0) -> None:
     """Write it; revisions come from one count, so that a note made anew is never taken for the old one."""
-    tally = tx.tally
+    tally = tx.shared
     tally.notes = max(tally.notes + 1, revision)
     tx.write(_put.put, (put.key, encode(put.value), revision or tally.notes, put.expires_ms))
     _mark_stop(tx, put.key)
@@ -67,7 +75,7 @@ def _drop_expired(tx: Transaction, now_ms: int) -> None:
 
 def _mark_stop(tx: Transaction, key: str) -> None:
     if key.startswith(STOP):
-        tx.tally.stops += 1
+        tx.shared.stops += 1
 
 
 def notes(tx: Transaction, prefix: str, now_ms: int) -> list[Row]:

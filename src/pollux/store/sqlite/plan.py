@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pollux.model import Advanced, Answer, End, Firing, JobUpdate, Overlap, Plan
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.plan import WAITS_BEHIND, Facts
-from pollux.store.relational.rows import HELD, LEASED, Row, memory_json
+from pollux.store.relational.rows import HELD, LEASED, Row, made_in, memory_json
 from pollux.store.sqlite.nodes import is_current, seats
 from pollux.store.sqlite.notes import write_notes
 from pollux.store.sqlite.runs import ask_to_stop, cancel_waiting, insert, key_holder, known_runs
 from pollux.store.sqlite.sql import Statements, ids_json
-from pollux.store.sqlite.transaction import Transaction
+from pollux.store.sqlite.transaction import Transaction, feed_numbers
 
 _advance = Statements("advance")
 _cancel = Statements("cancel")
@@ -21,7 +21,7 @@ _feed = Statements("feed")
 
 def feed(tx: Transaction, limit: int, known: Sequence[int]) -> list[Row]:
     """The oldest entries; those that are known come without their body."""
-    return tx.rows(_feed.read, (limit, ids_json(known)))
+    return tx.rows(_feed.read, (limit, ids_json(known), *feed_numbers(tx.version)))
 
 
 def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms: int) -> Advanced:
@@ -30,14 +30,14 @@ def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms:
         return Advanced(Answer.FENCED, now_ms)
     if plan.consumed:
         _consume(tx, plan.consumed)
-    ends: list[End] = []
+    ends: list[tuple[int, End]] = []
     firings = _Firings(tx, plan.firings, made, ends, now_ms).answers() if plan.firings else ()
     if plan.firings:
         tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms, *[firing.run.visible_ms for firing in plan.firings])
     if plan.releases:
         _release(tx, [release.run_id for release in plan.releases], now_ms)
     if plan.holds:
-        tx.write_many(_advance.hold, [(holding.reason, holding.run_id) for holding in plan.holds])
+        tx.write_many(_advance.hold, [(holding.reason, holding.run_id, tx.version) for holding in plan.holds])
     for order in plan.cancels:
         _cancel_one(tx, order.run_id, order.reason, now_ms)
     updates = _update(tx, plan.updates) if plan.updates else ()
@@ -47,7 +47,7 @@ def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms:
 
 
 def _consume(tx: Transaction, ids: Sequence[int]) -> None:
-    gone = tx.rows(_advance.consume, (ids_json(ids),))
+    gone = tx.rows(_advance.consume, (ids_json(ids), *feed_numbers(tx.version)))
     tx.tally.feed -= len(gone)
     tx.tally.ends -= sum(row[0] for row in gone)
 
@@ -56,11 +56,16 @@ class _Firings:
     """The firings of one plan, in their order; what they write is gathered and written together."""
 
     def __init__(
-        self, tx: Transaction, firings: Sequence[Firing], rows: Sequence[Row], ends: list[End], now_ms: int
+        self,
+        tx: Transaction,
+        firings: Sequence[Firing],
+        rows: Sequence[Row],
+        ends: list[tuple[int, End]],
+        now_ms: int,
     ) -> None:
         self._tx, self._firings, self._rows, self._ends, self._now_ms = tx, firings, rows, ends, now_ms
         ids = ids_json(list({firing.run.job_id for firing in firings}))
-        self._facts = {row[0]: Facts(*row[1:]) for row in tx.rows(_advance.facts, (ids,))}
+        self._facts = {row[0]: Facts(*row[1:]) for row in tx.rows(_advance.facts, (ids, tx.version))}
         self._known = set(known_runs(tx, [firing.run.id for firing in firings]))
         self._made: list[Row] = []
         self._moved: list[Row] = []
@@ -91,7 +96,8 @@ class _Firings:
         return answer
 
     def _make(self, row: Row, facts: Facts, *, is_waiting: bool) -> None:
-        self._made.append((*row[:10], HELD, WAITS_BEHIND, row[12]) if is_waiting else row)
+        made = (*row[:10], HELD, WAITS_BEHIND, *row[12:]) if is_waiting else row
+        self._made.append(made_in(made, self._tx.version))
         self._known.add(row[0])
         facts.has_live = True
 
@@ -114,7 +120,7 @@ class _Firings:
 
     def _cancel_previous(self, live: list[Row], reason: str) -> None:
         for row in live:
-            if row[1] == LEASED and not row[7]:
+            if row[1] == LEASED and not row[8]:
                 ask_to_stop(self._tx, row[0], reason)
         if len(live) == 1 and live[0][1] != LEASED:
             self._ends += cancel_waiting(self._tx, live, reason, self._now_ms)
@@ -127,7 +133,7 @@ class _Firings:
 
 
 def _release(tx: Transaction, ids: Sequence[str], now_ms: int) -> None:
-    released = tx.write_many(_advance.release, [(now_ms, run_id) for run_id in ids])
+    released = tx.write_many(_advance.release, [(now_ms, run_id, tx.version) for run_id in ids])
     if released:
         tx.tally.held -= released
         tx.tally.ready += released
@@ -137,11 +143,11 @@ def _release(tx: Transaction, ids: Sequence[str], now_ms: int) -> None:
 def _cancel_one(tx: Transaction, run_id: str, reason: str, now_ms: int) -> None:
     """As `cancel`, but the leader need not be told what it did itself."""
     row = tx.row(_cancel.found, (ids_json([run_id]),))
-    if row is None or row[1] > LEASED:
+    if row is None or row[1] > LEASED or row[7] != tx.version:
         return
     if row[1] != LEASED:
         cancel_waiting(tx, [row], reason, now_ms)
-    elif not row[7]:
+    elif not row[8]:
         ask_to_stop(tx, row[0], reason)
 
 
@@ -154,11 +160,12 @@ def _update(tx: Transaction, updates: Sequence[JobUpdate]) -> tuple[Answer, ...]
             update.memory.last_end_ms,
             update.job_id,
             update.revision,
+            tx.version,
         )
         for update in updates
     ]
     if tx.write_many(_advance.update, rows) == len(rows):
         return (Answer.OK,) * len(rows)
     ids = ids_json(list({update.job_id for update in updates}))
-    revisions = {row[0]: row[2] for row in tx.rows(_advance.facts, (ids,))}
+    revisions = {row[0]: row[2] for row in tx.rows(_advance.facts, (ids, tx.version))}
     return tuple(Answer.OK if revisions.get(update.job_id) == update.revision else Answer.STALE for update in updates)

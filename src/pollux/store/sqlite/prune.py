@@ -24,7 +24,7 @@ def beyond(tx: Transaction, keep: int, limit: int) -> list[Row]:
 def drop(tx: Transaction, rows: list[Row]) -> int:
     """Rows are (seq, shelf) of finished runs; what left meanwhile is not counted."""
     gone = [row for row in rows if tx.write(_sql.drop, (row[0],))]
-    tx.tally.dead -= sum(row[1] == SHELF_DEAD for row in gone)
+    tx.shared.dead -= sum(row[1] == SHELF_DEAD for row in gone)
     return len(gone)
 
 
@@ -42,7 +42,7 @@ def prune(tx: Transaction, what: Pruning) -> int:
         gone += _drop_spent(tx, what.once_before_ms, what.limit - gone)
     if what.dead_before_ms is not None:
         gone += _drop_old(tx, SHELF_DEAD, what.dead_before_ms, what.limit - gone)
-    if what.dead_max is not None and (excess := min(what.limit - gone, tx.tally.dead - what.dead_max)) > 0:
+    if what.dead_max is not None and (excess := min(what.limit - gone, tx.shared.dead - what.dead_max)) > 0:
         gone += drop(tx, tx.rows(_sql.oldest_dead, (excess,)))
     if what.log_max is not None and gone < what.limit:
         gone += tx.write(_sql.log, (max(1, what.log_max), what.limit - gone))

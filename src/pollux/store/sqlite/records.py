@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import LIVE, AuditLine, Job, Note, NotePut, Run, RunState
-from pollux.store.records import Record, entries_of
+from msgspec.structs import replace
+
+from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, NotePut, Run, RunState
+from pollux.store.records import Record, TermRecord, entries_of
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.records import LAST, Dumped, Placed, dumped, kinds_from, next_lines, without_lease
 from pollux.store.relational.rows import Row, definition_json, job_row, memory_json, run_row, shelf_of
-from pollux.store.sqlite.notes import set_note
+from pollux.store.sqlite.notes import set_note, tell_all
 from pollux.store.sqlite.sql import Statements
 from pollux.store.sqlite.transaction import Transaction
 
@@ -18,6 +20,7 @@ _dump = Statements("dump")
 _load = Statements("load")
 _put_jobs = Statements("put_jobs")
 _elect = Statements("elect")
+_versions = Statements("versions")
 
 
 def log(tx: Transaction, lines: Sequence[AuditLine]) -> None:
@@ -51,7 +54,7 @@ def dump(tx: Transaction, after: str | None, limit: int) -> Dumped:
 def _of_kind(tx: Transaction, kind: str, place: str, limit: int) -> list[Placed]:
     match kind:
         case "term":
-            return [] if place else [Placed(kind, "1", row) for row in tx.rows(_elect.stands)]
+            return [Placed(kind, str(row[1]), row) for row in tx.rows(_dump.term, (int(place or 0),))]
         case "job":
             return [Placed(kind, row[0], row) for row in tx.rows(_dump.job, (place, limit))]
         case "run":
@@ -63,46 +66,57 @@ def _of_kind(tx: Transaction, kind: str, place: str, limit: int) -> list[Placed]
 
 
 def load(tx: Transaction, records: Sequence[Record]) -> int:
-    new = [record for record in records if _load_one(tx, record)]
-    for _, entry in entries_of(new):
-        tx.tell(entry)
+    new = [loaded for loaded in (_load_one(tx, record) for record in records) if loaded is not None]
+    for version, entry in entries_of(new):
+        if version == ALL_VERSIONS:
+            tell_all(tx, entry)
+        else:
+            tx.tell(version, entry)
     return len(new)
 
 
-def _load_one(tx: Transaction, record: Record) -> bool:
+def _load_one(tx: Transaction, record: Record) -> Record | None:
+    """As it is here now; None if it was there already."""
     match record:
-        case Job():
-            return _load_job(tx, record)
         case Run():
             return _load_run(tx, record)
+        case Job():
+            is_new = _load_job(tx, record)
         case Note():
-            return _load_note(tx, record)
+            is_new = _load_note(tx, record)
         case AuditLine():
-            return _load_line(tx, record)
-        case _:
-            return _load_term(tx, record.number)
+            is_new = _load_line(tx, record)
+        case TermRecord():
+            is_new = _load_term(tx, record)
+    return record if is_new else None
 
 
 def _load_job(tx: Transaction, job: Job) -> bool:
     leaders = (job.next_due_ms, job.last_due_ms, memory_json(job.memory), job.memory.last_end_ms)
-    if not tx.write(_load.job, (*job_row(job, job.revision, definition_json(job)), *leaders)):
+    version = job.scheduler_version
+    if not tx.write(_load.job, (*job_row(job, job.revision, definition_json(job)), *leaders, version)):
         return False
     tx.write(_put_jobs.forget_tomb, (job.id,))
-    tx.tally.jobs += 1
+    tx.tally_of(version).jobs += 1
+    tx.write(_versions.use, (version,))
     return True
 
 
-def _load_run(tx: Transaction, run: Run) -> bool:
+def _load_run(tx: Transaction, run: Run) -> Run | None:
+    """A live one goes where its job is."""
     run = without_lease(run)
     is_live = run.state in LIVE
+    if is_live and (there := tx.row(_load.version, (run.job_id,))) is not None:
+        run = replace(run, scheduler_version=there[0])
     if not tx.write(_load.run, (*run_row(run), None if is_live else shelf_of(run))):
-        return False
-    tx.tally.held += run.state is RunState.HELD
-    tx.tally.ready += run.state is RunState.READY
-    tx.tally.dead += run.state is RunState.DEAD
+        return None
+    tally = tx.tally_of(run.scheduler_version)
+    tally.held += run.state is RunState.HELD
+    tally.ready += run.state is RunState.READY
+    tx.shared.dead += run.state is RunState.DEAD
     if run.state is RunState.READY:
         tx.rings |= RUNS
-    return True
+    return run
 
 
 def _load_note(tx: Transaction, note: Note) -> bool:
@@ -119,10 +133,11 @@ def _load_line(tx: Transaction, line: AuditLine) -> bool:
     return bool(tx.write(_log.add, _line_row(line)))
 
 
-def _load_term(tx: Transaction, number: int) -> bool:
-    row = tx.row(_elect.stands)
+def _load_term(tx: Transaction, term: TermRecord) -> bool:
+    tx.tally_of(term.scheduler_version)
+    row = tx.row(_elect.stands, (term.scheduler_version,))
     assert row is not None
-    if number <= row[0]:
+    if term.number <= row[0]:
         return False
-    tx.write(_elect.write, (number, "", 0, 0))
+    tx.write(_elect.write, (term.number, "", 0, 0, term.scheduler_version))
     return True

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pollux.model import AT_THE_GATE, Arrived, End, NotePut, RunState
+from pollux.model import AT_THE_GATE, End, NotePut, RunState
 from pollux.store.contract import Answer, RunAnswer
 from pollux.store.relational.bells import ASKED, RUNS
 from pollux.store.relational.ends import end_unrun
-from pollux.store.relational.rows import CANCELLED, DEAD, HELD, ID, JOB, KEY, LEASED, READY, STATE, Row
+from pollux.store.relational.rows import (
+    CANCELLED,
+    DEAD,
+    HELD,
+    ID,
+    JOB,
+    KEY,
+    LEASED,
+    READY,
+    STATE,
+    VERSION,
+    Row,
+    by_version,
+    made_in,
+)
 from pollux.store.sqlite.notes import tell_notes, write_notes
 from pollux.store.sqlite.sql import Statements, ids_json
 from pollux.store.sqlite.transaction import Transaction
@@ -21,13 +35,13 @@ _revive = Statements("revive")
 def enqueue(
     tx: Transaction, made: Sequence[Row], notes: Sequence[NotePut], ready_max: int, now_ms: int
 ) -> list[RunAnswer]:
-    held = tx.tally.held
-    if tx.tally.ready + tx.tally.held + len(made) <= ready_max:
-        answers = accept(tx, made)
+    jobs = versions_of(tx, made)
+    tallies = [tx.tally_of(version) for version in {tx.version, *jobs.values()}]
+    if max(tally.ready + tally.held for tally in tallies) + len(made) <= ready_max:
+        answers = accept(tx, made, jobs)
     else:
-        answers = [_accept_below(tx, row, ready_max) for row in made]
-    if tx.tally.held > held:
-        tx.tell(Arrived(tuple(arrived(made, answers))))
+        answers = [_accept_below(tx, row, jobs, ready_max) for row in made]
+    tx.tell_arrived(arrived(made, answers, jobs))
     if notes and any(answer.answer is Answer.OK for answer in answers):
         written: dict[str, None] = {}
         write_notes(tx, notes, now_ms, written)
@@ -35,35 +49,40 @@ def enqueue(
     return answers
 
 
-def arrived(made: Sequence[Row], answers: Sequence[RunAnswer]) -> list[str]:
-    """Those that were accepted and stand at the gate."""
-    pairs = zip(made, answers, strict=True)
-    return [row[ID] for row, answer in pairs if row[STATE] == HELD and answer.answer is Answer.OK]
+def arrived(made: Sequence[Row], answers: Sequence[RunAnswer], jobs: dict[str, int]) -> list[tuple[int, str]]:
+    """Those that were accepted and stand at the gate, with their version."""
+    at_gate = [(row, answer) for row, answer in zip(made, answers, strict=True) if row[STATE] == HELD]
+    return [(jobs[row[JOB]], row[ID]) for row, answer in at_gate if answer.answer is Answer.OK]
 
 
-def _accept_below(tx: Transaction, row: Row, ready_max: int) -> RunAnswer:
-    if tx.tally.ready + tx.tally.held >= ready_max and not known_runs(tx, [row[ID]]):
+def versions_of(tx: Transaction, made: Sequence[Row]) -> dict[str, int]:
+    """Which of their jobs are there, and in which version."""
+    return dict(tx.rows(_enqueue.jobs, (ids_json(list({row[JOB] for row in made})),)))
+
+
+def _accept_below(tx: Transaction, row: Row, jobs: dict[str, int], ready_max: int) -> RunAnswer:
+    tally = tx.tally_of(jobs.get(row[JOB], tx.version))
+    if tally.ready + tally.held >= ready_max and not known_runs(tx, [row[ID]]):
         return RunAnswer(Answer.FULL, row[ID])
-    return accept(tx, [row])[0]
+    return accept(tx, [row], jobs)[0]
 
 
-def accept(tx: Transaction, made: Sequence[Row]) -> list[RunAnswer]:
-    """Make runs live where nothing stands against them.
+def accept(tx: Transaction, made: Sequence[Row], jobs: dict[str, int]) -> list[RunAnswer]:
+    """Make runs live where nothing stands against them, each in the version of its job.
 
     All are put in at once, and asked about one by one only if some were left out.
     """
     if len({row[ID] for row in made}) < len(made):  # the first that is accepted counts
-        return [accept(tx, [row])[0] for row in made]
-    jobs = {row[JOB] for row in made}
-    there = {row[0] for row in tx.rows(_enqueue.jobs, (ids_json(list(jobs)),))}
-    fitting = made if len(there) == len(jobs) else [row for row in made if row[JOB] in there]
+        return [accept(tx, [row], jobs)[0] for row in made]
+    fitting = [made_in(row, jobs[row[JOB]]) for row in made if row[JOB] in jobs]
     last = _last_seq(tx)
     if tx.insert(_enqueue.add, fitting) == len(made):
-        count_made(tx, made)
+        count_made(tx, fitting)
         return [RunAnswer(Answer.OK, row[ID]) for row in made]
     seqs = known_runs(tx, [row[ID] for row in made])
-    answers = [_explain(tx, row, there, seqs, last) for row in made]
-    count_made(tx, [row for row, answer in zip(made, answers, strict=True) if answer.answer is Answer.OK])
+    answers = [_explain(tx, row, jobs, seqs, last) for row in made]
+    accepted = {answer.id for answer in answers if answer.answer is Answer.OK}
+    count_made(tx, [row for row in fitting if row[ID] in accepted])
     return answers
 
 
@@ -76,11 +95,13 @@ def insert(tx: Transaction, made: Sequence[Row]) -> None:
 
 
 def count_made(tx: Transaction, made: Sequence[Row]) -> None:
-    held = sum(row[STATE] == HELD for row in made)
-    tx.tally.held += held
-    tx.tally.ready += len(made) - held
-    if held < len(made):
-        tx.rings |= RUNS
+    for version, some in by_version((row[VERSION], row) for row in made).items():
+        held = sum(row[STATE] == HELD for row in some)
+        tally = tx.tally_of(version)
+        tally.held += held
+        tally.ready += len(some) - held
+        if held < len(some):
+            tx.rings |= RUNS
 
 
 def _last_seq(tx: Transaction) -> int:
@@ -94,7 +115,7 @@ def known_runs(tx: Transaction, ids: Sequence[str]) -> dict[str, int]:
     return dict(tx.rows(_enqueue.known, (ids_json(ids),)))
 
 
-def _explain(tx: Transaction, row: Row, jobs: set[str], seqs: dict[str, int], last: int) -> RunAnswer:
+def _explain(tx: Transaction, row: Row, jobs: dict[str, int], seqs: dict[str, int], last: int) -> RunAnswer:
     """What became of a row; `last` was the highest number before."""
     seq = seqs.get(row[ID])
     if seq is not None:
@@ -124,7 +145,7 @@ def cancel(tx: Transaction, run_ids: Sequence[str], job_id: str | None, reason: 
         answer = Answer.LOST
         if (row := found.get(run_id)) is not None:
             answer = _cancel_one(tx, row, reason, waiting)
-            found[run_id] = (row[0], row[1] if row[1] == LEASED else CANCELLED, *row[2:7], "asked")
+            found[run_id] = (row[0], row[1] if row[1] == LEASED else CANCELLED, *row[2:8], "asked")
         answers.append(RunAnswer(answer, run_id))
     tx.tell_ends(cancel_waiting(tx, waiting, reason, now_ms))
     return answers
@@ -135,7 +156,7 @@ def _cancel_one(tx: Transaction, row: Row, reason: str, waiting: list[Row]) -> A
         case 0 | 1:
             waiting.append(row)
             return Answer.OK
-        case 2 if not row[7]:
+        case 2 if not row[8]:
             ask_to_stop(tx, row[0], reason)
             return Answer.OK
         case 2 | 5:
@@ -150,17 +171,18 @@ def ask_to_stop(tx: Transaction, seq: int, reason: str) -> None:
     tx.rings |= ASKED
 
 
-def cancel_waiting(tx: Transaction, rows: Iterable[Row], reason: str, now_ms: int) -> list[End]:
-    """Held and ready runs end here.  Rows are (seq, state, id, job_id, due_ms, cause, gated, ...)."""
+def cancel_waiting(tx: Transaction, rows: Iterable[Row], reason: str, now_ms: int) -> list[tuple[int, End]]:
+    """Held and ready runs end here.  Rows are (seq, state, id, job_id, due_ms, cause, gated, version, ...)."""
     why = reason or "cancelled"
     rows = list(rows)
     if not rows:
         return []
     tx.write_many(_cancel.finish, [(why, now_ms, row[0]) for row in rows])
-    held = sum(row[1] == HELD for row in rows)
-    tx.tally.held -= held
-    tx.tally.ready -= len(rows) - held
-    return [end_unrun(row[2:7], RunState.CANCELLED, now_ms, error=why) for row in rows]
+    for row in rows:
+        tally = tx.tally_of(row[7])
+        tally.held -= row[1] == HELD
+        tally.ready -= row[1] != HELD
+    return [(row[7], end_unrun(row[2:7], RunState.CANCELLED, now_ms, error=why)) for row in rows]
 
 
 # revive
@@ -168,7 +190,7 @@ def cancel_waiting(tx: Transaction, rows: Iterable[Row], reason: str, now_ms: in
 
 def revive(tx: Transaction, run_ids: Sequence[str], now_ms: int) -> list[RunAnswer]:
     found = {row[0]: row for row in tx.rows(_revive.found, (ids_json(run_ids),))}
-    gated: list[str] = []
+    gated: list[tuple[int, str]] = []
     answers = []
     for run_id in run_ids:
         row = found.get(run_id)
@@ -176,25 +198,24 @@ def revive(tx: Transaction, run_ids: Sequence[str], now_ms: int) -> list[RunAnsw
         if answer.answer is Answer.OK:
             del found[run_id]
         answers.append(answer)
-    if gated:
-        tx.tell(Arrived(tuple(gated)))
+    tx.tell_arrived(gated)
     return answers
 
 
-def _revive_one(tx: Transaction, row: Row, now_ms: int, at_gate: list[str]) -> RunAnswer:
-    run_id, seq, state, gated, key, has_job = row
+def _revive_one(tx: Transaction, row: Row, now_ms: int, at_gate: list[tuple[int, str]]) -> RunAnswer:
+    run_id, seq, state, gated, key, version = row
     if state != DEAD:
         return RunAnswer(Answer.LOST, run_id)
-    if not has_job:
+    if version is None:
         return RunAnswer(Answer.STALE, run_id)
     if holder := key_holder(tx, key):
         return RunAnswer(Answer.CONFLICT, run_id, holder)
-    tx.write(_revive.revive, (HELD if gated else READY, AT_THE_GATE if gated else "", now_ms, seq))
-    tx.tally.dead -= 1
+    tx.write(_revive.revive, (HELD if gated else READY, AT_THE_GATE if gated else "", now_ms, version, seq))
+    tx.shared.dead -= 1
     if gated:
-        tx.tally.held += 1
-        at_gate.append(run_id)
+        tx.tally_of(version).held += 1
+        at_gate.append((version, run_id))
     else:
-        tx.tally.ready += 1
+        tx.tally_of(version).ready += 1
         tx.rings |= RUNS
     return RunAnswer(Answer.OK, run_id)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import PROGRESS_CHARS_MAX, Arrived, Done, End, Verdict
+from pollux.model import PROGRESS_CHARS_MAX, Done, End, Ended, Verdict
 from pollux.store.contract import Answer
 from pollux.store.relational.bells import RUNS
-from pollux.store.relational.rows import DEAD, HELD, LEASED, Row
+from pollux.store.relational.rows import DEAD, HELD, LEASED, Row, by_version
 from pollux.store.relational.settling import (
     FINAL,
     Found,
@@ -25,10 +25,11 @@ from pollux.store.relational.settling import (
     takes_letters,
 )
 from pollux.store.sqlite.notes import tell_notes, write_notes
-from pollux.store.sqlite.runs import accept, arrived
+from pollux.store.sqlite.runs import accept, arrived, versions_of
 from pollux.store.sqlite.sql import Statements, ids_json
 from pollux.store.sqlite.transaction import Transaction
 
+VERSION = 15  # behind the columns of `Found`
 _sql = Statements("settle")
 _renew = Statements("renew")
 
@@ -39,8 +40,8 @@ class _Batch:
     def __init__(self, tx: Transaction, now_ms: int) -> None:
         self.tx, self.now_ms = tx, now_ms
         self.settled: set[str] = set()
-        self.ends: list[End] = []
-        self.arrived: list[str] = []
+        self.ends: list[tuple[int, End]] = []
+        self.arrived: list[tuple[int, str]] = []
         self.notes: dict[str, None] = {}
         self.finished: list[Row] = []
         self.retried: list[Row] = []
@@ -60,10 +61,10 @@ class _Batch:
                 self.tx.write_many(sql, rows)
                 rows.clear()
 
-    def finish(self, after: Row, end: End, seq: int, item: Prepared) -> None:
-        self.finished.append((*after, seq))
-        self.ends.append(end)
-        self.note_crash(seq, item)
+    def finish(self, after: Row, end: End, row: Row, item: Prepared) -> None:
+        self.finished.append((*after, row[1]))
+        self.ends.append((row[VERSION], end))
+        self.note_crash(row[1], item)
 
     def note_crash(self, seq: int, item: Prepared) -> None:
         outcome = item.settlement.outcome
@@ -71,9 +72,10 @@ class _Batch:
             self.crashed.append((seq,))
 
     def tell(self) -> None:
-        self.tx.tell_ends(self.ends)
-        if self.arrived:
-            self.tx.tell(Arrived(tuple(self.arrived)))
+        for version, some in by_version(self.ends).items():
+            self.tx.tally_of(version).leased -= len(some)
+            self.tx.tell(version, Ended(tuple(some)))
+        self.tx.tell_arrived(self.arrived)
         tell_notes(self.tx, self.notes)
 
 
@@ -83,7 +85,6 @@ def settle(tx: Transaction, items: Sequence[Prepared], now_ms: int) -> list[Answ
     jobs = _standing_jobs(tx, items, found)
     batch = _Batch(tx, now_ms)
     answers = [_settle(batch, item, found, jobs) for item in items]
-    tx.tally.leased -= answers.count(Answer.OK)
     batch.write()
     batch.tell()
     return answers
@@ -102,24 +103,25 @@ def _settle(batch: _Batch, item: Prepared, found: dict[str, Row], jobs: set[str]
     verdict = settlement.verdict
     if type(verdict) is Done and not verdict.clears and not row[9]:
         after, end = done(row, item, failed=verdict.failed, now_ms=batch.now_ms)
-        batch.finish(after, end, row[1], item)
+        batch.finish(after, end, row, item)
     else:
-        _settle_slowly(batch, Found._make(row), item, jobs)
+        _settle_slowly(batch, row, item, jobs)
     if item.follow_ups or item.notes:
         _follow(batch, item)
     return Answer.OK
 
 
-def _settle_slowly(batch: _Batch, run: Found, item: Prepared, jobs: set[str]) -> None:
+def _settle_slowly(batch: _Batch, row: Row, item: Prepared, jobs: set[str]) -> None:
     """With all its questions."""
+    run = Found._make(row[:VERSION])
     verdict = final(item.settlement.verdict, run.job_id, run.cancel, jobs)
     if isinstance(verdict, FINAL):
         letters = _take_dead_letters(batch, run.job_id) if takes_letters(verdict) else 0
         after, end = finish(run, verdict, item, batch.now_ms, letters)
-        batch.tx.tally.dead += after.state == DEAD
-        batch.finish(after, end, run.seq, item)
+        batch.tx.shared.dead += after.state == DEAD
+        batch.finish(after, end, row, item)
     else:
-        _hand_back(batch, run, verdict, item)
+        _hand_back(batch, run, row[VERSION], verdict, item)
 
 
 def _standing_jobs(tx: Transaction, items: Sequence[Prepared], found: dict[str, Row]) -> set[str]:
@@ -139,13 +141,13 @@ def _take_dead_letters(batch: _Batch, job_id: str) -> int:
     count, deaths = row
     if count:
         batch.tx.write(_sql.clear_dead_letters, (job_id,))
-        batch.tx.tally.dead -= count
+        batch.tx.shared.dead -= count
     return int(deaths)
 
 
-def _hand_back(batch: _Batch, run: Found, verdict: Verdict, item: Prepared) -> None:
+def _hand_back(batch: _Batch, run: Found, version: int, verdict: Verdict, item: Prepared) -> None:
     after, end = hand_back(run, verdict, item, batch.now_ms)
-    batch.ends.append(end)
+    batch.ends.append((version, end))
     row = (*after[:3], item.settlement.token, *after[3:], run.seq)
     if isinstance(after, Retry):
         batch.retried.append(row)
@@ -153,15 +155,16 @@ def _hand_back(batch: _Batch, run: Found, verdict: Verdict, item: Prepared) -> N
     else:
         batch.handed_back.append(row)
     if after.state == HELD:
-        batch.tx.tally.held += 1
-        batch.arrived.append(run.id)
+        batch.tx.tally_of(version).held += 1
+        batch.arrived.append((version, run.id))
     else:
-        batch.tx.tally.ready += 1
+        batch.tx.tally_of(version).ready += 1
         batch.tx.rings |= RUNS
 
 
 def _follow(batch: _Batch, item: Prepared) -> None:
     batch.write()
     if item.follow_ups:
-        batch.arrived += arrived(item.follow_ups, accept(batch.tx, item.follow_ups))
+        jobs = versions_of(batch.tx, item.follow_ups)
+        batch.arrived += arrived(item.follow_ups, accept(batch.tx, item.follow_ups, jobs), jobs)
     write_notes(batch.tx, item.notes, batch.now_ms, batch.notes)

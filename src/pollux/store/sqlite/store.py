@@ -19,7 +19,21 @@ from msgspec.structs import replace
 
 from pollux.clock import Clock, SystemClock
 from pollux.errors import InvalidInput, StoreError, StoreTimeout
-from pollux.model import SCHEDULER_VERSION, AuditLine, FeedItem, Job, Node, Note, NotePut, Plan, Run, Term
+from pollux.model import (
+    ALL_VERSIONS,
+    SCHEDULER_VERSION,
+    AuditLine,
+    FeedItem,
+    Job,
+    Node,
+    Note,
+    NotePut,
+    Plan,
+    Run,
+    Term,
+    Version,
+    check_version,
+)
 from pollux.patience import Deadlines
 from pollux.store.contract import (
     BATCH_MAX,
@@ -48,7 +62,8 @@ from pollux.store.contract import (
     Settlement,
 )
 from pollux.store.limits import PRIORITIES, check_batch, check_page, check_plan, checked_job, checked_notes
-from pollux.store.records import read_record
+from pollux.store.parts import Turns, handle_version, one_version
+from pollux.store.records import TermRecord, read_record
 from pollux.store.relational import rows
 from pollux.store.relational.bells import ASKED, FEED, RUNS, WAKE, Waiter
 from pollux.store.relational.leases import Asking
@@ -63,6 +78,7 @@ from pollux.store.sqlite import plan as plan_verbs
 from pollux.store.sqlite import prune as prune_verbs
 from pollux.store.sqlite import records as record_verbs
 from pollux.store.sqlite import runs as run_verbs
+from pollux.store.sqlite import versions as version_verbs
 from pollux.store.sqlite.bell import Ear
 from pollux.store.sqlite.calls import Call
 from pollux.store.sqlite.database import Database
@@ -93,9 +109,18 @@ class Lane(Protocol):
     def put(self, call: Call) -> None: ...
 
 
+class Door:
+    """What is opened and closed, for a handle and those of other versions that were made from it."""
+
+    ear: Ear
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.pid = 0
+
+
 class SqliteStore:
     capabilities = Capabilities(name="sqlite")
-    scheduler_version = SCHEDULER_VERSION
 
     def __init__(
         self,
@@ -105,7 +130,9 @@ class SqliteStore:
         deadline_ms: int = DEADLINE_MS,
         allow_network: bool = False,
         database: Database | None = None,
+        scheduler_version: int = SCHEDULER_VERSION,
     ) -> None:
+        self._version = handle_version(scheduler_version)
         self._clock = clock or SystemClock()
         place = Place(Path(path).absolute(), allow_network=allow_network)
         self._database = database or Database(place, self._clock, deadline_ms)
@@ -113,9 +140,12 @@ class SqliteStore:
         self._deadlines = Deadlines()
         self._jobs = JobShelf()
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ear: Ear
-        self._pid = 0
+        self._door = Door()
+        self._turns = Turns()
+
+    @property
+    def scheduler_version(self) -> int:
+        return self._version
 
     @property
     def stats(self) -> Stats:
@@ -123,7 +153,7 @@ class SqliteStore:
         return self._database.stats
 
     async def open(self) -> None:
-        if self._loop is not None:
+        if self._door.loop is not None:
             return
         loop = asyncio.get_running_loop()
         ready = self._database.join()
@@ -132,27 +162,33 @@ class SqliteStore:
         except BaseException:
             self._database.leave()
             raise
-        self._ear = Ear(self._database.bell, loop)
-        self._loop, self._pid = loop, os.getpid()
+        self._door.ear = Ear(self._database.bell, loop)
+        self._door.loop, self._door.pid = loop, os.getpid()
 
     async def close(self) -> None:
-        if self._loop is None:
+        if self._door.loop is None:
             return
-        self._loop = None
-        if os.getpid() == self._pid:
-            self._ear.close()
+        self._door.loop = None
+        if os.getpid() == self._door.pid:
+            self._door.ear.close()
             for ended in self._database.leave():
                 await asyncio.wrap_future(ended)
 
     def twin(self) -> SqliteStore:
-        return SqliteStore(
-            self._database.path, clock=self._clock, deadline_ms=self._deadline_ms, database=self._database
-        )
+        options: Any = {"clock": self._clock, "deadline_ms": self._deadline_ms, "database": self._database}
+        return SqliteStore(self._database.path, **options, scheduler_version=self._version)
+
+    def of_version(self, number: int) -> SqliteStore:
+        options: Any = {"clock": self._clock, "deadline_ms": self._deadline_ms, "database": self._database}
+        other = SqliteStore(self._database.path, **options, scheduler_version=number)
+        other._door, other._jobs, other._deadlines = self._door, self._jobs, self._deadlines
+        return other
 
     # jobs
 
     async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:  # noqa: ARG002  the contract's
         check_batch(puts, "jobs")
+        one_version(self._version, "put_jobs")
         return await self._write(job_verbs.put_jobs, [replace(put, job=checked_job(put.job)) for put in puts])
 
     async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
@@ -170,13 +206,20 @@ class SqliteStore:
         jobs = tuple([self._jobs.job(row) for row in found[:limit]])
         return JobPage(jobs, jobs[-1].id if len(found) > limit else None)
 
+    async def move_jobs(self, ids: Sequence[str], to: int, *, now_ms: int | None = None) -> list[Answer]:  # noqa: ARG002  the contract's
+        check_batch(ids, "jobs")
+        return await self._write(job_verbs.move_jobs, ids, check_version(to))
+
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
+        one_version(self._version, "due")
         found = await self._read(job_verbs.due, after, before_ms, limit)
         return [self._jobs.job(row) for row in found]
 
     # plan
 
     async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
+        one_version(self._version, "feed")
+
         async def look(waited_ms: float) -> Looked[Feed]:
             known = self._entries
             found = await self._read(plan_verbs.feed, limit, list(known))
@@ -187,6 +230,7 @@ class SqliteStore:
         return await self._wait(FEED, look, wait_ms)
 
     async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
+        one_version(self._version, "advance")
         check_plan(plan)
         firings = [rows.checked_made_row(firing.run) for firing in plan.firings]
         if plan.notes:
@@ -225,13 +269,12 @@ class SqliteStore:
         asking = Asking(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
 
         async def look(waited_ms: float) -> Looked[Claimed]:
-            call = self._claim(asking, now_ms, waited_ms)
-            self._lanes().writer.put(call)
-            claimed = self._claimed(asking, await self._answer_to(call))
+            claimed = await self._take(asking, now_ms, waited_ms)
             left_ms = None if claimed.look_again_ms is None else claimed.look_again_ms - claimed.now_ms
             return claimed, _is_enough(claimed), left_ms
 
-        rest = partial(self._stand_by, asking) if now_ms is None else self._rest
+        is_simple = now_ms is None and self._version != ALL_VERSIONS
+        rest = partial(self._stand_by, asking) if is_simple else self._rest
         return await self._wait(RUNS | ASKED, look, wait_ms, rest)
 
     async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
@@ -298,10 +341,20 @@ class SqliteStore:
         await self._write(node_verbs.leave, node_id)
 
     async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
+        one_version(self._version, "elect")
         return await self._write_at(now_ms, node_verbs.elect, node_id, ttl_ms)
 
     async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:  # noqa: ARG002  the contract's
+        one_version(self._version, "resign")
         await self._write(node_verbs.resign, node_id, term)
+
+    # versions
+
+    async def versions(self, *, now_ms: int | None = None) -> list[Version]:
+        return await self._read(version_verbs.versions, self._now(now_ms))
+
+    async def drop_version(self, number: int, *, now_ms: int | None = None) -> Answer:
+        return await self._write_at(now_ms, version_verbs.drop_version, check_version(number))
 
     # wake-ups
 
@@ -352,11 +405,12 @@ class SqliteStore:
         return await self._send(self._lanes().slow, lambda tx: verb(tx, *args))
 
     def _lanes(self) -> Database:
-        if self._loop is None:
+        door = self._door
+        if door.loop is None:
             raise StoreError(f"the store {self._database.path} is not open; open it first")
-        if os.getpid() != self._pid:
+        if os.getpid() != door.pid:
             raise StoreError(
-                f"the store {self._database.path} was opened by process {self._pid} and cannot be used in its child "
+                f"the store {self._database.path} was opened by process {door.pid} and cannot be used in its child "
                 f"{os.getpid()}; open another one after the fork"
             )
         return self._database
@@ -366,8 +420,9 @@ class SqliteStore:
         lane.put(call)
         return cast("T", await self._answer_to(call))
 
-    def _call(self, verb: Look, *, look: Look | None = None, need: int = RECORDS) -> Call:
-        loop = asyncio.get_running_loop()
+    def _call(self, verb: Look, *, look: Look | None = None, need: int = RECORDS, version: int | None = None) -> Call:
+        loop, own = asyncio.get_running_loop(), self._version if version is None else version
+        verb, look = partial(_in_version, own, verb), None if look is None else partial(_in_version, own, look)
         return Call(verb, loop=loop, deadline=time.monotonic() + self._deadline_ms / 1000, look=look, need=need)
 
     async def _answer_to(self, call: Call) -> Any:
@@ -384,21 +439,40 @@ class SqliteStore:
         finally:
             self._deadlines.leave(patience)
 
-    def _claim(self, asking: Asking, now_ms: int | None = None, waited_ms: float = 0.0) -> Call:
+    async def _take(self, asking: Asking, now_ms: int | None, waited_ms: float) -> Claimed:
+        if self._version != ALL_VERSIONS:
+            return await self._take_from(self._version, asking, now_ms, waited_ms)
+
+        async def one(version: int, token: str, limit: int) -> Claimed:
+            return await self._take_from(version, replace(asking, token=token, limit=limit), now_ms, waited_ms)
+
+        there = await self._read(version_verbs.there)
+        claimed = await self._turns.claim(there, asking.token, asking.limit, one)
+        return claimed or Claimed(Answer.OK, (), {}, 0, None, self._now(now_ms, waited_ms))
+
+    async def _take_from(self, version: int, asking: Asking, now_ms: int | None, waited_ms: float) -> Claimed:
+        call = self._claim(asking, now_ms, waited_ms, version=version)
+        self._lanes().writer.put(call)
+        return self._claimed(asking, await self._answer_to(call), version)
+
+    def _claim(
+        self, asking: Asking, now_ms: int | None = None, waited_ms: float = 0.0, *, version: int | None = None
+    ) -> Call:
         def at(verb: Callable[[Transaction, Asking, int, int], T], tx: Transaction) -> T:
             at_ms = self._now(now_ms, waited_ms)  # before the guard looks: it then knows of every leap that is in it
             hold_ms = self._database.jumps.hold_ms(asking.lease_ms) if now_ms is None else 0
             return verb(tx, asking, hold_ms, at_ms)
 
-        return self._call(partial(at, lease_verbs.claim), look=partial(at, lease_verbs.look), need=BEGINS)
+        look = partial(at, lease_verbs.look)
+        return self._call(partial(at, lease_verbs.claim), look=look, need=BEGINS, version=version)
 
-    def _claimed(self, asking: Asking, taken: Taken) -> Claimed:
+    def _claimed(self, asking: Asking, taken: Taken, version: int) -> Claimed:
         until_ms, whole = taken.now_ms + asking.lease_ms, taken.whole
         runs = tuple(
             [
                 rows.run(whole[row[0]][1:])
                 if row[0] in whole
-                else rows.leased_run(row, asking.token, asking.node, until_ms)
+                else rows.leased_run(row, asking.token, asking.node, until_ms, version)
                 for row in taken.runs
             ]
         )
@@ -414,27 +488,27 @@ class SqliteStore:
         rest = rest or self._rest
         began = self._clock.mono_ms()
         self._lanes()
-        with self._ear.listen(kinds) as waiter:
+        with self._door.ear.listen(kinds) as waiter:
             while True:
                 waiter.event.clear()
                 generation = self._database.generations.number
                 waited_ms = self._clock.mono_ms() - began
                 found, is_enough, left_ms = await look(waited_ms)
-                is_over = waited_ms >= wait_ms or waiter.heard & (WAKE | ASKED) or self._loop is None
+                is_over = waited_ms >= wait_ms or waiter.heard & (WAKE | ASKED) or self._door.loop is None
                 if is_enough or is_over:
                     return found
                 nap_ms = min(wait_ms - waited_ms, LOOK_AGAIN_MS, LOOK_AGAIN_MS if left_ms is None else left_ms)
                 brought = await rest(waiter, max(1.0, nap_ms), generation)
                 if brought is not None:
                     return brought
-                if self._loop is None:
+                if self._door.loop is None:
                     return found
 
     async def _rest(self, waiter: Waiter, nap_ms: float, generation: int) -> None:
         """Until the bell, or the nap is over, or somebody has committed and the bell was lost."""
-        self._ear.prick()
+        self._door.ear.prick()
         while nap_ms > 0:
-            if await self._clock.wait(waiter.event, min(nap_ms, VERSION_MS)) or self._loop is None:
+            if await self._clock.wait(waiter.event, min(nap_ms, VERSION_MS)) or self._door.loop is None:
                 return
             nap_ms -= VERSION_MS
             if nap_ms > 0 and await self._read(self._database.generations.look) != generation:
@@ -451,13 +525,13 @@ class SqliteStore:
             is_free = writer.stand_down(call)
         if is_free:
             return None
-        claimed = self._claimed(asking, await self._answer_to(call))
+        claimed = self._claimed(asking, await self._answer_to(call), self._version)
         return claimed if _is_enough(claimed) else None
 
     def _record(self, kind: str, row: rows.Row) -> Any:
         match kind:
             case "term":
-                return {"number": row[0]}
+                return msgspec.to_builtins(TermRecord(*row))
             case "job":
                 return msgspec.to_builtins(self._jobs.job(row))
             case "run":
@@ -478,3 +552,9 @@ def _is_enough(claimed: Claimed) -> bool:
 
 def _wake(tx: Transaction) -> None:
     tx.rings |= WAKE
+
+
+def _in_version(version: int, verb: Look, tx: Transaction) -> object:
+    """Calls of several handles share a transaction: each says whose it is."""
+    tx.version = version
+    return verb(tx)

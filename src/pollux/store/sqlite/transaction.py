@@ -13,9 +13,9 @@ from typing import Any
 
 import apsw
 
-from pollux.model import End, Ended, Entry
+from pollux.model import SCHEDULER_VERSION, Arrived, End, Ended, Entry
 from pollux.store.relational.bells import FEED
-from pollux.store.relational.rows import encode
+from pollux.store.relational.rows import by_version, encode
 from pollux.store.sqlite.sql import Statements
 
 Row = tuple[Any, ...]
@@ -23,7 +23,16 @@ Row = tuple[Any, ...]
 # because an answer can be lost only between the threads of one process, and whoever lost it asks that process again.
 Claims = dict[str, list[int]]
 ROWS_AT_ONCE = 10
+NUMBERS = 1 << 48  # entries of the feed have so many numbers in each version
 _sql = Statements("tally")
+_versions = Statements("versions")
+
+
+@cache
+def feed_numbers(version: int) -> tuple[int, int]:
+    """The first and the last number that an entry of a version can have."""
+    first = 0 if version == SCHEDULER_VERSION else version * NUMBERS
+    return first, first + NUMBERS - 1
 
 
 @cache
@@ -98,14 +107,15 @@ class Tally:
 class Transaction:
     """One write under way.  Begun, committed and undone by the writer alone."""
 
-    __slots__ = ("_before", "_connection", "_stats", "_tally", "claims", "rings")
+    __slots__ = ("_befores", "_connection", "_stats", "_tallies", "claims", "rings", "version")
 
     def __init__(self, connection: apsw.Connection, stats: Stats, claims: Claims | None = None) -> None:
         self.claims: Claims = {} if claims is None else claims
         self._connection = connection
         self._stats = stats
-        self._tally: Tally | None = None
-        self._before: Row = ()
+        self._tallies: dict[int, Tally] = {}
+        self._befores: dict[int, Row] = {}
+        self.version = SCHEDULER_VERSION  # of the handle whose call it is just now
         self.rings = 0
 
     def rows(self, sql: str, bindings: Sequence[Any] = ()) -> list[Row]:
@@ -141,29 +151,50 @@ class Transaction:
             self._connection.executemany(sql, rows[whole:])
         return self._connection.total_changes() - before
 
+    def tally_of(self, version: int) -> Tally:
+        found = self._tallies.get(version)
+        if found is None:
+            row = self.row(_sql.read, (version,))
+            if row is None:
+                self.write(_versions.add_tally, (version,))
+                self.write(_versions.add_term, (version,))
+                row = (0,) * len(Tally.__slots__)
+            found = self._tallies[version] = Tally(row)
+            self._befores[version] = row
+        return found
+
     @property
     def tally(self) -> Tally:
-        if self._tally is None:
-            row = self.row(_sql.read)
-            assert row is not None
-            self._tally, self._before = Tally(row), row
-        return self._tally
+        """Of the version whose call it is just now."""
+        return self.tally_of(self.version)
 
-    def tell(self, entry: Entry) -> None:
-        """Put an entry into the leader's inbox."""
-        tally = self.tally
+    @property
+    def shared(self) -> Tally:
+        """Of all versions: what is dead, the stops, and the numbers of entries and notes."""
+        return self.tally_of(SCHEDULER_VERSION)
+
+    def tell(self, version: int, entry: Entry) -> None:
+        """Put an entry into the inbox of a version's leader."""
+        tally, shared = self.tally_of(version), self.shared
         ends = len(entry.ends) if type(entry) is Ended else 0
-        tally.entries += 1
+        shared.entries += 1
         tally.feed += 1
         tally.ends += ends
-        self.write(_sql.tell, (tally.entries, ends, encode(entry)))
+        self.write(_sql.tell, (feed_numbers(version)[0] + shared.entries, ends, encode(entry)))
         self.rings |= FEED
 
-    def tell_ends(self, ends: Sequence[End]) -> None:
-        if ends:
-            self.tell(Ended(tuple(ends)))
+    def tell_ends(self, ends: Sequence[tuple[int, End]]) -> None:
+        """Each with the version it ended in: one entry a version."""
+        for version, some in by_version(ends).items():
+            self.tell(version, Ended(tuple(some)))
+
+    def tell_arrived(self, run_ids: Sequence[tuple[int, str]]) -> None:
+        for version, some in by_version(run_ids).items():
+            self.tell(version, Arrived(tuple(some)))
 
     def close_tally(self) -> None:
         """Write down what the counts became; the last thing before the commit."""
-        if self._tally is not None and (row := self._tally.row()) != self._before:
-            self.write(_sql.write, row)
+        for version, tally in self._tallies.items():
+            row = tally.row()
+            if row != self._befores[version]:
+                self.write(_sql.write, (*row, version))

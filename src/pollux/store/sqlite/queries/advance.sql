@@ -1,14 +1,14 @@
 -- name: consume
-DELETE FROM feed WHERE id IN (SELECT value FROM json_each(?)) RETURNING ends;
+DELETE FROM feed WHERE id IN (SELECT value FROM json_each(?1)) AND id BETWEEN ?2 AND ?3 RETURNING ends;
 
 -- name: facts
 SELECT
   j.id, j.n, j.revision, j.last_due_ms,
   EXISTS (SELECT 1 FROM runs WHERE runs.job_id = j.id AND shelf IS NULL)
-FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
+FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value WHERE j.version = ?;
 
 -- name: live
-SELECT seq, state, id, job_id, due_ms, cause, gated, cancel FROM runs
+SELECT seq, state, id, job_id, due_ms, cause, gated, version, cancel FROM runs
 WHERE job_id = ? AND shelf IS NULL ORDER BY seq LIMIT ?;
 
 -- name: move
@@ -18,13 +18,13 @@ UPDATE jobs SET last_due_ms = ?, next_due_ms = ? WHERE n = ?;
 UPDATE jobs SET last_due_ms = ?, next_due_ms = ?, memory = ?, ended_ms = ? WHERE n = ?;
 
 -- name: release
-UPDATE runs SET state = 1, held_reason = '', visible_ms = max(?, visible_ms) WHERE id = ? AND +state = 0;
+UPDATE runs SET state = 1, held_reason = '', visible_ms = max(?, visible_ms) WHERE id = ? AND +state = 0 AND +version = ?;
 
 -- name: hold
-UPDATE runs SET held_reason = ? WHERE id = ? AND +state = 0;
+UPDATE runs SET held_reason = ? WHERE id = ? AND +state = 0 AND +version = ?;
 
 -- name: update
 UPDATE jobs
 SET next_due_ms = ?1, last_due_ms = CASE WHEN ?2 > coalesce(last_due_ms, ?2 - 1) THEN ?2 ELSE last_due_ms END,
     memory = ?3, ended_ms = ?4
-WHERE id = ?5 AND revision = ?6;
+WHERE id = ?5 AND revision = ?6 AND +version = ?7;

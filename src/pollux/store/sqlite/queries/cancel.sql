@@ -1,5 +1,5 @@
 -- name: found
-SELECT r.seq, r.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, r.cancel
+SELECT r.seq, r.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, r.version, r.cancel
 FROM json_each(?) AS asked JOIN runs AS r ON r.id = asked.value;
 
 -- name: of_job

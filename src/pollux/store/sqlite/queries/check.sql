@@ -2,24 +2,32 @@
 
 -- name: counted
 SELECT
-  (SELECT count(*) FROM runs WHERE state = 0),
-  (SELECT count(*) FROM runs WHERE state = 1),
-  (SELECT count(*) FROM runs WHERE state = 2),
-  (SELECT count(*) FROM runs WHERE state = 4),
-  (SELECT count(*) FROM feed),
-  (SELECT coalesce(sum(ends), 0) FROM feed),
-  (SELECT count(*) FROM jobs);
+  (SELECT count(*) FROM runs WHERE state = 0 AND version = ?1),
+  (SELECT count(*) FROM runs WHERE state = 1 AND version = ?1),
+  (SELECT count(*) FROM runs WHERE state = 2 AND version = ?1),
+  (SELECT count(*) FROM runs WHERE state = 4 AND ?1 = 2),
+  (SELECT count(*) FROM feed WHERE id BETWEEN ?2 AND ?3),
+  (SELECT coalesce(sum(ends), 0) FROM feed WHERE id BETWEEN ?2 AND ?3),
+  (SELECT count(*) FROM jobs WHERE version = ?1);
+
+-- name: versions
+SELECT version FROM tally UNION SELECT version FROM jobs UNION SELECT version FROM runs WHERE state < 3 ORDER BY 1;
 
 -- name: highest
-SELECT (SELECT coalesce(max(id), 0) FROM feed), (SELECT coalesce(max(revision), 0) FROM notes);
+SELECT (SELECT coalesce(max(id & 0xFFFFFFFFFFFF), 0) FROM feed), (SELECT coalesce(max(revision), 0) FROM notes);
 
 -- name: sizes
 SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM jobs), (SELECT count(*) FROM notes), (SELECT count(*) FROM log);
 
 -- name: single
 SELECT name FROM (
-  SELECT 'term' AS name, count(*) AS n FROM term UNION ALL SELECT 'tally', count(*) FROM tally
+  SELECT 'term' AS name, count(*) AS n FROM term WHERE version = 2
+  UNION ALL SELECT 'tally', count(*) FROM tally WHERE version = 2
 ) WHERE n <> 1 LIMIT ?;
+
+-- name: elsewhere
+SELECT runs.id FROM runs JOIN jobs ON jobs.id = runs.job_id
+WHERE runs.shelf IS NULL AND runs.version <> jobs.version LIMIT ?;
 
 -- name: shelves
 SELECT id FROM runs

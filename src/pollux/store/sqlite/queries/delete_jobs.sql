@@ -1,8 +1,8 @@
 -- name: stored
-SELECT j.id, j.revision, j.last_due_ms FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
+SELECT j.id, j.revision, j.last_due_ms, j.version FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
 
 -- name: waiting
-SELECT seq, state, id, job_id, due_ms, cause, gated FROM runs
+SELECT seq, state, id, job_id, due_ms, cause, gated, version FROM runs
 WHERE job_id = ? AND shelf IS NULL AND state < 2 ORDER BY seq;
 
 -- name: delete

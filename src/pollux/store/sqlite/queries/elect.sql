@@ -1,10 +1,10 @@
 -- name: stands
-SELECT number, holder, until_ms, ttl_ms FROM term;
+SELECT number, holder, until_ms, ttl_ms FROM term WHERE version = ?;
 
 -- What nearly every election is: the holder goes on, in one statement.
 -- name: renew
 UPDATE term SET until_ms = ?1 + ?2, ttl_ms = ?2
-WHERE holder = ?3 AND until_ms > ?1 AND until_ms <= ?1 + ttl_ms RETURNING number;
+WHERE version = ?4 AND holder = ?3 AND until_ms > ?1 AND until_ms <= ?1 + ttl_ms RETURNING number;
 
 -- name: write
-UPDATE term SET number = ?, holder = ?, until_ms = ?, ttl_ms = ?;
+UPDATE term SET number = ?1, holder = ?2, until_ms = ?3, ttl_ms = ?4, there = there OR ?2 <> '' WHERE version = ?5;

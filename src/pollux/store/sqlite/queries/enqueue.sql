@@ -1,13 +1,13 @@
 -- name: jobs
-SELECT j.id FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
+SELECT j.id, j.version FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
 
 -- name: last
 SELECT coalesce(max(seq), 0) FROM runs;
 
 -- name: add
 INSERT INTO runs
-  (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, version)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: known

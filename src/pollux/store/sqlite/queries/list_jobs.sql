@@ -1,5 +1,5 @@
 -- name: page
-SELECT id, revision, next_due_ms, last_due_ms, memory, definition FROM jobs
+SELECT id, revision, next_due_ms, last_due_ms, memory, definition, version FROM jobs
 WHERE id > ?1
   AND (?2 IS NULL OR grp = ?2)
   AND (?3 IS NULL OR target = ?3)
@@ -7,4 +7,5 @@ WHERE id > ?1
   AND (?5 IS NULL OR source = ?5)
   AND (?6 IS NULL OR handler = ?6)
   AND (?7 IS NULL OR instr(id, ?7) OR instr(name, ?7))
+  AND (?9 IS NULL OR version = ?9)
 ORDER BY id LIMIT ?8;

@@ -1,17 +1,20 @@
 -- name: job
 INSERT INTO jobs
   (id, revision, release, source, handler, name, grp, target, tags, enabled, once, definition, next_due_ms,
-   last_due_ms, memory, ended_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+   last_due_ms, memory, ended_ms, version)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: run
 INSERT INTO runs
   (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, attempt,
    lease_losses, crashes, fence, token, owner, lease_until_ms, cancel, started_ms, finished_ms, failed, changed, error,
-   result, deaths, progress, tried, shelf)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+   result, deaths, progress, tried, version, shelf)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: has_note
 SELECT 1 FROM notes WHERE key = ?;
+
+-- name: version
+SELECT version FROM jobs WHERE id = ?;

@@ -24,7 +24,7 @@ SELECT seq, shelf FROM runs WHERE job_id = ? AND shelf < 2 ORDER BY finished_ms 
 DELETE FROM runs WHERE seq = ? AND shelf IS NOT NULL;
 
 -- name: spent
-SELECT j.id, j.revision, j.last_due_ms FROM jobs AS j
+SELECT j.id, j.revision, j.last_due_ms, j.version FROM jobs AS j
 WHERE j.once = 1 AND j.next_due_ms IS NULL AND j.last_due_ms IS NOT NULL AND coalesce(j.ended_ms, j.last_due_ms) < ?1
   AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.job_id = j.id AND shelf IS NULL)
   AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.job_id = j.id AND shelf = 2)

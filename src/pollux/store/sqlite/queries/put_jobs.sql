@@ -1,5 +1,5 @@
 -- name: stored
-SELECT j.id, j.revision, j.release, j.source, j.definition
+SELECT j.id, j.revision, j.release, j.source, j.definition, j.version
 FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
 
 -- name: tomb
@@ -10,8 +10,8 @@ DELETE FROM tombs WHERE id = ?;
 
 -- name: add
 INSERT INTO jobs
-  (id, revision, release, source, handler, name, grp, target, tags, enabled, once, definition, last_due_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+  (id, revision, release, source, handler, name, grp, target, tags, enabled, once, definition, last_due_ms, version)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: change
 UPDATE jobs

@@ -1,9 +1,9 @@
 -- name: found
-SELECT r.id, r.seq, r.state, r.gated, r.key, EXISTS (SELECT 1 FROM jobs WHERE jobs.id = r.job_id)
+SELECT r.id, r.seq, r.state, r.gated, r.key, (SELECT version FROM jobs WHERE jobs.id = r.job_id)
 FROM json_each(?) AS asked JOIN runs AS r ON r.id = asked.value;
 
 -- name: revive
 UPDATE runs
 SET state = ?, shelf = NULL, held_reason = ?, visible_ms = ?, attempt = 0, lease_losses = 0, crashes = 0, deaths = 1,
-    cancel = '', progress = ''
+    cancel = '', progress = '', version = ?
 WHERE seq = ?;

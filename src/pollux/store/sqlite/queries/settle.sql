@@ -1,7 +1,7 @@
 -- name: found
 SELECT
   r.id, r.seq, r.token, r.state, r.settled, r.job_id, r.due_ms, r.cause, r.gated, r.cancel, r.attempt, r.visible_ms,
-  r.held_reason, r.fence, r.tried
+  r.held_reason, r.fence, r.tried, r.version
 FROM json_each(?) AS asked JOIN runs AS r ON r.id = asked.value;
 
 -- name: jobs

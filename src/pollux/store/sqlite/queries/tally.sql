@@ -1,10 +1,11 @@
 -- name: read
-SELECT held, ready, leased, dead, feed, ends, jobs, entries, notes, stops, clock_ms FROM tally;
+SELECT held, ready, leased, dead, feed, ends, jobs, entries, notes, stops, clock_ms FROM tally WHERE version = ?;
 
 -- name: write
 UPDATE tally
 SET held = ?, ready = ?, leased = ?, dead = ?, feed = ?, ends = ?, jobs = ?, entries = ?, notes = ?, stops = ?,
-    clock_ms = ?;
+    clock_ms = ?
+WHERE version = ?;
 
 -- name: tell
 INSERT INTO feed (id, ends, body) VALUES (?, ?, ?);

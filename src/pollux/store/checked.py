@@ -1,0 +1,64 @@
+"""What is wrong with a store?  What `check` answers, the same for every store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from pollux.model import AuditLine, chained
+
+SHOWN_MAX = 5
+FOUND_MAX = 1_000  # of one rule: beyond that it is "at least"
+
+Report = Callable[[str, int, int], None]  # what is looked at, how far, of how many (0: unknown)
+
+
+class Finding(Struct, frozen=True):
+    """One rule that does not hold, with the first few that break it."""
+
+    rule: str
+    what: str
+    count: int
+    shown: tuple[str, ...]
+    can_repair: bool = False
+
+
+class Checked(Struct, frozen=True):
+    """What was looked at, and what is wrong with it."""
+
+    path: str  # of the file, or the name of the server and what is ours on it
+    schema: int
+    runs: int
+    jobs: int
+    notes: int
+    log: int
+    findings: tuple[Finding, ...]
+
+
+def finding(rule: str, what: str, found: Sequence[str], *, can_repair: bool = False) -> list[Finding]:
+    """Nothing if nothing was found."""
+    return [Finding(rule, what, len(found), tuple(found[:SHOWN_MAX]), can_repair)] if found else []
+
+
+class AuditChain:
+    """The audit log: numbered without a gap, each line with the hash over it and all before.
+
+    The first line that is there is believed: older ones are pruned.
+    """
+
+    def __init__(self) -> None:
+        self._seq, self._chain = 0, ""
+        self._wrong: list[str] = []
+
+    def follow(self, line: AuditLine) -> None:
+        if self._seq == 0 and line.seq > 1:
+            pass
+        elif line.seq != self._seq + 1:
+            self._wrong.append(f"line {line.seq} follows line {self._seq}")
+        elif chained(line, before=self._chain) != line.chain:
+            self._wrong.append(f"line {line.seq} was changed after it was written")
+        self._seq, self._chain = line.seq, line.chain
+
+    def findings(self) -> list[Finding]:
+        return finding("audit", "the audit log was changed or cut", self._wrong)

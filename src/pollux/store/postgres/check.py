@@ -1,0 +1,225 @@
+"""Is what the schema holds in order?  Every rule that PostgreSQL itself cannot keep, looked at row by row.
+
+It reads beside those who work: the counts are compared as of one moment, everything else goes in pages.  What can be
+repaired without guessing (counts that can be counted again, indexes that can be built again) is, if asked; for that
+moment nobody else writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import msgspec
+from asyncpg import Connection
+
+from pollux.errors import StoreRefused
+from pollux.model import SCHEDULER_VERSION, Ended
+from pollux.store.checked import FOUND_MAX, AuditChain, Checked, Finding, Report, finding
+from pollux.store.postgres import records as record_verbs
+from pollux.store.postgres import rows, schema
+from pollux.store.postgres.address import Address, read_address
+from pollux.store.postgres.faults import AGAIN, THEIRS, in_our_words, unreachable
+from pollux.store.postgres.sql import Statements
+from pollux.store.postgres.transaction import Space, Transaction
+from pollux.store.relational.rows import Row, decode_entry
+from pollux.store.shelf import JobShelf
+
+ASK_S = 10.0
+LOCK_MS = 10_000
+REPAIR_TRIES = 3
+PAGE = 1_000
+COUNTED = ("held", "ready", "leased", "feed", "ends", "jobs")
+_INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (\w+) ON")
+_sql = Statements("check")
+_RULES = {
+    "shelves": "a run stands among the live and the finished, or in neither",
+    "leases": "a leased run has no token",
+    "orphans": "a run waits for a job that is gone",
+    "versions": "a run is in another version than its job",
+    "buried": "a job stands among the deleted, too",
+}
+
+
+async def check(url: str, report: Report) -> Checked:
+    """Look at everything.  Raises if the schema is not ours or cannot be read."""
+    async with _connected(url) as (connection, space, address):
+        version = await _recognised(connection, address, space)
+        tx = Transaction(connection, space, SCHEDULER_VERSION)
+        report("the indexes", 0, 0)
+        findings = await _of_indexes(tx, space)
+        report("the counts", 0, 0)
+        findings += await _of_counts(tx)
+        for rule, what in _RULES.items():
+            broken = [str(row[0]) for row in await tx.rows(getattr(_sql, rule), FOUND_MAX)]
+            findings += finding(rule, what, broken)
+        runs, jobs, notes, log = await tx.one(_sql.sizes)
+        findings += await _of_records(tx, runs + jobs + notes + log, report)
+        findings += await _of_feed(tx)
+        return Checked(f"{address.where}, schema {space.schema}", version, runs, jobs, notes, log, tuple(findings))
+
+
+async def repair(url: str) -> None:
+    """Build indexes again and count again."""
+    async with _connected(url) as (connection, space, address):
+        await _recognised(connection, address, space)
+        await _mend_indexes(connection, space)
+        for nth in range(1, REPAIR_TRIES + 1):
+            try:
+                async with connection.transaction():
+                    await connection.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
+                    await _recount(Transaction(connection, space, SCHEDULER_VERSION))
+                return
+            except AGAIN:
+                if nth == REPAIR_TRIES:
+                    raise
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[tuple[Connection, Space, Address]]:
+    address = read_address(url)
+    try:
+        connection = await asyncpg.connect(address.dsn, timeout=ASK_S, statement_cache_size=0)
+    except (TimeoutError, OSError, asyncpg.PostgresConnectionError) as error:
+        raise unreachable(error, address.where) from error
+    except THEIRS as error:
+        raise in_our_words(error, address.where) from error
+    try:
+        yield connection, Space(address.schema), address
+    except THEIRS as error:
+        raise in_our_words(error, address.where) from error
+    finally:
+        connection.terminate()
+
+
+async def _recognised(connection: Connection, address: Address, space: Space) -> int:
+    """The number of our schema; refused if it is not there, not ours, or not as this program knows it."""
+    version = await schema.version_of(connection, space, address.where)
+    newest = schema.migrations()[-1].number
+    if not version:
+        raise StoreRefused(f"{address.where} has no store in schema {space.schema!r}; name the right one with ?schema=")
+    if version < newest:
+        raise StoreRefused(
+            f"{address.where}: the schema {space.schema!r} is {version}, this Pollux knows {newest}; start a node, or "
+            "any other command: that brings it up to date"
+        )
+    return version
+
+
+# indexes
+
+
+def index_statements() -> dict[str, str]:
+    """Every index that the migrations leave behind, and how it is made."""
+    found: dict[str, str] = {}
+    for migration in schema.migrations():
+        for statement in migration.statements:
+            bare = "\n".join(line for line in statement.splitlines() if not line.startswith("--"))
+            if match := _INDEX.search(bare):
+                found[match[1]] = bare
+    return found
+
+
+async def _of_indexes(tx: Transaction, space: Space) -> list[Finding]:
+    there = {row[0]: row[1] for row in await tx.rows(_sql.indexes, space.schema)}
+    wrong = [f"{name} is not valid" for name, is_valid in sorted(there.items()) if not is_valid]
+    wrong += [f"{name} is missing" for name in index_statements() if name not in there]
+    return finding("indexes", "an index cannot be used: what it was for is slow, or not kept", wrong, can_repair=True)
+
+
+async def _mend_indexes(connection: Connection, space: Space) -> None:
+    there = dict(await connection.fetch(_sql.indexes, space.schema))
+    for name, is_valid in there.items():
+        if not is_valid:
+            await connection.execute(space.sql(f'REINDEX INDEX {{s}}."{name}"'))
+    for name, statement in index_statements().items():
+        if name not in there:
+            await connection.execute(space.sql(statement))
+
+
+# counts
+
+
+async def _of_counts(tx: Transaction) -> list[Finding]:
+    """As of one moment, so that nobody's commit comes between the counts and what they count."""
+    async with tx.one_moment():
+        told = {row[0]: tuple(row)[1:] for row in await tx.rows(_sql.told)}
+        counted = {row[0]: tuple(row)[1:] for row in await tx.rows(_sql.counted)}
+        told_dead, dead = await tx.one(_sql.dead)
+        slots = await tx.rows(_sql.slots, FOUND_MAX)
+    wrong = [
+        f"{name} in version {version}: {said} are told, {found} are there"
+        for version, row in counted.items()
+        for name, said, found in zip(COUNTED, told.get(version, (0,) * len(COUNTED)), row, strict=True)
+        if said != found
+    ]
+    wrong += [f"dead: {told_dead} are told, {dead} are there"] if told_dead != dead else []
+    wrong += [f"version {version} has no slot {slot} to count in" for version, slot in slots]
+    return finding("counts", "a count differs from what is there", wrong, can_repair=True)
+
+
+async def _recount(tx: Transaction) -> None:
+    """Write what is there into the first slot of each version; what only rises stays as it is."""
+    await tx.rows(_sql.lock)
+    for version, slot in await tx.rows(_sql.slots, FOUND_MAX):
+        await tx.rows(_sql.fill, version, slot)
+    counted = [tuple(row) for row in await tx.rows(_sql.counted)]
+    _, dead = await tx.one(_sql.dead)
+    await tx.rows(_sql.clear)
+    for row in counted:
+        await tx.rows(_sql.write, *row)
+    for version, slot in await tx.rows(_sql.slots, FOUND_MAX):
+        await tx.rows(_sql.fill, version, slot)
+    await tx.rows(_sql.write_dead, SCHEDULER_VERSION, dead)
+
+
+# records
+
+
+async def _of_records(tx: Transaction, total: int, report: Report) -> list[Finding]:
+    """Every job, run and note can be read, and every line of the audit log follows from the one before."""
+    unread: list[str] = []
+    chain, shelf = AuditChain(), JobShelf()
+    done, after = 0, None
+    while True:
+        page = await record_verbs.dump(tx, after, PAGE)
+        for kind, row in page.rows:
+            if kind == "log":
+                chain.follow(record_verbs.line_of(row))
+            elif (error := _unreadable(kind, tuple(row), shelf)) is not None:
+                unread.append(f"{kind} {row[0]}: {error}")
+        done += len(page.rows)
+        report("the records", done, total)
+        after = page.next
+        if after is None:
+            return finding("records", "a record cannot be read", unread) + chain.findings()
+
+
+def _unreadable(kind: str, row: Row, shelf: JobShelf) -> str | None:
+    read: dict[str, Callable[[Row], Any]] = {"job": shelf.job, "run": rows.run, "note": rows.note}
+    try:
+        if kind in read:
+            read[kind](row)
+    except (msgspec.DecodeError, LookupError, TypeError, ValueError) as error:
+        return str(error)
+    return None
+
+
+async def _of_feed(tx: Transaction) -> list[Finding]:
+    wrong: list[str] = []
+    place = (0, 0)
+    while page := await tx.rows(_sql.feed, *place, PAGE):
+        place = page[-1][0], page[-1][1]
+        for version, number, ends, body in page:
+            try:
+                entry = decode_entry(body)
+            except msgspec.DecodeError as error:
+                wrong.append(f"{number} of version {version}: {error}")
+                continue
+            found = len(entry.ends) if isinstance(entry, Ended) else 0
+            if found != ends:
+                wrong.append(f"{number} of version {version}: {ends} ends are told, {found} are in it")
+    return finding("feed", "an entry of the feed cannot be read", wrong)

@@ -1,0 +1,74 @@
+-- Walks over everything, for `pollux store check`; never on a busy line.
+
+-- name: told
+SELECT version, sum(held)::bigint, sum(ready)::bigint, sum(leased)::bigint, sum(feed)::bigint, sum(ends)::bigint,
+  sum(jobs)::bigint FROM {s}.tally GROUP BY version ORDER BY version;
+
+-- name: counted
+SELECT v.version, coalesce(r.held, 0), coalesce(r.ready, 0), coalesce(r.leased, 0), coalesce(f.feed, 0),
+  coalesce(f.ends, 0), coalesce(j.jobs, 0)
+FROM (SELECT version FROM {s}.tally UNION SELECT version FROM {s}.runs UNION SELECT version FROM {s}.jobs
+      UNION SELECT version FROM {s}.feed) AS v
+LEFT JOIN (SELECT version, count(*) FILTER (WHERE state = 0) AS held, count(*) FILTER (WHERE state = 1) AS ready,
+                  count(*) FILTER (WHERE state = 2) AS leased FROM {s}.runs GROUP BY version) AS r USING (version)
+LEFT JOIN (SELECT version, count(*) AS feed, sum(ends)::bigint AS ends FROM {s}.feed GROUP BY version) AS f USING (version)
+LEFT JOIN (SELECT version, count(*) AS jobs FROM {s}.jobs GROUP BY version) AS j USING (version)
+ORDER BY v.version;
+
+-- name: dead
+SELECT (SELECT coalesce(sum(dead), 0)::bigint FROM {s}.tally), (SELECT count(*) FROM {s}.past WHERE state = 4);
+
+-- name: slots
+SELECT v.version, n.slot FROM (SELECT DISTINCT version FROM {s}.tally) AS v CROSS JOIN generate_series(0, 15) AS n (slot)
+WHERE NOT EXISTS (SELECT 1 FROM {s}.tally AS t WHERE t.version = v.version AND t.slot = n.slot) LIMIT $1::int;
+
+-- name: sizes
+SELECT (SELECT count(*) FROM {s}.runs) + (SELECT count(*) FROM {s}.past), (SELECT count(*) FROM {s}.jobs),
+  (SELECT count(*) FROM {s}.notes), (SELECT count(*) FROM {s}.log);
+
+-- name: indexes
+SELECT c.relname::text, i.indisvalid AND i.indisready FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1::text;
+
+-- name: shelves
+SELECT id FROM (
+  SELECT id FROM {s}.runs WHERE state NOT BETWEEN 0 AND 2
+  UNION ALL SELECT id FROM {s}.past WHERE state NOT BETWEEN 3 AND 5 OR (shelf = 2) <> (state = 4)
+  UNION ALL SELECT r.id FROM {s}.runs AS r JOIN {s}.past AS p ON p.id = r.id
+) AS wrong LIMIT $1::int;
+
+-- name: leases
+SELECT id FROM {s}.runs WHERE state = 2 AND (token = '' OR fence < 1) LIMIT $1::int;
+
+-- name: orphans
+SELECT id FROM {s}.runs AS r
+WHERE state < 2 AND NOT EXISTS (SELECT 1 FROM {s}.jobs AS j WHERE j.id = r.job_id) LIMIT $1::int;
+
+-- name: versions
+SELECT r.id FROM {s}.runs AS r JOIN {s}.jobs AS j ON j.id = r.job_id WHERE j.version <> r.version LIMIT $1::int;
+
+-- name: buried
+SELECT j.id FROM {s}.jobs AS j JOIN {s}.tombs AS t ON t.id = j.id LIMIT $1::int;
+
+-- name: feed
+SELECT version, id, ends, body FROM {s}.feed WHERE (version, id) > ($1::smallint, $2::bigint)
+ORDER BY version, id LIMIT $3::int;
+
+-- Nobody writes meanwhile: whoever does has finished, and whoever wants to waits.
+-- name: lock
+LOCK TABLE {s}.runs, {s}.past, {s}.jobs, {s}.feed, {s}.tally IN SHARE ROW EXCLUSIVE MODE;
+
+-- name: fill
+INSERT INTO {s}.tally (version, slot) VALUES ($1::smallint, $2::bigint);
+
+-- name: clear
+UPDATE {s}.tally SET held = 0, ready = 0, leased = 0, dead = 0, feed = 0, ends = 0, jobs = 0;
+
+-- name: write
+INSERT INTO {s}.tally (version, slot, held, ready, leased, feed, ends, jobs)
+VALUES ($1::smallint, 0, $2::bigint, $3::bigint, $4::bigint, $5::bigint, $6::bigint, $7::bigint)
+ON CONFLICT (version, slot) DO UPDATE SET held = excluded.held, ready = excluded.ready, leased = excluded.leased,
+  feed = excluded.feed, ends = excluded.ends, jobs = excluded.jobs;
+
+-- name: write_dead
+UPDATE {s}.tally SET dead = $2::bigint WHERE version = $1::smallint AND slot = 0;

@@ -1,0 +1,301 @@
+"""Is what the keys hold in order?  A run's hash is the truth; every line, shelf and count is held against it.
+
+It reads beside those who work: each page is looked at by one script, so that nobody comes between a run and its places.
+All keys under our prefix are seen once (SCAN), and all members of the lines and shelves (ZSCAN).  What can be repaired
+without guessing (places, names that nobody answers to, counts) is, if asked, page by page in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from redis import exceptions
+
+from pollux.errors import StoreRefused
+from pollux.model import Ended
+from pollux.store.checked import FOUND_MAX, AuditChain, Checked, Finding, Report, finding
+from pollux.store.redis import listing, rows
+from pollux.store.redis.address import Address, read_address
+from pollux.store.redis.link import Link, Listener
+from pollux.store.redis.refusals import in_our_words
+from pollux.store.redis.scripts import KEYS, script, verbs
+from pollux.store.redis.server import FORMAT, check_format
+from pollux.store.shelf import JobShelf
+
+ASK_S = 10.0
+DEADLINE_MS = 30_000
+PAGE = 500
+INDEXES = ("line:1", "line:2", "line:3", "leases", "held", "live", "shelf:plain", "shelf:unchanged", "shelf:dead")
+OF_JOBS = {"live": 16, "past": 30, "dead": 30}  # an index for each job, and where the id begins in its members
+TYPES = {
+    **dict.fromkeys(("meta", "keys", "gone", "notes", "nodes", "home"), "hash"),
+    **dict.fromkeys(("jobs:high", "jobs:normal", "jobs:low", "feed", "bell:runs", "bell:feed", "log"), "stream"),
+}
+_RULES = {
+    "scripts": "a script cannot be loaded",
+    "foreign": "a key under our prefix is not ours",
+    "records": "a record cannot be read",
+    "places": "a run does not stand where it says that it stands",
+    "members": "a line or shelf names a run that does not stand there",
+    "leases": "a leased run has no token",
+    "orphans": "a run waits for a job that is gone",
+    "jobs": "a job is not in its list, or among the due times",
+    "counts": "a count differs from what is there",
+    "feed": "an entry of the feed cannot be read",
+}
+_CAN_REPAIR = frozenset({"places", "members", "jobs", "counts"})
+
+
+async def check(url: str, report: Report) -> Checked:
+    """Look at everything.  Raises if there is no store of ours, or it cannot be read."""
+    async with _connected(url) as walk:
+        return await walk.look(report)
+
+
+async def repair(url: str) -> None:
+    """Put runs and jobs where they say that they stand, take away what names nobody, and count again."""
+    async with _connected(url) as walk:
+        walk.mends = True
+        await walk.look(lambda *_: None)
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[_Walk]:
+    address = read_address(url)
+    listener, link = Listener(address), Link(address, DEADLINE_MS)
+    try:
+        with in_our_words(address.name):
+            found = await listener.ask("HGET", f"{address.prefix}:meta", "format", within_s=ASK_S)
+            if found is None:
+                raise StoreRefused(
+                    f"{address.name} has no store under {address.prefix}:; name the right one with ?namespace="
+                )
+            check_format(found.decode(), address.name)
+            yield _Walk(address, listener, link)
+    finally:
+        await listener.close()
+        await link.close()
+
+
+class _Walk:
+    """One walk over all keys."""
+
+    def __init__(self, address: Address, listener: Listener, link: Link) -> None:
+        self._address, self._listener, self._link = address, listener, link
+        self.mends = False
+        self._wrong: dict[str, list[str]] = {rule: [] for rule in _RULES}
+        self._runs = self._jobs = self._seen = 0
+        self._shelf = JobShelf()
+        self._past: set[str] = set()  # jobs with finished runs
+
+    async def look(self, report: Report) -> Checked:
+        report("the scripts", 0, 0)
+        await self._load_scripts()
+        total = int(await self._ask("DBSIZE"))
+        async for keys in self._scan():
+            await self._sort_out(keys)
+            self._seen += len(keys)
+            report("the keys", min(self._seen, total), total)
+        for name in INDEXES:
+            report(f"the index {name}", 0, 0)
+            await self._look_at_index(name)
+        report("jobs, counts and feed", 0, 0)
+        await self._look_at_jobs()
+        await self._look_at_counts()
+        await self._look_at_feed()
+        notes = await self._look_at_notes()
+        log, audit = await self._look_at_log()
+        return Checked(
+            f"{self._address.name}, keys {self._address.prefix}:*",
+            FORMAT,
+            self._runs,
+            self._jobs,
+            notes,
+            log,
+            (*self._findings(), *audit),
+        )
+
+    def _findings(self) -> list[Finding]:
+        return [
+            each
+            for rule, what in _RULES.items()
+            for each in finding(rule, what, self._wrong[rule], can_repair=rule in _CAN_REPAIR)
+        ]
+
+    def _say(self, rule: str, words: str) -> None:
+        if len(self._wrong[rule]) < FOUND_MAX:
+            self._wrong[rule].append(words)
+
+    async def _ask(self, *command: Any) -> Any:
+        return await self._listener.ask(*command, within_s=ASK_S)
+
+    # keys
+
+    async def _load_scripts(self) -> None:
+        for verb in verbs():
+            try:
+                await self._ask("SCRIPT", "LOAD", script(verb).text)
+            except exceptions.ResponseError as error:
+                self._say("scripts", f"{verb}: {error}")
+
+    async def _scan(self) -> AsyncIterator[list[str]]:
+        """Pages of all our keys, without the prefix; each is there at least once."""
+        cursor, beginning = "0", f"{self._address.prefix}:"
+        while True:
+            answer = await self._ask("SCAN", cursor, "MATCH", f"{beginning}*", "COUNT", PAGE)
+            cursor = answer[0].decode()
+            yield [key.decode(errors="replace").removeprefix(beginning) for key in answer[1]]
+            if cursor == "0":
+                return
+
+    async def _sort_out(self, keys: Sequence[str]) -> None:
+        runs: list[str] = []
+        for key in keys:
+            kind, has_name, name = key.partition(":")
+            if key in KEYS:
+                await self._check_type(key, TYPES.get(key, "zset"))
+            elif has_name and kind == "run":
+                runs.append(name)
+            elif has_name and kind in OF_JOBS and await self._check_type(key, "zset"):
+                await self._look_at_members(key, OF_JOBS[kind])
+                self._past |= {name} if kind == "past" else set()
+            elif not has_name or kind not in {"job", "claim", *OF_JOBS}:
+                self._say("foreign", key)
+        for start in range(0, len(runs), PAGE):
+            await self._look_at_runs(runs[start : start + PAGE])
+
+    async def _check_type(self, key: str, kind: str) -> bool:
+        found = (await self._ask("TYPE", f"{self._address.prefix}:{key}")).decode()
+        if found in (kind, "none"):
+            return True
+        self._say("foreign", f"{key} is a {found}, and should be a {kind}")
+        return False
+
+    # runs
+
+    async def _look_at_runs(self, ids: Sequence[str]) -> None:
+        self._runs += len(ids)
+        wrong = await self._link.run("check_runs", ids=ids)
+        unreadable = {run_id for run_id, rule, _ in wrong if rule == "records"}
+        for run_id, rule, words in wrong:
+            self._say(rule, f"{run_id}: {words}")
+        parts = await self._link.run_raw("get_runs", ids=[run_id for run_id in ids if run_id not in unreadable])
+        for n in range(0, len(parts), 3):
+            if error := _unreadable(lambda n=n: parts[n + 1] and rows.run(*parts[n : n + 3])):  # type: ignore[misc]
+                self._say("records", f"{parts[n].decode(errors='replace')}: {error}")
+        misplaced = sorted({run_id for run_id, rule, _ in wrong if rule == "places"})
+        if self.mends and misplaced:
+            await self._link.run("mend_runs", ids=misplaced)
+
+    async def _look_at_index(self, name: str) -> None:
+        if await self._check_type(name, "zset"):
+            await self._look_at_members(name, 0)
+
+    async def _look_at_members(self, name: str, begins: int) -> None:
+        key = f"{self._address.prefix}:{name}"
+        async for members in self._members(key):
+            wrong = await self._link.run("check_members", key=key, members=members, begins=begins)
+            for member, words in wrong:
+                self._say("members", f"{name}: {member}: {words}")
+            if self.mends and wrong:
+                strangers = [member for member, _ in wrong]
+                await self._link.run("mend_members", key=key, members=strangers, begins=begins)
+
+    async def _members(self, key: str) -> AsyncIterator[list[str]]:
+        cursor = "0"
+        while True:
+            answer = await self._ask("ZSCAN", key, cursor, "COUNT", PAGE)
+            cursor = answer[0].decode()
+            if members := [member.decode(errors="replace") for member in answer[1][::2]]:
+                yield members
+            if cursor == "0":
+                return
+
+    # jobs and counts
+
+    async def _look_at_jobs(self) -> None:
+        prefix = self._address.prefix
+        listed: set[str] = set()
+        async for ids in self._members(f"{prefix}:jobs"):
+            listed |= set(ids)
+            await self._look_at_some_jobs(ids, [])
+        async for dues in self._members(f"{prefix}:due"):
+            await self._look_at_some_jobs([], dues)
+        async for keys in self._scan():
+            missing = [key.removeprefix("job:") for key in keys if key.startswith("job:")]
+            await self._look_at_some_jobs([job_id for job_id in missing if job_id not in listed], [])
+        self._jobs = len(listed)
+
+    async def _look_at_some_jobs(self, ids: Sequence[str], dues: Sequence[str]) -> None:
+        if not ids and not dues:
+            return
+        wrong, nobodys = await self._link.run("check_jobs", ids=ids, dues=dues)
+        for job_id, words in wrong:
+            self._say("jobs", f"{job_id}: {words}")
+        for member in nobodys:
+            self._say("jobs", f"{member[15:]}: a due time that is not its own")
+        strange = {job_id for job_id, _ in wrong}
+        for row in await self._link.run("get_jobs", ids=[job_id for job_id in ids if job_id not in strange]):
+            given = tuple(None if value is False else value for value in row) if row else ()
+            if given and (error := _unreadable(lambda given=given: self._shelf.job(given))):  # type: ignore[misc]
+                self._say("records", f"job {given[0]}: {error}")
+        if self.mends and (wrong or nobodys):
+            await self._link.run("mend_jobs", ids=sorted(strange), dues=nobodys)
+
+    async def _look_at_counts(self) -> None:
+        told = {job async for jobs in self._members(f"{self._address.prefix}:tally") for job in jobs}
+        jobs = sorted(told | self._past)
+        for start in range(0, len(jobs) or 1, PAGE):
+            batch = jobs[start : start + PAGE]
+            wrong = await self._link.run("check_counts", jobs=batch)
+            for name, said, found in wrong:
+                self._say("counts", f"{name}: {said} are told, {found} are there")
+            if self.mends and wrong:
+                await self._link.run("mend_counts", jobs=batch)
+
+    # records
+
+    async def _look_at_feed(self) -> None:
+        place = "-"
+        while page := await self._ask("XRANGE", f"{self._address.prefix}:feed", place, "+", "COUNT", PAGE):
+            place = f"({page[-1][0].decode()}"
+            for number, fields in page:
+                given = dict(zip(fields[::2], fields[1::2], strict=False))
+                if error := _unreadable(lambda given=given: _check_entry(given)):  # type: ignore[misc]
+                    self._say("feed", f"{number.decode()}: {error}")
+
+    async def _look_at_notes(self) -> int:
+        count = 0
+        async for row in listing.note_rows(self._link, "", expired=True):
+            count += 1
+            if error := _unreadable(lambda row=row: rows.note(row)):  # type: ignore[misc]
+                self._say("records", f"note {row[0]}: {error}")
+        return count
+
+    async def _look_at_log(self) -> tuple[int, list[Finding]]:
+        chain, after, count = AuditChain(), 0, 0
+        while page := await self._link.run("read_log", after=after, limit=PAGE, newest=False):
+            for line in page:
+                read = listing.decode_line(line)
+                chain.follow(read)
+                after = read.seq
+            count += len(page)
+        return count, chain.findings()
+
+
+def _check_entry(given: dict[bytes, bytes]) -> None:
+    entry = rows.decode_entry(given[b"entry"])
+    found = len(entry.ends) if isinstance(entry, Ended) else 0
+    if found != int(given[b"ends"]):
+        raise ValueError(f"{int(given[b'ends'])} ends are told, {found} are in it")
+
+
+def _unreadable(read: Callable[[], Any]) -> str | None:
+    try:
+        read()
+    except (msgspec.DecodeError, LookupError, TypeError, ValueError) as error:
+        return str(error) or type(error).__name__
+    return None

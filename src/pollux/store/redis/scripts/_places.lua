@@ -1,0 +1,79 @@
+-- Where must a run or a job stand, and where might it stand by mistake?  For `check` and its repair alone.
+local KINDS = { [LIVE] = 16, [HELD] = 16, [LEASES] = 1, [LINE_1] = 15, [LINE_2] = 15, [LINE_3] = 15,
+  [SHELF_PLAIN] = 30, [SHELF_UNCHANGED] = 30, [SHELF_DEAD] = 30 } -- where the id begins in a member
+
+local function shelf_of(run)
+  if run.st == "dead" then
+    return SHELF_DEAD
+  end
+  return run.st == "done" and not run.failed and run.chg == false and SHELF_UNCHANGED or SHELF_PLAIN
+end
+
+-- {key, member, score} for every place; a score of false is not looked at
+local function places_of(run)
+  local by_due = pad(run.due) .. run.id
+  if not is_live(run) then
+    local by_end = pad(run.fin) .. pad_seq(run.pq) .. run.id
+    return { { shelf_of(run), by_end, 0 }, { shelf_key(run.job, run.st == "dead"), by_end, 0 } }
+  end
+  local places = { { LIVE, by_due, 0 }, { live_key(run.job), by_due, 0 } }
+  if run.st == "ready" then
+    places[3] = { LINE[run.pr], pad_seq(run.q) .. run.id, run.vis }
+  elseif run.st == "held" then
+    places[3] = { HELD, by_due, 0 }
+  else
+    places[3] = { LEASES, run.id, run.til }
+  end
+  return places
+end
+
+local function all_places(run)
+  local by_due = pad(run.due) .. run.id
+  local places = { { LIVE, by_due }, { live_key(run.job), by_due }, { HELD, by_due }, { LEASES, run.id } }
+  if run.q then
+    for pr = 1, 3 do
+      places[#places + 1] = { LINE[pr], pad_seq(run.q) .. run.id }
+    end
+  end
+  if run.fin and run.pq then
+    local by_end = pad(run.fin) .. pad_seq(run.pq) .. run.id
+    for _, key in ipairs({ SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD, shelf_key(run.job, true), shelf_key(run.job, false) }) do
+      places[#places + 1] = { key, by_end }
+    end
+  end
+  return places
+end
+
+-- does it say of itself all that is needed to know where it stands?
+local function is_whole(run)
+  if not is_live(run) then
+    return type(run.fin) == "number" and type(run.pq) == "number"
+  end
+  return run.st == "held" or (run.st == "ready" and run.q and run.vis) or (run.st == "leased" and run.til) or false
+end
+
+local function is_place_of(run, key, member)
+  for _, place in ipairs(places_of(run)) do
+    if place[1] == key and place[2] == member then
+      return true
+    end
+  end
+  return false
+end
+
+local function short(key)
+  return string.sub(key, #PREFIX + 1)
+end
+
+-- the run at `id`, if it can be read; else false, and why
+local function found_run(id)
+  local kind = call("TYPE", run_key(id)).ok
+  if kind == "none" then
+    return false, "there is no such run"
+  end
+  local run = kind == "hash" and read_run(id)
+  if not run or not is_whole(run) then
+    return false, "it cannot be read"
+  end
+  return run
+end

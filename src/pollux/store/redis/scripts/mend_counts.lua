@@ -1,0 +1,16 @@
+#!lua flags=allow-oom
+-- Count again.
+local ends = 0
+for _, item in ipairs(call("XRANGE", FEED, "-", "+")) do
+  ends = ends + (tonumber(item[2][2]) or 0)
+end
+set_count("ends", ends)
+for _, job in ipairs(A.jobs) do
+  local there = call("ZCARD", shelf_key(job, false))
+  if there > 0 then
+    put("zset", TALLY, job, there)
+  else
+    drop("zset", TALLY, job)
+  end
+end
+return answer(true)

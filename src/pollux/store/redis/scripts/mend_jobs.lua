@@ -1,0 +1,21 @@
+#!lua flags=allow-oom
+-- Put these jobs into their list and among the due times; take names without a job, and nobody's due times, away.
+for _, id in ipairs(A.ids) do
+  local kind = call("TYPE", job_key(id)).ok
+  local job = kind == "hash" and read_job(id)
+  if job then
+    put("zset", JOBS, id, 0)
+    if job.next and job.on then
+      put("zset", DUE, pad(job.next) .. id, 0)
+    end
+  elseif kind == "none" then
+    drop("zset", JOBS, id)
+  end
+end
+for _, member in ipairs(A.dues) do
+  local job = read_job(string.sub(member, 16))
+  if not (job and job.on and job.next and pad(job.next) .. job.id == member) then
+    drop("zset", DUE, member)
+  end
+end
+return answer(true)

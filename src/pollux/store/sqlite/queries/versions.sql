@@ -1,0 +1,31 @@
+-- name: add_term
+INSERT OR IGNORE INTO term (number, holder, until_ms, ttl_ms, version) VALUES (0, '', 0, 0, ?);
+
+-- name: add_tally
+INSERT OR IGNORE INTO tally (held, ready, leased, dead, feed, ends, jobs, entries, notes, stops, clock_ms, version)
+VALUES (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ?);
+
+-- name: use
+UPDATE term SET there = 1 WHERE version = ? AND there = 0;
+
+-- name: there
+SELECT version FROM term WHERE there = 1 OR version = ? ORDER BY version;
+
+-- name: counts
+SELECT coalesce(sum(held), 0), coalesce(sum(ready), 0), coalesce(sum(leased), 0), (SELECT sum(dead) FROM tally),
+  coalesce(sum(feed), 0), coalesce(sum(ends), 0), coalesce(sum(jobs), 0)
+FROM tally WHERE ?1 IN (0, version);
+
+-- name: all
+SELECT t.version, y.held, y.ready, y.leased, (SELECT sum(dead) FROM tally), y.feed, y.ends, y.jobs, t.number,
+  iif(t.until_ms > ?, t.holder, '')
+FROM term AS t JOIN tally AS y ON y.version = t.version WHERE t.there = 1 ORDER BY t.version;
+
+-- name: stands
+SELECT there, holder <> '' AND until_ms > ?2 FROM term WHERE version = ?1;
+
+-- name: unread
+DELETE FROM feed WHERE id BETWEEN ? AND ?;
+
+-- name: drop
+UPDATE term SET there = 0, holder = '', until_ms = 0, ttl_ms = 0 WHERE version = ?;

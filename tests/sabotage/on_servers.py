@@ -1,0 +1,264 @@
+"""What is broken on purpose in the stores that are servers?  The same promises as elsewhere, in Lua and in SQL.
+
+Each name is that of the same sabotage of the memory store and SQLite, with the store's own behind it.  S12 is Redis'
+alone: only there is the line a stream that could be cut.
+"""
+
+from __future__ import annotations
+
+from tests.sabotage.copy import Patch, Sabotage
+
+REDIS = "tests/conformance/test_redis.py::TestRedisStore::"
+POSTGRES = "tests/conformance/test_postgres.py::TestPostgresStore::"
+WHOLE = "tests/store/test_settled_whole.py::"
+TOKEN = "test_a_late_settlement_is_refused_once_somebody_else_has_the_run"
+HANDED_BACK = "test_a_late_hand_back_is_refused_once_somebody_else_has_the_run"
+RENEWED = "test_the_token_of_an_earlier_delivery_renews_nothing"
+FENCED = "test_an_old_term_writes_nothing"
+LEADS = "test_the_second_to_ask_is_told_who_leads"
+ONCE = "test_the_same_due_fires_once"
+EARLIER = "test_an_earlier_due_does_not_fire_after_a_later_one"
+LIVING = "test_a_lease_that_still_runs_is_left_alone"
+UNCHARGED = "test_a_run_handed_back_is_ready_at_once_and_not_charged"
+TOLD = "test_the_leader_is_told_how_the_attempt_ended"
+
+
+def sabotage(name: str, broken: str, *patches: Patch, tests: tuple[str, ...]) -> Sabotage:
+    return Sabotage(name, broken, patches, tests)
+
+
+ON_REDIS = (
+    sabotage(
+        "S1.redis",
+        "settle ends a run whatever token it is shown",
+        Patch(
+            "store/redis/scripts/settle.lua",
+            "or run.tok ~= token then",
+            "or (run.tok ~= token and not is_final(verdict)) then",
+        ),
+        tests=(REDIS + TOKEN,),
+    ),
+    sabotage(
+        "S2.redis",
+        "renew extends a lease whatever token it is shown",
+        Patch("store/redis/scripts/renew.lua", " and run.tok == token then", " then"),
+        tests=(REDIS + RENEWED,),
+    ),
+    sabotage(
+        "S3.redis",
+        "a run is handed back (back, hold, retry) whatever token is shown",
+        Patch(
+            "store/redis/scripts/settle.lua",
+            "or run.tok ~= token then",
+            "or (run.tok ~= token and is_final(verdict)) then",
+        ),
+        tests=(REDIS + HANDED_BACK,),
+    ),
+    sabotage(
+        "S4.redis",
+        "a plan of an old term is written",
+        Patch(
+            "store/redis/scripts/advance.lua",
+            'if tonumber(stands[1] or 0) ~= A.term or (stands[2] or "") == "" or not is_at_home then',
+            "if A.term < 0 then",
+        ),
+        tests=(REDIS + FENCED,),
+    ),
+    sabotage(
+        "S4.two-redis",
+        "a term is given to whoever asks, though another holds it",
+        Patch(
+            "store/redis/scripts/elect.lua",
+            "if is_vacant or holder == A.node then",
+            'if is_vacant or A.node ~= "" then',
+        ),
+        tests=(REDIS + LEADS,),
+    ),
+    sabotage(
+        "S5.redis",
+        "a due fires again: neither the last due nor the run's id is asked",
+        Patch("store/redis/scripts/advance.lua", "if is_fired(job.last, row) then", "if false then"),
+        tests=(REDIS + ONCE, REDIS + EARLIER),
+    ),
+    sabotage(
+        "S7.redis",
+        "a settlement and its follow-ups are two calls",
+        Patch(
+            "store/redis/store.py",
+            "        items = [rows.settlement_row(settlement) for settlement in settlements]\n",
+            "        after = [run for settlement in settlements for run in settlement.follow_ups]\n"
+            "        if after:\n"
+            "            bare = [msgspec.structs.replace(each, follow_ups=()) for each in settlements]\n"
+            "            done = await self.settle(bare, now_ms=now_ms)\n"
+            "            await self.enqueue(after, now_ms=now_ms)\n"
+            "            return done\n"
+            "        items = [rows.settlement_row(settlement) for settlement in settlements]\n",
+        ),
+        Patch("store/redis/store.py", "from typing import ", "import msgspec\nfrom typing import "),
+        tests=(WHOLE + "test_on_redis_a_settlement_whose_follow_up_cannot_be_written_is_not_there_either",),
+    ),
+    sabotage(
+        "S9.redis",
+        "every delivery has the same token",
+        Patch("store/redis/scripts/claim.lua", 'A.token .. ":" .. text(fence), A.node', '"t", A.node'),
+        tests=(REDIS + TOKEN,),
+    ),
+    sabotage(
+        "S11.redis",
+        "leases are taken back although they have not ended",
+        Patch(
+            "store/redis/scripts/claim.lua",
+            'fresh(LEASES), "-inf", now, "LIMIT", 0, TAKE_BACK_MAX)',
+            'fresh(LEASES), "-inf", "+inf", "LIMIT", 0, TAKE_BACK_MAX)',
+        ),
+        tests=(REDIS + LIVING,),
+    ),
+    sabotage(
+        "S12",
+        "the stream of the work is cut at a length (MAXLEN)",
+        Patch(
+            "store/redis/scripts/_runs.lua",
+            'call("XADD", STREAM[pr], "*", "at", now)',
+            'call("XADD", STREAM[pr], "MAXLEN", 1000, "*", "at", now)',
+        ),
+        tests=("tests/store/test_redis_long_line.py::test_no_entry_of_a_long_line_is_cut_off",),
+    ),
+    sabotage(
+        "S15.redis",
+        "a run handed back by a node that leaves is charged with a failure",
+        Patch(
+            "store/redis/scripts/settle.lua",
+            'put_back(run, "ready", math.max(now, verdict[2]))\n',
+            'put_back(run, "ready", math.max(now, verdict[2]))\n    run.att = (run.att or 0) + 1\n',
+        ),
+        tests=(REDIS + UNCHARGED,),
+    ),
+    sabotage(
+        "silent.redis",
+        "a settlement does not tell the leader",
+        Patch("store/redis/scripts/settle.lua", "tell_ends(ends)\n", ""),
+        tests=(REDIS + TOLD,),
+    ),
+    sabotage(
+        "leap.redis",
+        "the server's clock leaps ahead, and every lease is over at once",
+        Patch("store/redis/scripts/claim.lua", "take_back(ends, hold == 0)", "take_back(ends, hold >= 0)"),
+        tests=(
+            "tests/store/test_redis_streams.py::test_after_a_leap_of_the_servers_clock_the_living_keep_their_leases",
+        ),
+    ),
+)
+
+ON_POSTGRES = (
+    sabotage(
+        "S1.postgres",
+        "settle ends a run whatever token it is shown",
+        Patch(
+            "store/postgres/settle.py",
+            "or run.token != settlement.token:",
+            "or (run.token != settlement.token and not isinstance(settlement.verdict, FINAL)):",
+        ),
+        tests=(POSTGRES + TOKEN,),
+    ),
+    sabotage(
+        "S2.postgres",
+        "renew extends a lease whatever token it is shown",
+        Patch("store/postgres/queries/renew.sql", "r.state = 2 AND r.token = a.token ORDER", "r.state = 2 ORDER"),
+        Patch("store/postgres/queries/renew.sql", "RETURNING r.id, r.token,", "RETURNING r.id, s.token,"),
+        Patch("store/postgres/queries/renew.sql", "SELECT r.seq, a.progress", "SELECT r.seq, a.token, a.progress"),
+        tests=(POSTGRES + RENEWED,),
+    ),
+    sabotage(
+        "S3.postgres",
+        "a run is handed back (back, hold, retry) whatever token is shown",
+        Patch(
+            "store/postgres/settle.py",
+            "or run.token != settlement.token:",
+            "or (run.token != settlement.token and isinstance(settlement.verdict, FINAL)):",
+        ),
+        tests=(POSTGRES + HANDED_BACK,),
+    ),
+    sabotage(
+        "S4.postgres",
+        "a plan of an old term is written",
+        Patch("store/postgres/plan.py", "if number != term or not holder:", "if term < 0:"),
+        tests=(POSTGRES + FENCED,),
+    ),
+    sabotage(
+        "S4.two-postgres",
+        "a term is given to whoever asks, though another holds it",
+        Patch("store/postgres/nodes.py", "if is_vacant or holder == node_id:", "if is_vacant or node_id:"),
+        tests=(POSTGRES + LEADS,),
+    ),
+    sabotage(
+        "S5.postgres",
+        "a due fires again: neither the last due nor the run's id is asked",
+        Patch(
+            "store/postgres/plan.py",
+            "if run.id in self._known or facts.is_fired(run.due_ms, self._now_ms):",
+            "if run.id in self._known and facts.last_due_ms is None:",
+        ),
+        tests=(POSTGRES + ONCE, POSTGRES + EARLIER),
+    ),
+    sabotage(
+        "S7.postgres",
+        "a settlement and its follow-ups are two transactions",
+        Patch(
+            "store/postgres/store.py",
+            "        return await self._write(now_ms, settle, "
+            "[prepare(settlement, rows.made_row) for settlement in settlements])\n",
+            """        after = [run for settlement in settlements for run in settlement.follow_ups]
+        bare = [replace(settlement, follow_ups=()) for settlement in settlements]
+        done = await self._write(now_ms, settle, [prepare(settlement, rows.made_row) for settlement in bare])
+        if after:
+            await self.enqueue(after, now_ms=now_ms)
+        return done
+""",
+        ),
+        tests=(WHOLE + "test_on_postgresql_a_settlement_whose_follow_up_cannot_be_written_is_not_there_either",),
+    ),
+    sabotage(
+        "S9.postgres",
+        "every delivery has the same token",
+        Patch(
+            "store/postgres/queries/claim.sql",
+            "token = $4::text || ':' || (r.fence + 1)",
+            "token = left($4::text, 0) || 't'",
+        ),
+        tests=(POSTGRES + TOKEN,),
+    ),
+    sabotage(
+        "S11.postgres",
+        "leases are taken back although they have not ended",
+        Patch("store/postgres/claiming.py", " or seen.ends_ms > seen.now_ms:", ":"),
+        Patch(
+            "store/postgres/queries/claim.sql", "r.lease_until_ms <= $1::bigint\nORDER BY", "$1::bigint > 0\nORDER BY"
+        ),
+        tests=(POSTGRES + LIVING,),
+    ),
+    sabotage(
+        "S15.postgres",
+        "a run handed back by a node that leaves is charged with a failure",
+        Patch(
+            "store/postgres/queries/settle.sql",
+            "SET state = b.state, held_reason = b.reason, visible_ms = b.visible_ms, settled = r.token, owner",
+            "SET attempt = r.attempt + 1, state = b.state, held_reason = b.reason, visible_ms = b.visible_ms, "
+            "settled = r.token, owner",
+        ),
+        tests=(POSTGRES + UNCHARGED,),
+    ),
+    sabotage(
+        "silent.postgres",
+        "a settlement does not tell the leader",
+        Patch("store/postgres/settle.py", "        self.tx.tell_ends(self.ends)\n", ""),
+        tests=(POSTGRES + TOLD,),
+    ),
+    sabotage(
+        "leap.postgres",
+        "the server's clock leaps ahead, and every lease is over at once",
+        Patch("store/postgres/claiming.py", "if now_ms is None else 0", "if now_ms == 0 else 0"),
+        tests=(
+            "tests/store/test_postgres_leaps.py::test_after_a_leap_of_the_servers_clock_the_living_keep_their_leases",
+        ),
+    ),
+)

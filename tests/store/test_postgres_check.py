@@ -1,0 +1,193 @@
+"""Does `store check` find what is wrong on PostgreSQL, each kind planted once, and say nothing of a store in order?"""
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from pollux.errors import StoreError, StoreRefused
+from pollux.model import AuditLine
+from pollux.store.contract import Pruning
+from pollux.store.open import open_store
+from pollux.store.postgres.address import read_address
+from pollux.store.postgres.check import check, index_statements, repair
+from pollux.store.postgres.store import PostgresStore
+from pollux.testing.conformance.builders import a_run
+from tests.acceptance.terminal import SameProcess
+from tests.acceptance.test_store_move import populate
+from tests.servers.postgres import own_url, shared_url
+
+
+def silent(*_) -> None:
+    """Nobody looks at the progress."""
+
+
+async def spoil(url, *statements):
+    connection = await asyncpg.connect(shared_url())
+    for statement in statements:
+        await connection.execute(statement.replace("{s}", read_address(url).schema))
+    await connection.close()
+
+
+async def rules(url):
+    return [finding.rule for finding in (await check(url, silent)).findings]
+
+
+@pytest.fixture
+async def url():
+    """A store with something of everything in it."""
+    url = own_url("check")
+    store = PostgresStore(url)
+    await store.open()
+    await populate(store)
+    await store.close()
+    return url
+
+
+async def test_a_store_in_order_has_no_findings(url):
+    steps = []
+    found = await check(url, lambda *step: steps.append(step))
+
+    assert found.findings == ()
+    assert (found.runs, found.jobs, found.notes, found.log) == (10, 3, 3, 4)
+    assert found.path.endswith(f"schema {read_address(url).schema}")
+    assert steps[-1][0] == "the records"
+    assert steps[-1][1] >= steps[-1][2] == 20
+
+
+PLANTED = {
+    "counts": ["UPDATE {s}.tally SET ready = ready + 1 WHERE slot = 3"],
+    "counts ": ["UPDATE {s}.tally SET dead = dead - 1 WHERE slot = 3"],
+    "counts  ": ["DELETE FROM {s}.tally WHERE slot = 7"],
+    "indexes": ["DROP INDEX {s}.runs_ready"],
+    "indexes ": ["UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{s}.past_shelf'::regclass"],
+    "shelves": ["UPDATE {s}.past SET state = 1 WHERE state = 3"],
+    "shelves ": ["UPDATE {s}.past SET shelf = 0 WHERE state = 4"],
+    "shelves  ": ["UPDATE {s}.past SET id = 'later' WHERE state = 4"],
+    "leases": ["UPDATE {s}.runs SET token = '' WHERE state = 2"],
+    "orphans": ["UPDATE {s}.runs SET job_id = 'gone' WHERE id = 'later'"],
+    "buried": ["INSERT INTO {s}.tombs (id, revision) VALUES ('job0', 1)"],
+    "records": ["UPDATE {s}.past SET result = '{' WHERE state = 3"],
+    "records ": ["UPDATE {s}.jobs SET definition = '{}'"],
+    "records  ": ["UPDATE {s}.notes SET value = '' WHERE key = 'n1'"],
+    "feed": ["UPDATE {s}.feed SET body = '0'"],
+    "audit": ["UPDATE {s}.log SET detail = 'never mind' WHERE seq = 3"],
+    "audit ": ["DELETE FROM {s}.log WHERE seq = 2"],
+}
+
+
+@pytest.mark.parametrize("rule", PLANTED)
+async def test_what_is_wrong_is_found(url, rule):
+    await spoil(url, *PLANTED[rule])
+
+    assert await rules(url) == [rule.strip()]
+
+
+async def test_a_run_in_another_version_than_its_job_is_found(url):
+    await spoil(url, "UPDATE {s}.runs SET version = 7 WHERE id = 'later'")
+    found = {finding.rule: finding for finding in (await check(url, silent)).findings}
+    assert set(found) == {"versions", "counts"}
+    assert found["versions"].shown == ("later",)
+
+
+async def test_wrong_counts_are_counted_again_while_others_work(url):
+    before = await check(url, silent)
+    await spoil(url, "UPDATE {s}.tally SET held = 7, ready = 0, leased = 99, dead = 3, feed = 0, ends = 1, jobs = 0")
+    await spoil(url, "DELETE FROM {s}.tally WHERE slot IN (0, 5)")
+    [finding] = (await check(url, silent)).findings
+    assert finding.can_repair
+    assert any("ready in version" in line for line in finding.shown)
+    store = PostgresStore(url)
+    await store.open()
+    made = []
+    busy = asyncio.ensure_future(keep_busy(store, made))
+    await until(lambda: len(made) > 2)
+    await repair(url)
+    there = len(made)
+    await until(lambda: len(made) > there + 2)
+    busy.cancel()
+    await asyncio.gather(busy, return_exceptions=True)
+    await store.close()
+
+    found = await check(url, silent)
+    assert found.findings == ()
+    assert found.runs > before.runs
+
+
+async def keep_busy(store, made):
+    for number in range(10_000):
+        made += await store.enqueue([a_run(f"busy{number}", "job0")])
+
+
+async def until(is_true):
+    async with asyncio.timeout(60):
+        while not is_true():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_recounted_store_goes_on_counting(url):
+    """No matter in which slot a writer counts."""
+    await spoil(url, "DELETE FROM {s}.tally")
+    await repair(url)
+    for number in range(3):
+        store = open_store(url)
+        await store.open()
+        await store.enqueue([a_run(f"more{number}", "job0")])
+        await store.close()
+    assert await rules(url) == []
+
+
+async def test_lost_and_broken_indexes_are_built_again(url):
+    await spoil(
+        url,
+        "DROP INDEX {s}.runs_ready",
+        "DROP INDEX {s}.past_id",
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{s}.jobs_due'::regclass",
+    )
+    [finding] = (await check(url, silent)).findings
+    assert set(finding.shown) == {"jobs_due is not valid", "runs_ready is missing", "past_id is missing"}
+    await repair(url)
+    assert await rules(url) == []
+
+
+def test_every_index_of_the_migrations_is_known():
+    assert {"runs_id", "runs_ready", "runs_leased", "past_shelf", "jobs_due"} <= set(index_statements())
+
+
+async def test_an_audit_log_that_was_pruned_is_in_order(url):
+    store = PostgresStore(url)
+    await store.open()
+    assert await store.prune(Pruning(log_max=2)) == 2
+    await store.log([AuditLine(9, "me", "did", "more")])
+    await store.close()
+    assert await rules(url) == []
+
+
+async def test_what_is_no_store_is_refused():
+    with pytest.raises(StoreRefused, match="has no store in schema"):
+        await check(own_url("nothing"), silent)
+    with pytest.raises(StoreError, match="cannot be reached"):
+        await check("postgresql://me:hunter2222@127.0.0.1:1/x", silent)
+
+
+def test_the_command_tells_and_repairs(url, tmp_path):
+    here = SameProcess(tmp_path)
+    where = ("--store", url)
+    assert here.ok("store", "check", *where).out.startswith("ok: PostgreSQL at ")
+    asyncio.run(spoil(url, "UPDATE {s}.tally SET ready = ready + 5 WHERE slot = 1"))
+    answer = here("store", "check", *where)
+    assert answer.code == 1
+    assert "counts: a count differs from what is there" in answer.out
+    assert "`pollux store check --repair` can mend this" in answer.err
+    assert "written anew" in here.ok("store", "check", "--repair", *where).err
+    assert here.ok("store", "check", "--json", *where).json["ok"] is True
+
+
+@pytest.mark.parametrize("command", [("backup", "x.db"), ("restore", "x.db")])
+def test_backup_and_restore_name_the_servers_own_tools(tmp_path, command):
+    here = SameProcess(tmp_path)
+    answer = here("store", *command, "--store", "postgresql://me:hunter2222@127.0.0.1:1/x")
+    assert answer.code == 2
+    assert "pg_dump" in answer.err
+    assert "`pollux store dump` and `load` are for all stores" in answer.err
+    assert "hunter2222" not in answer.err
