@@ -81,7 +81,7 @@ def test_what_is_found_is_told_with_exit_code_1_and_repaired_on_demand(pollux):
     assert "counts: a count differs from what is there" in answer.out
     assert "are told" in answer.out
     assert "`pollux store check --repair` can mend" in answer.err
-    assert "counted again" in pollux.ok("store", "check", "--repair", *WHERE).err
+    assert "written anew: counts" in pollux.ok("store", "check", "--repair", *WHERE).err
     assert pollux.ok("store", "check", *WHERE).out.startswith("ok: ")
 
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_repaired_stays_found(pollux):
         (("store", "check", "--store", "sqlite:///none.db"), 3, "there is no store"),
         (("store", "check", "--store", "memory://"), 3, "memory store"),
         (("store", "backup", "x.db", "--store", "memory://"), 3, "memory store"),
-        (("store", "restore", "copy.db", "--store", "memory://"), 2, "`pollux store dump` is for all"),
+        (("store", "restore", "copy.db", "--store", "memory://"), 2, "`pollux store dump` and `load` are for all"),
         (("store", "backup", "copy.db", *WHERE), 1, "add --force"),
         (("store", "backup", "p.db", "--force", *WHERE), 1, "is the store itself"),
         (("store", "restore", "copy.db", *WHERE), 1, "add --force"),

@@ -6,6 +6,7 @@
 proxy.lose_reply(3)          the third request from now on takes effect, its answer is lost, and the line is down
 proxy.cut()                  all connections end, and none can be made until `mend`
 proxy.freeze()               nothing passes, and nobody is told: no connection ends
+proxy.delay(0.015)           every word takes so much longer, each way
 proxy.hold(is_write)         such requests stand before the server's door until `mend`
 proxy.forget()               whoever is connected now hears nothing for ever; new connections pass
 
@@ -60,6 +61,7 @@ class Proxy:
         self._door = asyncio.Event()  # open: requests are not held
         self._door.set()
         self._is_held: Question | None = None
+        self._delay_s = 0.0
         self._lose_at: int | None = None
         self._stays_up = False
 
@@ -96,6 +98,9 @@ class Proxy:
     def freeze(self) -> None:
         self._gate.clear()
 
+    def delay(self, seconds: float) -> None:
+        self._delay_s = seconds
+
     def hold(self, which: Question) -> None:
         self._is_held = which
         self._door.clear()
@@ -106,7 +111,7 @@ class Proxy:
 
     def mend(self) -> None:
         """Whatever is still connected, and whoever connects now, is served again."""
-        self._is_down, self._lose_at, self._is_held = False, None, None
+        self._is_down, self._lose_at, self._is_held, self._delay_s = False, None, None, 0.0
         self._gate.set()
         self._door.set()
 
@@ -151,11 +156,16 @@ class Proxy:
             while data := await reader.read(CHUNK):
                 if line.is_answered:
                     await self._request(line, data)
-                await self._gate.wait()
+                await self._pass()
                 if not line.is_dumb:
                     line.server.write(data)
                     await line.server.drain()
             await self._gate.wait()
+
+    async def _pass(self) -> None:
+        if self._delay_s:
+            await asyncio.sleep(self._delay_s)
+        await self._gate.wait()
 
     async def _request(self, line: Line, data: bytes) -> None:
         line.is_answered = False
@@ -173,7 +183,7 @@ class Proxy:
                 if line.is_lost and not self.struck.is_set():
                     self._strike(line)
                 line.is_answered = True
-                await self._gate.wait()
+                await self._pass()
                 if not line.is_dumb:
                     line.client.write(data)
                     await line.client.drain()

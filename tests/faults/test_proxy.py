@@ -1,6 +1,7 @@
 """Does the proxy do what it is told, and nothing else?  Before a server that repeats what it hears, in capitals."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -119,3 +120,11 @@ async def test_who_is_forgotten_is_neither_heard_nor_told(proxy, server, call):
         await client.ask(b"b", seconds=0.1)
     assert server.heard == [b"a"]
     assert await (await call()).ask(b"c") == b"C"
+
+
+async def test_a_delay_is_taken_each_way(proxy, call):
+    client = await call()
+    proxy.delay(0.05)
+    begun = time.monotonic()
+    assert await client.ask(b"a") == b"A"
+    assert time.monotonic() - begun >= 0.1

@@ -9,7 +9,7 @@ from pollux import Pollux, every
 from pollux.errors import Conflict, InvalidInput, PolluxError, StoreError
 from pollux.ids import firing_id
 from pollux.model import Interval, Job, RunState
-from pollux.store.sqlite.store import SLACK_MS
+from pollux.store.sqlite.handle import SLACK_MS
 from tests.runtime.test_app import finished, until
 
 HALF = "\ud800"  # half a character: no file and no line can hold it

@@ -7,11 +7,13 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from tests.sabotage.catalogue import SABOTAGES
 from tests.sabotage.copy import REPOSITORY, Sabotage, Seen, broken_copy, run_in, run_tests
 
+AT_ONCE = 2  # each in a copy of its own
 TABLE = "tests/sabotage/behaviours.txt"
 NOTHING = Sabotage("-", "nothing: the same tests must be green", (), ())
 
@@ -98,11 +100,11 @@ def attempt_all(sabotages: list[Sabotage], *, has_baseline: bool) -> int:
             print(f"{seen.said}\nthe tests are red before anything is broken: mend that first")
             return 1
     escaped = []
-    for sabotage in sabotages:
-        seen = attempt(sabotage)
-        print(row(sabotage.name, sabotage.broken, seen.caught_by or "ESCAPED", seen.seconds), flush=True)
-        if not seen.caught_by:
-            escaped.append(sabotage.name)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for sabotage, seen in zip(sabotages, pool.map(attempt, sabotages), strict=True):
+            print(row(sabotage.name, sabotage.broken, seen.caught_by or "ESCAPED", seen.seconds), flush=True)
+            if not seen.caught_by:
+                escaped.append(sabotage.name)
     print(f"{len(sabotages) - len(escaped)} of {len(sabotages)} caught")
     if escaped:
         print(f"escaped: {', '.join(escaped)}; a test is missing for each")

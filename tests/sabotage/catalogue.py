@@ -277,7 +277,7 @@ WRITES = (
         answers = await self._write_at(now_ms, settle, bare)
         rows = [row for one in prepared for row in one.follow_ups]
         if rows:
-            await self._write(run_verbs.accept, rows)
+            await self._write(lambda tx: run_verbs.accept(tx, rows, run_verbs.versions_of(tx, rows)))
         return answers
 """,
         ),

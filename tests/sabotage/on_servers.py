@@ -78,7 +78,7 @@ ON_REDIS = (
         "S5.redis",
         "a due fires again: neither the last due nor the run's id is asked",
         Patch("store/redis/scripts/advance.lua", "if is_fired(job.last, row) then", "if false then"),
-        tests=(REDIS + ONCE, REDIS + EARLIER),
+        tests=(REDIS + EARLIER, REDIS + ONCE),
     ),
     sabotage(
         "S7.redis",
@@ -198,7 +198,7 @@ ON_POSTGRES = (
             "if run.id in self._known or facts.is_fired(run.due_ms, self._now_ms):",
             "if run.id in self._known and facts.last_due_ms is None:",
         ),
-        tests=(POSTGRES + ONCE, POSTGRES + EARLIER),
+        tests=(POSTGRES + EARLIER, POSTGRES + ONCE),
     ),
     sabotage(
         "S7.postgres",

@@ -117,7 +117,7 @@ class RedisNodes:
 
 
 def ask(server: RedisServer, *command: Any) -> Any:
-    with Redis(port=server.port, decode_responses=True, socket_timeout=5) as client:
+    with Redis(port=server.port, decode_responses=True, socket_timeout=5, protocol=2) as client:
         client.response_callbacks.clear()
         return client.execute_command(*command)
 

@@ -13,8 +13,7 @@ import apsw
 from pollux.errors import StoreRefused
 from pollux.model import Cause, Done, Job, Outcome, run_of
 from pollux.store.contract import JobPut, Settlement
-from pollux.store.sqlite import SqliteStore
-from pollux.store.sqlite import store as handle
+from pollux.store.sqlite import SqliteStore, handle
 
 ROOT = Path(__file__).parents[2]
 JOB = Job(id="job", handler="poll")
@@ -45,7 +44,7 @@ async def until(is_so, *, patience_s: float = 60.0) -> None:
 
 def sleeps(store: SqliteStore) -> bool:
     """Does somebody wait in this store who has found nothing?"""
-    return bool(store._ear._waiters) and store._ear._watch._mark >= 0
+    return bool(store._door.ear._waiters) and store._door.ear._watch._mark >= 0
 
 
 def some_runs(first: int, count: int):

@@ -59,12 +59,12 @@ PLANTED = {
     "counts": ["UPDATE {s}.tally SET ready = ready + 1 WHERE slot = 3"],
     "counts ": ["UPDATE {s}.tally SET dead = dead - 1 WHERE slot = 3"],
     "counts  ": ["DELETE FROM {s}.tally WHERE slot = 7"],
-    "indexes": ["DROP INDEX {s}.runs_ready"],
+    "indexes": ["DROP INDEX {s}.line_ready"],
     "indexes ": ["UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{s}.past_shelf'::regclass"],
     "shelves": ["UPDATE {s}.past SET state = 1 WHERE state = 3"],
     "shelves ": ["UPDATE {s}.past SET shelf = 0 WHERE state = 4"],
     "shelves  ": ["UPDATE {s}.past SET id = 'later' WHERE state = 4"],
-    "leases": ["UPDATE {s}.runs SET token = '' WHERE state = 2"],
+    "leases": ["UPDATE {s}.line SET token = '' WHERE state = 2"],
     "orphans": ["UPDATE {s}.runs SET job_id = 'gone' WHERE id = 'later'"],
     "buried": ["INSERT INTO {s}.tombs (id, revision) VALUES ('job0', 1)"],
     "records": ["UPDATE {s}.past SET result = '{' WHERE state = 3"],
@@ -84,7 +84,7 @@ async def test_what_is_wrong_is_found(url, rule):
 
 
 async def test_a_run_in_another_version_than_its_job_is_found(url):
-    await spoil(url, "UPDATE {s}.runs SET version = 7 WHERE id = 'later'")
+    await spoil(url, "UPDATE {s}.line SET version = 7 WHERE seq = (SELECT seq FROM {s}.runs WHERE id = 'later')")
     found = {finding.rule: finding for finding in (await check(url, silent)).findings}
     assert set(found) == {"versions", "counts"}
     assert found["versions"].shown == ("later",)
@@ -140,18 +140,18 @@ async def test_a_recounted_store_goes_on_counting(url):
 async def test_lost_and_broken_indexes_are_built_again(url):
     await spoil(
         url,
-        "DROP INDEX {s}.runs_ready",
+        "DROP INDEX {s}.line_ready",
         "DROP INDEX {s}.past_id",
         "UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{s}.jobs_due'::regclass",
     )
     [finding] = (await check(url, silent)).findings
-    assert set(finding.shown) == {"jobs_due is not valid", "runs_ready is missing", "past_id is missing"}
+    assert set(finding.shown) == {"jobs_due is not valid", "line_ready is missing", "past_id is missing"}
     await repair(url)
     assert await rules(url) == []
 
 
 def test_every_index_of_the_migrations_is_known():
-    assert {"runs_id", "runs_ready", "runs_leased", "past_shelf", "jobs_due"} <= set(index_statements())
+    assert {"runs_id", "line_ready", "line_leased", "past_shelf", "jobs_due"} <= set(index_statements())
 
 
 async def test_an_audit_log_that_was_pruned_is_in_order(url):

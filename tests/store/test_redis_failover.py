@@ -48,6 +48,12 @@ class Pair:
         self.primary.kill()
         self.promote()
 
+    def primary_at(self, port):
+        """The primary as it was found before it moved to another port."""
+        server = RedisServer(self.primary.folder)
+        server.port = port
+        return server
+
     def promote(self):
         ask(self.replica, "REPLICAOF", "NO", "ONE")
         ask(self.replica, "CONFIG", "SET", "port", self.port)
@@ -212,6 +218,28 @@ async def test_a_waiting_worker_hears_the_new_server_though_its_bell_stands_behi
     stats = str(ask(pair.replica, "INFO", "commandstats"))
     calls = sum(int(line.split("calls=")[1].split(",")[0]) for line in stats.splitlines() if "cmdstat_eval" in line)
     assert calls < 60, "it looked again and again"
+
+
+async def test_a_waiting_worker_moves_along_when_its_address_leads_to_another_server(pair, opened):
+    """The old server lives on, and its connection is well; the first call that finds the new one tells the ear."""
+    store = await opened(pair.url)
+    await given_jobs(store, "job")
+    pair.catch_up()
+    old = pair.primary
+    waiting = asyncio.create_task(store.claim(node="n", token="t", limit=1, lease_ms=30_000, wait_ms=60_000))
+    await asyncio.to_thread(until, lambda: "cmd=xread" in str(ask(old, "CLIENT", "LIST")), "it waits")
+    old.port = free_port()
+    ask(pair.primary_at(pair.port), "CONFIG", "SET", "port", old.port)
+    pair.promote()
+    for line in str(ask(old, "CLIENT", "LIST")).splitlines():
+        if "cmd=xread" not in line and "cmd=client" not in line:
+            ask(old, "CLIENT", "KILL", "ID", line.partition(" ")[0].partition("=")[2])
+
+    await again(store.counts)
+    await (await opened(pair.url)).enqueue([a_run("new", due_ms=0)])
+
+    async with asyncio.timeout(PATIENCE_S):
+        assert ids((await waiting).runs) == ["new"]
 
 
 async def test_with_wait_nothing_that_was_answered_is_lost(pair, opened):

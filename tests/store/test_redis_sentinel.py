@@ -117,6 +117,44 @@ async def test_a_sentinel_that_is_down_is_passed_over(watched, opened):
     assert [answer.answer for answer in await store.put_jobs([])] == []
 
 
+async def test_a_sentinel_that_slept_through_the_last_failover_is_not_believed(watched, opened):
+    """It answers first, and names a server that lives and takes writes."""
+    until(lambda: int(_record(watched.sentinels[1])["config-epoch"]) > 0, "there was a failover")
+    stale = _record(watched.sentinels[1]) | {"config-epoch": "0", "flags": "master", "port": str(shared_port())}
+
+    async def answer(reader, writer):
+        while asked := await reader.read(1_000):
+            words = (
+                [stale["ip"], stale["port"]]
+                if b"GET-MASTER" in asked
+                else [word for pair in stale.items() for word in pair]
+            )
+            is_question = b"SENTINEL" in asked
+            writer.write(_packed(words) if is_question else b"+OK\r\n" * asked.count(b"SETINFO"))
+        writer.close()
+
+    sleeper = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = sleeper.sockets[0].getsockname()[1]
+    store = await opened(f"{watched.url.replace('://', f'://127.0.0.1:{port},')}?namespace=stale")
+    await given_jobs(store, "job")
+
+    assert ask(watched.primary, "EXISTS", "pollux:stale:job:job") == 1
+    sleeper.close()
+
+
+def _record(sentinel):
+    found = ask(sentinel, "SENTINEL", "MASTER", SERVICE)
+    return dict(zip(found[::2], found[1::2], strict=True))
+
+
+def _packed(words):
+    return b"".join([b"*%d\r\n" % len(words), *(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words)])
+
+
+def shared_port():
+    return int(own_url("x").partition("127.0.0.1:")[2].partition("/")[0])
+
+
 async def test_sentinels_that_know_no_such_service_are_named_with_the_cure(watched):
     with pytest.raises(StoreRefused, match=r"know no such service as .*/other names; correct it in the store's URL"):
         await RedisStore(watched.url.replace(f"/{SERVICE}", "/other")).open()

@@ -3,6 +3,7 @@
 import apsw
 import pytest
 
+from pollux.model import SCHEDULER_VERSION
 from pollux.store.contract import JobPut, Renewal
 from pollux.store.sqlite import SqliteStore, schema
 from tests.store.children import JOB
@@ -98,7 +99,10 @@ async def looked_at(path) -> None:
     [claimed] = (await store.claim(node="n", token="t", limit=9, lease_ms=9_000)).runs
     await store.renew([Renewal("live", claimed.token, "half")], lease_ms=9_000)
     assert (await store.get_runs(["live"]))[0].progress == "half"
-    assert (await store.counts()).dead == 1
+    counts = await store.counts()
+    assert (counts.dead, counts.leased) == (1, 1)
+    assert {run.scheduler_version for run in (live, dead, claimed)} == {SCHEDULER_VERSION}
+    assert [version.number for version in await store.versions()] == [SCHEDULER_VERSION]
     await store.close()
     connection = apsw.Connection(str(path))
     assert connection.pragma("user_version") == len(schema.migrations())

@@ -18,8 +18,11 @@ STATEMENTS = {
     for name, statement in sql.read(schema.__package__, verb).items()
     if not statement.startswith("FROM ")  # those of `listing` are parts, tried below
 }
-# One row each, or as many rows as there are nodes; lists that were handed in; walks that a LIMIT ends.
-SMALL = re.compile(r"SCAN (CONSTANT ROW|tally|term|nodes|\w+ VIRTUAL TABLE INDEX 1:|\(subquery-\d+\)|finished)$")
+# One row for each version, or as many rows as there are nodes; lists that were handed in; walks that a LIMIT ends.
+SMALL = re.compile(
+    r"SCAN (CONSTANT ROW|tally|term( USING INDEX term_version)?|nodes|\w+ VIRTUAL TABLE INDEX 1:|\(subquery-\d+\)"
+    r"|finished)$"
+)
 ENDS_AT_A_LIMIT = {
     "claim.look": "SCAN runs USING COVERING INDEX runs_leased",
     "feed.read": "SCAN feed",

@@ -172,7 +172,7 @@ async def test_a_claim_that_is_cut_off_while_it_waits_can_be_repeated(store):
 
 
 async def test_no_answer_in_time_is_unknown(tmp_path, monkeypatch):
-    monkeypatch.setattr("pollux.store.sqlite.store.SLACK_MS", 0)
+    monkeypatch.setattr("pollux.store.sqlite.handle.SLACK_MS", 0)
     store = SqliteStore(tmp_path / "pollux.db")
     await store.open()
     async with Gate(store):

@@ -5,6 +5,7 @@ import pytest
 from pollux.config import Config, load_config
 from pollux.config.reading import FILE_BYTES_MAX
 from pollux.config.settings import OPTIONS
+from pollux.config.told import told
 from pollux.errors import InvalidConfig, InvalidInput
 
 EVERYTHING = """
@@ -102,6 +103,12 @@ def test_the_prefix_of_redis_keys_becomes_part_of_the_url(load):
         assert (config.store, config.redis_prefix) == (url, "crawler")
         assert config.origins["redis.prefix"] == "environment SCHEDULER_QUEUE_PREFIX"
     assert load("store: redis://h/0\nredis: {prefix: a}", {"POLLUX_REDIS_PREFIX": "b"}).store == "redis://h/0?prefix=b"
+
+
+def test_no_password_of_a_url_is_told(load):
+    url = "redis+sentinel://user:s3cret@a,b/jobs?sentinel_password=s3cret&namespace=x"
+    [line] = [line for line in told(load(None, store=url)) if line.option == "store"]
+    assert line.value == "redis+sentinel://user:***@a,b/jobs?sentinel_password=***&namespace=x"
 
 
 def test_two_prefixes_are_refused(load):

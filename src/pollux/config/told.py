@@ -13,6 +13,7 @@ from pollux.model import ALL_VERSIONS
 from pollux.units import format_ms
 
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):(?!\$\{)[^/@]*@")
+_PASSWORD_OPTION = re.compile(r"(?<=password=)(?!\$\{)[^&]*")
 
 
 class Told(Struct, frozen=True):
@@ -60,7 +61,7 @@ def shown(option: Option, value: Any) -> str:
 
 def without_password(url: str) -> str:
     """A password in a URL is nobody's business; a reference to one stays as it is written."""
-    return _PASSWORD.sub(r"\1:***@", url)
+    return _PASSWORD_OPTION.sub("***", _PASSWORD.sub(r"\1:***@", url))
 
 
 def plain(meaning: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pollux.cli.doctor.finding import Finding, fail, ok, warn
 from pollux.errors import PolluxError
-from pollux.model import RunState, leader_of
+from pollux.model import ALL_VERSIONS, RunState, leader_of
 from pollux.store.sqlite.glance import Inside
 from pollux.units import format_ms
 
@@ -68,7 +68,7 @@ async def _inside(url: str, now_ms: int) -> Inside:
     from pollux.secrets import hide
     from pollux.store.contract import RunFilter
     from pollux.store.open import open_store
-    from pollux.store.seal import marks_of, seal_words
+    from pollux.store.seal import marks_of, of_all_versions, seal_words
 
     store = open_store(url)
     await store.open()
@@ -76,18 +76,19 @@ async def _inside(url: str, now_ms: int) -> Inside:
         nodes = await store.nodes()
         leader = leader_of(nodes)
         ready = (await store.list_runs(RunFilter(states=(RunState.READY,)), limit=1)).runs
-        overdue = await store.due(before_ms=now_ms, limit=1)
+        handles = await of_all_versions(store)
+        overdue = [job.next_due_ms for each in handles for job in await each.due(before_ms=now_ms, limit=1)]
         return Inside(
             is_ours=True,
             version=1,
             newest=1,
-            counts=await store.counts(),
+            counts=await store.of_version(ALL_VERSIONS).counts(),
             nodes=tuple(nodes),
             leader="" if leader is None else leader.id,
             term=0 if leader is None else leader.leads,
             term_until_ms=0 if leader is None else now_ms + 1,
             oldest_ready_ms=ready[0].visible_ms if ready else None,
-            most_overdue_ms=overdue[0].next_due_ms if overdue else None,
+            most_overdue_ms=min((due_ms for due_ms in overdue if due_ms is not None), default=None),
             seal=seal_words(await marks_of(store), hide(url)),
         )
     finally:

@@ -1,36 +1,55 @@
 """How does a waiter learn that there is something to do?  From its own handle at once, from others by NOTIFY.
 
-LISTEN has a connection of its own, made when the first call waits and made anew when it is lost.  Notifications are
-hints: whoever waits also looks again now and then, and everybody looks once after the connection was made anew.
+LISTEN has a connection of its own, made when the first call waits and made anew when it is lost.  Where there must be
+none (a pooler forgets it) the handle asks once a second whether anybody wrote.  Both are hints: whoever waits also looks
+again now and then, and everybody looks once after the connection was made anew.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from asyncpg import Connection
 
+from pollux.clock import Clock
 from pollux.errors import PolluxError
 from pollux.store.postgres.faults import THEIRS
-from pollux.store.relational.bells import EVERY, FEED, RUNS, WAKE, Waiter
+from pollux.store.relational.bells import ASKED, EVERY, FEED, RUNS, WAKE, Waiter
 
+LOOK_AGAIN_MS = 15_000  # a wait looks up at least so often: bells are hints
+POLL_MS = 1_000  # and so often while none can be heard
 STAND_S = 2.0
 LISTEN_S = 10.0
 BACKOFF_S = 0.1
 BACKOFF_MAX_S = 3.0
 
 
-class Ear:
-    """The waiters of one handle, and its connection that listens."""
+T = TypeVar("T")
+Looked = tuple[T, bool, int | None]  # what was seen, whether it is enough, and in how many ms there may be more
+Over = Callable[[], bool]
 
-    def __init__(self, connect: Callable[[], Awaitable[Connection]] | None, channel: str, sender: str) -> None:
-        self._connect, self._channel, self._sender = connect, channel, sender
+
+class Ear:
+    """The waiters of one handle, and what they hear: a connection that listens, or a pulse where none may."""
+
+    def __init__(self, sender: str, clock: Clock) -> None:
+        self._sender, self._clock = sender, clock
+        self._keep: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._waiters: set[Waiter] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._standing = asyncio.Event()
+
+    def hear_by(self, connect: Callable[[], Awaitable[Connection]], channel: str) -> None:
+        """By NOTIFY, on a connection of its own."""
+        self._keep = partial(self._listen, connect, channel)
+
+    def feel_by(self, pulse: Callable[[], Awaitable[str]]) -> None:
+        """By asking now and then whether anybody wrote: one question, however many wait."""
+        self._keep = partial(self._feel, pulse)
 
     @property
     def is_standing(self) -> bool:
@@ -47,11 +66,11 @@ class Ear:
 
     async def stand(self) -> bool:
         """Before going to sleep: true if only from now on nothing is missed, so that one more look is needed."""
-        if self._connect is None or self._standing.is_set():
+        if self._keep is None or self._standing.is_set():
             return False
-        is_new = self._keeper is None
-        if self._keeper is None:
-            self._keeper = asyncio.ensure_future(self._keep(self._connect))
+        is_new = self._keeper is None or self._keeper.done()
+        if is_new:
+            self._keeper = asyncio.ensure_future(self._keep())
         with suppress(TimeoutError):
             async with asyncio.timeout(STAND_S if is_new else 0):
                 await self._standing.wait()
@@ -69,8 +88,8 @@ class Ear:
             keeper.cancel()
             await asyncio.wait([keeper])
 
-    async def _keep(self, connect: Callable[[], Awaitable[Connection]]) -> None:
-        """Listen for ever; after a loss try again, less and less often."""
+    async def _listen(self, connect: Callable[[], Awaitable[Connection]], channel: str) -> None:
+        """For ever; after a loss try again, less and less often."""
         pause_s = BACKOFF_S
         while True:
             try:
@@ -84,7 +103,7 @@ class Ear:
                 connection.add_termination_listener(lambda _, lost=lost: lost.set())
                 with suppress(*THEIRS):
                     async with asyncio.timeout(LISTEN_S):
-                        await connection.add_listener(self._channel, self._hear)
+                        await connection.add_listener(channel, self._hear)
                     pause_s = BACKOFF_S
                     self._standing.set()
                     self.ring(RUNS | FEED)  # whatever rang meanwhile was missed
@@ -94,8 +113,45 @@ class Ear:
                 connection.terminate()
             await asyncio.sleep(pause_s)
 
+    async def _feel(self, pulse: Callable[[], Awaitable[str]]) -> None:
+        """As long as anybody waits.  What cannot be asked may have changed."""
+        last: str | None = None
+        try:
+            while self._waiters:
+                try:
+                    felt: str | None = await pulse()
+                except PolluxError:
+                    felt = None
+                if felt is None or felt != last:
+                    self.ring(RUNS | FEED)
+                last = felt
+                self._standing.set()
+                await self._clock.wait(asyncio.Event(), POLL_MS)
+        finally:
+            self._standing.clear()
+
     def _hear(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
         kinds, _, rest = payload.partition(":")
         sender, _, versions = rest.partition(":")
         if sender != self._sender and kinds.isdecimal():
             self.ring(int(kinds), frozenset(int(each) for each in versions.split(",") if each.isdecimal()))
+
+    async def wait(
+        self, kinds: int, version: int, look: Callable[[float], Awaitable[Looked[T]]], wait_ms: int, is_over: Over
+    ) -> T:
+        """Look until something is found, the time is over, or somebody asks us to come back."""
+        began = self._clock.mono_ms()
+        with self.listen(kinds, version) as waiter:
+            while True:
+                waiter.event.clear()
+                waited_ms = self._clock.mono_ms() - began
+                found, is_enough, left_ms = await look(waited_ms)
+                if is_enough or waited_ms >= wait_ms or waiter.heard & (WAKE | ASKED) or is_over():
+                    return found
+                if await self.stand():
+                    continue  # what came before the bell could be heard
+                most_ms = LOOK_AGAIN_MS if self.is_standing else POLL_MS
+                nap_ms = min(wait_ms - waited_ms, most_ms, most_ms if left_ms is None else left_ms)
+                await self._clock.wait(waiter.event, max(1.0, nap_ms))
+                if is_over():
+                    return found

@@ -18,6 +18,7 @@ from pollux.store.contract import Answer, Claimed
 from pollux.store.jumps import JumpGuard
 from pollux.store.postgres import leases
 from pollux.store.postgres.database import Database, Ring, Verb
+from pollux.store.postgres.grants import Grants
 from pollux.store.postgres.leases import Look
 from pollux.store.relational.leases import Asking
 from pollux.store.shelf import JobShelf
@@ -47,8 +48,10 @@ class _Seen:
 class Claimer:
     """The claims of one handle, in one version."""
 
-    def __init__(self, database: Database, version: int, shelf: JobShelf, clock: Clock, ring: Ring) -> None:
-        self._database, self._version = database, version
+    def __init__(
+        self, database: Database, version: int, shelf: JobShelf, grants: Grants, clock: Clock, ring: Ring
+    ) -> None:
+        self._database, self._version, self._grants = database, version, grants
         self._shelf, self._clock, self._ring = shelf, clock, ring
         self._seen = _Seen(clock)
         self._jumps: JumpGuard | None = None
@@ -116,7 +119,9 @@ class Claimer:
             except asyncpg.UniqueViolationError:  # the same claim was under way: what it got is ours
                 return None
             if taken.orphans:
-                await self._write(partial(leases.sweep, priority=priority, now_ms=seen.now_ms), seen.now_ms)
+                sweep = partial(leases.sweep, seqs=taken.orphans, token=asking.token, now_ms=seen.now_ms)
+                await self._write(sweep, seen.now_ms)
+            self._grants.add(taken.grants)
             runs += taken.runs
             jobs.update(taken.jobs)
         if not runs:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 import asyncpg
@@ -38,6 +39,7 @@ class Database:
         self._deadline_s = deadline_ms / 1000
         self._sender = sender
         self._pool = Pool(self.connect, pool_size, address.where)
+        self._is_pooled = address.statement_cache_size == 0  # after each transaction the connection may be another one
         # After its deadline nobody waits for a write any more: then nobody else shall wait for its locks.
         lock_ms, idle_ms = deadline_ms * 8 // 10, deadline_ms
         self._begin = (
@@ -72,9 +74,9 @@ class Database:
     async def write(self, verb: Verb[T], version: int, now_ms: int | None, ring: Ring) -> T:
         return await self._bounded(self._write(verb, version, now_ms, ring))
 
-    async def read(self, verb: Verb[T], version: int, now_ms: int | None = None) -> T:
-        """One statement or several, each for itself."""
-        return await self._bounded(self._read(verb, version, now_ms))
+    async def read(self, verb: Verb[T], version: int, now_ms: int | None = None, ring: Ring | None = None) -> T:
+        """One statement or several, each for itself; behind a pooler in a transaction, which keeps the connection."""
+        return await self._bounded(self._read(verb, version, now_ms, ring))
 
     async def join(self, connection: Connection, verb: Verb[T], version: int, now_ms: int | None) -> T:
         """Inside a transaction of the user's own: what it writes is there when they commit."""
@@ -108,7 +110,8 @@ class Database:
         connection = await self._pool.take(self._deadline_s)
         is_sound = False
         try:
-            await schema.prepare(connection, self.space, self.address.where)
+            async with connection.transaction() if self._is_pooled else nullcontext():
+                await schema.prepare(connection, self.space, self.address.where)
             is_sound = True
         finally:
             self._pool.give(connection, is_sound=is_sound)
@@ -162,22 +165,29 @@ class Database:
                 return connection
         raise AssertionError("the last try raises")
 
-    async def _read(self, verb: Verb[T], version: int, now_ms: int | None) -> T:
+    async def _read(self, verb: Verb[T], version: int, now_ms: int | None, ring: Ring | None) -> T:
         for is_last in (False, True):
-            connection = await self._pool.take(self._deadline_s)
+            connection = await (self._begun() if self._is_pooled else self._pool.take(self._deadline_s))
             is_sound = False
             try:
-                answer = await verb(Transaction(connection, self.space, version, now_ms, self._sender))
+                tx = Transaction(connection, self.space, version, now_ms, self._sender, is_begun=self._is_pooled)
+                answer = await verb(tx)
+                if self._is_pooled:
+                    await connection.execute("COMMIT")
                 is_sound = True
             except GONE as error:
                 self._pool.drop_idle()
                 if is_last or (isinstance(error, asyncpg.InterfaceError) and not connection.is_closed()):
                     raise
             except (asyncpg.PostgresError, ValueError):
+                if self._is_pooled:
+                    await connection.execute("ROLLBACK")
                 is_sound = True
                 raise
-            else:
-                return answer
             finally:
                 self._pool.give(connection, is_sound=is_sound)
+            if is_sound:
+                if ring is not None and tx.rings:
+                    ring(tx.rings, tx.touched)
+                return answer
         raise AssertionError("the last try raises")

@@ -19,7 +19,7 @@ from pollux.store.postgres.sql import Statements
 
 ASK_S = 5.0
 TRIPS = 21
-HOT = ("runs", "jobs", "feed", "claims", "tally", "nodes", "term")  # tables that are written all the time
+HOT = ("line", "runs", "jobs", "feed", "claims", "tally", "nodes", "term")  # tables that are written all the time
 _sql = Statements("glance")
 
 

@@ -7,11 +7,12 @@ hold at that moment is passed over; only if nothing is left but that does it wai
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from pollux.model import PROGRESS_CHARS_MAX, Job, Run
 from pollux.store.contract import Answer, Claimed, Renewal, Renewed
-from pollux.store.postgres.rows import COLUMNS, columns, got, put
+from pollux.store.postgres.rows import COLUMNS, columns, got, leased_run, put
 from pollux.store.postgres.rows import run as run_of
 from pollux.store.postgres.runs import cancel_waiting
 from pollux.store.postgres.sql import Statements
@@ -19,13 +20,13 @@ from pollux.store.postgres.transaction import Transaction
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.ends import JOB_GONE
 from pollux.store.relational.leases import CLAIMS_MAX, LOST_MAX, Asking, first_of, lose
-from pollux.store.relational.rows import DEAD, Row
+from pollux.store.relational.rows import DEAD, LEASED, Row
 from pollux.store.shelf import JobShelf
 
 _claim = Statements("claim")
 _renew = Statements("renew")
-RUN = slice(1, 1 + COLUMNS)  # of a row of `lease`: the run, its place, the job, the orphans
-JOB = slice(2 + COLUMNS, 9 + COLUMNS)
+SEQ, JOB, VERSION, DEFINITION, VISIBLE, FENCE = 0, 2, 4, 6, 11, 12  # places in a row of `lease`; JOB is None in a job's
+_PLACE = itemgetter(VISIBLE, SEQ)
 
 
 class Look(NamedTuple):
@@ -66,22 +67,50 @@ async def again(tx: Transaction, shelf: JobShelf, token: str, seen: Look) -> Cla
 
 
 class Taken(NamedTuple):
+    grants: list[Row]  # what a settlement must know of each
     runs: list[Run]
     jobs: dict[str, Job]
-    orphans: int
+    orphans: list[int]  # runs without a job, by their numbers
 
 
 async def lease(
     tx: Transaction, shelf: JobShelf, asking: Asking, priority: int, limit: int, part: int, now_ms: int
 ) -> Taken:
     args = (priority, now_ms, limit, asking.token, put(asking.node), asking.lease_ms, part, tx.version)
-    found = await tx.rows(_claim.lease, *args)
-    orphans = found[0][-1]
-    if found[0][0] is None:
-        return Taken([], {}, orphans)
-    rows = [tuple(row) for row in found]
-    jobs = {row[JOB][0]: shelf.job(row[JOB]) for row in rows if row[JOB][0] is not None}
-    return Taken([run_of(row[RUN]) for row in rows], jobs, orphans)
+    rows: list[Row] = []
+    jobs: dict[str, Job] = {}
+    for row in await tx.rows(_claim.lease, *args):
+        if row[JOB] is not None:
+            rows.append(row)
+        else:
+            revision, job_id, _, next_due_ms, *_, last_due_ms, _, memory = row
+            jobs[job_id] = shelf.job(
+                (job_id, revision, next_due_ms, last_due_ms, memory, row[DEFINITION], row[VERSION])
+            )
+    rows.sort(key=_PLACE)
+    orphans = [row[SEQ] for row in rows if row[JOB] not in jobs]
+    if orphans:
+        rows = [row for row in rows if row[JOB] in jobs]
+    runs = await _delivered(tx, rows, asking, now_ms + asking.lease_ms)
+    return Taken([_grant(row, asking.token, tx.version) for row in rows], runs, jobs, orphans)
+
+
+async def _delivered(tx: Transaction, rows: Sequence[Row], asking: Asking, until_ms: int) -> list[Run]:
+    """Those that were delivered before come with all that is known of them."""
+    again = [row[SEQ] for row in rows if row[FENCE] > 1]
+    if not again:
+        return [leased_run(row, asking.token, asking.node, until_ms, tx.version) for row in rows]
+    whole = {row[SEQ]: run_of(row[1:]) for row in await tx.rows(_claim.whole, again)}
+    return [
+        whole[row[SEQ]] if row[FENCE] > 1 else leased_run(row, asking.token, asking.node, until_ms, tx.version)
+        for row in rows
+        if row[FENCE] == 1 or row[SEQ] in whole
+    ]
+
+
+def _grant(row: Row, token: str, version: int) -> Row:
+    """In the order of `Found`, as far as it is sure; then its version."""
+    return (row[1], row[0], f"{token}:{row[FENCE]}", LEASED, "", row[2], row[3], row[4], row[10], version)
 
 
 async def forget(tx: Transaction) -> None:
@@ -92,9 +121,9 @@ async def wait_for(tx: Transaction, priority: int, now_ms: int) -> None:
     await tx.rows(getattr(_claim, "await"), priority, now_ms, tx.version)
 
 
-async def sweep(tx: Transaction, priority: int, now_ms: int) -> None:
-    """Cancel what is ready and has no job any more."""
-    orphans = await tx.rows(_claim.orphans, priority, now_ms, tx.version)
+async def sweep(tx: Transaction, seqs: Sequence[int], token: str, now_ms: int) -> None:
+    """Cancel what was just leased and has no job any more."""
+    orphans = await tx.rows(_claim.orphans, seqs, token)
     tx.tell_ends(await cancel_waiting(tx, orphans, [JOB_GONE] * len(orphans), now_ms))
 
 

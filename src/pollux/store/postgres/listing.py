@@ -7,7 +7,7 @@ from typing import Any
 
 from pollux.model import FINISHED, LIVE
 from pollux.store.contract import Counts, RunFilter
-from pollux.store.postgres.rows import RUN_COLUMNS_OF_R, put
+from pollux.store.postgres.rows import LIVE_COLUMNS, RUN_COLUMNS_OF_R, put
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
 from pollux.store.relational.listing import (
@@ -22,7 +22,7 @@ from pollux.store.relational.listing import (
     shelves_of,
     wants,
 )
-from pollux.store.relational.rows import Row
+from pollux.store.relational.rows import HELD, LEASED, Row
 
 _list = Statements("list_runs")
 _finish = Statements("finish")
@@ -56,16 +56,16 @@ async def _list_runs(tx: Transaction, where: RunFilter, after: str | None, limit
 class _Terms:
     """The filter's terms, with their values numbered on from those of the source."""
 
-    def __init__(self, where: RunFilter, values: list[Any]) -> None:
+    def __init__(self, where: RunFilter, values: list[Any], at: str) -> None:
         self.values = values
         self.terms: list[str] = []
         for term, value in (
-            ("grp = {}::text", None if where.group is None else put(where.group)),
-            ("target = {}::text", None if where.target is None else put(where.target)),
-            ("failed = {}::boolean", where.failed),
-            ("version = {}::smallint", where.scheduler_version),
-            ("finished_ms > {}::bigint", where.finished_after_ms),
-            ("strpos(error, {}::text) > 0", None if where.error is None else put(where.error)),
+            ("r.grp = {}::text", None if where.group is None else put(where.group)),
+            ("r.target = {}::text", None if where.target is None else put(where.target)),
+            ("r.failed = {}::boolean", where.failed),
+            (f"{at}.version = {{}}::smallint", where.scheduler_version),
+            ("r.finished_ms > {}::bigint", where.finished_after_ms),
+            ("strpos(r.error, {}::text) > 0", None if where.error is None else put(where.error)),
         ):
             if value is not None:
                 self.add(term, value)
@@ -77,27 +77,34 @@ class _Terms:
             places.append(f"${len(self.values)}")
         self.terms.append(term.format(*places))
 
-    def page(self, source: str, order: str, limit: int) -> tuple[str, list[Any]]:
+    def page(self, columns: str, source: str, order: str, limit: int) -> tuple[str, list[Any]]:
         more = "".join(f" AND {term}" for term in self.terms)
         place = f"${len(self.values) + 1}"
-        return f"SELECT r.seq, {RUN_COLUMNS_OF_R} {source}{more} ORDER BY {order} LIMIT {place}::int", [
+        return f"SELECT r.seq, {columns} {source}{more} ORDER BY {order} LIMIT {place}::int", [
             *self.values,
             limit,
         ]
 
 
 async def _live(tx: Transaction, where: RunFilter, after: Place | None, limit: int) -> list[Row]:
+    """By due time along `runs`; the held ones along an index of their own; the leased ones, which are few, sorted."""
     wanted = live_states(where)
-    terms = _Terms(where, [])
+    due, order = "r.due_ms", "r.due_ms, r.id"
+    if wanted == {HELD}:
+        due, order = "l.due_ms", "l.due_ms, r.id"
+    elif wanted == {LEASED}:
+        order = "r.due_ms + 0, r.id"
+    terms = _Terms(where, [], "l")
     if where.job_id is not None:
-        terms.add("job_id = {}::text", where.job_id)
+        terms.add("r.job_id = {}::text", where.job_id)
     if len(wanted) == 1:
-        terms.terms.append(f"state = {next(iter(wanted))}")
+        terms.terms.append(f"l.state = {next(iter(wanted))}")
     elif len(wanted) < len(LIVE_STATES):
-        terms.terms.append(f"state IN ({', '.join(map(str, sorted(wanted)))})")
+        terms.terms.append(f"l.state IN ({', '.join(map(str, sorted(wanted)))})")
     if after is not None:
-        terms.add("(due_ms, id) > ({}::bigint, {}::text)", *after)
-    sql, values = terms.page(_list.live, "due_ms, id", limit)
+        terms.add(f"({due}, r.id) > ({{}}::bigint, {{}}::text)", *after)
+        terms.add(f"{due} >= {{}}::bigint", after[0])
+    sql, values = terms.page(LIVE_COLUMNS, _list.live, order, limit)
     return await tx.rows(sql, *values)
 
 
@@ -107,11 +114,11 @@ async def _past(tx: Transaction, where: RunFilter, before: Place | None, limit: 
         sources = [(_list.past_of_job, where.job_id), (_list.dead_of_job, where.job_id)]
     rows: list[Row] = []
     for source, value in sources:
-        terms = _Terms(where, [value])
+        terms = _Terms(where, [value], "r")
         if where.states:
             terms.terms.append(f"state IN ({', '.join(map(str, finished_states(where)))})")
         if before is not None:
             terms.add("(finished_ms, seq) < ({}::bigint, {}::bigint)", *before)
-        sql, values = terms.page(source, "finished_ms DESC, seq DESC", limit)
+        sql, values = terms.page(RUN_COLUMNS_OF_R, source, "finished_ms DESC, seq DESC", limit)
         rows += await tx.rows(sql, *values)
     return newest(rows, limit)

@@ -44,10 +44,15 @@ async def leave(tx: Transaction, node_id: str) -> None:
     await tx.rows(_sql.leave, node_id)
 
 
-async def elect(tx: Transaction, node_id: str, ttl_ms: int) -> Term:
+async def go_on(tx: Transaction, node_id: str, ttl_ms: int) -> Term | None:
+    """What nearly every election is: the holder renews its term, in one statement."""
     renewed = await tx.row(_sql.renew, tx.given_ms, ttl_ms, node_id, tx.version)
-    if renewed is not None:
-        return Term(renewed[0], node_id, renewed[1] + ttl_ms, renewed[1])
+    return None if renewed is None else Term(renewed[0], node_id, renewed[1] + ttl_ms, renewed[1])
+
+
+async def elect(tx: Transaction, node_id: str, ttl_ms: int) -> Term:
+    if (term := await go_on(tx, node_id, ttl_ms)) is not None:
+        return term
     number, holder, until_ms, length_ms = await tx.one(_sql.stands, tx.version)
     now_ms = await tx.now()  # asked only after the lock: nobody is elected by a time from before the wait
     if until_ms > now_ms + length_ms:  # the clock came back: nobody leads longer than it was promised

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import STOP, Entry, NotePut, NotesChanged
+from pollux.model import STOP, Entry, Note, NotePut, NotesChanged
 from pollux.store.contract import Answer
 from pollux.store.postgres.rows import columns, put
 from pollux.store.postgres.sql import Statements
@@ -91,16 +91,20 @@ def mark_stop(tx: Transaction, key: str) -> None:
         tx.shared.stops += 1
 
 
-async def load_note(tx: Transaction, key: str, value: bytes, revision: int, expires_ms: int | None) -> bool:
-    """As it was dumped, if there is none; later ones get higher revisions."""
+async def load_notes(tx: Transaction, notes: Sequence[Note]) -> list[Note]:
+    """As they were dumped, where there are none; later ones get higher revisions."""
+    if not notes:
+        return []
     await tx.lock(NOTES_LOCK)
-    if await tx.row(_sql.stored, [put(key)]):
-        return False
-    await tx.rows(_sql.put, [put(key)], [value], [revision or None], [expires_ms])
-    if revision:
-        await tx.rows(_sql.raise_, revision)
-    mark_stop(tx, key)
-    return True
+    there = {row[0] for row in await tx.rows(_sql.stored, [put(note.key) for note in notes])}
+    new = [note for note in notes if put(note.key) not in there]
+    values = [(put(note.key), encode(note.value), note.revision or None, note.expires_ms) for note in new]
+    if values:
+        await tx.rows(_sql.put, *columns(values, 4))
+        await tx.rows(_sql.raise_, max(note.revision for note in new))
+    for note in new:
+        mark_stop(tx, note.key)
+    return new
 
 
 async def notes(tx: Transaction, prefix: str) -> list[Row]:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, Run, RunState
 from pollux.store.postgres.jobs import JOB_COLUMNS
-from pollux.store.postgres.notes import load_note, tell_all
-from pollux.store.postgres.rows import columns, got, job_row, put, run_row
+from pollux.store.postgres.notes import load_notes, tell_all
+from pollux.store.postgres.rows import COLUMNS, columns, got, job_row, put, run_row
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import JOBS_LOCK, LOG_LOCK, Transaction
 from pollux.store.records import Record, TermRecord, entries_of
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.records import LAST, Dumped, Placed, dumped, kinds_from, next_lines, without_lease
-from pollux.store.relational.rows import Row, definition_json, encode, memory_json, shelf_of
+from pollux.store.relational.rows import Row, by_version, definition_json, memory_json, shelf_of
 
 _sql = Statements("records")
 _put_jobs = Statements("put_jobs")
 _nodes = Statements("nodes")
 _versions = Statements("versions")
+T = TypeVar("T")
 _TEXTS = ("actor", "action", "subject", "detail")
 
 
@@ -75,8 +77,15 @@ async def _of_kind(tx: Transaction, kind: str, place: str, limit: int) -> list[P
 
 
 async def load(tx: Transaction, records: Sequence[Record]) -> int:
+    """Kind by kind, each kind together; of a record that comes twice the first counts."""
     await tx.lock(JOBS_LOCK)
-    new = [loaded for record in records if (loaded := await _load_one(tx, record)) is not None]
+    new: list[Record] = [
+        *await _load_jobs(tx, _first({each.id: each for each in reversed(records) if isinstance(each, Job)})),
+        *await _load_runs(tx, _first({each.id: each for each in reversed(records) if isinstance(each, Run)})),
+        *await load_notes(tx, _first({each.key: each for each in reversed(records) if isinstance(each, Note)})),
+        *await _load_lines(tx, [each for each in records if isinstance(each, AuditLine)]),
+        *await _load_terms(tx, [each for each in records if isinstance(each, TermRecord)]),
+    ]
     for version, entry in entries_of(new):
         if version == ALL_VERSIONS:
             await tell_all(tx, entry)
@@ -85,63 +94,67 @@ async def load(tx: Transaction, records: Sequence[Record]) -> int:
     return len(new)
 
 
-async def _load_one(tx: Transaction, record: Record) -> Record | None:
-    """As it is here now; None if it was there already."""
-    match record:
-        case Run():
-            return await _load_run(tx, record)
-        case Job():
-            is_new = await _load_job(tx, record)
-        case Note():
-            is_new = await load_note(tx, record.key, encode(record.value), record.revision, record.expires_ms)
-        case AuditLine():
-            is_new = await _load_line(tx, record)
-        case TermRecord():
-            is_new = await _load_term(tx, record)
-    return record if is_new else None
+def _first(found: dict[str, T]) -> list[T]:
+    return list(reversed(found.values()))
 
 
-async def _load_job(tx: Transaction, job: Job) -> bool:
-    leaders = (job.next_due_ms, job.last_due_ms, memory_json(job.memory), job.memory.last_end_ms)
-    row = (*job_row(job, job.revision, definition_json(job)), *leaders, job.scheduler_version)
-    if not await tx.rows(_put_jobs.add, *columns([row], JOB_COLUMNS)):
-        return False
-    await tx.rows(_put_jobs.forget_tombs, [job.id])
-    await tx.rows(_versions.use, job.scheduler_version)
-    tx.tally_of(job.scheduler_version).jobs += 1
-    return True
+async def _load_jobs(tx: Transaction, jobs: Sequence[Job]) -> list[Job]:
+    rows = [
+        (
+            *job_row(job, job.revision, definition_json(job)),
+            job.next_due_ms,
+            job.last_due_ms,
+            memory_json(job.memory),
+            job.memory.last_end_ms,
+            job.scheduler_version,
+        )
+        for job in jobs
+    ]
+    added = {row[0] for row in await tx.rows(_put_jobs.add, *columns(rows, JOB_COLUMNS))} if rows else set()
+    new = [job for job in jobs if job.id in added]
+    if new:
+        await tx.rows(_put_jobs.forget_tombs, list(added))
+    for version, some in by_version((job.scheduler_version, job) for job in new).items():
+        await tx.rows(_versions.use, version)
+        tx.tally_of(version).jobs += len(some)
+    return new
 
 
-async def _load_run(tx: Transaction, run: Run) -> Run | None:
-    """A live one goes where its job is."""
-    run = without_lease(run)
-    if run.state not in LIVE:
-        is_new = bool(await tx.rows(_sql.load_past, *run_row(run), shelf_of(run)))
-        tx.shared.dead += is_new and run.state is RunState.DEAD
-        return run if is_new else None
-    made = await tx.row(_sql.load_live, *run_row(run))
-    if made is None:
-        return None
-    run = replace(run, scheduler_version=made[1])
-    tally = tx.tally_of(run.scheduler_version)
-    tally.held += run.state is RunState.HELD
-    tally.ready += run.state is RunState.READY
-    tx.rings |= RUNS if run.state is RunState.READY else 0
-    return run
+async def _load_runs(tx: Transaction, runs: Sequence[Run]) -> list[Run]:
+    free = [without_lease(run) for run in runs]
+    rows = [(*run_row(run), None if run.state in LIVE else shelf_of(run)) for run in free]
+    found = await tx.rows(_sql.load_runs, *columns(rows, COLUMNS + 1)) if rows else []
+    added: dict[str, int] = dict([tuple(row) for row in found])
+    new = [replace(run, scheduler_version=added[run.id]) for run in free if run.id in added]
+    for run in new:
+        tally = tx.tally_of(run.scheduler_version)
+        tally.held += run.state is RunState.HELD
+        tally.ready += run.state is RunState.READY
+        tx.shared.dead += run.state is RunState.DEAD
+        tx.rings |= RUNS if run.state is RunState.READY else 0
+    return new
 
 
-async def _load_line(tx: Transaction, line: AuditLine) -> bool:
+async def _load_lines(tx: Transaction, lines: Sequence[AuditLine]) -> list[AuditLine]:
+    """Those behind the last that stands."""
+    if not lines:
+        return []
     await tx.lock(LOG_LOCK)
     last, _ = await tx.row(_sql.last_line) or (0, "")
-    if line.seq <= last:
-        return False
-    await _add_lines(tx, [line])
-    return True
+    new: list[AuditLine] = []
+    for line in lines:
+        if line.seq > last:
+            last = line.seq
+            new.append(line)
+    await _add_lines(tx, new)
+    return new
 
 
-async def _load_term(tx: Transaction, term: TermRecord) -> bool:
-    stands = await tx.one(_nodes.stands, term.scheduler_version)
-    if term.number <= stands[0]:
-        return False
-    await tx.rows(_nodes.write, term.number, "", 0, 0, term.scheduler_version)
-    return True
+async def _load_terms(tx: Transaction, terms: Sequence[TermRecord]) -> list[TermRecord]:
+    new: list[TermRecord] = []
+    for term in terms:  # one a version
+        stands = await tx.one(_nodes.stands, term.scheduler_version)
+        if term.number > stands[0]:
+            await tx.rows(_nodes.write, term.number, "", 0, 0, term.scheduler_version)
+            new.append(term)
+    return new

@@ -12,14 +12,21 @@ from typing import Any
 from pollux.model import Job, Note, Run
 from pollux.store.relational.rows import RUN_COLUMNS, Row, checked_made_row, decode
 from pollux.store.relational.rows import job_row as plain_job_row
+from pollux.store.relational.rows import leased_run as plain_leased_run
 from pollux.store.relational.rows import run as plain_run
 from pollux.store.relational.rows import run_row as plain_run_row
 
 RUN_COLUMNS_OF_R = ", ".join(f"r.{name.strip()}" for name in RUN_COLUMNS.split(","))
+_IN_LINE = frozenset(("state", "held_reason", "visible_ms", "fence", "token", "owner", "lease_until_ms", "cancel"))
+_IN_LINE |= {"progress", "version"}
+LIVE_COLUMNS = ", ".join(
+    f"{'l' if name in _IN_LINE else 'r'}.{name}" for name in RUN_COLUMNS_OF_R.replace("r.", "").split(", ")
+)
 COLUMNS = len(RUN_COLUMNS_OF_R.split(","))
 _RUN_TEXTS = (4, 7, 8, 11, 18, 20, 25, 28)
 _MADE_TEXTS = (4, 7, 8, 11)
 _JOB_TEXTS = (3, 4, 5, 6, 7, 8)
+_LEASE_TEXTS = (5, 8, 9)
 
 
 def put(text: str) -> str:
@@ -70,6 +77,13 @@ def run(row: Row) -> Run:
 
 def note(row: Row) -> Note:
     return Note(got(row[0]), decode(row[1]), row[2], row[3])
+
+
+def leased_run(row: Row, token: str, node: str, until_ms: int, version: int) -> Run:
+    """A first delivery, from a row of `lease`."""
+    if any(row[place] and "\x01" in row[place] for place in _LEASE_TEXTS):
+        row = tuple([got(value) if place in _LEASE_TEXTS and value else value for place, value in enumerate(row)])
+    return plain_leased_run(row, token, node, until_ms, version)
 
 
 def columns(rows: Sequence[Row], width: int) -> list[Any]:

@@ -12,7 +12,20 @@ from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Again, Transaction
 from pollux.store.relational.bells import ASKED, RUNS
 from pollux.store.relational.ends import end_unrun
-from pollux.store.relational.rows import CANCELLED, HELD, ID, JOB, KEY, LEASED, STATE, VERSION, Row, by_version, made_in
+from pollux.store.relational.rows import (
+    CANCELLED,
+    HELD,
+    ID,
+    JOB,
+    KEY,
+    LEASED,
+    READY,
+    STATE,
+    VERSION,
+    Row,
+    by_version,
+    made_in,
+)
 
 MADE = 14
 
@@ -121,13 +134,14 @@ def _explain(row: Row, jobs: Container[str], added: set[str], known: set[str], h
     return RunAnswer(Answer.CONFLICT, row[ID], holders[row[KEY]])
 
 
-async def insert(tx: Transaction, made: Sequence[Row]) -> None:
-    """Make runs live of which the caller knows that they are new."""
-    if made:
-        if len(await tx.rows(_enqueue.add, *columns(made, MADE))) < len(made):
-            raise Again
-        tx.made += [row[ID] for row in made]
-        count_made(tx, made)
+async def insert(tx: Transaction, made: Sequence[Row]) -> dict[str, int]:
+    """Make runs live of which the caller knows that they are new; answers their numbers."""
+    added = dict([tuple(row) for row in await tx.rows(_enqueue.add, *columns(made, MADE))] if made else [])
+    if len(added) < len(made):
+        raise Again
+    tx.made += added
+    count_made(tx, made)
+    return added
 
 
 def count_made(tx: Transaction, made: Sequence[Row]) -> None:
@@ -145,10 +159,9 @@ async def known_runs(tx: Transaction, ids: Sequence[str]) -> set[str]:
     return {row[0] for row in await tx.rows(_enqueue.known, ids)}
 
 
-async def key_holder(tx: Transaction, key: str) -> str:
-    """The live run that has the key; empty if none has."""
-    row = await tx.row(_enqueue.holders, [key])
-    return "" if row is None else row[1]
+async def held_keys(tx: Transaction, keys: Sequence[str]) -> set[str]:
+    """Those that a live run has."""
+    return {row[0] for row in await tx.rows(_enqueue.holders, keys)} if keys else set()
 
 
 # cancel
@@ -193,7 +206,7 @@ async def ask_to_stop(tx: Transaction, seqs: Sequence[int], reasons: Sequence[st
 async def cancel_waiting(
     tx: Transaction, rows: Sequence[Row], reasons: Sequence[str], now_ms: int
 ) -> list[tuple[int, End]]:
-    """Held and ready runs end here.  Rows are (seq, state, id, job_id, due_ms, cause, gated, version, ...)."""
+    """Runs that nobody runs end here.  Rows are (seq, state, id, job_id, due_ms, cause, gated, version, ...)."""
     if not rows:
         return []
     why = [reason or "cancelled" for reason in reasons]
@@ -203,7 +216,8 @@ async def cancel_waiting(
     for row in rows:
         tally = tx.tally_of(row[7])
         tally.held -= row[1] == HELD
-        tally.ready -= row[1] != HELD
+        tally.ready -= row[1] == READY
+        tally.leased -= row[1] == LEASED
     pairs = zip(rows, why, strict=True)
     return [(row[7], end_unrun(tuple(row)[2:7], RunState.CANCELLED, now_ms, error=each)) for row, each in pairs]
 
@@ -214,12 +228,12 @@ async def cancel_waiting(
 async def revive(tx: Transaction, run_ids: Sequence[str]) -> list[RunAnswer]:
     now_ms = await tx.now()
     found = {row[0]: row for row in await tx.rows(_revive.found, run_ids)}
-    wanted = list({row[5] for row in found.values()})
+    wanted = list({row[4] for row in found.values()})
     jobs = {row[0]: row[1] for row in await tx.rows(_settle.jobs, wanted)} if found else {}
-    asked = [found[run_id] for run_id in dict.fromkeys(run_ids) if run_id in found and found[run_id][5] in jobs]
+    asked = [found[run_id] for run_id in dict.fromkeys(run_ids) if run_id in found and found[run_id][4] in jobs]
     back: set[str] = set()
     if asked:
-        seqs, versions = [row[1] for row in asked], [jobs[row[5]] for row in asked]
+        seqs, versions = [row[1] for row in asked], [jobs[row[4]] for row in asked]
         back = {row[0] for row in await tx.rows(_revive.revive, seqs, AT_THE_GATE, now_ms, versions)}
     keys = [row[3] for row in asked if row[0] not in back and row[3] is not None]
     holders = {row[0]: row[1] for row in await tx.rows(_enqueue.holders, keys)} if keys else {}
@@ -229,7 +243,7 @@ async def revive(tx: Transaction, run_ids: Sequence[str]) -> list[RunAnswer]:
         answers.append(_revived(run_id, row, jobs, back, holders))
         if answers[-1].answer is Answer.OK:
             del found[run_id]
-    _count_revived(tx, [(jobs[row[5]], row) for row in asked if row[0] in back])
+    _count_revived(tx, [(jobs[row[4]], row) for row in asked if row[0] in back])
     return answers
 
 
@@ -246,7 +260,7 @@ def _count_revived(tx: Transaction, back: Sequence[tuple[int, Row]]) -> None:
 def _revived(run_id: str, row: Row | None, jobs: Container[str], back: set[str], holders: dict[str, str]) -> RunAnswer:
     if row is None:
         return RunAnswer(Answer.LOST, run_id)
-    if row[5] not in jobs:
+    if row[4] not in jobs:
         return RunAnswer(Answer.STALE, run_id)
     if run_id in back:
         return RunAnswer(Answer.OK, run_id)

@@ -1,28 +1,34 @@
 """The verb that ends an attempt: all that becomes true with it, or nothing.
 
-Settlements take effect in their order.  What they write is gathered and written together, follow-ups last; it is
-written one after the other only where the order can be seen: a follow-up that wants a key which another run of the same
-call frees, or dead letters that go.
+Settlements take effect in their order.  The plain end of runs that we claimed ourselves is one statement.  Everything
+else is read first, decided, and written together, follow-ups last; settlement by settlement only where the order can be
+seen: a follow-up that wants a key which another run of the same call frees, or follow-ups beside dead letters that go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
-from pollux.model import PROGRESS_CHARS_MAX, Dead, End, NotePut, Verdict
+from asyncpg import DivisionByZeroError
+
+from pollux.model import PROGRESS_CHARS_MAX, Done, End, Ended, NotePut, Verdict
 from pollux.store.contract import Answer
 from pollux.store.postgres.notes import tell_notes, write_notes
 from pollux.store.postgres.rows import columns, got, put
 from pollux.store.postgres.runs import accept, arrived, look
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
-from pollux.store.relational.bells import RUNS
-from pollux.store.relational.rows import DEAD, HELD, KEY, LEASED, Row
+from pollux.store.relational.bells import FEED, RUNS
+from pollux.store.relational.plan import keys_of
+from pollux.store.relational.rows import DEAD, HELD, LEASED, Row, encode
 from pollux.store.relational.settling import (
     FINAL,
+    Finish,
     Found,
     Prepared,
     Retry,
+    done,
     final,
     finish,
     hand_back,
@@ -32,49 +38,30 @@ from pollux.store.relational.settling import (
 
 _sql = Statements("settle")
 KEY_FREED, VERSION = 15, 16  # behind the columns of `Found`: the key, the version, and the time
+GRANTED = 9  # the version in a grant
+NOWHERE = -1  # the shelf of a dead letter that goes in the call that wrote it
 
 
-class _Batch:
-    """What one call has to write and to tell."""
-
-    def __init__(self, tx: Transaction, now_ms: int, jobs: set[str], letters: set[str]) -> None:
-        self.tx, self.now_ms, self.jobs, self.letters = tx, now_ms, jobs, letters
-        self.is_stepwise = False
-        self.settled: set[str] = set()
-        self.versions: dict[str, int] = {}  # of the runs that were found
-        self.ends: list[tuple[int, End]] = []
-        self.arrived: list[tuple[int, str]] = []
-        self.notes: dict[str, None] = {}
-        self.finished: list[Row] = []
-        self.retried: list[Row] = []
-        self.handed_back: list[Row] = []
-        self.follow_ups: list[Row] = []
-        self.note_puts: list[NotePut] = []
-
-    async def write(self) -> None:
-        for sql, rows in (
-            (_sql.finish, self.finished),
-            (_sql.retry, self.retried),
-            (_sql.hand_back, self.handed_back),
-        ):
-            if rows:
-                await self.tx.rows(sql, *columns(rows, 0))
-                rows.clear()
-
-    async def follow(self) -> None:
-        """What comes after the ends."""
-        await self.write()
-        if self.follow_ups:
-            facts = await look(self.tx, self.follow_ups)
-            self.arrived += arrived(self.follow_ups, await accept(self.tx, self.follow_ups, facts), facts)
-            self.follow_ups = []
-        await write_notes(self.tx, self.note_puts, self.notes)
-        self.note_puts = []
-
-    async def tell(self) -> None:
-        self.tx.tell_ends(self.ends)
-        self.tx.tell_arrived(self.arrived)
-        await tell_notes(self.tx, self.notes)
+async def settle_plainly(tx: Transaction, items: Sequence[Prepared], rows: Sequence[Row]) -> bool:
+    """Done, and nothing else, with runs of which `rows` are known; False: something else had happened to one."""
+    ends: list[End] = []
+    finished: list[Row] = []
+    for row, item in zip(rows, items, strict=True):
+        verdict = item.settlement.verdict
+        after, end = done(row, item, failed=isinstance(verdict, Done) and verdict.failed, now_ms=0)
+        _, shelf, started_ms, finished_ms, failed, changed, error, result, _, _ = after
+        finished.append((row[1], row[2], shelf, started_ms, finished_ms, failed, changed, put(error), result))
+        ends.append(end)
+    finished.sort(key=itemgetter(0))
+    version = rows[0][GRANTED]
+    tx.tally_of(version)  # it is that version's bell
+    tx.rings |= FEED
+    try:
+        await tx.rows(_sql.done, *columns(finished, 9), encode(Ended(tuple(ends))), *tx.bell(), version)
+    except DivisionByZeroError:
+        tx.rings = 0
+        return False
+    return True
 
 
 async def settle(tx: Transaction, items: Sequence[Prepared]) -> list[Answer]:
@@ -85,13 +72,19 @@ async def settle(tx: Transaction, items: Sequence[Prepared]) -> list[Answer]:
     tx.given_ms = now_ms or tx.given_ms
     missing = [run_id for run_id in ids if run_id not in found]
     ended = {row[0]: row for row in await tx.rows(_sql.ended, missing)} if missing else {}
-    batch = _Batch(tx, now_ms, await _standing_jobs(tx, items, found), await _with_letters(tx, items, found))
-    batch.versions = {row[0]: row[VERSION] for row in rows}
-    batch.is_stepwise = _must_step(items, {row[KEY_FREED] for row in rows}, batch.letters)
-    answers = [await _settle(batch, item, found, ended) for item in items]
-    await batch.follow()
+    answers, ours = _ours(items, found, ended)
+    versions = {row[0]: row[VERSION] for row in rows}
+    batch = _Batch(tx, now_ms, versions, await _standing_jobs(tx, ours))
+    steps = [[each] for each in ours] if _must_step(ours, {row[KEY_FREED] for row in rows}) else [ours]
+    for step in steps:
+        await batch.settle(step)
+    for run, _ in ours:
+        tx.tally_of(versions[run.id]).leased -= 1
     await batch.tell()
     return answers
+
+
+Ours = list[tuple[Found, Prepared]]
 
 
 def _found(row: Row) -> Found:
@@ -101,65 +94,124 @@ def _found(row: Row) -> Found:
     return run
 
 
-async def _standing_jobs(tx: Transaction, items: Sequence[Prepared], found: dict[str, Found]) -> set[str]:
+def _ours(items: Sequence[Prepared], found: dict[str, Found], ended: dict[str, Row]) -> tuple[list[Answer], Ours]:
+    """The answers, and those that are settled; of a run that is named twice the first."""
+    answers: list[Answer] = []
+    ours: dict[str, tuple[Found, Prepared]] = {}
+    for item in items:
+        run_id, token = item.settlement.run_id, item.settlement.token
+        run = found.get(run_id)
+        if run is None or run.state != LEASED or run.token != token:
+            answers.append(refused(run or ended.get(run_id), token))
+        else:
+            answers.append(Answer.ALREADY if run_id in ours else Answer.OK)
+            ours.setdefault(run_id, (run, item))
+    return answers, list(ours.values())
+
+
+async def _standing_jobs(tx: Transaction, ours: Ours) -> set[str]:
     """The jobs that are there, of runs that may be tried again; they stay until this write ends."""
-    again = {item.settlement.run_id for item in items if not isinstance(item.settlement.verdict, FINAL)}
-    ids = {found[run_id].job_id for run_id in again if run_id in found}
+    ids = {run.job_id for run, item in ours if not isinstance(item.settlement.verdict, FINAL)}
     return {row[0] for row in await tx.rows(_sql.jobs, list(ids))} if ids else set()
 
 
-async def _with_letters(tx: Transaction, items: Sequence[Prepared], found: dict[str, Found]) -> set[str]:
-    """The jobs whose dead letters may go in this call, and that have or may get some."""
-    takers = {item.settlement.run_id for item in items if takes_letters(item.settlement.verdict)}
-    ids = {found[run_id].job_id for run_id in takers if run_id in found}
-    if not ids:
-        return set()
-    having = {row[0] for row in await tx.rows(_sql.dead_letters, list(ids))}
-    dying = {item.settlement.run_id for item in items if isinstance(item.settlement.verdict, Dead)}
-    return having | ({found[run_id].job_id for run_id in dying if run_id in found} & ids)
+def _must_step(ours: Ours, freed: set[str | None]) -> bool:
+    follow_ups = [row for _, item in ours for row in item.follow_ups]
+    has_letters = any(takes_letters(item.settlement.verdict) for _, item in ours)
+    return bool(follow_ups) and (has_letters or not freed.isdisjoint(keys_of(follow_ups)))
 
 
-def _must_step(items: Sequence[Prepared], freed: set[str | None], letters: set[str]) -> bool:
-    wanted = {row[KEY] for item in items for row in item.follow_ups if row[KEY] is not None}
-    has_follow_ups = any(item.follow_ups for item in items)
-    return has_follow_ups and (bool(letters) or not wanted.isdisjoint(freed))
+class _Batch:
+    """What one call has to write and to tell."""
+
+    def __init__(self, tx: Transaction, now_ms: int, versions: dict[str, int], jobs: set[str]) -> None:
+        self.tx, self.now_ms, self.versions, self.jobs = tx, now_ms, versions, jobs
+        self.ends: list[tuple[int, End]] = []
+        self.arrived: list[tuple[int, str]] = []
+        self.notes: dict[str, None] = {}
+
+    async def settle(self, ours: Ours) -> None:
+        """What can be written together."""
+        writes = _Writes(await self._take_letters(ours))
+        follow_ups: list[Row] = []
+        note_puts: list[NotePut] = []
+        for run, item in ours:
+            verdict = final(item.settlement.verdict, run.job_id, run.cancel, self.jobs)
+            if isinstance(verdict, FINAL):
+                letters = writes.take_letters(run.job_id) if takes_letters(verdict) else 0
+                after, end = finish(run, verdict, item, self.now_ms, letters)
+                writes.finish(run, after, item)
+            else:
+                end = self._hand_back(run, verdict, item, writes)
+            self.ends.append((self.versions[run.id], end))
+            follow_ups += item.follow_ups
+            note_puts += item.notes
+        await writes.write(self.tx)
+        if follow_ups:
+            facts = await look(self.tx, follow_ups)
+            self.arrived += arrived(follow_ups, await accept(self.tx, follow_ups, facts), facts)
+        await write_notes(self.tx, note_puts, self.notes)
+
+    async def _take_letters(self, ours: Ours) -> dict[str, int]:
+        """Remove the dead letters that go; answers for how many deaths they stood, by job."""
+        ids = {run.job_id for run, item in ours if takes_letters(item.settlement.verdict)}
+        gone = await self.tx.rows(_sql.clear_dead_letters, list(ids)) if ids else []
+        self.tx.shared.dead -= sum(row[1] for row in gone)
+        return {row[0]: row[2] for row in gone}
+
+    def _hand_back(self, run: Found, verdict: Verdict, item: Prepared, writes: _Writes) -> End:
+        after, end = hand_back(run, verdict, item, self.now_ms)
+        crashed, progress = _told(item)
+        if isinstance(after, Retry):
+            writes.retried.append((run.seq, *after._replace(error=put(after.error)), crashed, progress))
+        else:
+            writes.handed_back.append((run.seq, after.state, put(after.reason), after.visible_ms, progress))
+        version = self.versions[run.id]
+        if after.state == HELD:
+            self.tx.tally_of(version).held += 1
+            self.arrived.append((version, run.id))
+        else:
+            self.tx.tally_of(version).ready += 1
+            self.tx.rings |= RUNS
+        return end
+
+    async def tell(self) -> None:
+        self.tx.tell_ends(self.ends)
+        self.tx.tell_arrived(self.arrived)
+        await tell_notes(self.tx, self.notes)
 
 
-async def _settle(batch: _Batch, item: Prepared, found: dict[str, Found], ended: dict[str, Row]) -> Answer:
-    settlement = item.settlement
-    run = found.get(settlement.run_id)
-    if run is None or run.state != LEASED or run.token != settlement.token:
-        return refused(run or ended.get(settlement.run_id), settlement.token)
-    if settlement.run_id in batch.settled:  # named twice in one call
-        return Answer.ALREADY
-    batch.settled.add(settlement.run_id)
-    version = batch.versions[run.id]
-    batch.tx.tally_of(version).leased -= 1
-    verdict = final(settlement.verdict, run.job_id, run.cancel, batch.jobs)
-    if isinstance(verdict, FINAL):
-        letters = await _take_letters(batch, run.job_id) if takes_letters(verdict) else 0
-        after, end = finish(run, verdict, item, batch.now_ms, letters)
-        batch.tx.shared.dead += after.state == DEAD
+class _Writes:
+    """Rows by statement, and the dead letters that are among them."""
+
+    def __init__(self, letters: dict[str, int]) -> None:
+        self._letters = letters
+        self._died: dict[str, list[int]] = {}  # places in `finished`, by job
+        self._finished: list[tuple[int, Finish, Row]] = []
+        self.retried: list[Row] = []
+        self.handed_back: list[Row] = []
+
+    def finish(self, run: Found, after: Finish, item: Prepared) -> None:
+        if after.state == DEAD:
+            self._died.setdefault(run.job_id, []).append(len(self._finished))
         row = after._replace(error=put(after.error), cancel=put(after.cancel))
-        batch.finished.append((run.seq, *row, *_told(item)))
-        batch.ends.append((version, end))
-    else:
-        _hand_back(batch, run, verdict, item)
-    batch.follow_ups += item.follow_ups
-    batch.note_puts += item.notes
-    if batch.is_stepwise:
-        await batch.follow()
-    return Answer.OK
+        self._finished.append((run.seq, row, _told(item)))
 
+    def take_letters(self, job_id: str) -> int:
+        """Those that were there before, and those of this call so far; for how many deaths they stood."""
+        deaths = self._letters.pop(job_id, 0)
+        for place in self._died.pop(job_id, ()):
+            seq, after, told = self._finished[place]
+            deaths += after.deaths
+            self._finished[place] = (seq, after._replace(shelf=NOWHERE), told)
+        return deaths
 
-async def _take_letters(batch: _Batch, job_id: str) -> int:
-    """Remove the job's dead letters; answers how many they stood for."""
-    if job_id not in batch.letters:
-        return 0
-    await batch.write()
-    gone = await batch.tx.rows(_sql.clear_dead_letters, job_id)
-    batch.tx.shared.dead -= len(gone)
-    return sum(row[0] for row in gone)
+    async def write(self, tx: Transaction) -> None:
+        finished = [(seq, *after, *told) for seq, after, told in self._finished]
+        tx.shared.dead += sum(map(len, self._died.values()))
+        for sql, rows in ((_sql.finish, finished), (_sql.retry, self.retried), (_sql.hand_back, self.handed_back)):
+            if rows:
+                await tx.rows(sql, *columns(rows, 0))
 
 
 def _told(item: Prepared) -> Row:
@@ -167,21 +219,3 @@ def _told(item: Prepared) -> Row:
     outcome = item.settlement.outcome
     is_crashed = outcome is not None and outcome.crashed
     return (int(is_crashed), put(item.settlement.progress[:PROGRESS_CHARS_MAX]))
-
-
-def _hand_back(batch: _Batch, run: Found, verdict: Verdict, item: Prepared) -> None:
-    after, end = hand_back(run, verdict, item, batch.now_ms)
-    version = batch.versions[run.id]
-    batch.ends.append((version, end))
-    crashed, progress = _told(item)
-    if isinstance(after, Retry):
-        row = after._replace(error=put(after.error))
-        batch.retried.append((run.seq, *row, crashed, progress))
-    else:
-        batch.handed_back.append((run.seq, after.state, put(after.reason), after.visible_ms, progress))
-    if after.state == HELD:
-        batch.tx.tally_of(version).held += 1
-        batch.arrived.append((version, run.id))
-    else:
-        batch.tx.tally_of(version).ready += 1
-        batch.tx.rings |= RUNS

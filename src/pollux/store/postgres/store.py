@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -72,10 +73,11 @@ from pollux.store.postgres import rows
 from pollux.store.postgres import runs as run_verbs
 from pollux.store.postgres import versions as version_verbs
 from pollux.store.postgres.address import Address, read_address
-from pollux.store.postgres.bell import Ear
+from pollux.store.postgres.bell import Ear, Looked
 from pollux.store.postgres.claiming import Claimer
 from pollux.store.postgres.database import Database
-from pollux.store.postgres.settle import settle
+from pollux.store.postgres.grants import Grants
+from pollux.store.postgres.settle import settle, settle_plainly
 from pollux.store.postgres.transaction import Transaction
 from pollux.store.records import TermRecord, read_record
 from pollux.store.relational.bells import ASKED, FEED, RUNS, WAKE
@@ -86,11 +88,8 @@ from pollux.store.relational.settling import prepare
 from pollux.store.shelf import JobShelf
 
 DEADLINE_MS = 10_000
-LOOK_AGAIN_MS = 5_000  # a wait looks up at least so often
-POLL_MS = 1_000  # and so often where no bell can be heard
 TWIN_POOL = 2
 T = TypeVar("T")
-Looked = tuple[T, bool, int | None]  # what was seen, whether it is enough, and in how many ms there may be more
 
 
 class Door:
@@ -103,6 +102,7 @@ class Door:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.pid = 0
         self.counted: set[int] = set()  # the versions that have their counts
+        self.grants = Grants()
 
 
 class PostgresStore:
@@ -149,7 +149,11 @@ class PostgresStore:
             raise
         door = self._door
         door.database, door.counted = database, {SCHEDULER_VERSION}
-        door.ear = Ear(database.connect if self._address.listen else None, database.space.channel, sender)
+        door.ear = Ear(sender, self._clock)
+        if self._address.listen:
+            door.ear.hear_by(database.connect, database.space.channel)
+        else:
+            door.ear.feel_by(partial(database.read, version_verbs.pulse, SCHEDULER_VERSION))
         door.loop, door.pid = asyncio.get_running_loop(), os.getpid()
 
     async def close(self) -> None:
@@ -288,7 +292,12 @@ class PostgresStore:
 
     async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
         check_batch(settlements, "settlements")
-        return await self._write(now_ms, settle, [prepare(settlement, rows.made_row) for settlement in settlements])
+        items = [prepare(settlement, rows.made_row) for settlement in settlements]
+        if plain := self._door.grants.take(items):
+            verb = partial(settle_plainly, items=items, rows=plain)
+            if await self._opened().read(verb, self._version, now_ms, self._door.ear.ring):
+                return [Answer.OK] * len(items)
+        return await self._write(now_ms, settle, items)
 
     async def cancel(
         self,
@@ -438,32 +447,16 @@ class PostgresStore:
         found = self._claimers.get(version)
         if found is None:
             door = self._door
-            found = Claimer(door.database, version, self._jobs, self._clock, door.ear.ring)
+            found = Claimer(door.database, version, self._jobs, door.grants, self._clock, door.ear.ring)
             self._claimers[version] = found
         return found
 
     async def _wait(self, kinds: int, look: Callable[[float], Awaitable[Looked[T]]], wait_ms: int) -> T:
-        """Look until something is found, the time is over, or somebody asks us to come back."""
         if wait_ms <= 0:
             return (await look(0.0))[0]
-        began = self._clock.mono_ms()
         self._opened()
-        ear = self._door.ear
-        with ear.listen(kinds, self._version) as waiter:
-            while True:
-                waiter.event.clear()
-                waited_ms = self._clock.mono_ms() - began
-                found, is_enough, left_ms = await look(waited_ms)
-                is_over = waited_ms >= wait_ms or waiter.heard & (WAKE | ASKED) or self._door.loop is None
-                if is_enough or is_over:
-                    return found
-                if await ear.stand():
-                    continue  # what came before the bell could be heard
-                most_ms = LOOK_AGAIN_MS if ear.is_standing else POLL_MS
-                nap_ms = min(wait_ms - waited_ms, most_ms, most_ms if left_ms is None else left_ms)
-                await self._clock.wait(waiter.event, max(1.0, nap_ms))
-                if self._door.loop is None:
-                    return found
+        door = self._door
+        return await door.ear.wait(kinds, self._version, look, wait_ms, lambda: door.loop is None)
 
     def _job(self, row: Row) -> Job:
         return self._jobs.job(tuple(row))

@@ -7,14 +7,14 @@ same run are told of in the order in which they took effect.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from asyncpg import Connection
 
 from pollux.model import SCHEDULER_VERSION, Arrived, End, Ended, Entry
-from pollux.store.postgres.rows import RUN_COLUMNS_OF_R
+from pollux.store.postgres.rows import LIVE_COLUMNS, RUN_COLUMNS_OF_R
 from pollux.store.postgres.sql import Statements
 from pollux.store.relational.bells import FEED
 from pollux.store.relational.rows import Row, by_version, encode
@@ -41,6 +41,7 @@ class Space:
         found = self._written.get(template)
         if found is None:
             found = template.replace("{s}", f'"{self.schema}"').replace("{run_columns}", RUN_COLUMNS_OF_R)
+            found = found.replace("{live_columns}", LIVE_COLUMNS)
             self._written[template] = found
         return found
 
@@ -63,8 +64,16 @@ class Transaction:
     """One write (or a few reads) under way on one connection.  `now_ms` is None until the server was asked."""
 
     def __init__(
-        self, connection: Connection, space: Space, version: int, given_ms: int | None = None, sender: str = ""
+        self,
+        connection: Connection,
+        space: Space,
+        version: int,
+        given_ms: int | None = None,
+        sender: str = "",
+        *,
+        is_begun: bool = False,
     ) -> None:
+        self._is_begun = is_begun
         self._connection, self._space, self.given_ms, self._sender = connection, space, given_ms, sender
         self.version = version  # the handle's own
         self.rings = 0
@@ -94,12 +103,15 @@ class Transaction:
         """The versions whose waiters the bells are for."""
         return frozenset(self._tallies)
 
-    def one_moment(self) -> AbstractAsyncContextManager[object]:
+    @asynccontextmanager
+    async def one_moment(self) -> AsyncIterator[None]:
         """All reads in it see the same state."""
-        moment: AbstractAsyncContextManager[object] = self._connection.transaction(
-            isolation="repeatable_read", readonly=True
-        )
-        return moment
+        if self._is_begun:
+            await self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            yield
+        else:
+            async with self._connection.transaction(isolation="repeatable_read", readonly=True):
+                yield
 
     async def rows(self, sql: str, *args: Any) -> list[Row]:
         self._space.statements += 1
@@ -142,6 +154,11 @@ class Transaction:
         for version, some in by_version(run_ids).items():
             self.tell(version, Arrived(tuple(some)))
 
+    def bell(self) -> tuple[str, str]:
+        """The channel, and what is said there."""
+        payload = f"{self.rings}:{self._sender}:{','.join(map(str, self._tallies))}" if self.rings else ""
+        return self._space.channel, payload
+
     async def finish(self, *, is_users: bool = False) -> None:
         """Write down what was gathered, version by version; the last thing before the commit."""
         rows = {version: tally.row() for version, tally in sorted(self._tallies.items())}
@@ -152,11 +169,8 @@ class Transaction:
         *others, last = concerned or [SCHEDULER_VERSION]
         for version in others:
             await self.one(statement, *self._told_of(version), *rows[version], "", "", [], version)
-        payload = f"{self.rings}:{self._sender}:{','.join(map(str, self._tallies))}" if self.rings else ""
         counts = rows.get(last) or Tally().row()
-        ended, _ = await self.one(
-            statement, *self._told_of(last), *counts, self._space.channel, payload, self.made, last
-        )
+        ended, _ = await self.one(statement, *self._told_of(last), *counts, *self.bell(), self.made, last)
         if ended:
             raise Again
 

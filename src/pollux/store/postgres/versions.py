@@ -19,6 +19,11 @@ async def there(tx: Transaction) -> list[int]:
     return [row[0] for row in await tx.rows(_sql.there, tx.version)]
 
 
+async def pulse(tx: Transaction) -> str:
+    """Another one after every write of anybody's: each changes a count."""
+    return str((await tx.one(_sql.pulse))[0])
+
+
 async def versions(tx: Transaction) -> list[Version]:
     found = await tx.rows(_sql.all, tx.given_ms)
     return [Version(row[0], Counts(*row[1:8]), row[8], row[9]) for row in found]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from pollux.model import FINISHED, LIVE, AuditLine, Run, RunState
+from pollux.model import FINISHED, LIVE, SCHEDULER_VERSION, AuditLine, Run, RunState
 from pollux.store.contract import DumpPage, JobFilter, JobPage, RunFilter, RunPage
 from pollux.store.filters import job_fits, run_filter, run_place
 from pollux.store.records import dump_place
@@ -27,7 +27,7 @@ decode_line = msgspec.json.Decoder(AuditLine).decode
 async def list_jobs(link: Link, shelf: JobShelf, where: JobFilter, after: str | None, limit: int) -> JobPage:
     found = []
     async for row in _job_rows(link, after, limit):
-        job = shelf.job(tuple(row))
+        job = shelf.job((*row, SCHEDULER_VERSION))
         if job_fits(job, where):
             found.append(job)
         if len(found) > limit:
@@ -156,7 +156,7 @@ async def _term(link: Link, place: str) -> AsyncIterator[tuple[object, Any]]:
 
 async def _jobs(link: Link, shelf: JobShelf, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
     async for row in _job_rows(link, place or None, part):
-        yield row[0], shelf.job(tuple(row))
+        yield row[0], shelf.job((*row, SCHEDULER_VERSION))
 
 
 async def _live(link: Link, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:

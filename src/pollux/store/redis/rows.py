@@ -264,26 +264,27 @@ def _tried(lines: str) -> tuple[Tried, ...]:
 
 
 def settlement_row(settlement: Settlement) -> Row:
-    """As `settle.lua` takes it."""
+    """As `settle.lua` takes it: what would be empty at its end is left out."""
     outcome = settlement.outcome
-    return [
+    row: Row = [
         settlement.run_id,
         settlement.token,
         _verdict(settlement.verdict),
         False if outcome is None else _outcome(outcome, settlement.run_id),
-        [checked_row(run) for run in settlement.follow_ups],
-        note_rows(checked_notes(settlement.notes)) if settlement.notes else [],
-        settlement.progress[:PROGRESS_CHARS_MAX],
     ]
+    if settlement.progress or settlement.follow_ups or settlement.notes:
+        row += (
+            settlement.progress[:PROGRESS_CHARS_MAX],
+            [checked_row(run) for run in settlement.follow_ups],
+            note_rows(checked_notes(settlement.notes)),
+        )
+    return row
 
 
-_DONE: Row = ["done", "", False, False]
-
-
-def _verdict(verdict: Verdict) -> Row:
+def _verdict(verdict: Verdict) -> Row | bool:
     match verdict:
         case Done():
-            return ["done", "", verdict.failed, verdict.clears] if verdict.failed or verdict.clears else _DONE
+            return ["done", "", verdict.failed, verdict.clears] if verdict.failed or verdict.clears else True
         case Dead():
             return ["dead", verdict.reason, True, False, verdict.sole]
         case Cancelled():
@@ -297,19 +298,29 @@ def _verdict(verdict: Verdict) -> Row:
 
 
 def _outcome(outcome: Outcome, run_id: str) -> Row:
-    result: str | bool = False
-    if outcome.result is not None:
-        result = written(outcome.result, RESULT_BYTES_MAX, "the result of run", run_id).decode()
-    return [
-        outcome.started_ms,
-        outcome.ended_ms,
-        outcome.error,
-        result,
-        "" if outcome.changed is None else outcome.changed,
-        outcome.fingerprint,
-        outcome.crashed,
-        _kept(outcome.error) if outcome.error else '""',
-    ]
+    row: Row = [outcome.started_ms, outcome.ended_ms]
+    if (
+        outcome.error
+        or outcome.result is not None
+        or outcome.changed is not None
+        or outcome.fingerprint
+        or outcome.crashed
+    ):
+        row += (
+            outcome.error,
+            _result(outcome, run_id),
+            "" if outcome.changed is None else outcome.changed,
+            outcome.fingerprint,
+            outcome.crashed,
+            _kept(outcome.error) if outcome.error else '""',
+        )
+    return row
+
+
+def _result(outcome: Outcome, run_id: str) -> str | bool:
+    if outcome.result is None:
+        return False
+    return written(outcome.result, RESULT_BYTES_MAX, "the result of run", run_id).decode()
 
 
 def _kept(error: str) -> str:

@@ -364,7 +364,7 @@ class RedisStore:
         return await self._open().run(verb, now=now_ms, **arguments)
 
     def _job(self, row: rows.Row) -> Job:
-        return self._jobs.job(tuple([None if value is False else value for value in row]))
+        return self._jobs.job((*[None if value is False else value for value in row], SCHEDULER_VERSION))
 
     async def _claim(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place]:
         lease_ms = asking["lease_ms"]

@@ -1,13 +1,25 @@
-"""May this due time fire?  What `advance` decides about the firings of a plan."""
+"""May this due time fire, and what happens to the run before it?  What `advance` decides about the firings of a plan.
+
+The facts are read before, and kept true while the firings are gone through in their order; what they ask for is
+gathered and written together.  It takes more than one round only if a run that this plan makes is ended by it, too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pollux.model import Answer, Firing, Overlap
+from pollux.store.relational.rows import HELD, KEY, LEASED, STATE, Row, memory_json
+
 CAME_BACK_MS = 60_000  # a last due so far ahead was written before the clock came back
 WAITS_BEHIND = "waits for the previous run"
+LOOKS_BEHIND = (Overlap.QUEUE, Overlap.CANCEL)  # those that must know the live runs, not only that there are some
+ENOUGH = 2  # live runs that a firing which waits must know of
 
 
 class Facts:
-    """What a firing must know of its job, kept true while the firings of one plan are gone through."""
+    """What a firing must know of its job."""
 
     __slots__ = ("has_live", "last_due_ms", "n", "revision")
 
@@ -19,3 +31,137 @@ class Facts:
         if last_due_ms is None or last_due_ms > now_ms + CAME_BACK_MS:
             return False
         return due_ms <= last_due_ms
+
+
+class Live(NamedTuple):
+    """A live run of a job that fires again; `seq` is 0 for one that this plan makes."""
+
+    seq: int
+    state: int
+    id: str
+    job_id: str
+    due_ms: int
+    cause: int
+    gated: int
+    version: int
+    cancel: str
+    key: str | None
+
+
+class Round:
+    """What is written together: runs that end (with the reason), owners that are asked to stop, runs that are made."""
+
+    __slots__ = ("asked", "ended", "made")
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[Live, str]] = []
+        self.asked: list[tuple[int, str]] = []
+        self.made: list[Row] = []
+
+
+class Moved(NamedTuple):
+    """Where a job stands afterwards; the memory only if a skipped firing taught it something."""
+
+    last_due_ms: int
+    next_due_ms: int | None
+    has_memory: bool
+    memory: bytes | None
+    ended_ms: int | None
+
+
+class Firings:
+    """The firings of one plan, in their order."""
+
+    def __init__(
+        self,
+        version: int,
+        facts: dict[str, Facts],
+        known: Iterable[str],
+        keys: Iterable[str],
+        live: Iterable[Live],
+        now_ms: int,
+    ) -> None:
+        self._version, self._now_ms = version, now_ms
+        self._facts, self._known, self._keys = facts, set(known), set(keys)
+        self._live: dict[str, list[Live]] = {}
+        for run in live:
+            self._live.setdefault(run.job_id, []).append(run)
+        self.rounds = [Round()]
+        self.moved: dict[int, Moved] = {}
+
+    def fire(self, firing: Firing, row: Row) -> Answer:
+        """`row` is that of its run."""
+        run = firing.run
+        facts = self._facts.get(run.job_id)
+        if facts is None or facts.revision != firing.revision:
+            return Answer.STALE
+        if run.id in self._known or facts.is_fired(run.due_ms, self._now_ms):
+            return Answer.ALREADY
+        answer = self._overlap(firing, row, facts)
+        facts.last_due_ms = run.due_ms
+        self._move(firing, facts, is_skipped=answer is Answer.OVERLAPPED)
+        if answer is not Answer.OVERLAPPED:
+            self._make(row, facts, is_waiting=answer is Answer.WAITS)
+        return answer
+
+    def _overlap(self, firing: Firing, row: Row, facts: Facts) -> Answer:
+        """ok, waits or overlapped; under CANCEL the previous run is asked to stop, or ends here if it only waited."""
+        if row[KEY] is not None and row[KEY] in self._keys:
+            return Answer.OVERLAPPED
+        if not facts.has_live or firing.overlap is Overlap.ALLOW:
+            return Answer.OK
+        if firing.overlap is Overlap.SKIP:
+            return Answer.OVERLAPPED
+        live = self._live.get(firing.run.job_id, [])
+        if not live:  # it ended since the facts were read
+            return Answer.OK
+        is_alone = len(live) == 1
+        if firing.overlap is Overlap.CANCEL:
+            self._cancel_previous(live, f"replaced by {firing.run.id}")
+        return Answer.WAITS if is_alone else Answer.OVERLAPPED
+
+    def _cancel_previous(self, live: list[Live], reason: str) -> None:
+        for n, run in enumerate(live):
+            if run.state == LEASED and not run.cancel:
+                self.rounds[-1].asked.append((run.seq, reason))
+                live[n] = run._replace(cancel=reason)
+        if len(live) == 1 and live[0].state != LEASED:
+            run = live.pop()
+            if not run.seq:  # made by this plan: it must be there before it can end
+                self.rounds.append(Round())
+            self.rounds[-1].ended.append((run, reason))
+            if run.key is not None:
+                self._keys.discard(run.key)
+
+    def _move(self, firing: Firing, facts: Facts, *, is_skipped: bool) -> None:
+        memory = firing.if_overlapped if is_skipped else None
+        before = self.moved.get(facts.n)
+        learnt = (False, None, None) if before is None else before[2:]
+        if memory is not None:
+            learnt = (True, memory_json(memory), memory.last_end_ms)
+        self.moved[facts.n] = Moved(firing.run.due_ms, firing.next_due_ms, *learnt)
+
+    def _make(self, row: Row, facts: Facts, *, is_waiting: bool) -> None:
+        made = (*row[:STATE], HELD, WAITS_BEHIND, *row[STATE + 2 :]) if is_waiting else row
+        run_id, job_id, due_ms, cause, key = row[:5]
+        self.rounds[-1].made.append(made)
+        self._known.add(run_id)
+        if key is not None:
+            self._keys.add(key)
+        facts.has_live = True
+        live = self._live.setdefault(job_id, [])
+        live.append(Live(0, made[STATE], run_id, job_id, due_ms, cause, row[STATE - 1], self._version, "", key))
+
+
+def keys_of(rows: Sequence[Row]) -> list[str]:
+    return [row[KEY] for row in rows if row[KEY] is not None]
+
+
+def looking_behind(firings: Sequence[Firing], facts: dict[str, Facts]) -> dict[str, int | None]:
+    """The jobs whose live runs must be read, and how many of each at the most; None: all."""
+    asked: dict[str, int | None] = {}
+    for firing in firings:
+        there = facts.get(firing.run.job_id)
+        if firing.overlap in LOOKS_BEHIND and there is not None and there.has_live:
+            asked[firing.run.job_id] = None if firing.overlap is Overlap.CANCEL else ENOUGH
+    return asked

@@ -99,7 +99,8 @@ def _look(tx: Transaction, now_ms: int, url: str = "") -> Inside:
     tally = tx.row(_tally.read, (SCHEDULER_VERSION,))
     assert term is not None
     assert tally is not None
-    ready = [row[0] for first in PRIORITIES for row in tx.rows(_sql.oldest_ready, (first, now_ms))]
+    found = [row[0] for first in PRIORITIES for row in tx.rows(_sql.oldest_ready, (first, now_ms))]
+    ready = [visible_ms for visible_ms in found if visible_ms is not None]
     overdue = tx.row(_sql.most_overdue, (now_ms,))
     return Inside(
         is_ours=True,

@@ -1,4 +1,7 @@
--- Live runs in one table, finished ones in another: the busy table stays small, its indexes short and its vacuum quick.
+-- Three tables hold the runs.  `runs` says what a live run is and what became of its attempts; `line` where it stands:
+-- narrow rows with few indexes, because every delivery writes them anew; `past` holds those that are finished, so that
+-- the busy tables stay small, their indexes short and their vacuum quick.  Whoever changes a live run locks its row in
+-- `line` first.
 -- `state` counts 0 held, 1 ready, 2 leased, 3 done, 4 dead, 5 cancelled; `shelf` 0 finished, 1 finished and nothing had
 -- changed, 2 dead letter.  Texts are compared byte by byte, whatever the database's own order.
 CREATE SEQUENCE {s}.run_seq;
@@ -15,17 +18,9 @@ CREATE TABLE {s}.runs (
   grp text COLLATE "C" NOT NULL,
   target text COLLATE "C" NOT NULL,
   gated boolean NOT NULL,
-  state smallint NOT NULL,
-  held_reason text NOT NULL,
-  visible_ms bigint NOT NULL,
   attempt integer NOT NULL DEFAULT 0,
   lease_losses integer NOT NULL DEFAULT 0,
   crashes integer NOT NULL DEFAULT 0,
-  fence integer NOT NULL DEFAULT 0,
-  token text NOT NULL DEFAULT '',
-  owner text NOT NULL DEFAULT '',
-  lease_until_ms bigint NOT NULL DEFAULT 0,
-  cancel text NOT NULL DEFAULT '',
   started_ms bigint,
   finished_ms bigint,
   failed boolean NOT NULL DEFAULT false,
@@ -33,26 +28,41 @@ CREATE TABLE {s}.runs (
   error text NOT NULL DEFAULT '',
   result bytea,
   deaths integer NOT NULL DEFAULT 1,
-  progress text NOT NULL DEFAULT '',
-  tried bytea,
-  lease_ms bigint NOT NULL DEFAULT 0,
-  settled text NOT NULL DEFAULT ''
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
+  tried bytea
+) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.05);
 
 CREATE UNIQUE INDEX runs_id ON {s}.runs (id);
 
 CREATE UNIQUE INDEX runs_key ON {s}.runs (key) WHERE key IS NOT NULL;
 
-CREATE INDEX runs_ready ON {s}.runs (priority, visible_ms, seq) WHERE state = 1;
-
-CREATE INDEX runs_leased ON {s}.runs (lease_until_ms) WHERE state = 2;
-
-CREATE INDEX runs_held ON {s}.runs (due_ms, id) WHERE state = 0;
-
 CREATE INDEX runs_live ON {s}.runs (due_ms, id);
 
 CREATE INDEX runs_of_job ON {s}.runs (job_id, seq);
+
+CREATE TABLE {s}.line (
+  seq bigint PRIMARY KEY,
+  priority smallint NOT NULL,
+  due_ms bigint NOT NULL,
+  state smallint NOT NULL,
+  visible_ms bigint NOT NULL,
+  held_reason text NOT NULL,
+  fence integer NOT NULL DEFAULT 0,
+  token text NOT NULL DEFAULT '',
+  owner text NOT NULL DEFAULT '',
+  lease_until_ms bigint NOT NULL DEFAULT 0,
+  lease_ms bigint NOT NULL DEFAULT 0,
+  cancel text NOT NULL DEFAULT '',
+  progress text NOT NULL DEFAULT '',
+  settled text NOT NULL DEFAULT ''
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
+        autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.05);
+
+CREATE INDEX line_ready ON {s}.line (priority, visible_ms, seq) WHERE state = 1;
+
+CREATE INDEX line_leased ON {s}.line (lease_until_ms) WHERE state = 2;
+
+CREATE INDEX line_held ON {s}.line (due_ms) WHERE state = 0;
 
 CREATE TABLE {s}.past (
   seq bigint PRIMARY KEY,

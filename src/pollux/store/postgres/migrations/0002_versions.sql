@@ -7,15 +7,15 @@ DROP INDEX {s}.jobs_due;
 
 CREATE INDEX jobs_due ON {s}.jobs (version, next_due_ms, id) WHERE next_due_ms IS NOT NULL AND enabled;
 
-ALTER TABLE {s}.runs ADD COLUMN version smallint NOT NULL DEFAULT 2;
+ALTER TABLE {s}.line ADD COLUMN version smallint NOT NULL DEFAULT 2;
 
-DROP INDEX {s}.runs_ready;
+DROP INDEX {s}.line_ready;
 
-CREATE INDEX runs_ready ON {s}.runs (version, priority, visible_ms, seq) WHERE state = 1;
+CREATE INDEX line_ready ON {s}.line (version, priority, visible_ms, seq) WHERE state = 1;
 
-DROP INDEX {s}.runs_leased;
+DROP INDEX {s}.line_leased;
 
-CREATE INDEX runs_leased ON {s}.runs (version, lease_until_ms) WHERE state = 2;
+CREATE INDEX line_leased ON {s}.line (version, lease_until_ms) WHERE state = 2;
 
 ALTER TABLE {s}.past ADD COLUMN version smallint NOT NULL DEFAULT 2;
 

@@ -1,11 +1,11 @@
 -- The term stands until this write ends: a new leader's election waits for it.
 -- name: term
-SELECT number, holder, coalesce($1::bigint, {s}.now_ms()) FROM {s}.term WHERE version = $2::smallint FOR SHARE;
-
--- name: state
 SELECT
-  (SELECT sum(ready)::bigint FROM {s}.tally WHERE version = $2::smallint),
-  (SELECT coalesce(sum(seats), 0)::bigint FROM {s}.nodes WHERE until_ms > $1::bigint AND version IN (0, $2::smallint));
+  number, holder, c.now_ms, (SELECT sum(ready)::bigint FROM {s}.tally WHERE tally.version = $2::smallint),
+  (SELECT coalesce(sum(seats), 0)::bigint FROM {s}.nodes
+   WHERE nodes.until_ms > c.now_ms AND nodes.version IN (0, $2::smallint))
+FROM {s}.term, (SELECT coalesce($1::bigint, {s}.now_ms()) AS now_ms) AS c
+WHERE term.version = $2::smallint FOR SHARE OF term;
 
 -- name: consume
 DELETE FROM {s}.feed WHERE version = $2::smallint AND id = ANY($1::bigint[]) RETURNING ends;
@@ -15,8 +15,12 @@ SELECT j.id, j.n, j.revision, j.last_due_ms, EXISTS (SELECT 1 FROM {s}.runs WHER
 FROM {s}.jobs AS j WHERE j.id = ANY($1::text[]) AND j.version = $2::smallint ORDER BY j.id FOR NO KEY UPDATE OF j;
 
 -- name: live
-SELECT seq, state, id, job_id, due_ms, cause, gated, version, cancel FROM {s}.runs
-WHERE job_id = $1::text ORDER BY seq LIMIT $2::bigint FOR UPDATE;
+SELECT l.seq, l.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.version, l.cancel, r.key
+FROM unnest($1::text[], $2::bigint[]) AS asked (job_id, most)
+CROSS JOIN LATERAL (
+  SELECT * FROM {s}.runs WHERE runs.job_id = asked.job_id ORDER BY runs.seq LIMIT asked.most
+) AS r
+JOIN {s}.line AS l ON l.seq = r.seq ORDER BY l.seq FOR UPDATE OF l;
 
 -- name: move
 UPDATE {s}.jobs AS j
@@ -29,14 +33,16 @@ WHERE j.n = b.n;
 
 -- name: release
 WITH held AS MATERIALIZED (
-  SELECT seq FROM {s}.runs WHERE id = ANY($1::text[]) AND state = 0 AND version = $3::smallint ORDER BY seq FOR UPDATE
+  SELECT l.seq FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
+  WHERE r.id = ANY($1::text[]) AND l.state = 0 AND l.version = $3::smallint ORDER BY l.seq FOR UPDATE OF l
 )
-UPDATE {s}.runs AS r SET state = 1, held_reason = '', visible_ms = greatest($2::bigint, r.visible_ms)
-FROM held WHERE r.seq = held.seq RETURNING r.seq;
+UPDATE {s}.line AS l SET state = 1, held_reason = '', visible_ms = greatest($2::bigint, l.visible_ms)
+FROM held WHERE l.seq = held.seq RETURNING l.seq;
 
 -- name: hold
-UPDATE {s}.runs AS r SET held_reason = b.reason FROM unnest($1::text[], $2::text[]) AS b (id, reason)
-WHERE r.id = b.id AND r.state = 0 AND r.version = $3::smallint;
+UPDATE {s}.line AS l SET held_reason = b.reason
+FROM unnest($1::text[], $2::text[]) AS b (id, reason) JOIN {s}.runs AS r ON r.id = b.id
+WHERE l.seq = r.seq AND l.state = 0 AND l.version = $3::smallint;
 
 -- name: update
 UPDATE {s}.jobs AS j

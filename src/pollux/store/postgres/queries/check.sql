@@ -7,10 +7,10 @@ SELECT version, sum(held)::bigint, sum(ready)::bigint, sum(leased)::bigint, sum(
 -- name: counted
 SELECT v.version, coalesce(r.held, 0), coalesce(r.ready, 0), coalesce(r.leased, 0), coalesce(f.feed, 0),
   coalesce(f.ends, 0), coalesce(j.jobs, 0)
-FROM (SELECT version FROM {s}.tally UNION SELECT version FROM {s}.runs UNION SELECT version FROM {s}.jobs
+FROM (SELECT version FROM {s}.tally UNION SELECT version FROM {s}.line UNION SELECT version FROM {s}.jobs
       UNION SELECT version FROM {s}.feed) AS v
 LEFT JOIN (SELECT version, count(*) FILTER (WHERE state = 0) AS held, count(*) FILTER (WHERE state = 1) AS ready,
-                  count(*) FILTER (WHERE state = 2) AS leased FROM {s}.runs GROUP BY version) AS r USING (version)
+                  count(*) FILTER (WHERE state = 2) AS leased FROM {s}.line GROUP BY version) AS r USING (version)
 LEFT JOIN (SELECT version, count(*) AS feed, sum(ends)::bigint AS ends FROM {s}.feed GROUP BY version) AS f USING (version)
 LEFT JOIN (SELECT version, count(*) AS jobs FROM {s}.jobs GROUP BY version) AS j USING (version)
 ORDER BY v.version;
@@ -32,20 +32,24 @@ JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1::text;
 
 -- name: shelves
 SELECT id FROM (
-  SELECT id FROM {s}.runs WHERE state NOT BETWEEN 0 AND 2
+  SELECT r.id FROM {s}.runs AS r LEFT JOIN {s}.line AS l ON l.seq = r.seq
+  WHERE l.seq IS NULL OR l.state NOT BETWEEN 0 AND 2
+  UNION ALL SELECT 'number ' || l.seq FROM {s}.line AS l WHERE NOT EXISTS (SELECT 1 FROM {s}.runs AS r WHERE r.seq = l.seq)
   UNION ALL SELECT id FROM {s}.past WHERE state NOT BETWEEN 3 AND 5 OR (shelf = 2) <> (state = 4)
   UNION ALL SELECT r.id FROM {s}.runs AS r JOIN {s}.past AS p ON p.id = r.id
 ) AS wrong LIMIT $1::int;
 
 -- name: leases
-SELECT id FROM {s}.runs WHERE state = 2 AND (token = '' OR fence < 1) LIMIT $1::int;
+SELECT r.id FROM {s}.line AS l JOIN {s}.runs AS r ON r.seq = l.seq
+WHERE l.state = 2 AND (l.token = '' OR l.fence < 1) LIMIT $1::int;
 
 -- name: orphans
-SELECT id FROM {s}.runs AS r
-WHERE state < 2 AND NOT EXISTS (SELECT 1 FROM {s}.jobs AS j WHERE j.id = r.job_id) LIMIT $1::int;
+SELECT r.id FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
+WHERE l.state < 2 AND NOT EXISTS (SELECT 1 FROM {s}.jobs AS j WHERE j.id = r.job_id) LIMIT $1::int;
 
 -- name: versions
-SELECT r.id FROM {s}.runs AS r JOIN {s}.jobs AS j ON j.id = r.job_id WHERE j.version <> r.version LIMIT $1::int;
+SELECT r.id FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq JOIN {s}.jobs AS j ON j.id = r.job_id
+WHERE j.version <> l.version LIMIT $1::int;
 
 -- name: buried
 SELECT j.id FROM {s}.jobs AS j JOIN {s}.tombs AS t ON t.id = j.id LIMIT $1::int;
@@ -56,7 +60,7 @@ ORDER BY version, id LIMIT $3::int;
 
 -- Nobody writes meanwhile: whoever does has finished, and whoever wants to waits.
 -- name: lock
-LOCK TABLE {s}.runs, {s}.past, {s}.jobs, {s}.feed, {s}.tally IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE {s}.line, {s}.runs, {s}.past, {s}.jobs, {s}.feed, {s}.tally IN SHARE ROW EXCLUSIVE MODE;
 
 -- name: fill
 INSERT INTO {s}.tally (version, slot) VALUES ($1::smallint, $2::bigint);

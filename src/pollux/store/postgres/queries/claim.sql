@@ -2,13 +2,13 @@
 -- name: look
 SELECT
   coalesce($2::bigint, {s}.now_ms()),
-  (SELECT visible_ms FROM {s}.runs
+  (SELECT visible_ms FROM {s}.line
    WHERE state = 1 AND version = $3::smallint AND priority = 1 ORDER BY visible_ms LIMIT 1),
-  (SELECT visible_ms FROM {s}.runs
+  (SELECT visible_ms FROM {s}.line
    WHERE state = 1 AND version = $3::smallint AND priority = 2 ORDER BY visible_ms LIMIT 1),
-  (SELECT visible_ms FROM {s}.runs
+  (SELECT visible_ms FROM {s}.line
    WHERE state = 1 AND version = $3::smallint AND priority = 3 ORDER BY visible_ms LIMIT 1),
-  (SELECT lease_until_ms FROM {s}.runs
+  (SELECT lease_until_ms FROM {s}.line
    WHERE state = 2 AND version = $3::smallint ORDER BY lease_until_ms LIMIT 1),
   (SELECT coalesce(max(part), 0) FROM {s}.claims WHERE token = $1::text),
   t.ends, t.stops, t.clock_ms
@@ -19,26 +19,28 @@ FROM (
 ) AS t;
 
 -- name: again
-SELECT {run_columns}, j.id, j.revision, j.next_due_ms, j.last_due_ms, j.memory, j.definition, j.version
+SELECT {live_columns}, j.id, j.revision, j.next_due_ms, j.last_due_ms, j.memory, j.definition, j.version
 FROM {s}.claims AS c
 CROSS JOIN LATERAL unnest(c.seqs) WITH ORDINALITY AS taken (seq, place)
+JOIN {s}.line AS l ON l.seq = taken.seq
 JOIN {s}.runs AS r ON r.seq = taken.seq
 LEFT JOIN {s}.jobs AS j ON j.id = r.job_id
-WHERE c.token = $1::text AND r.state = 2 AND r.token = $1::text || ':' || r.fence AND r.lease_until_ms > $2::bigint
+WHERE c.token = $1::text AND l.state = 2 AND l.token = $1::text || ':' || l.fence AND l.lease_until_ms > $2::bigint
 ORDER BY c.part, taken.place;
 
--- One priority, in one statement.  Rows that others hold are passed over; what has no job is seen but not leased.
+-- One priority, in one statement; rows that others hold are passed over.  First the runs, short as at their first
+-- delivery, then each of their jobs once.
 -- name: lease
 WITH c AS MATERIALIZED (
-  SELECT seq, EXISTS (SELECT 1 FROM {s}.jobs WHERE jobs.id = runs.job_id) AS has_job FROM {s}.runs
+  SELECT seq FROM {s}.line
   WHERE state = 1 AND version = $8::smallint AND priority = $1::smallint AND visible_ms <= $2::bigint
-  ORDER BY visible_ms, seq LIMIT $3::int FOR UPDATE OF runs SKIP LOCKED
+  ORDER BY visible_ms, seq LIMIT $3::int FOR UPDATE SKIP LOCKED
 ), u AS (
-  UPDATE {s}.runs AS r
-  SET state = 2, fence = r.fence + 1, token = $4::text || ':' || (r.fence + 1), owner = $5::text,
+  UPDATE {s}.line AS l
+  SET state = 2, fence = l.fence + 1, token = $4::text || ':' || (l.fence + 1), owner = $5::text,
       lease_until_ms = $2::bigint + $6::bigint, lease_ms = $6::bigint, progress = ''
-  FROM c WHERE r.seq = c.seq AND c.has_job
-  RETURNING r.seq, {run_columns}
+  FROM c WHERE l.seq = c.seq
+  RETURNING l.seq, l.visible_ms, l.fence
 ), k AS (
   INSERT INTO {s}.claims (token, part, seqs)
   SELECT $4::text, $7::int, array_agg(u.seq ORDER BY u.visible_ms, u.seq) FROM u HAVING count(*) > 0
@@ -47,12 +49,27 @@ WITH c AS MATERIALIZED (
   SET ready = ready - n.taken, leased = leased + n.taken, clock_ms = greatest(clock_ms, $2::bigint)
   FROM (SELECT count(*) AS taken FROM u) AS n
   WHERE version = $8::smallint AND slot = pg_backend_pid() % 16 AND n.taken > 0
+), taken AS MATERIALIZED (
+  SELECT r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated,
+    u.visible_ms, u.fence
+  FROM u JOIN {s}.runs AS r ON r.seq = u.seq
 )
-SELECT u.*, j.id, j.revision, j.next_due_ms, j.last_due_ms, j.memory, j.definition, j.version, o.orphans
-FROM (SELECT count(*) FILTER (WHERE NOT has_job) AS orphans FROM c) AS o
-LEFT JOIN (SELECT u.*, row_number() OVER (PARTITION BY u.job_id) AS nth FROM u) AS u ON true
-LEFT JOIN {s}.jobs AS j ON u.nth = 1 AND j.id = u.job_id
-ORDER BY u.visible_ms, u.seq;
+SELECT *, NULL::bytea FROM taken
+UNION ALL
+SELECT j.revision, j.id, NULL, j.next_due_ms, j.version, NULL, j.definition, NULL, NULL, NULL, NULL, j.last_due_ms, NULL,
+  j.memory
+FROM {s}.jobs AS j WHERE j.id IN (SELECT job_id FROM taken);
+
+-- name: whole
+SELECT r.seq, {live_columns} FROM {s}.line AS l JOIN {s}.runs AS r ON r.seq = l.seq WHERE l.seq = ANY($1::bigint[]);
+
+-- Leased to us just now, and their jobs are gone.
+-- name: orphans
+SELECT l.seq, l.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.version
+FROM {s}.line AS l JOIN {s}.runs AS r ON r.seq = l.seq
+WHERE l.seq = ANY($1::bigint[]) AND l.state = 2 AND l.token = $2::text || ':' || l.fence
+  AND NOT EXISTS (SELECT 1 FROM {s}.jobs WHERE jobs.id = r.job_id)
+ORDER BY l.seq FOR UPDATE OF l;
 
 -- name: forget
 DELETE FROM {s}.claims WHERE n IN (
@@ -62,50 +79,51 @@ DELETE FROM {s}.claims WHERE n IN (
 
 -- What others hold that may yet be left to us: waits until they let go.
 -- name: await
-SELECT seq FROM {s}.runs
+SELECT seq FROM {s}.line
 WHERE state = 1 AND version = $3::smallint AND priority = $1::smallint AND visible_ms <= $2::bigint
 ORDER BY visible_ms, seq LIMIT 1 FOR UPDATE;
 
--- name: orphans
-SELECT r.seq, r.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, r.version FROM {s}.runs AS r
-WHERE r.state = 1 AND r.version = $3::smallint AND r.priority = $1::smallint AND r.visible_ms <= $2::bigint
-  AND NOT EXISTS (SELECT 1 FROM {s}.jobs WHERE jobs.id = r.job_id)
-ORDER BY r.visible_ms, r.seq LIMIT 1000 FOR UPDATE SKIP LOCKED;
-
 -- name: lost
 SELECT
-  r.seq, r.id, r.job_id, r.due_ms, r.cause, r.gated, r.cancel, r.lease_losses, r.lease_until_ms,
-  r.fence, r.owner, r.tried, EXISTS (SELECT 1 FROM {s}.jobs WHERE jobs.id = r.job_id)
-FROM {s}.runs AS r WHERE r.state = 2 AND r.version = $3::smallint AND r.lease_until_ms <= $1::bigint
-ORDER BY r.lease_until_ms LIMIT $2::int FOR UPDATE OF r SKIP LOCKED;
+  l.seq, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.cancel, r.lease_losses, l.lease_until_ms, l.fence, l.owner,
+  r.tried, EXISTS (SELECT 1 FROM {s}.jobs WHERE jobs.id = r.job_id)
+FROM {s}.line AS l JOIN {s}.runs AS r ON r.seq = l.seq
+WHERE l.state = 2 AND l.version = $3::smallint AND l.lease_until_ms <= $1::bigint
+ORDER BY l.lease_until_ms LIMIT $2::int FOR UPDATE OF l SKIP LOCKED;
 
 -- name: take_back
-UPDATE {s}.runs AS r
-SET state = 1, lease_losses = b.losses, visible_ms = r.lease_until_ms, tried = b.tried, token = '', owner = '',
-    lease_until_ms = 0
-FROM unnest($1::bigint[], $2::int[], $3::bytea[]) AS b (seq, losses, tried) WHERE r.seq = b.seq;
+WITH b AS (
+  SELECT * FROM unnest($1::bigint[], $2::int[], $3::bytea[]) AS b (seq, losses, tried)
+), lost AS (
+  UPDATE {s}.runs AS r SET lease_losses = b.losses, tried = b.tried FROM b WHERE r.seq = b.seq
+)
+UPDATE {s}.line AS l
+SET state = 1, visible_ms = l.lease_until_ms, token = '', owner = '', lease_until_ms = 0 FROM b WHERE l.seq = b.seq;
 
 -- name: end
-WITH gone AS (
-  DELETE FROM {s}.runs AS r
+WITH stood AS (
+  DELETE FROM {s}.line AS l
   USING unnest($1::bigint[], $2::int[], $3::smallint[], $4::smallint[], $5::text[], $6::text[], $7::boolean[])
     AS b (seq, losses, state, shelf, cancel, error, failed)
-  WHERE r.seq = b.seq
-  RETURNING r.*, b.losses, b.state AS after, b.shelf, b.cancel AS why, b.error AS words, b.failed AS fails
+  WHERE l.seq = b.seq
+  RETURNING l.seq, l.held_reason, l.lease_until_ms, l.fence, l.progress, l.settled, l.version, b.losses, b.state, b.shelf,
+    b.cancel, b.error, b.failed
+), gone AS (
+  DELETE FROM {s}.runs AS r USING stood AS l WHERE r.seq = l.seq
+  RETURNING r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated, l.state,
+    l.held_reason, l.lease_until_ms, r.attempt, l.losses, r.crashes, l.fence, '', '', 0, l.cancel, r.started_ms,
+    $8::bigint, r.failed OR l.failed, r.changed, CASE WHEN l.error = '' THEN r.error ELSE l.error END, r.result,
+    r.deaths, l.progress, r.tried, l.settled, l.shelf, l.version
 )
-INSERT INTO {s}.past
-SELECT seq, id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, after, held_reason, lease_until_ms,
-  attempt, losses, crashes, fence, '', '', 0, why, started_ms, $8::bigint, failed OR fails, changed,
-  CASE WHEN words = '' THEN error ELSE words END, result, deaths, progress, tried, settled, shelf, version
-FROM gone;
+INSERT INTO {s}.past SELECT * FROM gone;
 
 -- The clock came back: no lease lasts longer from now than it was given for, and what had been visible stays so.
 -- name: cut
-UPDATE {s}.runs SET lease_until_ms = $1::bigint + lease_ms
+UPDATE {s}.line SET lease_until_ms = $1::bigint + lease_ms
 WHERE state = 2 AND version = $2::smallint AND lease_until_ms > $1::bigint + lease_ms;
 
 -- name: show
-UPDATE {s}.runs SET visible_ms = visible_ms - ($2::bigint - $1::bigint)
+UPDATE {s}.line SET visible_ms = visible_ms - ($2::bigint - $1::bigint)
 WHERE state = 1 AND version = $3::smallint AND priority IN (1, 2, 3)
   AND visible_ms > $1::bigint AND visible_ms <= $2::bigint;
 

@@ -2,8 +2,9 @@
 SELECT id, revision, last_due_ms, version FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE;
 
 -- name: waiting
-SELECT seq, state, id, job_id, due_ms, cause, gated, version FROM {s}.runs
-WHERE job_id = ANY($1::text[]) AND state < 2 ORDER BY seq FOR UPDATE;
+SELECT l.seq, l.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.version
+FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
+WHERE r.job_id = ANY($1::text[]) AND l.state < 2 ORDER BY l.seq FOR UPDATE OF l;
 
 -- name: bury
 WITH gone AS (

@@ -7,16 +7,23 @@ SELECT
   ARRAY(SELECT id FROM {s}.past WHERE id = ANY($2::text[]));
 
 -- name: add
-INSERT INTO {s}.runs
-  (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, version)
-SELECT id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, version
-FROM unnest(
-  $1::text[], $2::text[], $3::bigint[], $4::smallint[], $5::text[], $6::bytea[], $7::smallint[], $8::text[], $9::text[],
-  $10::boolean[], $11::smallint[], $12::text[], $13::bigint[], $14::smallint[]
-) WITH ORDINALITY AS made
-  (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, version, place)
-ORDER BY place
-ON CONFLICT DO NOTHING RETURNING id;
+WITH made AS MATERIALIZED (
+  SELECT * FROM unnest(
+    $1::text[], $2::text[], $3::bigint[], $4::smallint[], $5::text[], $6::bytea[], $7::smallint[], $8::text[],
+    $9::text[], $10::boolean[], $11::smallint[], $12::text[], $13::bigint[], $14::smallint[]
+  ) WITH ORDINALITY AS b
+    (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, version,
+     place)
+), added AS (
+  INSERT INTO {s}.runs (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated)
+  SELECT id, job_id, due_ms, cause, key, payload, priority, grp, target, gated FROM made ORDER BY place
+  ON CONFLICT DO NOTHING RETURNING seq, id
+), lined AS (
+  INSERT INTO {s}.line (seq, priority, due_ms, state, visible_ms, held_reason, version)
+  SELECT added.seq, made.priority, made.due_ms, made.state, made.visible_ms, made.held_reason, made.version
+  FROM added JOIN made ON made.id = added.id
+)
+SELECT id, seq FROM added;
 
 -- name: known
 SELECT id FROM {s}.runs WHERE id = ANY($1::text[]) UNION ALL SELECT id FROM {s}.past WHERE id = ANY($1::text[]);

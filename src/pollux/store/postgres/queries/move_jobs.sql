@@ -7,10 +7,11 @@ UPDATE {s}.jobs SET version = $2::smallint, revision = revision + 1 WHERE id = A
 
 -- name: runs
 WITH live AS MATERIALIZED (
-  SELECT seq, version FROM {s}.runs WHERE job_id = ANY($1::text[]) ORDER BY seq FOR UPDATE
+  SELECT l.seq, r.id, r.job_id, l.version FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
+  WHERE r.job_id = ANY($1::text[]) ORDER BY l.seq FOR UPDATE OF l
 )
-UPDATE {s}.runs AS r SET version = $2::smallint FROM live WHERE r.seq = live.seq
-RETURNING r.seq, r.state, r.id, r.job_id, live.version;
+UPDATE {s}.line AS l SET version = $2::smallint FROM live WHERE l.seq = live.seq
+RETURNING l.seq, l.state, live.id, live.job_id, live.version;
 
 -- name: unread
 SELECT body FROM {s}.feed WHERE version = ANY($1::smallint[]) AND ends > 0 ORDER BY id;

@@ -19,7 +19,7 @@ SELECT id, revision, next_due_ms, last_due_ms, memory, definition, version FROM 
 
 -- name: run
 SELECT * FROM (
-  (SELECT r.seq, {run_columns} FROM {s}.runs AS r WHERE r.seq > $1::bigint ORDER BY r.seq LIMIT $2::int)
+  (SELECT r.seq, {live_columns} FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq WHERE r.seq > $1::bigint ORDER BY r.seq LIMIT $2::int)
   UNION ALL
   (SELECT r.seq, {run_columns} FROM {s}.past AS r WHERE r.seq > $1::bigint ORDER BY r.seq LIMIT $2::int)
 ) AS both_tables ORDER BY seq LIMIT $2::int;
@@ -27,20 +27,44 @@ SELECT * FROM (
 -- name: note
 SELECT key, value, revision, expires_ms FROM {s}.notes WHERE key > $1::text ORDER BY key LIMIT $2::int;
 
--- name: load_live
-INSERT INTO {s}.runs
-  (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, attempt,
-   lease_losses, crashes, fence, token, owner, lease_until_ms, cancel, started_ms, finished_ms, failed, changed, error,
-   result, deaths, progress, tried, version)
-SELECT $1::text, $2::text, $3::bigint, $4::smallint, $5::text, $6::bytea, $7::smallint, $8::text, $9::text, $10::boolean, $11::smallint, $12::text, $13::bigint, $14::int, $15::int, $16::int, $17::int, $18::text, $19::text, $20::bigint, $21::text, $22::bigint, $23::bigint, $24::boolean, $25::boolean,
-  $26::text, $27::bytea, $28::int, $29::text, $30::bytea,
-  coalesce((SELECT version FROM {s}.jobs WHERE id = $2::text), $31::smallint)
-WHERE NOT EXISTS (SELECT 1 FROM {s}.past WHERE id = $1::text)
-ON CONFLICT DO NOTHING RETURNING id, version;
-
--- name: load_past
-INSERT INTO {s}.past
-SELECT nextval('{s}.run_seq'), $1::text, $2::text, $3::bigint, $4::smallint, $5::text, $6::bytea, $7::smallint, $8::text, $9::text, $10::boolean, $11::smallint, $12::text, $13::bigint, $14::int, $15::int, $16::int, $17::int, $18::text, $19::text, $20::bigint, $21::text,
-  $22::bigint, coalesce($23::bigint, 0), $24::boolean, $25::boolean, $26::text, $27::bytea, $28::int, $29::text, $30::bytea, '', $32::smallint, $31::smallint
-WHERE NOT EXISTS (SELECT 1 FROM {s}.runs WHERE id = $1::text)
-ON CONFLICT DO NOTHING RETURNING id;
+-- Runs as they were dumped, whose ids and keys nobody has; arrays in the order of a run's columns, then its version and
+-- its shelf, which live ones have none of.  A live one goes where its job is.
+-- name: load_runs
+WITH b AS MATERIALIZED (
+  SELECT * FROM unnest(
+    $1::text[], $2::text[], $3::bigint[], $4::smallint[], $5::text[], $6::bytea[], $7::smallint[], $8::text[],
+    $9::text[], $10::boolean[], $11::smallint[], $12::text[], $13::bigint[], $14::int[], $15::int[], $16::int[],
+    $17::int[], $18::text[], $19::text[], $20::bigint[], $21::text[], $22::bigint[], $23::bigint[], $24::boolean[],
+    $25::boolean[], $26::text[], $27::bytea[], $28::int[], $29::text[], $30::bytea[], $31::smallint[],
+    $32::smallint[]
+  ) WITH ORDINALITY AS b
+    (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, attempt,
+     lease_losses, crashes, fence, token, owner, lease_until_ms, cancel, started_ms, finished_ms, failed, changed, error,
+     result, deaths, progress, tried, version, shelf, place)
+), live AS (
+  INSERT INTO {s}.runs
+    (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, attempt, lease_losses, crashes, started_ms,
+     finished_ms, failed, changed, error, result, deaths, tried)
+  SELECT id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, attempt, lease_losses, crashes,
+    started_ms, finished_ms, failed, changed, error, result, deaths, tried
+  FROM b WHERE shelf IS NULL AND NOT EXISTS (SELECT 1 FROM {s}.past WHERE past.id = b.id) ORDER BY place
+  ON CONFLICT DO NOTHING RETURNING seq, id
+), lined AS (
+  INSERT INTO {s}.line
+    (seq, priority, due_ms, state, held_reason, visible_ms, fence, token, owner, lease_until_ms, cancel, progress,
+     version)
+  SELECT live.seq, b.priority, b.due_ms, b.state, b.held_reason, b.visible_ms, b.fence, b.token, b.owner,
+    b.lease_until_ms, b.cancel, b.progress, coalesce(j.version, b.version)
+  FROM live JOIN b ON b.id = live.id LEFT JOIN {s}.jobs AS j ON j.id = b.job_id
+  RETURNING seq, version
+), finished AS (
+  INSERT INTO {s}.past
+  SELECT nextval('{s}.run_seq'), id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state,
+    held_reason, visible_ms, attempt, lease_losses, crashes, fence, token, owner, lease_until_ms, cancel, started_ms,
+    coalesce(finished_ms, 0), failed, changed, error, result, deaths, progress, tried, '', shelf, version
+  FROM (
+    SELECT * FROM b WHERE shelf IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {s}.runs WHERE runs.id = b.id) ORDER BY place
+  ) AS b
+  ON CONFLICT DO NOTHING RETURNING id, version
+)
+SELECT live.id, lined.version FROM live JOIN lined ON lined.seq = live.seq UNION ALL SELECT id, version FROM finished;

@@ -32,3 +32,7 @@ WITH unread AS (
   UPDATE {s}.tally SET feed = 0, ends = 0 WHERE version = $1::smallint
 )
 UPDATE {s}.term SET there = false, holder = '', until_ms = 0, ttl_ms = 0 WHERE version = $1::smallint;
+
+-- The writer of each row of the counts.
+-- name: pulse
+SELECT string_agg(xmin::text, ' ' ORDER BY version, slot) FROM {s}.tally;

@@ -231,6 +231,7 @@ local function promote()
   end
   for pr = 1, 3 do
     local owed = count_of("owed" .. pr) + call("ZCOUNT", LINE[pr], "(" .. text(seen), now)
+    sound[LINE[pr]] = true
     local pays = math.min(owed, PAY_MAX)
     coming[pr] = coming[pr] + pays
     set_count("owed" .. pr, owed - pays)

@@ -51,21 +51,19 @@ local function write(key, batch)
 end
 
 local function batch_of(kind, key)
-  local batch = gathered[key]
-  if not batch then
-    batch = { kind = kind, puts = {}, drops = {} }
-    gathered[key] = batch
-  end
+  local batch = { kind = kind, puts = {}, drops = {} }
+  gathered[key] = batch
   return batch
 end
 
 -- a member and its score in a sorted set, or a field and its value in a hash
 local function put(kind, key, member, value)
-  batch_of(kind, key).puts[member] = value
+  local batch = gathered[key] or batch_of(kind, key)
+  batch.puts[member] = value
 end
 
 local function drop(kind, key, member)
-  local batch = batch_of(kind, key)
+  local batch = gathered[key] or batch_of(kind, key)
   batch.puts[member] = nil
   batch.drops[member] = true
 end
@@ -100,6 +98,7 @@ local function count_of(field)
     for n, name in ipairs(COUNTERS) do
       counters[name] = tonumber(row[n] or 0)
     end
+    sound[META] = true
   end
   return counters[field]
 end

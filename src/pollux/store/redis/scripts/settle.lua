@@ -1,7 +1,9 @@
 #!lua flags=allow-oom
--- Record the ends of attempts.  An item is {run, token, verdict, outcome or false, follow-ups, notes, progress}:
--- a verdict {kind, at or reason or "", failed, clears, sole}, an outcome {started, ended, error, result or false,
--- changed as true, false or "", fingerprint, crashed, error to keep in `tried`}.  Answers true if all were accepted.
+-- Record the ends of attempts.  An item is {run, token, verdict, outcome or false, progress, follow-ups, notes}, a
+-- verdict {kind, at or reason or "", failed, clears, sole}, an outcome {started, ended, error, result or false,
+-- changed as true, false or "", fingerprint, crashed, error to keep in `tried`}.  Most are plain: of a run that is done
+-- `true` is verdict enough, and what would be empty at an end is left out.  Answers true if all were accepted.
+local DONE = { "done", "", false, false, false }
 promote()
 local ends, arrived, written = {}, {}, {}
 
@@ -31,8 +33,8 @@ end
 local function end_of(run, state, outcome, failed, why)
   local started, ended, changed, fingerprint = now, now, cjson.null, ""
   if outcome then
-    started, ended, fingerprint = outcome[1], outcome[2], outcome[6]
-    if outcome[5] ~= "" then
+    started, ended, fingerprint = outcome[1], outcome[2], outcome[6] or ""
+    if outcome[5] ~= nil and outcome[5] ~= "" then
       changed = outcome[5]
     end
   end
@@ -46,7 +48,7 @@ local function leave_traces(run, outcome, failed, why)
   run.failed, run.err = failed or nil, why ~= "" and why or nil
   if outcome then
     run.beg, run.res = outcome[1], outcome[4] or nil
-    if outcome[5] ~= "" then
+    if outcome[5] ~= nil and outcome[5] ~= "" then
       run.chg = outcome[5]
     end
     if outcome[7] then
@@ -127,24 +129,24 @@ local function final(run, verdict)
 end
 
 local function settle(item)
-  local id, token, verdict, outcome, follow_ups, notes, progress = unpack(item, 1, 7)
+  local id, token, verdict, outcome, progress, follow_ups, notes = unpack(item, 1, 7)
   local run = read_run(id)
   if not run or run.st ~= "leased" or run.tok ~= token then
     return refused(run, token)
   end
-  if progress ~= "" then
+  if progress and progress ~= "" then
     run.prog = progress
   end
-  verdict = final(run, verdict)
+  verdict = final(run, verdict == true and DONE or verdict)
   if is_final(verdict) then
     finish_by(run, verdict, outcome)
   else
     hand_back(run, verdict, outcome)
   end
-  for _, row in ipairs(follow_ups) do
+  for _, row in ipairs(follow_ups or {}) do
     accept(row, arrived)
   end
-  write_notes(notes, written)
+  write_notes(notes or {}, written)
   return "ok"
 end
 

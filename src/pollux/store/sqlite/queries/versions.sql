@@ -17,9 +17,9 @@ SELECT coalesce(sum(held), 0), coalesce(sum(ready), 0), coalesce(sum(leased), 0)
 FROM tally WHERE ?1 IN (0, version);
 
 -- name: all
-SELECT t.version, y.held, y.ready, y.leased, (SELECT sum(dead) FROM tally), y.feed, y.ends, y.jobs, t.number,
-  iif(t.until_ms > ?, t.holder, '')
-FROM term AS t JOIN tally AS y ON y.version = t.version WHERE t.there = 1 ORDER BY t.version;
+SELECT term.version, y.held, y.ready, y.leased, (SELECT sum(dead) FROM tally), y.feed, y.ends, y.jobs, number,
+  iif(until_ms > ?, holder, '')
+FROM term JOIN tally AS y ON y.version = term.version WHERE there = 1 ORDER BY term.version;
 
 -- name: stands
 SELECT there, holder <> '' AND until_ms > ?2 FROM term WHERE version = ?1;

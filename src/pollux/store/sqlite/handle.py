@@ -1,0 +1,280 @@
+"""How does a verb get to its thread and its answer back, and how is it waited for?  What all verbs of a handle share.
+
+Writing verbs go to the writer, reading ones to a reader.  Several handles may share the threads: each call says whose
+version it is of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
+
+from msgspec.structs import replace
+
+from pollux.clock import Clock, SystemClock
+from pollux.errors import StoreError, StoreTimeout
+from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, FeedItem
+from pollux.patience import Deadlines
+from pollux.store.contract import Answer, Claimed
+from pollux.store.parts import Turns, handle_version
+from pollux.store.relational import rows
+from pollux.store.relational.bells import ASKED, WAKE, Waiter
+from pollux.store.relational.leases import Asking
+from pollux.store.shelf import JobShelf
+from pollux.store.sqlite import jobs as job_verbs
+from pollux.store.sqlite import leases as lease_verbs
+from pollux.store.sqlite import plan as plan_verbs
+from pollux.store.sqlite import records as record_verbs
+from pollux.store.sqlite import runs as run_verbs
+from pollux.store.sqlite import versions as version_verbs
+from pollux.store.sqlite.bell import Ear
+from pollux.store.sqlite.calls import Call
+from pollux.store.sqlite.database import Database
+from pollux.store.sqlite.leases import Taken
+from pollux.store.sqlite.place import Place
+from pollux.store.sqlite.room import BEGINS, GROWS, RECORDS
+from pollux.store.sqlite.transaction import Stats, Transaction
+
+DEADLINE_MS = 10_000
+LOOK_AGAIN_MS = 5_000  # a wait looks up at least so often
+VERSION_MS = 1_000  # and asks so often whether anybody committed, for bells that were lost
+SLACK_MS = 1_000  # after the deadline: a refusal says more than silence
+# What is refused first when room is short; all other verbs record what happened.
+NEEDS: dict[Callable[..., Any], int] = {
+    job_verbs.put_jobs: GROWS,
+    run_verbs.enqueue: GROWS,
+    record_verbs.load: GROWS,
+    plan_verbs.advance: BEGINS,
+}
+T = TypeVar("T")
+Looked = tuple[T, bool, int | None]  # what was seen, whether it is enough, and in how many ms there may be more
+Look = Callable[[Transaction], object]
+Rests = Callable[[Waiter, float, int], Awaitable[T | None]]
+
+
+class Lane(Protocol):
+    def put(self, call: Call) -> None: ...
+
+
+class Door:
+    """What is opened and closed, for a handle and those of other versions that were made from it."""
+
+    ear: Ear
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.pid = 0
+
+
+class Handle:
+    """One handle, of one version or of all."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock | None = None,
+        deadline_ms: int = DEADLINE_MS,
+        allow_network: bool = False,
+        database: Database | None = None,
+        scheduler_version: int = SCHEDULER_VERSION,
+    ) -> None:
+        self._version = handle_version(scheduler_version)
+        self._clock = clock or SystemClock()
+        place = Place(Path(path).absolute(), allow_network=allow_network)
+        self._database = database or Database(place, self._clock, deadline_ms)
+        self._deadline_ms = deadline_ms
+        self._deadlines = Deadlines()
+        self._jobs = JobShelf()
+        self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
+        self._door = Door()
+        self._turns = Turns()
+
+    @property
+    def scheduler_version(self) -> int:
+        return self._version
+
+    @property
+    def stats(self) -> Stats:
+        """What this process did with the database so far."""
+        return self._database.stats
+
+    async def open(self) -> None:
+        if self._door.loop is not None:
+            return
+        loop = asyncio.get_running_loop()
+        ready = self._database.join()
+        try:
+            await asyncio.wrap_future(ready)
+        except BaseException:
+            self._database.leave()
+            raise
+        self._door.ear = Ear(self._database.bell, loop)
+        self._door.loop, self._door.pid = loop, os.getpid()
+
+    async def close(self) -> None:
+        if self._door.loop is None:
+            return
+        self._door.loop = None
+        if os.getpid() == self._door.pid:
+            self._door.ear.close()
+            for ended in self._database.leave():
+                await asyncio.wrap_future(ended)
+
+    def _now(self, now_ms: int | None, waited_ms: float = 0.0) -> int:
+        return self._clock.now_ms() if now_ms is None else now_ms + int(waited_ms)
+
+    async def _write(self, verb: Callable[..., T], *args: object) -> T:
+        return await self._send(self._lanes().writer, lambda tx: verb(tx, *args), need=NEEDS.get(verb, RECORDS))
+
+    async def _write_at(self, now_ms: int | None, verb: Callable[..., T], *args: object) -> T:
+        """With the time as last argument: the store's own is taken when the write begins, not when it is asked for."""
+        return await self._send(
+            self._lanes().writer, lambda tx: verb(tx, *args, self._now(now_ms)), need=NEEDS.get(verb, RECORDS)
+        )
+
+    async def _read(self, verb: Callable[..., T], *args: object) -> T:
+        return await self._send(self._lanes().quick, lambda tx: verb(tx, *args))
+
+    async def _list(self, verb: Callable[..., T], *args: object) -> T:
+        """What may take long."""
+        return await self._send(self._lanes().slow, lambda tx: verb(tx, *args))
+
+    def _lanes(self) -> Database:
+        door = self._door
+        if door.loop is None:
+            raise StoreError(f"the store {self._database.path} is not open; open it first")
+        if os.getpid() != door.pid:
+            raise StoreError(
+                f"the store {self._database.path} was opened by process {door.pid} and cannot be used in its child "
+                f"{os.getpid()}; open another one after the fork"
+            )
+        return self._database
+
+    async def _send(self, lane: Lane, verb: Callable[[Transaction], T], *, need: int = RECORDS) -> T:
+        call = self._call(verb, need=need)
+        lane.put(call)
+        return cast("T", await self._answer_to(call))
+
+    def _call(self, verb: Look, *, look: Look | None = None, need: int = RECORDS, version: int | None = None) -> Call:
+        loop, own = asyncio.get_running_loop(), self._version if version is None else version
+        verb, look = partial(_in_version, own, verb), None if look is None else partial(_in_version, own, look)
+        return Call(verb, loop=loop, deadline=time.monotonic() + self._deadline_ms / 1000, look=look, need=need)
+
+    async def _answer_to(self, call: Call) -> Any:
+        patience = self._deadlines.enter((self._deadline_ms + SLACK_MS) / 1000)
+        try:
+            return await call.future
+        except asyncio.CancelledError as error:
+            if not patience.is_over():
+                raise
+            raise StoreTimeout(
+                f"the store {self._database.path} gave no answer within {self._deadline_ms} ms: the call may have "
+                "taken effect; repeat it with the same ids"
+            ) from error
+        finally:
+            self._deadlines.leave(patience)
+
+    async def _take(self, asking: Asking, now_ms: int | None, waited_ms: float) -> Claimed:
+        if self._version != ALL_VERSIONS:
+            return await self._take_from(self._version, asking, now_ms, waited_ms)
+
+        async def one(version: int, token: str, limit: int) -> Claimed:
+            return await self._take_from(version, replace(asking, token=token, limit=limit), now_ms, waited_ms)
+
+        there = await self._read(version_verbs.there)
+        claimed = await self._turns.claim(there, asking.token, asking.limit, one)
+        return claimed or Claimed(Answer.OK, (), {}, 0, None, self._now(now_ms, waited_ms))
+
+    async def _take_from(self, version: int, asking: Asking, now_ms: int | None, waited_ms: float) -> Claimed:
+        call = self._claim(asking, now_ms, waited_ms, version=version)
+        self._lanes().writer.put(call)
+        return self._claimed(asking, await self._answer_to(call), version)
+
+    def _claim(
+        self, asking: Asking, now_ms: int | None = None, waited_ms: float = 0.0, *, version: int | None = None
+    ) -> Call:
+        def at(verb: Callable[[Transaction, Asking, int, int], T], tx: Transaction) -> T:
+            at_ms = self._now(now_ms, waited_ms)  # before the guard looks: it then knows of every leap that is in it
+            hold_ms = self._database.jumps.hold_ms(asking.lease_ms) if now_ms is None else 0
+            return verb(tx, asking, hold_ms, at_ms)
+
+        look = partial(at, lease_verbs.look)
+        return self._call(partial(at, lease_verbs.claim), look=look, need=BEGINS, version=version)
+
+    def _claimed(self, asking: Asking, taken: Taken, version: int) -> Claimed:
+        until_ms, whole = taken.now_ms + asking.lease_ms, taken.whole
+        runs = tuple(
+            [
+                rows.run(whole[row[0]][1:])
+                if row[0] in whole
+                else rows.leased_run(row, asking.token, asking.node, until_ms, version)
+                for row in taken.runs
+            ]
+        )
+        jobs = {job_id: self._jobs.job(row) for job_id, row in taken.jobs.items()}
+        return Claimed(taken.answer, runs, jobs, taken.stops, taken.look_again_ms, taken.now_ms)
+
+    async def _wait(
+        self, kinds: int, look: Callable[[float], Awaitable[Looked[T]]], wait_ms: int, rest: Rests[T] | None = None
+    ) -> T:
+        """Look until something is found, the time is over, or somebody asks us to come back."""
+        if wait_ms <= 0:
+            return (await look(0.0))[0]
+        rest = rest or self._rest
+        began = self._clock.mono_ms()
+        self._lanes()
+        with self._door.ear.listen(kinds) as waiter:
+            while True:
+                waiter.event.clear()
+                generation = self._database.generations.number
+                waited_ms = self._clock.mono_ms() - began
+                found, is_enough, left_ms = await look(waited_ms)
+                is_over = waited_ms >= wait_ms or waiter.heard & (WAKE | ASKED) or self._door.loop is None
+                if is_enough or is_over:
+                    return found
+                nap_ms = min(wait_ms - waited_ms, LOOK_AGAIN_MS, LOOK_AGAIN_MS if left_ms is None else left_ms)
+                brought = await rest(waiter, max(1.0, nap_ms), generation)
+                if brought is not None:
+                    return brought
+                if self._door.loop is None:
+                    return found
+
+    async def _rest(self, waiter: Waiter, nap_ms: float, generation: int) -> None:
+        """Until the bell, or the nap is over, or somebody has committed and the bell was lost."""
+        self._door.ear.prick()
+        while nap_ms > 0:
+            if await self._clock.wait(waiter.event, min(nap_ms, VERSION_MS)) or self._door.loop is None:
+                return
+            nap_ms -= VERSION_MS
+            if nap_ms > 0 and await self._read(self._database.generations.look) != generation:
+                return
+
+    async def _stand_by(self, asking: Asking, waiter: Waiter, nap_ms: float, generation: int) -> Claimed | None:
+        """Rest, and let the writer claim for us in the very commit that makes a run ready: no second one is needed."""
+        call, writer = self._claim(asking), self._database.writer
+        call.future.add_done_callback(lambda _: waiter.event.set())
+        writer.stand(call)
+        try:
+            await self._rest(waiter, nap_ms, generation)
+        finally:
+            is_free = writer.stand_down(call)
+        if is_free:
+            return None
+        claimed = self._claimed(asking, await self._answer_to(call), self._version)
+        return claimed if is_enough(claimed) else None
+
+
+def is_enough(claimed: Claimed) -> bool:
+    return bool(claimed.runs) or claimed.answer is not Answer.OK
+
+
+def _in_version(version: int, verb: Look, tx: Transaction) -> object:
+    """Calls of several handles share a transaction: each says whose it is."""
+    tx.version = version
+    return verb(tx)

@@ -1,0 +1,352 @@
+"""Does `store check` find what is wrong on Redis, each kind planted by hand, and say nothing of a store in order?"""
+
+import asyncio
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+
+from pollux.errors import StoreError, StoreRefused
+from pollux.model import AuditLine, JobUpdate, Memory, Plan, RunState
+from pollux.store.contract import Pruning
+from pollux.store.redis import RedisStore
+from pollux.store.redis.address import read_address
+from pollux.store.redis.check import check, repair
+from pollux.testing.conformance.builders import T0, a_run
+from tests.acceptance.terminal import SameProcess
+from tests.acceptance.test_store_move import populate
+from tests.servers.redis import own_url, shared_url
+
+
+def silent(*_) -> None:
+    """Nobody looks at the progress."""
+
+
+class Hand:
+    """Somebody at redis-cli, with the names of this store's keys."""
+
+    def __init__(self, url):
+        self.prefix = read_address(url).prefix
+        self.client = Redis.from_url(shared_url())
+
+    def key(self, name):
+        return f"{self.prefix}:{name}"
+
+    async def __call__(self, command, name, *arguments):
+        return await self.client.execute_command(command, self.key(name), *arguments)
+
+    async def stand(self, run_id):
+        """What the hash of a run says of how it stands."""
+        return msgspec.msgpack.decode(await self("HGET", f"run:{run_id}", "s"))
+
+    async def member(self, name, run_id):
+        """The member of an index that names this run."""
+        [found] = [each for each in await self("ZRANGE", name, 0, -1) if each.endswith(run_id.encode())]
+        return found
+
+
+@pytest.fixture
+async def url():
+    """A store with something of everything in it."""
+    url = own_url("check")
+    store = RedisStore(url)
+    await store.open()
+    await populate(store)
+    await store.close()
+    return url
+
+
+@pytest.fixture
+async def hand(url):
+    hand = Hand(url)
+    yield hand
+    await hand.client.aclose()
+
+
+async def found(url):
+    return {finding.rule: finding for finding in (await check(url, silent)).findings}
+
+
+async def rules(url):
+    return list(await found(url))
+
+
+async def ids_in(url, state):
+    store = RedisStore(url)
+    await store.open()
+    runs = (await store.list_runs(limit=1_000)).runs
+    await store.close()
+    return sorted(run.id for run in runs if run.state is state)
+
+
+async def test_a_store_in_order_has_no_findings(url):
+    steps = []
+    seen = await check(url, lambda *step: steps.append(step))
+
+    assert seen.findings == ()
+    assert (seen.runs, seen.jobs, seen.notes, seen.log) == (10, 3, 3, 4)
+    assert {"the scripts", "the keys", "the index leases"} <= {step[0] for step in steps}
+
+
+# places
+
+
+async def missing_from_line(hand, ready):
+    await hand("ZREM", "line:2", await hand.member("line:2", ready[-1]))
+
+
+async def at_another_time(hand, ready):
+    await hand("ZADD", "line:2", 5, await hand.member("line:2", ready[-1]))
+
+
+async def in_two_lines(hand, ready):
+    await hand("ZADD", "line:1", T0, await hand.member("line:2", ready[-1]))
+
+
+async def ready_and_leased(hand, ready):
+    await hand("ZADD", "leases", T0, ready[-1])
+
+
+async def missing_from_live(hand, ready):
+    await hand("ZREM", "live", await hand.member("live", ready[-1]))
+
+
+async def missing_from_its_job(hand, ready):
+    job = (await hand.stand(ready[-1]))["job"]
+    await hand("ZREM", f"live:{job}", await hand.member(f"live:{job}", ready[-1]))
+
+
+async def without_its_key(hand, ready):
+    await hand("HDEL", "keys", (await hand.stand(ready[-1]))["key"])
+
+
+MISPLACED = [
+    missing_from_line,
+    at_another_time,
+    in_two_lines,
+    ready_and_leased,
+    missing_from_live,
+    missing_from_its_job,
+    without_its_key,
+]
+
+
+@pytest.mark.parametrize("damage", MISPLACED, ids=lambda damage: damage.__name__)
+async def test_a_run_that_stands_elsewhere_than_it_says_is_found_and_put_there(url, hand, damage):
+    ready = await ids_in(url, RunState.READY)
+    await damage(hand, ready)
+
+    seen = await found(url)
+    assert "places" in seen
+    assert set(seen) <= {"places", "members"}
+    assert seen["places"].can_repair
+    assert seen["places"].shown[0].startswith(f"{ready[-1]}: ")
+
+    await repair(url)
+    assert await rules(url) == []
+    assert await ids_in(url, RunState.READY) == ready, "no run was changed by it"
+
+
+async def test_after_a_repair_every_ready_run_is_claimed_once(url, hand):
+    ready = await ids_in(url, RunState.READY)
+    await missing_from_line(hand, ready)
+    await in_two_lines(hand, ready[:-1])
+    await repair(url)
+    store = RedisStore(url)
+    await store.open()
+    claimed = (await store.claim(node="n", token="x", limit=99, lease_ms=9, now_ms=T0 + 10**10)).runs
+    await store.close()
+    assert sorted(run.id for run in claimed) == ready
+
+
+async def test_a_lease_a_held_run_and_finished_ones_are_put_back(url, hand):
+    leased, held = await ids_in(url, RunState.LEASED), await ids_in(url, RunState.HELD)
+    done, dead = await ids_in(url, RunState.DONE), await ids_in(url, RunState.DEAD)
+    await hand("DEL", "leases")
+    await hand("DEL", "held")
+    await hand("ZREM", "shelf:plain", await hand.member("shelf:plain", done[0]))
+    await hand("DEL", "shelf:dead")
+    seen = (await found(url))["places"]
+    assert seen.count == 4
+    assert {line.partition(":")[0] for line in seen.shown} == {leased[0], held[0], done[0], dead[0]}
+    await repair(url)
+    assert await rules(url) == []
+    assert await ids_in(url, RunState.DEAD) == dead
+
+
+# names that nobody answers to
+
+
+@pytest.mark.parametrize(
+    ("index", "member"),
+    [
+        ("line:2", "00000000000077nobody"),
+        ("leases", "nobody"),
+        ("live", f"{T0 + 10**14:015}nobody"),
+        ("live:job0", f"{T0 + 10**14:015}nobody"),
+        ("held", f"{T0 + 10**14:015}nobody"),
+        ("shelf:plain", f"{T0 + 10**14:015}{7:014}nobody"),
+        ("past:job0", f"{T0 + 10**14:015}{7:014}nobody"),
+    ],
+)
+async def test_a_name_that_no_run_answers_to_is_found_and_taken_away(url, hand, index, member):
+    await hand("ZADD", index, 0, member)
+    seen = await found(url)
+    assert seen["members"].shown == (f"{index}: {member}: there is no such run",)
+    await repair(url)
+    assert await rules(url) == []
+
+
+# jobs and counts
+
+
+async def test_jobs_that_lost_their_place_are_found_and_put_back(url, hand):
+    store = RedisStore(url)
+    await store.open()
+    term = await store.elect("l", ttl_ms=9_000, now_ms=T0 + 10**9)
+    [job] = await store.get_jobs(["job0"])
+    await store.advance(term.number, Plan(updates=(JobUpdate("job0", job.revision, T0 + 5, Memory(), None),)))
+    await hand("ZREM", "jobs", "job1")
+    await hand("DEL", "due")
+    await hand("ZADD", "due", 0, f"{T0 + 10**14:015}job2")
+    await hand("ZADD", "jobs", 0, "ghost")
+    assert (await found(url))["jobs"].count == 4
+    await repair(url)
+    assert await rules(url) == []
+    assert [each.id for each in await store.due(before_ms=T0 + 6, limit=9)] == ["job0"]
+    assert (await store.counts()).jobs == 3
+    await store.close()
+
+
+async def test_wrong_counts_are_counted_again(url, hand):
+    await hand("HSET", "meta", "ends", 99)
+    await hand("ZADD", "tally", 7, "job0")
+    await hand("ZADD", "tally", 7, "ghost")
+    seen = (await found(url))["counts"]
+    assert "ends: 99 are told, 4 are there" in seen.shown
+    assert "finished runs of ghost: 7 are told, 0 are there" in seen.shown
+    await repair(url)
+    assert await rules(url) == []
+
+
+# what cannot be repaired
+
+
+async def test_records_that_cannot_be_read_are_named_and_left_alone(url, hand):
+    ready, done = await ids_in(url, RunState.READY), await ids_in(url, RunState.DONE)
+    await hand("HSET", f"run:{ready[-1]}", "s", b"\xc1 nonsense")
+    await hand("HSET", f"run:{done[0]}", "b", b"\xc1 nonsense")
+    await hand("HSET", "run:odd", "something", "else")
+    await hand("SET", "run:text", "no hash at all")
+    await hand("HSET", "job:job2", "def", "{")
+    await hand("HSET", "notes", "n1", "7::{")
+    seen = (await found(url))["records"]
+    assert not seen.can_repair
+    assert {line.partition(":")[0] for line in seen.shown} <= {ready[-1], done[0], "odd", "text", "job job2", "note n1"}
+    assert seen.count == 6
+    await repair(url)
+    assert (await found(url))["records"].count == 6
+    assert await hand("EXISTS", f"run:{ready[-1]}"), "nothing is thrown away"
+
+
+async def test_foreign_keys_are_named(url, hand):
+    await hand("SET", "mine", "not yours")
+    await hand("SADD", "past:job9", "x")
+    await hand.client.delete(hand.key("log"))
+    await hand("SET", "log", "a text")
+    with pytest.raises(StoreError, match="not ours"):
+        await check(url, silent)
+    await hand("DEL", "log")
+    seen = (await found(url))["foreign"]
+    assert set(seen.shown) == {"mine", "past:job9 is a set, and should be a zset"}
+
+
+async def test_orphans_leases_and_the_feed(url, hand):
+    leased = await ids_in(url, RunState.LEASED)
+    stand = await hand.stand(leased[0])
+    del stand["tok"]
+    await hand("HSET", f"run:{leased[0]}", "s", msgspec.msgpack.encode(stand))
+    await hand("DEL", "job:job1")
+    await hand("ZREM", "jobs", "job1")
+    await hand("XADD", "feed", "9999-0", "ends", 0, "entry", "nonsense")
+    seen = await found(url)
+    assert seen["leases"].shown == (f"{leased[0]}: has no token",)
+    assert "waits for job job1" in seen["orphans"].shown[0]
+    assert seen["feed"].shown[0].startswith("9999-0: ")
+    assert set(seen) == {"leases", "orphans", "feed"}
+
+
+async def test_an_audit_log_that_was_changed_is_found_and_a_pruned_one_is_in_order(url, hand):
+    store = RedisStore(url)
+    await store.open()
+    assert await store.prune(Pruning(log_max=2)) == 2
+    await store.log([AuditLine(9, "me", "did", "more")])
+    await store.close()
+    assert await rules(url) == []
+    await hand("XDEL", "log", "4-0")
+    assert await rules(url) == ["audit"]
+
+
+# beside those who work
+
+
+async def test_a_busy_store_is_in_order(url):
+    store = RedisStore(url)
+    await store.open()
+    made = []
+
+    async def work():
+        for number in range(100_000):
+            made.extend(await store.enqueue([a_run(f"w{number}", "job0")]))
+            claimed = await store.claim(node="n", token=f"t{number}", limit=2, lease_ms=60_000)
+            if claimed.runs and number % 3 == 0:
+                await store.cancel(run_ids=[run.id for run in claimed.runs])
+
+    busy = asyncio.ensure_future(work())
+    for _ in range(3):
+        assert await rules(url) == []
+        await repair(url)
+    busy.cancel()
+    await asyncio.gather(busy, return_exceptions=True)
+    await store.close()
+    assert made, "somebody worked meanwhile"
+    assert await rules(url) == []
+
+
+# the command
+
+
+async def test_what_is_no_store_is_refused():
+    with pytest.raises(StoreRefused, match="has no store under"):
+        await check(own_url("nothing"), silent)
+    with pytest.raises(StoreError, match="cannot be reached"):
+        await check("redis://:hunter2222@127.0.0.1:1/0", silent)
+
+
+def test_the_command_tells_and_repairs(url, tmp_path):
+    here = SameProcess(tmp_path)
+    where = ("--store", url)
+    assert here.ok("store", "check", *where).out.startswith("ok: redis://")
+    asyncio.run(_miscount(url))
+    answer = here("store", "check", *where)
+    assert answer.code == 1
+    assert "counts: a count differs from what is there" in answer.out
+    assert "`pollux store check --repair` can mend this" in answer.err
+    assert "written anew" in here.ok("store", "check", "--repair", *where).err
+    assert here.ok("store", "check", "--json", *where).json["ok"] is True
+
+
+async def _miscount(url):
+    hand = Hand(url)
+    await hand("HSET", "meta", "ends", 99)
+    await hand.client.aclose()
+
+
+@pytest.mark.parametrize("command", [("backup", "x.db"), ("restore", "x.db")])
+def test_backup_and_restore_name_the_servers_own_tools(tmp_path, command):
+    here = SameProcess(tmp_path)
+    answer = here("store", *command, "--store", "redis://:hunter2222@127.0.0.1:1/0")
+    assert answer.code == 2
+    assert "BGSAVE" in answer.err
+    assert "`pollux store dump` and `load` are for all stores" in answer.err
+    assert "hunter2222" not in answer.err
