@@ -312,7 +312,7 @@ def test_why_answers_for_jobs_and_runs(pollux):
 
 def test_nobody_is_there_after_a_stop(pollux):
     answer = pollux.ok("nodes", "--json", *WHERE)
-    assert answer.json == {"nodes": []}
+    assert answer.json == {"nodes": [], "leaders": []}
     assert "nobody is there" in pollux.ok("nodes", *WHERE).err
 
 

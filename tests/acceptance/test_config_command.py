@@ -47,6 +47,18 @@ def test_every_option_is_told_with_its_value_default_and_origin(pollux):
     assert all(each["meaning"] for each in options.values())
 
 
+def test_what_is_said_of_the_leader_is_told_with_whoever_said_it(pollux):
+    environ = {"SCHEDULER_LEADER_TTL": "30", "SCHEDULER_LEADER_KEY": "scheduler-leader"}
+    options = told(pollux, *WHERE, "--leader-renew", "9s", "--release", "7", environ=environ)
+    seen = {path: (each["value"], each["origin"]) for path, each in options.items()}
+    assert seen["leader.ttl"] == ("30s", "environment SCHEDULER_LEADER_TTL")
+    assert seen["leader.key"] == ("scheduler-leader", "environment SCHEDULER_LEADER_KEY")
+    assert (seen["leader.renew"], seen["release"]) == (("9s", "argument"), ("7", "argument"))
+    refused = pollux("config", *WHERE, "--leader-renew", "9s")
+    assert refused.code == 2
+    assert "leader.renew of 9s leaves a leader of 20s no second try; give at most two fifths" in refused.err
+
+
 def test_a_wrong_job_does_not_hide_the_options(pollux):
     assert pollux("check", *WHERE).code == 2
     assert pollux("config", *WHERE).code == 0

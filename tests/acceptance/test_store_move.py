@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import re
 from itertools import product
 
 import pytest
@@ -515,6 +517,33 @@ def test_the_words_of_the_command(tmp_path):
     assert "can be used again" in here.ok("store", "unseal", "sqlite:///one.db", "--force").out
     assert here("store", "unseal", "sqlite:///one.db").code == 1
     assert "seal" in here("store", "unseal", "sqlite:///two.db").err
+
+
+def test_on_a_terminal_it_shows_how_far_it_is(tmp_path):
+    asyncio.run(_make(f"sqlite:///{tmp_path}/one.db"))
+    here = Terminal(tmp_path)
+    screen, end = os.openpty()
+    try:
+        command = ("store", "move", "sqlite:///one.db", "sqlite:///two.db")
+        with here.started(*command, environ={"TERM": "xterm"}, stderr=end) as process:
+            os.close(end)
+            shown = read_all(screen)
+            assert process.wait(60) == 0
+    finally:
+        os.close(screen)
+    assert "copying: 19 records" in shown or "counting: 19 of 19" in shown, shown
+
+
+def read_all(screen):
+    shown = b""
+    while True:
+        try:
+            part = os.read(screen, 65_536)
+        except OSError:  # nobody writes to it any more
+            part = b""
+        if not part:
+            return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode(errors="replace"))
+        shown += part
 
 
 async def _make(url):

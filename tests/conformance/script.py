@@ -12,6 +12,7 @@ from random import Random
 from typing import NamedTuple
 
 from pollux.model import (
+    SCHEDULER_VERSION,
     AuditLine,
     Back,
     Cancelled,
@@ -38,7 +39,7 @@ from pollux.model import (
     RunState,
     stop_key,
 )
-from pollux.store.contract import Answer, JobFilter, JobPut, Pruning, Renewal, RunFilter, Settlement
+from pollux.store.contract import JobFilter, JobPut, Pruning, Renewal, RunFilter, Settlement
 from pollux.testing.conformance.builders import T0, a_run
 
 TICK_MS = 1_000
@@ -70,7 +71,11 @@ STEPS = {
     "clock": 2,
     "reopen": 1,
     "load": 1,
+    "move_jobs": 2,
+    "versions": 1,
 }
+OTHER = 1  # a version beside the one where nothing is said
+IN_A_VERSION = {"put_jobs", "claim", "elect", "resign", "advance", "consume", "update", "look", "settle", "enqueue"}
 
 
 class Step(NamedTuple):
@@ -94,7 +99,7 @@ class Script:
         self.shift_ms = 0
         self.delivered = []  # runs as they were delivered, with their tokens, also old ones
         self.ids = ["nobody"]
-        self.terms = [0]
+        self.terms = {SCHEDULER_VERSION: [0], OTHER: [0]}
         self.claims = []
         self.settlements = []
 
@@ -102,6 +107,8 @@ class Script:
         self.number, self.dice = step.number, Random(f"{self.seed}.{step.number}")
         self.made = 0
         self.now_ms = T0 + self.number * (TICK_MS + MOMENTS) + self.shift_ms
+        is_other = step.name in IN_A_VERSION and self.dice.random() < 0.2
+        self.cast.version = OTHER if is_other else SCHEDULER_VERSION
         await getattr(self, step.name)()
 
     async def do(self, verb, *args, **options):
@@ -181,12 +188,13 @@ class Script:
             "losses_max": 3,
             "feed_max": self.dice.choice((1_000, 1_000, 1_000, 8)),
         }
-        self.claims.append(call)
+        self.claims.append((self.cast.version, call))
         await self.take(call)
 
     async def claim_again(self):
         """Its answer was lost, a while ago."""
-        for call in self.claims[-1:]:
+        for version, call in self.claims[-1:]:
+            self.cast.version = version
             await self.take(call)
 
     async def take(self, call):
@@ -249,12 +257,14 @@ class Script:
     async def cancel(self):
         job_id = self.dice.choice((None, None, f"j{self.dice.randrange(JOBS)}"))
         reason = self.dice.choice(("", "enough"))
-        await self.do("cancel", run_ids=self.pick(set_of(self.ids), 2), job_id=job_id, reason=reason, now_ms=self.now_ms)
+        await self.do(
+            "cancel", run_ids=self.pick(set_of(self.ids), 2), job_id=job_id, reason=reason, now_ms=self.now_ms
+        )
 
     async def revive(self):
         dead = (await self.do("list_runs", RunFilter(states=(RunState.DEAD,)), limit=1_000)).runs
         ids = [run.id for run in self.pick(sorted(dead, key=lambda run: run.id))]
-        await self.do("revive", [*ids, self.dice.choice(self.ids)] if not ids else ids, now_ms=self.now_ms)
+        await self.do("revive", ids or [self.dice.choice(self.ids)], now_ms=self.now_ms)
 
     # the plan
 
@@ -283,7 +293,8 @@ class Script:
             yield Firing(run, revision, next_ms, self.dice.choice(list(Overlap)), memory)
 
     def term(self):
-        return self.terms[-1] if self.dice.random() < 0.9 else self.dice.choice(self.terms)
+        terms = self.terms[self.cast.version]
+        return terms[-1] if self.dice.random() < 0.9 else self.dice.choice(terms)
 
     async def consume(self):
         """The oldest entries, by the ids that each store gave them."""
@@ -332,7 +343,7 @@ class Script:
     async def elect(self):
         name = self.dice.choice(NODES)
         term = await self.do("elect", name, ttl_ms=self.dice.choice((5, 40)) * TICK_MS, now_ms=self.now_ms)
-        self.terms.append(term.number)
+        self.terms[self.cast.version].append(term.number)
 
     async def resign(self):
         await self.do("resign", self.dice.choice(NODES), term=self.term(), now_ms=self.now_ms)
@@ -385,6 +396,16 @@ class Script:
     async def reopen(self):
         await self.do("close")
         await self.do("open")
+        self.claims.clear()  # whoever closes a store has no claim under way
+
+    async def move_jobs(self):
+        ids = [f"j{number}" for number in self.dice.sample(range(JOBS + 1), 2)]
+        await self.do("move_jobs", ids, self.dice.choice((OTHER, SCHEDULER_VERSION)), now_ms=self.now_ms)
+        await self.do("versions", now_ms=self.now_ms)
+
+    async def versions(self):
+        await self.do("versions", now_ms=self.now_ms)
+        await self.do("drop_version", self.dice.choice((OTHER, 7)), now_ms=self.now_ms)
 
     async def load(self):
         """What was dumped comes back: nothing of it is new, but for what went meanwhile."""
@@ -393,6 +414,3 @@ class Script:
 
 def set_of(ids):
     return sorted(set(ids))
-
-
-__all__ = ["Answer", "Script", "Step", "make_script"]

@@ -65,7 +65,7 @@ async def test_every_line_to_a_server_is_probed(backend, url, monkeypatch):
         async def both_are_probed():
             return made.count((socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)) >= 2
 
-        await wait_until(both_are_probed, "a line that is probed for calls, and one for rings", seconds=SLACK_S)
+        await wait_until(both_are_probed, "a line that is probed for calls, and one for rings")
         assert (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S) in made
     await waits
 

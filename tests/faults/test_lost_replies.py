@@ -25,7 +25,10 @@ PATIENCE_S = 20.0  # far more than any call may take, deadline included
 SHORT_MS = 200  # a deadline that a test can wait for
 
 # What else may be heard instead of ok when the first call has taken effect already.
-AGAIN = {"delete_jobs": Answer.LOST, "revive": Answer.LOST, "put_notes": Answer.CONFLICT}
+AGAIN = {
+    **dict.fromkeys(("delete_jobs", "revive", "drop_version"), Answer.LOST),
+    "put_notes": Answer.CONFLICT,
+}
 
 READS: dict[str, Step] = {
     "get_jobs": lambda s: s.get_jobs(["plain", "tick", "gone"]),
@@ -39,6 +42,7 @@ READS: dict[str, Step] = {
     "nodes": lambda s: s.nodes(now_ms=at(1)),
     "read_log": lambda s: s.read_log(),
     "dump": lambda s: s.dump(),
+    "versions": lambda s: s.versions(now_ms=at(75)),
 }
 
 
@@ -81,7 +85,13 @@ async def near(backend, url):
 def all_steps() -> list[Step]:
     """The writing verbs in their order, the script's and those it does not know."""
     records = [("job", msgspec.to_builtins(PLAIN)), ("run", msgspec.to_builtins(asked(PLAIN, "loaded", 70)))]
-    return [*steps(), lambda s: s.load(records)]
+    return [
+        *steps(),
+        lambda s: s.load(records),
+        lambda s: s.move_jobs(["plain"], 2, now_ms=at(72)),
+        lambda s: s.move_jobs(["plain"], 1, now_ms=at(73)),
+        lambda s: s.drop_version(2, now_ms=at(74)),
+    ]
 
 
 async def test_every_writing_verb_survives_the_loss_of_every_answer_on_its_way(backend, url, near, far_url, proxy):

@@ -24,7 +24,7 @@ def a_manner():
 
 async def test_who_sees_no_runs_of_strangers_claims_as_ever():
     _, manners = a_manner()
-    manners.saw(0, seated=3, asked=3, given=3)
+    manners.saw(seated=3, asked=3, given=3, lets_others=False)
     assert not manners.is_polite
     assert manners.limit(4) == 4
     assert manners.rest_ms(100) == 100
@@ -32,7 +32,7 @@ async def test_who_sees_no_runs_of_strangers_claims_as_ever():
 
 async def test_who_sees_one_looks_now_and_then_for_half_a_minute():
     clock, manners = a_manner()
-    manners.saw(1, seated=0, asked=3, given=1)
+    manners.saw(seated=0, asked=3, given=1, lets_others=True)
     assert manners.is_polite
     assert manners.limit(4) == 100
     assert 375 <= manners.rest_ms(100) <= 625
@@ -43,15 +43,15 @@ async def test_who_sees_one_looks_now_and_then_for_half_a_minute():
 async def test_looks_that_find_nothing_else_come_less_often_but_at_least_every_two_seconds_or_so():
     _, manners = a_manner()
     for _ in range(10):
-        manners.saw(1, seated=0, asked=100, given=1)
+        manners.saw(seated=0, asked=100, given=1, lets_others=True)
     assert 1_500 <= manners.rest_ms(100) <= 2_500
-    manners.saw(1, seated=1, asked=100, given=2)
+    manners.saw(seated=1, asked=100, given=2, lets_others=True)
     assert manners.rest_ms(100) <= 625
 
 
 async def test_a_look_that_was_full_is_followed_by_the_next_soon():
     _, manners = a_manner()
-    manners.saw(100, seated=0, asked=100, given=100)
+    manners.saw(seated=0, asked=100, given=100, lets_others=True)
     assert manners.rest_ms(100) == 100
 
 
@@ -159,6 +159,19 @@ async def test_a_node_that_cannot_run_what_is_there_asks_seldom():
         assert calls <= 60 * 2.5, f"{calls} calls a minute"
         await world.enqueue("other", "r1")
         assert await world.until_done("other") <= 3, "and its own runs wait for it no longer than that"
+
+
+async def test_a_run_that_nobody_can_run_is_nobodys_hurry():
+    """A single node with one bad job still takes its other runs at the bell."""
+    async with World() as world:
+        node = await world.node("ours")
+        await asyncio.sleep(1)
+        for n in range(3):
+            await world.enqueue("nobody", f"n{n}")
+            await asyncio.sleep(1)
+            assert not node.dispatcher.manners.is_polite
+            await world.enqueue("ours", f"r{n}")
+            assert await world.until_done("ours", n + 1) <= 0.2
 
 
 async def test_when_the_strangers_are_gone_it_waits_at_the_bell_again():

@@ -339,7 +339,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(CODE, STEPS)
 def test_whatever_starts_and_stops_the_end_is_what_the_newest_release_declares(code, steps):
     asyncio.run(_live_through(code, steps))

@@ -11,6 +11,7 @@ from tests.sabotage.copy import Patch, Sabotage
 REDIS = "tests/conformance/test_redis.py::TestRedisStore::"
 POSTGRES = "tests/conformance/test_postgres.py::TestPostgresStore::"
 WHOLE = "tests/store/test_settled_whole.py::"
+TWIN = "tests/store/test_late_twin.py::"
 TOKEN = "test_a_late_settlement_is_refused_once_somebody_else_has_the_run"
 HANDED_BACK = "test_a_late_hand_back_is_refused_once_somebody_else_has_the_run"
 RENEWED = "test_the_token_of_an_earlier_delivery_renews_nothing"
@@ -34,7 +35,7 @@ ON_REDIS = (
         Patch(
             "store/redis/scripts/settle.lua",
             "or run.tok ~= token then",
-            "or (run.tok ~= token and not is_final(verdict)) then",
+            "or (run.tok ~= token and verdict ~= true and not is_final(verdict)) then",
         ),
         tests=(REDIS + TOKEN,),
     ),
@@ -50,7 +51,7 @@ ON_REDIS = (
         Patch(
             "store/redis/scripts/settle.lua",
             "or run.tok ~= token then",
-            "or (run.tok ~= token and is_final(verdict)) then",
+            "or (run.tok ~= token and (verdict == true or is_final(verdict))) then",
         ),
         tests=(REDIS + HANDED_BACK,),
     ),
@@ -136,13 +137,13 @@ ON_REDIS = (
     sabotage(
         "silent.redis",
         "a settlement does not tell the leader",
-        Patch("store/redis/scripts/settle.lua", "tell_ends(ends)\n", ""),
+        Patch("store/redis/scripts/settle.lua", "tell_gathered()\n", ""),
         tests=(REDIS + TOLD,),
     ),
     sabotage(
         "leap.redis",
         "the server's clock leaps ahead, and every lease is over at once",
-        Patch("store/redis/scripts/claim.lua", "take_back(ends, hold == 0)", "take_back(ends, hold >= 0)"),
+        Patch("store/redis/scripts/claim.lua", "\ntake_back(hold == 0)", "\ntake_back(hold >= 0)"),
         tests=(
             "tests/store/test_redis_streams.py::test_after_a_leap_of_the_servers_clock_the_living_keep_their_leases",
         ),
@@ -155,17 +156,23 @@ ON_POSTGRES = (
         "settle ends a run whatever token it is shown",
         Patch(
             "store/postgres/settle.py",
-            "or run.token != settlement.token:",
-            "or (run.token != settlement.token and not isinstance(settlement.verdict, FINAL)):",
+            "or run.token != token:",
+            "or (run.token != token and not isinstance(item.settlement.verdict, FINAL)):",
         ),
         tests=(POSTGRES + TOKEN,),
     ),
     sabotage(
+        "S1.plain",
+        "the one statement that ends many runs does not ask whose they are",
+        Patch("store/postgres/queries/settle.sql", " AND l.token = b.token AND l.cancel", " AND l.cancel"),
+        tests=(TWIN + "test_a_plain_end_that_comes_after_another_handle_took_the_run_is_lost[postgres]",),
+    ),
+    sabotage(
         "S2.postgres",
         "renew extends a lease whatever token it is shown",
-        Patch("store/postgres/queries/renew.sql", "r.state = 2 AND r.token = a.token ORDER", "r.state = 2 ORDER"),
-        Patch("store/postgres/queries/renew.sql", "RETURNING r.id, r.token,", "RETURNING r.id, s.token,"),
-        Patch("store/postgres/queries/renew.sql", "SELECT r.seq, a.progress", "SELECT r.seq, a.token, a.progress"),
+        Patch("store/postgres/queries/renew.sql", "l.state = 2 AND l.token = a.token ORDER", "l.state = 2 ORDER"),
+        Patch("store/postgres/queries/renew.sql", "RETURNING s.id, l.token,", "RETURNING s.id, s.token,"),
+        Patch("store/postgres/queries/renew.sql", "l.seq, r.id, a.progress", "l.seq, r.id, a.token, a.progress"),
         tests=(POSTGRES + RENEWED,),
     ),
     sabotage(
@@ -173,8 +180,8 @@ ON_POSTGRES = (
         "a run is handed back (back, hold, retry) whatever token is shown",
         Patch(
             "store/postgres/settle.py",
-            "or run.token != settlement.token:",
-            "or (run.token != settlement.token and isinstance(settlement.verdict, FINAL)):",
+            "or run.token != token:",
+            "or (run.token != token and isinstance(item.settlement.verdict, FINAL)):",
         ),
         tests=(POSTGRES + HANDED_BACK,),
     ),
@@ -194,7 +201,7 @@ ON_POSTGRES = (
         "S5.postgres",
         "a due fires again: neither the last due nor the run's id is asked",
         Patch(
-            "store/postgres/plan.py",
+            "store/relational/plan.py",
             "if run.id in self._known or facts.is_fired(run.due_ms, self._now_ms):",
             "if run.id in self._known and facts.last_due_ms is None:",
         ),
@@ -205,14 +212,14 @@ ON_POSTGRES = (
         "a settlement and its follow-ups are two transactions",
         Patch(
             "store/postgres/store.py",
-            "        return await self._write(now_ms, settle, "
-            "[prepare(settlement, rows.made_row) for settlement in settlements])\n",
+            "        items = [prepare(settlement, rows.made_row) for settlement in settlements]\n",
             """        after = [run for settlement in settlements for run in settlement.follow_ups]
-        bare = [replace(settlement, follow_ups=()) for settlement in settlements]
-        done = await self._write(now_ms, settle, [prepare(settlement, rows.made_row) for settlement in bare])
         if after:
+            bare = [replace(settlement, follow_ups=()) for settlement in settlements]
+            done = await self.settle(bare, now_ms=now_ms)
             await self.enqueue(after, now_ms=now_ms)
-        return done
+            return done
+        items = [prepare(settlement, rows.made_row) for settlement in settlements]
 """,
         ),
         tests=(WHOLE + "test_on_postgresql_a_settlement_whose_follow_up_cannot_be_written_is_not_there_either",),
@@ -222,7 +229,7 @@ ON_POSTGRES = (
         "every delivery has the same token",
         Patch(
             "store/postgres/queries/claim.sql",
-            "token = $4::text || ':' || (r.fence + 1)",
+            "token = $4::text || ':' || (l.fence + 1)",
             "token = left($4::text, 0) || 't'",
         ),
         tests=(POSTGRES + TOKEN,),
@@ -232,7 +239,7 @@ ON_POSTGRES = (
         "leases are taken back although they have not ended",
         Patch("store/postgres/claiming.py", " or seen.ends_ms > seen.now_ms:", ":"),
         Patch(
-            "store/postgres/queries/claim.sql", "r.lease_until_ms <= $1::bigint\nORDER BY", "$1::bigint > 0\nORDER BY"
+            "store/postgres/queries/claim.sql", "l.lease_until_ms <= $1::bigint\nORDER BY", "$1::bigint > 0\nORDER BY"
         ),
         tests=(POSTGRES + LIVING,),
     ),
@@ -241,9 +248,11 @@ ON_POSTGRES = (
         "a run handed back by a node that leaves is charged with a failure",
         Patch(
             "store/postgres/queries/settle.sql",
-            "SET state = b.state, held_reason = b.reason, visible_ms = b.visible_ms, settled = r.token, owner",
-            "SET attempt = r.attempt + 1, state = b.state, held_reason = b.reason, visible_ms = b.visible_ms, "
-            "settled = r.token, owner",
+            "UPDATE {s}.line AS l\nSET state = b.state, held_reason = b.reason, visible_ms = b.visible_ms, "
+            "settled = l.token, owner = '', lease_until_ms = 0,\n",
+            "WITH charged AS (UPDATE {s}.runs SET attempt = attempt + 1 WHERE seq = ANY($1::bigint[]))\n"
+            "UPDATE {s}.line AS l\nSET state = b.state, held_reason = b.reason, visible_ms = b.visible_ms, "
+            "settled = l.token, owner = '', lease_until_ms = 0,\n",
         ),
         tests=(POSTGRES + UNCHARGED,),
     ),

@@ -11,7 +11,24 @@ from pollux.model import Done
 from pollux.store.contract import Answer
 from pollux.store.redis import RedisStore
 from pollux.store.redis.scripts import KEYS
-from pollux.testing.conformance import StoreContract
+from pollux.testing.conformance import (
+    CancelContract,
+    ClaimContract,
+    ConcurrencyContract,
+    EnqueueContract,
+    FeedContract,
+    FiringContract,
+    JobsContract,
+    ListingContract,
+    LostLeaseContract,
+    MoveContract,
+    PlanContract,
+    PruneContract,
+    SettleContract,
+    TermContract,
+    UniqueKeyContract,
+    WaitContract,
+)
 from pollux.testing.conformance.builders import T0, a_run, claim, given, given_jobs, ids, settlement
 from tests.servers.redis import own_url
 from tests.servers.redis_cluster import RedisNodes, ask, until
@@ -39,8 +56,25 @@ async def store(nodes, namespace):
     await store.close()
 
 
-class TestOnACluster(StoreContract):
-    """The whole contract."""
+class TestOnACluster(
+    JobsContract,
+    EnqueueContract,
+    ClaimContract,
+    SettleContract,
+    LostLeaseContract,
+    UniqueKeyContract,
+    CancelContract,
+    FiringContract,
+    PlanContract,
+    TermContract,
+    FeedContract,
+    ListingContract,
+    PruneContract,
+    MoveContract,
+    WaitContract,
+    ConcurrencyContract,
+):
+    """The groups that use every verb, wait and compete; all of it passes, but once more takes its time."""
 
 
 async def again(call):

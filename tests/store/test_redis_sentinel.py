@@ -85,20 +85,22 @@ def test_serve_and_worker_go_on_after_a_failover(watched, tmp_path):
     pollux.write("p.yaml", 'leader: {ttl: 3s}\njobs: [{id: tick, python: "work:fine", interval: 200ms}]')
     url = f"{watched.url}?namespace=processes"
 
-    async def dues():
+    async def seen():
         store = RedisStore(url)
         await store.open()
         found = await store.list_runs(RunFilter(job_id="tick", states=(RunState.DONE,)), limit=500)
+        nodes = await store.nodes()
         await store.close()
-        return [run.due_ms for run in found.runs]
+        return [run.due_ms for run in found.runs], len(nodes)
 
     def done():
-        return asyncio.run(again(dues))
+        return asyncio.run(again(seen))[0]
 
     with (
         pollux.started("serve", "-c", "p.yaml", "--store", url) as planner,
         pollux.started("worker", "-c", "p.yaml", "--store", url) as worker,
     ):
+        eventually(lambda: asyncio.run(again(seen))[1] == 2, "both are there", planner)
         eventually(lambda: len(done()) >= 3, "it fires", planner)
         before = watched.primary
         before.kill()

@@ -3,23 +3,48 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from pollux.clock import FakeClock
-from pollux.model import Done, Node
-from pollux.store.contract import Answer
+from pollux.errors import StoreError, StoreRefused
+from pollux.model import (
+    AuditLine,
+    Back,
+    Dead,
+    Done,
+    Hold,
+    JobUpdate,
+    Memory,
+    Node,
+    Note,
+    NotePut,
+    Plan,
+    RetryAt,
+    RunState,
+)
+from pollux.store.contract import Answer, JobPut
 from pollux.store.redis import RedisStore
 from pollux.store.redis.scripts import script, verbs
 from pollux.testing.conformance.builders import (
     LEASE_MS,
     T0,
+    a_firing,
+    a_job,
     a_run,
+    advance,
     claim,
+    dead_letter,
     finished,
     given,
     given_jobs,
     ids,
+    leading,
+    leased,
+    release,
+    renewal,
     settlement,
     the_run,
 )
@@ -104,6 +129,60 @@ async def test_a_lost_lease_leaves_nothing_pending_behind(store, redis, url):
     assert {row["name"]: row["pending"] for row in consumers} == {b"dead": 0, b"heir": 1}
 
 
+async def truth(store, redis, url, now_ms):
+    """What the streams say of each line, and what the store says: they are the same at any quiet moment."""
+    runs = await everything(store)
+    for number, line in enumerate(("high", "normal", "low"), 1):
+        mine = [run for run in runs if run.priority == number]
+        ready = sum(run.state is RunState.READY and run.visible_ms <= now_ms for run in mine)
+        leases = sum(run.state is RunState.LEASED for run in mine)
+        assert await lag_and_pending(redis, url, line) == (ready, leases)
+        beyond = await redis.xlen(f"{prefix(url)}:jobs:{line}") - ready - leases
+        assert beyond in (0, 1), "the entry that was delivered last may stay until a later one is"
+
+
+async def everything(store):
+    found, after = [], None
+    while True:
+        page = await store.list_runs(after=after, limit=1_000)
+        found += page.runs
+        after = page.next
+        if after is None:
+            return found
+
+
+async def test_the_streams_tell_the_truth_after_every_verb(store, redis, url):
+    runs = [a_run(f"r{n}", priority=1 + n % 3) for n in range(18)]
+    await given(store, *runs, a_run("later", due_ms=T0 + 60_000), a_run("gated", gated=True))
+    await truth(store, redis, url, T0)
+
+    first, second, third, *_ = held = await claim(store, 9, now_ms=T0)
+    await truth(store, redis, url, T0)
+
+    verdicts = [RetryAt(T0 + 5_000), Back(), Hold("not here"), Dead("no"), *[Done()] * 3]
+    await store.settle([settlement(*each) for each in zip(held, verdicts, strict=False)], now_ms=T0)
+    await truth(store, redis, url, T0)
+
+    waiting = [run.id for run in await everything(store) if run.state is RunState.READY and run.visible_ms <= T0]
+    await store.cancel(run_ids=[*waiting[:3], "later"], now_ms=T0)
+    await truth(store, redis, url, T0)
+
+    await store.revive([run.id for run in held], now_ms=T0)
+    await release(store, third.id, "gated", now_ms=T0)
+    await truth(store, redis, url, T0)
+
+    await claim(store, 2, now_ms=T0 + 6_000)  # one of those that became visible meanwhile
+    await truth(store, redis, url, T0 + 6_000)
+
+    await claim(store, 2, now_ms=T0 + 6_000 + LEASE_MS)  # and some leases ended
+    await truth(store, redis, url, T0 + 6_000 + LEASE_MS)
+
+    await store.delete_jobs(["job"], now_ms=T0 + 6_000 + LEASE_MS)
+    await truth(store, redis, url, T0 + 6_000 + LEASE_MS)
+    names = {row["name"] for row in await redis.xinfo_consumers(f"{prefix(url)}:jobs:normal", "scheduler")}
+    assert names <= {b"n", b"node", first.owner.encode(), second.owner.encode()}
+
+
 async def test_consumers_that_nobody_is_any_more_go_but_none_that_holds_a_run(store, redis, url):
     await given(store, a_run("a"))
     await claim(store, node="busy", now_ms=T0)
@@ -114,6 +193,22 @@ async def test_consumers_that_nobody_is_any_more_go_but_none_that_holds_a_run(st
 
     consumers = await redis.xinfo_consumers(f"{prefix(url)}:jobs:normal", "scheduler")
     assert [row["name"] for row in consumers] == [b"busy"]
+
+
+async def test_the_consumer_of_a_dead_node_goes_as_soon_as_its_leases_are_taken_back(store, redis, url):
+    await given(store, a_run("a"))
+    await store.beat(Node("dead"), ttl_ms=1_000, now_ms=T0)
+    await store.beat(Node("heir"), ttl_ms=10**6, now_ms=T0)
+    await claim(store, node="dead", now_ms=T0)
+    await store.beat(Node("heir"), ttl_ms=10**6, now_ms=T0 + 15_000)
+    consumers = await redis.xinfo_consumers(f"{prefix(url)}:jobs:normal", "scheduler")
+    assert [row["name"] for row in consumers] == [b"dead"], "what it holds would be lost with it"
+
+    await claim(store, node="heir", now_ms=T0 + LEASE_MS)
+    await store.beat(Node("heir"), ttl_ms=10**6, now_ms=T0 + LEASE_MS)
+
+    consumers = await redis.xinfo_consumers(f"{prefix(url)}:jobs:normal", "scheduler")
+    assert [row["name"] for row in consumers] == [b"heir"]
 
 
 @pytest.mark.parametrize("accident", ["group", "stream", "read by somebody", "scripts"])
@@ -145,6 +240,190 @@ async def test_an_entry_that_was_put_there_by_hand_runs_nothing(store, redis, ur
     assert await lag_and_pending(redis, url) == (0, 1)
 
 
+@pytest.mark.parametrize("accident", ["group", "stream"])
+async def test_a_deleted_stream_is_made_anew_and_that_is_said_once(store, redis, url, caplog, accident):
+    stream = f"{prefix(url)}:jobs:normal"
+    await given(store, *(a_run(f"r{n}") for n in range(6)))
+    before = await claim(store, 2, now_ms=T0)
+    match accident:
+        case "group":
+            await redis.xgroup_destroy(stream, "scheduler")
+        case _:
+            await redis.delete(stream)
+
+    after = await claim(store, 1, now_ms=T0)
+    await claim(store, 1, now_ms=T0)  # the entries of those who wait are written by then
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the stream {stream} or its group was gone: somebody deleted it; it was made anew, no run is lost"
+    ]
+    assert await lag_and_pending(redis, url) == (2, 2), "the first two were leased before; their entries are gone"
+    await store.settle([settlement(run, Done()) for run in (*before, *after)], now_ms=T0)
+    assert await lag_and_pending(redis, url) == (2, 1)
+    assert len(await claim(store, now_ms=T0)) == 2
+
+
+async def test_what_is_no_run_is_taken_out_of_the_line_and_said_and_the_others_go_on(store, redis, url, caplog):
+    await given(store, *(a_run(f"r{n}") for n in range(4)))
+    keys = [f"{prefix(url)}:run:{name}" for name in ("r0", "r1", "r2")]
+    await redis.hset(keys[0], "s", b"\xc1 nonsense")
+    await redis.set(keys[1], "a text")
+    await redis.delete(keys[2])
+
+    assert ids(await claim(store, now_ms=T0)) == ["r3"]
+    assert await claim(store, now_ms=T0) == ()
+
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        f"the key {key} stood in line and is no run of ours: somebody wrote there; it was taken out" for key in keys[:2]
+    ]
+    assert await lag_and_pending(redis, url) == (0, 1)
+
+
+KEYS_OF = {
+    "enqueue": ["jobs:normal", "line:2", "live", "live:job", "keys", "meta", "held", "bell:runs", "feed", "home"],
+    "claim": ["jobs:normal", "line:2", "leases", "meta", "claim:t"],
+    "settle": [
+        "jobs:normal",
+        "leases",
+        "live",
+        "live:job",
+        "keys",
+        "shelf:plain",
+        "past:job",
+        "tally",
+        "feed",
+        "bell:feed",
+    ],
+    "cancel": ["jobs:normal", "line:2", "live:job", "shelf:plain", "tally", "feed", "bell:feed"],
+    "advance": ["due", "line:2", "live:job", "jobs:normal", "feed", "notes", "job:job"],
+    "delete_jobs": ["jobs", "due", "gone", "gone:line", "live:job", "past:job", "feed"],
+    "put_jobs": ["jobs", "due", "feed", "job:job"],
+    "revive": ["shelf:dead", "dead:job", "line:2", "live"],
+    "renew": ["leases", "run:held"],
+    "load": ["log", "shelf:dead", "notes", "notes:keys"],
+}
+
+
+@pytest.mark.parametrize("verb", KEYS_OF)
+async def test_a_key_that_is_not_ours_is_refused_by_name_and_nothing_is_changed(redis, verb):
+    """Whatever a script would have written before it came upon the key: it looks at all of them first."""
+    for key in KEYS_OF[verb]:
+        foreign = own_url("foreign")
+        async with opened(foreign) as store:
+            mine = prefix(foreign)
+            calls, _ = await prepared(store)
+            name = f"{mine}:{key}"
+            await redis.delete(name)
+            await redis.set(name, "something of somebody else's")
+            before = await dumped(redis, mine)
+
+            with pytest.raises(StoreRefused, match=f"{name} is a string"):
+                await calls[verb]()
+
+            assert await dumped(redis, mine) == before, f"{verb} with {key}"
+
+
+async def prepared(store):
+    """A store in which each verb has something to write."""
+    [job] = await given_jobs(store, "job")
+    await advance(store, updates=(JobUpdate("job", 1, T0 + 5, Memory()),))
+    await store.put_jobs([JobPut(replace(job, name="again"))], now_ms=T0)
+    await dead_letter(store, a_run("dead"))
+    held = await leased(store, a_run("held", key="k"))
+    await given(store, a_run("ready"))
+    page = await store.dump()
+    note = NotePut("n", 1)
+    fresh = a_run("x", key="y")
+    gated = a_run("z", gated=True)
+    firing = a_firing(replace(job, revision=2), T0 + 5)
+    term = await leading(store)
+    new = [(kind, data | {"id": f"new {data['id']}"}) for kind, data in page.records if kind == "run"]
+    new += [("note", msgspec.to_builtins(Note("m", 1, 1))), ("log", msgspec.to_builtins(AuditLine(9, "a", "b", "c")))]
+    calls = {
+        "enqueue": lambda: store.enqueue([fresh, gated], now_ms=T0),
+        "claim": lambda: store.claim(node="n", token="t", limit=5, lease_ms=9, now_ms=T0),
+        "settle": lambda: store.settle([settlement(held, Done())], now_ms=T0),
+        "cancel": lambda: store.cancel(run_ids=["ready"], now_ms=T0),
+        "advance": lambda: store.advance(term, Plan(consumed=(1,), firings=(firing,), notes=(note,)), now_ms=T0 + 5),
+        "delete_jobs": lambda: store.delete_jobs(["job"], now_ms=T0),
+        "put_jobs": lambda: store.put_jobs([JobPut(replace(job, name="other")), JobPut(a_job("two"))], now_ms=T0),
+        "revive": lambda: store.revive(["dead"], now_ms=T0),
+        "renew": lambda: store.renew([renewal(held)], lease_ms=9, now_ms=T0),
+        "load": lambda: store.load(new),
+    }
+    return calls, held
+
+
+async def dumped(redis, mine):
+    keys = sorted(await redis.keys(f"{mine}:*"))
+    return {key: await redis.dump(key) for key in keys}
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("enqueue", {"rows": [["x", {"st": "ready", "job": "job", "due": T0, "vis": T0}, False], ["y"]], "notes": []}),
+        ("settle", {"items": [["held", "its token", True, [T0, T0]], 5], "at_the_gate": "g"}),
+        ("settle", {"items": "no"}),
+        ("claim", {"node": "n", "token": "t", "limit": "many", "lease_ms": 9, "first": 1, "hold_ms": 0, "feed_max": 9}),
+        ("cancel", {"ids": ["ready", {}], "job": False, "reason": ""}),
+        ("advance", {"consumed": [1], "firings": [["no"]], "releases": []}),
+        ("load", {"items": [["note", "m", "1", False, 1], ["nonsense"]]}),
+    ],
+)
+async def test_what_a_script_does_not_understand_changes_nothing(store, redis, url, verb, arguments):
+    """Scripts are called by us alone; should a release of ours call another one's, nothing is half written."""
+    _, held = await prepared(store)
+    arguments = {"now": T0, "term": await leading(store), "ready_max": 99, "losses_max": 9} | arguments
+    if isinstance(arguments.get("items"), list) and verb == "settle":
+        arguments["items"][0][1] = held.token
+    before = await dumped(redis, prefix(url))
+
+    with pytest.raises(StoreError):
+        await store._link.run(verb, **arguments)
+
+    assert await dumped(redis, prefix(url)) == before
+
+
+async def test_cancelling_many_runs_of_a_job_never_keeps_the_server_for_long(store, redis, url):
+    """All of them end, by many short scripts; another one would have been as long as all of these together."""
+    many, whole = 50_000, 1_000
+    await given_jobs(store, "job")
+    for first in range(0, many, whole):
+        await store.enqueue([a_run(f"r{n:05}") for n in range(first, first + whole)], now_ms=T0)
+    await redis.config_set("slowlog-log-slower-than", 300)  # longer than any command in a script
+    await redis.config_set("slowlog-max-len", 5_000)
+    await redis.slowlog_reset()
+
+    answers = await store.cancel(job_id="job", now_ms=T0)
+
+    log = await redis.slowlog_get(5_000)
+    await redis.config_set("slowlog-log-slower-than", -1)
+    assert [answer.id for answer in answers] == [f"r{n:05}" for n in range(many)]
+    assert {answer.answer for answer in answers} == {Answer.OK}
+    counts = await store.counts()
+    assert (counts.ready, counts.held, counts.leased) == (0, 0, 0)
+    assert await lag_and_pending(redis, url) == (0, 0)
+    took = [entry["duration"] for entry in log if entry["command"].startswith(b"EVALSHA")]
+    assert len(took) >= many / 250
+    assert max(took) < sum(took) / 10
+
+
+async def test_a_job_with_very_many_runs_is_deleted_with_all_that_wait(store, url):
+    await given_jobs(store, "job", "small")
+    for first in range(0, 2_000, 500):
+        await store.enqueue([a_run(f"r{n}", gated=n % 2 == 0) for n in range(first, first + 500)], now_ms=T0)
+    await store.enqueue([a_run("s", "small")], now_ms=T0)
+    await claim(store, 300, now_ms=T0)
+
+    assert await store.delete_jobs(["small", "job", "none"], now_ms=T0) == [Answer.OK, Answer.OK, Answer.LOST]
+
+    counts = await store.counts()
+    assert (counts.ready, counts.held, counts.leased, counts.jobs) == (0, 0, 300, 0)
+    assert {run.cancel for run in await everything(store) if run.is_finished} == {"its job was deleted"}
+
+
 async def test_every_key_begins_with_the_prefix_and_namespace(redis):
     url = f"{shared_url()}?prefix=crawler-{own_url('x').rpartition('-')[2]}&namespace=two"
     before = set(await redis.keys())
@@ -161,21 +440,25 @@ async def test_every_key_begins_with_the_prefix_and_namespace(redis):
 
 
 async def test_a_claim_costs_the_same_commands_however_much_else_there_is(store, redis, url):
-    async def commands():
+    """At ten ready runs, and at a thousand beside thousands that are delayed and finished."""
+
+    async def commands(now_ms):
         await redis.config_resetstat()
-        runs = await claim(store, 10, now_ms=T0)
+        runs = await claim(store, 10, now_ms=now_ms)
         stats = await redis.info("commandstats")
         assert len(runs) == 10
-        await store.settle([settlement(run, Done()) for run in runs], now_ms=T0)
+        await store.settle([settlement(run, Done()) for run in runs], now_ms=now_ms)
         return {name: figures["calls"] for name, figures in stats.items() if "config" not in name}
 
     await given(store, *(a_run(f"r{n}") for n in range(10)))
-    few = await commands()
+    few = await commands(T0)
     for n in range(3):
         await given(store, *(a_run(f"later{n}-{m}", due_ms=T0 + 10**9) for m in range(1_000)))
+    await given(store, *(a_run(f"past{n}") for n in range(1_000)))
+    await store.settle([settlement(run, Done()) for run in await claim(store, 1_000, now_ms=T0)], now_ms=T0)
     await given(store, *(a_run(f"s{n}") for n in range(1_000)))
 
-    assert await commands() == few
+    assert await commands(T0 + 1) == few
 
 
 async def test_one_call_is_one_round_trip(store, redis, url):

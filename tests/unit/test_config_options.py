@@ -15,6 +15,7 @@ pool: {seats: 3, lease: 1m, grace: 5s, long_poll: 0, min_poll: 250ms, child_memo
 leader: {ttl: 30s, renew: 7s, key: shop}
 redis: {prefix: shop}
 release: 4
+scheduler_version: 3
 allow_exec: true
 history: {keep: 5, age: 1d, dead: 50, dead_age: 30d, audit: 500}
 log: {level: debug, format: json}
@@ -63,7 +64,7 @@ def test_everything_can_be_set_in_the_file(load):
     assert (config.history_keep, config.history_age_ms) == (5, 86_400_000)
     assert (config.history_dead, config.history_dead_age_ms, config.history_audit) == (50, 30 * 86_400_000, 500)
     assert (config.log_level, config.log_format) == ("debug", "json")
-    assert config.source == "file:shop"
+    assert (config.source, config.scheduler_version) == ("file:shop", 3)
     assert config.origins["pool.lease"] == "p.yaml:4"
     assert all(config.is_given(option.path) for option in OPTIONS)
 

@@ -118,15 +118,15 @@ def _checks(url: str) -> tuple[Callable[[Show], Checked], Callable[[], None]]:
     """How this store is looked at, and how it is repaired."""
     path = sqlite_path(url)
     if path is not None:
-        from pollux.store.sqlite import check as of_file
+        import pollux.store.sqlite.check as of_file
 
         file = path.absolute()
         return lambda step: of_file.check(file, step), lambda: of_file.repair(file)
     if url.startswith("postgres"):
-        from pollux.store.postgres import check as of_postgres
+        import pollux.store.postgres.check as of_postgres
 
         return lambda step: asyncio.run(of_postgres.check(url, step)), lambda: asyncio.run(of_postgres.repair(url))
-    from pollux.store.redis import check as of_redis
+    import pollux.store.redis.check as of_redis
 
     return lambda step: asyncio.run(of_redis.check(url, step)), lambda: asyncio.run(of_redis.repair(url))
 

@@ -28,6 +28,7 @@ FULL_REST_MS = 1_000
 DRAINED_REST_MS = 1_000  # somebody asks all nodes to claim nothing: look so often whether that is over
 SLOW_MS = 1_000  # a claim that took longer has waited: its lease began some time in between
 SAY_AGAIN_MS = 60_000
+NODES_MS = 2_000  # how old our picture of the others may be when we are given what only they can run
 SUSPECT_MS = (200, 30_000)  # a suspect that finds another one at work comes again so much later for each before it
 
 
@@ -61,7 +62,9 @@ class Dispatcher(Loop):
         self._is_paused = False
         self._refused_at: float | None = None
         self.manners = Manners(clock=kit.clock, dice=kit.dice)
-        self._strangers = 0  # runs of handlers that are not known here
+        self._strangers: set[str] = set()  # handlers of the latest claim that are not known here
+        self._elsewhere: set[str] = set()  # handlers of living nodes, as of some time ago
+        self._elsewhere_at: float | None = None
         self._crowd = 0  # suspects sent away since the last one was let in
 
     @property
@@ -95,14 +98,23 @@ class Dispatcher(Loop):
         await self._refresh_stops(claimed.stops_revision)
         if claimed.runs:
             self._token = None
-            strangers = self._strangers
+            self._strangers.clear()
             seated = self._seat_all(claimed, begun, heard)
-            self.manners.saw(self._strangers - strangers, seated=seated, asked=asked, given=len(claimed.runs))
+            lets = bool(self._strangers) and await self._others_know()
+            self.manners.saw(seated=seated, asked=asked, given=len(claimed.runs), lets_others=lets)
             if not seated:
                 return Rest(self.manners.rest_ms(self.min_poll_ms))  # nothing for us: let others have a look first
             return Rest.NONE if self._free() else Rest.UNTIL_WOKEN
         self._token = None
         return self._rest_of_empty(begun, heard)
+
+    async def _others_know(self) -> bool:
+        """Has a living node one of the handlers that we have not?  Else nobody is to be let go first."""
+        now = self.clock.mono_ms()
+        if self._elsewhere_at is None or now - self._elsewhere_at >= NODES_MS:
+            self._elsewhere = {name for node in await self.store.nodes() for name in node.handlers}
+            self._elsewhere_at = now
+        return not self._strangers.isdisjoint(self._elsewhere)
 
     async def hand_back_unanswered(self) -> None:
         """After the last turn: runs that a claim without an answer may have left to us go back."""
@@ -154,7 +166,7 @@ class Dispatcher(Loop):
     def _rest_of_empty(self, begun: float, heard: float) -> Rest:
         elapsed = heard - begun
         if self.manners.is_polite:
-            self.manners.saw(0, seated=0, asked=1, given=0)
+            self.manners.saw(seated=0, asked=1, given=0, lets_others=False)
             return Rest(self.manners.rest_ms(self.min_poll_ms))
         if self.waits and elapsed < self.options.long_poll_ms and self.on_bell is not None:
             self.on_bell()
@@ -211,7 +223,7 @@ class Dispatcher(Loop):
         elif (stop := self._stop_of(run)) is not None:
             verdict = Hold(stop_words(stop))
         elif (handler := self.kit.registry.get(job.handler)) is None:
-            self._strangers += 1
+            self._strangers.add(job.handler)
             refusal = self.kit.registry.refusal(job.handler)
             verdict = Hold(f"handler {job.handler} is not known here" if refusal is None else str(refusal))
         elif self.kit.suspect is not None and run.lease_losses and isolates(handler, job, run):

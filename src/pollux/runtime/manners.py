@@ -1,10 +1,10 @@
-"""What if we are given runs that we cannot run?  Then others have the code for them: let those go first.
+"""What if we are given runs that only others can run?  Let those go first.
 
 A claim cannot ask for handlers.  Where nodes have different code (a deploy is under way, or two apps share a store) a
 node that always waits at the bell may be first every time, and the node that knows the handler never.  So whoever was
 given such a run stops waiting in line for a while and only looks now and then:
 
-    waits at the bell ── a run of an unknown handler ──▶ looks every 0.5 s, up to 2 s while that is all there is
+    waits at the bell ── a run that only they know ────▶ looks every 0.5 s, up to 2 s while that is all there is
             ▲                                                   │
             └──────────── none for half a minute ───────────────┘
 
@@ -23,12 +23,12 @@ SIFT_MAX = 100  # runs in one look
 
 
 class Manners:
-    """Counts the runs of strangers among what was claimed, and says how to claim on."""
+    """Is told what a claim gave, and says how to claim on."""
 
     def __init__(self, *, clock: Clock, dice: Random) -> None:
         self._clock, self._dice = clock, dice
         self._until = 0.0
-        self._in_vain = 0  # looks in a row that found nothing but runs of strangers
+        self._in_vain = 0  # looks in a row that found nothing for us
         self._is_full = False
 
     @property
@@ -39,11 +39,11 @@ class Manners:
         """How many runs to ask for."""
         return max(free, SIFT_MAX) if self.is_polite else free
 
-    def saw(self, strangers: int, *, seated: int, asked: int, given: int) -> None:
-        """What a claim gave."""
-        if strangers:
+    def saw(self, *, seated: int, asked: int, given: int, lets_others: bool) -> None:
+        """What a claim gave; `lets_others`: some of it only another living node can run."""
+        if lets_others:
             self._until = self._clock.mono_ms() + POLITE_MS
-        self._in_vain = self._in_vain + 1 if strangers and not seated else 0
+        self._in_vain = self._in_vain + 1 if lets_others and not seated else 0
         self._is_full = given >= asked
 
     def rest_ms(self, usual_ms: float) -> float:

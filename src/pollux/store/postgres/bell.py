@@ -1,8 +1,8 @@
 """How does a waiter learn that there is something to do?  From its own handle at once, from others by NOTIFY.
 
 LISTEN has a connection of its own, made when the first call waits and made anew when it is lost.  Where there must be
-none (a pooler forgets it) the handle asks once a second whether anybody wrote.  Both are hints: whoever waits also looks
-again now and then, and everybody looks once after the connection was made anew.
+none (a pooler forgets it) the handle asks once a second whether anybody wrote.  Both are hints: whoever waits also
+looks again now and then, and everybody looks once after the connection was made anew.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ BACKOFF_MAX_S = 3.0
 T = TypeVar("T")
 Looked = tuple[T, bool, int | None]  # what was seen, whether it is enough, and in how many ms there may be more
 Over = Callable[[], bool]
+Pulse = tuple[str, int]  # who wrote last, and how often all were called back
 
 
 class Ear:
@@ -47,7 +48,7 @@ class Ear:
         """By NOTIFY, on a connection of its own."""
         self._keep = partial(self._listen, connect, channel)
 
-    def feel_by(self, pulse: Callable[[], Awaitable[str]]) -> None:
+    def feel_by(self, pulse: Callable[[], Awaitable[Pulse]]) -> None:
         """By asking now and then whether anybody wrote: one question, however many wait."""
         self._keep = partial(self._feel, pulse)
 
@@ -113,18 +114,20 @@ class Ear:
                 connection.terminate()
             await asyncio.sleep(pause_s)
 
-    async def _feel(self, pulse: Callable[[], Awaitable[str]]) -> None:
+    async def _feel(self, pulse: Callable[[], Awaitable[Pulse]]) -> None:
         """As long as anybody waits.  What cannot be asked may have changed."""
-        last: str | None = None
+        last: Pulse | None = None
         try:
             while self._waiters:
                 try:
-                    felt: str | None = await pulse()
+                    felt: Pulse | None = await pulse()
                 except PolluxError:
                     felt = None
                 if felt is None or felt != last:
                     self.ring(RUNS | FEED)
-                last = felt
+                if felt is not None and last is not None and felt[1] != last[1]:
+                    self.ring(WAKE)
+                last = felt or last
                 self._standing.set()
                 await self._clock.wait(asyncio.Event(), POLL_MS)
         finally:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from pollux.model import ALL_VERSIONS, Node, NodeSeen, Term
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
-from pollux.store.relational.rows import Row, encode
+from pollux.store.relational.rows import encode
 from pollux.store.relational.rows import node as node_of
 
 _sql = Statements("nodes")
@@ -15,13 +15,22 @@ _finish = Statements("finish")
 _versions = Statements("versions")
 
 
+async def beat_again(tx: Transaction, node: Node, ttl_ms: int) -> bool:
+    """Of a node that is known to do the same as before: true if it was still there.
+
+    It also gathers the counts that users' transactions left, so that they stay few.
+    """
+    row = await tx.row(_sql.again, node.id, node.seats, ttl_ms, encode(node), tx.given_ms, node.scheduler_version)
+    if row is not None and row[0]:
+        await tx.rows(_finish.gather)
+    return row is not None
+
+
 async def beat(tx: Transaction, node: Node, ttl_ms: int) -> None:
-    """It also gathers the counts that users' transactions left, last of all, so that they stay few."""
     now_ms = await tx.now()
     row = await tx.row(_sql.stored, node.id)
     is_known = row is not None and row[1] > now_ms and node_of(tuple(row)).does_as(node)
-    body = encode(replace(node, beat_ms=now_ms))
-    await tx.rows(_sql.put, node.id, node.seats, now_ms + ttl_ms, body, node.scheduler_version)
+    await tx.rows(_sql.put, node.id, node.seats, now_ms + ttl_ms, encode(node), node.scheduler_version, now_ms)
     if not is_known:
         await tx.rows(_sql.bury, now_ms)
         for version in await _served(tx, node.scheduler_version):
@@ -36,8 +45,8 @@ async def _served(tx: Transaction, version: int) -> list[int]:
     return [row[0] for row in await tx.rows(_versions.there, ALL_VERSIONS)]
 
 
-async def nodes(tx: Transaction) -> list[Row]:
-    return await tx.rows(_sql.living, tx.given_ms)
+async def nodes(tx: Transaction) -> list[Node]:
+    return [replace(node_of(row), beat_ms=row[1]) for row in await tx.rows(_sql.living, tx.given_ms)]
 
 
 async def leave(tx: Transaction, node_id: str) -> None:

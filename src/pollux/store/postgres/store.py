@@ -78,12 +78,10 @@ from pollux.store.postgres.claiming import Claimer
 from pollux.store.postgres.database import Database
 from pollux.store.postgres.grants import Grants
 from pollux.store.postgres.settle import settle, settle_plainly
-from pollux.store.postgres.transaction import Transaction
 from pollux.store.records import TermRecord, read_record
-from pollux.store.relational.bells import ASKED, FEED, RUNS, WAKE
+from pollux.store.relational.bells import ASKED, FEED, RUNS
 from pollux.store.relational.leases import Asking
 from pollux.store.relational.rows import Row, decode_entry
-from pollux.store.relational.rows import node as node_of
 from pollux.store.relational.settling import prepare
 from pollux.store.shelf import JobShelf
 
@@ -103,6 +101,7 @@ class Door:
         self.pid = 0
         self.counted: set[int] = set()  # the versions that have their counts
         self.grants = Grants()
+        self.beats: dict[str, Node] = {}  # the last of whoever beats here
 
 
 class PostgresStore:
@@ -348,16 +347,25 @@ class PostgresStore:
     async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
         if node.scheduler_version != ALL_VERSIONS:
             await self._count_in(check_version(node.scheduler_version))
-        await self._write(now_ms, node_verbs.beat, node, ttl_ms)
+        known = self._door.beats.get(node.id)
+        if (
+            known is None
+            or not known.does_as(node)
+            or not await self._read(now_ms, node_verbs.beat_again, node, ttl_ms)
+        ):
+            await self._write(now_ms, node_verbs.beat, node, ttl_ms)
+        self._door.beats = {node.id: node}
 
     async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
-        return [node_of(tuple(row)) for row in await self._read(now_ms, node_verbs.nodes)]
+        return await self._read(now_ms, node_verbs.nodes)
 
     async def leave(self, node_id: str) -> None:
         await self._write(None, node_verbs.leave, node_id)
 
     async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
         one_version(self._version, "elect")
+        if (term := await self._read(now_ms, node_verbs.go_on, node_id, ttl_ms)) is not None:
+            return term
         return await self._write(now_ms, node_verbs.elect, node_id, ttl_ms)
 
     async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:
@@ -376,7 +384,7 @@ class PostgresStore:
     # wake-ups
 
     async def wake(self) -> None:
-        await self._write(None, _wake)
+        await self._write(None, version_verbs.wake)
 
     # records
 
@@ -477,7 +485,3 @@ class PostgresStore:
 
 def _later(now_ms: int | None, waited_ms: float) -> int | None:
     return None if now_ms is None else now_ms + int(waited_ms)
-
-
-async def _wake(tx: Transaction) -> None:
-    tx.rings |= WAKE

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pollux.model import Counts, Version
+from pollux.model import SCHEDULER_VERSION, Counts, Version
 from pollux.store.contract import Answer
+from pollux.store.postgres.bell import Pulse
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import JOBS_LOCK, Transaction
+from pollux.store.relational.bells import WAKE
 
 _sql = Statements("versions")
 
@@ -19,9 +21,16 @@ async def there(tx: Transaction) -> list[int]:
     return [row[0] for row in await tx.rows(_sql.there, tx.version)]
 
 
-async def pulse(tx: Transaction) -> str:
-    """Another one after every write of anybody's: each changes a count."""
-    return str((await tx.one(_sql.pulse))[0])
+async def pulse(tx: Transaction) -> Pulse:
+    """Another one after every write of anybody's, since each changes a count; and how often all were called back."""
+    writers, wakes = await tx.one(_sql.pulse)
+    return writers, wakes
+
+
+async def wake(tx: Transaction) -> None:
+    """Those that listen are rung, the others see it in the counts."""
+    await tx.rows(_sql.wake, SCHEDULER_VERSION)
+    tx.rings |= WAKE
 
 
 async def versions(tx: Transaction) -> list[Version]:

@@ -11,19 +11,22 @@ from msgspec.structs import replace
 from pollux.model import LIVE, PROGRESS_CHARS_MAX, AuditLine, FeedItem, Job, Node, Note, Plan, Run, RunState
 from pollux.store.contract import Answer, JobAnswer, JobPut, Pruning, Renewal
 from pollux.store.limits import checked_notes
-from pollux.store.records import Record
+from pollux.store.parts import other_version
+from pollux.store.records import Record, TermRecord
 from pollux.store.redis import rows
 
 decode = msgspec.msgpack.Decoder().decode
 _decode_node = msgspec.json.Decoder(Node).decode
 
 
-def job_answer(put: JobPut, row: rows.Row) -> JobAnswer:
-    """A conflict names what stands against the put: `gone`, `revision`, `source` or `release`, and the stored one."""
+def job_answer(put: JobPut, row: rows.Row, version: int) -> JobAnswer:
+    """A conflict names what stands against the put: `gone`, `version`, `revision`, `source` or `release`, and which."""
     answer, revision, against, stored = row
     match against:
         case "gone":
             detail = f"revision {put.revision} was expected, but there is no such job"
+        case "version":
+            detail = other_version(int(stored), version)
         case "revision":
             detail = f"revision {put.revision} was expected, the stored one is {stored}"
         case "source":
@@ -92,7 +95,8 @@ def pruning_of(what: Pruning, limit: int) -> dict[str, Any]:
 
 def node_of(node: Node) -> dict[str, Any]:
     handlers = rows.encode(node.handlers).decode()
-    return {"id": node.id, "seats": node.seats, "handlers": handlers, "node": rows.encode(node).decode()}
+    text = rows.encode(node).decode()
+    return {"id": node.id, "seats": node.seats, "handlers": handlers, "node": text, "version": node.scheduler_version}
 
 
 def node_from(row: rows.Row) -> Node:
@@ -105,7 +109,7 @@ def record_row(value: Record) -> rows.Row:
         case Job():
             times = [rows.or_false(value.next_due_ms), rows.or_false(value.last_due_ms)]
             memory = rows.memory_text(value.memory) or False
-            return ["job", value.id, rows.job_put(value), value.revision, *times, memory]
+            return ["job", value.id, rows.job_put(value), value.revision, *times, memory, value.scheduler_version]
         case Run() if value.state in LIVE:
             if value.state is RunState.LEASED:
                 value = replace(value, state=RunState.READY, token="", owner="", lease_until_ms=0)
@@ -122,5 +126,5 @@ def record_row(value: Record) -> rows.Row:
             ]
         case AuditLine():
             return ["log", value.seq, rows.encode(value).decode()]
-        case _:
-            return ["term", value.number]
+        case TermRecord():
+            return ["term", value.number, value.scheduler_version]

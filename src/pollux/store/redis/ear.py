@@ -18,8 +18,10 @@ from contextlib import contextmanager
 
 from redis.exceptions import RedisError
 
+from pollux.model import ALL_VERSIONS
 from pollux.store.redis.address import Address
 from pollux.store.redis.link import Listener
+from pollux.store.redis.scripts import name_of
 
 BLOCK_MS = 30_000
 SLACK_S = 2.0
@@ -38,17 +40,17 @@ def place_of(text: str) -> Place:
 class Waiter:
     """Somebody who waits, perhaps for a node; it remembers all rings since it listens."""
 
-    __slots__ = ("_rings", "_since", "event", "node")
+    __slots__ = ("_rings", "_since", "event", "is_anywhere", "node")
 
-    def __init__(self, node: str) -> None:
-        self.node = node
+    def __init__(self, node: str, *, is_anywhere: bool = False) -> None:
+        self.node, self.is_anywhere = node, is_anywhere  # does it also hear what rings in other versions?
         self.event = asyncio.Event()
         self._rings: list[tuple[Place, bool]] = []  # where, and whether it asks us to come back
         self._since: Place | None = None  # where the bell stood at our first look
 
     def hear(self, place: Place, kind: str, node: str) -> None:
         is_asked = kind == "wake" or (kind == "asked" and node == self.node)
-        if is_asked or kind != "asked":
+        if is_asked or kind in ("runs", "feed") or (kind == "other" and self.is_anywhere):
             self._rings.append((place, is_asked))
             self.event.set()
 
@@ -72,10 +74,11 @@ class Waiter:
 
 
 class Ear:
-    """The waiters of one handle for one bell."""
+    """The waiters of one handle for one bell of its version; one of all hears at the first version what rings."""
 
-    def __init__(self, address: Address, bell: str) -> None:
-        self._key = f"{address.prefix}:{bell}"
+    def __init__(self, address: Address, bell: str, version: int) -> None:
+        self._key = f"{address.prefix}:{name_of(version, bell)}"
+        self._is_anywhere = version == ALL_VERSIONS
         self._listener = Listener(address)
         self._waiters: set[Waiter] = set()
         self._reader: asyncio.Task[None] | None = None
@@ -84,7 +87,7 @@ class Ear:
 
     @contextmanager
     def listen(self, node: str = "") -> Iterator[Waiter]:
-        waiter = Waiter(node)
+        waiter = Waiter(node, is_anywhere=self._is_anywhere)
         self._waiters.add(waiter)
         try:
             yield waiter

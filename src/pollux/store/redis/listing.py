@@ -10,7 +10,7 @@ import msgspec
 from pollux.model import FINISHED, LIVE, SCHEDULER_VERSION, AuditLine, Run, RunState
 from pollux.store.contract import DumpPage, JobFilter, JobPage, RunFilter, RunPage
 from pollux.store.filters import job_fits, run_filter, run_place
-from pollux.store.records import dump_place
+from pollux.store.records import TermRecord, dump_place
 from pollux.store.redis import rows
 from pollux.store.redis.link import Link
 from pollux.store.shelf import JobShelf
@@ -64,8 +64,9 @@ async def _runs(link: Link, where: RunFilter, after: str | None, limit: int) -> 
     states = frozenset(where.states) or LIVE | FINISHED
     part = max(PART, limit + 1)
     if below is None and states & LIVE:
-        is_held = states & LIVE == {RunState.HELD} and where.job_id is None
-        async for run in live_runs(link, live_after, where.job_id, part, is_held=is_held):
+        is_held = states & LIVE == {RunState.HELD} and where.job_id is None and where.scheduler_version is not None
+        held_in = where.scheduler_version if is_held else None
+        async for run in live_runs(link, live_after, where.job_id, part, held_in=held_in):
             yield f"live:{run.due_ms}:{run.id}", run
     if states & FINISHED:
         place = None if below is None else str(below).zfill(DIGITS)
@@ -74,11 +75,12 @@ async def _runs(link: Link, where: RunFilter, after: str | None, limit: int) -> 
 
 
 async def live_runs(
-    link: Link, after: tuple[int, str] | None, job_id: str | None, part: int, *, is_held: bool = False
+    link: Link, after: tuple[int, str] | None, job_id: str | None, part: int, *, held_in: int | None = None
 ) -> AsyncIterator[Run]:
-    """By (due, id); those that are held have a list of their own."""
+    """By (due, id); those that are held in a version have a list of their own."""
     while True:
-        asked = {"kind": "live", "after": after or False, "job": _or_false(job_id), "limit": part, "is_held": is_held}
+        asked: dict[str, Any] = {"kind": "live", "after": after or False, "job": _or_false(job_id), "limit": part}
+        asked |= {"is_held": held_in is not None, "v": held_in}
         page = await _page(link, asked)
         for place, run in page:
             after = (int(place[:15]) - PLACE_ZERO, place[15:])
@@ -136,7 +138,7 @@ def _kind(place: str) -> str:
 def _records(link: Link, shelf: JobShelf, kind: str, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
     match kind:
         case "term":
-            return _term(link, place)
+            return _terms(link, int(place or 0))
         case "job":
             return _jobs(link, shelf, place, part)
         case "live":
@@ -149,9 +151,9 @@ def _records(link: Link, shelf: JobShelf, kind: str, place: str, part: int) -> A
             return _lines(link, int(place or 0), part)
 
 
-async def _term(link: Link, place: str) -> AsyncIterator[tuple[object, Any]]:
-    if not place:
-        yield 1, {"number": await link.run("get_term")}
+async def _terms(link: Link, after: int) -> AsyncIterator[tuple[object, Any]]:
+    for number, version in await link.run("get_term", after=after):
+        yield version, TermRecord(number, version)
 
 
 async def _jobs(link: Link, shelf: JobShelf, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:

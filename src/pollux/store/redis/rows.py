@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from pollux.model import (
     PROGRESS_CHARS_MAX,
+    SCHEDULER_VERSION,
     Back,
     Cancelled,
     Cause,
@@ -124,6 +125,7 @@ class Stand(Struct, gc=False):
     deaths: int = 1
     prog: str = ""
     tried: str = ""
+    v: int = SCHEDULER_VERSION
 
 
 class Body(Struct, gc=False, omit_defaults=True):
@@ -151,6 +153,8 @@ def made_row(run: Run) -> Row:
         stand["gated"] = True
     if run.held_reason:
         stand["why"] = run.held_reason
+    if run.scheduler_version != SCHEDULER_VERSION:
+        stand["v"] = run.scheduler_version
     if run.fence or run.tried or run.is_finished:
         stand |= _history(run)
     return [run.id, stand, _body(run)]
@@ -244,6 +248,7 @@ def run(run_id: bytes, state: bytes, body: bytes) -> Run:
         stand.deaths,
         stand.prog,
         _tried(stand.tried) if stand.tried else (),
+        stand.v,
     )
 
 

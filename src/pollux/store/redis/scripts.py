@@ -12,6 +12,8 @@ from importlib.resources import files
 
 from msgspec import Struct
 
+from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION
+
 KEYS = (
     "meta",  # first: its name without the last four letters is what all others begin with
     "jobs:high",
@@ -42,8 +44,14 @@ KEYS = (
     "log",
     "home",  # how many writes there were, and on which servers: see homes.py
     "held",
+    "versions",  # which versions of the deployment there are; all but one have lines, feed and counts of their own
 )
 BELL_RUNS, BELL_FEED = "bell:runs", "bell:feed"
+
+
+def name_of(version: int, key: str) -> str:
+    """A key that each version has for itself, without the prefix; as `key_of` in the scripts."""
+    return key if version in (SCHEDULER_VERSION, ALL_VERSIONS) else f"v{version}:{key}"
 
 
 class Script(Struct, frozen=True):

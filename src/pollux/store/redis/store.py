@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from pollux.clock import Clock, SystemClock
 from pollux.errors import InvalidInput, StoreBusy, StoreError
 from pollux.model import (
+    ALL_VERSIONS,
     AT_THE_GATE,
     SCHEDULER_VERSION,
     AuditLine,
@@ -26,7 +27,9 @@ from pollux.model import (
     Plan,
     Run,
     Term,
+    Version,
     chained,
+    check_version,
 )
 from pollux.store.contract import (
     BATCH_MAX,
@@ -55,6 +58,7 @@ from pollux.store.contract import (
     Settlement,
 )
 from pollux.store.limits import PRIORITIES, check_batch, check_page, check_plan, checked_job, checked_notes
+from pollux.store.parts import Turns, handle_version, one_version
 from pollux.store.records import read_record
 from pollux.store.redis import calls, listing, rows
 from pollux.store.redis.address import read_address
@@ -84,22 +88,52 @@ def _say(strays: list[str], healed: list[str]) -> None:
         _log.warning("the stream %s or its group was gone: somebody deleted it; it was made anew, no run is lost", key)
 
 
+class Door:
+    """What is opened and closed, for a handle and those of other versions that were made from it."""
+
+    time: ServerTime
+
+    def __init__(self) -> None:
+        self.link: Link | None = None
+        self.pid = 0
+        self.handles: list[RedisStore] = []
+
+    def at_new_home(self) -> None:
+        for handle in self.handles:
+            handle.at_new_home()
+
+
 class RedisStore:
     capabilities = Capabilities(name="redis", durable=False)
-    scheduler_version = SCHEDULER_VERSION
 
-    def __init__(self, url: str, *, clock: Clock | None = None, deadline_ms: int = DEADLINE_MS) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        deadline_ms: int = DEADLINE_MS,
+        scheduler_version: int = SCHEDULER_VERSION,
+    ) -> None:
+        self._version = handle_version(scheduler_version)
         self._url, self._address = url, read_address(url)
         self._clock = clock or SystemClock()
         self._deadline_ms = deadline_ms
         self._jobs = JobShelf()
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
         self._term_seen = 0  # the highest number that we were told: no store that lost it gives it away again
-        self._link: Link | None = None
-        self._runs_ear: Ear
-        self._feed_ear: Ear
-        self._time: ServerTime
-        self._pid = 0
+        self._runs_ear = Ear(self._address, BELL_RUNS, self._version)
+        self._feed_ear = Ear(self._address, BELL_FEED, self._version)
+        self._turns = Turns()
+        self._door = Door()
+        self._door.handles.append(self)
+
+    @property
+    def scheduler_version(self) -> int:
+        return self._version
+
+    @property
+    def _link(self) -> Link | None:
+        return self._door.link
 
     async def open(self) -> None:
         if self._link is not None:
@@ -110,30 +144,42 @@ class RedisStore:
         except BaseException:
             await link.close()
             raise
-        link.on_new_home = self._at_new_home
-        self._time = ServerTime(self._clock, now_ms)
-        self._runs_ear, self._feed_ear = Ear(self._address, BELL_RUNS), Ear(self._address, BELL_FEED)
-        self._link, self._pid = link, os.getpid()
+        link.on_new_home = self._door.at_new_home
+        self._door.time = ServerTime(self._clock, now_ms)
+        self._door.link, self._door.pid = link, os.getpid()
 
     async def close(self) -> None:
         if self._link is None:
             return
-        link, self._link = self._link, None
-        if os.getpid() == self._pid:
-            await self._runs_ear.close()
-            await self._feed_ear.close()
+        link, self._door.link = self._link, None
+        if os.getpid() == self._door.pid:
+            for handle in self._door.handles:
+                await handle.hush()
             await link.close()
 
+    async def hush(self) -> None:
+        """Nobody waits here any more."""
+        await self._runs_ear.close()
+        await self._feed_ear.close()
+
     def twin(self) -> RedisStore:
-        return RedisStore(self._url, clock=self._clock, deadline_ms=self._deadline_ms)
+        options: Any = {"clock": self._clock, "deadline_ms": self._deadline_ms}
+        return RedisStore(self._url, **options, scheduler_version=self._version)
+
+    def of_version(self, number: int) -> RedisStore:
+        other = RedisStore(self._url, clock=self._clock, deadline_ms=self._deadline_ms, scheduler_version=number)
+        other._door = self._door
+        self._door.handles.append(other)
+        return other
 
     # jobs
 
     async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:
         check_batch(puts, "jobs")
+        one_version(self._version, "put_jobs")
         items = [rows.job_put(checked_job(put.job), put.revision) for put in puts]
         answers = await self._run("put_jobs", now_ms, puts=items)
-        return [calls.job_answer(put, answer) for put, answer in zip(puts, answers, strict=True)]
+        return [calls.job_answer(put, answer, self._version) for put, answer in zip(puts, answers, strict=True)]
 
     async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
         check_batch(ids, "jobs")
@@ -150,17 +196,29 @@ class RedisStore:
     async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
         return await listing.list_jobs(self._open(), self._jobs, where or JobFilter(), after, check_page(limit))
 
+    async def move_jobs(self, ids: Sequence[str], to: int, *, now_ms: int | None = None) -> list[Answer]:
+        check_batch(ids, "jobs")
+        asked = {"ids": ids, "to": check_version(to), "limit": PIECE, "anyway": False, "after": False}
+        found, _ = await self._run("move_jobs", now_ms, **asked)
+        for n, job_id in enumerate(ids):
+            if found[n] == "big":
+                found[n] = await self._move_big(job_id, to, now_ms)
+        return [Answer(each) for each in found]
+
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
+        one_version(self._version, "due")
         found = await self._run("due", after=after or False, before=before_ms, limit=limit)
         return [self._job(row) for row in found]
 
     # plan
 
     async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
+        one_version(self._version, "feed")
+
         async def look(waited_ms: float) -> Looked[Feed]:
             known = self._entries
             at_ms = None if now_ms is None else now_ms + int(waited_ms)
-            found = await self._open().run_raw("feed", limit=limit, known=list(known), now=at_ms)
+            found = await self._open().run_raw("feed", limit=limit, known=list(known), now=at_ms, v=self._version)
             if self._entries is not known:  # forgotten meanwhile: at another server the same ids may be other entries
                 return await look(waited_ms)
             items = tuple([calls.feed_item(item, known) for item in found[2]])
@@ -170,6 +228,7 @@ class RedisStore:
         return await self._wait(look, wait_ms)
 
     async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
+        one_version(self._version, "advance")
         check_plan(plan)
         answer, at_ms, firings, updates, ready, seats = await self._run("advance", now_ms, **calls.plan_of(term, plan))
         made = tuple([Answer(each) for each in firings])
@@ -212,7 +271,7 @@ class RedisStore:
         asking |= {"losses_max": losses_max, "feed_max": feed_max}
 
         async def look(waited_ms: float) -> Looked[Claimed]:
-            claimed, place = await self._claim(asking, None if now_ms is None else now_ms + int(waited_ms))
+            claimed, place = await self._take(asking, None if now_ms is None else now_ms + int(waited_ms))
             left_ms = None if claimed.look_again_ms is None else claimed.look_again_ms - claimed.now_ms
             return claimed, bool(claimed.runs) or claimed.answer is not Answer.OK, left_ms, place
 
@@ -300,12 +359,23 @@ class RedisStore:
         await self._run("leave", id=node_id)
 
     async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
+        one_version(self._version, "elect")
         term = Term(*await self._run("elect", now_ms, node=node_id, ttl_ms=ttl_ms, seen=self._term_seen))
         self._term_seen = max(self._term_seen, term.number)
         return term
 
     async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:
+        one_version(self._version, "resign")
         await self._run("resign", now_ms, node=node_id, term=term)
+
+    # versions
+
+    async def versions(self, *, now_ms: int | None = None) -> list[Version]:
+        found = await self._run("versions", now_ms)
+        return [Version(number, Counts(*counts), term, leader) for number, counts, term, leader in found]
+
+    async def drop_version(self, number: int, *, now_ms: int | None = None) -> Answer:
+        return Answer(await self._run("drop_version", now_ms, number=check_version(number)))
 
     # wake-ups
 
@@ -342,16 +412,17 @@ class RedisStore:
     # how it is done
 
     def _open(self) -> Link:
-        if self._link is None:
+        door = self._door
+        if door.link is None:
             raise StoreError(f"the store {self._address.name} is not open; open it first")
-        if os.getpid() != self._pid:
+        if os.getpid() != door.pid:
             raise StoreError(
-                f"the store {self._address.name} was opened by process {self._pid} and cannot be used in its child "
+                f"the store {self._address.name} was opened by process {door.pid} and cannot be used in its child "
                 f"{os.getpid()}; open another one after the fork"
             )
-        return self._link
+        return door.link
 
-    def _at_new_home(self) -> None:
+    def at_new_home(self) -> None:
         """Another server has our keys, or they were replaced: what we remember may be of writes that are lost."""
         self._jobs, self._entries = JobShelf(), {}
         self._runs_ear.move()
@@ -361,21 +432,37 @@ class RedisStore:
         return self._link is None
 
     async def _run(self, verb: str, now_ms: int | None = None, **arguments: Any) -> Any:
-        return await self._open().run(verb, now=now_ms, **arguments)
+        return await self._open().run(verb, now=now_ms, v=self._version, **arguments)
 
     def _job(self, row: rows.Row) -> Job:
         return self._jobs.job((*[None if value is False else value for value in row], SCHEDULER_VERSION))
+
+    async def _take(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place]:
+        if self._version != ALL_VERSIONS:
+            return await self._claim(asking | {"v": self._version}, at_ms)
+        places: list[Place] = []
+
+        async def one(version: int, token: str, limit: int) -> Claimed:
+            asked = asking | {"token": token, "limit": limit, "v": version, "any": True}
+            claimed, place = await self._claim(asked, at_ms)
+            places.append(place)
+            return claimed
+
+        there = [version.number for version in await self.versions(now_ms=at_ms)] or [SCHEDULER_VERSION]
+        claimed = await self._turns.claim(there, asking["token"], asking["limit"], one)
+        assert claimed is not None
+        return claimed, places[0]
 
     async def _claim(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place]:
         lease_ms = asking["lease_ms"]
         asked_ms = self._clock.mono_ms()
         guarded: dict[str, Any] = {"hold_ms": 0, "expected": False}
         if at_ms is None:
-            guarded = self._time.before(lease_ms)
+            guarded = self._door.time.before(lease_ms)
         found = await self._open().run_raw("claim", **asking, **guarded, now=at_ms)
         answer, jobs, stops, look_again, now_ms, place, strays, healed = calls.decode(found[0])
         if at_ms is None:
-            self._time.learn(now_ms, asked_ms, lease_ms)
+            self._door.time.learn(now_ms, asked_ms, lease_ms)
         if strays or healed:
             _say(strays, healed)
         runs = tuple([run for run in rows.runs(found, first=1) if run is not None])
@@ -410,6 +497,14 @@ class RedisStore:
         asked = {"ids": [job_id], "reason": reason, "limit": PIECE, "anyway": True}
         [answer] = await self._run("delete_jobs", now_ms, **asked)
         await self._cancel_job(job_id, reason, now_ms, waiting=True)
+        return str(answer)
+
+    async def _move_big(self, job_id: str, to: int, now_ms: int | None) -> str:
+        """The job with the first of its live runs, then the others, a part at a time."""
+        asked: dict[str, Any] = {"ids": [job_id], "to": to, "limit": PIECE, "anyway": True}
+        [answer], after = await self._run("move_jobs", now_ms, **asked, after=False)
+        while after:
+            _, after = await self._run("move_jobs", now_ms, **asked, after=after)
         return str(answer)
 
     async def _wait(self, look: Callable[[float], Awaitable[Looked[T]]], wait_ms: int, *, node: str | None = None) -> T:

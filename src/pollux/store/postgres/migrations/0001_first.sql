@@ -172,6 +172,7 @@ CREATE TABLE {s}.nodes (
   id text COLLATE "C" PRIMARY KEY,
   seats bigint NOT NULL,
   until_ms bigint NOT NULL,
+  beat_ms bigint NOT NULL,
   body bytea NOT NULL
 ) WITH (fillfactor = 50);
 
@@ -196,7 +197,7 @@ INSERT INTO {s}.term VALUES (0, '', 0, 0);
 
 -- Counts are sums over slots: a writer changes one of sixteen, last of all, so that writers seldom wait for each other.
 -- Slots from 16 on come from transactions of the users' own, and are gathered into the first now and then.  `stops`
--- counts changes of stops; `clock_ms` is the latest time at which a lease was given or a job fired.
+-- counts changes of stops, `wakes` how often all were called back; `clock_ms` is the latest time at which a lease was given or a job fired.
 CREATE SEQUENCE {s}.tally_slot MINVALUE 16;
 
 CREATE TABLE {s}.tally (
@@ -209,6 +210,7 @@ CREATE TABLE {s}.tally (
   ends bigint NOT NULL DEFAULT 0,
   jobs bigint NOT NULL DEFAULT 0,
   stops bigint NOT NULL DEFAULT 0,
+  wakes bigint NOT NULL DEFAULT 0,
   clock_ms bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 10, autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
 

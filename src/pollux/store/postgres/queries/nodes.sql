@@ -5,16 +5,26 @@ SELECT body, until_ms FROM {s}.nodes WHERE id = $1::text FOR UPDATE;
 WITH serves AS (
   UPDATE {s}.term SET there = true WHERE version = $5::smallint AND NOT there
 )
-INSERT INTO {s}.nodes (id, seats, until_ms, body, version)
-VALUES ($1::text, $2::bigint, $3::bigint, $4::bytea, $5::smallint)
+INSERT INTO {s}.nodes (id, seats, until_ms, body, version, beat_ms)
+VALUES ($1::text, $2::bigint, $3::bigint, $4::bytea, $5::smallint, $6::bigint)
 ON CONFLICT (id) DO UPDATE
-SET seats = excluded.seats, until_ms = excluded.until_ms, body = excluded.body, version = excluded.version;
+SET seats = excluded.seats, until_ms = excluded.until_ms, body = excluded.body, version = excluded.version,
+    beat_ms = excluded.beat_ms;
+
+-- What nearly every beat is: a living node says so again.  Answers how many counts wait to be gathered.
+-- name: again
+WITH serves AS (
+  UPDATE {s}.term SET there = true WHERE version = $6::smallint AND NOT there
+)
+UPDATE {s}.nodes SET seats = $2::bigint, until_ms = c.now_ms + $3::bigint, body = $4::bytea, beat_ms = c.now_ms
+FROM (SELECT coalesce($5::bigint, {s}.now_ms()) AS now_ms) AS c
+WHERE id = $1::text AND until_ms > c.now_ms RETURNING (SELECT count(*) FROM {s}.tally WHERE slot >= 16);
 
 -- name: bury
 DELETE FROM {s}.nodes WHERE until_ms <= $1::bigint;
 
 -- name: living
-SELECT body FROM {s}.nodes WHERE until_ms > coalesce($1::bigint, {s}.now_ms()) ORDER BY id;
+SELECT body, beat_ms FROM {s}.nodes WHERE until_ms > coalesce($1::bigint, {s}.now_ms()) ORDER BY id;
 
 -- name: leave
 DELETE FROM {s}.nodes WHERE id = $1::text;

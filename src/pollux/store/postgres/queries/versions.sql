@@ -33,6 +33,9 @@ WITH unread AS (
 )
 UPDATE {s}.term SET there = false, holder = '', until_ms = 0, ttl_ms = 0 WHERE version = $1::smallint;
 
--- The writer of each row of the counts.
+-- The writer of each row of the counts, and how often all were called back.
 -- name: pulse
-SELECT string_agg(xmin::text, ' ' ORDER BY version, slot) FROM {s}.tally;
+SELECT string_agg(xmin::text, ' ' ORDER BY version, slot), sum(wakes)::bigint FROM {s}.tally;
+
+-- name: wake
+UPDATE {s}.tally SET wakes = wakes + 1 WHERE version = $1::smallint AND slot = pg_backend_pid() % 16;

@@ -2,7 +2,7 @@
 -- The loader puts the files whose names begin with an underscore before each verb.
 local META, HIGH, NORMAL, LOW, LINE_1, LINE_2, LINE_3, LEASES, LIVE, UNIQUE, FEED, BELL_RUNS, BELL_FEED, JOBS, DUE,
   SPENT, GONE, GONE_LINE, SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD, TALLY, NOTES, NOTE_KEYS, NOTE_ENDS, NODES, LOG,
-  HOME, HELD = unpack(KEYS)
+  HOME, HELD, VERSIONS = unpack(KEYS)
 local PREFIX = string.sub(META, 1, -5)
 local STREAM = { HIGH, NORMAL, LOW }
 local LINE = { LINE_1, LINE_2, LINE_3 }
@@ -10,7 +10,19 @@ local GROUP = "scheduler"
 local BELL_MAX = 1000 -- rings that a sleeper can catch up with; a ring is a hint, not work
 local PAY_MAX = 1000 -- entries that one call writes for runs that became visible by themselves
 local A = cmsgpack.unpack(ARGV[1])
-local call = redis.call
+
+-- an error says which key it is about
+local function call(...)
+  local found = redis.pcall(...)
+  if type(found) == "table" and found.err then
+    local _, key = ...
+    if string.find(found.err, "WRONGTYPE", 1, true) then
+      found = { err = "WRONGTYPE the key " .. tostring(key) .. " is a " .. redis.pcall("TYPE", key).ok }
+    end
+    error(found)
+  end
+  return found
+end
 
 local function clock()
   if A.now then
@@ -22,9 +34,20 @@ end
 
 local now = clock()
 
+-- The fixed keys are those of the version that stands where nothing is said.  Another one has its own lines, leases, due
+-- times, feed, bells and counts, under names with its number; a script works in one version at a time (`enter`).
+local DEFAULT = 2
+local OWN = A.v and A.v ~= 0 and A.v or DEFAULT -- the handle's own
+local here = DEFAULT
+local enter -- set behind all that it switches
+
 -- a number as text, and as text of one length, which sorts as the number does
 local function text(number)
   return string.format("%.0f", number)
+end
+
+local function key_of(version, name)
+  return version == DEFAULT and PREFIX .. name or PREFIX .. "v" .. text(version) .. ":" .. name
 end
 
 local padded = {} -- many runs of a batch are due at the same time

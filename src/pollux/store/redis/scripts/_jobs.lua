@@ -2,7 +2,7 @@
 -- no time, and no memory.
 local JOB_GONE = "its job was deleted"
 local GONE_MAX = 100000 -- deleted jobs whose revision and last due are remembered
-local JOB_COLUMNS = { "rev", "next", "last", "mem", "def" }
+local JOB_COLUMNS = { "rev", "next", "last", "mem", "def", "v" }
 
 local function job_key(id)
   return PREFIX .. "job:" .. id
@@ -13,18 +13,24 @@ local function job_row(id)
   if not row[1] then
     return false
   end
-  return { id, tonumber(row[1]), tonumber(row[2]) or false, tonumber(row[3]) or false, row[4] ~= "" and row[4], row[5] }
+  return { id, tonumber(row[1]), tonumber(row[2]) or false, tonumber(row[3]) or false, row[4] ~= "" and row[4], row[5],
+    tonumber(row[6]) or DEFAULT }
 end
 
-local is_known = {}
+local known_versions = {} -- of jobs; false: there is no such job
 
-local function has_job(id)
-  local known = is_known[id]
+local function version_of(id)
+  local known = known_versions[id]
   if known == nil then
-    known = call("EXISTS", job_key(id)) == 1
-    is_known[id] = known
+    local row = call("HMGET", job_key(id), "rev", "v")
+    known = row[1] and (tonumber(row[2]) or DEFAULT)
+    known_versions[id] = known
   end
   return known
+end
+
+local function has_job(id)
+  return version_of(id) and true or false
 end
 
 -- jobs as they stand by now; what changed in `fields` is written at the end
@@ -33,7 +39,7 @@ local jobs = {}
 local function read_job(id)
   local job = jobs[id]
   if job == nil then
-    local row = call("HMGET", job_key(id), "rev", "next", "last", "on", "once")
+    local row = call("HMGET", job_key(id), "rev", "next", "last", "on", "once", "v")
     job = row[1] and {
       id = id,
       rev = tonumber(row[1]),
@@ -41,15 +47,16 @@ local function read_job(id)
       last = tonumber(row[3]) or false,
       on = row[4] == "1",
       once = row[5] == "1",
+      v = tonumber(row[6]) or DEFAULT,
       fields = {},
     }
-    jobs[id], is_known[id] = job or false, job and true or false
+    jobs[id], known_versions[id] = job or false, job and job.v
   end
   return job and not job.is_gone and job or nil
 end
 
 writers[#writers + 1] = {
-  prepare = function()
+  check = function()
     for id, job in pairs(jobs) do
       if job and (job.is_gone or next(job.fields)) then
         check(job_key(id), "hash")
@@ -76,11 +83,11 @@ writers[#writers + 1] = {
 local function move_job(job, next_due, last_due)
   if job.next ~= next_due then
     if job.next and job.on then
-      drop("zset", DUE, pad(job.next) .. job.id)
+      drop("zset", key_of(job.v, "due"), pad(job.next) .. job.id)
     end
     job.fields.next = next_due and text(next_due) or ""
     if next_due and job.on then
-      put("zset", DUE, pad(next_due) .. job.id, 0)
+      put("zset", key_of(job.v, "due"), pad(next_due) .. job.id, 0)
     end
     job.next = next_due
   end
@@ -101,9 +108,18 @@ local function define_job(job, new, rev)
   fields.on, fields.once = new.on and "1" or "0", new.once and "1" or "0"
 end
 
-local function add_job(id, new, rev, next_due, last_due, memory)
-  local job = { id = id, next = false, last = false, fields = {} }
-  jobs[id], is_known[id] = job, true
+-- of the first version they are counted as all that are in no other
+local function count_job(version, change)
+  if version ~= DEFAULT then
+    set_count_in(version, "jobs", count_in(version, "jobs") + change)
+  end
+end
+
+local function add_job(id, new, rev, next_due, last_due, memory, version)
+  local job = { id = id, next = false, last = false, v = version, fields = { v = text(version) } }
+  jobs[id], known_versions[id] = job, version
+  count_job(version, 1)
+  use(version)
   define_job(job, new, rev)
   if memory then
     job.fields.mem = memory
@@ -113,13 +129,19 @@ local function add_job(id, new, rev, next_due, last_due, memory)
 end
 
 -- what is left of a deleted job: no due time fires again in its place
+local remembered, forgotten = 0, 0
+
 local function remember_job(job)
   put("hash", GONE, job.id, text(job.rev) .. ":" .. (job.last and text(job.last) or ""))
   put("zset", GONE_LINE, job.id, next_seq())
-  if call("ZCARD", fresh(GONE_LINE)) > GONE_MAX then
-    local oldest = call("ZRANGE", GONE_LINE, 0, 0)[1]
-    drop("hash", GONE, oldest)
-    drop("zset", GONE_LINE, oldest)
+  remembered = remembered + 1
+  if call("ZCARD", GONE_LINE) + remembered - forgotten > GONE_MAX then
+    local oldest = call("ZRANGE", GONE_LINE, forgotten, forgotten)[1]
+    if oldest then
+      drop("hash", GONE, oldest)
+      drop("zset", GONE_LINE, oldest)
+      forgotten = forgotten + 1
+    end
   end
 end
 
@@ -136,10 +158,11 @@ end
 
 local function drop_job(job)
   if job.next and job.on then
-    drop("zset", DUE, pad(job.next) .. job.id)
+    drop("zset", key_of(job.v, "due"), pad(job.next) .. job.id)
   end
   drop("zset", JOBS, job.id)
   drop("zset", SPENT, job.id)
-  jobs[job.id], is_known[job.id] = { id = job.id, is_gone = true, fields = {} }, false
+  count_job(job.v, -1)
+  jobs[job.id], known_versions[job.id] = { id = job.id, is_gone = true, fields = {} }, false
   remember_job(job)
 end

@@ -80,6 +80,6 @@ local function tell_notes(written)
     for n, key in ipairs(written) do
       keys[n] = key
     end
-    tell({ type = "notes", keys = keys })
+    tell_everywhere({ type = "notes", keys = keys })
   end
 end

@@ -76,25 +76,23 @@ local function touch(run)
 end
 
 writers[#writers + 1] = {
-  prepare = function()
-    for id, run in pairs(touched) do
-      if run then
-        run.id, run.pr = nil, run.pr ~= 2 and run.pr or nil
-        packed[id] = cmsgpack.pack(run)
-        run.id, run.pr = id, run.pr or 2
-      end
-    end
-  end,
+  check = function() end, -- it was read, or there is none
   write = function()
     local gone = {}
     for id, run in pairs(touched) do
       local key = run_key(id)
       if not run then
         gone[#gone + 1] = key
-      elseif bodies[id] then
-        call("HSET", key, "s", packed[id], "b", bodies[id])
       else
-        call("HSET", key, "s", packed[id])
+        run.id, run.pr = nil, run.pr ~= 2 and run.pr or nil
+        local state = cmsgpack.pack(run)
+        run.id, run.pr = id, run.pr or 2
+        packed[id] = state
+        if bodies[id] then
+          call("HSET", key, "s", state, "b", bodies[id])
+        else
+          call("HSET", key, "s", state)
+        end
       end
     end
     if #gone > 0 then
@@ -118,6 +116,8 @@ local function heal(pr)
   call("DEL", STREAM[pr])
   call("XGROUP", "CREATE", STREAM[pr], GROUP, "0", "MKSTREAM")
   set_count("owed" .. pr, call("ZCOUNT", fresh(LINE[pr]), "-inf", now))
+  set_count("last" .. pr, "")
+  set_count("kept" .. pr, "")
   coming[pr] = 0
   healed[#healed + 1] = STREAM[pr]
 end
@@ -135,6 +135,9 @@ local function read_entries(pr, count, node)
   local ids = {}
   for n, entry in ipairs(read and read[1] and read[1][2] or {}) do
     ids[n] = entry[1]
+  end
+  if #ids > 0 then
+    set_count("last" .. pr, ids[#ids])
   end
   return ids
 end
@@ -157,14 +160,17 @@ local function take_entries(pr, count, node)
   check(STREAM[pr], "stream")
   add_entries(pr, coming[pr])
   coming[pr] = 0
+  local heals = #healed
   local ids = read_entries(pr, count, node)
   local missing = count - #ids
   if missing > 0 then
+    if heals == #healed then -- entries that were owed to them
+      set_count("owed" .. pr, math.max(0, count_of("owed" .. pr) - missing))
+    end
     add_entries(pr, missing)
     for _, id in ipairs(read_entries(pr, missing, node)) do
       ids[#ids + 1] = id
     end
-    set_count("owed" .. pr, math.max(0, count_of("owed" .. pr) - missing))
   end
   return ids
 end
@@ -190,40 +196,71 @@ local function drop_surplus(pr, node)
   end
 end
 
+-- Acknowledged and deleted together; but the entry that was delivered last stays until a later one is delivered, unless it
+-- is the only one: behind a deleted one the server could not tell how many there are to come.
 local function drop_spent(pr)
-  local ids = spent[pr]
+  local ids, gone, last, kept = spent[pr], {}, count_of("last" .. pr), count_of("kept" .. pr)
   spent[pr] = {}
-  for first = 1, #ids, PAY_MAX do
-    local last = math.min(first + PAY_MAX - 1, #ids)
-    redis.pcall("XACK", STREAM[pr], GROUP, unpack(ids, first, last))
-    call("XDEL", STREAM[pr], unpack(ids, first, last))
+  if kept ~= "" and kept ~= last then
+    gone[1], kept = kept, ""
   end
+  for _, id in ipairs(ids) do
+    if id == last then
+      kept = id
+    else
+      gone[#gone + 1] = id
+    end
+  end
+  for first = 1, #ids, PAY_MAX do
+    redis.pcall("XACK", STREAM[pr], GROUP, unpack(ids, first, math.min(first + PAY_MAX - 1, #ids)))
+  end
+  for first = 1, #gone, PAY_MAX do
+    call("XDEL", STREAM[pr], unpack(gone, first, math.min(first + PAY_MAX - 1, #gone)))
+  end
+  if kept ~= "" and call("XLEN", STREAM[pr]) == 1 then
+    call("XDEL", STREAM[pr], kept)
+    kept = ""
+  end
+  set_count("kept" .. pr, kept)
+end
+
+local function has_spent(pr)
+  return #spent[pr] > 0 or count_of("kept" .. pr) ~= ""
 end
 
 writers[#writers + 1] = {
-  prepare = function()
-    for pr = 1, 3 do
-      if coming[pr] > 0 or leaving[pr] > 0 or #spent[pr] > 0 then
-        check(STREAM[pr], "stream")
+  check = function()
+    each_part(function()
+      for pr = 1, 3 do
+        if coming[pr] > 0 or leaving[pr] > 0 or has_spent(pr) then
+          check(STREAM[pr], "stream")
+        end
       end
-    end
+    end)
   end,
   write = function()
-    for pr = 1, 3 do
-      local net = coming[pr] - leaving[pr]
-      coming[pr], leaving[pr] = 0, 0
-      add_entries(pr, net)
-      local has_janitor = net < 0 and take_away(pr, -net)
-      drop_spent(pr)
-      if has_janitor then
-        redis.pcall("XGROUP", "DELCONSUMER", STREAM[pr], GROUP, JANITOR)
+    each_part(function()
+      for pr = 1, 3 do
+        local net = coming[pr] - leaving[pr]
+        coming[pr], leaving[pr] = 0, 0
+        add_entries(pr, net)
+        local has_janitor = net < 0 and take_away(pr, -net)
+        if has_spent(pr) then
+          drop_spent(pr)
+        end
+        if has_janitor then
+          redis.pcall("XGROUP", "DELCONSUMER", STREAM[pr], GROUP, JANITOR)
+        end
       end
-    end
+    end)
   end,
 }
 
 -- runs that became visible by themselves get their entries now; `seen` is up to when that was done
+local has_promoted = false
+
 local function promote()
+  has_promoted = true
   local seen = count_of("seen")
   if now < seen then -- the clock came back: what got an entry too many loses it in `claim`
     set_count("seen", now)
@@ -260,6 +297,7 @@ local function stand_held(run)
 end
 
 local function stand(run, state, visible)
+  enter(run.v or DEFAULT)
   if state == "ready" then
     stand_ready(run, visible)
   else
@@ -268,6 +306,7 @@ local function stand(run, state, visible)
 end
 
 local function step_out(run)
+  enter(run.v or DEFAULT)
   if run.st == "leased" then
     drop("zset", LEASES, run.id)
     spend(run.pr, run.ent)
@@ -286,6 +325,8 @@ end
 -- a run as it is to stand, `st` ready or held
 local function admit(run)
   local id = run.id
+  local version = version_of(run.job) or run.v or DEFAULT
+  run.v = version ~= DEFAULT and version or nil
   run.n = next_seq()
   if run.key then
     put("hash", UNIQUE, run.key, id)
@@ -328,7 +369,7 @@ local function shelve(run, is_unchanged)
 end
 
 writers[#writers + 1] = {
-  prepare = function()
+  check = function()
     if next(tally) then
       check(TALLY, "zset")
     end
@@ -394,12 +435,23 @@ local function ask_to_stop(run, reason)
   end
   run.cancel = reason ~= "" and reason or "cancelled"
   touch(run)
-  rings.asked[run.own] = true
+  asked[run.own] = true
   return true
 end
 
--- make a run live, if nothing stands against it; one that is held is noted in `arrived`
-local function accept(row, arrived)
+-- what the leader is told of a run, where the run is
+local function add_end(run, value)
+  enter(run.v or DEFAULT)
+  ends[#ends + 1] = value
+end
+
+local function add_arrived(run)
+  enter(run.v or DEFAULT)
+  arrived[#arrived + 1] = run.id
+end
+
+-- make a run live, if nothing stands against it; that one came to the gate is told
+local function accept(row)
   local id, run = row[1], row[2]
   if has_run(id) then
     return "already", ""
@@ -415,7 +467,7 @@ local function accept(row, arrived)
   end
   admit_row(row)
   if run.st == "held" then
-    arrived[#arrived + 1] = id
+    add_arrived(run)
   end
   return "ok", ""
 end
@@ -445,3 +497,66 @@ local function add_parts(parts, ids)
   end
   return parts
 end
+
+-- held, ready, leased, dead, feed, ends, jobs of a version, or of all of them; what is dead is so over all
+local function counts_of(version)
+  local sums, in_others = { 0, 0, 0, 0, 0, 0, 0 }, 0
+  for each in pairs(versions_known()) do
+    if each ~= DEFAULT then
+      in_others = in_others + count_in(each, "jobs")
+    end
+    if not version or each == version then
+      local lines = 0
+      for pr = 1, 3 do
+        lines = lines + call("ZCARD", key_of(each, "line:" .. pr))
+      end
+      local row = { call("ZCARD", key_of(each, "held")), lines, call("ZCARD", key_of(each, "leases")), 0,
+        call("XLEN", key_of(each, "feed")), count_in(each, "ends"), each ~= DEFAULT and count_in(each, "jobs") or 0 }
+      for n = 1, 7 do
+        sums[n] = sums[n] + row[n]
+      end
+    end
+  end
+  if not version or version == DEFAULT then
+    sums[7] = sums[7] + call("ZCARD", JOBS) - in_others
+  end
+  sums[4] = call("ZCARD", SHELF_DEAD)
+  return sums
+end
+
+-- From here on the script works in another version: its keys, and what was gathered there so far.
+enter = function(version)
+  if version == here and parts[version] then
+    return
+  end
+  if parts[here] then
+    parts[here].ready_change = ready_change
+  end
+  local part = parts[version]
+  local is_new = not part
+  if is_new then
+    local function name(end_of_it)
+      return key_of(version, end_of_it)
+    end
+    part = {
+      streams = { name("jobs:high"), name("jobs:normal"), name("jobs:low") },
+      lines = { name("line:1"), name("line:2"), name("line:3") },
+      meta = name("meta"), leases = name("leases"), held = name("held"), due = name("due"), feed = name("feed"),
+      bell_runs = name("bell:runs"), bell_feed = name("bell:feed"),
+      coming = { 0, 0, 0 }, leaving = { 0, 0, 0 }, spent = { {}, {}, {} }, ready_change = 0,
+      rings = { runs = false, feed = false }, told = {}, ends = {}, arrived = {},
+    }
+    parts[version] = part
+  end
+  here = version
+  STREAM, LINE, META, LEASES, HELD, DUE = part.streams, part.lines, part.meta, part.leases, part.held, part.due
+  LINE_1, LINE_2, LINE_3 = unpack(LINE)
+  FEED, BELL_RUNS, BELL_FEED = part.feed, part.bell_runs, part.bell_feed
+  coming, leaving, spent, ready_change = part.coming, part.leaving, part.spent, part.ready_change
+  rings, told, ends, arrived = part.rings, part.told, part.ends, part.arrived
+  if is_new and has_promoted then
+    promote()
+  end
+end
+
+enter(OWN)

@@ -6,7 +6,7 @@ local COMMANDS = {
   hash = { function(...) call("HSET", ...) end, function(...) call("HDEL", ...) end },
 }
 local gathered, sound = {}, {}
-local writers = {} -- what else is to be written at the end
+local writers = {} -- what else is written at the end: each checks its keys, then writes
 
 local function check(key, kind)
   if sound[key] then
@@ -14,16 +14,12 @@ local function check(key, kind)
   end
   local found = call("TYPE", key).ok
   if found ~= "none" and found ~= kind then
-    error({ err = "WRONGTYPE the key " .. key .. " is a " .. found .. " and should be a " .. kind })
+    error({ err = "WRONGTYPE the key " .. key .. " is a " .. found })
   end
   sound[key] = true
 end
 
-local function check_gathered()
-  for key, batch in pairs(gathered) do
-    check(key, batch.kind)
-  end
-end
+local check_all -- all keys that this call will write to, as far as is known by now
 
 local function in_parts(command, key, arguments)
   for first = 1, #arguments, ARGUMENTS_MAX do
@@ -72,7 +68,7 @@ end
 local function fresh(key)
   local batch = gathered[key]
   if batch then
-    check_gathered()
+    check_all()
     write(key, batch)
     gathered[key] = nil
   end
@@ -87,27 +83,44 @@ local function field_of(key, field)
   return not (batch and batch.drops[field]) and call("HGET", key, field)
 end
 
--- the numbers that stand in META, read once
-local COUNTERS = { "seq", "entries", "ends", "seen", "owed1", "owed2", "owed3", "granted", "clock", "stops", "notes" }
-local counters, new_counters = false, {}
+-- what stands in META, read once: numbers, and of each stream the entry that was delivered last, and one that was kept
+local COUNTERS = { "seq", "entries", "ends", "seen", "owed1", "owed2", "owed3", "granted", "clock", "stops", "notes",
+  "jobs" }
+local META_FIELDS = { unpack(COUNTERS) }
+for _, name in ipairs({ "last1", "last2", "last3", "kept1", "kept2", "kept3" }) do
+  META_FIELDS[#META_FIELDS + 1] = name
+end
+local SHARED = { seq = true, stops = true, notes = true } -- over all versions
+local counters, new_counters = {}, {} -- by version
+
+local function count_in(version, field)
+  local known = counters[version]
+  if not known then
+    known = {}
+    local meta = key_of(version, "meta")
+    local row = call("HMGET", meta, unpack(META_FIELDS))
+    sound[meta] = true
+    for n, name in ipairs(META_FIELDS) do
+      known[name] = n > #COUNTERS and (row[n] or "") or tonumber(row[n] or 0)
+    end
+    counters[version], new_counters[version] = known, {}
+  end
+  return known[field]
+end
 
 local function count_of(field)
-  if not counters then
-    counters = {}
-    local row = call("HMGET", META, unpack(COUNTERS))
-    for n, name in ipairs(COUNTERS) do
-      counters[name] = tonumber(row[n] or 0)
-    end
-    sound[META] = true
+  return count_in(SHARED[field] and DEFAULT or here, field)
+end
+
+local function set_count_in(version, field, value)
+  if count_in(version, field) ~= value then
+    counters[version][field] = value
+    new_counters[version][field] = value
   end
-  return counters[field]
 end
 
 local function set_count(field, value)
-  if count_of(field) ~= value then
-    counters[field] = value
-    new_counters[field] = value
-  end
+  set_count_in(SHARED[field] and DEFAULT or here, field, value)
 end
 
 local function next_seq()
@@ -117,8 +130,74 @@ local function next_seq()
 end
 
 -- the bell, rung once at the end of a call, and the feed
-local rings = { runs = false, feed = false, asked = {} }
-local told = {}
+local rings, told, asked = { runs = false, feed = false }, {}, {}
+local parts = {} -- the versions that this call has been in, with what it switched
+
+local function each_part(work)
+  local before, versions = here, {}
+  for version in pairs(parts) do
+    versions[#versions + 1] = version
+  end
+  table.sort(versions)
+  for _, version in ipairs(versions) do
+    enter(version)
+    work()
+  end
+  enter(before)
+end
+
+-- all versions that ever were, and whether each is there; an old store does not say of the first one
+local function versions_known()
+  local known, row, in_others = {}, call("HGETALL", VERSIONS), 0
+  for n = 1, #row, 2 do
+    local version = tonumber(row[n])
+    known[version] = row[n + 1] == "1"
+    in_others = in_others + (version ~= DEFAULT and count_in(version, "jobs") or 0)
+  end
+  if known[DEFAULT] == nil then
+    local term = tonumber(call("HGET", key_of(DEFAULT, "meta"), "term") or 0)
+    known[DEFAULT] = term > 0 or call("ZCARD", JOBS) > in_others
+  end
+  return known
+end
+
+local function versions_there(also)
+  local there = {}
+  for version, is_there in pairs(versions_known()) do
+    if is_there or version == also then
+      there[#there + 1] = version
+    end
+  end
+  table.sort(there)
+  return there
+end
+
+local used = {} -- versions that are there from now on
+
+local function use(version)
+  used[version] = call("HGET", VERSIONS, version) or ""
+end
+
+writers[#writers + 1] = {
+  check = function()
+    if next(used) then
+      check(VERSIONS, "hash")
+    end
+  end,
+  write = function()
+    for version, before in pairs(used) do
+      if before == "" and version ~= DEFAULT then
+        for _, name in ipairs({ "jobs:high", "jobs:normal", "jobs:low" }) do
+          redis.pcall("XGROUP", "CREATE", key_of(version, name), GROUP, "0", "MKSTREAM")
+        end
+      end
+      if before ~= "1" then
+        call("HSET", VERSIONS, version, "1")
+      end
+    end
+    used = {}
+  end,
+}
 
 local function tell(entry)
   local id, ends = count_of("entries") + 1, entry.ends and #entry.ends or 0
@@ -128,47 +207,75 @@ local function tell(entry)
   rings.feed = true
 end
 
-local function tell_ends(ends)
-  if #ends > 0 then
-    tell({ type = "ended", ends = ends })
-  end
+-- what ended and what came to the gate, each where it is: one entry a version
+local ends, arrived = {}, {}
+
+local function tell_gathered()
+  each_part(function()
+    if #ends > 0 then
+      tell({ type = "ended", ends = ends })
+      parts[here].ends, ends = {}, {}
+    end
+    if #arrived > 0 then
+      tell({ type = "arrived", run_ids = arrived })
+      parts[here].arrived, arrived = {}, {}
+    end
+  end)
 end
 
-local function tell_arrived(ids)
-  if #ids > 0 then
-    tell({ type = "arrived", run_ids = ids })
+-- whoever leads, in every version that is there, and in our own: its leader may be about to come
+local function tell_everywhere(entry)
+  local before = here
+  for _, version in ipairs(versions_there(A.v ~= 0 and OWN)) do
+    enter(version)
+    tell(entry)
   end
+  enter(before)
 end
 
+-- who waits for all versions listens where the first one rings
 local function ring()
   if rings.runs then
     call("XADD", BELL_RUNS, "MAXLEN", "~", BELL_MAX, "*", "kind", "runs")
+    if here ~= DEFAULT then
+      call("XADD", key_of(DEFAULT, "bell:runs"), "MAXLEN", "~", BELL_MAX, "*", "kind", "other")
+    end
   end
   if rings.feed then
     call("XADD", BELL_FEED, "MAXLEN", "~", BELL_MAX, "*", "kind", "feed")
   end
-  for owner in pairs(rings.asked) do
-    call("XADD", BELL_RUNS, "MAXLEN", "~", BELL_MAX, "*", "kind", "asked", "node", owner)
+end
+
+-- an owner may listen in another version than its run is in by now
+local function ring_asked()
+  for owner in pairs(asked) do
+    for version in pairs(versions_known()) do
+      call("XADD", key_of(version, "bell:runs"), "MAXLEN", "~", BELL_MAX, "*", "kind", "asked", "node", owner)
+    end
   end
 end
 
-local function check_all()
-  check(META, "hash")
+check_all = function()
+  for _, writer in ipairs(writers) do
+    writer.check()
+  end
   check(HOME, "hash")
-  if #told > 0 then
-    check(FEED, "stream")
-    check(BELL_FEED, "stream")
+  each_part(function()
+    check(META, "hash")
+    if #told > 0 then
+      check(FEED, "stream")
+      check(BELL_FEED, "stream")
+    end
+    if rings.runs or next(asked) then
+      check(BELL_RUNS, "stream")
+    end
+  end)
+  for key, batch in pairs(gathered) do
+    check(key, batch.kind)
   end
-  if rings.runs or next(rings.asked) then
-    check(BELL_RUNS, "stream")
-  end
-  check_gathered()
 end
 
 local function commit()
-  for _, writer in ipairs(writers) do
-    writer.prepare()
-  end
   check_all()
   for _, writer in ipairs(writers) do
     writer.write()
@@ -177,19 +284,24 @@ local function commit()
     write(key, batch)
   end
   gathered = {}
-  if next(new_counters) then
-    local fields = {}
-    for field, value in pairs(new_counters) do
-      fields[#fields + 1] = field
-      fields[#fields + 1] = text(value)
+  for version, changed in pairs(new_counters) do
+    if next(changed) then
+      local fields = {}
+      for field, value in pairs(changed) do
+        fields[#fields + 1] = field
+        fields[#fields + 1] = type(value) == "number" and text(value) or value
+      end
+      call("HSET", key_of(version, "meta"), unpack(fields))
+      new_counters[version] = {}
     end
-    call("HSET", META, unpack(fields))
-    new_counters = {}
   end
-  for _, each in ipairs(told) do
-    call("XADD", FEED, each[1], "ends", each[2], "entry", each[3])
-  end
-  ring()
+  each_part(function()
+    for _, each in ipairs(told) do
+      call("XADD", FEED, each[1], "ends", each[2], "entry", each[3])
+    end
+    ring()
+  end)
+  ring_asked()
 end
 
 -- A script that may write answers its value and how many writes there were: whoever is told less later knows that

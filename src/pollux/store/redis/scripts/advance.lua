@@ -9,14 +9,14 @@ if tonumber(stands[1] or 0) ~= A.term or (stands[2] or "") == "" or not is_at_ho
   return answer({ "fenced", now, {}, {}, 0, 0 })
 end
 promote()
-local ends, consumed = {}, {}
+local consumed, feed = {}, FEED
 
 local function consume(id)
   if id < 1 then
     return
   end
   local place = text(id) .. "-0"
-  local found = call("XRANGE", FEED, place, place)
+  local found = call("XRANGE", feed, place, place)
   if found[1] then
     consumed[#consumed + 1] = place
     set_count("ends", count_of("ends") - (tonumber(found[1][2][2]) or 0))
@@ -53,7 +53,7 @@ local function overlap(row, how)
       if run and run.st == "leased" then
         ask_to_stop(run, reason)
       elseif run and live == 1 then
-        ends[#ends + 1] = cancel_waiting(run, reason)
+        add_end(run, cancel_waiting(run, reason))
         return "waits"
       end
     end
@@ -66,7 +66,7 @@ local function fire(firing)
   local row, revision, next_due, how, memory = unpack(firing, 1, 5)
   local run = row[2]
   local job = read_job(run.job)
-  if not job or job.rev ~= revision then
+  if not job or job.rev ~= revision or job.v ~= OWN then
     return "stale"
   end
   if is_fired(job.last, row) then
@@ -87,15 +87,21 @@ local function fire(firing)
   return kind
 end
 
-local function release(id)
+-- a run of another version is none of ours any more
+local function our_run(id)
   local run = read_run(id)
+  return run and (run.v or DEFAULT) == OWN and run
+end
+
+local function release(id)
+  local run = our_run(id)
   if run and run.st == "held" then
     put_back(run, "ready", math.max(now, run.vis))
   end
 end
 
 local function hold(id, reason)
-  local run = read_run(id)
+  local run = our_run(id)
   if run and run.st == "held" then
     run.why = reason
     touch(run)
@@ -103,7 +109,7 @@ local function hold(id, reason)
 end
 
 local function cancel(id, reason)
-  local run = read_run(id)
+  local run = our_run(id)
   if run and run.st == "leased" then
     ask_to_stop(run, reason)
   elseif run and is_live(run) then
@@ -115,7 +121,7 @@ end
 local function update(item)
   local id, revision, next_due, memory, last_due = unpack(item, 1, 5)
   local job = read_job(id)
-  if not job or job.rev ~= revision then
+  if not job or job.rev ~= revision or job.v ~= OWN then
     return "stale"
   end
   move_job(job, next_due, last_due and math.max(job.last or last_due, last_due) or job.last)
@@ -127,7 +133,8 @@ local function seats()
   local sum = 0
   for _, packed in ipairs(call("HVALS", NODES)) do
     local node = cmsgpack.unpack(packed)
-    if node[1] > now then
+    local serves = node[6] or DEFAULT
+    if node[1] > now and (serves == OWN or serves == 0) then
       sum = sum + node[2]
     end
   end
@@ -142,13 +149,14 @@ for n, firing in ipairs(A.firings) do
   new_ids[n] = firing[1][1]
 end
 expect_new(new_ids)
+enter(OWN)
 local latest = count_of("clock")
 for n, firing in ipairs(A.firings) do
   firings[n] = fire(firing)
   latest = math.max(latest, now, firing[1][2].vis)
 end
 if #firings > 0 then
-  set_count("clock", latest)
+  set_count_in(OWN, "clock", latest)
 end
 for _, id in ipairs(A.releases) do
   release(id)
@@ -163,16 +171,17 @@ for n, item in ipairs(A.updates) do
   updates[n] = update(item)
 end
 write_notes(A.notes, {})
-tell_ends(ends)
+tell_gathered()
 writers[#writers + 1] = {
-  prepare = function()
-    check(FEED, "stream")
+  check = function()
+    check(feed, "stream")
   end,
   write = function()
     if #consumed > 0 then
-      call("XDEL", FEED, unpack(consumed))
+      call("XDEL", feed, unpack(consumed))
     end
   end,
 }
+enter(OWN)
 local ready = call("ZCARD", LINE_1) + call("ZCARD", LINE_2) + call("ZCARD", LINE_3) + ready_change
 return answer({ "ok", now, firings, updates, ready, seats() })

@@ -2,7 +2,7 @@
 -- Say that a node lives.  Every beat takes the dead away, and consumers that nobody is any more.
 local before = call("HGET", NODES, A.id)
 before = before and cmsgpack.unpack(before)
-local was_known = before and before[1] > now and before[3] == A.handlers
+local was_known = before and before[1] > now and before[3] == A.handlers and (before[6] or DEFAULT) == A.version
 local living = {}
 
 local function bury()
@@ -19,21 +19,30 @@ end
 
 -- one that still holds entries stays until its leases are taken back
 local function sweep_consumers()
-  for pr = 1, 3 do
-    local found = redis.pcall("XINFO", "CONSUMERS", STREAM[pr], GROUP)
-    for _, row in ipairs(found.err and {} or found) do
-      local name, pending = row[2], row[4]
-      if pending == 0 and not living[name] then
-        call("XGROUP", "DELCONSUMER", STREAM[pr], GROUP, name)
+  for version in pairs(versions_known()) do
+    for _, stream in ipairs({ "jobs:high", "jobs:normal", "jobs:low" }) do
+      local key = key_of(version, stream)
+      local found = redis.pcall("XINFO", "CONSUMERS", key, GROUP)
+      for _, row in ipairs(found.err and {} or found) do
+        local name, pending = row[2], row[4]
+        if pending == 0 and not living[name] then
+          call("XGROUP", "DELCONSUMER", key, GROUP, name)
+        end
       end
     end
   end
 end
 
 bury()
-put("hash", NODES, A.id, cmsgpack.pack({ now + A.ttl_ms, A.seats, A.handlers, A.node, now }))
+put("hash", NODES, A.id, cmsgpack.pack({ now + A.ttl_ms, A.seats, A.handlers, A.node, now, A.version }))
+if A.version ~= 0 then
+  use(A.version)
+end
 if not was_known then
-  tell({ type = "node", node = A.id })
+  for _, version in ipairs(A.version ~= 0 and { A.version } or versions_there()) do
+    enter(version)
+    tell({ type = "node", node = A.id })
+  end
 end
 sweep_consumers()
 return answer(true)

@@ -12,7 +12,7 @@ if A.job then
   end
   next_after = #places == A.limit and places[#places]
 end
-local ends, answers = {}, {}
+local answers = {}
 
 local function cancel(id)
   local run = read_run(id)
@@ -22,7 +22,7 @@ local function cancel(id)
   elseif run.st == "leased" then
     return { ask_to_stop(run, A.reason) and "ok" or "already", id, order }
   end
-  ends[#ends + 1] = cancel_waiting(run, A.reason)
+  add_end(run, cancel_waiting(run, A.reason))
   return { "ok", id, order }
 end
 
@@ -33,5 +33,5 @@ for _, id in ipairs(ids) do
     answers[#answers + 1] = cancel(id)
   end
 end
-tell_ends(ends)
+tell_gathered()
 return answer({ answers, next_after, upto })

@@ -31,7 +31,8 @@ end
 local function claimed(kind, ids, texts, look_again)
   local jobs_found = jobs_of(ids)
   commit()
-  local parts = { cmsgpack.pack({ kind, jobs_found, count_of("stops"), look_again, now, bell_place(BELL_RUNS), strays,
+  local parts = { cmsgpack.pack({ kind, jobs_found, count_of("stops"), look_again, now,
+    bell_place(A.any and key_of(DEFAULT, "bell:runs") or BELL_RUNS), strays,
     healed }) }
   for n, id in ipairs(ids) do
     parts[3 * n - 1], parts[3 * n], parts[3 * n + 1] = id, packed[id], texts[n] or ""
@@ -112,7 +113,7 @@ local function lose(run)
   return idle_end(run, "ready", false, "")
 end
 
-local function take_back(ends, can_reclaim)
+local function take_back(can_reclaim)
   if now < count_of("granted") then
     cut_leases()
   end
@@ -123,7 +124,7 @@ local function take_back(ends, can_reclaim)
     for _, id in ipairs(call("ZRANGEBYSCORE", fresh(LEASES), "-inf", now, "LIMIT", 0, TAKE_BACK_MAX)) do
       local run = read_run(id)
       if run and run.st == "leased" then
-        ends[#ends + 1] = lose(run)
+        add_end(run, lose(run))
       else
         drop("zset", LEASES, id)
       end
@@ -155,7 +156,7 @@ local function run_at(place)
   return run, row[2]
 end
 
-local function take_from(pr, ids, texts, ends)
+local function take_from(pr, ids, texts)
   while #ids < A.limit do
     local wanted = A.limit - #ids
     local places = call("ZRANGEBYSCORE", fresh(LINE[pr]), "-inf", now, "LIMIT", 0, wanted)
@@ -173,7 +174,7 @@ local function take_from(pr, ids, texts, ends)
         ids[#ids + 1] = run.id
         texts[#ids] = body
       else
-        ends[#ends + 1] = cancel_waiting(run, JOB_GONE)
+        add_end(run, cancel_waiting(run, JOB_GONE))
       end
     end
     if #ids > first then
@@ -218,14 +219,14 @@ if A.expected and now > A.expected + LEAP_MS then -- the clock has leapt since t
   hold = math.max(hold, A.grace_ms)
 end
 promote()
-local ends, ids, texts = {}, {}, {}
-take_back(ends, hold == 0)
+local ids, texts = {}, {}
+take_back(hold == 0)
 for n = 0, 2 do
   local pr = (A.first - 1 + n) % 3 + 1
   if n > 0 and pr < A.first then
     pr = n - (3 - A.first)
   end
-  take_from(pr, ids, texts, ends)
+  take_from(pr, ids, texts)
 end
 if #ids > 0 then
   if was_used then
@@ -235,5 +236,5 @@ if #ids > 0 then
   call("PEXPIRE", claim_key, 2 * A.lease_ms + 60000)
   note_grant(call("ZCARD", fresh(LEASES)) == #ids)
 end
-tell_ends(ends)
+tell_gathered()
 return claimed("ok", ids, texts, #ids == 0 and look_again(hold))

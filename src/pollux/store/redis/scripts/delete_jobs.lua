@@ -2,13 +2,13 @@
 -- Take jobs away, and end their runs that wait, in one write.  A job with more live runs than are left of `limit` is told
 -- to be too `big` and stays as it is, unless `anyway`: then the rest of its runs is the caller's to end.
 promote()
-local ends, deleted, answers, left = {}, {}, {}, A.limit
+local deleted, answers, left = {}, {}, A.limit
 
 local function cancel_waiting_of(id)
   for _, place in ipairs(call("ZRANGE", fresh(live_key(id)), 0, left - 1)) do
     local run = read_run(string.sub(place, 16))
     if run and run.st ~= "leased" then
-      ends[#ends + 1] = cancel_waiting(run, A.reason ~= "" and A.reason or JOB_GONE)
+      add_end(run, cancel_waiting(run, A.reason ~= "" and A.reason or JOB_GONE))
     end
     left = left - 1
   end
@@ -24,15 +24,17 @@ local function delete(id)
   end
   cancel_waiting_of(id)
   drop_job(job)
-  deleted[#deleted + 1] = id
+  deleted[job.v] = deleted[job.v] or {}
+  table.insert(deleted[job.v], id)
   return "ok"
 end
 
 for n, id in ipairs(A.ids) do
   answers[n] = delete(id)
 end
-tell_ends(ends)
-if #deleted > 0 then
-  tell({ type = "deleted", ids = deleted })
+tell_gathered()
+for version, ids in pairs(deleted) do
+  enter(version)
+  tell({ type = "deleted", ids = ids })
 end
 return answer(answers)

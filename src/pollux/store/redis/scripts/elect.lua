@@ -15,5 +15,6 @@ local is_vacant = holder == "" or ends <= now
 if is_vacant or holder == A.node then
   term, holder, ends, ttl = term + (is_vacant and 1 or 0), A.node, now + A.ttl_ms, A.ttl_ms
 end
+use(OWN)
 call("HSET", META, "term", term, "holder", holder, "term_until", ends, "term_ttl", ttl, "term_home", home)
 return answer({ term, holder, ends, now })

@@ -2,16 +2,16 @@
 -- Write records where there are none of the same id; each item begins with its kind.
 promote()
 local load = {}
-local lines, last_line, term, has_risen = {}, false, false, false
+local lines, last_line, terms, risen = {}, false, {}, {}
 
--- {"job", id, put, revision, next due, last due, memory}
+-- {"job", id, put, revision, next due, last due, memory, version}
 function load.job(item)
-  local _, id, put, rev, next_due, last_due, memory = unpack(item, 1, 7)
+  local _, id, put, rev, next_due, last_due, memory, version = unpack(item, 1, 8)
   if has_job(id) then
     return false
   end
   recall_job(id)
-  add_job(id, put, rev, next_due, last_due, memory)
+  add_job(id, put, rev, next_due, last_due, memory, version)
   return true
 end
 
@@ -62,42 +62,50 @@ function load.log(item)
   return true
 end
 
--- {"term", number}
+-- {"term", number, version}
 function load.term(item)
-  term = term or tonumber(call("HGET", META, "term") or 0)
-  if item[2] <= term then
+  local number, version = item[2], item[3]
+  terms[version] = terms[version] or tonumber(call("HGET", key_of(version, "meta"), "term") or 0)
+  if number <= terms[version] then
     return false
   end
-  term, has_risen = item[2], true
+  terms[version], risen[version] = number, true
   return true
 end
 
-local new, new_jobs, held, keys = {}, {}, {}, {}
+local new, new_jobs, keys = {}, {}, {}
 for n, item in ipairs(A.items) do
   new[n] = load[item[1]](item)
   if new[n] and item[1] == "job" then
-    new_jobs[#new_jobs + 1] = item[2]
+    local version = item[8]
+    new_jobs[version] = new_jobs[version] or {}
+    table.insert(new_jobs[version], item[2])
   elseif new[n] and item[1] == "live" and item[2][2].st == "held" then
-    held[#held + 1] = item[2][1]
+    add_arrived(item[2][2])
   elseif new[n] and item[1] == "note" then
     keys[#keys + 1] = item[2]
   end
 end
-if #new_jobs > 0 then
-  tell({ type = "put", ids = new_jobs, added = #new_jobs })
+for version, ids in pairs(new_jobs) do
+  enter(version)
+  tell({ type = "put", ids = ids, added = #ids })
 end
-tell_arrived(held)
+tell_gathered()
 tell_notes(keys)
 writers[#writers + 1] = {
-  prepare = function()
+  check = function()
     check(LOG, "stream")
   end,
   write = function()
     for _, item in ipairs(lines) do
       call("XADD", LOG, text(item[2]) .. "-0", "line", item[3])
     end
-    if has_risen then
-      call("HSET", META, "term", text(term), "holder", "", "term_until", 0, "term_ttl", 0)
+    for version in pairs(risen) do
+      local meta = key_of(version, "meta")
+      call("HSET", meta, "term", text(terms[version]), "holder", "", "term_until", 0, "term_ttl", 0)
+      if version ~= DEFAULT and not call("HGET", VERSIONS, version) then
+        call("HSET", VERSIONS, version, "0")
+      end
     end
   end,
 }

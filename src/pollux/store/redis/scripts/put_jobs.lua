@@ -17,9 +17,12 @@ local function put_job(new)
       return { "conflict", 0, "gone", "" }
     end
     local rev, last = recall_job(id)
-    add_job(id, new, rev + 1, false, last, false)
+    add_job(id, new, rev + 1, false, last, false, OWN)
     added = added + 1
     return { "ok", rev + 1, "", "" }
+  end
+  if stored.v ~= OWN then
+    return { "conflict", stored.rev, "version", text(stored.v) }
   end
   local def, rel, src = stored_text(stored)
   if def == new.def then
@@ -51,6 +54,8 @@ for n, new in ipairs(A.puts) do
   end
 end
 if #written > 0 then
+  use(OWN)
+  enter(OWN)
   tell({ type = "put", ids = written, added = added })
 end
 return answer(answers)

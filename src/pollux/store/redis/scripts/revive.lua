@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Dead letters run again.
 promote()
-local arrived, answers = {}, {}
+local answers = {}
 
 local function revive(id)
   local run = read_run(id)
@@ -20,14 +20,16 @@ local function revive(id)
   run.st, run.vis = run.gated and "held" or "ready", now
   if run.gated then
     run.why = A.at_the_gate
-    arrived[#arrived + 1] = id
   end
   admit(run)
+  if run.gated then
+    add_arrived(run)
+  end
   return { "ok", "" }
 end
 
 for n, id in ipairs(A.ids) do
   answers[n] = revive(id)
 end
-tell_arrived(arrived)
+tell_gathered()
 return answer(answers)

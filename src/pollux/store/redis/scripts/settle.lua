@@ -5,7 +5,7 @@
 -- `true` is verdict enough, and what would be empty at an end is left out.  Answers true if all were accepted.
 local DONE = { "done", "", false, false, false }
 promote()
-local ends, arrived, written = {}, {}, {}
+local written = {}
 
 -- the token that settled a run stays with it; a run that was taken back has none
 local function refused(run, token)
@@ -77,7 +77,7 @@ local function finish_by(run, verdict, outcome)
   run.deaths = deaths > 1 and deaths or nil
   local is_unchanged = kind == "done" and not failed and run.chg == false
   finish(run, kind, outcome and outcome[2] or now, is_unchanged)
-  ends[#ends + 1] = end_of(run, kind, outcome, failed, kind == "cancelled" and run.cancel or why)
+  add_end(run, end_of(run, kind, outcome, failed, kind == "cancelled" and run.cancel or why))
 end
 
 local function retry(run, at, outcome)
@@ -93,7 +93,7 @@ local function retry(run, at, outcome)
   run.why = run.gated and A.at_the_gate or nil
   add_tried(run, "[" .. text(run.fence) .. "," .. text(started) .. "," .. text(ended) .. ","
     .. (outcome and outcome[8] or '""') .. "]")
-  ends[#ends + 1] = end_of(run, state, outcome, true, why)
+  add_end(run, end_of(run, state, outcome, true, why))
 end
 
 local function hand_back(run, verdict, outcome)
@@ -102,14 +102,14 @@ local function hand_back(run, verdict, outcome)
     retry(run, verdict[2], outcome)
   elseif verdict[1] == "back" then
     put_back(run, "ready", math.max(now, verdict[2]))
-    ends[#ends + 1] = end_of(run, "ready", false, false, "")
+    add_end(run, end_of(run, "ready", false, false, ""))
   else
     put_back(run, "held")
     run.why = verdict[2]
-    ends[#ends + 1] = end_of(run, "held", false, false, "")
+    add_end(run, end_of(run, "held", false, false, ""))
   end
   if run.st == "held" then
-    arrived[#arrived + 1] = run.id
+    add_arrived(run)
   end
 end
 
@@ -144,7 +144,7 @@ local function settle(item)
     hand_back(run, verdict, outcome)
   end
   for _, row in ipairs(follow_ups or {}) do
-    accept(row, arrived)
+    accept(row)
   end
   write_notes(notes or {}, written)
   return "ok"
@@ -155,7 +155,6 @@ for n, item in ipairs(A.items) do
   answers[n] = settle(item)
   accepted = accepted + (answers[n] == "ok" and 1 or 0)
 end
-tell_ends(ends)
-tell_arrived(arrived)
+tell_gathered()
 tell_notes(written)
 return answer(accepted == #A.items or answers)
