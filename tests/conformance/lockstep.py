@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pollux.model import LIVE, Arrived, Ended, RunState, may_become
+from pollux.model import ALL_VERSIONS, LIVE, SCHEDULER_VERSION, Arrived, Ended, RunState, may_become
 from pollux.store.contract import Advanced, Answer, Claimed, Feed, JobAnswer
 
 LOSSES_MAX = 3
+OTHER = SCHEDULER_VERSION + 1  # the version that jobs are moved to, beside the usual one
 # One plan may make a run and then cancel it.
 TWO_STEPS = {(None, RunState.CANCELLED)}
 
@@ -33,6 +34,8 @@ class Lockstep:
     def __init__(self, *stores):
         self.runner = asyncio.Runner()
         self.stores = stores
+        self.beside = [store.of_version(OTHER) for store in stores]
+        self.over_all = [store.of_version(ALL_VERSIONS) for store in stores]
         self.run(self._all("open"))
 
     def run(self, coro):
@@ -46,37 +49,38 @@ class Lockstep:
         self.run(self._all("close"))
         self.run(self._all("open"))
 
-    def do(self, verb, *args, **options):
-        answers = self.run(self._all(verb, *args, **options))
+    def do(self, verb, *args, stores=None, **options):
+        answers = self.run(self._all(verb, *args, stores=stores, **options))
         for store, answer in zip(self.stores[1:], answers[1:], strict=True):
             name = store.capabilities.name
             assert plain(answer) == plain(answers[0]), f"{verb}: {name} answered {answer}, the first {answers[0]}"
         return answers[0]
 
-    async def _all(self, verb, *args, **options):
-        return [await getattr(store, verb)(*args, **options) for store in self.stores]
+    async def _all(self, verb, *args, stores=None, **options):
+        return [await getattr(store, verb)(*args, **options) for store in stores or self.stores]
 
     def look(self, now_ms, *, page=1_000):
         """A snapshot of each, all alike."""
-        seen = [self.run(_snapshot(store, now_ms, page)) for store in self.stores]
+        handles = zip(self.stores, self.beside, self.over_all, strict=True)
+        seen = [self.run(_snapshot(*each, now_ms, page)) for each in handles]
         for store, other in zip(self.stores[1:], seen[1:], strict=True):
             for part, mine, first in zip(Snapshot._fields, other, seen[0], strict=True):
                 assert mine == first, f"{part} of {store.capabilities.name}: {mine}\nof the first: {first}"
         return seen[0]
 
 
-async def _snapshot(store, now_ms, page):
+async def _snapshot(store, beside, over_all, now_ms, page):
     runs = await _pages(store.list_runs, "runs", page)
     jobs = await _pages(store.list_jobs, "jobs", page)
     assert len({run.id for run in runs}) == len(runs), "a page repeats a run"
     notes = {note.key: note.value for note in await store.notes(now_ms=now_ms)}
-    feed = await store.feed(limit=1_000, now_ms=now_ms)
+    feeds = [await handle.feed(limit=1_000, now_ms=now_ms) for handle in (store, beside)]
     return Snapshot(
         {run.id: run for run in runs},
         {job.id: job for job in jobs},
-        await store.counts(),
+        await over_all.counts(),
         notes,
-        tuple(entry(item.entry) for item in feed.items),
+        tuple(entry(item.entry) for feed in feeds for item in feed.items),
     )
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from pollux.model import (
     LIVE,
+    SCHEDULER_VERSION,
     Back,
     Cancelled,
     CancelOrder,
@@ -37,14 +39,26 @@ from pollux.store.postgres.store import PostgresStore
 from pollux.store.redis import RedisStore
 from pollux.store.sqlite.store import SqliteStore
 from pollux.testing.conformance.builders import T0, a_failure, a_run, an_outcome
-from tests.conformance.lockstep import LOSSES_MAX, Ledger, Lockstep
+from tests.conformance.lockstep import LOSSES_MAX, OTHER, Ledger, Lockstep
 from tests.servers import postgres
 from tests.servers.redis import own_url
 
 TICK_MS = 10_000  # wide enough that no two moments of one history are the same
 LEASE_MS = 30 * TICK_MS
-REPEATABLE = {"enqueue", "claim", "renew", "settle", "cancel", "revive", "advance", "put_jobs", "delete_jobs"}
+REPEATABLE = {
+    "move_jobs",
+    "enqueue",
+    "claim",
+    "renew",
+    "settle",
+    "cancel",
+    "revive",
+    "advance",
+    "put_jobs",
+    "delete_jobs",
+}
 JOBS = st.integers(0, 3)
+VERSIONS = (SCHEDULER_VERSION, SCHEDULER_VERSION, OTHER)
 PICK = st.integers(0, 1_000)
 SPANS = st.sampled_from([1, 5, 31, 61, 3_600])
 SHM = Path("/dev/shm")  # no disk is proved here: kill -9 and power cuts have their own tests
@@ -155,6 +169,22 @@ class StoreMachine(RuleBasedStateMachine):
         if is_sure:
             self.do("delete_jobs", [f"j{n}"], now_ms=self.now)
 
+    @rule(n=st.lists(JOBS, min_size=1, max_size=2), to=st.sampled_from(VERSIONS))
+    def move_jobs(self, n, to):
+        """Jobs go to another version and come back; whatever they have goes along, once."""
+        before = {run.id: run for run in self.seen.live()}
+        answers = self.do("move_jobs", [f"j{each}" for each in n], to, now_ms=self.now)
+        after = self.stores.look(self.now)
+        for each, answer in zip(n, answers, strict=True):
+            job = after.jobs.get(f"j{each}")
+            assert (job is None) == (answer is Answer.LOST)
+            assert job is None or job.scheduler_version == to
+        for run in after.live():
+            old = before[run.id]
+            assert replace(run, scheduler_version=old.scheduler_version) == old, "I17: a move changed a run"
+            job = after.jobs.get(run.job_id)
+            assert job is None or run.scheduler_version == job.scheduler_version, "I17: a run was left behind"
+
     # runs
 
     @rule(batch=st.lists(new_run, min_size=1, max_size=4), ready_max=st.sampled_from([100, 100, 3]))
@@ -173,11 +203,17 @@ class StoreMachine(RuleBasedStateMachine):
         due_ms = self.moment(delay - 1 if delay == 0 else delay)
         return a_run(run_id, f"j{job}", due_ms=due_ms, key=key, priority=priority, gated=gated, payload={"n": number})
 
-    @rule(limit=st.integers(1, 4), first=st.integers(1, 3), feed_max=st.sampled_from([1_000, 1_000, 5]))
-    def claim(self, limit, first, feed_max):
+    @rule(
+        limit=st.integers(1, 4),
+        first=st.integers(1, 3),
+        feed_max=st.sampled_from([1_000, 1_000, 5]),
+        version=st.sampled_from(VERSIONS),
+    )
+    def claim(self, limit, first, feed_max, version=SCHEDULER_VERSION):
         token = f"c{next(self.numbers)}"
         claimed = self.do(
             "claim",
+            stores=self.stores.beside if version == OTHER else None,
             node="n",
             token=token,
             limit=limit,
@@ -188,28 +224,30 @@ class StoreMachine(RuleBasedStateMachine):
             now_ms=self.now,
         )
         if claimed.answer is Answer.FULL:
-            assert self.seen.counts.ends > feed_max
+            assert self.seen.counts.ends > feed_max, "of all versions: at least as many as of this one"
             assert claimed.runs == ()
             return
-        self.check_claim(claimed.runs, limit, first)
+        self.check_claim(claimed.runs, limit, first, version)
         self.ledger.delivered(claimed.runs)
         for run in claimed.runs:  # no two leases end at the same time
             self.do("renew", [Renewal(run.id, run.token)], lease_ms=self.span(30), now_ms=self.now)
         self.leases += claimed.runs
 
-    def check_claim(self, runs, limit, first):
+    def check_claim(self, runs, limit, first, version):
         after = self.stores.look(self.now)
+        there = [run for run in after.live() if run.scheduler_version == version]
+        assert all(run.scheduler_version == version for run in runs), "I17: a run of another version"
         rank = {priority: (priority - first) % 3 if priority >= first else 3 + priority for priority in (1, 2, 3)}
         assert [rank[run.priority] for run in runs] == sorted(rank[run.priority] for run in runs), "I7: out of order"
         for priority in (1, 2, 3):
             times = [run.visible_ms for run in runs if run.priority == priority]
             assert times == sorted(times), "I7: out of order"
         assert all(run.visible_ms <= self.now for run in runs), "I7: a run before its time"
-        waiting = [run for run in after.live() if run.state is RunState.READY and run.visible_ms <= self.now]
+        waiting = [run for run in there if run.state is RunState.READY and run.visible_ms <= self.now]
         assert len(runs) == limit or not waiting, "none only if there is none"
         if runs and waiting:
             assert max(rank[run.priority] for run in runs) <= min(rank[run.priority] for run in waiting), "I7"
-        for run in after.live():
+        for run in there:
             is_over = run.state is RunState.LEASED and run.lease_until_ms <= self.now
             assert not is_over, "I10: a lease that ended was left"
 

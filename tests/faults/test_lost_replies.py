@@ -65,6 +65,7 @@ async def told(store: Store) -> Any:
     for kind, record in held["records"]:
         if kind == "note":
             record["revision"] = 0
+    held["versions"] = msgspec.to_builtins(await store.versions(now_ms=at(75)))
     return held
 
 
@@ -88,44 +89,46 @@ def all_steps() -> list[Step]:
     return [
         *steps(),
         lambda s: s.load(records),
-        lambda s: s.move_jobs(["plain"], 2, now_ms=at(72)),
-        lambda s: s.move_jobs(["plain"], 1, now_ms=at(73)),
-        lambda s: s.drop_version(2, now_ms=at(74)),
+        lambda s: s.move_jobs(["plain"], 1, now_ms=at(72)),
+        lambda s: s.move_jobs(["plain"], 2, now_ms=at(73)),
+        lambda s: s.drop_version(1, now_ms=at(74)),
     ]
 
 
 async def test_every_writing_verb_survives_the_loss_of_every_answer_on_its_way(backend, url, near, far_url, proxy):
-    """The same script runs on a second store without faults: what it is answered and holds is the measure."""
+    """The same script runs on a second store without faults: what it is answered and holds is the measure.
+
+    One and the same handle lives through all of it, as that of a node does.
+    """
     clean_url = backend.own_url("clean")
     struck: list[Struck] = []
-    async with opened(backend, clean_url) as clean:
+    async with opened(backend, clean_url) as clean, opened(backend, far_url) as far:
         for number, step in enumerate(all_steps()):
             before = await told(near)
             wanted = Heard(clean)
             await step(wanted)
             after = await told(clean)
-            struck.append(await _sweep(backend, far_url, proxy, near, step, number, (before, after), wanted))
+            struck.append(await _sweep(far, proxy, near, step, number, (before, after), wanted))
     print([tuple(each) for each in struck])
     assert sum(each.effect_at > 0 for each in struck) >= 20, "few steps changed anything: the test does not bite"
 
 
-async def _sweep(backend, far_url, proxy, near, step, number, held, wanted) -> Struck:
+async def _sweep(far, proxy, near, step, number, held, wanted) -> Struck:
     before, after = held
     effect_at = 0
     for nth in range(1, REQUESTS_MAX):
-        proxy.mend()
-        async with opened(backend, far_url) as far, asyncio.timeout(PATIENCE_S):
-            proxy.lose_reply(nth)
-            heard = Heard(far)
-            try:
+        heard = Heard(far)
+        proxy.lose_reply(nth)  # those that make a new connection count, too
+        try:
+            async with asyncio.timeout(PATIENCE_S):
                 await step(heard)
-            except StoreError:
-                is_answered = False
-                if not proxy.struck.is_set():
-                    raise  # and nothing was done to it
-            else:
-                is_answered = not proxy.struck.is_set()
-            proxy.mend()
+        except StoreError:
+            is_answered = False
+            if not proxy.struck.is_set():
+                raise  # and nothing was done to it
+        else:
+            is_answered = not proxy.struck.is_set()
+        proxy.mend()
         left = await told(near)
         assert left == after or (not effect_at and _is_whole(left, held, wanted)), (
             f"step {number}, request {nth}: a part"
@@ -165,7 +168,7 @@ def assert_alike(heard: list[tuple[str, Any]], wanted: list[tuple[str, Any]]) ->
                         f"{verb}: {one} instead of {other}"
                     )
             case _:
-                assert given == good
+                assert given in (good, AGAIN.get(verb))
 
 
 def _word(answer: Any) -> Any:

@@ -7,7 +7,7 @@ import pytest
 
 from pollux.errors import StoreError, StoreTimeout
 from pollux.events import ClaimsRefused
-from pollux.model import Cause, NotePut, RunState
+from pollux.model import Cause, Node, NotePut, RunState
 from pollux.runtime.dispatcher import ClaimOptions
 from pollux.runtime.loop import Rest
 from pollux.testing.faults import HastyWaits, NoWaits
@@ -243,6 +243,21 @@ async def test_a_run_of_an_unknown_handler_goes_to_the_gate_and_the_store_is_not
     assert run.state is RunState.HELD
     assert run.held_reason == "handler stranger is not known here"
     assert rest.ms == 100
+
+
+async def test_who_else_knows_a_handler_is_asked_anew_but_not_for_every_run():
+    shop = await a_shop()
+    job = await shop.job("stranger")
+    polite = []
+    for n in range(4):
+        await shop.enqueue(job, f"r{n}")
+        await shop.dispatcher.turn()
+        await shop.settler.turn()
+        polite.append(shop.dispatcher.manners.is_polite)
+        await shop.store.beat(Node("other", handlers=("stranger",)), ttl_ms=45_000)
+        await shop.clock.advance(700)
+    assert polite == [False, False, False, True]
+    assert shop.store.count("nodes") == 2
 
 
 async def test_a_full_feed_makes_it_rest_a_second_and_say_so_once_a_minute():

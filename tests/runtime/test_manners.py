@@ -134,6 +134,17 @@ async def test_a_run_comes_to_the_one_node_that_knows_its_handler(strangers):
         assert await world.until_done("ours", 2) <= 1.5, "they have learnt to let it go first"
 
 
+async def test_a_node_that_comes_later_with_the_handler_gets_what_was_held_for_it():
+    async with World() as world:
+        for _ in range(5):
+            await world.node("other")
+        await world.enqueue("ours", *(f"r{n}" for n in range(10)))
+        await asyncio.sleep(10)
+        await world.node("ours", seats=5)
+        assert await world.until_done("ours", 10) <= 10
+        assert {number for number, _ in world.ran} == {5}
+
+
 async def test_our_own_run_is_found_behind_hundreds_of_others_that_nobody_can_run_just_now():
     async with World() as world:
         await world.node("busy", seats=1, work_s=3_600)

@@ -171,8 +171,11 @@ ON_POSTGRES = (
         "S2.postgres",
         "renew extends a lease whatever token it is shown",
         Patch("store/postgres/queries/renew.sql", "l.state = 2 AND l.token = a.token ORDER", "l.state = 2 ORDER"),
-        Patch("store/postgres/queries/renew.sql", "RETURNING s.id, l.token,", "RETURNING s.id, s.token,"),
-        Patch("store/postgres/queries/renew.sql", "l.seq, r.id, a.progress", "l.seq, r.id, a.token, a.progress"),
+        Patch(
+            "store/postgres/leases.py",
+            "{(row[0], row[1]): got(row[2]) for row in found}",
+            "{(row[0], token): got(row[2]) for row in found for token in tokens}",
+        ),
         tests=(POSTGRES + RENEWED,),
     ),
     sabotage(
@@ -232,6 +235,8 @@ ON_POSTGRES = (
             "token = $4::text || ':' || (l.fence + 1)",
             "token = left($4::text, 0) || 't'",
         ),
+        Patch("store/postgres/leases.py", 'f"{token}:{row[FENCE]}"', '"t"'),
+        Patch("store/relational/rows.py", 'f"{token}:1"', '"t"'),
         tests=(POSTGRES + TOKEN,),
     ),
     sabotage(
@@ -260,6 +265,7 @@ ON_POSTGRES = (
         "silent.postgres",
         "a settlement does not tell the leader",
         Patch("store/postgres/settle.py", "        self.tx.tell_ends(self.ends)\n", ""),
+        Patch("store/postgres/queries/settle.sql", "$10::bytea FROM sure\n", "$10::bytea FROM sure WHERE false\n"),
         tests=(POSTGRES + TOLD,),
     ),
     sabotage(

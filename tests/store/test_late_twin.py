@@ -36,13 +36,23 @@ async def test_a_plain_end_that_comes_after_another_handle_took_the_run_is_lost(
     one, two = twins
     await given(one, a_run("a"), a_run("b"))
     late = await claim(one, 2, now_ms=T0)
+    taken = await claim(two, 2, now_ms=LATER)
+
+    assert await one.settle(ends(late, LATER), now_ms=LATER) == [Answer.LOST, Answer.LOST]
+    assert {(await the_run(one, run.id)).state for run in taken} == {RunState.LEASED}
+    assert await two.settle(ends(taken, LATER), now_ms=LATER) == [Answer.OK, Answer.OK]
+
+
+async def test_of_many_plain_ends_only_the_one_that_another_handle_took_is_lost(twins):
+    one, two = twins
+    await given(one, a_run("a"))
+    [late] = await claim(one, 1, now_ms=T0)
     [taken] = await claim(two, 1, now_ms=LATER)
+    await given(one, a_run("b", due_ms=LATER), now_ms=LATER)
+    [new] = await claim(one, 1, now_ms=LATER)
 
-    answers = dict(zip([run.id for run in late], await one.settle(ends(late, LATER), now_ms=LATER), strict=True))
-
-    assert answers[taken.id] is Answer.LOST
-    assert (await the_run(one, taken.id)).state is RunState.LEASED
-    assert await two.settle(ends([taken], LATER), now_ms=LATER) == [Answer.OK]
+    assert await one.settle(ends([late, new], LATER), now_ms=LATER) == [Answer.LOST, Answer.OK]
+    assert (await the_run(one, "a")).token == taken.token
 
 
 async def test_a_plain_end_of_a_run_that_was_asked_to_stop_stays_an_end(twins):

@@ -174,6 +174,34 @@ async def test_a_lease_a_held_run_and_finished_ones_are_put_back(url, hand):
     assert await ids_in(url, RunState.DEAD) == dead
 
 
+async def test_each_version_has_its_own_lines_and_counts(url, hand):
+    store = RedisStore(url)
+    await store.open()
+    await store.move_jobs(["job0"], 1)
+    other = store.of_version(1)
+    await other.cancel(run_ids=["r000"])
+    ready = [run.id for run in (await store.list_runs()).runs if run.job_id == "job0" and run.state is RunState.READY]
+    await store.close()
+    assert await rules(url) == []
+
+    await hand("ZREM", "v1:line:2", await hand.member("v1:line:2", ready[0]))
+    await hand("ZADD", "v1:held", 0, f"{T0 + 10**14:015}nobody")
+    await hand("HSET", "v1:meta", "ends", 77)
+    seen = await found(url)
+    assert seen["places"].shown == (f"{ready[0]}: is ready, but not in v1:line:2",)
+    assert "v1:held" in seen["members"].shown[0]
+    assert "ends in version 1: 77 are told" in seen["counts"].shown[0]
+    await repair(url)
+    assert await rules(url) == []
+
+
+async def test_a_run_in_another_version_than_its_job_is_found(url, hand):
+    await hand("HSET", "job:job2", "v", 7)
+    seen = await found(url)
+    assert "is in version 2, its job in 7" in seen["versions"].shown[0]
+    assert not seen["versions"].can_repair
+
+
 # names that nobody answers to
 
 
@@ -223,7 +251,7 @@ async def test_wrong_counts_are_counted_again(url, hand):
     await hand("ZADD", "tally", 7, "job0")
     await hand("ZADD", "tally", 7, "ghost")
     seen = (await found(url))["counts"]
-    assert "ends: 99 are told, 4 are there" in seen.shown
+    assert "ends in version 2: 99 are told, 4 are there" in seen.shown
     assert "finished runs of ghost: 7 are told, 0 are there" in seen.shown
     await repair(url)
     assert await rules(url) == []

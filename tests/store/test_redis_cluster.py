@@ -91,21 +91,30 @@ class Load:
 
     def __init__(self, store):
         self.store = store
-        self.enqueued, self.settled, self.refused = [], [], []
+        self.enqueued, self.settled, self.refused, self.errors = [], [], [], []
         self._is_over = False
+
+    async def again(self, call):
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    return await call()
+                except StoreError as error:
+                    self.errors.append(error)
+                    await asyncio.sleep(0.02)
 
     async def write(self):
         while not self._is_over:
             name = f"r{len(self.enqueued)}"
-            [answer] = await again(lambda name=name: self.store.enqueue([a_run(name)], now_ms=T0))
+            [answer] = await self.again(lambda name=name: self.store.enqueue([a_run(name)], now_ms=T0))
             assert answer.answer in {Answer.OK, Answer.ALREADY}
             self.enqueued.append(name)
 
     async def work(self):
         while not self._is_over or len(self.settled) < len(self.enqueued):
             token = os.urandom(6).hex()
-            for run in await again(lambda token=token: claim(self.store, 5, token=token)):
-                [answer] = await again(lambda run=run: self.store.settle([settlement(run, Done())], now_ms=T0))
+            for run in await self.again(lambda token=token: claim(self.store, 5, token=token)):
+                [answer] = await self.again(lambda run=run: self.store.settle([settlement(run, Done())], now_ms=T0))
                 (self.settled if answer in {Answer.OK, Answer.ALREADY} else self.refused).append(run.id)
 
     async def during(self, change):
@@ -148,6 +157,7 @@ async def test_a_slot_that_moves_under_load_is_followed_and_nothing_is_lost_or_d
     await load.during(lambda: nodes.migrate(nodes.slot(key), target))
 
     assert nodes.owner(key) is target
+    assert load.errors == [], "nobody sees more of it than a pause"
 
 
 async def test_while_a_slot_is_on_its_way_nothing_is_half_done(nodes, namespace, opened):

@@ -320,6 +320,23 @@ async def test_keys_that_are_deleted_under_a_living_connection_are_missed(pair, 
     assert ids(await claim(store)) == ["b"]
 
 
+async def test_a_term_that_somebody_was_told_of_is_not_given_to_another_who_was_not(pair, opened):
+    """All keys are gone, and the next leader begins at one; until the old leader comes and tells what it was told."""
+    old, new = await opened(pair.url), await opened(pair.url)
+    for _ in range(3):
+        term = await old.elect("old", ttl_ms=15_000)
+        await old.resign("old", term=term.number)
+    told = await old.elect("old", ttl_ms=15_000)
+    ask(pair.primary, "FLUSHALL")
+    assert (await new.elect("new", ttl_ms=15_000)).number == 1
+
+    again_won = await old.elect("old", ttl_ms=15_000)
+
+    assert again_won.number > told.number
+    assert (await old.advance(told.number, Plan())).answer is Answer.FENCED
+    assert (await new.advance(1, Plan())).answer is Answer.FENCED
+
+
 def test_writes_to_a_server_that_was_left_behind_count_as_lost():
     """It lived on, cut off, and took writes from an old connection after another had taken its place."""
     homes = Homes("redis://somewhere")

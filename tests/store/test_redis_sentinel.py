@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from redis.exceptions import ResponseError
 
-from pollux.errors import StoreError, StoreRefused
+from pollux.errors import StoreError, StoreRefused, StoreTimeout
 from pollux.model import Done, RunState
 from pollux.store.contract import Answer, RunFilter
 from pollux.store.redis import RedisStore
@@ -181,3 +181,20 @@ async def test_the_database_of_a_service_can_be_chosen(watched, opened):
     assert (await one.counts()).jobs == 1
     assert (await zero.counts()).jobs == 0
     assert [each.answer for each in await one.enqueue([a_run("a")], now_ms=T0)] == [Answer.OK]
+
+
+async def test_a_primary_that_hangs_is_left_for_the_next_one(watched, opened):
+    """It is stopped, not dead: connections to it stand, and nobody answers on any of them."""
+    store = await opened(f"{watched.url}?namespace=hangs", deadline_ms=300)
+    await given_jobs(store, "job")
+    await asyncio.gather(*(store.counts() for _ in range(8)))
+    before = watched.primary
+    before.pause()
+    await asyncio.to_thread(until, lambda: watched.primary is not before, "another one leads")
+
+    answers = await asyncio.gather(*(store.counts() for _ in range(4)), return_exceptions=True)
+    assert all(isinstance(answer, StoreTimeout) for answer in answers), answers
+    assert (await store.counts()).jobs == 1, "one deadline is enough to know"
+
+    before.go_on()
+    await asyncio.to_thread(watched.follow, before)

@@ -40,7 +40,7 @@ def of_version(server: Server) -> Finding:
     name, version = "Redis", str(info.get("redis_version", "?"))
     if "valkey_version" in info:
         name, version = "Valkey", str(info["valkey_version"])
-    mode = str(info.get("redis_mode", "standalone"))
+    mode = str(info.get("redis_mode") or info.get("server_mode", "standalone"))  # as Valkey says
     seen = f"{name} {version}, {mode}, at {server.address.name}"
     if mode == "cluster" and server.address.kind != CLUSTER:
         return fail("server", seen, "use redis+cluster://host:port,... in the store's URL")

@@ -92,6 +92,7 @@ def delete_jobs(state: State, ids: Sequence[str], reason: str, now_ms: int) -> l
 def move_jobs(state: State, ids: Sequence[str], to: int) -> list[Answer]:
     target = state.of(to)
     left: dict[int, list[str]] = {}
+    moved: list[str] = []
     answers = []
     for job_id in ids:
         row = state.jobs.get(job_id)
@@ -101,11 +102,12 @@ def move_jobs(state: State, ids: Sequence[str], to: int) -> list[Answer]:
             answers.append(Answer.ALREADY)
         else:
             left.setdefault(row.version, []).append(job_id)
+            moved.append(job_id)
             target.take_job(job_id, row)
             answers.append(Answer.OK)
     for version, some in left.items():
         state.of(version).tell(JobsMoved(tuple(some)))
-    if moved := [job_id for some in left.values() for job_id in some]:
+    if moved:
         target.tell(JobsMoved(tuple(moved)))
         _tell_what_they_bring(state, target, left, moved)
     return answers

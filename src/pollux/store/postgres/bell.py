@@ -1,7 +1,7 @@
 """How does a waiter learn that there is something to do?  From its own handle at once, from others by NOTIFY.
 
 LISTEN has a connection of its own, made when the first call waits and made anew when it is lost.  Where there must be
-none (a pooler forgets it) the handle asks once a second whether anybody wrote.  Both are hints: whoever waits also
+none (a pooler forgets it) the handle asks now and then whether anybody wrote.  Both are hints: whoever waits also
 looks again now and then, and everybody looks once after the connection was made anew.
 """
 
@@ -14,22 +14,22 @@ from functools import partial
 from typing import Any, TypeVar
 
 from asyncpg import Connection
+from msgspec.structs import replace
 
 from pollux.clock import Clock
 from pollux.errors import PolluxError
+from pollux.store.contract import Claimed, Feed
 from pollux.store.postgres.faults import THEIRS
 from pollux.store.relational.bells import ASKED, EVERY, FEED, RUNS, WAKE, Waiter
 
 LOOK_AGAIN_MS = 15_000  # a wait looks up at least so often: bells are hints
-POLL_MS = 1_000  # and so often while none can be heard
+POLL_MS = 1_500  # and so often while none can be heard
 STAND_S = 2.0
 LISTEN_S = 10.0
 BACKOFF_S = 0.1
 BACKOFF_MAX_S = 3.0
-
-
-T = TypeVar("T")
-Looked = tuple[T, bool, int | None]  # what was seen, whether it is enough, and in how many ms there may be more
+Seen = TypeVar("Seen", Claimed, Feed)
+Looked = tuple[Seen, bool, int | None]  # what was seen, whether it is enough, and in how many ms there may be more
 Over = Callable[[], bool]
 Pulse = tuple[str, int]  # who wrote last, and how often all were called back
 
@@ -140,8 +140,8 @@ class Ear:
             self.ring(int(kinds), frozenset(int(each) for each in versions.split(",") if each.isdecimal()))
 
     async def wait(
-        self, kinds: int, version: int, look: Callable[[float], Awaitable[Looked[T]]], wait_ms: int, is_over: Over
-    ) -> T:
+        self, kinds: int, version: int, look: Callable[[float], Awaitable[Looked[Seen]]], wait_ms: int, is_over: Over
+    ) -> Seen:
         """Look until something is found, the time is over, or somebody asks us to come back."""
         began = self._clock.mono_ms()
         with self.listen(kinds, version) as waiter:
@@ -154,7 +154,10 @@ class Ear:
                 if await self.stand():
                     continue  # what came before the bell could be heard
                 most_ms = LOOK_AGAIN_MS if self.is_standing else POLL_MS
-                nap_ms = min(wait_ms - waited_ms, most_ms, most_ms if left_ms is None else left_ms)
-                await self._clock.wait(waiter.event, max(1.0, nap_ms))
+                most_ms = most_ms if left_ms is None else min(most_ms, left_ms)
+                nap_ms = max(1.0, min(wait_ms - waited_ms, most_ms))
+                is_rung = await self._clock.wait(waiter.event, nap_ms)
                 if is_over():
                     return found
+                if not is_rung and nap_ms < most_ms and self.is_standing:  # nothing happened, and the time is up
+                    return replace(found, now_ms=found.now_ms + int(nap_ms))

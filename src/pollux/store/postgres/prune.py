@@ -11,6 +11,12 @@ from pollux.store.relational.rows import SHELF_DEAD, SHELF_PLAIN, SHELF_UNCHANGE
 _sql = Statements("prune")
 
 
+async def has_any(tx: Transaction, what: Pruning) -> bool:
+    """Most of the time there is nothing, and nothing is locked or written."""
+    times = (what.unchanged_before_ms, what.finished_before_ms, what.dead_before_ms, what.once_before_ms)
+    return bool(what.ids) or bool((await tx.one(_sql.any, *times, what.dead_max, what.log_max))[0])
+
+
 async def prune(tx: Transaction, what: Pruning) -> int:
     """All that can be found along an index; `keep_per_job` cannot."""
     gone = 0

@@ -73,7 +73,7 @@ from pollux.store.postgres import rows
 from pollux.store.postgres import runs as run_verbs
 from pollux.store.postgres import versions as version_verbs
 from pollux.store.postgres.address import Address, read_address
-from pollux.store.postgres.bell import Ear, Looked
+from pollux.store.postgres.bell import Ear, Looked, Seen
 from pollux.store.postgres.claiming import Claimer
 from pollux.store.postgres.database import Database
 from pollux.store.postgres.grants import Grants
@@ -327,7 +327,8 @@ class PostgresStore:
 
     async def prune(self, what: Pruning) -> int:
         check_batch(what.ids, "runs")
-        gone = await self._write(None, prune_verbs.prune, what)
+        has_any = await self._read(None, prune_verbs.has_any, what)
+        gone = await self._write(None, prune_verbs.prune, what) if has_any else 0
         keep = what.keep_per_job
         if keep is not None and gone < what.limit:
             jobs = await self._read(None, prune_verbs.beyond, keep, what.limit - gone)
@@ -459,7 +460,7 @@ class PostgresStore:
             self._claimers[version] = found
         return found
 
-    async def _wait(self, kinds: int, look: Callable[[float], Awaitable[Looked[T]]], wait_ms: int) -> T:
+    async def _wait(self, kinds: int, look: Callable[[float], Awaitable[Looked[Seen]]], wait_ms: int) -> Seen:
         if wait_ms <= 0:
             return (await look(0.0))[0]
         self._opened()

@@ -7,7 +7,8 @@ without guessing (places, names that nobody answers to, counts) is, if asked, pa
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,25 +16,28 @@ import msgspec
 from redis import exceptions
 
 from pollux.errors import StoreRefused
-from pollux.model import Ended
+from pollux.model import SCHEDULER_VERSION, Ended
 from pollux.store.checked import FOUND_MAX, AuditChain, Checked, Finding, Report, finding
 from pollux.store.redis import listing, rows
 from pollux.store.redis.address import Address, read_address
 from pollux.store.redis.link import Link, Listener
 from pollux.store.redis.refusals import in_our_words
-from pollux.store.redis.scripts import KEYS, script, verbs
+from pollux.store.redis.scripts import KEYS, name_of, script, verbs
 from pollux.store.redis.server import FORMAT, check_format
 from pollux.store.shelf import JobShelf
 
 ASK_S = 10.0
 DEADLINE_MS = 30_000
 PAGE = 500
-INDEXES = ("line:1", "line:2", "line:3", "leases", "held", "live", "shelf:plain", "shelf:unchanged", "shelf:dead")
-OF_JOBS = {"live": 16, "past": 30, "dead": 30}  # an index for each job, and where the id begins in its members
+# Indexes of runs, and where the id begins in their members: one each, one a version, one a job.
+INDEXES = {"live": 16, "shelf:plain": 30, "shelf:unchanged": 30, "shelf:dead": 30}
+OF_VERSIONS = {"line:1": 15, "line:2": 15, "line:3": 15, "leases": 1, "held": 16}
+OF_JOBS = {"live": 16, "past": 30, "dead": 30}
 TYPES = {
-    **dict.fromkeys(("meta", "keys", "gone", "notes", "nodes", "home"), "hash"),
+    **dict.fromkeys(("meta", "keys", "gone", "notes", "nodes", "home", "versions"), "hash"),
     **dict.fromkeys(("jobs:high", "jobs:normal", "jobs:low", "feed", "bell:runs", "bell:feed", "log"), "stream"),
 }
+_VERSION = re.compile(r"v[0-9]+:")
 _RULES = {
     "scripts": "a script cannot be loaded",
     "foreign": "a key under our prefix is not ours",
@@ -42,6 +46,7 @@ _RULES = {
     "members": "a line or shelf names a run that does not stand there",
     "leases": "a leased run has no token",
     "orphans": "a run waits for a job that is gone",
+    "versions": "a run is in another version than its job",
     "jobs": "a job is not in its list, or among the due times",
     "counts": "a count differs from what is there",
     "feed": "an entry of the feed cannot be read",
@@ -90,6 +95,7 @@ class _Walk:
         self._runs = self._jobs = self._seen = 0
         self._shelf = JobShelf()
         self._past: set[str] = set()  # jobs with finished runs
+        self._versions: list[int] = []
 
     async def look(self, report: Report) -> Checked:
         report("the scripts", 0, 0)
@@ -99,13 +105,16 @@ class _Walk:
             await self._sort_out(keys)
             self._seen += len(keys)
             report("the keys", min(self._seen, total), total)
-        for name in INDEXES:
+        self._versions = await self._all_versions()
+        for name, begins in self._indexes():
             report(f"the index {name}", 0, 0)
-            await self._look_at_index(name)
+            if await self._check_type(name, "zset"):
+                await self._look_at_members(name, begins)
         report("jobs, counts and feed", 0, 0)
         await self._look_at_jobs()
         await self._look_at_counts()
-        await self._look_at_feed()
+        for version in self._versions:
+            await self._look_at_feed(version)
         notes = await self._look_at_notes()
         log, audit = await self._look_at_log()
         return Checked(
@@ -155,8 +164,9 @@ class _Walk:
         runs: list[str] = []
         for key in keys:
             kind, has_name, name = key.partition(":")
-            if key in KEYS:
-                await self._check_type(key, TYPES.get(key, "zset"))
+            bare = _VERSION.sub("", key, count=1) if _VERSION.match(key) else key
+            if bare in KEYS:
+                await self._check_type(key, TYPES.get(bare, "zset"))
             elif has_name and kind == "run":
                 runs.append(name)
             elif has_name and kind in OF_JOBS and await self._check_type(key, "zset"):
@@ -174,6 +184,16 @@ class _Walk:
         self._say("foreign", f"{key} is a {found}, and should be a {kind}")
         return False
 
+    async def _all_versions(self) -> list[int]:
+        """Those that were ever used; what is left of one that was dropped is looked at, too."""
+        known = await self._ask("HKEYS", f"{self._address.prefix}:versions")
+        return sorted({SCHEDULER_VERSION, *(int(number) for number in known)})
+
+    def _indexes(self) -> Iterator[tuple[str, int]]:
+        yield from INDEXES.items()
+        for version in self._versions:
+            yield from ((name_of(version, name), begins) for name, begins in OF_VERSIONS.items())
+
     # runs
 
     async def _look_at_runs(self, ids: Sequence[str]) -> None:
@@ -189,10 +209,6 @@ class _Walk:
         misplaced = sorted({run_id for run_id, rule, _ in wrong if rule == "places"})
         if self.mends and misplaced:
             await self._link.run("mend_runs", ids=misplaced)
-
-    async def _look_at_index(self, name: str) -> None:
-        if await self._check_type(name, "zset"):
-            await self._look_at_members(name, 0)
 
     async def _look_at_members(self, name: str, begins: int) -> None:
         key = f"{self._address.prefix}:{name}"
@@ -221,46 +237,52 @@ class _Walk:
         listed: set[str] = set()
         async for ids in self._members(f"{prefix}:jobs"):
             listed |= set(ids)
-            await self._look_at_some_jobs(ids, [])
-        async for dues in self._members(f"{prefix}:due"):
-            await self._look_at_some_jobs([], dues)
+            await self._look_at_some_jobs(ids)
+        for version in self._versions:
+            async for dues in self._members(f"{prefix}:{name_of(version, 'due')}"):
+                await self._look_at_dues(version, dues)
         async for keys in self._scan():
             missing = [key.removeprefix("job:") for key in keys if key.startswith("job:")]
-            await self._look_at_some_jobs([job_id for job_id in missing if job_id not in listed], [])
+            await self._look_at_some_jobs([job_id for job_id in missing if job_id not in listed])
         self._jobs = len(listed)
 
-    async def _look_at_some_jobs(self, ids: Sequence[str], dues: Sequence[str]) -> None:
-        if not ids and not dues:
+    async def _look_at_some_jobs(self, ids: Sequence[str]) -> None:
+        if not ids:
             return
-        wrong, nobodys = await self._link.run("check_jobs", ids=ids, dues=dues)
+        wrong, _ = await self._link.run("check_jobs", ids=ids, dues=[], version=SCHEDULER_VERSION)
         for job_id, words in wrong:
             self._say("jobs", f"{job_id}: {words}")
-        for member in nobodys:
-            self._say("jobs", f"{member[15:]}: a due time that is not its own")
         strange = {job_id for job_id, _ in wrong}
         for row in await self._link.run("get_jobs", ids=[job_id for job_id in ids if job_id not in strange]):
             given = tuple(None if value is False else value for value in row) if row else ()
             if given and (error := _unreadable(lambda given=given: self._shelf.job(given))):  # type: ignore[misc]
                 self._say("records", f"job {given[0]}: {error}")
-        if self.mends and (wrong or nobodys):
-            await self._link.run("mend_jobs", ids=sorted(strange), dues=nobodys)
+        if self.mends and wrong:
+            await self._link.run("mend_jobs", ids=sorted(strange), dues=[], version=SCHEDULER_VERSION)
+
+    async def _look_at_dues(self, version: int, dues: Sequence[str]) -> None:
+        _, nobodys = await self._link.run("check_jobs", ids=[], dues=dues, version=version)
+        for member in nobodys:
+            self._say("jobs", f"{member[15:]}: a due time that is not its own")
+        if self.mends and nobodys:
+            await self._link.run("mend_jobs", ids=[], dues=nobodys, version=version)
 
     async def _look_at_counts(self) -> None:
         told = {job async for jobs in self._members(f"{self._address.prefix}:tally") for job in jobs}
         jobs = sorted(told | self._past)
         for start in range(0, len(jobs) or 1, PAGE):
             batch = jobs[start : start + PAGE]
-            wrong = await self._link.run("check_counts", jobs=batch)
+            wrong = await self._link.run("check_counts", jobs=batch, versions=self._versions)
             for name, said, found in wrong:
                 self._say("counts", f"{name}: {said} are told, {found} are there")
             if self.mends and wrong:
-                await self._link.run("mend_counts", jobs=batch)
+                await self._link.run("mend_counts", jobs=batch, versions=self._versions)
 
     # records
 
-    async def _look_at_feed(self) -> None:
-        place = "-"
-        while page := await self._ask("XRANGE", f"{self._address.prefix}:feed", place, "+", "COUNT", PAGE):
+    async def _look_at_feed(self, version: int) -> None:
+        place, key = "-", f"{self._address.prefix}:{name_of(version, 'feed')}"
+        while page := await self._ask("XRANGE", key, place, "+", "COUNT", PAGE):
             place = f"({page[-1][0].decode()}"
             for number, fields in page:
                 given = dict(zip(fields[::2], fields[1::2], strict=False))

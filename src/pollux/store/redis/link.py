@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from redis import exceptions
 
-from pollux.errors import StoreBusy, StoreError, StoreTimeout
+from pollux.errors import StoreBusy, StoreTimeout
 from pollux.store.redis.address import CLUSTER, Address
 from pollux.store.redis.homes import Homes
 from pollux.store.redis.refusals import PASSING, in_our_words
@@ -33,11 +33,8 @@ WAIT_MS = 2_000  # for the replicas that confirm a write
 # whole call (TRYAGAIN) instead of failing in the midst of a script, at the first key that has gone.
 NOTHING = "nothing"
 
-# After these the server may be another one: it was not reached, only reads, or its replicas follow somebody else.
-DOUBTFUL = (
-    *(exceptions.ConnectionError, exceptions.TimeoutError, OSError, StoreError),
-    *(exceptions.ReadOnlyError, exceptions.ClusterDownError),
-)
+# Answers after which the server may be another one.
+DOUBTFUL = (exceptions.ConnectionError, exceptions.ReadOnlyError, exceptions.ClusterDownError)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -223,7 +220,10 @@ class Link:
         line.home = self.homes.arrive(homes, line.count)
 
     async def _guarded(self, line: Line, answer: Awaitable[Any]) -> Any:
-        """A refusal leaves the connection as it was; after anything else nobody gets it with half an answer in it."""
+        """A refusal leaves the connection as it was; after anything else nobody gets it with half an answer in it.
+
+        Also when nobody wants the answer any more: the server may hang, and then it does so on all connections.
+        """
         try:
             return await answer
         except BaseException as error:
@@ -231,7 +231,6 @@ class Link:
                 self._give_back(line)
             else:
                 await self._drop(line)
-            if isinstance(error, DOUBTFUL):
                 await self._doubt()
             raise
 
@@ -265,10 +264,8 @@ class Link:
         )
 
     def _in_passage(self, error: Exception) -> StoreBusy:
-        return StoreBusy(
-            f"the cluster {self._address.name} moves our slot or has lost its node ({error}); nothing was changed: "
-            "try again"
-        )
+        why = "has lost a node" if isinstance(error, exceptions.ClusterDownError) else "moves our slot to another node"
+        return StoreBusy(f"the cluster {self._address.name} {why} ({error}); nothing was changed: try again")
 
 
 class Listener:

@@ -7,6 +7,7 @@ begin with the same prefix.  So a prefix in braces (a hash tag) puts everything 
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from importlib.resources import files
 
@@ -47,6 +48,11 @@ KEYS = (
     "versions",  # which versions of the deployment there are; all but one have lines, feed and counts of their own
 )
 BELL_RUNS, BELL_FEED = "bell:runs", "bell:feed"
+_LOCALS = re.compile(r"^local (?:function )?(\w+(?:\s*,\s*\w+)*)", re.MULTILINE)
+_ADDS = re.compile(r"^(?!end\b|local\b)(\w+)", re.MULTILINE)
+_NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
+_TEXT = re.compile(r'"[^"\n]*"')
+_COMMENT = re.compile(r"--.*$", re.MULTILINE)
 
 
 def name_of(version: int, key: str) -> str:
@@ -66,13 +72,42 @@ def script(verb: str) -> Script:
     first, _, body = _read(f"{verb}.lua").partition("\n")
     writes = "no-writes" not in first
     places = _read("_places.lua") if verb.startswith(("check_", "mend_")) else ""
-    text = f"{first}\nlocal WRITES = {str(writes).lower()}\n{_shared()}\n{places}\n{body}"
+    above = f"{first}\nlocal WRITES = {str(writes).lower()}\n{_needed(_shared() + places, body)}"
+    text = f"{above}\nreturn (function()\n{body}\nend)()\n"  # Lua allows a function, as the whole is one, 200 names
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), writes)
 
 
 @cache
 def _shared() -> str:
     return "\n".join(_read(name) for name in ("_house.lua", "_writes.lua", "_jobs.lua", "_notes.lua", "_runs.lua"))
+
+
+def _needed(shared: str, body: str) -> str:
+    """The parts of what is shared that a verb uses: a server makes all of it anew for every call.
+
+    A part is what stands between empty lines.  It is needed if a name of its own is; one that only adds to another
+    part says in its first line with which name it goes.
+    """
+    parts = [(part, _names(part), _owns(part)) for part in re.split(r"\n\n(?=\S)", shared)]
+    wanted, taken = _names(body), [False] * len(parts)
+    while True:
+        new = [n for n, (_, _, owns) in enumerate(parts) if not taken[n] and owns & wanted]
+        if not new:
+            return "\n\n".join(part for (part, _, _), is_taken in zip(parts, taken, strict=True) if is_taken)
+        for n in new:
+            taken[n] = True
+            wanted |= parts[n][1]
+
+
+def _owns(part: str) -> set[str]:
+    if found := re.match(r"-- goes with (\w+)", part):
+        return {found[1]}
+    return {name for names in _LOCALS.findall(part) for name in re.findall(r"\w+", names)} or set(_ADDS.findall(part))
+
+
+def _names(text: str) -> set[str]:
+    """All words that may be names: neither in comments nor texts, nor behind a dot."""
+    return set(_NAME.findall(_TEXT.sub('""', _COMMENT.sub("", text))))
 
 
 def verbs() -> list[str]:

@@ -21,6 +21,7 @@ import pytest
 # Before the tests are imported: their plain asserts shall tell what they saw.
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))
 
+from pollux.testing.conformance.all_versions import AllVersionsContract  # noqa: E402
 from pollux.testing.conformance.cancel import CancelContract  # noqa: E402
 from pollux.testing.conformance.claim import ClaimContract  # noqa: E402
 from pollux.testing.conformance.concurrency import ConcurrencyContract  # noqa: E402
@@ -30,12 +31,14 @@ from pollux.testing.conformance.enqueue import EnqueueContract  # noqa: E402
 from pollux.testing.conformance.firings import FiringContract, OverlapContract  # noqa: E402
 from pollux.testing.conformance.hand_back import HandBackContract, TriedContract  # noqa: E402
 from pollux.testing.conformance.handle import HandleContract  # noqa: E402
+from pollux.testing.conformance.job_moves import DropVersionContract, MoveJobsContract  # noqa: E402
 from pollux.testing.conformance.jobs import DueContract, JobsContract  # noqa: E402
 from pollux.testing.conformance.keys import UniqueKeyContract  # noqa: E402
 from pollux.testing.conformance.listing import ListingContract  # noqa: E402
 from pollux.testing.conformance.lost import LostLeaseContract  # noqa: E402
 from pollux.testing.conformance.notes import NoteContract  # noqa: E402
 from pollux.testing.conformance.odd import LimitsContract, OddDataContract  # noqa: E402
+from pollux.testing.conformance.partitions import PartitionContract  # noqa: E402
 from pollux.testing.conformance.plan import PlanContract  # noqa: E402
 from pollux.testing.conformance.prune import PruneContract  # noqa: E402
 from pollux.testing.conformance.records import (  # noqa: E402
@@ -80,17 +83,23 @@ class StoreContract(
     HandleContract,
     WaitContract,
     ConcurrencyContract,
+    PartitionContract,
+    AllVersionsContract,
+    MoveJobsContract,
+    DropVersionContract,
 ):
     """All groups in one."""
 
 
 __all__ = [
+    "AllVersionsContract",
     "AuditContract",
     "CancelContract",
     "ClaimContract",
     "ConcurrencyContract",
     "CrashContract",
     "DeadLetterContract",
+    "DropVersionContract",
     "DueContract",
     "EnqueueContract",
     "FeedContract",
@@ -102,10 +111,12 @@ __all__ = [
     "ListingContract",
     "LostLeaseContract",
     "MoveContract",
+    "MoveJobsContract",
     "NodeContract",
     "NoteContract",
     "OddDataContract",
     "OverlapContract",
+    "PartitionContract",
     "PlanContract",
     "ProgressContract",
     "PruneContract",

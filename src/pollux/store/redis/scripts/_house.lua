@@ -4,12 +4,26 @@ local META, HIGH, NORMAL, LOW, LINE_1, LINE_2, LINE_3, LEASES, LIVE, UNIQUE, FEE
   SPENT, GONE, GONE_LINE, SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD, TALLY, NOTES, NOTE_KEYS, NOTE_ENDS, NODES, LOG,
   HOME, HELD, VERSIONS = unpack(KEYS)
 local PREFIX = string.sub(META, 1, -5)
+local A = cmsgpack.unpack(ARGV[1])
+-- The fixed keys are those of the version that stands where nothing is said.  Another one has its own lines, leases, due
+-- times, feed, bells and counts, under names with its number; a script works in one version at a time (`enter`), and
+-- begins in that of its handle.
+local DEFAULT = 2
+local OWN = A.v and A.v ~= 0 and A.v or DEFAULT
+local here = OWN
+if OWN ~= DEFAULT then
+  local own = PREFIX .. "v" .. string.format("%.0f", OWN) .. ":"
+  META, LEASES, HELD, DUE, FEED = own .. "meta", own .. "leases", own .. "held", own .. "due", own .. "feed"
+  HIGH, NORMAL, LOW = own .. "jobs:high", own .. "jobs:normal", own .. "jobs:low"
+  LINE_1, LINE_2, LINE_3 = own .. "line:1", own .. "line:2", own .. "line:3"
+  BELL_RUNS, BELL_FEED = own .. "bell:runs", own .. "bell:feed"
+end
+local enter -- set behind all that it switches
 local STREAM = { HIGH, NORMAL, LOW }
 local LINE = { LINE_1, LINE_2, LINE_3 }
 local GROUP = "scheduler"
 local BELL_MAX = 1000 -- rings that a sleeper can catch up with; a ring is a hint, not work
 local PAY_MAX = 1000 -- entries that one call writes for runs that became visible by themselves
-local A = cmsgpack.unpack(ARGV[1])
 
 -- an error says which key it is about
 local function call(...)
@@ -33,13 +47,6 @@ local function clock()
 end
 
 local now = clock()
-
--- The fixed keys are those of the version that stands where nothing is said.  Another one has its own lines, leases, due
--- times, feed, bells and counts, under names with its number; a script works in one version at a time (`enter`).
-local DEFAULT = 2
-local OWN = A.v and A.v ~= 0 and A.v or DEFAULT -- the handle's own
-local here = DEFAULT
-local enter -- set behind all that it switches
 
 -- a number as text, and as text of one length, which sorts as the number does
 local function text(number)

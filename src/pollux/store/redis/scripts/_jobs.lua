@@ -55,6 +55,7 @@ local function read_job(id)
   return job and not job.is_gone and job or nil
 end
 
+-- goes with jobs
 writers[#writers + 1] = {
   check = function()
     for id, job in pairs(jobs) do

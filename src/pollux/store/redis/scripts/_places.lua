@@ -1,6 +1,7 @@
 -- Where must a run or a job stand, and where might it stand by mistake?  For `check` and its repair alone.
-local KINDS = { [LIVE] = 16, [HELD] = 16, [LEASES] = 1, [LINE_1] = 15, [LINE_2] = 15, [LINE_3] = 15,
-  [SHELF_PLAIN] = 30, [SHELF_UNCHANGED] = 30, [SHELF_DEAD] = 30 } -- where the id begins in a member
+local function line_of(run, pr)
+  return key_of(run.v or DEFAULT, "line:" .. text(pr))
+end
 
 local function shelf_of(run)
   if run.st == "dead" then
@@ -18,21 +19,23 @@ local function places_of(run)
   end
   local places = { { LIVE, by_due, 0 }, { live_key(run.job), by_due, 0 } }
   if run.st == "ready" then
-    places[3] = { LINE[run.pr], pad_seq(run.q) .. run.id, run.vis }
+    places[3] = { line_of(run, run.pr), pad_seq(run.q) .. run.id, run.vis }
   elseif run.st == "held" then
-    places[3] = { HELD, by_due, 0 }
+    places[3] = { key_of(run.v or DEFAULT, "held"), by_due, 0 }
   else
-    places[3] = { LEASES, run.id, run.til }
+    places[3] = { key_of(run.v or DEFAULT, "leases"), run.id, run.til }
   end
   return places
 end
 
 local function all_places(run)
   local by_due = pad(run.due) .. run.id
-  local places = { { LIVE, by_due }, { live_key(run.job), by_due }, { HELD, by_due }, { LEASES, run.id } }
+  local version = run.v or DEFAULT
+  local places = { { LIVE, by_due }, { live_key(run.job), by_due }, { key_of(version, "held"), by_due },
+    { key_of(version, "leases"), run.id } }
   if run.q then
     for pr = 1, 3 do
-      places[#places + 1] = { LINE[pr], pad_seq(run.q) .. run.id }
+      places[#places + 1] = { line_of(run, pr), pad_seq(run.q) .. run.id }
     end
   end
   if run.fin and run.pq then

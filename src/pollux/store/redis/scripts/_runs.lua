@@ -75,6 +75,7 @@ local function touch(run)
   touched[run.id] = run
 end
 
+-- goes with touched
 writers[#writers + 1] = {
   check = function() end, -- it was read, or there is none
   write = function()
@@ -228,6 +229,7 @@ local function has_spent(pr)
   return #spent[pr] > 0 or count_of("kept" .. pr) ~= ""
 end
 
+-- goes with coming
 writers[#writers + 1] = {
   check = function()
     each_part(function()
@@ -368,6 +370,7 @@ local function shelve(run, is_unchanged)
   touch(run)
 end
 
+-- goes with tally
 writers[#writers + 1] = {
   check = function()
     if next(tally) then
@@ -524,14 +527,23 @@ local function counts_of(version)
   return sums
 end
 
+local function keep_part()
+  parts[here] = {
+    streams = STREAM, lines = LINE, meta = META, leases = LEASES, held = HELD, due = DUE, feed = FEED,
+    bell_runs = BELL_RUNS, bell_feed = BELL_FEED, coming = coming, leaving = leaving, spent = spent,
+    ready_change = ready_change, rings = rings, told = told, ends = ends, arrived = arrived,
+  }
+end
+
 -- From here on the script works in another version: its keys, and what was gathered there so far.
 enter = function(version)
-  if version == here and parts[version] then
+  if not parts[here] then
+    keep_part()
+  end
+  if version == here then
     return
   end
-  if parts[here] then
-    parts[here].ready_change = ready_change
-  end
+  parts[here].ready_change = ready_change
   local part = parts[version]
   local is_new = not part
   if is_new then
@@ -558,5 +570,3 @@ enter = function(version)
     promote()
   end
 end
-
-enter(OWN)

@@ -135,6 +135,7 @@ local parts = {} -- the versions that this call has been in, with what it switch
 
 local function each_part(work)
   local before, versions = here, {}
+  enter(here)
   for version in pairs(parts) do
     versions[#versions + 1] = version
   end
@@ -178,6 +179,7 @@ local function use(version)
   used[version] = call("HGET", VERSIONS, version) or ""
 end
 
+-- goes with use
 writers[#writers + 1] = {
   check = function()
     if next(used) then

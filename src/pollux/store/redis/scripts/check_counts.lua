@@ -8,11 +8,13 @@ local function compare(name, told, counted)
   end
 end
 
-local ends = 0
-for _, item in ipairs(call("XRANGE", FEED, "-", "+")) do
-  ends = ends + (tonumber(item[2][2]) or 0)
+for _, version in ipairs(A.versions) do
+  local ends = 0
+  for _, item in ipairs(call("XRANGE", key_of(version, "feed"), "-", "+")) do
+    ends = ends + (tonumber(item[2][2]) or 0)
+  end
+  compare("ends in version " .. text(version), count_in(version, "ends"), ends)
 end
-compare("ends", count_of("ends"), ends)
 for _, job in ipairs(A.jobs) do
   compare("finished runs of " .. job, tonumber(call("ZSCORE", TALLY, job) or 0), call("ZCARD", shelf_key(job, false)))
 end

@@ -1,5 +1,6 @@
 #!lua flags=no-writes
--- Which of these jobs are not where they should be: {id, words} for each; and which of these due times are nobody's.
+-- Which of these jobs are not where they should be: {id, words} for each; and which of these due times of a version are
+-- nobody's.
 local wrong, nobodys = {}, {}
 for _, id in ipairs(A.ids) do
   local job = call("TYPE", job_key(id)).ok == "hash" and read_job(id)
@@ -7,7 +8,7 @@ for _, id in ipairs(A.ids) do
     if not call("ZSCORE", JOBS, id) then
       wrong[#wrong + 1] = { id, "is not in the list of jobs" }
     end
-    if job.next and job.on and not call("ZSCORE", DUE, pad(job.next) .. id) then
+    if job.next and job.on and not call("ZSCORE", key_of(job.v, "due"), pad(job.next) .. id) then
       wrong[#wrong + 1] = { id, "is not among the due times" }
     end
   else
@@ -16,7 +17,7 @@ for _, id in ipairs(A.ids) do
 end
 for _, member in ipairs(A.dues) do
   local job = read_job(string.sub(member, 16))
-  if not (job and job.on and job.next and pad(job.next) .. job.id == member) then
+  if not (job and job.on and job.next and job.v == A.version and pad(job.next) .. job.id == member) then
     nobodys[#nobodys + 1] = member
   end
 end

@@ -1,9 +1,8 @@
 #!lua flags=no-writes
 -- Which members of this index name a run that does not stand there?  {member, words} for each.
 local wrong = {}
-local begins = KINDS[A.key] or A.begins
 for _, member in ipairs(A.members) do
-  local run, why = found_run(string.sub(member, begins))
+  local run, why = found_run(string.sub(member, A.begins))
   if not run then
     wrong[#wrong + 1] = { member, why }
   elseif not is_place_of(run, A.key, member) then

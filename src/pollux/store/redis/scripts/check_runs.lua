@@ -28,8 +28,11 @@ local function look(run)
   if run.st == "leased" and (not run.tok or run.tok == "") then
     say(run.id, "leases", "has no token")
   end
-  if (run.st == "ready" or run.st == "held") and not has_job(run.job) then
+  local version = version_of(run.job)
+  if (run.st == "ready" or run.st == "held") and not version then
     say(run.id, "orphans", "waits for job " .. run.job)
+  elseif is_live(run) and version and version ~= (run.v or DEFAULT) then
+    say(run.id, "versions", "is in version " .. text(run.v or DEFAULT) .. ", its job in " .. text(version))
   end
 end
 

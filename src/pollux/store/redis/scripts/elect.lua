@@ -4,10 +4,12 @@
 -- in: none of them is given away again.
 local TERMS_LOST_MAX = 1000
 local row = call("HMGET", META, "term", "holder", "term_until", "term_ttl", "term_home")
-local term, holder = math.max(tonumber(row[1] or 0), A.seen), row[2] or ""
+local term, holder = tonumber(row[1] or 0), row[2] or ""
 local home = call("HGET", HOME, "home") or ""
 if row[5] and row[5] ~= home then
-  term, holder = term + TERMS_LOST_MAX, ""
+  term, holder = math.max(term, A.seen) + TERMS_LOST_MAX, ""
+elseif A.seen > term then
+  term, holder = A.seen, ""
 end
 local ends, ttl = tonumber(row[3] or 0), tonumber(row[4] or 0)
 ends = math.min(ends, now + ttl) -- the clock came back: nobody leads longer than it was promised

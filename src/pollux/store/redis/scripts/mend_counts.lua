@@ -1,10 +1,12 @@
 #!lua flags=allow-oom
 -- Count again.
-local ends = 0
-for _, item in ipairs(call("XRANGE", FEED, "-", "+")) do
-  ends = ends + (tonumber(item[2][2]) or 0)
+for _, version in ipairs(A.versions) do
+  local ends = 0
+  for _, item in ipairs(call("XRANGE", key_of(version, "feed"), "-", "+")) do
+    ends = ends + (tonumber(item[2][2]) or 0)
+  end
+  set_count_in(version, "ends", ends)
 end
-set_count("ends", ends)
 for _, job in ipairs(A.jobs) do
   local there = call("ZCARD", shelf_key(job, false))
   if there > 0 then

@@ -6,7 +6,7 @@ for _, id in ipairs(A.ids) do
   if job then
     put("zset", JOBS, id, 0)
     if job.next and job.on then
-      put("zset", DUE, pad(job.next) .. id, 0)
+      put("zset", key_of(job.v, "due"), pad(job.next) .. id, 0)
     end
   elseif kind == "none" then
     drop("zset", JOBS, id)
@@ -14,8 +14,8 @@ for _, id in ipairs(A.ids) do
 end
 for _, member in ipairs(A.dues) do
   local job = read_job(string.sub(member, 16))
-  if not (job and job.on and job.next and pad(job.next) .. job.id == member) then
-    drop("zset", DUE, member)
+  if not (job and job.on and job.next and job.v == A.version and pad(job.next) .. job.id == member) then
+    drop("zset", key_of(A.version, "due"), member)
   end
 end
 return answer(true)

@@ -1,0 +1,304 @@
+"""Does cost grow with what is due, or with what exists?  The hot statements' plans on a full house and a small one.
+
+The full one: 1,000,000 runs that are due later, 1,000,000 finished, 100,000 ready; the small one: 1,000 ready.
+"""
+
+import asyncio
+import json
+
+import asyncpg
+import pytest
+
+from pollux.model import RunState
+from pollux.store.contract import RunFilter
+from pollux.store.postgres.store import PostgresStore
+from pollux.store.postgres.transaction import Space
+from pollux.store.relational import sql
+from tests.servers.postgres import QUICK, PostgresServer
+
+NOW = 1_800_000_000_000
+DAY = 86_400_000
+JOBS = 20_000
+ROOM = (
+    "shared_buffers=512MB",
+    "max_wal_size=8GB",
+    "maintenance_work_mem=256MB",
+    "wal_level=minimal",
+    "max_wal_senders=0",
+)
+BIG = {"ready": 100_000, "later": 1_000_000, "past": 1_000_000}
+SMALL = {"ready": 1_000, "later": 0, "past": 0}
+WALKED = {"tally", "nodes", "term", "notes", "claims"}  # tables of a few rows, whatever happens
+
+# Made without the store, whose way would take minutes: as its statements would leave them.
+FILL = """
+INSERT INTO {s}.jobs (id, revision, release, source, handler, name, grp, target, tags, enabled, once, next_due_ms,
+  definition)
+SELECT 'job-' || lpad(n::text, 5, '0'), 1, 0, 'api', 'h', '', '', '', '', true, false, {now} + n * 1000, '{{}}'
+FROM generate_series(1, {jobs}) AS n;
+INSERT INTO {s}.runs (seq, id, job_id, due_ms, cause, priority, grp, target, gated)
+SELECT n, 'r' || n, 'job-' || lpad((n % {jobs} + 1)::text, 5, '0'), {now} + n, 2, 1 + n % 3, '', '', false
+FROM generate_series(1, {ready} + {later}) AS n;
+INSERT INTO {s}.line (seq, priority, due_ms, state, visible_ms, held_reason)
+SELECT n, 1 + n % 3, {now} + n, 1, CASE WHEN n <= {ready} THEN {now} - 1000 ELSE {now} + {day} + n END, ''
+FROM generate_series(1, {ready} + {later}) AS n;
+INSERT INTO {s}.past
+SELECT 10000000 + n, 'p' || n, 'job-' || lpad((n % {jobs} + 1)::text, 5, '0'), {now} - n, 2, NULL, NULL, 2, '', '',
+  false, 3, '', {now} - n, 1, 0, 0, 1, 't:1', '', 0, '', {now} - n, {now} - n, false, NULL, '', NULL, 1, '', NULL, '',
+  CASE WHEN n % 100 = 0 THEN 2 WHEN n % 2 = 0 THEN 1 ELSE 0 END, 2
+FROM generate_series(1, {past}) AS n;
+UPDATE {s}.tally SET ready = {ready} + {later}, jobs = {jobs} WHERE version = 2 AND slot = 0;
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    started = PostgresServer(*QUICK, "autovacuum=off", *ROOM).start()
+    try:
+        asyncio.run(fill(started.url(), "big", BIG))
+        asyncio.run(fill(started.url(), "small", SMALL))
+        yield started
+    finally:
+        started.stop()
+
+
+async def fill(url, schema, size):
+    """Rows first, then the indexes, which is much quicker."""
+    store = PostgresStore(f"{url}?schema={schema}")
+    await store.open()
+    await store.close()
+    connection = await asyncpg.connect(url)
+    indexes = await connection.fetch(
+        "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = $1 AND indexname NOT LIKE '%key'", schema
+    )
+    for name, _ in indexes:
+        await connection.execute(f"DROP INDEX {schema}.{name}") if not name.endswith("_pkey") else None
+    for statement in FILL.split(";\n"):
+        if statement.strip():
+            await connection.execute(statement.format(s=schema, now=NOW, day=DAY, jobs=JOBS, **size))
+    for name, definition in indexes:
+        await connection.execute(definition) if not name.endswith("_pkey") else None
+    await connection.execute(f"ANALYZE {schema}.runs, {schema}.line, {schema}.past, {schema}.jobs")
+    await connection.close()
+
+
+class House:
+    """A filled schema, and how its statements are run."""
+
+    def __init__(self, connection, schema):
+        self.connection, self.space = connection, Space(schema)
+
+    def text(self, verb, name):
+        return self.space.sql(sql.read("pollux.store.postgres", verb)[name])
+
+    async def run(self, verb, name, *args):
+        return await self.connection.fetch(self.text(verb, name), *args)
+
+    async def plan(self, verb, name, *args):
+        """Run twice and undone: the second time nothing is paid for the catalogue, or for bits that are set once."""
+        for _ in range(2):
+            await self.connection.execute("SAVEPOINT before")
+            rows = await self.connection.fetch(
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {self.text(verb, name)}", *args
+            )
+            await self.connection.execute("ROLLBACK TO before")
+        return json.loads(rows[0][0])[0]["Plan"]
+
+
+@pytest.fixture
+async def house(server):
+    opened = []
+
+    async def enter(schema):
+        connection = await asyncpg.connect(server.url())
+        opened.append(connection)
+        await connection.execute("BEGIN")
+        if schema == "small":  # else it would walk over the few rows there are
+            await connection.execute("SET LOCAL enable_seqscan = off")
+        return House(connection, schema)
+
+    yield enter
+    for connection in opened:
+        await connection.execute("ROLLBACK")
+        await connection.close()
+
+
+ROWS = 100  # that each of them is about
+
+
+def nodes(plan):
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from nodes(part)
+
+
+def walks(plan):
+    """Big tables that are read from end to end."""
+    return [
+        node["Relation Name"]
+        for node in nodes(plan)
+        if node["Node Type"] == "Seq Scan" and node["Relation Name"] not in WALKED
+    ]
+
+
+def buffers(plan):
+    return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+
+
+async def leased(house, n=100):
+    """Some runs that we hold: (ids, seqs, tokens)."""
+    rows = await house.run("claim", "lease", 2, NOW, n, "tok", "node", 60_000, 1, 2)
+    runs = [row for row in rows if row[2] is not None]
+    assert len(runs) == n
+    return [row[1] for row in runs], [row[0] for row in runs], [f"tok:{row[12]}" for row in runs]
+
+
+async def a_look(house):
+    return await house.plan("claim", "look", "tok", NOW, 2)
+
+
+async def a_claim(house):
+    return await house.plan("claim", "lease", 2, NOW, 100, "tok", "node", 60_000, 1, 2)
+
+
+async def a_plain_settlement(house):
+    _, seqs, tokens = await leased(house)
+    n = len(seqs)
+    times, no, none = [NOW] * n, [False] * n, [None] * n
+    return await house.plan(
+        "settle", "done", seqs, tokens, [0] * n, times, times, no, none, [""] * n, none, b"{}", "channel", "", 2
+    )
+
+
+async def what_a_settlement_finds(house):
+    ids, _, _ = await leased(house)
+    return await house.plan("settle", "found", ids, NOW)
+
+
+async def a_settlement(house):
+    _, seqs, _ = await leased(house)
+    n = len(seqs)
+    times, no, none, zero = [NOW] * n, [False] * n, [None] * n, [0] * n
+    columns = [seqs, [3] * n, zero, times, times, no, none, [""] * n, none, [""] * n, [1] * n, zero, [""] * n]
+    return await house.plan("settle", "finish", *columns)
+
+
+async def a_retry(house):
+    _, seqs, _ = await leased(house)
+    n = len(seqs)
+    times, none, words = [NOW] * n, [None] * n, [""] * n
+    return await house.plan(
+        "settle", "retry", seqs, [1] * n, words, times, times, times, none, words, none, none, [0] * n, words
+    )
+
+
+async def a_renewal(house):
+    ids, _, tokens = await leased(house)
+    return await house.plan("renew", "renew", ids, tokens, [""] * len(ids), 60_000, NOW)
+
+
+async def what_an_enqueue_finds(house):
+    return await house.plan("enqueue", "look", ["job-00001"], [f"new-{n}" for n in range(100)], NOW)
+
+
+async def an_enqueue(house):
+    n = 100
+    words, none = [""] * n, [None] * n
+    columns = [[f"new-{i}" for i in range(n)], ["job-00001"] * n, [NOW] * n, [2] * n, none, none, [2] * n, words, words]
+    return await house.plan("enqueue", "add", *columns, [False] * n, [1] * n, words, [NOW] * n, [2] * n)
+
+
+async def the_leaders_facts(house):
+    return await house.plan("advance", "facts", [f"job-{n:05}" for n in range(1, 101)], 2)
+
+
+async def what_is_due(house):
+    return await house.plan("jobs", "due", -1, "", NOW + DAY, 100, 2)
+
+
+async def a_cancel(house):
+    return await house.plan("cancel", "found", [f"r{n}" for n in range(1, 101)])
+
+
+async def leases_that_ran_out(house):
+    await leased(house)
+    return await house.plan("claim", "lost", NOW + DAY, 100, 2)
+
+
+async def what_may_go(house):
+    return await house.plan("prune", "any", 0, 0, 0, 0, 1_000_000_000, 1_000_000_000)
+
+
+HOT = [
+    a_look,
+    a_claim,
+    a_plain_settlement,
+    what_a_settlement_finds,
+    a_settlement,
+    a_retry,
+    a_renewal,
+    what_an_enqueue_finds,
+    an_enqueue,
+    the_leaders_facts,
+    what_is_due,
+    a_cancel,
+    leases_that_ran_out,
+    what_may_go,
+]
+
+
+@pytest.mark.parametrize("hot", HOT)
+async def test_a_hot_statement_reads_as_much_of_a_full_house_as_of_a_small_one(house, hot):
+    """By index, whatever the planner may choose.  Its trees are higher by a page or two, so it is not the same to a page."""
+    full, small = await hot(await house("big")), await hot(await house("small"))
+
+    assert walks(full) == []
+    told = f"{buffers(full)} pages, and {buffers(small)} of the small one"
+    assert buffers(full) <= 4 * buffers(small) + 100, told
+    assert buffers(full) <= 30 * ROWS, told
+
+
+async def test_a_claim_takes_its_plan_from_the_indexes_of_the_line(house):
+    """The plan of the full house is that of the small one: the same indexes, in the same order."""
+
+    def used(plan):
+        names = [node["Index Name"] for node in nodes(plan) if "Index Name" in node]
+        return [name for name in names if name.startswith(("line", "runs"))]
+
+    full, small = await a_claim(await house("big")), await a_claim(await house("small"))
+    assert used(full)[0] == "line_ready"
+    assert used(full) == used(small)
+
+
+async def test_a_lease_is_written_to_the_line_alone(house):
+    """What a run is stays as it was: a delivery adds to no index of `runs`."""
+    here = await house("big")
+    plan = await a_claim(here)
+    written = [node["Relation Name"] for node in nodes(plan) if node["Node Type"] == "ModifyTable"]
+    assert sorted(written) == ["claims", "line", "tally"]
+
+
+async def test_a_page_of_any_list_ends_early(server):
+    """The first and a later page of each list, timed by what they read: the same in the full house."""
+    store = PostgresStore(f"{server.url()}?schema=big")
+    await store.open()
+    try:
+        for where in (RunFilter(), RunFilter(states=(RunState.HELD,)), RunFilter(states=(RunState.LEASED,))):
+            before = await _pages(server)
+            await store.list_runs(where, limit=100)
+            assert await _pages(server) - before < 5_000
+    finally:
+        await store.close()
+
+
+async def _pages(server):
+    connection = await asyncpg.connect(server.url())
+    await connection.execute(
+        "SELECT pg_stat_force_next_flush()"
+    ) if connection.get_server_version().major >= 15 else None
+    found = await connection.fetchval(
+        "SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read) FROM pg_statio_user_tables "
+        "WHERE schemaname = 'big'"
+    )
+    await connection.close()
+    return int(found)
