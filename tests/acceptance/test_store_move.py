@@ -143,6 +143,27 @@ async def test_the_one_left_behind_is_sealed_and_the_new_one_is_open(tmp_path):
         pass
 
 
+@pytest.mark.parametrize(("source", "target"), [("memory", "redis"), ("redis", "postgres"), ("postgres", "sqlite")])
+async def test_all_versions_move_and_the_leader_of_each_is_fenced(source, target, tmp_path):
+    one, two = await opened(url_of(source, tmp_path, "one")), await opened(url_of(target, tmp_path, "two"))
+    try:
+        await populate(one)
+        await one.move_jobs(["job0"], 1)
+        old = await one.of_version(1).elect("old", ttl_ms=600_000)
+        before = carried(await whole_dump(one))
+
+        await moved(one, two, page=4)
+
+        assert carried(await whole_dump(two)) == before
+        assert (await one.of_version(1).advance(old.number, Plan())).answer is Answer.FENCED
+        assert [job.scheduler_version for job in await two.get_jobs(["job0", "job1"])] == [1, 2]
+        assert (await two.of_version(1).elect("new", ttl_ms=1_000)).number > old.number
+        assert (await two.of_version(1).counts()).jobs == 1
+    finally:
+        await one.close()
+        await two.close()
+
+
 async def test_an_app_that_was_open_before_cannot_start_after(tmp_path):
     url = f"sqlite:///{tmp_path}/one.db"
     app = Pollux(url)

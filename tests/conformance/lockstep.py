@@ -62,11 +62,15 @@ class Lockstep:
     def look(self, now_ms, *, page=1_000):
         """A snapshot of each, all alike."""
         handles = zip(self.stores, self.beside, self.over_all, strict=True)
-        seen = [self.run(_snapshot(*each, now_ms, page)) for each in handles]
+        seen = self.run(_side_by_side([_snapshot(*each, now_ms, page) for each in handles]))
         for store, other in zip(self.stores[1:], seen[1:], strict=True):
             for part, mine, first in zip(Snapshot._fields, other, seen[0], strict=True):
                 assert mine == first, f"{part} of {store.capabilities.name}: {mine}\nof the first: {first}"
         return seen[0]
+
+
+async def _side_by_side(calls):
+    return await asyncio.gather(*calls)
 
 
 async def _snapshot(store, beside, over_all, now_ms, page):

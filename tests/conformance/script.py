@@ -256,10 +256,9 @@ class Script:
 
     async def cancel(self):
         job_id = self.dice.choice((None, None, f"j{self.dice.randrange(JOBS)}"))
+        run_ids = self.pick(set_of(self.ids), 2) if job_id is None else []  # together they may be two entries
         reason = self.dice.choice(("", "enough"))
-        await self.do(
-            "cancel", run_ids=self.pick(set_of(self.ids), 2), job_id=job_id, reason=reason, now_ms=self.now_ms
-        )
+        await self.do("cancel", run_ids=run_ids, job_id=job_id, reason=reason, now_ms=self.now_ms)
 
     async def revive(self):
         dead = (await self.do("list_runs", RunFilter(states=(RunState.DEAD,)), limit=1_000)).runs

@@ -8,8 +8,8 @@ The contract leaves this open, and only this is not compared:
 * numbers that only the store itself reads: ids of feed entries, revisions of notes, `stops_revision`, cursors (there is
   one where the others have one);
 * the words of a conflict;
-* the order inside an entry of the feed, of the answers of `cancel(job_id=)` after those that were named, of runs that
-  finished in the same millisecond, and of finished runs once the clock was set back (by time, or one after the other);
+* the order inside an entry of the feed, of the answers of `cancel(job_id=)`, of runs that finished in the same
+  millisecond, and of finished runs once the clock was set back (by time, or one after the other);
 * whether a token that settled a run some deliveries ago is told `already` or `lost`;
 * the order of a dump (jobs stand before their runs).
 """
@@ -155,8 +155,7 @@ def plain(verb, options, answer, *, is_steady):
         case [Note(), *_]:
             return [replace(each, revision=0) for each in answer]
         case [RunAnswer(), *_] if verb == "cancel" and options.get("job_id"):
-            named = len(options["run_ids"])
-            return [*answer[:named], *sorted(answer[named:], key=lambda each: each.id)]
+            return sorted(answer, key=lambda each: each.id)
         case _ if hasattr(answer, "jobs") and hasattr(answer, "next"):
             return answer.jobs, answer.next is None
         case _:

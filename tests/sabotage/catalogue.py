@@ -226,7 +226,7 @@ FIRINGS = (
             "if run.id in self._known or facts.is_fired(run.due_ms, self._now_ms):",
             "if run.id in self._known and facts.last_due_ms is None:",
         ),
-        tests=(SQLITE + "test_the_same_due_fires_once", SQLITE + "test_an_earlier_due_does_not_fire_after_a_later_one"),
+        tests=(SQLITE + "test_an_earlier_due_does_not_fire_after_a_later_one", SQLITE + "test_the_same_due_fires_once"),
     ),
     sabotage(
         "S6.moves",

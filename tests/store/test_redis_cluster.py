@@ -30,6 +30,7 @@ from pollux.testing.conformance import (
     WaitContract,
 )
 from pollux.testing.conformance.builders import T0, a_run, claim, given, given_jobs, ids, settlement
+from tests.acceptance.terminal import Terminal
 from tests.servers.redis import own_url
 from tests.servers.redis_cluster import RedisNodes, ask, until
 
@@ -252,6 +253,15 @@ async def test_a_cluster_behind_a_plain_url_is_refused_with_the_cure(nodes):
     store = RedisStore(f"redis://127.0.0.1:{nodes.nodes[0].port}/0")
     with pytest.raises(StoreRefused, match=r"part of a cluster; use redis\+cluster://"):
         await store.open()
+
+
+def test_doctor_names_the_right_url_of_a_cluster(nodes, tmp_path):
+    """Also where it is pointed elsewhere before it can ask what server that is."""
+    node = nodes.nodes[0]
+    away = next(name for name in map(str, range(99)) if nodes.owner(f"pollux:{name}:meta") is not node)
+    answer = Terminal(tmp_path)("doctor", "--store", f"redis://127.0.0.1:{node.port}/0?namespace={away}")
+    assert answer.code == 1
+    assert "use redis+cluster://host:port" in answer.out
 
 
 async def test_a_plain_server_behind_a_clusters_url_is_refused_with_the_cure():

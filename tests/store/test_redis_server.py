@@ -19,6 +19,7 @@ from pollux.store.redis.address import read_address
 from pollux.store.redis.server import check_server
 from pollux.testing.conformance.builders import T0, a_run, claim, given, given_jobs, ids, settlement
 from tests.acceptance.hostile import CERTIFICATES
+from tests.acceptance.terminal import Terminal
 from tests.servers.redis import RedisServer, free_port, own_url, shared_url
 
 
@@ -95,6 +96,21 @@ async def test_keys_begin_with_the_prefix_and_nothing_else_is_touched(server, op
         assert all(key.startswith("crawler:") for key in keys - {"crawler"})
         [group] = await client.xinfo_groups("crawler:jobs:normal")
         assert (group["name"], group["pending"], group["lag"]) == ("scheduler", 1, 0)
+
+
+async def test_the_prefix_of_the_environment_reaches_the_keys(server, tmp_path):
+    """Of a store that the command line names, and of one that an app names in its code."""
+    pollux = Terminal(tmp_path)
+    pollux.write("shop.py", f'from pollux import Pollux\n\napp = Pollux("{server.url}")\n')
+    environ = {"SCHEDULER_QUEUE_PREFIX": "crawler"}
+    async with Redis.from_url(server.url, decode_responses=True) as client:
+        for where in (("--store", server.url), ("--app", "shop:app")):
+            await client.flushall()
+            answer = await asyncio.to_thread(lambda where=where: pollux("jobs", *where, environ=environ))
+            assert answer.code == 0, answer.err
+            keys = set(await client.keys("*"))
+            assert "crawler:meta" in keys
+            assert all(key.startswith("crawler:") for key in keys)
 
 
 # TLS: the wheel's server has none, so a real one stands before it

@@ -190,6 +190,8 @@ class State:
         old.job_count -= 1
         self.job_count += 1
         self.is_there = True
+        self.last_grant_ms = max(self.last_grant_ms, old.last_grant_ms)
+        self.clock_ms = max(self.clock_ms, old.clock_ms)
         for run_id in self.live_of.get(job_id, ()):
             self._take_run(old, self.live[run_id])
 
@@ -204,8 +206,6 @@ class State:
         self.leased[run.id] = lease_ms
         is_first = len(self.leased) == 1
         self.first_end_ms = run.lease_until_ms if is_first else min(self.first_end_ms, run.lease_until_ms)
-        self.last_grant_ms = max(self.last_grant_ms, old.last_grant_ms)
-        self.clock_ms = max(self.clock_ms, old.clock_ms)
 
     def move_job(self, job_id: str, row: JobRow, next_due_ms: int | None, last_due_ms: int | None) -> None:
         if row.next_due_ms != next_due_ms:

@@ -25,6 +25,7 @@ from pollux.store.postgres.pool import Pool
 from pollux.store.postgres.transaction import Again, Space, Transaction
 
 TRIES_MAX = 8
+_PLANS = {"enable_seqscan": "off", "jit": "off"}
 PAUSE_S = 0.005
 T = TypeVar("T")
 Verb = Callable[[Transaction], Awaitable[T]]
@@ -40,10 +41,15 @@ class Database:
         self._sender = sender
         self._pool = Pool(self.connect, pool_size, address.where)
         self._is_pooled = address.statement_cache_size == 0  # after each transaction the connection may be another one
+        # A plan that was made while a table was empty walks over it when it is full: none may walk.  A pooler passes no
+        # settings on: there they stand in each transaction.
+        self._settings = {"application_name": "pollux"} | (_PLANS if address.listen and not self._is_pooled else {})
+        local = "".join(f"; SET LOCAL {name} = {value}" for name, value in _PLANS.items() if self._is_pooled)
         # After its deadline nobody waits for a write any more: then nobody else shall wait for its locks.
         lock_ms, idle_ms = deadline_ms * 8 // 10, deadline_ms
         self._begin = (
-            f"BEGIN; SET LOCAL lock_timeout = {lock_ms}; SET LOCAL idle_in_transaction_session_timeout = {idle_ms}"
+            f"BEGIN; SET LOCAL lock_timeout = {lock_ms}; "
+            f"SET LOCAL idle_in_transaction_session_timeout = {idle_ms}{local}"
         )
 
     async def connect(self) -> Connection:
@@ -55,7 +61,7 @@ class Database:
                     address.dsn,
                     timeout=self._deadline_s,
                     statement_cache_size=address.statement_cache_size,
-                    server_settings={"application_name": "pollux"},
+                    server_settings=self._settings,
                 )
             except asyncpg.CannotConnectNowError:
                 await asyncio.sleep(PAUSE_S * 10)

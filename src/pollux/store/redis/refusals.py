@@ -27,6 +27,8 @@ def translated(error: Exception, name: str) -> StoreError:
     match error:
         case exceptions.AuthenticationError() | exceptions.AuthorizationError():
             return StoreRefused(f"the server {name} does not let us in ({said}); check user and password in the URL")
+        case exceptions.MovedError():
+            return StoreRefused(f"the server {name} is part of a cluster; use redis+cluster://host:port,... in the URL")
         case exceptions.BusyLoadingError():
             return StoreError(f"the server {name} is still loading its data; it answers when that is done")
         case exceptions.ConnectionError() | exceptions.TimeoutError() | OSError():

@@ -34,7 +34,7 @@ WHERE j.n = b.n;
 -- name: release
 WITH held AS MATERIALIZED (
   SELECT l.seq FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
-  WHERE r.id = ANY($1::text[]) AND l.state = 0 AND l.version = $3::smallint ORDER BY l.seq FOR UPDATE OF l
+  WHERE r.id = ANY($1::text[]) AND l.state + 0 = 0 AND l.version = $3::smallint ORDER BY l.seq FOR UPDATE OF l
 )
 UPDATE {s}.line AS l SET state = 1, held_reason = '', visible_ms = greatest($2::bigint, l.visible_ms)
 FROM held WHERE l.seq = held.seq RETURNING l.seq;
@@ -42,7 +42,7 @@ FROM held WHERE l.seq = held.seq RETURNING l.seq;
 -- name: hold
 UPDATE {s}.line AS l SET held_reason = b.reason
 FROM unnest($1::text[], $2::text[]) AS b (id, reason) JOIN {s}.runs AS r ON r.id = b.id
-WHERE l.seq = r.seq AND l.state = 0 AND l.version = $3::smallint;
+WHERE l.seq = r.seq AND l.state + 0 = 0 AND l.version = $3::smallint;
 
 -- name: update
 UPDATE {s}.jobs AS j

@@ -25,7 +25,7 @@ CROSS JOIN LATERAL unnest(c.seqs) WITH ORDINALITY AS taken (seq, place)
 JOIN {s}.line AS l ON l.seq = taken.seq
 JOIN {s}.runs AS r ON r.seq = taken.seq
 LEFT JOIN {s}.jobs AS j ON j.id = r.job_id
-WHERE c.token = $1::text AND l.state = 2 AND l.token = $1::text || ':' || l.fence AND l.lease_until_ms > $2::bigint
+WHERE c.token = $1::text AND l.state + 0 = 2 AND l.token = $1::text || ':' || l.fence AND l.lease_until_ms > $2::bigint
 ORDER BY c.part, taken.place;
 
 -- One priority, in one statement; rows that others hold are passed over.  First the runs, short as at their first
@@ -39,7 +39,7 @@ WITH c AS MATERIALIZED (
   UPDATE {s}.line AS l
   SET state = 2, fence = l.fence + 1, token = $4::text || ':' || (l.fence + 1), owner = $5::text,
       lease_until_ms = $2::bigint + $6::bigint, lease_ms = $6::bigint, progress = ''
-  FROM c WHERE l.seq = c.seq
+  WHERE l.seq = ANY(ARRAY(SELECT seq FROM c))
   RETURNING l.seq, l.visible_ms, l.fence
 ), k AS (
   INSERT INTO {s}.claims (token, part, seqs)
@@ -67,7 +67,7 @@ SELECT r.seq, {live_columns} FROM {s}.line AS l JOIN {s}.runs AS r ON r.seq = l.
 -- name: orphans
 SELECT l.seq, l.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.version
 FROM {s}.line AS l JOIN {s}.runs AS r ON r.seq = l.seq
-WHERE l.seq = ANY($1::bigint[]) AND l.state = 2 AND l.token = $2::text || ':' || l.fence
+WHERE l.seq = ANY($1::bigint[]) AND l.state + 0 = 2 AND l.token = $2::text || ':' || l.fence
   AND NOT EXISTS (SELECT 1 FROM {s}.jobs WHERE jobs.id = r.job_id)
 ORDER BY l.seq FOR UPDATE OF l;
 

@@ -1,3 +1,4 @@
+-- `+ 0`: found by their numbers, not among all that are leased.
 -- name: renew
 WITH clock AS (
   SELECT coalesce($5::bigint, {s}.now_ms()) AS now_ms
@@ -5,7 +6,7 @@ WITH clock AS (
   SELECT l.seq, r.id, a.progress
   FROM unnest($1::text[], $2::text[], $3::text[]) AS a (id, token, progress)
   JOIN {s}.runs AS r ON r.id = a.id JOIN {s}.line AS l ON l.seq = r.seq
-  WHERE l.state = 2 AND l.token = a.token ORDER BY l.seq FOR UPDATE OF l
+  WHERE l.state + 0 = 2 AND l.token = a.token ORDER BY l.seq FOR UPDATE OF l
 ), renewed AS (
   UPDATE {s}.line AS l
   SET lease_until_ms = clock.now_ms + $4::bigint, lease_ms = $4::bigint,

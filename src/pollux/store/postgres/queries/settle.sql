@@ -19,7 +19,7 @@ WITH stood AS (
   USING unnest($1::bigint[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[], $6::boolean[], $7::boolean[],
                $8::text[], $9::bytea[])
     AS b (seq, token, shelf, started_ms, finished_ms, failed, changed, error, result)
-  WHERE l.seq = b.seq AND l.state = 2 AND l.token = b.token AND l.cancel = '' AND l.version = $13::smallint
+  WHERE l.seq = b.seq AND l.state + 0 = 2 AND l.token = b.token AND l.cancel = '' AND l.version = $13::smallint
   RETURNING l.seq, l.visible_ms, l.held_reason, l.fence, l.token, l.progress, l.settled, b.shelf, b.started_ms,
     b.finished_ms, b.failed, b.changed, b.error, b.result
 ), gone AS (

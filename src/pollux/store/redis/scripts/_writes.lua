@@ -163,9 +163,12 @@ local function versions_known()
 end
 
 local function versions_there(also)
-  local there = {}
-  for version, is_there in pairs(versions_known()) do
-    if is_there or version == also then
+  local there, known = {}, versions_known()
+  if also then
+    known[also] = true
+  end
+  for version, is_there in pairs(known) do
+    if is_there then
       there[#there + 1] = version
     end
   end
@@ -227,8 +230,11 @@ end
 
 -- whoever leads, in every version that is there, and in our own: its leader may be about to come
 local function tell_everywhere(entry)
-  local before = here
-  for _, version in ipairs(versions_there(A.v ~= 0 and OWN)) do
+  local before, own = here, A.v ~= 0 and OWN
+  if own and own ~= DEFAULT and used[own] == nil and not call("HGET", VERSIONS, own) then
+    put("hash", VERSIONS, text(own), "0") -- it is not there, but it has a feed now, which is counted
+  end
+  for _, version in ipairs(versions_there(own)) do
     enter(version)
     tell(entry)
   end

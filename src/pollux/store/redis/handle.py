@@ -1,0 +1,255 @@
+"""How does a verb get to its script, and how is it waited for?  What all verbs of a handle share.
+
+One handle is one client with a few connections, and two more for waiting; a twin is another one.  Handles of other
+versions that were made from it share its connections.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from msgspec.structs import replace
+
+from pollux.clock import Clock, SystemClock
+from pollux.errors import StoreError
+from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, AuditLine, FeedItem, Job, chained
+from pollux.store.contract import Answer, Claimed
+from pollux.store.parts import Turns, handle_version
+from pollux.store.redis import calls, listing, rows
+from pollux.store.redis.address import read_address
+from pollux.store.redis.ear import Ear, Place, place_of
+from pollux.store.redis.leaps import ServerTime
+from pollux.store.redis.link import Link
+from pollux.store.redis.scripts import BELL_FEED, BELL_RUNS
+from pollux.store.shelf import JobShelf
+
+DEADLINE_MS = 10_000
+LOOK_AGAIN_MS = 30_000  # a wait looks up at least so often: no ring is lost, but the server's clock may leap
+PIECE = 250  # items that one call of a script works on where there may be any number of them
+JOB_GONE = "its job was deleted"
+T = TypeVar("T")
+Looked = tuple[T, bool, int | None, Place]  # seen, is it enough, in how many ms there may be more, where the bell stood
+
+
+_log = logging.getLogger("pollux.store.redis")
+
+
+def _say(strays: list[str], healed: list[str]) -> None:
+    """What somebody did to our keys by hand, and what became of it; each is found once."""
+    for key in strays:
+        _log.warning("the key %s stood in line and is no run of ours: somebody wrote there; it was taken out", key)
+    for key in healed:
+        _log.warning("the stream %s or its group was gone: somebody deleted it; it was made anew, no run is lost", key)
+
+
+class Door:
+    """What is opened and closed, for a handle and those of other versions that were made from it."""
+
+    time: ServerTime
+
+    def __init__(self) -> None:
+        self.link: Link | None = None
+        self.pid = 0
+        self.handles: WeakSet[Handle] = WeakSet()
+
+    def at_new_home(self) -> None:
+        for handle in self.handles:
+            handle.at_new_home()
+
+
+class Handle:
+    """One handle, of one version or of all."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        deadline_ms: int = DEADLINE_MS,
+        scheduler_version: int = SCHEDULER_VERSION,
+    ) -> None:
+        self._version = handle_version(scheduler_version)
+        self._url, self._address = url, read_address(url)
+        self._clock = clock or SystemClock()
+        self._deadline_ms = deadline_ms
+        self._jobs = JobShelf()
+        self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
+        self._term_seen = 0  # the highest number that we were told: no store that lost it gives it away again
+        self._runs_ear, self._feed_ear = self._ears()
+        self._turns = Turns()
+        self._door = Door()
+        self._door.handles.add(self)
+
+    @property
+    def scheduler_version(self) -> int:
+        return self._version
+
+    @property
+    def _link(self) -> Link | None:
+        return self._door.link
+
+    async def open(self) -> None:
+        if self._link is not None:
+            return
+        link = Link(self._address, self._deadline_ms)
+        try:
+            now_ms = await link.open()
+        except BaseException:
+            await link.close()
+            raise
+        link.on_new_home = self._door.at_new_home
+        self._door.time = ServerTime(self._clock, now_ms)
+        self._door.link, self._door.pid = link, os.getpid()
+
+    async def close(self) -> None:
+        if self._link is None:
+            return
+        link, self._door.link = self._link, None
+        if os.getpid() == self._door.pid:
+            for handle in list(self._door.handles):
+                await handle.hush()
+            await link.close()
+
+    async def hush(self) -> None:
+        """Nobody waits here any more, until it is opened again."""
+        ears = self._runs_ear, self._feed_ear
+        self._runs_ear, self._feed_ear = self._ears()
+        for ear in ears:
+            await ear.close()
+
+    def _ears(self) -> tuple[Ear, Ear]:
+        return Ear(self._address, BELL_RUNS, self._version), Ear(self._address, BELL_FEED, self._version)
+
+    def _open(self) -> Link:
+        door = self._door
+        if door.link is None:
+            raise StoreError(f"the store {self._address.name} is not open; open it first")
+        if os.getpid() != door.pid:
+            raise StoreError(
+                f"the store {self._address.name} was opened by process {door.pid} and cannot be used in its child "
+                f"{os.getpid()}; open another one after the fork"
+            )
+        return door.link
+
+    def at_new_home(self) -> None:
+        """Another server has our keys, or they were replaced: what we remember may be of writes that are lost."""
+        self._jobs, self._entries = JobShelf(), {}
+        self._runs_ear.move()
+        self._feed_ear.move()
+
+    def _is_closed(self) -> bool:
+        return self._link is None
+
+    async def _run(self, verb: str, now_ms: int | None = None, **arguments: Any) -> Any:
+        return await self._open().run(verb, now=now_ms, v=self._version, **arguments)
+
+    def _job(self, row: rows.Row) -> Job:
+        return self._jobs.job((*[None if value is False else value for value in row], SCHEDULER_VERSION))
+
+    async def _take(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place]:
+        if self._version != ALL_VERSIONS:
+            return await self._claim(asking | {"v": self._version}, at_ms)
+        places: list[Place] = []
+
+        async def one(version: int, token: str, limit: int) -> Claimed:
+            asked = asking | {"token": token, "limit": limit, "v": version, "any": True}
+            claimed, place = await self._claim(asked, at_ms)
+            places.append(place)
+            return claimed
+
+        there = [row[0] for row in await self._run("versions", at_ms)] or [SCHEDULER_VERSION]
+        claimed = await self._turns.claim(there, asking["token"], asking["limit"], one)
+        assert claimed is not None
+        return claimed, places[0]
+
+    async def _claim(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place]:
+        lease_ms = asking["lease_ms"]
+        asked_ms = self._clock.mono_ms()
+        guarded: dict[str, Any] = {"hold_ms": 0, "expected": False}
+        if at_ms is None:
+            guarded = self._door.time.before(lease_ms)
+        found = await self._open().run_raw("claim", **asking, **guarded, now=at_ms)
+        answer, jobs, stops, look_again, now_ms, place, strays, healed = calls.decode(found[0])
+        if at_ms is None:
+            self._door.time.learn(now_ms, asked_ms, lease_ms)
+        if strays or healed:
+            _say(strays, healed)
+        runs = tuple([run for run in rows.runs(found, first=1) if run is not None])
+        by_id = {row[0]: self._job(row) for row in jobs}
+        look_again_ms = None if look_again is False else look_again
+        return Claimed(Answer(answer), runs, by_id, stops, look_again_ms, now_ms), place_of(place)
+
+    async def _cancel_job(
+        self, job_id: str, reason: str, now_ms: int | None, *, waiting: bool = False
+    ) -> list[tuple[str, str, int]]:
+        """Its live runs of now, a part at a time; in the order of their coming."""
+        after: str | bool = False
+        upto: int | bool = False
+        found: list[tuple[str, str, int]] = []
+        while True:
+            asked: dict[str, Any] = {
+                "ids": [],
+                "job": job_id,
+                "after": after,
+                "upto": upto,
+                "limit": PIECE,
+                "waiting": waiting,
+            }
+            part, after, upto = await self._run("cancel", now_ms, **asked, reason=reason)
+            found += part
+            if after is False:
+                return sorted(found, key=lambda each: each[2])
+
+    async def _delete_big(self, job_id: str, reason: str, now_ms: int | None) -> str:
+        """Most of its waiting runs end before the job goes, and those that came meanwhile right after it."""
+        await self._cancel_job(job_id, reason, now_ms, waiting=True)
+        asked = {"ids": [job_id], "reason": reason, "limit": PIECE, "anyway": True}
+        [answer] = await self._run("delete_jobs", now_ms, **asked)
+        await self._cancel_job(job_id, reason, now_ms, waiting=True)
+        return str(answer)
+
+    async def _move_big(self, job_id: str, to: int, now_ms: int | None) -> str:
+        """The job with the first of its live runs, then the others, a part at a time."""
+        asked: dict[str, Any] = {"ids": [job_id], "to": to, "limit": PIECE, "anyway": True}
+        [answer], after = await self._run("move_jobs", now_ms, **asked, after=False)
+        while after:
+            _, after = await self._run("move_jobs", now_ms, **asked, after=after)
+        return str(answer)
+
+    async def _wait(self, look: Callable[[float], Awaitable[Looked[T]]], wait_ms: int, *, node: str | None = None) -> T:
+        """Look until something is found, the time is over, or somebody asks us to come back."""
+        if wait_ms <= 0:
+            return (await look(0.0))[0]
+        self._open()
+        began = self._clock.mono_ms()
+        ear = self._feed_ear if node is None else self._runs_ear
+        with ear.listen(node or "") as waiter:
+            while True:
+                waiter.event.clear()
+                waited_ms = self._clock.mono_ms() - began
+                found, is_enough, left_ms, place = await look(waited_ms)
+                if is_enough or waited_ms >= wait_ms or self._is_closed():
+                    return found
+                ear.follow(waiter, place)
+                if waiter.is_asked_back:
+                    return found
+                nap_ms = min(wait_ms - waited_ms, LOOK_AGAIN_MS, LOOK_AGAIN_MS if left_ms is None else left_ms)
+                await self._clock.wait(waiter.event, max(1.0, nap_ms))
+                if self._is_closed():
+                    return found
+
+    async def _log(self, lines: Sequence[AuditLine]) -> bool:
+        """The hashes are ours to make, so the last line is read first; false if another came meanwhile."""
+        last = await self._run("read_log", after=0, limit=1, newest=True)
+        before = listing.decode_line(last[0]) if last else AuditLine(0, "", "", "")
+        seq, chain, written = before.seq, before.chain, []
+        for line in lines:
+            seq += 1
+            numbered = replace(line, seq=seq, chain="")
+            chain = chained(numbered, before=chain)
+            written.append(rows.encode(replace(numbered, chain=chain)).decode())
+        return bool(await self._run("log", before=before.seq, lines=written))
