@@ -6,12 +6,9 @@ running it and remembers nothing of it.  The first tenth is warm-up for both; ou
 
 from __future__ import annotations
 
-import asyncio
-import time
 from functools import partial
 
-from benchmarks import huey_peer
-from benchmarks.child import Progress, run_async
+from benchmarks import huey_peer, ours
 from benchmarks.session import Session
 
 FLOORS = {100: 4.0, 10: 2.0}
@@ -51,42 +48,6 @@ def drain_huey(session: Session, n: int, workers: int) -> dict[str, float]:
 
 def drain_ours(session: Session, n: int, seats: int) -> dict[str, float]:
     with session.scratch() as folder:
-        file = str(folder / "pollux.db")
-        session.alone(fill, file=file, n=n)
-        return session.alone(drain, file=file, n=n, seats=seats)
-
-
-def fill(file: str, n: int) -> None:
-    async def fill_all() -> None:
-        app, noop = app_of(file, Progress(n), seats=1)
-        await app.open()
-        await app.put_jobs(app.declared_jobs())
-        await app.enqueue_many(noop, [{"i": i} for i in range(n)])
-        await app.close()
-
-    run_async(fill_all())
-
-
-def drain(file: str, n: int, seats: int) -> dict[str, float]:
-    async def drain_all() -> dict[str, float]:
-        progress = Progress(n)
-        app, _ = app_of(file, progress, seats=seats)
-        async with app:
-            await progress.all_seen.wait()
-            while (counts := await app.counts()).ready or counts.leased:  # noqa: ASYNC110  the store has no such event
-                await asyncio.sleep(0.002)
-            return progress.figures(time.monotonic())
-
-    return run_async(drain_all())
-
-
-def app_of(file: str, progress: Progress, *, seats: int):
-    from pollux import Pollux
-
-    app = Pollux(f"sqlite:///{file}", seats=seats)
-
-    @app.job()
-    async def noop(ctx, i: int) -> None:  # noqa: ARG001  the same call as Huey's
-        progress.step()
-
-    return app, noop
+        url = f"sqlite:///{folder / 'pollux.db'}"
+        session.alone(ours.fill, url=url, n=n)
+        return session.alone(ours.drain, url=url, n=n, seats=seats)

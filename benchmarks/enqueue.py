@@ -9,12 +9,12 @@ from __future__ import annotations
 import secrets
 import time
 
-from benchmarks.child import run_async
+from benchmarks import ours
 from benchmarks.huey_peer import fill
+from benchmarks.ours import PAYLOAD
 from benchmarks.session import Session
 
 BATCH = 100
-PAYLOAD = {"body": "x" * 189}  # 200 bytes as JSON
 FLOOR = 0.3
 
 
@@ -28,11 +28,15 @@ def measure(session: Session) -> None:
 
         return once
 
+    def ours_once() -> dict[str, float]:
+        with session.scratch() as folder:
+            return session.alone(ours.enqueue, url=f"sqlite:///{folder / 'bench.db'}", n=n)
+
     found = session.interleave(
         {
             "raw apsw loop": in_scratch(raw_loop, is_keyed=False),
             "raw apsw loop, id indexed": in_scratch(raw_loop, is_keyed=True),
-            "pollux": in_scratch(ours),
+            "pollux": ours_once,
             "huey": in_scratch(fill),
         }
     )
@@ -63,25 +67,3 @@ def raw_loop(file: str, n: int, is_keyed: bool) -> dict[str, float]:  # noqa: FB
     took = time.monotonic() - begun
     connection.close()
     return {"rate": n / took}
-
-
-def ours(file: str, n: int) -> dict[str, float]:
-    return run_async(_ours(file, n))
-
-
-async def _ours(file: str, n: int) -> dict[str, float]:
-    from pollux import Pollux
-
-    app = Pollux(f"sqlite:///{file}")
-
-    @app.job()
-    async def noop(ctx, body: str) -> None: ...
-
-    await app.open()
-    await app.put_jobs(app.declared_jobs())
-    await app.enqueue_many(noop, [PAYLOAD] * BATCH)  # warm
-    begun, cpu = time.monotonic(), time.process_time()
-    await app.enqueue_many(noop, [PAYLOAD] * n)
-    took, cpu = time.monotonic() - begun, time.process_time() - cpu
-    await app.close()
-    return {"rate": n / took, "cpu_us": cpu / n * 1e6}

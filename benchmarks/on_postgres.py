@@ -141,7 +141,7 @@ def pickup(session: Session) -> None:
 
         def between(module) -> dict[str, float]:
             with new_database(place) as url:
-                return picked_up(session, module.serve_marks, module.ask_marks, url, n)
+                return picked_up(session, module.serve_marks, module.ask_marks, n, url=url)
 
         found = session.interleave({"pgqueuer": partial(between, postgres_peers), "pollux": partial(between, ours)})
     p50 = session.take(found, "p50_ms", "pickup p50", "ms")

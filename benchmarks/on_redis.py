@@ -149,7 +149,7 @@ def pickup(session: Session) -> None:
     with redis_server(session) as place:
 
         def between(module) -> dict[str, float]:
-            return picked_up(session, module.serve_marks, module.ask_marks, place.empty(), n)
+            return picked_up(session, module.serve_marks, module.ask_marks, n, url=place.empty())
 
         found = session.interleave({"bare stream loop": partial(between, redis_raw), "pollux": partial(between, ours)})
     p50 = session.take(found, "p50_ms", "pickup p50", "ms")

@@ -24,12 +24,14 @@ STOCK_FLOOR = 0.6
 JOB = "noop"
 
 
-def pickup(session: Session, serve: Callable[..., Any], ask: Callable[..., Any], url: str, n: int) -> dict[str, float]:
+def pickup(
+    session: Session, serve: Callable[..., Any], ask: Callable[..., Any], n: int, **where: str
+) -> dict[str, float]:
     """From before the enqueue call to the first line of the handler; one process asks, another is idle and runs."""
-    with session.child(serve, url=url) as worker:
+    with session.child(serve, **where) as worker:
         worker.ready()
         time.sleep(IDLE_S)
-        asked = dict(session.alone(ask, url=url, n=n, gap_s=GAP_S))
+        asked = dict(session.alone(ask, n=n, gap_s=GAP_S, **where))
         time.sleep(IDLE_S)
         started = dict(worker.answer())
     took = [(started[i] - begun) / 1e6 for i, begun in asked.items() if i in started]

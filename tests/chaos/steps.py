@@ -7,7 +7,7 @@ after it, and never a part; in the end it holds what it holds when all goes well
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -47,6 +47,19 @@ TICK = Job(id="tick", handler="tick", schedule=Interval(every_ms=1_000))
 GONE = Job(id="gone", handler="plain")
 
 Step = Callable[[Store], Awaitable[Any]]
+
+
+class Claim(NamedTuple):
+    """Whoever lives and heard no answer claims again with the same token; after a crash nobody has it any more."""
+
+    node: str
+    token: str
+    limit: int
+    second: float
+
+    def __call__(self, store: Store) -> Awaitable[Any]:
+        now_ms = at(self.second)
+        return store.claim(node=self.node, token=self.token, limit=self.limit, lease_ms=LEASE_MS, now_ms=now_ms)
 
 
 def at(second: float) -> int:
@@ -100,7 +113,7 @@ def _runs() -> Iterator[Step]:
     wanted += [asked(PLAIN, "keyed", 3.7, key="k"), asked(GATED, "g", 3.8), asked(GONE, "gone-1", 3.9)]
     yield lambda s: s.enqueue(wanted, notes=[NotePut("seen:1", {"id": 1}, revision=0)], now_ms=at(4))
     yield lambda s: s.enqueue([asked(PLAIN, "second", 3.7, key="k")], now_ms=at(4))  # conflict
-    yield lambda s: s.claim(node="A", token="t1", limit=3, lease_ms=LEASE_MS, now_ms=at(5))  # tick@1, a, b
+    yield Claim("A", "t1", 3, 5)  # tick@1, a, b
     renewals = [Renewal("a", "t1:1"), Renewal("b", "t1:1"), Renewal(f"tick@{at(1)}", "t1:1")]
     yield lambda s: s.renew(renewals, lease_ms=LEASE_MS, now_ms=at(6))
 
@@ -113,7 +126,7 @@ def _ends() -> Iterator[Step]:
         ended(f"tick@{at(1)}", "t1:1", Done(), second=7),
     ]
     yield lambda s: s.settle(first, now_ms=at(7))
-    yield lambda s: s.claim(node="A", token="t2", limit=4, lease_ms=LEASE_MS, now_ms=at(8))  # c, d, e, f
+    yield Claim("A", "t2", 4, 8)  # c, d, e, f
     second = [
         ended("c", "t2:1", Back()),
         ended("d", "t2:1", Hold("stopped")),
@@ -124,7 +137,7 @@ def _ends() -> Iterator[Step]:
     yield lambda s: consume(s, 1, let, 10)
     yield lambda s: s.advance(1, Plan(firings=(firing(10, overlap=Overlap.ALLOW),)), now_ms=at(10))
     # f was never settled: its lease ends, and whoever claims next takes it up.
-    yield lambda s: s.claim(node="B", token="t3", limit=50, lease_ms=LEASE_MS, now_ms=at(60))
+    yield Claim("B", "t3", 50, 60)
 
 
 def _afterwards() -> Iterator[Step]:

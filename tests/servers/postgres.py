@@ -78,7 +78,7 @@ class PostgresServer:
         until = time.monotonic() + START_S
         note = self.folder / "data" / "postmaster.pid"
         while time.monotonic() < until:
-            if note.exists() and note.read_text().rstrip().endswith("ready"):
+            if note.exists() and note.read_text().rstrip().endswith(("ready", "standby")):
                 return
             time.sleep(0.01)
         raise TimeoutError(f"PostgreSQL is not ready after {START_S} s; see {self.folder / 'server.log'}")

@@ -99,12 +99,14 @@ async def test_wrong_counts_are_counted_again_while_others_work(url):
     assert any("ready in version" in line for line in finding.shown)
     store = PostgresStore(url)
     await store.open()
-    made = []
+    made = asyncio.Queue(maxsize=1)
     busy = asyncio.ensure_future(keep_busy(store, made))
-    await until(lambda: len(made) > 2)
-    await repair(url)
-    there = len(made)
-    await until(lambda: len(made) > there + 2)
+    await some(made)
+    mending = asyncio.ensure_future(repair(url))
+    while not mending.done():
+        await some(made)
+    await mending
+    await some(made)
     busy.cancel()
     await asyncio.gather(busy, return_exceptions=True)
     await store.close()
@@ -116,13 +118,14 @@ async def test_wrong_counts_are_counted_again_while_others_work(url):
 
 async def keep_busy(store, made):
     for number in range(10_000):
-        made += await store.enqueue([a_run(f"busy{number}", "job0")])
+        await made.put(await store.enqueue([a_run(f"busy{number}", "job0")]))
 
 
-async def until(is_true):
+async def some(made):
+    """Somebody works: two more runs are there."""
     async with asyncio.timeout(60):
-        while not is_true():
-            await asyncio.sleep(0.005)
+        await made.get()
+        await made.get()
 
 
 async def test_a_recounted_store_goes_on_counting(url):

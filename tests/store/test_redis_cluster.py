@@ -163,7 +163,7 @@ async def test_a_slot_that_moves_under_load_is_followed_and_nothing_is_lost_or_d
 
 async def test_while_a_slot_is_on_its_way_nothing_is_half_done(nodes, namespace, opened):
     """Some keys are here, some there: a script would fail in the midst.  So the call waits, or is refused whole."""
-    store = await opened(f"{nodes.url}?namespace={namespace}", deadline_ms=400)
+    store = await opened(f"{nodes.url}?namespace={namespace}", deadline_ms=800)
     await given(store, a_run("a"), a_run("b"))
     key = f"{{pollux:{namespace}}}:meta"
     source = nodes.owner(key)
@@ -172,7 +172,7 @@ async def test_while_a_slot_is_on_its_way_nothing_is_half_done(nodes, namespace,
     refusals = []
 
     def between():
-        for call in (store.enqueue([a_run("new")], now_ms=T0), claim(store), store.counts()):
+        for call in (store.enqueue([a_run("new")], now_ms=T0), claim(store)):
             with pytest.raises(StoreBusy, match="nothing was changed") as refused:
                 asyncio.run_coroutine_threadsafe(call, loop).result(PATIENCE_S)
             refusals.append(refused.value)
@@ -180,7 +180,7 @@ async def test_while_a_slot_is_on_its_way_nothing_is_half_done(nodes, namespace,
     loop = asyncio.get_running_loop()
     await asyncio.to_thread(nodes.migrate, slot, target, between=between)
 
-    assert len(refusals) >= 6, "it was asked while keys were on both sides"
+    assert len(refusals) >= 4, "it was asked while keys were on both sides"
     counts = await again(store.counts)
     assert (counts.ready, counts.leased) == (2, 0)
     assert await store.get_runs(["new"]) == [None]
@@ -191,7 +191,7 @@ async def test_a_slot_that_begins_to_move_stops_calls_also_when_every_named_key_
     nodes, namespace, opened
 ):
     """The keys of single runs are made inside the scripts: the first that is not there would end one halfway."""
-    store = await opened(f"{nodes.url}?namespace={namespace}", deadline_ms=300)
+    store = await opened(f"{nodes.url}?namespace={namespace}", deadline_ms=800)
     await given(store, a_run("a"))
     prefix = f"{{pollux:{namespace}}}"
     slot = nodes.slot(prefix)

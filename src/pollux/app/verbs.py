@@ -8,6 +8,7 @@ from datetime import datetime
 from random import Random
 from typing import Any, cast
 
+from pollux.app.versions import VersionVerbs
 from pollux.clock import Clock
 from pollux.declare import check_job, check_stop
 from pollux.errors import Conflict, InvalidInput, NotFound, PolluxError, StoreFull
@@ -34,7 +35,6 @@ from pollux.secrets import check_payload, hide
 from pollux.store.contract import (
     BATCH_MAX,
     Answer,
-    Counts,
     JobAnswer,
     JobFilter,
     JobPage,
@@ -53,7 +53,7 @@ REVIVE_PAGE = 500
 REASON_CHARS_MAX = 1_000
 
 
-class Verbs:
+class Verbs(VersionVerbs):
     """Everything that can be asked of a store full of jobs and runs, in the caller's words."""
 
     def __init__(
@@ -282,9 +282,6 @@ class Verbs:
         job = await self._job(name, fresh=True)
         live = await self._store.list_runs(RunFilter(states=tuple(LIVE), job_id=job.id), limit=1)
         return why_job(job, stops=stops, now_ms=now_ms, live=live.runs[0] if live.runs else None, nodes=nodes)
-
-    async def counts(self) -> Counts:
-        return await self._store.counts()
 
     async def nodes(self) -> list[Node]:
         return await self._store.nodes()

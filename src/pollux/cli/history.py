@@ -25,7 +25,8 @@ def print_job(shown: JobShown, *, as_json: bool) -> None:
         print_json({"job": row_json(shown.row), "why": shown.why, "history": told, "live": shown.live})
         return
     now = now_ms()
-    print_pairs((*_what_it_is(shown.row), *_how_it_went(shown.row, history, now), *_what_comes(shown, now)))
+    version = (("version", shown.row.job.scheduler_version),) if shown.has_versions else ()
+    print_pairs((*_what_it_is(shown.row), *version, *_how_it_went(shown.row, history, now), *_what_comes(shown, now)))
     print_block("live runs", (f"{run.id}  {state_words(run)}" for run in shown.live))
 
 

@@ -15,6 +15,7 @@ from pollux.cli.history import JobShown, print_job, row_json
 from pollux.cli.menu import FAILED
 from pollux.cli.options import Where, ask, existing_store, json_option, page_options, store_options
 from pollux.cli.show import ago, counted, now_ms, print_json, print_more, print_table
+from pollux.cli.versions import move
 from pollux.errors import Conflict, NotFound
 
 LIVE_MAX = 1_000  # live runs that are looked at for the column "now"
@@ -22,7 +23,7 @@ LIVE_MAX = 1_000  # live runs that are looked at for the column "now"
 
 @click.group(cls=Listing)
 def jobs() -> None:
-    """List jobs, show one, run some now, pause, resume, cancel, delete them.
+    """List jobs, show one, run some now, pause, resume, cancel, delete, move them.
 
     For example:
       pollux jobs                       all, a page at a time
@@ -30,6 +31,9 @@ def jobs() -> None:
       pollux jobs show home             one, in full
       pollux jobs run home              now, whatever its schedule says
     """
+
+
+jobs.add_command(move)
 
 
 @jobs.command("ls")
@@ -61,16 +65,20 @@ def ls(
     from pollux.store.contract import JobFilter
 
     where = JobFilter(group=group, target=target, tag=tag, text=text)
-    rows, cursor = ask(existing_store(Where(config, store)), lambda app: job_rows(app, where, after, limit))
+    async def question(app: Any) -> tuple[Any, str | None, bool]:
+        return *await job_rows(app, where, after, limit), len(await app.versions()) > 1
+
+    rows, cursor, has_versions = ask(existing_store(Where(config, store)), question)
     if as_json:
         print_json({"jobs": [row_json(row) for row in rows], "next": cursor})
         return
     now = now_ms()
     print_table(
-        ("id", "schedule", "last", "when", "fresh", "next due", "now"),
+        ("id", *(("version",) if has_versions else ()), "schedule", "last", "when", "fresh", "next due", "now"),
         (
             (
                 row.job.id,
+                *((str(row.job.scheduler_version),) if has_versions else ()),
                 row.schedule,
                 row.last or "-",
                 ago(row.job.memory.last_end_ms, now=now),
@@ -103,7 +111,8 @@ def show(job_id: str, config: str | None, store: str | None, *, as_json: bool) -
     async def question(app: Any) -> JobShown:
         [row] = await _rows(app, (await app.get_job(job_id),))
         live = await _live_of(app, job_id)
-        return JobShown(row, tuple(live), await app.why(job_id))
+        has_versions = len(await app.versions()) > 1
+        return JobShown(row, tuple(live), await app.why(job_id), has_versions)
 
     print_job(ask(existing_store(Where(config, store)), question), as_json=as_json)
 

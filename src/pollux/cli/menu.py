@@ -45,6 +45,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
             Entry("dead", "pollux.cli.dead:dead", "dead letters: list, show, revive, drop"),
             Entry("why", "pollux.cli.stops:why", "why a job or run does not run, and what to do"),
             Entry("nodes", "pollux.cli.records:nodes", "which processes are there, and who leads"),
+            Entry("compare", "pollux.cli.versions:compare", "two versions of a deployment, side by side"),
             Entry("audit", "pollux.cli.records:audit", "who changed what"),
         ),
     ),
@@ -54,6 +55,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
             Entry("enqueue", "pollux.cli.enqueue:enqueue", "ask for a run of a job, now or later; --wait for its end"),
             Entry("pause", "pollux.cli.stops:pause", "stop a job, a group, a target or everything for a while"),
             Entry("resume", "pollux.cli.stops:resume", "take a pause away"),
+            Entry("migrate", "pollux.cli.versions:migrate", "versions on one store; end one that has handed over"),
             Entry("completion", "pollux.cli.completion:completion", "let bash, zsh or fish complete commands and ids"),
             Entry(
                 "store", "pollux.cli.store:store", "check, backup, restore, move; dump everything, load it elsewhere"

@@ -8,7 +8,7 @@ from pollux.cli.commands import Taught
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
 from pollux.cli.show import ago, counted, moment, now_ms, print_json, print_table, span
 from pollux.errors import InvalidInput
-from pollux.model import Declares, leader_of
+from pollux.model import ALL_VERSIONS, Declares, leader_of
 
 
 @click.command(cls=Taught)
@@ -32,7 +32,7 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
         return
     now = now_ms()
     print_table(
-        ("id", "host", "pid", "seats", "leads", "handlers", "declares", "started", "seen", "version"),
+        ("id", "host", "pid", "seats", "leads", "handlers", "declares", "serves", "started", "seen", "version"),
         (
             (
                 node.id,
@@ -42,6 +42,7 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
                 f"term {node.leads}, {span(now - node.leads_ms)}" if node in leaders else "",
                 str(len(node.handlers)),
                 ", ".join(_declared(source) for source in node.declares),
+                "all" if node.scheduler_version == ALL_VERSIONS else str(node.scheduler_version),
                 ago(node.started_ms, now=now),
                 ago(node.beat_ms, now=now),
                 node.version,

@@ -194,14 +194,6 @@ class Store(Protocol):
         """The version that this handle serves; `ALL_VERSIONS`: any, and then it can only claim."""
         ...
 
-    def of_version(self, number: int) -> Store:
-        """A handle for another version on the same connections: open as long as this one is, in the same loop.
-
-        One of `ALL_VERSIONS` claims from each version that there is, in turn (a run's token then begins with
-        `<token>/<version>`), and counts over all; what concerns one version alone it refuses with `InvalidInput`.
-        """
-        ...
-
     async def open(self) -> None:
         """Connect, create or migrate.  Refuses a foreign or newer store with `StoreRefused`."""
         ...
@@ -212,6 +204,14 @@ class Store(Protocol):
 
     def twin(self) -> Store:
         """A handle on the same store for another thread and its loop; to be opened and closed by itself."""
+        ...
+
+    def of_version(self, number: int) -> Store:
+        """A handle for another version on the same connections: open as long as this one is, in the same loop.
+
+        One of `ALL_VERSIONS` claims from each version that there is, in turn (a run's token then begins with
+        `<token>/<version>`), and counts over all; what concerns one version alone it refuses with `InvalidInput`.
+        """
         ...
 
     # jobs

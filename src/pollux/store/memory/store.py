@@ -112,11 +112,6 @@ class MemoryStore:
     def _is_open(self) -> bool:
         return self._door.is_open
 
-    def of_version(self, number: int) -> MemoryStore:
-        other = MemoryStore(self._clock, scheduler_version=number, house=self._house)
-        other._door = self._door
-        return other
-
     async def open(self) -> None:
         self._door.is_open = True
 
@@ -126,6 +121,11 @@ class MemoryStore:
 
     def twin(self) -> MemoryStore:
         return MemoryStore(self._clock, scheduler_version=self.scheduler_version, house=self._house)
+
+    def of_version(self, number: int) -> MemoryStore:
+        other = MemoryStore(self._clock, scheduler_version=number, house=self._house)
+        other._door = self._door
+        return other
 
     # jobs
 

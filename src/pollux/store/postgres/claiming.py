@@ -121,6 +121,9 @@ class Claimer:
             if taken.orphans:
                 sweep = partial(leases.sweep, seqs=taken.orphans, token=asking.token, now_ms=seen.now_ms)
                 await self._write(sweep, seen.now_ms)
+            if taken.broken:
+                bury = partial(leases.bury_broken, broken=taken.broken, token=asking.token, now_ms=seen.now_ms)
+                await self._write(bury, seen.now_ms)
             self._grants.add(taken.grants)
             runs += taken.runs
             jobs.update(taken.jobs)

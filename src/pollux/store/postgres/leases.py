@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from pollux.model import PROGRESS_CHARS_MAX, Job, Run
+from pollux.model import PROGRESS_CHARS_MAX, End, Job, Run, RunState
 from pollux.store.contract import Answer, Claimed, Renewal, Renewed
-from pollux.store.postgres.rows import COLUMNS, columns, got, leased_run, put
+from pollux.store.postgres.rows import COLUMNS, UNREADABLE, columns, got, leased_run, put
 from pollux.store.postgres.rows import run as run_of
 from pollux.store.postgres.runs import cancel_waiting
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
 from pollux.store.relational.bells import RUNS
-from pollux.store.relational.ends import JOB_GONE
+from pollux.store.relational.ends import JOB_GONE, end_unrun
 from pollux.store.relational.leases import CLAIMS_MAX, LOST_MAX, Asking, first_of, lose
-from pollux.store.relational.rows import DEAD, LEASED, Row
+from pollux.store.relational.rows import CAUSES, DEAD, LEASED, SHELF_DEAD, Row
 from pollux.store.shelf import JobShelf
 
 _claim = Statements("claim")
@@ -71,6 +71,7 @@ class Taken(NamedTuple):
     runs: list[Run]
     jobs: dict[str, Job]
     orphans: list[int]  # runs without a job, by their numbers
+    broken: dict[int, str]  # runs that cannot be read, and why
 
 
 async def lease(
@@ -79,33 +80,42 @@ async def lease(
     args = (priority, now_ms, limit, asking.token, put(asking.node), asking.lease_ms, part, tx.version)
     rows: list[Row] = []
     jobs: dict[str, Job] = {}
+    bad_jobs: dict[str, str] = {}
     for row in await tx.rows(_claim.lease, *args):
         if row[JOB] is not None:
             rows.append(row)
         else:
             revision, job_id, _, next_due_ms, *_, last_due_ms, _, memory = row
-            jobs[job_id] = shelf.job(
-                (job_id, revision, next_due_ms, last_due_ms, memory, row[DEFINITION], row[VERSION])
-            )
+            written = (job_id, revision, next_due_ms, last_due_ms, memory, row[DEFINITION], row[VERSION])
+            try:
+                jobs[job_id] = shelf.job(written)
+            except UNREADABLE as error:
+                bad_jobs[job_id] = f"its job cannot be read ({error})"
     rows.sort(key=_PLACE)
-    orphans = [row[SEQ] for row in rows if row[JOB] not in jobs]
-    if orphans:
+    orphans = [row[SEQ] for row in rows if row[JOB] not in jobs and row[JOB] not in bad_jobs]
+    broken = {row[SEQ]: bad_jobs[row[JOB]] for row in rows if row[JOB] in bad_jobs} if bad_jobs else {}
+    if orphans or broken:
         rows = [row for row in rows if row[JOB] in jobs]
-    runs = await _delivered(tx, rows, asking, now_ms + asking.lease_ms)
-    return Taken([_grant(row, asking.token, tx.version) for row in rows], runs, jobs, orphans)
+    runs = await _delivered(tx, rows, asking, now_ms + asking.lease_ms, broken)
+    return Taken([_grant(row, asking.token, tx.version) for row in rows], runs, jobs, orphans, broken)
 
 
-async def _delivered(tx: Transaction, rows: Sequence[Row], asking: Asking, until_ms: int) -> list[Run]:
-    """Those that were delivered before come with all that is known of them."""
+async def _delivered(
+    tx: Transaction, rows: Sequence[Row], asking: Asking, until_ms: int, broken: dict[int, str]
+) -> list[Run]:
+    """Those that were delivered before come with all that is known of them; what cannot be read goes to `broken`."""
     again = [row[SEQ] for row in rows if row[FENCE] > 1]
-    if not again:
-        return [leased_run(row, asking.token, asking.node, until_ms, tx.version) for row in rows]
-    whole = {row[SEQ]: run_of(row[1:]) for row in await tx.rows(_claim.whole, again)}
-    return [
-        whole[row[SEQ]] if row[FENCE] > 1 else leased_run(row, asking.token, asking.node, until_ms, tx.version)
-        for row in rows
-        if row[FENCE] == 1 or row[SEQ] in whole
-    ]
+    whole = {row[SEQ]: row[1:] for row in await tx.rows(_claim.whole, again)} if again else {}
+    runs: list[Run] = []
+    for row in rows:
+        try:
+            if row[FENCE] == 1:
+                runs.append(leased_run(row, asking.token, asking.node, until_ms, tx.version))
+            elif row[SEQ] in whole:
+                runs.append(run_of(whole[row[SEQ]]))
+        except UNREADABLE as error:
+            broken[row[SEQ]] = f"it cannot be read ({error})"
+    return runs
 
 
 def _grant(row: Row, token: str, version: int) -> Row:
@@ -123,8 +133,25 @@ async def wait_for(tx: Transaction, priority: int, now_ms: int) -> None:
 
 async def sweep(tx: Transaction, seqs: Sequence[int], token: str, now_ms: int) -> None:
     """Cancel what was just leased and has no job any more."""
-    orphans = await tx.rows(_claim.orphans, seqs, token)
+    orphans = [row for row in await tx.rows(_claim.ours, seqs, token) if not row[8]]
     tx.tell_ends(await cancel_waiting(tx, orphans, [JOB_GONE] * len(orphans), now_ms))
+
+
+async def bury_broken(tx: Transaction, broken: dict[int, str], token: str, now_ms: int) -> None:
+    """What was just leased and cannot be read is dead, and says why: nothing of it stands in the way of the others."""
+    ours = await tx.rows(_claim.ours, list(broken), token)
+    if not ours:
+        return
+    await tx.rows(_claim.clear, [row[SEQ] for row in ours])
+    over = [(row[SEQ], 0, DEAD, SHELF_DEAD, "", broken[row[SEQ]], True) for row in ours]
+    await tx.rows(_claim.end, *columns(over, 7), now_ms)
+    tx.shared.dead += len(ours)
+    ends: list[tuple[int, End]] = []
+    for row in ours:
+        tx.tally_of(row[7]).leased -= 1
+        about = (*row[2:5], min(row[5], len(CAUSES) - 1), row[6])
+        ends.append((row[7], end_unrun(about, RunState.DEAD, now_ms, failed=True, error=broken[row[SEQ]])))
+    tx.tell_ends(ends)
 
 
 async def come_back(tx: Transaction, now_ms: int, clock_ms: int) -> None:

@@ -6,9 +6,12 @@ a NUL in it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
+import msgspec
+
+from pollux.errors import StoreError
 from pollux.model import Job, Note, Run
 from pollux.store.relational.rows import RUN_COLUMNS, Row, checked_made_row, decode
 from pollux.store.relational.rows import job_row as plain_job_row
@@ -26,7 +29,9 @@ COLUMNS = len(RUN_COLUMNS_OF_R.split(","))
 _RUN_TEXTS = (4, 7, 8, 11, 18, 20, 25, 28)
 _MADE_TEXTS = (4, 7, 8, 11)
 _JOB_TEXTS = (3, 4, 5, 6, 7, 8)
+T = TypeVar("T")
 _LEASE_TEXTS = (5, 8, 9)
+UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, ValueError)  # what somebody else wrote there
 
 
 def put(text: str) -> str:
@@ -73,6 +78,17 @@ def run(row: Row) -> Run:
                 whole[each] = None if whole[each] is None else got(whole[each])
             return plain_run(tuple(whole))
     return plain_run(row)
+
+
+def legible(read: Callable[[Row], T], row: Row, what: str) -> T:
+    """As it is read, or told which one cannot be."""
+    try:
+        return read(row)
+    except UNREADABLE as error:
+        raise StoreError(
+            f"{what} {row[0]!r} cannot be read ({error}): somebody else wrote it; `pollux store check` lists all of "
+            "them; correct or delete that row"
+        ) from error
 
 
 def note(row: Row) -> Note:

@@ -215,7 +215,7 @@ class PostgresStore:
             found = await self._read(_later(now_ms, waited_ms), plan_verbs.feed, limit, list(known))
             entries = [row for row in found if row[1] is not None]
             items = tuple(
-                [known[row[1]] if row[2] is None else FeedItem(row[1], decode_entry(row[2])) for row in entries]
+                [known[row[1]] if row[2] is None else rows.legible(_item, row[1:], "entry") for row in entries]
             )
             self._entries = {item.id: item for item in items}
             return Feed(items, found[0][0]), bool(items), None
@@ -315,12 +315,12 @@ class PostgresStore:
 
     async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
         listed = await self._read(None, listing_verbs.list_runs, where or RunFilter(), after, check_page(limit))
-        return RunPage(tuple([rows.run(row) for row in listed.rows]), listed.next)
+        return RunPage(tuple([rows.legible(rows.run, row, "run") for row in listed.rows]), listed.next)
 
     async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
         check_batch(ids, "runs")
         found = await self._read(None, listing_verbs.get_runs, list(ids))
-        return [rows.run(found[run_id]) if run_id in found else None for run_id in ids]
+        return [rows.legible(rows.run, found[run_id], "run") if run_id in found else None for run_id in ids]
 
     async def counts(self) -> Counts:
         return await self._read(None, listing_verbs.counts)
@@ -341,7 +341,7 @@ class PostgresStore:
         return await self._write(now_ms, note_verbs.put_notes, checked_notes(puts))
 
     async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
-        return [rows.note(row) for row in await self._read(now_ms, note_verbs.notes, prefix)]
+        return [rows.legible(rows.note, row, "note") for row in await self._read(now_ms, note_verbs.notes, prefix)]
 
     # nodes and terms
 
@@ -468,7 +468,7 @@ class PostgresStore:
         return await door.ear.wait(kinds, self._version, look, wait_ms, lambda: door.loop is None)
 
     def _job(self, row: Row) -> Job:
-        return self._jobs.job(tuple(row))
+        return rows.legible(self._jobs.job, tuple(row), "job")
 
     def _record(self, kind: str, row: Row) -> Any:
         match kind:
@@ -486,3 +486,7 @@ class PostgresStore:
 
 def _later(now_ms: int | None, waited_ms: float) -> int | None:
     return None if now_ms is None else now_ms + int(waited_ms)
+
+
+def _item(row: Row) -> FeedItem:
+    return FeedItem(row[0], decode_entry(row[1]))

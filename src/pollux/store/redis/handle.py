@@ -85,34 +85,8 @@ class Handle:
         self._door.handles.add(self)
 
     @property
-    def scheduler_version(self) -> int:
-        return self._version
-
-    @property
     def _link(self) -> Link | None:
         return self._door.link
-
-    async def open(self) -> None:
-        if self._link is not None:
-            return
-        link = Link(self._address, self._deadline_ms)
-        try:
-            now_ms = await link.open()
-        except BaseException:
-            await link.close()
-            raise
-        link.on_new_home = self._door.at_new_home
-        self._door.time = ServerTime(self._clock, now_ms)
-        self._door.link, self._door.pid = link, os.getpid()
-
-    async def close(self) -> None:
-        if self._link is None:
-            return
-        link, self._door.link = self._link, None
-        if os.getpid() == self._door.pid:
-            for handle in list(self._door.handles):
-                await handle.hush()
-            await link.close()
 
     async def hush(self) -> None:
         """Nobody waits here any more, until it is opened again."""

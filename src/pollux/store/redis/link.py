@@ -28,6 +28,7 @@ from pollux.store.redis.server import FORMAT, check_format, check_server, parse_
 CONNECTIONS_MAX = 16
 STALE_S = 0.1  # a connection that was idle for longer is looked at before it is used
 NAP_S = 0.05  # until we ask again for a slot that is on its way
+PASSAGE = 0.75  # of the deadline we do so: then there is time to say that nothing was changed
 WAIT_MS = 2_000  # for the replicas that confirm a write
 # On a cluster every call also names a key that never is.  While the slot moves, key by key, the server then refuses the
 # whole call (TRYAGAIN) instead of failing in the midst of a script, at the first key that has gone.
@@ -139,7 +140,7 @@ class Link:
 
     async def _over(self, talk: Callable[[Line], Awaitable[Any]]) -> Any:
         """Talk over a connection that nobody else has; what did nothing is said again."""
-        until = time.monotonic() + self._deadline_ms / 1000 - NAP_S
+        until = time.monotonic() + self._deadline_ms / 1000 * PASSAGE
         async with self._seats:
             while True:
                 try:

@@ -48,6 +48,7 @@ KEYS = (
     "versions",  # which versions of the deployment there are; all but one have lines, feed and counts of their own
 )
 BELL_RUNS, BELL_FEED = "bell:runs", "bell:feed"
+LEVEL_NAMES, USES_MAX = 30, 60
 _LOCALS = re.compile(r"^local (?:function )?(\w+(?:\s*,\s*\w+)*)", re.MULTILINE)
 _ADDS = re.compile(r"^(?!end\b|local\b)(\w+)", re.MULTILINE)
 _NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
@@ -71,9 +72,9 @@ def script(verb: str) -> Script:
     """The script of a verb, ready to be loaded; its first line, which says what it may do, stays the first."""
     first, _, body = _read(f"{verb}.lua").partition("\n")
     writes = "no-writes" not in first
-    places = _read("_places.lua") if verb.startswith(("check_", "mend_")) else ""
-    above = f"{first}\nlocal WRITES = {str(writes).lower()}\n{_needed(_shared() + places, body)}"
-    text = f"{above}\nreturn (function()\n{body}\nend)()\n"  # Lua allows a function, as the whole is one, 200 names
+    places = "\n\n" + _read("_places.lua") if verb.startswith(("check_", "mend_")) else ""
+    parts = _needed(_shared() + places, body)
+    text = "\n".join([first, f"local WRITES = {str(writes).lower()}", *_nested(parts, body)]) + "\n"
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), writes)
 
 
@@ -82,7 +83,7 @@ def _shared() -> str:
     return "\n".join(_read(name) for name in ("_house.lua", "_writes.lua", "_jobs.lua", "_notes.lua", "_runs.lua"))
 
 
-def _needed(shared: str, body: str) -> str:
+def _needed(shared: str, body: str) -> list[str]:
     """The parts of what is shared that a verb uses: a server makes all of it anew for every call.
 
     A part is what stands between empty lines.  It is needed if a name of its own is; one that only adds to another
@@ -93,10 +94,27 @@ def _needed(shared: str, body: str) -> str:
     while True:
         new = [n for n, (_, _, owns) in enumerate(parts) if not taken[n] and owns & wanted]
         if not new:
-            return "\n\n".join(part for (part, _, _), is_taken in zip(parts, taken, strict=True) if is_taken)
+            return [part for (part, _, _), is_taken in zip(parts, taken, strict=True) if is_taken]
         for n in new:
             taken[n] = True
             wanted |= parts[n][1]
+
+
+def _nested(parts: list[str], body: str) -> list[str]:
+    """The parts and the body, each few of them in a function around what follows.
+
+    To make a function that uses names of its own level Lua walks over all that stand there, but what it uses of the
+    levels around it has a number.  A function may have 200 names of its own, and use 60 of those around it.
+    """
+    lines, depth, outer, level = [], 0, {"WRITES"}, set[str]()
+    for n, part in enumerate(parts):
+        used = _names("\n".join(parts[n:]) + body)
+        if len(level) >= LEVEL_NAMES and len((outer | level) & used) <= USES_MAX:
+            lines.append("return (function()")
+            depth, outer, level = depth + 1, outer | level, set()
+        lines.append(part)
+        level |= _owns(part)
+    return [*lines, "return (function()", body, "end)()", *["end)()"] * depth]
 
 
 def _owns(part: str) -> set[str]:

@@ -5,6 +5,7 @@ One handle is one client with a few connections, and two more for waiting; a twi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,12 +55,40 @@ from pollux.store.records import read_record
 from pollux.store.redis import calls, listing, rows
 from pollux.store.redis.ear import place_of
 from pollux.store.redis.handle import JOB_GONE, PIECE, Handle, Looked
+from pollux.store.redis.leaps import ServerTime
+from pollux.store.redis.link import Link
 
 LOG_TRIES = 20  # for a line of the audit log, while others write theirs
 
 
 class RedisStore(Handle):
     capabilities = Capabilities(name="redis", durable=False)
+
+    @property
+    def scheduler_version(self) -> int:
+        return self._version
+
+    async def open(self) -> None:
+        if self._link is not None:
+            return
+        link = Link(self._address, self._deadline_ms)
+        try:
+            now_ms = await link.open()
+        except BaseException:
+            await link.close()
+            raise
+        link.on_new_home = self._door.at_new_home
+        self._door.time = ServerTime(self._clock, now_ms)
+        self._door.link, self._door.pid = link, os.getpid()
+
+    async def close(self) -> None:
+        if self._link is None:
+            return
+        link, self._door.link = self._link, None
+        if os.getpid() == self._door.pid:
+            for handle in list(self._door.handles):
+                await handle.hush()
+            await link.close()
 
     def twin(self) -> RedisStore:
         options: Any = {"clock": self._clock, "deadline_ms": self._deadline_ms}

@@ -96,35 +96,9 @@ class Handle:
         self._turns = Turns()
 
     @property
-    def scheduler_version(self) -> int:
-        return self._version
-
-    @property
     def stats(self) -> Stats:
         """What this process did with the database so far."""
         return self._database.stats
-
-    async def open(self) -> None:
-        if self._door.loop is not None:
-            return
-        loop = asyncio.get_running_loop()
-        ready = self._database.join()
-        try:
-            await asyncio.wrap_future(ready)
-        except BaseException:
-            self._database.leave()
-            raise
-        self._door.ear = Ear(self._database.bell, loop)
-        self._door.loop, self._door.pid = loop, os.getpid()
-
-    async def close(self) -> None:
-        if self._door.loop is None:
-            return
-        self._door.loop = None
-        if os.getpid() == self._door.pid:
-            self._door.ear.close()
-            for ended in self._database.leave():
-                await asyncio.wrap_future(ended)
 
     def _now(self, now_ms: int | None, waited_ms: float = 0.0) -> int:
         return self._clock.now_ms() if now_ms is None else now_ms + int(waited_ms)

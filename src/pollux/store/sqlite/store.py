@@ -6,6 +6,8 @@ caller's loop, so that the writer is free for the next commit.
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -71,6 +73,7 @@ from pollux.store.sqlite import prune as prune_verbs
 from pollux.store.sqlite import records as record_verbs
 from pollux.store.sqlite import runs as run_verbs
 from pollux.store.sqlite import versions as version_verbs
+from pollux.store.sqlite.bell import Ear
 from pollux.store.sqlite.handle import Handle, Looked, is_enough
 from pollux.store.sqlite.settle import settle
 from pollux.store.sqlite.transaction import Transaction
@@ -78,6 +81,32 @@ from pollux.store.sqlite.transaction import Transaction
 
 class SqliteStore(Handle):
     capabilities = Capabilities(name="sqlite")
+
+    @property
+    def scheduler_version(self) -> int:
+        return self._version
+
+    async def open(self) -> None:
+        if self._door.loop is not None:
+            return
+        loop = asyncio.get_running_loop()
+        ready = self._database.join()
+        try:
+            await asyncio.wrap_future(ready)
+        except BaseException:
+            self._database.leave()
+            raise
+        self._door.ear = Ear(self._database.bell, loop)
+        self._door.loop, self._door.pid = loop, os.getpid()
+
+    async def close(self) -> None:
+        if self._door.loop is None:
+            return
+        self._door.loop = None
+        if os.getpid() == self._door.pid:
+            self._door.ear.close()
+            for ended in self._database.leave():
+                await asyncio.wrap_future(ended)
 
     def twin(self) -> SqliteStore:
         options: Any = {"clock": self._clock, "deadline_ms": self._deadline_ms, "database": self._database}

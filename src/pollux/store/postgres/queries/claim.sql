@@ -63,13 +63,19 @@ FROM {s}.jobs AS j WHERE j.id IN (SELECT job_id FROM taken);
 -- name: whole
 SELECT r.seq, {live_columns} FROM {s}.line AS l JOIN {s}.runs AS r ON r.seq = l.seq WHERE l.seq = ANY($1::bigint[]);
 
--- Leased to us just now, and their jobs are gone.
--- name: orphans
-SELECT l.seq, l.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.version
+-- Leased to us just now, and they cannot be run.
+-- name: ours
+SELECT l.seq, l.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.version,
+  EXISTS (SELECT 1 FROM {s}.jobs WHERE jobs.id = r.job_id)
 FROM {s}.line AS l JOIN {s}.runs AS r ON r.seq = l.seq
 WHERE l.seq = ANY($1::bigint[]) AND l.state + 0 = 2 AND l.token = $2::text || ':' || l.fence
-  AND NOT EXISTS (SELECT 1 FROM {s}.jobs WHERE jobs.id = r.job_id)
 ORDER BY l.seq FOR UPDATE OF l;
+
+-- What cannot be read goes, so that the rest can be.
+-- name: clear
+UPDATE {s}.runs
+SET payload = NULL, result = NULL, tried = NULL, cause = CASE WHEN cause BETWEEN 0 AND 2 THEN cause ELSE 2 END
+WHERE seq = ANY($1::bigint[]);
 
 -- name: forget
 DELETE FROM {s}.claims WHERE n IN (

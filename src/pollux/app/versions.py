@@ -1,0 +1,185 @@
+"""Which deployments share this store, how do they do, and how does one hand over to the next?
+
+    serve --scheduler-version 1  ─┐                        ┌─ jobs move --to-version 2, some, then all
+    serve --scheduler-version 2  ─┴─ compare 1 2 ──────────┴─ migrate finish --from 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from pollux.clock import Clock
+from pollux.errors import Conflict, NotFound
+from pollux.model import ALL_VERSIONS, FINISHED, LIVE, AuditLine, Run, RunState, Version, check_version
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Counts, JobFilter, RunFilter, Store
+
+COMPARED_MAX = 100_000  # finished runs of a version that are looked at
+NAMED_MAX = 5
+
+
+class Spread(Struct, frozen=True):
+    """Of many times: half of them lie below the first, 99 of a hundred below the second."""
+
+    count: int = 0
+    p50_ms: int = 0
+    p99_ms: int = 0
+    max_ms: int = 0
+
+
+class Figures(Struct, frozen=True):
+    """How one version did: of its runs that ended since then."""
+
+    version: int
+    jobs: int
+    waiting: int  # ready or held, now
+    running: int
+    ended: int
+    failed: int  # of them
+    dead: int
+    cancelled: int
+    late: Spread  # from due to the handler's start
+    took: Spread
+    is_cut: bool  # there were more than are looked at; the newest count
+
+
+class Left(Struct, frozen=True):
+    """What a version still has."""
+
+    jobs: tuple[str, ...] = ()  # the first few, and how many there are
+    job_count: int = 0
+    runs: tuple[str, ...] = ()
+    run_count: int = 0
+    nodes: tuple[str, ...] = ()  # that serve it alone
+
+    def __bool__(self) -> bool:
+        return bool(self.job_count or self.run_count or self.nodes)
+
+
+class VersionVerbs:
+    """What can be asked about the versions on one store."""
+
+    _store: Store
+    _clock: Clock
+    _actor: str
+
+    async def versions(self) -> list[Version]:
+        """Those that are there, with their figures and who leads them."""
+        return await self._store.versions()
+
+    async def counts(self) -> Counts:
+        """Over all versions."""
+        return await self._store.of_version(ALL_VERSIONS).counts()
+
+    async def move_jobs(self, ids: Sequence[str], to: int) -> dict[str, Answer]:
+        """Take jobs over into a version, with their due times, their memory and their live runs.
+
+        Nothing fires twice and nothing is missed by it.  Raises `NotFound` for a job that is not there; the others are
+        moved.
+        """
+        check_version(to)
+        answers: dict[str, Answer] = {}
+        for start in range(0, len(ids), BATCH_MAX):
+            batch = list(ids[start : start + BATCH_MAX])
+            answers |= zip(batch, await self._store.move_jobs(batch, to), strict=True)
+        moved = [job_id for job_id, answer in answers.items() if answer is Answer.OK]
+        if moved:
+            subject = moved[0] if len(moved) == 1 else f"{len(moved)} jobs"
+            words = f"to version {to}: {', '.join(moved[:20])}"
+            await self._store.log([AuditLine(self._clock.now_ms(), self._actor, "move", subject[:200], words)])
+        missing = [job_id for job_id, answer in answers.items() if answer is Answer.LOST]
+        if missing:
+            raise NotFound("job", missing[0])
+        return answers
+
+    async def compare(self, versions: Sequence[int], *, since_ms: int) -> list[Figures]:
+        """How these versions did since then, from the history; each number is of a version that is there."""
+        known = {version.number: version for version in await self._store.versions()}
+        figures = []
+        for number in versions:
+            if number not in known:
+                raise NotFound("version", str(number))
+            runs, is_cut = await self._ended(number, since_ms)
+            figures.append(_figures(known[number], runs, is_cut=is_cut))
+        return figures
+
+    async def left_in(self, number: int) -> Left:
+        """What stands against the end of a version."""
+        counts = await self._store.of_version(check_version(number)).counts()
+        jobs = await self._store.list_jobs(JobFilter(scheduler_version=number), limit=NAMED_MAX)
+        where = RunFilter(states=tuple(sorted(LIVE)), scheduler_version=number)
+        live = counts.held + counts.ready + counts.leased
+        runs = await self._store.list_runs(where, limit=NAMED_MAX) if live else None
+        nodes = [node.id for node in await self._store.nodes() if node.scheduler_version == number]
+        return Left(
+            jobs=tuple(job.id for job in jobs.jobs),
+            job_count=counts.jobs,
+            runs=tuple(run.id for run in runs.runs) if runs is not None else (),
+            run_count=live,
+            nodes=tuple(nodes),
+        )
+
+    async def finish_version(self, number: int) -> None:
+        """Forget a version that is done.  Raises `Conflict` while anything is left of it, and says what."""
+        left = await self.left_in(number)
+        if left:
+            raise Conflict(_in_words(number, left))
+        answer = await self._store.drop_version(number)
+        if answer is Answer.LOST:
+            raise NotFound("version", str(number))
+        if answer is Answer.CONFLICT:
+            raise Conflict(f"version {number} still has a leader, or got something just now; stop it and try again")
+        await self._store.log([AuditLine(self._clock.now_ms(), self._actor, "finish", f"version {number}", "")])
+
+    async def _ended(self, number: int, since_ms: int) -> tuple[list[Run], bool]:
+        where = RunFilter(states=tuple(sorted(FINISHED)), scheduler_version=number, finished_after_ms=since_ms)
+        runs: list[Run] = []
+        after: str | None = None
+        while True:
+            page = await self._store.list_runs(where, after=after, limit=PAGE_MAX)
+            runs += page.runs
+            after = page.next
+            if after is None:
+                return runs, False
+            if len(runs) >= COMPARED_MAX:
+                return runs[:COMPARED_MAX], True
+
+
+def _figures(version: Version, runs: Sequence[Run], *, is_cut: bool) -> Figures:
+    began = [run for run in runs if run.started_ms is not None]
+    return Figures(
+        version=version.number,
+        jobs=version.counts.jobs,
+        waiting=version.counts.ready + version.counts.held,
+        running=version.counts.leased,
+        ended=len(runs),
+        failed=sum(run.failed for run in runs),
+        dead=sum(run.state is RunState.DEAD for run in runs),
+        cancelled=sum(run.state is RunState.CANCELLED for run in runs),
+        late=spread([max(0, (run.started_ms or 0) - run.due_ms) for run in began if not run.attempt]),
+        took=spread([max(0, (run.finished_ms or 0) - (run.started_ms or 0)) for run in began]),
+        is_cut=is_cut,
+    )
+
+
+def spread(times: Sequence[int]) -> Spread:
+    if not times:
+        return Spread()
+    ranked = sorted(times)
+    return Spread(len(ranked), ranked[(len(ranked) - 1) // 2], ranked[(len(ranked) - 1) * 99 // 100], ranked[-1])
+
+
+def _in_words(number: int, left: Left) -> str:
+    words = []
+    if left.job_count:
+        words.append(f"{left.job_count} jobs ({_named(left.jobs, left.job_count)}): pollux jobs move --to-version")
+    if left.run_count:
+        words.append(f"{left.run_count} live runs ({_named(left.runs, left.run_count)}): wait for them or cancel them")
+    if left.nodes:
+        words.append(f"nodes that serve it ({_named(left.nodes, len(left.nodes))}): stop them")
+    return f"version {number} is not done; it still has {'; '.join(words)}"
+
+
+def _named(names: Sequence[str], count: int) -> str:
+    return ", ".join(names[:NAMED_MAX]) + (", ..." if count > NAMED_MAX else "")

@@ -1,0 +1,178 @@
+"""`pollux jobs move`, `pollux compare` and `pollux migrate`: from one deployment on a store to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from pollux.cli.choice import LINES_MAX, choice_of, chosen_jobs, in_batches, job_filter_options, since_ms
+from pollux.cli.commands import Listing, Taught
+from pollux.cli.completion import job_ids
+from pollux.cli.options import Where, ask, existing_store, json_option, store_options
+from pollux.cli.show import counted, print_json, print_table
+from pollux.model import VERSION_MAX
+from pollux.units import format_ms
+
+VERSION = click.IntRange(1, VERSION_MAX)
+
+
+@click.command("move", cls=Taught)
+@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
+@job_filter_options
+@click.option("--from-version", "scheduler_version", type=VERSION, metavar="N", help="Those of this version.")
+@click.option("--to-version", "to", type=VERSION, required=True, metavar="N", help="Where they go.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be moved.")
+@json_option
+@store_options
+def move(
+    ids: tuple[str, ...],
+    to: int,
+    config: str | None,
+    store: str | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Take jobs over to another version of your deployment on the same store: one, some or all.
+
+    Each goes at once and whole: next due, memory, and runs that wait or run.  Nothing fires twice, nothing is missed.
+
+    For example:
+      pollux jobs move home --to-version 2
+      pollux jobs move --group edge --to-version 2 --dry-run
+      pollux jobs move --from-version 1 --to-version 2 --yes
+    """
+    choice = choice_of("job", ids, given | ({"yes": True} if dry_run else {}))
+    url = existing_store(Where(config, store))
+    chosen = chosen_jobs(url, choice, verb=f"move to version {to}")
+    there = in_batches(url, chosen, lambda app, batch: _versions_of(app, batch), doing="looking")
+    goes = [job_id for job_id, version in zip(chosen, there, strict=True) if version not in (to, None)]
+    if not dry_run:
+        in_batches(url, chosen, lambda app, batch: _move(app, batch, to), doing="moving")
+    if as_json:
+        print_json({"moved": [] if dry_run else goes, "would_move": goes if dry_run else [], "to_version": to})
+        return
+    names = f": {', '.join(goes)}" if len(goes) <= LINES_MAX and goes else ""
+    says = f"would go to version {to}" if dry_run else f"moved to version {to}"
+    click.echo(f"{counted(len(goes), 'job')} {says}{names}")
+    stays = len([version for version in there if version == to])
+    if stays:
+        click.echo(f"{counted(stays, 'job')} there already")
+
+
+async def _versions_of(app: Any, batch: list[str]) -> list[int | None]:
+    return [None if job is None else job.scheduler_version for job in await app.jobs_by_id(batch)]
+
+
+async def _move(app: Any, batch: list[str], to: int) -> list[Any]:
+    return list(await app.move_jobs(batch, to))
+
+
+@click.command(cls=Taught)
+@click.argument("one", type=VERSION)
+@click.argument("other", type=VERSION)
+@click.option("--since", default="1h", show_default=True, metavar="WHEN", help="2h ago, or a moment with its offset.")
+@json_option
+@store_options
+def compare(one: int, other: int, since: str, config: str | None, store: str | None, *, as_json: bool) -> None:
+    """How do two versions of your deployment do, side by side?  From the runs that ended since then.
+
+    For example:
+      pollux compare 1 2
+      pollux compare 1 2 --since 24h --json
+    """
+    began_ms = since_ms(since)
+    url = existing_store(Where(config, store))
+    figures = ask(url, lambda app: app.compare((one, other), since_ms=began_ms))
+    if as_json:
+        print_json({"since_ms": began_ms, "versions": figures})
+        return
+    print_table(
+        ("", *(f"version {each.version}" for each in figures)),
+        ((name, *(told(each) for each in figures)) for name, told in ROWS.items()),
+    )
+    if any(each.is_cut for each in figures):
+        click.echo("there were more runs than are looked at: the newest count; choose a shorter --since", err=True)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} ({part / whole:.1%})" if whole else str(part)
+
+
+ROWS: dict[str, Callable[[Any], str]] = {
+    "jobs": lambda each: str(each.jobs),
+    "waiting": lambda each: str(each.waiting),
+    "running": lambda each: str(each.running),
+    "ended": lambda each: str(each.ended),
+    "failed": lambda each: _share(each.failed, each.ended),
+    "dead": lambda each: str(each.dead),
+    "cancelled": lambda each: str(each.cancelled),
+    "late, half of them": lambda each: _at_most(each.late, each.late.p50_ms),
+    "late, 99 of 100": lambda each: _at_most(each.late, each.late.p99_ms),
+    "took, half of them": lambda each: _at_most(each.took, each.took.p50_ms),
+    "took, 99 of 100": lambda each: _at_most(each.took, each.took.p99_ms),
+}
+
+
+def _at_most(spread: Any, ms: int) -> str:
+    return format_ms(ms) if spread.count else "-"
+
+
+@click.group(cls=Listing)
+def migrate() -> None:
+    """See which versions of your deployment share a store, and end one that has handed over.
+
+    For example:
+      pollux migrate                    which there are, and what each has
+      pollux migrate finish --from 1    forget version 1, once all of it is moved
+    """
+
+
+@migrate.command("ls")
+@json_option
+@store_options
+def ls(config: str | None, store: str | None, *, as_json: bool) -> None:
+    """List the versions that share this store: jobs, runs, and who leads each.
+
+    For example:
+      pollux migrate ls --json
+    """
+    found = ask(existing_store(Where(config, store)), lambda app: app.versions())
+    if as_json:
+        print_json({"versions": found})
+        return
+    print_table(
+        ("version", "jobs", "ready", "held", "running", "unread", "term", "leader"),
+        (
+            (
+                str(each.number),
+                *map(str, (each.counts.jobs, each.counts.ready, each.counts.held, each.counts.leased)),
+                str(each.counts.feed),
+                str(each.term),
+                each.leader or "nobody",
+            )
+            for each in found
+        ),
+    )
+
+
+@migrate.command()
+@click.option("--from", "number", type=VERSION, required=True, metavar="N", help="The version that is done.")
+@json_option
+@store_options
+def finish(number: int, config: str | None, store: str | None, *, as_json: bool) -> None:
+    """Forget a version that has handed over.  Refused while it has a job, a live run or a node, which are named.
+
+    Its finished runs stay in the history until they are pruned.
+
+    For example:
+      pollux migrate finish --from 1
+    """
+    ask(existing_store(Where(config, store)), lambda app: app.finish_version(number))
+    if as_json:
+        print_json({"finished": number})
+        return
+    click.echo(f"version {number} is done; its history stays")

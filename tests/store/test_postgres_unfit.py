@@ -1,0 +1,176 @@
+"""What if the server is not as it should be, or somebody else wrote into our tables?  A clear word, and we stay up."""
+
+import asyncio
+import signal
+import sys
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from pollux.errors import StoreError, StoreRefused
+from pollux.model import RunState
+from pollux.store.contract import RunFilter
+from pollux.store.postgres.address import read_address
+from pollux.store.postgres.store import PostgresStore
+from pollux.testing.conformance.builders import a_run, given_jobs, ids
+from tests.servers.postgres import QUICK, PostgresServer, own_url, shared_url
+
+
+@pytest.fixture
+async def plain():
+    connection = await asyncpg.connect(shared_url())
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def database(plain):
+    """A database of its own, made as told, and dropped afterwards."""
+    made = []
+
+    async def make(how=""):
+        name = f"unfit_{read_address(own_url('db')).schema}"
+        await plain.execute(f"CREATE DATABASE {name} {how}")
+        made.append(name)
+        return name, urlsplit(shared_url())._replace(path=f"/{name}").geturl()
+
+    yield make
+    for name in made:
+        await plain.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+async def test_a_database_of_another_encoding_is_refused(database):
+    _, url = await database("TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+
+    with pytest.raises(StoreRefused, match=r"encoding LATIN1; create the database with ENCODING 'UTF8'"):
+        await PostgresStore(url).open()
+
+
+async def test_a_replica_is_refused_and_the_primary_is_asked_for():
+    """A real one: the server is started again as a standby of nobody."""
+    server = PostgresServer(*QUICK).start()
+    try:
+        server.kill(signal.SIGINT)
+        (server.folder / "data" / "standby.signal").touch()
+        server.start()
+        with pytest.raises(StoreRefused, match="is a replica and can only be read; name the primary server"):
+            await PostgresStore(server.url()).open()
+    finally:
+        server.stop()
+
+
+async def test_a_server_that_became_read_only_says_so_and_is_served_again_when_it_is_not(database, plain):
+    name, url = await database()
+    store = PostgresStore(url)
+    await store.open()
+    await given_jobs(store, "job")
+    cut = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND pid <> pg_backend_pid()"
+    await plain.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    await plain.execute(cut)
+
+    with pytest.raises(StoreError, match="is read-only .* nothing was changed; name the primary server"):
+        await store.enqueue([a_run("a", due_ms=0)])
+    assert (await store.get_runs(["a"])) == [None]
+
+    await plain.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    await plain.execute(cut)
+    assert ids([await store.get_runs(["a"]) and a_run("a")]) == ["a"]
+    [answer] = await store.enqueue([a_run("a", due_ms=0)])
+    assert answer.id == "a"
+    await store.close()
+
+
+OPENS = """
+import asyncio, sys
+from pollux.store.postgres.store import PostgresStore
+async def main():
+    store = PostgresStore(sys.argv[1])
+    print("here", flush=True)
+    sys.stdin.readline()
+    await store.open()
+    print((await store.counts()).jobs, flush=True)
+    await store.close()
+asyncio.run(main())
+"""
+
+
+async def test_processes_that_migrate_at_once_make_the_schema_once():
+    url = own_url("migrate")
+    pipe = asyncio.subprocess.PIPE
+    children = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", OPENS, url, stdin=pipe, stdout=pipe)
+        for _ in range(3)
+    ]
+    for child in children:
+        assert await child.stdout.readline() == b"here\n"
+    for child in children:
+        child.stdin.write(b"\n")
+    said = [(await child.communicate())[0] for child in children]
+
+    assert said == [b"0\n"] * 3
+    assert [child.returncode for child in children] == [0] * 3
+
+
+@pytest.fixture
+async def store():
+    opened = PostgresStore(own_url("odd"))
+    await opened.open()
+    await given_jobs(opened, "job", "other")
+    await opened.enqueue([a_run("good", due_ms=0), a_run("bad", due_ms=0), a_run("next", "other", due_ms=0)])
+    yield opened
+    await opened.close()
+
+
+async def claim(store):
+    return ids((await store.claim(node="n", token="t", limit=9, lease_ms=60_000)).runs)
+
+
+async def spoil(plain, store, statement):
+    await plain.execute(statement.format(s=store._address.schema))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("UPDATE {s}.runs SET payload = 'not json' WHERE id = 'bad'", "it cannot be read"),
+        ("UPDATE {s}.runs SET cause = 77 WHERE id = 'bad'", "it cannot be read"),
+        ("UPDATE {s}.line SET fence = 3; UPDATE {s}.runs SET tried = '[7]' WHERE id = 'bad'", "it cannot be read"),
+    ],
+)
+async def test_a_run_that_cannot_be_read_dies_of_it_and_the_others_are_run(plain, store, wrong, words):
+    await spoil(plain, store, wrong)
+
+    assert sorted(await claim(store)) == ["good", "next"]
+    [dead] = (await store.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
+    assert dead.id == "bad"
+    assert words in dead.error
+    counts = await store.counts()
+    assert (counts.leased, counts.dead) == (2, 1)
+
+
+async def test_the_runs_of_a_job_that_cannot_be_read_die_of_it_and_the_others_are_run(plain, store):
+    await spoil(plain, store, "UPDATE {s}.jobs SET definition = 'what', revision = 9 WHERE id = 'other'")
+
+    assert sorted(await claim(store)) == ["bad", "good"]
+    [dead] = (await store.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
+    assert dead.id == "next"
+    assert "its job cannot be read" in dead.error
+    with pytest.raises(StoreError, match="job 'other' cannot be read .* `pollux store check` lists all of them"):
+        await store.get_jobs(["other"])
+
+
+async def test_who_lists_what_cannot_be_read_is_told_which_it_is(plain, store):
+    await spoil(plain, store, "UPDATE {s}.runs SET payload = 'not json' WHERE id = 'bad'")
+
+    with pytest.raises(StoreError, match="run 'bad' cannot be read .* correct or delete that row"):
+        await store.list_runs()
+    assert (await store.get_runs(["good"]))[0] is not None
+
+
+async def test_an_entry_of_the_feed_that_cannot_be_read_is_named(plain, store):
+    await spoil(plain, store, "INSERT INTO {s}.feed (version, ends, body) VALUES (2, 0, 'what')")
+
+    with pytest.raises(StoreError, match=r"entry \d+ cannot be read"):
+        await store.feed(limit=100)
+    assert await claim(store)
