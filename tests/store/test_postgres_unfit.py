@@ -10,7 +10,7 @@ import pytest
 
 from pollux.errors import StoreError, StoreRefused
 from pollux.model import RunState
-from pollux.store.contract import RunFilter
+from pollux.store.contract import Answer, RunFilter
 from pollux.store.postgres.address import read_address
 from pollux.store.postgres.store import PostgresStore
 from pollux.testing.conformance.builders import a_run, given_jobs, ids
@@ -69,15 +69,14 @@ async def test_a_server_that_became_read_only_says_so_and_is_served_again_when_i
     await plain.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     await plain.execute(cut)
 
-    with pytest.raises(StoreError, match="is read-only .* nothing was changed; name the primary server"):
+    with pytest.raises(StoreError, match=r"is read-only .* nothing was changed; name the primary server"):
         await store.enqueue([a_run("a", due_ms=0)])
     assert (await store.get_runs(["a"])) == [None]
 
     await plain.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
     await plain.execute(cut)
-    assert ids([await store.get_runs(["a"]) and a_run("a")]) == ["a"]
     [answer] = await store.enqueue([a_run("a", due_ms=0)])
-    assert answer.id == "a"
+    assert answer.answer is Answer.OK
     await store.close()
 
 
@@ -156,14 +155,14 @@ async def test_the_runs_of_a_job_that_cannot_be_read_die_of_it_and_the_others_ar
     [dead] = (await store.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
     assert dead.id == "next"
     assert "its job cannot be read" in dead.error
-    with pytest.raises(StoreError, match="job 'other' cannot be read .* `pollux store check` lists all of them"):
+    with pytest.raises(StoreError, match=r"job 'other' cannot be read .* `pollux store check` lists all of them"):
         await store.get_jobs(["other"])
 
 
 async def test_who_lists_what_cannot_be_read_is_told_which_it_is(plain, store):
     await spoil(plain, store, "UPDATE {s}.runs SET payload = 'not json' WHERE id = 'bad'")
 
-    with pytest.raises(StoreError, match="run 'bad' cannot be read .* correct or delete that row"):
+    with pytest.raises(StoreError, match=r"run 'bad' cannot be read .* correct or delete that row"):
         await store.list_runs()
     assert (await store.get_runs(["good"]))[0] is not None
 

@@ -277,9 +277,11 @@ class Verbs(VersionVerbs):
         [run] = await self._store.get_runs([name])
         if run is not None:
             [owner] = await self._store.get_jobs([run.job_id])
-            counts = await self._store.counts()
-            return why_run(run, owner, stops=stops, nodes=nodes, counts=counts, now_ms=now_ms)
+            counts = await self._store.of_version(run.scheduler_version).counts()
+            serving = [node for node in nodes if node.serves(run.scheduler_version)]
+            return why_run(run, owner, stops=stops, nodes=serving, counts=counts, now_ms=now_ms)
         job = await self._job(name, fresh=True)
+        nodes = [node for node in nodes if node.serves(job.scheduler_version)]
         live = await self._store.list_runs(RunFilter(states=tuple(LIVE), job_id=job.id), limit=1)
         return why_job(job, stops=stops, now_ms=now_ms, live=live.runs[0] if live.runs else None, nodes=nodes)
 
@@ -288,7 +290,10 @@ class Verbs(VersionVerbs):
 
     async def overdue(self, *, limit: int = 1) -> list[Job]:
         """Jobs whose due has passed and was not fired yet, the most overdue first."""
-        return await self._store.due(before_ms=self._clock.now_ms(), limit=limit)
+        now_ms, found = self._clock.now_ms(), []
+        for version in await self._store.versions():
+            found += await self._store.of_version(version.number).due(before_ms=now_ms, limit=limit)
+        return sorted(found, key=lambda job: (job.next_due_ms or 0, job.id))[:limit]
 
     async def audit(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
         """Who changed what: lines after a number, or (`newest`) the last ones, those before `after` if it is given."""

@@ -1,7 +1,7 @@
 """Which deployments share this store, how do they do, and how does one hand over to the next?
 
-    serve --scheduler-version 1  ─┐                        ┌─ jobs move --to-version 2, some, then all
-    serve --scheduler-version 2  ─┴─ compare 1 2 ──────────┴─ migrate finish --from 1
+serve --scheduler-version 1  ─┐                        ┌─ jobs move --to-version 2, some, then all
+serve --scheduler-version 2  ─┴─ compare 1 2 ──────────┴─ migrate finish --from 1
 """
 
 from __future__ import annotations

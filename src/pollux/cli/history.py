@@ -14,6 +14,7 @@ class JobShown(NamedTuple):
     row: Any  # as in the list
     live: tuple[Any, ...]  # its live runs
     why: Any
+    has_versions: bool  # there is more than one on the store
 
 
 def print_job(shown: JobShown, *, as_json: bool) -> None:

@@ -65,6 +65,7 @@ def ls(
     from pollux.store.contract import JobFilter
 
     where = JobFilter(group=group, target=target, tag=tag, text=text)
+
     async def question(app: Any) -> tuple[Any, str | None, bool]:
         return *await job_rows(app, where, after, limit), len(await app.versions()) > 1
 

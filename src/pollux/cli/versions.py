@@ -48,7 +48,7 @@ def move(
     choice = choice_of("job", ids, given | ({"yes": True} if dry_run else {}))
     url = existing_store(Where(config, store))
     chosen = chosen_jobs(url, choice, verb=f"move to version {to}")
-    there = in_batches(url, chosen, lambda app, batch: _versions_of(app, batch), doing="looking")
+    there = in_batches(url, chosen, _versions_of, doing="looking")
     goes = [job_id for job_id, version in zip(chosen, there, strict=True) if version not in (to, None)]
     if not dry_run:
         in_batches(url, chosen, lambda app, batch: _move(app, batch, to), doing="moving")

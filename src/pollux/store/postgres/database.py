@@ -10,21 +10,25 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TypeVar
 
 import asyncpg
 from asyncpg import Connection
 
-from pollux.errors import StoreBusy, StoreError, StoreTimeout
+from pollux.errors import PolluxError, StoreBusy, StoreError, StoreTimeout
+from pollux.model import SCHEDULER_VERSION
 from pollux.store.keepalive import keep_alive
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import Address
 from pollux.store.postgres.faults import AGAIN, GONE, MAY_HAVE, THEIRS, in_our_words, unreachable
 from pollux.store.postgres.pool import Pool
-from pollux.store.postgres.transaction import Again, Space, Transaction
+from pollux.store.postgres.ringing import Bells
+from pollux.store.postgres.sql import Statements
+from pollux.store.postgres.transaction import Again, Space, Transaction, said_by
 
 TRIES_MAX = 8
+_finish = Statements("finish")
 _PLANS = {"enable_seqscan": "off", "jit": "off"}
 PAUSE_S = 0.005
 T = TypeVar("T")
@@ -40,6 +44,7 @@ class Database:
         self._deadline_s = deadline_ms / 1000
         self._sender = sender
         self._pool = Pool(self.connect, pool_size, address.where)
+        self._bells = Bells(self._notify)
         self._is_pooled = address.statement_cache_size == 0  # after each transaction the connection may be another one
         # A plan that was made while a table was empty walks over it when it is full: none may walk.  A pooler passes no
         # settings on: there they stand in each transaction.
@@ -75,6 +80,7 @@ class Database:
         await self._bounded(self._prepare())
 
     async def close(self) -> None:
+        await self._bells.close()
         await self._pool.close()
 
     async def write(self, verb: Verb[T], version: int, now_ms: int | None, ring: Ring) -> T:
@@ -126,7 +132,7 @@ class Database:
         for nth in range(1, TRIES_MAX + 1):
             connection = await self._begun()
             is_sound = False
-            tx = Transaction(connection, self.space, version, now_ms, self._sender)
+            tx = Transaction(connection, self.space, version, now_ms, self._sender, bells=self._bells)
             try:
                 answer = await verb(tx)
                 await tx.finish()
@@ -147,10 +153,21 @@ class Database:
                 raise
             finally:
                 self._pool.give(connection, is_sound=is_sound)
-            if tx.rings:
-                ring(tx.rings, tx.touched)
+            self._ring(tx, ring)
             return answer
         raise AssertionError("the last try raises")
+
+    def _ring(self, tx: Transaction, ring: Ring | None) -> None:
+        """It is committed: our own waiters hear it, and the others if they have not heard it with it."""
+        if ring is not None and tx.rings:
+            ring(tx.rings, tx.touched)
+        if tx.is_owed:
+            self._bells.owe(tx.rings, tx.touched)
+
+    async def _notify(self, kinds: int, versions: frozenset[int]) -> None:
+        payload = said_by(self._sender, kinds, versions)
+        with suppress(PolluxError):  # a hint
+            await self.read(lambda tx: tx.rows(_finish.wake, self.space.channel, payload), SCHEDULER_VERSION)
 
     async def _begun(self) -> Connection:
         """A connection in a new transaction; one that died while it lay idle is replaced."""
@@ -176,7 +193,15 @@ class Database:
             connection = await (self._begun() if self._is_pooled else self._pool.take(self._deadline_s))
             is_sound = False
             try:
-                tx = Transaction(connection, self.space, version, now_ms, self._sender, is_begun=self._is_pooled)
+                tx = Transaction(
+                    connection,
+                    self.space,
+                    version,
+                    now_ms,
+                    self._sender,
+                    is_begun=self._is_pooled,
+                    bells=self._bells,
+                )
                 answer = await verb(tx)
                 if self._is_pooled:
                     await connection.execute("COMMIT")
@@ -193,7 +218,6 @@ class Database:
             finally:
                 self._pool.give(connection, is_sound=is_sound)
             if is_sound:
-                if ring is not None and tx.rings:
-                    ring(tx.rings, tx.touched)
+                self._ring(tx, ring)
                 return answer
         raise AssertionError("the last try raises")

@@ -11,10 +11,11 @@ from pollux.store.relational.rows import SHELF_DEAD, SHELF_PLAIN, SHELF_UNCHANGE
 _sql = Statements("prune")
 
 
-async def has_any(tx: Transaction, what: Pruning) -> bool:
-    """Most of the time there is nothing, and nothing is locked or written."""
+async def look(tx: Transaction, what: Pruning) -> tuple[bool, str]:
+    """Whether anything may go, and who wrote last.  Most of the time there is nothing, and nothing is locked."""
     times = (what.unchanged_before_ms, what.finished_before_ms, what.dead_before_ms, what.once_before_ms)
-    return bool(what.ids) or bool((await tx.one(_sql.any, *times, what.dead_max, what.log_max))[0])
+    found, writers = await tx.one(_sql.any, *times, what.dead_max, what.log_max)
+    return bool(found or what.ids), writers
 
 
 async def prune(tx: Transaction, what: Pruning) -> int:

@@ -101,6 +101,7 @@ class Door:
         self.pid = 0
         self.counted: set[int] = set()  # the versions that have their counts
         self.grants = Grants()
+        self.kept: tuple[int, str] | None = None  # nobody had more finished runs when these wrote last
         self.beats: dict[str, Node] = {}  # the last of whoever beats here
 
 
@@ -327,12 +328,15 @@ class PostgresStore:
 
     async def prune(self, what: Pruning) -> int:
         check_batch(what.ids, "runs")
-        has_any = await self._read(None, prune_verbs.has_any, what)
+        has_any, writers = await self._read(None, prune_verbs.look, what)
         gone = await self._write(None, prune_verbs.prune, what) if has_any else 0
         keep = what.keep_per_job
-        if keep is not None and gone < what.limit:
+        if keep is not None and gone < what.limit and (keep, writers) != self._door.kept:
             jobs = await self._read(None, prune_verbs.beyond, keep, what.limit - gone)
-            gone += await self._write(None, prune_verbs.drop_excess, jobs, keep, what.limit - gone) if jobs else 0
+            if jobs:
+                gone += await self._write(None, prune_verbs.drop_excess, jobs, keep, what.limit - gone)
+            else:
+                self._door.kept = keep, writers  # nothing can be beyond before anybody writes
         return gone
 
     # notes

@@ -7,13 +7,14 @@ same run are told of in the order in which they took effect.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from asyncpg import Connection
 
 from pollux.model import SCHEDULER_VERSION, Arrived, End, Ended, Entry
+from pollux.store.postgres.ringing import Bells
 from pollux.store.postgres.rows import LIVE_COLUMNS, RUN_COLUMNS_OF_R
 from pollux.store.postgres.sql import Statements
 from pollux.store.relational.bells import FEED
@@ -46,6 +47,11 @@ class Space:
         return found
 
 
+def said_by(sender: str, kinds: int, versions: Iterable[int]) -> str:
+    """What is said on the channel, and by whom, so that it does not wake itself."""
+    return f"{kinds}:{sender}:{','.join(map(str, versions))}"
+
+
 class Tally:
     """By how much the counts change."""
 
@@ -72,8 +78,10 @@ class Transaction:
         sender: str = "",
         *,
         is_begun: bool = False,
+        bells: Bells | None = None,
     ) -> None:
-        self._is_begun = is_begun
+        self._is_begun, self._bells = is_begun, bells
+        self.is_owed = False  # the bell, which could not go along
         self._connection, self._space, self.given_ms, self._sender = connection, space, given_ms, sender
         self.version = version  # the handle's own
         self.rings = 0
@@ -155,9 +163,10 @@ class Transaction:
             self.tell(version, Arrived(tuple(some)))
 
     def bell(self) -> tuple[str, str]:
-        """The channel, and what is said there."""
-        payload = f"{self.rings}:{self._sender}:{','.join(map(str, self._tallies))}" if self.rings else ""
-        return self._space.channel, payload
+        """The channel, and what is said there with this write."""
+        self.is_owed = bool(self.rings) and self._bells is not None and not self._bells.may_go_along()
+        said = said_by(self._sender, self.rings, self.touched) if self.rings and not self.is_owed else ""
+        return self._space.channel, said
 
     async def finish(self, *, is_users: bool = False) -> None:
         """Write down what was gathered, version by version; the last thing before the commit."""

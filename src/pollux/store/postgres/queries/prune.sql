@@ -1,4 +1,4 @@
--- Is there anything that may go?  Some of it may turn out to be needed yet.
+-- Is there anything that may go?  Some of it may turn out to be needed yet.  And who wrote last.
 -- name: any
 SELECT
   EXISTS (SELECT 1 FROM {s}.past WHERE shelf = 1 AND finished_ms < greatest($1::bigint, $2::bigint))
@@ -7,7 +7,8 @@ SELECT
   OR EXISTS (SELECT 1 FROM {s}.jobs WHERE once AND next_due_ms IS NULL AND last_due_ms IS NOT NULL
              AND coalesce(ended_ms, last_due_ms) < $4::bigint)
   OR (SELECT sum(dead) FROM {s}.tally) > $5::bigint
-  OR (SELECT max(seq) - min(seq) FROM {s}.log) >= greatest(1, $6::bigint);
+  OR (SELECT max(seq) - min(seq) FROM {s}.log) >= greatest(1, $6::bigint),
+  (SELECT string_agg(xmin::text, ' ' ORDER BY version, slot) FROM {s}.tally);
 
 -- name: named
 DELETE FROM {s}.past WHERE id = ANY($1::text[]) RETURNING shelf;
