@@ -60,6 +60,7 @@ class SystemClock:
             return event.is_set()
         finally:
             timer.cancel()
+            patience.leave()
 
     def wait_in_thread(self, flag: threading.Event, seconds: float) -> None:
         flag.wait(seconds)

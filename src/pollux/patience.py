@@ -13,12 +13,13 @@ from typing import Any
 class Patience:
     """One wait of the task that makes it: `end` cuts the wait off, from its own loop."""
 
-    __slots__ = ("_before", "_is_cut", "_waiter", "at")
+    __slots__ = ("_before", "_is_cut", "_is_left", "_waiter", "at")
 
     def __init__(self, at: float = 0.0) -> None:
         waiter: asyncio.Task[Any] | None = asyncio.current_task()
         assert waiter is not None
-        self._waiter, self._before, self._is_cut = waiter, waiter.cancelling(), False
+        self._waiter, self._before = waiter, waiter.cancelling()
+        self._is_cut = self._is_left = False
         self.at = at  # when whoever watches it is to end it
 
     def end(self) -> None:
@@ -27,8 +28,15 @@ class Patience:
             self._waiter.cancel()
 
     def is_over(self) -> bool:
-        """Asked once, of a `CancelledError`: is it ours alone?  If not, somebody cancels the waiter itself."""
-        return self._is_cut and self._waiter.uncancel() <= self._before
+        """Asked of a `CancelledError`: is it ours alone?  If not, somebody cancels the waiter itself."""
+        return self._is_cut and self.leave() <= self._before
+
+    def leave(self) -> int:
+        """The wait has ended, however it did: our cancelling is taken back.  Answers how many others there are."""
+        if self._is_cut and not self._is_left:
+            self._is_left = True
+            return self._waiter.uncancel()
+        return self._waiter.cancelling()
 
 
 class Deadlines:
@@ -36,10 +44,13 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._open: set[Patience] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, seconds: float) -> Patience:
         loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # the timer of a loop that has ended never rings
+            self._loop, self._timer, self._open = loop, None, set()
         patience = Patience(loop.time() + seconds)
         self._open.add(patience)
         if self._timer is None or patience.at < self._timer.when():
@@ -48,6 +59,7 @@ class Deadlines:
 
     def leave(self, patience: Patience) -> None:
         self._open.discard(patience)
+        patience.leave()
 
     def _set(self, at: float) -> None:
         if self._timer is not None:

@@ -118,7 +118,7 @@ ON_REDIS = (
         "S12",
         "the stream of the work is cut at a length (MAXLEN)",
         Patch(
-            "store/redis/scripts/_runs.lua",
+            "store/redis/scripts/_streams.lua",
             'call("XADD", STREAM[pr], "*", "at", now)',
             'call("XADD", STREAM[pr], "MAXLEN", 1000, "*", "at", now)',
         ),

@@ -135,6 +135,26 @@ class Load:
         assert self.refused == []
 
 
+async def test_a_node_that_hangs_is_passed_over_and_asked_last_from_then_on(nodes, namespace):
+    """It takes connections and says nothing, as a machine that is stuck does; the others know who owns our slot."""
+    asked = []
+    hung = await asyncio.start_server(lambda _, writer: asked.append(writer), "127.0.0.1", 0)
+    address = f"127.0.0.1:{hung.sockets[0].getsockname()[1]}"
+    store = RedisStore(f"{nodes.url.replace('://', f'://{address},')}?namespace={namespace}")
+    try:
+        await store.open()
+        assert len(asked) == 1
+        await store._link._doubt()
+        await given(store, a_run("a"))
+        assert ids(await claim(store, 1)) == ["a"]
+        assert len(asked) == 1
+    finally:
+        await store.close()
+        for writer in asked:
+            writer.close()
+        hung.close()
+
+
 async def test_all_keys_of_a_namespace_are_in_one_slot_and_other_namespaces_elsewhere(nodes, namespace, store):
     await given(store, a_run("a", key="k"), a_run("b"))
     await claim(store, 1)

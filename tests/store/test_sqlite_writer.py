@@ -171,6 +171,52 @@ async def test_a_claim_that_is_cut_off_while_it_waits_can_be_repeated(store):
     assert len((await waiting_claim(store, "t")).runs) == 1
 
 
+async def test_a_claim_that_waits_is_answered_though_the_batch_that_brings_its_run_is_run_one_by_one(store):
+    """A neighbour's failure undoes the batch; whoever is called up then is answered like all others."""
+
+    def fail(_tx) -> None:
+        raise ValueError("spoilt")
+
+    claiming = waiting_claim(store, "t")
+    await until(lambda: store._database.writer._standing)
+    async with Gate(store):
+        bringing = asyncio.ensure_future(store.enqueue(some_runs(0, 1)))
+        spoilt = asyncio.ensure_future(store._write(fail))
+        await until(lambda: store._database.writer._queue.qsize() == 2)
+    async with asyncio.timeout(5):
+        assert [answer.answer for answer in await bringing] == [Answer.OK]
+        with pytest.raises(ValueError, match="spoilt"):
+            await spoilt
+        assert len((await claiming).runs) == 1
+
+
+async def test_a_call_that_comes_while_a_batch_is_run_one_by_one_is_answered(store):
+    second, opened, tries = threading.Event(), threading.Event(), []
+
+    def slow(_tx) -> None:
+        tries.append("together" if not tries else "alone")
+        if tries[-1] == "alone":
+            second.set()
+            assert opened.wait(60)
+
+    def fail(_tx) -> None:
+        raise ValueError("spoilt")
+
+    gate = Gate(store)
+    await until(gate._entered.is_set)
+    calls = [asyncio.ensure_future(store._write(verb)) for verb in (slow, fail)]
+    await until(lambda: store._database.writer._queue.qsize() == 2)
+    gate._opened.set()
+    await until(second.is_set)
+    coming = asyncio.ensure_future(store.enqueue(some_runs(0, 1)))
+    await until(lambda: store._database.writer._queue.qsize() == 1)
+    opened.set()
+
+    async with asyncio.timeout(5):
+        assert [answer.answer for answer in await coming] == [Answer.OK]
+        await asyncio.gather(gate.passed, *calls, return_exceptions=True)
+
+
 async def test_no_answer_in_time_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setattr("pollux.store.sqlite.handle.SLACK_MS", 0)
     store = SqliteStore(tmp_path / "pollux.db")

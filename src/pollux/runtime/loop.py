@@ -154,6 +154,7 @@ class Loop:
             raise
         finally:
             self._inside = None
+            patience.leave()
 
     async def guarded_turn(self) -> Rest:
         """One turn that cannot end the loop: an error is counted, said, and answered by a longer rest."""

@@ -25,7 +25,7 @@ class Bells:
     def may_go_along(self) -> bool:
         """Whether the bell of a write may be part of it; else it is owed once the write is committed."""
         now = asyncio.get_running_loop().time()
-        if now < self._free_at:
+        if self._kinds or now < self._free_at:
             return False
         self._free_at = now + self._moment_s
         return True

@@ -6,7 +6,7 @@ a NUL in it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -100,6 +100,22 @@ def leased_run(row: Row, token: str, node: str, until_ms: int, version: int) -> 
     if any(row[place] and "\x01" in row[place] for place in _LEASE_TEXTS):
         row = tuple([got(value) if place in _LEASE_TEXTS and value else value for place, value in enumerate(row)])
     return plain_leased_run(row, token, node, until_ms, version)
+
+
+def packed(rows: Sequence[Row], nullable: Container[int]) -> list[Any]:
+    """As `columns`, but what is the same in all rows is sent once, and what is nowhere not at all.
+
+    `unnest` fills up with NULL, which the statement reads as the first value; not where a NULL may be meant.  Writing
+    out arrays is what most of a batch costs here.
+    """
+    arrays: list[Any] = []
+    for place, column in enumerate(zip(*rows, strict=True)):
+        is_alike = column.count(column[0]) == len(column)
+        if place in nullable:
+            arrays.append([] if is_alike and column[0] is None else list(column))
+        else:
+            arrays.append([column[0]] if is_alike else list(column))
+    return arrays
 
 
 def columns(rows: Sequence[Row], width: int) -> list[Any]:

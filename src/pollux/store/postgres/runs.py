@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 from pollux.model import AT_THE_GATE, End, NotePut, RunState
 from pollux.store.contract import Answer, RunAnswer
 from pollux.store.postgres.notes import tell_notes, write_notes
-from pollux.store.postgres.rows import columns, got, put
+from pollux.store.postgres.rows import got, packed, put
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Again, Transaction
 from pollux.store.relational.bells import ASKED, RUNS
@@ -27,7 +27,7 @@ from pollux.store.relational.rows import (
     made_in,
 )
 
-MADE = 14
+NULLABLE = (ID, KEY, KEY + 1)  # places that are sent whole: the key and the payload may be none
 
 _enqueue = Statements("enqueue")
 _cancel = Statements("cancel")
@@ -110,7 +110,7 @@ async def accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[Run
 async def _accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[RunAnswer]:
     jobs, over = facts.jobs, facts.ended
     fitting = [made_in(row, jobs[row[JOB]]) for row in made if row[JOB] in jobs and row[ID] not in over]
-    added = {row[0] for row in await tx.rows(_enqueue.add, *columns(fitting, MADE))} if fitting else set()
+    added = {row[0] for row in await tx.rows(_enqueue.add, *packed(fitting, NULLABLE))} if fitting else set()
     count_made(tx, [row for row in fitting if row[ID] in added])
     tx.made += added
     if len(added) == len(made):
@@ -136,7 +136,7 @@ def _explain(row: Row, jobs: Container[str], added: set[str], known: set[str], h
 
 async def insert(tx: Transaction, made: Sequence[Row]) -> dict[str, int]:
     """Make runs live of which the caller knows that they are new; answers their numbers."""
-    added = dict([tuple(row) for row in await tx.rows(_enqueue.add, *columns(made, MADE))] if made else [])
+    added = dict([tuple(row) for row in await tx.rows(_enqueue.add, *packed(made, NULLABLE))] if made else [])
     if len(added) < len(made):
         raise Again
     tx.made += added

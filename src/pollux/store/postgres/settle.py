@@ -15,7 +15,7 @@ from asyncpg import DivisionByZeroError
 from pollux.model import PROGRESS_CHARS_MAX, Done, End, Ended, NotePut, Verdict
 from pollux.store.contract import Answer
 from pollux.store.postgres.notes import tell_notes, write_notes
-from pollux.store.postgres.rows import columns, got, put
+from pollux.store.postgres.rows import columns, got, packed, put
 from pollux.store.postgres.runs import accept, arrived, look
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
@@ -57,7 +57,7 @@ async def settle_plainly(tx: Transaction, items: Sequence[Prepared], rows: Seque
     tx.tally_of(version)  # it is that version's bell
     tx.rings |= FEED
     try:
-        await tx.rows(_sql.done, *columns(finished, 9), encode(Ended(tuple(ends))), *tx.bell(), version)
+        await tx.rows(_sql.done, *packed(finished, (0, 6, 8)), encode(Ended(tuple(ends))), *tx.bell(), version)
     except DivisionByZeroError:
         tx.rings = 0
         return False

@@ -127,18 +127,16 @@ class Handle:
     async def _take(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place]:
         if self._version != ALL_VERSIONS:
             return await self._claim(asking | {"v": self._version}, at_ms)
-        places: list[Place] = []
+        found, place = await self._run("versions", at_ms)
 
         async def one(version: int, token: str, limit: int) -> Claimed:
-            asked = asking | {"token": token, "limit": limit, "v": version, "any": True}
-            claimed, place = await self._claim(asked, at_ms)
-            places.append(place)
-            return claimed
+            asked = asking | {"token": token, "limit": limit, "v": version}
+            return (await self._claim(asked, at_ms))[0]
 
-        there = [row[0] for row in await self._run("versions", at_ms)] or [SCHEDULER_VERSION]
+        there = [row[0] for row in found] or [SCHEDULER_VERSION]
         claimed = await self._turns.claim(there, asking["token"], asking["limit"], one)
         assert claimed is not None
-        return claimed, places[0]
+        return claimed, place_of(place)  # as it stood before we looked: also a version that came since has rung
 
     async def _claim(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place]:
         lease_ms = asking["lease_ms"]

@@ -200,7 +200,7 @@ class Link:
     async def _line(self) -> Line:
         while self._free:
             line = self._free.pop()
-            if line.round == self._round and not await line.is_stale():
+            if line.round == self._round and not await self._guarded(line, line.is_stale()):
                 return line
             await self._drop(line)
         line = Line(await self._route.find())

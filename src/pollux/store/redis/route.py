@@ -18,6 +18,7 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import MovedError, ResponseError
+from redis.exceptions import TimeoutError as Silent
 
 from pollux.store.keepalive import PROBES
 from pollux.store.redis.address import CLUSTER, SENTINEL, Address, Place
@@ -130,7 +131,7 @@ class ByCluster:
         for place in list(self._known):
             try:
                 found = await self._ask(place)
-            except (Unreachable, OSError, TimeoutError) as error:
+            except (Unreachable, Silent, OSError) as error:
                 failure = error
                 self._known[place] = self._known.pop(place)  # asked last the next time
                 continue

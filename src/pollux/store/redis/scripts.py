@@ -80,7 +80,7 @@ def script(verb: str) -> Script:
 
 @cache
 def _shared() -> str:
-    return "\n".join(_read(name) for name in ("_house.lua", "_writes.lua", "_jobs.lua", "_notes.lua", "_runs.lua"))
+    return "\n".join(_read(f"_{name}.lua") for name in ("house", "writes", "jobs", "notes", "streams", "runs"))
 
 
 def _needed(shared: str, body: str) -> list[str]:

@@ -299,7 +299,7 @@ class RedisStore(Handle):
     # versions
 
     async def versions(self, *, now_ms: int | None = None) -> list[Version]:
-        found = await self._run("versions", now_ms)
+        found, _ = await self._run("versions", now_ms)
         return [Version(number, Counts(*counts), term, leader) for number, counts, term, leader in found]
 
     async def drop_version(self, number: int, *, now_ms: int | None = None) -> Answer:

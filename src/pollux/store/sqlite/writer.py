@@ -208,31 +208,31 @@ class Writer:
             with suppress(OSError):  # what is committed is answered; waiters look again by themselves
                 self.bell.ring(kinds)
 
-    def _commit(self, batch: list[Call], *, is_again: bool = False) -> int:
+    def _commit(self, batch: list[Call], *, is_again: bool = False, is_alone: bool = False) -> int:
         """Run the batch in one transaction, or each call in its own if that fails; answers which bells to ring."""
         try:
-            return self._transact(batch)
+            return self._transact(batch, is_alone=is_alone)
         except Exception as error:  # noqa: BLE001 - it is the caller's
             said = self._said(error)
             if isinstance(said, StoreFull) and not is_again:
                 self._make_room()
-                return self._commit(batch, is_again=True)
+                return self._commit(batch, is_again=True, is_alone=is_alone)
             if len(batch) == 1 or self._is_sick or is_everybodys(error):
                 for call in batch:
                     call.error = said
                 return 0
         rings = 0
         for call in batch:
-            rings |= self._commit([call], is_again=is_again)
+            rings |= self._commit([call], is_again=is_again, is_alone=True)
         return rings
 
-    def _transact(self, batch: list[Call]) -> int:
+    def _transact(self, batch: list[Call], *, is_alone: bool) -> int:
         connection = self._connection
         transaction = Transaction(connection, self._stats, self._claims)
         connection.execute("BEGIN IMMEDIATE")
         before = connection.total_changes()
         try:
-            self._run_all(batch, transaction)
+            self._run_all(batch, transaction, is_alone=is_alone)
             transaction.close_tally()
             failpoint()
             connection.execute("COMMIT")
@@ -245,9 +245,9 @@ class Writer:
         self._stats.commits += connection.total_changes() != before
         return transaction.rings
 
-    def _run_all(self, batch: list[Call], transaction: Transaction) -> None:
+    def _run_all(self, batch: list[Call], transaction: Transaction, *, is_alone: bool) -> None:
         """Run the calls, and those that come meanwhile: a settle and the claim that follows it share one sync, and so
-        do what makes runs ready and the claim that waits for them.
+        do what makes runs ready and the claim that waits for them.  Nobody joins a call that is run alone.
         """
         done = 0
         while done < len(batch):
@@ -256,6 +256,8 @@ class Writer:
                 if call.error is None:
                     call.result = call.verb(transaction)
             done = len(batch)
+            if is_alone:
+                return
             self._take_more(batch)
             if transaction.rings & RUNS:
                 batch += self._call_up()

@@ -6,9 +6,16 @@ SELECT
   ARRAY(SELECT ARRAY[id, version::text] FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR KEY SHARE),
   ARRAY(SELECT id FROM {s}.past WHERE id = ANY($2::text[]));
 
+-- Arrays as `packed` makes them: one value stands for all.
 -- name: add
 WITH made AS MATERIALIZED (
-  SELECT * FROM unnest(
+  SELECT b.id, b.key, b.payload, b.place, coalesce(b.job_id, ($2::text[])[1]) AS job_id,
+    coalesce(b.due_ms, ($3::bigint[])[1]) AS due_ms, coalesce(b.cause, ($4::smallint[])[1]) AS cause,
+    coalesce(b.priority, ($7::smallint[])[1]) AS priority, coalesce(b.grp, ($8::text[])[1]) AS grp,
+    coalesce(b.target, ($9::text[])[1]) AS target, coalesce(b.gated, ($10::boolean[])[1]) AS gated,
+    coalesce(b.state, ($11::smallint[])[1]) AS state, coalesce(b.held_reason, ($12::text[])[1]) AS held_reason,
+    coalesce(b.visible_ms, ($13::bigint[])[1]) AS visible_ms, coalesce(b.version, ($14::smallint[])[1]) AS version
+  FROM unnest(
     $1::text[], $2::text[], $3::bigint[], $4::smallint[], $5::text[], $6::bytea[], $7::smallint[], $8::text[],
     $9::text[], $10::boolean[], $11::smallint[], $12::text[], $13::bigint[], $14::smallint[]
   ) WITH ORDINALITY AS b

@@ -13,15 +13,19 @@ SELECT id, version FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR KEY 
 
 -- The plain end of runs of which the caller knows all but whether they are still its own: the whole settlement in one
 -- statement.  If one of them is not, it divides by zero, and nothing has happened.
+-- Arrays as `packed` makes them: one value stands for all.
 -- name: done
 WITH stood AS (
   DELETE FROM {s}.line AS l
   USING unnest($1::bigint[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[], $6::boolean[], $7::boolean[],
                $8::text[], $9::bytea[])
     AS b (seq, token, shelf, started_ms, finished_ms, failed, changed, error, result)
-  WHERE l.seq = b.seq AND l.state + 0 = 2 AND l.token = b.token AND l.cancel = '' AND l.version = $13::smallint
-  RETURNING l.seq, l.visible_ms, l.held_reason, l.fence, l.token, l.progress, l.settled, b.shelf, b.started_ms,
-    b.finished_ms, b.failed, b.changed, b.error, b.result
+  WHERE l.seq = b.seq AND l.state + 0 = 2 AND l.token = coalesce(b.token, ($2::text[])[1]) AND l.cancel = ''
+    AND l.version = $13::smallint
+  RETURNING l.seq, l.visible_ms, l.held_reason, l.fence, l.token, l.progress, l.settled,
+    coalesce(b.shelf, ($3::smallint[])[1]) AS shelf, coalesce(b.started_ms, ($4::bigint[])[1]) AS started_ms,
+    coalesce(b.finished_ms, ($5::bigint[])[1]) AS finished_ms, coalesce(b.failed, ($6::boolean[])[1]) AS failed,
+    b.changed, coalesce(b.error, ($8::text[])[1]) AS error, b.result
 ), gone AS (
   DELETE FROM {s}.runs AS r USING stood AS l WHERE r.seq = l.seq
   RETURNING r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated,

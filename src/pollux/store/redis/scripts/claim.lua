@@ -31,8 +31,7 @@ end
 local function claimed(kind, ids, texts, look_again)
   local jobs_found = jobs_of(ids)
   commit()
-  local parts = { cmsgpack.pack({ kind, jobs_found, count_of("stops"), look_again, now,
-    bell_place(A.any and key_of(DEFAULT, "bell:runs") or BELL_RUNS), strays,
+  local parts = { cmsgpack.pack({ kind, jobs_found, count_of("stops"), look_again, now, bell_place(BELL_RUNS), strays,
     healed }) }
   for n, id in ipairs(ids) do
     parts[3 * n - 1], parts[3 * n], parts[3 * n + 1] = id, packed[id], texts[n] or ""
