@@ -7,7 +7,7 @@ import pytest
 
 from pollux.errors import StoreError, StoreTimeout
 from pollux.events import ClaimsRefused
-from pollux.model import Cause, Node, NotePut, RunState
+from pollux.model import ALL_VERSIONS, Cause, Node, NotePut, RunState
 from pollux.runtime.dispatcher import ClaimOptions
 from pollux.runtime.loop import Rest
 from pollux.testing.faults import HastyWaits, NoWaits
@@ -258,6 +258,23 @@ async def test_who_else_knows_a_handler_is_asked_anew_but_not_for_every_run():
         await shop.clock.advance(700)
     assert polite == [False, False, False, True]
     assert shop.store.count("nodes") == 2
+
+
+async def test_a_node_of_another_version_that_knows_the_handler_is_not_let_go_first():
+    """It is given no run of ours: to step back for it would only make our own runs late."""
+    shop = await a_shop()
+    job = await shop.job("stranger")
+    await shop.store.beat(Node("far", handlers=("stranger",), scheduler_version=3), ttl_ms=45_000)
+    await shop.enqueue(job, "r1")
+    await shop.dispatcher.turn()
+    assert not shop.dispatcher.manners.is_polite
+
+    await shop.clock.advance(5_000)
+    await shop.store.beat(Node("near", handlers=("stranger",), scheduler_version=ALL_VERSIONS), ttl_ms=45_000)
+    await shop.enqueue(job, "r2")
+    await shop.dispatcher.turn()
+    assert shop.dispatcher.manners.is_polite
+
 
 
 async def test_a_full_feed_makes_it_rest_a_second_and_say_so_once_a_minute():

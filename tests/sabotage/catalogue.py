@@ -222,7 +222,7 @@ FIRINGS = (
         "S5.sqlite",
         "a due fires again: neither the last due nor the run's id is asked",
         Patch(
-            "store/sqlite/plan.py",
+            "store/relational/plan.py",
             "if run.id in self._known or facts.is_fired(run.due_ms, self._now_ms):",
             "if run.id in self._known and facts.last_due_ms is None:",
         ),

@@ -316,6 +316,14 @@ def test_a_url_that_is_almost_right_is_refused_with_the_cure(url, cure):
         "redis://:s3c?s3cret@host/0",
         "redis+sentinel://user:s3cret@host",
         "redis+cluster://host/1?password=s3cret",
+        "redis://user:12/s3cret@host",
+        "redis://user:12#s3cret@host/0",
+        "redis://user:12[s3cret@host/0",
+        "redis://user:12\u2100s3cret@host/0",
+        "redis+sentinel://user:12/s3cret@host",
+        "reddis://user:s3cret@host/0",
+        "reddis://host/0?password=s3cret",
+        "postgresql://user:s3c/ret@host/db",
     ],
 )
 def test_a_refusal_never_shows_the_password(url):

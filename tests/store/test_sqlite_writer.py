@@ -217,6 +217,28 @@ async def test_a_call_that_comes_while_a_batch_is_run_one_by_one_is_answered(sto
         await asyncio.gather(gate.passed, *calls, return_exceptions=True)
 
 
+async def test_a_claim_whose_loop_has_ended_is_given_nothing(store):
+    """A thread may die with its loop, and what waited in it is never told that it waits no more."""
+    twin = store.twin()
+
+    def elsewhere() -> None:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(twin.open())
+        claiming = loop.create_task(twin.claim(node="n", token="gone", limit=9, lease_ms=60_000, wait_ms=60_000))
+        loop.run_until_complete(until(lambda: store._database.writer._standing))
+        claiming._log_destroy_pending = False
+        left.append(claiming)
+        loop.close()
+        twin._door.ear._watch.close(loop)
+
+    left: list[asyncio.Task] = []
+    await asyncio.to_thread(elsewhere)
+    await store.enqueue(some_runs(0, 1))
+    store._database.leave()  # for the twin, which cannot any more
+
+    assert len((await waiting_claim(store, "t", wait_ms=1)).runs) == 1
+
+
 async def test_no_answer_in_time_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setattr("pollux.store.sqlite.handle.SLACK_MS", 0)
     store = SqliteStore(tmp_path / "pollux.db")

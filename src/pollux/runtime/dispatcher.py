@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from pollux.events import ClaimsRefused
 from pollux.ids import new_id
-from pollux.model import DRAIN, STOP, Back, Cancelled, Cause, Hold, Job, Note, Run
+from pollux.model import ALL_VERSIONS, DRAIN, STOP, Back, Cancelled, Cause, Hold, Job, Node, Note, Run
 from pollux.plan import stop_of, stop_words
 from pollux.runtime.attempt import Attempt, Kit
 from pollux.runtime.child import isolates
@@ -112,9 +112,15 @@ class Dispatcher(Loop):
         """Has a living node one of the handlers that we have not?  Else nobody is to be let go first."""
         now = self.clock.mono_ms()
         if self._elsewhere_at is None or now - self._elsewhere_at >= NODES_MS:
-            self._elsewhere = {name for node in await self.store.nodes() for name in node.handlers}
+            near = [node for node in await self.store.nodes() if self._is_near(node)]
+            self._elsewhere = {name for node in near for name in node.handlers}
             self._elsewhere_at = now
         return not self._strangers.isdisjoint(self._elsewhere)
+
+    def _is_near(self, node: Node) -> bool:
+        """May it be given what we are given?  A node of another version never is."""
+        version = self.store.scheduler_version
+        return version == ALL_VERSIONS or node.serves(version)
 
     async def hand_back_unanswered(self) -> None:
         """After the last turn: runs that a claim without an answer may have left to us go back."""

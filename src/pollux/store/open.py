@@ -22,12 +22,18 @@ def open_store(url: str, *, clock: Clock | None = None, scheduler_version: int =
     make = _STORES.get(scheme) if found else None
     if make is None:
         raise InvalidInput(
-            f"{url!r} names no store that is known here",
+            f"{_shown(url)!r} names no store that is known here",
             where="store",
             cure=f"use one of {', '.join(_EXAMPLES)}",
         )
     store = make(url, rest, clock)
     return store if scheduler_version == store.scheduler_version else store.of_version(scheduler_version)
+
+
+def _shown(url: str) -> str:
+    """The URL without what may be a password."""
+    place, _, _ = url.partition("?")
+    return f"{url.partition(':')[0]}://..." if "@" in url else place
 
 
 def _memory(url: str, rest: str, clock: Clock | None) -> Store:

@@ -8,6 +8,8 @@ from pollux.errors import InvalidInput
 from pollux.model import ALL_VERSIONS, VERSION_MAX, Answer, Job, Run
 from pollux.store.contract import Claimed
 
+TOKENS_MAX = 100  # claims of one handle that can be repeated
+
 
 def handle_version(number: int) -> int:
     """A version that a handle can serve."""
@@ -37,24 +39,42 @@ def other_version(stored: int, own: int) -> str:
 
 
 class Turns:
-    """Claims from several versions, one after the other, beginning each time with another one."""
+    """Claims from several versions, one after the other, beginning each time with another one.
+
+    The same claim again asks those first that it may have got something from: its answer was lost, and nothing that it
+    leased is to be left behind, however few seats are free by now.
+    """
 
     def __init__(self) -> None:
         self._turn = 0
+        self._gave: dict[str, set[int]] = {}  # of the latest claims: which versions gave something, or may have
 
     async def claim(
         self, versions: Sequence[int], token: str, limit: int, one: Callable[[int, str, int], Awaitable[Claimed]]
     ) -> Claimed | None:
         """What `one(version, token, limit)` gives for all of them together; None if there is no version."""
-        self._turn += 1
+        gave = self._of(token)
+        owed = frozenset(gave)
         first = self._turn % len(versions) if versions else 0
+        order = (*versions[first:], *versions[:first])
         claims: list[Claimed] = []
-        for version in (*versions[first:], *versions[:first]):
+        for version in sorted(order, key=lambda each: each not in owed):
             left = limit - sum(len(claimed.runs) for claimed in claims)
-            if left <= 0:
+            if left <= 0 and version not in owed:
                 break
-            claims.append(await one(version, f"{token}/{version}", left))
+            gave.add(version)
+            claims.append(await one(version, f"{token}/{version}", max(1, left)))
+            if not claims[-1].runs:
+                gave.discard(version)
         return _together(claims) if claims else None
+
+    def _of(self, token: str) -> set[int]:
+        if token not in self._gave:
+            self._turn += 1
+            self._gave[token] = set()
+            if len(self._gave) > TOKENS_MAX:
+                del self._gave[next(iter(self._gave))]
+        return self._gave[token]
 
 
 def _together(claims: Sequence[Claimed]) -> Claimed:

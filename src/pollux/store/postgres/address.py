@@ -35,8 +35,9 @@ def read_address(url: str) -> Address:
     try:
         parts = urlsplit(url)
         port = parts.port or 5432
-    except ValueError as error:
-        raise InvalidInput(f"the URL of the store cannot be read ({error})", where="store", cure=_EXAMPLE) from error
+    except ValueError:  # whose words may hold the password
+        cure = f"{_EXAMPLE}, with %2F for / and %23 for # in a password"
+        raise InvalidInput("the URL of the store cannot be read", where="store", cure=cure) from None
     given = parse_qsl(parts.query, keep_blank_values=True)
     ours = {name: value for name, value in given if name in _OURS}
     for name, _ in given:

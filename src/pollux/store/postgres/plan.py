@@ -12,7 +12,7 @@ from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.plan import Facts, Firings, Live, keys_of, looking_behind
-from pollux.store.relational.rows import ID, LEASED, Row, made_in, memory_json
+from pollux.store.relational.rows import ID, LEASED, Row, memory_json
 
 _advance = Statements("advance")
 _cancel = Statements("cancel")
@@ -74,7 +74,7 @@ async def _fire(
         ended = [(numbers.get(run.id, run.seq), *run[1:]) for run, _ in each.ended]
         ends += await cancel_waiting(tx, ended, [reason for _, reason in each.ended], now_ms)
         await ask_to_stop(tx, [seq for seq, _ in each.asked], [reason for _, reason in each.asked])
-        numbers |= await insert(tx, [made_in(row, tx.version) for row in each.made])
+        numbers |= await insert(tx, each.made)
     if fired.moved:
         await tx.rows(_advance.move, *columns([(n, *at) for n, at in fired.moved.items()], 6))
     return answers

@@ -31,6 +31,7 @@ CURES = {
     SENTINEL: "use redis+sentinel://host1:26379,host2:26379,host3:26379/service",
     CLUSTER: "use redis+cluster://host1:6379,host2:6379,host3:6379",
 }
+SIGNS = "write %2F for /, %23 for #, %40 for @ and %5B for [ in a password"
 OURS = {"prefix", "namespace", "wait"}
 LOGIN = {"username", "password"}
 TLS = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname"}
@@ -58,7 +59,7 @@ class Address(Struct, frozen=True):
 
 
 def read_address(url: str) -> Address:
-    parts = urlsplit(url)
+    parts = _split(url)
     kind, has_tls = _kind_of(parts.scheme)
     options = _options(url, parts, kind, has_tls=has_tls)
     prefix = _prefix(url, kind, options)
@@ -75,6 +76,17 @@ def read_address(url: str) -> Address:
         wait=_wait(url, options),
         name=_bare(url),
     )
+
+
+def _split(url: str) -> SplitResult:
+    """A password with signs that mean something in a URL would else be taken for a host, and told in a message."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # whose words may hold the password
+        raise _wrong(url, "cannot be read", SIGNS) from None
+    if parts.fragment or (parts.scheme != "unix" and "@" in parts.path):
+        raise _wrong(url, "has a sign where none can be", SIGNS)
+    return parts
 
 
 def _kind_of(scheme: str) -> tuple[str, bool]:

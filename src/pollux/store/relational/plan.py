@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pollux.model import Answer, Firing, Overlap
-from pollux.store.relational.rows import HELD, KEY, LEASED, STATE, Row, memory_json
+from pollux.store.relational.rows import HELD, KEY, LEASED, STATE, Row, made_in, memory_json
 
 CAME_BACK_MS = 60_000  # a last due so far ahead was written before the clock came back
 WAITS_BEHIND = "waits for the previous run"
@@ -101,7 +101,7 @@ class Firings:
         facts.last_due_ms = run.due_ms
         self._move(firing, facts, is_skipped=answer is Answer.OVERLAPPED)
         if answer is not Answer.OVERLAPPED:
-            self._make(row, facts, is_waiting=answer is Answer.WAITS)
+            self._make(firing, row, facts, is_waiting=answer is Answer.WAITS)
         return answer
 
     def _overlap(self, firing: Firing, row: Row, facts: Facts) -> Answer:
@@ -141,14 +141,17 @@ class Firings:
             learnt = (True, memory_json(memory), memory.last_end_ms)
         self.moved[facts.n] = Moved(firing.run.due_ms, firing.next_due_ms, *learnt)
 
-    def _make(self, row: Row, facts: Facts, *, is_waiting: bool) -> None:
+    def _make(self, firing: Firing, row: Row, facts: Facts, *, is_waiting: bool) -> None:
         made = (*row[:STATE], HELD, WAITS_BEHIND, *row[STATE + 2 :]) if is_waiting else row
-        run_id, job_id, due_ms, cause, key = row[:5]
-        self.rounds[-1].made.append(made)
-        self._known.add(run_id)
+        self.rounds[-1].made.append(made_in(made, self._version))
+        self._known.add(row[0])
+        facts.has_live = True
+        key = row[KEY]
         if key is not None:
             self._keys.add(key)
-        facts.has_live = True
+        if firing.overlap not in LOOKS_BEHIND:
+            return
+        run_id, job_id, due_ms, cause = row[:KEY]
         live = self._live.setdefault(job_id, [])
         live.append(Live(0, made[STATE], run_id, job_id, due_ms, cause, row[STATE - 1], self._version, "", key))
 

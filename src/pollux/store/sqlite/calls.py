@@ -45,7 +45,7 @@ class Call:
     @property
     def is_given_up(self) -> bool:
         """Nobody waits for the answer any more, so what has not begun need not begin."""
-        return self.future.done()
+        return self.future.done() or self.loop.is_closed()
 
 
 def answer(calls: Iterable[Call]) -> None:

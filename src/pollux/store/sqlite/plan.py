@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import Advanced, Answer, End, Firing, JobUpdate, Overlap, Plan
+from pollux.model import Advanced, Answer, End, Firing, JobUpdate, Plan
 from pollux.store.relational.bells import RUNS
-from pollux.store.relational.plan import WAITS_BEHIND, Facts
-from pollux.store.relational.rows import HELD, LEASED, Row, made_in, memory_json
+from pollux.store.relational.plan import Facts, Firings, Live, Moved, keys_of, looking_behind
+from pollux.store.relational.rows import LEASED, Row, memory_json
 from pollux.store.sqlite.nodes import is_current, seats
 from pollux.store.sqlite.notes import write_notes
 from pollux.store.sqlite.runs import ask_to_stop, cancel_waiting, insert, key_holder, known_runs
@@ -31,7 +31,7 @@ def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms:
     if plan.consumed:
         _consume(tx, plan.consumed)
     ends: list[tuple[int, End]] = []
-    firings = _Firings(tx, plan.firings, made, ends, now_ms).answers() if plan.firings else ()
+    firings = _fire(tx, plan.firings, made, ends, now_ms) if plan.firings else ()
     if plan.firings:
         tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms, *[firing.run.visible_ms for firing in plan.firings])
     if plan.releases:
@@ -52,84 +52,33 @@ def _consume(tx: Transaction, ids: Sequence[int]) -> None:
     tx.tally.ends -= sum(row[0] for row in gone)
 
 
-class _Firings:
-    """The firings of one plan, in their order; what they write is gathered and written together."""
+def _fire(
+    tx: Transaction, firings: Sequence[Firing], made: Sequence[Row], ends: list[tuple[int, End]], now_ms: int
+) -> tuple[Answer, ...]:
+    ids = ids_json(list({firing.run.job_id for firing in firings}))
+    facts = {row[0]: Facts(*row[1:]) for row in tx.rows(_advance.facts, (ids, tx.version))}
+    known = known_runs(tx, [firing.run.id for firing in firings])
+    keys = [key for key in keys_of(made) if key_holder(tx, key)]
+    behind = looking_behind(firings, facts).items()
+    live = [Live._make(row) for job_id, most in behind for row in tx.rows(_advance.live, (job_id, most or -1))]
+    fired = Firings(tx.version, facts, known, keys, live, now_ms)
+    answers = tuple([fired.fire(firing, row) for firing, row in zip(firings, made, strict=True)])
+    for each in fired.rounds:
+        for run, reason in each.ended:
+            ends += cancel_waiting(tx, [run], reason, now_ms)
+        for seq, reason in each.asked:
+            ask_to_stop(tx, seq, reason)
+        insert(tx, each.made)
+    _move(tx, fired.moved)
+    return answers
 
-    def __init__(
-        self,
-        tx: Transaction,
-        firings: Sequence[Firing],
-        rows: Sequence[Row],
-        ends: list[tuple[int, End]],
-        now_ms: int,
-    ) -> None:
-        self._tx, self._firings, self._rows, self._ends, self._now_ms = tx, firings, rows, ends, now_ms
-        ids = ids_json(list({firing.run.job_id for firing in firings}))
-        self._facts = {row[0]: Facts(*row[1:]) for row in tx.rows(_advance.facts, (ids, tx.version))}
-        self._known = set(known_runs(tx, [firing.run.id for firing in firings]))
-        self._made: list[Row] = []
-        self._moved: list[Row] = []
 
-    def answers(self) -> tuple[Answer, ...]:
-        answers = tuple([self._fire(firing, row) for firing, row in zip(self._firings, self._rows, strict=True)])
-        self._write()
-        return answers
-
-    def _fire(self, firing: Firing, row: Row) -> Answer:
-        run = firing.run
-        facts = self._facts.get(run.job_id)
-        if facts is None or facts.revision != firing.revision:
-            return Answer.STALE
-        if run.id in self._known or facts.is_fired(run.due_ms, self._now_ms):
-            return Answer.ALREADY
-        answer = self._overlap(firing, facts)
-        facts.last_due_ms = run.due_ms
-        if answer is Answer.OVERLAPPED and firing.if_overlapped is not None:
-            self._write()
-            memory = firing.if_overlapped
-            skipped = (run.due_ms, firing.next_due_ms, memory_json(memory), memory.last_end_ms, facts.n)
-            self._tx.write(_advance.skip, skipped)
-            return answer
-        self._moved.append((run.due_ms, firing.next_due_ms, facts.n))
-        if answer is not Answer.OVERLAPPED:
-            self._make(row, facts, is_waiting=answer is Answer.WAITS)
-        return answer
-
-    def _make(self, row: Row, facts: Facts, *, is_waiting: bool) -> None:
-        made = (*row[:10], HELD, WAITS_BEHIND, *row[12:]) if is_waiting else row
-        self._made.append(made_in(made, self._tx.version))
-        self._known.add(row[0])
-        facts.has_live = True
-
-    def _overlap(self, firing: Firing, facts: Facts) -> Answer:
-        """ok, waits or overlapped; under CANCEL the previous run is asked to stop, or ends here if it only waited."""
-        if firing.run.key is not None:
-            self._write()
-            if key_holder(self._tx, firing.run.key):
-                return Answer.OVERLAPPED
-        if not facts.has_live or firing.overlap is Overlap.ALLOW:
-            return Answer.OK
-        if firing.overlap is Overlap.SKIP:
-            return Answer.OVERLAPPED
-        self._write()
-        is_cancel = firing.overlap is Overlap.CANCEL
-        live = self._tx.rows(_advance.live, (firing.run.job_id, -1 if is_cancel else 2))
-        if is_cancel:
-            self._cancel_previous(live, f"replaced by {firing.run.id}")
-        return Answer.WAITS if len(live) == 1 else Answer.OVERLAPPED
-
-    def _cancel_previous(self, live: list[Row], reason: str) -> None:
-        for row in live:
-            if row[1] == LEASED and not row[8]:
-                ask_to_stop(self._tx, row[0], reason)
-        if len(live) == 1 and live[0][1] != LEASED:
-            self._ends += cancel_waiting(self._tx, live, reason, self._now_ms)
-
-    def _write(self) -> None:
-        insert(self._tx, self._made)
-        if self._moved:
-            self._tx.write_many(_advance.move, self._moved)
-        self._made, self._moved = [], []
+def _move(tx: Transaction, moved: dict[int, Moved]) -> None:
+    plain = [(at.last_due_ms, at.next_due_ms, n) for n, at in moved.items() if not at.has_memory]
+    taught = [(*at[:2], *at[3:], n) for n, at in moved.items() if at.has_memory]
+    for sql, rows in ((_advance.move, plain), (_advance.skip, taught)):
+        if rows:
+            tx.write_many(sql, rows)
 
 
 def _release(tx: Transaction, ids: Sequence[str], now_ms: int) -> None:

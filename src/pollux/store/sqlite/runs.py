@@ -177,7 +177,7 @@ def cancel_waiting(tx: Transaction, rows: Iterable[Row], reason: str, now_ms: in
     rows = list(rows)
     if not rows:
         return []
-    tx.write_many(_cancel.finish, [(why, now_ms, row[0]) for row in rows])
+    tx.write_many(_cancel.finish, [(why, now_ms, row[2]) for row in rows])
     for row in rows:
         tally = tx.tally_of(row[7])
         tally.held -= row[1] == HELD

@@ -77,6 +77,19 @@ class AllVersionsContract(Contract):
         assert sorted(ids(first)) == ["a", "b"]
         assert sorted((run.id, run.token) for run in again) == sorted((run.id, run.token) for run in first)
 
+    async def test_the_same_claim_of_all_gives_the_same_runs_again_however_much_else_there_is(
+        self, store: Store, t0: int
+    ) -> None:
+        """An answer was lost, and fewer seats are free by now: what was leased must not be left behind."""
+        await given(store, *(a_run(f"a{n}") for n in range(4)))
+        await given(another(store), *(a_run(f"b{n}", "other") for n in range(4)))
+        handle = store.of_version(ALL_VERSIONS)
+        for seats in (2, 6):
+            first = await claim(handle, seats, token=f"t{seats}")
+            again = await claim(handle, 1, token=f"t{seats}")
+
+            assert sorted(ids(again)) == sorted(ids(first))
+
     async def test_what_a_handle_of_all_claimed_it_renews_and_settles(self, store: Store, t0: int) -> None:
         await given(another(store), a_run("b", "other"))
         handle = store.of_version(ALL_VERSIONS)

@@ -8,7 +8,7 @@ SELECT
 FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value WHERE j.version = ?;
 
 -- name: live
-SELECT seq, state, id, job_id, due_ms, cause, gated, version, cancel FROM runs
+SELECT seq, state, id, job_id, due_ms, cause, gated, version, cancel, key FROM runs
 WHERE job_id = ? AND shelf IS NULL ORDER BY seq LIMIT ?;
 
 -- name: move

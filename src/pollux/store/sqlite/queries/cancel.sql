@@ -6,7 +6,7 @@ FROM json_each(?) AS asked JOIN runs AS r ON r.id = asked.value;
 SELECT id FROM runs WHERE job_id = ? AND shelf IS NULL ORDER BY seq;
 
 -- name: finish
-UPDATE runs SET state = 5, shelf = 0, held_reason = '', cancel = ?, finished_ms = ? WHERE seq = ?;
+UPDATE runs SET state = 5, shelf = 0, held_reason = '', cancel = ?, finished_ms = ? WHERE id = ?;
 
 -- name: ask
 UPDATE runs SET cancel = ? WHERE seq = ?;
