@@ -276,7 +276,6 @@ async def test_a_node_of_another_version_that_knows_the_handler_is_not_let_go_fi
     assert shop.dispatcher.manners.is_polite
 
 
-
 async def test_a_full_feed_makes_it_rest_a_second_and_say_so_once_a_minute():
     shop = await a_shop(options=ClaimOptions(feed_max=1))
     heard = Heard(shop.events, ClaimsRefused)

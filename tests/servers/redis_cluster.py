@@ -6,6 +6,7 @@ about two seconds.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
+from pollux.store.redis.ear import Ear
 from tests.servers.redis import RedisServer, free_port
 
 SLOTS = 16_384
@@ -128,6 +130,16 @@ def until(is_so: Callable[[], bool], what: str, patience_s: float = START_S) -> 
         if time.monotonic() > end:
             raise TimeoutError(f"not so after {patience_s} s: {what}")
         time.sleep(0.02)
+
+
+async def hears_again(ear: Ear) -> None:
+    """Its connection breaks; then it finds the bell again."""
+    async with asyncio.timeout(START_S):
+        while ear._reader is None:  # noqa: ASYNC110 - it happens in another task
+            await asyncio.sleep(0.01)
+        ear.move()
+        while ear._place is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 def _node(folder: Path) -> RedisServer:

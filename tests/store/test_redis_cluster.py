@@ -32,7 +32,7 @@ from pollux.testing.conformance import (
 from pollux.testing.conformance.builders import T0, a_run, claim, given, given_jobs, ids, settlement
 from tests.acceptance.terminal import Terminal
 from tests.servers.redis import own_url
-from tests.servers.redis_cluster import RedisNodes, ask, until
+from tests.servers.redis_cluster import RedisNodes, ask, hears_again, until
 
 PATIENCE_S = 30
 
@@ -148,6 +148,11 @@ async def test_a_node_that_hangs_is_passed_over_and_asked_last_from_then_on(node
         await given(store, a_run("a"))
         assert ids(await claim(store, 1)) == ["a"]
         assert len(asked) == 1
+
+        waiting = asyncio.create_task(store.claim(node="n", token="t", limit=1, lease_ms=30_000, wait_ms=60_000))
+        await hears_again(store._runs_ear)
+        await given(store, a_run("b", due_ms=0))
+        assert ids((await waiting).runs) == ["b"]
     finally:
         await store.close()
         for writer in asked:

@@ -12,7 +12,7 @@ from pollux.store.redis import RedisStore
 from pollux.testing.conformance.builders import T0, a_run, claim, given, given_jobs, ids, settlement
 from tests.acceptance.terminal import Terminal, eventually, stopped
 from tests.servers.redis import own_url
-from tests.servers.redis_cluster import ask, until
+from tests.servers.redis_cluster import ask, hears_again, until
 from tests.servers.redis_sentinel import SERVICE, Watched
 
 PATIENCE_S = 30
@@ -50,6 +50,24 @@ def _is_taken(watched):
 
 def by_death(watched):
     watched.primary.kill()
+
+
+async def test_a_sentinel_that_hangs_makes_nobody_deaf(watched, opened):
+    """It takes connections and says nothing; the others are believed, by calls and by whoever waits for a ring."""
+    asked = []
+    hung = await asyncio.start_server(lambda _, writer: asked.append(writer), "127.0.0.1", 0)
+    address = f"127.0.0.1:{hung.sockets[0].getsockname()[1]}"
+    store = await opened(f"{watched.url.replace('://', f'://{address},')}?namespace=hung")
+    waiting = asyncio.create_task(store.claim(node="n", token="t", limit=1, lease_ms=30_000, wait_ms=60_000))
+    try:
+        await hears_again(store._runs_ear)
+        await given(store, a_run("b", due_ms=0))
+        assert ids((await waiting).runs) == ["b"]
+    finally:
+        await store.close()
+        for writer in asked:
+            writer.close()
+        hung.close()
 
 
 @pytest.mark.parametrize("fail_over", [by_hand, by_death], ids=["by-hand", "by-death"])

@@ -3,11 +3,12 @@
 import asyncio
 import re
 import threading
+import time
 
 import apsw
 import pytest
 
-from pollux.errors import StoreError, StoreFull, StoreTimeout
+from pollux.errors import StoreBusy, StoreError, StoreFull, StoreTimeout
 from pollux.model import NotePut
 from pollux.store.contract import Answer, JobPut
 from pollux.store.sqlite import SqliteStore, wal
@@ -251,6 +252,37 @@ async def test_no_answer_in_time_is_unknown(tmp_path, monkeypatch):
             await hasty.put_jobs([JobPut(JOB)])
     await hasty.close()
     await store.close()
+
+
+async def test_a_call_that_joins_others_at_the_lock_is_told_what_they_are_told(store, monkeypatch):
+    """Some gave up waiting for the lock; then a call joins, and the file turns out to be gone."""
+    writer, asked, looks = store._database.writer, [], []
+    acquire = writer.lock.acquire
+
+    def at_lock(deadline) -> None:
+        asked.append(deadline)
+        if len(asked) == 1:
+            raise StoreBusy("somebody else writes")
+        joins.set()
+        while len(asked) == 2 and writer._queue.empty():
+            time.sleep(0.001)
+        acquire(deadline)
+
+    def gone() -> None:
+        looks.append(len(asked))
+        if len(looks) == 2:  # after the commit
+            raise StoreError("the file is gone")
+
+    joins = threading.Event()
+    monkeypatch.setattr(writer.lock, "acquire", at_lock)
+    monkeypatch.setattr(writer._place, "check", gone)
+    first = asyncio.ensure_future(store.enqueue(some_runs(0, 1)))
+    await until(joins.is_set)
+    second = asyncio.ensure_future(store.enqueue(some_runs(1, 1)))
+    async with asyncio.timeout(5):
+        for call in (first, second):
+            with pytest.raises(StoreError, match="gone"):
+                await call
 
 
 async def test_closing_finishes_what_was_asked(tmp_path):

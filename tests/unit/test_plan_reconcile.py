@@ -172,3 +172,12 @@ def test_applying_a_difference_leaves_none(before, after, source):
 
     assert reconcile(list(have.values()), want, source).is_empty
     assert diff.same + len(diff.change) + len(diff.add) == len(after)
+
+
+def test_a_job_that_is_in_another_version_is_left_there_and_told():
+    diff = reconcile([], [a_job("a"), a_job("b")], FILE, elsewhere={"a": 1, "stranger": 1})
+
+    assert [job.id for job in diff.add] == ["b"]
+    assert diff.elsewhere == (("a", 1),)
+    assert diff.lines()[-1] == "  job a  is in version 1: pollux jobs move"
+    assert reconcile([], [a_job("a")], FILE, elsewhere={"a": 1}).is_empty

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import TypeVar
 
 import asyncpg
@@ -45,16 +45,14 @@ class Database:
         self._sender = sender
         self._pool = Pool(self.connect, pool_size, address.where)
         self._bells = Bells(self._notify)
-        self._is_pooled = address.statement_cache_size == 0  # after each transaction the connection may be another one
         # A plan that was made while a table was empty walks over it when it is full: none may walk.  A pooler passes no
-        # settings on: there they stand in each transaction.
-        self._settings = {"application_name": "pollux"} | (_PLANS if address.listen and not self._is_pooled else {})
-        local = "".join(f"; SET LOCAL {name} = {value}" for name, value in _PLANS.items() if self._is_pooled)
+        # settings on, and keeps no plan either.
+        is_direct = address.listen and address.statement_cache_size > 0
+        self._settings = {"application_name": "pollux"} | (_PLANS if is_direct else {})
         # After its deadline nobody waits for a write any more: then nobody else shall wait for its locks.
         lock_ms, idle_ms = deadline_ms * 8 // 10, deadline_ms
         self._begin = (
-            f"BEGIN; SET LOCAL lock_timeout = {lock_ms}; "
-            f"SET LOCAL idle_in_transaction_session_timeout = {idle_ms}{local}"
+            f"BEGIN; SET LOCAL lock_timeout = {lock_ms}; SET LOCAL idle_in_transaction_session_timeout = {idle_ms}"
         )
 
     async def connect(self) -> Connection:
@@ -87,7 +85,7 @@ class Database:
         return await self._bounded(self._write(verb, version, now_ms, ring))
 
     async def read(self, verb: Verb[T], version: int, now_ms: int | None = None, ring: Ring | None = None) -> T:
-        """One statement or several, each for itself; behind a pooler in a transaction, which keeps the connection."""
+        """One statement or several, each for itself."""
         return await self._bounded(self._read(verb, version, now_ms, ring))
 
     async def join(self, connection: Connection, verb: Verb[T], version: int, now_ms: int | None) -> T:
@@ -122,8 +120,7 @@ class Database:
         connection = await self._pool.take(self._deadline_s)
         is_sound = False
         try:
-            async with connection.transaction() if self._is_pooled else nullcontext():
-                await schema.prepare(connection, self.space, self.address.where)
+            await schema.prepare(connection, self.space, self.address.where)
             is_sound = True
         finally:
             self._pool.give(connection, is_sound=is_sound)
@@ -190,29 +187,17 @@ class Database:
 
     async def _read(self, verb: Verb[T], version: int, now_ms: int | None, ring: Ring | None) -> T:
         for is_last in (False, True):
-            connection = await (self._begun() if self._is_pooled else self._pool.take(self._deadline_s))
+            connection = await self._pool.take(self._deadline_s)
             is_sound = False
             try:
-                tx = Transaction(
-                    connection,
-                    self.space,
-                    version,
-                    now_ms,
-                    self._sender,
-                    is_begun=self._is_pooled,
-                    bells=self._bells,
-                )
+                tx = Transaction(connection, self.space, version, now_ms, self._sender, bells=self._bells)
                 answer = await verb(tx)
-                if self._is_pooled:
-                    await connection.execute("COMMIT")
                 is_sound = True
             except GONE as error:
                 self._pool.drop_idle()
                 if is_last or (isinstance(error, asyncpg.InterfaceError) and not connection.is_closed()):
                     raise
             except (asyncpg.PostgresError, ValueError):
-                if self._is_pooled:
-                    await connection.execute("ROLLBACK")
                 is_sound = True
                 raise
             finally:

@@ -7,8 +7,8 @@ same run are told of in the order in which they took effect.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from asyncpg import Connection
@@ -77,10 +77,9 @@ class Transaction:
         given_ms: int | None = None,
         sender: str = "",
         *,
-        is_begun: bool = False,
         bells: Bells | None = None,
     ) -> None:
-        self._is_begun, self._bells = is_begun, bells
+        self._bells = bells
         self.is_owed = False  # the bell, which could not go along
         self._connection, self._space, self.given_ms, self._sender = connection, space, given_ms, sender
         self.version = version  # the handle's own
@@ -111,15 +110,12 @@ class Transaction:
         """The versions whose waiters the bells are for."""
         return frozenset(self._tallies)
 
-    @asynccontextmanager
-    async def one_moment(self) -> AsyncIterator[None]:
+    def one_moment(self) -> AbstractAsyncContextManager[object]:
         """All reads in it see the same state."""
-        if self._is_begun:
-            await self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            yield
-        else:
-            async with self._connection.transaction(isolation="repeatable_read", readonly=True):
-                yield
+        moment: AbstractAsyncContextManager[object] = self._connection.transaction(
+            isolation="repeatable_read", readonly=True
+        )
+        return moment
 
     async def rows(self, sql: str, *args: Any) -> list[Row]:
         self._space.statements += 1

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from redis import exceptions
 
-from pollux.errors import StoreBusy, StoreTimeout
+from pollux.errors import StoreBusy, StoreError, StoreTimeout
 from pollux.store.redis.address import CLUSTER, Address
 from pollux.store.redis.homes import Homes
 from pollux.store.redis.refusals import PASSING, in_our_words
@@ -29,6 +29,7 @@ CONNECTIONS_MAX = 16
 STALE_S = 0.1  # a connection that was idle for longer is looked at before it is used
 NAP_S = 0.05  # until we ask again for a slot that is on its way
 PASSAGE = 0.75  # of the deadline we do so: then there is time to say that nothing was changed
+FIND_S = 8.0  # for a listener to find the server, also past some that hang
 WAIT_MS = 2_000  # for the replicas that confirm a write
 # On a cluster every call also names a key that never is.  While the slot moves, key by key, the server then refuses the
 # whole call (TRYAGAIN) instead of failing in the midst of a script, at the first key that has gone.
@@ -100,6 +101,7 @@ class Link:
         self._seats = asyncio.Semaphore(CONNECTIONS_MAX)
         self._lines: set[Line] = set()
         self._free: list[Line] = []
+        self._is_closed = False
         self._round = 0  # lines of an earlier round are not used again
         self._now_ms = 0
         self.homes = Homes(address.name)
@@ -123,6 +125,7 @@ class Link:
         return parse_info(await self._within(self._over(lambda line: line.ask("INFO"))))
 
     async def close(self) -> None:
+        self._is_closed = True
         self._free.clear()
         for line in tuple(self._lines):
             await self._drop(line)
@@ -204,6 +207,8 @@ class Link:
                 return line
             await self._drop(line)
         line = Line(await self._route.find())
+        if self._is_closed:  # meanwhile: nobody would close it again
+            raise StoreError(f"the store {self._address.name} was closed before the call was sent; nothing was changed")
         self._lines.add(line)
         await self._guarded(line, self._greet(line))
         line.round = self._round
@@ -280,10 +285,11 @@ class Listener:
         """The answer, or an error after which the next call goes over a new connection."""
         wire, self._wire = self._wire, None
         try:
-            async with asyncio.timeout(within_s):
-                if wire is None:
+            if wire is None:
+                async with asyncio.timeout(FIND_S):
                     wire = await self._route.find()
                     await wire.connect()
+            async with asyncio.timeout(within_s):
                 await wire.send_command(*command)
                 answer = await wire.read_response(disable_decoding=True)
         except BaseException as error:

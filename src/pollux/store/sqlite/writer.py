@@ -187,7 +187,7 @@ class Writer:
             try:
                 self.lock.acquire(min(call.deadline for call in batch))
             except StoreBusy as busy:
-                batch = _give_up(batch, busy)
+                batch[:] = _give_up(batch, busy)  # in place: whoever joins it is told what becomes of it
                 continue
             try:
                 self._place.check()
