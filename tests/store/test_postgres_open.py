@@ -1,7 +1,9 @@
 """What cannot be a store, and does the message say what to do?  And does a migration that was cut off begin again?"""
 
 import asyncio
+import re
 import sys
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -179,6 +181,15 @@ async def test_without_a_bell_a_wait_polls():
     assert ids((await asyncio.wait_for(waiting, 5)).runs) == ["a"]
     await store.close()
     await other.close()
+
+
+def test_every_url_of_the_documentation_can_be_read():
+    page = Path(__file__).parents[2] / "docs" / "stores" / "postgres.md"
+    urls = re.findall(r"postgresql://[^\s\"`]+", page.read_text())
+
+    assert len(urls) >= 3
+    pooled = [read_address(url) for url in urls][2]
+    assert (pooled.listen, pooled.statement_cache_size) == (False, 0)
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
