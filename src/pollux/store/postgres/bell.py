@@ -154,10 +154,11 @@ class Ear:
                 if await self.stand():
                     continue  # what came before the bell could be heard
                 most_ms = LOOK_AGAIN_MS if self.is_standing else POLL_MS
-                most_ms = most_ms if left_ms is None else min(most_ms, left_ms)
-                nap_ms = max(1.0, min(wait_ms - waited_ms, most_ms))
+                rest_ms = wait_ms - waited_ms
+                is_last = rest_ms <= most_ms and (left_ms is None or rest_ms < left_ms)
+                nap_ms = max(1.0, min(rest_ms, most_ms, most_ms if left_ms is None else left_ms))
                 is_rung = await self._clock.wait(waiter.event, nap_ms)
                 if is_over():
                     return found
-                if not is_rung and nap_ms < most_ms and self.is_standing:  # nothing happened, and the time is up
+                if is_last and not is_rung and self.is_standing:  # the time is up, and nothing happened in it
                     return replace(found, now_ms=found.now_ms + int(nap_ms))

@@ -101,7 +101,7 @@ class Firings:
         facts.last_due_ms = run.due_ms
         self._move(firing, facts, is_skipped=answer is Answer.OVERLAPPED)
         if answer is not Answer.OVERLAPPED:
-            self._make(firing, row, facts, is_waiting=answer is Answer.WAITS)
+            self._make(row, facts, is_waiting=answer is Answer.WAITS)
         return answer
 
     def _overlap(self, firing: Firing, row: Row, facts: Facts) -> Answer:
@@ -141,7 +141,7 @@ class Firings:
             learnt = (True, memory_json(memory), memory.last_end_ms)
         self.moved[facts.n] = Moved(firing.run.due_ms, firing.next_due_ms, *learnt)
 
-    def _make(self, firing: Firing, row: Row, facts: Facts, *, is_waiting: bool) -> None:
+    def _make(self, row: Row, facts: Facts, *, is_waiting: bool) -> None:
         made = (*row[:STATE], HELD, WAITS_BEHIND, *row[STATE + 2 :]) if is_waiting else row
         self.rounds[-1].made.append(made_in(made, self._version))
         self._known.add(row[0])
@@ -149,8 +149,6 @@ class Firings:
         key = row[KEY]
         if key is not None:
             self._keys.add(key)
-        if firing.overlap not in LOOKS_BEHIND:
-            return
         run_id, job_id, due_ms, cause = row[:KEY]
         live = self._live.setdefault(job_id, [])
         live.append(Live(0, made[STATE], run_id, job_id, due_ms, cause, row[STATE - 1], self._version, "", key))
@@ -166,5 +164,6 @@ def looking_behind(firings: Sequence[Firing], facts: dict[str, Facts]) -> dict[s
     for firing in firings:
         there = facts.get(firing.run.job_id)
         if firing.overlap in LOOKS_BEHIND and there is not None and there.has_live:
-            asked[firing.run.job_id] = None if firing.overlap is Overlap.CANCEL else ENOUGH
+            is_whole = firing.overlap is Overlap.CANCEL or asked.get(firing.run.job_id, ENOUGH) is None
+            asked[firing.run.job_id] = None if is_whole else ENOUGH
     return asked
