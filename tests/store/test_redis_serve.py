@@ -37,11 +37,14 @@ def test_the_run_of_a_killed_worker_comes_back(pollux):
         first.send_signal(signal.SIGKILL)
         first.wait()
     pollux.write("p.yaml", config % 0)
-    with (
-        pollux.started("serve", "-c", "p.yaml", "--store", url) as planner,
-        pollux.started("worker", "-c", "p.yaml", "--store", url) as worker,
-    ):
-        [run] = eventually(lambda: runs(pollux, url, "slow"), "another one ran it", planner)
-        assert stopped(worker).code == 0
+
+    def is_quick() -> bool:
+        return pollux("jobs", "show", "slow", "--json", "--store", url).json["job"]["params"] == {"seconds": 0}
+
+    with pollux.started("serve", "-c", "p.yaml", "--store", url) as planner:
+        eventually(is_quick, "the new definition is written, so that nobody takes 600 s", planner)
+        with pollux.started("worker", "-c", "p.yaml", "--store", url) as worker:
+            [run] = eventually(lambda: runs(pollux, url, "slow"), "another one ran it", planner)
+            assert stopped(worker).code == 0
         assert stopped(planner).code == 0
     assert (run["lease_losses"], run["attempt"]) == (1, 0)

@@ -33,9 +33,6 @@ def jobs() -> None:
     """
 
 
-jobs.add_command(move)
-
-
 @jobs.command("ls")
 @click.option("--group", help="Of this group.")
 @click.option("--target", help="Of this target.")
@@ -359,3 +356,6 @@ async def _live_of(app: Any, job_id: str) -> Sequence[Any]:
     page = await app.list_runs(RunFilter(states=tuple(sorted(LIVE)), job_id=job_id), limit=LINES_MAX)
     runs: Sequence[Any] = page.runs
     return runs
+
+
+jobs.add_command(move)
