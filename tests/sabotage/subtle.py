@@ -17,6 +17,10 @@ _RECORDS = "store/memory/records.py"
 _LIMITS = "store/limits.py"
 
 SUBTLE: dict[str, tuple[Patch, ...]] = {
+    # versions
+    "a run that moves along stands in no line": (
+        Patch(_STATE, "        if lease_ms is None:\n            self.stand(run)\n", "        if lease_ms is None:\n"),
+    ),
     # the handle
     "opening begins with nothing": (
         Patch(

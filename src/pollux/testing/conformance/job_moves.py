@@ -309,13 +309,15 @@ class MoveJobsContract(Contract):
         job_ids = [f"j{n}" for n in range(4)]
         runs = [a_run(f"r{n}", job_ids[n % 4]) for n in range(60)]
         await given(store, *runs)
-        done: list[str] = []
+        done: list[tuple[int, str]] = []
 
         async def work(handle: Store) -> None:
-            while len(done) < len(runs):
+            rounds = len(runs)  # after the last move; a third would do
+            while rounds:
+                rounds -= moving.done()
                 for run in await claim(handle, 3):
                     assert await handle.settle([settlement(run, Done())], now_ms=T0) == [Answer.OK]
-                    done.append(run.id)
+                    done.append((handle.scheduler_version, run.id))
                 await asyncio.sleep(0)
 
         async def move() -> None:
@@ -323,9 +325,12 @@ class MoveJobsContract(Contract):
                 await store.move_jobs(job_ids[turn % 2 :: 2], OTHER if turn % 3 else SCHEDULER_VERSION, now_ms=T0)
                 await asyncio.sleep(0)
 
-        await soon(asyncio.gather(work(store), work(another(store)), move()))
+        await store.move_jobs(job_ids[1::2], OTHER, now_ms=T0)
+        moving = asyncio.ensure_future(move())
+        await soon(asyncio.gather(work(store), work(another(store)), moving))
 
-        assert sorted(done) == sorted(run.id for run in runs)
+        assert sorted(run_id for _, run_id in done) == sorted(run.id for run in runs)
+        assert {version for version, _ in done} == {SCHEDULER_VERSION, OTHER}
 
 
 class DropVersionContract(Contract):
