@@ -96,3 +96,11 @@ def test_something_unforeseen_is_a_sentence_not_a_traceback(pollux):
     answer = pollux("jobs", "--store", "sqlite:///p.db", environ=broken)
     assert answer.code == 1
     assert answer.err == "pollux: RuntimeError: boom; this should not happen: POLLUX_DEBUG=1 shows where\n"
+
+
+@pytest.mark.parametrize("arguments", [("check", "h\x1b[31mome"), ("worker", "-c", "h\x1b[31mome"), ("h\x1b[31mome",)])
+def test_no_complaint_steers_a_terminal(pollux, arguments):
+    answer = pollux(*arguments)
+    assert answer.code == menu.USAGE
+    assert "\x1b" not in answer.err
+    assert r"h\x1b[31mome" in answer.err

@@ -26,18 +26,18 @@ def url():
 @pytest.fixture
 async def handles(url, monkeypatch):
     """Two handles, and which ways settlements took: true for the short one."""
-    await empty(url)
-    stores = [PostgresStore(url), PostgresStore(url)]
     taken = []
-    for store in stores:
-        await store.open()
     short = settle.settle_plainly
 
     async def watched(*args, **named):
         taken.append(await short(*args, **named))
         return taken[-1]
 
-    monkeypatch.setattr("pollux.store.postgres.store.settle_plainly", watched)
+    monkeypatch.setitem(PostgresStore.settle.__globals__, "settle_plainly", watched)
+    await empty(url)
+    stores = [PostgresStore(url), PostgresStore(url)]
+    for store in stores:
+        await store.open()
     yield (*stores, taken)
     for store in stores:
         await store.close()

@@ -178,6 +178,7 @@ def _unforeseen(error: Exception) -> tuple[str, int]:
 
 def _complain(what: str, code: int) -> int:
     from pollux.secrets import hide
+    from pollux.units import printable
 
-    click.echo(f"pollux: {hide(what)}", err=True)
+    click.echo("\n".join(printable(line) for line in f"pollux: {hide(what)}".split("\n")), err=True)
     return code

@@ -65,7 +65,7 @@ class Problems:
     """All that is wrong with one file, each with its place."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = printable(name)  # a file may be called anything
         self.count = 0
         self._found: list[tuple[Place, InvalidInput]] = []
 
