@@ -232,7 +232,7 @@ class Store(Protocol):
         """Take jobs away: ok, or lost if there is none.
 
         * Held and ready runs of theirs are cancelled in the same write, with one `Ended` entry; a leased one may end.
-          A store may empty a job of hundreds of runs first, in parts: a crash in between leaves the job, with fewer runs.
+          A store may empty a job of hundreds of runs first, in parts; a crash in between leaves the job with fewer.
         * One `JobsDeleted` entry.  Finished runs stay until pruned.  A later job of the same id starts at revision 1
           more than the deleted one had, with its `last_due_ms` (no due fires twice by delete and add).
         """
@@ -369,8 +369,8 @@ class Store(Protocol):
     ) -> list[RunAnswer]:
         """Held and ready runs are cancelled at once (ok).  For a leased one a request is left beside the lease (ok):
         the owner is rung and reads it in `renew`; if the lease ends first, the run is cancelled.  lost: not live.
-        `job_id`: all its live runs.  One `Ended` entry for those that ended; a store may take hundreds of them in parts,
-        each with its own entry.
+        `job_id`: all its live runs.  One `Ended` entry for those that ended; a store may take hundreds of them in
+        parts, each with its own entry.
         """
         ...
 
