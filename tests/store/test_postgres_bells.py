@@ -21,7 +21,6 @@ async def heard():
     said = []
     connection = await asyncpg.connect(shared_url())
     await connection.add_listener(f"pollux_{read_address(url).schema}", lambda *about: said.append(about[-1]))
-    await asyncio.sleep(0.05)
     yield store, said
     await store.close()
     await connection.close()

@@ -131,11 +131,6 @@ class Leader(Loop):
         elif term is not None:
             await self._give_up(Term(term, self.node_id, 0, 0))
 
-    def stand_again(self) -> None:
-        """Take part in elections again after `resign`."""
-        self._has_resigned = False
-        self.nudge()
-
     async def _give_up(self, term: Term) -> None:
         if term.holder == self.node_id:
             await self.store.resign(self.node_id, term=term.number)
