@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,13 @@ REPOSITORY = Path(__file__).parents[1]
 TIMEOUT_S = 300
 END_S = 30  # a child that was asked to end has this long
 Rounds = dict[str, list[dict[str, float]]]
+
+
+def stolen_s() -> float:
+    """Seconds of the processors that other machines on the same host took from us, since the start of this one."""
+    with suppress(OSError, IndexError), Path("/proc/stat").open() as stat:
+        return float(stat.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 class ChildBroke(Exception):
@@ -142,10 +149,12 @@ class Session:
         count = self.rounds if rounds is None else rounds
         for number in range(1, count + 1):
             for name, measure in systems.items():
+                began, stolen = time.monotonic(), stolen_s()
                 seen = measure()
+                taken = (stolen_s() - stolen) / (time.monotonic() - began)
                 found[name].append(seen)
                 shown = ", ".join(f"{what} {value:,.4g}" for what, value in seen.items())
-                self.say(f"round {number} of {count}, {name}: {shown}")
+                self.say(f"round {number} of {count}, {name}: {shown} (stolen {taken:.1%} of a core)")
         return found
 
     def figure(self, system: str, what: str, values: list[float], unit: str) -> float:

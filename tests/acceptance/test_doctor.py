@@ -109,7 +109,7 @@ def test_a_house_in_which_a_node_lives_is_healthy_and_stays_undisturbed(pollux):
     with apart.started("serve", "-c", "p.yaml", "--no-watch") as process:
         eventually((pollux.folder / "p.db").exists, "the store is there", process)
         findings = eventually(
-            lambda: ok if "leads" in (ok := found(pollux, "-c", "p.yaml")).get("leader", {}).get("seen", "") else None,
+            lambda: ok if (ok := found(pollux, "-c", "p.yaml")).get("leader", {}).get("level") == OK else None,
             "somebody leads",
             process,
         )

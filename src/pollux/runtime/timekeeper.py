@@ -36,7 +36,7 @@ TURN_REST_MS = 20
 REST_USUAL_MAX_MS = 50
 # How long to rest, from so many firings a turn on average.  A crowd is worth its turns; of a thin stream several
 # firings share one turn, where each costs a commit; what comes alone is not kept waiting.
-RESTS_CHEAP: Rests = ((4.0, 5), (0.0, TURN_REST_MS))
+RESTS_CHEAP: Rests = ((1.5, 3), (0.0, TURN_REST_MS))
 RESTS_DEAR: Rests = ((16.0, TURN_REST_MS), (2.0, REST_USUAL_MAX_MS), (0.0, TURN_REST_MS))
 CROWD_WEIGHT = 0.1
 LEARN_ROUNDS_MAX = 8
