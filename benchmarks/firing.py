@@ -2,8 +2,9 @@
 
 1,667 firings a second for one whole interval, in which every job is due exactly once; each system in a process of
 its own.  Lateness is the handler's first line minus the due time, held against the bare timers' twice: the whole
-minute, and the calmest quarter of each, in which the machine's own hiccups neither help nor hurt.  Memory is the growth of the
-resident set by the jobs, added through the public API, each with one int to be called with, before any has fired.
+minute, and the calmest quarter of each, in which the machine's own hiccups neither help nor hurt.  Memory is the
+growth of the resident set by the jobs, added through the public API, each with one int to be called with, before any
+has fired.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ HOUSE: dict[str, set[str]] = {
     "observe": set(),
     "config": STEPS | {"declare"},  # their option types
     "app": STEPS | {"declare", "config"},
-    "server": {"app", "trigger", "observe"},
+    "server": {"app", "config", "declare", "store", "trigger", "observe"},
     "dashboard": {"server"},
     "cli": {"config", "app", "server", "store", "simulate"},
     "simulate": {"schedule", "plan", "outcome", "store", "runtime", "registry"},

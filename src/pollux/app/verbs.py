@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from random import Random
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from pollux.app.versions import VersionVerbs
 from pollux.clock import Clock
@@ -61,6 +62,12 @@ class Verbs(VersionVerbs):
     ) -> None:
         self._store, self._registry = store, registry
         self._clock, self._dice, self._actor, self._ready_max = clock, dice, actor, ready_max
+
+    def acting_as(self, actor: str) -> Self:
+        """The same, on behalf of somebody else: what is changed through it stands in the audit log under that name."""
+        other = copy(self)
+        other._actor = actor  # noqa: SLF001  it is one of us
+        return other
 
     # runs
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pollux.cli.commands import Taught
 from pollux.cli.options import config_path, find_code_here, leader_options, node_options
 from pollux.config import Config, load_config
+
+if TYPE_CHECKING:
+    from pollux.app import Pollux
+    from pollux.server import ServerOptions
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
@@ -23,6 +28,9 @@ def _serve_options(command: Any) -> Any:
         click.option("--verbose", is_flag=True, help="Log every run: --log-level debug."),
         click.option("--log-format", type=click.Choice(FORMATS), help="Lines for people or for machines; text."),
         click.option("--log-level", type=click.Choice(LEVELS), help="The least that is logged; info."),
+        click.option("--server/--no-server", default=None, help="The HTTP API; the default of serve."),
+        click.option("--port", type=click.IntRange(0, 65_535), metavar="N", help="The HTTP API's port; 8060."),
+        click.option("--host", metavar="HOST", help="Where the HTTP API listens; 127.0.0.1."),
         click.option("--watch/--no-watch", default=None, help="The live table; the default on a terminal."),
         node_options,
         click.option(
@@ -73,20 +81,32 @@ def _verbosely(arguments: dict[str, Any], *, verbose: bool) -> dict[str, Any]:
 
 
 def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch: bool | None) -> None:
-    from pollux.app import Pollux
+    from pollux.app import Pollux, run_to_end
+    from pollux.server import server_options
 
     find_code_here()
     loaded = load_config(config_path(config), environ=os.environ, arguments=arguments)
     app = Pollux.from_config(loaded, plans=plans, runs=True)
+    options = server_options(loaded, plans=plans)
     if sys.stdout.isatty() if watch is None else watch:
         from pollux.cli.watch import run_watched
 
-        run_watched(app, loaded)
+        run_watched(app, loaded, options)
     else:
         log_to(logging.StreamHandler(), loaded)
         logging.getLogger("pollux").info("%s", greeting(app, loaded))
-        app.run()
+        run_to_end(_until_signalled(app, options))
     _end_without_threads()
+
+
+async def _until_signalled(app: Pollux, options: ServerOptions | None) -> None:
+    from pollux.app import listen_for_signals
+    from pollux.server import served
+
+    stop = asyncio.Event()
+    listen_for_signals(stop)
+    async with served(app, options):
+        await stop.wait()
 
 
 def _end_without_threads() -> None:

@@ -22,6 +22,7 @@ from pollux.cli.serve import greeting, log_to
 from pollux.cli.show import ago, clean, span
 from pollux.config import Config
 from pollux.errors import PolluxError
+from pollux.server import ServerOptions, served
 
 LOOK_SECONDS = 1.0
 PIPE_SECONDS = 5.0  # without a terminal a table is printed now and then,
@@ -45,18 +46,18 @@ class News(logging.Handler):
         self.lines.append(clean(self.format(record).splitlines()[0]))
 
 
-def run_watched(app: Pollux, config: Config) -> None:
+def run_watched(app: Pollux, config: Config, options: ServerOptions | None) -> None:
     news = News()
     log_to(news, config, moments="%H:%M:%S")
     news.lines.append(clean(greeting(app, config)))
-    run_to_end(_run(app, news))
+    run_to_end(_run(app, options, news))
 
 
-async def _run(app: Pollux, news: News) -> None:
+async def _run(app: Pollux, options: ServerOptions | None, news: News) -> None:
     stop = asyncio.Event()
     listen_for_signals(stop)
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
-    async with app:
+    async with served(app, options):
         if console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
                 while not stop.is_set():

@@ -20,6 +20,7 @@ _KEY = re.compile(r"[A-Za-z0-9._:/-]{1,100}")
 _KEY_CURE = "use letters, digits and . _ : / -"
 _PREFIX = re.compile(r"[A-Za-z0-9._{}-]{1,100}")
 _PREFIX_CURE = "use letters, digits and . _ -"
+_HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
 _STORE = re.compile(r"[a-z][a-z0-9+.-]*://.*")
 
 
@@ -49,6 +50,9 @@ class Config(Struct, frozen=True, kw_only=True):
     history_audit: int = 100_000  # lines of the audit log
     log_level: str = "info"
     log_format: str = "text"
+    server_enabled: bool = True  # the HTTP API
+    server_host: str = "127.0.0.1"
+    server_port: int = 8060
     http_per_target: int = 4  # requests at a time to one host and port
     http_allow_networks: str = ""  # networks, with commas between them
 
@@ -187,6 +191,9 @@ OPTIONS = (
     Option("history.audit", "history_audit", "history_audit", _whole(1, 100_000_000)),
     Option("log.level", "log_level", "log_level", _one_of("debug", "info", "warning", "error")),
     Option("log.format", "log_format", "log_format", _one_of("text", "json")),
+    Option("server.enabled", "server_enabled", "server", _flag),
+    Option("server.host", "server_host", "host", _text(_HOST, "write a name or an address")),
+    Option("server.port", "server_port", "port", _whole(0, 65_535)),
     Option("http.per_target", "http_per_target", "http_per_target", _whole(1, 1_000)),
     Option("http.allow_networks", "http_allow_networks", "http_allow_networks", _networks, takes_list=True),
 )
