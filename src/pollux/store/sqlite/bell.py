@@ -3,7 +3,8 @@
 After a commit the writer rings: the waiters of its own process directly, those of others by changing a few bytes of
 `<database>.bell`, which they watch with inotify.  (Watching the database itself would wake them before the commit can
 be seen.)  The file holds one counter per kind of bell, changed only under the write lock, so that a process can tell
-what was rung by others from what it rang itself, and wakes only those who wait for that kind.
+what was rung by others from what it rang itself, and wakes only those who wait for that kind.  Whoever has the file
+open holds a shared lock on it, so that a process which is alone knows it, and leaves the file as it is.
 
 Wake-ups are hints: whoever waits also looks again now and then.  None is lost in normal running, because a waiter is
 registered before it looks, and compares the counters once more after its watch stands.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import fcntl
 import os
 import struct
 import threading
@@ -31,6 +33,7 @@ from pollux.store.sqlite.lock import open_private
 KINDS = (RUNS, FEED, WAKE, ASKED)
 
 _COUNTERS = struct.Struct("<QQQQ")
+_FLOCK = struct.Struct("@hhqqi4x")  # the kernel's: type, whence, start, length, pid
 _IN_MODIFY = 0x2
 _IN_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -42,11 +45,15 @@ class Bell:
         self.path = path
         self._fd = open_private(path)
         self._guard = threading.Lock()
-        self._known = self._read()
+        self._sits = _sit(self._fd)
+        self._known = self._read()  # after that: what is rung from now on is rung for us, too
         self._ears: tuple[Ear, ...] = ()
 
     def ring(self, kinds: int) -> None:
         """Tell everybody, everywhere.  Only while the write lock is held: the counters are read, then written."""
+        if self._sits and _is_alone(self._fd):
+            self._deliver(kinds)
+            return
         with self._guard:
             found = self._read()
             others = _changed(self._known, found)
@@ -185,6 +192,21 @@ class _Watch:
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "inotify_init1")
         loop.add_reader(self._fd, on_change)
+
+
+def _sit(fd: int) -> bool:
+    """Hold the lock that says: somebody listens.  It ends with the process, however that ends."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0))
+    except (AttributeError, OSError):  # not Linux: ring always
+        return False
+    return True
+
+
+def _is_alone(fd: int) -> bool:
+    """Would anybody mind if we wanted it for us alone?"""
+    found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+    return bool(_FLOCK.unpack(found)[0] == fcntl.F_UNLCK)
 
 
 def _changed(before: tuple[int, ...], after: tuple[int, ...]) -> int:
