@@ -69,9 +69,10 @@ HOUSE: dict[str, set[str]] = {
     "app": STEPS | {"declare", "config"},
     "server": {"app", "config", "declare", "store", "trigger", "observe"},
     "dashboard": {"server"},
-    "cli": {"config", "app", "server", "store", "simulate"},
+    "client": {"app", "store"},  # the verbs and their values, as they travel
+    "cli": {"config", "app", "server", "store", "simulate", "client"},
     "simulate": {"schedule", "plan", "outcome", "store", "runtime", "registry"},
-    "testing": STEPS | {"declare", "config", "app", "server", "dashboard", "cli", "simulate"},
+    "testing": STEPS | {"declare", "config", "app", "server", "dashboard", "client", "cli", "simulate"},
     # Doors rather than rooms: the public names, and `python -m pollux`.
     "__init__": STEPS | {"declare", "config", "app"},
     "__main__": {"cli"},

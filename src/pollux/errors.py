@@ -18,7 +18,8 @@ A foreign exception is always the `__cause__`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 
 class PolluxError(Exception):
@@ -49,6 +50,11 @@ class InvalidConfig(InvalidInput):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
+def problems_of(error: InvalidInput) -> tuple[InvalidInput, ...]:
+    """The error itself, or all that it is made of."""
+    return error.problems if isinstance(error, InvalidConfig) else (error,)
+
+
 class NotFound(PolluxError):
     """The thing named does not exist."""
 
@@ -58,7 +64,11 @@ class NotFound(PolluxError):
 
 
 class Conflict(PolluxError):
-    """The thing exists, but not as the caller believed; nothing was changed."""
+    """The thing exists, but not as the caller believed; nothing was changed.  `found`: how it is, for programs."""
+
+    def __init__(self, message: str = "", *, found: Mapping[str, Any] | None = None) -> None:
+        self.found = dict(found or {})
+        super().__init__(message)
 
 
 class Transient(PolluxError):

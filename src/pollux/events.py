@@ -53,6 +53,43 @@ class JobsDeclared(Event, frozen=True):
     gone: int
 
 
+class ConfigReloaded(Event, frozen=True):
+    """The file was read again, and what it says holds."""
+
+    path: str
+    by: str
+    changes: str
+
+
+class ReloadRefused(Event, frozen=True):
+    """The file was read again, and nothing of it holds: what stands against it, the first few of so many."""
+
+    path: str
+    by: str
+    problems: tuple[str, ...]
+    count: int
+
+
+class FileDiffers(Event, frozen=True):
+    """Another node made another text of the same file hold: this node's file is an older or a newer one."""
+
+    source: str
+    node: str
+
+
+class VersionNotKept(Event, frozen=True):
+    """A text of the file was applied and could not be kept for a rollback."""
+
+    folder: str
+    why: str
+
+
+class SettingsHeard(Event, frozen=True):
+    """Somebody changed options for all nodes, and they hold here."""
+
+    changes: tuple[str, ...]
+
+
 class TermWon(Event, frozen=True):
     node: str
     term: int
@@ -77,6 +114,9 @@ class RunStarted(Event, frozen=True):
     job_id: str
     fence: int
     late_ms: int
+    attempt: int = 1  # which try of the run it is
+    ready_ms: int = 0  # when it was due, or visible again
+    started_ms: int = 0
 
 
 class RunSettled(Event, frozen=True):
@@ -86,6 +126,14 @@ class RunSettled(Event, frozen=True):
     answer: str
     duration_ms: int
     error: str
+    fence: int = 0
+    attempt: int = 1
+    due_ms: int = 0
+    started_ms: int = 0  # 0: no handler code was called
+    ended_ms: int = 0
+    settled_ms: int = 0
+    has_outcome: bool = False  # False: handler code did not run to its end, and the leader hears of it by its feed
+    follow_ups: tuple[str, ...] = ()  # the runs that were accepted with it
 
 
 class RunFailed(Event, frozen=True):
@@ -113,6 +161,7 @@ class RunFired(Event, frozen=True):
     run_id: str
     job_id: str
     due_ms: int
+    fired_ms: int = 0  # when it was written
 
 
 class RunReleased(Event, frozen=True):
@@ -128,6 +177,8 @@ class RunStopped(Event, frozen=True):
     job_id: str
     state: str  # what the run is now
     why: str
+    due_ms: int = 0
+    stopped_ms: int = 0
 
 
 class RunHeld(Event, frozen=True):
@@ -139,6 +190,10 @@ class LeaseWasLost(Event, frozen=True):
     run_id: str
     job_id: str
     why: str
+    fence: int = 0
+    attempt: int = 1
+    started_ms: int = 0  # 0: no handler code was called
+    lost_ms: int = 0
 
 
 class LoopFailed(Event, frozen=True):
@@ -171,6 +226,13 @@ class ClaimsRefused(Event, frozen=True):
 class JobRefused(Event, frozen=True):
     job_id: str
     error: str
+
+
+class TracesLost(Event, frozen=True):
+    """Spans did not reach the collector; 0: there are none, as OpenTelemetry is not installed."""
+
+    count: int
+    why: str
 
 
 Listener = Callable[[Any], None]

@@ -182,6 +182,17 @@ class Registry:
         handler = self._handlers.get(job.handler)
         return job if handler is None else handler.adopt(job)
 
+    def trial(self) -> Registry:
+        """One that knows the same: what is tried on it changes nothing here."""
+        other = Registry()
+        other._handlers, other._jobs, other._refused = dict(self._handlers), dict(self._jobs), dict(self._refused)
+        return other
+
+    def take(self, other: Registry) -> None:
+        """Handlers that were tried are known from now on; none is forgotten: others may have jobs of it."""
+        self._handlers |= other._handlers
+        self._refused = {name: why for name, why in self._refused.items() if name not in self._handlers}
+
     def at_close(self, close: Callable[[], Awaitable[None]]) -> None:
         """Have it called when the node has stopped: handlers give back what they opened."""
         self._closers.append(close)
@@ -242,6 +253,7 @@ class Context:
         self.follow_ups: list[Run] = []
         self.last_progress: str = ""
         self.cancel_reason = ""
+        self.traceparent = ""  # of this attempt, where runs have traces
         self._clock, self._registry = clock, registry
         self._cancelled: Flag | None = None
 

@@ -16,6 +16,7 @@ from unittest import mock
 from pollux.cli.commands import run_command
 
 PATIENCE_SECONDS = 60.0  # a hung program, not a slow one
+WITHOUT_API = {"POLLUX_SERVER": "false"}  # most tests ask the store; those of the API say {"POLLUX_SERVER": "true"}
 
 HANDLERS = """
 import asyncio
@@ -68,7 +69,7 @@ class Terminal:
     def environ(self, extra: dict[str, str] | None = None) -> dict[str, str]:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("POLLUX_")}
         mark = {name: value for name, value in os.environ.items() if name == "POLLUX_TEST_SESSION"}
-        return ours | mark | {"PYTHONWARNINGS": "error", "COLUMNS": "200"} | (extra or {})
+        return ours | mark | {"PYTHONWARNINGS": "error", "COLUMNS": "200"} | WITHOUT_API | (extra or {})
 
     def __call__(self, *arguments: str, environ: dict[str, str] | None = None, given: str = "") -> Answer:
         """Run a command to its end.  A traceback is never an answer."""

@@ -8,7 +8,7 @@ import pytest
 from pollux.clock import FakeClock, SystemClock
 from pollux.errors import InvalidInput, StoreError
 from pollux.events import Events, TermWon
-from pollux.model import Cause, Interval, Job, Once, RunState, run_of
+from pollux.model import Cause, Interval, Job, NotePut, Once, RunState, drain_key, run_of
 from pollux.registry import Registry
 from pollux.runtime import Crew, CrewOptions
 from pollux.store.contract import JobPut, RunFilter
@@ -240,17 +240,24 @@ async def test_a_node_that_only_runs_never_leads_and_one_that_only_plans_never_c
     await planner.stop()
 
 
-async def test_claims_can_be_paused_and_resumed(store):
+@pytest.mark.parametrize("node", [None, "node-1"])
+async def test_claims_can_be_stopped_and_go_on(store, node):
     crew, work = await working(store)
-    crew.pause_claims()
+    await store.put_notes([NotePut(drain_key(node), {})])
+    crew.heed()
     await settle_down()
     [job] = await store.get_jobs(["work"])
     await store.enqueue([run_of(job, store.clock.now_ms(), Cause.ENQUEUED, id="r1")])
     await store.clock.advance(10_000)
     assert work.started == []
     assert crew.status().is_paused
-    crew.resume_claims()
+    [seen] = await store.nodes()
+    assert seen.draining, "others see it"
+    await store.put_notes([NotePut(drain_key(node))])
+    crew.heed()
     await settle_down()
+    [seen] = await store.nodes()
+    assert not seen.draining
     assert work.started == ["r1"]
     await crew.stop()
 
@@ -258,7 +265,7 @@ async def test_claims_can_be_paused_and_resumed(store):
 async def test_the_pool_can_be_resized_while_it_works(store):
     crew, work = await working(store, "r1", "r2", "r3", seats=1)
     assert work.started == ["r1"]
-    crew.resize(3)
+    crew.retune(CrewOptions(seats=3))
     await settle_down()
     assert work.started == ["r1", "r2", "r3"]
     [node] = await store.nodes()

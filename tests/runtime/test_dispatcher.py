@@ -7,7 +7,7 @@ import pytest
 
 from pollux.errors import StoreError, StoreTimeout
 from pollux.events import ClaimsRefused
-from pollux.model import ALL_VERSIONS, Cause, Node, NotePut, RunState
+from pollux.model import ALL_VERSIONS, DRAIN, Cause, Node, NotePut, RunState
 from pollux.runtime.dispatcher import ClaimOptions
 from pollux.runtime.loop import Rest
 from pollux.testing.faults import HastyWaits, NoWaits
@@ -312,31 +312,34 @@ async def test_it_claims_nothing_while_too_many_ends_are_not_recorded():
     await shop.dispatcher.stop()
 
 
-async def test_a_paused_dispatcher_claims_nothing_and_resumes_at_once():
+async def test_a_drained_dispatcher_claims_nothing_and_goes_on_at_once():
     shop = await a_shop()
     started = []
     job = await shop.job("long", waits_for_ever(started))
     shop.dispatcher.start()
     await settle_down()
-    shop.dispatcher.pause()
+    await shop.store.put_notes([NotePut(DRAIN, {})])
+    shop.dispatcher.heed()
     await settle_down()
     await shop.enqueue(job, "r1")
     await shop.clock.advance(MINUTE)
     assert started == []
-    shop.dispatcher.resume()
+    await shop.store.put_notes([NotePut(DRAIN)])
+    shop.dispatcher.heed()
     await settle_down()
     assert started == ["r1"]
     await shop.dispatcher.stop()
     await end(shop)
 
 
-async def test_what_a_claim_brings_that_a_pause_interrupted_goes_back_and_does_not_start():
+async def test_what_a_claim_brings_that_a_drain_interrupted_goes_back_and_does_not_start():
     shop, started = await a_shop(seats=2), []
     job = await shop.job("job", waits_for_ever(started))
     shop.dispatcher.start()
     await settle_down()  # it waits for runs
 
-    shop.dispatcher.pause()
+    await shop.store.put_notes([NotePut(DRAIN, {})])
+    shop.dispatcher.heed()
     await shop.enqueue(job, "r1")
     await settle_down()
     while shop.settler.backlog:

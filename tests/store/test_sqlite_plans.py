@@ -20,8 +20,8 @@ STATEMENTS = {
 }
 # One row for each version, or as many rows as there are nodes; lists that were handed in; walks that a LIMIT ends.
 SMALL = re.compile(
-    r"SCAN (CONSTANT ROW|tally|term( USING INDEX term_version)?|nodes|\w+ VIRTUAL TABLE INDEX 1:|\(subquery-\d+\)"
-    r"|finished)$"
+    r"SCAN (CONSTANT ROW|tally( USING COVERING INDEX tally_version)?|term( USING INDEX term_version)?|nodes"
+    r"|\w+ VIRTUAL TABLE INDEX 1:|\(subquery-\d+\)|finished)$"
 )
 ENDS_AT_A_LIMIT = {
     "claim.look": "SCAN runs USING COVERING INDEX runs_leased",

@@ -11,7 +11,10 @@ from pollux.errors import InvalidConfig, InvalidInput
 EVERYTHING = """
 store: sqlite:///x.db
 app: "pkg.mod:app"
-pool: {seats: 3, lease: 1m, grace: 5s, long_poll: 0, min_poll: 250ms, child_memory: 512 MB}
+pool: {seats: 3, lease: 1m, grace: 5s, long_poll: 0, min_poll: 250ms, batch: 50, child_memory: 512 MB}
+plans: false
+reload: false
+job_timeout: 5m
 leader: {ttl: 30s, renew: 7s, key: shop}
 redis: {prefix: shop}
 release: 4
@@ -21,6 +24,8 @@ history: {keep: 5, age: 1d, dead: 50, dead_age: 30d, audit: 500}
 log: {level: debug, format: json}
 name: shop
 http: {per_target: 3, allow_networks: [10.0.0.0/8]}
+traces: {endpoint: "http://collector:4318", sample: 0.5, namespace: shop}
+heartbeat: {url: "https://example.com/ping", every: 30s}
 """
 
 
@@ -58,13 +63,20 @@ def test_everything_can_be_set_in_the_file(load):
     config = load(EVERYTHING)
     assert (config.store, config.app, config.release) == ("sqlite:///x.db", "pkg.mod:app", 4)
     assert (config.seats, config.lease_ms, config.grace_ms) == (3, 60_000, 5_000)
-    assert (config.long_poll_ms, config.min_poll_ms) == (0, 250)
+    assert (config.long_poll_ms, config.min_poll_ms, config.batch) == (0, 250, 50)
+    assert (config.plans, config.reload, config.job_timeout_ms) == (False, False, 300_000)
     assert (config.child_memory, config.allow_exec) == (512_000_000, True)
     assert (config.leader_ttl_ms, config.leader_renew_ms, config.leader_key) == (30_000, 7_000, "shop")
     assert (config.history_keep, config.history_age_ms) == (5, 86_400_000)
     assert (config.history_dead, config.history_dead_age_ms, config.history_audit) == (50, 30 * 86_400_000, 500)
     assert (config.log_level, config.log_format) == ("debug", "json")
     assert (config.source, config.scheduler_version) == ("file:shop", 3)
+    assert (config.traces_endpoint, config.traces_sample, config.traces_namespace) == (
+        "http://collector:4318",
+        0.5,
+        "shop",
+    )
+    assert (config.heartbeat_url, config.heartbeat_every_ms) == ("https://example.com/ping", 30_000)
     assert config.origins["pool.lease"] == "p.yaml:4"
     assert all(config.is_given(option.path) for option in OPTIONS)
 

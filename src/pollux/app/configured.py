@@ -22,13 +22,19 @@ if TYPE_CHECKING:
     from pollux.app.pollux import Pollux
 
 # An option's path in the file, its field in Config, and the runtime's own name for it.
-_FIELDS = (
+FIELDS = (
     ("pool.seats", "seats", "seats"),
     ("pool.lease", "lease_ms", "lease_ms"),
     ("pool.grace", "grace_ms", "grace_ms"),
     ("pool.long_poll", "long_poll_ms", "long_poll_ms"),
     ("pool.min_poll", "min_poll_ms", "min_poll_ms"),
+    ("pool.batch", "batch", "batch"),
     ("pool.child_memory", "child_memory", "child_memory"),
+    ("traces.endpoint", "traces_endpoint", "traces_endpoint"),
+    ("traces.sample", "traces_sample", "traces_sample"),
+    ("traces.namespace", "traces_namespace", "traces_namespace"),
+    ("heartbeat.url", "heartbeat_url", "heartbeat_url"),
+    ("heartbeat.every", "heartbeat_every_ms", "heartbeat_every_ms"),
     ("leader.ttl", "leader_ttl_ms", "leader_ttl_ms"),
     ("leader.renew", "leader_renew_ms", "leader_renew_ms"),
     ("leader.key", "leader_key", "leader_key"),
@@ -42,10 +48,10 @@ _FIELDS = (
 
 def options_over(usual: CrewOptions, config: Config, *, plans: bool, runs: bool) -> CrewOptions:
     """The options of an app, overlaid by what the configuration says."""
-    given = {name: getattr(config, field) for path, field, name in _FIELDS if config.is_given(path)}
+    given = {name: getattr(config, field) for path, field, name in FIELDS if config.is_given(path)}
     if "leader_ttl_ms" in given and given.get("leader_renew_ms") is None:
         given["leader_renew_ms"] = given["leader_ttl_ms"] // 3
-    return msgspec.structs.replace(usual, **given, plans=plans, runs=runs)
+    return msgspec.structs.replace(usual, **given, plans=plans and config.plans, runs=runs)
 
 
 def load_app(spec: str, kind: type[Pollux], *, beside: Path | None) -> Pollux:

@@ -6,7 +6,7 @@ came first is left as it is, and what somebody else has changed since we looked 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -57,8 +57,15 @@ class Declared:
         self._take(self._code, [job])
         return job
 
+    def trial(self, registry: Registry) -> Declared:
+        """The same declarations beside another registry: what is tried on it changes nothing here."""
+        other = Declared(registry, source=self._code, release=self._releases[self._code])
+        other._by_source, other._releases = dict(self._by_source), dict(self._releases)
+        return other
+
     def take_file(self, source: str, jobs: Sequence[Job], *, release: int = 0) -> None:
         """All jobs of a file, in place of what it declared before."""
+        self._registry.forget(self._by_source.get(source, {}))
         self._by_source[source] = {}
         self._releases[source] = release
         self._take(source, jobs)
@@ -69,6 +76,9 @@ class Declared:
         for job_id, job in self._by_source.get(self._code, {}).items():
             self._by_source[self._code][job_id] = msgspec.structs.replace(job, release=release)
 
+    def sources(self) -> tuple[str, ...]:
+        return tuple(self._by_source)
+
     def jobs(self) -> list[Job]:
         return [job for jobs in self._by_source.values() for job in jobs.values()]
 
@@ -76,11 +86,16 @@ class Declared:
         """What this node says of itself in its beat."""
         return tuple(declares(source, self._releases[source], jobs) for source, jobs in self._by_source.items())
 
-    async def diff(self, store: Store, me: Node | None = None) -> list[Diff]:
-        """What writing would change, source by source; raises `Conflict` if an id belongs to another source."""
+    async def diff(self, store: Store, me: Node | None = None, *, only: Collection[str] | None = None) -> list[Diff]:
+        """What writing would change, source by source; raises `Conflict` if an id belongs to another source.
+
+        `only`: of these sources; None: of all.
+        """
         diffs = []
         peers = declared_by_nodes(await store.nodes(), me)
         for source, jobs in self._by_source.items():
+            if only is not None and source not in only:
+                continue
             stored = await _stored(store, source)
             known = {job.id for job in stored}
             others = [job_id for job_id in jobs if job_id not in known]
@@ -97,9 +112,9 @@ class Declared:
             )
         return diffs
 
-    async def write(self, store: Store, me: Node | None = None) -> list[Diff]:
+    async def write(self, store: Store, me: Node | None = None, *, only: Collection[str] | None = None) -> list[Diff]:
         """Make the store agree: add, change, and take away within our own sources; answers what was to do."""
-        diffs = await self.diff(store, me)
+        diffs = await self.diff(store, me, only=only)
         for diff in diffs:
             await _put(store, [*diff.add, *(new for _, new in diff.change)])
             for start in range(0, len(diff.remove), BATCH_MAX):

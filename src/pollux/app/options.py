@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from pollux.errors import InvalidInput, did_you_mean
 from pollux.runtime import CrewOptions
@@ -22,6 +22,7 @@ class NodeOptions(TypedDict, total=False):
     grace: Duration
     long_poll: Duration
     min_poll: Duration
+    batch: int
     turn_rest: Duration
     ready_max: int
     keep_history: int
@@ -30,6 +31,11 @@ class NodeOptions(TypedDict, total=False):
     dead_age: Duration
     keep_audit: int
     child_memory: str | int
+    traces_endpoint: str
+    traces_sample: float
+    traces_namespace: str
+    heartbeat_url: str
+    heartbeat_every: Duration
     plans: bool
     runs: bool
 
@@ -44,6 +50,7 @@ def options_of(
     grace: Duration = "25s",
     long_poll: Duration = "30s",
     min_poll: Duration | None = None,
+    batch: int = 1_000,
     turn_rest: Duration | None = None,
     ready_max: int = 1_000_000,
     keep_history: int = 100,
@@ -54,10 +61,11 @@ def options_of(
     child_memory: str | int = "1 GB",
     plans: bool = True,
     runs: bool = True,
-    **unknown: object,
+    **others: Any,
 ) -> CrewOptions:
     """The runtime's options; a third of the leader's time to live is the default for renewing it."""
-    for name in unknown:
+    alongside = _alongside(others)
+    for name in others:
         known = sorted(NodeOptions.__annotations__)
         raise InvalidInput(f"unknown option {name!r}{did_you_mean(name, known)}", cure=f"known are {', '.join(known)}")
     ttl_ms = duration_ms(leader_ttl)
@@ -70,6 +78,7 @@ def options_of(
         grace_ms=duration_ms(grace),
         long_poll_ms=duration_ms(long_poll),
         min_poll_ms=None if min_poll is None else duration_ms(min_poll),
+        batch=batch,
         turn_rest_ms=None if turn_rest is None else duration_ms(turn_rest),
         ready_max=ready_max,
         keep_per_job=keep_history,
@@ -78,6 +87,16 @@ def options_of(
         dead_ms=duration_ms(dead_age),
         log_max=keep_audit,
         child_memory=size_bytes(child_memory),
+        **alongside,
         plans=plans,
         runs=runs,
     )
+
+
+def _alongside(given: dict[str, Any]) -> dict[str, Any]:
+    """Those of what goes along with a node, taken out: as they are, and a time."""
+    names = ("traces_endpoint", "traces_sample", "traces_namespace", "heartbeat_url")
+    taken = {name: given.pop(name) for name in names if name in given}
+    if "heartbeat_every" in given:
+        taken["heartbeat_every_ms"] = duration_ms(given.pop("heartbeat_every"))
+    return taken

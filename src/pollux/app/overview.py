@@ -22,6 +22,7 @@ class JobRow(Struct, frozen=True):
     held: str  # why it does not run although it should, or nothing
     progress: str = ""
     answer: str = ""  # why, in a word: running, waits, paused, ...
+    state: str = ""  # active, running, waiting, paused, disabled, undeclared or done
 
 
 class Overview(Struct, frozen=True):
@@ -56,9 +57,19 @@ def rows_of(
                 held=why.reason if why.is_held else "",
                 progress=progress.get(job.id, ""),
                 answer=why.answer,
+                state=state_of(live.get(job.id), why.answer),
             )
         )
     return tuple(rows)
+
+
+def state_of(live: Run | None, answer: str) -> str:
+    """What a job is at; `answer` is the word that `why_job` has for it."""
+    if live is not None and live.state is RunState.LEASED:
+        return "running"
+    if answer in {"disabled", "paused", "undeclared", "done"}:
+        return answer
+    return "active" if live is None else "waiting"
 
 
 def told_by(runs: Sequence[Run]) -> dict[str, str]:

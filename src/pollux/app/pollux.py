@@ -12,6 +12,8 @@ from random import Random
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
 
+from pollux.app.alongside import Alongside
+from pollux.app.batches import BatchVerbs
 from pollux.app.blocking import Blocking
 from pollux.app.configured import check_isolation, load_app, missing_secrets, options_over, register_python, set_up
 from pollux.app.declared import Declared
@@ -19,6 +21,9 @@ from pollux.app.options import NodeOptions, options_of
 from pollux.app.overview import Overview, rows_of, told_by
 from pollux.app.process import listen_for_signals, run_to_end
 from pollux.app.registrar import Registrar
+from pollux.app.reload import Reloader
+from pollux.app.steered import Steered
+from pollux.app.steward import Steward
 from pollux.app.verbs import Verbs, default_actor
 from pollux.clock import Clock, SystemClock
 from pollux.config import Config
@@ -42,7 +47,7 @@ from pollux.version import __version__
 Call = Callable[..., Any]
 
 
-class Pollux(Verbs):
+class Pollux(Steered, BatchVerbs):
     """A polling and job scheduler on one store.
 
     `async with app:` starts and stops everything; `await app.open()` opens the store alone, to ask and to enqueue;
@@ -80,6 +85,7 @@ class Pollux(Verbs):
             actor=actor or default_actor("app"),
             ready_max=self.options.ready_max,
         )
+        self.trace_namespace = self.options.traces_namespace
         self._built_in = register(self._registry)
         if allow_exec:
             self._allow_exec()
@@ -90,6 +96,7 @@ class Pollux(Verbs):
         self._registrar: Registrar | None = None
         self.node_id = ""
         self.blocking = Blocking(self._blocking_verbs)
+        self._stand_ready(http_per_target)
         self._is_open = False
 
     @classmethod
@@ -111,6 +118,7 @@ class Pollux(Verbs):
         if version != self._store.scheduler_version:
             self._store = self._store.of_version(version)
         self.options = options_over(self.options, config, plans=plans, runs=runs)
+        self.trace_namespace = self.options.traces_namespace
         self.secrets.folder = beside
         missing = missing_secrets(config.jobs, self.secrets, config.places) if runs else []
         set_up(self._built_in, config)
@@ -122,6 +130,7 @@ class Pollux(Verbs):
         if config.source:
             jobs = [self._registry.adopt(job) for job in config.jobs]
             self.declared.take_file(config.source, jobs, release=config.release)
+        self.reloader = Reloader(self, config, plans=self.options.plans, runs=runs)
 
     def _allow_exec(self) -> None:
         self._built_in.allow_exec(lambda: self.options.child_memory)
@@ -258,14 +267,18 @@ class Pollux(Verbs):
         if was_open:
             await refuse_sealed(self._store, hide(self.store_url))  # it may have been moved since
         self._stop_logs = attach_logs(self.events)
+        self.steward = Steward(self)
         try:
+            await self.steward.prepare()
             self.crew = await self._start_crew()
+            await self.steward.begin(self.crew)
         except BaseException:
             self._stop_logs()
             if not was_open:
                 await self.close()
             raise
         self.events.emit(NodeStarted(self.node_id, self.store_url))
+        self._alongside.set_out(self.crew, self._is_well)
 
     async def _start_crew(self) -> Crew:
         self.node_id = f"{platform.node()}:{os.getpid()}:{new_id(self._clock.now_ms(), self._dice)[-8:]}"
@@ -281,13 +294,16 @@ class Pollux(Verbs):
             declares=self.declared.declares(),
             secrets=self.secrets,
         )
-        node = await crew.announce()  # whoever starts now with other code sees us, or we see it
+        self._alongside = Alongside(self.options, clock=self._clock, events=self.events)
+        await self._alongside.begin(crew)
         try:
+            node = await crew.announce()  # whoever starts now with other code sees us, or we see it
             if self.options.plans:
                 await self._register(node)
             await crew.start()
         except BaseException:
             await self._unregister()
+            await self._alongside.end()
             with suppress(PolluxError):
                 await self._store.leave(self.node_id)
             raise
@@ -296,7 +312,15 @@ class Pollux(Verbs):
     async def _register(self, node: Node) -> None:
         """Write the declared jobs; where others share the store, see to it that they stay so."""
         beat_ms = self.options.beat_ms
-        registrar = Registrar(self._store, self.declared, node, clock=self._clock, events=self.events, beat_ms=beat_ms)
+        registrar = Registrar(
+            self._store,
+            self.declared,
+            node,
+            clock=self._clock,
+            events=self.events,
+            beat_ms=beat_ms,
+            reloader=self.reloader,
+        )
         await registrar.begin()
         if self._store.capabilities.shared:
             registrar.start()
@@ -311,9 +335,16 @@ class Pollux(Verbs):
         """Stop claiming, finish what runs within the grace, hand back the rest uncharged, stop."""
         crew, self.crew = self.crew, None
         if crew is not None:
+            if self.steward is not None:
+                await self.steward.end()
+            await self._alongside.turn_back()
             await asyncio.gather(crew.drain(), self._unregister())
+            await self._alongside.end()
             self.events.emit(NodeStopped(self.node_id, drained=True))
             self._stop_logs()
+
+    async def _is_well(self) -> bool:
+        return True
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -407,11 +438,14 @@ class Pollux(Verbs):
         """Everything in the store, page by page."""
         after: str | None = None
         while True:
-            page = await self._store.dump(after=after)
+            page = await self.dump_page(after)
             yield page
             after = page.next
             if after is None:
                 return
+
+    async def dump_page(self, after: str | None = None) -> DumpPage:
+        return await self._store.dump(after=after)
 
     async def load(self, records: Sequence[tuple[str, Any]]) -> int:
         """Write dumped records where there are none of the same id; answers how many were new."""
@@ -427,6 +461,7 @@ class Pollux(Verbs):
             raise
         dice = Random()  # noqa: S311  ids, not secrets
         verbs = Verbs(store, self._registry, clock=self._clock, dice=dice, actor=self._actor, ready_max=self._ready_max)
+        verbs.trace_namespace = self.trace_namespace
         return verbs, store.close
 
 

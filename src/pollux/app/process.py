@@ -8,9 +8,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 ECHO_SECONDS = 0.3  # a person who wants it to end at once is not quicker
+OWNS_PROCESS: ContextVar[bool] = ContextVar("owns_process", default=False)  # an app that is embedded does not
 LEAVE_SECONDS = 1.0  # what is left of handlers after the drain has this long to notice that it is cancelled
 
 
@@ -51,8 +53,10 @@ def run_to_end(program: Coroutine[Any, Any, None]) -> None:
     was settled or handed back by the drain, so nothing is lost by leaving it behind.
     """
     runner = asyncio.Runner(loop_factory=fast_loop())
+    inside = copy_context()
+    inside.run(OWNS_PROCESS.set, True)  # noqa: FBT003  of a context variable
     try:
-        runner.run(program)
+        runner.run(program, context=inside)
     finally:
         loop = runner.get_loop()
         if not runner.run(_cancel_others()):

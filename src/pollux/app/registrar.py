@@ -6,6 +6,10 @@ did (a job that only the old code declares, a write that crossed another) is dec
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import msgspec
+
 from pollux.app.declared import Declared, declared_by_nodes
 from pollux.clock import Clock
 from pollux.events import Events, JobsDeclared, JobsElsewhere, ReleaseIsOld
@@ -13,6 +17,9 @@ from pollux.model import Declares, Node
 from pollux.plan import Diff, with_other_jobs
 from pollux.runtime.loop import Loop, Rest
 from pollux.store.contract import Store
+
+if TYPE_CHECKING:
+    from pollux.app.reload import Reloader
 
 QUIET_BEATS = 4  # with no other code about, who lives is asked less often than we beat
 LOOKS = 2  # after a change: at once, and again when what crossed it is written
@@ -22,10 +29,19 @@ class Registrar(Loop):
     """Write what this node declares, as far as its release may."""
 
     def __init__(
-        self, store: Store, declared: Declared, me: Node, *, clock: Clock, events: Events, beat_ms: int
+        self,
+        store: Store,
+        declared: Declared,
+        me: Node,
+        *,
+        clock: Clock,
+        events: Events,
+        beat_ms: int,
+        reloader: Reloader | None = None,
     ) -> None:
         super().__init__("registrar", clock=clock, events=events, rest_max_ms=QUIET_BEATS * beat_ms)
         self.store, self.declared, self.me, self.beat_ms = store, declared, me, beat_ms
+        self.reloader = reloader
         self._others: set[Declares] = set()
         self._looks = 1
         self._is_begun = False
@@ -36,6 +52,10 @@ class Registrar(Loop):
         """The first look; what stands against it is an error of the start.  The loop has the next one a beat later."""
         await self.turn()
         self._is_begun = True
+
+    def declare_anew(self, declared: Declared) -> None:
+        """The file says something else now, and it is written."""
+        self.declared, self.me = declared, msgspec.structs.replace(self.me, declares=declared.declares())
 
     async def turn(self) -> Rest:
         if self._is_begun:
@@ -53,8 +73,18 @@ class Registrar(Loop):
             return Rest(QUIET_BEATS * self.beat_ms)
         return Rest(self.beat_ms if others or self._looks else QUIET_BEATS * self.beat_ms)
 
+    async def _sources(self) -> list[str]:
+        """Those that are ours to write: of a file whose text changed elsewhere since we read it we keep our hands."""
+        sources, reloader = list(self.declared.sources()), self.reloader
+        is_first = not self.turns  # what a start says counts
+        if reloader is None or is_first or not await reloader.is_stale():
+            return sources
+        return [source for source in sources if source != reloader.config.source]
+
     async def _write(self) -> None:
-        for diff in await self.declared.write(self.store, self.me):
+        for diff in await self.declared.write(self.store, self.me, only=await self._sources()):
+            if self.reloader is not None and diff.source == self.reloader.config.source and diff.newer is None:
+                await self.reloader.tell_text(self.reloader.config)
             if diff.newer is not None and diff.source not in self._is_old:
                 self._is_old.add(diff.source)
                 self.events.emit(ReleaseIsOld(diff.source, diff.release, diff.newer))

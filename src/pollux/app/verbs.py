@@ -9,6 +9,9 @@ from datetime import datetime
 from random import Random
 from typing import Any, Self, cast
 
+from pollux.app.audit import AuditVerbs
+from pollux.app.steering import SteeringVerbs
+from pollux.app.tokens import TokenVerbs
 from pollux.app.versions import VersionVerbs
 from pollux.clock import Clock
 from pollux.declare import check_job, check_stop
@@ -30,6 +33,7 @@ from pollux.model import (
     stop_key,
 )
 from pollux.model.params import priority_of
+from pollux.observe.trace_ids import link_runs
 from pollux.plan import Why, why_job, why_run
 from pollux.registry import Registry, job_id_of
 from pollux.secrets import check_payload, hide
@@ -41,7 +45,6 @@ from pollux.store.contract import (
     JobPage,
     JobPut,
     Joins,
-    LogPage,
     Pruning,
     RunAnswer,
     RunFilter,
@@ -54,8 +57,10 @@ REVIVE_PAGE = 500
 REASON_CHARS_MAX = 1_000
 
 
-class Verbs(VersionVerbs):
+class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
     """Everything that can be asked of a store full of jobs and runs, in the caller's words."""
+
+    trace_namespace = ""  # of the runs' traces, for the link that a caller's own span gets
 
     def __init__(
         self, store: Store, registry: Registry, *, clock: Clock, dice: Random, actor: str, ready_max: int
@@ -98,9 +103,11 @@ class Verbs(VersionVerbs):
         if connection is not None:
             [answer] = await self._joined().enqueue_in(connection, [run], ready_max=self._ready_max)
             self._refuse(answer, known)
+            link_runs([run.id], self.trace_namespace)
             return run
         [answer] = await self._store.enqueue([run], ready_max=self._ready_max)
         self._refuse(answer, known)
+        link_runs([run.id], self.trace_namespace)
         return await self._already(run) if answer.answer is Answer.ALREADY else run
 
     def _joined(self) -> Joins:
@@ -131,21 +138,30 @@ class Verbs(VersionVerbs):
             for answer in answers:
                 if answer.answer is not Answer.OK:
                     self._refuse(answer, known)
-        return [run.id for run in runs]
+        ids = [run.id for run in runs]
+        link_runs(ids, self.trace_namespace)
+        return ids
 
-    async def run_now(self, job: object, params: Mapping[str, Any] | None = None, *, anyway: bool = False) -> Run:
-        """Run a job now, whatever its schedule or pauses say; `Conflict` if it is running and may not overlap."""
+    async def run_now(
+        self, job: object, params: Mapping[str, Any] | None = None, *, anyway: bool = False, id: str | None = None
+    ) -> Run:
+        """Run a job now, whatever its schedule or pauses say; `Conflict` if it is running and may not overlap.
+
+        The same `id` again is the same run.
+        """
         known = await self._job(job, fresh=True)
         if known.overlap is not Overlap.ALLOW and not anyway:
             live = await self._store.list_runs(RunFilter(states=tuple(LIVE), job_id=known.id), limit=1)
-            if live.runs:
+            if live.runs and live.runs[0].id != id:
                 raise Conflict(
                     f"job {known.id!r} has a live run, {live.runs[0].id} ({live.runs[0].state}); "
-                    "wait for it, cancel it, or run the job anyway (`anyway=True`, `--anyway`)"
+                    "wait for it, cancel it, or run the job anyway (`anyway=True`, `--anyway`)",
+                    found={"run_id": live.runs[0].id, "run_state": str(live.runs[0].state)},
                 )
-        run = self._run(known, self._payload(known, params), self._clock.now_ms(), cause=Cause.FORCED)
+        run = self._run(known, self._payload(known, params), self._clock.now_ms(), id=id, cause=Cause.FORCED)
         [answer] = await self._store.enqueue([run], ready_max=self._ready_max)
         self._refuse(answer, known)
+        link_runs([run.id], self.trace_namespace)
         await self._record("run", known.id, run.id)
         return run
 
@@ -204,10 +220,7 @@ class Verbs(VersionVerbs):
         answers: list[JobAnswer] = []
         for start in range(0, len(checked), BATCH_MAX):
             answers += await self._store.put_jobs([JobPut(job) for job in checked[start : start + BATCH_MAX]])
-        changed = [answer.id for answer in answers if answer.answer is Answer.OK]
-        if changed:
-            shown = changed[0] if len(changed) == 1 else f"{len(changed)} jobs"
-            await self._record("put", shown, ", ".join(changed[:20]))
+        await self._record_puts([answer.id for answer in answers if answer.answer is Answer.OK])
         refused = [answer for answer in answers if answer.answer not in (Answer.OK, Answer.ALREADY)]
         if refused:
             raise Conflict("; ".join(f"job {answer.id!r}: {answer.detail}" for answer in refused[:20]))
@@ -301,10 +314,6 @@ class Verbs(VersionVerbs):
         for version in await self._store.versions():
             found += await self._store.of_version(version.number).due(before_ms=now_ms, limit=limit)
         return sorted(found, key=lambda job: (job.next_due_ms or 0, job.id))[:limit]
-
-    async def audit(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
-        """Who changed what: lines after a number, or (`newest`) the last ones, those before `after` if it is given."""
-        return await self._store.read_log(after=after, limit=limit, newest=newest)
 
     # inside
 
@@ -405,6 +414,11 @@ class Verbs(VersionVerbs):
         if group is not None:
             return stop_key("group", group)
         return stop_key("all") if target is None else stop_key("target", target)
+
+    async def _record_puts(self, changed: Sequence[str]) -> None:
+        if changed:
+            shown = changed[0] if len(changed) == 1 else f"{len(changed)} jobs"
+            await self._record("put", shown, ", ".join(changed[:20]))
 
     async def _record(self, action: str, subject: str, detail: str = "") -> None:
         line = AuditLine(self._clock.now_ms(), self._actor, action, _words(subject)[:200], _words(detail))

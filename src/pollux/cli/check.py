@@ -11,6 +11,7 @@ from pollux.cli.commands import Taught, complain_all
 from pollux.cli.menu import USAGE
 from pollux.cli.options import config_path, find_code_here, sqlite_path
 from pollux.cli.show import clean, print_json
+from pollux.cli.way import refuse_url
 from pollux.config.doubts import doubts
 from pollux.errors import InvalidConfig, InvalidInput
 
@@ -33,6 +34,8 @@ def check(config: str | None, store: str | None, *, diff: bool, as_json: bool) -
       pollux check -c pollux.yaml
       pollux check -c pollux.yaml --diff
     """
+    if diff:
+        refuse_url(store, "check --diff compares with the store itself (`pollux reload --dry-run` asks a node)")
     path = config_path(config)
     if path is None:
         raise InvalidInput("there is nothing to check", cure="name a file with -c, or create ./pollux.yaml")

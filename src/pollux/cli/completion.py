@@ -124,5 +124,6 @@ def run_ids_of(*states: str) -> Callable[[click.Context, click.Parameter, str], 
 
 
 def _asked(ctx: click.Context, question: Callable[[Any], Any]) -> Any:
-    """What the store answers that the command itself would use."""
-    return ask(existing_store(Where(ctx.params.get("config"), ctx.params.get("store"))), question)
+    """What the store or the node answers that the command itself would ask."""
+    with ctx.scope(cleanup=False):  # what was said about them stands in it
+        return ask(existing_store(Where(ctx.params.get("config"), ctx.params.get("store"))), question)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 OK = 0
 FAILED = 1  # the thing asked for failed, or is not there
 USAGE = 2  # bad usage or bad config
-UNAVAILABLE = 3  # the store
+UNAVAILABLE = 3  # the store, or the node that was to be asked
 INTERRUPTED = 130
 
 
@@ -46,7 +46,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
             Entry("why", "pollux.cli.stops:why", "why a job or run does not run, and what to do"),
             Entry("nodes", "pollux.cli.records:nodes", "which processes are there, and who leads"),
             Entry("compare", "pollux.cli.versions:compare", "two versions of a deployment, side by side"),
-            Entry("audit", "pollux.cli.records:audit", "who changed what"),
+            Entry("audit", "pollux.cli.records:audit", "who changed what; is the log whole?"),
         ),
     ),
     (
@@ -56,6 +56,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
             Entry("pause", "pollux.cli.stops:pause", "stop a job, a group, a target or everything for a while"),
             Entry("resume", "pollux.cli.stops:resume", "take a pause away"),
             Entry("migrate", "pollux.cli.versions:migrate", "versions on one store; end one that has handed over"),
+            Entry("token", "pollux.cli.token:token", "who may use the API: create, list, revoke, rotate; --curl"),
             Entry("completion", "pollux.cli.completion:completion", "let bash, zsh or fish complete commands and ids"),
             Entry(
                 "store", "pollux.cli.store:store", "check, backup, restore, move; dump everything, load it elsewhere"
@@ -87,10 +88,12 @@ def menu_text() -> str:
         "  --store URL       sqlite:///pollux.db or any other store; also POLLUX_STORE",
         "  -c, --config FILE where the store is named; also POLLUX_CONFIG, else ./pollux.yaml if there is one",
         "  --app MODULE:ATTR the store of a Pollux in your own code; also POLLUX_APP",
+        "  --url URL         ask a node at http://host:8060 instead of the store; also POLLUX_URL",
+        "  --token TOKEN     who asks it; better in POLLUX_TOKEN",
         "  --json            one JSON document instead of a table",
         "  --help            more about a command, with examples; --version",
         "",
         "Exit codes: 0 ok, 1 the thing asked for failed or is not there, 2 bad usage or config,",
-        "            3 the store is not available, 130 interrupted",
+        "            3 the store or the node is not available, 130 interrupted",
     ]
     return "\n".join(lines) + "\n"

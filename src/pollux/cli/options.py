@@ -8,11 +8,15 @@ import shutil
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from pollux.cli.way import app_at, live_socket, node_url, refuse_url, tell_way, url_options
 from pollux.errors import StoreRefused
+
+if TYPE_CHECKING:
+    from pollux.config import Config
 
 CONFIG_HERE = "pollux.yaml"
 PROGRAM = "pollux"
@@ -29,7 +33,7 @@ class Where(NamedTuple):
 
 
 def store_options(command: _Command) -> _Command:
-    """`-c FILE`, `--store URL` and `--app MODULE:ATTRIBUTE`."""
+    """`-c FILE`, `--store URL` and `--app MODULE:ATTRIBUTE`; or `--url URL` and `--token TOKEN`."""
     command = click.option(
         "--app",
         metavar="MODULE:ATTRIBUTE",
@@ -41,7 +45,7 @@ def store_options(command: _Command) -> _Command:
     command = click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE.")(
         command
     )
-    return click.option(
+    command = click.option(
         "-c",
         "--config",
         type=click.Path(),
@@ -49,6 +53,7 @@ def store_options(command: _Command) -> _Command:
         metavar="FILE",
         help="The config file that names the store.",
     )(command)
+    return url_options(command)
 
 
 def _remember_app(ctx: click.Context, param: click.Parameter, value: str | None) -> None:  # noqa: ARG001  click's
@@ -113,14 +118,21 @@ def program_name() -> str:
 
 def store_url(where: Where) -> str:
     """What the command line says, else the environment, else the file, else the app's own, else the default."""
+    return _store_of(_loaded(where), where)
+
+
+def _loaded(where: Where) -> Config:
     from pollux.config import load_config
 
     if where.store:
-        return load_config(None, environ=os.environ, arguments={"store": where.store}, with_jobs=False).store
+        return load_config(None, environ=os.environ, arguments={"store": where.store}, with_jobs=False)
     ctx = click.get_current_context(silent=True)
     arguments = {"app": ctx.meta.get(APP) if ctx is not None else None}
-    config = load_config(config_path(where.config), environ=os.environ, arguments=arguments, with_jobs=False)
-    if not config.app or config.is_given("store"):
+    return load_config(config_path(where.config), environ=os.environ, arguments=arguments, with_jobs=False)
+
+
+def _store_of(config: Config, where: Where) -> str:
+    if where.store or not config.app or config.is_given("store"):
         return config.store
     from pollux.app import Pollux
     from pollux.app.configured import load_app
@@ -132,8 +144,18 @@ def store_url(where: Where) -> str:
 
 
 def existing_store(where: Where) -> str:
-    """The store's URL; refused where looking would create it, or show nothing."""
-    url = store_url(where)
+    """Whom to ask: the address of a node, or the store's URL if it is there; looking creates none."""
+    return _there(whom_to_ask(where))
+
+
+def own_store(where: Where, what: str) -> str:
+    """The store itself if it is there, for what no node can do for us: `what` says why."""
+    refuse_url(where.store, what)
+    return _there(store_url(where))
+
+
+def _there(url: str) -> str:
+    tell_way(url)
     if url.startswith("memory:"):
         raise StoreRefused(
             "a memory store lives inside the one process that made it; use sqlite:///pollux.db to look from outside"
@@ -147,6 +169,33 @@ def existing_store(where: Where) -> str:
     return url
 
 
+def whom_to_ask(where: Where) -> str:
+    """The node that was named, else a node of the store by its socket here, else the store itself."""
+    url, socket = ways_to(where)
+    return url if socket is None else asyncio.run(live_socket(socket, url)) or url
+
+
+def ways_to(where: Where) -> tuple[str, Path | None]:
+    """The node that was named, or the store; and where a node of that store may listen, if it may be asked instead."""
+    if url := node_url(where.store):
+        return url, None
+    config = _loaded(where)
+    url = _store_of(config, where)
+    return url, None if where.store else socket_of(config, url)
+
+
+def socket_of(config: Config, url: str) -> Path | None:
+    """Where a node on this store listens for commands on the same machine.
+
+    One memory store cannot be told from another by its URL, so their sockets must be named.
+    """
+    from pollux.store.beside import socket_path
+
+    if url.startswith("memory:") and not config.server_socket:
+        return None
+    return socket_path(config.server_socket, url)
+
+
 def sqlite_path(url: str) -> Path | None:
     """The file behind the URL, if it is one."""
     from pollux.store.open import sqlite_file
@@ -156,14 +205,12 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def ask(url: str, question: Callable[[Any], Awaitable[_T]]) -> _T:
-    """Open the store, ask, close it."""
-    from pollux.app import Pollux
-    from pollux.app.verbs import default_actor
+    """Open the store, or the line to a node; ask; close it."""
 
     async def asked() -> _T:
-        app = Pollux(url, actor=default_actor("cli"))
-        await app.open(sealed=True)
+        app = app_at(url, "cli")
         try:
+            await app.open(sealed=True)
             if words := await app.sealed():
                 click.echo(f"pollux: {words}", err=True)
             return await question(app)

@@ -9,9 +9,18 @@ from typing import Any, NamedTuple
 import click
 
 from pollux.cli.commands import Taught
-from pollux.cli.options import Where, ask, config_path, existing_store, find_code_here, json_option, sqlite_path
+from pollux.cli.options import (
+    Where,
+    ask,
+    config_path,
+    existing_store,
+    find_code_here,
+    json_option,
+    sqlite_path,
+)
 from pollux.cli.picture import picture
 from pollux.cli.show import ago, clean, now_ms, print_json, print_table, span
+from pollux.cli.way import node_url, url_options
 from pollux.cli.zones import clock, local_zone
 from pollux.errors import InvalidInput
 from pollux.units import duration_ms, format_moment, moment_ms, zone_of
@@ -50,6 +59,7 @@ class Basis(NamedTuple):
 @click.option("--tag", metavar="TAG", help="Only jobs with this tag.")
 @click.option("--limit", type=click.IntRange(0, 10_000), default=20, show_default=True, help="Firings listed at most.")
 @json_option
+@url_options
 def plan(
     config: str | None,
     store: str | None,
@@ -97,11 +107,11 @@ def plan(
 
 def _basis(config: str | None, store: str | None, start: int) -> Basis:
     """Whose jobs, and placed how?"""
-    path = config if store and not config else config_path(config)
+    is_asked = bool(store or node_url(store))  # what is stored is meant, whatever file lies here
+    path = config if is_asked and not config else config_path(config)
     if path is None:
-        url = existing_store(Where(None, store))
-        known = _known(url)
-        return Basis(f"stored in {url}", known.jobs, known, known.seats, is_stored=True)
+        known, name = _known(Where(None, store))
+        return Basis(f"stored in {name}", known.jobs, known, known.seats, is_stored=True)
     from pollux.app.ahead import NOTHING, declared_by, laid_over
     from pollux.config import load_config
 
@@ -109,18 +119,23 @@ def _basis(config: str | None, store: str | None, start: int) -> Basis:
     loaded = load_config(path, environ=os.environ, arguments={"store": store})
     file = sqlite_path(loaded.store)
     declared = declared_by(loaded)
-    if loaded.store.startswith("memory:") or (file is not None and not file.exists()):
+    is_there = not loaded.store.startswith("memory:") and (file is None or file.exists())
+    if not is_there and not node_url(store):
         jobs = laid_over((), declared, now_ms=start)
         return Basis(f"{path}, started then on an empty store", jobs, NOTHING, loaded.seats, is_stored=False)
-    known = _known(loaded.store)
+    known, name = _known(Where(path, store))
     jobs = laid_over(known.jobs, declared, now_ms=now_ms())
-    return Basis(f"{path}, started now on {loaded.store}", jobs, known, known.seats or loaded.seats, is_stored=True)
+    return Basis(f"{path}, started now on {name}", jobs, known, known.seats or loaded.seats, is_stored=True)
 
 
-def _known(url: str) -> Any:
+def _known(where: Where) -> tuple[Any, str]:
+    """What the store knows, and its name."""
     from pollux.app.ahead import known_of
 
-    return ask(url, known_of)
+    async def question(app: Any) -> tuple[Any, str]:
+        return await known_of(app), app.store_url
+
+    return ask(existing_store(where), question)
 
 
 def _window(at: str | None, duration: str, now: int, *, is_stored: bool) -> tuple[int, int]:

@@ -30,7 +30,12 @@ def _serve_options(command: Any) -> Any:
         click.option("--log-level", type=click.Choice(LEVELS), help="The least that is logged; info."),
         click.option("--server/--no-server", default=None, help="The HTTP API; the default of serve."),
         click.option("--port", type=click.IntRange(0, 65_535), metavar="N", help="The HTTP API's port; 8060."),
-        click.option("--host", metavar="HOST", help="Where the HTTP API listens; 127.0.0.1."),
+        click.option(
+            "--behind-proxy/--not-behind-proxy",
+            default=None,
+            help="A proxy in front encrypts: it may listen beyond this machine.",
+        ),
+        click.option("--host", metavar="HOST", help="Where the HTTP API listens; localhost."),
         click.option("--watch/--no-watch", default=None, help="The live table; the default on a terminal."),
         node_options,
         click.option(
@@ -87,7 +92,7 @@ def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch:
     find_code_here()
     loaded = load_config(config_path(config), environ=os.environ, arguments=arguments)
     app = Pollux.from_config(loaded, plans=plans, runs=True)
-    options = server_options(loaded, plans=plans)
+    options = server_options(loaded, plans=plans, store_url=app.store_url)
     if sys.stdout.isatty() if watch is None else watch:
         from pollux.cli.watch import run_watched
 
@@ -105,7 +110,9 @@ async def _until_signalled(app: Pollux, options: ServerOptions | None) -> None:
 
     stop = asyncio.Event()
     listen_for_signals(stop)
-    async with served(app, options):
+    async with served(app, options) as server:
+        if server is not None and server.first_token and sys.stderr.isatty():
+            click.echo(f"the first token, shown this once: {server.first_token}", err=True)
         await stop.wait()
 
 

@@ -15,6 +15,7 @@ import click
 from pollux.cli.commands import Taught
 from pollux.cli.options import Where, ask, config_path, existing_store, find_code_here
 from pollux.cli.show import now_ms, print_json, print_table, span
+from pollux.cli.way import is_url_said, url_options
 from pollux.errors import InvalidInput
 from pollux.units import MINUTE_MS, SECOND_MS, duration_ms, format_moment, format_ms, moment_ms
 
@@ -49,6 +50,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 @click.option("--grain", metavar="SPAN", help="Round times up to this; coarse is fast.  Else by the number of firings.")
 @click.option("--all", "everything", is_flag=True, help=f"Show every job, not only the {JOBS_SHOWN} worst.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@url_options
 def simulate(config: str | None, store: str | None, *, everything: bool, as_json: bool, **options: Any) -> int:
     """Play a day of a config in a few seconds: firings, lateness, skips, seats, clock changes.
 
@@ -90,13 +92,13 @@ def _given(config: str | None, store: str | None) -> tuple[str, Config, list[Job
     """The jobs of the config, or of the store if there is none; what the store knows of them."""
     from pollux.config import load_config
 
-    path = config_path(config)
-    if path is None and store is None:
+    path, is_asked = config_path(config), store is not None or is_url_said()
+    if path is None and not is_asked:
         raise InvalidInput("there is nothing to simulate", cure="name a file with -c, or a store with --store")
     loaded = load_config(path, environ=os.environ)
     habits: dict[str, Habit] = {}
     jobs = [*loaded.jobs, *_jobs_of_code(loaded)]
-    if store is not None:
+    if is_asked:
         stored, habits = ask(existing_store(Where(path, store)), _learn)
         jobs = jobs if path is not None else stored
     return path or "", loaded, jobs, habits

@@ -18,6 +18,7 @@ import msgspec
 from pollux.cli import store_files, store_move
 from pollux.cli.commands import Listing
 from pollux.cli.options import Where, ask, existing_store, store_options, store_url
+from pollux.cli.way import node_url
 from pollux.errors import Conflict, InvalidInput
 from pollux.secrets import hide
 
@@ -64,8 +65,8 @@ def dump(file: Path, config: str | None, store: str | None, *, force: bool) -> N
         raise Conflict(f"the file {file} is there already; name another, or add --force")
     url = existing_store(Where(config, store))
     with _opened_for_writing(file) as target, _progress("dumping") as report:
-        count = ask(url, lambda app: _dump(app, target, report))
-    click.echo(f"dumped {count} records of {hide(url)} into {file}", err=True)
+        count, name = ask(url, lambda app: _dump(app, target, report))
+    click.echo(f"dumped {count} records of {hide(name)} into {file}", err=True)
 
 
 @store.command()
@@ -79,15 +80,15 @@ def load(file: Path, config: str | None, store: str | None) -> None:
     For example:
       pollux store load backup.jsonl --store sqlite:///new.db
     """
-    url = store_url(Where(config, store))
+    url = node_url(store) or store_url(Where(config, store))
     if url.startswith("memory:"):
         raise InvalidInput("a memory store ends with this command", cure="name another with --store")
     with _opened_for_reading(file) as source, _progress("loading") as report:
-        total, new = ask(url, lambda app: _load(app, source, str(file), report))
-    click.echo(f"loaded {total} records of {file} into {hide(url)}; {new} were new", err=True)
+        total, new, name = ask(url, lambda app: _load(app, source, str(file), report))
+    click.echo(f"loaded {total} records of {file} into {hide(name)}; {new} were new", err=True)
 
 
-async def _dump(app: Any, target: IO[bytes], report: Report) -> int:
+async def _dump(app: Any, target: IO[bytes], report: Report) -> tuple[int, str]:
     count = 0
     target.write(_line({"pollux": "dump", "format": FORMAT}))
     async for page in app.dump():
@@ -96,10 +97,10 @@ async def _dump(app: Any, target: IO[bytes], report: Report) -> int:
         count += len(page.records)
         report(count)
     target.write(_line({"records": count}))
-    return count
+    return count, app.store_url
 
 
-async def _load(app: Any, source: IO[bytes], name: str, report: Report) -> tuple[int, int]:
+async def _load(app: Any, source: IO[bytes], name: str, report: Report) -> tuple[int, int, str]:
     total = new = 0
     batch: list[tuple[str, Any]] = []
     for record in _records(source, name):
@@ -111,7 +112,7 @@ async def _load(app: Any, source: IO[bytes], name: str, report: Report) -> tuple
             batch = []
     if batch:
         new += await app.load(batch)
-    return total + len(batch), new
+    return total + len(batch), new, app.store_url
 
 
 def _records(source: IO[bytes], name: str) -> Iterator[tuple[str, Any]]:

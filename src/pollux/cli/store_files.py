@@ -14,9 +14,10 @@ import click
 
 from pollux.cli import menu
 from pollux.cli.commands import Taught
-from pollux.cli.options import Where, existing_store, json_option, sqlite_path, store_options, store_url
+from pollux.cli.options import Where, json_option, own_store, sqlite_path, store_options, store_url
 from pollux.cli.progress import Show, progress
 from pollux.cli.show import clean, print_json
+from pollux.cli.way import refuse_url
 from pollux.errors import InvalidInput
 from pollux.secrets import hide
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pollux.store.checked import Checked
 
 FORCE = "Replace what is there."
+OF_A_FILE = "backup and restore work on the database file itself"
 
 
 @click.command(cls=Taught)
@@ -41,7 +43,7 @@ def check(config: str | None, store: str | None, *, wants_repair: bool, as_json:
       pollux store check --store sqlite:///pollux.db --repair --json
       pollux store check --store redis://localhost:6379/0
     """
-    look, mend = _checks(existing_store(Where(config, store)))
+    look, mend = _checks(own_store(Where(config, store), "check reads the store itself, row by row"))
     with progress() as step:
         found = look(step)
     repaired = wants_repair and any(finding.can_repair for finding in found.findings)
@@ -132,11 +134,12 @@ def _checks(url: str) -> tuple[Callable[[Show], Checked], Callable[[], None]]:
 
 
 def _existing_file(where: Where) -> Path:
-    existing_store(where)
+    own_store(where, OF_A_FILE)
     return _file(where)
 
 
 def _file(where: Where) -> Path:
+    refuse_url(where.store, OF_A_FILE)
     url = store_url(where)
     path = sqlite_path(url)
     if path is None:

@@ -57,7 +57,9 @@ async def _run(app: Pollux, options: ServerOptions | None, news: News) -> None:
     stop = asyncio.Event()
     listen_for_signals(stop)
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
-    async with served(app, options):
+    async with served(app, options) as server:
+        if server is not None and server.first_token and console.is_terminal:
+            console.print(f"the first token, shown this once: {server.first_token}", highlight=False, soft_wrap=True)
         if console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
                 while not stop.is_set():

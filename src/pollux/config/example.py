@@ -20,11 +20,20 @@ from pollux.units import format_ms
 SETTING_EXAMPLES: dict[str, str] = {
     "name": "shop",
     "app": "monitor:app",
+    "job_timeout": "5m",
     "pool.min_poll": "1s",
     "leader.renew": "5s",
     "leader.key": "shop-production",
     "redis.prefix": "crawler",
     "http.allow_networks": "[10.0.0.0/8]",
+    "server.hosts": "[pollux.example]",
+    "server.tls": "{cert: server.pem, key: server.key}",
+    "server.token": "${env:POLLUX_ADMIN_TOKEN}",
+    "server.token_file": "/var/lib/pollux/admin.token",
+    "server.socket": "/run/pollux/pollux.sock",
+    "traces.endpoint": "http://127.0.0.1:4318",
+    "traces.namespace": "shop",
+    "heartbeat.url": "https://example.com/ping/shop",
 }
 # The job of the file, which needs no code of anybody's: it asks the machine for its name.
 JOB_OF_THE_FILE: dict[str, str] = {"id": "home", "python": "platform:node", "interval": "30s"}

@@ -37,17 +37,17 @@ Entries = Mapping[str, Node]
 class FileJobs:
     """The jobs of one file, as they are found; `places` and `python` tell later complaints where they belong."""
 
-    def __init__(self, problems: Problems, *, source: str, release: int) -> None:
+    def __init__(self, problems: Problems, *, source: str, release: int, timeout_ms: int | None = None) -> None:
         self.problems, self.source, self.release = problems, source, release
         self.jobs: dict[str, Job] = {}
         self.places: dict[str, str] = {}  # job id -> file:line:column
         self.python: dict[str, str] = {}  # module:function -> where it is named first
         self._seen: dict[str, Node] = {}  # by id, also those that are wrong
-        self._defaults: dict[str, Any] = {}
+        self._defaults: dict[str, Any] = {} if timeout_ms is None else {"timeout": timeout_ms / 1000}
         self._of_group: dict[str, dict[str, Any]] = {}
 
     def read_defaults(self, node: Node) -> None:
-        self._defaults = self._defaults_of(node, "defaults", DEFAULTS_KEYS)
+        self._defaults |= self._defaults_of(node, "defaults", DEFAULTS_KEYS)
 
     def read_groups(self, node: Node) -> None:
         example = "{edge: {defaults: {timeout: 30s}}}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,16 +23,19 @@ def load_config(
     environ: Mapping[str, str],
     arguments: Mapping[str, Any] | None = None,
     with_jobs: bool = True,
+    raw: bytes | None = None,
 ) -> Config:
     """The config of a file (None: of none), or `InvalidConfig` with all problems of file, environment and arguments.
 
     `arguments` are by name (`seats`) or path (`pool.seats`); None means not given.  `with_jobs=False` looks at
-    everything but jobs: who only needs to know the store is not stopped by a job that is wrong.
+    everything but jobs: who only needs to know the store is not stopped by a job that is wrong.  `raw`: what the file
+    is to hold, in place of what it holds.
     """
     problems = Problems(path or "config")
     values: dict[str, Any] = {}
     origins = {option.path: DEFAULT for option in OPTIONS}
-    root = None if path is None else _root_of(path, problems)
+    raw = _bytes_of(path, problems) if raw is None and path is not None else raw
+    root = None if raw is None else _root_of(raw, problems)
     taken = Taken(values, origins, Secrets(environ=environ, folder=Path(path).parent if path else None))
     _take(_from_file(root, problems), taken, problems)
     _take(_from_environment(environ, problems), taken, problems)
@@ -39,7 +43,8 @@ def load_config(
     _check_together(values, origins, problems)
     _add_prefix(values, origins, problems)
     source = f"file:{values.get('name') or Path(path).name}" if path else ""
-    jobs = FileJobs(problems, source=source, release=values.get("release", 0))
+    timeout_ms = values.get("job_timeout_ms")
+    jobs = FileJobs(problems, source=source, release=values.get("release", 0), timeout_ms=timeout_ms)
     if root is not None and with_jobs:
         _read_jobs(root, jobs)
     if problems.count:
@@ -53,7 +58,14 @@ def load_config(
         python=jobs.python,
         origins=origins,
         written=taken.written,
+        arguments={name: value for name, value in (arguments or {}).items() if value is not None},
+        digest=digest_of(raw) if raw is not None else "",
     )
+
+
+def digest_of(raw: bytes) -> str:
+    """A short name for what a file holds."""
+    return blake2b(raw, digest_size=8).hexdigest()
 
 
 class Given(NamedTuple):
@@ -165,9 +177,9 @@ def _add_prefix(values: dict[str, Any], origins: Mapping[str, str], problems: Pr
             problems.keep(error.at(origins["redis.prefix"]))
 
 
-def _root_of(path: str, problems: Problems) -> Node | None:
+def _root_of(raw: bytes, problems: Problems) -> Node | None:
     """The file's mapping; None if it is empty or wrong as a whole."""
-    text = _text_of_file(path, problems)
+    text = _text_of(raw, problems)
     root = None if text is None else read_yaml(text, problems)
     if root is None:
         return None
@@ -179,17 +191,19 @@ def _root_of(path: str, problems: Problems) -> Node | None:
     return root
 
 
-def _text_of_file(path: str, problems: Problems) -> str | None:
+def _bytes_of(path: str, problems: Problems) -> bytes | None:
     try:
         with Path(path).open("rb") as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
+            return file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         problems.add(None, "there is no such file", cure="name one with -c, or create it (an empty one is fine)")
-        return None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         problems.add(None, f"the file cannot be read: {reason}", cure="name a readable file")
-        return None
+    return None
+
+
+def _text_of(raw: bytes, problems: Problems) -> str | None:
     if len(raw) > FILE_BYTES_MAX:
         cure = "put jobs by the thousands into the store with the Python API, or split the fleet"
         problems.add(None, f"the file is bigger than {format_size(FILE_BYTES_MAX)}", cure=cure)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
+from pollux.config import listening
 from pollux.errors import InvalidInput
 from pollux.model import ALL_VERSIONS, RENEW_MIN_MS, SCHEDULER_VERSION, VERSION_MAX, Job
 from pollux.units import DAY_MS, HOUR_MS, duration_ms, format_ms, format_size, size_bytes
@@ -21,6 +22,7 @@ _KEY_CURE = "use letters, digits and . _ : / -"
 _PREFIX = re.compile(r"[A-Za-z0-9._{}-]{1,100}")
 _PREFIX_CURE = "use letters, digits and . _ -"
 _HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
+_WEB = re.compile(r"https?://[^\s/?#]+[^\s]*")
 _STORE = re.compile(r"[a-z][a-z0-9+.-]*://.*")
 
 
@@ -30,11 +32,15 @@ class Config(Struct, frozen=True, kw_only=True):
     store: str = "sqlite:///pollux.db"
     name: str = ""  # of the file as a source of jobs; else the file's own name
     app: str = ""  # module:attribute of a Pollux
+    plans: bool = True  # take part in planning
+    reload: bool = True  # read the file again when it changes
+    job_timeout_ms: int | None = None  # of the file's jobs that name none; None: by their handler
     seats: int = 10
     lease_ms: int = 30_000
     grace_ms: int = 25_000
     long_poll_ms: int = 30_000
     min_poll_ms: int | None = None  # None: by the kind of store
+    batch: int = 1_000  # runs claimed at once
     child_memory: int = 1_000_000_000  # bytes
     leader_ttl_ms: int = 15_000
     leader_renew_ms: int | None = None  # None: a third of the ttl
@@ -51,10 +57,25 @@ class Config(Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     log_format: str = "text"
     server_enabled: bool = True  # the HTTP API
-    server_host: str = "127.0.0.1"
+    server_host: str = "localhost"  # 127.0.0.1 and ::1
     server_port: int = 8060
+    server_hosts: str = ""  # names besides, with commas between them
+    server_tls: str = ""  # certificate, key
+    server_behind_proxy: bool = False
+    server_proxies: str = "127.0.0.0/8, ::1/128"  # networks, with commas between them
+    server_token: str = ""  # one that is good besides those in the store
+    server_token_file: str = ""  # "": beside the store
+    server_socket: str = ""  # "": beside the store; OFF: none
+    server_rate: float = 50.0  # requests a second of one token; 0: any number
+    server_connections: int = 1_000
+    server_requests: int = 256  # at work at the same time
     http_per_target: int = 4  # requests at a time to one host and port
     http_allow_networks: str = ""  # networks, with commas between them
+    traces_endpoint: str = ""  # of an OpenTelemetry collector; "": runs have no traces
+    traces_sample: float = 1.0  # the share of runs that have one
+    traces_namespace: str = ""
+    heartbeat_url: str = ""  # called while health is good; "": nobody is
+    heartbeat_every_ms: int = 60_000
 
     path: str = ""  # of the file, as it was given
     source: str = ""  # of its jobs: file:<name>; "" without a file
@@ -63,6 +84,8 @@ class Config(Struct, frozen=True, kw_only=True):
     python: dict[str, str] = field(default_factory=dict)  # module:function -> file:line:column that names it first
     origins: dict[str, str] = field(default_factory=dict)  # "pool.seats" -> default, file:line, environment, argument
     written: dict[str, str] = field(default_factory=dict)  # "store" -> as it is written, if it holds a reference
+    arguments: dict[str, Any] = field(default_factory=dict)  # as they were given, to read all of it again
+    digest: str = ""  # of the file's bytes
 
     def is_given(self, option: str) -> bool:
         """Did anybody say it, or is it the default?  `option` is the path in the file, like "pool.seats"."""
@@ -77,6 +100,7 @@ class Option(NamedTuple):
     argument: str
     read: Callable[[Any], Any]
     takes_list: bool = False
+    live: bool = False  # it can change while a node runs: by `pollux set`, and by reading the file again
     also: tuple[str, ...] = ()  # variables by which deployments of older schedulers say it
 
     @property
@@ -128,7 +152,7 @@ def _size(at_least: int) -> Callable[[Any], int]:
     return read
 
 
-def _flag(value: Any) -> bool:
+def flag(value: Any) -> bool:
     said = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     known = value if isinstance(value, bool) else said.get(value.lower()) if isinstance(value, str) else None
     if known is None:
@@ -155,6 +179,23 @@ def _networks(value: Any) -> str:
     return ", ".join(str(network) for network in networks_of(given))
 
 
+def _web(value: Any) -> str:
+    """A URL; it may hold a secret, so no message shows it."""
+    if not isinstance(value, str) or not _WEB.fullmatch(value):
+        raise InvalidInput("it is no URL of the web", cure="write it like https://host:port/path")
+    return value
+
+
+def _share(value: Any) -> float:
+    try:
+        share = -1.0 if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise InvalidInput(f"{_shown(value)} is no share", cure="write a number from 0 to 1")
+    return share
+
+
 def _version(value: Any) -> int:
     """A number, or `all`."""
     return ALL_VERSIONS if value == "all" else _whole(1, VERSION_MAX)(value)
@@ -169,12 +210,16 @@ OPTIONS = (
     Option("store", "store", "store", _text(_STORE, 'write it like "sqlite:///pollux.db" or "memory://"')),
     Option("name", "name", "name", _text(_NAME, "use letters, digits and . _ -")),
     Option("app", "app", "app", _text(_ATTRIBUTE, 'write it like "monitor:app" (module:attribute)')),
-    Option("pool.seats", "seats", "seats", _whole(1, SEATS_MAX)),
+    Option("plans", "plans", "plans", flag, also=("SCHEDULER_V2_ENABLED",)),
+    Option("reload", "reload", "reload", flag),
+    Option("job_timeout", "job_timeout_ms", "job_timeout", _duration(1, 7 * DAY_MS), also=("SCHEDULER_JOB_TIMEOUT",)),
+    Option("pool.seats", "seats", "seats", _whole(1, SEATS_MAX), live=True, also=("SCHEDULER_WORKER_POOL_SIZE",)),
     Option("pool.lease", "lease_ms", "lease", _duration(300, DAY_MS)),
-    Option("pool.grace", "grace_ms", "grace", _duration(0, DAY_MS)),
-    Option("pool.long_poll", "long_poll_ms", "long_poll", _duration(0, HOUR_MS)),
-    Option("pool.min_poll", "min_poll_ms", "min_poll", _duration(0, HOUR_MS)),
-    Option("pool.child_memory", "child_memory", "child_memory", _size(64_000_000)),
+    Option("pool.grace", "grace_ms", "grace", _duration(0, DAY_MS), live=True),
+    Option("pool.long_poll", "long_poll_ms", "long_poll", _duration(0, HOUR_MS), live=True),
+    Option("pool.min_poll", "min_poll_ms", "min_poll", _duration(0, HOUR_MS), live=True),
+    Option("pool.batch", "batch", "batch", _whole(1, 1_000), live=True, also=("SCHEDULER_QUEUE_BATCH_SIZE",)),
+    Option("pool.child_memory", "child_memory", "child_memory", _size(64_000_000), live=True),
     Option("leader.ttl", "leader_ttl_ms", "leader_ttl", _duration(1_000, HOUR_MS), also=("SCHEDULER_LEADER_TTL",)),
     Option("leader.renew", "leader_renew_ms", "leader_renew", _duration(RENEW_MIN_MS, HOUR_MS)),
     Option("leader.key", "leader_key", "leader_key", _text(_KEY, _KEY_CURE), also=("SCHEDULER_LEADER_KEY",)),
@@ -183,19 +228,40 @@ OPTIONS = (
     ),
     Option("release", "release", "release", _whole(0, 2**53)),
     Option("scheduler_version", "scheduler_version", "scheduler_version", _version, also=("SCHEDULER_VERSION",)),
-    Option("allow_exec", "allow_exec", "allow_exec", _flag),
-    Option("history.keep", "history_keep", "history_keep", _whole(1, 1_000_000)),
-    Option("history.age", "history_age_ms", "history_age", _duration(1_000, 3_653 * DAY_MS)),
-    Option("history.dead", "history_dead", "history_dead", _whole(1, 1_000_000)),
-    Option("history.dead_age", "history_dead_age_ms", "history_dead_age", _duration(1_000, 3_653 * DAY_MS)),
-    Option("history.audit", "history_audit", "history_audit", _whole(1, 100_000_000)),
-    Option("log.level", "log_level", "log_level", _one_of("debug", "info", "warning", "error")),
+    Option("allow_exec", "allow_exec", "allow_exec", flag),
+    Option("history.keep", "history_keep", "history_keep", _whole(1, 1_000_000), live=True),
+    Option("history.age", "history_age_ms", "history_age", _duration(1_000, 3_653 * DAY_MS), live=True),
+    Option("history.dead", "history_dead", "history_dead", _whole(1, 1_000_000), live=True),
+    Option("history.dead_age", "history_dead_age_ms", "history_dead_age", _duration(1_000, 3_653 * DAY_MS), live=True),
+    Option("history.audit", "history_audit", "history_audit", _whole(1, 100_000_000), live=True),
+    Option("log.level", "log_level", "log_level", _one_of("debug", "info", "warning", "error"), live=True),
     Option("log.format", "log_format", "log_format", _one_of("text", "json")),
-    Option("server.enabled", "server_enabled", "server", _flag),
+    Option("server.enabled", "server_enabled", "server", flag),
     Option("server.host", "server_host", "host", _text(_HOST, "write a name or an address")),
     Option("server.port", "server_port", "port", _whole(0, 65_535)),
-    Option("http.per_target", "http_per_target", "http_per_target", _whole(1, 1_000)),
+    Option("server.hosts", "server_hosts", "server_hosts", listening.names, takes_list=True),
+    Option("server.tls", "server_tls", "server_tls", listening.tls, takes_list=True),
+    Option("server.behind_proxy", "server_behind_proxy", "behind_proxy", flag),
+    Option("server.proxies", "server_proxies", "server_proxies", _networks, takes_list=True),
+    Option("server.token", "server_token", "server_token", listening.token),
+    Option("server.token_file", "server_token_file", "server_token_file", listening.path),
+    Option("server.socket", "server_socket", "server_socket", listening.path_or_off),
+    Option("server.rate", "server_rate", "server_rate", listening.rate),
+    Option("server.connections", "server_connections", "server_connections", _whole(2, 100_000)),
+    Option("server.requests", "server_requests", "server_requests", _whole(1, 100_000)),
+    Option("http.per_target", "http_per_target", "http_per_target", _whole(1, 1_000), live=True),
     Option("http.allow_networks", "http_allow_networks", "http_allow_networks", _networks, takes_list=True),
+    Option(
+        "traces.endpoint",
+        "traces_endpoint",
+        "traces_endpoint",
+        _web,
+        also=("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+    ),
+    Option("traces.sample", "traces_sample", "traces_sample", _share),
+    Option("traces.namespace", "traces_namespace", "traces_namespace", _text(_NAME, "use letters, digits and . _ -")),
+    Option("heartbeat.url", "heartbeat_url", "heartbeat_url", _web),
+    Option("heartbeat.every", "heartbeat_every_ms", "heartbeat_every", _duration(1_000, DAY_MS)),
 )
 BY_PATH = {option.path: option for option in OPTIONS}
 SECTIONS = tuple(dict.fromkeys(option.path.partition(".")[0] for option in OPTIONS if "." in option.path))

@@ -52,6 +52,10 @@ def shown(option: Option, value: Any) -> str:
         return f"({words})" if has_words else "(none)"
     if option.path == "scheduler_version" and value == ALL_VERSIONS:
         return "all"
+    if option.path == "server.token":
+        return "***"
+    if option.path == "heartbeat.url":
+        return f"{'/'.join(str(value).split('/')[:3])}/***"  # whoever knows it may call it
     if option.field.endswith("_ms"):
         return format_ms(value)
     if isinstance(value, bool):

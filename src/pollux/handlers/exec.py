@@ -359,6 +359,8 @@ def _scrubbed(ctx: Context) -> dict[str, str]:
     """What every command gets.  Of the node's own environment hardly anything: it is full of secrets."""
     inherited = {name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ}
     ours = {"POLLUX_JOB": ctx.job.id, "POLLUX_RUN": ctx.run.id, "POLLUX_ATTEMPT": str(ctx.attempt)}
+    if ctx.traceparent:
+        ours["TRACEPARENT"] = ctx.traceparent
     return {"PATH": os.defpath, "LANG": "C.UTF-8", **inherited, **ours}
 
 

@@ -1,6 +1,6 @@
 """What are we talking about?  The values, and nothing but values: frozen, comparable, made of plain data."""
 
-from pollux.model.answer import Advanced, Answer, Counts
+from pollux.model.answer import Advanced, Answer, Counts, Line
 from pollux.model.audit import AuditLine, chained
 from pollux.model.feed import (
     Arrived,
@@ -28,7 +28,18 @@ from pollux.model.job import (
     recurs,
 )
 from pollux.model.node import RENEW_MIN_MS, Declares, Node, Term, check_term, declares, leader_of
-from pollux.model.note import DRAIN, NOTE_BYTES_MAX, STOP, Note, NotePut, stop_key
+from pollux.model.note import (
+    DRAIN,
+    NOTE_BYTES_MAX,
+    SETTING,
+    STEERING,
+    STOP,
+    TURN,
+    Note,
+    NotePut,
+    drain_key,
+    stop_key,
+)
 from pollux.model.outcome import Back, Cancelled, Dead, Done, Fault, Hold, Outcome, RetryAt, Verdict
 from pollux.model.partition import ALL_VERSIONS, SCHEDULER_VERSION, VERSION_MAX, Version, check_version
 from pollux.model.plan import (
@@ -76,11 +87,14 @@ __all__ = [
     "PROGRESS_CHARS_MAX",
     "RENEW_MIN_MS",
     "SCHEDULER_VERSION",
+    "SETTING",
+    "STEERING",
     "STOP",
     "TIMEOUT_MS",
     "TRANSITIONS",
     "TRIED_CHARS_MAX",
     "TRIED_MAX",
+    "TURN",
     "UPDATES_MAX",
     "VERSION_MAX",
     "Advanced",
@@ -112,6 +126,7 @@ __all__ = [
     "JobsDeleted",
     "JobsMoved",
     "JobsPut",
+    "Line",
     "Memory",
     "Misfire",
     "Node",
@@ -139,6 +154,7 @@ __all__ = [
     "check_version",
     "declares",
     "definition",
+    "drain_key",
     "is_gated",
     "leader_of",
     "lease_lost",

@@ -32,6 +32,13 @@ class Counts(Struct, frozen=True):
     jobs: int
 
 
+class Line(Struct, frozen=True):
+    """The ready runs of one priority: how many (as in `Counts`), and the earliest time at which one is visible."""
+
+    ready: int
+    first_ms: int | None  # None: there is none; it may lie ahead
+
+
 class Advanced(Struct, frozen=True):
     """`answer` ok: the plan is written, item by item as told below.  fenced: nothing is."""
 

@@ -115,6 +115,33 @@ def _release_is_old(event: e.ReleaseIsOld) -> None:
     _say(logging.WARNING, event, words, event.source, event.newest, event.release)
 
 
+def _reloaded(event: e.ConfigReloaded) -> None:
+    _say(logging.INFO, event, "%s was read again (by %s): %s", safe(event.path), safe(event.by), safe(event.changes))
+
+
+def _reload_refused(event: e.ReloadRefused) -> None:
+    more = f" and {event.count - len(event.problems)} more" if event.count > len(event.problems) else ""
+    words = "%s was read again and changes nothing, because of %d problem(s): %s%s"
+    _say(logging.ERROR, event, words, safe(event.path), event.count, "; ".join(map(safe, event.problems)), more)
+
+
+def _file_differs(event: e.FileDiffers) -> None:
+    words = (
+        "%s: node %s made another text of this file hold; this node leaves its jobs alone until its own file says the "
+        "same, or is read again: pollux reload"
+    )
+    _say(logging.WARNING, event, words, safe(event.source), safe(event.node))
+
+
+def _not_kept(event: e.VersionNotKept) -> None:
+    words = "the text of the config was not kept for `pollux reload --rollback`: %s: %s"
+    _say(logging.WARNING, event, words, safe(event.folder), safe(event.why))
+
+
+def _settings_heard(event: e.SettingsHeard) -> None:
+    _say(logging.INFO, event, "changed for all nodes: %s", "; ".join(map(safe, event.changes)))
+
+
 def _lease_lost(event: e.LeaseWasLost) -> None:
     words = "run %s of job %s lost its lease: %s"
     _say(logging.WARNING, event, words, event.run_id, event.job_id, safe(event.why))
@@ -147,6 +174,11 @@ def _stuck(event: e.HandlerStuck) -> None:
 
 def _refused(event: e.JobRefused) -> None:
     _say(logging.ERROR, event, "job %s cannot be planned: %s", event.job_id, safe(event.error))
+
+
+def _traces_lost(event: e.TracesLost) -> None:
+    words = "traces: %d span(s) did not reach the collector: %s; runs go on as before"
+    _say(logging.WARNING, event, words, event.count, safe(event.why))
 
 
 def _runs_fired(event: e.RunsFired) -> None:
@@ -187,6 +219,11 @@ _ALWAYS: dict[type[e.Event], e.Listener] = {
     e.JobsDeclared: _jobs_declared,
     e.ReleaseIsOld: _release_is_old,
     e.JobsElsewhere: _jobs_elsewhere,
+    e.ConfigReloaded: _reloaded,
+    e.ReloadRefused: _reload_refused,
+    e.FileDiffers: _file_differs,
+    e.VersionNotKept: _not_kept,
+    e.SettingsHeard: _settings_heard,
     e.TermWon: _term_won,
     e.TermLost: _term_lost,
     e.PlanFenced: _plan_fenced,
@@ -197,6 +234,7 @@ _ALWAYS: dict[type[e.Event], e.Listener] = {
     e.ClaimsRefused: _claims_refused,
     e.HandlerStuck: _stuck,
     e.JobRefused: _refused,
+    e.TracesLost: _traces_lost,
 }
 _EACH_RUN: dict[type[e.Event], e.Listener] = {
     e.RunsFired: _runs_fired,

@@ -2,7 +2,7 @@
 
 from pollux.plan.accept import Report
 from pollux.plan.gate import PREVIOUS_RUN, GateState, Held, Ready, gate, stop_of, stop_words
-from pollux.plan.planner import Planner, Wants
+from pollux.plan.planner import Looked, Planner, Wants
 from pollux.plan.reconcile import Diff, reconcile, with_other_jobs
 from pollux.plan.timers import Timers, TimerWindow
 from pollux.plan.why import Why, why_job, why_run
@@ -12,6 +12,7 @@ __all__ = [
     "Diff",
     "GateState",
     "Held",
+    "Looked",
     "Planner",
     "Ready",
     "Report",

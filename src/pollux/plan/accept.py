@@ -14,10 +14,13 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import Advanced, Answer, Overlap, Run, RunState
+from pollux.model import Advanced, Answer, Cron, Event, Interval, Once, Overlap, Run, RunState
 from pollux.plan.compose import OVERLAP, Change, Draft, Shot, Skip
 from pollux.plan.gate import PREVIOUS_RUN, previous_key
 from pollux.plan.memory import TermMemory
+
+# The kinds of schedules, as older schedulers name them.
+_KINDS = {Interval: "interval", Cron: "cron", Once: "immediate", Event: "event", type(None): "event"}
 
 
 class Report(Struct, frozen=True):
@@ -28,6 +31,8 @@ class Report(Struct, frozen=True):
     skipped: tuple[tuple[str, int, int, str], ...] = ()  # job, first due, how many, reason
     held: tuple[tuple[str, str], ...] = ()  # run, reason
     released: int = 0
+    kinds: tuple[tuple[str, int], ...] = ()  # of what was fired: the kind of schedule, and the priority
+    lined: tuple[int, ...] = ()  # the priorities of what became ready
 
 
 def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
@@ -38,6 +43,8 @@ def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
     skipped: list[Skip] = []
     held: list[tuple[str, str]] = []
     late = []
+    kinds: list[tuple[str, int]] = []
+    lined = [visitor.run.priority for visitor in draft.releases]
     for shot, answer in zip(draft.shots, advanced.firings, strict=True):
         if answer is Answer.STALE:
             inbox.jobs[shot.slot.job.id] = None
@@ -48,6 +55,9 @@ def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
                 skipped.append((shot.slot.job.id, due_ms, 1, OVERLAP))
             else:
                 late.append(draft.now_ms - due_ms)
+                kinds.append((_KINDS[type(shot.slot.job.schedule)], shot.firing.run.priority))
+                if answer is Answer.OK and shot.held is None:
+                    lined.append(shot.firing.run.priority)
         if shot.closes:
             inbox.work.pop(shot.slot.job.id, None)
     for change, answer in zip(draft.changes, advanced.updates, strict=True):
@@ -62,7 +72,15 @@ def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
     term.ready = advanced.ready
     term.trim()
     inbox.tidy()
-    return Report(len(late), max(late, default=0), tuple(skipped), tuple(held), len(draft.releases))
+    return Report(
+        fired=len(late),
+        late_ms_max=max(late, default=0),
+        skipped=tuple(skipped),
+        held=tuple(held),
+        released=len(draft.releases),
+        kinds=tuple(kinds),
+        lined=tuple(lined),
+    )
 
 
 def _fired(term: TermMemory, shot: Shot, answer: Answer, held: list[tuple[str, str]]) -> None:

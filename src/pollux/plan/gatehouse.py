@@ -23,6 +23,7 @@ class Gatehouse:
     def __init__(self) -> None:
         self.here: dict[str, Visitor] = {}  # to be looked at, in order of arrival
         self.behind: set[str] = set()  # runs that wait for the previous one of their job
+        self.held: dict[str, int] = {}  # how many are parked, by the kind of key
         self._parked: dict[str, dict[str, Run]] = {}
         self._key_of: dict[str, str] = {}
         self._later: dict[str, tuple[int, Run]] = {}
@@ -35,6 +36,11 @@ class Gatehouse:
     def is_open(self) -> bool:
         """Is anybody at the gate?"""
         return bool(self._key_of or self.here or self._later)
+
+    @property
+    def later(self) -> int:
+        """How many wait for their time."""
+        return len(self._later)
 
     def knows(self, run_id: str) -> bool:
         return run_id in self.here or run_id in self._key_of or run_id in self._later
@@ -55,6 +61,7 @@ class Gatehouse:
         """Leave the run alone until the key is woken."""
         self.forget(run.id)
         self._key_of[run.id] = key
+        self._count(key, 1)
         self._parked.setdefault(key, {})[run.id] = run
         if run.held_reason == PREVIOUS_RUN and key == previous_key(run.job_id):
             self.behind.add(run.id)
@@ -62,6 +69,8 @@ class Gatehouse:
     def wake(self, key: str, feed: int | None = None) -> int:
         """Look again at all that wait for this key; answers how many."""
         runs = self._parked.pop(key, {})
+        if runs:
+            self._count(key, -len(runs))
         for run in runs.values():
             del self._key_of[run.id]
             self.behind.discard(run.id)
@@ -73,6 +82,7 @@ class Gatehouse:
         self._later.pop(run_id, None)
         key = self._key_of.pop(run_id, None)
         if key is not None:
+            self._count(key, -1)
             parked = self._parked[key]
             del parked[run_id]
             if not parked:
@@ -80,6 +90,10 @@ class Gatehouse:
             self.behind.discard(run_id)
         visitor = self.here.pop(run_id, None)
         return visitor.feeds if visitor is not None else []
+
+    def _count(self, key: str, by: int) -> None:
+        kind = key.partition(":")[0]
+        self.held[kind] = self.held.get(kind, 0) + by
 
     def come_due(self, now_ms: int) -> None:
         """Look at those whose time has come."""

@@ -26,6 +26,7 @@ from pollux.plan.timers import TIMERS_MAX, WINDOW_MS, Timers, TimerWindow
 
 READS_MAX = 1_000  # jobs, and runs, in one read
 CATCH_UP_PER_SEAT_S = 2
+SOON_MAX = 1_000
 
 
 class Wants(Struct, frozen=True):
@@ -39,6 +40,15 @@ class Wants(Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return bool(self.jobs or self.runs or self.timers is not None or self.notes or self.nodes)
+
+
+class Looked(Struct, frozen=True):
+    """The planner at one look."""
+
+    timers: int  # due times in memory
+    due_soon: int  # counted to SOON_MAX
+    late: int  # jobs whose missed due times wait for the pace
+    held: dict[str, int]  # runs at the gate by what they wait for: stop, previous, declared, handler, gate, later
 
 
 class Planner:
@@ -128,6 +138,17 @@ class Planner:
     def seen_ms(self) -> int:
         """The latest time it was told."""
         return self._term.seen_ms
+
+    def look(self, *, soon_ms: int) -> Looked:
+        """What there is, for those who watch; `soon_ms`: how far ahead what is due is counted."""
+        term = self._term
+        gatehouse = term.gatehouse
+        return Looked(
+            timers=len(term.timers) + term.busy,
+            due_soon=len(term.due) + term.timers.count_before(term.seen_ms + soon_ms, SOON_MAX),
+            late=len(term.late),
+            held=dict(gatehouse.held) | {"gate": len(gatehouse.here), "later": gatehouse.later},
+        )
 
     @property
     def left_over(self) -> bool:

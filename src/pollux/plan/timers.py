@@ -83,6 +83,17 @@ class Timers:
             heappop(heap)
         return None
 
+    def count_before(self, at_ms: int, limit: int) -> int:
+        """How many are due before that time, counted up to the limit: the top of a heap, not all of it."""
+        heap, due, count, places = self._heap, self._due, 0, [0]
+        while places and count < limit:
+            place = places.pop()
+            if place < len(heap) and heap[place][0] < at_ms:
+                due_ms, job_id = heap[place]
+                count += due.get(job_id) == due_ms
+                places += (2 * place + 1, 2 * place + 2)
+        return count
+
     # the window
 
     def needs_refill(self, now_ms: int, *, busy: int = 0) -> bool:

@@ -17,10 +17,11 @@ was asked to stop, a handler that answers nothing has stopped; one that answers 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import Context as Variables
 from enum import Enum
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux.clock import Clock
 from pollux.events import Events, HandlerStuck, LeaseWasLost, RunStarted
@@ -54,6 +55,18 @@ class Asked(Enum):
     LOST = "lost"
 
 
+class Tracing(Protocol):
+    """Where each run has a trace: what its handler is told of it."""
+
+    def traceparent(self, run_id: str, fence: int) -> str:
+        """The attempt as a W3C `traceparent`, for whatever the handler calls."""
+        ...
+
+    def enter(self, traceparent: str) -> None:
+        """From here on, in this context, it is the current span of libraries that trace by themselves."""
+        ...
+
+
 class Kit:
     """What all attempts of a node share."""
 
@@ -73,6 +86,7 @@ class Kit:
         self.time = StoreTime(clock, events)
         self.hands = Hands()
         self.child_memory, self.crashes_max, self.isolates = CHILD_MEMORY, CRASHES_MAX, True
+        self.tracing: Tracing | None = None  # None: runs have no traces
         self.suspect: Attempt | None = None  # the one run with a lost lease that is tried in a child now
         self.settler: Settler
         self.watchman: Watchman
@@ -119,6 +133,7 @@ class Attempt:
         self.told = ""  # of its progress, to the store
         self.is_begun = self.is_settled = self.is_stuck = self.is_isolated = False
         self.look_at = NEVER
+        self.started_ms = 0
         self.ctx: Context | None = None
         self.work: asyncio.Task[None] | None = None
         self.seat: Seat | None = None
@@ -152,7 +167,8 @@ class Attempt:
         kit.started += 1
         kit.late.add(late_ms)
         if kit.events.wants(RunStarted):
-            kit.events.emit(RunStarted(run.id, run.job_id, run.fence, max(0, late_ms)))
+            told = run.id, run.job_id, run.fence, max(0, late_ms), run.attempt + 1, now_ms - late_ms, now_ms
+            kit.events.emit(RunStarted(*told))
         kit.running.add(self)
         self.is_isolated = kit.isolates and isolates(handler, job, run)
         if self.is_isolated and run.lease_losses:
@@ -163,6 +179,8 @@ class Attempt:
             params = kit.secrets.params_of(job)
             kwargs = handler.bind({**params, **run.payload} if run.payload else params)
             self.ctx = Context(run, job, handler, kit.clock, now_ms + self.timeout_ms, kit.registry)
+            if kit.tracing is not None:
+                self.ctx.traceparent = kit.tracing.traceparent(run.id, run.fence)
         except Exception as error:  # noqa: BLE001  params come from outside
             self._ended(None, error, fault=Fault.PERMANENT)
             return
@@ -175,12 +193,14 @@ class Attempt:
             self.work = asyncio.get_running_loop().create_task(self._await(handler, ctx, kwargs))
         else:
             try:
-                self.kit.hands.submit(lambda: handler.invoke(ctx, kwargs), self._ended)
+                self.kit.hands.submit(self._traced(ctx, lambda: handler.invoke(ctx, kwargs)), self._ended)
             except Exception as error:  # noqa: BLE001  no thread to be had: this attempt has failed, its seat is free
                 self._ended(None, error)
 
     async def _await(self, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> None:
         self.is_begun = True
+        if self.kit.tracing is not None:
+            self.kit.tracing.enter(ctx.traceparent)
         try:
             value = await (self._in_child(handler, ctx, kwargs) if self.is_isolated else handler.invoke(ctx, kwargs))
         except asyncio.CancelledError as error:
@@ -190,6 +210,18 @@ class Attempt:
             self._ended(None, error)
         else:
             self._ended(value, None)
+
+    def _traced(self, ctx: Context, call: Callable[[], Any]) -> Callable[[], Any]:
+        """The call of a thread, inside the attempt's span if there is one; the next call of the thread has its own."""
+        tracing = self.kit.tracing
+        if tracing is None:
+            return call
+
+        def entered() -> Any:
+            tracing.enter(ctx.traceparent)
+            return call()
+
+        return lambda: Variables().run(entered)
 
     async def _in_child(self, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> Any:
         def patience() -> float:
@@ -297,8 +329,12 @@ class Attempt:
             return
         self.is_settled = True
         self.kit.leases_lost += 1
-        self.kit.events.emit(LeaseWasLost(self.run.id, self.run.job_id, why))
+        self.kit.events.emit(self.lost(why))
         self._ask(Asked.LOST, f"the lease was lost: {why}", DEAF_MS)
+
+    def lost(self, why: str) -> LeaseWasLost:
+        run, lost_ms = self.run, self.kit.time.now_ms()
+        return LeaseWasLost(run.id, run.job_id, why, run.fence, run.attempt + 1, self.started_ms, lost_ms)
 
     def _ask(self, asked: Asked, reason: str, patience_ms: int) -> None:
         self.asked, self.reason = asked, reason

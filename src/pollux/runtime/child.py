@@ -185,7 +185,9 @@ def _call(place: Place, handler: Handler, ctx: Context, kwargs: Mapping[str, Any
     root = logging.getLogger()
     level = root.level if root.handlers else None
     kind = kind_written() or "text"
-    return Call(place, handler.name, ctx.run, ctx.job, dict(kwargs), ctx.deadline_ms, level, kind, _to_hide(kwargs))
+    hidden, traceparent = _to_hide(kwargs), ctx.traceparent
+    told = ctx.run, ctx.job, dict(kwargs), ctx.deadline_ms, level, kind, hidden, traceparent
+    return Call(place, handler.name, *told)
 
 
 def _to_hide(kwargs: Mapping[str, Any]) -> list[str]:

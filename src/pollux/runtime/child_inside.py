@@ -124,6 +124,7 @@ class ChildContext(Context):
 
     def __init__(self, call: Call, handler: Handler, line: Line) -> None:
         super().__init__(call.run, call.job, handler, SystemClock(), call.deadline_ms)
+        self.traceparent = call.traceparent
         self._line = line
         self._said, self._said_at = "", 0.0
 

@@ -38,6 +38,7 @@ class Call(Struct, frozen=True, tag="call"):
     log_level: int | None  # of the node, if it logs
     log_kind: str  # text or json
     hidden: list[str]  # secrets that it must not show
+    traceparent: str = ""
 
 
 class Cancel(Struct, frozen=True, tag="cancel"):

@@ -18,17 +18,19 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from pollux.clock import Clock
 from pollux.errors import InvalidInput
 from pollux.events import Events
-from pollux.model import Declares, Node, Term
+from pollux.model import DRAIN, STEERING, TURN, Declares, Node, Term
 from pollux.plan import Planner
 from pollux.registry import Registry
 from pollux.runtime.attempt import DEAF_MS, Kit
 from pollux.runtime.beat import Beat, check_key
 from pollux.runtime.dispatcher import ClaimOptions, Dispatcher
+from pollux.runtime.lag import LoopLag
 from pollux.runtime.lateness import LatenessSeen
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Loop, LoopStatus, bounded
@@ -42,6 +44,12 @@ from pollux.runtime.watchman import Watchman, by_run
 from pollux.secrets import Secrets
 from pollux.store.contract import Store
 
+# What may change while it runs.
+TUNABLE = (
+    *("seats", "grace_ms", "long_poll_ms", "min_poll_ms", "batch", "child_memory"),
+    *("keep_per_job", "keep_ms", "dead_max", "dead_ms", "log_max"),
+)
+LISTENED = (*STEERING, TURN)
 FLUSH_MS = 5_000
 FAREWELL_MS = 2_000
 BACKLOG_PER_SEAT = 4
@@ -65,11 +73,19 @@ class Status(Struct, frozen=True):
     fired: int
     skipped: int
     pruned: int
-    is_draining: bool
-    is_paused: bool
+    is_draining: bool  # it is about to end
+    is_paused: bool  # it was asked to claim nothing
     fire_late: LatenessSeen  # from due to written
     start_late: LatenessSeen  # from due to the handler's start
     loops: tuple[LoopStatus, ...]
+
+
+class Turned(Struct, frozen=True):
+    """What came of a turn that somebody asked for."""
+
+    fired: int = 0
+    released: int = 0
+    skipped: int = 0
 
 
 class Crew:
@@ -99,6 +115,8 @@ class Crew:
         self.kit.child_memory, self.kit.crashes_max = self.options.child_memory, self.options.crashes_max
         self.kit.isolates = self.options.isolates
         self._is_announced = self._is_draining = self._is_hurried = False
+        self._was_drained = False
+        self.on_steered: Callable[[], None] | None = None  # a note of `LISTENED` has changed, as far as we heard
         self._quiet = asyncio.Event()  # nobody sits, or nobody is to be waited for
         self._drained = asyncio.Event()
         self.beat = Beat(
@@ -112,6 +130,7 @@ class Crew:
         self._make_planning_loops()
         self._make_running_loops()
         self.renewer: RenewerThread | Renewer | None = None
+        self.lag = LoopLag()
 
     def _make_planning_loops(self) -> None:
         options, clock, events, time = self.options, self.clock, self.events, self.kit.time
@@ -127,44 +146,27 @@ class Crew:
             self.store,
             self.leader,
             time,
-            lambda: Planner(seats=options.seats, ready_max=options.ready_max),
+            lambda: Planner(seats=self.options.seats, ready_max=self.options.ready_max),
             clock=clock,
             events=events,
             turn_rest_ms=options.turn_rest_ms,
             wait_max_ms=options.long_poll_ms,
         )
-        pruning = PruneOptions(
-            unchanged_ms=options.unchanged_ms,
-            keep_ms=options.keep_ms,
-            keep_per_job=options.keep_per_job,
-            dead_max=options.dead_max,
-            dead_ms=options.dead_ms,
-            log_max=options.log_max,
-        )
+        pruning = _pruning(options)
         self.pruner = Pruner(self.store, self.leader, time, clock=clock, events=events, options=pruning)
         self.leader.on_change += [self.timekeeper.wake, self.beat.nudge]
         self.leader.on_answer = self._hear_term
+        self.timekeeper.on_notes = self._heard_notes
 
     def _make_running_loops(self) -> None:
         options, clock, events, kit = self.options, self.clock, self.events, self.kit
         backlog_max = BACKLOG_PER_SEAT * options.seats
         self.settler = kit.settler = Settler(self.store, clock=clock, events=events, backlog_max=backlog_max)
         self.watchman = kit.watchman = Watchman(kit.running, clock=clock, events=events)
-        self.dispatcher = Dispatcher(
-            self.store,
-            kit,
-            self.node_id,
-            options=ClaimOptions(
-                lease_ms=options.lease_ms,
-                long_poll_ms=options.long_poll_ms,
-                min_poll_ms=options.min_poll_ms,
-                losses_max=options.losses_max,
-                feed_max=options.feed_max,
-            ),
-        )
+        self.dispatcher = Dispatcher(self.store, kit, self.node_id, options=_claiming(options))
         self.pool.on_free = self.settler.on_room = self.dispatcher.nudge
         self.pool.on_empty = self._quiet.set
-        self.dispatcher.on_bell = self._heard_bell
+        self.dispatcher.on_bell, self.dispatcher.on_steered = self._heard_bell, self._heard_steering
 
     # life
 
@@ -176,6 +178,8 @@ class Crew:
             await self._start_renewer()
         for loop in self._loops():
             loop.start()
+        if self.options.renews_apart:  # by the real clock
+            self.lag.start()
 
     async def announce(self) -> Node:
         """Say that this node is there, before it does anything; refused where another leadership stands."""
@@ -245,6 +249,7 @@ class Crew:
             await self.clock.wait(self._quiet, patience_ms)
 
     async def _leave(self) -> None:
+        self.lag.stop()
         await asyncio.gather(*(loop.stop() for loop in (self.settler, self.watchman, self.beat)))
         if self.renewer is not None:
             await self.renewer.stop()
@@ -265,20 +270,43 @@ class Crew:
         self.timekeeper.trigger()
         self.dispatcher.wake()
 
+    async def turn_now(self, patience_ms: int) -> Turned | None:
+        """Plan now, until nothing is left over or patience ends: what came of it.  None: we do not lead."""
+        keeper = self.timekeeper
+        if self.leader.term is None or not keeper.is_alive:
+            return None
+        fired, released, skipped = keeper.fired, keeper.released, keeper.skipped
+        self.dispatcher.wake()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_ms / 1000):
+                await keeper.turned()
+                while keeper.planner is not None and keeper.planner.left_over:
+                    await keeper.turned()
+        return Turned(keeper.fired - fired, keeper.released - released, keeper.skipped - skipped)
+
     def look(self) -> None:
         """Ask for cancel requests now, not at the next renewal."""
         if self.renewer is not None and self.kit.leases:
             self.renewer.look()
 
-    def pause_claims(self) -> None:
-        self.dispatcher.pause()
+    def heed(self) -> None:
+        """A stop has changed: look before the next claim."""
+        self.dispatcher.heed()
 
-    def resume_claims(self) -> None:
-        self.dispatcher.resume()
+    def retune(self, options: CrewOptions) -> None:
+        """Go on with other options: the number of seats, the grace, how long to poll and what history is kept.
 
-    def resize(self, seats: int) -> None:
-        self.pool.resize(seats)
-        self.settler.backlog_max = BACKLOG_PER_SEAT * seats
+        The others (leases, terms, beats, what it takes part in) stay as they were until the next start.
+        """
+        seats = options.seats
+        self.options = options = msgspec.structs.replace(
+            self.options, **{name: getattr(options, name) for name in TUNABLE}
+        )
+        self.pruner.options, self.dispatcher.options = _pruning(options), _claiming(options)
+        self.timekeeper.wait_max_ms, self.kit.child_memory = options.long_poll_ms, options.child_memory
+        if seats != self.pool.seats:
+            self.pool.resize(seats)
+            self.settler.backlog_max = BACKLOG_PER_SEAT * seats
         self.beat.nudge()
 
     def progress(self) -> dict[str, str]:
@@ -306,7 +334,7 @@ class Crew:
             skipped=self.timekeeper.skipped,
             pruned=self.pruner.pruned,
             is_draining=self._is_draining,
-            is_paused=self.dispatcher.is_paused,
+            is_paused=self.dispatcher.is_drained,
             fire_late=self.timekeeper.late.seen(),
             start_late=kit.late.seen(),
             loops=loops if renewer is None else (*loops, renewer),
@@ -350,7 +378,7 @@ class Crew:
             handlers=self.registry.names() if self.options.runs else (),
             declares=self.declares,
             version=self.version,
-            draining=self._is_draining,
+            draining=self._is_draining or self.dispatcher.is_drained,
             leads=term or 0,
             leads_ms=self.leader.since_ms if term else 0,
             key=self.options.leader_key,
@@ -360,10 +388,47 @@ class Crew:
     def _hear_term(self, term: Term) -> None:
         self.kit.time.learn(term.now_ms, asked=self.leader.asked_at)
 
+    def _heard_steering(self) -> None:
+        """A claim told that a stop or a setting has changed."""
+        if self.dispatcher.is_drained != self._was_drained:
+            self._was_drained = self.dispatcher.is_drained
+            self.beat.nudge()  # others may ask why nothing is claimed
+        if self.on_steered is not None:
+            self.on_steered()
+
+    def _heard_notes(self, keys: tuple[str, ...]) -> None:
+        """The feed told the leader: it need not wait for a claim, which comes late when all seats are taken."""
+        if any(key.startswith(DRAIN) for key in keys):
+            self.dispatcher.heed()
+        if self.on_steered is not None and any(key.startswith(LISTENED) for key in keys):
+            self.on_steered()
+
     def _heard_bell(self) -> None:
         """A wait ended, and there was nothing to claim: a term may be free, a run may be cancelled."""
         self.leader.hint()
         self.look()
+
+
+def _claiming(options: CrewOptions) -> ClaimOptions:
+    return ClaimOptions(
+        lease_ms=options.lease_ms,
+        long_poll_ms=options.long_poll_ms,
+        min_poll_ms=options.min_poll_ms,
+        batch=options.batch,
+        losses_max=options.losses_max,
+        feed_max=options.feed_max,
+    )
+
+
+def _pruning(options: CrewOptions) -> PruneOptions:
+    return PruneOptions(
+        unchanged_ms=options.unchanged_ms,
+        keep_ms=options.keep_ms,
+        keep_per_job=options.keep_per_job,
+        dead_max=options.dead_max,
+        dead_ms=options.dead_ms,
+        log_max=options.log_max,
+    )
 
 
 def _at_once(call: Callable[..., Any], *args: Any) -> None:

@@ -14,16 +14,15 @@ from msgspec import Struct
 
 from pollux.events import ClaimsRefused
 from pollux.ids import new_id
-from pollux.model import ALL_VERSIONS, DRAIN, STOP, Back, Cancelled, Cause, Hold, Job, Node, Note, Run
+from pollux.model import ALL_VERSIONS, DRAIN, STOP, Back, Cancelled, Cause, Hold, Job, Node, Note, Run, drain_key
 from pollux.plan import stop_of, stop_words
 from pollux.runtime.attempt import Attempt, Kit
 from pollux.runtime.child import isolates
 from pollux.runtime.loop import Loop, Rest
 from pollux.runtime.manners import Manners
 from pollux.runtime.renewer import margin_ms
-from pollux.store.contract import FEED_MAX, LOSSES_MAX, Answer, Claimed, Store
+from pollux.store.contract import BATCH_MAX, FEED_MAX, LOSSES_MAX, Answer, Claimed, Store
 
-CLAIM_MAX = 1_000  # runs in one claim
 FULL_REST_MS = 1_000
 DRAINED_REST_MS = 1_000  # somebody asks all nodes to claim nothing: look so often whether that is over
 SLOW_MS = 1_000  # a claim that took longer has waited: its lease began some time in between
@@ -36,6 +35,7 @@ class ClaimOptions(Struct, frozen=True):
     lease_ms: int = 30_000
     long_poll_ms: int = 30_000
     min_poll_ms: int | None = None  # None: 100 where the store waits, else 1000
+    batch: int = BATCH_MAX  # runs in one claim
     losses_max: int = LOSSES_MAX
     feed_max: int = FEED_MAX
 
@@ -48,18 +48,21 @@ class Dispatcher(Loop):
         self.store, self.kit, self.node_id = store, kit, node_id
         self.options = options or ClaimOptions()
         self.waits = store.capabilities.waits
-        default_ms = 100 if self.waits else 1_000
-        self.min_poll_ms = default_ms if self.options.min_poll_ms is None else self.options.min_poll_ms
         self.on_bell: Callable[[], None] | None = None
+        self.on_steered: Callable[[], None] | None = None  # a stop or a setting has changed
         self.claims = 0
         self.claimed = 0
         self.handed_back = 0
+        self.dequeued = [0] * 4  # claimed, by priority
         # Two processes forked from one carry the same dice: the node's mark keeps their tokens apart.
         self._mark = f"{crc32(node_id.encode()):08x}"
         self._token: str | None = None
         self._stops: dict[str, Note] = {}
         self._stops_revision: int | None = None
-        self._is_paused = False
+        self._own_drain = drain_key(node_id)
+        self._is_drained = False
+        self._must_look = False
+        self.heard_at: float | None = None  # when a claim was last answered, and told of what steers
         self._refused_at: float | None = None
         self.manners = Manners(clock=kit.clock, dice=kit.dice)
         self._strangers: set[str] = set()  # handlers of the latest claim that are not known here
@@ -68,21 +71,25 @@ class Dispatcher(Loop):
         self._crowd = 0  # suspects sent away since the last one was let in
 
     @property
-    def is_paused(self) -> bool:
-        return self._is_paused
+    def is_drained(self) -> bool:
+        """Were all nodes, or was this one, asked to claim nothing?"""
+        return self._is_drained
 
-    def pause(self) -> None:
-        """Claim nothing until `resume`."""
-        self._is_paused = True
-        self.wake()
+    @property
+    def min_poll_ms(self) -> int:
+        usual = 100 if self.waits else 1_000
+        return usual if self.options.min_poll_ms is None else self.options.min_poll_ms
 
-    def resume(self) -> None:
-        self._is_paused = False
+    def heed(self) -> None:
+        """Look at the stops before the next claim: one of them has changed."""
+        self._must_look = True
         self.wake()
 
     async def turn(self) -> Rest:
-        if DRAIN in self._stops and not await self._may_go_on():
-            return Rest(DRAINED_REST_MS)
+        if self._is_drained or self._must_look:
+            await self._look_at_stops()
+            if self._is_drained:
+                return Rest(DRAINED_REST_MS)
         free = self._free()
         if free == 0 and self._token is None:
             return Rest.UNTIL_WOKEN  # a freed seat, room in the backlog or `resume` rings
@@ -91,7 +98,7 @@ class Dispatcher(Loop):
         claimed = await self._claim(max(1, asked), wait_ms=self.options.long_poll_ms if waits and free else 0)
         if claimed is None:
             return Rest.NONE  # somebody wants a turn now
-        heard = self.clock.mono_ms()
+        heard = self.heard_at = self.clock.mono_ms()
         self.kit.time.learn(claimed.now_ms, asked=begun, heard=heard)
         if claimed.answer is Answer.FULL:
             return self._refused()
@@ -126,7 +133,6 @@ class Dispatcher(Loop):
         """After the last turn: runs that a claim without an answer may have left to us go back."""
         if self._token is None:
             return
-        self._is_paused = True
         claimed = await self.store.claim(
             node=self.node_id, token=self._token, limit=1, lease_ms=self.options.lease_ms, wait_ms=0
         )
@@ -137,9 +143,9 @@ class Dispatcher(Loop):
     # claiming
 
     def _free(self) -> int:
-        if self._is_paused or self.is_stopping or not self.kit.settler.has_room:
+        if self.is_stopping or not self.kit.settler.has_room:
             return 0
-        return min(self.kit.pool.free, CLAIM_MAX)
+        return min(self.kit.pool.free, self.options.batch)
 
     async def _claim(self, limit: int, *, wait_ms: int) -> Claimed | None:
         """None: interrupted.  The token stays until its claim is answered and its runs are seated."""
@@ -181,14 +187,21 @@ class Dispatcher(Loop):
     # stops
 
     async def _refresh_stops(self, revision: int) -> None:
-        if revision != self._stops_revision:
-            self._stops = {note.key: note for note in await self.store.notes(STOP)}
-            self._stops_revision = revision
+        if revision == self._stops_revision:
+            return
+        await self._look_at_stops()
+        if self.on_steered is not None:
+            self.on_steered()
+        self._stops_revision = revision
 
-    async def _may_go_on(self) -> bool:
-        """All nodes were asked to claim nothing: is that over?"""
+    async def _look_at_stops(self) -> None:
+        self._must_look = False
         self._stops = {note.key: note for note in await self.store.notes(STOP)}
-        return DRAIN not in self._stops
+        is_drained = DRAIN in self._stops or self._own_drain in self._stops
+        if is_drained != self._is_drained:
+            self._is_drained = is_drained
+            if self.on_steered is not None:
+                self.on_steered()
 
     def _stop_of(self, run: Run) -> Note | None:
         """The stop that forbids this run; a forced one is forbidden by none."""
@@ -215,6 +228,8 @@ class Dispatcher(Loop):
             job = claimed.jobs.get(run.job_id)
             seated += self._seat(self._attempt(run, job, end - margin, renew_at), is_gone=job is None)
         self.claimed += len(claimed.runs)
+        for run in claimed.runs:
+            self.dequeued[run.priority] += 1
         return seated
 
     def _attempt(self, run: Run, job: Job | None, trust_until: float, renew_at: float) -> Attempt:
@@ -234,9 +249,8 @@ class Dispatcher(Loop):
             verdict = Hold(f"handler {job.handler} is not known here" if refusal is None else str(refusal))
         elif self.kit.suspect is not None and run.lease_losses and isolates(handler, job, run):
             verdict = Back(self.kit.time.now_ms() + self._turn_ms())  # suspects are tried one at a time
-        elif self._is_paused or DRAIN in self._stops or (seat := self.kit.pool.try_seat(run)) is None:
-            # a claim that `pause` interrupted, or that had begun before all nodes were asked to claim nothing
-            verdict = Back()
+        elif self._is_drained or (seat := self.kit.pool.try_seat(run)) is None:
+            verdict = Back()  # of a claim that had begun before we were asked to claim nothing
         else:
             attempt.begin(handler, seat)
             self._crowd = 0 if self.kit.suspect is attempt else self._crowd

@@ -42,7 +42,7 @@ class Leader(Loop):
         self.ttl_ms, self.renew_ms = ttl_ms, renew_ms
         self.margin_ms = min(margin_ms, (ttl_ms - 2 * renew_ms) // 2)
         self.seen: Term | None = None  # the term that stood when we last asked
-        self.wins = 0
+        self.attempts = self.wins = self.losses = 0
         self.since_ms = 0  # when our latest term was won, by the store's clock
         self.on_change: list[Callable[[], None]] = []
         self.on_answer: Callable[[Term], None] | None = None
@@ -76,6 +76,7 @@ class Leader(Loop):
         self._is_hinted = False
         self._is_asking = self._is_unsure = True
         sent = self._asked_at = self.clock.mono_ms()
+        self.attempts += 1
         try:
             # One question that hangs must leave time for another before trust ends.
             ask = self.store.elect(self.node_id, ttl_ms=self.ttl_ms)
@@ -151,6 +152,7 @@ class Leader(Loop):
     def _lose(self, why: str, *, resigned: bool = False) -> None:
         term, self._term = self._term, None
         if term is not None:
+            self.losses += not resigned
             self.events.emit(TermLost(self.node_id, term, why, resigned))
             self._tell()
 

@@ -10,9 +10,10 @@ from pollux.outcome import CRASHES_MAX
 from pollux.runtime.child import CHILD_MEMORY, CHILD_MEMORY_MIN
 from pollux.runtime.pool import check_seats
 from pollux.runtime.pruner import DEAD_MAX, DEAD_MS, LOG_MAX
-from pollux.store.contract import FEED_MAX, LOSSES_MAX, READY_MAX
+from pollux.store.contract import BATCH_MAX, FEED_MAX, LOSSES_MAX, READY_MAX
 
 LEASE_MIN_MS = 300
+HEARTBEAT_MIN_MS = 1_000
 
 
 class CrewOptions(Struct, frozen=True, kw_only=True):
@@ -26,6 +27,7 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
     grace_ms: int = 25_000  # what handlers get to finish when the node drains
     long_poll_ms: int = 30_000
     min_poll_ms: int | None = None  # None: 100 where the store waits, else 1000
+    batch: int = BATCH_MAX  # runs in one claim at most
     turn_rest_ms: float | None = None  # None: by how much is due, 20 or 50; 5 or 20 where writes are cheap
     beat_ms: int = 15_000
     beat_ttl_ms: int = 45_000
@@ -40,6 +42,11 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
     dead_max: int = DEAD_MAX
     dead_ms: int = DEAD_MS
     log_max: int = LOG_MAX
+    traces_endpoint: str = ""  # of an OpenTelemetry collector; "": what the standard variables say, else no traces
+    traces_sample: float = 1.0  # the share of runs that have one
+    traces_namespace: str = ""  # tells deployments with jobs of the same ids apart
+    heartbeat_url: str = ""  # called by the leader while health is good
+    heartbeat_every_ms: int = 60_000
     plans: bool = True
     runs: bool = True
     isolates: bool = True  # False: every handler runs in the node, whatever its job says (fake clocks)
@@ -53,6 +60,7 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
             self._at_least(name.removesuffix("_ms"), getattr(self, name), 0)
         for name in (
             "beat_ms",
+            "batch",
             "ready_max",
             "feed_max",
             "losses_max",
@@ -62,7 +70,15 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
             "log_max",
         ):
             self._at_least(name.removesuffix("_ms"), getattr(self, name), 1)
+        if self.batch > BATCH_MAX:
+            raise InvalidInput(f"{self.batch} is too much", where="batch", cure=f"use at most {BATCH_MAX}")
         self._at_least("child_memory", self.child_memory, CHILD_MEMORY_MIN)
+        self._at_least("heartbeat_every", self.heartbeat_every_ms, HEARTBEAT_MIN_MS)
+        for name in ("traces_endpoint", "heartbeat_url"):
+            if getattr(self, name) and not getattr(self, name).startswith(("http://", "https://")):
+                raise InvalidInput("it is no URL of the web", where=name, cure="write it like https://host:port/path")
+        if not 0 <= self.traces_sample <= 1:
+            raise InvalidInput(f"{self.traces_sample} is no share", where="traces_sample", cure="give 0 to 1")
         if self.beat_ttl_ms < 2 * self.beat_ms:
             raise InvalidInput(
                 f"a node that beats every {self.beat_ms} ms cannot be given up after {self.beat_ttl_ms} ms",

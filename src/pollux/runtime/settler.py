@@ -139,14 +139,22 @@ class Settler(Loop):
 
 
 def _settled(attempt: Attempt, settlement: Settlement, answer: Answer) -> RunSettled:
-    outcome = settlement.outcome
+    outcome, run, settled_ms = settlement.outcome, attempt.run, attempt.kit.time.now_ms()
     return RunSettled(
         run_id=settlement.run_id,
-        job_id=attempt.run.job_id,
+        job_id=run.job_id,
         verdict=type(settlement.verdict).__name__.lower(),
         answer=answer.value,
         duration_ms=0 if outcome is None else outcome.ended_ms - outcome.started_ms,
         error=_error_of(settlement) or getattr(settlement.verdict, "reason", ""),
+        fence=run.fence,
+        attempt=run.attempt + 1,
+        due_ms=run.due_ms,
+        started_ms=attempt.started_ms,
+        ended_ms=settled_ms if outcome is None else outcome.ended_ms,
+        settled_ms=settled_ms,
+        has_outcome=outcome is not None,
+        follow_ups=tuple(run.id for run in settlement.follow_ups),
     )
 
 

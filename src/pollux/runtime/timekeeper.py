@@ -11,6 +11,7 @@ here costs reads and never a firing.  An idle turn writes nothing.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -18,12 +19,13 @@ from typing import TypeVar
 from pollux.clock import Clock
 from pollux.errors import StoreBusy, StoreTimeout
 from pollux.events import Events, FiringSkipped, PlanFenced, RunFired, RunHeld, RunReleased, RunsFired, RunStopped
-from pollux.model import Advanced, Answer, Ended, FeedItem, Job, Node, Plan, Run, RunState
+from pollux.model import Advanced, Answer, Ended, FeedItem, Job, Node, NotesChanged, Plan, Run, RunState
 from pollux.plan import Planner, Report, Wants
 from pollux.runtime.lateness import Lateness
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Loop, Rest
 from pollux.runtime.storetime import StoreTime
+from pollux.runtime.tallies import Planned
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, RunFilter, Store
 
 Rests = tuple[tuple[float, float], ...]
@@ -66,6 +68,7 @@ class Timekeeper(Loop):
         self.wait_max_ms = wait_max_ms
         self.waits = store.capabilities.waits
         self.late = Lateness()  # from due to written
+        self.planned = Planned()
         self.fired = 0
         self.skipped = 0
         self.released = 0
@@ -76,6 +79,8 @@ class Timekeeper(Loop):
         self._planner: Planner | None = None
         self._unanswered: Plan | None = None
         self._is_asked = False
+        self._askers: list[asyncio.Future[None]] = []  # who waits for the end of the next turn
+        self.on_notes: Callable[[tuple[str, ...]], None] | None = None  # keys that changed, as the feed tells
         self._crowd = 0.0  # firings of a turn, on average of late
         self._fruitless = 0  # turns in a row that had something to do and did nothing
 
@@ -88,7 +93,23 @@ class Timekeeper(Loop):
         self._is_asked = True
         self.wake()
 
+    async def turned(self) -> None:
+        """A turn now; back when it is over, whatever came of it."""
+        over = asyncio.get_running_loop().create_future()
+        self._askers.append(over)
+        self.trigger()
+        await over
+
     async def turn(self) -> Rest:
+        askers, self._askers = self._askers, []
+        try:
+            return await self._turn()
+        finally:
+            for asker in askers:
+                if not asker.done():  # nobody waits any more
+                    asker.set_result(None)
+
+    async def _turn(self) -> Rest:
         term = self.leader.term
         if term is None:
             self._forget()
@@ -155,6 +176,8 @@ class Timekeeper(Loop):
         self.time.learn(feed.now_ms)
         for item in feed.items:
             planner.apply(item)
+            if isinstance(item.entry, NotesChanged) and self.on_notes is not None:
+                self.on_notes(item.entry.keys)
         if self.events.wants(RunStopped):
             self._tell_stopped(feed.items)
 
@@ -238,6 +261,7 @@ class Timekeeper(Loop):
         for firing, answer in zip(plan.firings, advanced.firings, strict=True):
             if answer is Answer.OK or answer is Answer.WAITS:
                 self.late.add(advanced.now_ms - firing.run.due_ms)
+        self.planned.add(plan, report)
         self.fired += report.fired
         self.released += report.released
         if report.fired:
@@ -253,14 +277,16 @@ class Timekeeper(Loop):
     def _tell_each(self, plan: Plan, advanced: Advanced) -> None:
         for firing, answer in zip(plan.firings, advanced.firings, strict=True):
             if answer is Answer.OK or answer is Answer.WAITS:
-                self.events.emit(RunFired(firing.run.id, firing.run.job_id, firing.run.due_ms))
+                self.events.emit(RunFired(firing.run.id, firing.run.job_id, firing.run.due_ms, advanced.now_ms))
         for release in plan.releases:
             self.events.emit(RunReleased(release.run_id))
 
     def _tell_stopped(self, items: Sequence[FeedItem]) -> None:
         ended = (item.entry for item in items if isinstance(item.entry, Ended))
         for end in (end for entry in ended for end in entry.ends if not end.ran):
-            self.events.emit(RunStopped(end.run_id, end.job_id, end.state.value, end.error))
+            self.events.emit(
+                RunStopped(end.run_id, end.job_id, end.state.value, end.error, end.due_ms, end.ended_ms)
+            )
 
     # resting
 

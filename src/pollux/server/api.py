@@ -2,30 +2,61 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from fastapi import FastAPI
-from starlette.types import ASGIApp
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pollux.app import Pollux
-from pollux.errors import PolluxError
-from pollux.server.door import Door
-from pollux.server.problems import Problem, answer_problem, answer_refusal
+from pollux.errors import did_you_mean
+from pollux.server.door import Door, DoorOptions
+from pollux.server.problems import Problem, answer_problem
 from pollux.server.routes import EVERY
+from pollux.server.routing import places_of
 from pollux.server.tokens import Tokens
-from pollux.version import __version__
+from pollux.units import printable
+
+TITLE = "Pollux"
 
 
-def make_api(app: Pollux, tokens: Tokens) -> ASGIApp:
-    return Door(describe_api(app), tokens)
+def make_api(app: Pollux, tokens: Tokens, **door: Unpack[DoorOptions]) -> ASGIApp:
+    return Door(AsSent(describe_api(app)), tokens, **door)
 
 
 def describe_api(app: Pollux | None = None) -> FastAPI:
     """The routes without the door; what `openapi.json` tells is made of it."""
-    api = FastAPI(
-        title="Pollux", version=__version__, openapi_url="/api/v2/openapi.json", docs_url=None, redoc_url=None
-    )
+    api = FastAPI(title=TITLE, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     api.state.pollux = app
-    for routes in EVERY:
-        api.include_router(routes.router)
-    api.add_exception_handler(Problem, answer_problem)
-    api.add_exception_handler(PolluxError, answer_refusal)
+    places = places_of(EVERY)
+    api.state.paths = [place.path for place in places]
+    api.router.routes.extend(Route(place.path, place, include_in_schema=False) for place in places)
+    api.add_exception_handler(HTTPException, _lost)
+    api.add_exception_handler(Exception, answer_problem)
     return api
+
+
+class AsSent:
+    """Paths are matched as they were sent, so that `%2F` inside of an id does not end it; parts are decoded later."""
+
+    def __init__(self, inside: ASGIApp) -> None:
+        self.inside = inside
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if raw := scope.get("raw_path"):
+            scope = {**scope, "path": raw.decode("latin-1").partition("?")[0]}
+        await self.inside(scope, receive, send)
+
+
+async def _lost(request: Request, error: Exception) -> Response:
+    """No route has this path."""
+    assert isinstance(error, HTTPException)
+    if error.status_code != 404:
+        return Problem(error.status_code, str(error.detail)).response(error.headers)
+    path = printable(request.scope["path"])[:200]
+    near = did_you_mean(path, request.app.state.paths).strip("; ")
+    cure = near or "every path is in /api/v2/docs, and for programs in /api/v2/openapi.json"
+    return Problem(404, "there is no such path", path, cure=cure).response()

@@ -20,3 +20,4 @@ class Role(IntEnum):
 class Identity(Struct, frozen=True):
     name: str  # as it stands in the audit log
     role: Role
+    budget: str = ""  # whose requests are counted together; "": they are not counted

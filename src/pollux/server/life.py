@@ -5,21 +5,32 @@ uvicorn's own loop would wake ten times a second for a date header; here it only
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import resource
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pollux.app import Pollux
 from pollux.errors import InvalidInput
+from pollux.server.first import make_first_token
+from pollux.server.hosts import Hosts, Proxies, is_loopback, refuse_in_the_clear
+from pollux.server.identity import Identity, Role
+from pollux.server.limits import Limits
+from pollux.server.listen import Nook, listen, peer_of
 from pollux.server.options import ServerOptions
+from pollux.server.tls import HANDSHAKE_S, Certificate
 from pollux.server.tokens import Tokens
 
 if TYPE_CHECKING:
     import uvicorn
 
-BACKLOG = 1_024
+    from pollux.server.connections import Connections
+
 END_S = 5  # requests under way at the end have this long
 
 log = logging.getLogger("pollux")
@@ -29,49 +40,124 @@ class Server:
     """The API of one app, from `start` to `stop`."""
 
     def __init__(self, app: Pollux, options: ServerOptions) -> None:
-        self.app, self.options, self.tokens = app, options, Tokens()
+        self.app, self.options, self.tokens = app, options, Tokens(app)
         self.port = 0  # once it listens
+        self.first_token = ""  # made by this start
+        self.socket: Nook | None = None  # while it listens there
+        self._certificate: Certificate | None = None
         self._sockets: list[socket.socket] = []
         self._uvicorn: uvicorn.Server | None = None
+        self._connections: Connections | None = None
+        self._protocol: Any = None
 
     async def start(self) -> bool:
         """Listen; false if the usual port is taken by a neighbour, which is said and does not stop the engine."""
+        options = self.options
+        refuse_in_the_clear(options.host, has_tls=bool(options.tls), behind_proxy=options.proxies is not None)
+        if options.token:
+            self.tokens.trust(options.token, Identity("token:server.token", Role.ADMIN, "server.token"))
+        self._certificate = None if options.tls is None else Certificate(*options.tls)
+        reach = self._listen()
+        nook = self._open_socket()
+        if nook is not None or reach:
+            if options.token_file is not None and not options.token:
+                self.first_token = await make_first_token(self.app, options.token_file)
+            await self._answer(reach, nook)
+        return bool(reach)
+
+    def _listen(self) -> list[socket.socket]:
+        options, where = self.options, f"{self.options.host}:{self.options.port}"
         try:
-            self._sockets = [_listen(self.options.host, self.options.port)]
+            found = listen(options.host, options.port)
         except OSError as error:
-            where = f"{self.options.host}:{self.options.port}"
-            if self.options.is_port_given:
+            if options.is_port_given:
                 raise InvalidInput(f"the API cannot listen on {where}: {error.strerror}", cure="--port N") from error
             log.warning("the API cannot listen on %s (%s): this node has none; cure: --port N", where, error.strerror)
-            return False
-        self.port = self._sockets[0].getsockname()[1]
-        await self._answer()
-        return True
+            return []
+        self.port = found[0].getsockname()[1]
+        return found
 
-    async def _answer(self) -> None:
+    def _open_socket(self) -> socket.socket | None:
+        if self.options.socket is None:
+            return None
+        nook = Nook(self.options.socket)
+        try:
+            found = nook.listen()
+        except InvalidInput as error:
+            if self.options.is_socket_given:
+                raise
+            log.warning("no socket for commands on this machine: %s", error)
+            return None
+        self.socket = nook if found is not None else None
+        return found
+
+    async def _answer(self, reach: list[socket.socket], nook: socket.socket | None) -> None:
         import uvicorn  # here: a node without an API has no use for the framework
 
         from pollux.server.api import make_api
+        from pollux.server.connections import Connections, bounded
 
-        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what strangers send is no news
+        options = self.options
+        proxies = None if options.proxies is None else Proxies(options.proxies)
+        limits = msgspec.structs.replace(options.limits, connections=_affordable(options.limits))
         config = uvicorn.Config(
-            make_api(self.app, self.tokens),
+            make_api(self.app, self.tokens, hosts=Hosts(options.host, options.hosts), proxies=proxies, limits=limits),
             log_config=None,
             access_log=False,
             lifespan="off",
+            ws="none",
             server_header=False,
             date_header=False,
+            proxy_headers=False,  # the door knows which proxies to believe
+            timeout_keep_alive=int(limits.keep_alive_s),
             timeout_graceful_shutdown=END_S,
+            h11_max_incomplete_event_size=limits.head_bytes,
         )
         config.load()
+        self._connections = Connections(
+            limits,
+            is_unbounded=lambda address: is_loopback(address) or (proxies is not None and proxies.has(address)),
+            peer_of=self._meet,
+        )
+        self._protocol = bounded(config.http_protocol_class, self._connections)
         self._uvicorn = uvicorn.Server(config)
         self._uvicorn.lifespan = config.lifespan_class(config)
-        await self._uvicorn.startup(sockets=self._sockets)
+        await self._accept(self._uvicorn, config, reach, nook)
+
+    async def _accept(
+        self, server: uvicorn.Server, config: uvicorn.Config, reach: list[socket.socket], nook: socket.socket | None
+    ) -> None:
+        """As uvicorn's own startup, but each socket has its own kind of encryption."""
+        loop, server.servers = asyncio.get_running_loop(), []
+
+        def protocol() -> Any:
+            return self._protocol(config=config, server_state=server.server_state, app_state={})
+
+        context = None if self._certificate is None else self._certificate.context
+        for each in reach:
+            encrypted: dict[str, Any] = {} if context is None else {"ssl_handshake_timeout": HANDSHAKE_S}
+            server.servers.append(await loop.create_server(protocol, sock=each, ssl=context, **encrypted))
+        if nook is not None:
+            server.servers.append(await loop.create_unix_server(protocol, sock=nook))
+        self._sockets = [*reach, *([] if nook is None else [nook])]
+        server.started = True
+
+    def _meet(self, transport: Any) -> Identity | None:
+        if self._certificate is not None:
+            self._certificate.look()
+        return peer_of(transport)
 
     async def stop(self) -> None:
+        if self.socket is not None:
+            self.socket.remove()
+            self.socket = None
         if self._uvicorn is not None:
             await self._uvicorn.shutdown(sockets=self._sockets)
             self._uvicorn = None
+        if self._connections is not None:
+            self._connections.close()
+        await self.tokens.close()
 
 
 @asynccontextmanager
@@ -90,14 +176,7 @@ async def served(app: Pollux, options: ServerOptions | None) -> AsyncIterator[Se
         await app.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+def _affordable(limits: Limits) -> int:
+    """The engine needs files as well: half of what this process may open is left to it."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limits.connections if soft == resource.RLIM_INFINITY else max(2, min(limits.connections, soft // 2))

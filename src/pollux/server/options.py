@@ -2,22 +2,79 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from msgspec import Struct
 
 from pollux.config import Config
+from pollux.errors import InvalidInput
+from pollux.server.hosts import refuse_in_the_clear
+from pollux.server.limits import Limits
+from pollux.store.beside import TOKEN, beside, socket_path
 
 PORT = 8060
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True):
-    host: str = "127.0.0.1"
+    host: str = "localhost"  # 127.0.0.1 and ::1
     port: int = PORT  # 0: any that is free
     is_port_given: bool = False  # a port that was asked for must be had; the usual one may be taken by a neighbour
+    hosts: tuple[str, ...] = ()  # names besides
+    tls: tuple[Path, Path] | None = None  # certificate, key
+    proxies: tuple[str, ...] | None = None  # networks whose forwarded headers are believed; None: there is no proxy
+    token: str = ""  # one that is good besides those in the store
+    token_file: Path | None = None  # for the first token; None: none is made
+    socket: Path | None = None
+    is_socket_given: bool = False
+    limits: Limits = Limits()
 
 
-def server_options(config: Config, *, plans: bool) -> ServerOptions | None:
+def server_options(config: Config, *, plans: bool, store_url: str = "") -> ServerOptions | None:
     """None: no API.  A node that only runs has one if its port is named."""
     is_port_given = config.is_given("server.port")
     if not config.server_enabled or not (plans or is_port_given):
         return None
-    return ServerOptions(host=config.server_host, port=config.server_port, is_port_given=is_port_given)
+    refuse_in_the_clear(config.server_host, has_tls=bool(config.server_tls), behind_proxy=config.server_behind_proxy)
+    url = store_url or config.store
+    return ServerOptions(
+        host=config.server_host,
+        port=config.server_port,
+        is_port_given=is_port_given,
+        hosts=_parts(config.server_hosts),
+        tls=_tls(config),
+        proxies=_parts(config.server_proxies) if config.server_behind_proxy else None,
+        token=_token(config),
+        token_file=Path(config.server_token_file).absolute() if config.server_token_file else beside(url, TOKEN),
+        socket=socket_path(config.server_socket, url),
+        is_socket_given=bool(config.server_socket),
+        limits=Limits(
+            rate=config.server_rate,
+            burst=2 * config.server_rate,
+            connections=config.server_connections,
+            at_work=config.server_requests,
+        ),
+    )
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _tls(config: Config) -> tuple[Path, Path] | None:
+    """Relative to the file that names them."""
+    if not config.server_tls:
+        return None
+    folder = Path(config.path).parent if config.path and ":" in config.origins.get("server.tls", "") else Path()
+    cert, key = _parts(config.server_tls)
+    return folder / cert, folder / key
+
+
+def _token(config: Config) -> str:
+    is_in_file = ":" in config.origins.get("server.token", "")
+    if config.server_token and is_in_file and "server.token" not in config.written:
+        raise InvalidInput(
+            "the token stands in the file itself",
+            where=f"{config.origins['server.token']}: server.token",
+            cure="keep it elsewhere and name it: ${file:/run/secrets/pollux-token} or ${env:POLLUX_ADMIN_TOKEN}",
+        )
+    return config.server_token

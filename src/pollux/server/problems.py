@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,8 +24,11 @@ from pollux.errors import (
     StoreTimeout,
 )
 from pollux.secrets import hide
+from pollux.units import printable
 
 KIND = "application/problem+json"
+PROBLEMS_MAX = 100  # of one body that are told
+log = logging.getLogger("pollux")
 _STATUS: tuple[tuple[type[PolluxError], int, str], ...] = (  # the first that fits
     (InvalidInput, 422, "the request cannot be used"),
     (NotFound, 404, "there is no such thing"),
@@ -34,6 +41,25 @@ _STATUS: tuple[tuple[type[PolluxError], int, str], ...] = (  # the first that fi
 )
 
 
+class OneProblem(Struct, frozen=True):
+    """One thing that is wrong with a body."""
+
+    where: str
+    what: str
+    cure: str = ""
+
+
+class ProblemDocument(Struct, frozen=True, omit_defaults=True):
+    """Why it was not done (RFC 9457), and what helps."""
+
+    title: str
+    status: int
+    type: str = "about:blank"
+    detail: str = ""
+    cure: str = ""
+    problems: list[OneProblem] = []
+
+
 class Problem(Exception):
     """A refusal that knows its status."""
 
@@ -41,33 +67,55 @@ class Problem(Exception):
         self.status, self.title, self.detail, self.cure, self.more = status, title, detail, cure, more
         super().__init__(title)
 
-    def response(self, headers: dict[str, str] | None = None) -> Response:
+    def document(self) -> dict[str, Any]:
         document = {"type": "about:blank", "title": self.title, "status": self.status, **self.more}
         if self.detail:
-            document["detail"] = hide(self.detail)
+            document["detail"] = said(self.detail)
         if self.cure:
-            document["cure"] = self.cure
-        body = msgspec.json.encode(document)
+            document["cure"] = said(self.cure)
+        return document
+
+    def response(self, headers: Mapping[str, str] | None = None) -> Response:
+        body = msgspec.json.encode(self.document())
         return Response(body, status_code=self.status, media_type=KIND, headers=headers)
+
+
+def said(text: str) -> str:
+    """As it may be shown: without secrets, and of characters that steer nothing."""
+    return printable(hide(text))
 
 
 def problem_of(error: PolluxError) -> Problem:
     """The error in the API's words; all that is wrong with a body at once."""
     status, title = next((status, title) for kind, status, title in _STATUS if isinstance(error, kind))
     if isinstance(error, InvalidConfig):
-        each = [{"where": one.where, "what": hide(one.what), "cure": one.cure} for one in error.problems]
-        return Problem(status, title, str(error), problems=each)
+        each = [_one(one) for one in error.problems[:PROBLEMS_MAX]]
+        words = "; ".join(f"{one['where']}: {one['what']}" if one["where"] else one["what"] for one in each[:5])
+        return Problem(status, title, f"{len(error.problems)} problems: {words}", problems=each)
     if isinstance(error, InvalidInput):
-        return Problem(status, title, f"{error.where}: {error.what}" if error.where else error.what, cure=error.cure)
-    return Problem(status, title, str(error), cure=getattr(error, "cure", ""))
+        words = f"{error.where}: {error.what}" if error.where else error.what
+        return Problem(status, title, words, cure=error.cure, problems=[_one(error)])
+    return Problem(status, title, str(error), cure=getattr(error, "cure", ""), **getattr(error, "found", {}))
 
 
-async def answer_problem(request: Request, error: Exception) -> Response:  # noqa: ARG001  Starlette's
-    assert isinstance(error, Problem)
-    return error.response()
+def _one(error: InvalidInput) -> dict[str, str]:
+    return {"where": said(error.where), "what": said(error.what), "cure": said(error.cure)}
 
 
-async def answer_refusal(request: Request, error: Exception) -> Response:  # noqa: ARG001  Starlette's
-    assert isinstance(error, PolluxError)
-    problem = problem_of(error)
-    return problem.response({"Retry-After": "1"} if problem.status in {429, 503} else None)
+def refusal_of(error: Exception, request: Request) -> Response:
+    """The answer to whatever was raised.  What nobody expected is in the log under an id, and nowhere else."""
+    if isinstance(error, Problem):
+        return error.response({"Retry-After": "1"} if error.status in {429, 503} else None)
+    if isinstance(error, PolluxError):
+        problem = problem_of(error)
+        return problem.response({"Retry-After": "1"} if problem.status in {429, 503} else None)
+    number = secrets.token_hex(6)
+    path = printable(request.url.path)[:200]
+    log.error("request %s %s broke, error %s", request.method, path, number, exc_info=error)
+    cure = f"look for {number} in the log of the node, and tell its makers"
+    return Problem(500, "something broke here", cure=cure, id=number).response()
+
+
+async def answer_problem(request: Request, error: Exception) -> Response:
+    """For what is raised outside of a route."""
+    return refusal_of(error, request)

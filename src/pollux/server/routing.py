@@ -2,26 +2,39 @@
 
     routes = Routes("jobs")
 
-    @routes.get("/api/v2/jobs/{job_id}", Role.VIEWER)
-    async def show(desk: Desk, job_id: str) -> ...:
-        return await desk.verbs.get_job(job_id)
+    @routes.put("/api/v2/jobs/{job_id}", Role.OPERATOR)
+    async def change(desk: At, job_id: str, body: JobBody, query: JobQuery) -> JobView:
+        ...
 
-`raw` routes get the request itself: they read and write with msgspec where a route is hot.
+A function gets the parts of the path by their names, and `body` and `query` as the Structs of their annotations, read
+and checked before it is called.  What it returns is written as JSON; its annotation is the answer's schema, and its
+docstring the description.  A body that is not there is an empty object if no field of it is required.
+
+`raw` routes get the request itself, and answer with a `Response`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, NamedTuple
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, get_type_hints
 
-from fastapi import APIRouter, Depends, Request
+import msgspec
+from msgspec import Struct
+from msgspec.structs import fields
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from pollux.app import Pollux
+from pollux.server.idempotency import KEY_HEADER, answered_once
 from pollux.server.identity import Identity, Role
-from pollux.server.problems import Problem
+from pollux.server.problems import Problem, refusal_of
+from pollux.server.wire import BODY_MAX, json_of, read_body, read_bytes, read_query, unquoted
 
 Raw = Callable[["At"], Awaitable[Response]]
+NO_CONTENT = 204
+_PART = re.compile(r"\{(\w+)\}")
 
 
 class At(NamedTuple):
@@ -30,6 +43,7 @@ class At(NamedTuple):
     request: Request
     identity: Identity
     verbs: Pollux
+    once: str = ""  # made of the idempotency key: ids that are made of it are the same the second time
 
     def refuse_below(self, role: Role) -> None:
         if self.identity.role < role:
@@ -41,20 +55,128 @@ class At(NamedTuple):
             )
 
 
-def _desk(request: Request) -> At:
-    identity: Identity = request.state.identity
+Desk = At
+
+
+class Reply(NamedTuple):
+    """An answer with another status or with headers."""
+
+    value: Any
+    status: int = 200
+    headers: Mapping[str, str] | None = None
+
+
+class Operation(Struct, frozen=True, kw_only=True):
+    """One method of one path: all that answers it and all that describes it."""
+
+    method: str
+    path: str
+    role: Role | None  # None: open to everybody
+    subject: str
+    call: Callable[..., Awaitable[Any]]
+    parts: tuple[str, ...] = ()
+    body: Any = None  # a Struct
+    query: Any = None  # a Struct
+    answer: Any = None  # a Struct, or what else it is
+    status: int = 200
+    also: Mapping[int, Any] = {}  # other good statuses
+    kind: str = "application/json"
+    body_max: int = BODY_MAX
+    keyed: bool = False  # takes an idempotency key
+    matched: bool = False  # takes If-Match
+    is_raw: bool = False
+    include_in_schema: bool = True
+    example: Any = None
+    refuses: tuple[int, ...] = ()  # statuses of refusals that are its own
+
+    @property
+    def is_body_needed(self) -> bool:
+        return self.body is not None and any(field.required for field in fields(self.body))
+
+    async def answered(self, request: Request) -> Response:
+        desk = desk_of(request)
+        if self.role is not None:
+            desk.refuse_below(self.role)
+        if self.is_raw:
+            response: Response = await self.call(desk)
+            return response
+        given: dict[str, Any] = {name: unquoted(request.path_params[name]) for name in self.parts}
+        if self.query is not None:
+            given["query"] = read_query(self.query, request.scope["query_string"])
+        if self.body is None:
+            return await self._reply(desk, given, b"")
+        data = await read_bytes(request, self.body_max)
+        value = {} if not data and not self.is_body_needed else json_of(data)
+        given["body"] = read_body(self.body, value)
+        return await self._reply(desk, given, data)
+
+    async def _reply(self, desk: At, given: dict[str, Any], data: bytes) -> Response:
+        key = desk.request.headers.get(KEY_HEADER) if self.keyed else None
+        if key is None:
+            return self._response(await self.call(desk, **given))
+
+        async def call(once: str) -> Response:
+            return self._response(await self.call(desk._replace(once=once), **given))
+
+        scope = f"{desk.identity.name} {self.method} {desk.request.scope['path']}"
+        return await answered_once(desk.verbs, scope, key, data, call)
+
+    def _response(self, value: Any) -> Response:
+        if isinstance(value, Response):
+            return value
+        status, headers = self.status, None
+        if isinstance(value, Reply):
+            value, status, headers = value
+        return Response(msgspec.json.encode(value), status, headers, media_type=self.kind)
+
+
+def desk_of(request: Request) -> At:
+    identity: Identity | None = request.scope.get("state", {}).get("identity")
     app: Pollux = request.app.state.pollux
+    if identity is None:  # an open route, or one that the door let in by another name
+        return At(request, Identity("nobody", Role(0)), app)
     return At(request, identity, app.acting_as(identity.name))
 
 
-Desk = Annotated[At, Depends(_desk)]
+class Place:
+    """One path with all of its methods, as an ASGI app; whatever is raised inside is answered in words."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self.operations = {operation.method: operation for operation in operations}
+        self.path = operations[0].path
+        methods = set(self.operations) | ({"HEAD"} if "GET" in self.operations else set())
+        self.allow = ", ".join(sorted(methods | {"OPTIONS"}))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await self._answered(request)
+        except ClientDisconnect:
+            return
+        except Exception as error:  # noqa: BLE001  the last to hear of it: it is answered and logged
+            response = refusal_of(error, request)
+        if request.method == "HEAD":
+            response.body = b""
+        await response(scope, receive, send)
+
+    async def _answered(self, request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        operation = self.operations.get(method)
+        if operation is not None:
+            return await operation.answered(request)
+        if method == "OPTIONS":
+            return Response(status_code=NO_CONTENT, headers={"Allow": self.allow})
+        cure = f"this path takes {self.allow}"
+        problem = Problem(405, "the method is not for this path", f"{method[:20]} {self.path}", cure=cure)
+        return problem.response({"Allow": self.allow})
 
 
 class Routes:
     """The routes of one subject, each with its role."""
 
     def __init__(self, subject: str) -> None:
-        self.router = APIRouter(tags=[subject])
+        self.subject = subject
+        self.operations: list[Operation] = []
 
     def get(self, path: str, role: Role, **options: Any) -> Callable[..., Any]:
         return self._add("GET", path, role, options)
@@ -68,29 +190,42 @@ class Routes:
     def delete(self, path: str, role: Role, **options: Any) -> Callable[..., Any]:
         return self._add("DELETE", path, role, options)
 
-    def _add(self, method: str, path: str, role: Role, options: dict[str, Any]) -> Callable[..., Any]:
-        extra = {**options.pop("openapi_extra", {}), "x-role": role.word}
-        depends = [Depends(_needs(role))]
-        return self.router.api_route(path, methods=[method], dependencies=depends, openapi_extra=extra, **options)
+    def open(self, path: str, **options: Any) -> Callable[..., Any]:
+        """A route that needs no token: it tells nothing about the jobs."""
+        return self._add("GET", path, None, options)
 
     def raw(self, method: str, path: str, role: Role, **options: Any) -> Callable[[Raw], Raw]:
-        """A route that FastAPI only describes: nothing of the request is read before it is called."""
+        """A route that gets the request itself: nothing of it is read before."""
+        return self._add(method, path, role, options | {"is_raw": True})
 
-        def add(answer: Raw) -> Raw:
-            async def called(request: Request) -> Response:
-                desk = _desk(request)
-                desk.refuse_below(role)
-                return await answer(desk)
-
-            called.__name__, called.__doc__ = answer.__name__, answer.__doc__
-            self._add(method, path, role, options)(called)
-            return answer
+    def _add(self, method: str, path: str, role: Role | None, options: dict[str, Any]) -> Callable[..., Any]:
+        def add(call: Callable[..., Any]) -> Callable[..., Any]:
+            hints = get_type_hints(call)
+            parts = tuple(_PART.findall(path))
+            answer = options.pop("answer", hints.get("return"))
+            operation = Operation(
+                method=method,
+                path=path,
+                role=role,
+                subject=self.subject,
+                call=call,
+                parts=parts,
+                body=hints.get("body"),
+                query=hints.get("query"),
+                answer=None if answer in (Response, Reply) else answer,
+                **options,
+            )
+            self.operations.append(operation)
+            return call
 
         return add
 
 
-def _needs(role: Role) -> Callable[[Request], None]:
-    def check(request: Request) -> None:
-        _desk(request).refuse_below(role)
-
-    return check
+def places_of(routes: Sequence[Routes]) -> list[Place]:
+    """Every path once, fixed ones before those with parts in the same place."""
+    by_path: dict[str, list[Operation]] = {}
+    for each in routes:
+        for operation in each.operations:
+            by_path.setdefault(operation.path, []).append(operation)
+    paths = sorted(by_path, key=lambda path: [part.startswith("{") for part in path.split("/")])
+    return [Place(by_path[path]) for path in paths]

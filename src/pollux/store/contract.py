@@ -41,6 +41,7 @@ from pollux.model import (
     Counts,
     FeedItem,
     Job,
+    Line,
     Node,
     Note,
     NotePut,
@@ -132,7 +133,7 @@ class Claimed(Struct, frozen=True):
     answer: Answer  # ok, or full (the feed is too far behind)
     runs: tuple[Run, ...]
     jobs: dict[str, Job]  # of the runs, each once
-    stops_revision: int  # changes whenever a stop does
+    stops_revision: int  # changes whenever a note that steers does (`model.STEERING`: stops, settings)
     look_again_ms: int | None  # nothing claimed: the earliest visible time or lease end, if there is one
     now_ms: int
 
@@ -394,6 +395,10 @@ class Store(Protocol):
         ...
 
     async def counts(self) -> Counts: ...
+
+    async def lines(self) -> tuple[Line, ...]:
+        """What is ready, by priority from 1 to 3; it costs the same however many there are."""
+        ...
 
     async def prune(self, what: Pruning) -> int:
         """Remove finished runs, ended once-jobs and old audit lines as told; answers how many went.

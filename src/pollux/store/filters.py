@@ -18,6 +18,9 @@ def job_fits(job: Job, where: JobFilter) -> bool:
         and (where.handler is None or job.handler == where.handler)
         and (where.text is None or where.text in job.id or where.text in job.name)
         and (where.scheduler_version is None or job.scheduler_version == where.scheduler_version)
+        and (where.priority is None or job.priority == where.priority)
+        and (where.source_id is None or job.source_id == where.source_id)
+        and (where.enabled is None or job.enabled == where.enabled)
     )
 
 

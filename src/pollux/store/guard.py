@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from pollux.clock import Clock
 from pollux.errors import StoreTimeout
-from pollux.model import AuditLine, Job, Node, Note, NotePut, Plan, Run, Term, Version
+from pollux.model import AuditLine, Job, Line, Node, Note, NotePut, Plan, Run, Term, Version
 from pollux.patience import Deadlines
 from pollux.store.contract import (
     FEED_MAX,
@@ -48,7 +48,7 @@ DEADLINE_MS = 12_000  # later than the stores' own (10 s): their refusal says wh
 T = TypeVar("T")
 VERBS = (
     *("open", "close", "put_jobs", "delete_jobs", "get_jobs", "list_jobs", "due", "feed", "advance", "enqueue"),
-    *("claim", "renew", "settle", "cancel", "revive", "list_runs", "get_runs", "counts", "prune", "put_notes"),
+    *("claim", "renew", "settle", "cancel", "revive", "list_runs", "get_runs", "counts", "lines", "prune", "put_notes"),
     *("notes", "beat", "nodes", "leave", "elect", "resign", "wake", "log", "read_log", "dump", "load"),
     *("move_jobs", "versions", "drop_version"),
 )
@@ -64,6 +64,10 @@ class Wrapped:
     async def call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:  # noqa: ARG002
         """Let one call through; `answer` is the call itself, not yet begun."""
         return await answer
+
+    def accepted(self, runs: Sequence[Run], answers: list[RunAnswer]) -> list[RunAnswer]:  # noqa: ARG002
+        """Runs were offered, and so they were answered."""
+        return answers
 
     @property
     def scheduler_version(self) -> int:
@@ -120,13 +124,13 @@ class Wrapped:
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         call = self.store.enqueue(runs, notes=notes, ready_max=ready_max, now_ms=now_ms)
-        return await self.call("enqueue", call)
+        return self.accepted(runs, await self.call("enqueue", call))
 
     async def enqueue_in(
         self, connection: Any, runs: Sequence[Run], *, ready_max: int = READY_MAX, now_ms: int | None = None
     ) -> list[RunAnswer]:
         call = cast("Joins", self.store).enqueue_in(connection, runs, ready_max=ready_max, now_ms=now_ms)
-        return await self.call("enqueue", call)
+        return self.accepted(runs, await self.call("enqueue", call))
 
     async def claim(
         self,
@@ -182,6 +186,9 @@ class Wrapped:
 
     async def counts(self) -> Counts:
         return await self.call("counts", self.store.counts())
+
+    async def lines(self) -> tuple[Line, ...]:
+        return await self.call("lines", self.store.lines())
 
     async def prune(self, what: Pruning) -> int:
         return await self.call("prune", self.store.prune(what))
@@ -258,13 +265,14 @@ class Guarded(Wrapped):
     """The store as all loops see it: each call counted and bounded."""
 
     def __init__(
-        self, store: Store, *, clock: Clock, deadline_ms: int = DEADLINE_MS, calls: dict[str, CallStats] | None = None
+        self, store: Store, *, clock: Clock, deadline_ms: int = DEADLINE_MS, counted: Guarded | None = None
     ) -> None:
         super().__init__(store)
         self._clock = clock
         self.deadline_ms = deadline_ms
         self._deadlines = Deadlines()
-        self.calls: dict[str, CallStats] = calls if calls is not None else {verb: CallStats() for verb in VERBS}
+        self.calls: dict[str, CallStats] = counted.calls if counted else {verb: CallStats() for verb in VERBS}
+        self.enqueued: list[int] = counted.enqueued if counted else [0] * 4  # accepted and ready, by priority
 
     def twin(self) -> Guarded:
         """The twin's calls are counted here, too."""
@@ -274,7 +282,13 @@ class Guarded(Wrapped):
         return self._around(self.store.of_version(number))
 
     def _around(self, store: Store) -> Guarded:
-        return Guarded(store, clock=self._clock, deadline_ms=self.deadline_ms, calls=self.calls)
+        return Guarded(store, clock=self._clock, deadline_ms=self.deadline_ms, counted=self)
+
+    def accepted(self, runs: Sequence[Run], answers: list[RunAnswer]) -> list[RunAnswer]:
+        for run, answer in zip(runs, answers, strict=True):
+            if answer.answer is Answer.OK and not run.gated:
+                self.enqueued[run.priority] += 1
+        return answers
 
     async def call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:
         stats = self.calls[verb]

@@ -17,6 +17,9 @@ class JobFilter(Struct, frozen=True, omit_defaults=True):
     handler: str | None = None
     text: str | None = None  # part of the id or the name
     scheduler_version: int | None = None  # None: whatever it is, here and below
+    priority: int | None = None
+    source_id: str | None = None
+    enabled: bool | None = None
 
 
 class JobPage(Struct, frozen=True):

@@ -14,6 +14,7 @@ from pollux.cli.menu import FAILED
 from pollux.cli.menu import OK as FINE
 from pollux.cli.options import config_path, json_option, sqlite_path
 from pollux.cli.show import clean, now_ms, print_json
+from pollux.cli.way import node_url, url_options
 from pollux.config import Config, load_config
 
 _COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
@@ -23,10 +24,12 @@ _COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
 @click.option("-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml.")
 @click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE.")
 @json_option
+@url_options
 def doctor(config: str | None, store: str | None, *, as_json: bool) -> int:
     """Look at the machine, the config and the store; say what is wrong with each, and the cure.
 
     Nothing is changed, and no process is disturbed.  The exit code is 1 if something failed; warnings do not count.
+    It looks from here: with --url at whether that node can be asked, not at the machine on which it runs.
 
     For example:
       pollux doctor
@@ -45,6 +48,7 @@ def doctor(config: str | None, store: str | None, *, as_json: bool) -> int:
 def _look(path: str | None, store: str | None) -> Iterator[Finding]:
     from pollux.cli.doctor import machine
     from pollux.cli.doctor.setup import look_at_setup
+    from pollux.cli.doctor.way import look_at_way
 
     watch = machine.Stopwatch()
     loaded: Config | None
@@ -55,7 +59,8 @@ def _look(path: str | None, store: str | None) -> Iterator[Finding]:
         loaded, about_setup = look_at_setup(path, store)
     yield from machine.look_at_machine(seats=Config().seats if loaded is None else loaded.seats)
     yield from about_setup
-    if loaded is not None:
+    yield look_at_way(loaded, store)
+    if loaded is not None and not node_url(store):
         yield from _look_at_store(loaded.store)
     now = now_ms()
     yield machine.of_clock(watch, now)

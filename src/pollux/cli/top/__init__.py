@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pollux.cli.commands import Taught
-from pollux.cli.options import Where, ask, existing_store, json_option, store_options, store_url
+from pollux.cli.options import Where, ask, existing_store, json_option, store_options, ways_to
 from pollux.cli.show import now_ms, print_json
 from pollux.errors import InvalidInput, PolluxError, StoreRefused
 
@@ -34,7 +34,7 @@ def top(config: str | None, store: str | None, *, as_json: bool) -> None:
     if as_json:
         print_json(ask(existing_store(where), _one_look))
         return
-    url = store_url(where)
+    url, socket = ways_to(where)
     if url.startswith("memory:"):
         raise StoreRefused("a memory store lives inside the one process that made it; `pollux serve --watch` shows it")
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
@@ -45,7 +45,7 @@ def top(config: str | None, store: str | None, *, as_json: bool) -> None:
         if (error.name or "").partition(".")[0] != "textual":
             raise
         raise PolluxError('pollux top needs textual, which is not installed; pip install "pollux[tui]"') from error
-    Top(url).run()
+    Top(url, socket=socket).run()
 
 
 async def _one_look(app: Any) -> Any:

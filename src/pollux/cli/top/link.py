@@ -7,23 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 from pollux.app import Pollux
-from pollux.app.verbs import default_actor
 from pollux.cli.options import sqlite_path
+from pollux.cli.way import app_at, live_socket
 from pollux.errors import PolluxError, StoreError
 
 _T = TypeVar("_T")
 
 
 class Link:
-    """One app on the store, for as long as that store answers."""
+    """One app on the store, or a node of it, for as long as that answers."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, socket: Path | None = None) -> None:
+        self.url, self._socket = url, socket
         self._path = sqlite_path(url)
         self._app: Pollux | None = None
+
+    @property
+    def name(self) -> str:
+        """The store's URL."""
+        return self.url if self._app is None else self._app.store_url
 
     async def ask(self, question: Callable[[Pollux], Awaitable[_T]]) -> _T:
         """The answer, or `PolluxError`; a store that failed is opened anew for the next question."""
@@ -46,7 +52,7 @@ class Link:
         if self._app is None:
             if self._path is not None and not self._path.exists():
                 raise StoreError(f"there is no store {self.url} yet; waiting for it (`pollux serve` makes one)")
-            app = Pollux(self.url, actor=default_actor("top"))
+            app: Pollux = app_at(await live_socket(self._socket, self.url) or self.url, "top")
             try:
                 await app.open()
             except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -59,10 +60,10 @@ class Top(App[None]):
         Binding("q,ctrl+c", "quit", "quit"),
     ]
 
-    def __init__(self, url: str, *, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(self, url: str, *, socket: Path | None = None, look_seconds: float = LOOK_SECONDS) -> None:
         super().__init__()
-        self.url, self._look_seconds = url, look_seconds
-        self.link = Link(url)
+        self._look_seconds = look_seconds
+        self.link = Link(url, socket)
         self.sweep = Sweep()
         self.sort, self.is_reversed = next(iter(SORTS)), False
         self.look: Look | None = None
@@ -95,7 +96,7 @@ class Top(App[None]):
         for column in COLUMNS:
             self._table.add_column(column, key=column)
         self._table.focus()
-        self._header.update(Text(f"pollux top  {clean(self.url)}  opening ..."))
+        self._header.update(Text(f"pollux top  {clean(self.link.name)}  opening ..."))
         self.run_worker(self._watch(), name="watch")
 
     async def on_unmount(self) -> None:
@@ -142,7 +143,7 @@ class Top(App[None]):
     def _show(self) -> None:
         look = self.look
         assert look is not None
-        self._header.update(header_of(look, self.url))
+        self._header.update(header_of(look, self.link.name))
         self._runs_pane.update(running_of(look))
         self._held_pane.update(held_of(look))
         self._show_jobs(look)

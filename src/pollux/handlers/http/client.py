@@ -38,6 +38,7 @@ KEPT_MARGIN = 16 * 1024
 KEPT_VALUE_MAX = 8 * 1024
 DNS_TTL_S = 10
 CONTEXTS_MAX = 100
+TRACEPARENT = "traceparent"
 _NO_COOKIES_KEPT = aiohttp.DummyCookieJar
 
 
@@ -108,6 +109,10 @@ class Client:
         self._matcher = Matcher()
         self._contexts: dict[str, ssl.SSLContext] = {}
 
+    def set_per_target(self, per_target: int) -> None:
+        """More are let in as others leave; fewer as soon as those have left who are too many."""
+        self._lanes.per_target = per_target
+
     async def close(self) -> None:
         pools, self._pools = self._pools, {}
         for pool in pools.values():
@@ -115,13 +120,16 @@ class Client:
         await self._resolver.close()
         await self._matcher.close()
 
-    async def poll(self, prepared: Prepared, fingerprint: str) -> Observed:
+    async def poll(self, prepared: Prepared, fingerprint: str, traceparent: str = "") -> Observed:
         """One poll, from the lane to the mark; raises a fault of `faults.py`."""
         begun = time.perf_counter()
         before = read_mark(fingerprint) if fingerprint else None
         if before is not None and before.recipe != prepared.recipe:
             before = None
-        answer = await self._follow(prepared, self._headers(prepared, before), begun)
+        headers = self._headers(prepared, before)
+        if traceparent and not any(own.lower() == TRACEPARENT for own in headers):
+            headers = {**headers, TRACEPARENT: traceparent}
+        answer = await self._follow(prepared, headers, begun)
         if answer.status not in prepared.expect:
             words, later = prepared.options.expect.words, answer.headers.get("Retry-After")
             raise status_fault(answer.status, answer.target, words, later)

@@ -42,13 +42,15 @@ class Http:
         self._prepared: dict[str, Prepared] = {}
 
     def set(self, *, allow_networks: Sequence[object] | None = None, per_target: int | None = None) -> None:
-        """What the app says for all polls, before the first."""
+        """What the app says for all polls: the networks before the first, how many at a time whenever it likes."""
         if allow_networks is not None:
             self.allow_networks = networks_of(allow_networks)
         if per_target is not None:
             if not 1 <= per_target <= PER_TARGET_MAX:
                 raise InvalidInput(f"{per_target} requests at a time", cure=f"give 1 to {PER_TARGET_MAX}")
             self.per_target = per_target
+            if self._client is not None:
+                self._client.set_per_target(per_target)
 
     async def __call__(self, ctx: Context, /, **params: Any) -> Observed:
         job = ctx.job
@@ -56,7 +58,7 @@ class Http:
         prepared = self._prepared.get(job.id)
         if prepared is None or not prepared.fits(params, _source_of(ctx), job.timeout_ms):
             prepared = self._prepare(ctx, params)
-        return await client.poll(prepared, job.memory.fingerprint)
+        return await client.poll(prepared, job.memory.fingerprint, ctx.traceparent)
 
     # rules
 

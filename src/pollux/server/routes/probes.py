@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-from starlette.requests import Request
-from starlette.responses import Response
+from typing import Literal
 
-from pollux.app import Pollux
+from msgspec import Struct
 
+from pollux.server.routing import At, Reply, Routes
 
-class _Open:
-    """The only routes without a role; the door lets them in by their paths."""
-
-    def __init__(self) -> None:
-        self.router = APIRouter(tags=["probes"])
+routes = Routes("probes")
 
 
-routes = _Open()
+class Alive(Struct, frozen=True):
+    status: Literal["alive"] = "alive"
 
 
-@routes.router.get("/live")
-async def live() -> dict[str, str]:
-    """The process answers.  It says nothing about scheduling: see `/api/v2/scheduler/health`."""
-    return {"status": "alive"}
+class Ready(Struct, frozen=True):
+    status: Literal["ready", "not ready"] = "ready"
 
 
-@routes.router.get("/ready", responses={503: {}})
-async def ready(request: Request, response: Response) -> dict[str, str]:
+@routes.open("/live")
+async def live(desk: At) -> Alive:  # noqa: ARG001  every route has it
+    """The process answers.
+
+    It says nothing about scheduling: see `/api/v2/scheduler/health`.
+    """
+    return Alive()
+
+
+@routes.open("/ready", answer=Ready, also={503: Ready})
+async def ready(desk: At) -> Reply:
     """The node has started and is not draining."""
-    app: Pollux = request.app.state.pollux
-    is_ready = app.crew is not None and not app.crew.status().is_draining
-    response.status_code = 200 if is_ready else 503
-    return {"status": "ready" if is_ready else "not ready"}
+    crew = desk.verbs.crew
+    is_ready = crew is not None and not crew.status().is_draining
+    return Reply(Ready("ready" if is_ready else "not ready"), 200 if is_ready else 503)

@@ -167,12 +167,8 @@ def _lose(state: State, run: Run, losses_max: int, now_ms: int) -> End:
 
 def _look_again(state: State, not_before_ms: int | None) -> int | None:
     """The earliest visible time or lease end; leases not before they may be taken back."""
-    times = []
-    for line in state.lines:
-        while line and not state.stands(line[0]):
-            heappop(line)
-        if line:
-            times.append(line[0][0])
+    firsts = [state.first_in_line(priority) for priority in PRIORITIES]
+    times = [first_ms for first_ms in firsts if first_ms is not None]
     end_ms = _first_end(state)
     if end_ms is not None:
         times.append(end_ms if not_before_ms is None else max(end_ms, not_before_ms))

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from pollux.model import STOP, Note, NotePut, NotesChanged
+from pollux.model import STEERING, Note, NotePut, NotesChanged
 from pollux.store.contract import Answer
 from pollux.store.memory.state import State
 
@@ -69,7 +69,7 @@ def drop_note(state: State, key: str) -> None:
 
 
 def _mark_stop(state: State, key: str) -> None:
-    if key.startswith(STOP):
+    if key.startswith(STEERING):
         state.house.stops_revision += 1
 
 

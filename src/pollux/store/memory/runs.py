@@ -8,9 +8,10 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, AT_THE_GATE, NotePut, Run
+from pollux.model import ALL_VERSIONS, AT_THE_GATE, Line, NotePut, Run
 from pollux.store.contract import Answer, Counts, RunAnswer, RunFilter, RunPage
 from pollux.store.filters import run_filter, run_place
+from pollux.store.limits import PRIORITIES
 from pollux.store.memory.notes import tell_notes, write_notes
 from pollux.store.memory.state import CANCELLED, DEAD, HELD, LEASED, READY, State, Told
 
@@ -145,4 +146,17 @@ def counts(state: State) -> Counts:
         feed=sum(len(each.entries) for each in counted),
         ends=sum(each.ends for each in counted),
         jobs=sum(each.job_count for each in counted),
+    )
+
+
+def lines(state: State) -> tuple[Line, ...]:
+    counted = list(state.house.states.values()) if state.version == ALL_VERSIONS else [state]
+    return tuple(_line(counted, priority) for priority in PRIORITIES)
+
+
+def _line(states: Sequence[State], priority: int) -> Line:
+    firsts = [state.first_in_line(priority) for state in states]
+    return Line(
+        ready=sum(state.in_line[priority - 1] for state in states),
+        first_ms=min((ms for ms in firsts if ms is not None), default=None),
     )

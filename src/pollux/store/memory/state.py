@@ -10,7 +10,7 @@ dropped when it comes up.
 
 from __future__ import annotations
 
-from heapq import heapify, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from threading import Lock
 
@@ -124,6 +124,7 @@ class State:
         self.clock_ms = 0  # the latest time at which a lease was given or a job fired
         self.held = 0
         self.ready = 0
+        self.in_line = [0, 0, 0]  # of them, by priority
         self._stale = 0
 
         self.entries: dict[int, Entry] = {}
@@ -263,6 +264,7 @@ class State:
     def lease(self, run: Run, lease_ms: int) -> None:
         """A run just taken out of its line."""
         self.ready -= 1
+        self.in_line[run.priority - 1] -= 1
         self.live[run.id] = run
         self.leased[run.id] = lease_ms
 
@@ -288,6 +290,7 @@ class State:
         self.live[run.id] = run
         if run.state is READY:
             self.ready += 1
+            self.in_line[run.priority - 1] += 1
             heappush(self.lines[run.priority - 1], (run.visible_ms, next(self.house.seq), run.id))
             self.house.rung.add(("runs", self.version))
         else:
@@ -301,6 +304,7 @@ class State:
             self.held -= 1
         else:
             self.ready -= 1
+            self.in_line[run.priority - 1] -= 1
             self._stale += 1  # its place in the line is empty now
             if self._stale > STALE_MIN and self._stale > self.ready:
                 self._close_ranks()
@@ -320,6 +324,13 @@ class State:
             and run.visible_ms == entry[0]
             and run.scheduler_version == self.version
         )
+
+    def first_in_line(self, priority: int) -> int | None:
+        """The earliest visible time of the ready runs of a priority."""
+        line = self.lines[priority - 1]
+        while line and not self.stands(line[0]):
+            heappop(line)
+        return line[0][0] if line else None
 
     def show(self, now_ms: int) -> None:
         """The clock came back: what had been visible before stays so, in its order."""

@@ -18,6 +18,7 @@ from pollux.model import (
     SCHEDULER_VERSION,
     AuditLine,
     Job,
+    Line,
     Node,
     Note,
     NotePut,
@@ -234,6 +235,9 @@ class MemoryStore:
 
     async def counts(self) -> Counts:
         return self._do(run_verbs.counts)
+
+    async def lines(self) -> tuple[Line, ...]:
+        return self._do(run_verbs.lines)
 
     async def prune(self, what: Pruning) -> int:
         check_batch(what.ids, "runs")

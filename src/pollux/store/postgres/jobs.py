@@ -139,9 +139,10 @@ async def get_jobs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:
 
 async def list_jobs(tx: Transaction, where: JobFilter, after: str | None, limit: int) -> list[Row]:
     tag = None if where.tag is None else f"\x1f{where.tag}\x1f"
-    asked = (where.group, where.target, tag, where.source, where.handler, where.text)
-    texts = [None if text is None else put(text) for text in asked]
-    return await tx.rows(_jobs.page, after or "", *texts, limit, where.scheduler_version)
+    asked = (where.group, where.target, tag, where.source, where.handler, where.text, where.source_id)
+    *texts, source_id = [None if text is None else put(text) for text in asked]
+    more = (where.scheduler_version, where.priority, source_id, where.enabled)
+    return await tx.rows(_jobs.page, after or "", *texts, limit, *more)
 
 
 async def due(tx: Transaction, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Row]:

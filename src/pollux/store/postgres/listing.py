@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pollux.model import FINISHED, LIVE
+from pollux.model import FINISHED, LIVE, Line
 from pollux.store.contract import Counts, RunFilter
 from pollux.store.postgres.rows import LIVE_COLUMNS, RUN_COLUMNS_OF_R, put
 from pollux.store.postgres.sql import Statements
@@ -34,6 +34,10 @@ async def get_runs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:
 
 async def counts(tx: Transaction) -> Counts:
     return Counts(*await tx.one(_finish.counts, tx.version))
+
+
+async def lines(tx: Transaction) -> tuple[Line, ...]:
+    return tuple([Line(*row) for row in await tx.rows(_finish.lines, tx.version)])
 
 
 async def list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) -> Listed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import STOP, Entry, Note, NotePut, NotesChanged
+from pollux.model import STEERING, Entry, Note, NotePut, NotesChanged
 from pollux.store.contract import Answer
 from pollux.store.postgres.rows import columns, put
 from pollux.store.postgres.sql import Statements
@@ -87,7 +87,7 @@ async def tell_all(tx: Transaction, entry: Entry) -> None:
 
 
 def mark_stop(tx: Transaction, key: str) -> None:
-    if key.startswith(STOP):
+    if key.startswith(STEERING):
         tx.shared.stops += 1
 
 

@@ -24,6 +24,7 @@ from pollux.model import (
     AuditLine,
     FeedItem,
     Job,
+    Line,
     Node,
     Note,
     NotePut,
@@ -325,6 +326,9 @@ class PostgresStore:
 
     async def counts(self) -> Counts:
         return await self._read(None, listing_verbs.counts)
+
+    async def lines(self) -> tuple[Line, ...]:
+        return await self._read(None, listing_verbs.lines)
 
     async def prune(self, what: Pruning) -> int:
         check_batch(what.ids, "runs")

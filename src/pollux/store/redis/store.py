@@ -14,6 +14,7 @@ from pollux.model import (
     AT_THE_GATE,
     AuditLine,
     Job,
+    Line,
     Node,
     Note,
     NotePut,
@@ -252,6 +253,9 @@ class RedisStore(Handle):
 
     async def counts(self) -> Counts:
         return Counts(*await self._run("counts"))
+
+    async def lines(self) -> tuple[Line, ...]:
+        return tuple([Line(ready, None if first_ms is False else first_ms) for ready, first_ms in await self._run("lines")])
 
     async def prune(self, what: Pruning) -> int:
         check_batch(what.ids, "runs")

@@ -31,12 +31,20 @@ def place_of(after: str | None) -> tuple[str, Place | None]:
     number, _, rest = place.partition(":")
     try:
         if kind == "live":
-            return kind, (int(number), rest)
+            return kind, (_int64(number), rest)
         if kind == "past":
-            return kind, (int(number), int(rest))
+            return kind, (_int64(number), _int64(rest))
     except ValueError:
         pass
     raise InvalidInput(f"{after!r} is no place in a list of runs", cure="use what the page before answered as next")
+
+
+def _int64(text: str) -> int:
+    """A number that a column can hold."""
+    number = int(text)
+    if abs(number) >= 2**63:
+        raise ValueError(text)
+    return number
 
 
 def listed(live: Sequence[Row], past: Sequence[Row], limit: int) -> Listed:

@@ -127,7 +127,8 @@ def get_jobs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:
 def list_jobs(tx: Transaction, where: JobFilter, after: str | None, limit: int) -> list[Row]:
     tag = None if where.tag is None else f"\x1f{where.tag}\x1f"
     bounds = (after or "", where.group, where.target, tag, where.source, where.handler, where.text, limit)
-    return tx.rows(_list.page, (*bounds, where.scheduler_version))
+    more = (where.scheduler_version, where.priority, where.source_id, where.enabled)
+    return tx.rows(_list.page, (*bounds, *more))
 
 
 def due(tx: Transaction, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Row]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pollux.model import FINISHED, LIVE
+from pollux.model import FINISHED, LIVE, Line
 from pollux.store.contract import Counts, RunFilter
+from pollux.store.limits import PRIORITIES
 from pollux.store.relational.listing import (
     LIVE_STATES,
     Listed,
@@ -39,6 +40,11 @@ def counts(tx: Transaction) -> Counts:
     row = tx.row(_versions.counts, (tx.version,))
     assert row is not None
     return Counts(*row)
+
+
+def lines(tx: Transaction) -> tuple[Line, ...]:
+    found = [tx.row(_versions.line, (tx.version, priority)) for priority in PRIORITIES]
+    return tuple([Line(*row) for row in found if row is not None])
 
 
 def list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) -> Listed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import ALL_VERSIONS, STOP, Entry, NotePut, NotesChanged
+from pollux.model import ALL_VERSIONS, STEERING, Entry, NotePut, NotesChanged
 from pollux.store.contract import Answer
 from pollux.store.relational.rows import Row, encode
 from pollux.store.sqlite.sql import Statements
@@ -74,7 +74,7 @@ def _drop_expired(tx: Transaction, now_ms: int) -> None:
 
 
 def _mark_stop(tx: Transaction, key: str) -> None:
-    if key.startswith(STOP):
+    if key.startswith(STEERING):
         tx.shared.stops += 1
 
 

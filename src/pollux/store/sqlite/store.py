@@ -21,6 +21,7 @@ from pollux.model import (
     AuditLine,
     FeedItem,
     Job,
+    Line,
     Node,
     Note,
     NotePut,
@@ -245,6 +246,9 @@ class SqliteStore(Handle):
 
     async def counts(self) -> Counts:
         return await self._read(listing_verbs.counts)
+
+    async def lines(self) -> tuple[Line, ...]:
+        return await self._read(listing_verbs.lines)
 
     async def prune(self, what: Pruning) -> int:
         check_batch(what.ids, "runs")

@@ -118,6 +118,7 @@ class AllVersionsContract(Contract):
         counts = await store.of_version(ALL_VERSIONS).counts()
 
         assert (counts.jobs, counts.ready, counts.held) == (2, 2, 1)
+        assert [line.ready for line in await store.of_version(ALL_VERSIONS).lines()] == [0, 2, 0]
 
     async def test_a_handle_of_all_refuses_what_is_of_one_version(self, store: Store, t0: int) -> None:
         handle = store.of_version(ALL_VERSIONS)

@@ -207,11 +207,27 @@ class ClaimContract(Contract):
 
         assert len(set(seen)) == 5, seen
 
+    async def test_a_claim_tells_when_a_setting_has_changed(self, store: Store, t0: int) -> None:
+        """As with stops: nodes hear of live settings by the claims that they make anyway."""
+
+        async def revision() -> int:
+            return (await store.claim(node="n", token="t", limit=1, lease_ms=1, now_ms=t0)).stops_revision
+
+        seen = [await revision()]
+        await store.put_notes([NotePut("setting:pool.seats", {"value": 50})], now_ms=t0)
+        seen.append(await revision())
+        await store.put_notes([NotePut("setting:pool.seats", {"value": 60})], now_ms=t0)
+        seen.append(await revision())
+        await store.put_notes([NotePut("setting:pool.seats", None)], now_ms=t0)
+        seen.append(await revision())
+
+        assert len(set(seen)) == 4, seen
+
     async def test_other_notes_leave_the_revision_of_the_stops_alone(self, store: Store, t0: int) -> None:
         await store.put_notes([NotePut(stop_key("all"), "deploy")], now_ms=t0)
         before = (await store.claim(node="n", token="t", limit=1, lease_ms=1, now_ms=t0)).stops_revision
 
-        await store.put_notes([NotePut("capacity:db", 4), NotePut("a-stop", 1)], now_ms=t0)
+        await store.put_notes([NotePut("capacity:db", 4), NotePut("a-stop", 1), NotePut("settings", 1)], now_ms=t0)
 
         after = (await store.claim(node="n", token="u", limit=1, lease_ms=1, now_ms=t0)).stops_revision
         assert after == before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pollux.errors import InvalidInput
-from pollux.model import Run, RunState
+from pollux.model import Line, Run, RunState
 from pollux.store.contract import Counts, JobFilter, RunFilter, Store
 from pollux.testing.conformance.builders import (
     a_job,
@@ -76,6 +76,26 @@ class ListingContract(Contract):
         assert await found(JobFilter(text="re")) == ["three"]
         assert await found(JobFilter(group="g", handler="http")) == ["one"]
         assert await found(JobFilter(text="%")) == []
+
+    async def test_jobs_are_found_by_priority_source_and_whether_they_are_enabled(self, store: Store, t0: int) -> None:
+        await given_jobs(
+            store,
+            a_job("one", priority=1, source_id="feed-1"),
+            a_job("two", enabled=False),
+            a_job("three", priority=3, source_id="feed-1", enabled=False),
+        )
+
+        async def found(where: JobFilter) -> list[str]:
+            return ids((await store.list_jobs(where)).jobs)
+
+        assert await found(JobFilter(priority=1)) == ["one"]
+        assert await found(JobFilter(priority=2)) == ["two"]
+        assert await found(JobFilter(source_id="feed-1")) == ["one", "three"]
+        assert await found(JobFilter(source_id="feed")) == []
+        assert await found(JobFilter(source_id="")) == ["two"]
+        assert await found(JobFilter(enabled=False)) == ["three", "two"]
+        assert await found(JobFilter(enabled=True)) == ["one"]
+        assert await found(JobFilter(source_id="feed-1", enabled=False, priority=3)) == ["three"]
 
     async def test_pages_of_found_jobs_have_no_gaps(self, store: Store, t0: int) -> None:
         await given_jobs(store, *(a_job(f"job{n:02}", group="odd" if n % 2 else "even") for n in range(20)))
@@ -162,8 +182,20 @@ class ListingContract(Contract):
 
         assert await store.counts() == Counts(held=2, ready=3, leased=1, dead=1, feed=1, ends=0, jobs=1)
 
+    async def test_lines_tell_what_is_ready_by_priority_and_since_when(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a", priority=1, due_ms=t0), a_run("b", due_ms=t0 - 5), a_run("c", due_ms=t0 - 9))
+        await given(store, a_run("g", gated=True, due_ms=t0 - 99), a_run("later", priority=3, due_ms=t0 + 60_000))
+        assert await store.lines() == (Line(1, t0), Line(2, t0 - 9), Line(1, t0 + 60_000))
+
+        await claim(store, 2, now_ms=t0)
+
+        assert await store.lines() == (Line(0, None), Line(1, t0 - 5), Line(1, t0 + 60_000))
+        await store.cancel(run_ids=["b"], now_ms=t0)
+        assert await store.lines() == (Line(0, None), Line(0, None), Line(1, t0 + 60_000))
+
     async def test_an_empty_store_counts_nothing(self, store: Store, t0: int) -> None:
         assert await store.counts() == Counts(0, 0, 0, 0, 0, 0, 0)
+        assert await store.lines() == (Line(0, None),) * 3
 
     async def test_counts_are_exact_to_ten_thousand(self, store: Store, t0: int) -> None:
         await given_jobs(store, "job")

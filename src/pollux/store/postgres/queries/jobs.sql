@@ -11,6 +11,9 @@ WHERE id > $1::text
   AND ($6::text IS NULL OR handler = $6)
   AND ($7::text IS NULL OR strpos(id, $7) > 0 OR strpos(name, $7) > 0)
   AND ($9::smallint IS NULL OR version = $9)
+  AND ($10::int IS NULL OR coalesce((convert_from(definition, 'UTF8')::json ->> 'priority')::int, 2) = $10)
+  AND ($11::text IS NULL OR coalesce(convert_from(definition, 'UTF8')::json ->> 'source_id', '') = $11)
+  AND ($12::boolean IS NULL OR enabled = $12)
 ORDER BY id LIMIT $8::int;
 
 -- name: due

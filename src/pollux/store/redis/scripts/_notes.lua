@@ -1,6 +1,6 @@
 -- How is a note kept?  As a packed value in one hash; its key stands in order beside, its end in NOTE_ENDS.
 local function mark_stop(key)
-  if string.sub(key, 1, 5) == "stop:" then
+  if string.sub(key, 1, 5) == "stop:" or string.sub(key, 1, 8) == "setting:" then
     set_count("stops", count_of("stops") + 1)
   end
 end

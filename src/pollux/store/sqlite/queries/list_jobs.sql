@@ -8,4 +8,7 @@ WHERE id > ?1
   AND (?6 IS NULL OR handler = ?6)
   AND (?7 IS NULL OR instr(id, ?7) OR instr(name, ?7))
   AND (?9 IS NULL OR version = ?9)
+  AND (?10 IS NULL OR coalesce(definition ->> '$.priority', 2) = ?10)
+  AND (?11 IS NULL OR coalesce(definition ->> '$.source_id', '') = ?11)
+  AND (?12 IS NULL OR enabled = ?12)
 ORDER BY id LIMIT ?8;

@@ -16,6 +16,16 @@ SELECT coalesce(sum(held), 0), coalesce(sum(ready), 0), coalesce(sum(leased), 0)
   coalesce(sum(feed), 0), coalesce(sum(ends), 0), coalesce(sum(jobs), 0)
 FROM tally WHERE ?1 IN (0, version);
 
+-- name: line
+SELECT
+  coalesce(sum((SELECT count(*) FROM (
+    SELECT 1 FROM runs WHERE state = 1 AND version = tally.version AND priority = ?2 LIMIT 10001
+  ))), 0),
+  min((
+    SELECT visible_ms FROM runs WHERE state = 1 AND version = tally.version AND priority = ?2 ORDER BY visible_ms LIMIT 1
+  ))
+FROM tally WHERE ?1 IN (0, version);
+
 -- name: all
 SELECT term.version, y.held, y.ready, y.leased, (SELECT sum(dead) FROM tally), y.feed, y.ends, y.jobs, number,
   iif(until_ms > ?, holder, '')

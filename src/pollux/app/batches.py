@@ -1,0 +1,120 @@
+"""How are many things asked for at once?  Each has an answer of its own, and stands in nobody else's way."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from pollux.app.kept import KeptVerbs
+from pollux.app.listing import ListingVerbs
+from pollux.errors import InvalidConfig, InvalidInput, NotFound, PolluxError, problems_of
+from pollux.model import Cause, Job, Run
+from pollux.model.params import priority_of
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobPut, Pruning, RunAnswer, RunFilter
+
+
+class Ask(Struct, frozen=True):
+    """One run that is asked for."""
+
+    job_id: str
+    params: Mapping[str, Any] | None = None
+    id: str | None = None
+    key: str | None = None
+    at: str | None = None
+    delay: str | float | None = None
+    priority: int | str | None = None
+
+
+class BatchVerbs(KeptVerbs, ListingVerbs):
+    """The verbs for many, item by item."""
+
+    async def put_each(self, puts: Sequence[JobPut], *, version: int | None = None) -> list[JobAnswer | PolluxError]:
+        """Add or change jobs in a version (None: our own): the answer of the store to each, or why it was not asked."""
+        answers: list[JobAnswer | PolluxError] = []
+        asked: list[JobPut] = []
+        for put in puts:
+            try:
+                asked.append(JobPut(self._registry.adopt(put.job), put.revision))
+                answers.append(JobAnswer(Answer.BUSY, put.job.id))
+            except InvalidInput as error:
+                answers.append(InvalidConfig([one.at("params") for one in problems_of(error)]))
+        store = self._store if version is None else self._store.of_version(version)
+        told: list[JobAnswer] = []
+        for start in range(0, len(asked), BATCH_MAX):
+            told += await store.put_jobs(asked[start : start + BATCH_MAX])
+        await self._record_puts([answer.id for answer in told if answer.answer is Answer.OK])
+        left = iter(told)
+        return [answer if isinstance(answer, PolluxError) else next(left) for answer in answers]
+
+    def check_params(self, handler: str, params: Mapping[str, Any]) -> None:
+        """Raise `InvalidInput` if a handler of this process could not use these, as the params of a job."""
+        if (refusal := self._registry.refusal(handler)) is not None:
+            raise refusal
+        known = self._registry.get(handler)
+        if known is not None:
+            known.check(params, partial=True)
+
+    def handler_names(self) -> tuple[str, ...]:
+        """Those of this process."""
+        return self._registry.names()
+
+    async def enqueue_each(self, asks: Sequence[Ask]) -> list[Run | PolluxError]:
+        """Accept runs of jobs that are there, in batches: each run as it was accepted, or why it was not."""
+        ids = list(dict.fromkeys(ask.job_id for ask in asks))
+        jobs: dict[str, Job] = {}
+        for start in range(0, len(ids), PAGE_MAX):
+            found = await self._store.get_jobs(ids[start : start + PAGE_MAX])
+            jobs |= {job.id: job for job in found if job is not None}
+        made = [self._asked(ask, jobs) for ask in asks]
+        runs = [run for run in made if isinstance(run, Run)]
+        told: list[RunAnswer] = []
+        for start in range(0, len(runs), BATCH_MAX):
+            told += await self._store.enqueue(runs[start : start + BATCH_MAX], ready_max=self._ready_max)
+        left = iter(told)
+        return [run if isinstance(run, PolluxError) else self._accepted(run, next(left), jobs) for run in made]
+
+    def _asked(self, ask: Ask, jobs: Mapping[str, Job]) -> Run | PolluxError:
+        job = jobs.get(ask.job_id)
+        if job is None:
+            return NotFound("job", ask.job_id, cure="add it first")
+        try:
+            rank = None if ask.priority is None else priority_of(ask.priority)
+            payload, due_ms = self._payload(job, ask.params), self._due(ask.at, ask.delay)
+            return self._run(job, payload, due_ms, id=ask.id, key=ask.key, priority=rank, cause=Cause.ENQUEUED)
+        except InvalidInput as error:
+            return error
+
+    def _accepted(self, run: Run, answer: RunAnswer, jobs: Mapping[str, Job]) -> Run | PolluxError:
+        try:
+            self._refuse(answer, jobs[run.job_id])
+        except PolluxError as error:
+            return error
+        return run
+
+    async def revive_where(self, where: RunFilter) -> list[RunAnswer]:
+        """Let all dead letters run again that the filter means."""
+        answers: list[RunAnswer] = []
+        async for ids in self._dead_where(where):
+            answers += await self._store.revive(ids)
+        await self._record("revive", "dead letters", f"{len(answers)} runs")
+        return answers
+
+    async def drop_where(self, where: RunFilter) -> int:
+        """Forget all dead letters for good that the filter means."""
+        dropped = 0
+        async for ids in self._dead_where(where):
+            dropped += await self._store.prune(Pruning(ids=tuple(ids), limit=len(ids)))
+        await self._record("drop", "dead letters", f"{dropped} runs")
+        return dropped
+
+    async def _dead_where(self, where: RunFilter) -> AsyncIterator[list[str]]:
+        after: str | None = None
+        while True:
+            page = await self._store.list_runs(where, after=after, limit=BATCH_MAX)
+            if page.runs:
+                yield [run.id for run in page.runs]
+            after = page.next
+            if after is None:
+                return

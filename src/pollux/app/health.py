@@ -1,0 +1,294 @@
+"""How does this deployment do?  One look at the store and at this node, for metrics and health alike.
+
+A look costs the same number of store calls however many jobs there are, and serves everybody who asks within a second.
+One that the store does not answer in time is an answer, too: the store cannot be reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from typing import TYPE_CHECKING, cast
+
+from pollux.errors import PolluxError
+from pollux.model import ALL_VERSIONS, STOP, Cron, Job, Note, Run, RunState
+from pollux.observe.health import Health, judge
+from pollux.observe.metrics_reading import Readings
+from pollux.observe.snapshot import (
+    JOBS_MAX,
+    SOON_MS,
+    Calls,
+    Deployment,
+    Histogram,
+    JobSeen,
+    Limits,
+    LoopSeen,
+    NodeSeen,
+    Sitting,
+    Snapshot,
+    Tally,
+)
+from pollux.outcome import freshness
+from pollux.runtime import Crew
+from pollux.runtime.lateness import LatenessSeen
+from pollux.runtime.loop import LoopStatus
+from pollux.runtime.tallies import BOUNDS_MS, kind_of
+from pollux.secrets import hide
+from pollux.store.contract import FEED_MAX, Counts, RunFilter, Store
+from pollux.store.guard import Guarded
+from pollux.version import __version__
+
+if TYPE_CHECKING:
+    from pollux.app.pollux import Pollux
+
+KEPT_MS = 1_000  # a look serves for so long
+LOOK_SECONDS = 5.0
+DEAD_MAX = 25
+LATE_BOUNDS = 23  # of the buckets of lateness: to an hour and ten minutes
+
+
+class Look:
+    """What the store said, or why it did not."""
+
+    __slots__ = ("at", "deployment", "trouble")
+
+    def __init__(self, at: float, deployment: Deployment | None, trouble: str) -> None:
+        self.at, self.deployment, self.trouble = at, deployment, trouble
+
+
+class Watch:
+    """Looks for one app."""
+
+    def __init__(self, app: Pollux) -> None:
+        self._app = app
+        self._last: Look | None = None
+        self._looking: asyncio.Task[Look] | None = None
+
+    async def health(self) -> Health:
+        look = await self._look()
+        dead: tuple[Run, ...] = ()
+        if look.deployment is not None and look.deployment.counts.dead:
+            dead = await self._dead_letters()
+        return judge(self._snapshot(look, dead))
+
+    async def readings(self) -> Readings:
+        app, look, crew = self._app, await self._look(), self._app.crew
+        guarded = cast("Guarded", app.backend)
+        return Readings(
+            prefix=app.options.metrics_prefix,
+            version=__version__,
+            python=platform.python_version(),
+            snapshot=self._snapshot(look),
+            age_ms=max(0.0, app.clock.mono_ms() - look.at),
+            calls=cast("dict[str, Calls]", guarded.calls),
+            tally=None if crew is None else tally_of(crew, guarded.enqueued),
+        )
+
+    # looking
+
+    async def _look(self) -> Look:
+        """The latest look, if it is young enough; all who ask meanwhile wait for the same new one."""
+        last = self._last
+        if last is not None and 0 <= self._app.clock.mono_ms() - last.at < KEPT_MS:
+            return last
+        loop = asyncio.get_running_loop()
+        looking = self._looking
+        if looking is None or looking.done() or looking.get_loop() is not loop:
+            looking = self._looking = loop.create_task(self._ask())
+        return await asyncio.shield(looking)
+
+    async def _ask(self) -> Look:
+        app, deployment, trouble = self._app, None, ""
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                deployment = await self._read(app.backend)
+        except TimeoutError:
+            trouble = f"no answer within {LOOK_SECONDS:.0f} s"
+        except (PolluxError, OSError) as error:
+            trouble = hide(str(error))
+        self._last = Look(app.clock.mono_ms(), deployment, trouble)
+        return self._last
+
+    async def _read(self, store: Store) -> Deployment:
+        now_ms = self._now_ms()
+        counts = await store.counts()
+        lines, nodes, stops, overdue, jobs = await asyncio.gather(
+            store.lines(), store.nodes(), store.notes(STOP), self._overdue(store, now_ms), self._jobs(store, counts)
+        )
+        version = store.scheduler_version
+        return Deployment(
+            read_ms=now_ms,
+            counts=counts,
+            lines=lines,
+            nodes=tuple(node for node in nodes if version == ALL_VERSIONS or node.serves(version)),
+            overdue_job=overdue.id if overdue is not None else "",
+            overdue_ms=overdue.next_due_ms if overdue is not None else None,
+            jobs=tuple(job_seen(job, now_ms) for job in jobs),
+            stops=tuple(_stop(note) for note in stops),
+        )
+
+    async def _overdue(self, store: Store, now_ms: int) -> Job | None:
+        if store.scheduler_version == ALL_VERSIONS:
+            return None  # such a node plans nothing, and has no due times of its own
+        found = await store.due(before_ms=now_ms, limit=1)
+        return found[0] if found else None
+
+    async def _jobs(self, store: Store, counts: Counts) -> list[Job]:
+        """All jobs if they are few; else those that this node met first."""
+        crew, found = self._app.crew, list[Job]()
+        if counts.jobs > JOBS_MAX and crew is not None:
+            met = dict.fromkeys((*crew.settler.tallies.by_job.names(), *crew.timekeeper.planned.names))
+            found = [job for job in await store.get_jobs(list(met)[:JOBS_MAX]) if job is not None]
+        if not found:
+            found = list((await store.list_jobs(limit=JOBS_MAX)).jobs)
+        version = store.scheduler_version
+        return [job for job in found if version in (ALL_VERSIONS, job.scheduler_version)]
+
+    async def _dead_letters(self) -> tuple[Run, ...]:
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                page = await self._app.backend.list_runs(RunFilter(states=(RunState.DEAD,)), limit=DEAD_MAX)
+        except (PolluxError, OSError):  # and a TimeoutError: the count is there all the same
+            return ()
+        return page.runs
+
+    def _snapshot(self, look: Look, dead: tuple[Run, ...] = ()) -> Snapshot:
+        app, options = self._app, self._app.options
+        return Snapshot(
+            now_ms=self._now_ms(),
+            store=app.backend.capabilities.name,
+            limits=Limits(
+                queue_depth=options.health_queue_depth,
+                staleness_ms=options.health_staleness_ms,
+                wait_ms=options.health_wait_ms,
+                lag_ms=options.health_loop_lag_ms,
+                feed=FEED_MAX // 10,
+                feed_max=FEED_MAX,
+            ),
+            deployment=look.deployment,
+            trouble=look.trouble,
+            node=None if app.crew is None else node_seen(app.crew),
+            dead=dead,
+        )
+
+    def _now_ms(self) -> int:
+        """By the store's clock, as far as this process has heard of it."""
+        crew = self._app.crew
+        return self._app.clock.now_ms() if crew is None else crew.kit.time.now_ms()
+
+
+def job_seen(job: Job, now_ms: int) -> JobSeen:
+    fresh, memory = freshness(job, now_ms), job.memory
+    return JobSeen(
+        id=job.id,
+        kind=kind_of(job),
+        name=job.name,
+        target=job.target,
+        is_watched=job.is_recurring and job.enabled and job.declared,
+        is_cron=isinstance(job.schedule, Cron),
+        planned_ms=fresh.planned_ms,
+        score=fresh.score,
+        last_success_ms=memory.last_success_ms,
+        last_error_ms=memory.last_error_ms,
+        last_error=memory.last_error,
+        failures=memory.failures,
+        dead=memory.dead,
+        next_due_ms=job.next_due_ms,
+    )
+
+
+def node_seen(crew: Crew) -> NodeSeen:
+    status, planner = crew.status(), crew.timekeeper.planner
+    looked = planner.look(soon_ms=SOON_MS) if planner is not None and status.term is not None else None
+    return NodeSeen(
+        id=crew.node_id,
+        started_ms=crew.started_ms,
+        plans=crew.options.plans,
+        runs=crew.options.runs,
+        is_draining=status.is_draining,
+        is_paused=status.is_paused,
+        term=status.term,
+        leader_ttl_ms=crew.options.leader_ttl_ms,
+        seats=status.seats if crew.options.runs else 0,
+        busy=status.busy,
+        stuck=status.stuck,
+        backlog=status.backlog,
+        leases=status.leases,
+        loops=tuple(_loop(loop) for loop in status.loops),
+        lag_ms=crew.lag.worst_ms,
+        sitting=_sitting(crew),
+        timers=looked.timers if looked else None,
+        due_soon=looked.due_soon if looked else None,
+        late=looked.late if looked else None,
+        held=looked.held if looked else None,
+    )
+
+
+def _sitting(crew: Crew) -> tuple[Sitting, ...]:
+    return tuple(
+        Sitting(
+            seat=attempt.seat.number if attempt.seat is not None else 0,
+            run_id=attempt.run.id,
+            job_id=attempt.run.job_id,
+            kind=kind_of(attempt.job),
+            started_ms=attempt.started_ms,
+            progress=attempt.ctx.last_progress if attempt.ctx is not None else "",
+        )
+        for attempt in crew.kit.running
+    )
+
+
+def tally_of(crew: Crew, enqueued: list[int]) -> Tally:
+    """Everything by reference or as it is now: the text is written in another thread."""
+    ends, planned, keeper, leader = crew.settler.tallies, crew.timekeeper.planned, crew.timekeeper, crew.leader
+    return Tally(
+        scheduled=dict(planned.fired),
+        skipped=dict(planned.skipped),
+        enqueued=[made + given for made, given in zip(planned.lined, enqueued, strict=True)],
+        dequeued=list(crew.dispatcher.dequeued),
+        by_job=ends.by_job.all(),
+        by_source=ends.by_source.all(),
+        bounds_ms=BOUNDS_MS,
+        dropped={"instance": ends.by_job.overflowed, "source_id": ends.by_source.overflowed},
+        backs=ends.backs,
+        holds=ends.holds,
+        released=keeper.released,
+        plans=keeper.plans,
+        fenced=keeper.fenced,
+        rebuilds=keeper.rebuilds,
+        pruned=crew.pruner.pruned,
+        settled=crew.settler.settled,
+        discarded=crew.settler.discarded,
+        leases_lost=crew.kit.leases_lost,
+        stuck_ever=crew.kit.stuck_ever,
+        attempts=leader.attempts,
+        wins=leader.wins,
+        losses=leader.losses,
+        listener_errors=crew.events.listener_errors,
+        fire_late=_histogram(keeper.late.seen()),
+        start_late=_histogram(crew.kit.late.seen()),
+        loop_lag=_histogram(crew.lag.late.seen()),
+    )
+
+
+def _histogram(seen: LatenessSeen) -> Histogram:
+    """Bucket n holds what is below 2**n ms."""
+    bounds = tuple((1 << n) - 1 for n in range(LATE_BOUNDS))
+    return Histogram(bounds, (*seen.buckets[:LATE_BOUNDS], sum(seen.buckets[LATE_BOUNDS:])), seen.sum_ms)
+
+
+def _loop(status: LoopStatus) -> LoopSeen:
+    return LoopSeen(
+        name=status.name,
+        is_alive=status.is_alive,
+        turns=status.turns,
+        errors=status.errors,
+        errors_in_a_row=status.errors_in_a_row,
+        silent_ms=status.turned_ms,
+    )
+
+
+def _stop(note: Note) -> tuple[str, str]:
+    value = note.value if isinstance(note.value, dict) else {}
+    reason, by = str(value.get("reason") or ""), str(value.get("by") or "")
+    return note.key.removeprefix(STOP), hide(f"{reason} (by {by})" if reason and by else reason or by)

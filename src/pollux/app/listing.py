@@ -1,0 +1,134 @@
+"""Which jobs are there, and what are they at?  Pages of jobs with their states, found also by state.
+
+The state of a job is not stored: it follows from its definition, the stops and its live runs.  So a page that is asked
+for by state is found by looking at a bounded number of jobs; if there are more to look at, the page says where to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pollux.app.overview import JobRow, rows_of
+from pollux.app.verbs import Verbs
+from pollux.errors import InvalidInput
+from pollux.model import LIVE, Counts, Job, Run, RunState
+from pollux.store.contract import PAGE_MAX, JobFilter, RunFilter
+from pollux.store.filters import job_fits
+
+OFFSET_MAX = 10_000
+SCAN_PAGES = 10  # of `PAGE_MAX` jobs or runs that are looked at for one page
+EACH_MAX = 100  # jobs of a page whose live runs are asked for one by one
+STATES = ("active", "running", "waiting", "paused", "disabled", "undeclared", "done")
+_LIVE = tuple(sorted(LIVE))
+_BY_RUNS = {"running": (RunState.LEASED,), "waiting": _LIVE}
+
+
+class JobRows(Struct, frozen=True):
+    rows: tuple[JobRow, ...]
+    next: str | None
+    total: int | None = None  # of all that the filter means; None: nobody counted
+
+
+class ListingVerbs(Verbs):
+    """What can be asked about many jobs."""
+
+    async def job_rows(
+        self,
+        where: JobFilter | None = None,
+        *,
+        state: str | None = None,
+        after: str | None = None,
+        offset: int = 0,
+        limit: int = 50,
+    ) -> JobRows:
+        """A page of jobs with their states; the first `offset` of them are passed over."""
+        where, is_whole = where or JobFilter(), after is None
+        if not 0 <= offset <= OFFSET_MAX:
+            raise InvalidInput(f"an offset of {offset}", where="offset", cure=f"0 to {OFFSET_MAX:,}; or go by cursor")
+        left, passed, counts = offset, 0, await self.counts()
+        while left:
+            page = await self._found(where, state, after, min(left, PAGE_MAX), counts)
+            passed += len(page.rows)
+            left, after = left - len(page.rows), page.next
+            if after is None:
+                return JobRows((), None, passed if is_whole else None)
+        page = await self._found(where, state, after, limit, counts)
+        if where == JobFilter() and state is None:
+            return replace(page, total=counts.jobs)
+        return replace(page, total=passed + len(page.rows) if is_whole and page.next is None else None)
+
+    async def job_row(self, job: Job) -> JobRow:
+        """One job with its state, as exactly as it can be known."""
+        live = await self._store.list_runs(RunFilter(states=_LIVE, job_id=job.id), limit=PAGE_MAX)
+        [row] = await self._rows([job], live.runs)
+        return row
+
+    async def _found(
+        self, where: JobFilter, state: str | None, after: str | None, limit: int, counts: Counts
+    ) -> JobRows:
+        if state is None:
+            page = await self.list_jobs(where, after=after, limit=limit)
+            return JobRows(await self._rows(page.jobs, await self._live_of(page.jobs, counts)), page.next)
+        if state not in STATES:
+            raise InvalidInput(f"no job is {state[:60]!r}", where="state", cure=f"one of {', '.join(STATES)}")
+        if state in _BY_RUNS:
+            return await self._by_runs(where, state, after, limit)
+        return await self._by_jobs(where, state, after, limit, counts)
+
+    async def _by_jobs(self, where: JobFilter, state: str, after: str | None, limit: int, counts: Counts) -> JobRows:
+        """Those of that state among the jobs that come next."""
+        if where.enabled not in (None, state != "disabled"):
+            return JobRows((), None)
+        where = replace(where, enabled=state != "disabled")
+        found: list[JobRow] = []
+        for _ in range(SCAN_PAGES):
+            page = await self.list_jobs(where, after=after, limit=PAGE_MAX)
+            rows = await self._rows(page.jobs, await self._live_of(page.jobs, counts))
+            found += [row for row in rows if row.state == state]
+            after = page.next
+            if len(found) > limit:
+                return JobRows(tuple(found[:limit]), found[limit - 1].job.id)
+            if after is None:
+                break
+        return JobRows(tuple(found), after)
+
+    async def _by_runs(self, where: JobFilter, state: str, after: str | None, limit: int) -> JobRows:
+        """Those that have live runs; of the first ten thousand runs."""
+        live: list[Run] = []
+        cursor: str | None = None
+        for _ in range(SCAN_PAGES):
+            page = await self._store.list_runs(RunFilter(states=_BY_RUNS[state]), after=cursor, limit=PAGE_MAX)
+            live += page.runs
+            cursor = page.next
+            if cursor is None:
+                break
+        ids = sorted({run.job_id for run in live if after is None or run.job_id > after})
+        found: list[JobRow] = []
+        for start in range(0, len(ids), PAGE_MAX):
+            jobs = [job for job in await self._store.get_jobs(ids[start : start + PAGE_MAX]) if job is not None]
+            rows = await self._rows([job for job in jobs if job_fits(job, where)], live)
+            found += [row for row in rows if row.state == state]
+            if len(found) > limit:
+                return JobRows(tuple(found[:limit]), found[limit - 1].job.id)
+        return JobRows(tuple(found), None)
+
+    async def _live_of(self, jobs: Sequence[Job], counts: Counts) -> Sequence[Run]:
+        """Live runs of these jobs: all that matter, unless the page is long and so is the line."""
+        count = counts.held + counts.ready + counts.leased
+        if not count or not jobs:
+            return ()
+        if count <= PAGE_MAX or len(jobs) > EACH_MAX:
+            return (await self._store.list_runs(RunFilter(states=_LIVE), limit=PAGE_MAX)).runs
+        asked = (self._store.list_runs(RunFilter(states=_LIVE, job_id=job.id), limit=1) for job in jobs)
+        return [run for page in await asyncio.gather(*asked) for run in page.runs]
+
+    async def _rows(self, jobs: Sequence[Job], live: Sequence[Run]) -> tuple[JobRow, ...]:
+        if not jobs:
+            return ()
+        by_job = {run.job_id: run for run in sorted(live, key=lambda run: run.state is RunState.LEASED)}
+        stops, nodes = await asyncio.gather(self.stops(), self.nodes())
+        return rows_of(jobs, live=by_job, stops=stops, nodes=nodes, progress={}, now_ms=self._clock.now_ms())

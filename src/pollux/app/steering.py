@@ -1,0 +1,126 @@
+"""How do operators stop the workers, and have a turn now?  By notes: every node hears, wherever the caller is.
+
+A drain lasts until it is resumed, over restarts; that of one node ends with the node, whose id is new at every start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+
+from msgspec import Struct
+
+from pollux.app.settings import SettingVerbs
+from pollux.errors import Conflict, NotFound
+from pollux.ids import new_id
+from pollux.model import ALL_VERSIONS, DRAIN, TURN, Node, Note, NotePut, drain_key, leader_of
+from pollux.runtime.crew import Turned
+from pollux.secrets import hide
+
+LOOKS_MS = (10, 20, 50, 100, *(200,) * 25)  # how long a turn elsewhere is waited for
+REASON_CHARS_MAX = 1_000
+ASKED_MS = 60_000  # a question that nobody answered is forgotten
+
+
+class Triggered(Struct, frozen=True):
+    """What came of a turn that was asked for."""
+
+    leaders: tuple[str, ...]  # the nodes that were asked, one for each version on the store
+    answered: tuple[str, ...]  # those that told what came of it in time
+    fired: int = 0
+    released: int = 0
+    skipped: int = 0
+
+
+class Drained(Struct, frozen=True):
+    """Workers that were asked to claim nothing."""
+
+    node: str | None  # None: all
+    reason: str
+    by: str
+    at_ms: int
+
+
+class SteeringVerbs(SettingVerbs):
+    """What can be asked of the nodes themselves."""
+
+    _dice: Random
+
+    async def drain_workers(self, node: str | None = None, *, reason: str = "") -> None:
+        """Let nobody, or that node, claim a run until `resume_workers`; what runs goes on, and so does planning."""
+        nodes = await self._store.nodes()
+        if node is not None and node not in {each.id for each in nodes}:
+            raise NotFound("node", node, cure="`pollux nodes` lists those that live")
+        reason = hide(reason)[:REASON_CHARS_MAX]
+        value = {"reason": reason, "by": self._actor, "at_ms": self._clock.now_ms()}
+        await self._store.put_notes([NotePut(drain_key(node), value), *await self._orphans(nodes)])
+        await self._steered("drain", node or "all workers", reason)
+
+    async def resume_workers(self, node: str | None = None) -> bool:
+        """Let them claim again: all, or that node.  False if they were not drained."""
+        notes = await self._store.notes(DRAIN)
+        key = drain_key(node)
+        if key not in {note.key for note in notes}:
+            return False
+        for note in notes:
+            if note.key == key and note.expires_ms is not None:  # a move of the store asked for it, and keeps it up
+                raise Conflict("the store is about to be moved elsewhere: they claim again when that is over")
+        await self._store.put_notes([NotePut(key), *await self._orphans(await self._store.nodes())])
+        await self._steered("resume", node or "all workers")
+        return True
+
+    async def drained_workers(self) -> list[Drained]:
+        """Who was asked to claim nothing."""
+        living = {node.id for node in await self._store.nodes()}
+        drained = [_drained(note) for note in await self._store.notes(DRAIN)]
+        return [each for each in drained if each.node is None or each.node in living]
+
+    async def trigger(self) -> Triggered:
+        """Plan now, wherever the leader is, and say what that fired and released."""
+        asked = f"{TURN}{new_id(self._clock.now_ms(), self._dice)}:"
+        value = {"by": self._actor, "at_ms": self._clock.now_ms()}
+        leaders = leaders_of(await self._store.nodes())
+        await self._store.put_notes([NotePut(f"{asked}ask", value, expires_ms=self._clock.now_ms() + ASKED_MS)])
+        answers = await self._answers(asked, len(leaders))
+        await self._steered("trigger", "the leader", ", ".join(leaders))
+        turned = [Turned(**note.value["turned"]) for note in answers]
+        return Triggered(
+            leaders=leaders,
+            answered=tuple(str(note.value["node"]) for note in answers),
+            fired=sum(each.fired for each in turned),
+            released=sum(each.released for each in turned),
+            skipped=sum(each.skipped for each in turned),
+        )
+
+    # inside
+
+    async def _answers(self, asked: str, count: int) -> list[Note]:
+        """What the leaders wrote back, and their questions tidied away."""
+        found: list[Note] = []
+        for rest_ms in LOOKS_MS if count else ():
+            await asyncio.sleep(rest_ms / 1000)
+            if len(found) >= count:
+                break
+            found = [note for note in await self._store.notes(asked) if not note.key.endswith("ask")]
+        await self._store.put_notes([NotePut(f"{asked}ask"), *(NotePut(note.key) for note in found)])
+        return found
+
+    async def _orphans(self, nodes: Sequence[Node]) -> list[NotePut]:
+        """Drains of nodes that are gone: their ids never come again."""
+        living = {drain_key(node.id) for node in nodes}
+        gone = [note.key for note in await self._store.notes(f"{DRAIN}:") if note.key not in living]
+        return [NotePut(key) for key in gone]
+
+
+def leaders_of(nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Who leads, version by version."""
+    versions = sorted({node.scheduler_version for node in nodes} - {ALL_VERSIONS})
+    found = [leader_of(node for node in nodes if node.scheduler_version == version) for version in versions]
+    return tuple(node.id for node in found if node is not None)
+
+
+def _drained(note: Note) -> Drained:
+    value = note.value if isinstance(note.value, dict) else {}
+    node = note.key.removeprefix(DRAIN).removeprefix(":") or None
+    return Drained(node, str(value.get("reason") or ""), str(value.get("by") or ""), int(value.get("at_ms") or 0))

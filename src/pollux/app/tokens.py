@@ -1,0 +1,203 @@
+"""Who may use the API?  Tokens: made, listed, taken back and exchanged here; the store keeps their hashes alone.
+
+A token is `pf_<id>_<secret>`.  Its record is the note `token:<id>`, so that every node of the store knows it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from hashlib import sha256
+
+import msgspec
+from msgspec import Struct
+
+from pollux.clock import Clock
+from pollux.errors import Conflict, InvalidInput, NotFound
+from pollux.model import AuditLine, Note, NotePut
+from pollux.secrets import HIDDEN
+from pollux.store.contract import Answer, Store
+from pollux.units import HOUR_MS, duration_ms, format_ms
+
+PREFIX = "pf_"
+RECORDS = "token:"
+BEGUN = "tokens-begun"  # a note: there were tokens once, so the first one is not made again
+ROLES = ("viewer", "operator", "admin")  # each may all that the ones before it may
+FIRST = "first"
+TOKENS_MAX = 1_000
+NAME_CHARS_MAX = 100
+USED_EVERY_MS = HOUR_MS  # how exactly it is known when a token was last used
+OVERLAP = "1h"
+_NAME = re.compile(rf"[\w.@:/ -]{{1,{NAME_CHARS_MAX}}}")
+
+
+class Token(Struct, frozen=True, omit_defaults=True):
+    """What may be known of a token; the token itself only its owner has."""
+
+    id: str
+    name: str
+    role: str
+    made_ms: int
+    expires_ms: int | None = None
+    used_ms: int | None = None  # to the hour
+
+    def is_over(self, now_ms: int) -> bool:
+        return self.expires_ms is not None and now_ms >= self.expires_ms
+
+
+class TokenRecord(Struct, frozen=True):
+    """A token as the store has it."""
+
+    token: Token
+    hash: str  # SHA-256 of the whole token, in hexadecimal digits
+    revision: int = 0
+
+
+class MadeToken(Struct, frozen=True):
+    """A new token: the one moment at which it can be seen."""
+
+    secret: str  # pf_...
+    token: Token
+
+
+class TokenVerbs:
+    """What can be asked about the API's tokens."""
+
+    _store: Store
+    _clock: Clock
+    _actor: str
+
+    async def create_token(self, role: str, *, name: str = "", expires: str | float | None = None) -> MadeToken:
+        """Make a token for a role; it is good for all nodes of the store at once."""
+        now_ms = self._clock.now_ms()
+        expires_ms = None if expires is None else now_ms + _lasting(expires)
+        if len(await self.token_records()) >= TOKENS_MAX:
+            raise Conflict(f"there are {TOKENS_MAX} tokens; revoke some: `pollux token ls`, `pollux token revoke ID`")
+        made = _made(secrets.token_hex(4), _name(name), _role(role), now_ms, expires_ms)
+        await self._keep(made, revision=0)
+        await self._tell("token create", made.token)
+        return made
+
+    async def needs_first_token(self) -> bool:
+        """Has this store never had any?"""
+        return not (await self._store.notes(RECORDS) or await self._store.notes(BEGUN))
+
+    async def first_token(self) -> MadeToken | None:
+        """The admin's token of a store that never had any; None if somebody has or had one."""
+        if not await self.needs_first_token():
+            return None
+        made = _made(FIRST, FIRST, ROLES[-1], self._clock.now_ms(), None)
+        if not await self._keep(made, revision=0):
+            return None  # another node was quicker
+        await self._tell("token create", made.token)
+        return made
+
+    async def tokens(self) -> list[Token]:
+        """All of them, by when they were made."""
+        found = [record.token for record in await self.token_records()]
+        return sorted(found, key=lambda token: (token.made_ms, token.id))
+
+    async def token_records(self) -> list[TokenRecord]:
+        """With their hashes: for whoever lets people in."""
+        return [_record(note) for note in await self._store.notes(RECORDS)]
+
+    async def revoke_token(self, ref: str) -> Token:
+        """Take a token back, by its id or its name; every node refuses it within seconds."""
+        token = _chosen(await self.tokens(), ref)
+        await self._store.put_notes([NotePut(BEGUN, self._clock.now_ms()), NotePut(f"{RECORDS}{token.id}")])
+        await self._tell("token revoke", token)
+        return token
+
+    async def rotate_token(self, ref: str, *, overlap: str | float = OVERLAP) -> MadeToken:
+        """A new token in place of another; the old one stays good for the `overlap`, so that nobody is shut out.
+
+        What the old one was to end at the new one is, too.
+        """
+        now_ms = self._clock.now_ms()
+        old = _chosen(await self.tokens(), ref)
+        [record] = [each for each in await self.token_records() if each.token.id == old.id]
+        if old.is_over(now_ms):
+            raise Conflict(f"token {old.id} has expired; make a new one: `pollux token create --role {old.role}`")
+        ends_ms = now_ms + duration_ms(overlap)
+        ending = msgspec.structs.replace(old, expires_ms=min(ends_ms, old.expires_ms or ends_ms))
+        made = _made(secrets.token_hex(4), old.name, old.role, now_ms, old.expires_ms)
+        await self._keep(made, revision=0)
+        if not await self._write(msgspec.structs.replace(record, token=ending)):
+            await self._store.put_notes([NotePut(f"{RECORDS}{made.token.id}")])
+            raise Conflict(f"token {old.id} was changed meanwhile; try again")
+        await self._tell("token rotate", old, f"by {made.token.id}; the old one ends in {format_ms(ends_ms - now_ms)}")
+        return made
+
+    async def tokens_used(self, records: Sequence[TokenRecord]) -> None:
+        """These were used now; it is written down if the last time is not of this hour."""
+        now_ms = self._clock.now_ms()
+        for record in records:
+            if now_ms - (record.token.used_ms or 0) >= USED_EVERY_MS:
+                used = msgspec.structs.replace(record.token, used_ms=now_ms - now_ms % USED_EVERY_MS)
+                await self._write(
+                    msgspec.structs.replace(record, token=used)
+                )  # a conflict: somebody else did, or it went
+
+    async def _keep(self, made: MadeToken, *, revision: int) -> bool:
+        return await self._write(TokenRecord(made.token, hash_of(made.secret), revision))
+
+    async def _write(self, record: TokenRecord) -> bool:
+        value = {**msgspec.to_builtins(record.token), "hash": record.hash}
+        put = NotePut(f"{RECORDS}{record.token.id}", value, revision=record.revision)
+        [answer] = await self._store.put_notes([put])
+        return answer is Answer.OK
+
+    async def _tell(self, action: str, token: Token, words: str = "") -> None:
+        detail = f"{token.name}, {token.role}" + (f", {words}" if words else "")
+        await self._store.log([AuditLine(self._clock.now_ms(), self._actor, action, token.id, detail)])
+
+
+def hash_of(secret: str) -> str:
+    """What the store may know of a token; it has 256 thrown bits, so a quick hash is enough."""
+    return sha256(secret.encode("utf-8", "replace")).hexdigest()
+
+
+def id_of(secret: str) -> str:
+    return secret.removeprefix(PREFIX).partition("_")[0] if secret.startswith(PREFIX) else ""
+
+
+def _made(token_id: str, name: str, role: str, made_ms: int, expires_ms: int | None) -> MadeToken:
+    secret = f"{PREFIX}{token_id}_{secrets.token_urlsafe(32)}"
+    HIDDEN.add(secret)  # whatever this process says from now on, it does not say this
+    return MadeToken(secret, Token(token_id, name or token_id, role, made_ms, expires_ms))
+
+
+def _record(note: Note) -> TokenRecord:
+    value = dict(note.value)
+    return TokenRecord(token=msgspec.convert(value, Token), hash=value.get("hash", ""), revision=note.revision)
+
+
+def _chosen(tokens: Sequence[Token], ref: str) -> Token:
+    found = [token for token in tokens if token.id == ref] or [token for token in tokens if token.name == ref]
+    if not found:
+        raise NotFound("token", ref, cure="`pollux token ls` lists them")
+    if len(found) > 1:
+        ids = ", ".join(token.id for token in found[:5])
+        raise Conflict(f"{len(found)} tokens have the name {ref!r}: {ids}; say which by its id")
+    return found[0]
+
+
+def _role(role: object) -> str:
+    if role not in ROLES:
+        raise InvalidInput(f"{str(role)[:60]!r} is no role", where="role", cure=f"one of {', '.join(ROLES)}")
+    return str(role)
+
+
+def _name(name: object) -> str:
+    if name == "" or (isinstance(name, str) and _NAME.fullmatch(name)):
+        return str(name)
+    cure = f"1 to {NAME_CHARS_MAX} letters, digits, spaces and . @ : / _ -"
+    raise InvalidInput(f"the name {str(name)[:60]!r} cannot be used", where="name", cure=cure)
+
+
+def _lasting(expires: str | float) -> int:
+    ms = duration_ms(expires)
+    if ms <= 0:
+        raise InvalidInput("it would never be good", where="expires", cure='give it some time, like "30d"')
+    return ms

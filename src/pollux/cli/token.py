@@ -1,0 +1,214 @@
+"""`pollux token`: who may use the API?  Make tokens, list them, take them back, exchange them; and teach curl."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pollux.cli.commands import Listing
+from pollux.cli.options import Where, ask, existing_store, json_option, store_options
+from pollux.cli.show import ago, moment, now_ms, print_json, print_table
+from pollux.errors import InvalidInput, NotFound
+
+ROLES = ("viewer", "operator", "admin")
+CURLRC = ".curlrc"
+OURS = "# made by `pollux token --curl`"
+
+
+class Tokens(Listing):
+    """`pollux token --curl` is a command in the clothes of an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0].startswith("-") and "--curl" in args:
+            args = ["curl", *(word for word in args if word != "--curl")]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=Tokens)
+def token() -> None:
+    """Tokens for the HTTP API.  The store keeps their hashes alone: a token is shown once, when it is made.
+
+    A viewer looks; an operator also adds, changes, runs, pauses, cancels; an admin may everything.  Commands on the
+    machine of the node need no token: they use its socket.
+
+    For example:
+      pollux token                                    who has one
+      pollux token create --role viewer --name grafana
+      pollux token create --role operator --expires 30d
+      pollux token rotate grafana --overlap 1d        a new one; the old one ends tomorrow
+      pollux token revoke grafana
+      pollux token --curl                             a .curlrc, so that curl sends one to localhost
+    """
+
+
+@token.command("ls")
+@json_option
+@store_options
+def ls(config: str | None, store: str | None, *, as_json: bool) -> None:
+    """List tokens: id, name, role, and when each was made, last used (to the hour) and ends.
+
+    For example:
+      pollux token ls
+      pollux token ls --json
+    """
+    found = ask(existing_store(Where(config, store)), lambda app: app.tokens())
+    if as_json:
+        print_json({"tokens": found})
+        return
+    now = now_ms()
+    print_table(
+        ("id", "name", "role", "made", "used", "ends"),
+        (
+            (
+                each.id,
+                each.name,
+                each.role,
+                ago(each.made_ms, now=now),
+                "never" if each.used_ms is None else ago(each.used_ms, now=now),
+                "expired" if each.is_over(now) else moment(each.expires_ms) or "never",
+            )
+            for each in found
+        ),
+    )
+    if not found:
+        click.echo("there are none; `pollux token create --role admin` makes one", err=True)
+
+
+@token.command()
+@click.option("--role", type=click.Choice(ROLES), required=True, help="What it may.")
+@click.option("--name", default="", metavar="NAME", help="Whose it is; it stands in the audit log.")
+@click.option("--expires", metavar="TIME", help="How long it is good, like 30d; for ever.")
+@json_option
+@store_options
+def create(role: str, name: str, expires: str | None, config: str | None, store: str | None, *, as_json: bool) -> None:
+    """Make a token and show it: this once.
+
+    For example:
+      pollux token create --role viewer --name grafana
+      pollux token create --role operator --expires 30d > operator.token
+    """
+    url = existing_store(Where(config, store))
+    _show(ask(url, lambda app: app.create_token(role, name=name, expires=expires)), as_json=as_json)
+
+
+@token.command()
+@click.argument("ref", metavar="ID|NAME")
+@store_options
+def revoke(ref: str, config: str | None, store: str | None) -> None:
+    """Take a token back; every node refuses it within seconds.
+
+    For example:
+      pollux token revoke 1f2e3d4c
+      pollux token revoke grafana
+    """
+    gone = ask(existing_store(Where(config, store)), lambda app: app.revoke_token(ref))
+    click.echo(f"revoked {gone.id} ({gone.name}, {gone.role})")
+
+
+@token.command()
+@click.argument("ref", metavar="ID|NAME")
+@click.option("--overlap", default="1h", show_default=True, metavar="TIME", help="How long the old one stays good.")
+@json_option
+@store_options
+def rotate(ref: str, overlap: str, config: str | None, store: str | None, *, as_json: bool) -> None:
+    """Make a new token in place of another, which stays good for a while: long enough to hand the new one out.
+
+    For example:
+      pollux token rotate grafana
+      pollux token rotate 1f2e3d4c --overlap 1d
+    """
+    url = existing_store(Where(config, store))
+    _show(ask(url, lambda app: app.rotate_token(ref, overlap=overlap)), as_json=as_json)
+
+
+@token.command()
+@click.option("--role", type=click.Choice(ROLES), default="operator", show_default=True, help="What curl may.")
+@click.option("--file", "name", type=click.Path(), default=CURLRC, show_default=True, help="Where to write it.")
+@click.option("--host", "hosts", multiple=True, metavar="HOST", help="Who gets the token; localhost.")
+@click.option("--yes", is_flag=True, help="Overwrite a file that somebody else wrote.")
+@store_options
+def curl(role: str, name: str, hosts: tuple[str, ...], config: str | None, store: str | None, *, yes: bool) -> None:
+    """Write a .curlrc with which curl sends a token to localhost, and to nobody else.  Also `pollux token --curl`.
+
+    curl looks for a file of that name in CURL_HOME, then in your home folder.
+
+    For example:
+      pollux token --curl
+      export CURL_HOME=$PWD
+      curl http://localhost:8060/api/v2/jobs
+    """
+    file = Path(name).absolute()
+    url = existing_store(Where(config, store))
+    before = _replaceable(file, yes=yes)
+    made = ask(url, lambda app: _renewed(app, role, before))
+    netrc = file.with_name(f"{file.name}-netrc")
+    machines = hosts or ("localhost", "127.0.0.1", "::1")
+    _write(netrc, "".join(f"machine {host} login pollux password {made.secret}\n" for host in machines))
+    who = ", ".join(machines)
+    _write(file, f'{OURS}: the token in that file goes to {who}, and to nobody else\nnetrc-file = "{netrc}"\n')
+    click.echo(f"{file}: curl sends a token ({made.token.role}, id {made.token.id}) to {who}")
+    if file.name == CURLRC and file.parent != Path.home():
+        click.echo(f"for this shell: export CURL_HOME={file.parent}")
+    elif file.name != CURLRC:
+        click.echo(f"to use it: curl -K {file} ...")
+
+
+async def _renewed(app: Any, role: str, before: str) -> Any:
+    """A new token; the one that stood in the file before is nobody's any more."""
+    made = await app.create_token(role, name=f"curl:{_user()}")
+    if before:
+        with suppress(NotFound):  # it was taken back already, or is of another store
+            await app.revoke_token(before)
+    return made
+
+
+def _replaceable(file: Path, *, yes: bool) -> str:
+    """May it be written?  Of one that we wrote before the id of its token is told."""
+    from pollux.app.tokens import id_of
+
+    try:
+        text = file.read_text("utf-8", "replace")[:10_000]
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise InvalidInput(f"{file}: {error.strerror}", cure="name another with --file") from error
+    if text.startswith(OURS):
+        try:
+            return id_of(file.with_name(f"{file.name}-netrc").read_text("utf-8", "replace").split()[-1])
+        except (OSError, IndexError):
+            return ""
+    if not yes and not (sys.stdin.isatty() and click.confirm(f"{file} is somebody else's; overwrite it?")):
+        raise InvalidInput(f"{file} is there, and was not made by us", cure="name another with --file, or say --yes")
+    return ""
+
+
+def _write(file: Path, text: str) -> None:
+    """For its owner alone, and never half."""
+    draft = file.with_name(f"{file.name}.{os.getpid()}.new")
+    try:
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as paper:
+            paper.write(text)
+        draft.replace(file)
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be written: {error.strerror}", cure="name another with --file") from error
+
+
+def _show(made: Any, *, as_json: bool) -> None:
+    if as_json:
+        print_json(made)
+        return
+    click.echo(made.secret)
+    ends = f", until {moment(made.token.expires_ms)}" if made.token.expires_ms else ""
+    click.echo(f"{made.token.role}, id {made.token.id}{ends}: keep it now, it is not shown again", err=True)
+
+
+def _user() -> str:
+    from pollux.app.verbs import default_actor
+
+    return default_actor("cli").partition(":")[2] or "somebody"

@@ -1,0 +1,186 @@
+"""What if nobody answers, or somebody else, or later?  One connection to a node, and what is said when it fails.
+
+refused, no such name, no certificate ─▶ StoreError: it was not asked
+cut off while it was asked            ─▶ asked again if it only looks, else StoreTimeout: it may have happened
+401, another version, not Pollux      ─▶ StoreRefused
+429 of the limiter, 503               ─▶ waits as long as it is told to, a few times
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from pollux.app.travel import VERSION_HEADER, Refusal, raised
+from pollux.client.address import Address
+from pollux.errors import PolluxError, StoreBusy, StoreError, StoreRefused, StoreTimeout
+from pollux.version import __version__
+
+CONNECT_S = 5.0
+ANSWER_S = 120.0  # the node's own store calls have shorter deadlines
+AGAIN = 2  # times that a look is repeated
+AGAIN_S = 0.2
+WAIT_S_MAX = 60.0  # in all, for a limiter that says wait
+ANSWER_BYTES_MAX = 256 * 1024 * 1024
+_T = TypeVar("_T")
+_LATER = frozenset({429, 503})
+
+
+class Problem(Struct, frozen=True):
+    """As much of a problem+json as is told."""
+
+    title: str = ""
+    detail: str = ""
+    cure: str = ""
+    error: Refusal | None = None
+
+
+class Line:
+    """To one address, as one caller."""
+
+    def __init__(self, address: Address, token: str) -> None:
+        self.address = address
+        self._token, self._waited = token, 0.0
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def ask(self, method: str, path: str, body: bytes, *, again: bool) -> bytes:
+        """The body of the answer, or an error of ours; `again`: it may be asked twice."""
+        cuts = 0
+        while True:
+            try:
+                status, headers, answer = await self._sent(method, path, body)
+            except _Cut as cut:
+                cuts += 1
+                if not again or cuts > AGAIN:
+                    raise self._cut_off(cut, again=again) from cut.__cause__
+                await asyncio.sleep(AGAIN_S * cuts)
+                continue
+            if status == 200 and VERSION_HEADER in headers:
+                return answer
+            problem = self._problem(status, headers, answer)
+            if problem.error is not None:
+                raise raised(problem.error)
+            if status not in _LATER or not await self._may_wait(headers):
+                raise self._refused(status, problem)
+
+    async def _sent(self, method: str, path: str, body: bytes) -> tuple[int, Any, bytes]:
+        session = self._session or self._opened()
+        try:
+            async with session.request(
+                method, f"{self.address.root}{path}", data=body or None, allow_redirects=False
+            ) as response:
+                return response.status, response.headers, await response.read()
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise self._unreachable(f"its certificate is not trusted: {error.certificate_error}") from error
+        except aiohttp.ClientSSLError as error:
+            raise self._unreachable(f"no TLS is spoken there: {_words(error)}") from error
+        except aiohttp.ClientConnectorDNSError as error:
+            raise self._unreachable("no such host is known") from error
+        except aiohttp.ClientConnectorError as error:
+            raise self._unreachable(_words(error.os_error)) from error
+        except aiohttp.ConnectionTimeoutError as error:
+            raise self._unreachable(f"no answer within {CONNECT_S:.0f} s") from error
+        except (aiohttp.ClientResponseError, aiohttp.ClientPayloadError, aiohttp.InvalidURL) as error:
+            if isinstance(error, aiohttp.ClientPayloadError):
+                raise _Cut("the answer was cut off") from error
+            raise self._foreign() from error
+        except TimeoutError as error:
+            raise StoreTimeout(
+                f"{self.address.shown} did not answer within {ANSWER_S:.0f} s; it may have done what was asked: look"
+            ) from error
+        except (aiohttp.ClientConnectionError, OSError) as error:
+            raise _Cut(_words(error) or "the connection was closed") from error
+
+    def _opened(self) -> aiohttp.ClientSession:
+        headers = {VERSION_HEADER: __version__, "Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        connector = aiohttp.UnixConnector(self.address.socket) if self.address.socket else aiohttp.TCPConnector()
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=ANSWER_S)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=timeout, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
+        )
+        return self._session
+
+    def read(self, how: Callable[[], _T]) -> _T:
+        """An answer of the type that was expected; any other is nothing of ours."""
+        try:
+            return how()
+        except msgspec.DecodeError as error:
+            raise self._foreign() from error
+
+    def _problem(self, status: int, headers: Any, body: bytes) -> Problem:
+        if headers.get("Content-Type", "").startswith("application/problem+json"):
+            try:
+                return msgspec.json.decode(body, type=Problem)
+            except msgspec.DecodeError:
+                pass
+        if status in _LATER or status in {502, 504}:  # whoever stands in front of it
+            return Problem("there is no answer", f"status {status}")
+        raise self._foreign()
+
+    async def _may_wait(self, headers: Any) -> bool:
+        """Rest as long as was said; false if that is too long altogether."""
+        said = headers.get("Retry-After", "")
+        seconds = float(said) if said.isascii() and said.isdigit() else 1.0
+        if self._waited + max(seconds, 0.1) > WAIT_S_MAX:
+            return False
+        self._waited += max(seconds, 0.1)
+        await asyncio.sleep(seconds)
+        return True
+
+    # in words
+
+    def _unreachable(self, why: str) -> StoreError:
+        cure = "see that `pollux serve` runs there, or leave --url and POLLUX_URL out to ask the store itself"
+        return StoreError(f"{self.address.shown} cannot be reached: {why}; {cure}")
+
+    def _cut_off(self, cut: _Cut, *, again: bool) -> StoreError:
+        words = f"{self.address.shown} went away while it was asked ({cut})"
+        if again:
+            return StoreError(f"{words}; see that `pollux serve` runs there")
+        return StoreTimeout(f"{words}: it may have done what was asked; look before you repeat it")
+
+    def _foreign(self) -> StoreRefused:
+        what = f"what answers at {self.address.shown} is no Pollux, or not where its API begins"
+        return StoreRefused(f"{what}; look at the address: --url or POLLUX_URL")
+
+    def _refused(self, status: int, problem: Problem) -> PolluxError:
+        words = "; ".join(part for part in (problem.detail or problem.title, problem.cure) if part)
+        match status:
+            case 401 if self._token:
+                what = f"{self.address.shown} does not know the token (it may be revoked, expired or of another store)"
+                return StoreRefused(f"{what}; make one there with `pollux token create`, give it by POLLUX_TOKEN")
+            case 401:
+                what = f"{self.address.shown} wants to know who asks, and no token was given"
+                return StoreRefused(f"{what}; make one there with `pollux token create`, give it by POLLUX_TOKEN")
+            case 403:
+                return PolluxError(words)
+            case 502 | 504:
+                what = f"whoever stands in front of {self.address.shown} got no answer (status {status})"
+                return StoreTimeout(f"{what}: it may have done what was asked; look before you repeat it")
+            case 429 | 503:
+                return StoreBusy(f"{self.address.shown} has no time for us: {words}")
+            case _:
+                return StoreRefused(f"{self.address.shown}: {words}")
+
+
+class _Cut(Exception):
+    """The connection ended after something was sent."""
+
+
+def _words(error: BaseException | None) -> str:
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return str(error or "")

@@ -1,0 +1,246 @@
+"""Is it well, and if not, what is to be done?  A pure judgement of one look at the deployment.
+
+    store  nodes  leader  due  ready  queue  freshness  feed  dead  stops        the deployment, as the store tells it
+    polling  loop  handlers                                                     this node, as it knows itself
+
+Each finding says what was seen and the cure.  The worst one is the status: `healthy`, `degraded` (it works, somebody
+should look), `unhealthy` (what should run does not).  Whether the process lives is another question: `/live`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from pollux.model import Node, leader_of
+from pollux.observe.snapshot import Deployment, JobSeen, NodeSeen, Snapshot
+from pollux.units import format_ms
+
+HEALTHY, DEGRADED, UNHEALTHY = LEVELS = ("healthy", "degraded", "unhealthy")
+SILENT_MS = 120_000  # no loop rests or waits so long
+FAILING = 3  # errors in a row
+BEAT_LATE_MS = 30_000  # a node that lives says so every 15 s
+NAMED_MAX = 5
+
+
+class Finding(Struct, frozen=True):
+    name: str
+    level: str
+    seen: str
+    cure: str = ""
+
+
+class Health(Struct, frozen=True):
+    status: str
+    findings: tuple[Finding, ...]
+    snapshot: Snapshot
+
+    @property
+    def is_well(self) -> bool:
+        """Does what should run, run?  Degraded is well enough."""
+        return self.status != UNHEALTHY
+
+    def worries(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.level != HEALTHY]
+
+
+def judge(snapshot: Snapshot) -> Health:
+    """Every question in order; the answer has a finding for each that can be asked of this snapshot."""
+    findings = tuple(_findings(snapshot))
+    worst = max((LEVELS.index(finding.level) for finding in findings), default=0)
+    return Health(LEVELS[worst], findings, snapshot)
+
+
+def _findings(snapshot: Snapshot) -> Iterator[Finding]:
+    seen, node = snapshot.deployment, snapshot.node
+    if seen is None:
+        why = snapshot.trouble or "it gave no answer"
+        cure = "see that it runs and can be reached from here: pollux doctor; nodes go on by themselves once it answers"
+        yield Finding("store", UNHEALTHY, f"the store does not answer: {why}", cure)
+    else:
+        yield Finding("store", HEALTHY, f"the store answers; {_many(seen.counts.jobs, 'job')}")
+        for question in (_nodes, _leader, _due, _ready, _queue, _freshness, _feed, _dead, _stops):
+            yield question(snapshot, seen)
+    if node is not None:
+        for ask in (_polling, _loop, _handlers):
+            yield ask(snapshot, node)
+
+
+# the deployment
+
+
+def _nodes(snapshot: Snapshot, seen: Deployment) -> Finding:
+    seats = sum(node.seats for node in seen.nodes)
+    if not seen.nodes:
+        return Finding("nodes", UNHEALTHY, "no node lives: nothing is planned or run", "start one: pollux serve")
+    if not seats and (seen.counts.ready or seen.counts.jobs):
+        cure = "start a node that runs (pollux serve, pollux worker), or wait until the draining ones are replaced"
+        return Finding("nodes", UNHEALTHY, f"{_many(len(seen.nodes), 'node')}, and none has seats", cure)
+    late = [node for node in seen.nodes if snapshot.now_ms - node.beat_ms > BEAT_LATE_MS]
+    if late:
+        names = _named([node.id for node in late])
+        return Finding(
+            "nodes", DEGRADED, f"not heard of for {format_ms(BEAT_LATE_MS)}: {names}", "look at that machine"
+        )
+    return Finding("nodes", HEALTHY, f"{_many(len(seen.nodes), 'node')} with {_many(seats, 'seat')}")
+
+
+def _leader(snapshot: Snapshot, seen: Deployment) -> Finding:
+    leader = leader_of(seen.nodes)
+    if leader is None:
+        node = snapshot.node
+        is_young = node is not None and snapshot.now_ms - node.started_ms < 2 * node.leader_ttl_ms
+        cure = "a new leader comes within seconds; workers (pollux worker, --no-plans) never lead: start pollux serve"
+        return Finding("leader", DEGRADED if is_young else UNHEALTHY, "nobody leads: nothing is planned", cure)
+    silent_ms = snapshot.now_ms - leader.beat_ms
+    if silent_ms > BEAT_LATE_MS:
+        cure = "look at that machine; another node takes over once its term ends"
+        return Finding("leader", DEGRADED, f"{leader.id} leads, not heard of for {_rough(silent_ms)}", cure)
+    return Finding("leader", HEALTHY, f"{leader.id} leads, term {leader.leads}")
+
+
+def _due(snapshot: Snapshot, seen: Deployment) -> Finding:
+    late_ms = 0 if seen.overdue_ms is None else snapshot.now_ms - seen.overdue_ms
+    if late_ms > snapshot.limits.wait_ms:
+        what = f"due but not fired: job {seen.overdue_job} for {_rough(late_ms)}"
+        cure = "see that a node leads and keeps up: pollux nodes, and the CPU of the leader"
+        return Finding("due", UNHEALTHY, what, cure)
+    return Finding("due", HEALTHY, "what was due has fired")
+
+
+def _ready(snapshot: Snapshot, seen: Deployment) -> Finding:
+    firsts = [line.first_ms for line in seen.lines if line.first_ms is not None]
+    waited_ms = snapshot.now_ms - min(firsts, default=snapshot.now_ms)
+    if waited_ms <= snapshot.limits.wait_ms:
+        return Finding("ready", HEALTHY, "what is ready is claimed")
+    what = f"ready but not claimed: {_count(seen.counts.ready)}, the first for {_rough(waited_ms)}"
+    if any(key.startswith("claims") for key, _ in seen.stops):
+        return Finding("ready", DEGRADED, what, "the workers are drained: pollux resume --workers")
+    if sum(_free(node) for node in seen.nodes):
+        cure = "seats are free, and nobody claims: look at the log of the workers, restart one that hangs"
+        return Finding("ready", UNHEALTHY, what, cure)
+    return Finding("ready", DEGRADED, what, "all seats are taken: add seats (pollux set pool.seats) or nodes")
+
+
+def _queue(snapshot: Snapshot, seen: Deployment) -> Finding:
+    depth, most = seen.counts.ready, snapshot.limits.queue_depth
+    if depth > most:
+        cure = "add seats or nodes if it stays so; what is too much is the option health.queue_depth"
+        return Finding("queue", DEGRADED, f"{_count(depth)} runs wait for a seat, more than {most}", cure)
+    return Finding("queue", HEALTHY, f"{_many(depth, 'run')} ready, {_many(seen.counts.held, 'run')} held")
+
+
+def _freshness(snapshot: Snapshot, seen: Deployment) -> Finding:
+    stale = [job for job in seen.jobs if is_stale(job, snapshot)]
+    if stale:
+        cure = "pollux why JOB tells what it waits for, pollux runs --job JOB how it failed"
+        names = _named([f"{job.id} ({_age(job, snapshot.now_ms)})" for job in stale])
+        return Finding("freshness", DEGRADED, f"no success for too long: {names}", cure)
+    watched = sum(job.is_watched for job in seen.jobs)
+    return Finding("freshness", HEALTHY, f"{_many(watched, 'job')} looked at, all fresh")
+
+
+def is_stale(job: JobSeen, snapshot: Snapshot) -> bool:
+    """Is its last success older than the limit and than three planned intervals?
+
+    One that never succeeded is stale once it has failed that often.
+    """
+    limits = snapshot.limits
+    if not job.is_watched or job.planned_ms is None:
+        return False
+    if job.last_success_ms is None:
+        return job.failures >= limits.intervals
+    return snapshot.now_ms - job.last_success_ms > max(limits.staleness_ms, limits.intervals * job.planned_ms)
+
+
+def _feed(snapshot: Snapshot, seen: Deployment) -> Finding:
+    ends, limits = seen.counts.ends, snapshot.limits
+    if ends > limits.feed_max:
+        cure = "start a node that plans: pollux serve"
+        return Finding("feed", UNHEALTHY, f"{_count(ends)} ends are unread: nothing is claimed any more", cure)
+    if ends > limits.feed:
+        cure = "the leader is behind: look at its CPU, its disk, and at the store"
+        return Finding("feed", DEGRADED, f"{_count(ends)} ends are unread", cure)
+    return Finding("feed", HEALTHY, f"{_count(seen.counts.feed)} unread")
+
+
+def _dead(_: Snapshot, seen: Deployment) -> Finding:
+    if seen.counts.dead:
+        cure = "pollux dead lists them; mend the cause, then revive or drop them"
+        return Finding("dead", DEGRADED, f"{_many(seen.counts.dead, 'dead letter')}", cure)
+    return Finding("dead", HEALTHY, "no dead letters")
+
+
+def _stops(_: Snapshot, seen: Deployment) -> Finding:
+    whole = [f"{what} ({why})" if why else what for what, why in seen.stops if what in ("all", "claims")]
+    if whole:
+        cure = "pollux resume ends a pause, pollux resume --workers a drain"
+        return Finding("stops", DEGRADED, f"stopped for everything: {', '.join(whole)}", cure)
+    if seen.stops:
+        return Finding("stops", HEALTHY, f"paused: {_named([what for what, _ in seen.stops])}")
+    return Finding("stops", HEALTHY, "nothing is paused or drained")
+
+
+# this node
+
+
+def _polling(snapshot: Snapshot, node: NodeSeen) -> Finding:
+    """Alive but not polling: a loop that ended, or hangs in a turn, or fails again and again."""
+    if node.is_draining:
+        cure = "it ends by itself; start another one if that was not meant"
+        return Finding("polling", DEGRADED, "this node is draining: it claims nothing", cure)
+    up_ms = snapshot.now_ms - node.started_ms
+    ended = [loop.name for loop in node.loops if not loop.is_alive]
+    silent = [loop.name for loop in node.loops if (up_ms if loop.silent_ms is None else loop.silent_ms) > SILENT_MS]
+    if ended or silent:
+        what = f"alive but not polling: {_named(ended)} ended" if ended else f"alive but not polling: {_named(silent)}"
+        return Finding("polling", UNHEALTHY, what, "restart this node, and keep its log")
+    failing = [loop for loop in node.loops if loop.errors_in_a_row >= FAILING]
+    if failing:
+        names = _named([f"{loop.name} ({loop.errors_in_a_row} times)" for loop in failing])
+        return Finding("polling", DEGRADED, f"failing in a row: {names}", "the log says why; look at the store first")
+    return Finding("polling", HEALTHY, f"{_many(len(node.loops), 'loop')} turn")
+
+
+def _loop(snapshot: Snapshot, node: NodeSeen) -> Finding:
+    if node.lag_ms > snapshot.limits.lag_ms:
+        cure = "a handler computes or blocks on it: make it a plain def, or say isolate: process; or the CPU is full"
+        return Finding("loop", DEGRADED, f"the event loop was held for {_rough(node.lag_ms)}", cure)
+    return Finding("loop", HEALTHY, f"the event loop was held for {node.lag_ms} ms at most in the last minute")
+
+
+def _handlers(_: Snapshot, node: NodeSeen) -> Finding:
+    if node.stuck:
+        what = f"{_many(node.stuck, 'handler')} did not stop at the timeout, and still hold a seat each"
+        return Finding("handlers", DEGRADED, what, "let it look at ctx.cancelled, or say isolate: process")
+    return Finding("handlers", HEALTHY, f"{node.busy} of {_many(node.seats, 'seat')} busy")
+
+
+# words
+
+
+def _free(node: Node) -> int:
+    return 0 if node.draining else max(0, node.seats - node.busy)
+
+
+def _age(job: JobSeen, now_ms: int) -> str:
+    return "never" if job.last_success_ms is None else _rough(now_ms - job.last_success_ms)
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _many(number: int, what: str) -> str:
+    return f"{_count(number)} {what}{'' if number == 1 else 's'}"
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _rough(ms: int) -> str:
+    """To the second, once there are some."""
+    return format_ms(ms // 1_000 * 1_000 if ms >= 1_000 else ms)

@@ -1,0 +1,178 @@
+"""What is looked at?  The deployment as its store tells it, and this node as it knows itself: values without a clock.
+
+Metrics and health are made of the same look, so they never contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from pollux.model import Counts, Line, Node, Run
+
+SOON_MS = 12_000  # what is due within this is due soon
+JOBS_MAX = 200  # jobs that are looked at one by one
+
+
+class JobSeen(Struct, frozen=True):
+    """One job, as far as those who watch want to know."""
+
+    id: str
+    kind: str  # its group, else its handler
+    name: str = ""
+    target: str = ""
+    is_watched: bool = True  # it should succeed again and again: enabled, and by the clock
+    is_cron: bool = False
+    planned_ms: int | None = None  # between two successes
+    score: float = 0.0  # of its freshness
+    last_success_ms: int | None = None
+    last_error_ms: int | None = None
+    last_error: str = ""
+    failures: int = 0  # in a row
+    dead: int = 0
+    next_due_ms: int | None = None
+
+
+class Deployment(Struct, frozen=True):
+    """All nodes together: what the store says at one moment."""
+
+    read_ms: int
+    counts: Counts
+    lines: tuple[Line, ...]  # by priority, from 1 on
+    nodes: tuple[Node, ...]
+    overdue_job: str = ""  # the job that is due for the longest time
+    overdue_ms: int | None = None  # since then
+    jobs: tuple[JobSeen, ...] = ()  # all of them, if there are at most JOBS_MAX
+    stops: tuple[tuple[str, str], ...] = ()  # pauses and drains: what is stopped, and why in words
+
+
+class LoopSeen(Struct, frozen=True):
+    name: str
+    is_alive: bool
+    turns: int
+    errors: int
+    errors_in_a_row: int
+    silent_ms: float | None  # since the end of its last turn
+
+
+class Histogram(Struct, frozen=True):
+    """Counts up to and including each bound, in milliseconds, and one beyond them all."""
+
+    bounds_ms: tuple[int, ...]
+    counts: tuple[int, ...]
+    sum_ms: int
+
+
+class Ends(Protocol):
+    """How attempts of one job, or of one source, have ended here."""
+
+    name: str
+    kind: str
+    by_status: dict[str, int]
+    by_error: dict[str, int]
+    ok: int
+    failed: int
+    sum_ms: int
+    buckets: list[int]
+
+
+class Calls(Protocol):
+    """What one verb of the store has cost."""
+
+    calls: int
+    errors: int
+    total_us: int
+    max_us: int
+
+
+class Sitting(Struct, frozen=True):
+    """A run that a handler of this node works on."""
+
+    seat: int
+    run_id: str
+    job_id: str
+    kind: str
+    started_ms: int
+    progress: str = ""
+
+
+class NodeSeen(Struct, frozen=True, kw_only=True):
+    """This process."""
+
+    id: str
+    started_ms: int
+    plans: bool
+    runs: bool
+    is_draining: bool
+    is_paused: bool
+    term: int | None
+    leader_ttl_ms: int
+    seats: int
+    busy: int
+    stuck: int
+    backlog: int
+    leases: int
+    loops: tuple[LoopSeen, ...]
+    lag_ms: int  # the longest that the event loop was held in the last minute
+    sitting: tuple[Sitting, ...]
+    timers: int | None = None  # these four are the leader's
+    due_soon: int | None = None
+    late: int | None = None
+    held: Mapping[str, int] | None = None
+
+
+class Tally(Struct, frozen=True, kw_only=True):
+    """What this process has counted since it started."""
+
+    scheduled: Mapping[tuple[str, int], int]  # by the kind of schedule and the priority
+    skipped: Mapping[str, int]
+    enqueued: Sequence[int]  # by priority; the place 0 is empty
+    dequeued: Sequence[int]
+    by_job: Sequence[Ends]
+    by_source: Sequence[Ends]
+    bounds_ms: tuple[int, ...]  # of the durations of both
+    dropped: Mapping[str, int]  # by label: what went to `other`
+    backs: int
+    holds: int
+    released: int
+    plans: int
+    fenced: int
+    rebuilds: int
+    pruned: int
+    settled: int
+    discarded: int
+    leases_lost: int
+    stuck_ever: int
+    attempts: int  # elections
+    wins: int
+    losses: int
+    listener_errors: int
+    fire_late: Histogram
+    start_late: Histogram
+    loop_lag: Histogram
+
+
+class Limits(Struct, frozen=True):
+    """From when on something is worth a word."""
+
+    queue_depth: int = 50
+    staleness_ms: int = 60_000
+    wait_ms: int = 60_000  # of what is due, or ready
+    lag_ms: int = 1_000
+    intervals: int = 3  # planned ones without a success
+    feed: int = 10_000
+    feed_max: int = 100_000
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """All that health is judged by."""
+
+    now_ms: int
+    store: str
+    limits: Limits = Limits()
+    deployment: Deployment | None  # None: the store did not answer
+    trouble: str = ""  # why it did not
+    node: NodeSeen | None  # None: nothing runs in this process
+    dead: tuple[Run, ...] = ()  # the newest dead letters

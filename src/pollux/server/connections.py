@@ -1,0 +1,197 @@
+"""Who is connected, and who only keeps a place?  Deadlines and numbers that uvicorn does not have.
+
+    phase of a connection                    ends it
+    -------------------------------------    --------------------------------------------------------
+    connected, or a request has begun        its head is not whole after 10 s, or bigger than 16 KB
+    a body comes in                          not whole after 30 s, or slower than 1 KB/s
+    an answer goes out                       not a byte is taken for 30 s
+    between two requests                     75 s (uvicorn's own timer)
+    told to end                              still there after 5 s
+
+No timer belongs to one connection: while there are any, all are looked at once a second.  When all places are taken,
+the one that has kept silent longest makes room, so that whoever opens a thousand and says nothing shuts nobody out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from pollux.server.identity import Identity
+from pollux.server.limits import Limits, address_key
+from pollux.server.problems import Problem
+
+LOOK_S = 1.0
+BEGIN_S = 5.0  # before a body's speed is judged
+END_S = 5.0
+
+
+class Connections:
+    """All connections of a server."""
+
+    def __init__(
+        self, limits: Limits, *, is_unbounded: Callable[[str], bool], peer_of: Callable[[Any], Identity | None]
+    ) -> None:
+        self.limits = limits
+        self.is_unbounded, self.peer_of = is_unbounded, peer_of
+        self.refused = 0  # or ended by a limit
+        self._all: dict[Bounded, None] = {}  # the oldest first
+        self._by_address: dict[str, int] = {}
+        self._look: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def enter(self, connection: Bounded) -> bool:
+        """Give it a place, if there is one or one can be made."""
+        address = connection.address
+        if address and self._by_address.get(address, 0) >= self.limits.per_address:
+            self.refused += 1
+            return False
+        if len(self._all) >= self.limits.connections and not self._make_room():
+            self.refused += 1
+            return False
+        self._all[connection] = None
+        if address:
+            self._by_address[address] = self._by_address.get(address, 0) + 1
+        if self._look is None:
+            self._look = connection.loop.call_later(LOOK_S, self._look_at_all, connection.loop)
+        return True
+
+    def leave(self, connection: Bounded) -> None:
+        if connection not in self._all:
+            return
+        del self._all[connection]
+        if connection.address:
+            left = self._by_address[connection.address] - 1
+            if left:
+                self._by_address[connection.address] = left
+            else:
+                del self._by_address[connection.address]
+
+    def _make_room(self) -> bool:
+        for connection in self._all:
+            if connection.is_silent():
+                self.refused += 1
+                connection.transport.abort()
+                self.leave(connection)
+                return True
+        return False
+
+    def _look_at_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for connection in list(self._all):
+            if words := connection.overdue(now):
+                self.refused += 1
+                connection.end(408, words)
+        self._look = loop.call_later(LOOK_S, self._look_at_all, loop) if self._all else None
+
+    def close(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+
+
+class Bounded(asyncio.Protocol):
+    """What a protocol of uvicorn (httptools or h11) does besides: it keeps to the limits."""
+
+    book: Connections
+    loop: asyncio.AbstractEventLoop  # uvicorn's, as all up to `cycle`
+    transport: asyncio.Transport
+    flow: Any
+    client: tuple[str, int] | None
+    app_state: dict[str, Any]
+    cycle: Any  # the request that is being answered, or was answered last
+    address: str  # "": not counted
+    begun: float  # when the phase it is in began
+    head_bytes: int
+    body_bytes: int
+    stalled: float | None
+    ending: float | None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.begun = self.loop.time()
+        self.head_bytes = self.body_bytes = 0
+        self.stalled = self.ending = None
+        peer = self.book.peer_of(transport)
+        if peer is not None:
+            self.app_state = {**self.app_state, "peer": peer}
+        there = self.client[0] if self.client else ""
+        self.address = "" if not there or self.book.is_unbounded(there) else address_key(there)
+        if not self.book.enter(self):
+            self.end(503, "too many connections")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.book.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.ending is not None:
+            return
+        before = self.cycle
+        was_waiting = before is None or before.response_complete
+        if was_waiting and not self.head_bytes and before is not None:
+            self.begun = self.loop.time()
+        super().data_received(data)
+        if self.cycle is not before:
+            self.begun, self.head_bytes, self.body_bytes = self.loop.time(), 0, len(data)
+        elif was_waiting:
+            self.head_bytes += len(data)
+            if self.head_bytes > self.book.limits.head_bytes:
+                self.end(431, "the headers are too big")
+        else:
+            self.body_bytes += len(data)
+
+    def resume_writing(self) -> None:
+        self.stalled = None
+        super().resume_writing()
+
+    def is_silent(self) -> bool:
+        """Does nobody wait for an answer on it?"""
+        return self.cycle is None or bool(self.cycle.response_complete)
+
+    def overdue(self, now: float) -> str:
+        """What took it too long, if anything did."""
+        if self.ending is not None or self.transport.is_closing():
+            self.ending = now if self.ending is None else self.ending
+            return "the connection did not end" if now - self.ending > END_S else ""
+        if self.transport.get_write_buffer_size() == 0:
+            self.stalled = None
+        elif self.stalled is None:
+            self.stalled = now
+        elif now - self.stalled > self.book.limits.stalled_s:
+            return "the answer was not read"
+        return self._overdue_request(now - self.begun)
+
+    def _overdue_request(self, took: float) -> str:
+        if self.is_silent():
+            is_due = self.cycle is None or self.head_bytes  # else it rests between two requests
+            return "no request came in time" if is_due and took > self.book.limits.head_s else ""
+        if not self.cycle.more_body or self.flow.read_paused:
+            return ""
+        is_slow = took > BEGIN_S and self.body_bytes < took * self.book.limits.body_rate
+        return "the body did not come in time" if is_slow or took > self.book.limits.body_s else ""
+
+    def end(self, status: int, words: str) -> None:
+        """Say why, if anybody can hear it, and hang up."""
+        is_answered = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        if self.ending is not None or is_answered or self.transport.get_write_buffer_size():
+            self.transport.abort()
+            return
+        self.ending = self.loop.time()
+        self.transport.write(_answer(status, words))
+        self.transport.close()
+
+
+def bounded(protocol: type[asyncio.Protocol], book: Connections) -> Any:
+    """That protocol, with the limits of the book."""
+    return type(f"Bounded{protocol.__name__}", (Bounded, protocol), {"book": book})
+
+
+def _answer(status: int, words: str) -> bytes:
+    response = Problem(status, words).response({"Connection": "close"})
+    lines = [f"HTTP/1.1 {status} {words.title()}".encode()]
+    lines += [name + b": " + value for name, value in response.raw_headers]
+    return b"\r\n".join([*lines, b"", bytes(response.body)])

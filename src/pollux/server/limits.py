@@ -1,0 +1,103 @@
+"""How much is too much?  Every limit of the API, with its figure, and who has used up how much of it.
+
+Memory is bounded as well: of those who come often the latest are remembered, and nobody gains by being forgotten but
+what a moment of patience would have given.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address, ip_address
+
+from msgspec import Struct
+
+KEYS_MAX = 10_000
+ANONYMOUS_RATE, ANONYMOUS_BURST = 10.0, 20.0  # requests without a good token, of one address
+FAILURES_RATE = 5.0  # wrong tokens a second, of one address; then it has to wait
+PENALTY_MAX_S = 60.0
+FORGIVEN_S = 300.0  # without another wrong token
+BODY_MAX, BATCH_BODY_MAX = 1_000_000, 10_000_000  # bytes
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What one client, and all of them together, may take."""
+
+    rate: float = 50.0  # requests a second of one token; 0: any number
+    burst: float = 100.0
+    at_work: int = 256  # requests at the same time
+    connections: int = 1_000
+    per_address: int = 64  # connections, off the machine itself
+    head_bytes: int = 16_384  # request line and headers
+    head_s: float = 10.0
+    body_s: float = 30.0
+    body_rate: float = 1_024.0  # bytes a second at least, after a moment
+    keep_alive_s: float = 75.0
+    stalled_s: float = 30.0  # a client that does not read what it asked for
+
+
+class Rates:
+    """So many a second, and some more at once; each key by itself."""
+
+    def __init__(self, rate: float, burst: float, *, keys_max: int = KEYS_MAX) -> None:
+        self._every = 1.0 / rate
+        self._depth = burst * self._every
+        self._keys_max = keys_max
+        self._full_at: dict[str, float] = {}  # when all of its burst is there again; the latest used stands last
+
+    def wait_s(self, key: str, now: float) -> float:
+        """0: go on, and it is counted; else how long to wait for the next."""
+        full_at = max(self._full_at.pop(key, now), now) + self._every
+        over = full_at - now - self._depth
+        self._full_at[key] = full_at - self._every if over > 1e-9 else full_at
+        if len(self._full_at) > self._keys_max:
+            del self._full_at[next(iter(self._full_at))]
+        return max(over, 0.0) if over > 1e-9 else 0.0
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+
+class Penalty(Struct):
+    until: float = 0.0
+    strikes: int = 0
+    last: float = 0.0
+
+
+class Failures:
+    """Wrong tokens: a few a second are answered, then the address waits, twice as long each time."""
+
+    def __init__(self, rate: float = FAILURES_RATE, *, keys_max: int = KEYS_MAX) -> None:
+        self._rates = Rates(rate, rate, keys_max=keys_max)
+        self._keys_max = keys_max
+        self._penalties: dict[str, Penalty] = {}
+
+    def wait_s(self, key: str, now: float) -> float:
+        """0: one more was tried, and may be told so; else how long that address has to wait."""
+        penalty = self._penalties.pop(key, None) or Penalty()
+        if now - penalty.last > FORGIVEN_S:
+            penalty = Penalty()
+        penalty.last = now
+        if now >= penalty.until and self._rates.wait_s(key, now):
+            penalty.until = now + min(PENALTY_MAX_S, 2.0**penalty.strikes)
+            penalty.strikes = min(penalty.strikes + 1, 10)
+        self._penalties[key] = penalty
+        if len(self._penalties) > self._keys_max:
+            del self._penalties[next(iter(self._penalties))]
+        return max(penalty.until - now, 0.0)
+
+
+def address_key(address: str) -> str:
+    """Whom an address belongs to: of IPv6 a whole /64 is one customer's."""
+    if ":" not in address:
+        return address
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is None and not found.is_loopback:
+        return f"{int(found) >> 64:x}::/64"
+    return str(found)
+
+
+def body_max_of(path: str) -> int:
+    """How big the body of a request to this path may be."""
+    return BATCH_BODY_MAX if path.endswith("/batch") else BODY_MAX

@@ -1,0 +1,144 @@
+"""On which sockets does it listen?  Both loopback addresses, or an address that was named; and one in the file system.
+
+The unix socket is for its owner alone (0600): whoever can open it may read the store's files anyway, so the machine's
+word for who they are is enough.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import socket
+import stat
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pollux.errors import InvalidInput
+from pollux.server.identity import Identity, Role
+
+BACKLOG = 1_024
+PATH_BYTES_MAX = 103  # what every system takes; Linux takes 107
+LOCALHOST = "localhost"
+_PEER = struct.Struct("3i")  # pid, uid, gid
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets: for localhost of both families, as far as the machine has them, on one port."""
+    if host.lower() != LOCALHOST:
+        return [_listen(family, address, port) for family, address in _addresses(host)]
+    first = _listen(socket.AF_INET, "127.0.0.1", port)
+    try:
+        return [first, _listen(socket.AF_INET6, "::1", first.getsockname()[1])]
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE and port:
+            first.close()
+            raise  # a stranger would get what is sent to localhost
+        return [first]  # this machine has no IPv6
+
+
+def _addresses(host: str) -> list[tuple[int, str]]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise InvalidInput(f"{host!r} is no address of this machine: {error}", where="server.host") from error
+    return list(dict.fromkeys((int(family), str(address[0])) for family, _, _, _, address in found))
+
+
+def _listen(family: int, address: str, port: int) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((address, port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class Nook:
+    """The unix socket of one node; a neighbour's that lives is left alone, one that is dead is replaced."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._mark: tuple[int, int] | None = None  # which file is ours
+
+    def listen(self) -> socket.socket | None:
+        """None: a neighbour has it.  Raises `InvalidInput` if there can be none here."""
+        name = os.fsencode(self.path)
+        if len(name) > PATH_BYTES_MAX:
+            raise InvalidInput(
+                f"{self.path} is too long for a socket ({len(name)} of {PATH_BYTES_MAX} bytes)",
+                where="server.socket",
+                cure="name a shorter one, like /run/pollux/pollux.sock, or say false",
+            )
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self._clear():
+                listener.close()
+                return None
+            listener.bind(name)
+            self.path.chmod(0o600)  # nobody can connect before it listens
+            listener.listen(BACKLOG)
+            seen = self.path.lstat()
+        except OSError as error:
+            listener.close()
+            if error.errno == errno.EADDRINUSE:
+                return None
+            what = f"there can be no socket at {self.path}: {error.strerror}"
+            raise InvalidInput(what, where="server.socket", cure="name another place, or say false") from error
+        self._mark = seen.st_ino, seen.st_dev
+        return listener
+
+    def _clear(self) -> bool:
+        """Take a dead one away; false if a living neighbour has it."""
+        try:
+            seen = self.path.lstat()
+        except FileNotFoundError:
+            return True
+        if not stat.S_ISSOCK(seen.st_mode):
+            raise InvalidInput(
+                f"{self.path} is there and is no socket", where="server.socket", cure="name another place, or say false"
+            )
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(0)  # a living one with a full line says so
+            if probe.connect_ex(os.fsencode(self.path)) == errno.ECONNREFUSED:
+                self.path.unlink(missing_ok=True)
+                return True
+        return False
+
+    def remove(self) -> None:
+        """Ours goes; one that a neighbour has put there since stays."""
+        with suppress(OSError):
+            seen = self.path.lstat()
+            if (seen.st_ino, seen.st_dev) == self._mark:
+                self.path.unlink()
+
+
+def peer_of(transport: Any) -> Identity | None:
+    """Who is at the other end of a unix socket; None at the end of any other."""
+    there: socket.socket | None = transport.get_extra_info("socket")
+    if there is None or there.family != socket.AF_UNIX:
+        return None
+    return Identity(f"cli:{_name_of(_uid_of(there))}", Role.ADMIN)
+
+
+def _uid_of(there: socket.socket) -> int:
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return os.getuid()  # a system that does not tell: only the owner can open it
+    _, uid, _ = _PEER.unpack(there.getsockopt(socket.SOL_SOCKET, option, _PEER.size))
+    return int(uid)
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

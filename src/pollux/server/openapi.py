@@ -1,0 +1,145 @@
+"""How is the API told to programs?  OpenAPI 3.1, made of the same routes and Structs that answer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import fields
+
+from pollux.server.idempotency import KEY_CHARS_MAX, KEY_HEADER
+from pollux.server.problems import KIND, ProblemDocument
+from pollux.server.routing import Operation, Routes
+
+OPENAPI = "/api/v2/openapi.json"
+API_VERSION = "2"
+_REF = "#/components/schemas/{name}"
+ABOUT = """Jobs, runs and the scheduler itself.
+
+Every request needs a token: `Authorization: Bearer pf_...`. A body is read as JSON whatever its content type says.
+Errors are `application/problem+json` with a `cure`. Lists come in pages: send `next` of one as `cursor` for the next.
+"""
+_REFUSALS = {
+    400: "the request cannot be read",
+    401: "no valid token",
+    403: "the token's role does not allow that",
+    404: "there is no such thing",
+    409: "it is not as you believed",
+    413: "the body is too big",
+    422: "something in the request cannot be used; `problems` has all of it",
+    429: "too many requests, or no room",
+    503: "the store does not answer; try again",
+}
+
+
+def document(routes: Sequence[Routes]) -> dict[str, Any]:
+    """The whole description."""
+    operations = [each for group in routes for each in group.operations if each.include_in_schema]
+    kinds = [kind for each in operations for kind in (each.body, each.answer, *each.also.values()) if _is_told(kind)]
+    schemas, components = msgspec.json.schema_components([*kinds, ProblemDocument], ref_template=_REF)
+    by_kind = {id(kind): schema for kind, schema in zip([*kinds, ProblemDocument], schemas, strict=True)}
+    paths: dict[str, dict[str, Any]] = {}
+    for each in operations:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, by_kind)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Pollux", "version": API_VERSION, "description": ABOUT},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "pf_<id>_<secret>"}},
+            "responses": {str(status): _refusal(status) for status in _REFUSALS},
+        },
+        "security": [{"token": []}],
+        "tags": [{"name": group.subject} for group in routes if any(each.include_in_schema for each in group.operations)],
+    }
+
+
+def _is_told(kind: Any) -> bool:
+    return kind is not None and kind not in (bytes, Any)
+
+
+def _operation(each: Operation, by_kind: Mapping[int, Any]) -> dict[str, Any]:
+    words = inspect.cleandoc(each.call.__doc__ or "").split("\n\n", 1)
+    told: dict[str, Any] = {
+        "tags": [each.subject],
+        "operationId": f"{each.subject}.{each.call.__name__}",
+        "summary": words[0].replace("\n", " ").rstrip("."),
+        "parameters": _parameters(each),
+        "responses": _responses(each, by_kind),
+    }
+    if len(words) > 1:
+        told["description"] = words[1]
+    if each.role is None:
+        told["security"] = []
+    else:
+        told["x-role"] = each.role.word
+    if each.body is not None:
+        content: dict[str, Any] = {"schema": by_kind[id(each.body)]}
+        if each.example is not None:
+            content["example"] = each.example
+        told["requestBody"] = {"required": each.is_body_needed, "content": {"application/json": content}}
+    return told
+
+
+def _parameters(each: Operation) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in each.parts
+    ]
+    if each.query is not None:
+        found += _query(each.query)
+    if each.keyed:
+        words = "the same key gives the same answer for a day, and the thing is done once"
+        schema = {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX, "pattern": "^[ -~]+$"}
+        found.append({"name": KEY_HEADER, "in": "header", "schema": schema, "description": words})
+    if each.matched:
+        words = "change it only if this is its revision"
+        schema = {"type": "string", "pattern": '^"[0-9]{1,9}"$'}
+        found.append({"name": "If-Match", "in": "header", "schema": schema, "description": words})
+    return found
+
+
+def _query(kind: type[Struct]) -> list[dict[str, Any]]:
+    _, components = msgspec.json.schema_components([kind], ref_template=_REF)
+    properties = components[kind.__name__]["properties"]
+    found = []
+    for field in fields(kind):
+        schema = dict(properties[field.encode_name])
+        words = schema.pop("description", "")
+        parameter = {"name": field.encode_name, "in": "query", "required": field.required, "schema": schema}
+        found.append(parameter | ({"description": words} if words else {}))
+    return found
+
+
+def _responses(each: Operation, by_kind: Mapping[int, Any]) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status, kind in {each.status: each.answer, **each.also}.items():
+        responses[str(status)] = {"description": _GOOD.get(status, "done")}
+        schema = by_kind.get(id(kind), {"type": "string"} if each.kind.startswith("text/") else {})
+        responses[str(status)]["content"] = {each.kind: {"schema": schema}}
+    refused = {*each.refuses}
+    if each.role is not None:
+        refused |= {401, 403, 429, 503}
+    if each.query is not None:
+        refused |= {400, 422}
+    if each.body is not None:
+        refused |= {400, 413, 422}
+    if each.parts:
+        refused |= {404, 422}
+    if each.keyed:
+        refused |= {409, 422}
+    for status in sorted(refused):
+        responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
+    return responses
+
+
+_GOOD = {200: "done", 201: "made", 202: "accepted", 503: "not ready"}
+
+
+def _refusal(status: int) -> dict[str, Any]:
+    schema = {"$ref": _REF.format(name=ProblemDocument.__name__)}
+    return {"description": _REFUSALS[status], "content": {KIND: {"schema": schema}}}

@@ -1,0 +1,61 @@
+"""Who may use this API?  Tokens, for admins; the secret itself is in the answer that makes it, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from pollux.app.tokens import NAME_CHARS_MAX, OVERLAP, Token
+from pollux.server.identity import Role
+from pollux.server.routing import At, Reply, Routes
+
+routes = Routes("tokens")
+PATH = "/api/v2/tokens"
+
+
+class TokenBody(Struct, frozen=True, forbid_unknown_fields=True):
+    role: Literal["viewer", "operator", "admin"]
+    name: Annotated[str, Meta(max_length=NAME_CHARS_MAX)] = ""
+    expires: Annotated[str, Meta(max_length=64)] | int | None = None  # "30d", or seconds
+
+
+class RotateBody(Struct, frozen=True, forbid_unknown_fields=True):
+    overlap: Annotated[str, Meta(max_length=64)] | int = OVERLAP
+
+
+class TokenList(Struct, frozen=True):
+    tokens: list[Token]
+
+
+class NewToken(Struct, frozen=True):
+    """The one answer that shows it."""
+
+    secret: str
+    token: Token
+
+
+@routes.get(PATH, Role.ADMIN)
+async def tokens(desk: At) -> TokenList:
+    """Every token, without its secret."""
+    return TokenList(await desk.verbs.tokens())
+
+
+@routes.post(PATH, Role.ADMIN, answer=NewToken, status=201, example={"role": "viewer", "name": "grafana"})
+async def create(desk: At, body: TokenBody) -> Reply:
+    """Make a token; all nodes of the store take it at once."""
+    made = await desk.verbs.create_token(body.role, name=body.name, expires=body.expires)
+    return Reply(NewToken(made.secret, made.token), 201)
+
+
+@routes.delete(f"{PATH}/{{token_id}}", Role.ADMIN)
+async def revoke(desk: At, token_id: str) -> Token:
+    """Take a token back, by its id or its name; every node refuses it within seconds."""
+    return await desk.verbs.revoke_token(token_id)
+
+
+@routes.post(f"{PATH}/{{token_id}}/rotate", Role.ADMIN, answer=NewToken, status=201)
+async def rotate(desk: At, token_id: str, body: RotateBody) -> Reply:
+    """A new token in place of another, which stays good for the overlap."""
+    made = await desk.verbs.rotate_token(token_id, overlap=body.overlap)
+    return Reply(NewToken(made.secret, made.token), 201)

@@ -1,0 +1,99 @@
+"""How does our own command line ask?  Each verb of the app under its name: the same arguments, answers and errors.
+
+The door is for `pollux` commands of the same version; programs and people have the other routes, which stay the same
+from version to version.  Roles, limits and the rules for what comes by API hold here as they do there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from pollux.app.travel import LOOKS, PATH, VERSION_HEADER, Hello, packed_answer, told, verb_of
+from pollux.errors import InvalidInput, PolluxError, did_you_mean
+from pollux.secrets import hide
+from pollux.server.identity import Role
+from pollux.server.problems import Problem, problem_of
+from pollux.server.routing import At, Routes
+from pollux.server.wire import BODY_MAX, read_bytes
+from pollux.store.open import file_mark
+from pollux.version import __version__
+
+ROLES: Mapping[str, Role] = {
+    **dict.fromkeys(LOOKS, Role.VIEWER),
+    **dict.fromkeys(("enqueue", "enqueue_many", "run_now", "cancel", "cancel_runs", "revive", "drop"), Role.OPERATOR),
+    **dict.fromkeys(("pause", "resume", "delete_jobs", "move_jobs"), Role.OPERATOR),
+    **dict.fromkeys(("finish_version", "dump_page", "load"), Role.ADMIN),
+    **dict.fromkeys(("create_token", "tokens", "revoke_token", "rotate_token"), Role.ADMIN),
+}
+
+routes = Routes("verbs")
+
+
+@routes.raw("GET", PATH, Role.VIEWER, include_in_schema=False)
+async def hello(desk: At) -> Response:
+    """Who answers here, and whom does it take you for?"""
+    _refuse_other_versions(desk)
+    url = desk.verbs.store_url
+    answer = Hello(
+        version=__version__,
+        store=hide(url),
+        file=file_mark(url),
+        sealed=await desk.verbs.sealed(),
+        name=desk.identity.name,
+        role=desk.identity.role.word,
+    )
+    return _answer(msgspec.json.encode(answer))
+
+
+@routes.raw("POST", f"{PATH}/{{verb}}", Role.VIEWER, include_in_schema=False)
+async def ask(desk: At) -> Response:
+    """One verb; a refusal says of which class it is, so that it can be raised again where it was asked for."""
+    _refuse_other_versions(desk)
+    name = desk.request.path_params["verb"]
+    if name not in ROLES:
+        words = f"no verb is called {name!r}{did_you_mean(name, ROLES)}"
+        raise Problem(404, "there is no such thing", words, cure="the routes for programs are in /api/v2/docs")
+    desk.refuse_below(ROLES[name])
+    verb = verb_of(name)
+    try:
+        said = verb.unpacked(await read_bytes(desk.request, BODY_MAX))
+        if name == "load" and "peer" not in desk.request.scope["state"]:  # on the machine itself they may do it anyway
+            _refuse_trust(said.get("records", ()))
+        answer = await getattr(desk.verbs, name)(**said)
+    except PolluxError as error:
+        problem = problem_of(error)
+        problem.more["error"] = told(error)
+        return _versioned(problem.response())
+    return _answer(packed_answer(answer, is_masked=desk.identity.role < Role.ADMIN))
+
+
+def _refuse_trust(records: Any) -> None:
+    """A job of a file or of code may hold secrets and reach every network; nobody gets such a one by saying so."""
+    for kind, data in records:
+        if kind == "job" and isinstance(data, dict) and data.get("source", "api") != "api":
+            what = f"job {data.get('id')!r} is one of {data.get('source')!r}, and would be trusted like it"
+            raise InvalidInput(what, cure="load it into the store itself: `pollux store load --store URL`")
+
+
+def _refuse_other_versions(desk: At) -> None:
+    theirs = desk.request.headers.get(VERSION_HEADER, "")
+    if theirs != __version__:
+        raise Problem(
+            409,
+            "this is for a command line of the same version",
+            f"this node is Pollux {__version__}, the one who asks is {theirs[:40] or 'no command of Pollux'}",
+            cure=f"install Pollux {__version__} there; programs use the other routes: /api/v2/docs",
+        )
+
+
+def _answer(body: bytes) -> Response:
+    return _versioned(Response(body, media_type="application/json"))
+
+
+def _versioned(response: Response) -> Response:
+    response.headers[VERSION_HEADER] = __version__
+    return response

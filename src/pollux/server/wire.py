@@ -1,0 +1,231 @@
+"""How is a request read?  JSON whatever its content type says, within caps, and all that is wrong with it at once.
+
+A body is UTF-8, of at most so many bytes and levels, with every key once and numbers that 64 bits hold.  What passes is
+read into a Struct field by field, so that somebody with three typos is told of three.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
+from msgspec import UNSET, Struct
+from msgspec.structs import FieldInfo, fields
+from starlette.requests import Request
+
+from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
+from pollux.server.problems import Problem
+from pollux.units import format_size
+
+BODY_MAX = 1_000_000
+BATCH_BODY_MAX = 10_000_000
+DEPTH_MAX = 32
+QUERY_MAX = 50  # parameters
+SHOWN = 60  # characters of somebody's value in a message
+
+T = TypeVar("T", bound=Struct)
+
+
+# bodies
+
+
+async def read_bytes(request: Request, bytes_max: int = BODY_MAX) -> bytes:
+    """The body, refused as soon as it is known to be too big."""
+    said = request.headers.get("content-length", "")
+    if said.isascii() and said.isdecimal() and int(said) > bytes_max:
+        raise _too_big(bytes_max)
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > bytes_max:
+            raise _too_big(bytes_max)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _too_big(bytes_max: int) -> Problem:
+    cure = f"send at most {format_size(bytes_max)}; many jobs or runs go in parts"
+    return Problem(413, "the body is too big", cure=cure)
+
+
+def json_of(data: bytes) -> Any:
+    """What the bytes say as JSON, or a refusal with the place."""
+    try:
+        text = data.decode("utf-8-sig")
+        value = json.loads(
+            text,
+            object_pairs_hook=_each_once,
+            parse_int=_int64,
+            parse_float=_finite,
+            parse_constant=_no_number,
+        )
+        if "\\u" in text:
+            msgspec.json.encode(value)  # half a pair of surrogates is no text
+    except UnicodeDecodeError as error:
+        what = f"the body is no UTF-8, at byte {error.start}"
+        raise Problem(400, "the body is no JSON", what, cure="send JSON in UTF-8") from None
+    except UnicodeEncodeError:
+        what = "it holds half a pair of surrogates"
+        raise Problem(400, "the body is no JSON", what, cure="write such characters as themselves") from None
+    except json.JSONDecodeError as error:
+        where = f"{error.msg.lower()}, line {error.lineno}, column {error.colno}"
+        cure = 'send a JSON object, like {"id": "home", "url": "https://example.com", "interval": "30s"}'
+        raise Problem(400, "the body is no JSON", where, cure=cure) from None
+    except RecursionError:
+        raise _too_deep() from None
+    _check_depth(text, value)
+    return value
+
+
+def _check_depth(text: str, value: Any) -> None:
+    if text.count("[") + text.count("{") <= DEPTH_MAX:
+        return  # no deeper than it has brackets
+    level = [value]
+    for _ in range(DEPTH_MAX):
+        inner: list[Any] = []
+        for each in level:
+            if type(each) is dict:
+                inner += [item for item in each.values() if type(item) in (dict, list)]
+            elif type(each) is list:
+                inner += [item for item in each if type(item) in (dict, list)]
+        if not inner:
+            return
+        level = inner
+    raise _too_deep()
+
+
+def _too_deep() -> Problem:
+    return Problem(400, "the body is too deep", cure=f"send at most {DEPTH_MAX} levels of lists and objects")
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise Problem(400, "a key stands twice in an object", shortened(twice), cure="keep one of them")
+    return found
+
+
+def _int64(text: str) -> int:
+    number = int(text) if len(text) < 20 else 2**64
+    if not -(2**63) <= number < 2**63:
+        raise Problem(400, "a number is too big", shortened(text), cure="send integers that fit in 64 bits")
+    return number
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise Problem(400, "a number is too big", shortened(text), cure="send numbers that a double can hold")
+    return number
+
+
+def _no_number(text: str) -> Any:
+    raise Problem(400, "the body is no JSON", f"{text} is no JSON", cure="send null, or leave it out")
+
+
+# fields
+
+
+def read_body(kind: type[T], value: Any) -> T:
+    """The object as that Struct, or every problem of it."""
+    if type(value) is not dict:
+        what = f"the body is {_kind_of(value)}, not an object"
+        raise InvalidInput(what, cure=f"send {{...}} with {_names(kind)}")
+    return read_fields(kind, value)
+
+
+def read_fields(kind: type[T], given: Mapping[str, Any], *, is_text: bool = False) -> T:
+    """Read field by field where it is not right at once; `is_text`: numbers and flags come as text, as in a query."""
+    try:
+        return msgspec.convert(given, kind, strict=not is_text)
+    except msgspec.ValidationError:
+        pass
+    known = {field.encode_name: field for field in fields(kind)}
+    problems = [_unknown(name, known) for name in given if name not in known]
+    values: dict[str, Any] = {}
+    for name, field in known.items():
+        if name not in given:
+            if field.required:
+                problems.append(InvalidInput("it is missing", where=name, cure=_cure(kind)))
+            continue
+        try:
+            values[field.name] = _value(given[name], field, is_text=is_text)
+        except msgspec.ValidationError as error:
+            problems.append(_refusal(name, str(error), given[name]))
+    if problems:
+        raise problems[0] if len(problems) == 1 else InvalidConfig(problems)
+    return kind(**values)
+
+
+def _value(value: Any, field: FieldInfo, *, is_text: bool) -> Any:
+    if isinstance(value, float) and value.is_integer():  # 8.0 is an integer to JSON
+        try:
+            return msgspec.convert(int(value), field.type)
+        except msgspec.ValidationError:
+            pass
+    return msgspec.convert(value, field.type, strict=not is_text)
+
+
+def _refusal(name: str, said: str, value: Any) -> InvalidInput:
+    what, _, place = said.partition(" - at `$")
+    where = name + place.removesuffix("`")
+    shown = f" ({shortened(value)!r})" if isinstance(value, str | int | float) and not place else ""
+    return InvalidInput(f"{what[:1].lower()}{what[1:]}{shown}", where=where)
+
+
+def _unknown(name: str, known: Mapping[str, Any]) -> InvalidInput:
+    near = did_you_mean(name[:SHOWN], known).strip("; ")
+    return InvalidInput("nothing is called so", where=shortened(name), cure=near or f"known are {', '.join(known)}")
+
+
+def _cure(kind: type[Struct]) -> str:
+    return f"give {', '.join(field.encode_name for field in fields(kind) if field.required)}"
+
+
+def _names(kind: type[Struct]) -> str:
+    names = [field.encode_name for field in fields(kind)]
+    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+
+
+def _kind_of(value: Any) -> str:
+    return {list: "a list", str: "a text", type(None): "null", bool: "true or false"}.get(type(value), "a number")
+
+
+def shortened(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+
+
+# the line of the request
+
+
+def read_query(kind: type[T], query: bytes) -> T:
+    """What stands behind the question mark; each name once."""
+    try:
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=QUERY_MAX, errors="strict")
+    except ValueError:
+        cure = f"send at most {QUERY_MAX} parameters, percent-encoded UTF-8"
+        raise Problem(400, "the query cannot be read", cure=cure) from None
+    given = dict(pairs)
+    if len(given) != len(pairs):
+        raise Problem(400, "a parameter stands twice in the query", cure="keep one of them")
+    return read_fields(kind, given, is_text=True)
+
+
+def unquoted(segment: str) -> str:
+    """A part of the path as text; `%2F` is a slash inside of it."""
+    try:
+        return unquote_to_bytes(segment).decode()
+    except UnicodeDecodeError:
+        raise Problem(404, "there is no such thing", "the path is no UTF-8", cure="percent-encode UTF-8") from None
+
+
+def is_given(value: object) -> bool:
+    return value is not UNSET and value is not None

@@ -1,0 +1,150 @@
+"""How does a run look on the wire?  Times as text, somebody's values without their secrets."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from pollux.model import Run, RunState
+from pollux.secrets import HIDDEN, hide
+from pollux.server.wire_jobs import Duration, JobId, Moment, PriorityWord, moment
+from pollux.store.contract import RunFilter
+from pollux.units import moment_ms
+
+RunStateWord = Literal["held", "ready", "leased", "done", "dead", "cancelled"]
+Cursor = Annotated[str, Meta(min_length=1, max_length=400, description="`next` of the page before")]
+Limit = Annotated[int, Meta(ge=1, le=1_000)]
+Text = Annotated[str, Meta(max_length=200)]
+
+
+class TriedView(Struct, frozen=True):
+    """An attempt in vain."""
+
+    delivery: int
+    started_at: str | None
+    ended_at: str | None
+    error: str
+
+
+class RunView(Struct, frozen=True, kw_only=True):
+    """A run as it is answered."""
+
+    id: str
+    job_id: str
+    state: RunStateWord
+    cause: str
+    due_at: str | None
+    visible_at: str | None
+    started_at: str | None
+    finished_at: str | None
+    duration_ms: int | None
+    priority: int
+    group: str
+    target: str
+    key: str | None
+    params: dict[str, Any] | None
+    held_reason: str
+    attempt: int
+    deliveries: int
+    lease_losses: int
+    node: str
+    cancel: str
+    progress: str
+    failed: bool
+    changed: bool | None
+    error: str
+    result: Any
+    tried: list[TriedView]
+    deaths: int
+    scheduler_version: int
+
+
+class RunList(Struct, frozen=True):
+    runs: list[RunView]
+    next: str | None
+
+
+class RunQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    state: RunStateWord | UnsetType = UNSET
+    job_id: Text | UnsetType = UNSET
+    group: Text | UnsetType = UNSET
+    target: Text | UnsetType = UNSET
+    failed: bool | UnsetType = UNSET
+    error: Annotated[str, Meta(max_length=1_000, description="part of the error")] | UnsetType = UNSET
+    since: Annotated[str, Meta(max_length=64, description="finished after this moment")] | UnsetType = UNSET
+    scheduler_version: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
+    cursor: Cursor | UnsetType = UNSET
+    limit: Limit = 100
+
+
+class RunBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A run that is asked for, now or later."""
+
+    job_id: JobId
+    params: dict[str, Any] | None = None
+    id: JobId | None = None
+    key: Annotated[str, Meta(max_length=200, description="at most one live run may have it")] | None = None
+    at: Moment | None = None
+    delay: Duration | None = None
+    priority: PriorityWord | None = None
+
+
+class ReasonBody(Struct, frozen=True, forbid_unknown_fields=True):
+    reason: Annotated[str, Meta(max_length=1_000)] | None = None
+
+
+def run_view(run: Run) -> RunView:
+    took = None if run.started_ms is None or run.finished_ms is None else max(0, run.finished_ms - run.started_ms)
+    return RunView(
+        id=run.id,
+        job_id=run.job_id,
+        state=run.state.value,
+        cause=run.cause.value,
+        due_at=moment(run.due_ms),
+        visible_at=moment(run.visible_ms),
+        started_at=moment(run.started_ms),
+        finished_at=moment(run.finished_ms),
+        duration_ms=took,
+        priority=run.priority,
+        group=run.group,
+        target=run.target,
+        key=run.key,
+        params=HIDDEN.hide_in(run.payload),
+        held_reason=hide(run.held_reason),
+        attempt=run.attempt,
+        deliveries=run.fence,
+        lease_losses=run.lease_losses,
+        node=run.owner,
+        cancel=hide(run.cancel),
+        progress=hide(run.progress),
+        failed=run.failed,
+        changed=run.changed,
+        error=hide(run.error),
+        result=HIDDEN.hide_in(run.result),
+        tried=[
+            TriedView(each.fence, moment(each.started_ms), moment(each.ended_ms), hide(each.error))
+            for each in run.tried
+        ],
+        deaths=run.deaths,
+        scheduler_version=run.scheduler_version,
+    )
+
+
+def given(value: Any) -> Any:
+    """What a query says, or None."""
+    return None if value is UNSET else value
+
+
+def run_filter_of(query: RunQuery, states: tuple[RunState, ...] = ()) -> RunFilter:
+    since = given(query.since)
+    return RunFilter(
+        states=(RunState(query.state),) if isinstance(query.state, str) else states,
+        job_id=given(query.job_id),
+        group=given(query.group),
+        target=given(query.target),
+        failed=given(query.failed),
+        finished_after_ms=None if since is None else moment_ms(since),
+        error=given(query.error),
+        scheduler_version=given(query.scheduler_version),
+    )
