@@ -67,7 +67,8 @@ HOUSE: dict[str, set[str]] = {
     "observe": set(),
     "config": STEPS | {"declare"},  # their option types
     "app": STEPS | {"declare", "config"},
-    "server": {"app", "config", "declare", "store", "trigger", "observe"},
+    # client: how verbs travel; schedule: the words in which people say when
+    "server": {"app", "config", "declare", "schedule", "store", "trigger", "observe", "client"},
     "dashboard": {"server"},
     "client": {"app", "store"},  # the verbs and their values, as they travel
     "cli": {"config", "app", "server", "store", "simulate", "client"},

@@ -30,6 +30,7 @@ from pollux.store.contract import LOSSES_MAX
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
+UNIT = ROOT / "deploy" / "systemd" / "pollux.service"
 PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 POLLUX = str(Path(sys.executable).parent / "pollux")
 SOON_S = 30.0
@@ -226,14 +227,14 @@ def test_the_django_site_confirms_an_order_after_its_commit_and_none_that_was_ro
 def unit():
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str
-    parser.read(EXAMPLES / "systemd" / "pollux.service")
+    parser.read(UNIT)
     return parser
 
 
 def test_the_unit_stops_later_than_the_grace_and_writes_only_its_state(tmp_path):
     service = unit()["Service"]
     assert int(service["TimeoutStopSec"].removesuffix("s")) * 1_000 >= Config().grace_ms + 10_000
-    assert (service["Type"], service["KillMode"], service["Restart"]) == ("exec", "mixed", "on-failure")
+    assert (service["Type"], service["KillMode"], service["Restart"]) == ("notify", "mixed", "on-failure")
     state = f"/var/lib/{service['StateDirectory']}"
     assert service["WorkingDirectory"] == state
     assert service["Environment"] == f"POLLUX_STORE=sqlite:///{state}/pollux.db"
@@ -246,7 +247,7 @@ def test_the_unit_stops_later_than_the_grace_and_writes_only_its_state(tmp_path)
 def verified(folder):
     """What systemd itself has to say about the unit, with our own program in the place of the installed one."""
     path = folder / "pollux.service"
-    path.write_text((EXAMPLES / "systemd" / "pollux.service").read_text().replace("/opt/pollux/bin/pollux", POLLUX))
+    path.write_text(UNIT.read_text().replace("/opt/pollux/bin/pollux", POLLUX))
     command = ["systemd-analyze", "--man=no", "verify", path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.stdout + done.stderr + ("" if done.returncode == 0 else f"exit {done.returncode}")

@@ -24,7 +24,9 @@ async def test_a_claim_that_had_begun_is_handed_back_uncharged():
     await shop.enqueue(job, "r1", "r2", cause=Cause.FORCED)
     await shop.store.put_notes([NotePut(DRAIN, {"reason": "it is moved"})])
 
+    shop.dispatcher._must_look = False  # it looked a moment before
     await shop.dispatcher.turn()
+    assert shop.store.count("claim") == 1
     await shop.settler.turn()
     await settle_down()
 

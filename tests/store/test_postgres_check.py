@@ -65,7 +65,11 @@ PLANTED = {
     "shelves ": ["UPDATE {s}.past SET shelf = 0 WHERE state = 4"],
     "shelves  ": ["UPDATE {s}.past SET id = 'later' WHERE state = 4"],
     "leases": ["UPDATE {s}.line SET token = '' WHERE state = 2"],
-    "orphans": ["UPDATE {s}.runs SET job_id = 'gone' WHERE id = 'later'"],
+    "shelves   ": ["UPDATE {s}.line SET job_id = 'another' WHERE state = 1"],
+    "orphans": [
+        "UPDATE {s}.line SET job_id = 'gone' WHERE seq = (SELECT seq FROM {s}.runs WHERE id = 'later')",
+        "UPDATE {s}.runs SET job_id = 'gone' WHERE id = 'later'",
+    ],
     "buried": ["INSERT INTO {s}.tombs (id, revision) VALUES ('job0', 1)"],
     "records": ["UPDATE {s}.past SET result = '{' WHERE state = 3"],
     "records ": ["UPDATE {s}.jobs SET definition = '{}'"],

@@ -39,14 +39,16 @@ FROM generate_series(1, {jobs}) AS n;
 INSERT INTO {s}.runs (seq, id, job_id, due_ms, cause, priority, grp, target, gated)
 SELECT n, 'r' || n, 'job-' || lpad((n % {jobs} + 1)::text, 5, '0'), {now} + n, 2, 1 + n % 3, '', '', false
 FROM generate_series(1, {ready} + {later}) AS n;
-INSERT INTO {s}.line (seq, priority, due_ms, state, visible_ms, held_reason)
-SELECT n, 1 + n % 3, {now} + n, 1, CASE WHEN n <= {ready} THEN {now} - 1000 ELSE {now} + {day} + n END, ''
+INSERT INTO {s}.line (seq, job_id, priority, due_ms, state, visible_ms, held_reason)
+SELECT n, 'job-' || lpad((n % {jobs} + 1)::text, 5, '0'), 1 + n % 3, {now} + n, 1,
+  CASE WHEN n <= {ready} THEN {now} - 1000 ELSE {now} + {day} + n END, ''
 FROM generate_series(1, {ready} + {later}) AS n;
 INSERT INTO {s}.past
 SELECT 10000000 + n, 'p' || n, 'job-' || lpad((n % {jobs} + 1)::text, 5, '0'), {now} - n, 2, NULL, NULL, 2, '', '',
   false, 3, '', {now} - n, 1, 0, 0, 1, 't:1', '', 0, '', {now} - n, {now} - n, false, NULL, '', NULL, 1, '', NULL, '',
   CASE WHEN n % 100 = 0 THEN 2 WHEN n % 2 = 0 THEN 1 ELSE 0 END, 2
 FROM generate_series(1, {past}) AS n;
+SELECT setval('{s}.run_seq', 20000000);
 UPDATE {s}.tally SET ready = {ready} + {later}, jobs = {jobs} WHERE version = 2 AND slot = 0;
 """
 
@@ -208,6 +210,12 @@ async def an_enqueue(house):
     return await house.plan("enqueue", "add", *columns, [False] * n, [1] * n, words, [NOW] * n, [2] * n)
 
 
+async def a_plain_enqueue(house):
+    ids = [f"new-{i}" for i in range(100)]
+    same = ("job-00001", NOW, 2, 2, "", "", False, NOW)
+    return await house.plan("enqueue", "plain", ids, [b"{}"] * 100, *same, 10_000_000, "channel", "")
+
+
 async def the_leaders_facts(house):
     return await house.plan("advance", "facts", [f"job-{n:05}" for n in range(1, 101)], 2)
 
@@ -239,6 +247,7 @@ HOT = [
     a_renewal,
     what_an_enqueue_finds,
     an_enqueue,
+    a_plain_enqueue,
     the_leaders_facts,
     what_is_due,
     a_cancel,
@@ -312,6 +321,7 @@ KEPT = {
     "finish": ("settle", "finish", _empty(13)),
     "retry": ("settle", "retry", _empty(12)),
     "renew": ("renew", "renew", f"{_empty(3)}, 1, 1"),
+    "plain": ("enqueue", "plain", "'{}', '{}', 'j', 1, 2, 2, '', '', false, 1, 9, 'c', ''"),
     "known": ("enqueue", "known", "'{}'"),
     "release": ("advance", "release", "'{}', 1, 2"),
 }

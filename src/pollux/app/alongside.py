@@ -9,14 +9,17 @@ Whatever goes wrong here is said and stops nothing, but for one thing: traces th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable
 
+from pollux.app.health import Watch
 from pollux.app.heartbeat import Heartbeat
 from pollux.app.process import OWNS_PROCESS
 from pollux.app.supervised import READY, STOPPING, Supervisor, Watchdog, supervisor_of
 from pollux.clock import Clock
 from pollux.events import Events, TracesLost
+from pollux.observe.metrics_port import MetricsPort
 from pollux.observe.traces import TraceOptions, Traces, endpoint_of, open_traces
 from pollux.runtime import Crew, CrewOptions
 from pollux.runtime.loop import Loop
@@ -30,9 +33,22 @@ class Alongside:
         self._supervisor: Supervisor | None = None
         self._loops: list[Loop] = []
         self._leave: Callable[[], None] | None = None
+        self._watch: Watch | None = None
+        self.port: MetricsPort | None = None
 
-    async def begin(self, crew: Crew) -> None:
-        """Before the first run: traces must not miss it."""
+    async def begin(self, crew: Crew, watch: Watch) -> None:
+        """Before the first run: traces must not miss it, and a port that is taken is an error of the start."""
+        await self._trace(crew)
+        watch.crew, self._watch = crew, watch
+        if self.options.metrics_port is not None:
+            self.port = MetricsPort(watch, self.options.metrics_host, self.options.metrics_port)
+            try:
+                await self.port.start()
+            except BaseException:
+                await self.end()
+                raise
+
+    async def _trace(self, crew: Crew) -> None:
         said = TraceOptions(
             endpoint=self.options.traces_endpoint,
             sample=self.options.traces_sample,
@@ -43,7 +59,7 @@ class Alongside:
         loop = asyncio.get_running_loop()
 
         def on_lost(count: int, why: str) -> None:
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
                 loop.call_soon_threadsafe(self.events.emit, TracesLost(count, why))
 
         self.traces = await asyncio.to_thread(open_traces, said, crew.node_id, on_lost)  # its imports take a while
@@ -89,6 +105,10 @@ class Alongside:
             self._leave()
         if self.traces is not None:
             await asyncio.to_thread(self.traces.export.stop)
+        if self._watch is not None:
+            self._watch.crew = None
+        if self.port is not None:
+            await self.port.stop()
 
 
 def _is_alive(crew: Crew) -> bool:

@@ -6,13 +6,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pollux.app.kept import KeptVerbs
 from pollux.app.listing import ListingVerbs
 from pollux.errors import InvalidConfig, InvalidInput, NotFound, PolluxError, problems_of
-from pollux.model import Cause, Job, Run
+from pollux.ids import new_id
+from pollux.model import Cause, Job, Run, check_version
 from pollux.model.params import priority_of
-from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobPut, Pruning, RunAnswer, RunFilter
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobPut, Pruning, RunAnswer, RunFilter, Store
 
 
 class Ask(Struct, frozen=True):
@@ -27,26 +29,35 @@ class Ask(Struct, frozen=True):
     priority: int | str | None = None
 
 
+class Written(Struct, frozen=True):
+    """A job as it was put, and what the store said to it."""
+
+    job: Job
+    answer: Answer
+    revision: int
+    detail: str
+
+
 class BatchVerbs(KeptVerbs, ListingVerbs):
     """The verbs for many, item by item."""
 
-    async def put_each(self, puts: Sequence[JobPut], *, version: int | None = None) -> list[JobAnswer | PolluxError]:
+    async def put_each(self, puts: Sequence[JobPut], *, version: int | None = None) -> list[Written | PolluxError]:
         """Add or change jobs in a version (None: our own): the answer of the store to each, or why it was not asked."""
-        answers: list[JobAnswer | PolluxError] = []
-        asked: list[JobPut] = []
-        for put in puts:
-            try:
-                asked.append(JobPut(self._registry.adopt(put.job), put.revision))
-                answers.append(JobAnswer(Answer.BUSY, put.job.id))
-            except InvalidInput as error:
-                answers.append(InvalidConfig([one.at("params") for one in problems_of(error)]))
-        store = self._store if version is None else self._store.of_version(version)
+        made = [self._to_put(put) for put in puts]
+        asked = [put for put in made if isinstance(put, JobPut)]
+        store = self._store if version is None else self._store.of_version(check_version(version))
         told: list[JobAnswer] = []
         for start in range(0, len(asked), BATCH_MAX):
             told += await store.put_jobs(asked[start : start + BATCH_MAX])
         await self._record_puts([answer.id for answer in told if answer.answer is Answer.OK])
         left = iter(told)
-        return [answer if isinstance(answer, PolluxError) else next(left) for answer in answers]
+        return [put if isinstance(put, PolluxError) else _written(put, next(left), store) for put in made]
+
+    def _to_put(self, put: JobPut) -> JobPut | PolluxError:
+        try:
+            return JobPut(self._registry.adopt(put.job), put.revision)
+        except InvalidInput as error:
+            return InvalidConfig([one.at("params") for one in problems_of(error)])
 
     def check_params(self, handler: str, params: Mapping[str, Any]) -> None:
         """Raise `InvalidInput` if a handler of this process could not use these, as the params of a job."""
@@ -55,6 +66,14 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         known = self._registry.get(handler)
         if known is not None:
             known.check(params, partial=True)
+
+    def new_id(self) -> str:
+        return new_id(self._clock.now_ms(), self._dice)
+
+    @property
+    def scheduler_version(self) -> int:
+        """The one that this app serves."""
+        return self._store.scheduler_version
 
     def handler_names(self) -> tuple[str, ...]:
         """Those of this process."""
@@ -93,6 +112,11 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
             return error
         return run
 
+    async def reset_breaker(self, name: str) -> None:
+        """Forget what a breaker has seen."""
+        await self.forget([f"breaker:{name}"])
+        await self._record("reset", f"breaker {name}")
+
     async def revive_where(self, where: RunFilter) -> list[RunAnswer]:
         """Let all dead letters run again that the filter means."""
         answers: list[RunAnswer] = []
@@ -118,3 +142,8 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
             after = page.next
             if after is None:
                 return
+
+
+def _written(put: JobPut, answer: JobAnswer, store: Store) -> Written:
+    job = replace(put.job, revision=answer.revision, scheduler_version=store.scheduler_version)
+    return Written(job, answer.answer, answer.revision, answer.detail)

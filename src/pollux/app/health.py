@@ -61,6 +61,7 @@ class Watch:
 
     def __init__(self, app: Pollux) -> None:
         self._app = app
+        self.crew: Crew | None = None  # also while it drains
         self._last: Look | None = None
         self._looking: asyncio.Task[Look] | None = None
 
@@ -72,7 +73,7 @@ class Watch:
         return judge(self._snapshot(look, dead))
 
     async def readings(self) -> Readings:
-        app, look, crew = self._app, await self._look(), self._app.crew
+        app, look, crew = self._app, await self._look(), self.crew
         guarded = cast("Guarded", app.backend)
         return Readings(
             prefix=app.options.metrics_prefix,
@@ -135,7 +136,7 @@ class Watch:
 
     async def _jobs(self, store: Store, counts: Counts) -> list[Job]:
         """All jobs if they are few; else those that this node met first."""
-        crew, found = self._app.crew, list[Job]()
+        crew, found = self.crew, list[Job]()
         if counts.jobs > JOBS_MAX and crew is not None:
             met = dict.fromkeys((*crew.settler.tallies.by_job.names(), *crew.timekeeper.planned.names))
             found = [job for job in await store.get_jobs(list(met)[:JOBS_MAX]) if job is not None]
@@ -167,13 +168,13 @@ class Watch:
             ),
             deployment=look.deployment,
             trouble=look.trouble,
-            node=None if app.crew is None else node_seen(app.crew),
+            node=None if self.crew is None else node_seen(self.crew),
             dead=dead,
         )
 
     def _now_ms(self) -> int:
         """By the store's clock, as far as this process has heard of it."""
-        crew = self._app.crew
+        crew = self.crew
         return self._app.clock.now_ms() if crew is None else crew.kit.time.now_ms()
 
 

@@ -14,7 +14,6 @@ from pollux.events import Events
 from pollux.runtime.loop import Loop, Rest
 
 TIMEOUT_SECONDS = 10.0
-LOOK_MS = 1_000  # how soon a node that did not lead notices that it does
 
 
 class HeartbeatFailed(PolluxError):

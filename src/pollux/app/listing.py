@@ -1,7 +1,7 @@
 """Which jobs are there, and what are they at?  Pages of jobs with their states, found also by state.
 
 The state of a job is not stored: it follows from its definition, the stops and its live runs.  So a page that is asked
-for by state is found by looking at a bounded number of jobs; if there are more to look at, the page says where to go on.
+for by state is found by looking at a bounded number of jobs; if there are more to look at, it says where to go on.
 """
 
 from __future__ import annotations
@@ -65,6 +65,11 @@ class ListingVerbs(Verbs):
         """One job with its state, as exactly as it can be known."""
         live = await self._store.list_runs(RunFilter(states=_LIVE, job_id=job.id), limit=PAGE_MAX)
         [row] = await self._rows([job], live.runs)
+        return row
+
+    async def new_row(self, job: Job) -> JobRow:
+        """A job that was put just now: it has no runs yet."""
+        [row] = rows_of([job], live={}, stops=await self.stops(), nodes=(), progress={}, now_ms=self._clock.now_ms())
         return row
 
     async def _found(

@@ -36,6 +36,13 @@ class NodeOptions(TypedDict, total=False):
     traces_namespace: str
     heartbeat_url: str
     heartbeat_every: Duration
+    metrics_prefix: str
+    metrics_port: int
+    metrics_host: str
+    health_queue_depth: int
+    health_staleness: Duration
+    health_wait: Duration
+    health_loop_lag: Duration
     plans: bool
     runs: bool
 
@@ -94,9 +101,13 @@ def options_of(
 
 
 def _alongside(given: dict[str, Any]) -> dict[str, Any]:
-    """Those of what goes along with a node, taken out: as they are, and a time."""
-    names = ("traces_endpoint", "traces_sample", "traces_namespace", "heartbeat_url")
+    """Those of what goes along with a node, taken out: as they are, and times."""
+    names = (
+        *("traces_endpoint", "traces_sample", "traces_namespace", "heartbeat_url"),
+        *("metrics_prefix", "metrics_port", "metrics_host", "health_queue_depth"),
+    )
     taken = {name: given.pop(name) for name in names if name in given}
-    if "heartbeat_every" in given:
-        taken["heartbeat_every_ms"] = duration_ms(given.pop("heartbeat_every"))
+    for name in ("heartbeat_every", "health_staleness", "health_wait", "health_loop_lag"):
+        if name in given:
+            taken[f"{name}_ms"] = duration_ms(given.pop(name))
     return taken

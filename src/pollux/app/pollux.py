@@ -17,6 +17,7 @@ from pollux.app.batches import BatchVerbs
 from pollux.app.blocking import Blocking
 from pollux.app.configured import check_isolation, load_app, missing_secrets, options_over, register_python, set_up
 from pollux.app.declared import Declared
+from pollux.app.health import Watch
 from pollux.app.options import NodeOptions, options_of
 from pollux.app.overview import Overview, rows_of, told_by
 from pollux.app.process import listen_for_signals, run_to_end
@@ -33,6 +34,8 @@ from pollux.handlers import register
 from pollux.ids import new_id
 from pollux.model import ALL_VERSIONS, LIVE, Job, Node, Schedule, check_version, leader_of
 from pollux.observe import attach_logs
+from pollux.observe.health import Health
+from pollux.observe.metrics_reading import Readings
 from pollux.plan import Diff
 from pollux.registry import Registry
 from pollux.runtime import Crew, CrewOptions
@@ -97,6 +100,7 @@ class Pollux(Steered, BatchVerbs):
         self.node_id = ""
         self.blocking = Blocking(self._blocking_verbs)
         self._stand_ready(http_per_target)
+        self.watch = Watch(self)
         self._is_open = False
 
     @classmethod
@@ -295,7 +299,7 @@ class Pollux(Steered, BatchVerbs):
             secrets=self.secrets,
         )
         self._alongside = Alongside(self.options, clock=self._clock, events=self.events)
-        await self._alongside.begin(crew)
+        await self._alongside.begin(crew, self.watch)
         try:
             node = await crew.announce()  # whoever starts now with other code sees us, or we see it
             if self.options.plans:
@@ -343,8 +347,16 @@ class Pollux(Steered, BatchVerbs):
             self.events.emit(NodeStopped(self.node_id, drained=True))
             self._stop_logs()
 
+    async def health(self) -> Health:
+        """How the deployment and this node do, and what to do about it; it costs a few store calls a second at most."""
+        return await self.watch.health()
+
+    async def readings(self) -> Readings:
+        """All that the metrics are made of: see `pollux.observe.metrics.exposition`."""
+        return await self.watch.readings()
+
     async def _is_well(self) -> bool:
-        return True
+        return (await self.health()).is_well
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -438,14 +450,11 @@ class Pollux(Steered, BatchVerbs):
         """Everything in the store, page by page."""
         after: str | None = None
         while True:
-            page = await self.dump_page(after)
+            page = await self._store.dump(after=after)
             yield page
             after = page.next
             if after is None:
                 return
-
-    async def dump_page(self, after: str | None = None) -> DumpPage:
-        return await self._store.dump(after=after)
 
     async def load(self, records: Sequence[tuple[str, Any]]) -> int:
         """Write dumped records where there are none of the same id; answers how many were new."""

@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from pollux.app.pollux import Pollux
     from pollux.registry import Registry
 
-FILE_NOTE = (
-    f"{SETTING}file:"  # and the source: which text of a file holds, so that a node with an older one keeps still
-)
+FILE_NOTE = f"{SETTING}file:"  # and its source: which text of it holds; a node with another one writes none of its jobs
 SHOWN_MAX = 10
 # Besides the live ones: these hold as soon as the jobs that they are about are written.
 _BY_JOBS = frozenset({"release", "job_timeout"})
@@ -187,6 +185,9 @@ class Reloader:
             await self._write(prepared)
         app.declare_anew(prepared.declared)
         self.config, self._refused = config, ""
+        if config.allow_exec:
+            origins = self.started.origins | {"allow_exec": config.origins["allow_exec"]}
+            self.started = msgspec.structs.replace(self.started, allow_exec=True, origins=origins)
         app.retune()
         await self._keep(prepared.raw)
 

@@ -9,6 +9,7 @@ import msgspec
 
 from pollux.app.configured import options_over
 from pollux.app.reload import Reloader, ReloadVerbs
+from pollux.app.settings import Setting
 from pollux.app.steering import SteeringVerbs, Triggered
 from pollux.config import Config
 from pollux.config.live import with_live
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from pollux.app.declared import Declared
     from pollux.app.registrar import Registrar
-    from pollux.app.settings import Setting
     from pollux.app.steward import Steward
     from pollux.clock import Clock
     from pollux.events import Events

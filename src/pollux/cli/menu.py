@@ -54,7 +54,11 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
         (
             Entry("enqueue", "pollux.cli.enqueue:enqueue", "ask for a run of a job, now or later; --wait for its end"),
             Entry("pause", "pollux.cli.stops:pause", "stop a job, a group, a target or everything for a while"),
-            Entry("resume", "pollux.cli.stops:resume", "take a pause away"),
+            Entry("resume", "pollux.cli.stops:resume", "take a pause or a drain away; alone: what is stopped?"),
+            Entry("drain", "pollux.cli.workers:drain", "let the workers claim nothing; --wait until nothing runs"),
+            Entry("trigger", "pollux.cli.workers:trigger", "let the leader plan now, and say what came of it"),
+            Entry("reload", "pollux.cli.reload:reload", "read the config again; --dry-run, --rollback, --versions"),
+            Entry("set", "pollux.cli.settings:set_option", "change an option of all nodes while they run"),
             Entry("migrate", "pollux.cli.versions:migrate", "versions on one store; end one that has handed over"),
             Entry("token", "pollux.cli.token:token", "who may use the API: create, list, revoke, rotate; --curl"),
             Entry("completion", "pollux.cli.completion:completion", "let bash, zsh or fish complete commands and ids"),

@@ -63,6 +63,8 @@ def _remember_app(ctx: click.Context, param: click.Parameter, value: str | None)
 def node_options(command: _Command) -> _Command:
     """What can be said of any node; each has the name of the setting that it is."""
     for option in (
+        click.option("--metrics-host", metavar="HOST", help="Where that port listens; this machine alone."),
+        click.option("--metrics-port", type=click.IntRange(0, 65_535), metavar="N", help="A port for /metrics; none."),
         click.option("--leader-key", metavar="NAME", help="The leadership's name; the same on all nodes of a store."),
         click.option("--scheduler-version", metavar="N", help="Which deployment on the store it belongs to; 2."),
         click.option("--release", type=click.IntRange(0), metavar="N", help="The number of this release of your code."),

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pollux.cli.commands import Taught
+from pollux.cli.every_option import every_option
 from pollux.cli.options import config_path, find_code_here, leader_options, node_options
 from pollux.config import Config, load_config
+from pollux.config.foreign import unheeded
 
 if TYPE_CHECKING:
     from pollux.app import Pollux
@@ -36,6 +38,7 @@ def _serve_options(command: Any) -> Any:
             help="A proxy in front encrypts: it may listen beyond this machine.",
         ),
         click.option("--host", metavar="HOST", help="Where the HTTP API listens; localhost."),
+        click.option("--reload/--no-reload", default=None, help="Read the config again when it changes; the default."),
         click.option("--watch/--no-watch", default=None, help="The live table; the default on a terminal."),
         node_options,
         click.option(
@@ -52,14 +55,17 @@ def _serve_options(command: Any) -> Any:
 
 
 @click.command(cls=Taught)
+@every_option
 @leader_options
+@click.option("--plans/--no-plans", default=None, help="Take part in planning; the default.")
 @_serve_options
 def serve(config: str | None, *, watch: bool | None, verbose: bool, **arguments: Any) -> None:
     """Plan and run the jobs of a config file, of an app, or of both, until it is told to stop.
 
     On a terminal it shows a live table; elsewhere it writes log lines to stderr.  Ctrl-C or SIGTERM drains: running
     handlers may finish within the grace, the rest is handed back.  A second one ends at once.  Start as many as you
-    like on one store: one of them plans, and all run.
+    like on one store: one of them plans, and all run.  The file is read again when it changes, and at SIGHUP.  Every
+    option that `pollux config` shows is an argument, too: --grace, --history-keep, ...
 
     For example:
       pollux serve -c pollux.yaml
@@ -70,6 +76,7 @@ def serve(config: str | None, *, watch: bool | None, verbose: bool, **arguments:
 
 
 @click.command(cls=Taught)
+@every_option
 @_serve_options
 def worker(config: str | None, *, watch: bool | None, verbose: bool, **arguments: Any) -> None:
     """Run only: claim what others plan.  It needs the same code and store as they have.
@@ -96,10 +103,13 @@ def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch:
     if sys.stdout.isatty() if watch is None else watch:
         from pollux.cli.watch import run_watched
 
-        run_watched(app, loaded, options)
+        run_watched(app, loaded, options, unheeded(os.environ))
     else:
         log_to(logging.StreamHandler(), loaded)
-        logging.getLogger("pollux").info("%s", greeting(app, loaded))
+        log = logging.getLogger("pollux")
+        log.info("%s", greeting(app, loaded))
+        if warning := unheeded(os.environ):
+            log.warning("%s", warning)
         run_to_end(_until_signalled(app, options))
     _end_without_threads()
 

@@ -9,8 +9,9 @@ import click
 from pollux.cli.commands import Taught
 from pollux.cli.completion import job_ids
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
-from pollux.cli.show import ago, now_ms, print_json, print_pairs
+from pollux.cli.show import ago, now_ms, print_json, print_pairs, print_table
 from pollux.errors import InvalidInput
+from pollux.model import DRAIN, STOP
 
 
 def _scope_options(command: Any) -> Any:
@@ -68,24 +69,38 @@ def pause(
 
 @click.command(cls=Taught)
 @_scope_options
+@click.option("--workers", is_flag=True, help="End a drain: let them claim again.")
+@click.option("--node", metavar="ID", help="With --workers: only this node.")
 @json_option
 @store_options
 def resume(
     job: str | None,
     group: str | None,
     target: str | None,
+    node: str | None,
     config: str | None,
     store: str | None,
     *,
     everything: bool,
+    workers: bool,
     as_json: bool,
 ) -> None:
-    """End the pause of a job, a group, a target or everything: the same words as with `pollux pause`.
+    """End the pause of a job, a group, a target or everything, or a drain; alone: say what is stopped.
 
     For example:
+      pollux resume
       pollux resume home
       pollux resume --all
+      pollux resume --workers
     """
+    if workers or node:
+        if not workers or job or group or target or everything:
+            raise InvalidInput("--workers and --node end a drain, and nothing else", cure="--workers [--node ID]")
+        _resume_workers(Where(config, store), node, as_json=as_json)
+        return
+    if not (job or group or target or everything):
+        _tell_stopped(Where(config, store), as_json=as_json)
+        return
     scope = _scope(job, group, target, everything=everything)
     was_paused = ask(existing_store(Where(config, store)), lambda app: app.resume(**scope))
     if as_json:
@@ -95,6 +110,46 @@ def resume(
         click.echo(f"{_name(scope)} goes on")
     else:
         click.echo("there was no pause of everything" if everything else f"{_name(scope)} was not paused")
+
+
+def _resume_workers(where: Where, node: str | None, *, as_json: bool) -> None:
+    was_drained = ask(existing_store(where), lambda app: app.resume_workers(node))
+    who = f"node {node}" if node else "all workers"
+    if as_json:
+        print_json({"resumed": [who] if was_drained else [], "not_drained": [] if was_drained else [who]})
+    else:
+        click.echo(f"{who}: {'claims go on' if was_drained else 'there was no drain'}")
+
+
+def _tell_stopped(where: Where, *, as_json: bool) -> None:
+    """What is stopped, and the words that end it."""
+
+    async def question(app: Any) -> tuple[list[Any], list[Any]]:
+        return [note for note in await app.stops() if not note.key.startswith(DRAIN)], await app.drained_workers()
+
+    stops, drained = ask(existing_store(where), question)
+    if as_json:
+        print_json({"paused": stops, "drained": drained})
+        return
+    rows = [(*_stop_words(note), ago(note.expires_ms, now=now_ms()) or "until resumed") for note in stops]
+    rows += [_drain_words(each) for each in drained]
+    if rows:
+        print_table(("stopped", "reason", "by", "resume", "ends"), rows)
+    else:
+        click.echo("nothing is stopped")
+
+
+def _stop_words(note: Any) -> tuple[str, str, str, str]:
+    kind, _, name = note.key.removeprefix(STOP).partition(":")
+    scope = {"everything": True} if kind == "all" else {kind: name}
+    value = note.value if isinstance(note.value, dict) else {}
+    again = _name(scope, for_command=True)
+    return _name(scope), str(value.get("reason") or ""), str(value.get("by") or ""), f"pollux resume {again}"
+
+
+def _drain_words(each: Any) -> tuple[str, str, str, str, str]:
+    who, again = (f"node {each.node}", f" --node {each.node}") if each.node else ("all workers", "")
+    return who, each.reason, each.by, f"pollux resume --workers{again}", "until resumed"
 
 
 @click.command(cls=Taught)

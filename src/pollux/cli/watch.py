@@ -46,10 +46,10 @@ class News(logging.Handler):
         self.lines.append(clean(self.format(record).splitlines()[0]))
 
 
-def run_watched(app: Pollux, config: Config, options: ServerOptions | None) -> None:
+def run_watched(app: Pollux, config: Config, options: ServerOptions | None, warning: str) -> None:
     news = News()
     log_to(news, config, moments="%H:%M:%S")
-    news.lines.append(clean(greeting(app, config)))
+    news.lines += [clean(line) for line in (greeting(app, config), warning) if line]
     run_to_end(_run(app, options, news))
 
 

@@ -105,8 +105,8 @@ async def live_socket(path: Path | None, store_url: str) -> str:
     if path is None or not _may_open(path):
         return ""
     from pollux.client import socket_url
+    from pollux.client.travel import file_mark
     from pollux.secrets import hide
-    from pollux.store.open import file_mark
 
     url = socket_url(path)
     node = app_at(url, "cli")

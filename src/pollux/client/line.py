@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
 from msgspec import Struct
 
-from pollux.app.travel import VERSION_HEADER, Refusal, raised
 from pollux.client.address import Address
+from pollux.client.travel import VERSION_HEADER, Refusal, raised
 from pollux.errors import PolluxError, StoreBusy, StoreError, StoreRefused, StoreTimeout
 from pollux.version import __version__
 
@@ -27,7 +28,6 @@ ANSWER_S = 120.0  # the node's own store calls have shorter deadlines
 AGAIN = 2  # times that a look is repeated
 AGAIN_S = 0.2
 WAIT_S_MAX = 60.0  # in all, for a limiter that says wait
-ANSWER_BYTES_MAX = 256 * 1024 * 1024
 _T = TypeVar("_T")
 _LATER = frozenset({429, 503})
 
@@ -63,7 +63,7 @@ class Line:
             except _Cut as cut:
                 cuts += 1
                 if not again or cuts > AGAIN:
-                    raise self._cut_off(cut, again=again) from cut.__cause__
+                    raise self._cut_off(str(cut), again=again) from cut.__cause__
                 await asyncio.sleep(AGAIN_S * cuts)
                 continue
             if status == 200 and VERSION_HEADER in headers:
@@ -74,13 +74,43 @@ class Line:
             if status not in _LATER or not await self._may_wait(headers):
                 raise self._refused(status, problem)
 
-    async def _sent(self, method: str, path: str, body: bytes) -> tuple[int, Any, bytes]:
-        session = self._session or self._opened()
+    async def lines(self, path: str) -> AsyncIterator[bytes]:
+        """The lines of a long answer, as they come; asked once."""
+        with self._whole(), self._in_words():
+            async with self._request("POST", path, b"") as response:
+                if response.status != 200 or VERSION_HEADER not in response.headers:
+                    problem = self._problem(response.status, response.headers, await response.read())
+                    raise self._refused(response.status, problem) if problem.error is None else raised(problem.error)
+                rest = b""
+                async for part in response.content.iter_any():
+                    *whole, rest = (rest + part).split(b"\n") if b"\n" in part else (rest + part,)
+                    for line in whole:
+                        yield line
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
         try:
-            async with session.request(
-                method, f"{self.address.root}{path}", data=body or None, allow_redirects=False
-            ) as response:
+            yield
+        except _Cut as cut:
+            raise self._cut_off(str(cut), again=True) from cut.__cause__
+
+    def cut_short(self) -> StoreError:
+        return self._cut_off("the answer was cut short", again=True)
+
+    async def _sent(self, method: str, path: str, body: bytes) -> tuple[int, Any, bytes]:
+        with self._in_words():
+            async with self._request(method, path, body) as response:
                 return response.status, response.headers, await response.read()
+
+    def _request(self, method: str, path: str, body: bytes) -> Any:
+        session = self._session or self._opened()
+        return session.request(method, f"{self.address.root}{path}", data=body or None, allow_redirects=False)
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Whatever goes wrong on the way is one of ours; `_Cut` if it may have arrived there."""
+        try:
+            yield
         except aiohttp.ClientConnectorCertificateError as error:
             raise self._unreachable(f"its certificate is not trusted: {error.certificate_error}") from error
         except aiohttp.ClientSSLError as error:
@@ -91,14 +121,13 @@ class Line:
             raise self._unreachable(_words(error.os_error)) from error
         except aiohttp.ConnectionTimeoutError as error:
             raise self._unreachable(f"no answer within {CONNECT_S:.0f} s") from error
-        except (aiohttp.ClientResponseError, aiohttp.ClientPayloadError, aiohttp.InvalidURL) as error:
-            if isinstance(error, aiohttp.ClientPayloadError):
-                raise _Cut("the answer was cut off") from error
+        except aiohttp.ClientPayloadError as error:
+            raise _Cut("the answer was cut off") from error
+        except (aiohttp.ClientResponseError, aiohttp.InvalidURL) as error:
             raise self._foreign() from error
         except TimeoutError as error:
-            raise StoreTimeout(
-                f"{self.address.shown} did not answer within {ANSWER_S:.0f} s; it may have done what was asked: look"
-            ) from error
+            what = f"{self.address.shown} did not answer within {ANSWER_S:.0f} s"
+            raise StoreTimeout(f"{what}: it may have done what was asked; look before you repeat it") from error
         except (aiohttp.ClientConnectionError, OSError) as error:
             raise _Cut(_words(error) or "the connection was closed") from error
 
@@ -146,8 +175,8 @@ class Line:
         cure = "see that `pollux serve` runs there, or leave --url and POLLUX_URL out to ask the store itself"
         return StoreError(f"{self.address.shown} cannot be reached: {why}; {cure}")
 
-    def _cut_off(self, cut: _Cut, *, again: bool) -> StoreError:
-        words = f"{self.address.shown} went away while it was asked ({cut})"
+    def _cut_off(self, why: str, *, again: bool) -> StoreError:
+        words = f"{self.address.shown} went away while it was asked ({why})"
         if again:
             return StoreError(f"{words}; see that `pollux serve` runs there")
         return StoreTimeout(f"{words}: it may have done what was asked; look before you repeat it")

@@ -34,6 +34,7 @@ SETTING_EXAMPLES: dict[str, str] = {
     "traces.endpoint": "http://127.0.0.1:4318",
     "traces.namespace": "shop",
     "heartbeat.url": "https://example.com/ping/shop",
+    "metrics.port": "9091",
 }
 # The job of the file, which needs no code of anybody's: it asks the machine for its name.
 JOB_OF_THE_FILE: dict[str, str] = {"id": "home", "python": "platform:node", "interval": "30s"}

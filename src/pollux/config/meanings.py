@@ -87,5 +87,12 @@ SETTINGS = {
     "traces.namespace": "tells deployments with jobs of the same ids apart; the same on all nodes; none",
     "heartbeat.url": "called by the leader while health is good: see [deploy](deploy.md#heartbeat); nobody is called",
     "heartbeat.every": "and how often",
+    "metrics.prefix": "what names of [metrics](metrics.md) begin with; `crawler` or `pulse` keep old dashboards",
+    "metrics.port": "serves `/metrics` without a token: see [metrics](metrics.md); no port does",
+    "metrics.host": "where that port listens; beyond this machine only if it is said",
+    "health.queue_depth": "ready runs beyond which [health](health.md) is degraded",
+    "health.staleness": "a job whose last success is older than this, and than three planned intervals, is stale",
+    "health.wait": "how long a due job or a ready run may wait",
+    "health.loop_lag": "how long the event loop may be held",
     "log.format": "`text` for people or `json` for machines: see [logs](logs.md)",
 }

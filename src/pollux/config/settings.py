@@ -23,6 +23,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9._{}-]{1,100}")
 _PREFIX_CURE = "use letters, digits and . _ -"
 _HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
 _WEB = re.compile(r"https?://[^\s/?#]+[^\s]*")
+_METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}")
 _STORE = re.compile(r"[a-z][a-z0-9+.-]*://.*")
 
 
@@ -76,6 +77,13 @@ class Config(Struct, frozen=True, kw_only=True):
     traces_namespace: str = ""
     heartbeat_url: str = ""  # called while health is good; "": nobody is
     heartbeat_every_ms: int = 60_000
+    metrics_prefix: str = "pollux"
+    metrics_port: int | None = None  # None: metrics have no port of their own
+    metrics_host: str = "127.0.0.1"
+    health_queue_depth: int = 50
+    health_staleness_ms: int = 60_000
+    health_wait_ms: int = 60_000
+    health_loop_lag_ms: int = 1_000
 
     path: str = ""  # of the file, as it was given
     source: str = ""  # of its jobs: file:<name>; "" without a file
@@ -262,6 +270,13 @@ OPTIONS = (
     Option("traces.namespace", "traces_namespace", "traces_namespace", _text(_NAME, "use letters, digits and . _ -")),
     Option("heartbeat.url", "heartbeat_url", "heartbeat_url", _web),
     Option("heartbeat.every", "heartbeat_every_ms", "heartbeat_every", _duration(1_000, DAY_MS)),
+    Option("metrics.prefix", "metrics_prefix", "metrics_prefix", _text(_METRIC, "use letters, digits and _")),
+    Option("metrics.port", "metrics_port", "metrics_port", _whole(0, 65_535)),
+    Option("metrics.host", "metrics_host", "metrics_host", _text(_HOST, "write a name or an address")),
+    Option("health.queue_depth", "health_queue_depth", "health_queue_depth", _whole(0, 10_000), live=True),
+    Option("health.staleness", "health_staleness_ms", "health_staleness", _duration(0, DAY_MS), live=True),
+    Option("health.wait", "health_wait_ms", "health_wait", _duration(0, DAY_MS), live=True),
+    Option("health.loop_lag", "health_loop_lag_ms", "health_loop_lag", _duration(1, HOUR_MS), live=True),
 )
 BY_PATH = {option.path: option for option in OPTIONS}
 SECTIONS = tuple(dict.fromkeys(option.path.partition(".")[0] for option in OPTIONS if "." in option.path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -23,14 +24,15 @@ class Told(Struct, frozen=True):
     origin: str  # default, file:line, environment NAME, argument
     variable: str  # the environment variable that sets it
     meaning: str
+    live: str = ""  # what was set for all nodes, if the environment or an argument overrules it here
 
     @property
     def is_set(self) -> bool:
         return self.origin != DEFAULT
 
 
-def told(config: Config) -> list[Told]:
-    """One line for each option, in the order of the file."""
+def told(config: Config, overruled: Mapping[str, str] | None = None) -> list[Told]:
+    """One line for each option, in the order of the file; `overruled`: what is live and does not hold here."""
     usual = Config()
     return [
         Told(
@@ -40,6 +42,7 @@ def told(config: Config) -> list[Told]:
             origin=config.origins.get(option.path, DEFAULT),
             variable=option.variables[0],
             meaning=plain(SETTINGS.get(option.path, "")),
+            live=(overruled or {}).get(option.path, ""),
         )
         for option in OPTIONS
     ]

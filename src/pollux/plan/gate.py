@@ -83,7 +83,8 @@ def stop_words(stop: Note) -> str:
     """A pause in words: "paused: database moves (by ada)", "group edge is paused"."""
     value = stop.value if isinstance(stop.value, dict) else {}
     what = stop.key.split(":", 2)[1:]
-    head = "everything is paused" if what[:1] == ["all"] else f"{' '.join(what)} is paused"
+    heads = {"all": "everything is paused", "claims": "all workers are drained"}
+    head = heads.get(what[0], f"{' '.join(what)} is paused")
     reason, by = str(value.get("reason") or ""), str(value.get("by") or "")
     return head + (f": {reason}" if reason else "") + (f" (by {by})" if by else "")
 

@@ -85,14 +85,16 @@ class Timers:
 
     def count_before(self, at_ms: int, limit: int) -> int:
         """How many are due before that time, counted up to the limit: the top of a heap, not all of it."""
-        heap, due, count, places = self._heap, self._due, 0, [0]
-        while places and count < limit:
+        heap, due, places = self._heap, self._due, [0]
+        found: set[str] = set()  # an entry may be there twice
+        while places and len(found) < limit:
             place = places.pop()
             if place < len(heap) and heap[place][0] < at_ms:
                 due_ms, job_id = heap[place]
-                count += due.get(job_id) == due_ms
+                if due.get(job_id) == due_ms:
+                    found.add(job_id)
                 places += (2 * place + 1, 2 * place + 2)
-        return count
+        return len(found)
 
     # the window
 

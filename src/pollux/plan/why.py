@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import AT_THE_GATE, STOP, Counts, Event, Job, Node, Note, Overlap, Run, RunState
+from pollux.model import AT_THE_GATE, DRAIN, STOP, Counts, Event, Job, Node, Note, Overlap, Run, RunState
 from pollux.plan.gate import UNDECLARED, GateState, Held, gate, handlers_of, nobody_knows, stop_of, stop_words
 from pollux.units import SECOND_MS, format_ms
 
-_HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded"})
+_HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded", "drained"})
 GRACE_MS = 5_000  # a due time that passed so long ago should have been fired
 
 
@@ -116,7 +116,8 @@ def why_run(
         case RunState.HELD:
             return _held(run, job, {stop.key: stop for stop in stops}, nodes, now_ms)
         case RunState.READY:
-            return _ready(run, job, nodes, counts, now_ms)
+            drain = next((stop for stop in stops if stop.key == DRAIN), None)
+            return _ready(run, job, nodes, counts, now_ms) if drain is None else _drained(run, drain, now_ms)
         case RunState.LEASED:
             return _leased(run, now_ms)
         case RunState.DONE if run.failed:
@@ -143,6 +144,13 @@ def _held(run: Run, job: Job | None, stops: Mapping[str, Note], nodes: Sequence[
             return Why("held", answer.reason, cure="start a node that has it")
     reason = "it stands at the gate; the leader looks at it next" if run.held_reason in {"", AT_THE_GATE} else ""
     return Why("held", reason or run.held_reason, cure="" if nodes else "no node lives: start one")
+
+
+def _drained(run: Run, drain: Note, now_ms: int) -> Why:
+    if run.visible_ms > now_ms:
+        return Why("waits", _later(run, now_ms), run.visible_ms)
+    words = stop_words(drain)
+    return Why("drained", f"it is ready, but {words}", drain.expires_ms, "pollux resume --workers")
 
 
 def _ready(run: Run, job: Job | None, nodes: Sequence[Node], counts: Counts | None, now_ms: int) -> Why:

@@ -61,7 +61,7 @@ class Dispatcher(Loop):
         self._stops_revision: int | None = None
         self._own_drain = drain_key(node_id)
         self._is_drained = False
-        self._must_look = False
+        self._must_look = True  # before the first claim, too
         self.heard_at: float | None = None  # when a claim was last answered, and told of what steers
         self._refused_at: float | None = None
         self.manners = Manners(clock=kit.clock, dice=kit.dice)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from msgspec import Struct
 
 from pollux.errors import InvalidInput
@@ -47,6 +49,13 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
     traces_namespace: str = ""  # tells deployments with jobs of the same ids apart
     heartbeat_url: str = ""  # called by the leader while health is good
     heartbeat_every_ms: int = 60_000
+    metrics_prefix: str = "pollux"
+    metrics_port: int | None = None  # serves /metrics without a token; None: nothing does
+    metrics_host: str = "127.0.0.1"
+    health_queue_depth: int = 50  # ready runs; more are worth a word, here and below
+    health_staleness_ms: int = 60_000
+    health_wait_ms: int = 60_000
+    health_loop_lag_ms: int = 1_000
     plans: bool = True
     runs: bool = True
     isolates: bool = True  # False: every handler runs in the node, whatever its job says (fake clocks)
@@ -74,6 +83,8 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
             raise InvalidInput(f"{self.batch} is too much", where="batch", cure=f"use at most {BATCH_MAX}")
         self._at_least("child_memory", self.child_memory, CHILD_MEMORY_MIN)
         self._at_least("heartbeat_every", self.heartbeat_every_ms, HEARTBEAT_MIN_MS)
+        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,49}", self.metrics_prefix):
+            raise InvalidInput(f"{self.metrics_prefix!r} cannot begin a name", where="metrics_prefix", cure="use a word")
         for name in ("traces_endpoint", "heartbeat_url"):
             if getattr(self, name) and not getattr(self, name).startswith(("http://", "https://")):
                 raise InvalidInput("it is no URL of the web", where=name, cure="write it like https://host:port/path")

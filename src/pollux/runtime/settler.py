@@ -19,6 +19,7 @@ from pollux.events import Events, LeaseWasLost, RunFailed, RunSettled
 from pollux.model import Dead
 from pollux.outcome import describe
 from pollux.runtime.loop import Loop, Rest
+from pollux.runtime.tallies import Tallies
 from pollux.secrets import hide
 from pollux.store.contract import Answer, Settlement, Store
 
@@ -50,6 +51,7 @@ class Settler(Loop):
         self.settled = 0
         self.discarded = 0  # outcomes that came after their lease was gone
         self.refused = 0  # settlements that the store cannot take
+        self.tallies = Tallies()
         self.is_empty = asyncio.Event()
         self.is_empty.set()
         self._waiting: deque[Item] = deque()
@@ -131,6 +133,7 @@ class Settler(Loop):
                 self.events.emit(LeaseWasLost(run.id, run.job_id, "its outcome came too late and was dropped"))
             else:
                 self.settled += 1
+                self.tallies.add(attempt.job, settlement)
             if wants:
                 self.events.emit(_settled(attempt, settlement, answer))
             if wants_failed and (error := _error_of(settlement)):

@@ -22,8 +22,6 @@ from pollux.server.identity import Identity
 from pollux.server.limits import Limits, address_key
 from pollux.server.problems import Problem
 
-LOOK_S = 1.0
-BEGIN_S = 5.0  # before a body's speed is judged
 END_S = 5.0
 
 
@@ -56,7 +54,7 @@ class Connections:
         if address:
             self._by_address[address] = self._by_address.get(address, 0) + 1
         if self._look is None:
-            self._look = connection.loop.call_later(LOOK_S, self._look_at_all, connection.loop)
+            self._look = connection.loop.call_later(self.limits.look_s, self._look_at_all, connection.loop)
         return True
 
     def leave(self, connection: Bounded) -> None:
@@ -85,7 +83,7 @@ class Connections:
             if words := connection.overdue(now):
                 self.refused += 1
                 connection.end(408, words)
-        self._look = loop.call_later(LOOK_S, self._look_at_all, loop) if self._all else None
+        self._look = loop.call_later(self.limits.look_s, self._look_at_all, loop) if self._all else None
 
     def close(self) -> None:
         if self._look is not None:
@@ -171,7 +169,7 @@ class Bounded(asyncio.Protocol):
             return "no request came in time" if is_due and took > self.book.limits.head_s else ""
         if not self.cycle.more_body or self.flow.read_paused:
             return ""
-        is_slow = took > BEGIN_S and self.body_bytes < took * self.book.limits.body_rate
+        is_slow = took > self.book.limits.body_begin_s and self.body_bytes < took * self.book.limits.body_rate
         return "the body did not come in time" if is_slow or took > self.book.limits.body_s else ""
 
     def end(self, status: int, words: str) -> None:

@@ -26,14 +26,16 @@ from pollux.server.limits import (
     Limits,
     Rates,
     address_key,
-    body_max_of,
 )
+from pollux.server.openapi import OPEN_PAGES
 from pollux.server.problems import Problem
 from pollux.server.tokens import Tokens
 
 LIVE = "/live"
-OPEN = frozenset({LIVE, "/ready"})  # what a probe may ask without a token
-CURE = "`pollux token --curl` writes a .curlrc, with which curl sends one; programs send it as a Bearer of Authorization"
+OPEN = frozenset({LIVE, "/ready"}) | OPEN_PAGES  # what a probe may ask without a token, and a page that says nothing
+CURE = (
+    "`pollux token --curl` writes a .curlrc, with which curl sends one; programs send it as a Bearer of Authorization"
+)
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -62,7 +64,7 @@ class Door:
         if scope["type"] != "http":
             raise AssertionError(f"nobody speaks {scope['type']} here")  # uvicorn is told so
         head = Head(scope)
-        body = Body(receive, head, body_max_of(scope["path"]))
+        body = Body(receive, head, self._limits.body_bytes)
         leaving = Leaving(send, body, HEADERS)
         try:
             await self._admit(scope, head, body)

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 
 class Role(IntEnum):
+    NOBODY = 0  # asks whether it is alive; no token is of this role
     VIEWER = 1  # looks
     OPERATOR = 2  # runs, pauses, cancels, revives; adds and changes jobs
     ADMIN = 3  # tokens, settings, reload, commands to execute

@@ -47,7 +47,7 @@ class Server:
         self._certificate: Certificate | None = None
         self._sockets: list[socket.socket] = []
         self._uvicorn: uvicorn.Server | None = None
-        self._connections: Connections | None = None
+        self.connections: Connections | None = None  # while it answers
         self._protocol: Any = None
 
     async def start(self) -> bool:
@@ -57,12 +57,16 @@ class Server:
         if options.token:
             self.tokens.trust(options.token, Identity("token:server.token", Role.ADMIN, "server.token"))
         self._certificate = None if options.tls is None else Certificate(*options.tls)
-        reach = self._listen()
-        nook = self._open_socket()
-        if nook is not None or reach:
-            if options.token_file is not None and not options.token:
-                self.first_token = await make_first_token(self.app, options.token_file)
-            await self._answer(reach, nook)
+        try:
+            reach = self._listen()
+            nook = self._open_socket()
+            if self._sockets:
+                if options.token_file is not None and not options.token:
+                    self.first_token = await make_first_token(self.app, options.token_file)
+                await self._answer(reach, nook)
+        except BaseException:
+            await self.stop()
+            raise
         return bool(reach)
 
     def _listen(self) -> list[socket.socket]:
@@ -75,6 +79,7 @@ class Server:
             log.warning("the API cannot listen on %s (%s): this node has none; cure: --port N", where, error.strerror)
             return []
         self.port = found[0].getsockname()[1]
+        self._sockets += found
         return found
 
     def _open_socket(self) -> socket.socket | None:
@@ -88,7 +93,9 @@ class Server:
                 raise
             log.warning("no socket for commands on this machine: %s", error)
             return None
-        self.socket = nook if found is not None else None
+        if found is not None:
+            self.socket = nook
+            self._sockets.append(found)
         return found
 
     async def _answer(self, reach: list[socket.socket], nook: socket.socket | None) -> None:
@@ -115,12 +122,12 @@ class Server:
             h11_max_incomplete_event_size=limits.head_bytes,
         )
         config.load()
-        self._connections = Connections(
+        self.connections = Connections(
             limits,
             is_unbounded=lambda address: is_loopback(address) or (proxies is not None and proxies.has(address)),
             peer_of=self._meet,
         )
-        self._protocol = bounded(config.http_protocol_class, self._connections)
+        self._protocol = bounded(config.http_protocol_class, self.connections)
         self._uvicorn = uvicorn.Server(config)
         self._uvicorn.lifespan = config.lifespan_class(config)
         await self._accept(self._uvicorn, config, reach, nook)
@@ -140,7 +147,6 @@ class Server:
             server.servers.append(await loop.create_server(protocol, sock=each, ssl=context, **encrypted))
         if nook is not None:
             server.servers.append(await loop.create_unix_server(protocol, sock=nook))
-        self._sockets = [*reach, *([] if nook is None else [nook])]
         server.started = True
 
     def _meet(self, transport: Any) -> Identity | None:
@@ -153,10 +159,13 @@ class Server:
             self.socket.remove()
             self.socket = None
         if self._uvicorn is not None:
-            await self._uvicorn.shutdown(sockets=self._sockets)
+            await self._uvicorn.shutdown()
             self._uvicorn = None
-        if self._connections is not None:
-            self._connections.close()
+        for each in self._sockets:
+            each.close()
+        self._sockets = []
+        if self.connections is not None:
+            self.connections.close()
         await self.tokens.close()
 
 

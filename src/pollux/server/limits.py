@@ -15,7 +15,8 @@ ANONYMOUS_RATE, ANONYMOUS_BURST = 10.0, 20.0  # requests without a good token, o
 FAILURES_RATE = 5.0  # wrong tokens a second, of one address; then it has to wait
 PENALTY_MAX_S = 60.0
 FORGIVEN_S = 300.0  # without another wrong token
-BODY_MAX, BATCH_BODY_MAX = 1_000_000, 10_000_000  # bytes
+BODY_MAX = 1_000_000  # bytes, of most routes
+BATCH_BODY_MAX = 10_000_000
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -28,10 +29,13 @@ class Limits(Struct, frozen=True, kw_only=True):
     per_address: int = 64  # connections, off the machine itself
     head_bytes: int = 16_384  # request line and headers
     head_s: float = 10.0
+    body_bytes: int = BATCH_BODY_MAX  # whatever the route; most take less
     body_s: float = 30.0
-    body_rate: float = 1_024.0  # bytes a second at least, after a moment
+    body_rate: float = 1_024.0  # bytes a second at least,
+    body_begin_s: float = 5.0  # after this long
     keep_alive_s: float = 75.0
     stalled_s: float = 30.0  # a client that does not read what it asked for
+    look_s: float = 1.0  # how often connections are looked at, while there are any
 
 
 class Rates:
@@ -84,6 +88,9 @@ class Failures:
             del self._penalties[next(iter(self._penalties))]
         return max(penalty.until - now, 0.0)
 
+    def __len__(self) -> int:
+        return len(self._penalties)
+
 
 def address_key(address: str) -> str:
     """Whom an address belongs to: of IPv6 a whole /64 is one customer's."""
@@ -94,10 +101,5 @@ def address_key(address: str) -> str:
     except ValueError:
         return address
     if isinstance(found, IPv6Address) and found.ipv4_mapped is None and not found.is_loopback:
-        return f"{int(found) >> 64:x}::/64"
+        return f"{int(found) >> 64:016x}::/64"
     return str(found)
-
-
-def body_max_of(path: str) -> int:
-    """How big the body of a request to this path may be."""
-    return BATCH_BODY_MAX if path.endswith("/batch") else BODY_MAX

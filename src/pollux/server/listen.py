@@ -48,7 +48,7 @@ def _addresses(host: str) -> list[tuple[int, str]]:
 
 
 def _listen(family: int, address: str, port: int) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named: else asyncio lets answers wait
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
@@ -77,22 +77,25 @@ class Nook:
                 where="server.socket",
                 cure="name a shorter one, like /run/pollux/pollux.sock, or say false",
             )
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not self._clear():
-                listener.close()
-                return None
-            listener.bind(name)
-            self.path.chmod(0o600)  # nobody can connect before it listens
-            listener.listen(BACKLOG)
-            seen = self.path.lstat()
+            return self._bound(name) if self._clear() else None
         except OSError as error:
-            listener.close()
             if error.errno == errno.EADDRINUSE:
                 return None
             what = f"there can be no socket at {self.path}: {error.strerror}"
             raise InvalidInput(what, where="server.socket", cure="name another place, or say false") from error
+
+    def _bound(self, name: bytes) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(name)
+            self.path.chmod(0o600)  # nobody can connect before it listens
+            listener.listen(BACKLOG)
+            seen = self.path.lstat()
+        except OSError:
+            listener.close()
+            raise
         self._mark = seen.st_ino, seen.st_dev
         return listener
 

@@ -15,6 +15,14 @@ from pollux.server.problems import KIND, ProblemDocument
 from pollux.server.routing import Operation, Routes
 
 OPENAPI = "/api/v2/openapi.json"
+PAGE = "/api/v2/docs"
+PAGE_FILES = {
+    "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
+    "swagger-ui.css": "text/css; charset=utf-8",
+    "favicon.png": "image/png",
+}
+START = f"{PAGE}/start.js"
+OPEN_PAGES = frozenset({OPENAPI, PAGE, START, *(f"{PAGE}/{name}" for name in PAGE_FILES)})  # they tell of no job
 API_VERSION = "2"
 _REF = "#/components/schemas/{name}"
 ABOUT = """Jobs, runs and the scheduler itself.
@@ -54,7 +62,9 @@ def document(routes: Sequence[Routes]) -> dict[str, Any]:
             "responses": {str(status): _refusal(status) for status in _REFUSALS},
         },
         "security": [{"token": []}],
-        "tags": [{"name": group.subject} for group in routes if any(each.include_in_schema for each in group.operations)],
+        "tags": [
+            {"name": group.subject} for group in routes if any(each.include_in_schema for each in group.operations)
+        ],
     }
 
 

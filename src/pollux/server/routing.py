@@ -27,10 +27,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pollux.app import Pollux
+from pollux.errors import InvalidConfig, InvalidInput
 from pollux.server.idempotency import KEY_HEADER, answered_once
 from pollux.server.identity import Identity, Role
+from pollux.server.limits import BODY_MAX
 from pollux.server.problems import Problem, refusal_of
-from pollux.server.wire import BODY_MAX, json_of, read_body, read_bytes, read_query, unquoted
+from pollux.server.wire import Unfit, json_of, read_body, read_bytes, read_query, unquoted
 
 Raw = Callable[["At"], Awaitable[Response]]
 NO_CONTENT = 204
@@ -84,14 +86,16 @@ class Operation(Struct, frozen=True, kw_only=True):
     body_max: int = BODY_MAX
     keyed: bool = False  # takes an idempotency key
     matched: bool = False  # takes If-Match
+    needs_body: bool = False  # although no single field of it is required
     is_raw: bool = False
     include_in_schema: bool = True
     example: Any = None
+    also_wrong: Callable[[Unfit], list[InvalidInput]] | None = None  # looks at the fields that are of their kind
     refuses: tuple[int, ...] = ()  # statuses of refusals that are its own
 
     @property
     def is_body_needed(self) -> bool:
-        return self.body is not None and any(field.required for field in fields(self.body))
+        return self.needs_body or (self.body is not None and any(field.required for field in fields(self.body)))
 
     async def answered(self, request: Request) -> Response:
         desk = desk_of(request)
@@ -107,7 +111,11 @@ class Operation(Struct, frozen=True, kw_only=True):
             return await self._reply(desk, given, b"")
         data = await read_bytes(request, self.body_max)
         value = {} if not data and not self.is_body_needed else json_of(data)
-        given["body"] = read_body(self.body, value)
+        try:
+            given["body"] = read_body(self.body, value)
+        except Unfit as error:
+            more = self.also_wrong(error) if self.also_wrong is not None and error.partial is not None else []
+            raise InvalidConfig([*error.problems, *more]) from None
         return await self._reply(desk, given, data)
 
     async def _reply(self, desk: At, given: dict[str, Any], data: bytes) -> Response:

@@ -7,9 +7,9 @@ read into a Struct field by field, so that somebody with three typos is told of 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
@@ -18,16 +18,24 @@ from msgspec.structs import FieldInfo, fields
 from starlette.requests import Request
 
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
+from pollux.server.limits import BODY_MAX
 from pollux.server.problems import Problem
 from pollux.units import format_size
 
-BODY_MAX = 1_000_000
-BATCH_BODY_MAX = 10_000_000
 DEPTH_MAX = 32
 QUERY_MAX = 50  # parameters
+PART_CHARS_MAX = 400  # of a path
 SHOWN = 60  # characters of somebody's value in a message
 
 T = TypeVar("T", bound=Struct)
+
+
+class Unfit(InvalidConfig):
+    """Fields that are not of their kind.  `partial` is the rest of them, if that can be looked at."""
+
+    def __init__(self, problems: Sequence[InvalidInput], partial: Any) -> None:
+        super().__init__(problems)
+        self.partial = partial
 
 
 # bodies
@@ -158,9 +166,10 @@ def read_fields(kind: type[T], given: Mapping[str, Any], *, is_text: bool = Fals
         try:
             values[field.name] = _value(given[name], field, is_text=is_text)
         except msgspec.ValidationError as error:
-            problems.append(_refusal(name, str(error), given[name]))
+            problems.append(_refusal(name, str(error), given[name], field))
     if problems:
-        raise problems[0] if len(problems) == 1 else InvalidConfig(problems)
+        is_whole = all(field.name in values for field in known.values() if field.required)
+        raise Unfit(problems, kind(**values) if is_whole else None)
     return kind(**values)
 
 
@@ -173,11 +182,21 @@ def _value(value: Any, field: FieldInfo, *, is_text: bool) -> Any:
     return msgspec.convert(value, field.type, strict=not is_text)
 
 
-def _refusal(name: str, said: str, value: Any) -> InvalidInput:
+def _refusal(name: str, said: str, value: Any, field: FieldInfo) -> InvalidInput:
     what, _, place = said.partition(" - at `$")
     where = name + place.removesuffix("`")
+    if choices := _choices(field.type):
+        near = did_you_mean(shortened(value), choices)
+        return InvalidInput(f"{shortened(value)!r} is unknown{near}", where=where, cure=f"one of {', '.join(choices)}")
     shown = f" ({shortened(value)!r})" if isinstance(value, str | int | float) and not place else ""
     return InvalidInput(f"{what[:1].lower()}{what[1:]}{shown}", where=where)
+
+
+def _choices(kind: Any) -> list[str]:
+    """What a closed choice may be."""
+    if get_origin(kind) is Literal:
+        return [str(each) for each in get_args(kind)]
+    return [choice for each in get_args(kind) for choice in _choices(each)] if get_args(kind) else []
 
 
 def _unknown(name: str, known: Mapping[str, Any]) -> InvalidInput:
@@ -222,9 +241,13 @@ def read_query(kind: type[T], query: bytes) -> T:
 def unquoted(segment: str) -> str:
     """A part of the path as text; `%2F` is a slash inside of it."""
     try:
-        return unquote_to_bytes(segment).decode()
+        text = unquote_to_bytes(segment).decode()
     except UnicodeDecodeError:
-        raise Problem(404, "there is no such thing", "the path is no UTF-8", cure="percent-encode UTF-8") from None
+        text = "\0"
+    if len(text) > PART_CHARS_MAX or not text.isprintable():
+        cure = f"use at most {PART_CHARS_MAX} printable characters, as percent-encoded UTF-8"
+        raise Problem(404, "there is no such thing", "a part of the path is no name", cure=cure)
+    return text
 
 
 def is_given(value: object) -> bool:

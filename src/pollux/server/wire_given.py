@@ -14,6 +14,7 @@ from pollux.declare import job_of
 from pollux.errors import InvalidConfig, InvalidInput, problems_of
 from pollux.model import Job, Schedule
 from pollux.schedule import words
+from pollux.server.wire import Unfit
 from pollux.server.wire_jobs import JobBody, RetryBody
 
 SOURCE = "api"
@@ -27,6 +28,7 @@ _KINDS = {  # the schedule's words, and what `schedule_type` calls them
     "once": ("immediate", "once"),
     "event": ("event",),
 }
+_SCHEDULE = ("schedule_type", "cron_expression", "cron", "tz", "interval", "start", "spread", "at", "once", "event")
 CheckParams = Callable[[str, Mapping[str, Any]], None]  # raises `InvalidInput` for what a handler cannot use
 _BELONGS = {"tz": "cron", "start": "interval", "spread": "interval"}
 
@@ -84,6 +86,20 @@ def job_of_body(body: JobBody, job_id: str, check: CheckParams) -> Job:
         _check_params(reading, handler, params, check)
         raise reading.problems[0] if len(reading.problems) == 1 else InvalidConfig(reading.problems)
     return job
+
+
+def also_wrong(unfit: Unfit) -> list[InvalidInput]:
+    """What is wrong with the fields that are of their kind, as far as that does not follow from the others."""
+    bad = {problem.where.partition(".")[0] for problem in unfit.problems}
+    try:
+        job_of_body(unfit.partial, unfit.partial.id or "x", lambda *_: None)
+    except InvalidInput as error:
+        found = problems_of(error)
+    else:
+        return []
+    doubted = {"handler"} if bad & {"url", "http", "exec", "handler"} else set()
+    doubted |= set(_SCHEDULE) if bad & set(_SCHEDULE) else set()
+    return [problem for problem in found if problem.where.partition(".")[0] not in bad | doubted]
 
 
 def word_of_params(body: JobBody) -> str:

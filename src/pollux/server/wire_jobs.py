@@ -11,15 +11,15 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from pollux.app.overview import last_outcome
-from pollux.model import Cron, Event, Interval, Job, Once, Retry
+from pollux.model import VERSION_MAX, Cron, Event, Interval, Job, Once, Retry
 from pollux.schedule.words import describe
 from pollux.secrets import HIDDEN, hide
 from pollux.units import SECOND_MS, format_moment, format_ms
 
 ID_PATTERN = r"^[A-Za-z0-9._:/\-]{1,200}$"
 PrintedText = Annotated[str, Meta(max_length=200)]
-JobId = Annotated[
-    str, Meta(pattern=ID_PATTERN, min_length=1, max_length=200, description="letters, digits and . _ : / -")
+JobId = Annotated[  # what is no id is told in the words of `check_id`
+    str, Meta(extra_json_schema={"pattern": ID_PATTERN}, description="1 to 200 letters, digits and . _ : / -")
 ]
 Duration = Annotated[
     str | int | float, Meta(description='"30s", "5m", "1h30m", "250ms", or a number of seconds', examples=["30m"])
@@ -69,7 +69,7 @@ class JobBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     enabled: bool | None = None
     # how
     priority: PriorityWord | None = None
-    timeout_seconds: Annotated[int | float, Meta(ge=0)] | None = None
+    timeout_seconds: Annotated[float, Meta(ge=0)] | None = None
     timeout: Duration | None = None
     retry: bool | int | RetryBody | None = None
     overlap: Literal["skip", "queue", "cancel", "allow"] | None = None
@@ -80,7 +80,7 @@ class JobBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     target: PrintedText | None = None
     tags: Annotated[list[PrintedText], Meta(max_length=50)] | None = None
     source_id: PrintedText | None = None
-    scheduler_version: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    scheduler_version: Annotated[int, Meta(ge=1, le=VERSION_MAX)] | None = None
     # not in this version
     depends_on: list[str] | None = None
     trigger_webhook: str | None = None

@@ -6,14 +6,15 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from pollux.model import Run, RunState
+from pollux.model import VERSION_MAX, Run, RunState
 from pollux.secrets import HIDDEN, hide
 from pollux.server.wire_jobs import Duration, JobId, Moment, PriorityWord, moment
 from pollux.store.contract import RunFilter
 from pollux.units import moment_ms
 
 RunStateWord = Literal["held", "ready", "leased", "done", "dead", "cancelled"]
-Cursor = Annotated[str, Meta(min_length=1, max_length=400, description="`next` of the page before")]
+RUN_CURSOR = r"^(live:-?[0-9]{1,15}:[ -~]{0,300}|past:-?[0-9]{1,29}(:[0-9]{1,18})?)$"
+Cursor = Annotated[str, Meta(pattern=RUN_CURSOR, description="`next` of the page before")]
 Limit = Annotated[int, Meta(ge=1, le=1_000)]
 Text = Annotated[str, Meta(max_length=200)]
 
@@ -73,7 +74,7 @@ class RunQuery(Struct, frozen=True, forbid_unknown_fields=True):
     failed: bool | UnsetType = UNSET
     error: Annotated[str, Meta(max_length=1_000, description="part of the error")] | UnsetType = UNSET
     since: Annotated[str, Meta(max_length=64, description="finished after this moment")] | UnsetType = UNSET
-    scheduler_version: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
+    scheduler_version: Annotated[int, Meta(ge=1, le=VERSION_MAX)] | UnsetType = UNSET
     cursor: Cursor | UnsetType = UNSET
     limit: Limit = 100
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from urllib.parse import parse_qsl, quote
 
@@ -100,16 +99,6 @@ def sqlite_file(url: str) -> str | None:
     """The file behind the URL, if it names one."""
     scheme, found, rest = url.partition("://")
     return _sqlite_file(url, rest)[0] if found and scheme == "sqlite" else None
-
-
-def file_mark(url: str) -> str:
-    """Which file it is, whatever its name is here: `device:inode`; nothing for what is no file, or not there."""
-    file = sqlite_file(url)
-    try:
-        found = None if file is None else os.stat(file)  # noqa: PTH116  a path as it was written
-    except OSError:
-        return ""
-    return "" if found is None else f"{found.st_dev}:{found.st_ino}"
 
 
 def _sqlite_file(url: str, rest: str) -> tuple[str, bool]:

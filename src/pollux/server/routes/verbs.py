@@ -6,28 +6,30 @@ from version to version.  Roles, limits and the rules for what comes by API hold
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from pollux.app.travel import LOOKS, PATH, VERSION_HEADER, Hello, packed_answer, told, verb_of
+from pollux.client.travel import LOOKS, PATH, VERSION_HEADER, Hello, file_mark, packed_answer, told, verb_of
 from pollux.errors import InvalidInput, PolluxError, did_you_mean
 from pollux.secrets import hide
 from pollux.server.identity import Role
+from pollux.server.limits import BODY_MAX
 from pollux.server.problems import Problem, problem_of
 from pollux.server.routing import At, Routes
-from pollux.server.wire import BODY_MAX, read_bytes
-from pollux.store.open import file_mark
+from pollux.server.wire import read_bytes
 from pollux.version import __version__
 
 ROLES: Mapping[str, Role] = {
     **dict.fromkeys(LOOKS, Role.VIEWER),
     **dict.fromkeys(("enqueue", "enqueue_many", "run_now", "cancel", "cancel_runs", "revive", "drop"), Role.OPERATOR),
     **dict.fromkeys(("pause", "resume", "delete_jobs", "move_jobs"), Role.OPERATOR),
-    **dict.fromkeys(("finish_version", "dump_page", "load"), Role.ADMIN),
+    **dict.fromkeys(("drain_workers", "resume_workers", "trigger"), Role.OPERATOR),
+    **dict.fromkeys(("set_setting", "unset_setting", "reload", "rollback"), Role.ADMIN),
     **dict.fromkeys(("create_token", "tokens", "revoke_token", "rotate_token"), Role.ADMIN),
+    **dict.fromkeys(("finish_version", "dump", "load"), Role.ADMIN),
 }
 
 routes = Routes("verbs")
@@ -63,12 +65,26 @@ async def ask(desk: At) -> Response:
         said = verb.unpacked(await read_bytes(desk.request, BODY_MAX))
         if name == "load" and "peer" not in desk.request.scope["state"]:  # on the machine itself they may do it anyway
             _refuse_trust(said.get("records", ()))
+        if verb.is_paged:
+            return await _paged(getattr(desk.verbs, name)(**said))
         answer = await getattr(desk.verbs, name)(**said)
     except PolluxError as error:
         problem = problem_of(error)
         problem.more["error"] = told(error)
         return _versioned(problem.response())
     return _answer(packed_answer(answer, is_masked=desk.identity.role < Role.ADMIN))
+
+
+async def _paged(pages: AsyncIterator[Any]) -> Response:
+    """A page a line, as they come; what stands against the first of them can still be said."""
+    first = await anext(pages)
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield msgspec.json.encode(first) + b"\n"
+        async for page in pages:
+            yield msgspec.json.encode(page) + b"\n"
+
+    return _versioned(StreamingResponse(lines(), media_type="application/x-ndjson"))
 
 
 def _refuse_trust(records: Any) -> None:

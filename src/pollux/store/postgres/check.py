@@ -34,6 +34,7 @@ REPAIR_TRIES = 3
 PAGE = 1_000
 COUNTED = ("held", "ready", "leased", "feed", "ends", "jobs")
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (\w+) ON")
+_NO_INDEX = re.compile(r"DROP INDEX {s}\.(\w+)")
 _sql = Statements("check")
 _RULES = {
     "shelves": "a run stands among the live and the finished, or in neither",
@@ -120,6 +121,8 @@ def index_statements() -> dict[str, str]:
             bare = "\n".join(line for line in statement.splitlines() if not line.startswith("--"))
             if match := _INDEX.search(bare):
                 found[match[1]] = bare
+            elif match := _NO_INDEX.search(bare):
+                found.pop(match[1], None)
     return found
 
 

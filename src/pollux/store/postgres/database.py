@@ -29,7 +29,7 @@ from pollux.store.postgres.transaction import Again, Space, Transaction, said_by
 
 TRIES_MAX = 8
 _finish = Statements("finish")
-_PLANS = {"enable_seqscan": "off", "jit": "off"}
+_PLANS = {"enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}  # made once, and kept
 PAUSE_S = 0.005
 T = TypeVar("T")
 Verb = Callable[[Transaction], Awaitable[T]]
@@ -48,12 +48,14 @@ class Database:
         # A plan that was made while a table was empty walks over it when it is full: none may walk.  A pooler passes no
         # settings on, and keeps no plan either.
         is_direct = address.listen and address.statement_cache_size > 0
-        self._settings = {"application_name": "pollux"} | (_PLANS if is_direct else {})
         # After its deadline nobody waits for a write any more: then nobody else shall wait for its locks.
-        lock_ms, idle_ms = deadline_ms * 8 // 10, deadline_ms
-        self._begin = (
-            f"BEGIN; SET LOCAL lock_timeout = {lock_ms}; SET LOCAL idle_in_transaction_session_timeout = {idle_ms}"
-        )
+        limits = {
+            "lock_timeout": str(deadline_ms * 8 // 10),
+            "idle_in_transaction_session_timeout": str(deadline_ms),
+        }
+        self._settings = {"application_name": "pollux"} | (_PLANS | limits if is_direct else {})
+        local = [] if is_direct else [f"SET LOCAL {name} = {value}" for name, value in limits.items()]
+        self._begin = "; ".join(["BEGIN", *local])
 
     async def connect(self) -> Connection:
         """One more connection; a server that is still starting is waited for."""

@@ -7,12 +7,15 @@ a NUL in it is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from pollux.errors import StoreError
-from pollux.model import Job, Note, Run
+from pollux.model import Job, Note, Run, RunState
+from pollux.store.contract import PAYLOAD_BYTES_MAX
+from pollux.store.limits import written
 from pollux.store.relational.rows import RUN_COLUMNS, Row, checked_made_row, decode
 from pollux.store.relational.rows import job_row as plain_job_row
 from pollux.store.relational.rows import leased_run as plain_leased_run
@@ -29,6 +32,10 @@ COLUMNS = len(RUN_COLUMNS_OF_R.split(","))
 _RUN_TEXTS = (4, 7, 8, 11, 18, 20, 25, 28)
 _MADE_TEXTS = (4, 7, 8, 11)
 _JOB_TEXTS = (3, 4, 5, 6, 7, 8)
+_alike = attrgetter(
+    *("job_id", "due_ms", "cause", "key", "priority", "group", "target", "gated", "state", "held_reason"),
+    *("visible_ms", "fence", "token", "cancel"),
+)
 T = TypeVar("T")
 _LEASE_TEXTS = (5, 8, 9)
 UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, ValueError)  # what somebody else wrote there
@@ -59,6 +66,35 @@ def _put_at(row: Row, places: Sequence[int]) -> Row:
 
 def made_row(run: Run) -> Row:
     return _put_at(checked_made_row(run), _MADE_TEXTS)
+
+
+class Alike(NamedTuple):
+    """Runs that differ only in id and payload: what each has, and a row that stands for all."""
+
+    ids: list[str]
+    payloads: list[bytes | None]
+    row: Row
+
+
+def alike(runs: Sequence[Run]) -> Alike | None:
+    """As many runs are made at once.  None: they differ in more, or are not simply ready."""
+    first = runs[0]
+    if first.key is not None or first.state is not RunState.READY or first.held_reason:
+        return None
+    one = _alike(first)
+    if any(map(one.__ne__, map(_alike, runs))):
+        return None
+    row = made_row(first)
+    ids = [run.id for run in runs]
+    payloads = [run.payload for run in runs]
+    if payloads.count(None) == len(payloads):
+        return Alike(ids, [], row)
+    what = "the payload of run"
+    encoded = [
+        None if payload is None else written(payload, PAYLOAD_BYTES_MAX, what, run_id)
+        for run_id, payload in zip(ids, payloads, strict=True)
+    ]
+    return Alike(ids, encoded, row)
 
 
 def run_row(run: Run) -> Row:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 
+from asyncpg import DivisionByZeroError, UniqueViolationError
+
 from pollux.model import AT_THE_GATE, End, NotePut, RunState
 from pollux.store.contract import Answer, RunAnswer
+from pollux.store.postgres.faults import AGAIN
 from pollux.store.postgres.notes import tell_notes, write_notes
-from pollux.store.postgres.rows import got, packed, put
+from pollux.store.postgres.rows import Alike, got, packed, put
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Again, Transaction
 from pollux.store.relational.bells import ASKED, RUNS
@@ -54,6 +57,22 @@ async def look(tx: Transaction, made: Sequence[Row]) -> Facts:
     jobs, ids = list({row[JOB] for row in made}), [row[ID] for row in made]
     tx.given_ms, waiting, there, ended = await tx.one(_enqueue.look, jobs, ids, tx.given_ms)
     return Facts(waiting, there, ended)
+
+
+async def enqueue_plainly(tx: Transaction, made: Alike, ready_max: int) -> bool:
+    """All of them, in one statement; False: something stands against one, and nothing has happened."""
+    job_id, due_ms, cause, _, _, priority, group, target, gated, _, _, visible_ms, _ = made.row[1:]
+    same = (job_id, due_ms, cause, priority, group, target, gated, visible_ms)
+    tx.rings |= RUNS
+    try:
+        found = await tx.rows(_enqueue.plain, made.ids, made.payloads, *same, ready_max, *tx.bell(()))
+    except (DivisionByZeroError, UniqueViolationError, *AGAIN):
+        found = []
+    if not found:
+        tx.rings = 0
+        return False
+    tx.tally_of(found[0][0])  # it is that version's bell
+    return True
 
 
 async def enqueue(tx: Transaction, made: Sequence[Row], notes: Sequence[NotePut], ready_max: int) -> list[RunAnswer]:

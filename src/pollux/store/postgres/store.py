@@ -77,7 +77,7 @@ from pollux.store.postgres.address import Address, read_address
 from pollux.store.postgres.bell import Ear, Looked, Seen
 from pollux.store.postgres.claiming import Claimer
 from pollux.store.postgres.database import Database
-from pollux.store.postgres.grants import Grants
+from pollux.store.postgres.door import Door
 from pollux.store.postgres.settle import settle, settle_plainly
 from pollux.store.records import TermRecord, read_record
 from pollux.store.relational.bells import ASKED, FEED, RUNS
@@ -89,21 +89,6 @@ from pollux.store.shelf import JobShelf
 DEADLINE_MS = 10_000
 TWIN_POOL = 2
 T = TypeVar("T")
-
-
-class Door:
-    """What is opened and closed, for a handle and those of other versions that were made from it."""
-
-    database: Database
-    ear: Ear
-
-    def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.pid = 0
-        self.counted: set[int] = set()  # the versions that have their counts
-        self.grants = Grants()
-        self.kept: tuple[int, str] | None = None  # nobody had more finished runs when these wrote last
-        self.beats: dict[str, Node] = {}  # the last of whoever beats here
 
 
 class PostgresStore:
@@ -243,6 +228,8 @@ class PostgresStore:
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(runs, "runs")
+        if not notes and runs and (alike := rows.alike(runs)) is not None and await self._enqueue(alike, ready_max):
+            return [RunAnswer(Answer.OK, run_id) for run_id in alike.ids]
         made = [rows.made_row(run) for run in runs]
         return await self._write(now_ms, run_verbs.enqueue, made, checked_notes(notes), ready_max)
 
@@ -447,6 +434,10 @@ class PostgresStore:
 
     async def _read(self, now_ms: int | None, verb: Callable[..., Awaitable[T]], *args: Any) -> T:
         return await self._opened().read(lambda tx: verb(tx, *args), self._version, now_ms)
+
+    async def _enqueue(self, runs: rows.Alike, ready_max: int) -> bool:
+        verb = partial(run_verbs.enqueue_plainly, made=runs, ready_max=ready_max)
+        return await self._opened().read(verb, self._version, None, self._door.ear.ring)
 
     async def _claim(self, asking: Asking, now_ms: int | None) -> Claimed:
         if self._version != ALL_VERSIONS:

@@ -158,10 +158,11 @@ class Transaction:
         for version, some in by_version(run_ids).items():
             self.tell(version, Arrived(tuple(some)))
 
-    def bell(self) -> tuple[str, str]:
-        """The channel, and what is said there with this write."""
+    def bell(self, versions: Iterable[int] | None = None) -> tuple[str, str]:
+        """The channel, and what is said there with this write; for all that it touched, if no versions are named."""
         self.is_owed = bool(self.rings) and self._bells is not None and not self._bells.may_go_along()
-        said = said_by(self._sender, self.rings, self.touched) if self.rings and not self.is_owed else ""
+        concerned = self.touched if versions is None else versions
+        said = said_by(self._sender, self.rings, concerned) if self.rings and not self.is_owed else ""
         return self._space.channel, said
 
     async def finish(self, *, is_users: bool = False) -> None:

@@ -23,7 +23,7 @@ SELECT {live_columns}, j.id, j.revision, j.next_due_ms, j.last_due_ms, j.memory,
 FROM {s}.claims AS c
 CROSS JOIN LATERAL unnest(c.seqs) WITH ORDINALITY AS taken (seq, place)
 JOIN {s}.line AS l ON l.seq = taken.seq
-JOIN {s}.runs AS r ON r.seq = taken.seq
+JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.seq = l.seq
 LEFT JOIN {s}.jobs AS j ON j.id = r.job_id
 WHERE c.token = $1::text AND l.state + 0 = 2 AND l.token = $1::text || ':' || l.fence AND l.lease_until_ms > $2::bigint
 ORDER BY c.part, taken.place;
@@ -32,15 +32,15 @@ ORDER BY c.part, taken.place;
 -- delivery, then each of their jobs once.
 -- name: lease
 WITH c AS MATERIALIZED (
-  SELECT seq FROM {s}.line
+  SELECT ctid AS at FROM {s}.line
   WHERE state = 1 AND version = $8::smallint AND priority = $1::smallint AND visible_ms <= $2::bigint
   ORDER BY visible_ms, seq LIMIT $3::int FOR UPDATE SKIP LOCKED
 ), u AS (
   UPDATE {s}.line AS l
   SET state = 2, fence = l.fence + 1, token = $4::text || ':' || (l.fence + 1), owner = $5::text,
       lease_until_ms = $2::bigint + $6::bigint, lease_ms = $6::bigint, progress = ''
-  WHERE l.seq = ANY(ARRAY(SELECT seq FROM c))
-  RETURNING l.seq, l.visible_ms, l.fence
+  WHERE l.ctid = ANY(ARRAY(SELECT at FROM c))
+  RETURNING l.seq, l.job_id, l.visible_ms, l.fence
 ), k AS (
   INSERT INTO {s}.claims (token, part, seqs)
   SELECT $4::text, $7::int, array_agg(u.seq ORDER BY u.visible_ms, u.seq) FROM u HAVING count(*) > 0
@@ -52,7 +52,7 @@ WITH c AS MATERIALIZED (
 ), taken AS MATERIALIZED (
   SELECT r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated,
     u.visible_ms, u.fence
-  FROM u JOIN {s}.runs AS r ON r.seq = u.seq
+  FROM u JOIN {s}.runs AS r ON r.job_id = u.job_id AND r.seq = u.seq
 )
 SELECT *, NULL::bytea FROM taken
 UNION ALL
@@ -61,21 +61,21 @@ SELECT j.revision, j.id, NULL, j.next_due_ms, j.version, NULL, j.definition, NUL
 FROM {s}.jobs AS j WHERE j.id IN (SELECT job_id FROM taken);
 
 -- name: whole
-SELECT r.seq, {live_columns} FROM {s}.line AS l JOIN {s}.runs AS r ON r.seq = l.seq WHERE l.seq = ANY($1::bigint[]);
+SELECT r.seq, {live_columns} FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.seq = l.seq WHERE l.seq = ANY($1::bigint[]);
 
 -- Leased to us just now, and they cannot be run.
 -- name: ours
 SELECT l.seq, l.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.version,
   EXISTS (SELECT 1 FROM {s}.jobs WHERE jobs.id = r.job_id)
-FROM {s}.line AS l JOIN {s}.runs AS r ON r.seq = l.seq
+FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.seq = l.seq
 WHERE l.seq = ANY($1::bigint[]) AND l.state + 0 = 2 AND l.token = $2::text || ':' || l.fence
 ORDER BY l.seq FOR UPDATE OF l;
 
 -- What cannot be read goes, so that the rest can be.
 -- name: clear
-UPDATE {s}.runs
+UPDATE {s}.runs AS r
 SET payload = NULL, result = NULL, tried = NULL, cause = CASE WHEN cause BETWEEN 0 AND 2 THEN cause ELSE 2 END
-WHERE seq = ANY($1::bigint[]);
+FROM {s}.line AS l WHERE l.seq = ANY($1::bigint[]) AND r.job_id = l.job_id AND r.seq = l.seq;
 
 -- name: forget
 DELETE FROM {s}.claims WHERE n IN (
@@ -93,7 +93,7 @@ ORDER BY visible_ms, seq LIMIT 1 FOR UPDATE;
 SELECT
   l.seq, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.cancel, r.lease_losses, l.lease_until_ms, l.fence, l.owner,
   r.tried, EXISTS (SELECT 1 FROM {s}.jobs WHERE jobs.id = r.job_id)
-FROM {s}.line AS l JOIN {s}.runs AS r ON r.seq = l.seq
+FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.seq = l.seq
 WHERE l.state = 2 AND l.version = $3::smallint AND l.lease_until_ms <= $1::bigint
 ORDER BY l.lease_until_ms LIMIT $2::int FOR UPDATE OF l SKIP LOCKED;
 
@@ -101,7 +101,8 @@ ORDER BY l.lease_until_ms LIMIT $2::int FOR UPDATE OF l SKIP LOCKED;
 WITH b AS (
   SELECT * FROM unnest($1::bigint[], $2::int[], $3::bytea[]) AS b (seq, losses, tried)
 ), lost AS (
-  UPDATE {s}.runs AS r SET lease_losses = b.losses, tried = b.tried FROM b WHERE r.seq = b.seq
+  UPDATE {s}.runs AS r SET lease_losses = b.losses, tried = b.tried
+  FROM b JOIN {s}.line AS l ON l.seq = b.seq WHERE r.job_id = l.job_id AND r.seq = l.seq
 )
 UPDATE {s}.line AS l
 SET state = 1, visible_ms = l.lease_until_ms, token = '', owner = '', lease_until_ms = 0 FROM b WHERE l.seq = b.seq;
@@ -112,10 +113,10 @@ WITH stood AS (
   USING unnest($1::bigint[], $2::int[], $3::smallint[], $4::smallint[], $5::text[], $6::text[], $7::boolean[])
     AS b (seq, losses, state, shelf, cancel, error, failed)
   WHERE l.seq = b.seq
-  RETURNING l.seq, l.held_reason, l.lease_until_ms, l.fence, l.progress, l.settled, l.version, b.losses, b.state, b.shelf,
+  RETURNING l.seq, l.job_id, l.held_reason, l.lease_until_ms, l.fence, l.progress, l.settled, l.version, b.losses, b.state, b.shelf,
     b.cancel, b.error, b.failed
 ), gone AS (
-  DELETE FROM {s}.runs AS r USING stood AS l WHERE r.seq = l.seq
+  DELETE FROM {s}.runs AS r USING stood AS l WHERE r.job_id = l.job_id AND r.seq = l.seq
   RETURNING r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated, l.state,
     l.held_reason, l.lease_until_ms, r.attempt, l.losses, r.crashes, l.fence, '', '', 0, l.cancel, r.started_ms,
     $8::bigint, r.failed OR l.failed, r.changed, CASE WHEN l.error = '' THEN r.error ELSE l.error END, r.result,

@@ -19,7 +19,7 @@ SELECT id, revision, next_due_ms, last_due_ms, memory, definition, version FROM 
 
 -- name: run
 SELECT * FROM (
-  (SELECT r.seq, {live_columns} FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq WHERE r.seq > $1::bigint ORDER BY r.seq LIMIT $2::int)
+  (SELECT r.seq, {live_columns} FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.seq = l.seq WHERE l.seq > $1::bigint ORDER BY l.seq LIMIT $2::int)
   UNION ALL
   (SELECT r.seq, {run_columns} FROM {s}.past AS r WHERE r.seq > $1::bigint ORDER BY r.seq LIMIT $2::int)
 ) AS both_tables ORDER BY seq LIMIT $2::int;
@@ -51,9 +51,9 @@ WITH b AS MATERIALIZED (
   ON CONFLICT DO NOTHING RETURNING seq, id
 ), lined AS (
   INSERT INTO {s}.line
-    (seq, priority, due_ms, state, held_reason, visible_ms, fence, token, owner, lease_until_ms, cancel, progress,
-     version)
-  SELECT live.seq, b.priority, b.due_ms, b.state, b.held_reason, b.visible_ms, b.fence, b.token, b.owner,
+    (seq, job_id, priority, due_ms, state, held_reason, visible_ms, fence, token, owner, lease_until_ms, cancel,
+     progress, version)
+  SELECT live.seq, b.job_id, b.priority, b.due_ms, b.state, b.held_reason, b.visible_ms, b.fence, b.token, b.owner,
     b.lease_until_ms, b.cancel, b.progress, coalesce(j.version, b.version)
   FROM live JOIN b ON b.id = live.id LEFT JOIN {s}.jobs AS j ON j.id = b.job_id
   RETURNING seq, version

@@ -12,11 +12,12 @@ WITH back AS (
   ON CONFLICT DO NOTHING RETURNING seq, id
 ), gone AS (
   DELETE FROM {s}.past AS p USING back WHERE p.seq = back.seq
-  RETURNING p.seq, p.priority, p.due_ms, p.gated, p.fence, p.token, p.owner, p.lease_until_ms, p.settled
+  RETURNING p.seq, p.job_id, p.priority, p.due_ms, p.gated, p.fence, p.token, p.owner, p.lease_until_ms, p.settled
 ), lined AS (
   INSERT INTO {s}.line
-    (seq, priority, due_ms, state, held_reason, visible_ms, fence, token, owner, lease_until_ms, settled, version)
-  SELECT gone.seq, priority, due_ms, CASE WHEN gated THEN 0 ELSE 1 END, CASE WHEN gated THEN $2::text ELSE '' END,
+    (seq, job_id, priority, due_ms, state, held_reason, visible_ms, fence, token, owner, lease_until_ms, settled,
+     version)
+  SELECT gone.seq, job_id, priority, due_ms, CASE WHEN gated THEN 0 ELSE 1 END, CASE WHEN gated THEN $2::text ELSE '' END,
     $3::bigint, fence, token, owner, lease_until_ms, settled, asked.version
   FROM gone JOIN unnest($1::bigint[], $4::smallint[]) AS asked (seq, version) ON asked.seq = gone.seq
 )

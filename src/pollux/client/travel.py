@@ -7,6 +7,7 @@ by one line in `LOOKS` or in the server's table of roles.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cache
@@ -17,17 +18,19 @@ import msgspec
 from msgspec import Struct
 
 from pollux import errors
-from pollux.app.pollux import Pollux
+from pollux.app import Pollux
 from pollux.errors import InvalidConfig, InvalidInput, NotFound, PolluxError
-from pollux.registry import job_id_of
+from pollux.model import Job
 from pollux.secrets import HIDDEN, check_payload, hide, looks_secret
+from pollux.store.open import sqlite_file
 
 PATH = "/api/v2/verbs"
 VERSION_HEADER = "Pollux-Version"
 LOOKS = frozenset(  # verbs that change nothing: they may be asked again
     {
         *("get_job", "jobs_by_id", "list_jobs", "get_run", "list_runs", "overdue", "counts", "stops", "nodes", "why"),
-        *("audit", "versions", "compare", "left_in", "overview", "dump_page"),
+        *("audit", "verify_audit", "versions", "compare", "left_in", "overview", "settings", "drained_workers"),
+        *("file_versions", "tokens", "dump"),
     }
 )
 _INSIDE = frozenset({"self", "connection"})  # arguments that cannot leave the process
@@ -44,12 +47,23 @@ class Hello(Struct, frozen=True):
     role: str
 
 
+def file_mark(url: str) -> str:
+    """Which file it is, whatever its name is here: `device:inode`; nothing for what is no file, or not there."""
+    file = sqlite_file(url)
+    try:
+        found = None if file is None else os.stat(file)  # noqa: PTH116  a path as it was written
+    except OSError:
+        return ""
+    return "" if found is None else f"{found.st_dev}:{found.st_ino}"
+
+
 class Verb(NamedTuple):
     name: str
     names: tuple[str, ...]  # of its arguments, in order
     refs: frozenset[str]  # those that mean a job, by whatever names one
     arguments: type[Struct]
-    answer: Any
+    answer: Any  # of one that answers page by page: a page
+    is_paged: bool
 
     def packed(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> bytes:
         """What the caller said, as a body."""
@@ -62,7 +76,7 @@ class Verb(NamedTuple):
             if isinstance(value, Mapping):
                 check_payload(value)  # in the words that are used here, where the value was written
             elif name in self.refs and value is not None:
-                said[name] = job_id_of(value)
+                said[name] = value.id if isinstance(value, Job) else getattr(value, "pollux_job_id", value)
         return msgspec.json.encode(said)
 
     def unpacked(self, body: bytes) -> dict[str, Any]:
@@ -83,14 +97,17 @@ class Verb(NamedTuple):
 @cache
 def verb_of(name: str) -> Verb:
     """The verb of this name; `NotFound` if there is none that can be asked."""
-    method = None if name.startswith("_") else getattr(Pollux, name, None)
-    if not inspect.iscoroutinefunction(method):
+    found = [] if name.startswith("_") else [vars(each)[name] for each in Pollux.__mro__ if name in vars(each)]
+    method = found[-1] if found else None  # where it was first said: what came later does the same, in the same words
+    is_paged = inspect.isasyncgenfunction(method)
+    if method is None or not (is_paged or inspect.iscoroutinefunction(method)):
         raise NotFound("verb", name)
     hints = get_type_hints(method)
     names = tuple(each for each in inspect.signature(method).parameters if each not in _INSIDE)
     fields = [(each, _carried(hints[each]) | msgspec.UnsetType, msgspec.UNSET) for each in names]
     refs = frozenset(each for each in names if hints[each] is object)
-    return Verb(name, names, refs, msgspec.defstruct(name, fields, forbid_unknown_fields=True), hints["return"])
+    answer = get_args(hints["return"])[0] if is_paged else hints["return"]
+    return Verb(name, names, refs, msgspec.defstruct(name, fields, forbid_unknown_fields=True), answer, is_paged)
 
 
 def _carried(hint: Any) -> Any:

@@ -1,0 +1,132 @@
+"""`pollux reload`: what changed in the file, and does it hold?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import click
+
+from pollux.cli.commands import Taught
+from pollux.cli.options import (
+    Where,
+    ask,
+    config_path,
+    find_code_here,
+    json_option,
+    sqlite_path,
+    store_options,
+    whom_to_ask,
+)
+from pollux.cli.show import clean, moment, print_json, print_table
+from pollux.cli.way import tell_way
+from pollux.errors import InvalidInput, StoreRefused
+
+_T = TypeVar("_T")
+
+
+@click.command(cls=Taught)
+@click.option("--dry-run", is_flag=True, help="Only say what would change.")
+@click.option("--rollback", is_flag=True, help="Put the text before back into the file, and make it hold.")
+@click.option("--to", metavar="DIGEST", help="With --rollback: the text of this digest; a few characters will do.")
+@click.option("--versions", is_flag=True, help="List the texts of the file that were applied.")
+@json_option
+@store_options
+def reload(
+    to: str | None,
+    config: str | None,
+    store: str | None,
+    *,
+    dry_run: bool,
+    rollback: bool,
+    versions: bool,
+    as_json: bool,
+) -> None:
+    """Read the config file again and make it hold: + is added, ~ changes, - goes, ! needs a restart.
+
+    Everything is checked before anything is written: a file with a mistake changes nothing, and the exit code is 2.
+    Jobs that did not change keep their due times and their memory; jobs that came by API or code stay.  A node that
+    runs does it itself (it also watches its file, and hears SIGHUP); without one the jobs are written to the store.
+
+    For example:
+      pollux reload --dry-run
+      pollux reload -c pollux.yaml
+      pollux reload --rollback
+      pollux reload --versions
+    """
+    if sum((dry_run, rollback, versions)) > 1 or (to and not rollback):
+        raise InvalidInput("these do not go together", cure="give one of --dry-run, --rollback [--to D], --versions")
+    where = Where(config, store)
+    if versions:
+        _print_versions(_asked(where, lambda app: app.file_versions(), looks=True), as_json=as_json)
+        return
+    if rollback:
+        answer = _asked(where, lambda app: app.rollback(to))
+    else:
+        answer = _asked(where, lambda app: app.reload(dry_run=dry_run), looks=dry_run)
+    _print_changes(answer, as_json=as_json)
+
+
+def _asked(where: Where, question: Callable[[Any], Awaitable[_T]], *, looks: bool = False) -> _T:
+    """A node of the store if one answers here, else the file and the store themselves."""
+    from pollux.client import is_address
+
+    url = whom_to_ask(where)
+    if is_address(url):
+        tell_way(url)
+        return ask(url, question)
+    path = config_path(where.config)
+    if path is None:
+        raise InvalidInput("there is no file to read again", cure="name it with -c, or create ./pollux.yaml")
+    return _alone(path, where.store, question, looks=looks)
+
+
+def _alone(path: str, store: str | None, question: Callable[[Any], Awaitable[_T]], *, looks: bool) -> _T:
+    from pollux.app import Pollux
+    from pollux.app.verbs import default_actor
+    from pollux.config import load_config
+
+    find_code_here()
+    loaded = load_config(path, environ=os.environ, arguments={"store": store})
+    file = sqlite_path(loaded.store)
+    if file is not None and not file.exists():
+        if not looks:
+            raise StoreRefused(f"there is no store {loaded.store} yet; `pollux serve -c {path}` makes it")
+        loaded = load_config(path, environ=os.environ, arguments={"store": "memory://"})
+    app = Pollux.from_config(loaded).acting_as(default_actor("cli"))
+
+    async def asked() -> _T:
+        await app.open()
+        try:
+            return await question(app)
+        finally:
+            await app.close()
+
+    return asyncio.run(asked())
+
+
+def _print_changes(answer: Any, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"reloaded": answer})
+        return
+    for line in answer.lines:
+        click.echo(clean(line))
+    for change in answer.needs_restart:
+        click.echo(clean(f"! {change}  needs a restart"))
+    if answer.is_empty:
+        click.echo(f"{clean(answer.path)}: nothing {'would change' if answer.is_dry else 'changed'}")
+    elif not answer.is_dry:
+        click.echo(clean(f"{answer.path} holds: {answer.words()}"))
+
+
+def _print_versions(kept: list[Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"versions": kept})
+        return
+    print_table(
+        ("digest", "applied", "text"), ((each.digest, moment(each.at_ms), each.path) for each in reversed(kept))
+    )
+    if not kept:
+        click.echo("no text was applied yet; they are kept from the first `pollux serve` on", err=True)

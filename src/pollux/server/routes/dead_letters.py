@@ -1,0 +1,153 @@
+"""What was given up on?  Dead letters: list, show, let run again, forget; one, several, or all that fit a filter."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from pollux.errors import Conflict, InvalidInput
+from pollux.model import Run, RunState
+from pollux.server.identity import Role
+from pollux.server.routing import At, Routes
+from pollux.server.wire_jobs import Moment
+from pollux.server.wire_runs import RUN_CURSOR, Limit, RunView, Text, given, run_view
+from pollux.store.contract import RunFilter
+from pollux.units import moment_ms
+
+DEAD = (RunState.DEAD,)
+IDS_MAX = 1_000
+WHY_NOT = {
+    "lost": "it is no dead letter",
+    "stale": "its job is gone: add the job again, or drop it",
+    "conflict": "its key is taken by a live run",
+}
+
+routes = Routes("dead letters")
+
+
+class DeadQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    job_id: Text | UnsetType = UNSET
+    group: Text | UnsetType = UNSET
+    target: Text | UnsetType = UNSET
+    error: Annotated[str, Meta(max_length=1_000, description="part of the error")] | UnsetType = UNSET
+    since: Annotated[str, Meta(max_length=64, description="died after this moment")] | UnsetType = UNSET
+    cursor: Annotated[str, Meta(pattern=RUN_CURSOR)] | UnsetType = UNSET
+    limit: Limit = 100
+
+
+class DeadList(Struct, frozen=True):
+    dead_letters: list[RunView]
+    total: int | None  # null: it would cost too much to count them
+    next: str | None
+
+
+class DeadBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which: `ids`, or a filter (all of its parts hold), or `all: true`."""
+
+    ids: Annotated[list[Annotated[str, Meta(max_length=400)]], Meta(max_length=IDS_MAX)] | None = None
+    job_id: Text | None = None
+    group: Text | None = None
+    target: Text | None = None
+    error: Annotated[str, Meta(max_length=1_000)] | None = None
+    since: Moment | None = None
+    all: bool = False
+
+
+class DeadItem(Struct, frozen=True):
+    id: str
+    answer: str
+    detail: str
+
+
+class Revived(Struct, frozen=True):
+    revived: int
+    refused: int
+    items: list[DeadItem]  # those that were refused, and the first thousand others
+
+
+class Dropped(Struct, frozen=True):
+    dropped: int
+
+
+@routes.get("/api/v2/dead-letters", Role.VIEWER)
+async def list_dead(desk: At, query: DeadQuery) -> DeadList:
+    """List dead letters, newest first."""
+    since = given(query.since)
+    where = RunFilter(
+        states=DEAD,
+        job_id=given(query.job_id),
+        group=given(query.group),
+        target=given(query.target),
+        error=given(query.error),
+        finished_after_ms=None if since is None else moment_ms(since),
+    )
+    page = await desk.verbs.list_runs(where, after=given(query.cursor), limit=query.limit)
+    is_all = where == RunFilter(states=DEAD)
+    total = (await desk.verbs.counts()).dead if is_all else None
+    if total is None and page.next is None and query.cursor is UNSET:
+        total = len(page.runs)
+    return DeadList([run_view(run) for run in page.runs], total, page.next)
+
+
+@routes.get("/api/v2/dead-letters/{run_id}", Role.VIEWER, refuses=(409,))
+async def show(desk: At, run_id: str) -> RunView:
+    """Show one dead letter in full."""
+    return run_view(await _dead(desk, run_id))
+
+
+@routes.post("/api/v2/dead-letters/revive", Role.OPERATOR, example={"job_id": "home", "since": "2030-01-31T09:00:00Z"})
+async def revive(desk: At, body: DeadBody) -> Revived:
+    """Let dead letters run again, with all their attempts: by their ids, or all that fit."""
+    where = _filter(body)
+    answers = await (desk.verbs.revive(body.ids) if where is None else desk.verbs.revive_where(where))
+    items = [DeadItem(each.id, each.answer.value, WHY_NOT.get(each.answer.value, "")) for each in answers]
+    refused = [item for item in items if item.answer != "ok"]
+    return Revived(
+        len(items) - len(refused), len(refused), [*refused, *(i for i in items if i.answer == "ok")][:IDS_MAX]
+    )
+
+
+@routes.post("/api/v2/dead-letters/drop", Role.OPERATOR, refuses=(404, 409), example={"all": True})
+async def drop(desk: At, body: DeadBody) -> Dropped:
+    """Forget dead letters for good: by their ids, or all that fit."""
+    where = _filter(body)
+    if where is not None:
+        return Dropped(await desk.verbs.drop_where(where))
+    for run_id in body.ids or ():
+        await _dead(desk, run_id)
+    return Dropped(await desk.verbs.drop(body.ids))
+
+
+@routes.post("/api/v2/dead-letters/{run_id}/revive", Role.OPERATOR, refuses=(409,))
+async def revive_one(desk: At, run_id: str) -> Revived:
+    """Let one dead letter run again, with all its attempts."""
+    await _dead(desk, run_id)
+    [answer] = await desk.verbs.revive([run_id])
+    if answer.answer.value != "ok":
+        raise Conflict(f"run {run_id}: {WHY_NOT.get(answer.answer.value, answer.answer.value)}")
+    return Revived(1, 0, [DeadItem(run_id, "ok", "")])
+
+
+@routes.delete("/api/v2/dead-letters/{run_id}", Role.OPERATOR, refuses=(409,))
+async def drop_one(desk: At, run_id: str) -> Dropped:
+    """Forget one dead letter for good."""
+    await _dead(desk, run_id)
+    return Dropped(await desk.verbs.drop([run_id]))
+
+
+async def _dead(desk: At, run_id: str) -> Run:
+    run = await desk.verbs.get_run(run_id)
+    if run.state is not RunState.DEAD:
+        raise Conflict(f"run {run_id} is {run.state.value}, no dead letter", found={"state": run.state.value})
+    return run
+
+
+def _filter(body: DeadBody) -> RunFilter | None:
+    """None: by ids.  Nobody means all by saying nothing."""
+    parts = {name: getattr(body, name) for name in ("job_id", "group", "target", "error")}
+    since = None if body.since is None else moment_ms(body.since)
+    is_filter = since is not None or any(value is not None for value in parts.values())
+    if (body.ids is not None) + is_filter + body.all != 1:
+        raise InvalidInput("say which: ids, or a filter, or all", cure='send {"job_id": "home"}, or {"all": true}')
+    return None if body.ids is not None else RunFilter(states=DEAD, finished_after_ms=since, **parts)

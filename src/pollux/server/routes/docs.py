@@ -1,0 +1,90 @@
+"""Where can one read about the API?  A page for people that works with no internet, and a document for programs.
+
+They tell what the API is and nothing about this node, so they need no token: a browser could not send one with a page.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+from starlette.responses import Response
+
+from pollux.server.openapi import OPENAPI, PAGE, PAGE_FILES, START, document
+from pollux.server.routing import At, Routes
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self';"
+    " frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)  # the page's own script sets styles of elements
+_HTML = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Pollux: the API</title>
+<link rel="icon" href="{PAGE}/favicon.png">
+<link rel="stylesheet" href="{PAGE}/swagger-ui.css">
+</head>
+<body>
+<div id="page"></div>
+<noscript>This page needs JavaScript. The same is in <a href="{OPENAPI}">{OPENAPI}</a>.</noscript>
+<script src="{PAGE}/swagger-ui-bundle.js"></script>
+<script src="{START}"></script>
+</body>
+</html>
+"""
+_START = f"""SwaggerUIBundle({{
+  url: "{OPENAPI}",
+  dom_id: "#page",
+  deepLinking: true,
+  defaultModelsExpandDepth: 0,
+  validatorUrl: null,
+}});
+"""
+
+routes = Routes("docs")
+
+
+@routes.open(PAGE, include_in_schema=False)
+async def page(desk: At) -> Response:  # noqa: ARG001  every route has it
+    """The page."""
+    return Response(_HTML, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": _POLICY})
+
+
+@routes.open(START, include_in_schema=False)
+async def start(desk: At) -> Response:  # noqa: ARG001  every route has it
+    """What starts the page; a script inside of it would be forbidden."""
+    return Response(_START, media_type="text/javascript; charset=utf-8")
+
+
+def _file(name: str, kind: str) -> None:
+    @routes.open(f"{PAGE}/{name}", include_in_schema=False)
+    async def file(desk: At) -> Response:  # noqa: ARG001  every route has it
+        """A part of the page."""
+        return Response(_bytes_of(name), media_type=kind)
+
+
+for _name, _kind in PAGE_FILES.items():
+    _file(_name, _kind)
+
+
+@lru_cache(maxsize=len(PAGE_FILES))
+def _bytes_of(name: str) -> bytes:
+    import fastapi_offline  # here: only for its files, when somebody reads the page
+
+    return (Path(fastapi_offline.__file__).parent / "static" / name).read_bytes()
+
+
+@routes.open(OPENAPI, include_in_schema=False)
+async def openapi(desk: At) -> Response:  # noqa: ARG001  every route has it
+    """OpenAPI 3.1."""
+    return Response(described(), media_type="application/json")
+
+
+@lru_cache(maxsize=1)
+def described() -> bytes:
+    from pollux.server.routes import EVERY  # here: it lists us, too
+
+    return msgspec.json.encode(document(EVERY))

@@ -1,0 +1,157 @@
+"""What happens right now?  This node's events as they come, by server-sent events, with resume."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from pollux.app import Pollux
+from pollux.errors import InvalidInput, did_you_mean
+from pollux.server.identity import Role
+from pollux.server.problems import Problem
+from pollux.server.ring import KINDS, PER_RUN, Ring, Told, job_of, plain
+from pollux.server.routing import At, Routes
+from pollux.server.wire_jobs import moment
+from pollux.server.wire_runs import Text, given
+
+CLIENTS_MAX = 100
+BEAT_S = 15.0
+SEND_S = 10.0  # a client that takes nothing for so long is let go
+GATHER_S = 0.05  # events of so long go out together
+BATCH = 500
+STREAM = "text/event-stream"
+
+routes = Routes("events")
+
+
+class EventsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    job_id: Annotated[Text, Meta(description="only events of this job")] | UnsetType = UNSET
+    kind: Annotated[str, Meta(max_length=500, description="only these, like run_settled,run_failed")] | UnsetType = (
+        UNSET
+    )
+
+
+@routes.get("/api/v2/events", Role.VIEWER, answer=str, kind=STREAM)
+async def stream(desk: At, query: EventsQuery) -> Response:
+    """This node's events as they come.
+
+    Each has an id `<node>-<number>`; whoever comes back with `Last-Event-ID` gets what came since, and an event
+    `missed` if some of it is gone.
+    """
+    kinds = _kinds(given(query.kind))
+    ring = ring_of(desk.verbs, desk.request)
+    if ring.listeners >= CLIENTS_MAX:
+        raise Problem(503, "too many listen already", f"{CLIENTS_MAX} clients", cure="close some of them")
+    if desk.request.method == "HEAD":
+        return Response(media_type=STREAM)
+    return Stream(ring, desk.verbs.node_id, desk.request.headers.get("last-event-id", ""), given(query.job_id), kinds)
+
+
+def ring_of(verbs: Pollux, request: Request) -> Ring:
+    """The one ring of this API, made when somebody first listens."""
+    state = request.app.state
+    if getattr(state, "ring", None) is None or state.ring.is_closed:
+        state.ring = Ring(verbs.events, verbs.clock)
+    ring: Ring = state.ring
+    return ring
+
+
+def _kinds(text: str | None) -> frozenset[str] | None:
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in KINDS:
+            cure = did_you_mean(word[:60], KINDS).strip("; ") or f"known are {', '.join(sorted(KINDS))}"
+            raise InvalidInput(f"no event is called {word[:60]!r}", where="kind", cure=cure)
+    return frozenset(words)
+
+
+class Stream(Response):
+    """One listener."""
+
+    media_type = STREAM
+
+    def __init__(self, ring: Ring, node: str, last: str, job_id: str | None, kinds: frozenset[str] | None) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self.headers["cache-control"] = "no-store"
+        self.headers["x-accel-buffering"] = "no"
+        self._ring, self._node, self._last, self._job_id, self._kinds = ring, node, last, job_id, kinds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  Starlette's
+        self._ring.join()
+        listening = asyncio.ensure_future(_gone(receive))
+        telling = asyncio.ensure_future(self._tell(send))
+        try:
+            await asyncio.wait((listening, telling), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._ring.part()
+            for each in (listening, telling):
+                each.cancel()
+            await asyncio.gather(listening, telling, return_exceptions=True)
+
+    async def _tell(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for part in self._parts():
+            async with asyncio.timeout(SEND_S):
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _parts(self) -> AsyncIterator[bytes]:
+        ring = self._ring
+        at, missed = self._begin()
+        yield b"retry: 2000\n\n" + missed
+        while not ring.is_closed:
+            if at + 1 < ring.first:
+                yield self._missed(ring.first - at - 1, "you fell too far behind")
+                at = ring.first - 1
+            told = ring.after(at, BATCH)
+            if told:
+                at = told[-1].number
+                if part := b"".join(self._line(each) for each in told if self._fits(each)):
+                    yield part
+                continue
+            await ring.wait(at, BEAT_S)
+            if ring.last == at:
+                yield b": still here\n\n"
+            else:
+                await asyncio.sleep(GATHER_S)
+
+    def _begin(self) -> tuple[int, bytes]:
+        """Where to go on, and what to say about what is gone."""
+        ring = self._ring
+        if not self._last:
+            return ring.last, b""
+        node, _, number = self._last.rpartition("-")
+        if node != self._node or not (number.isascii() and number.isdecimal()) or int(number[:18]) > ring.last:
+            return ring.last, self._missed(None, "that was another node, or this one before it started anew")
+        at = int(number)
+        if at < ring.runs_since and (self._kinds is None or self._kinds & PER_RUN):
+            return at, self._missed(None, "events of runs were not kept while nobody listened")
+        return at, b""
+
+    def _fits(self, told: Told) -> bool:
+        if self._kinds is not None and told.kind not in self._kinds:
+            return False
+        return self._job_id is None or job_of(told.event) == self._job_id
+
+    def _line(self, told: Told) -> bytes:
+        data: dict[str, Any] = {"at": moment(told.at_ms), **plain(told.event)}
+        head = f"id: {self._node}-{told.number}\nevent: {told.kind}\ndata: "
+        return head.encode() + msgspec.json.encode(data) + b"\n\n"
+
+    def _missed(self, count: int | None, why: str) -> bytes:
+        return b"event: missed\ndata: " + msgspec.json.encode({"count": count, "why": why}) + b"\n\n"
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,122 @@
+"""How does it do?  Health with cures, workers, and the metrics as JSON and for Prometheus.
+
+Neither says whether the process is alive: that is `/live`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from msgspec import Struct
+from starlette.responses import Response
+
+from pollux.observe.documents import health_document, workers_document
+from pollux.observe.metrics import content_type, exposition, wants_openmetrics
+from pollux.secrets import HIDDEN
+from pollux.server.identity import Role
+from pollux.server.routing import At, Routes
+
+routes = Routes("health")
+
+
+class FindingView(Struct, frozen=True):
+    name: str
+    level: str
+    seen: str
+    cure: str
+
+
+class HealthView(Struct, frozen=True, kw_only=True):
+    """`status` is healthy, degraded or unhealthy; each finding says what was seen, and what to do about it."""
+
+    status: str
+    findings: list[FindingView]
+    running: bool
+    is_leader: bool
+    workers_active: int
+    workers_busy: int
+    queue_depth: int | None
+    cron_jobs_count: int | None
+    last_check_at: str | None
+    uptime_seconds: int
+    circuit_breaker_state: str
+    updatedAt: str | None  # noqa: N815  as older clients know it
+    enabled: bool
+    queue: dict[str, Any]
+    deadLetter: dict[str, Any]  # noqa: N815  as older clients know it
+    breakers: list[dict[str, Any]]
+    staleness: list[dict[str, Any]]
+    instances: list[dict[str, Any]]
+
+
+class WorkersView(Struct, frozen=True):
+    """`total`, `active` and `idle` are seats of all living nodes."""
+
+    total: int
+    active: int
+    idle: int
+    draining: bool
+    workers: list[dict[str, Any]]
+    queue_size: int | None
+
+
+class SampleView(Struct, frozen=True):
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+class FamilyView(Struct, frozen=True):
+    name: str
+    type: str
+    help: str
+    samples: list[SampleView]
+
+
+class MetricsView(Struct, frozen=True):
+    metrics: list[FamilyView]
+
+
+@routes.get("/api/v2/scheduler/health", Role.VIEWER, answer=HealthView)
+async def health(desk: At) -> dict[str, Any]:
+    """How the deployment does: due but not fired, ready but not claimed, alive but not polling, and what helps."""
+    document: dict[str, Any] = HIDDEN.hide_in(health_document(await desk.verbs.health()))
+    return document
+
+
+@routes.get("/api/v2/scheduler/workers", Role.VIEWER, answer=WorkersView)
+async def workers(desk: At) -> dict[str, Any]:
+    """Who works, and at what."""
+    document: dict[str, Any] = HIDDEN.hide_in(workers_document(await desk.verbs.health()))
+    return document
+
+
+@routes.get("/api/v2/scheduler/metrics", Role.VIEWER)
+async def metrics(desk: At) -> MetricsView:
+    """The metrics of this process as JSON."""
+    return await asyncio.to_thread(_parsed, (await exposition(desk.verbs)).decode())
+
+
+@routes.get("/metrics", Role.VIEWER, answer=str, kind="text/plain; version=0.0.4; charset=utf-8")
+async def prometheus(desk: At) -> Response:
+    """The metrics of this process for Prometheus."""
+    newer = wants_openmetrics(desk.request.headers.get("accept", ""))
+    body = await exposition(desk.verbs, openmetrics=newer)
+    return Response(body, headers={"Content-Type": content_type(openmetrics=newer)})
+
+
+def _parsed(text: str) -> MetricsView:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    return MetricsView(
+        [
+            FamilyView(
+                family.name,
+                family.type,
+                family.documentation,
+                [SampleView(each.name, dict(each.labels), float(each.value)) for each in family.samples],
+            )
+            for family in text_string_to_metric_families(text)
+        ]
+    )

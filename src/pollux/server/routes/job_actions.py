@@ -1,0 +1,122 @@
+"""What can be done with one job?  Pause, resume, cancel, run it now; and why it runs or not."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from pollux.model import STOP
+from pollux.server.identity import Role
+from pollux.server.permits import check_asker
+from pollux.server.routes.jobs import made_id
+from pollux.server.routing import At, Routes
+from pollux.server.wire_jobs import Duration, moment
+from pollux.server.wire_runs import ReasonBody, RunList, RunQuery, RunView, given, run_filter_of, run_view
+
+routes = Routes("jobs")
+
+
+class PauseBody(Struct, frozen=True, forbid_unknown_fields=True):
+    reason: Annotated[str, Meta(max_length=1_000)] | None = None
+    duration: Duration | None = None  # None: until it is resumed
+
+
+class PausedView(Struct, frozen=True):
+    message: str
+    job_id: str
+    stop: str  # what stands in its way
+    until: str | None
+
+
+class ResumedView(Struct, frozen=True):
+    message: str
+    job_id: str
+    was_paused: bool
+
+
+class CancelledView(Struct, frozen=True):
+    message: str
+    job_id: str
+    runs: list[str]
+
+
+class ForceBody(Struct, frozen=True, forbid_unknown_fields=True):
+    params: dict[str, Any] | None = None
+    anyway: bool = False  # also if one of its runs is live
+
+
+class ForcedView(Struct, frozen=True):
+    message: str
+    job_id: str
+    run: RunView
+
+
+class WhyView(Struct, frozen=True):
+    """An answer in words."""
+
+    id: str
+    answer: str
+    reason: str
+    expected_at: str | None
+    cure: str
+
+
+@routes.post("/api/v2/jobs/{job_id}/pause", Role.OPERATOR)
+async def pause(desk: At, job_id: str, body: PauseBody) -> PausedView:
+    """Stop the firings of a job until it is resumed, or for a while."""
+    key = await desk.verbs.pause(job_id, reason=body.reason or "", duration=body.duration)
+    stop = next((each for each in await desk.verbs.stops() if each.key == key), None)
+    until = None if stop is None else moment(stop.expires_ms)
+    return PausedView("the job is paused; due times meanwhile are skipped", job_id, key.removeprefix(STOP), until)
+
+
+@routes.post("/api/v2/jobs/{job_id}/resume", Role.OPERATOR)
+async def resume(desk: At, job_id: str) -> ResumedView:
+    """Let a paused job go on."""
+    was = await desk.verbs.resume(job_id)
+    return ResumedView("the job goes on" if was else "the job was not paused", job_id, was)
+
+
+@routes.post("/api/v2/jobs/{job_id}/cancel", Role.OPERATOR)
+async def cancel(desk: At, job_id: str, body: ReasonBody) -> CancelledView:
+    """Cancel the live runs of a job: waiting ones at once, running ones by request.  Its schedule stays."""
+    await desk.verbs.get_job(job_id)
+    answers = await desk.verbs.cancel(job_id, reason=body.reason or "")
+    words = f"{len(answers)} runs are cancelled or asked to stop" if answers else "the job has no live run"
+    return CancelledView(words, job_id, [answer.id for answer in answers])
+
+
+@routes.post("/api/v2/jobs/{job_id}/force-run", Role.OPERATOR, status=202, keyed=True, refuses=(409,))
+async def force_run(desk: At, job_id: str, body: ForceBody) -> ForcedView:
+    """Run a job now, whatever its schedule and pauses say.
+
+    409 with the live run's id if one is live and the job may not overlap, unless `anyway`.
+    """
+    job = await desk.verbs.get_job(job_id)
+    check_asker(desk, job, body.params)
+    run_id = made_id(desk) if desk.once else None
+    run = await desk.verbs.run_now(job, body.params, anyway=body.anyway, id=run_id)
+    return ForcedView("the job runs now", job_id, run_view(run))
+
+
+@routes.get("/api/v2/jobs/{job_id}/why", Role.VIEWER)
+async def why(desk: At, job_id: str) -> WhyView:
+    """Why does the job run, or not?"""
+    await desk.verbs.get_job(job_id)
+    return await why_view(desk, job_id)
+
+
+@routes.get("/api/v2/jobs/{job_id}/runs", Role.VIEWER)
+async def runs_of(desk: At, job_id: str, query: RunQuery) -> RunList:
+    """The runs of a job: live ones by due time, then finished ones, newest first."""
+    where = replace(run_filter_of(query), job_id=job_id)
+    if not (page := await desk.verbs.list_runs(where, after=given(query.cursor), limit=query.limit)).runs:
+        await desk.verbs.get_job(job_id)
+    return RunList([run_view(run) for run in page.runs], page.next)
+
+
+async def why_view(desk: At, name: str) -> WhyView:
+    found = await desk.verbs.why(name)
+    return WhyView(name, found.answer, found.reason, moment(found.expected_ms), found.cure)

@@ -1,0 +1,299 @@
+"""Which jobs are there?  Add, list, show, change, take away."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
+
+from pollux.app.batches import Written
+from pollux.app.overview import JobRow
+from pollux.errors import InvalidConfig, InvalidInput, NotFound, PolluxError, problems_of
+from pollux.model import VERSION_MAX, Answer
+from pollux.model.params import PRIORITIES
+from pollux.server.identity import Role
+from pollux.server.limits import BATCH_BODY_MAX
+from pollux.server.permits import check_author, known_handlers
+from pollux.server.problems import Problem, problem_of
+from pollux.server.routing import At, Reply, Routes
+from pollux.server.wire import read_body
+from pollux.server.wire_given import also_wrong, job_of_body, word_of_params
+from pollux.server.wire_jobs import ID_PATTERN, JobBody, JobView, StateWord, view_of
+from pollux.server.wire_runs import Limit, Text, given
+from pollux.store.contract import JobFilter, JobPut
+
+ITEMS_MAX = 1_000
+EXAMPLE = {
+    "source_id": "feed-1",
+    "url": "https://example.com",
+    "schedule_type": "cron",
+    "cron_expression": "0 */6 * * *",
+    "priority": 1,
+}
+_OLDER = {"scheduled": "active", "completed": "done", "pending": "waiting"}  # words of older clients
+
+routes = Routes("jobs")
+
+
+class JobList(Struct, frozen=True):
+    jobs: list[JobView]
+    total: int | None  # of all that fit; null: it would cost too much to count them
+    limit: int
+    offset: int
+    next: str | None
+
+
+class JobQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    state: StateWord | UnsetType = UNSET
+    status: (
+        Annotated[Literal[StateWord, "scheduled", "completed", "pending"], Meta(description="an older name of `state`")]
+        | UnsetType
+    ) = UNSET
+    priority: Literal["high", "normal", "low", "1", "2", "3"] | UnsetType = UNSET
+    group: Text | UnsetType = UNSET
+    target: Text | UnsetType = UNSET
+    tag: Text | UnsetType = UNSET
+    source_id: Text | UnsetType = UNSET
+    source: Annotated[str, Meta(max_length=1_000, description="api, file:... or code:...")] | UnsetType = UNSET
+    handler: Text | UnsetType = UNSET
+    text: Annotated[str, Meta(max_length=200, description="part of the id or the name")] | UnsetType = UNSET
+    scheduler_version: Annotated[int, Meta(ge=1, le=VERSION_MAX)] | UnsetType = UNSET
+    cursor: Annotated[str, Meta(pattern=ID_PATTERN, description="`next` of the page before")] | UnsetType = UNSET
+    limit: Limit = 50
+    offset: Annotated[int, Meta(ge=0, le=10_000, description="beyond that, go by `cursor`")] = 0
+
+
+class BatchBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Up to 1,000 jobs, each as it is sent alone."""
+
+    jobs: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=ITEMS_MAX)]
+    overwrite: bool = False  # also change those that are there
+
+
+class BatchItem(Struct, frozen=True, omit_defaults=True):
+    answer: Literal["ok", "already", "refused"]
+    id: str | None = None
+    revision: int = 0
+    problem: dict[str, Any] | None = None
+
+
+class BatchAnswer(Struct, frozen=True):
+    """An answer for each, in the order of the request."""
+
+    ok: int
+    already: int
+    refused: int
+    items: list[BatchItem]
+
+
+class DoneView(Struct, frozen=True):
+    message: str
+    job_id: str
+
+
+def made_id(desk: At, number: int = 0) -> str:
+    """The id of a thing that was sent without; with an idempotency key the same every time."""
+    return f"{desk.once[:20]}{number:08x}" if desk.once else desk.verbs.new_id()
+
+
+def row_view(row: JobRow) -> JobView:
+    return view_of(row.job, row.state, row.held)  # type: ignore[arg-type]
+
+
+def etag(revision: int) -> dict[str, str]:
+    return {"ETag": f'"{revision}"'}
+
+
+@routes.post(
+    "/api/v2/jobs",
+    Role.OPERATOR,
+    status=201,
+    answer=JobView,
+    also={200: JobView},
+    keyed=True,
+    refuses=(409,),
+    needs_body=True,
+    also_wrong=also_wrong,
+    example=EXAMPLE,
+)
+async def create(desk: At, body: JobBody) -> Reply:
+    """Add a job.
+
+    200 if it is there already, just as it was sent; 409 if it is there otherwise: PUT changes it.
+    """
+    written = await _put(desk, body, body.id or made_id(desk), revision=0)
+    if written.answer is Answer.CONFLICT and written.revision:
+        written = replace(written, detail="it is there already, and it is another one")
+    return await _put_reply(desk, written, is_new=True, cure=f"PUT /api/v2/jobs/{quoted(written.job.id)} changes it")
+
+
+@routes.get("/api/v2/jobs", Role.VIEWER)
+async def list_jobs(desk: At, query: JobQuery) -> JobList:
+    """List jobs by id, a page at a time."""
+    state = given(query.state) or _OLDER.get(str(given(query.status)), given(query.status))
+    priority = given(query.priority)
+    where = JobFilter(
+        group=given(query.group),
+        target=given(query.target),
+        tag=given(query.tag),
+        source=given(query.source),
+        handler=given(query.handler),
+        text=given(query.text),
+        scheduler_version=given(query.scheduler_version),
+        priority=None if priority is None else PRIORITIES.get(priority) or int(priority),
+        source_id=given(query.source_id),
+    )
+    page = await desk.verbs.job_rows(
+        where, state=state, after=given(query.cursor), offset=query.offset, limit=query.limit
+    )
+    return JobList([row_view(row) for row in page.rows], page.total, query.limit, query.offset, page.next)
+
+
+@routes.get("/api/v2/jobs/{job_id}", Role.VIEWER, answer=JobView)
+async def show(desk: At, job_id: str) -> Reply:
+    """Show one job: what it is, how it went, what it is at."""
+    row = await desk.verbs.job_row(await desk.verbs.get_job(job_id))
+    return Reply(row_view(row), headers=etag(row.job.revision))
+
+
+@routes.put(
+    "/api/v2/jobs/{job_id}",
+    Role.OPERATOR,
+    answer=JobView,
+    also={201: JobView},
+    matched=True,
+    refuses=(409,),
+    needs_body=True,
+    also_wrong=also_wrong,
+    example=EXAMPLE,
+)
+async def change(desk: At, job_id: str, body: JobBody) -> Reply:
+    """Put a job in the place of the one with this id, whole.
+
+    With `revision` in the body, or `If-Match`, only if that is its revision: else 409 with both.
+    """
+    if body.id not in (None, job_id):
+        raise InvalidInput(f"the path says {job_id!r}", where="id", cure="leave it out")
+    wanted = _revision(desk, body)
+    [there] = await desk.verbs.jobs_by_id([job_id])
+    if there is None and (wanted or desk.request.headers.get("if-match") == "*"):
+        raise NotFound("job", job_id, cure="leave the revision out to add it")
+    written = await _put(desk, body, job_id, revision=wanted)
+    more = {} if wanted is None else {"expected": wanted}
+    cure = "read it again, and send the change with its revision"
+    return await _put_reply(desk, written, is_new=there is None, cure=cure, **more)
+
+
+@routes.delete("/api/v2/jobs/{job_id}", Role.OPERATOR)
+async def delete(desk: At, job_id: str) -> DoneView:
+    """Take a job away; its waiting runs are cancelled, running ones may end."""
+    await desk.verbs.delete_jobs([job_id])
+    return DoneView("the job is deleted", job_id)
+
+
+@routes.post("/api/v2/jobs/batch", Role.OPERATOR, keyed=True, body_max=BATCH_BODY_MAX, example={"jobs": [EXAMPLE]})
+async def create_batch(desk: At, body: BatchBody) -> BatchAnswer:
+    """Add up to 1,000 jobs in one write; each is answered by itself."""
+    items: list[BatchItem | None] = []
+    puts: list[JobPut] = []
+    bodies: list[JobBody] = []
+    known = await known_handlers(desk.verbs, ())
+    for number, sent in enumerate(body.jobs):
+        try:
+            one = read_body(JobBody, sent)
+            job = job_of_body(one, one.id or made_id(desk, number), desk.verbs.check_params)
+            if job.handler not in known:
+                known = await known_handlers(desk.verbs, {job.handler})
+            check_author(desk, job, known)
+            _refuse_version(desk, one)
+        except (PolluxError, Problem) as error:
+            items.append(_refused(error, sent.get("id")))
+        else:
+            items.append(None)
+            puts.append(JobPut(job, None if body.overwrite else 0))
+            bodies.append(one)
+    written = iter(zip(await desk.verbs.put_each(puts), bodies, strict=True))
+    told = [_batch_item(*next(written)) if item is None else item for item in items]
+    ok, already, refused = (sum(item.answer == word for item in told) for word in ("ok", "already", "refused"))
+    return BatchAnswer(ok, already, refused, told)
+
+
+# inside
+
+
+async def _put(desk: At, body: JobBody, job_id: str, *, revision: int | None) -> Written:
+    job = job_of_body(body, job_id, desk.verbs.check_params)
+    check_author(desk, job, await known_handlers(desk.verbs, {job.handler}))
+    [written] = await desk.verbs.put_each([JobPut(job, revision)], version=body.scheduler_version)
+    if isinstance(written, PolluxError):
+        raise _named(written, body)
+    return written
+
+
+def _named(error: PolluxError, body: JobBody) -> PolluxError:
+    """With the words of the body."""
+    if not isinstance(error, InvalidInput):
+        return error
+    word = word_of_params(body)
+    found = [InvalidInput(one.what, where=_renamed(one.where, word), cure=one.cure) for one in problems_of(error)]
+    return found[0] if len(found) == 1 else InvalidConfig(found)
+
+
+def _renamed(where: str, word: str) -> str:
+    rest = where.removeprefix("params").removeprefix(".")
+    return word if word == "url" and rest in {"", "url"} else ".".join(part for part in (word, rest) if part)
+
+
+async def _put_reply(desk: At, written: Written, *, is_new: bool, cure: str, **more: Any) -> Reply:
+    job = written.job
+    if written.answer is Answer.CONFLICT:
+        words = f"job {job.id!r}: {written.detail}"
+        raise Problem(409, "it is not as you believed", words, cure=cure, revision=written.revision, **more)
+    if written.answer is Answer.OK and is_new:
+        headers = {"Location": f"/api/v2/jobs/{quoted(job.id)}", **etag(written.revision)}
+        return Reply(row_view(await desk.verbs.new_row(job)), 201, headers)
+    row = await desk.verbs.job_row(await desk.verbs.get_job(job.id))
+    return Reply(row_view(row), 200, etag(row.job.revision))
+
+
+def quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _revision(desk: At, body: JobBody) -> int | None:
+    """The one that is to be changed, from the header or the body."""
+    said = desk.request.headers.get("if-match")
+    if said is None or said == "*":
+        return body.revision
+    number = said.removeprefix("W/").strip('"')
+    if not (number.isascii() and number.isdecimal() and len(number) < 19):
+        raise InvalidInput("it is no revision", where="If-Match", cure='send If-Match: "3", the ETag of the job')
+    if body.revision not in (None, int(number)):
+        raise InvalidInput("If-Match and revision say different things", where="revision", cure="keep one of them")
+    return int(number)
+
+
+def _refuse_version(desk: At, body: JobBody) -> None:
+    if body.scheduler_version not in (None, desk.verbs.scheduler_version):
+        what = f"this node serves version {desk.verbs.scheduler_version}"
+        raise InvalidInput(what, where="scheduler_version", cure="send jobs of another version one by one")
+
+
+def _refused(error: PolluxError | Problem, job_id: object) -> BatchItem:
+    problem = error if isinstance(error, Problem) else problem_of(error)
+    return BatchItem("refused", job_id if isinstance(job_id, str) else None, problem=problem.document())
+
+
+def _batch_item(written: Written | PolluxError, body: JobBody) -> BatchItem:
+    if isinstance(written, PolluxError):
+        return _refused(_named(written, body), body.id)
+    match written.answer:
+        case Answer.OK | Answer.ALREADY:
+            return BatchItem("ok" if written.answer is Answer.OK else "already", written.job.id, written.revision)
+        case _:
+            words = f"job {written.job.id!r}: {written.detail}"
+            cure = 'send "overwrite": true to change what is there'
+            problem = Problem(409, "it is not as you believed", words, cure=cure, revision=written.revision)
+            return BatchItem("refused", written.job.id, problem=problem.document())

@@ -1,0 +1,147 @@
+"""Which runs are there?  List, show, ask for one or many, cancel, and why one runs or not."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from pollux.app.batches import Ask
+from pollux.errors import PolluxError
+from pollux.model import Run
+from pollux.server.identity import Role
+from pollux.server.limits import BATCH_BODY_MAX
+from pollux.server.permits import check_asker
+from pollux.server.problems import Problem, problem_of
+from pollux.server.routes.job_actions import WhyView, why_view
+from pollux.server.routes.jobs import made_id, quoted
+from pollux.server.routing import At, Reply, Routes
+from pollux.server.wire import read_fields
+from pollux.server.wire_jobs import JobId
+from pollux.server.wire_runs import ReasonBody, RunBody, RunList, RunQuery, RunView, given, run_filter_of, run_view
+
+ITEMS_MAX = 1_000
+EXAMPLE = {"job_id": "home", "params": {"depth": 2}, "delay": "5m"}
+
+routes = Routes("runs")
+
+
+class RunsBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Up to 1,000 runs, each as it is sent alone; `job_id` may stand here for all."""
+
+    runs: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=ITEMS_MAX)]
+    job_id: JobId | None = None
+
+
+class RunItem(Struct, frozen=True, omit_defaults=True):
+    answer: Literal["ok", "refused"]
+    id: str | None = None
+    problem: dict[str, Any] | None = None
+
+
+class RunsAnswer(Struct, frozen=True):
+    """An answer for each, in the order of the request."""
+
+    ok: int
+    refused: int
+    items: list[RunItem]
+
+
+class RunCancelled(Struct, frozen=True):
+    message: str
+    run_id: str
+    answer: str
+
+
+@routes.get("/api/v2/runs", Role.VIEWER)
+async def list_runs(desk: At, query: RunQuery) -> RunList:
+    """List runs: live ones by due time, then finished ones, newest first."""
+    page = await desk.verbs.list_runs(run_filter_of(query), after=given(query.cursor), limit=query.limit)
+    return RunList([run_view(run) for run in page.runs], page.next)
+
+
+@routes.post("/api/v2/runs", Role.OPERATOR, status=201, answer=RunView, keyed=True, refuses=(404, 409), example=EXAMPLE)
+async def enqueue(desk: At, body: RunBody) -> Reply:
+    """Ask for one run of a job, now, `at` a moment or after a `delay`.
+
+    The same `id` again is the same run.  A `key` allows one live run: 409 if there is one.
+    """
+    job = await desk.verbs.get_job(body.job_id)
+    check_asker(desk, job, body.params)
+    run = await desk.verbs.enqueue(
+        job,
+        body.params,
+        id=body.id or (made_id(desk) if desk.once else None),
+        key=body.key,
+        at=body.at,
+        delay=body.delay,
+        priority=body.priority,
+    )
+    return Reply(run_view(run), 201, {"Location": f"/api/v2/runs/{quoted(run.id)}"})
+
+
+@routes.post("/api/v2/runs/batch", Role.OPERATOR, keyed=True, body_max=BATCH_BODY_MAX, example={"runs": [EXAMPLE]})
+async def enqueue_batch(desk: At, body: RunsBody) -> RunsAnswer:
+    """Ask for up to 1,000 runs in one write; each is answered by itself."""
+    asks: list[Ask | PolluxError | Problem] = []
+    for number, sent in enumerate(body.runs):
+        asks.append(_ask(desk, {"job_id": body.job_id, **sent} if body.job_id is not None else sent, number))
+    asks = await _permitted(desk, asks)
+    accepted = iter(await desk.verbs.enqueue_each([ask for ask in asks if isinstance(ask, Ask)]))
+    items = [_item(next(accepted) if isinstance(ask, Ask) else ask) for ask in asks]
+    ok = sum(item.answer == "ok" for item in items)
+    return RunsAnswer(ok, len(items) - ok, items)
+
+
+@routes.get("/api/v2/runs/{run_id}", Role.VIEWER)
+async def show(desk: At, run_id: str) -> RunView:
+    """Show one run in full."""
+    return run_view(await desk.verbs.get_run(run_id))
+
+
+@routes.post("/api/v2/runs/{run_id}/cancel", Role.OPERATOR)
+async def cancel(desk: At, run_id: str, body: ReasonBody) -> RunCancelled:
+    """Cancel one run: at once if it waits, by request if it runs."""
+    await desk.verbs.get_run(run_id)
+    [answer] = await desk.verbs.cancel_runs([run_id], reason=body.reason or "")
+    words = {"ok": "it is cancelled, or asked to stop", "already": "it was asked to stop before"}
+    return RunCancelled(words.get(answer.answer.value, "it is over already"), run_id, answer.answer.value)
+
+
+@routes.get("/api/v2/runs/{run_id}/why", Role.VIEWER)
+async def why(desk: At, run_id: str) -> WhyView:
+    """Why does the run run, or not?"""
+    await desk.verbs.get_run(run_id)
+    return await why_view(desk, run_id)
+
+
+def _ask(desk: At, sent: dict[str, Any], number: int) -> Ask | PolluxError:
+    try:
+        one = read_fields(RunBody, sent)
+    except PolluxError as error:
+        return error
+    run_id = one.id or (made_id(desk, number) if desk.once else None)
+    return Ask(one.job_id, one.params, run_id, one.key, one.at, one.delay, one.priority)
+
+
+async def _permitted(desk: At, asks: list[Ask | PolluxError | Problem]) -> list[Ask | PolluxError | Problem]:
+    """Those with params may need another role, by the handler of their job."""
+    ids = list(dict.fromkeys(ask.job_id for ask in asks if isinstance(ask, Ask) and ask.params))
+    jobs = {job.id: job for job in await desk.verbs.jobs_by_id(ids) if job is not None} if ids else {}
+    checked: list[Ask | PolluxError | Problem] = []
+    for ask in asks:
+        try:
+            if isinstance(ask, Ask) and ask.job_id in jobs:
+                check_asker(desk, jobs[ask.job_id], ask.params)
+            checked.append(ask)
+        except Problem as problem:
+            checked.append(problem)
+    return checked
+
+
+def _item(answer: Run | PolluxError | Problem | Ask) -> RunItem:
+    if isinstance(answer, Run):
+        return RunItem("ok", answer.id)
+    assert not isinstance(answer, Ask)
+    problem = answer if isinstance(answer, Problem) else problem_of(answer)
+    return RunItem("refused", problem=problem.document())

@@ -1,0 +1,278 @@
+"""How is the whole of it steered?  Drain, resume, plan now, read the file again, settings; and what lies ahead."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from pollux.app.ahead import foretell, known_of
+from pollux.app.reload import Reloaded
+from pollux.app.settings import Setting
+from pollux.app.steering import Triggered
+from pollux.errors import InvalidInput, NotFound
+from pollux.model import Job
+from pollux.server.identity import Role
+from pollux.server.routing import At, Routes
+from pollux.server.wire_jobs import moment
+from pollux.server.wire_runs import Text, given
+from pollux.units import DAY_MS, duration_ms, moment_ms
+
+PLAN_JOBS_MAX = 200_000
+PLAN_MAX_MS = 366 * DAY_MS
+
+routes = Routes("scheduler")
+
+
+class NodeQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    node: Annotated[str, Meta(max_length=300, description="only this node; nothing: all")] | UnsetType = UNSET
+
+
+class DrainBody(Struct, frozen=True, forbid_unknown_fields=True):
+    reason: Annotated[str, Meta(max_length=1_000)] | None = None
+
+
+class DrainView(Struct, frozen=True):
+    message: str
+    draining: bool
+    node: str | None
+    workers_busy: int  # runs that are still at work
+
+
+class ReloadBody(Struct, frozen=True, forbid_unknown_fields=True):
+    dry_run: bool = False  # only say what would change
+
+
+class RollbackBody(Struct, frozen=True, forbid_unknown_fields=True):
+    to: Annotated[str, Meta(max_length=100, description="the digest of a version; nothing: the one before")] | None = (
+        None
+    )
+
+
+class ChangeView(Struct, frozen=True):
+    path: str
+    before: str
+    after: str
+
+
+class ReloadView(Struct, frozen=True):
+    message: str
+    path: str
+    digest: str
+    dry_run: bool
+    added: int
+    changed: int
+    removed: int
+    same: int
+    lines: list[str]
+    options: list[ChangeView]
+    needs_restart: list[ChangeView]
+
+
+class FileVersion(Struct, frozen=True):
+    digest: str
+    at: str | None
+
+
+class FileVersions(Struct, frozen=True):
+    versions: list[FileVersion]
+
+
+class TriggerView(Struct, frozen=True):
+    message: str
+    leaders: list[str]
+    answered: list[str]
+    fired: int
+    released: int
+    skipped: int
+
+
+class SettingView(Struct, frozen=True):
+    path: str
+    value: str
+    by: str
+    at: str | None
+    meaning: str
+
+
+class SettingList(Struct, frozen=True):
+    settings: list[SettingView]
+
+
+class SettingBody(Struct, frozen=True, forbid_unknown_fields=True):
+    value: str | int | float | bool
+
+
+class SettingGone(Struct, frozen=True):
+    message: str
+    path: str
+
+
+class PlanQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    since: Annotated[str, Meta(max_length=64, description="where the window begins; nothing: now")] | UnsetType = field(
+        default=UNSET, name="from"
+    )
+    window: Annotated[str, Meta(max_length=32, description='how far: "1h", "24h", "7d"')] = "1h"
+    group: Text | UnsetType = UNSET
+    job_id: Text | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=1_000, description="firings that are listed; all are counted")] = 100
+
+
+class FiringView(Struct, frozen=True):
+    at: str | None
+    job_id: str
+    schedule: str
+
+
+class PlanView(Struct, frozen=True):
+    """What fires in the window if nothing changes."""
+
+    from_at: str | None
+    to_at: str | None
+    total: int
+    late: int
+    jobs: int
+    firings: list[FiringView]
+    bucket_seconds: float
+    buckets_from: str | None
+    buckets: list[int]  # firings in each
+    peak: int
+    quiet: dict[str, int]  # jobs that do not fire by themselves, by kind
+
+
+@routes.post("/api/v2/scheduler/drain", Role.OPERATOR, refuses=(404,))
+async def drain(desk: At, query: NodeQuery, body: DrainBody) -> DrainView:
+    """Let the workers claim nothing until they are resumed, over restarts; what runs goes on, and so does planning."""
+    node = given(query.node)
+    await desk.verbs.drain_workers(node, reason=body.reason or "")
+    words = "the workers claim nothing more" if node is None else f"node {node} claims nothing more"
+    return DrainView(words, draining=True, node=node, workers_busy=await _busy(desk, node))
+
+
+@routes.post("/api/v2/scheduler/resume", Role.OPERATOR, refuses=(409,))
+async def resume(desk: At, query: NodeQuery) -> DrainView:
+    """Let the workers claim again."""
+    node = given(query.node)
+    was = await desk.verbs.resume_workers(node)
+    words = "they claim again" if was else "they were not drained"
+    return DrainView(words, draining=False, node=node, workers_busy=await _busy(desk, node))
+
+
+@routes.post("/api/v2/scheduler/trigger", Role.OPERATOR)
+async def trigger(desk: At) -> TriggerView:
+    """Plan now, wherever the leader is, and say what that fired and released."""
+    done: Triggered = await desk.verbs.trigger()
+    words = f"{done.fired} fired, {done.released} released, {done.skipped} skipped"
+    if not done.leaders:
+        words = "nobody leads, so nobody planned"
+    elif len(done.answered) < len(done.leaders):
+        words += "; not every leader has answered yet"
+    return TriggerView(words, list(done.leaders), list(done.answered), done.fired, done.released, done.skipped)
+
+
+@routes.post("/api/v2/scheduler/reload", Role.ADMIN, refuses=(409, 422), example={"dry_run": True})
+async def reload(desk: At, body: ReloadBody) -> ReloadView:
+    """Read the file again and make it hold; a file that is wrong changes nothing."""
+    return _reloaded(await desk.verbs.reload(dry_run=body.dry_run))
+
+
+@routes.post("/api/v2/scheduler/rollback", Role.ADMIN, refuses=(404, 409, 422))
+async def rollback(desk: At, body: RollbackBody) -> ReloadView:
+    """Put the text before back into the file, and make it hold."""
+    return _reloaded(await desk.verbs.rollback(body.to))
+
+
+@routes.get("/api/v2/scheduler/file-versions", Role.VIEWER, refuses=(422,))
+async def file_versions(desk: At) -> FileVersions:
+    """The texts of the file that were applied, oldest first."""
+    return FileVersions([FileVersion(each.digest, moment(each.at_ms)) for each in await desk.verbs.file_versions()])
+
+
+@routes.get("/api/v2/scheduler/settings", Role.VIEWER)
+async def settings(desk: At) -> SettingList:
+    """What was changed for all nodes, and by whom."""
+    return SettingList([_setting(each) for each in await desk.verbs.settings()])
+
+
+@routes.put("/api/v2/scheduler/settings/{path}", Role.ADMIN, example={"value": 50})
+async def change_setting(desk: At, path: str, body: SettingBody) -> SettingView:
+    """Change an option for all nodes, from now on and over restarts."""
+    return _setting(await desk.verbs.set_setting(path, body.value))
+
+
+@routes.delete("/api/v2/scheduler/settings/{path}", Role.ADMIN)
+async def unset_setting(desk: At, path: str) -> SettingGone:
+    """Let the file, or the default, decide again."""
+    if not await desk.verbs.unset_setting(path):
+        raise NotFound("setting", path, cure="nobody has set it: the file, or the default, decides already")
+    return SettingGone("the file, or the default, decides again", path)
+
+
+@routes.get("/api/v2/scheduler/plan", Role.VIEWER, refuses=(409,))
+async def plan(desk: At, query: PlanQuery) -> PlanView:
+    """What lies ahead: what fires in a window, how many at once, and what does not fire by itself."""
+    now_ms = desk.verbs.now_ms()
+    since = given(query.since)
+    from_ms = now_ms if since is None else moment_ms(since)
+    width_ms = duration_ms(query.window)
+    if not 0 < width_ms <= PLAN_MAX_MS or from_ms < now_ms - DAY_MS or from_ms > now_ms + PLAN_MAX_MS:
+        raise InvalidInput("that lies out of reach", where="window", cure="at most 366d, from now on")
+    if (count := (await desk.verbs.counts()).jobs) > PLAN_JOBS_MAX:
+        cure = f"here at most {PLAN_JOBS_MAX:,} are looked at; `pollux plan` takes its time"
+        raise InvalidInput(f"there are {count:,} jobs", cure=cure)
+    known = await known_of(desk.verbs)
+    group, job_id = given(query.group), given(query.job_id)
+
+    def chosen(job: Job) -> bool:
+        return (group is None or job.group == group) and (job_id is None or job.id == job_id)
+
+    found = await asyncio.to_thread(
+        lambda: foretell(
+            known.jobs,
+            known,
+            now_ms=now_ms,
+            from_ms=from_ms,
+            to_ms=from_ms + width_ms,
+            rows_max=query.limit,
+            choose=chosen,
+        )
+    )
+    return PlanView(
+        from_at=moment(found.from_ms),
+        to_at=moment(found.to_ms),
+        total=found.total,
+        late=found.late,
+        jobs=found.jobs,
+        firings=[FiringView(moment(each.at_ms), each.job_id, each.schedule) for each in found.firings],
+        bucket_seconds=found.bucket_ms / 1000,
+        buckets_from=moment(found.start_ms),
+        buckets=list(found.counts),
+        peak=max(found.counts, default=0),
+        quiet={each.kind: each.count for each in found.quiet},
+    )
+
+
+async def _busy(desk: At, node: str | None) -> int:
+    return sum(each.busy for each in await desk.verbs.nodes() if node in (None, each.id))
+
+
+def _reloaded(done: Reloaded) -> ReloadView:
+    words = "this would change" if done.is_dry else "the file holds now"
+    return ReloadView(
+        message=words if done.lines else "nothing differs from what holds already",
+        path=done.path,
+        digest=done.digest,
+        dry_run=done.is_dry,
+        added=done.added,
+        changed=done.changed,
+        removed=done.removed,
+        same=done.same,
+        lines=list(done.lines),
+        options=[ChangeView(each.path, str(each.before), str(each.after)) for each in done.options],
+        needs_restart=[ChangeView(each.path, str(each.before), str(each.after)) for each in done.needs_restart],
+    )
+
+
+def _setting(each: Setting) -> SettingView:
+    return SettingView(each.path, each.value, each.by, moment(each.at_ms), each.meaning)

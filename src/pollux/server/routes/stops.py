@@ -1,0 +1,165 @@
+"""What stands still, and by whose word?  Pauses of a group, a target or everything; breakers; and the audit log."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from pollux.errors import NotFound
+from pollux.model import STOP, Note
+from pollux.secrets import HIDDEN, hide
+from pollux.server.identity import Role
+from pollux.server.routing import At, Routes
+from pollux.server.wire_jobs import Duration, moment
+from pollux.server.wire_runs import Limit, Text, given
+
+BREAKER = "breaker:"
+
+routes = Routes("stops")
+
+
+class StopView(Struct, frozen=True):
+    """A pause.  `kind` is job, group, target, all, or claims (workers are drained)."""
+
+    kind: str
+    name: str
+    reason: str
+    by: str
+    since: str | None
+    until: str | None
+
+
+class StopList(Struct, frozen=True):
+    stops: list[StopView]
+
+
+class StopBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """What to pause: exactly one of `group`, `target`, `everything`; a job has a route of its own."""
+
+    group: Text | None = None
+    target: Text | None = None
+    everything: bool = False
+    reason: Annotated[str, Meta(max_length=1_000)] | None = None
+    duration: Duration | None = None
+
+
+class StopQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    group: Text | UnsetType = UNSET
+    target: Text | UnsetType = UNSET
+    everything: bool = False
+
+
+class StopGone(Struct, frozen=True):
+    message: str
+    was_paused: bool
+
+
+class BreakerView(Struct, frozen=True):
+    name: str
+    state: str
+    value: dict[str, Any]
+
+
+class BreakerList(Struct, frozen=True):
+    breakers: list[BreakerView]
+
+
+class BreakerReset(Struct, frozen=True):
+    message: str
+    name: str
+
+
+class AuditView(Struct, frozen=True):
+    seq: int
+    at: str | None
+    actor: str
+    action: str
+    subject: str
+    detail: str
+    chain: str
+
+
+class AuditList(Struct, frozen=True):
+    lines: list[AuditView]  # newest first
+    next: int | None  # send it as `before`
+
+
+class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    before: Annotated[int, Meta(ge=1, le=2**53)] | UnsetType = UNSET
+    limit: Limit = 100
+
+
+@routes.get("/api/v2/stops", Role.VIEWER)
+async def list_stops(desk: At) -> StopList:
+    """All that is paused."""
+    return StopList([_stop(note) for note in await desk.verbs.stops()])
+
+
+@routes.post(
+    "/api/v2/stops", Role.OPERATOR, status=201, example={"group": "edge", "reason": "they move", "duration": "2h"}
+)
+async def pause(desk: At, body: StopBody) -> StopView:
+    """Pause a group, a target or everything, until it is resumed or for a while."""
+    key = await desk.verbs.pause(
+        group=body.group,
+        target=body.target,
+        everything=body.everything,
+        reason=body.reason or "",
+        duration=body.duration,
+    )
+    found = next((note for note in await desk.verbs.stops() if note.key == key), None)
+    return _stop(found or Note(key, {}))
+
+
+@routes.delete("/api/v2/stops", Role.OPERATOR)
+async def resume(desk: At, query: StopQuery) -> StopGone:
+    """Let a group, a target or everything go on."""
+    was = await desk.verbs.resume(group=given(query.group), target=given(query.target), everything=query.everything)
+    return StopGone("it goes on" if was else "it was not paused", was)
+
+
+@routes.get("/api/v2/breakers", Role.VIEWER)
+async def list_breakers(desk: At) -> BreakerList:
+    """Targets that are left alone for a while because they fail; none before breakers are there."""
+    notes = await desk.verbs.kept(BREAKER)
+    return BreakerList([_breaker(note) for note in notes])
+
+
+@routes.post("/api/v2/breakers/{name}/reset", Role.OPERATOR)
+async def reset_breaker(desk: At, name: str) -> BreakerReset:
+    """Let a target be tried again at once."""
+    if not any(note.key == f"{BREAKER}{name}" for note in await desk.verbs.kept(f"{BREAKER}{name}")):
+        raise NotFound("breaker", name, cure="GET /api/v2/breakers lists them")
+    await desk.verbs.reset_breaker(name)
+    return BreakerReset("the breaker is closed: its target is tried again", name)
+
+
+@routes.get("/api/v2/audit", Role.VIEWER)
+async def list_audit(desk: At, query: AuditQuery) -> AuditList:
+    """Who changed what, newest first."""
+    page = await desk.verbs.audit(after=given(query.before) or 0, limit=query.limit, newest=True)
+    lines = [
+        AuditView(line.seq, moment(line.at_ms), line.actor, line.action, line.subject, hide(line.detail), line.chain)
+        for line in reversed(page.lines)
+    ]
+    return AuditList(lines, page.next)
+
+
+def _stop(note: Note) -> StopView:
+    kind, _, name = note.key.removeprefix(STOP).partition(":")
+    value = note.value if isinstance(note.value, dict) else {}
+    since = value.get("at_ms")
+    return StopView(
+        kind=kind,
+        name=name,
+        reason=hide(str(value.get("reason", ""))),
+        by=str(value.get("by", "")),
+        since=moment(since) if isinstance(since, int) else None,
+        until=moment(note.expires_ms),
+    )
+
+
+def _breaker(note: Note) -> BreakerView:
+    value = HIDDEN.hide_in(note.value) if isinstance(note.value, dict) else {}
+    return BreakerView(note.key.removeprefix(BREAKER), str(value.get("state", "")), value)

@@ -1,0 +1,621 @@
+"""The command line over the API: every command says the same, whether it asks the store, a node, or a node's socket."""
+
+import json
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pytest
+
+from pollux.cli import menu
+from pollux.client import address_of, socket_url
+from pollux.client.travel import VERSION_HEADER, Hello
+from pollux.errors import InvalidInput
+from pollux.version import __version__
+from tests.acceptance.terminal import Answer, SameProcess, Terminal, eventually
+
+WAYS = ("store", "node", "socket")
+CONFIG = """\
+store: sqlite:///p.db
+allow_exec: false
+jobs:
+  - {id: still, python: "own:keeps", interval: 6h, group: edge, target: db-1, params: {password: hunter2222}}
+""" + "\n".join(
+    f"""\
+  - {{id: {way}-a, python: "work:fine", group: of-{way}}}
+  - {{id: {way}-b, python: "work:fine", group: of-{way}}}
+  - {{id: {way}-gone, python: "work:fine"}}
+  - {{id: {way}-dead, python: "work:refuse"}}
+  - {{id: {way}-drop, python: "work:refuse"}}
+  - {{id: {way}-late, python: "work:fine"}}
+  - {{id: {way}-slow, python: "work:slow", params: {{seconds: 600}}}}
+"""
+    for way in WAYS
+)
+
+# Commands that look: their words are the same, to the letter.  RUN and DEAD are ids.
+LOOKS = (
+    *(
+        "jobs",
+        "jobs ls --json",
+        "jobs ls --group edge",
+        "jobs ls --text nothing",
+        "jobs ls --limit 2",
+        "jobs show still",
+    ),
+    *("jobs show still --json", "jobs show nope", "runs", "runs ls --json", "runs ls --job still --failed"),
+    *("runs show RUN", "runs show RUN --json", "runs show RUN --follow", "runs show nope", "dead", "dead ls --json"),
+    *("dead show DEAD", "dead show RUN", "why still", "why RUN --json", "why nope", "nodes", "nodes --json", "audit"),
+    *("audit ls --limit 2 --json", "audit verify", "compare 2 2", "compare 2 2 --json", "compare 1 7", "migrate"),
+    *("migrate ls --json", "migrate finish --from 2", "set", "set --json", "token ls", "token ls --json"),
+    *("store dump -", "jobs move still --to-version 3 --dry-run", "pause nope", "jobs run", "enqueue nope --json"),
+    *(
+        "enqueue still --at yesterday",
+        "enqueue still password=${env:HOME}",
+        "runs ls --after nonsense",
+        "pause a --for x",
+    ),
+    *("dead revive nope", "resume still", "jobs delete nope", "token revoke nope", "set pool.nonsense 3"),
+)
+# Commands that change something, each way on jobs of its own; WAY is the name of the way.
+CHANGES = (
+    *(
+        "enqueue WAY-a word=2 --wait",
+        "enqueue WAY-a --delay 1h --id WAY-later",
+        "runs cancel WAY-later --reason enough",
+    ),
+    *("jobs run WAY-a", "jobs run --group of-WAY --yes", "jobs run WAY-a --json", "jobs pause WAY-a WAY-b --for 1h"),
+    *("jobs resume WAY-a WAY-b", "pause --group of-WAY --reason why", "resume --group of-WAY", "pause WAY-b --json"),
+    *("resume WAY-b --json", "jobs cancel WAY-b", "jobs delete WAY-gone", "jobs move WAY-late --to-version 3"),
+    *("jobs move WAY-late --to-version 2", "dead revive --job WAY-dead --yes", "dead drop --job WAY-drop --yes"),
+    *("token create --role viewer --name WAY --json", "token rotate WAY --json", "set log.level warning"),
+    *("set --unset log.level", "drain --reason WAY", "resume --workers", "trigger", "reload --dry-run"),
+)
+# What only the store itself can do, or concerns this machine alone.
+AT_HOME = {
+    **dict.fromkeys(("serve", "worker", "check", "config", "completion"), "of this machine: files, code, processes"),
+    **dict.fromkeys(("store check", "store backup", "store restore"), "reads the store itself"),
+    **dict.fromkeys(("store move", "store unseal"), "name the stores they work on"),
+}
+# Tested below in a way of their own.
+APART = {"plan", "simulate", "doctor", "top", "store load", "token revoke", "token curl", "reload"}
+
+
+class Deployment(NamedTuple):
+    pollux: SameProcess
+    process: subprocess.Popen
+    url: str
+    token: str
+
+    def by(self, way: str, words: str, **environ: str) -> Answer:
+        arguments = [part for part in words.split(" ") if part]
+        if way == "store":
+            return self.pollux(*arguments, "--store", "sqlite:///p.db", environ=environ)
+        if way == "node":
+            return self.pollux(*arguments, environ={"POLLUX_URL": self.url, "POLLUX_TOKEN": self.token, **environ})
+        return self.pollux(*arguments, environ=environ)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def deployed(folder: Path, config: str = CONFIG, *more: str) -> Iterator[Deployment]:
+    pollux, port = SameProcess(folder), free_port()
+    pollux.write("pollux.yaml", config)
+    pollux.write("own.py", "async def keeps(ctx, password=''):\n    return len(password)\n")
+    environ = {"POLLUX_SERVER": "true", "POLLUX_PORT": str(port), "POLLUX_SERVER_RATE": "0"}
+    with pollux.started("serve", "--no-watch", *more, environ=environ, stdout=subprocess.DEVNULL) as process:
+        file = folder / "p.db.token"
+        token = eventually(lambda: file.is_file() and file.read_text().strip(), "there is a token", process)
+        url = f"http://127.0.0.1:{port}"
+        asked = {"POLLUX_URL": url, "POLLUX_TOKEN": token}
+        eventually(lambda: pollux("nodes", environ=asked).code == 0, "the node answers", process)
+        yield Deployment(pollux, process, url, token)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    with deployed(tmp_path_factory.mktemp("remote")) as made:
+        for way in WAYS:
+            for name in ("dead", "drop"):
+                assert made.by("store", f"enqueue {way}-{name}").code == 0
+        made.by("store", "enqueue still --id RUN --wait")
+        made.by("store", "enqueue store-drop --id DEAD")
+        made.by("store", "audit")
+        eventually(
+            lambda: len(made.by("store", "dead ls --json").json["dead"]) == 7, "the dead are there", made.process
+        )
+        yield made
+
+
+def commands() -> set[str]:
+    """Every command of the menu, those of groups one by one."""
+    found = set()
+    for entry in menu.ENTRIES.values():
+        module, _, attribute = entry.home.partition(":")
+        command = getattr(import_module(module), attribute)
+        names = list(command.commands) if isinstance(command, click.Group) else [""]
+        found |= {f"{entry.name} {name}".strip() for name in names}
+    return found
+
+
+def test_every_command_is_compared_or_has_a_reason_not_to_be():
+    said = {words for words in commands() for line in (*LOOKS, *CHANGES) if f"{line} ".startswith(f"{words} ")}
+    listed = {f"{name} ls" for name in menu.ENTRIES if name in LOOKS} & commands()
+    assert commands() - said - listed == (AT_HOME.keys() | APART) - said
+
+
+# the same words
+
+
+@pytest.mark.parametrize("words", LOOKS)
+def test_a_look_says_the_same_each_way(house, words):
+    """To the letter; what tells the time may change from one look to the next, so that a few are had."""
+    for _ in range(8):
+        answers = [house.by(way, words) for way in WAYS]
+        if answers[0] == answers[1] == answers[2]:
+            break
+    assert answers[0] == answers[1], "the node"
+    assert answers[0] == answers[2], "its socket"
+    assert answers[0].out or answers[0].err
+
+
+def plain(answer: Answer, way: str) -> tuple[int, str, str]:
+    """Without what differs from one run to the next: ids, moments, durations, who and which."""
+    said = []
+    for told in (answer.out, answer.err):
+        text = told.replace(way, "WAY")
+        for pattern, word in (
+            (r"pf_\w+_[\w-]+", "TOKEN"),
+            (r"\b01[0-9a-f]{26}\b", "ID"),
+            (r'"id": "[0-9a-f]{8}"', '"id": "ID"'),
+            (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "MOMENT"),
+            (r"\b\d{13}\b", "MS"),
+            (r"\((on time|\d+m?s late)\)", "(LATE)"),
+            (r"\bin (\d+[smhd])+\b", "IN"),
+            (r"\b(\d+(ms|[smhd]))+\b( ago)?|\bnow\b", "SPAN"),
+            (r"MOMENT  (ready|runs on .*|held.*)\n", ""),
+            (r"changed +(yes|no)", "changed"),
+            (r" +", " "),
+        ):
+            text = re.sub(pattern, word, text)
+        said.append(text)
+    return answer.code, said[0], said[1]
+
+
+def test_changes_say_the_same_each_way(house):
+    for words in CHANGES:
+        answers = {way: plain(house.by(way, words.replace("WAY", way)), way) for way in WAYS}
+        assert answers["store"] == answers["node"] == answers["socket"], words
+        assert answers["store"][0] == 0, (words, answers)
+
+
+def test_a_look_at_everything_has_the_same_parts_each_way(house):
+    answers = [house.by(way, "top --json").json for way in WAYS]
+    for answer in answers:
+        answer["now_ms"] = answer["waits_ms"] = answer["overdue_ms"] = 0
+        for node in answer["nodes"]:
+            node["beat_ms"] = node["busy"] = 0
+    assert answers[0] == answers[1] == answers[2]
+    assert answers[0]["counts"]["jobs"] > 15
+
+
+def test_a_forecast_is_the_same_each_way(house):
+    """Of what is stored, and of the file laid over it."""
+
+    def told(way: str, words: str) -> dict[str, Any]:
+        answer = house.by(way, f"plan --json --for 24h {words}")
+        assert answer.code == 0, answer
+        return {k: v for k, v in answer.json.items() if k not in ("from_ms", "to_ms", "bucket_ms", "buckets", "peak")}
+
+    assert told("store", "") == told("node", "")
+    over_file = [told(way, "-c pollux.yaml") for way in WAYS]
+    assert over_file[0] == over_file[1] == over_file[2]
+    assert "sqlite:///p.db" in over_file[1]["basis"]
+
+
+def test_a_simulation_learns_from_a_node_as_from_a_store(house):
+    words = "simulate -c pollux.yaml --for 12h --from 2030-01-01T00:00 --json"
+    by_node = house.pollux(*words.split(), "--url", house.url, "--token", house.token)
+    assert house.by("store", words).json == by_node.json
+    assert by_node.code == 0
+
+
+def test_what_was_dumped_through_a_node_can_be_loaded_through_one(house, tmp_path):
+    """Jobs of files stay what they are: only the store itself takes them."""
+    file = tmp_path / "all.jsonl"
+    assert house.by("node", f"store dump {file}").err.startswith("dumped ")
+    lines = file.read_text().splitlines()
+    refused = house.by("node", f"store load {file}")
+    assert refused.code == 2
+    assert "would be trusted" in refused.err
+    jobless = [line for line in lines[1:-1] if not line.startswith('["job"') and not line.startswith('["run"')]
+    file.write_text("\n".join([lines[0], *jobless, json.dumps({"records": len(jobless)})]) + "\n")
+    told = house.by("node", f"store load {file}")
+    assert told.code == 0, told
+    assert told.err == house.by("store", f"store load {file}").err
+
+
+def test_a_token_is_taken_back_through_a_node(house):
+    made = house.by("node", "token create --role viewer --name short --json").json
+    secret = next(value for value in str(made).split("'") if value.startswith("pf_"))
+    assert house.pollux("jobs", environ={"POLLUX_URL": house.url, "POLLUX_TOKEN": secret}).code == 0
+    assert house.by("node", "token revoke short").code == 0
+
+    def is_refused() -> bool:
+        return house.pollux("jobs", environ={"POLLUX_URL": house.url, "POLLUX_TOKEN": secret}).code == 3
+
+    eventually(is_refused, "the token is refused")
+
+
+# which way
+
+
+@pytest.mark.parametrize(
+    ("way", "says"),
+    [
+        ("store", "the store itself is asked: sqlite:///p.db"),
+        ("node", "a node is asked: http://127.0.0.1:"),
+        ("socket", "a node is asked: the socket "),
+    ],
+)
+def test_who_is_asked_is_told_to_those_who_want_to_know(house, way, says):
+    loud, quiet = house.by(way, "jobs --limit 1 --verbose"), house.by(way, "jobs --limit 1")
+    assert loud.err.startswith(f"pollux: {says}")
+    assert says not in quiet.err
+    assert loud.out.split() == quiet.out.split() or loud.code == quiet.code == 0
+    finding = next(f for f in house.by(way, "doctor --json").json["findings"] if f["about"] == "asked")
+    word = {"store": "the store itself", "node": house.url, "socket": "p.db.sock"}[way]
+    assert finding["level"] == "ok"
+    assert word in finding["seen"]
+
+
+def test_the_store_that_is_named_is_asked_itself_also_if_the_environment_names_a_node(house):
+    answer = house.pollux(
+        "jobs", "--store", "sqlite:///p.db", "--verbose", environ={"POLLUX_URL": "http://127.0.0.1:9"}
+    )
+    assert answer.code == 0
+    assert "the store itself" in answer.err
+
+
+def test_a_node_and_a_store_are_not_named_together(house):
+    answer = house.pollux("jobs", "--store", "sqlite:///p.db", "--url", house.url)
+    assert answer.code == 2
+    assert "--url and --store were both given" in answer.err
+
+
+def test_a_socket_that_belongs_to_another_store_is_not_asked(house, tmp_path):
+    """A node answers there, but works on another file."""
+    other = SameProcess(tmp_path)
+    other.write("pollux.yaml", f"store: sqlite:///other.db\nserver: {{socket: {house.pollux.folder}/p.db.sock}}\n")
+    dump = tmp_path / "dump"
+    house.by("store", f"store dump {dump}")
+    other.ok("store", "load", str(dump), "--store", "sqlite:///other.db")
+    answer = other.ok("jobs", "--limit", "1", "--verbose")
+    assert "the store itself is asked" in answer.err
+    other.write("pollux.yaml", f"store: sqlite:///{house.pollux.folder}/p.db\nserver: {{socket: false}}\n")
+    assert "the store itself is asked" in other.ok("jobs", "--limit", "1", "--verbose").err
+
+
+def test_a_socket_where_nobody_listens_any_more_is_passed_by(house, tmp_path):
+    alone = SameProcess(tmp_path)
+    alone.write("pollux.yaml", "store: sqlite:///p.db\n")
+    dump = tmp_path / "dump"
+    house.by("store", f"store dump {dump}")
+    alone.ok("store", "load", str(dump))
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "p.db.sock"))
+    assert "the store itself is asked" in alone.ok("jobs", "--limit", "1", "--verbose").err
+
+
+@pytest.mark.parametrize(
+    "words", ["store check", "store backup x.db", "store restore x.db", "check --diff", "check --diff -c pollux.yaml"]
+)
+def test_what_cannot_be_done_from_afar_is_told_in_words(house, words):
+    answer = house.by("node", words)
+    assert answer.code == 2
+    assert "cannot be done through http://127.0.0.1" in answer.err
+    assert "--store" in answer.err
+
+
+def test_the_audit_log_tells_who_it_was_each_way(house):
+    for way in WAYS:
+        house.by(way, f"pause --target by-{way}")
+    lines = {line["subject"]: line["actor"] for line in house.by("store", "audit ls --json").json["lines"]}
+    assert lines["target:by-store"] == lines["target:by-socket"]
+    assert lines["target:by-store"].startswith("cli:")
+    assert lines["target:by-node"] == "token:first"
+
+
+def test_a_viewer_may_look_and_is_told_what_would_be_needed_for_more(house):
+    made = house.by("store", "token create --role viewer --name eyes --json").json
+    secret = next(value for value in str(made).split("'") if value.startswith("pf_"))
+    eyes = {"POLLUX_URL": house.url, "POLLUX_TOKEN": secret}
+    shown = house.pollux("jobs", "show", "still", environ=eyes)
+    assert shown.code == 0
+    assert "hunter2222" not in shown.out
+    for words in ("pause still", "store dump -", "token ls", "set log.level info"):
+        refused = house.pollux(*words.split(), environ=eyes)
+        assert refused.code == 1, words
+        assert "is viewer, this needs" in refused.err
+        assert "pollux token create --role" in refused.err
+
+
+def test_a_token_may_lie_in_a_file(house):
+    named = house.pollux("jobs", "--url", house.url, "--token", "@p.db.token")
+    assert named.code == 0
+    missing = house.pollux("jobs", "--url", house.url, "--token", "@nowhere")
+    assert missing.code == 2
+    assert "nowhere cannot be read" in missing.err
+
+
+def test_a_shell_completes_ids_of_a_node(house):
+    environ = {"_POLLUX_COMPLETE": "bash_complete", "COMP_LINE": "pollux jobs show sti", "COMP_WORDBREAKS": ""}
+    asked = {"POLLUX_URL": house.url, "POLLUX_TOKEN": house.token}
+    answer = Terminal.__call__(house.pollux, environ=environ | asked)
+    assert answer.out.strip().endswith(",still")
+    elsewhere = Terminal.__call__(house.pollux, environ=environ | asked | {"POLLUX_URL": "http://127.0.0.1:9"})
+    assert elsewhere.out.strip() == "", "a node that is not there completes nothing, and says nothing"
+
+
+# what goes wrong
+
+
+def test_a_node_that_dies_while_a_run_is_waited_for_ends_the_command_with_a_clear_line(tmp_path):
+    config = 'store: sqlite:///p.db\njobs:\n  - {id: slow, python: "work:slow", params: {seconds: 600}}\n'
+    with deployed(tmp_path, config) as made:
+        environ = {"POLLUX_URL": made.url, "POLLUX_TOKEN": made.token}
+        with made.pollux.started("enqueue", "slow", "--wait", environ=environ) as waiting:
+            eventually((tmp_path / "slow.started").exists, "it runs", waiting)
+            made.process.send_signal(signal.SIGKILL)
+            _, err = waiting.communicate(timeout=30)
+        assert waiting.returncode == menu.UNAVAILABLE, err
+        assert b"Traceback" not in err
+        last = err.decode().strip().splitlines()[-1]
+        assert last.startswith(f"pollux: {made.url} ")
+        assert "pollux serve" in last
+
+
+class Script(NamedTuple):
+    url: str
+    asked: list[str]  # method and path of each request
+
+
+HELLO = Hello(version=__version__, store="sqlite:///x.db", file="", sealed="", name="token:x", role="admin")
+CUT = "cut"
+
+
+@contextmanager
+def scripted(*answers: Any, context: ssl.SSLContext | None = None) -> Iterator[Script]:
+    """A server that says what it is told to, one answer after the other; the last one again and again."""
+    asked: list[str] = []
+    left = list(answers)
+
+    class Says(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            asked.append(f"{self.command} {self.path}")
+            answer = left.pop(0) if len(left) > 1 else left[0]
+            if answer == CUT:
+                self.close_connection = True
+                return
+            status, headers, body = answer
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815  as it is called by
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Says)
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield Script(f"http{'s' if context else ''}://127.0.0.1:{server.server_address[1]}", asked)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def ours(value: Any) -> tuple[int, dict[str, str], bytes]:
+    import msgspec
+
+    return 200, {VERSION_HEADER: __version__, "Content-Type": "application/json"}, msgspec.json.encode(value)
+
+
+def problem(status: int, title: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    kind = {"Content-Type": "application/problem+json", **{name.replace("_", "-"): v for name, v in headers.items()}}
+    return status, kind, json.dumps({"title": title, "status": status, "cure": "do it right"}).encode()
+
+
+@pytest.fixture
+def pollux(tmp_path):
+    return SameProcess(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, {"Content-Type": "text/html"}, b"<html>It works!</html>"),
+        (404, {"Content-Type": "text/html"}, b"<html>Not here</html>"),
+        (302, {"Location": "https://example.com/login"}, b""),
+        (200, {"Content-Type": "application/json"}, b"{}"),
+        (200, {VERSION_HEADER: "x", "Content-Type": "application/json"}, b'{"not": "hello"}'),
+    ],
+    ids=["a page", "no page", "a login", "another API", "nonsense"],
+)
+def test_something_else_that_listens_there_is_known_for_it(pollux, answer):
+    with scripted(answer) as script:
+        told = pollux("jobs", "--url", script.url)
+    assert told.code == menu.UNAVAILABLE
+    assert "is no Pollux" in told.err
+    assert "--url or POLLUX_URL" in told.err
+
+
+def test_something_that_speaks_no_http_is_known_for_it(pollux):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(10_000)
+                connection.sendall(b"220 mail.example ESMTP\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        told = pollux("jobs", "--url", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        thread.join()
+    assert told.code == menu.UNAVAILABLE
+    assert "is no Pollux" in told.err
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("http://127.0.0.1:9", "http://127.0.0.1:9 cannot be reached: Connection refused"),
+        ("http://nowhere.invalid", "http://nowhere.invalid cannot be reached: no such host is known"),
+        ("http+unix:///nowhere/x.sock", "the socket /nowhere/x.sock cannot be reached: No such file"),
+    ],
+)
+def test_a_node_that_is_not_there_is_told_with_the_cure(pollux, url, says):
+    told = pollux("jobs", "--url", url)
+    assert told.code == menu.UNAVAILABLE
+    assert says in told.err
+    assert "pollux serve" in told.err
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:8060",
+        "ftp://x",
+        "http://",
+        "http://user:secret@host",
+        "http://h/?q=1",
+        "http://h:port",
+        "http+unix://x/y",
+    ],
+)
+def test_an_address_that_is_none_is_bad_usage(pollux, url):
+    told = pollux("jobs", "--url", url)
+    assert told.code == menu.USAGE
+    assert "secret" not in told.err
+    with pytest.raises(InvalidInput):
+        address_of(url)
+
+
+def test_an_address_keeps_its_path_and_a_socket_its_name():
+    assert address_of("https://pollux.example/behind/").root == "https://pollux.example/behind"
+    assert address_of(socket_url(Path("/run/a b/ü%.sock"))).socket == "/run/a b/ü%.sock"
+    assert address_of("http://pollux.example").is_open
+    assert not address_of("http://127.0.0.1:1").is_open
+    assert not address_of("https://pollux.example").is_open
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(pollux):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    folder = Path(__file__).parent / "certificates"
+    context.load_cert_chain(folder / "good.pem", folder / "server.key")
+    with scripted(ours(HELLO), context=context) as script:
+        told = pollux("jobs", "--url", script.url)
+        plainly = pollux("jobs", "--url", script.url.replace("https:", "http:"))
+    assert told.code == plainly.code == menu.UNAVAILABLE
+    assert "its certificate is not trusted" in told.err
+    assert not script.asked, "nothing was sent there, no token either"
+
+
+def test_who_has_no_token_is_told_where_to_get_one(house):
+    without = house.pollux("jobs", "--url", house.url)
+    wrong = house.pollux("jobs", "--url", house.url, "--token", "pf_00000000_wrong")
+    for told, says in ((without, "no token was given"), (wrong, "does not know the token")):
+        assert told.code == menu.UNAVAILABLE
+        assert says in told.err
+        assert "`pollux token create`" in told.err
+        assert "POLLUX_TOKEN" in told.err
+    assert "wrong" not in wrong.err.replace("pf_00000000_wrong", "wrong")
+
+
+def test_a_node_of_another_version_is_told_with_the_cure(pollux):
+    with scripted(problem(409, "this is for a command line of the same version")) as script:
+        told = pollux("jobs", "--url", script.url)
+    assert told.code == menu.UNAVAILABLE
+    assert "same version" in told.err
+    assert "do it right" in told.err
+
+
+def test_a_limiter_is_obeyed(pollux):
+    with scripted(
+        problem(429, "too many", Retry_After="0"), ours(HELLO), problem(429, "x", Retry_After="0"), ours([])
+    ) as script:
+        told = pollux("nodes", "--json", "--url", script.url)
+    assert told.json["nodes"] == []
+    assert len(script.asked) == 4
+
+
+def test_a_limiter_who_says_wait_for_an_hour_is_not_waited_for(pollux):
+    with scripted(problem(429, "too many", Retry_After="3600")) as script:
+        told = pollux("nodes", "--url", script.url)
+    assert told.code == menu.UNAVAILABLE
+    assert len(script.asked) == 1
+
+
+def test_a_look_that_was_cut_off_is_repeated(pollux):
+    with scripted(ours(HELLO), CUT, CUT, ours([])) as script:
+        told = pollux("nodes", "--json", "--url", script.url)
+    assert told.json["nodes"] == []
+    assert script.asked.count("POST /api/v2/verbs/nodes") == 3
+
+
+def test_a_change_that_was_cut_off_is_not_repeated_and_may_have_happened(pollux):
+    with scripted(ours(HELLO), CUT) as script:
+        told = pollux("jobs", "run", "home", "--url", script.url)
+    assert told.code == menu.UNAVAILABLE
+    assert "it may have done what was asked" in told.err
+    assert script.asked.count("POST /api/v2/verbs/run_now") == 1
+
+
+def test_a_dump_that_was_cut_short_is_no_dump(pollux, tmp_path):
+    page = {"records": [], "next": "job x"}
+    with scripted(ours(HELLO), ours(page)) as script:
+        told = pollux("store", "dump", "all.jsonl", "--url", script.url)
+    assert told.code == menu.UNAVAILABLE
+    assert "cut short" in told.err
+    assert not (tmp_path / "all.jsonl").exists()
+
+
+def test_a_sealed_store_is_told_as_it_is_locally(pollux):
+    import msgspec
+
+    with scripted(ours(msgspec.structs.replace(HELLO, sealed="it was moved elsewhere")), ours([])) as script:
+        told = pollux("nodes", "--json", "--url", script.url)
+    assert told.err == "pollux: it was moved elsewhere\n"
+
+
+def test_a_token_on_its_way_in_the_clear_is_warned_of(pollux):
+    told = pollux("jobs", "--url", "http://nowhere.invalid", "--token", "pf_x_y")
+    assert "is not encrypted" in told.err
+    assert "pf_x_y" not in told.err
+    assert "is not encrypted" not in pollux("jobs", "--url", "http://127.0.0.1:9", "--token", "pf_x_y").err

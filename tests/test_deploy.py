@@ -1,0 +1,258 @@
+"""Do the files of `deploy/` fit the program?  Ours do; each rule is shown the faults that it is there to find."""
+
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pollux.server.door import OPEN
+from tests.acceptance.terminal import Terminal, eventually, stopped
+from tests.deploying import RULES, bad_command, bad_query
+
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+BESIDE = ("pyproject.toml", "requirements.lock", "README.md", "LICENSE", "src")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_lies_in_deploy_is_fit(rule):
+    wrong = list(RULES[rule](DEPLOY))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """A copy of `deploy/` with a fault: `text` of a file is `other` there."""
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    for name in BESIDE:
+        (tmp_path / name).symlink_to(ROOT / name)
+
+    def plant(name: str, text: str, other: str) -> Path:
+        path = tmp_path / "deploy" / name
+        before = path.read_text()
+        assert text in before, f"{name} has no {text!r} any more: plant the fault elsewhere"
+        path.write_text(before.replace(text, other))
+        return tmp_path / "deploy"
+
+    return plant
+
+
+FAULTS = [
+    # the image
+    ("image", "Dockerfile", "python:3.13-slim-bookworm", "python", "DL3006"),
+    ("image", "Dockerfile", "FROM python:3.13-slim-bookworm AS build", "FORM python AS build", ""),
+    ("image", "Dockerfile", "USER 10001:10001\n", "", "it runs as root"),
+    ("image", "Dockerfile", "USER 10001:10001", "USER 0", "it runs as 0"),
+    ("image", "Dockerfile", "USER 10001:10001", "USER pollux", "give a number"),
+    ("image", "Dockerfile", "EXPOSE 8060", "EXPOSE 8080", "EXPOSE is not"),
+    ("image", "Dockerfile", ":8060/live", ":8060/health", "does not ask /live"),
+    ("image", "Dockerfile", "POLLUX_CONFIG=", "POLLUX_CONFG=", "POLLUX_CONFG is no option"),
+    ("image", "Dockerfile", 'ENTRYPOINT ["pollux"]', 'ENTRYPOINT ["sh", "-c", "pollux"]', "the entry point"),
+    ("image", "Dockerfile", '"--no-watch", "--log-format"', '"--quiet", "--log-format"', "--quiet"),
+    ("image", "Dockerfile", "--from=build", "--from=builder", "no such stage"),
+    ("image", "Dockerfile", "COPY src", "COPY source", "no such file"),
+    ("image", "Dockerfile.dockerignore", "!src\n", "", "keeps it out"),
+    ("image", "Dockerfile", "postgres,otel", "postgresql,otel", "no extra postgresql"),
+    # compose
+    ("compose", "compose/postgres.yaml", "restart: unless-stopped", "restarts: always", "restarts"),
+    ("compose", "compose/postgres.yaml", "secrets: [api-token, db-password]", "secrets: [api-token]", "db-password"),
+    ("compose", "compose/redis.yaml", "secrets: [api-token]", "secrets: []", "api-token is named in the config"),
+    ("compose", "compose/redis.yaml", "stop_grace_period: 45s", "stop_grace_period: 30s", "stop_grace_period"),
+    ("compose", "compose/redis.yaml", '"127.0.0.1:8060:8060"', '"8060:8060"', "beyond this machine"),
+    ("compose", "compose/redis.yaml", "redis://redis:6379/0", "redis://cache:6379/0", "the store is on cache"),
+    ("compose", "compose/postgres.yaml", "@postgres:5432", "@db:5432", "the store is on db"),
+    ("compose", "compose/redis.yaml", "POLLUX_HOST", "POLLUX_HSOT", "POLLUX_HSOT is no option"),
+    ("compose", "compose/redis.yaml", "command: [worker,", "command: [workers,", "no command 'workers'"),
+    ("compose", "compose/redis.yaml", "[worker, --no-watch", "[worker, --leader-tl, 5s, --no-watch", "--leader-tl"),
+    ("compose", "compose/redis.yaml", "data:/data", "dta:/data", "dta is nowhere declared"),
+    ("compose", "compose/redis.yaml", "    healthcheck:", "    x-healthcheck:", "wait for ever"),
+    ("compose", "compose/redis.yaml", 'POLLUX_PORT: "8060"', 'POLLUX_PORT: "8061"', "health check asks"),
+    ("compose", "compose/redis.yaml", "read_only: true", "read_only: false", "may write"),
+    # Kubernetes
+    ("kubernetes", "kubernetes/serve.yaml", "replicas: 2", "replica: 2", "replica"),
+    ("kubernetes", "kubernetes/serve.yaml", "replicas: 2", 'replicas: "two"', "two"),
+    ("kubernetes", "kubernetes/serve.yaml", "path: /ready", "path: /health", "readinessProbe does not ask /ready"),
+    ("kubernetes", "kubernetes/worker.yaml", "path: /live, port: http", "path: /live, port: web", "a port that"),
+    ("kubernetes", "kubernetes/serve.yaml", "PeriodSeconds: 60", "PeriodSeconds: 30", "less than the 40 s"),
+    ("kubernetes", "kubernetes/config.yaml", "grace: 25s", "grace: 2m", "terminationGracePeriodSeconds"),
+    ("kubernetes", "kubernetes/config.yaml", "port: 8060", "port: 8061", "port of the config"),
+    ("kubernetes", "kubernetes/config.yaml", "port: 9091", "port: 9092", "port of the metrics"),
+    ("kubernetes", "kubernetes/config.yaml", "host: 0.0.0.0\n", "host: 127.0.0.1\n", "kubelet"),
+    ("kubernetes", "kubernetes/config.yaml", "/etc/pollux-secret/store", "/etc/secret/store", "in no secret"),
+    ("kubernetes", "kubernetes/config.yaml", "\n  name: pollux\n", "\n  name: polux\n", "no ConfigMap pollux"),
+    ("kubernetes", "kubernetes/worker.yaml", "args: [worker,", "args: [wrker,", "no command 'wrker'"),
+    ("kubernetes", "kubernetes/worker.yaml", "{name: tmp, mountPath: /tmp}", "{name: temp, mountPath: /tmp}", "temp"),
+    ("kubernetes", "kubernetes/worker.yaml", "runAsNonRoot: true", "runAsNonRoot: false", "root"),
+    ("kubernetes", "kubernetes/worker.yaml", "limits: {memory: 1Gi}", "limits: {}", "limit of memory"),
+    ("kubernetes", "kubernetes/worker.yaml", "drop: [ALL]", "drop: [NET_RAW]", "more than it needs"),
+    ("kubernetes", "kubernetes/serve.yaml", "targetPort: http", "targetPort: web", "no pod has a port web"),
+    ("kubernetes", "kubernetes/network.yaml", "port: metrics", "port: numbers", "no pod has a port numbers"),
+    ("kubernetes", "kubernetes/network.yaml", "podSelector: {matchLabels: {app.kubernetes.io/name: pollux}}",
+     "podSelector: {matchLabels: {app.kubernetes.io/name: castor}}", "selects no pod"),
+    ("kubernetes", "kubernetes/kustomization.yaml", "  - network.yaml\n", "", "the kustomization lists"),
+    # systemd
+    ("systemd", "systemd/pollux.service", "ProtectSystem=", "ProtectSytem=", "ProtectSytem: unknown"),
+    ("systemd", "systemd/pollux.service", "ProtectSystem=strict\n", "", "ProtectSystem is missing"),
+    ("systemd", "systemd/pollux.service", "Type=notify", "Type=simple", "Type=simple"),
+    ("systemd", "systemd/pollux.service", "TimeoutStopSec=40s", "TimeoutStopSec=25s", "longer than the grace"),
+    ("systemd", "systemd/pollux.service", "User=pollux", "User=root", "User=root"),
+    ("systemd", "systemd/pollux.service", "pollux serve -c", "pollux sreve -c", "no command 'sreve'"),
+    ("systemd", "systemd/pollux.service", "POLLUX_STORE=", "POLLUX_STOR=", "POLLUX_STOR is no option"),
+    ("systemd", "systemd/pollux.service", "-HUP", "-USR1", "ExecReload"),
+    # Prometheus and Grafana
+    ("alerts", "prometheus/pollux.rules.yaml", "pollux_scheduler_leaders", "pollux_leaders", "no metric"),
+    ("alerts", "prometheus/pollux.rules.yaml", "[15m]", "[15m", ""),
+    ("alerts", "prometheus/pollux.rules.yaml", "> 50", "> 500", "PolluxQueueDeep: its threshold"),
+    ("alerts", "prometheus/pollux.rules.yaml", "alert: PolluxDeadLetters", "alert: Dead", "no alert PolluxDeadLetters"),
+    ("alerts", "prometheus/pollux.rules.yaml", "pollux why", "pollux explain", "no command `pollux explain`"),
+    ("alerts", "prometheus/pollux.rules.yaml", "        for: 1m\n", "        during: 1m\n", "no words of Prometheus"),
+    ("alerts", "prometheus/prometheus.yaml", "[pollux.rules.yaml]", "[rules.yaml]", "does not read the rules"),
+    ("dashboard", "grafana/pollux.json", "pollux_scheduler_nodes{", "pollux_nodes{", "no metric pollux_nodes"),
+    ("dashboard", "grafana/pollux.json", "max(pollux_scheduler_nodes", "max((pollux_scheduler_nodes", ""),
+    ("dashboard", "grafana/pollux.json", '"id": 2,', '"id": 3,', "two panels have one id"),
+    ("dashboard", "grafana/pollux.json", '=~\\"$job\\"', '=~\\"$jobs\\"', "no variable jobs"),
+    ("dashboard", "grafana/pollux.json", '"w": 8,', '"w": 9,', "lies upon another panel"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "name", "text", "other", "words"), FAULTS)
+def test_a_planted_fault_is_found(planted, rule, name, text, other, words):
+    wrong = list(RULES[rule](planted(name, text, other)))
+    assert any(words in each for each in wrong), wrong
+
+
+def test_a_command_is_judged_by_the_programs_own_parser():
+    assert bad_command(["serve", "--no-watch", "--seats", "5"]) == ""
+    assert "--seets" in bad_command(["serve", "--seets", "5"])
+    assert bad_command(["surf"]) == "there is no command 'surf'"
+
+
+def test_a_query_is_judged_by_its_form_and_by_what_it_asks_for():
+    assert list(bad_query("max(pollux_scheduler_leaders) == 0")) == []
+    assert list(bad_query("max(pollux_scheduler_leaders")) != []
+    assert list(bad_query("max(pollux_scheduler_leader)")) == ["there is no metric pollux_scheduler_leader"]
+    assert list(bad_query("vector(1)")) == ["vector(1): it asks for no metric of ours"]
+
+
+# what they hold is run
+
+
+@pytest.fixture
+def pollux(tmp_path):
+    return Terminal(tmp_path)
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def config_of(text, folder, *, port=None, metrics=None):
+    """A config of `deploy/` with its secrets here and its ports free."""
+    (folder / "secret").mkdir(mode=0o700, exist_ok=True)
+    for name, said in (("store", f"sqlite:///{folder}/p.db"), ("api-token", "t0ken-" + "x" * 60)):
+        (folder / "secret" / name).write_text(said)
+        (folder / "secret" / name).chmod(0o600)
+    text = re.sub(r"(/etc/pollux-secret|/run/secrets)/", f"{folder}/secret/", text)
+    text = text.replace("host: 0.0.0.0", "host: 127.0.0.1")
+    return text.replace("8060", str(port or 8060)).replace("9091", str(metrics or 9091))
+
+
+def kubernetes_config():
+    return yaml.safe_load((DEPLOY / "kubernetes" / "config.yaml").read_text())["data"]["pollux.yaml"]
+
+
+@pytest.mark.parametrize("kind", ["kubernetes", "compose"])
+def test_the_configs_are_right(pollux, kind):
+    text = kubernetes_config() if kind == "kubernetes" else (DEPLOY / "compose" / "pollux.yaml").read_text()
+    pollux.write("pollux.yaml", config_of(text, pollux.folder))
+    assert "1 job" in pollux.ok("check", "-c", "pollux.yaml").out
+
+
+def asked(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+    except OSError:
+        return None
+
+
+SLOW = """
+  - {id: slow, python: "work:slow", once: true, params: {seconds: 4}}
+"""
+
+
+def test_the_probes_tell_a_node_that_works_from_one_that_drains(pollux):
+    """With the very config of the cluster: ready while it works, not ready while it drains, alive all the time."""
+    port, metrics = free_port(), free_port()
+    pollux.write("pollux.yaml", config_of(kubernetes_config(), pollux.folder, port=port, metrics=metrics) + SLOW)
+    on = {"POLLUX_SERVER": "true", "POLLUX_HOST": "127.0.0.1"}
+    with pollux.started("serve", "--no-watch", environ=on) as process:
+        eventually(lambda: asked(port, "/ready") == 200, "it is ready", process)
+        assert asked(port, "/live") == 200
+        assert asked(metrics, "/metrics") == 200
+        assert asked(port, "/api/v2/nodes") == 401
+        eventually((pollux.folder / "slow.started").exists, "the job runs", process)
+        process.send_signal(signal.SIGTERM)
+        eventually(lambda: asked(port, "/ready") == 503, "it is no longer ready", process)
+        assert asked(port, "/live") == 200
+        assert process.wait(60) == 0
+    assert (pollux.folder / "slow.ended").exists()
+    assert {"/live", "/ready"} <= OPEN
+
+
+def test_a_worker_answers_probes_where_the_config_names_a_port(pollux):
+    port = free_port()
+    pollux.write("pollux.yaml", config_of(kubernetes_config(), pollux.folder, port=port, metrics=free_port()))
+    on = {"POLLUX_SERVER": "true"}
+    with pollux.started("worker", "--no-watch", environ=on) as process:
+        eventually(lambda: asked(port, "/ready") == 200, "it is ready", process)
+        assert stopped(process).code == 0
+
+
+def health_check():
+    text = re.sub(r"\\\n\s*", " ", (DEPLOY / "Dockerfile").read_text())
+    return json.loads(re.search(r"^HEALTHCHECK .*? CMD (\[.*\])$", text, re.MULTILINE)[1])
+
+
+def test_the_health_check_of_the_image_tells_the_living_from_the_dead(pollux):
+    port = free_port()
+    program, *words = health_check()
+    assert program == "python"
+    command = [sys.executable, *(word.replace("8060", str(port)) for word in words)]
+    assert subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 1
+    on = {"POLLUX_SERVER": "true", "POLLUX_PORT": str(port), "POLLUX_STORE": "memory://"}
+    with pollux.started("serve", "--no-watch", environ=on) as process:
+        eventually(lambda: asked(port, "/live") == 200, "it lives", process)
+        assert subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0
+        process.send_signal(signal.SIGSTOP)
+        begun = time.monotonic()
+        assert subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 1
+        assert time.monotonic() - begun < 15
+        process.send_signal(signal.SIGCONT)
+        assert stopped(process).code == 0
+
+
+def test_the_lock_as_the_image_reads_it_pins_what_is_installed():
+    """The Dockerfile strips the hashes by sed, which pip does not take from constraints."""
+    [script] = re.findall(r"RUN (sed .*?) requirements\.lock > constraints\.txt", (DEPLOY / "Dockerfile").read_text())
+    done = subprocess.run(
+        f"{script} requirements.lock", shell=True, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    assert len(lines) > 50
+    assert [line for line in lines if not re.fullmatch(r"[\w.\[\]-]+==\S+( ; .+)?|#.*", line)] == []

@@ -1,0 +1,251 @@
+"""Is health judged rightly?  A snapshot in which all is well, and one thing after another that is not."""
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from pollux.model import Counts, Line, Node, Run, RunState
+from pollux.observe.documents import health_document, workers_document
+from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY, judge
+from pollux.observe.snapshot import Deployment, JobSeen, Limits, LoopSeen, NodeSeen, Sitting, Snapshot
+
+NOW = 1_800_000_000_000
+MINUTE = 60_000
+
+NODE = Node(id="n1", host="h", pid=7, seats=10, busy=2, leads=3, beat_ms=NOW - 1_000, started_ms=NOW - 10 * MINUTE)
+OWN = NodeSeen(
+    id="n1",
+    started_ms=NOW - 10 * MINUTE,
+    plans=True,
+    runs=True,
+    is_draining=False,
+    is_paused=False,
+    term=3,
+    leader_ttl_ms=15_000,
+    seats=10,
+    busy=2,
+    stuck=0,
+    backlog=0,
+    leases=2,
+    loops=(LoopSeen("dispatcher", True, 9, 0, 0, 20.0), LoopSeen("timekeeper", True, 9, 0, 0, 30.0)),
+    lag_ms=4,
+    sitting=(Sitting(1, "home@1", "home", "http", NOW - 50),),
+    timers=2,
+    due_soon=1,
+    late=0,
+    held={},
+)
+HOME = JobSeen("home", "http", planned_ms=30_000, score=1.0, last_success_ms=NOW - 10_000, next_due_ms=NOW + 20_000)
+SEEN = Deployment(
+    read_ms=NOW,
+    counts=Counts(held=0, ready=0, leased=2, dead=0, feed=0, ends=0, jobs=1),
+    lines=(Line(0, None),) * 3,
+    nodes=(NODE,),
+    jobs=(HOME,),
+)
+WELL = Snapshot(now_ms=NOW, store="memory", deployment=SEEN, node=OWN)
+
+
+def seen(**changes: object) -> Snapshot:
+    return replace(WELL, deployment=replace(SEEN, **changes))
+
+
+def counted(**changes: int) -> Snapshot:
+    return seen(counts=replace(SEEN.counts, **changes))
+
+
+def own(**changes: object) -> Snapshot:
+    return replace(WELL, node=replace(OWN, **changes))
+
+
+def home(**changes: object) -> Snapshot:
+    return seen(jobs=(replace(HOME, **changes),))
+
+
+def nodes(*changes: dict[str, object]) -> Snapshot:
+    return seen(nodes=tuple(replace(NODE, **each) for each in changes))
+
+
+def waits(ms: int) -> tuple[Line, ...]:
+    return (Line(0, None), Line(3, NOW - ms), Line(0, None))
+
+
+def loop(**changes: object) -> Snapshot:
+    return own(loops=(replace(OWN.loops[0], **changes),))
+
+
+def test_where_all_is_well_each_question_is_answered_and_none_is_a_worry():
+    health = judge(WELL)
+    assert (health.status, health.worries(), health.is_well) == (HEALTHY, [], True)
+    assert [finding.name for finding in health.findings] == [
+        *("store", "nodes", "leader", "due", "ready", "queue", "freshness", "feed", "dead", "stops"),
+        *("polling", "loop", "handlers"),
+    ]
+
+
+BAD = {
+    "the store does not answer": (replace(WELL, deployment=None, trouble="refused"), "store", UNHEALTHY, "refused"),
+    "no node lives": (nodes(), "nodes", UNHEALTHY, "no node lives"),
+    "nobody has seats": (nodes({"seats": 0}), "nodes", UNHEALTHY, "none has seats"),
+    "a node is not heard of": (
+        nodes({}, {"id": "n2", "leads": 0, "beat_ms": NOW - 31_000}),
+        "nodes",
+        DEGRADED,
+        "not heard of for 30s: n2",
+    ),
+    "nobody leads": (nodes({"leads": 0}), "leader", UNHEALTHY, "nobody leads"),
+    "the leader is not heard of": (nodes({"beat_ms": NOW - 40_000}), "leader", DEGRADED, "not heard of for 40s"),
+    "due but not fired": (
+        seen(overdue_job="home", overdue_ms=NOW - 61_500),
+        "due",
+        UNHEALTHY,
+        "due but not fired: job home for 1m1s",
+    ),
+    "ready but not claimed": (seen(lines=waits(61_000)), "ready", UNHEALTHY, "ready but not claimed"),
+    "ready, and all seats taken": (
+        seen(lines=waits(61_000), nodes=(replace(NODE, busy=10),)),
+        "ready",
+        DEGRADED,
+        "ready but not claimed",
+    ),
+    "ready, and drained": (
+        seen(lines=waits(61_000), stops=(("claims", "by ada"),)),
+        "ready",
+        DEGRADED,
+        "ready but not claimed",
+    ),
+    "a deep queue": (counted(ready=51), "queue", DEGRADED, "51 runs wait"),
+    "stale": (home(last_success_ms=NOW - 90_001), "freshness", DEGRADED, "home (1m30s)"),
+    "never fresh": (home(last_success_ms=None, failures=3), "freshness", DEGRADED, "home (never)"),
+    "ends unread": (counted(ends=10_001), "feed", DEGRADED, "10,001 ends are unread"),
+    "claims refused": (counted(ends=100_001), "feed", UNHEALTHY, "nothing is claimed"),
+    "dead letters": (counted(dead=1), "dead", DEGRADED, "1 dead letter"),
+    "everything paused": (seen(stops=(("all", "night (by ada)"),)), "stops", DEGRADED, "all (night (by ada))"),
+    "drained": (seen(stops=(("claims", ""),)), "stops", DEGRADED, "claims"),
+    "a loop ended": (loop(is_alive=False), "polling", UNHEALTHY, "alive but not polling: dispatcher ended"),
+    "a loop hangs": (loop(silent_ms=120_001.0), "polling", UNHEALTHY, "alive but not polling: dispatcher"),
+    "a loop never turned": (loop(silent_ms=None), "polling", UNHEALTHY, "alive but not polling: dispatcher"),
+    "a loop fails": (loop(errors_in_a_row=3), "polling", DEGRADED, "dispatcher (3 times)"),
+    "this node drains": (own(is_draining=True), "polling", DEGRADED, "draining"),
+    "a slow loop": (own(lag_ms=1_001), "loop", DEGRADED, "held for 1s"),
+    "a deaf handler": (own(stuck=1), "handlers", DEGRADED, "1 handler did not stop"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_wrong_is_found_named_and_has_a_cure(case):
+    snapshot, name, level, words = BAD[case]
+    health = judge(snapshot)
+    [finding] = [finding for finding in health.worries() if finding.name == name]
+    assert (finding.level, health.is_well) == (level, health.status != UNHEALTHY)
+    assert words in finding.seen
+    assert finding.cure
+    assert health.status in (level, UNHEALTHY), "the worst finding is the status"
+
+
+GOOD = {
+    "at the limit of the queue": counted(ready=50),
+    "due a moment ago": seen(overdue_job="home", overdue_ms=NOW - MINUTE),
+    "ready a moment ago": seen(lines=waits(MINUTE)),
+    "ready, but only later": seen(lines=waits(-MINUTE)),
+    "three intervals without a success": home(last_success_ms=NOW - 90_000),
+    "a rare job": home(planned_ms=86_400_000, last_success_ms=NOW - 2 * 86_400_000),
+    "a job that nobody watches": home(is_watched=False, last_success_ms=NOW - 86_400_000),
+    "a new job": home(last_success_ms=None, failures=2),
+    "one job paused": seen(stops=(("job:home", "by ada"),)),
+    "no node here": replace(WELL, node=None),
+}
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_what_is_not_wrong_is_no_worry(case):
+    assert judge(GOOD[case]).worries() == []
+
+
+def test_who_has_just_started_is_given_time_to_elect():
+    young = replace(nodes({"leads": 0}), node=replace(OWN, started_ms=NOW - 29_000))
+    assert judge(young).status == DEGRADED
+    old = replace(nodes({"leads": 0}), node=replace(OWN, started_ms=NOW - 31_000))
+    assert judge(old).status == UNHEALTHY
+
+
+def test_the_limits_are_options():
+    strict = Limits(queue_depth=0, staleness_ms=0, wait_ms=0, lag_ms=1)
+    assert judge(replace(counted(ready=1), limits=strict)).status == DEGRADED
+    stale = replace(home(planned_ms=1_000, last_success_ms=NOW - 3_001), limits=strict)
+    assert [finding.name for finding in judge(stale).worries()] == ["freshness", "loop"]
+    assert judge(replace(seen(lines=waits(1)), limits=strict)).status == UNHEALTHY
+
+
+def test_a_long_list_of_names_is_cut():
+    jobs = tuple(replace(HOME, id=f"j{n}", last_success_ms=NOW - 3_600_000) for n in range(8))
+    [finding] = judge(seen(jobs=jobs)).worries()
+    assert finding.seen.endswith("j4 (1h) and 3 more")
+
+
+# documents
+
+OF_SCHEDULER = {
+    *("status", "running", "is_leader", "workers_active", "workers_busy", "queue_depth", "cron_jobs_count"),
+    *("last_check_at", "uptime_seconds", "circuit_breaker_state"),
+}
+OF_MONITOR = {"updatedAt", "enabled", "queue", "deadLetter", "breakers", "staleness", "instances"}
+
+
+def test_the_document_has_every_field_of_older_schedulers_and_says_what_is_true():
+    letter = Run(
+        id="home@1", job_id="home", due_ms=1, state=RunState.DEAD, error="boom", attempt=4, finished_ms=NOW - 5
+    )
+    cron = replace(
+        HOME, id="nightly", kind="dump", is_cron=True, name="Nightly", target="db", score=0.0, last_success_ms=None
+    )
+    snapshot = replace(
+        seen(counts=replace(SEEN.counts, ready=4, dead=1, jobs=2), jobs=(HOME, cron), lines=waits(5)), dead=(letter,)
+    )
+    told = health_document(judge(snapshot))
+    assert set(told) >= OF_SCHEDULER | OF_MONITOR
+    assert (told["status"], told["running"], told["is_leader"]) == ("degraded", True, True)
+    assert (told["workers_active"], told["workers_busy"], told["queue_depth"]) == (10, 2, 4)
+    assert (told["cron_jobs_count"], told["uptime_seconds"]) == (1, 600)
+    assert told["last_check_at"] == told["updatedAt"] == "2027-01-15T08:00:00Z"
+    assert told["queue"]["perPriority"] == {"high": 0, "normal": 3, "low": 0}
+    assert told["queue"]["dueWithinSeconds"] == 1
+    assert told["deadLetter"]["count"] == 1
+    [dead] = told["deadLetter"]["tasks"]
+    assert (dead["instance"], dead["type"], dead["lastError"], dead["failures"]) == ("home", "http", "boom", 5)
+    first, second = told["staleness"]
+    assert (first["instance"], first["score"], first["lastSuccess"]) == ("home", 0.0, "2027-01-15T07:59:50Z")
+    assert (second["score"], second["lastSuccess"]) == (1.0, None)
+    home_seen, nightly = told["instances"]
+    assert home_seen["deadLetter"]["present"]
+    assert (nightly["key"], nightly["displayName"], nightly["connection"]) == ("dump::nightly", "Nightly", "db")
+    json.dumps(told)
+
+
+def test_the_document_says_nothing_that_nobody_counted():
+    """Beyond what is looked at one by one, the number of cron jobs is unknown; and all of it, if the store is away."""
+    assert health_document(judge(counted(jobs=201)))["cron_jobs_count"] is None
+    away = health_document(judge(replace(WELL, deployment=None, trouble="refused")))
+    assert (away["status"], away["queue_depth"], away["store"]["reachable"]) == ("unhealthy", None, False)
+    assert set(away) >= OF_SCHEDULER | OF_MONITOR
+    json.dumps(away)
+
+
+def test_the_workers_are_those_of_all_nodes_and_ours_is_told_as_it_is_now():
+    other = replace(NODE, id="n2", seats=5, busy=5, leads=0)
+    told = workers_document(judge(seen(nodes=(replace(NODE, busy=0), other))))
+    assert {key: told[key] for key in ("total", "active", "idle", "draining", "queue_size")} == {
+        "total": 15,
+        "active": 7,
+        "idle": 8,
+        "draining": False,
+        "queue_size": 0,
+    }
+    ours, theirs = told["workers"]
+    assert (ours["status"], ours["is_leader"], [run["job_id"] for run in ours["runs"]]) == ("busy", True, ["home"])
+    assert (theirs["status"], theirs["is_leader"], theirs["runs"]) == ("busy", False, None)
+    drained = replace(seen(stops=(("claims", ""),)), node=replace(OWN, is_draining=True))
+    told = workers_document(judge(drained))
+    assert (told["total"], told["draining"], told["workers"][0]["status"]) == (0, True, "draining")
+    json.dumps(told)
