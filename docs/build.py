@@ -20,6 +20,7 @@ from pollux.config.jobs import JOB_KEYS
 from pollux.config.meanings import JOB, SETTINGS
 from pollux.config.settings import OPTIONS
 from pollux.model import TRANSITIONS, Job, Run
+from pollux.observe.metrics_list import FAMILIES, INFO
 from pollux.registry import Context, Handler
 from pollux.units import format_ms
 
@@ -100,6 +101,17 @@ def commands() -> str:
     return _table(("command", "what it does"), rows)
 
 
+def metrics() -> str:
+    """Every metric, in the order in which they are written."""
+    rows = []
+    for family in FAMILIES:
+        suffix = "_info" if family.kind == INFO else ""
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        name = f"`{family.full_name('pollux')}{suffix}`"
+        rows.append((name, family.kind, family.scope, labels, family.help))
+    return _table(("name", "kind", "whose", "labels", "meaning"), rows)
+
+
 def _first_line(text: str | None) -> str:
     """The first sentence, whole."""
     paragraph = inspect.cleandoc(text or "").partition("\n\n")[0]
@@ -117,7 +129,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    part.__name__: part for part in (lifecycle_chart, lifecycle_table, job_keys, settings, context, commands)
+    part.__name__: part for part in (lifecycle_chart, lifecycle_table, job_keys, settings, context, commands, metrics)
 }
 
 

@@ -26,7 +26,8 @@ import click
 import kubernetes_validate
 import promql_parser
 import yaml
-from jsonschema import Draft7Validator
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
 
 from pollux.cli.menu import ENTRIES
 from pollux.config import Config
@@ -167,10 +168,11 @@ def _compose_file(path: Path) -> Problems:
 
 
 @cache
-def _compose_schema() -> Draft7Validator:
+def _compose_schema() -> Validator:
     """The schema of the compose specification, as check-jsonschema brings it."""
-    schema = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
-    return Draft7Validator(json.loads(schema.read_text()))
+    place = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
+    schema = json.loads(place.read_text())
+    return validator_for(schema)(schema)
 
 
 def _names_of(given: Any) -> list[str]:
@@ -229,11 +231,8 @@ def kubernetes(deploy: Path) -> Problems:
         yield f"the kustomization lists {sorted(listed)}, there are {sorted(there)}"
     objects = [each for path in sorted(folder.glob("*.yaml")) for each in yaml_of(path) if path.name in listed]
     for each in objects:
-        where = f"{each['kind']} {each['metadata']['name']}"
-        try:
-            kubernetes_validate.validate(each, KUBERNETES, strict=True)
-        except kubernetes_validate.ValidationError as error:
-            yield f"{where}: {error.message}"
+        if wrong := _misshapen(json.dumps(each)):
+            yield f"{each['kind']} {each['metadata']['name']}: {wrong}"
             return
     pods = [each for each in objects if each["kind"] == "Deployment"]
     if {each["metadata"]["name"] for each in pods} != {"pollux-serve", "pollux-worker"}:
@@ -241,6 +240,16 @@ def kubernetes(deploy: Path) -> Problems:
     for each in pods:
         yield from (f"{each['metadata']['name']}: {wrong}" for wrong in _deployment(each, objects))
     yield from _around(objects, pods)
+
+
+@cache
+def _misshapen(text: str) -> str:
+    """What the schemas of Kubernetes say about an object; they are large, so each object is judged once."""
+    try:
+        kubernetes_validate.validate(json.loads(text), KUBERNETES, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return str(error.message)
+    return ""
 
 
 def _deployment(deployment: dict[str, Any], objects: list[dict[str, Any]]) -> Problems:

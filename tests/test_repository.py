@@ -18,6 +18,8 @@ PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 # Where the name to import is not the name to install; tzdata is data, which zoneinfo finds by itself.
 INSTALLED_AS = {"yaml": "pyyaml"}
 NEVER_IMPORTED = {"tzdata"}
+# Several packages share one name: the longest beginning tells which it is.
+NAMESPACES = {"opentelemetry.exporter": "opentelemetry-exporter-otlp-proto-http", "opentelemetry": "opentelemetry-sdk"}
 # `pollux.testing` is for people who test, with the tools they have.
 TOOLS_OF_TESTING = {"pytest", "hypothesis"}
 
@@ -33,6 +35,11 @@ def declared() -> set[str]:
     return {normal(item) for item in [*project["dependencies"], *extras]}
 
 
+def top(module: str) -> str:
+    """The name that belongs to a package of its own."""
+    return next((name for name in NAMESPACES if f"{module}.".startswith(f"{name}.")), module.partition(".")[0])
+
+
 def imported() -> set[str]:
     """What the package imports from outside, under the names to install."""
     names = set()
@@ -40,10 +47,12 @@ def imported() -> set[str]:
         known = TOOLS_OF_TESTING if "testing" in path.parts else set()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                names |= {alias.name.split(".")[0] for alias in node.names} - known
+                names |= {top(alias.name) for alias in node.names} - known
             elif isinstance(node, ast.ImportFrom) and not node.level:
-                names |= {str(node.module).split(".")[0]} - known
-    return {normal(INSTALLED_AS.get(name, name)) for name in names - sys.stdlib_module_names - {"pollux"}}
+                names |= {top(str(node.module))} - known
+    return {
+        normal((INSTALLED_AS | NAMESPACES).get(name, name)) for name in names - sys.stdlib_module_names - {"pollux"}
+    }
 
 
 def make(*arguments: str, cwd: Path = REPOSITORY, path: str = "") -> subprocess.CompletedProcess[str]:

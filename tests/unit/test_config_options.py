@@ -26,6 +26,12 @@ name: shop
 http: {per_target: 3, allow_networks: [10.0.0.0/8]}
 traces: {endpoint: "http://collector:4318", sample: 0.5, namespace: shop}
 heartbeat: {url: "https://example.com/ping", every: 30s}
+metrics: {prefix: crawler, port: 9091, host: 10.0.0.7}
+health: {queue_depth: 7, staleness: 2m, wait: 3m, loop_lag: 5s}
+server:
+  {enabled: false, host: 0.0.0.0, port: 1, hosts: [a.example, 10.0.0.5], tls: {cert: c.pem, key: k.pem},
+   behind_proxy: true, proxies: [10.0.0.0/8], token: "${env:HOME}", token_file: t, socket: false, rate: 0.5,
+   connections: 9, requests: 8}
 """
 
 
@@ -60,7 +66,7 @@ def test_empty_sections_are_fine(load):
 
 
 def test_everything_can_be_set_in_the_file(load):
-    config = load(EVERYTHING)
+    config = load(EVERYTHING, {"HOME": "a-secret-of-the-operator"})
     assert (config.store, config.app, config.release) == ("sqlite:///x.db", "pkg.mod:app", 4)
     assert (config.seats, config.lease_ms, config.grace_ms) == (3, 60_000, 5_000)
     assert (config.long_poll_ms, config.min_poll_ms, config.batch) == (0, 250, 50)
@@ -77,8 +83,49 @@ def test_everything_can_be_set_in_the_file(load):
         "shop",
     )
     assert (config.heartbeat_url, config.heartbeat_every_ms) == ("https://example.com/ping", 30_000)
+    assert (config.metrics_prefix, config.metrics_port, config.metrics_host) == ("crawler", 9091, "10.0.0.7")
+    assert (config.health_queue_depth, config.health_staleness_ms) == (7, 120_000)
+    assert (config.health_wait_ms, config.health_loop_lag_ms) == (180_000, 5_000)
+    assert (config.server_enabled, config.server_host, config.server_port) == (False, "0.0.0.0", 1)
+    assert (config.server_hosts, config.server_tls) == ("a.example, 10.0.0.5", "c.pem, k.pem")
+    assert (config.server_behind_proxy, config.server_proxies) == (True, "10.0.0.0/8")
+    assert (config.server_token, config.server_token_file) == ("a-secret-of-the-operator", "t")
+    assert (config.server_socket, config.server_rate) == ("off", 0.5)
+    assert (config.server_connections, config.server_requests) == (9, 8)
     assert config.origins["pool.lease"] == "p.yaml:4"
     assert all(config.is_given(option.path) for option in OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("hosts: evil", None),
+        ("hosts: [a b]", "no name"),
+        ("hosts: ['a.example:8060']", "no name"),
+        ("tls: {cert: c.pem}", "a cert and a key"),
+        ("tls: c.pem", "a certificate and a key"),
+        ("tls: 'c.pem, k.pem'", None),
+        ("socket: /run/p.sock", None),
+        ('socket: "a\\nb"', "no path"),
+        ("rate: -1", "no rate"),
+        ("rate: fast", "no rate"),
+        ("proxies: [10.0.0.1/8]", "no network"),
+        ("connections: 1", "cannot be used"),
+    ],
+)
+def test_what_the_api_is_told_is_checked(load, text, what):
+    if what is None:
+        assert load(f"server: {{{text}}}").is_given(f"server.{text.partition(':')[0]}")
+    else:
+        assert what in complaint(lambda: load(f"server: {{{text}}}"))
+
+
+def test_a_token_is_never_told(load):
+    config = load('server: {token: "${env:SECRET}"}', {"SECRET": "tschuess-0815-geheim"})
+    [line] = [line for line in told(config) if line.option == "server.token"]
+    assert line.value == "${env:SECRET}"
+    config = load(None, {"POLLUX_SERVER_TOKEN": "tschuess-0815-geheim"})
+    assert "tschuess" not in str(told(config))
 
 
 def test_the_environment_wins_over_the_file_and_arguments_over_both(load):

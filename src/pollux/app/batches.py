@@ -46,10 +46,12 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         made = [self._to_put(put) for put in puts]
         asked = [put for put in made if isinstance(put, JobPut)]
         store = self._store if version is None else self._store.of_version(check_version(version))
+        before = await self._before(asked)
         told: list[JobAnswer] = []
         for start in range(0, len(asked), BATCH_MAX):
             told += await store.put_jobs(asked[start : start + BATCH_MAX])
-        await self._record_puts([answer.id for answer in told if answer.answer is Answer.OK])
+        written = [put.job for put, answer in zip(asked, told, strict=True) if answer.answer is Answer.OK]
+        await self._record_puts(written, before)
         left = iter(told)
         return [put if isinstance(put, PolluxError) else _written(put, next(left), store) for put in made]
 

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, Self, cast
 
 from pollux.app.audit import AuditVerbs
+from pollux.app.changes import ChangeVerbs, as_words, change_words
 from pollux.app.steering import SteeringVerbs
 from pollux.app.tokens import TokenVerbs
 from pollux.app.versions import VersionVerbs
@@ -20,7 +21,6 @@ from pollux.ids import check_id, check_key, new_id
 from pollux.model import (
     LIVE,
     STOP,
-    AuditLine,
     Cause,
     Job,
     Node,
@@ -36,7 +36,7 @@ from pollux.model.params import priority_of
 from pollux.observe.trace_ids import link_runs
 from pollux.plan import Why, why_job, why_run
 from pollux.registry import Registry, job_id_of
-from pollux.secrets import check_payload, hide
+from pollux.secrets import check_payload
 from pollux.store.contract import (
     BATCH_MAX,
     Answer,
@@ -54,10 +54,9 @@ from pollux.store.contract import (
 from pollux.units import duration_ms, moment_ms
 
 REVIVE_PAGE = 500
-REASON_CHARS_MAX = 1_000
 
 
-class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
+class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
     """Everything that can be asked of a store full of jobs and runs, in the caller's words."""
 
     trace_namespace = ""  # of the runs' traces, for the link that a caller's own span gets
@@ -168,7 +167,7 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
     async def cancel(self, ref: object, *, reason: str = "") -> list[RunAnswer]:
         """Cancel a run by its id, or all live runs of a job: queued ones at once, running ones by request."""
         name = job_id_of(ref)
-        why = _words(reason) or f"cancelled by {self._actor}"
+        why = as_words(reason) or f"cancelled by {self._actor}"
         [run] = await self._store.get_runs([name])
         if run is not None:
             answers = await self._store.cancel(run_ids=[name], reason=why)
@@ -180,7 +179,7 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
 
     async def cancel_runs(self, run_ids: Sequence[str], *, reason: str = "") -> list[RunAnswer]:
         """Cancel these runs, in batches; what is over already is answered so."""
-        why = _words(reason) or f"cancelled by {self._actor}"
+        why = as_words(reason) or f"cancelled by {self._actor}"
         answers: list[RunAnswer] = []
         for start in range(0, len(run_ids), BATCH_MAX):
             answers += await self._store.cancel(run_ids=run_ids[start : start + BATCH_MAX], reason=why)
@@ -217,10 +216,13 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
     async def put_jobs(self, jobs: Sequence[Job]) -> list[JobAnswer]:
         """Add or change jobs; raises `Conflict` with everything that stands against it, the others are written."""
         checked = [self._adopted(check_job(job)) for job in jobs]
+        puts = [JobPut(job) for job in checked]
+        before = await self._before(puts)
         answers: list[JobAnswer] = []
-        for start in range(0, len(checked), BATCH_MAX):
-            answers += await self._store.put_jobs([JobPut(job) for job in checked[start : start + BATCH_MAX]])
-        await self._record_puts([answer.id for answer in answers if answer.answer is Answer.OK])
+        for start in range(0, len(puts), BATCH_MAX):
+            answers += await self._store.put_jobs(puts[start : start + BATCH_MAX])
+        written = zip(checked, answers, strict=True)
+        await self._record_puts([job for job, answer in written if answer.answer is Answer.OK], before)
         refused = [answer for answer in answers if answer.answer not in (Answer.OK, Answer.ALREADY)]
         if refused:
             raise Conflict("; ".join(f"job {answer.id!r}: {answer.detail}" for answer in refused[:20]))
@@ -230,9 +232,11 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         """Take jobs away; waiting runs are cancelled, running ones may end."""
         for start in range(0, len(ids), BATCH_MAX):
             batch = list(ids[start : start + BATCH_MAX])
-            answers = await self._store.delete_jobs(batch, reason=_words(reason) or f"deleted by {self._actor}")
+            [before] = await self._store.get_jobs(batch) if len(batch) == 1 else [None]
+            answers = await self._store.delete_jobs(batch, reason=as_words(reason) or f"deleted by {self._actor}")
             gone = [job_id for job_id, answer in zip(batch, answers, strict=True) if answer is Answer.OK]
-            await self._record("delete", gone[0] if len(gone) == 1 else f"{len(gone)} jobs", ", ".join(gone[:20]))
+            told = change_words(before, None) or ", ".join(gone[:20])
+            await self._record("delete", gone[0] if len(gone) == 1 else f"{len(gone)} jobs", told)
             missing = [job_id for job_id in batch if job_id not in gone]
             if missing:
                 raise NotFound("job", missing[0])
@@ -263,7 +267,7 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         key = await self._stop_key(job, group, target, everything)
         now_ms = self._clock.now_ms()
         expires_ms = None if duration is None else now_ms + duration_ms(duration)
-        value = {"reason": _words(reason), "by": self._actor, "at_ms": now_ms}
+        value = {"reason": as_words(reason), "by": self._actor, "at_ms": now_ms}
         await self._store.put_notes([NotePut(key, value, expires_ms=expires_ms)])
         await self._record("pause", key.removeprefix(STOP), reason)
         return key
@@ -414,20 +418,6 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         if group is not None:
             return stop_key("group", group)
         return stop_key("all") if target is None else stop_key("target", target)
-
-    async def _record_puts(self, changed: Sequence[str]) -> None:
-        if changed:
-            shown = changed[0] if len(changed) == 1 else f"{len(changed)} jobs"
-            await self._record("put", shown, ", ".join(changed[:20]))
-
-    async def _record(self, action: str, subject: str, detail: str = "") -> None:
-        line = AuditLine(self._clock.now_ms(), self._actor, action, _words(subject)[:200], _words(detail))
-        await self._store.log([line])
-
-
-def _words(reason: str) -> str:
-    """What somebody said without secrets, as long as anybody reads, and of characters that can be written down."""
-    return hide(str(reason))[:REASON_CHARS_MAX].encode("utf-8", "replace").decode()
 
 
 def default_actor(kind: str) -> str:

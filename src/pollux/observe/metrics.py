@@ -8,7 +8,9 @@ one does not hold up the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from pollux.observe.metrics_list import COUNTER, FAMILIES, GAUGE, HISTOGRAM, INFO, Family
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_ONE_WRITES = threading.Lock()
 
 
 class Measured(Protocol):
@@ -29,7 +32,7 @@ class Measured(Protocol):
 async def exposition(app: Measured, *, openmetrics: bool = False) -> bytes:
     """All metrics of this process, as text in the format that `content_type` names."""
     readings = await app.readings()
-    return await asyncio.to_thread(render, readings, openmetrics=openmetrics)
+    return await _aside(lambda: render(readings, openmetrics=openmetrics))
 
 
 def wants_openmetrics(accept: str) -> bool:
@@ -46,7 +49,36 @@ def render(readings: Readings, *, openmetrics: bool = False) -> bytes:
     from prometheus_client.openmetrics import exposition as newer
 
     collector = _Collector(readings)
-    return newer.generate_latest(collector) if openmetrics else text.generate_latest(collector)  # type: ignore[no-any-return,no-untyped-call,arg-type,unused-ignore]
+    if openmetrics:
+        return newer.generate_latest(collector)  # type: ignore[no-any-return, no-untyped-call]
+    return text.generate_latest(collector)
+
+
+async def _aside(write: Callable[[], bytes]) -> bytes:
+    """In a thread of its own, one after the other: those that asyncio keeps may all be held by handlers."""
+    loop = asyncio.get_running_loop()
+    written: asyncio.Future[bytes] = loop.create_future()
+
+    def tell(answer: bytes | Exception) -> None:
+        if written.done():  # whoever asked is gone
+            return
+        if isinstance(answer, Exception):
+            written.set_exception(answer)
+        else:
+            written.set_result(answer)
+
+    def work() -> None:
+        answer: bytes | Exception
+        try:
+            with _ONE_WRITES:
+                answer = write()
+        except Exception as error:  # noqa: BLE001  told to whoever asked
+            answer = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell, answer)
+
+    threading.Thread(target=work, name="pollux-metrics", daemon=True).start()
+    return await written
 
 
 def names(prefix: str = "pollux") -> frozenset[str]:

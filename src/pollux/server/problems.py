@@ -91,7 +91,9 @@ def problem_of(error: PolluxError) -> Problem:
     if isinstance(error, InvalidConfig):
         each = [_one(one) for one in error.problems[:PROBLEMS_MAX]]
         words = "; ".join(f"{one['where']}: {one['what']}" if one["where"] else one["what"] for one in each[:5])
-        return Problem(status, title, f"{len(error.problems)} problems: {words}", problems=each)
+        detail = f"{len(error.problems)} problems: {words}" if len(error.problems) > 1 else words
+        cure = next((one["cure"] for one in each if one["cure"]), "mend what `problems` names")
+        return Problem(status, title, detail, cure=cure, problems=each)
     if isinstance(error, InvalidInput):
         words = f"{error.where}: {error.what}" if error.where else error.what
         return Problem(status, title, words, cure=error.cure, problems=[_one(error)])

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Meta, Struct
 from msgspec.structs import FieldInfo, fields
 from starlette.requests import Request
 
@@ -123,14 +123,14 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _int64(text: str) -> int:
     number = int(text) if len(text) < 20 else 2**64
     if not -(2**63) <= number < 2**63:
-        raise Problem(400, "a number is too big", shortened(text), cure="send integers that fit in 64 bits")
+        raise Problem(422, "a number is too big", shortened(text), cure="send integers that fit in 64 bits")
     return number
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not isfinite(number):
-        raise Problem(400, "a number is too big", shortened(text), cure="send numbers that a double can hold")
+        raise Problem(422, "a number is too big", shortened(text), cure="send numbers that a double can hold")
     return number
 
 
@@ -189,7 +189,15 @@ def _refusal(name: str, said: str, value: Any, field: FieldInfo) -> InvalidInput
         near = did_you_mean(shortened(value), choices)
         return InvalidInput(f"{shortened(value)!r} is unknown{near}", where=where, cure=f"one of {', '.join(choices)}")
     shown = f" ({shortened(value)!r})" if isinstance(value, str | int | float) and not place else ""
+    if "matching regex" in what:
+        return InvalidInput(f"it is not of that form{shown}", where=where, cure=_meaning(field.type))
     return InvalidInput(f"{what[:1].lower()}{what[1:]}{shown}", where=where)
+
+
+def _meaning(kind: Any) -> str:
+    """What is said about a kind of value."""
+    found = [each.description for each in getattr(kind, "__metadata__", ()) if isinstance(each, Meta)]
+    return next((words for words in [*found, *map(_meaning, get_args(kind))] if words), "")
 
 
 def _choices(kind: Any) -> list[str]:
@@ -248,7 +256,3 @@ def unquoted(segment: str) -> str:
         cure = f"use at most {PART_CHARS_MAX} printable characters, as percent-encoded UTF-8"
         raise Problem(404, "there is no such thing", "a part of the path is no name", cure=cure)
     return text
-
-
-def is_given(value: object) -> bool:
-    return value is not UNSET and value is not None

@@ -45,12 +45,16 @@ class _Reading:
         self.problems.append(InvalidInput(what, where=where, cure=cure))
 
     def tell(self, error: InvalidInput, where: str = "") -> None:
+        """Take over what others found, with the words of the body."""
         for one in problems_of(error):
-            said = one.at(where) if where else one
-            first, dot, rest = said.where.partition(".")
-            self.problems.append(
-                InvalidInput(one.what, where=f"{self.words.get(first, first)}{dot}{rest}", cure=one.cure)
-            )
+            path = (one.at(where) if where else one).where.split(".")
+            if path[0] == "schedule" and path[-1] in _BELONGS:
+                path = path[-1:]
+            elif path[0] == "schedule":
+                path = [self.words.get("schedule", "")]
+            else:
+                path[0] = self.words.get(path[0], path[0])
+            self.problems.append(InvalidInput(one.what, where=".".join(path), cure=one.cure))
 
     def same(self, ours: str, theirs: str) -> Any:
         """One thing that has two names."""
@@ -125,11 +129,10 @@ def _handler(reading: _Reading) -> tuple[str | None, dict[str, Any]]:
         reading.refuse("handler", "nothing says what to run", cure)
         return None, {}
     params = dict(body.params or {})
-    if body.url is not None:
-        if params.setdefault("url", body.url) != body.url:
-            reading.refuse("url", "url and params.url say different things", "keep one of them")
-        if handler != URL_HANDLER:
-            reading.refuse("url", f"handler {handler!r} polls no URL by itself", 'put it into "params"')
+    if body.url is not None and handler != URL_HANDLER:
+        reading.refuse("url", f"handler {handler!r} polls no URL by itself", 'put it into "params"')
+    elif body.url is not None and params.setdefault("url", body.url) != body.url:
+        reading.refuse("url", "url and params.url say different things", "keep one of them")
     return handler, params
 
 

@@ -21,6 +21,7 @@ PrintedText = Annotated[str, Meta(max_length=200)]
 JobId = Annotated[  # what is no id is told in the words of `check_id`
     str, Meta(extra_json_schema={"pattern": ID_PATTERN}, description="1 to 200 letters, digits and . _ : / -")
 ]
+JobRef = Annotated[str, Meta(pattern=ID_PATTERN, description="1 to 200 letters, digits and . _ : / -")]
 Duration = Annotated[
     str | int | float, Meta(description='"30s", "5m", "1h30m", "250ms", or a number of seconds', examples=["30m"])
 ]

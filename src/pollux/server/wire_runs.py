@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pollux.model import VERSION_MAX, Run, RunState
 from pollux.secrets import HIDDEN, hide
-from pollux.server.wire_jobs import Duration, JobId, Moment, PriorityWord, moment
+from pollux.server.wire_jobs import Duration, JobId, JobRef, Moment, PriorityWord, moment
 from pollux.store.contract import RunFilter
 from pollux.units import moment_ms
 
@@ -82,7 +82,7 @@ class RunQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class RunBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A run that is asked for, now or later."""
 
-    job_id: JobId
+    job_id: JobRef
     params: dict[str, Any] | None = None
     id: JobId | None = None
     key: Annotated[str, Meta(max_length=200, description="at most one live run may have it")] | None = None

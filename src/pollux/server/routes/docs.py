@@ -85,6 +85,6 @@ async def openapi(desk: At) -> Response:  # noqa: ARG001  every route has it
 
 @lru_cache(maxsize=1)
 def described() -> bytes:
-    from pollux.server.routes import EVERY  # here: it lists us, too
+    from pollux.server.routes.every import EVERY  # here: it lists us, too
 
     return msgspec.json.encode(document(EVERY))

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from pollux.app.batches import Ask
 from pollux.errors import PolluxError
-from pollux.model import Run
+from pollux.model import Answer, Run
 from pollux.server.identity import Role
 from pollux.server.limits import BATCH_BODY_MAX
 from pollux.server.permits import check_asker
@@ -17,7 +17,7 @@ from pollux.server.routes.job_actions import WhyView, why_view
 from pollux.server.routes.jobs import made_id, quoted
 from pollux.server.routing import At, Reply, Routes
 from pollux.server.wire import read_fields
-from pollux.server.wire_jobs import JobId
+from pollux.server.wire_jobs import JobRef
 from pollux.server.wire_runs import ReasonBody, RunBody, RunList, RunQuery, RunView, given, run_filter_of, run_view
 
 ITEMS_MAX = 1_000
@@ -30,7 +30,7 @@ class RunsBody(Struct, frozen=True, forbid_unknown_fields=True):
     """Up to 1,000 runs, each as it is sent alone; `job_id` may stand here for all."""
 
     runs: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=ITEMS_MAX)]
-    job_id: JobId | None = None
+    job_id: JobRef | None = None
 
 
 class RunItem(Struct, frozen=True, omit_defaults=True):
@@ -104,8 +104,9 @@ async def cancel(desk: At, run_id: str, body: ReasonBody) -> RunCancelled:
     """Cancel one run: at once if it waits, by request if it runs."""
     await desk.verbs.get_run(run_id)
     [answer] = await desk.verbs.cancel_runs([run_id], reason=body.reason or "")
-    words = {"ok": "it is cancelled, or asked to stop", "already": "it was asked to stop before"}
-    return RunCancelled(words.get(answer.answer.value, "it is over already"), run_id, answer.answer.value)
+    is_new = answer.answer is Answer.OK
+    words = "it is cancelled, or asked to stop" if is_new else "it is over already, or was asked to stop before"
+    return RunCancelled(words, run_id, answer.answer.value)
 
 
 @routes.get("/api/v2/runs/{run_id}/why", Role.VIEWER)

@@ -41,7 +41,9 @@ async def tokens(desk: At) -> TokenList:
     return TokenList(await desk.verbs.tokens())
 
 
-@routes.post(PATH, Role.ADMIN, answer=NewToken, status=201, example={"role": "viewer", "name": "grafana"})
+@routes.post(
+    PATH, Role.ADMIN, answer=NewToken, status=201, refuses=(409,), example={"role": "viewer", "name": "grafana"}
+)
 async def create(desk: At, body: TokenBody) -> Reply:
     """Make a token; all nodes of the store take it at once."""
     made = await desk.verbs.create_token(body.role, name=body.name, expires=body.expires)
@@ -54,7 +56,7 @@ async def revoke(desk: At, token_id: str) -> Token:
     return await desk.verbs.revoke_token(token_id)
 
 
-@routes.post(f"{PATH}/{{token_id}}/rotate", Role.ADMIN, answer=NewToken, status=201)
+@routes.post(f"{PATH}/{{token_id}}/rotate", Role.ADMIN, answer=NewToken, status=201, refuses=(409,))
 async def rotate(desk: At, token_id: str, body: RotateBody) -> Reply:
     """A new token in place of another, which stays good for the overlap."""
     made = await desk.verbs.rotate_token(token_id, overlap=body.overlap)

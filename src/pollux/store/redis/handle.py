@@ -24,6 +24,7 @@ from pollux.store.redis.address import read_address
 from pollux.store.redis.ear import Ear, Place, place_of
 from pollux.store.redis.leaps import ServerTime
 from pollux.store.redis.link import Link
+from pollux.store.redis.plain import Leases
 from pollux.store.redis.scripts import BELL_FEED, BELL_RUNS
 from pollux.store.shelf import JobShelf
 
@@ -78,6 +79,7 @@ class Handle:
         self._deadline_ms = deadline_ms
         self._jobs = JobShelf()
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
+        self._leases = Leases()
         self._term_seen = 0  # the highest number that we were told: no store that lost it gives it away again
         self._runs_ear, self._feed_ear = self._ears()
         self._turns = Turns()
@@ -111,7 +113,7 @@ class Handle:
 
     def at_new_home(self) -> None:
         """Another server has our keys, or they were replaced: what we remember may be of writes that are lost."""
-        self._jobs, self._entries = JobShelf(), {}
+        self._jobs, self._entries, self._leases = JobShelf(), {}, Leases()
         self._runs_ear.move()
         self._feed_ear.move()
 
@@ -150,7 +152,7 @@ class Handle:
             self._door.time.learn(now_ms, asked_ms, lease_ms)
         if strays or healed:
             _say(strays, healed)
-        runs = tuple([run for run in rows.runs(found, first=1) if run is not None])
+        runs = self._leases.take(found)
         by_id = {row[0]: self._job(row) for row in jobs}
         look_again_ms = None if look_again is False else look_again
         return Claimed(Answer(answer), runs, by_id, stops, look_again_ms, now_ms), place_of(place)

@@ -93,7 +93,7 @@ class Link:
 
     def __init__(self, address: Address, deadline_ms: int) -> None:
         self._address, self._deadline_ms = address, deadline_ms
-        names = (*KEYS, NOTHING) if address.kind == CLUSTER else KEYS
+        names = (KEYS[0], NOTHING) if address.kind == CLUSTER else KEYS[:1]
         keys = tuple(f"{address.prefix}:{name}" for name in names)
         self._keys = (len(keys), *keys)
         self._calls: dict[str, bytes] = {}
@@ -116,6 +116,10 @@ class Link:
     async def run(self, verb: str, **arguments: Any) -> Any:
         """Call a verb's script; what it packed comes back as plain values."""
         return _decode(await self.run_raw(verb, **arguments))
+
+    async def try_plain(self, verb: str, **arguments: Any) -> bool:
+        """Call a script that does all or nothing; did it?"""
+        return await self.run_raw(verb, **arguments) is not None
 
     async def run_raw(self, verb: str, **arguments: Any) -> Any:
         wanted, payload = script(verb), _encode(arguments)
@@ -173,7 +177,7 @@ class Link:
             answers = await line.talk(("EVAL", wanted.text, *self._keys, payload), *confirm)
         if isinstance(answers[0], Exception):
             raise answers[0]
-        if not wanted.writes:
+        if not wanted.writes or answers[0] is None:  # it did nothing, and says so
             return answers[0]
         if confirm and (isinstance(answers[1], Exception) or answers[1] < self._address.wait):
             raise self._unconfirmed(answers[1])
@@ -182,7 +186,7 @@ class Link:
         return value
 
     def _call_of(self, line: Line, sha: str) -> bytes:
-        """All of a call but its payload: packing some thirty keys each time would cost more than all the rest."""
+        """All of a call but its payload: packing it each time would cost more than all the rest."""
         known = self._calls.get(sha)
         if known is None:
             call = ("EVALSHA", sha, *self._keys)

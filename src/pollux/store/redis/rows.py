@@ -126,6 +126,8 @@ class Stand(Struct, gc=False):
     prog: str = ""
     tried: str = ""
     v: int = SCHEDULER_VERSION
+    z: int = 0  # written by a plain call, which also tells its entry: see plain.py
+    ent: str = ""
 
 
 class Body(Struct, gc=False, omit_defaults=True):
@@ -136,7 +138,7 @@ class Body(Struct, gc=False, omit_defaults=True):
     target: str = ""
 
 
-_decode_stand = msgspec.msgpack.Decoder(Stand).decode
+decode_stand = msgspec.msgpack.Decoder(Stand).decode
 _decode_body = msgspec.json.Decoder(Body).decode
 
 
@@ -157,7 +159,7 @@ def made_row(run: Run) -> Row:
         stand["v"] = run.scheduler_version
     if run.fence or run.tried or run.is_finished:
         stand |= _history(run)
-    return [run.id, stand, _body(run)]
+    return [run.id, stand, body_of(run)]
 
 
 def checked_row(run: Run) -> Row:
@@ -175,7 +177,8 @@ def past_row(run: Run) -> Row:
     return ["past", row, is_unchanged]
 
 
-def _body(run: Run) -> str | bool:
+def body_of(run: Run) -> str | bool:
+    """What a run was given, as JSON; refused in the words of all stores."""
     if run.payload is None and not run.group and not run.target:
         return False
     try:
@@ -215,10 +218,13 @@ _NO_BODY = Body()
 
 
 def run(run_id: bytes, state: bytes, body: bytes) -> Run:
-    stand = _decode_stand(state)
+    return run_of(run_id.decode(), decode_stand(state), body)
+
+
+def run_of(run_id: str, stand: Stand, body: bytes) -> Run:
     given = _decode_body(body) if body else _NO_BODY
     return Run(
-        run_id.decode(),
+        run_id,
         stand.job,
         stand.due,
         stand.cause,

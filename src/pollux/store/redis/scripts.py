@@ -1,15 +1,17 @@
 """Where are the scripts, and which keys do they get?  `scripts/<verb>.lua`, each behind what all of them share.
 
-The fixed keys are all in KEYS, in the order of `KEYS`; those of single runs, jobs and claims are made in the script and
-begin with the same prefix.  So a prefix in braces (a hash tag) puts everything into one slot of a cluster.
+A script is given the first key alone, and makes the names of all others from it: each name costs every call, whether it
+is used or not.  All begin with the same prefix.  So one in braces (a hash tag) puts all into one slot of a cluster.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -48,6 +50,8 @@ KEYS = (
     "versions",  # which versions of the deployment there are; all but one have lines, feed and counts of their own
 )
 BELL_RUNS, BELL_FEED = "bell:runs", "bell:feed"
+SHARED = tuple(f"_{name}.lua" for name in ("house", "writes", "jobs", "notes", "streams", "runs"))
+PLAIN = "_plain"  # how a script ends that works on plain runs alone: see plain.py
 LEVEL_NAMES, USES_MAX = 30, 60
 _LOCALS = re.compile(r"^local (?:function )?(\w+(?:\s*,\s*\w+)*)", re.MULTILINE)
 _ADDS = re.compile(r"^(?!end\b|local\b)(\w+)", re.MULTILINE)
@@ -67,65 +71,91 @@ class Script(Struct, frozen=True):
     writes: bool  # it answers its value and the count of writes, else its value alone
 
 
+class Part(NamedTuple):
+    """What stands between empty lines in what is shared: all names in it, and its own."""
+
+    text: str
+    names: frozenset[str]
+    owns: frozenset[str]
+
+
 @cache
 def script(verb: str) -> Script:
     """The script of a verb, ready to be loaded; its first line, which says what it may do, stays the first."""
-    first, _, body = _read(f"{verb}.lua").partition("\n")
+    whole = _read(f"{verb}.lua")
+    if verb.endswith(PLAIN):  # as lean as can be: it shares nothing
+        return _script(whole, writes=True)
+    first, _, body = whole.partition("\n")
     writes = "no-writes" not in first
-    places = "\n\n" + _read("_places.lua") if verb.startswith(("check_", "mend_")) else ""
-    parts = _needed(_shared() + places, body)
-    text = "\n".join([first, f"local WRITES = {str(writes).lower()}", *_nested(parts, body)]) + "\n"
+    places = _parts("_places.lua") if verb.startswith(("check_", "mend_")) else ()
+    parts = _needed((*_parts(*SHARED), *places), _names(body))
+    text = "\n".join([first, *_plain(verb), f"local WRITES = {str(writes).lower()}", *_nested(parts, body)]) + "\n"
+    return _script(text, writes=writes)
+
+
+def _script(text: str, *, writes: bool) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), writes)
 
 
+def _plain(verb: str) -> list[str]:
+    """What is tried first, before anything of all that is made: its answer, if it has one, is the script's."""
+    if verb != "claim":
+        return []
+    return ["local plain = (function()", _read("_plain_claim.lua"), "end)()", "if plain then", "return plain", "end"]
+
+
 @cache
-def _shared() -> str:
-    return "\n".join(_read(f"_{name}.lua") for name in ("house", "writes", "jobs", "notes", "streams", "runs"))
+def _parts(*names: str) -> tuple[Part, ...]:
+    texts = re.split(r"\n\n(?=\S)", "\n".join(_read(name) for name in names))
+    return tuple(Part(text, _names(text), _owns(text)) for text in texts)
 
 
-def _needed(shared: str, body: str) -> list[str]:
+def _needed(parts: Sequence[Part], wanted: frozenset[str]) -> list[Part]:
     """The parts of what is shared that a verb uses: a server makes all of it anew for every call.
 
-    A part is what stands between empty lines.  It is needed if a name of its own is; one that only adds to another
-    part says in its first line with which name it goes.
+    A part is needed if a name of its own is; one that only adds to another part says in its first line with which name
+    it goes.
     """
-    parts = [(part, _names(part), _owns(part)) for part in re.split(r"\n\n(?=\S)", shared)]
-    wanted, taken = _names(body), [False] * len(parts)
+    taken = [False] * len(parts)
     while True:
-        new = [n for n, (_, _, owns) in enumerate(parts) if not taken[n] and owns & wanted]
+        new = [n for n, part in enumerate(parts) if not taken[n] and part.owns & wanted]
         if not new:
-            return [part for (part, _, _), is_taken in zip(parts, taken, strict=True) if is_taken]
+            return [part for part, is_taken in zip(parts, taken, strict=True) if is_taken]
         for n in new:
             taken[n] = True
-            wanted |= parts[n][1]
+            wanted |= parts[n].names
 
 
-def _nested(parts: list[str], body: str) -> list[str]:
+def _nested(parts: Sequence[Part], body: str) -> list[str]:
     """The parts and the body, each few of them in a function around what follows.
 
     To make a function that uses names of its own level Lua walks over all that stand there, but what it uses of the
     levels around it has a number.  A function may have 200 names of its own, and use 60 of those around it.
     """
+    used, later = [], _names(body)
+    for part in reversed(parts):
+        later |= part.names
+        used.append(later)
     lines, depth, outer, level = [], 0, {"WRITES"}, set[str]()
-    for n, part in enumerate(parts):
-        used = _names("\n".join(parts[n:]) + body)
-        if len(level) >= LEVEL_NAMES and len((outer | level) & used) <= USES_MAX:
+    for part, names in zip(parts, reversed(used), strict=True):
+        if len(level) >= LEVEL_NAMES and len((outer | level) & names) <= USES_MAX:
             lines.append("return (function()")
             depth, outer, level = depth + 1, outer | level, set()
-        lines.append(part)
-        level |= _owns(part)
+        lines.append(part.text)
+        level |= part.owns
     return [*lines, "return (function()", body, "end)()", *["end)()"] * depth]
 
 
-def _owns(part: str) -> set[str]:
+def _owns(part: str) -> frozenset[str]:
     if found := re.match(r"-- goes with (\w+)", part):
-        return {found[1]}
-    return {name for names in _LOCALS.findall(part) for name in re.findall(r"\w+", names)} or set(_ADDS.findall(part))
+        return frozenset({found[1]})
+    names = {name for names in _LOCALS.findall(part) for name in re.findall(r"\w+", names)}
+    return frozenset(names or _ADDS.findall(part))
 
 
-def _names(text: str) -> set[str]:
+def _names(text: str) -> frozenset[str]:
     """All words that may be names: neither in comments nor texts, nor behind a dot."""
-    return set(_NAME.findall(_TEXT.sub('""', _COMMENT.sub("", text))))
+    return frozenset(_NAME.findall(_TEXT.sub('""', _COMMENT.sub("", text))))
 
 
 def verbs() -> list[str]:

@@ -53,7 +53,7 @@ from pollux.store.contract import (
 from pollux.store.limits import PRIORITIES, check_batch, check_page, check_plan, checked_job, checked_notes
 from pollux.store.parts import one_version
 from pollux.store.records import read_record
-from pollux.store.redis import calls, listing, rows
+from pollux.store.redis import calls, listing, plain, rows
 from pollux.store.redis.ear import place_of
 from pollux.store.redis.handle import JOB_GONE, PIECE, Handle, Looked
 from pollux.store.redis.leaps import ServerTime
@@ -174,6 +174,9 @@ class RedisStore(Handle):
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(runs, "runs")
+        asked = None if notes else plain.enqueue_of(runs, self._version)
+        if asked and await self._open().try_plain("enqueue_plain", **asked, ready_max=ready_max, now=now_ms):
+            return [RunAnswer(Answer.OK, run.id) for run in runs]
         made = [rows.checked_row(run) for run in runs]
         written = rows.note_rows(checked_notes(notes))
         answers = await self._run("enqueue", now_ms, rows=made, notes=written, ready_max=ready_max)
@@ -208,11 +211,16 @@ class RedisStore(Handle):
 
     async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
         check_batch(renewals, "renewals")
+        for renewal in renewals:
+            self._leases.forget(renewal.run_id)
         answers = await self._run("renew", now_ms, items=calls.renewal_rows(renewals), lease_ms=lease_ms)
         return [Renewed(Answer(answer), cancel) for answer, cancel in answers]
 
     async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
         check_batch(settlements, "settlements")
+        asked = self._leases.settle_of(settlements)
+        if asked is not None and await self._open().try_plain("settle_plain", **asked):
+            return [Answer.OK] * len(settlements)
         items = [rows.settlement_row(settlement) for settlement in settlements]
         answers = await self._run("settle", now_ms, items=items, at_the_gate=AT_THE_GATE)
         return [Answer.OK] * len(items) if answers is True else [Answer(each) for each in answers]
@@ -255,7 +263,9 @@ class RedisStore(Handle):
         return Counts(*await self._run("counts"))
 
     async def lines(self) -> tuple[Line, ...]:
-        return tuple([Line(ready, None if first_ms is False else first_ms) for ready, first_ms in await self._run("lines")])
+        return tuple(
+            [Line(ready, None if first_ms is False else first_ms) for ready, first_ms in await self._run("lines")]
+        )
 
     async def prune(self, what: Pruning) -> int:
         check_batch(what.ids, "runs")

@@ -1,9 +1,18 @@
 -- What do all scripts share?  The names of the keys, the time, and how numbers are written.
 -- The loader puts the files whose names begin with an underscore before each verb.
-local META, HIGH, NORMAL, LOW, LINE_1, LINE_2, LINE_3, LEASES, LIVE, UNIQUE, FEED, BELL_RUNS, BELL_FEED, JOBS, DUE,
-  SPENT, GONE, GONE_LINE, SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD, TALLY, NOTES, NOTE_KEYS, NOTE_ENDS, NODES, LOG,
-  HOME, HELD, VERSIONS = unpack(KEYS)
+local META = KEYS[1]
 local PREFIX = string.sub(META, 1, -5)
+local HIGH, NORMAL, LOW = PREFIX .. "jobs:high", PREFIX .. "jobs:normal", PREFIX .. "jobs:low"
+local LINE_1, LINE_2, LINE_3, LEASES = PREFIX .. "line:1", PREFIX .. "line:2", PREFIX .. "line:3", PREFIX .. "leases"
+local LIVE, UNIQUE, FEED, HELD = PREFIX .. "live", PREFIX .. "keys", PREFIX .. "feed", PREFIX .. "held"
+local BELL_RUNS, BELL_FEED = PREFIX .. "bell:runs", PREFIX .. "bell:feed"
+local JOBS, DUE, SPENT, GONE, GONE_LINE = PREFIX .. "jobs", PREFIX .. "due", PREFIX .. "spent", PREFIX .. "gone",
+  PREFIX .. "gone:line"
+local SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD = PREFIX .. "shelf:plain", PREFIX .. "shelf:unchanged",
+  PREFIX .. "shelf:dead"
+local TALLY, NODES, LOG, HOME, VERSIONS = PREFIX .. "tally", PREFIX .. "nodes", PREFIX .. "log", PREFIX .. "home",
+  PREFIX .. "versions"
+local NOTES, NOTE_KEYS, NOTE_ENDS = PREFIX .. "notes", PREFIX .. "notes:keys", PREFIX .. "notes:ends"
 local A = cmsgpack.unpack(ARGV[1])
 -- The fixed keys are those of the version that stands where nothing is said.  Another one has its own lines, leases, due
 -- times, feed, bells and counts, under names with its number; a script works in one version at a time (`enter`), and
@@ -12,7 +21,7 @@ local DEFAULT = 2
 local OWN = A.v and A.v ~= 0 and A.v or DEFAULT
 local here = OWN
 if OWN ~= DEFAULT then
-  local own = PREFIX .. "v" .. string.format("%.0f", OWN) .. ":"
+  local own = PREFIX .. "v" .. string.format("%d", OWN) .. ":"
   META, LEASES, HELD, DUE, FEED = own .. "meta", own .. "leases", own .. "held", own .. "due", own .. "feed"
   HIGH, NORMAL, LOW = own .. "jobs:high", own .. "jobs:normal", own .. "jobs:low"
   LINE_1, LINE_2, LINE_3 = own .. "line:1", own .. "line:2", own .. "line:3"
@@ -50,7 +59,7 @@ local now = clock()
 
 -- a number as text, and as text of one length, which sorts as the number does
 local function text(number)
-  return string.format("%.0f", number)
+  return string.format("%d", number)
 end
 
 local function key_of(version, name)
@@ -62,14 +71,14 @@ local padded = {} -- many runs of a batch are due at the same time
 local function pad(number)
   local known = padded[number]
   if not known then
-    known = string.format("%015.0f", number + 1e14)
+    known = string.format("%015d", number + 1e14)
     padded[number] = known
   end
   return known
 end
 
 local function pad_seq(number)
-  return string.format("%014.0f", number)
+  return string.format("%014d", number)
 end
 
 -- where the bell stands: who read nothing there waits for what comes after

@@ -32,6 +32,11 @@ local function unpacked(id, state)
   end
   run.id = id
   run.pr = run.pr or 2
+  if run.z then -- as a plain call wrote it: see `_plain_claim.lua`
+    run.q, run.z = tonumber(run.q), nil
+    run.n = run.q
+  end
+  run.pq = tonumber(run.pq)
   return run
 end
 

@@ -1,0 +1,257 @@
+"""Which calls are plain, and how are they written down?  Most are, and cost the server a part of the others.
+
+A run is plain from its coming to its end if nothing happens to it on the way: new, ready, without a key; claimed once,
+by us; done, and nothing follows from it.  Then how it is to stand is written down here, and the scripts only look
+whether it still stands as it did before.  If it does not, or there is more to a call, the verb's own script is asked.
+
+A plain state begins with its mark: `z` is 1 as long as the run waits, 2 while it is leased.  Every other script takes
+the mark away with the first change.  The place in an order, which only the server knows, is the last field: 14 digits
+that are added there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from pollux.model import SCHEDULER_VERSION, Cause, Done, End, Ended, Outcome, Run, RunState
+from pollux.store.contract import RESULT_BYTES_MAX, Settlement
+from pollux.store.limits import PRIORITIES, written
+from pollux.store.redis import rows
+
+WAITS, LEASED = 1, 2
+KNOWN_MAX = 20_000  # leased runs that a handle remembers; those before are settled by the verb's own script
+PLACE_ZERO = 10**14  # times before 1970 have places, too
+ORDER = "0" * 14
+_READY, _DONE = RunState.READY, RunState.DONE
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Fresh(Struct, omit_defaults=True, gc=False):
+    """How a new run stands; the first three fields are as the claim expects them."""
+
+    z: int
+    st: RunState
+    job: str
+    due: int
+    vis: int
+    cause: Cause = Cause.SCHEDULE
+    pr: int = 2
+    v: int = SCHEDULER_VERSION
+    q: str = ""
+
+
+class Final(Struct, omit_defaults=True, gc=False):
+    """How a run stands that is done."""
+
+    st: RunState
+    job: str
+    due: int
+    vis: int
+    fence: int
+    tok: str
+    beg: int
+    fin: int
+    cause: Cause = Cause.SCHEDULE
+    pr: int = 2
+    chg: bool | None = None
+    res: str | None = None
+    v: int = SCHEDULER_VERSION
+    pq: str = ""
+
+
+def _raw(data: bytes) -> msgspec.Raw:
+    """Bytes that go as a text: the scripts know no other kind of them."""
+    size = len(data)
+    if size < 256:
+        return msgspec.Raw(b"\xd9%c%b" % (size, data))
+    return msgspec.Raw(b"\xdb%b%b" % (size.to_bytes(4, "big"), data))
+
+
+def _digits(time_ms: int) -> str:
+    return f"{time_ms + PLACE_ZERO:015d}"
+
+
+# enqueue
+
+
+def enqueue_of(runs: Sequence[Run], version: int) -> dict[str, Any] | None:
+    """The call as `enqueue_plain.lua` takes it; None if one of the runs is not plain, or they do not go together."""
+    if not runs or len({run.id for run in runs}) < len(runs):
+        return None
+    priority, visible_ms = runs[0].priority, runs[0].visible_ms
+    if priority not in PRIORITIES:
+        return None
+    groups: list[rows.Row] = []
+    like: tuple[Any, ...] = ()
+    for n, run in enumerate(runs, 1):
+        if not _is_new(run) or run.priority != priority or run.visible_ms != visible_ms:
+            return None
+        if (run.job_id, run.due_ms, run.cause) == like and run.scheduler_version == version:
+            groups[-1][2] = n
+        elif run.scheduler_version != version:
+            return None
+        else:
+            like = (run.job_id, run.due_ms, run.cause)
+            groups.append([run.job_id, n, n, _raw(_waiting(run)), _digits(run.due_ms)])
+    ids, bodies = [run.id for run in runs], [rows.body_of(run) for run in runs]
+    return {"ids": ids, "bodies": bodies, "groups": groups, "pr": priority, "vis": visible_ms, "v": version}
+
+
+def _is_new(run: Run) -> bool:
+    return (
+        run.state is _READY
+        and run.key is None
+        and not (run.gated or run.held_reason or run.fence or run.token or run.cancel or run.tried)
+    )
+
+
+def _waiting(run: Run) -> bytes:
+    fresh = Fresh(
+        WAITS,
+        _READY,
+        run.job_id,
+        run.due_ms,
+        run.visible_ms,
+        run.cause,
+        run.priority,
+        run.scheduler_version,
+        ORDER,
+    )
+    return _encode(fresh)[: -len(ORDER)]
+
+
+# claim and settle
+
+
+class Leases:
+    """The plain runs that this handle was given, as they stood then."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[bytes, rows.Stand]] = {}
+
+    def take(self, parts: list[bytes]) -> tuple[Run, ...]:
+        """The runs of a claim's answer: id, state, body, and again, behind something else."""
+        known, runs = self._known, []
+        for n in range(1, len(parts), 3):
+            stand, run_id = rows.decode_stand(parts[n + 1]), parts[n].decode()
+            if stand.z == LEASED:
+                known[run_id] = (parts[n + 1], stand)
+            runs.append(rows.run_of(run_id, stand, parts[n + 2]))
+        while len(known) > KNOWN_MAX:
+            del known[next(iter(known))]
+        return tuple(runs)
+
+    def forget(self, run_id: str) -> None:
+        self._known.pop(run_id, None)
+
+    def settle_of(self, settlements: Sequence[Settlement]) -> dict[str, Any] | None:
+        """The call as `settle_plain.lua` takes it, None if there is more to it.  Its runs are forgotten either way."""
+        items, is_plain = [], True
+        for settlement in settlements:
+            known = self._known.pop(settlement.run_id, None)
+            if known is None or known[1].tok != settlement.token or not _is_plain(settlement):
+                is_plain = False
+            else:
+                items.append((settlement, *known))
+        version = items[0][2].v if items else SCHEDULER_VERSION
+        if not is_plain or not items or any(stand.v != version for _, _, stand in items):
+            return None
+        return _settle_of(items, version)
+
+
+def _is_plain(settlement: Settlement) -> bool:
+    verdict, outcome = settlement.verdict, settlement.outcome
+    return (
+        type(verdict) is Done
+        and not (verdict.failed or verdict.clears)
+        and outcome is not None
+        and not (outcome.error or outcome.crashed)
+        and not (settlement.follow_ups or settlement.notes or settlement.progress)
+    )
+
+
+_Item = tuple[Settlement, bytes, rows.Stand]
+
+
+def _settle_of(items: list[_Item], version: int) -> dict[str, Any]:
+    """Runs in the order of (unchanged, job), so that what goes to one key goes in one piece."""
+    ordered = sorted((_outcome(item).changed is False, item[2].job, n) for n, item in enumerate(items))
+    groups: list[rows.Row] = []
+    entries: list[list[str]] = [[], [], []]
+    finals, fins, live, states, ids, ends = [], [], [], [], [], []
+    like: tuple[bool, str] | None = None
+    for n, place in enumerate(ordered, 1):
+        item = items[place[2]]
+        settlement, state, stand = item
+        outcome, run_id = _outcome(item), settlement.run_id
+        if like == place[:2]:
+            groups[-1][2] = n
+        else:
+            like = place[:2]
+            groups.append([stand.job, n, n])
+        ids.append(run_id)
+        states.append(_raw(state))
+        finals.append(_raw(_final(stand, outcome, run_id)))
+        fins.append(_digits(outcome.ended_ms))
+        live.append(_digits(stand.due) + run_id)
+        entries[stand.pr - 1].append(stand.ent)
+        ends.append(_end(run_id, stand, outcome))
+    return {
+        "ids": ids,
+        "states": states,
+        "finals": finals,
+        "fins": fins,
+        "live": live,
+        "groups": groups,
+        "entries": entries,
+        "ends": _raw(_encode(Ended(tuple(ends)))),
+        "plain": sum(1 for place in ordered if not place[0]),
+        "v": version,
+    }
+
+
+def _outcome(item: _Item) -> Outcome:
+    outcome = item[0].outcome
+    assert outcome is not None
+    return outcome
+
+
+def _final(stand: rows.Stand, outcome: Outcome, run_id: str) -> bytes:
+    result = outcome.result
+    final = Final(
+        _DONE,
+        stand.job,
+        stand.due,
+        stand.vis,
+        stand.fence,
+        stand.tok,
+        outcome.started_ms,
+        outcome.ended_ms,
+        stand.cause,
+        stand.pr,
+        outcome.changed,
+        None if result is None else written(result, RESULT_BYTES_MAX, "the result of run", run_id).decode(),
+        stand.v,
+        ORDER,
+    )
+    return _encode(final)[: -len(ORDER)]
+
+
+def _end(run_id: str, stand: rows.Stand, outcome: Outcome) -> End:
+    duration_ms = max(0, outcome.ended_ms - outcome.started_ms)
+    return End(
+        run_id,
+        stand.job,
+        _DONE,
+        stand.cause,
+        stand.due,
+        outcome.ended_ms,
+        duration_ms,
+        changed=outcome.changed,
+        fingerprint=outcome.fingerprint,
+    )

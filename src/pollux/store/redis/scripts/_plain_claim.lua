@@ -1,0 +1,154 @@
+-- The plain claim: all that is there to take are runs of one line that were never delivered, and nothing else is to be
+-- done.  Such a run's state begins as READY says, and all of a claim are leased by the same words before what remains.
+-- Answers nothing, and does nothing, if there is more to it: then all of `claim` follows.
+--
+--   ready   [size] z=1 st=ready                                      job=... due=... ... q=...
+--   leased  [size] z=2 st=leased fence tok own til len ent=<entry>   job=... due=... ... q=...
+local call, format, sub, byte, char = redis.call, string.format, string.sub, string.byte, string.char
+local A = cmsgpack.unpack(ARGV[1])
+local READY, READY_END = "\161z\1\162st\165ready", 14
+local MORE, SIZE_MAX = 6, 143 -- fields that a lease adds; the head of the biggest map with a head of one byte
+local LEAP_MS = 1000
+local PREFIX = sub(KEYS[1], 1, -5)
+local OWN = (A.v or 2) == 2 and PREFIX or PREFIX .. "v" .. format("%d", A.v) .. ":"
+local RUN, META, LEASES, HOME = PREFIX .. "run:", OWN .. "meta", OWN .. "leases", PREFIX .. "home"
+local CLAIM, STREAMS = PREFIX .. "claim:" .. A.token, { "high", "normal", "low" }
+local now = A.now
+if not now then
+  local time = call("TIME")
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+if A.hold_ms > 0 or (A.expected and now > A.expected + LEAP_MS) then
+  return
+end
+
+-- the places of those whose turn it is, and their line; nothing if more than one line would give
+local function first_places()
+  local places, line
+  for n = 0, 2 do
+    local pr = (A.first - 1 + n) % 3 + 1
+    if n > 0 and pr < A.first then
+      pr = n - (3 - A.first)
+    end
+    if not places then
+      places, line = call("ZRANGEBYSCORE", OWN .. "line:" .. pr, "-inf", now, "LIMIT", 0, A.limit), pr
+      if #places == 0 then
+        places = nil
+      end
+    elseif #places < A.limit and call("ZCOUNT", OWN .. "line:" .. pr, "-inf", now) > 0 then
+      return
+    end
+  end
+  return places, line
+end
+
+-- is there nothing to be done before runs are handed out?
+local function is_quiet(found)
+  local seen = tonumber(found[2] or 0)
+  if tonumber(found[1] or 0) > A.feed_max or now < seen or now < tonumber(found[3] or 0)
+    or now < tonumber(found[4] or 0) then
+    return false
+  end
+  for pr = 1, 3 do
+    if tonumber(found[4 + pr] or 0) > 0 then
+      return false
+    end
+    if now > seen and call("ZCOUNT", OWN .. "line:" .. pr, "(" .. format("%d", seen), now) > 0 then
+      return false
+    end
+  end
+  local lease_end = call("ZRANGE", LEASES, 0, 0, "WITHSCORES")[2]
+  return not lease_end or tonumber(lease_end) > now
+end
+
+local function job_of(state)
+  local size, from = byte(state, 18) - 160, 19
+  if size > 31 then -- longer than a short text
+    size, from = byte(state, 19), 20
+    if byte(state, 18) ~= 217 then
+      return false
+    end
+  end
+  return sub(state, from, from + size - 1)
+end
+
+local ids, keys, states, bodies, jobs, known = {}, {}, {}, {}, {}, {}
+
+local function look()
+  if call("EXISTS", CLAIM) == 1 or call("HEXISTS", HOME, "count") == 0 then
+    return
+  end
+  local places, pr = first_places()
+  if not places
+    or not is_quiet(call("HMGET", META, "ends", "seen", "granted", "clock", "owed1", "owed2", "owed3")) then
+    return
+  end
+  for n, place in ipairs(places) do
+    local id = sub(place, 15)
+    local key = RUN .. id
+    local row = call("HMGET", key, "s", "b")
+    local state = row[1]
+    if not state or sub(state, 2, READY_END - 1) ~= READY or byte(state, 1) + MORE > SIZE_MAX then
+      return
+    end
+    local job = job_of(state)
+    if not known[job] then
+      local found = job and call("HMGET", PREFIX .. "job:" .. job, "rev", "next", "last", "mem", "def", "v")
+      if not found or not found[1] then
+        return
+      end
+      known[job] = true
+      jobs[#jobs + 1] = { job, tonumber(found[1]), tonumber(found[2]) or false, tonumber(found[3]) or false,
+        found[4] ~= "" and found[4], found[5], tonumber(found[6]) or 2 }
+    end
+    ids[n], keys[n], states[n], bodies[n] = id, key, state, row[2] or ""
+  end
+  return { places, pr, tonumber(call("HGET", PREFIX .. "meta", "stops") or 0) }
+end
+
+local is_sound, found = pcall(look)
+if not is_sound or not found then
+  return
+end
+local places, pr, count = found[1], found[2], #ids
+local stream, entries = OWN .. "jobs:" .. STREAMS[pr], {}
+
+local function read(wanted)
+  local given = redis.pcall("XREADGROUP", "GROUP", "scheduler", A.node, "COUNT", wanted, "STREAMS", stream, ">")
+  if given and given.err then
+    return false
+  end
+  for _, entry in ipairs(given and given[1] and given[1][2] or {}) do
+    entries[#entries + 1] = entry[1]
+  end
+  return true
+end
+
+if not read(count) then -- the stream is gone, or its group
+  return
+end
+for _ = #entries + 1, count do -- somebody took them away: written anew, and delivered
+  call("XADD", stream, "*", "at", now)
+end
+if #entries < count then
+  read(count - #entries)
+end
+local pack = cmsgpack.pack
+local lease = "\161z\2\162st\166leased\165fence\1\163tok" .. pack(A.token .. ":1") .. "\163own" .. pack(A.node) .. "\163til"
+  .. pack(now + A.lease_ms) .. "\163len" .. pack(A.lease_ms) .. "\163ent"
+local til, leases, answer = format("%d", now + A.lease_ms), {}, {}
+for n = 1, count do
+  local state, entry = states[n], entries[n]
+  local leased = char(byte(state, 1) + MORE) .. lease .. char(160 + #entry) .. entry .. sub(state, READY_END)
+  call("HSET", keys[n], "s", leased)
+  leases[2 * n - 1], leases[2 * n] = til, ids[n]
+  answer[3 * n - 1], answer[3 * n], answer[3 * n + 1] = ids[n], leased, bodies[n]
+end
+call("ZREM", OWN .. "line:" .. pr, unpack(places))
+call("ZADD", LEASES, unpack(leases))
+call("RPUSH", CLAIM, unpack(ids))
+call("PEXPIRE", CLAIM, 2 * A.lease_ms + 60000)
+local at = format("%d", now)
+call("HSET", META, "seen", at, "granted", at, "clock", at, "last" .. pr, entries[#entries])
+answer[1] = pack({ "ok", jobs, found[3], false, now, "0-0", {}, {} })
+return { answer, call("HINCRBY", HOME, "count", 1) }

@@ -1,0 +1,297 @@
+"""A changed file reaches a running `pollux serve`: by its name, by a link, by a signal, by a command."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.acceptance.terminal import PATIENCE_SECONDS, SameProcess, Terminal, eventually, stopped
+from tests.servers import postgres, redis
+
+QUIET = ("--no-server", "--no-watch")
+
+
+@pytest.fixture
+def pollux(tmp_path) -> Terminal:
+    return Terminal(tmp_path)
+
+
+def text(*ids, seats=3, store="sqlite:///p.db") -> str:
+    jobs = "".join(f'\n  - {{id: {job_id}, python: "work:fine", interval: 1h}}' for job_id in ids)
+    return f"store: {store}\npool: {{seats: {seats}}}\njobs:{jobs or ' []'}\n"
+
+
+def swap(folder, name, words) -> None:
+    """As editors and deployments do: a new file is renamed over the old one."""
+    (folder / f"{name}.new").write_text(words)
+    (folder / f"{name}.new").rename(folder / name)
+
+
+def asking(pollux) -> SameProcess:
+    """Questions in this process: a start of Python for each would take longer than what is waited for."""
+    return SameProcess(pollux.folder)
+
+
+def ids_of(pollux, store="sqlite:///p.db") -> set[str]:
+    answer = asking(pollux)("jobs", "--json", "--store", store)
+    return {row["id"] for row in answer.json["jobs"]} if answer.code == 0 else set()
+
+
+def holds(pollux, ids, process, store="sqlite:///p.db") -> None:
+    eventually(lambda: ids_of(pollux, store) == set(ids), f"the jobs are {ids}", process)
+
+
+def test_a_file_that_is_renamed_over_the_old_one_holds_at_once(pollux):
+    pollux.write("p.yaml", text("a", "b"))
+    with pollux.started("serve", "-c", "p.yaml", *QUIET) as process:
+        holds(pollux, "ab", process)
+        began = time.monotonic()
+        swap(pollux.folder, "p.yaml", text("a", "c", seats=7))
+        holds(pollux, "ac", process)
+        assert time.monotonic() - began < 5, "and not only when it is looked at now and then"
+        swap(pollux.folder, "p.yaml", "jobs: [{id: a, cron: nonsense}]")
+        time.sleep(1.5)  # nothing is to happen
+        swap(pollux.folder, "p.yaml", text("a", "d", seats=7))
+        holds(pollux, "ad", process)
+        pollux.write("p.yaml", text("e"))
+        holds(pollux, "e", process)
+        answer = stopped(process)
+    assert answer.code == 0
+    assert "p.yaml was read again (by file watch): jobs: 1 added, 0 changed, 1 gone, 1 the same; pool.seats 3 -> 7" in (
+        answer.err
+    )
+    [refused] = re.findall(r"ERROR +p.yaml was read again and changes nothing.*", answer.err)
+    assert "p.yaml:1:" in refused
+    assert "change detected" not in answer.err, "nobody else's log lines"
+
+
+def test_a_link_that_is_swapped_holds_at_once_as_kubernetes_does_it(pollux):
+    """`p.yaml -> ..data/p.yaml`, `..data -> ..1`: the second link is replaced by a rename, the old folder removed."""
+    folder = pollux.folder / "mounted"
+    for number, words in (("..1", text("a")), ("..2", text("b")), ("..3", text("c"))):
+        (folder / number).mkdir(parents=True)
+        (folder / number / "p.yaml").write_text(words)
+        (folder / number / "work.py").write_text((pollux.folder / "work.py").read_text())
+    (folder / "..data").symlink_to("..1")
+    (folder / "p.yaml").symlink_to("..data/p.yaml")
+    with pollux.started("serve", "-c", "mounted/p.yaml", *QUIET) as process:
+        holds(pollux, "a", process)
+        for old, new, ids in (("..1", "..2", "b"), ("..2", "..3", "c")):
+            (folder / "..tmp").symlink_to(new)
+            (folder / "..tmp").rename(folder / "..data")
+            for file in (folder / old).glob("*.*"):
+                file.unlink()
+            began = time.monotonic()
+            holds(pollux, ids, process)
+            assert time.monotonic() - began < 5
+        refused = asking(pollux)("reload", "--rollback", "-c", "mounted/p.yaml")
+        assert stopped(process).code == 0
+    assert refused.code == 2
+    assert "is a link to ..data/p.yaml" in refused.err
+
+
+def test_a_folder_that_is_swapped_holds_at_once_as_releases_do_it(pollux):
+    for number, words in (("r1", text("a")), ("r2", text("b"))):
+        (pollux.folder / number).mkdir()
+        (pollux.folder / number / "p.yaml").write_text(words)
+        (pollux.folder / number / "work.py").write_text((pollux.folder / "work.py").read_text())
+    (pollux.folder / "current").symlink_to("r1")
+    with pollux.started("serve", "-c", "current/p.yaml", *QUIET) as process:
+        holds(pollux, "a", process)
+        (pollux.folder / "tmp").symlink_to("r2")
+        (pollux.folder / "tmp").rename(pollux.folder / "current")
+        began = time.monotonic()
+        holds(pollux, "b", process)
+        assert time.monotonic() - began < 5
+        assert stopped(process).code == 0
+
+
+def test_without_the_watch_only_a_signal_counts(pollux):
+    pollux.write("p.yaml", text("a"))
+    with pollux.started("serve", "-c", "p.yaml", "--no-reload", *QUIET) as process:
+        holds(pollux, "a", process)
+        swap(pollux.folder, "p.yaml", text("a", "b"))
+        time.sleep(2)  # nothing is to happen
+        assert ids_of(pollux) == {"a"}
+        process.send_signal(signal.SIGHUP)
+        holds(pollux, "ab", process)
+        answer = stopped(process)
+    assert "p.yaml was read again (by signal HUP): jobs: 1 added" in answer.err
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
+def test_on_a_server_the_leader_and_a_worker_read_it_again(pollux, kind):
+    """One process is told; the other hears by the store, and finds the same text in its file."""
+    store = {"redis": redis.own_url, "postgres": postgres.own_url}[kind]("reload")
+    pollux.write("p.yaml", text("a", store=store))
+    pollux.write("later.py", "def later(ctx): return 'later'\n")
+    with (
+        pollux.started("serve", "-c", "p.yaml", "--no-reload", *QUIET) as leader,
+        pollux.started("worker", "-c", "p.yaml", "--no-reload", *QUIET) as worker,
+    ):
+        nodes = ("nodes", "--json", "--store", store)
+        eventually(lambda: len(asking(pollux).ok(*nodes).json["nodes"]) == 2, "both are there", leader)
+        holds(pollux, "a", leader, store)
+        swap(
+            pollux.folder,
+            "p.yaml",
+            text("a", seats=7, store=store) + '  - {id: b, python: "later:later", once: true}\n',
+        )
+        leader.send_signal(signal.SIGHUP)
+        holds(pollux, "ab", leader, store)
+
+        def seats() -> list[int]:
+            return [node["seats"] for node in asking(pollux).ok(*nodes).json["nodes"]]
+
+        eventually(lambda: seats() == [7, 7], "both have seven seats", worker)
+        done = ("runs", "--job", "b", "--state", "done", "--json", "--store", store)
+        eventually(lambda: asking(pollux).ok(*done).json["runs"], "the new function ran", leader)
+        asking(pollux).ok("set", "pool.seats", "20", "--store", store)
+        eventually(lambda: seats() == [20, 20], "both have twenty seats", worker)
+        asking(pollux).ok("drain", "--store", store)
+        eventually(
+            lambda: all(node["draining"] for node in asking(pollux).ok(*nodes).json["nodes"]), "both drain", worker
+        )
+        asking(pollux).ok("resume", "--workers", "--store", store)
+        told = asking(pollux).ok("trigger", "--store", store, "--json").json["triggered"]
+        assert told["leaders"] == told["answered"] != []
+        assert stopped(worker).code == stopped(leader).code == 0
+
+
+def test_a_terminal_that_is_closed_ends_what_was_started_in_it(pollux):
+    """SIGHUP means both: read the file again, and nobody is there any more.  Whether the terminal still is decides."""
+    pollux.write("p.yaml", text("a"))
+    program = [sys.executable, "-m", "pollux", "serve", "-c", "p.yaml", *QUIET]
+    ours, theirs = pty.openpty()
+    said = (pollux.folder / "said.txt").open("w+b")
+    process = subprocess.Popen(
+        [sys.executable, "-c", ATTACHED, *program],
+        cwd=pollux.folder,
+        env=pollux.environ(),
+        stdin=theirs,
+        stdout=said,
+        stderr=said,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        holds(pollux, "a", process)
+        swap(pollux.folder, "p.yaml", text("a", "b"))
+        holds(pollux, "ab", process)
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)  # it is to go on
+        assert process.poll() is None
+        os.close(ours)
+        ours = -1
+        assert process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        if ours >= 0:
+            os.close(ours)
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        said.close()
+    assert "stopped, drained" in (pollux.folder / "said.txt").read_text()
+
+
+# Makes the terminal the session's own, and becomes the program.
+ATTACHED = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+# the command
+
+
+def test_the_command_says_what_would_change_without_a_server_and_without_a_store(tmp_path):
+    pollux = SameProcess(tmp_path)
+    pollux.write("p.yaml", text("a", "b"))
+    told = pollux.ok("reload", "--dry-run", "-c", "p.yaml")
+    assert told.out.splitlines() == ["+ job a  every 1h", "+ job b  every 1h"]
+    assert not (tmp_path / "p.db").exists()
+    refused = pollux("reload", "-c", "p.yaml")
+    assert (refused.code, "pollux serve -c p.yaml" in refused.err) == (3, True)
+    assert pollux("reload").code == 2
+
+
+def test_the_command_reads_the_file_for_a_store_that_nobody_works_on(tmp_path):
+    pollux = SameProcess(tmp_path)
+    pollux.write("p.yaml", text("a", "b"))
+    (tmp_path / "p.db").touch()
+    assert "p.yaml holds: jobs: 2 added" in pollux.ok("reload", "-c", "p.yaml").out
+    pollux.write("p.yaml", text("a", "c"))
+    told = pollux.ok("reload", "--dry-run", "-c", "p.yaml", "--json").json["reloaded"]
+    assert (told["added"], told["removed"], told["is_dry"], ids_of(pollux)) == (1, 1, True, {"a", "b"})
+    pollux.ok("reload", "-c", "p.yaml")
+    assert ids_of(pollux) == {"a", "c"}
+    assert "nothing changed" in pollux.ok("reload", "-c", "p.yaml").out
+    pollux.write("p.yaml", "jobs: [{id: a}]")
+    wrong = pollux("reload", "-c", "p.yaml")
+    assert (wrong.code, "p.yaml:1:8" in wrong.err, ids_of(pollux)) == (2, True, {"a", "c"})
+    pollux.write("p.yaml", text("a", "c"))
+    versions = pollux.ok("reload", "--versions", "-c", "p.yaml", "--json").json["versions"]
+    assert len(versions) == 2
+    assert "- job c" in pollux.ok("reload", "--rollback", "-c", "p.yaml").out
+    assert (tmp_path / "p.yaml").read_text() == text("a", "b")
+    pollux.ok("reload", "--rollback", "--to", versions[1]["digest"][:8], "-c", "p.yaml")
+    assert ids_of(pollux) == {"a", "c"}
+    assert pollux("reload", "--rollback", "--to", "ffff", "-c", "p.yaml").code == 1
+    assert pollux("reload", "--rollback", "--dry-run", "-c", "p.yaml").code == 2
+
+
+def test_the_command_lets_a_node_do_it(pollux):
+    pollux.write("p.yaml", text("a"))
+    with pollux.started("serve", "-c", "p.yaml", "--no-reload", "--no-watch", "--port", "0", "--server") as process:
+        holds(pollux, "a", process)
+        swap(pollux.folder, "p.yaml", text("a", "b", seats=9) + "leader: {ttl: 20s}\n")
+        here = asking(pollux)
+        eventually(lambda: "a node is asked" in here("jobs", "-c", "p.yaml", "--verbose").err, "it answers", process)
+        told = here.ok("reload", "-c", "p.yaml", "--dry-run")
+        assert told.out.splitlines() == [
+            "+ job b  every 1h",
+            "~ pool.seats 3 -> 9",
+            "! leader.ttl 15s -> 20s  needs a restart",
+        ]
+        assert "p.yaml holds: jobs: 1 added" in here.ok("reload", "-c", "p.yaml").out
+        nodes = ("nodes", "--json", "-c", "p.yaml")
+        eventually(lambda: here.ok(*nodes).json["nodes"][0]["seats"] == 9, "it has nine seats", process)
+        pollux.write("p.yaml", "jobs: [{id: a}]")
+        wrong = here("reload", "-c", "p.yaml")
+        assert (wrong.code, "p.yaml:1:8" in wrong.err) == (2, True)
+        here.ok("reload", "--rollback", "-c", "p.yaml")
+        assert (pollux.folder / "p.yaml").read_text().endswith("leader: {ttl: 20s}\n"), "what held before the mistake"
+        lines = here.ok("audit", "--json", "-c", "p.yaml").json["lines"]
+        assert [line["action"] for line in lines] == ["reload"]
+        assert stopped(process).code == 0
+
+
+def test_a_live_table_goes_on_over_a_reload(pollux):
+    pollux.write("p.yaml", text("home-a"))
+    ours, theirs = pty.openpty()
+    try:
+        with pollux.started("serve", "-c", "p.yaml", "--no-server", stdout=theirs) as process:
+            read_until(ours, ["home-a"])
+            swap(pollux.folder, "p.yaml", text("home-b"))
+            read_until(ours, ["home-b", "was read again"])
+            assert stopped(process, signal.SIGINT).code == 0
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def read_until(terminal: int, words: list[str]) -> str:
+    deadline, seen = time.monotonic() + PATIENCE_SECONDS, ""
+    while not all(word in seen for word in words):
+        left = deadline - time.monotonic()
+        assert left > 0, f"{[word for word in words if word not in seen]} not in:\n{seen}"
+        if select.select([terminal], [], [], left)[0]:
+            seen += os.read(terminal, 65_536).decode(errors="replace")
+    return seen

@@ -1,0 +1,162 @@
+"""Does health see what is wrong in a deployment that really has it?"""
+
+import asyncio
+import json
+
+import pytest
+
+from pollux import Permanent, Pollux, every
+from pollux.observe.documents import health_document, workers_document
+from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY
+from tests.runtime.test_app import until
+
+
+async def found(app, name: str, level: str):
+    """The finding of that name, once it is of that level."""
+
+    async def look():
+        [finding] = [each for each in (await app.health()).findings if each.name == name]
+        return finding if finding.level == level else None
+
+    return await until(look, f"{name} is {level}")
+
+
+async def home(ctx): ...
+
+
+async def test_a_deployment_without_a_leader_does_not_fire_and_says_so(tmp_path):
+    store = f"sqlite:///{tmp_path}/p.db"
+    first = Pollux(store)
+    first.add(first.handler(home), every("100ms"))
+    async with first:
+        await found(first, "leader", HEALTHY)
+
+        async def fired():
+            return first.crew.timekeeper.fired
+
+        await until(fired, "it has a due time")
+    second = Pollux(store, plans=False, health_wait="100ms", leader_ttl="1s")
+    second.handler(home)
+    async with second:
+        finding = await found(second, "due", UNHEALTHY)
+        assert "due but not fired: job home" in finding.seen
+        await found(second, "leader", UNHEALTHY)
+        assert not await second._is_well(), "the heartbeat stops"
+        told = health_document(await second.health())
+        assert (told["is_leader"], told["leader"], told["workers_active"]) == (False, None, 10)
+
+
+async def test_where_nobody_has_seats_what_is_ready_is_not_claimed():
+    app = Pollux("memory://", runs=False, health_wait="50ms")
+    app.add(app.handler(home), id="home")
+    async with app:
+        await app.enqueue("home")
+        await found(app, "ready", DEGRADED)
+        assert (await found(app, "nodes", UNHEALTHY)).seen == "1 node, and none has seats"
+
+
+async def test_a_drain_a_pause_a_dead_letter_and_a_queue_are_each_told():
+    app = Pollux("memory://", health_queue_depth=2)
+
+    @app.job()
+    async def bad(ctx):
+        raise Permanent("no")
+
+    async with app:
+        await found(app, "leader", HEALTHY)
+        await app.enqueue(bad)
+        await found(app, "dead", DEGRADED)
+        [letter] = health_document(await app.health())["deadLetter"]["tasks"]
+        assert (letter["instance"], letter["lastError"].split(" (")[0]) == ("bad", "Permanent: no")
+        await app.drain_workers(reason="moving")
+        finding = await found(app, "stops", DEGRADED)
+        assert "claims (moving (by" in finding.seen
+        await app.enqueue_many(bad, [None] * 3)
+        await found(app, "queue", DEGRADED)
+        assert (await app.health()).is_well, "degraded, but nobody need get up at night"
+        assert workers_document(await app.health())["draining"]
+        await app.set_setting("health.queue_depth", 3)
+        await found(app, "queue", HEALTHY)
+        await app.resume_workers()
+        await found(app, "stops", HEALTHY)
+
+
+async def test_a_job_that_only_fails_is_stale_and_its_instance_tells_why():
+    app = Pollux("memory://")
+
+    @app.job(every("100ms"), group="edge", name="The door", target="door:1")
+    async def door(ctx):
+        raise TimeoutError("no answer")
+
+    async with app:
+        finding = await found(app, "freshness", DEGRADED)
+        assert finding.seen == "no success for too long: door (never)"
+        [instance] = health_document(await app.health())["instances"]
+        assert (instance["key"], instance["displayName"], instance["connection"]) == (
+            "edge::door",
+            "The door",
+            "door:1",
+        )
+        assert "no answer" in instance["pollStatus"]["lastError"]["message"]
+        assert instance["pollStatus"]["consecutiveFailures"] >= 3
+        assert instance["warnings"]
+
+
+async def test_a_running_handler_is_seen_with_its_progress():
+    app = Pollux("memory://")
+    may_end, started = asyncio.Event(), asyncio.Event()
+
+    @app.job()
+    async def slow(ctx):
+        ctx.progress("half way")
+        started.set()
+        await may_end.wait()
+
+    async with app:
+        run = await app.enqueue(slow)
+        await asyncio.wait_for(started.wait(), 20)
+
+        async def look():
+            told = workers_document(await app.health())
+            return told if told["workers"] and told["active"] == 1 else None
+
+        told = await until(look, "it is seen")
+        [sits] = told["workers"][0]["runs"]
+        assert (sits["run_id"], sits["job_id"], sits["progress"]) == (run.id, "slow", "half way")
+        assert (told["total"], told["idle"]) == (10, 9)
+        json.dumps(told)
+        may_end.set()
+
+
+async def test_health_can_be_asked_where_nothing_runs():
+    app = Pollux("memory://")
+    await app.open()
+    health = await app.health()
+    assert (health.status, [each.name for each in health.worries()]) == ("unhealthy", ["nodes", "leader"])
+    told = health_document(health)
+    assert (told["running"], told["node"], told["uptime_seconds"]) == (False, None, 0)
+    await app.close()
+
+
+async def test_a_worker_of_all_versions_can_be_asked(tmp_path):
+    app = Pollux(f"sqlite:///{tmp_path}/p.db", plans=False, scheduler_version="all")
+    app.handler(home)
+    async with app:
+        health = await app.health()
+        assert [each.name for each in health.worries()] == ["leader"]
+        assert health.snapshot.deployment.overdue_ms is None
+
+
+@pytest.mark.parametrize("count", [3, 250])
+async def test_a_look_reads_a_bounded_number_of_jobs(count):
+    app = Pollux("memory://", plans=False)
+    app.handler(home)
+    await app.open()
+    await app.put_jobs([app.add("home", id=f"j{number}") for number in range(count)])
+    before = {verb: stats.calls for verb, stats in app.backend.calls.items()}
+    health = await app.health()
+    asked = {verb: stats.calls - before[verb] for verb, stats in app.backend.calls.items()}
+    assert len(health.snapshot.deployment.jobs) == min(count, 200)
+    assert health_document(health)["cron_jobs_count"] == (0 if count <= 200 else None)
+    assert sum(asked.values()) <= 7
+    await app.close()
