@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import os
 import pwd
 import shutil
@@ -9,15 +10,23 @@ import socket
 import ssl
 import stat
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
 from pollux import Pollux
 from pollux.errors import InvalidInput
+from pollux.model import RunState
+from pollux.secrets import HIDDEN
+from pollux.server import Server, ServerOptions
 from pollux.server.hosts import Proxies, is_foreign_page
+from pollux.server.limits import Limits
 from pollux.server.tokens import Tokens
-from tests.acceptance.strangers import PATIENCE_S, answer_of, head_of, world
+from pollux.store.contract import RunFilter
+from tests.acceptance.strangers import PATIENCE_S, World, answer_of, head_of, world
+from tests.acceptance.terminal import SameProcess
+from tests.http_world import Names
 
 CERTIFICATES = Path(__file__).parent / "certificates"
 NODES = "/api/v2/nodes"
@@ -90,6 +99,20 @@ async def test_a_token_in_the_query_a_cookie_or_another_scheme_is_none():
         assert (await api.ask(NODES, headers={"Cookie": f"token={token}; Authorization=Bearer {token}"})).status == 401
         assert (await api.ask(NODES, headers={"Authorization": f"Token {token}"})).status == 401
         assert (await api.ask(NODES, headers={"X-Api-Key": token})).status == 401
+
+
+async def test_no_token_that_is_shown_to_the_server_reaches_its_log(caplog):
+    """Not even a wrong one: it may be the right one of somebody else.  What we know is hidden in every line anyway."""
+    caplog.set_level("DEBUG")
+    async with world() as api:
+        good = (await api.token()).secret
+        HIDDEN.clear()  # as in a process that did not make it
+        for secret in (good, "geheim-4711-von-jemand-anderem"):
+            for headers in ({"Authorization": f"Bearer {secret}"}, {"Cookie": secret}):
+                await api.ask(NODES, headers=headers)
+                await api.ask(f"/nowhere?token={secret}", headers=headers)
+    assert good.split("_")[2] not in caplog.text
+    assert "geheim" not in caplog.text
 
 
 async def test_a_token_as_the_password_of_basic_is_what_a_netrc_can_say():
@@ -309,31 +332,30 @@ async def test_two_hosts_or_two_tokens_in_one_request_are_refused():
             writer.close()
 
 
-@pytest.mark.parametrize(
-    ("headers", "is_foreign"),
-    [
-        ({}, False),
-        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost"}, False),
-        ({"Sec-Fetch-Site": "none"}, False),
-        ({"Sec-Fetch-Site": "same-site"}, True),
-        ({"Sec-Fetch-Site": "cross-site"}, True),
-        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost"}, True),
-        ({"Origin": "http://localhost"}, False),
-        ({"Origin": "http://localhost:9999"}, True),
-        ({"Origin": "https://evil.example"}, True),
-        ({"Origin": "null"}, True),
-        ({"Origin": "http://["}, True),
-    ],
-)
-async def test_a_page_of_another_site_changes_nothing_but_may_be_answered(headers, is_foreign):
-    async with world() as api:
+PAGES = [
+    ({}, False),
+    ({"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost"}, False),
+    ({"Sec-Fetch-Site": "none"}, False),
+    ({"Sec-Fetch-Site": "same-site"}, True),
+    ({"Sec-Fetch-Site": "cross-site"}, True),
+    ({"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost"}, True),
+    ({"Origin": "http://localhost"}, False),
+    ({"Origin": "http://localhost:9999"}, True),
+    ({"Origin": "https://evil.example"}, True),
+    ({"Origin": "null"}, True),
+    ({"Origin": "http://["}, True),
+]
+
+
+async def test_a_page_of_another_site_changes_nothing_but_may_be_answered():
+    async with world(limits=Limits(rate=0.0)) as api:
         token = (await api.token()).secret
-        body = b'{"role": "viewer"}'
-        changed = await api.ask(TOKENS, "POST", token=token, headers=headers, body=body)
-        looked = await api.ask(TOKENS, token=token, headers=headers)
-    assert changed.status == (403 if is_foreign else 201)
-    assert looked.status == 200
-    assert "access-control-allow-origin" not in looked.headers
+        for headers, is_foreign in PAGES:
+            changed = await api.ask(TOKENS, "POST", token=token, headers=headers, body=b'{"role": "viewer"}')
+            assert changed.status == (403 if is_foreign else 201), headers
+            looked = await api.ask(TOKENS, token=token, headers=headers)
+            assert looked.status == 200
+            assert "access-control-allow-origin" not in looked.headers
 
 
 def test_no_method_but_looking_is_safe():
@@ -398,6 +420,56 @@ async def test_beyond_this_machine_nothing_listens_in_the_clear(host):
             pass
     assert "server.tls" in refused.value.cure
     assert "--behind-proxy" in refused.value.cure
+
+
+def test_the_program_refuses_to_start_in_the_clear_and_says_what_to_do(tmp_path):
+    here = SameProcess(tmp_path)
+    here.write("p.yaml", "server: {host: 0.0.0.0}\n")
+    for command in (("serve", "-c", "p.yaml", "--no-watch"), ("check", "-c", "p.yaml")):
+        refused = here(*command, environ={"POLLUX_SERVER": "true"})
+        assert refused.code == 2
+        assert "in the clear" in refused.err
+        assert "--behind-proxy" in refused.err
+    assert here("check", "-c", "p.yaml", environ={"POLLUX_SERVER": "true", "POLLUX_BEHIND_PROXY": "true"}).code == 0
+    assert not (tmp_path / "pollux.db").exists()
+
+
+def test_a_token_that_stands_in_the_file_itself_is_refused(tmp_path):
+    here = SameProcess(tmp_path)
+    here.write("p.yaml", f"server: {{token: {'k' * 32}}}\n")
+    refused = here("check", "-c", "p.yaml", environ={"POLLUX_SERVER": "true"})
+    assert refused.code == 2
+    assert "p.yaml:1: server.token" in refused.err
+    assert "k" * 32 not in refused.err
+
+
+async def test_a_port_that_is_taken_is_said_and_refused_only_if_it_was_asked_for(caplog):
+    async with world() as api:
+        with pytest.raises(InvalidInput, match="cannot listen"):
+            async with world(port=api.server.port):
+                pass
+        async with world(port=api.server.port, is_port_given=False) as other:
+            assert other.server.port == 0
+    assert "this node has none" in caplog.text
+
+
+async def test_a_handshake_that_does_not_begin_is_given_up(monkeypatch):
+    monkeypatch.setattr("pollux.server.life.HANDSHAKE_S", 0.2)
+    async with world(tls=(CERTIFICATES / "good.pem", CERTIFICATES / "server.key")) as api:
+        reader, _ = await api.connect()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read() == b""
+
+
+async def test_a_server_that_stops_ends_those_who_listen_for_events():
+    async with world() as api:
+        token = (await api.token()).secret
+        reader, writer = await api.connect()
+        writer.write(head_of("GET", "/api/v2/events", {"Host": "localhost", "Authorization": f"Bearer {token}"}))
+        await reader.readuntil(b"\r\n\r\n")
+        begun = time.monotonic()
+        await api.server.stop()
+        assert time.monotonic() - begun < 4.0  # the patience for requests that are about to be answered is longer
 
 
 async def test_localhost_is_both_addresses():
@@ -500,3 +572,134 @@ async def test_without_any_token_the_socket_still_answers_and_nothing_else(nook)
     async with world(socket=nook) as api:
         assert (await api.ask(NODES, socket=nook)).status == 200
         assert (await api.ask(NODES)).status == 401
+
+
+# what comes by API
+
+
+JOBS = "/api/v2/jobs"
+
+
+INSIDE = [
+    "http://127.0.0.1/",
+    "http://localhost:8060/api/v2/tokens",
+    "http://a.localhost/",
+    "http://2130706433/",
+    "http://0x7f.1/",
+    "http://[::ffff:10.0.0.1]/",
+    "http://10.1.2.3/",
+    "http://169.254.169.254/latest/meta-data/",
+    "http://metadata.google.internal/",
+    "http://[fd00:ec2::254]/",
+    "http://0.0.0.0/",
+]
+
+
+async def test_a_job_that_comes_by_api_names_no_address_inside():
+    async with world(limits=Limits(rate=0.0)) as api:
+        token = (await api.token("operator")).secret
+        for url in INSIDE:
+            body = json.dumps({"id": "inside", "url": url, "interval": "1h"}).encode()
+            for method, path in (("POST", JOBS), ("PUT", f"{JOBS}/inside")):
+                said = await api.ask(path, method, token=token, body=body)
+                assert said.status == 422, said.body
+            batch = await api.ask(f"{JOBS}/batch", "POST", token=token, body=b'{"jobs": [' + body + b"]}")
+            assert batch.json["refused"] == 1, url
+        assert (await api.app.list_jobs()).jobs == ()
+
+
+async def test_an_allowed_network_and_a_public_name_are_open_to_the_api():
+    async with world(app=Pollux("memory://", http_allow_networks=["10.0.0.0/8"])) as api:
+        token = (await api.token("operator")).secret
+        for number, url in enumerate(("http://10.1.2.3/", "https://example.com/")):
+            body = json.dumps({"id": f"job-{number}", "url": url, "interval": "1h"}).encode()
+            said = await api.ask(JOBS, "POST", token=token, body=body)
+            assert said.status == 201, said.body
+
+
+async def test_a_name_that_leads_inside_is_refused_when_it_is_looked_up():
+    """At the put nobody knows; the run is refused, and nothing was asked of the address."""
+    visits = []
+
+    async def visit(reader, writer):
+        visits.append(await reader.read(100))
+        writer.close()
+
+    inside = await asyncio.start_server(visit, "127.0.0.1", 0)
+    port = inside.sockets[0].getsockname()[1]
+    app = Pollux("memory://")
+    app._built_in.http.resolver = Names({"rebound.example": ["127.0.0.1"]})
+    async with app:
+        server = Server(app, ServerOptions(port=0, is_port_given=True))
+        await server.start()
+        api = World(app, server)
+        token = (await api.token("operator")).secret
+        body = json.dumps({"id": "rebound", "url": f"http://rebound.example:{port}/", "once": True}).encode()
+        assert (await api.ask(JOBS, "POST", token=token, body=body)).status == 201
+        async with asyncio.timeout(PATIENCE_S):
+            dead = await the_dead(app)
+        await server.stop()
+    inside.close()
+    assert "127.0.0.1 is not a public address" in dead[0].error
+    assert visits == []
+
+
+async def the_dead(app):
+    while True:
+        runs = (await app.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
+        if runs:
+            return runs
+        await asyncio.sleep(0.05)
+
+
+async def test_a_command_by_api_needs_an_admin_and_leave_and_stands_in_the_audit_log():
+    body = b'{"id": "disk", "exec": ["df", "-h"], "interval": "1h"}'
+    async with world() as api:
+        admin = (await api.token("admin")).secret
+        refused = await api.ask(JOBS, "POST", token=admin, body=body)
+        assert refused.status == 422
+        assert "allow_exec" in refused.body.decode()
+    async with world(app=Pollux("memory://", allow_exec=True)) as api:
+        operator, admin = (await api.token("operator")).secret, (await api.token("admin", name="root")).secret
+        assert (await api.ask(JOBS, "POST", token=operator, body=body)).status == 403
+        assert (await api.ask(JOBS, "POST", token=admin, body=body)).status == 201
+        asked = b'{"job_id": "disk", "params": {"argv": ["id"]}}'
+        assert (await api.ask(f"{JOBS}/disk/force-run", "POST", token=operator, body=asked)).status in {403, 422}
+        line = (await api.app.audit(newest=True, limit=1)).lines[-1]
+        assert (line.actor, line.action, line.subject) == ("token:root", "put", "disk")
+        assert 'params.argv ["df","-h"]' in line.detail
+
+
+async def test_a_handler_by_api_is_one_that_is_registered():
+    async with world() as api:
+        token = (await api.token("admin")).secret
+        for handler in ("os:system", "subprocess.run", "builtins:eval", "nobody"):
+            body = json.dumps({"id": "x", "handler": handler, "interval": "1h"}).encode()
+            assert (await api.ask(JOBS, "POST", token=token, body=body)).status == 422
+
+
+async def test_a_change_is_told_with_before_and_after_and_without_secrets():
+    async with world() as api:
+        token = (await api.token("operator", name="ann")).secret
+
+        async def put(**job):
+            said = await api.ask(f"{JOBS}/home", "PUT", token=token, body=json.dumps(job).encode())
+            assert said.status in {200, 201}, said.body
+
+        await put(url="https://example.com/", interval="30s")
+        await put(
+            http={"url": "https://example.com/", "headers": {"X-Api-Key": "geheim-0815"}},
+            interval="1m",
+            priority="high",
+        )
+        assert (await api.ask(f"{JOBS}/home/pause", "POST", token=token)).status == 200
+        assert (await api.ask(f"{JOBS}/home", "DELETE", token=token)).status == 200
+        lines = [line for line in (await api.app.audit()).lines if line.action != "token create"]
+    assert [(line.actor, line.action) for line in lines] == [
+        ("token:ann", "put"), ("token:ann", "put"), ("token:ann", "pause"), ("token:ann", "delete"),
+    ]  # fmt: skip
+    assert lines[0].detail.startswith("new: every 30s; handler http")
+    assert "every 30s -> every 1m" in lines[1].detail
+    assert "priority (usual) -> 1" in lines[1].detail
+    assert lines[3].detail.startswith("was: every 1m; ")
+    assert "geheim" not in str(lines)

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 import click
 import pytest
 
+from pollux import Pollux
 from pollux.cli import menu
-from pollux.client import address_of, socket_url
+from pollux.cli.top.link import Link
+from pollux.client import Remote, address_of, socket_url
 from pollux.client.travel import VERSION_HEADER, Hello
-from pollux.errors import InvalidInput
+from pollux.errors import InvalidInput, StoreError
 from pollux.version import __version__
 from tests.acceptance.terminal import Answer, SameProcess, Terminal, eventually
 
@@ -78,7 +80,7 @@ CHANGES = (
     ),
     *("jobs run WAY-a", "jobs run --group of-WAY --yes", "jobs run WAY-a --json", "jobs pause WAY-a WAY-b --for 1h"),
     *("jobs resume WAY-a WAY-b", "pause --group of-WAY --reason why", "resume --group of-WAY", "pause WAY-b --json"),
-    *("resume WAY-b --json", "jobs cancel WAY-b", "jobs delete WAY-gone", "jobs move WAY-late --to-version 3"),
+    *("resume WAY-b --json", "jobs cancel WAY-late", "jobs delete WAY-gone", "jobs move WAY-late --to-version 3"),
     *("jobs move WAY-late --to-version 2", "dead revive --job WAY-dead --yes", "dead drop --job WAY-drop --yes"),
     *("token create --role viewer --name WAY", "token rotate WAY", "set log.level warning"),
     *("set --unset log.level", "drain --reason WAY", "resume --workers", "trigger"),
@@ -205,8 +207,21 @@ def plain(answer: Answer, way: str) -> tuple[int, str, str]:
     return answer.code, said[0], said[1]
 
 
+def live_runs(house: Deployment) -> list[str]:
+    """Those that go on by themselves."""
+    found = house.by("direct", "runs ls --state held --state ready --state leased --json").json["runs"]
+    return [run["id"] for run in found if not run["id"].endswith("-later")]
+
+
 def test_changes_say_the_same_each_way(house):
-    said = {way: [plain(house.by(way, words.replace("WAY", way)), way) for words in CHANGES] for way in WAYS}
+    """Each begins when what the one before it started is over, so that what it finds is the same."""
+
+    def changed(way: str, words: str) -> tuple[int, str, str]:
+        answer = plain(house.by(way, words.replace("WAY", way)), way)
+        eventually(lambda: not live_runs(house), f"all is quiet after {words}", house.process)
+        return answer
+
+    said = {way: [changed(way, words) for words in CHANGES] for way in WAYS}
     for words, *answers in zip(CHANGES, *said.values(), strict=True):
         assert answers[0] == answers[1], f"{words}: the node"
         assert answers[0] == answers[2], f"{words}: its socket"
@@ -374,6 +389,25 @@ def test_a_shell_completes_ids_of_a_node(house):
     asked = {"POLLUX_URL": house.url, "POLLUX_TOKEN": house.token}
     answer = Terminal.__call__(house.pollux, environ=environ | asked)
     assert answer.out.strip().endswith(",still")
+
+
+async def test_the_live_screen_asks_the_socket_while_it_answers_and_else_the_store(house, tmp_path):
+    folder = house.pollux.folder
+    store, nobody = f"sqlite:///{folder}/p.db", tmp_path / "nobody.sock"
+    for socket_file, kind in ((folder / "p.db.sock", Remote), (nobody, Pollux), (None, Pollux)):
+        link = Link(store, socket_file)
+        counts = await link.ask(lambda app: app.counts())
+        assert type(link._app) is kind
+        assert counts.jobs > 15
+        assert link.name.endswith("p.db")
+        await link.close()
+
+
+async def test_the_live_screen_waits_for_a_node_that_is_not_there(house):
+    link = Link("http://127.0.0.1:9")
+    with pytest.raises(StoreError, match="cannot be reached"):
+        await link.ask(lambda app: app.counts())
+    assert link._app is None, "it is opened anew for the next look"
 
 
 # what goes wrong

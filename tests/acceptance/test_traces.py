@@ -260,8 +260,13 @@ def test_the_heartbeat_url_is_called_by_a_node_that_serves_and_is_nowhere_shown(
     assert {path for path, _ in collector.got} == {f"/{CANARY}"}
     assert "the heartbeat URL answered 500" in ended.err
     assert CANARY not in ended.err + ended.out
+    assert (
+        CANARY
+        not in pollux.ok(
+            "config", "--json", environ={"POLLUX_HEARTBEAT_URL": url, "PING": "https://example.com/other"}
+        ).out
+    )
     assert CANARY not in pollux.ok("config", environ={"PING": url}).out
-    assert CANARY not in pollux.ok("config", "--json", environ={"POLLUX_HEARTBEAT_URL": url, "PING": url}).out
 
 
 def test_systemd_hears_that_it_is_ready_alive_and_leaving(pollux, tmp_path):

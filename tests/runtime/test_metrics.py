@@ -12,10 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families as read
 from pollux import Permanent, Pollux, every, once
 from pollux.clock import FakeClock
 from pollux.errors import InvalidInput, StoreError
+from pollux.events import Events
 from pollux.model import Done, Event, Job, Outcome, RetryAt
 from pollux.observe.metrics import exposition, names
 from pollux.observe.metrics_port import HEAD_BYTES_MAX, MetricsPort
 from pollux.runtime.lag import LoopLag
+from pollux.runtime.leader import Leader
 from pollux.runtime.tallies import NAMES_MAX, Tallies
 from pollux.store.contract import JobPut, Settlement
 from pollux.store.memory import MemoryStore
@@ -148,6 +150,53 @@ async def test_what_is_fired_is_counted_by_its_schedule_and_its_lateness_is_know
 
 
 async def once_more(ctx): ...
+
+
+async def test_a_firing_that_failed_is_not_done_and_the_buckets_add_up():
+    tallies = Tallies()
+    for verdict, took_ms in ((Done(failed=True), 10), (Done(), 11), (Done(), 60_000), (Done(), 4_000_000)):
+        tallies.add(Job(id="a", handler="h"), Settlement("r", "t", verdict, Outcome(0, took_ms)))
+    app = Pollux("memory://")
+    async with app:
+        app.crew.settler.tallies = tallies
+        seen = await scrape(app)
+    assert seen("scheduler_jobs_executed_total", status="failed", source_id="") == 1
+    assert seen("scheduler_jobs_executed_total", status="done", source_id="") == 3
+    bounds = {"0.01": 1, "0.05": 2, "30.0": 2, "60.0": 3, "3600.0": 3, "+Inf": 4}
+    assert {le: seen("scheduler_job_duration_seconds_bucket", source_id="", le=le) for le in bounds} == bounds
+    assert seen("scheduler_job_duration_seconds_sum", source_id="") == pytest.approx(4_060.021)
+
+
+async def test_a_term_that_another_node_took_is_a_loss_and_one_given_up_is_none():
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    await store.open()
+    leader = Leader(store, "n1", clock=clock, events=Events())
+    await leader.turn()
+    await clock.advance(60_000)
+    await store.elect("n2", ttl_ms=1_000)
+    await leader.turn()
+    assert (leader.attempts, leader.wins, leader.losses) == (2, 1, 1)
+    await clock.advance(60_000)
+    await leader.turn()
+    await leader.resign()
+    assert (leader.attempts, leader.wins, leader.losses) == (3, 2, 1)
+
+
+async def test_beyond_two_hundred_jobs_those_that_this_node_met_are_shown(app):
+    """Not the first two hundred by name, of which it may have run none."""
+    app.handler(once_more)
+    async with app:
+        await app.backend.put_jobs([JobPut(Job(id=f"a{n:03}", handler="once_more")) for n in range(250)])
+        await app.backend.put_jobs([JobPut(Job(id="zebra", handler="once_more"))])
+        await app.enqueue("zebra")
+        await settled(app, 1)
+
+        async def look():
+            return (await scrape(app)).all("monitor_poll_last_success_timestamp") or None
+
+        shown = await until(look, "its success is known")
+    assert [dict(labels)["instance"] for _, labels in shown] == ["zebra"]
 
 
 async def test_a_job_that_never_succeeded_has_a_staleness_of_minus_one(app):
@@ -361,7 +410,7 @@ async def test_a_store_that_hangs_holds_a_scrape_for_seconds_only(faulty, monkey
     app, store, _ = faulty
     monkeypatch.setattr("pollux.app.health.LOOK_SECONDS", 0.05)
     store.delay("lines", asyncio.Event())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(8):  # the store's own deadline is 12 s
         assert (await scrape(app))("store_reachable") == 0
         assert not (await app.health()).is_well
 

@@ -1,6 +1,7 @@
 """What is broken on purpose?  One promise at a time; where stores keep it in code of their own, each is broken.
 
-Here are the memory store, SQLite and the runtime; the stores that are servers are in `on_servers.py`.
+Here are the memory store, SQLite and the runtime; the stores that are servers are in `on_servers.py`, what comes in
+and goes out over the network in `at_the_door.py`.
 
 The tests named are those that should notice first; a sabotage is caught by the first of them that goes red.
 
@@ -11,6 +12,7 @@ the feed (an entry is consumed by a plan that does not carry all its effects).
 
 from __future__ import annotations
 
+from tests.sabotage.at_the_door import INWARDS, OUTWARDS
 from tests.sabotage.copy import Patch, Sabotage
 from tests.sabotage.on_servers import ON_POSTGRES, ON_REDIS
 
@@ -320,4 +322,4 @@ WRITES = (
     ),
 )
 
-SABOTAGES: tuple[Sabotage, ...] = (*TOKENS, *LEASES, *FIRINGS, *WRITES, *ON_REDIS, *ON_POSTGRES)
+SABOTAGES: tuple[Sabotage, ...] = (*TOKENS, *LEASES, *FIRINGS, *WRITES, *ON_REDIS, *ON_POSTGRES, *OUTWARDS, *INWARDS)

@@ -12,6 +12,7 @@ REDIS = "tests/conformance/test_redis.py::TestRedisStore::"
 POSTGRES = "tests/conformance/test_postgres.py::TestPostgresStore::"
 WHOLE = "tests/store/test_settled_whole.py::"
 TWIN = "tests/store/test_late_twin.py::"
+ENQUEUED = "tests/store/test_postgres_enqueued.py::"
 TOKEN = "test_a_late_settlement_is_refused_once_somebody_else_has_the_run"
 HANDED_BACK = "test_a_late_hand_back_is_refused_once_somebody_else_has_the_run"
 RENEWED = "test_the_token_of_an_earlier_delivery_renews_nothing"
@@ -209,6 +210,12 @@ ON_POSTGRES = (
             "if run.id in self._known and facts.last_due_ms is None:",
         ),
         tests=(POSTGRES + EARLIER, POSTGRES + ONCE),
+    ),
+    sabotage(
+        "S5.plain",
+        "the one statement that makes many runs does not look whether one of them has ended meanwhile",
+        Patch("store/postgres/queries/enqueue.sql", "{s}.none_ended($1::text[]) AS is_new", "true AS is_new"),
+        tests=(ENQUEUED + "test_an_id_that_ends_while_it_is_made_again_is_not_made_again",),
     ),
     sabotage(
         "S7.postgres",

@@ -51,8 +51,11 @@ class ChangeVerbs:
 
 
 def as_words(said: str) -> str:
-    """What somebody said without secrets, as long as anybody reads, and of characters that can be written down."""
-    return hide(str(said))[:WORDS_CHARS_MAX].encode("utf-8", "replace").decode()
+    """What somebody said without secrets, as long as anybody reads, and of characters that can be written down.
+
+    The hash of a line sets its parts off from each other by a unit separator, so none may be inside.
+    """
+    return hide(str(said))[:WORDS_CHARS_MAX].replace("\x1f", " ").encode("utf-8", "replace").decode()
 
 
 def change_words(before: Job | None, after: Job | None) -> str:

@@ -18,6 +18,7 @@ DEBOUNCE_MS = 400  # at most so long are events collected: other files in the fo
 LOOK_MS = 10_000  # without any event
 STEADY_S = 0.1  # a file that is being written is left alone until it has not changed for this long
 STEADY_LOOKS_MAX = 50
+SOON_S = 1.0
 AGAIN_S = 5.0  # after the watching itself went wrong
 
 Signature = tuple[int, int, int, int]
@@ -84,11 +85,19 @@ class FileWatch:
 
     async def _go(self) -> None:
         while not self._stop.is_set():
+            soon = asyncio.get_running_loop().create_task(self._look_soon())
             try:
                 await self._watch(names_on_the_way(self.path))
             except Exception:  # noqa: BLE001  a folder that went away, a machine without watches left: look by hand
                 await self._pause(AGAIN_S)
+            finally:
+                soon.cancel()
             await self._look()
+
+    async def _look_soon(self) -> None:
+        """Something may have changed just before the watching began."""
+        await self._pause(SOON_S)
+        await self._look()
 
     async def _watch(self, names: dict[str, str]) -> None:
         """Until the way to the file is another one."""

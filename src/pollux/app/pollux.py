@@ -211,6 +211,10 @@ class Pollux(Steered, BatchVerbs):
         if missing:
             raise InvalidConfig(missing)
 
+    def out_of_reach(self, job: Job) -> str:
+        """Why a job that came by API may not poll its URL; nothing if it may, or polls none."""
+        return self._built_in.http.out_of_reach(job.params) if job.handler == "http" else ""
+
     async def diff(self) -> list[Diff]:
         """What the next start would change in the store, source by source."""
         return [diff for diff in await self.declared.diff(self._store) if diff.lines()]

@@ -63,11 +63,11 @@ class Steward(Loop):
         self.crew, crew.on_steered = crew, self.ring
         reloader = self.app.reloader
         if reloader is not None and reloader.config.path:
-            if not await reloader.began():
-                self.read_again(BY_FILE)  # it changed while we started
             if reloader.config.reload and OWNS_PROCESS.get():
                 self._watch = FileWatch(reloader.config.path, lambda: self.read_again(BY_FILE))
                 self._watch.start()
+            if not await reloader.began() and self._watch is not None:
+                self.read_again(BY_FILE)  # it changed while we started
         if OWNS_PROCESS.get():
             self._has_terminal = _has_terminal()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)

@@ -64,6 +64,7 @@ def check(config: str | None, store: str | None, *, diff: bool, as_json: bool) -
 def _load(path: str, store: str | None) -> tuple[Any, Any]:
     from pollux.app import Pollux
     from pollux.config import load_config
+    from pollux.server import server_options
 
     find_code_here()
     loaded = load_config(path, environ=os.environ, arguments={"store": store})
@@ -72,6 +73,7 @@ def _load(path: str, store: str | None) -> tuple[Any, Any]:
         loaded = load_config(path, environ=os.environ, arguments={"store": "memory://"})
     app = Pollux.from_config(loaded)
     app.check_secrets()
+    server_options(loaded, plans=True)
     return loaded, app
 
 

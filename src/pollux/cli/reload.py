@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -22,7 +22,10 @@ from pollux.cli.options import (
 )
 from pollux.cli.show import clean, moment, print_json, print_table
 from pollux.cli.way import tell_way
-from pollux.errors import InvalidInput, StoreRefused
+from pollux.errors import InvalidConfig, InvalidInput, StoreRefused
+
+if TYPE_CHECKING:
+    from pollux.config import Config
 
 _T = TypeVar("_T")
 
@@ -63,39 +66,63 @@ def reload(
         _print_versions(_asked(where, lambda app: app.file_versions(), looks=True), as_json=as_json)
         return
     if rollback:
-        answer = _asked(where, lambda app: app.rollback(to))
+        answer = _asked(where, lambda app: app.rollback(to), is_broken=True)
     else:
         answer = _asked(where, lambda app: app.reload(dry_run=dry_run), looks=dry_run)
     _print_changes(answer, as_json=as_json)
 
 
-def _asked(where: Where, question: Callable[[Any], Awaitable[_T]], *, looks: bool = False) -> _T:
-    """A node of the store if one answers here, else the file and the store themselves."""
+def _asked(
+    where: Where, question: Callable[[Any], Awaitable[_T]], *, looks: bool = False, is_broken: bool = False
+) -> _T:
+    """A node of the store if one answers here, else the file and the store themselves.
+
+    `is_broken`: the file may be one that nobody can read.
+    """
     from pollux.client import is_address
 
-    url = whom_to_ask(where)
+    try:
+        url = whom_to_ask(where)
+    except InvalidConfig:
+        if not is_broken:
+            raise
+        url = ""
     if is_address(url):
         tell_way(url)
         return ask(url, question)
     path = config_path(where.config)
     if path is None:
         raise InvalidInput("there is no file to read again", cure="name it with -c, or create ./pollux.yaml")
-    return _alone(path, where.store, question, looks=looks)
+    find_code_here()
+    return _alone(_options_of(path, where.store, looks=looks, is_broken=is_broken), question)
 
 
-def _alone(path: str, store: str | None, question: Callable[[Any], Awaitable[_T]], *, looks: bool) -> _T:
-    from pollux.app import Pollux
-    from pollux.app.verbs import default_actor
+def _options_of(path: str, store: str | None, *, looks: bool, is_broken: bool) -> Config:
+    """What the file says besides jobs: those are read with it again."""
     from pollux.config import load_config
 
-    find_code_here()
-    loaded = load_config(path, environ=os.environ, arguments={"store": store})
-    file = sqlite_path(loaded.store)
-    if file is not None and not file.exists():
-        if not looks:
-            raise StoreRefused(f"there is no store {loaded.store} yet; `pollux serve -c {path}` makes it")
-        loaded = load_config(path, environ=os.environ, arguments={"store": "memory://"})
-    app = Pollux.from_config(loaded).acting_as(default_actor("cli"))
+    arguments = {"store": store}
+    try:
+        config = load_config(path, environ=os.environ, arguments=arguments, with_jobs=False)
+    except InvalidConfig:
+        if not is_broken:
+            raise
+        config = load_config(path, environ=os.environ, arguments=arguments, raw=b"")
+    file = sqlite_path(config.store)
+    if file is None or file.exists():
+        return config
+    if not looks:
+        if not is_broken:
+            load_config(path, environ=os.environ, arguments=arguments)  # a mistake in it is the better answer
+        raise StoreRefused(f"there is no store {config.store} yet; `pollux serve -c {path}` makes it")
+    return load_config(path, environ=os.environ, arguments={"store": "memory://"}, with_jobs=False)
+
+
+def _alone(config: Config, question: Callable[[Any], Awaitable[_T]]) -> _T:
+    from pollux.app import Pollux
+    from pollux.app.verbs import default_actor
+
+    app = Pollux.from_config(config).acting_as(default_actor("cli"))
 
     async def asked() -> _T:
         await app.open()

@@ -21,6 +21,7 @@ from pollux.server.tokens import Tokens
 from pollux.units import printable
 
 TITLE = "Pollux"
+NEAR_MAX = 60  # characters of a path for which one that is near is looked for
 
 
 def make_api(app: Pollux, tokens: Tokens, **door: Unpack[DoorOptions]) -> ASGIApp:
@@ -57,6 +58,6 @@ async def _lost(request: Request, error: Exception) -> Response:
     if error.status_code != 404:
         return Problem(error.status_code, str(error.detail)).response(error.headers)
     path = printable(request.scope["path"])[:200]
-    near = did_you_mean(path, request.app.state.paths).strip("; ")
+    near = did_you_mean(path[:NEAR_MAX], request.app.state.paths).strip("; ")
     cure = near or "every path is in /api/v2/docs, and for programs in /api/v2/openapi.json"
     return Problem(404, "there is no such path", path, cure=cure).response()

@@ -15,6 +15,7 @@ the one that has kept silent longest makes room, so that whoever opens a thousan
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,9 @@ from pollux.server.limits import Limits, address_key
 from pollux.server.problems import Problem
 
 END_S = 5.0
+TELL_S = 60.0
+
+log = logging.getLogger("pollux")
 
 
 class Connections:
@@ -37,6 +41,7 @@ class Connections:
         self._all: dict[Bounded, None] = {}  # the oldest first
         self._by_address: dict[str, int] = {}
         self._look: asyncio.TimerHandle | None = None
+        self._told, self._tell_at = 0, 0.0
 
     def __len__(self) -> int:
         return len(self._all)
@@ -83,7 +88,20 @@ class Connections:
             if words := connection.overdue(now):
                 self.refused += 1
                 connection.end(408, words)
+        self._tell(now)
         self._look = loop.call_later(self.limits.look_s, self._look_at_all, loop) if self._all else None
+
+    def _tell(self, now: float) -> None:
+        """That limits are at work, at most once a minute: whoever is behind it must not fill the log as well."""
+        if self.refused > self._told and now >= self._tell_at:
+            log.warning("the API refused or ended %d connections: slow, silent or too many", self.refused - self._told)
+            self._told, self._tell_at = self.refused, now + TELL_S
+
+    def end_streams(self) -> None:
+        """Answers that would go on for ever end here."""
+        for connection in list(self._all):
+            if not connection.is_silent() and connection.cycle.response_started:
+                connection.transport.close()
 
     def close(self) -> None:
         if self._look is not None:

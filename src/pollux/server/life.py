@@ -158,6 +158,8 @@ class Server:
         if self.socket is not None:
             self.socket.remove()
             self.socket = None
+        if self.connections is not None:
+            self.connections.end_streams()
         if self._uvicorn is not None:
             await self._uvicorn.shutdown()
             self._uvicorn = None

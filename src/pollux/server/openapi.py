@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import fields
 
 from pollux.server.idempotency import KEY_CHARS_MAX, KEY_HEADER
 from pollux.server.problems import KIND, ProblemDocument
 from pollux.server.routing import Operation, Routes
+from pollux.server.wire import fields
 
 OPENAPI = "/api/v2/openapi.json"
 PAGE = "/api/v2/docs"

@@ -33,6 +33,8 @@ def check_author(desk: At, job: Job, known: frozenset[str]) -> None:
     if job.handler not in known:
         cure = did_you_mean(job.handler, known).strip("; ") or f"known are {', '.join(sorted(known - {EXEC})[:20])}"
         raise InvalidInput(f"no living node has a handler {job.handler!r}", where="handler", cure=cure)
+    if words := desk.verbs.out_of_reach(job):
+        raise InvalidInput(words, where="url", cure="declare the job in a file or code, or allow its network")
     for path, text in texts_of(job.params):
         if text == MASK:
             what = "it was hidden in an answer, and is not the value itself"

@@ -29,15 +29,16 @@ from pollux.units import printable
 KIND = "application/problem+json"
 PROBLEMS_MAX = 100  # of one body that are told
 log = logging.getLogger("pollux")
-_STATUS: tuple[tuple[type[PolluxError], int, str], ...] = (  # the first that fits
-    (InvalidInput, 422, "the request cannot be used"),
-    (NotFound, 404, "there is no such thing"),
-    (Conflict, 409, "it is not as you believed"),
-    (StoreFull, 429, "there is no room"),
-    (StoreBusy, 503, "the store is busy"),
-    (StoreTimeout, 503, "the store did not answer in time"),
-    (StoreError, 503, "the store said no"),
-    (PolluxError, 409, "it cannot be done"),
+_AGAIN = "try again in a moment, with the same idempotency key if it has one"
+_STATUS: tuple[tuple[type[PolluxError], int, str, str], ...] = (  # the first that fits; the cure if none is told
+    (InvalidInput, 422, "the request cannot be used", "mend what `problems` names"),
+    (NotFound, 404, "there is no such thing", "the list of them has those that are there"),
+    (Conflict, 409, "it is not as you believed", "look at it as it is now, then decide"),
+    (StoreFull, 429, "there is no room", "wait until some of it is worked off, or add workers"),
+    (StoreBusy, 503, "the store is busy", _AGAIN),
+    (StoreTimeout, 503, "the store did not answer in time", _AGAIN),
+    (StoreError, 503, "the store said no", "`pollux doctor` on the node says why"),
+    (PolluxError, 409, "it cannot be done", "the detail says why"),
 )
 
 
@@ -87,17 +88,17 @@ def said(text: str) -> str:
 
 def problem_of(error: PolluxError) -> Problem:
     """The error in the API's words; all that is wrong with a body at once."""
-    status, title = next((status, title) for kind, status, title in _STATUS if isinstance(error, kind))
+    status, title, usual = next(known[1:] for known in _STATUS if isinstance(error, known[0]))
     if isinstance(error, InvalidConfig):
         each = [_one(one) for one in error.problems[:PROBLEMS_MAX]]
         words = "; ".join(f"{one['where']}: {one['what']}" if one["where"] else one["what"] for one in each[:5])
         detail = f"{len(error.problems)} problems: {words}" if len(error.problems) > 1 else words
-        cure = next((one["cure"] for one in each if one["cure"]), "mend what `problems` names")
+        cure = next((one["cure"] for one in each if one["cure"]), usual)
         return Problem(status, title, detail, cure=cure, problems=each)
     if isinstance(error, InvalidInput):
         words = f"{error.where}: {error.what}" if error.where else error.what
-        return Problem(status, title, words, cure=error.cure, problems=[_one(error)])
-    return Problem(status, title, str(error), cure=getattr(error, "cure", ""), **getattr(error, "found", {}))
+        return Problem(status, title, words, cure=error.cure or usual, problems=[_one(error)])
+    return Problem(status, title, str(error), cure=getattr(error, "cure", "") or usual, **getattr(error, "found", {}))
 
 
 def _one(error: InvalidInput) -> dict[str, str]:

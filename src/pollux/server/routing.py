@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import fields
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -32,7 +31,7 @@ from pollux.server.idempotency import KEY_HEADER, answered_once
 from pollux.server.identity import Identity, Role
 from pollux.server.limits import BODY_MAX
 from pollux.server.problems import Problem, refusal_of
-from pollux.server.wire import Unfit, json_of, read_body, read_bytes, read_query, unquoted
+from pollux.server.wire import Unfit, fields, json_of, read_body, read_bytes, read_query, unquoted
 
 Raw = Callable[["At"], Awaitable[Response]]
 NO_CONTENT = 204

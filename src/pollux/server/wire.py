@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import isfinite
 from typing import Any, Literal, TypeVar, get_args, get_origin
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import FieldInfo, fields
+from msgspec.structs import FieldInfo
+from msgspec.structs import fields as read_annotations
 from starlette.requests import Request
 
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
@@ -28,6 +30,12 @@ PART_CHARS_MAX = 400  # of a path
 SHOWN = 60  # characters of somebody's value in a message
 
 T = TypeVar("T", bound=Struct)
+
+
+@lru_cache(maxsize=1_000)
+def fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
+    """The fields of a Struct; msgspec evaluates its annotations anew each time, which costs more than a request."""
+    return read_annotations(kind)
 
 
 class Unfit(InvalidConfig):

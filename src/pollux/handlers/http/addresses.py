@@ -26,6 +26,7 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 NETWORKS_MAX = 1_000
+LOOPBACK = IPv4Address("127.0.0.1")
 METADATA_NAMES = frozenset({"metadata.google.internal", "metadata.goog", "metadata", "instance-data"})
 
 _NEVER = (

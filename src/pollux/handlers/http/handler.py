@@ -72,6 +72,22 @@ class Http:
 
         return target_of(params)
 
+    def out_of_reach(self, params: Mapping[str, Any]) -> str:
+        """Why a job that came by API could not poll its URL, as far as that is known before a name is looked up."""
+        from yarl import URL
+
+        from pollux.handlers.http.addresses import LOOPBACK, literal, refused_name
+
+        try:
+            host = (URL(params["url"]).raw_host or "").lower()
+            address = literal(host)
+        except (KeyError, TypeError, ValueError, InvalidInput):
+            return ""  # what is wrong with it is said by `check`
+        if address is None and (host == "localhost" or host.endswith(".localhost")):
+            address = LOOPBACK
+        policy = Policy(inside=False, allowed=self.allow_networks)
+        return refused_name(host) if address is None else policy.refusal(address)
+
     # inside
 
     async def _open(self) -> Client:

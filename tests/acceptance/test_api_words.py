@@ -1,0 +1,151 @@
+"""What the API says when it cannot: always problem+json, always with a cure, never a traceback."""
+
+import json
+import logging
+
+import pytest
+
+from pollux.errors import StoreBusy, StoreTimeout
+from tests.acceptance.api_world import served
+
+
+@pytest.fixture
+async def client():
+    async with served(runs=False) as client:
+        yield client
+
+
+def is_problem(answer, status):
+    assert answer.status == status, answer
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json["status"] == status
+    assert answer.json["title"]
+    assert answer.json["cure"]
+    return answer.json
+
+
+@pytest.mark.parametrize(
+    ("path", "near"),
+    [
+        ("/api/v2/job", "/api/v2/jobs"),
+        ("/api/v2/scheduler/helth", "/api/v2/scheduler/health"),
+        ("/api/v2/jobs/", "/api/v2/jobs"),
+        ("/metric", "/metrics"),
+        ("/nothing/like/it", "/api/v2/docs"),
+        ("/api/v2/%6aobs", "/api/v2/jobs"),
+        ("/%00", "/api/v2/docs"),
+    ],
+)
+async def test_a_path_that_is_not_there_is_answered_with_one_that_is(client, path, near):
+    assert near in is_problem(await client("GET", path), 404)["cure"]
+
+
+async def test_a_method_that_a_path_does_not_take_is_answered_with_those_it_does(client):
+    answer = await client("PATCH", "/api/v2/jobs/x")
+
+    is_problem(answer, 405)
+    assert answer.headers["allow"] == "DELETE, GET, HEAD, OPTIONS, PUT"
+    options = await client("OPTIONS", "/api/v2/jobs/x")
+    assert (options.status, options.headers["allow"], options.body) == (204, answer.headers["allow"], b"")
+
+
+async def test_a_look_has_the_headers_of_the_answer_and_no_body(client):
+    got, looked = await client("GET", "/api/v2/nodes"), await client("HEAD", "/api/v2/nodes")
+
+    assert (looked.status, looked.body) == (200, b"")
+    assert abs(int(looked.headers["content-length"]) - len(got.body)) < 10  # the time in it may be longer
+    assert (await client("HEAD", "/api/v2/jobs/none")).status == 404
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "word"),
+    [
+        (b"", 400, "no JSON"),
+        (b"{", 400, "no JSON"),
+        (b'{"id": }', 400, "no JSON"),
+        (b"source_id=uuid&url=x", 400, "no JSON"),
+        (b"\xff\xfe{\x00}\x00", 400, "no JSON"),
+        (b'{"handler": NaN}', 400, "no JSON"),
+        (b'{"handler": -Infinity}', 400, "no JSON"),
+        (b'{"handler": "fine", "handler": "fine"}', 400, "twice"),
+        (b'{"params": {"a": 1, "a": 2}}', 400, "twice"),
+        (b'{"params": {"a": 9223372036854775808}}', 422, "too big"),
+        (b'{"params": {"a": ' + b"9" * 5_000 + b"}}", 422, "too big"),
+        (b'{"params": {"a": 1e999}}', 422, "too big"),
+        (b'{"name": "\\ud800"}', 400, "no JSON"),
+        (b'{"params": ' + b'{"a":' * 40 + b"1" + b"}" * 41, 400, "too deep"),
+        (b"[" * 200_000, 400, "too deep"),
+        (b'{"name": "' + b"x" * 1_100_000 + b'"}', 413, "too big"),
+    ],
+)
+async def test_a_body_that_cannot_be_read_is_refused_in_words(client, data, status, word):
+    problem = is_problem(await client("POST", "/api/v2/jobs", data=data), status)
+
+    assert word in problem["title"]
+    assert len(json.dumps(problem)) < 2_000
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", "", "application/json; charset=x"])
+async def test_a_body_is_read_as_json_whatever_its_content_type_says(client, kind):
+    answer = await client("POST", "/api/v2/jobs", {"handler": "fine"}, headers={"Content-Type": kind})
+
+    assert answer.status == 201
+
+
+async def test_a_byte_order_mark_is_passed_over(client):
+    assert (await client("POST", "/api/v2/jobs", data=b'\xef\xbb\xbf{"handler": "fine"}')).status == 201
+
+
+async def test_an_error_that_nobody_expected_has_an_id_that_is_in_the_log(client, monkeypatch, caplog):
+    async def broken(*_, **__):
+        raise RuntimeError("the secret plan")
+
+    monkeypatch.setattr(type(client.app), "nodes", broken)
+    with caplog.at_level(logging.ERROR, "pollux"):
+        answer = await client("GET", "/api/v2/nodes")
+
+    problem = is_problem(answer, 500)
+    assert "secret" not in answer.body.decode()
+    assert "Traceback" not in answer.body.decode()
+    assert problem["id"] in problem["cure"]
+    assert problem["id"] in caplog.text
+    assert "the secret plan" in caplog.text
+
+
+@pytest.mark.parametrize("error", [StoreBusy("it is locked"), StoreTimeout("no answer in 10s")])
+async def test_a_store_that_does_not_answer_is_said_so(client, monkeypatch, error):
+    async def broken(*_, **__):
+        raise error
+
+    monkeypatch.setattr(type(client.app), "nodes", broken)
+    answer = await client("GET", "/api/v2/nodes")
+
+    assert is_problem(answer, 503)["detail"] == str(error)
+    assert answer.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["limit=0", "limit=x", "limit=1&limit=2", "nobody=1", "offset=-1", "priority=9", "state=flying", "cursor=%00",
+     "text=%ff", "&".join(f"a{n}=1" for n in range(60)), "limit=9" + "9" * 300],
+)  # fmt: skip
+async def test_a_query_that_cannot_be_used_is_refused_in_words(client, query):
+    answer = await client("GET", f"/api/v2/jobs?{query}")
+
+    is_problem(answer, answer.status)
+    assert answer.status in {400, 422}
+
+
+async def test_several_things_that_are_wrong_with_a_query_are_told_together(client):
+    problem = is_problem(await client("GET", "/api/v2/jobs?limit=0&offset=-1&stat=x"), 422)
+
+    assert [one["where"] for one in problem["problems"]] == ["stat", "limit", "offset"]
+    assert "state" in problem["problems"][0]["cure"] or "status" in problem["problems"][0]["cure"]
+
+
+async def test_control_characters_in_what_was_sent_come_back_spelt_out(client):
+    answer = await client("POST", "/api/v2/jobs", {"handler": "fine", "interval": "\x1b[31mred\u202e"})
+
+    problem = is_problem(answer, 422)
+    assert "\x1b" not in problem["detail"]
+    assert "\u202e" not in problem["detail"]

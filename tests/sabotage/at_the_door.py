@@ -1,0 +1,172 @@
+"""What is broken on purpose at the doors: who comes in by the API, and where polls go out to.
+
+S16 is about signatures; until there are webhooks it is the token that must not be compared with `==`.
+"""
+
+from __future__ import annotations
+
+from tests.sabotage.copy import Patch, Sabotage
+
+SECURITY = "tests/acceptance/test_api_security.py::"
+LIMITS = "tests/acceptance/test_api_limits.py::"
+JUDGED = "tests/unit/test_http_addresses.py::test_a_name_is_resolved_once_and_the_connection_goes_to_what_was_judged"
+CHAIN = "tests/store/test_audit_chain.py::"
+
+
+def sabotage(name: str, broken: str, *patches: Patch, tests: tuple[str, ...]) -> Sabotage:
+    return Sabotage(name, broken, patches, tests)
+
+
+OUTWARDS = (
+    sabotage(
+        "S17",
+        "a name is resolved once to be judged, and again to connect",
+        Patch(
+            "handlers/http/client.py",
+            '                raise DeniedAddress(f"{host}: {refusal}")\n        return found',
+            '                raise DeniedAddress(f"{host}: {refusal}")\n'
+            "        return await self._inner.resolve(host, port, family)",
+        ),
+        tests=(JUDGED,),
+    ),
+    sabotage(
+        "S18",
+        "a redirect is followed wherever it leads",
+        Patch(
+            "handlers/http/client.py",
+            "            pool.check(hop)\n",
+            "            if not hops:\n                pool.check(hop)\n",
+        ),
+        tests=(
+            "tests/acceptance/test_hostile_server.py::test_a_redirect_leads_nowhere_that_the_job_itself_may_not_go",
+        ),
+    ),
+    sabotage(
+        "S18.put",
+        "a job that comes by API may name any address",
+        Patch("server/permits.py", "if words := desk.verbs.out_of_reach(job):", 'if words := "":'),
+        tests=(SECURITY + "test_a_job_that_comes_by_api_names_no_address_inside",),
+    ),
+    sabotage(
+        "S20",
+        "every job has a line of its own in the metrics",
+        Patch("runtime/tallies.py", "if len(self._of) >= self.limit:", "if len(self._of) >= 10**9:"),
+        tests=(
+            "tests/runtime/test_metrics.py::test_the_first_two_hundred_have_series_of_their_own_and_the_rest_share_one",
+        ),
+    ),
+)
+
+INWARDS = (
+    sabotage(
+        "S16",
+        "a token is compared with ==",
+        Patch(
+            "server/tokens.py",
+            "is_equal = hmac.compare_digest(_NOBODY if record is None else record.hash, mark)",
+            "is_equal = record is not None and record.hash == mark",
+        ),
+        tests=(SECURITY + "test_every_token_is_compared_whether_there_is_such_a_one_or_not",),
+    ),
+    sabotage(
+        "S19",
+        "the header with the token is written to the log",
+        Patch(
+            "server/door.py",
+            "        identity = await self.tokens.identify(token) if token else None\n",
+            "        __import__('logging').getLogger('pollux').warning('asked with %s', token)\n"
+            "        identity = await self.tokens.identify(token) if token else None\n",
+        ),
+        tests=(SECURITY + "test_no_token_that_is_shown_to_the_server_reaches_its_log",),
+    ),
+    sabotage(
+        "door.secret",
+        "the id of a token is enough",
+        Patch("server/tokens.py", "if record is None or not is_equal or", "if record is None or"),
+        tests=(SECURITY + "test_nobody_learns_why_a_token_is_refused",),
+    ),
+    sabotage(
+        "door.expired",
+        "an expired token is good",
+        Patch("server/tokens.py", " or record.token.is_over(time.time_ns() // 1_000_000):", ":"),
+        tests=(SECURITY + "test_nobody_learns_why_a_token_is_refused",),
+    ),
+    sabotage(
+        "door.revoked",
+        "what was read of the tokens once is believed for ever",
+        Patch("server/tokens.py", "FRESH_S = 3.0", "FRESH_S = 1e9"),
+        tests=(SECURITY + "test_a_request_costs_no_call_of_the_store_and_a_revoked_token_lives_three_seconds",),
+    ),
+    sabotage(
+        "door.back",
+        "a token that was taken back returns when its last use is written down",
+        Patch("app/tokens.py", "value, revision=record.revision)", "value)"),
+        tests=(SECURITY + "test_when_a_token_was_used_is_known_to_the_hour_and_a_revoked_one_does_not_come_back",),
+    ),
+    sabotage(
+        "door.host",
+        "whatever name it is called by, it answers",
+        Patch("server/door.py", 'if not self._hosts.knows(host, server[0] if server else ""):', "if False:"),
+        tests=(SECURITY + "test_a_name_that_is_not_ours_is_refused_before_anything_else",),
+    ),
+    sabotage(
+        "door.role",
+        "a route's role is not looked at",
+        Patch("server/routing.py", "if self.identity.role < role:", "if False:"),
+        tests=(SECURITY + "test_a_token_lets_in_as_its_role_and_no_further",),
+    ),
+    sabotage(
+        "door.page",
+        "a page of another site may change things",
+        Patch("server/hosts.py", 'return site not in {"same-origin", "none"}', "return False"),
+        tests=(SECURITY + "test_a_page_of_another_site_changes_nothing_but_may_be_answered",),
+    ),
+    sabotage(
+        "door.proxy",
+        "anybody's forwarded headers are believed",
+        Patch("server/door.py", " or not self._proxies.has(client[0]):", ":"),
+        Patch("server/door.py", "if self._proxies is None or client is None", "if client is None"),
+        Patch(
+            "server/door.py",
+            'self._proxies.client_of(client[0], head[b"x-forwarded-for"])',
+            'head[b"x-forwarded-for"]',
+        ),
+        tests=(SECURITY + "test_forwarded_headers_are_believed_from_a_named_proxy_alone",),
+    ),
+    sabotage(
+        "door.clear",
+        "it listens beyond the machine without encryption",
+        Patch("server/hosts.py", "if is_loopback(host) or has_tls or behind_proxy:", "if True:"),
+        tests=(SECURITY + "test_beyond_this_machine_nothing_listens_in_the_clear",),
+    ),
+    sabotage(
+        "door.socket",
+        "everybody on the machine may open the socket",
+        Patch("server/listen.py", "self.path.chmod(0o600)", "self.path.chmod(0o666)"),
+        tests=(SECURITY + "test_whoever_can_open_the_socket_is_an_admin_under_their_own_name",),
+    ),
+    sabotage(
+        "door.slow",
+        "a head may take as long as it likes",
+        Patch("server/connections.py", "if is_due and took > self.book.limits.head_s", "if False"),
+        tests=(LIMITS + "test_a_head_that_trickles_is_given_up_however_often_a_byte_comes",),
+    ),
+    sabotage(
+        "door.rate",
+        "a token may ask as often as it likes",
+        Patch("server/door.py", "if self._rates is not None and identity.budget:", "if False:"),
+        tests=(LIMITS + "test_a_token_that_asks_too_often_is_told_when_to_come_again",),
+    ),
+    sabotage(
+        "door.crowd",
+        "nobody makes room when all places are taken",
+        Patch("server/connections.py", "            if connection.is_silent():\n", "            if False:\n"),
+        tests=(LIMITS + "test_when_all_places_are_taken_the_longest_silent_makes_room",),
+    ),
+    sabotage(
+        "audit.chain",
+        "a line of the audit log is not held against its hash",
+        Patch("store/checked.py", "elif chained(line, before=self._chain) != line.chain:", "elif False:"),
+        tests=(CHAIN + "test_a_line_that_was_edited_deleted_or_moved_is_named",),
+    ),
+)
