@@ -112,6 +112,41 @@ def metrics() -> str:
     return _table(("name", "kind", "whose", "labels", "meaning"), rows)
 
 
+SENT = {  # what a body of the API calls otherwise than a file does, or has besides
+    "id": "the name of the job; without one it gets one",
+    "url": 'poll this; the same as `"http": {"url": ...}`',
+    "handler": "the name of a handler that a living node has",
+    "schedule_type": "what `cron_expression`, `interval` ... say already; `immediate` is once, now; `manual` is never",
+    "cron_expression": "an older name of `cron`",
+    "schedule_enabled": "an older name of `enabled`",
+    "timeout_seconds": "an older name of `timeout`",
+    "scheduler_version": "the version that serves it; 2 unless the node serves another",
+    "depends_on": "not in this version: refused unless it is empty",
+    "trigger_webhook": "not in this version: refused unless it is empty",
+    "trigger_channel": "not in this version: refused unless it is empty",
+    "revision": "with PUT: change the job only if this is its revision",
+}
+
+
+def routes() -> str:
+    """Every path of the HTTP API, by subject."""
+    from pollux.server.openapi import told_routes  # here: the framework, for this part alone
+
+    parts = []
+    for subject, rows in told_routes().items():
+        parts.append(f"### {subject[:1].upper()}{subject[1:]}\n\n" + _table(("", "role", "what it does"), rows))
+    return "\n\n".join(parts)
+
+
+def job_body() -> str:
+    """All that can be sent of a job."""
+    from pollux.server.openapi import told_fields
+    from pollux.server.wire_jobs import JobBody
+
+    rows = [(name, kind, SENT.get(name.strip("`")) or JOB[name.strip("`")]) for name, kind in told_fields(JobBody)]
+    return _table(("field", "kind", "meaning"), rows)
+
+
 def _first_line(text: str | None) -> str:
     """The first sentence, whole."""
     paragraph = inspect.cleandoc(text or "").partition("\n\n")[0]
@@ -129,7 +164,8 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    part.__name__: part for part in (lifecycle_chart, lifecycle_table, job_keys, settings, context, commands, metrics)
+    part.__name__: part
+    for part in (lifecycle_chart, lifecycle_table, job_keys, settings, context, commands, metrics, routes, job_body)
 }
 
 

@@ -229,7 +229,7 @@ class JobRefused(Event, frozen=True):
 
 
 class TracesLost(Event, frozen=True):
-    """Spans did not reach the collector; 0: there are none, as OpenTelemetry is not installed."""
+    """Spans did not reach the collector; 0: there are none, and why."""
 
     count: int
     why: str

@@ -1,7 +1,10 @@
 """The description of the API is true, and can be read with no internet and no token."""
 
 import asyncio
+import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -79,12 +82,37 @@ async def test_what_is_told_is_what_happens(tmp_path, phases):
     assert "No failures" in said or "passed" in said, said[-8_000:]
 
 
+async def test_every_line_of_curl_on_the_page_works(tmp_path):
+    """In order, against a real server, with a real curl."""
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    assert len(lines) > 15
+    async with an_app(runs=False) as app:
+        server = Server(app, ServerOptions(port=0, token=SECRETS[Role.ADMIN], limits=Limits(rate=0)))
+        await server.start()
+        connect = f'connect-to = "localhost:8060:127.0.0.1:{server.port}"\n'
+        (tmp_path / ".curlrc").write_text(f'{connect}header = "Authorization: Bearer {SECRETS[Role.ADMIN]}"\n')
+        try:
+            for line in lines:
+                code, said = await _run(
+                    [*shlex.split(line), "-sS", "--fail-with-body"], tmp_path, CURL_HOME=str(tmp_path)
+                )
+                assert code == 0, (line, said)
+                json.loads(said)
+        finally:
+            await server.stop()
+
+
 async def _schemathesis(url: str, phases: str, folder: Path) -> tuple[int, str]:
     command = [str(Path(sys.executable).parent / "schemathesis"), "run", f"{url}{OPENAPI}", "--phases", phases]
     command += ["-H", f"Authorization: Bearer {SECRETS[Role.ADMIN]}", "--exclude-path", "/api/v2/events"]  # never ends
     command += ["--max-time", str(SECONDS), "--max-examples", "5", "--seed", "1", "--warnings", "off", "--no-color"]
+    return await _run(command, folder)
+
+
+async def _run(command: list[str], folder: Path, **environ: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
-        *command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        *command, cwd=folder, env=os.environ | environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
         out, _ = await asyncio.wait_for(process.communicate(), 4 * SECONDS)

@@ -21,7 +21,7 @@ from pollux.model import RunState
 from pollux.secrets import HIDDEN
 from pollux.server import Server, ServerOptions
 from pollux.server.hosts import Proxies, is_foreign_page
-from pollux.server.limits import Limits
+from pollux.server.limits import Failures, Limits
 from pollux.server.tokens import Tokens
 from pollux.store.contract import RunFilter
 from tests.acceptance.strangers import PATIENCE_S, World, answer_of, head_of, world
@@ -57,6 +57,7 @@ async def test_a_token_lets_in_as_its_role_and_no_further():
 
 async def test_nobody_learns_why_a_token_is_refused(monkeypatch):
     """Unknown, with a wrong secret, expired, revoked, of another kind: word for word the same answer."""
+    monkeypatch.setattr("pollux.server.door.Failures", lambda: Failures(1_000.0))
     async with world() as api:
         good = await api.token()
         expired = await api.token(expires="1ms")
@@ -64,10 +65,9 @@ async def test_nobody_learns_why_a_token_is_refused(monkeypatch):
         await api.app.revoke_token(revoked.token.id)
         await asyncio.sleep(0.002)
         api.server.tokens.forget()
-        wrong = ["x", "pf_", "pf__", "pf_00000000_" + "x" * 43, good.secret[:-1] + "!", good.secret + "x", "é" * 30]
-        answers = [await api.ask(NODES, token=each) for each in [*wrong[:3], expired.secret, revoked.secret]]
-        async with world() as other:  # an address that failed often is answered otherwise
-            answers += [await other.ask(NODES, token=each) for each in wrong[3:]]
+        mine = [good.secret[:-1] + "!", good.secret + "x", good.secret[:12], good.secret.lower(), good.secret.upper()]
+        wrong = ["x", "pf_", "pf__", "pf_00000000_" + "x" * 43, "\xe9" * 30, expired.secret, revoked.secret, *mine]
+        answers = [await api.ask(NODES, token=each) for each in wrong]
         assert (await api.ask(NODES, token=good.secret)).status == 200
     assert {(said.status, said.body, tuple(said.headers)) for said in answers} == {
         (401, answers[0].body, tuple(answers[0].headers))
@@ -683,7 +683,7 @@ async def test_a_change_is_told_with_before_and_after_and_without_secrets():
         token = (await api.token("operator", name="ann")).secret
 
         async def put(**job):
-            said = await api.ask(f"{JOBS}/home", "PUT", token=token, body=json.dumps(job).encode())
+            said = await api.ask(f"{JOBS}/start-page", "PUT", token=token, body=json.dumps(job).encode())
             assert said.status in {200, 201}, said.body
 
         await put(url="https://example.com/", interval="30s")
@@ -692,8 +692,8 @@ async def test_a_change_is_told_with_before_and_after_and_without_secrets():
             interval="1m",
             priority="high",
         )
-        assert (await api.ask(f"{JOBS}/home/pause", "POST", token=token)).status == 200
-        assert (await api.ask(f"{JOBS}/home", "DELETE", token=token)).status == 200
+        assert (await api.ask(f"{JOBS}/start-page/pause", "POST", token=token)).status == 200
+        assert (await api.ask(f"{JOBS}/start-page", "DELETE", token=token)).status == 200
         lines = [line for line in (await api.app.audit()).lines if line.action != "token create"]
     assert [(line.actor, line.action) for line in lines] == [
         ("token:ann", "put"), ("token:ann", "put"), ("token:ann", "pause"), ("token:ann", "delete"),

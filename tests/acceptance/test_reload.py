@@ -67,6 +67,7 @@ def test_a_file_that_is_renamed_over_the_old_one_holds_at_once(pollux):
     [refused] = re.findall(r"ERROR +p.yaml was read again and changes nothing.*", answer.err)
     assert "p.yaml:1:" in refused
     assert "change detected" not in answer.err, "nobody else's log lines"
+    assert "ends without" not in answer.err, "the watching leaves no thread behind"
 
 
 def test_a_link_that_is_swapped_holds_at_once_as_kubernetes_does_it(pollux):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import msgspec
 import pytest
 
 from pollux import Pollux
@@ -25,6 +26,8 @@ from pollux.client.travel import VERSION_HEADER, Hello
 from pollux.errors import InvalidInput, StoreError
 from pollux.version import __version__
 from tests.acceptance.terminal import Answer, SameProcess, Terminal, eventually
+
+pytestmark = pytest.mark.xdist_group("remote")  # one deployment for all of them
 
 WAYS = ("direct", "distant", "nearby")  # the store itself, a node by its address, a node by its socket
 CONFIG = """\
@@ -93,6 +96,8 @@ AT_HOME = {
 }
 # Tested below in a way of their own.
 APART = {"plan", "simulate", "doctor", "top", "store load", "token revoke", "token curl"}
+
+HELLO = Hello(version=__version__, store="sqlite:///x.db", file="", sealed="", name="token:x", role="admin")
 
 
 class Deployment(NamedTuple):
@@ -433,7 +438,6 @@ class Script(NamedTuple):
     asked: list[str]  # method and path of each request
 
 
-HELLO = Hello(version=__version__, store="sqlite:///x.db", file="", sealed="", name="token:x", role="admin")
 CUT = "cut"
 
 
@@ -479,8 +483,6 @@ def scripted(*answers: Any, context: ssl.SSLContext | None = None) -> Iterator[S
 
 
 def ours(value: Any) -> tuple[int, dict[str, str], bytes]:
-    import msgspec
-
     return 200, {VERSION_HEADER: __version__, "Content-Type": "application/json"}, msgspec.json.encode(value)
 
 
@@ -502,8 +504,9 @@ def pollux(tmp_path):
         (302, {"Location": "https://example.com/login"}, b""),
         (200, {"Content-Type": "application/json"}, b"{}"),
         (200, {VERSION_HEADER: "x", "Content-Type": "application/json"}, b'{"not": "hello"}'),
+        (200, {"Content-Type": "application/json"}, msgspec.json.encode(HELLO)),
     ],
-    ids=["a page", "no page", "a login", "another API", "nonsense"],
+    ids=["a page", "no page", "a login", "another API", "nonsense", "somebody who repeats our words"],
 )
 def test_something_else_that_listens_there_is_known_for_it(pollux, answer):
     with scripted(answer) as script:
@@ -645,8 +648,6 @@ def test_a_dump_that_was_cut_short_is_no_dump(pollux, tmp_path):
 
 
 def test_a_sealed_store_is_told_as_it_is_locally(pollux):
-    import msgspec
-
     with scripted(ours(msgspec.structs.replace(HELLO, sealed="it was moved elsewhere")), ours([])) as script:
         told = pollux("nodes", "--json", "--url", script.url)
     assert told.err == "pollux: it was moved elsewhere\n"

@@ -46,6 +46,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     sys.modules.pop("reload_work", None)
     (tmp_path / "reload_work.py").write_text(WORK)
+    (tmp_path / "reload_exits.py").write_text("import sys\nsys.exit(7)\n")
     (tmp_path / "p.yaml").write_text(FIRST)
     yield tmp_path
     sys.modules.pop("reload_work", None)
@@ -139,6 +140,7 @@ BAD = {
     "key": ('jobs: [{id: a, python: "reload_work:one", intervall: 1h}]', "p.yaml:1:43"),
     "module": ('jobs: [{id: x, python: "no_such_module:f"}]', "p.yaml:1:24"),
     "function": ('jobs: [{id: x, python: "reload_work:none"}]', "p.yaml:1:24"),
+    "exits": ('jobs: [{id: x, python: "reload_exits:f"}]', "importing 'reload_exits' raised SystemExit"),
     "params": ('jobs: [{id: x, python: "reload_work:one", interval: 1h, params: {z: 1}}]', "p.yaml:1:8"),
     "secret": ('jobs: [{id: x, http: {url: "http://h/${env:NO_SUCH}"}}]', "p.yaml:1:8"),
     "commands": ('jobs: [{id: x, exec: ["true"], interval: 1h}]', "p.yaml:1:8"),

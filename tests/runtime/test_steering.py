@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
@@ -211,6 +213,26 @@ async def test_idle_nodes_do_not_ask_for_settings():
     assert calls == {"leader": [], "worker": [], "both": []}
 
 
+async def test_a_worker_that_waits_for_work_hears_at_once():
+    """No time passes here: its wait is ended, and the claim tells."""
+    clock = FakeClock()
+    behind = MemoryStore(clock)
+    worker, asker = a_node(clock, behind, plans=False), a_node(clock, behind)
+    await worker.start()
+    await settle_down()
+    await asker.open()
+    await asker.set_setting("pool.seats", 33)
+    await settle_down()
+    assert worker.crew.pool.seats == 33
+    [seen] = await asker.nodes()
+    assert seen.seats == 33, "and its beat says so"
+    await asker.drain_workers()
+    await settle_down()
+    assert worker.crew.status().is_paused
+    await worker.close()
+    await asker.close()
+
+
 async def test_a_node_that_neither_claims_nor_leads_hears_with_its_beat():
     clock = FakeClock()
     behind = MemoryStore(clock)
@@ -413,3 +435,11 @@ jobs:
     (tmp_path / "p.yaml").write_text(text.replace("priority: low", "timeout: 8s"))
     config = load_config(str(tmp_path / "p.yaml"), environ={"SCHEDULER_JOB_TIMEOUT": "90"})
     assert {job.id: job.timeout_ms for job in config.jobs} == {"a": 8_000, "b": 5_000, "c": 7_000, "d": 8_000}
+
+
+def test_the_page_names_every_option_that_can_be_live():
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    table = page.partition("| can be live |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([a-z_]+\.[a-z_]+)`", table)) == set(LIVE_PATHS)
+    old = {name for option in OPTIONS for name in option.also if name.startswith("SCHEDULER_")} - {"SCHEDULER_VERSION"}
+    assert old <= set(re.findall(r"SCHEDULER_[A-Z_0-9]+", page))

@@ -281,6 +281,26 @@ async def test_a_caller_with_a_span_of_its_own_links_to_the_runs_that_it_enqueue
     ]
 
 
+async def test_a_link_that_cannot_be_made_costs_the_caller_nothing(monkeypatch):
+    class Old(trace.NonRecordingSpan):
+        def is_recording(self):
+            return True
+
+        def add_link(self, *_, **__):
+            raise NotImplementedError
+
+    app = Pollux("memory://")
+
+    @app.job
+    async def work(ctx): ...
+
+    await app.open()
+    await app.put_jobs(app.declared_jobs())
+    with trace.use_span(Old(trace.INVALID_SPAN_CONTEXT)):
+        assert (await app.enqueue("work", id="r1")).id == "r1"
+    await app.close()
+
+
 # off
 
 
@@ -337,6 +357,17 @@ def test_where_spans_go_is_what_was_said_last(endpoint, environ, answer):
 
 def test_a_share_of_nothing_is_off():
     assert open_traces(TraceOptions(endpoint="http://127.0.0.1:1", sample=0), "n", lambda *_: None, {}) is None
+
+
+def test_a_collector_that_speaks_otherwise_is_said_once_and_not_tried():
+    said, told = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, []
+    assert open_traces(TraceOptions(), "n", lambda *each: told.append(each), said) is None
+    [(count, why)] = told
+    assert count == 0
+    assert "gRPC" in why
+    ours = open_traces(TraceOptions(endpoint="http://c:4318"), "n", lambda *each: told.append(each), said)
+    assert ours is not None
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize(

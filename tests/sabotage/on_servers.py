@@ -41,6 +41,16 @@ ON_REDIS = (
         tests=(REDIS + TOKEN,),
     ),
     sabotage(
+        "S1.redis-plain",
+        "the short script that ends many runs does not ask whose they are",
+        Patch(
+            "store/redis/scripts/settle_plain.lua",
+            'if call("HGET", RUN .. ids[n], "s") ~= states[n] then',
+            'if not call("HGET", RUN .. ids[n], "s") then',
+        ),
+        tests=(TWIN + "test_a_plain_end_that_comes_after_another_handle_took_the_run_is_lost[redis]",),
+    ),
+    sabotage(
         "S2.redis",
         "renew extends a lease whatever token it is shown",
         Patch("store/redis/scripts/renew.lua", " and run.tok == token then", " then"),
@@ -103,6 +113,7 @@ ON_REDIS = (
         "S9.redis",
         "every delivery has the same token",
         Patch("store/redis/scripts/claim.lua", 'A.token .. ":" .. text(fence), A.node', '"t", A.node'),
+        Patch("store/redis/scripts/_plain_claim.lua", 'pack(A.token .. ":1")', 'pack("t")'),
         tests=(REDIS + TOKEN,),
     ),
     sabotage(
@@ -123,6 +134,11 @@ ON_REDIS = (
             'call("XADD", STREAM[pr], "*", "at", now)',
             'call("XADD", STREAM[pr], "MAXLEN", 1000, "*", "at", now)',
         ),
+        Patch(
+            "store/redis/scripts/enqueue_plain.lua",
+            'call("XADD", STREAM, "*", "at", at)',
+            'call("XADD", STREAM, "MAXLEN", 1000, "*", "at", at)',
+        ),
         tests=("tests/store/test_redis_long_line.py::test_no_entry_of_a_long_line_is_cut_off",),
     ),
     sabotage(
@@ -139,6 +155,11 @@ ON_REDIS = (
         "silent.redis",
         "a settlement does not tell the leader",
         Patch("store/redis/scripts/settle.lua", "tell_gathered()\n", ""),
+        Patch(
+            "store/redis/scripts/settle_plain.lua",
+            'call("XADD", FEED, format("%d-0", entry), "ends", count, "entry", A.ends)\n',
+            "",
+        ),
         tests=(REDIS + TOLD,),
     ),
     sabotage(

@@ -31,11 +31,11 @@ async def store():
     await store.close()
 
 
-async def test_a_call_that_is_cut_off_while_it_looks_at_its_connection_leaves_none_behind(store, monkeypatch):
-    look = Halt(answer=False)
-    monkeypatch.setattr(Line, "is_stale", look)
+async def test_a_call_that_is_cut_off_before_its_answer_leaves_no_connection_behind(store, monkeypatch):
+    answer = Halt(answer=[])
+    monkeypatch.setattr(Line, "send", answer)
     calling = asyncio.ensure_future(store.counts())
-    await look.entered.wait()
+    await answer.entered.wait()
     calling.cancel()
     await asyncio.wait({calling})
 

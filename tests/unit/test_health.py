@@ -71,6 +71,10 @@ def waits(ms: int) -> tuple[Line, ...]:
     return (Line(0, None), Line(3, NOW - ms), Line(0, None))
 
 
+def depth(runs: int) -> tuple[Line, ...]:
+    return (Line(1, NOW), Line(runs - 1, NOW), Line(0, None))
+
+
 def loop(**changes: object) -> Snapshot:
     return own(loops=(replace(OWN.loops[0], **changes),))
 
@@ -115,7 +119,7 @@ BAD = {
         DEGRADED,
         "ready but not claimed",
     ),
-    "a deep queue": (counted(ready=51), "queue", DEGRADED, "51 runs wait"),
+    "a deep queue": (seen(lines=depth(51)), "queue", DEGRADED, "51 runs wait"),
     "stale": (home(last_success_ms=NOW - 90_001), "freshness", DEGRADED, "home (1m30s)"),
     "never fresh": (home(last_success_ms=None, failures=3), "freshness", DEGRADED, "home (never)"),
     "ends unread": (counted(ends=10_001), "feed", DEGRADED, "10,001 ends are unread"),
@@ -145,7 +149,8 @@ def test_what_is_wrong_is_found_named_and_has_a_cure(case):
 
 
 GOOD = {
-    "at the limit of the queue": counted(ready=50),
+    "at the limit of the queue": seen(lines=depth(50)),
+    "runs for tomorrow": counted(ready=500),
     "due a moment ago": seen(overdue_job="home", overdue_ms=NOW - MINUTE),
     "ready a moment ago": seen(lines=waits(MINUTE)),
     "ready, but only later": seen(lines=waits(-MINUTE)),
@@ -172,7 +177,7 @@ def test_who_has_just_started_is_given_time_to_elect():
 
 def test_the_limits_are_options():
     strict = Limits(queue_depth=0, staleness_ms=0, wait_ms=0, lag_ms=1)
-    assert judge(replace(counted(ready=1), limits=strict)).status == DEGRADED
+    assert judge(replace(seen(lines=depth(1)), limits=strict)).status == DEGRADED
     stale = replace(home(planned_ms=1_000, last_success_ms=NOW - 3_001), limits=strict)
     assert [finding.name for finding in judge(stale).worries()] == ["freshness", "loop"]
     assert judge(replace(seen(lines=waits(1)), limits=strict)).status == UNHEALTHY
@@ -206,7 +211,7 @@ def test_the_document_has_every_field_of_older_schedulers_and_says_what_is_true(
     told = health_document(judge(snapshot))
     assert set(told) >= OF_SCHEDULER | OF_MONITOR
     assert (told["status"], told["running"], told["is_leader"]) == ("degraded", True, True)
-    assert (told["workers_active"], told["workers_busy"], told["queue_depth"]) == (10, 2, 4)
+    assert (told["workers_active"], told["workers_busy"], told["queue_depth"]) == (10, 2, 3)
     assert (told["cron_jobs_count"], told["uptime_seconds"]) == (1, 600)
     assert told["last_check_at"] == told["updatedAt"] == "2027-01-15T08:00:00Z"
     assert told["queue"]["perPriority"] == {"high": 0, "normal": 3, "low": 0}

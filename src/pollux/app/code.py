@@ -21,7 +21,7 @@ def load_object(spec: str, *, beside: Path | None = None) -> Any:
     _look_in(beside or Path.cwd())
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidInput(
             f"importing {module_name!r} raised {type(error).__name__}: {error}",
             cure="mend the module, or put it beside the configuration file or on PYTHONPATH",

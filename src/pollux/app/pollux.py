@@ -398,14 +398,15 @@ class Pollux(Steered, BatchVerbs):
         if self.crew is not None or self._is_open:
             raise PolluxError("this app is open already; close it first, and start it inside the block")
         self.blocking.close()
-        before = self._store, self.store_url, self._clock, self._dice, self._registry, self.options
+        before = self._store, self.store_url, self._clock, self._dice, self._registry, self.options, self._usual
         self._store, self.store_url = _backend(store, clock)
-        self._clock, self._dice, self._registry, self.options = clock, dice, registry, options
+        self._clock, self._dice, self._registry = clock, dice, registry
+        self.options = self._usual = options
         try:
             yield
         finally:
             self.blocking.close()
-            self._store, self.store_url, self._clock, self._dice, self._registry, self.options = before
+            self._store, self.store_url, self._clock, self._dice, self._registry, self.options, self._usual = before
 
     # asking
 

@@ -111,14 +111,15 @@ class Reloader:
             raw = await asyncio.to_thread(_bytes_of, self.config.path) if raw is None else raw
             try:
                 prepared = await self._prepare(raw)
+                reloaded = self._told(prepared, is_dry=dry_run)
+                if not dry_run:
+                    await self._apply(prepared)
             except StoreError:
                 raise
             except PolluxError as error:
                 self._refuse(raw, error, by, is_dry=dry_run)
                 raise
-            reloaded = self._told(prepared, is_dry=dry_run)
             if not dry_run:
-                await self._apply(prepared)
                 await self._record(reloaded, by)
             return reloaded
 

@@ -85,7 +85,7 @@ def ls(
     The newest 100,000 lines are kept: see `history.audit` in the config.
 
     For example:
-      pollux audit --limit 10
+      pollux audit ls --limit 10
       pollux audit --before 120
       pollux audit --after 120 --json
     """

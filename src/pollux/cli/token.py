@@ -139,6 +139,7 @@ def curl(role: str, name: str, hosts: tuple[str, ...], config: str | None, store
 
     For example:
       pollux token --curl
+      pollux token curl --role viewer --file ~/.curlrc
       export CURL_HOME=$PWD
       curl http://localhost:8060/api/v2/jobs
     """

@@ -165,4 +165,7 @@ def _token() -> str:
     token = given.strip()
     if not token.isascii() or not token.isprintable():
         raise InvalidInput("this is no token", where="token", cure="it looks like pf_...; see `pollux token`")
+    from pollux.secrets import HIDDEN
+
+    HIDDEN.add(token)  # whatever this process says, it does not say this
     return token

@@ -33,10 +33,10 @@ class Counts(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """The ready runs of one priority: how many (as in `Counts`), and the earliest time at which one is visible."""
+    """The ready runs of one priority: how many are visible by now (as in `Counts`), and since when the first."""
 
     ready: int
-    first_ms: int | None  # None: there is none; it may lie ahead
+    first_ms: int | None  # of those that are not yet visible, too; None: there is none at all
 
 
 class Advanced(Struct, frozen=True):

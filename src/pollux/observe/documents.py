@@ -33,7 +33,7 @@ def health_document(health: Health) -> dict[str, Any]:
         "node": node.id if node is not None else None,
         "workers_active": sum(each.seats for each in nodes if not each.draining),
         "workers_busy": sum(each.busy for each in nodes),
-        "queue_depth": seen.counts.ready if seen is not None else None,
+        "queue_depth": seen.waiting if seen is not None else None,
         "jobs_count": seen.counts.jobs if seen is not None else None,
         "cron_jobs_count": _cron_jobs(seen),
         "last_check_at": _moment(snapshot.now_ms if seen is None else seen.read_ms),
@@ -55,7 +55,7 @@ def workers_document(health: Health) -> dict[str, Any]:
         "idle": max(0, total - busy),
         "draining": any(node.draining for node in nodes) or _is_drained(health.snapshot),
         "workers": [_worker(node, health.snapshot) for node in nodes],
-        "queue_size": seen.counts.ready if seen is not None else None,
+        "queue_size": seen.waiting if seen is not None else None,
     }
 
 
@@ -68,7 +68,7 @@ def _of_monitor(health: Health) -> dict[str, Any]:
         "updatedAt": _moment(snapshot.now_ms if seen is None else seen.read_ms),
         "enabled": False,
         "queue": {
-            "depth": seen.counts.ready if seen is not None else None,
+            "depth": seen.waiting if seen is not None else None,
             "held": seen.counts.held if seen is not None else None,
             "running": seen.counts.leased if seen is not None else None,
             "dueWithinSeconds": node.due_soon if node is not None else None,

@@ -114,7 +114,7 @@ def _ready(snapshot: Snapshot, seen: Deployment) -> Finding:
     waited_ms = snapshot.now_ms - min(firsts, default=snapshot.now_ms)
     if waited_ms <= snapshot.limits.wait_ms:
         return Finding("ready", HEALTHY, "what is ready is claimed")
-    what = f"ready but not claimed: {_count(seen.counts.ready)}, the first for {_rough(waited_ms)}"
+    what = f"ready but not claimed: {_count(seen.waiting)}, the first for {_rough(waited_ms)}"
     if any(key.startswith("claims") for key, _ in seen.stops):
         return Finding("ready", DEGRADED, what, "the workers are drained: pollux resume --workers")
     if sum(_free(node) for node in seen.nodes):
@@ -124,7 +124,7 @@ def _ready(snapshot: Snapshot, seen: Deployment) -> Finding:
 
 
 def _queue(snapshot: Snapshot, seen: Deployment) -> Finding:
-    depth, most = seen.counts.ready, snapshot.limits.queue_depth
+    depth, most = seen.waiting, snapshot.limits.queue_depth
     if depth > most:
         cure = "add seats or nodes if it stays so; what is too much is the option health.queue_depth"
         return Finding("queue", DEGRADED, f"{_count(depth)} runs wait for a seat, more than {most}", cure)

@@ -177,8 +177,8 @@ def _refused(event: e.JobRefused) -> None:
 
 
 def _traces_lost(event: e.TracesLost) -> None:
-    words = "traces: %d span(s) did not reach the collector: %s; runs go on as before"
-    _say(logging.WARNING, event, words, event.count, safe(event.why))
+    what = f"{event.count} span(s) did not reach the collector" if event.count else "there are none"
+    _say(logging.WARNING, event, "traces: %s: %s; runs go on as before", what, safe(event.why))
 
 
 def _runs_fired(event: e.RunsFired) -> None:

@@ -47,6 +47,11 @@ class Deployment(Struct, frozen=True):
     jobs: tuple[JobSeen, ...] = ()  # all of them, if there are at most JOBS_MAX
     stops: tuple[tuple[str, str], ...] = ()  # pauses and drains: what is stopped, and why in words
 
+    @property
+    def waiting(self) -> int:
+        """Runs that could be claimed now; those that wait for a retry or a later time are `counts.ready`, too."""
+        return sum(line.ready for line in self.lines)
+
 
 class LoopSeen(Struct, frozen=True):
     name: str

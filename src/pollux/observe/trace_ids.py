@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
+from typing import Any
 
 from msgspec import Struct
 
@@ -47,12 +49,16 @@ def link_runs(run_ids: Sequence[str], namespace: str = "") -> None:
     OpenTelemetry in the process this is one look into a table.
     """
     api = sys.modules.get("opentelemetry.trace")
-    if api is None:
-        return
+    if api is not None:
+        with suppress(Exception):  # whatever version of it the process has: the runs are accepted already
+            _link(api, run_ids[:LINKS_MAX], namespace)
+
+
+def _link(api: Any, run_ids: Sequence[str], namespace: str) -> None:
     span = api.get_current_span()
     if not span.is_recording():
         return
-    for run_id in run_ids[:LINKS_MAX]:
+    for run_id in run_ids:
         mark = mark_of(run_id, namespace)
         ids = int(mark.trace_id, 16), int(mark.root_id, 16)
         flags = api.TraceFlags(api.TraceFlags.SAMPLED)

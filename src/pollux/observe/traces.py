@@ -26,6 +26,7 @@ from pollux.observe.trace_ids import mark_of, traceparent_of
 from pollux.secrets import hide
 
 STANDARD = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 PATH = "/v1/traces"
 CURE = "pip install 'pollux[otel]', or take `traces.endpoint` away"
 ID_CHARS_MAX = 300
@@ -160,8 +161,12 @@ def open_traces(
     Where we were asked ourselves and cannot, that is an error.  A variable that a platform sets everywhere stops no
     node: `on_lost` says what is missing.
     """
-    endpoint, is_ours = endpoint_of(options, os.environ if environ is None else environ)
+    environ = os.environ if environ is None else environ
+    endpoint, is_ours = endpoint_of(options, environ)
     if not endpoint or options.sample <= 0:
+        return None
+    if not is_ours and "grpc" in (environ.get(name, "") for name in PROTOCOLS):
+        on_lost(0, "the standard variables name a collector of gRPC; cure: name one of OTLP over HTTP, traces.endpoint")
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

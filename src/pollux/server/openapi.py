@@ -13,6 +13,7 @@ from pollux.server.idempotency import KEY_CHARS_MAX, KEY_HEADER
 from pollux.server.problems import KIND, ProblemDocument
 from pollux.server.routing import Operation, Routes
 from pollux.server.wire import fields
+from pollux.server.wire_jobs import NOT_READ
 
 OPENAPI = "/api/v2/openapi.json"
 PAGE = "/api/v2/docs"
@@ -153,3 +154,38 @@ _GOOD = {200: "done", 201: "made", 202: "accepted", 503: "not ready"}
 def _refusal(status: int) -> dict[str, Any]:
     schema = {"$ref": _REF.format(name=ProblemDocument.__name__)}
     return {"description": _REFUSALS[status], "content": {KIND: {"schema": schema}}}
+
+
+# for the documentation
+
+
+def told_routes() -> dict[str, list[tuple[str, str, str]]]:
+    """Every route that is told of, by subject: its method and path, its role, and what it does."""
+    from pollux.server.routes import EVERY  # here: the routes import us
+
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for group in EVERY:
+        for each in group.operations:
+            if each.include_in_schema:
+                words = " ".join(inspect.cleandoc(each.call.__doc__ or "").split()).replace("|", "\\|")
+                role = "" if each.role is None else each.role.word
+                found.setdefault(each.subject, []).append((f"`{each.method} {each.path}`", role, words))
+    return found
+
+
+def told_fields(kind: type[Struct]) -> list[tuple[str, str]]:
+    """The fields of a body that are read: name and kind."""
+    _, components = msgspec.json.schema_components([kind], ref_template=_REF)
+    properties = components[kind.__name__]["properties"]
+    return [(f"`{name}`", _kind(schema)) for name, schema in properties.items() if name not in NOT_READ]
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema:
+        return ", ".join(f"`{choice}`" for choice in schema["enum"] if choice is not None)
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_kind(each) for each in schema["anyOf"] if each.get("type") != "null"))
+    if "$ref" in schema:
+        return "object"
+    kind = schema.get("type", "anything")
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)

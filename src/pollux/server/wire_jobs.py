@@ -17,6 +17,9 @@ from pollux.secrets import HIDDEN, hide
 from pollux.units import SECOND_MS, format_moment, format_ms
 
 ID_PATTERN = r"^[A-Za-z0-9._:/\-]{1,200}$"
+NOT_READ = frozenset(  # what an answer tells besides, and a body may hold because it was an answer
+    {"state", "held", "schedule", "next_due_at", "last_due_at", "last", "source", "release", "declared"}
+)
 PrintedText = Annotated[str, Meta(max_length=200)]
 JobId = Annotated[  # what is no id is told in the words of `check_id`
     str, Meta(extra_json_schema={"pattern": ID_PATTERN}, description="1 to 200 letters, digits and . _ : / -")

@@ -396,8 +396,8 @@ class Store(Protocol):
 
     async def counts(self) -> Counts: ...
 
-    async def lines(self) -> tuple[Line, ...]:
-        """What is ready, by priority from 1 to 3; it costs the same however many there are."""
+    async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
+        """What could be claimed now, by priority from 1 to 3; what waits for its time does not count."""
         ...
 
     async def prune(self, what: Pruning) -> int:

@@ -187,8 +187,8 @@ class Wrapped:
     async def counts(self) -> Counts:
         return await self.call("counts", self.store.counts())
 
-    async def lines(self) -> tuple[Line, ...]:
-        return await self.call("lines", self.store.lines())
+    async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
+        return await self.call("lines", self.store.lines(now_ms=now_ms))
 
     async def prune(self, what: Pruning) -> int:
         return await self.call("prune", self.store.prune(what))

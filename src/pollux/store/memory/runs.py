@@ -15,6 +15,8 @@ from pollux.store.limits import PRIORITIES
 from pollux.store.memory.notes import tell_notes, write_notes
 from pollux.store.memory.state import CANCELLED, DEAD, HELD, LEASED, READY, State, Told
 
+LINE_MAX = 10_001  # beyond ten thousand nobody counts
+
 
 def enqueue(
     state: State, runs: Sequence[Run], notes: Sequence[NotePut], ready_max: int, now_ms: int
@@ -149,14 +151,14 @@ def counts(state: State) -> Counts:
     )
 
 
-def lines(state: State) -> tuple[Line, ...]:
+def lines(state: State, now_ms: int) -> tuple[Line, ...]:
     counted = list(state.house.states.values()) if state.version == ALL_VERSIONS else [state]
-    return tuple(_line(counted, priority) for priority in PRIORITIES)
+    return tuple(_line(counted, priority, now_ms) for priority in PRIORITIES)
 
 
-def _line(states: Sequence[State], priority: int) -> Line:
+def _line(states: Sequence[State], priority: int, now_ms: int) -> Line:
     firsts = [state.first_in_line(priority) for state in states]
     return Line(
-        ready=sum(state.in_line[priority - 1] for state in states),
+        ready=sum(state.visible(priority, now_ms, LINE_MAX) for state in states),
         first_ms=min((ms for ms in firsts if ms is not None), default=None),
     )

@@ -124,7 +124,6 @@ class State:
         self.clock_ms = 0  # the latest time at which a lease was given or a job fired
         self.held = 0
         self.ready = 0
-        self.in_line = [0, 0, 0]  # of them, by priority
         self._stale = 0
 
         self.entries: dict[int, Entry] = {}
@@ -264,7 +263,6 @@ class State:
     def lease(self, run: Run, lease_ms: int) -> None:
         """A run just taken out of its line."""
         self.ready -= 1
-        self.in_line[run.priority - 1] -= 1
         self.live[run.id] = run
         self.leased[run.id] = lease_ms
 
@@ -290,7 +288,6 @@ class State:
         self.live[run.id] = run
         if run.state is READY:
             self.ready += 1
-            self.in_line[run.priority - 1] += 1
             heappush(self.lines[run.priority - 1], (run.visible_ms, next(self.house.seq), run.id))
             self.house.rung.add(("runs", self.version))
         else:
@@ -304,7 +301,6 @@ class State:
             self.held -= 1
         else:
             self.ready -= 1
-            self.in_line[run.priority - 1] -= 1
             self._stale += 1  # its place in the line is empty now
             if self._stale > STALE_MIN and self._stale > self.ready:
                 self._close_ranks()
@@ -331,6 +327,18 @@ class State:
         while line and not self.stands(line[0]):
             heappop(line)
         return line[0][0] if line else None
+
+    def visible(self, priority: int, now_ms: int, limit: int) -> int:
+        """How many of a priority could be claimed now, counted to the limit: the top of the heap, not all of it."""
+        line, places = self.lines[priority - 1], [0]
+        found: set[str] = set()  # an entry may be there twice
+        while places and len(found) < limit:
+            place = places.pop()
+            if place < len(line) and line[place][0] <= now_ms:
+                if self.stands(line[place]):
+                    found.add(line[place][2])
+                places += (2 * place + 1, 2 * place + 2)
+        return len(found)
 
     def show(self, now_ms: int) -> None:
         """The clock came back: what had been visible before stays so, in its order."""

@@ -236,8 +236,8 @@ class MemoryStore:
     async def counts(self) -> Counts:
         return self._do(run_verbs.counts)
 
-    async def lines(self) -> tuple[Line, ...]:
-        return self._do(run_verbs.lines)
+    async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
+        return self._do(run_verbs.lines, self._now(now_ms))
 
     async def prune(self, what: Pruning) -> int:
         check_batch(what.ids, "runs")

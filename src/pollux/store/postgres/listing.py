@@ -37,7 +37,7 @@ async def counts(tx: Transaction) -> Counts:
 
 
 async def lines(tx: Transaction) -> tuple[Line, ...]:
-    return tuple([Line(*row) for row in await tx.rows(_finish.lines, tx.version)])
+    return tuple([Line(*row) for row in await tx.rows(_finish.lines, tx.version, tx.given_ms)])
 
 
 async def list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) -> Listed:

@@ -314,8 +314,8 @@ class PostgresStore:
     async def counts(self) -> Counts:
         return await self._read(None, listing_verbs.counts)
 
-    async def lines(self) -> tuple[Line, ...]:
-        return await self._read(None, listing_verbs.lines)
+    async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
+        return await self._read(now_ms, listing_verbs.lines)
 
     async def prune(self, what: Pruning) -> int:
         check_batch(what.ids, "runs")

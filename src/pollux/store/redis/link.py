@@ -18,15 +18,16 @@ import msgspec
 from redis import exceptions
 
 from pollux.errors import StoreBusy, StoreError, StoreTimeout
+from pollux.patience import Deadlines
 from pollux.store.redis.address import CLUSTER, Address
 from pollux.store.redis.homes import Homes
-from pollux.store.redis.refusals import PASSING, in_our_words
+from pollux.store.redis.refusals import PASSING, translated
 from pollux.store.redis.route import Wire, route_to
 from pollux.store.redis.scripts import KEYS, Script, script
 from pollux.store.redis.server import FORMAT, check_format, check_server, parse_info
+from pollux.store.redis.talk import Talk
 
 CONNECTIONS_MAX = 16
-STALE_S = 0.1  # a connection that was idle for longer is looked at before it is used
 NAP_S = 0.05  # until we ask again for a slot that is on its way
 PASSAGE = 0.75  # of the deadline we do so: then there is time to say that nothing was changed
 FIND_S = 8.0  # for a listener to find the server, also past some that hang
@@ -45,12 +46,17 @@ _decode = msgspec.msgpack.Decoder().decode
 class Line:
     """One connection, and what is known of the server behind it."""
 
+    _talk: Talk
+
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.home = ""
         self.count = 0  # of writes, as last told over this connection: it can only rise
         self.round = 0
-        self.used_at = 0.0
+
+    async def connect(self) -> None:
+        await self.wire.connect()
+        self._talk = Talk(self.wire)
 
     async def talk(self, *commands: tuple[Any, ...]) -> list[Any]:
         """Send them together; an answer that is a refusal is in the list like the others."""
@@ -58,16 +64,7 @@ class Line:
 
     async def send(self, packed: bytes, count: int) -> list[Any]:
         """So many commands, packed."""
-        wire = self.wire
-        await wire.send_packed_command(packed)
-        answers: list[Any] = []
-        for _ in range(count):
-            try:
-                answers.append(await wire.read_response(disable_decoding=True))
-            except exceptions.ResponseError as error:
-                answers.append(error)
-        self.used_at = time.monotonic()
-        return answers
+        return await self._talk.ask(packed, count)
 
     async def ask(self, *command: Any) -> Any:
         [answer] = await self.talk(command)
@@ -75,14 +72,9 @@ class Line:
             raise answer
         return answer
 
-    async def is_stale(self) -> bool:
-        if time.monotonic() - self.used_at < STALE_S:
-            return False
-        try:
-            peek = getattr(self.wire, "can_read", None) or self.wire.can_read_destructive  # as clients before 8.0 say
-            return bool(await peek())
-        except (exceptions.RedisError, OSError):
-            return True
+    @property
+    def is_stale(self) -> bool:
+        return self._talk.is_stale
 
     async def close(self) -> None:
         await self.wire.disconnect(nowait=True)
@@ -98,6 +90,7 @@ class Link:
         self._keys = (len(keys), *keys)
         self._calls: dict[str, bytes] = {}
         self._route = route_to(address)
+        self._deadlines = Deadlines()
         self._seats = asyncio.Semaphore(CONNECTIONS_MAX)
         self._lines: set[Line] = set()
         self._free: list[Line] = []
@@ -135,15 +128,20 @@ class Link:
             await self._drop(line)
 
     async def _within(self, answer: Awaitable[Any]) -> Any:
+        patience = self._deadlines.enter(self._deadline_ms / 1000)
         try:
-            async with asyncio.timeout(self._deadline_ms / 1000):
-                with in_our_words(self._address.name):
-                    return await answer
-        except TimeoutError as error:
+            return await answer
+        except asyncio.CancelledError as error:
+            if not patience.is_over():
+                raise
             raise StoreTimeout(
                 f"the server {self._address.name} gave no answer within {self._deadline_ms} ms: the call may have "
                 "taken effect; repeat it with the same ids"
             ) from error
+        except (exceptions.RedisError, OSError) as error:
+            raise translated(error, self._address.name) from error
+        finally:
+            self._deadlines.leave(patience)
 
     async def _over(self, talk: Callable[[Line], Awaitable[Any]]) -> Any:
         """Talk over a connection that nobody else has; what did nothing is said again."""
@@ -207,7 +205,7 @@ class Link:
     async def _line(self) -> Line:
         while self._free:
             line = self._free.pop()
-            if line.round == self._round and not await self._guarded(line, line.is_stale()):
+            if line.round == self._round and not line.is_stale:
                 return line
             await self._drop(line)
         line = Line(await self._route.find())
@@ -219,7 +217,7 @@ class Link:
         return line
 
     async def _greet(self, line: Line) -> None:
-        await line.wire.connect()
+        await line.connect()
         info = parse_info(await line.ask("INFO"))
         check_server(info, self._address)
         wanted = script("open")
@@ -284,18 +282,21 @@ class Listener:
     def __init__(self, address: Address) -> None:
         self._route = route_to(address)
         self._wire: Wire = None
+        self._talk: Talk | None = None
 
     async def ask(self, *command: Any, within_s: float) -> Any:
         """The answer, or an error after which the next call goes over a new connection."""
-        wire, self._wire = self._wire, None
+        (wire, talk), (self._wire, self._talk) = (self._wire, self._talk), (None, None)
         try:
-            if wire is None:
+            if talk is None:
                 async with asyncio.timeout(FIND_S):
                     wire = await self._route.find()
                     await wire.connect()
+                    talk = Talk(wire)
             async with asyncio.timeout(within_s):
-                await wire.send_command(*command)
-                answer = await wire.read_response(disable_decoding=True)
+                [answer] = await talk.ask(b"".join(wire.pack_command(*command)))
+            if isinstance(answer, Exception):
+                raise answer
         except BaseException as error:
             if wire is not None:
                 await wire.disconnect(nowait=True)
@@ -303,10 +304,10 @@ class Listener:
             if isinstance(error, exceptions.MovedError):
                 self._route.moved(error)
             raise
-        self._wire = wire
+        self._wire, self._talk = wire, talk
         return answer
 
     async def close(self) -> None:
-        wire, self._wire = self._wire, None
+        wire, self._wire, self._talk = self._wire, None, None
         if wire is not None:
             await wire.disconnect(nowait=True)

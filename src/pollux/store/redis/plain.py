@@ -141,6 +141,8 @@ class Leases:
             stand, run_id = rows.decode_stand(parts[n + 1]), parts[n].decode()
             if stand.z == LEASED:
                 known[run_id] = (parts[n + 1], stand)
+            else:
+                known.pop(run_id, None)
             runs.append(rows.run_of(run_id, stand, parts[n + 2]))
         while len(known) > KNOWN_MAX:
             del known[next(iter(known))]
@@ -209,6 +211,7 @@ def _settle_of(items: list[_Item], version: int) -> dict[str, Any]:
         "live": live,
         "groups": groups,
         "entries": entries,
+        "orders": [place[2] + 1 for place in ordered],
         "ends": _raw(_encode(Ended(tuple(ends)))),
         "plain": sum(1 for place in ordered if not place[0]),
         "v": version,

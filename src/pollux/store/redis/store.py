@@ -262,10 +262,9 @@ class RedisStore(Handle):
     async def counts(self) -> Counts:
         return Counts(*await self._run("counts"))
 
-    async def lines(self) -> tuple[Line, ...]:
-        return tuple(
-            [Line(ready, None if first_ms is False else first_ms) for ready, first_ms in await self._run("lines")]
-        )
+    async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
+        found = await self._run("lines", now_ms)
+        return tuple([Line(ready, None if first_ms is False else first_ms) for ready, first_ms in found])
 
     async def prune(self, what: Pruning) -> int:
         check_batch(what.ids, "runs")

@@ -42,8 +42,8 @@ def counts(tx: Transaction) -> Counts:
     return Counts(*row)
 
 
-def lines(tx: Transaction) -> tuple[Line, ...]:
-    found = [tx.row(_versions.line, (tx.version, priority)) for priority in PRIORITIES]
+def lines(tx: Transaction, now_ms: int) -> tuple[Line, ...]:
+    found = [tx.row(_versions.line, (tx.version, priority, now_ms)) for priority in PRIORITIES]
     return tuple([Line(*row) for row in found if row is not None])
 
 

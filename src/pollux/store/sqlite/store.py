@@ -247,8 +247,8 @@ class SqliteStore(Handle):
     async def counts(self) -> Counts:
         return await self._read(listing_verbs.counts)
 
-    async def lines(self) -> tuple[Line, ...]:
-        return await self._read(listing_verbs.lines)
+    async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
+        return await self._read(listing_verbs.lines, self._now(now_ms))
 
     async def prune(self, what: Pruning) -> int:
         check_batch(what.ids, "runs")

@@ -182,20 +182,22 @@ class ListingContract(Contract):
 
         assert await store.counts() == Counts(held=2, ready=3, leased=1, dead=1, feed=1, ends=0, jobs=1)
 
-    async def test_lines_tell_what_is_ready_by_priority_and_since_when(self, store: Store, t0: int) -> None:
+    async def test_lines_tell_what_could_be_claimed_by_priority_and_since_when(self, store: Store, t0: int) -> None:
         await given(store, a_run("a", priority=1, due_ms=t0), a_run("b", due_ms=t0 - 5), a_run("c", due_ms=t0 - 9))
         await given(store, a_run("g", gated=True, due_ms=t0 - 99), a_run("later", priority=3, due_ms=t0 + 60_000))
-        assert await store.lines() == (Line(1, t0), Line(2, t0 - 9), Line(1, t0 + 60_000))
+        await given(store, a_run("far", due_ms=t0 + 60_000))
+        assert await store.lines(now_ms=t0) == (Line(1, t0), Line(2, t0 - 9), Line(0, t0 + 60_000))
 
         await claim(store, 2, now_ms=t0)
 
-        assert await store.lines() == (Line(0, None), Line(1, t0 - 5), Line(1, t0 + 60_000))
+        assert await store.lines(now_ms=t0) == (Line(0, None), Line(1, t0 - 5), Line(0, t0 + 60_000))
         await store.cancel(run_ids=["b"], now_ms=t0)
-        assert await store.lines() == (Line(0, None), Line(0, None), Line(1, t0 + 60_000))
+        assert await store.lines(now_ms=t0) == (Line(0, None), Line(0, t0 + 60_000), Line(0, t0 + 60_000))
+        assert [line.ready for line in await store.lines(now_ms=t0 + 60_000)] == [0, 1, 1]
 
     async def test_an_empty_store_counts_nothing(self, store: Store, t0: int) -> None:
         assert await store.counts() == Counts(0, 0, 0, 0, 0, 0, 0)
-        assert await store.lines() == (Line(0, None),) * 3
+        assert await store.lines(now_ms=t0) == (Line(0, None),) * 3
 
     async def test_counts_are_exact_to_ten_thousand(self, store: Store, t0: int) -> None:
         await given_jobs(store, "job")

@@ -65,7 +65,8 @@ SELECT coalesce(sum(found.ready), 0)::bigint, min(found.first_ms)::bigint
 FROM unnest(ARRAY[1, 2, 3]::smallint[]) AS p (priority)
 LEFT JOIN (SELECT DISTINCT version FROM {s}.tally WHERE $1::smallint IN (0, version)) AS v ON true
 CROSS JOIN LATERAL (
-  SELECT count(*) AS ready, min(first.visible_ms) AS first_ms
+  SELECT count(*) FILTER (WHERE first.visible_ms <= coalesce($2::bigint, {s}.now_ms())) AS ready,
+    min(first.visible_ms) AS first_ms
   FROM (
     SELECT visible_ms FROM {s}.line WHERE state = 1 AND version = v.version AND priority = p.priority
     ORDER BY visible_ms, seq LIMIT 10001

@@ -49,11 +49,9 @@ local function is_quiet(found)
     or now < tonumber(found[4] or 0) then
     return false
   end
+  local since = "(" .. format("%d", seen)
   for pr = 1, 3 do
-    if tonumber(found[4 + pr] or 0) > 0 then
-      return false
-    end
-    if now > seen and call("ZCOUNT", OWN .. "line:" .. pr, "(" .. format("%d", seen), now) > 0 then
+    if tonumber(found[4 + pr] or 0) > 0 or call("ZCOUNT", OWN .. "line:" .. pr, since, now) > 0 then
       return false
     end
   end

@@ -2,7 +2,8 @@
 -- Record plain ends: runs that are done, still stand as they were given to the caller, and leave nothing else behind.
 -- The caller wrote down what each is to become (`finals`, without its place in the order) and what the leader is told
 -- (`ends`); here it is only compared and put there.  Answers nothing, and does nothing, if one of them stands otherwise:
--- then `settle` is asked.  Runs are in the order of (unchanged, job); `groups` are {job, first, last}.
+-- then `settle` is asked.  Runs stand by (unchanged, job), with the order in which they were given (`orders`); `groups` are
+-- {job, first, last}.
 local call, format = redis.call, string.format
 local A = cmsgpack.unpack(ARGV[1])
 local PREFIX = string.sub(KEYS[1], 1, -5)
@@ -86,9 +87,9 @@ local function drop_entries(pr, entries)
   end
 end
 
-local finals, fins = A.finals, A.fins
+local finals, fins, orders = A.finals, A.fins, A.orders
 for n = 1, count do
-  local order = format("%014d", seq + n)
+  local order = format("%014d", seq + orders[n])
   call("HSET", RUN .. ids[n], "s", finals[n] .. order)
   past[2 * n - 1], past[2 * n] = "0", fins[n] .. order .. ids[n]
 end

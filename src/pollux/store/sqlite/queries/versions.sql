@@ -19,7 +19,8 @@ FROM tally WHERE ?1 IN (0, version);
 -- name: line
 SELECT
   coalesce(sum((SELECT count(*) FROM (
-    SELECT 1 FROM runs WHERE state = 1 AND version = tally.version AND priority = ?2 LIMIT 10001
+    SELECT 1 FROM runs
+    WHERE state = 1 AND version = tally.version AND priority = ?2 AND visible_ms <= ?3 LIMIT 10001
   ))), 0),
   min((
     SELECT visible_ms FROM runs WHERE state = 1 AND version = tally.version AND priority = ?2 ORDER BY visible_ms LIMIT 1
