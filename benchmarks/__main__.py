@@ -23,6 +23,7 @@ BENCHES = {
     "firing": "100,000 interval jobs, next to APScheduler and to bare timers",
     "http": "10,000 HTTP targets on loopback, next to a bare aiohttp loop, and with 3 % of them dead",
     "million": "1,000,000 stored jobs: start, memory, and cost by what is due",
+    "api": "the HTTP API, next to an empty FastAPI route, to the verbs in process, and beside the firings",
     "help": "`pollux --help`, next to an empty Python",
     "redis-drain": "run what is queued on Redis, next to Dramatiq, Taskiq, SAQ and Huey",
     "redis-enqueue": "accept runs on Redis, next to the same peers and to a bare script",

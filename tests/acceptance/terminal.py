@@ -69,7 +69,8 @@ class Terminal:
     def environ(self, extra: dict[str, str] | None = None) -> dict[str, str]:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("POLLUX_")}
         mark = {name: value for name, value in os.environ.items() if name == "POLLUX_TEST_SESSION"}
-        return ours | mark | {"PYTHONWARNINGS": "error", "COLUMNS": "200"} | WITHOUT_API | (extra or {})
+        own = {"PYTHONWARNINGS": "error", "COLUMNS": "200", "XDG_STATE_HOME": str(self.folder / "state")}
+        return ours | mark | own | WITHOUT_API | (extra or {})
 
     def __call__(self, *arguments: str, environ: dict[str, str] | None = None, given: str = "") -> Answer:
         """Run a command to its end.  A traceback is never an answer."""

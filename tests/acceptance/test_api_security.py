@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pollux import Pollux
-from pollux.errors import InvalidInput
+from pollux.errors import InvalidInput, StoreTimeout
 from pollux.model import RunState
 from pollux.secrets import HIDDEN
 from pollux.server import Server, ServerOptions
@@ -194,8 +194,19 @@ async def test_while_the_store_is_away_what_was_known_holds_for_a_while():
     clock.now += 200
     assert await tokens.identify(made.secret)
     clock.now += 200
-    assert await tokens.identify(made.secret) is None
+    with pytest.raises(StoreTimeout, match="cannot be told"):
+        await tokens.identify(made.secret)
     await tokens.close()
+
+
+async def test_a_store_that_never_answered_makes_nobody_a_stranger():
+    """503, and not 401: the token may be good."""
+    async with world() as api:
+        token = (await api.token()).secret
+        await api.app.close()
+        said = await api.ask(NODES, token=token)
+        assert (said.status, said.headers["retry-after"]) == (503, "1")
+        assert (await api.ask("/live")).status == 200
 
 
 async def test_when_a_token_was_used_is_known_to_the_hour_and_a_revoked_one_does_not_come_back():
@@ -323,7 +334,8 @@ async def test_an_address_on_which_a_connection_came_in_is_ours():
 
 async def test_two_hosts_or_two_tokens_in_one_request_are_refused():
     async with world() as api:
-        for name, value in (("Host", "localhost"), ("Authorization", "Bearer x"), ("host", "evil.example")):
+        twice = (("Host", "localhost"), ("Authorization", "Bearer x"), ("host", "evil.example"))
+        for name, value in (*twice, ("Content-Length", "0\r\nTransfer-Encoding: chunked")):
             reader, writer = await api.connect()
             writer.write(
                 f"GET /live HTTP/1.1\r\nHost: localhost\r\nAuthorization: x\r\n{name}: {value}\r\n\r\n".encode()
@@ -687,6 +699,9 @@ async def test_a_change_is_told_with_before_and_after_and_without_secrets():
             assert said.status in {200, 201}, said.body
 
         await put(url="https://example.com/", interval="30s")
+        old = json.dumps({"url": "https://example.com/", "interval": "9s", "revision": 7}).encode()
+        late = await api.ask(f"{JOBS}/start-page", "PUT", token=token, body=old)
+        assert late.status == 409
         await put(
             http={"url": "https://example.com/", "headers": {"X-Api-Key": "geheim-0815"}},
             interval="1m",
@@ -695,11 +710,11 @@ async def test_a_change_is_told_with_before_and_after_and_without_secrets():
         assert (await api.ask(f"{JOBS}/start-page/pause", "POST", token=token)).status == 200
         assert (await api.ask(f"{JOBS}/start-page", "DELETE", token=token)).status == 200
         lines = [line for line in (await api.app.audit()).lines if line.action != "token create"]
-    assert [(line.actor, line.action) for line in lines] == [
-        ("token:ann", "put"), ("token:ann", "put"), ("token:ann", "pause"), ("token:ann", "delete"),
-    ]  # fmt: skip
+    assert {line.actor for line in lines} == {"token:ann"}
+    assert [line.action for line in lines] == ["put", "put", "put", "pause", "delete"]
     assert lines[0].detail.startswith("new: every 30s; handler http")
-    assert "every 30s -> every 1m" in lines[1].detail
-    assert "priority (usual) -> 1" in lines[1].detail
-    assert lines[3].detail.startswith("was: every 1m; ")
+    assert lines[1].detail.startswith("refused: ")
+    assert "every 30s -> every 1m" in lines[2].detail
+    assert "priority (usual) -> 1" in lines[2].detail
+    assert lines[4].detail.startswith("was: every 1m; ")
     assert "geheim" not in str(lines)

@@ -9,6 +9,7 @@ from pollux import Permanent, Pollux, every
 from pollux.observe.documents import health_document, workers_document
 from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY
 from tests.runtime.test_app import until
+from tests.runtime.test_metrics import worries
 
 
 async def found(app, name: str, level: str):
@@ -143,7 +144,7 @@ async def test_a_worker_of_all_versions_can_be_asked(tmp_path):
     app.handler(home)
     async with app:
         health = await app.health()
-        assert [each.name for each in health.worries()] == ["leader"]
+        assert worries(health) == ["leader"]
         assert health.snapshot.deployment.overdue_ms is None
 
 

@@ -73,9 +73,9 @@ INWARDS = (
         "the header with the token is written to the log",
         Patch(
             "server/door.py",
-            "        identity = await self.tokens.identify(token) if token else None\n",
-            "        __import__('logging').getLogger('pollux').warning('asked with %s', token)\n"
-            "        identity = await self.tokens.identify(token) if token else None\n",
+            "            identity = await self.tokens.identify(token) if token else None\n",
+            "            __import__('logging').getLogger('pollux').warning('asked with %s', token)\n"
+            "            identity = await self.tokens.identify(token) if token else None\n",
         ),
         tests=(SECURITY + "test_no_token_that_is_shown_to_the_server_reaches_its_log",),
     ),

@@ -50,8 +50,7 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         told: list[JobAnswer] = []
         for start in range(0, len(asked), BATCH_MAX):
             told += await store.put_jobs(asked[start : start + BATCH_MAX])
-        written = [put.job for put, answer in zip(asked, told, strict=True) if answer.answer is Answer.OK]
-        await self._record_puts(written, before)
+        await self._record_puts(asked, told, before)
         left = iter(told)
         return [put if isinstance(put, PolluxError) else _written(put, next(left), store) for put in made]
 

@@ -11,7 +11,7 @@ from pollux.clock import Clock
 from pollux.model import AuditLine, Job, definition
 from pollux.schedule.words import describe
 from pollux.secrets import HIDDEN, hide
-from pollux.store.contract import JobPut, Store
+from pollux.store.contract import Answer, JobAnswer, JobPut, Store
 
 TOLD_MAX = 20  # jobs of one call whose change is told; of more only their number and the first names
 VALUE_CHARS_MAX = 80
@@ -40,14 +40,24 @@ class ChangeVerbs:
         ids = [put.job.id for put in puts if put.revision != 0] if len(puts) <= TOLD_MAX else []
         return dict(zip(ids, await self._store.get_jobs(ids), strict=True)) if ids else {}
 
-    async def _record_puts(self, changed: Sequence[Job], before: Mapping[str, Job | None]) -> None:
-        if not changed:
-            return
-        if len(changed) > TOLD_MAX:
-            names = ", ".join(job.id for job in changed[:TOLD_MAX])
-            await self._record("put", f"{len(changed)} jobs", names)
-            return
-        await self._record_each("put", [(job.id, change_words(before.get(job.id), job)) for job in changed])
+    async def _record_puts(
+        self, puts: Sequence[JobPut], answers: Sequence[JobAnswer], before: Mapping[str, Job | None]
+    ) -> None:
+        """What was changed, and what was refused; not what was there already."""
+        told = [(put, answer) for put, answer in zip(puts, answers, strict=True) if answer.answer is not Answer.ALREADY]
+        if len(told) > TOLD_MAX:
+            done = [answer.id for _, answer in told if answer.answer is Answer.OK]
+            refused = f"; {len(told) - len(done)} were refused" if len(done) < len(told) else ""
+            await self._record("put", f"{len(done)} jobs", ", ".join(done[:TOLD_MAX]) + refused)
+        elif told:
+            words = [(put.job.id, _put_words(put, answer, before)) for put, answer in told]
+            await self._record_each("put", words)
+
+
+def _put_words(put: JobPut, answer: JobAnswer, before: Mapping[str, Job | None]) -> str:
+    if answer.answer is Answer.OK:
+        return change_words(before.get(put.job.id), put.job)
+    return f"refused: {answer.detail or answer.answer}"
 
 
 def as_words(said: str) -> str:

@@ -221,8 +221,7 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         answers: list[JobAnswer] = []
         for start in range(0, len(puts), BATCH_MAX):
             answers += await self._store.put_jobs(puts[start : start + BATCH_MAX])
-        written = zip(checked, answers, strict=True)
-        await self._record_puts([job for job, answer in written if answer.answer is Answer.OK], before)
+        await self._record_puts(puts, answers, before)
         refused = [answer for answer in answers if answer.answer not in (Answer.OK, Answer.ALREADY)]
         if refused:
             raise Conflict("; ".join(f"job {answer.id!r}: {answer.detail}" for answer in refused[:20]))

@@ -98,8 +98,9 @@ def create(role: str, name: str, expires: str | None, config: str | None, store:
 
 @token.command()
 @click.argument("ref", metavar="ID|NAME")
+@json_option
 @store_options
-def revoke(ref: str, config: str | None, store: str | None) -> None:
+def revoke(ref: str, config: str | None, store: str | None, *, as_json: bool) -> None:
     """Take a token back; every node refuses it within seconds.
 
     For example:
@@ -107,6 +108,9 @@ def revoke(ref: str, config: str | None, store: str | None) -> None:
       pollux token revoke grafana
     """
     gone = ask(existing_store(Where(config, store)), lambda app: app.revoke_token(ref))
+    if as_json:
+        print_json({"revoked": gone})
+        return
     click.echo(f"revoked {gone.id} ({gone.name}, {gone.role})")
 
 
@@ -131,8 +135,11 @@ def rotate(ref: str, overlap: str, config: str | None, store: str | None, *, as_
 @click.option("--file", "name", type=click.Path(), default=CURLRC, show_default=True, help="Where to write it.")
 @click.option("--host", "hosts", multiple=True, metavar="HOST", help="Who gets the token; localhost.")
 @click.option("--yes", is_flag=True, help="Overwrite a file that somebody else wrote.")
+@json_option
 @store_options
-def curl(role: str, name: str, hosts: tuple[str, ...], config: str | None, store: str | None, *, yes: bool) -> None:
+def curl(
+    role: str, name: str, hosts: tuple[str, ...], config: str | None, store: str | None, *, yes: bool, as_json: bool
+) -> None:
     """Write a .curlrc with which curl sends a token to localhost, and to nobody else.  Also `pollux token --curl`.
 
     curl looks for a file of that name in CURL_HOME, then in your home folder.
@@ -152,6 +159,9 @@ def curl(role: str, name: str, hosts: tuple[str, ...], config: str | None, store
     _write(netrc, "".join(f"machine {host} login pollux password {made.secret}\n" for host in machines))
     who = ", ".join(machines)
     _write(file, f'{OURS}: the token in that file goes to {who}, and to nobody else\nnetrc-file = "{netrc}"\n')
+    if as_json:
+        print_json({"file": str(file), "netrc": str(netrc), "hosts": machines, "token": made.token})
+        return
     click.echo(f"{file}: curl sends a token ({made.token.role}, id {made.token.id}) to {who}")
     if file.name == CURLRC and file.parent != Path.home():
         click.echo(f"for this shell: export CURL_HOME={file.parent}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -16,7 +16,7 @@ from pollux.errors import did_you_mean
 from pollux.server.door import Door, DoorOptions
 from pollux.server.problems import Problem, answer_problem
 from pollux.server.routes import EVERY
-from pollux.server.routing import places_of
+from pollux.server.routing import Place, places_of
 from pollux.server.tokens import Tokens
 from pollux.units import printable
 
@@ -28,12 +28,16 @@ def make_api(app: Pollux, tokens: Tokens, **door: Unpack[DoorOptions]) -> ASGIAp
     return Door(AsSent(describe_api(app)), tokens, **door)
 
 
+_SILENT = {"tracing": False, "metrics": False, "logs": False}  # of the framework: our own are in `observe`
+
+
 def describe_api(app: Pollux | None = None) -> FastAPI:
     """The routes without the door; what `openapi.json` tells is made of it."""
-    api = FastAPI(title=TITLE, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    quiet: dict[str, Any] = {"telemetry": _SILENT}
+    api = FastAPI(title=TITLE, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, **quiet)
     api.state.pollux = app
     places = places_of(EVERY)
-    api.state.paths = [place.path for place in places]
+    api.state.places = {place.path: place for place in places}
     api.router.routes.extend(Route(place.path, place, include_in_schema=False) for place in places)
     api.add_exception_handler(HTTPException, _lost)
     api.add_exception_handler(Exception, answer_problem)
@@ -41,15 +45,24 @@ def describe_api(app: Pollux | None = None) -> FastAPI:
 
 
 class AsSent:
-    """Paths are matched as they were sent, so that `%2F` inside of an id does not end it; parts are decoded later."""
+    """Paths are matched as they were sent, so that `%2F` inside of an id does not end it; parts are decoded later.
 
-    def __init__(self, inside: ASGIApp) -> None:
+    One that has no parts needs no search: the hot routes are among them.
+    """
+
+    def __init__(self, inside: FastAPI) -> None:
         self.inside = inside
+        self._fixed: dict[str, Place] = {path: place for path, place in inside.state.places.items() if "{" not in path}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if raw := scope.get("raw_path"):
-            scope = {**scope, "path": raw.decode("latin-1").partition("?")[0]}
-        await self.inside(scope, receive, send)
+            scope["path"] = raw.decode("latin-1").partition("?")[0]
+        place = self._fixed.get(scope["path"])
+        if place is None:
+            await self.inside(scope, receive, send)
+            return
+        scope["app"] = self.inside
+        await place(scope, receive, send)
 
 
 async def _lost(request: Request, error: Exception) -> Response:
@@ -58,6 +71,6 @@ async def _lost(request: Request, error: Exception) -> Response:
     if error.status_code != 404:
         return Problem(error.status_code, str(error.detail)).response(error.headers)
     path = printable(request.scope["path"])[:200]
-    near = did_you_mean(path[:NEAR_MAX], request.app.state.paths).strip("; ")
+    near = did_you_mean(path[:NEAR_MAX], request.app.state.places).strip("; ")
     cure = near or "every path is in /api/v2/docs, and for programs in /api/v2/openapi.json"
     return Problem(404, "there is no such path", path, cure=cure).response()

@@ -15,6 +15,7 @@ from typing import TypedDict, Unpack
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pollux.errors import StoreError
 from pollux.server.bodies import Body, Leaving, TooBig
 from pollux.server.head import Head
 from pollux.server.hosts import Hosts, Proxies, is_foreign_page
@@ -28,7 +29,7 @@ from pollux.server.limits import (
     address_key,
 )
 from pollux.server.openapi import OPEN_PAGES
-from pollux.server.problems import Problem
+from pollux.server.problems import Problem, problem_of
 from pollux.server.tokens import Tokens
 
 LIVE = "/live"
@@ -105,7 +106,7 @@ class Door:
 
     def _check_shape(self, head: Head) -> None:
         if head.is_ambiguous:
-            raise Problem(400, "the request is ambiguous", "Host, Authorization or Content-Length stands there twice")
+            raise Problem(400, "the request is ambiguous", "a host, a token or a length is said twice")
         if head.size > self._limits.head_bytes:
             most = f"at most {self._limits.head_bytes} bytes of address and headers are read"
             raise Problem(431, "the headers are too big", most, cure="leave some out")
@@ -134,7 +135,10 @@ class Door:
             raise Problem(403, "a page of another site sent this", "only our own pages may change anything")
 
     async def _identify(self, token: str, address: str) -> Identity:
-        identity = await self.tokens.identify(token) if token else None
+        try:
+            identity = await self.tokens.identify(token) if token else None
+        except StoreError as error:
+            raise problem_of(error) from error
         now = self._clock()
         if identity is None:
             self._spare((self._failures if token else self._anonymous).wait_s(address, now))

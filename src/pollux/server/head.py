@@ -33,6 +33,8 @@ class Head:
                     self.is_ambiguous = self.is_ambiguous or name in _ONCE
                     text = f"{self.values[name]}, {text}"
                 self.values[name] = text
+        if b"transfer-encoding" in self.values and b"content-length" in self.values:
+            self.is_ambiguous = True  # where does it end?
 
     def __getitem__(self, name: bytes) -> str:
         return self.values.get(name, "")

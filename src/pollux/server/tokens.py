@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from pollux.app import Pollux
 from pollux.app.tokens import TokenRecord, hash_of, id_of
-from pollux.errors import InvalidInput, PolluxError
+from pollux.errors import InvalidInput, PolluxError, StoreTimeout
 from pollux.secrets import HIDDEN
 from pollux.server.identity import Identity, Role
 
@@ -48,7 +48,7 @@ class Tokens:
         self._given[hash_of(secret)] = identity
 
     async def identify(self, secret: str) -> Identity | None:
-        """Whose token this is; None if it is nobody's, or not any more."""
+        """Whose token this is; None if it is nobody's, or not any more; `StoreTimeout` if nobody can say."""
         mark = hash_of(secret)
         for known, identity in self._given.items():
             if hmac.compare_digest(known, mark):
@@ -82,7 +82,7 @@ class Tokens:
             self._reading = asyncio.create_task(self._read_records())
         await asyncio.wait([self._reading], timeout=PATIENCE_S)
         if not self._is_younger(STALE_S):
-            self._known = {}
+            raise StoreTimeout("whose token it is cannot be told: the store does not answer")
 
     async def _read_records(self) -> None:
         assert self._app is not None

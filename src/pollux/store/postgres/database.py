@@ -29,7 +29,7 @@ from pollux.store.postgres.transaction import Again, Space, Transaction, said_by
 
 TRIES_MAX = 8
 _finish = Statements("finish")
-_PLANS = {"enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}  # made once, and kept
+PLANS = {"enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}  # made once, and kept
 PAUSE_S = 0.005
 T = TypeVar("T")
 Verb = Callable[[Transaction], Awaitable[T]]
@@ -53,7 +53,7 @@ class Database:
             "lock_timeout": str(deadline_ms * 8 // 10),
             "idle_in_transaction_session_timeout": str(deadline_ms),
         }
-        self._settings = {"application_name": "pollux"} | (_PLANS | limits if is_direct else {})
+        self._settings = {"application_name": "pollux"} | (PLANS | limits if is_direct else {})
         local = [] if is_direct else [f"SET LOCAL {name} = {value}" for name, value in limits.items()]
         self._begin = "; ".join(["BEGIN", *local])
 

@@ -1,0 +1,35 @@
+"""Where do the small files of a store lie?  The node that serves it and the command that looks for it must agree."""
+
+from pathlib import Path
+
+from pollux.store.beside import SOCKET, TOKEN, beside, socket_path
+
+
+def test_beside_a_file_wherever_it_is_looked_at_from(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert beside("sqlite:///pollux.db", TOKEN) == tmp_path / "pollux.db.token"
+    assert beside(f"sqlite:///{tmp_path}/pollux.db", SOCKET) == tmp_path / "pollux.db.sock"
+
+
+def test_of_a_server_in_a_folder_of_the_user_by_its_url_and_not_by_its_password(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    first = beside("postgresql://ann:old@db/pollux", TOKEN)
+    assert first.parent == tmp_path / "pollux"
+    assert first == beside("postgresql://ann:new@db/pollux", TOKEN)
+    assert "old" not in first.name
+    others = ("postgresql://bob:old@db/pollux", "postgresql://ann:old@db/other", "redis://db/0", "redis://db/1")
+    assert len({first, *(beside(url, TOKEN) for url in others)}) == 5
+
+
+def test_a_state_folder_that_is_no_absolute_path_is_not_meant(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for said in ("", "here"):
+        monkeypatch.setenv("XDG_STATE_HOME", said)
+        assert beside("redis://db/0", TOKEN).parent == tmp_path / ".local" / "state" / "pollux"
+
+
+def test_the_socket_is_where_the_option_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert socket_path("off", "sqlite:///pollux.db") is None
+    assert socket_path("/run/p.sock", "sqlite:///pollux.db") == Path("/run/p.sock")
+    assert socket_path("", "sqlite:///pollux.db") == tmp_path / "pollux.db.sock"
