@@ -1,7 +1,8 @@
-"""Twenty secrets are planted wherever a config can hold one; handlers do with them whatever handlers do; none is found.
+"""Forty secrets are planted wherever a config can hold one; handlers do with them whatever handlers do; none is found.
 
-The process runs at DEBUG, is killed in the middle and started again.  Then everything that it left behind, and
-everything that the commands show, is searched for every secret, also in base64 and percent-encoded.
+The process runs at DEBUG, with its API and with traces, is killed in the middle and started again.  Then everything
+that it left behind, all that the commands and the API show and the collector was sent, and the list of processes are
+searched for every secret, also in base64 and percent-encoded.
 """
 
 import base64
@@ -18,6 +19,7 @@ import pytest
 from tests.acceptance.terminal import SameProcess, Terminal, eventually
 
 WORK = """
+import asyncio
 import base64
 import logging
 import threading
@@ -26,7 +28,7 @@ import warnings
 from pathlib import Path
 from urllib.parse import quote
 
-from pollux import Changed, Permanent, Pollux, once
+from pollux import Changed, Permanent, Pollux, Transient, once
 
 log = logging.getLogger("mine")
 
@@ -92,6 +94,38 @@ def key(ctx, pem, everywhere):
     raise Permanent("bad key: " + pem.splitlines()[1])
 
 
+def nested(ctx, box, everywhere):
+    raise Permanent(f"in a box: {box}")
+
+
+def as_bytes(ctx, secret, everywhere):
+    raise Permanent(f"{secret.encode()!r} and {secret!a}")
+
+
+async def long(ctx, secret, everywhere):
+    return {"text": "x" * 500 + secret + "y" * 500}
+
+
+async def several(ctx, secret, everywhere):
+    raise ExceptionGroup(f"all of {secret}", [ValueError(secret), KeyError(secret)])
+
+
+async def noted(ctx, secret, everywhere):
+    error = RuntimeError("look below")
+    error.add_note(f"a note with {secret}")
+    log.error("noted", exc_info=error)
+    raise error
+
+
+def again(ctx, secret, everywhere):
+    raise Transient(f"not yet with {secret}")
+
+
+async def hang(ctx, secret, everywhere):
+    ctx.progress(secret)
+    await asyncio.sleep(600.0)
+
+
 app = Pollux(name="canary")
 app.job(quiet)
 
@@ -109,6 +143,9 @@ pool: {lease: 1s}
 http: {allow_networks: ["127.0.0.0/8"]}
 defaults: {retry: false, params: {everywhere: "${env:CANARY_DEFAULTS}"}}
 groups: {edge: {defaults: {params: {secret: "${file:CANARY_GROUP}"}}}}
+server: {port: LISTEN, token: "${env:CANARY_SERVER}", rate: 0}
+heartbeat: {url: "http://127.0.0.1:PORT/beat?key=${env:CANARY_HEARTBEAT}", every: 1s}
+traces: {endpoint: "http://127.0.0.1:PORT/${file:CANARY_TRACES}"}
 jobs:
   - {id: fail, python: "canaries:fail", once: true, params: {secret: "${env:CANARY_RAISED}"}}
   - {id: grouped, group: edge, python: "canaries:fail", once: true}
@@ -124,20 +161,46 @@ OTHERS = {  # job: its function and params
     "follow": ("follow", {"secret": "${env:CANARY_FOLLOWED}"}),
     "key": ("key", {"pem": "${file:CANARY_KEY}"}),
     "child": ("caused", {"secret": "${env:CANARY_CHILD}"}),
+    "child-says": ("say", {"secret": "${file:CANARY_CHILDLOG}"}),
+    "nested": ("nested", {"box": {"a": [{"b": "${env:CANARY_NESTED}"}]}}),
+    "bytes": ("as_bytes", {"secret": "${file:CANARY_BYTES}"}),
+    "long": ("long", {"secret": "${env:CANARY_LONG}"}),
+    "several": ("several", {"secret": "${env:CANARY_SEVERAL}"}),
+    "noted": ("noted", {"secret": "${file:CANARY_NOTED}"}),
+    "again": ("again", {"secret": "${env:CANARY_RETRIED}"}),
+    "hang": ("hang", {"secret": "${file:CANARY_TIMEOUT}"}),
+}
+MORE = {
+    "child": {"isolate": "process"},
+    "child-says": {"isolate": "process"},
+    "again": {"retry": {"attempts": 2, "base": "100ms"}},
+    "hang": {"timeout": "500ms"},
 }
 BUILT_IN = """
   - {id: poll, once: true, http: {url: "http://127.0.0.1:PORT/echo?api=${env:CANARY_QUERY}", method: POST, keep: body,
       headers: {X-Key: "${file:CANARY_HEADER}"}, body: "b=${env:CANARY_BODY}", expect: [200]}}
   - {id: refused, once: true, http: {url: "http://127.0.0.1:PORT/401?x=${env:CANARY_QUERY}",
       auth: {basic: {user: ann, password: "${file:CANARY_AUTH}"}}}}
+  - {id: poll-more, once: true, http: {url: "http://127.0.0.1:PORT/${env:CANARY_PATH}/x", method: PUT, keep: body,
+      headers: {Cookie: "sid=${env:CANARY_COOKIE}"}, json: {deep: ["${file:CANARY_JSON}"]},
+      auth: {bearer: "${env:CANARY_BEARER}"}, expect: [200]}}
+  - {id: command-more, once: true, exec: {argv: [sh, -c, "cat; cat >&2; echo $FIRST; exit 4"],
+      stdin: "in ${env:CANARY_STDIN}", env: {FIRST: "${env:CANARY_EXECENV}"}}}
   - {id: command, once: true, exec: {argv: [sh, -c, "echo $IT $0; env; echo $IT >&2; exit 3", "${env:CANARY_ARGV}"],
       env: {IT: "${file:CANARY_EXEC}"}}}
 """
 NAMES = (
     *("STORE", "DEFAULTS", "GROUP", "RAISED", "CAUSED", "ANSWERED", "URL", "LOGGED", "PROGRESS", "THREAD", "BASIC"),
-    *("FOLLOWED", "KEY", "CHILD", "CODE", "QUERY", "HEADER", "BODY", "AUTH", "ARGV", "EXEC"),
+    *("FOLLOWED", "KEY", "CHILD", "CODE", "QUERY", "HEADER", "BODY", "AUTH", "ARGV", "EXEC", "SERVER", "HEARTBEAT"),
+    *("TRACES", "CHILDLOG", "NESTED", "BYTES", "LONG", "SEVERAL", "NOTED", "RETRIED", "TIMEOUT", "PATH", "COOKIE"),
+    *("JSON", "BEARER", "STDIN", "EXECENV", "PASSED", "ASKED", "TOKEN"),
 )
-IN_FILES = ("GROUP", "CAUSED", "URL", "PROGRESS", "BASIC", "KEY", "HEADER", "AUTH", "EXEC")
+BY_HAND = ("PASSED", "ASKED", "TOKEN")  # what people say: a reason, a param, and the token that was made
+PLAIN = ("SERVER", "HEARTBEAT", "TRACES", "PATH", "COOKIE", "BEARER")  # in addresses and headers
+IN_FILES = (
+    *("GROUP", "CAUSED", "URL", "PROGRESS", "BASIC", "KEY", "HEADER", "AUTH", "EXEC", "TRACES", "CHILDLOG", "BYTES"),
+    *("NOTED", "TIMEOUT", "JSON"),
+)
 
 
 class Echo(http.server.BaseHTTPRequestHandler):

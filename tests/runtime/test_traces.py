@@ -19,6 +19,7 @@ from pollux.app.supervised import Supervisor, Watchdog, supervisor_of
 from pollux.clock import FakeClock
 from pollux.errors import InvalidInput
 from pollux.events import Events, LeaseWasLost, LoopFailed, RunFired, RunSettled, RunStarted, RunStopped
+from pollux.observe.health import Health
 from pollux.observe.trace_export import Export
 from pollux.observe.trace_ids import LINKS_MAX, mark_of
 from pollux.observe.traces import TraceOptions, Traces, attributes_of, endpoint_of, error_class, open_traces
@@ -487,6 +488,23 @@ async def test_a_heartbeat_that_fails_is_said_without_its_url_and_comes_again(st
     assert "secret-path" not in repr(failed.error)
     assert failed.error.__cause__ is None
     assert failed.error.__suppress_context__ or failed.error.__context__ is None
+
+
+async def test_a_node_that_serves_asks_its_own_health_before_it_calls(monkeypatch):
+    asked, status = [], "unhealthy"
+
+    async def health():
+        asked.append(status)
+        return Health(status, (), None)
+
+    with collecting() as somebody:
+        app = Pollux("memory://", heartbeat_url=f"{somebody.url}/ping", heartbeat_every="1s")
+        monkeypatch.setattr(app, "health", health)
+        async with app:
+            await until(lambda: len(asked) >= 2)
+            assert somebody.got == []
+            status = "degraded"
+            await until(lambda: somebody.got)
 
 
 async def test_only_one_of_two_nodes_calls_and_the_other_takes_over(tmp_path):

@@ -5,14 +5,16 @@ from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from pollux.errors import StoreRefused
-from pollux.model import Done, Ended, RunState
+from pollux.model import Done, Ended, Overlap, RunState
 from pollux.store.contract import Answer, RunFilter
 from pollux.store.redis import RedisStore, plain
 from pollux.testing.conformance.builders import (
     LEASE_MS,
     T0,
+    a_firing,
     a_job,
     a_run,
+    advance,
     an_outcome,
     claim,
     entries,
@@ -89,6 +91,29 @@ async def test_a_plain_run_goes_the_short_way(store, monkeypatch):
     assert await store.settle(ends(runs), now_ms=T0) == [Answer.OK, Answer.OK]
     assert called == ["enqueue_plain", "claim", "settle_plain"]
     assert (await the_run(store, "a")).state is RunState.DONE
+
+
+async def test_what_a_plan_fires_goes_the_short_way_too(store, monkeypatch):
+    [job] = await store.get_jobs(["job"])
+    await advance(store, firings=(a_firing(job, T0),))
+    called = verbs_of(store, monkeypatch)
+    runs = await claim(store, now_ms=T0)
+
+    assert await store.settle(ends(runs), now_ms=T0) == [Answer.OK]
+    assert called == ["claim", "settle_plain"]
+
+
+async def test_what_a_plan_fires_and_the_gate_holds_is_no_plain_run(store):
+    """It waits behind another one of its job: what its maker wrote down is not how it stands."""
+    [job] = await store.get_jobs(["job"])
+    await advance(store, firings=(a_firing(job, T0),))
+    [first] = await claim(store, now_ms=T0)
+
+    made = await advance(store, firings=(a_firing(job, T0 + 1, overlap=Overlap.QUEUE),), now_ms=T0 + 1)
+
+    assert made.firings == (Answer.WAITS,)
+    assert await claim(store, now_ms=T0 + 1) == ()
+    assert await store.settle(ends([first]), now_ms=T0 + 1) == [Answer.OK]
 
 
 SPECIAL = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from copy import copy
 from datetime import datetime
 from random import Random
 from typing import Any, Self, cast
@@ -69,8 +68,8 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
 
     def acting_as(self, actor: str) -> Self:
         """The same, on behalf of somebody else: what is changed through it stands in the audit log under that name."""
-        other = copy(self)
-        other._actor = actor  # noqa: SLF001  it is one of us
+        other = object.__new__(type(self))  # as `copy` does, in a tenth of its time: every request asks for one
+        other.__dict__.update(self.__dict__, _actor=actor)
         return other
 
     # runs

@@ -85,8 +85,9 @@ class Http:
             return ""  # what is wrong with it is said by `check`
         if address is None and (host == "localhost" or host.endswith(".localhost")):
             address = LOOPBACK
-        policy = Policy(inside=False, allowed=self.allow_networks)
-        return refused_name(host) if address is None else policy.refusal(address)
+        if address is None:
+            return refused_name(host)
+        return Policy(inside=False, allowed=self.allow_networks).refusal(address)
 
     # inside
 

@@ -13,7 +13,7 @@ from pollux.store.contract import Answer, JobAnswer, JobPut, Pruning, Renewal
 from pollux.store.limits import checked_notes
 from pollux.store.parts import other_version
 from pollux.store.records import Record, TermRecord
-from pollux.store.redis import rows
+from pollux.store.redis import plain, rows
 
 decode = msgspec.msgpack.Decoder().decode
 _decode_node = msgspec.json.Decoder(Node).decode
@@ -50,7 +50,7 @@ def plan_of(term: int, plan: Plan) -> dict[str, Any]:
         "consumed": plan.consumed,
         "firings": [
             [
-                rows.checked_row(firing.run),
+                plain.made_row(firing.run),
                 firing.revision,
                 rows.or_false(firing.next_due_ms),
                 str(firing.overlap),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -148,10 +149,17 @@ class Ear:
 
     async def _hear(self, after: Place) -> None:
         block = ("XREAD", "COUNT", RINGS_MAX, "BLOCK", BLOCK_MS, "STREAMS", self._key, "{}-{}".format(*after))
-        found = await self._listener.ask(*block, within_s=BLOCK_MS / 1000 + SLACK_S)
-        for _, entries in found or ():
+        await self._listener.ask(*block, within_s=BLOCK_MS / 1000 + SLACK_S, tell=self._tell)
+
+    def _tell(self, answers: list[Any]) -> None:
+        """Called with the answer itself, so that whoever is woken goes before us: we are not waited for."""
+        [found] = answers
+        if found is None or isinstance(found, Exception):
+            return
+        for _, entries in found:
             for entry_id, pairs in entries:
                 self._place = place_of(entry_id.decode())
                 fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+                kind, node = fields.get(b"kind", b"").decode(), fields.get(b"node", b"").decode()
                 for waiter in self._waiters:
-                    waiter.hear(self._place, fields.get(b"kind", b"").decode(), fields.get(b"node", b"").decode())
+                    waiter.hear(self._place, kind, node)

@@ -25,7 +25,7 @@ from pollux.store.redis.refusals import PASSING, translated
 from pollux.store.redis.route import Wire, route_to
 from pollux.store.redis.scripts import KEYS, Script, script
 from pollux.store.redis.server import FORMAT, check_format, check_server, parse_info
-from pollux.store.redis.talk import Talk
+from pollux.store.redis.talk import Talk, Tell
 
 CONNECTIONS_MAX = 16
 NAP_S = 0.05  # until we ask again for a slot that is on its way
@@ -284,7 +284,7 @@ class Listener:
         self._wire: Wire = None
         self._talk: Talk | None = None
 
-    async def ask(self, *command: Any, within_s: float) -> Any:
+    async def ask(self, *command: Any, within_s: float, tell: Tell | None = None) -> Any:
         """The answer, or an error after which the next call goes over a new connection."""
         (wire, talk), (self._wire, self._talk) = (self._wire, self._talk), (None, None)
         try:
@@ -294,7 +294,7 @@ class Listener:
                     await wire.connect()
                     talk = Talk(wire)
             async with asyncio.timeout(within_s):
-                [answer] = await talk.ask(b"".join(wire.pack_command(*command)))
+                [answer] = await talk.ask(b"".join(wire.pack_command(*command)), tell=tell)
             if isinstance(answer, Exception):
                 raise answer
         except BaseException as error:

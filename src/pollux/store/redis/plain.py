@@ -125,6 +125,12 @@ def _waiting(run: Run) -> bytes:
     return _encode(fresh)[: -len(ORDER)]
 
 
+def made_row(run: Run) -> rows.Row:
+    """A run as `admit_row` takes it; a plain one also as it is to be written."""
+    row = rows.checked_row(run)
+    return [*row, _raw(_waiting(run))] if _is_new(run) else row
+
+
 # claim and settle
 
 

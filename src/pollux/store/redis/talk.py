@@ -8,6 +8,7 @@ last of the answers.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from hiredis import Reader
@@ -16,6 +17,8 @@ from redis import exceptions
 from pollux.store.redis.route import Wire
 
 CLOSED = "Connection closed by server."
+
+Tell = Callable[[list[Any]], None]
 
 
 class Talk(asyncio.Protocol):
@@ -28,6 +31,7 @@ class Talk(asyncio.Protocol):
         self._transport.set_protocol(self)
         self._answers: list[Any] = []
         self._wanted = 0
+        self._tell: Tell | None = None
         self._asking: asyncio.Future[list[Any]] | None = None
         self._is_lost = self._transport.is_closing()
 
@@ -36,13 +40,16 @@ class Talk(asyncio.Protocol):
         """Is it closed, or does it say something that nobody asked?"""
         return self._is_lost or self._reader.has_data() or bool(self._answers)
 
-    def ask(self, packed: bytes, count: int = 1) -> asyncio.Future[list[Any]]:
-        """Send so many packed commands; the answers come together.  One that is a refusal is among them."""
+    def ask(self, packed: bytes, count: int = 1, *, tell: Tell | None = None) -> asyncio.Future[list[Any]]:
+        """Send so many packed commands; the answers come together.  One that is a refusal is among them.
+
+        Who wants to be told at once is told the answers before anybody is woken.
+        """
         asking: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         if self._is_lost:
             asking.set_exception(exceptions.ConnectionError(CLOSED))
             return asking
-        self._asking, self._wanted, self._answers = asking, count, []
+        self._asking, self._wanted, self._answers, self._tell = asking, count, [], tell
         self._transport.write(packed)
         return asking
 
@@ -61,6 +68,8 @@ class Talk(asyncio.Protocol):
                 asking, answers = self._asking, self._answers
                 self._asking, self._answers = None, []
                 if not asking.done():
+                    if self._tell is not None:
+                        self._tell(answers)
                     asking.set_result(answers)
 
     def connection_lost(self, exc: Exception | None) -> None:

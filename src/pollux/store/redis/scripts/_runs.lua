@@ -23,6 +23,7 @@ end
 -- runs as they stand by now, false for none; those that are touched are written at the end
 
 local runs, touched, bodies, packed = {}, {}, {}, {}
+local as_made = {} -- how plain ones stand, without their place in the order, in their maker's own words: see plain.py
 
 -- what is no run of ours (somebody wrote there by hand) is none
 local function unpacked(id, state)
@@ -72,7 +73,7 @@ local function expect_new(ids)
 end
 
 local function touch(run)
-  touched[run.id] = run
+  touched[run.id], as_made[run.id] = run, nil
 end
 
 -- goes with touched
@@ -85,9 +86,14 @@ writers[#writers + 1] = {
       if not run then
         gone[#gone + 1] = key
       else
-        run.id, run.pr = nil, run.pr ~= 2 and run.pr or nil
-        local state = cmsgpack.pack(run)
-        run.id, run.pr = id, run.pr or 2
+        local state
+        if as_made[id] then
+          state = as_made[id] .. pad_seq(run.q)
+        else
+          run.id, run.pr = nil, run.pr ~= 2 and run.pr or nil
+          state = cmsgpack.pack(run)
+          run.id, run.pr = id, run.pr or 2
+        end
         packed[id] = state
         if bodies[id] then
           call("HSET", key, "s", state, "b", bodies[id])
@@ -169,13 +175,17 @@ local function admit(run)
   runs[id], touched[id] = run, run
 end
 
--- a row is {id, how it is to stand, body or false}
+-- a row is {id, how it is to stand, body or false}, and of a plain run the same as it is to be written
 local function admit_row(row)
   local run = row[2]
+  local version = run.v or DEFAULT
   run.id = row[1]
   run.pr = run.pr or 2
   bodies[run.id] = row[3]
   admit(run)
+  if run.st == "ready" and (run.v or DEFAULT) == version then
+    as_made[run.id] = row[4]
+  end
 end
 
 local function put_back(run, state, visible)
