@@ -15,9 +15,10 @@ MAKEFILE = (REPOSITORY / "Makefile").read_text()
 LOCK = (REPOSITORY / "requirements.lock").read_text()
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 
-# Where the name to import is not the name to install; tzdata is data, which zoneinfo finds by itself.
+# Where the name to import is not the name to install; tzdata is data, which zoneinfo finds by itself, and httptools
+# is found by uvicorn.
 INSTALLED_AS = {"yaml": "pyyaml"}
-NEVER_IMPORTED = {"tzdata"}
+NEVER_IMPORTED = {"httptools", "tzdata"}
 # Several packages share one name: the longest beginning tells which it is.
 NAMESPACES = {"opentelemetry.exporter": "opentelemetry-exporter-otlp-proto-http", "opentelemetry": "opentelemetry-sdk"}
 # `pollux.testing` is for people who test, with the tools they have.

@@ -6,12 +6,19 @@ searched for every secret, also in base64 and percent-encoded.
 """
 
 import base64
+import contextlib
+import gzip
 import http.server
 import json
 import random
+import re
 import signal
+import socket
 import threading
+import urllib.error
+import urllib.request
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import quote
 
 import pytest
@@ -163,6 +170,8 @@ OTHERS = {  # job: its function and params
     "child": ("caused", {"secret": "${env:CANARY_CHILD}"}),
     "child-says": ("say", {"secret": "${file:CANARY_CHILDLOG}"}),
     "nested": ("nested", {"box": {"a": [{"b": "${env:CANARY_NESTED}"}]}}),
+    "listed": ("nested", {"box": ["a", "${env:CANARY_LISTED}"]}),
+    "mixed": ("nested", {"box": "ann has ${file:CANARY_MIXED}, and more"}),
     "bytes": ("as_bytes", {"secret": "${file:CANARY_BYTES}"}),
     "long": ("long", {"secret": "${env:CANARY_LONG}"}),
     "several": ("several", {"secret": "${env:CANARY_SEVERAL}"}),
@@ -193,28 +202,32 @@ NAMES = (
     *("STORE", "DEFAULTS", "GROUP", "RAISED", "CAUSED", "ANSWERED", "URL", "LOGGED", "PROGRESS", "THREAD", "BASIC"),
     *("FOLLOWED", "KEY", "CHILD", "CODE", "QUERY", "HEADER", "BODY", "AUTH", "ARGV", "EXEC", "SERVER", "HEARTBEAT"),
     *("TRACES", "CHILDLOG", "NESTED", "BYTES", "LONG", "SEVERAL", "NOTED", "RETRIED", "TIMEOUT", "PATH", "COOKIE"),
-    *("JSON", "BEARER", "STDIN", "EXECENV", "PASSED", "ASKED", "TOKEN"),
+    *("JSON", "BEARER", "STDIN", "EXECENV", "LISTED", "MIXED"),
 )
-BY_HAND = ("PASSED", "ASKED", "TOKEN")  # what people say: a reason, a param, and the token that was made
 PLAIN = ("SERVER", "HEARTBEAT", "TRACES", "PATH", "COOKIE", "BEARER")  # in addresses and headers
 IN_FILES = (
     *("GROUP", "CAUSED", "URL", "PROGRESS", "BASIC", "KEY", "HEADER", "AUTH", "EXEC", "TRACES", "CHILDLOG", "BYTES"),
-    *("NOTED", "TIMEOUT", "JSON"),
+    *("NOTED", "TIMEOUT", "JSON", "MIXED"),
 )
 
 
 class Echo(http.server.BaseHTTPRequestHandler):
-    """Answers with all that it was sent."""
+    """Answers with all that it was sent; also a collector of traces, which keeps them."""
+
+    traces: ClassVar[list[bytes]] = []
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.path.endswith("/v1/traces"):
+            self.traces.append(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
+            body = b""
         told = f"{self.path}\n{self.headers}\n".encode() + body
         self.send_response(401 if self.path.startswith("/401") else 200)
         self.send_header("Content-Length", str(len(told)))
         self.end_headers()
         self.wfile.write(told)
 
-    do_GET = do_POST  # noqa: N815  the name is not ours
+    do_GET = do_PUT = do_POST  # noqa: N815  the names are not ours
 
     def log_message(self, *words) -> None:
         """Silent."""
@@ -234,23 +247,32 @@ def port():
 @pytest.fixture
 def secrets() -> dict[str, str]:
     dice = random.Random()
-    return {name: f"{name.lower()}+{dice.getrandbits(64):016x}/é{name[-1]}" for name in NAMES} | {
-        "STORE": f"store-{dice.getrandbits(64):016x}",
-        "HEADER": f"header+{dice.getrandbits(64):016x}/=",  # headers are ASCII
-        "KEY": f"-----BEGIN-----\nkey+{dice.getrandbits(64):016x}\n-----END-----",
-    }
+    odd = {name: f"{name.lower()}+{dice.getrandbits(64):016x}/é{name[-1]}" for name in NAMES}
+    plain = {name: f"{name.lower()}-{dice.getrandbits(128):032x}" for name in PLAIN}
+    return (
+        odd
+        | plain
+        | {
+            "STORE": f"store-{dice.getrandbits(64):016x}",
+            "HEADER": f"header+{dice.getrandbits(64):016x}/=",  # headers are ASCII
+            "KEY": f"-----BEGIN-----\nkey+{dice.getrandbits(64):016x}\n-----END-----",
+        }
+    )
 
 
 def plant(folder: Path, secrets: dict[str, str], port: int) -> dict[str, str]:
     """Write the config and the files; answers the environment."""
     (folder / "canaries.py").write_text(WORK)
     jobs = [
-        {"id": job_id, "python": f"canaries:{function}", "once": True, "params": params}
-        | ({"isolate": "process"} if job_id == "child" else {})
+        {"id": job_id, "python": f"canaries:{function}", "once": True, "params": params} | MORE.get(job_id, {})
         for job_id, (function, params) in OTHERS.items()
     ]
     lines = "".join(f"  - {json.dumps(job)}\n" for job in jobs)
-    (folder / "p.yaml").write_text(CONFIG + lines + BUILT_IN.replace("PORT", str(port)))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        listen = str(probe.getsockname()[1])
+    text = (CONFIG + lines + BUILT_IN).replace("PORT", str(port)).replace("LISTEN", listen)
+    (folder / "p.yaml").write_text(text)
     (folder / secrets["STORE"]).mkdir(mode=0o700)
     for name in IN_FILES:
         path = folder / f"CANARY_{name}"
@@ -275,8 +297,43 @@ def leaks(secrets: dict[str, str], artefacts: dict[str, bytes]) -> list[str]:
     ]
 
 
+def ask(url: str, token: str) -> bytes:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.read()
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.read()
+
+
+def all_that_the_api_shows(root: str, token: str, runs: list[dict]) -> dict[str, bytes]:
+    """Every path of its own description that needs nothing but a GET, and those of each job and run."""
+    described = json.loads(ask(f"{root}/api/v2/openapi.json", token))["paths"]
+    paths = [path for path, methods in described.items() if "get" in methods and not path.endswith("/events")]
+    shown: dict[str, bytes] = {}
+    for path in paths:
+        things = [("{job_id}", "job_id"), ("{run_id}", "id")]
+        filled = {path.replace(part, quote(run[key], safe="")) for part, key in things if part in path for run in runs}
+        for each in filled or {path}:
+            shown[f"GET {each}"] = ask(f"{root}{each}", token)
+    assert len(shown) > 2 * len(runs)
+    return shown
+
+
+def processes() -> bytes:
+    """What `ps` shows of us; an argument of a command is there for all to see, and its page says so."""
+    lines = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            line = (entry / "cmdline").read_bytes() if entry.name.isdecimal() else b""
+            lines += [line] if b"pollux" in line else []
+    return b"\n".join(lines)
+
+
 def test_no_planted_secret_is_ever_found(tmp_path, secrets, port):
-    environ = plant(tmp_path, secrets, port) | {"PYTHONWARNINGS": "default"}
+    assert len(secrets) == 40
+    environ = plant(tmp_path, secrets, port) | {"PYTHONWARNINGS": "default", "POLLUX_SERVER": "true"}
     pollux, asks = Terminal(tmp_path), SameProcess(tmp_path)
     serve = ("serve", "-c", "p.yaml", "--log-level", "debug", "--log-format")
     artefacts: dict[str, bytes] = {}
@@ -285,16 +342,21 @@ def test_no_planted_secret_is_ever_found(tmp_path, secrets, port):
         eventually((tmp_path / "slow.started").exists, "a handler is in the middle", process)
         process.send_signal(signal.SIGKILL)
         artefacts["text.out"], artefacts["text.err"] = process.communicate()
-    count = len(OTHERS) + 6
+    count = len(OTHERS) + 8
     look = ("runs", "--json", "-c", "p.yaml", "--limit", "1000")
     with pollux.started(*serve, "json", environ=environ) as process:
 
         def all_ended() -> bool:
             answer = asks(*look, environ=environ)
             states = [run["state"] for run in answer.json["runs"]] if answer.code == 0 else []
+            open("/tmp/guard-canary","a").write(f"{answer.code} {answer.err[:300]} {len(states)} {[(r['job_id'],r['state'],r.get('error','')[:80]) for r in answer.json['runs'] if r['state'] not in ('done','dead')] if answer.code==0 else ''}\n")
             return len(states) >= count and not set(states) & {"ready", "leased", "held"}
 
         eventually(all_ended, "every run has ended", process)
+        root = re.search(r"port: (\d+), token", (tmp_path / "p.yaml").read_text())[1]
+        seen = asks(*look, environ=environ).json["runs"]
+        artefacts |= all_that_the_api_shows(f"http://127.0.0.1:{root}", secrets["SERVER"], seen)
+        artefacts["processes"] = processes()
         process.send_signal(signal.SIGTERM)
         artefacts["json.out"], artefacts["json.err"] = process.communicate()
 
@@ -312,6 +374,7 @@ def test_no_planted_secret_is_ever_found(tmp_path, secrets, port):
     asks.ok("store", "dump", "everything.dump", "-c", "p.yaml", environ=environ)
     checked = asks("check", "-c", "p.yaml", "--diff", environ=environ)
     artefacts["check"] = (checked.out + checked.err).encode()
+    artefacts["traces"] = b"".join(Echo.traces)
     planted = {f"CANARY_{name}" for name in IN_FILES}
     for path in tmp_path.rglob("*"):
         if path.is_file() and path.name not in planted:
@@ -330,3 +393,6 @@ def test_no_planted_secret_is_ever_found(tmp_path, secrets, port):
     assert b"said ***" in artefacts["text.err"] + artefacts["json.err"]
     assert b"thread with ***" in artefacts["text.err"] + artefacts["json.err"]
     assert len(artefacts["everything.dump"]) > 1_000
+    assert b"pollux" in artefacts["GET /metrics"]
+    assert b"poll-more" in artefacts["traces"]
+    assert b"serve" in artefacts["processes"]
