@@ -292,7 +292,8 @@ def test_who_paused_is_said_once(pollux):
 @pytest.mark.parametrize("scope", [(), ("ok/1", "--all"), ("--group", "a", "--target", "b")])
 def test_a_pause_names_exactly_one_thing(pollux, scope):
     assert pollux("pause", *scope, *WHERE).code == 2
-    assert pollux("resume", *scope, *WHERE).code == 2
+    if scope:  # alone it says what is stopped
+        assert pollux("resume", *scope, *WHERE).code == 2
 
 
 def test_a_wrong_duration_is_bad_usage(pollux):

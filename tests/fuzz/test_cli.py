@@ -15,7 +15,6 @@ from unittest import mock
 import click
 import pytest
 
-from pollux import Pollux
 from pollux.app import pollux as home
 from pollux.cli import menu
 from pollux.cli.commands import program, run_command
@@ -143,7 +142,7 @@ def folder(tmp_path_factory):
     with (
         contextlib.chdir(path),
         mock.patch.dict(os.environ, environ, clear=True),
-        mock.patch.object(Pollux, "run"),
+        mock.patch("pollux.app.run_to_end", side_effect=lambda life: life.close()),
         mock.patch("pollux.cli.watch.run_watched"),
         mock.patch("pollux.lines.write_lines"),
         mock.patch("sys.path", [*sys.path]),

@@ -142,14 +142,14 @@ async def test_without_any_word_of_the_system_it_is_looked_at_now_and_then(tmp_p
 
 def test_the_names_on_the_way(tmp_path):
     (tmp_path / "releases" / "5").mkdir(parents=True)
-    (tmp_path / "releases" / "5" / "p.yaml").symlink_to("../../shared.yaml")
-    (tmp_path / "shared.yaml").write_text("x")
+    (tmp_path / "releases" / "5" / "p.yaml").symlink_to("../../real.yaml")
+    (tmp_path / "real.yaml").write_text("x")
     (tmp_path / "current").symlink_to("releases/5")
     names = names_on_the_way(str(tmp_path / "current" / "p.yaml"))
     assert names == {
         str(tmp_path / "current"): str(tmp_path),
         str(tmp_path / "releases" / "5" / "p.yaml"): str(tmp_path / "releases" / "5"),
-        str(tmp_path / "shared.yaml"): str(tmp_path),
+        str(tmp_path / "real.yaml"): str(tmp_path),
     }
 
 

@@ -41,9 +41,17 @@ def test_the_run_of_a_killed_worker_comes_back(pollux):
     def is_quick() -> bool:
         return pollux("jobs", "show", "slow", "--json", "--store", url).json["job"]["params"] == {"seconds": 0}
 
+    def is_at_work(worker):
+        def is_listed() -> bool:
+            answer = pollux("nodes", "--json", "--store", url)
+            return answer.code == 0 and str(worker.pid) in answer.out
+
+        return is_listed
+
     with pollux.started("serve", "-c", "p.yaml", "--store", url) as planner:
         eventually(is_quick, "the new definition is written, so that nobody takes 600 s", planner)
         with pollux.started("worker", "-c", "p.yaml", "--store", url) as worker:
+            eventually(is_at_work(worker), "the worker is there, and so can be asked to stop", worker)
             [run] = eventually(lambda: runs(pollux, url, "slow"), "another one ran it", planner)
             assert stopped(worker).code == 0
         assert stopped(planner).code == 0

@@ -16,6 +16,7 @@ the order in which it would have happened, and costs no real time.  Time is kept
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
 import selectors
 import threading
@@ -50,6 +51,7 @@ class VirtualTime:
         self.is_busy_elsewhere: Callable[[], bool] = _never  # do threads or children of ours work for real?
         self._us = 0 if is_fresh else math.ceil(loop.time()) * SECOND_US
         self._quiet: asyncio.Future[None] | None = None
+        self._turns = 0  # timers so far
         self._calls = 0  # of `run_in_executor` that are under way
         self._selector = _PatientSelector(inner, self)
         self._run_in_executor, self._call_at = loop.run_in_executor, loop.call_at
@@ -120,10 +122,26 @@ class VirtualTime:
 
     def _call_at_whole(self, when: float, call: Callable[..., Any], *args: Any, context: Any = None) -> Any:
         """Timers stand at whole microseconds: what is due at the same time is so to the last bit, and goes by turn."""
-        return self._call_at(round(when * SECOND_US) / SECOND_US, call, *args, context=context)
+        self._turns += 1
+        timer = _Turn(round(when * SECOND_US) / SECOND_US, call, args, self.loop, context)
+        timer.turn = self._turns
+        heapq.heappush(self.loop._scheduled, timer)  # noqa: SLF001  where asyncio's own would stand
+        timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001
+        return timer
 
     def _called(self, _: asyncio.Future[Any]) -> None:
         self._calls -= 1
+
+
+class _Turn(asyncio.TimerHandle):
+    """A timer that knows its turn: asyncio's heap has no order of its own among those of the same time."""
+
+    __slots__ = ("turn",)
+    turn: int
+
+    def __lt__(self, other: object) -> bool:
+        assert isinstance(other, asyncio.TimerHandle)
+        return (self.when(), self.turn) < (other.when(), getattr(other, "turn", 0))
 
 
 class VirtualClock(SystemClock):
