@@ -129,7 +129,8 @@ def _one(session: Session, child: Child, seconds: int, *, is_loaded: bool) -> tu
     port = child.ready()
     rate = 0.0
     if is_loaded:
-        paths = ["/api/v2/jobs?limit=50", "/api/v2/scheduler/health", "/api/v2/runs?limit=50", "/api/v2/jobs/job1"]
+        paths = [f"/api/v2/jobs/job{number}" for number in range(16)]
+        paths += ["/api/v2/jobs?limit=10", "/api/v2/scheduler/health", "/api/v2/runs?limit=10&state=done", "/metrics"]
         rate = session.alone(load_paced, port=port, paths=paths, rate=RATE, seconds=seconds)["rate"]
     else:
         time.sleep(seconds)

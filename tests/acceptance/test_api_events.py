@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from pollux.events import NodeStopped, RunSettled
+from pollux.events import JobRefused, NodeStopped, RunSettled
 from pollux.server import Server, ServerOptions
 from pollux.server.identity import Role
 from pollux.server.limits import Limits
@@ -128,6 +128,33 @@ async def test_events_of_runs_cost_nothing_while_nobody_listens():
         ring.part()
         ring._rest()  # what the timer does two minutes after the last one left
         assert {word for word in PER_RUN if app.events.wants(KINDS[word])} == before
+        ring.close()
+
+
+async def test_whoever_was_away_for_long_is_told_that_runs_went_by():
+    """Two minutes after the last one left, the events of runs are no longer kept."""
+    async with an_app() as app:
+        ring = Ring(app.events, app.clock)
+        ring.join()
+        app.events.emit(settled(0))
+        ring.part()
+        ring._rest()
+        app.events.emit(settled(1))
+        app.events.emit(JobRefused("home", "it cannot be planned"))
+        for kinds, is_told in ((None, True), (frozenset({"job_refused"}), False)):
+            stream, sent = routes.Stream(ring, "n", "n-1", None, kinds), []
+
+            async def send(message, sent=sent):
+                sent.append(message.get("body", b""))
+
+            async def whole(sent=sent):
+                return b"event: job_refused" in b"".join(sent)
+
+            telling = asyncio.ensure_future(stream(None, asyncio.Event().wait, send))
+            await eventually(whole, "what was kept is told")
+            assert (b"event: missed" in b"".join(sent)) == is_told
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
         ring.close()
 
 

@@ -61,13 +61,15 @@ async def test_a_key_is_for_one_body_one_path_and_one_caller(client):
 
 
 async def test_of_many_at_once_one_is_done_and_all_have_its_answer(client):
-    answers = await asyncio.gather(
-        *(client("POST", "/api/v2/runs", {"job_id": "home"}, headers=KEY) for _ in range(10))
-    )
+    path = "/api/v2/jobs/home/force-run"
+    answers = await asyncio.gather(*(client("POST", path, headers=KEY) for _ in range(10)))
 
-    assert {answer.status for answer in answers} == {201}
+    assert {answer.status for answer in answers} == {202}
     assert len({answer.body for answer in answers}) == 1
+    assert sorted("idempotent-replayed" in answer.headers for answer in answers) == [False] + [True] * 9
     assert len(await runs(client)) == 1
+    lines = (await client.ok("GET", "/api/v2/audit"))["lines"]
+    assert [line["action"] for line in lines].count("run") == 1, "whoever waits does nothing"
 
 
 async def test_two_nodes_keep_the_same_keys(tmp_path):

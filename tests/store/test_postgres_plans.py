@@ -246,6 +246,12 @@ async def the_leaders_facts(house):
     return await house.plan("advance", "facts", [f"job-{n:05}" for n in range(1, 101)], 2)
 
 
+async def what_the_leader_learns(house):
+    ids, n = [f"job-{n:05}" for n in range(1, 101)], 100
+    columns = [ids, [1] * n, [NOW] * n, [NOW] * n, [None] * n, [NOW] * n]
+    return await house.plan("advance", "learn", NOW, 2, 0, [1, 2, 3], *columns)
+
+
 async def what_is_due(house):
     return await house.plan("jobs", "due", -1, "", NOW + DAY, 100, 2)
 
@@ -275,6 +281,7 @@ HOT = [
     an_enqueue,
     a_plain_enqueue,
     the_leaders_facts,
+    what_the_leader_learns,
     what_is_due,
     a_cancel,
     leases_that_ran_out,
@@ -355,6 +362,7 @@ KEPT = {
     "renew": ("renew", "renew", f"{_empty(3)}, 1, 1"),
     "plain": ("enqueue", "plain", "'{}', '{}', 'j', 1, 2, 2, '', '', false, 1, 9, 'c', ''"),
     "known": ("enqueue", "known", "'{}'"),
+    "learn": ("advance", "learn", "1, 2, 1, '{}', '{}', '{}', '{}', '{}', '{}', '{}'"),
     "release": ("advance", "release", "'{}', 1, 2"),
 }
 

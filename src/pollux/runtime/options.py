@@ -84,7 +84,7 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
         self._at_least("child_memory", self.child_memory, CHILD_MEMORY_MIN)
         self._at_least("heartbeat_every", self.heartbeat_every_ms, HEARTBEAT_MIN_MS)
         if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,49}", self.metrics_prefix):
-            raise InvalidInput(f"{self.metrics_prefix!r} cannot begin a name", where="metrics_prefix", cure="use a word")
+            raise InvalidInput(f"{self.metrics_prefix!r} cannot begin a name", where="metrics_prefix", cure="a word")
         for name in ("traces_endpoint", "heartbeat_url"):
             if getattr(self, name) and not getattr(self, name).startswith(("http://", "https://")):
                 raise InvalidInput("it is no URL of the web", where=name, cure="write it like https://host:port/path")

@@ -284,9 +284,7 @@ class Timekeeper(Loop):
     def _tell_stopped(self, items: Sequence[FeedItem]) -> None:
         ended = (item.entry for item in items if isinstance(item.entry, Ended))
         for end in (end for entry in ended for end in entry.ends if not end.ran):
-            self.events.emit(
-                RunStopped(end.run_id, end.job_id, end.state.value, end.error, end.due_ms, end.ended_ms)
-            )
+            self.events.emit(RunStopped(end.run_id, end.job_id, end.state.value, end.error, end.due_ms, end.ended_ms))
 
     # resting
 

@@ -36,6 +36,7 @@ def describe_api(app: Pollux | None = None) -> FastAPI:
     quiet: dict[str, Any] = {"telemetry": _SILENT}
     api = FastAPI(title=TITLE, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, **quiet)
     api.state.pollux = app
+    api.state.told = {}  # what was written for one look at the store
     places = places_of(EVERY)
     api.state.places = {place.path: place for place in places}
     api.router.routes.extend(Route(place.path, place, include_in_schema=False) for place in places)

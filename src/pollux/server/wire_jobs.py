@@ -6,6 +6,7 @@ it goes are read over.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -227,6 +228,7 @@ def _schedule(job: Job) -> dict[str, Any]:
     return words
 
 
+@lru_cache(maxsize=1_000)
 def _retry(retry: Retry) -> RetryBody:
     return RetryBody(
         attempts=retry.attempts_max,

@@ -6,12 +6,15 @@ Neither says whether the process is alive: that is `/live`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
 from pollux.observe.documents import health_document, workers_document
+from pollux.observe.health import Health
 from pollux.observe.metrics import content_type, exposition, wants_openmetrics
 from pollux.secrets import HIDDEN
 from pollux.server.identity import Role
@@ -79,17 +82,15 @@ class MetricsView(Struct, frozen=True):
 
 
 @routes.get("/api/v2/scheduler/health", Role.VIEWER, answer=HealthView)
-async def health(desk: At) -> dict[str, Any]:
+async def health(desk: At) -> Response:
     """How the deployment does: due but not fired, ready but not claimed, alive but not polling, and what helps."""
-    document: dict[str, Any] = HIDDEN.hide_in(health_document(await desk.verbs.health()))
-    return document
+    return await _told(desk, health_document)
 
 
 @routes.get("/api/v2/scheduler/workers", Role.VIEWER, answer=WorkersView)
-async def workers(desk: At) -> dict[str, Any]:
+async def workers(desk: At) -> Response:
     """Who works, and at what."""
-    document: dict[str, Any] = HIDDEN.hide_in(workers_document(await desk.verbs.health()))
-    return document
+    return await _told(desk, workers_document)
 
 
 @routes.get("/api/v2/scheduler/metrics", Role.VIEWER)
@@ -104,6 +105,17 @@ async def prometheus(desk: At) -> Response:
     newer = wants_openmetrics(desk.request.headers.get("accept", ""))
     body = await exposition(desk.verbs, openmetrics=newer)
     return Response(body, headers={"Content-Type": content_type(openmetrics=newer)})
+
+
+async def _told(desk: At, write: Callable[[Health], dict[str, Any]]) -> Response:
+    """Written once for each look at the store, of which there is one a second, however many ask."""
+    found = await desk.verbs.health()
+    kept: dict[str, tuple[object, bytes]] = desk.request.app.state.told
+    seen, body = kept.get(write.__name__, (None, b""))
+    if seen is None or seen is not found.snapshot.deployment:
+        body = msgspec.json.encode(HIDDEN.hide_in(write(found)))
+        kept[write.__name__] = (found.snapshot.deployment, body)
+    return Response(body, media_type="application/json")
 
 
 def _parsed(text: str) -> MetricsView:

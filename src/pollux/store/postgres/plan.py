@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pollux.model import Advanced, Answer, CancelOrder, End, JobUpdate, Plan
+from pollux.store.postgres.faults import AGAIN
 from pollux.store.postgres.notes import write_notes
 from pollux.store.postgres.rows import columns, put
 from pollux.store.postgres.runs import ask_to_stop, cancel_waiting, held_keys, insert, known_runs
@@ -22,6 +23,37 @@ _feed = Statements("feed")
 async def feed(tx: Transaction, limit: int, known: Sequence[int]) -> list[Row]:
     """(now, id, body) of the oldest entries; those that are known come without their body."""
     return await tx.rows(_feed.read, limit, known, tx.given_ms, tx.version)
+
+
+def only_learns(plan: Plan) -> bool:
+    """Nothing fires, and no run is touched; no job is remembered twice."""
+    does_more = plan.firings or plan.releases or plan.holds or plan.cancels or plan.notes
+    return not does_more and len({update.job_id for update in plan.updates}) == len(plan.updates)
+
+
+async def learn(tx: Transaction, term: int, plan: Plan) -> Advanced | None:
+    """Such a plan in one statement; None: it stood against others, and nothing has happened."""
+    rows = sorted(
+        (
+            each.job_id,
+            each.revision,
+            each.next_due_ms,
+            each.last_due_ms,
+            memory_json(each.memory),
+            each.memory.last_end_ms,
+        )
+        for each in plan.updates
+    )
+    try:
+        found = await tx.one(_advance.learn, tx.given_ms, tx.version, term, plan.consumed, *columns(rows, 6))
+    except AGAIN:
+        return None
+    is_ours, now_ms, ready, seats, learnt = found
+    if not is_ours:
+        return Advanced(Answer.FENCED, now_ms)
+    there = set(learnt)
+    updates = tuple([Answer.OK if each.job_id in there else Answer.STALE for each in plan.updates])
+    return Advanced(Answer.OK, now_ms, (), updates, ready, seats)
 
 
 async def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row]) -> Advanced:

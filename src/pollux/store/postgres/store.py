@@ -212,6 +212,10 @@ class PostgresStore:
     async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
         one_version(self._version, "advance")
         check_plan(plan)
+        if plan_verbs.only_learns(plan):
+            await self._count_in(self._version)
+            if (learnt := await self._read(now_ms, plan_verbs.learn, term, plan)) is not None:
+                return learnt
         firings = [rows.made_row(firing.run) for firing in plan.firings]
         if plan.notes:
             plan = replace(plan, notes=tuple(checked_notes(plan.notes)))

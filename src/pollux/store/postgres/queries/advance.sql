@@ -7,6 +7,35 @@ SELECT
 FROM {s}.term, (SELECT coalesce($1::bigint, {s}.now_ms()) AS now_ms) AS c
 WHERE term.version = $2::smallint FOR SHARE OF term;
 
+-- A plan that only reads and remembers, as most are at a low rate: all of it in one statement, if the term stands.
+-- name: learn
+WITH term AS MATERIALIZED (
+  SELECT
+    t.number = $3::bigint AND t.holder <> '' AS is_ours, c.now_ms,
+    (SELECT sum(ready)::bigint FROM {s}.tally WHERE tally.version = $2::smallint) AS ready,
+    (SELECT coalesce(sum(seats), 0)::bigint FROM {s}.nodes
+     WHERE nodes.until_ms > c.now_ms AND nodes.version IN (0, $2::smallint)) AS seats
+  FROM {s}.term AS t, (SELECT coalesce($1::bigint, {s}.now_ms()) AS now_ms) AS c
+  WHERE t.version = $2::smallint FOR SHARE OF t
+), read AS (
+  DELETE FROM {s}.feed
+  WHERE version = $2::smallint AND id = ANY($4::bigint[]) AND (SELECT is_ours FROM term) RETURNING ends
+), learnt AS (
+  UPDATE {s}.jobs AS j
+  SET next_due_ms = b.next_due_ms,
+      last_due_ms = CASE WHEN b.last_due_ms > coalesce(j.last_due_ms, b.last_due_ms - 1) THEN b.last_due_ms ELSE j.last_due_ms END,
+      memory = b.memory, ended_ms = b.ended_ms
+  FROM unnest($5::text[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bytea[], $10::bigint[])
+    AS b (id, revision, next_due_ms, last_due_ms, memory, ended_ms)
+  WHERE j.id = b.id AND j.revision = b.revision AND j.version = $2::smallint AND (SELECT is_ours FROM term)
+  RETURNING j.id
+), counted AS (
+  UPDATE {s}.tally AS t SET feed = t.feed - gone.entries, ends = t.ends - gone.ends
+  FROM (SELECT count(*) AS entries, sum(read.ends) AS ends FROM read) AS gone
+  WHERE t.version = $2::smallint AND t.slot = pg_backend_pid() % 16 AND gone.entries > 0
+)
+SELECT is_ours, now_ms, ready, seats, ARRAY(SELECT id FROM learnt) FROM term;
+
 -- name: consume
 DELETE FROM {s}.feed WHERE version = $2::smallint AND id = ANY($1::bigint[]) RETURNING ends;
 
