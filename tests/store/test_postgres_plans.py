@@ -249,7 +249,8 @@ async def the_leaders_facts(house):
 async def what_the_leader_learns(house):
     ids, n = [f"job-{n:05}" for n in range(1, 101)], 100
     columns = [ids, [1] * n, [NOW] * n, [NOW] * n, [None] * n, [NOW] * n]
-    return await house.plan("advance", "learn", NOW, 2, 0, [1, 2, 3], *columns)
+    await house.connection.execute(f"UPDATE {house.space.schema}.term SET number = 1, holder = 'n'")
+    return await house.plan("advance", "learn", NOW, 2, 1, [1, 2, 3], *columns)
 
 
 async def what_is_due(house):

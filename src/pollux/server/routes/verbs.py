@@ -6,7 +6,8 @@ from version to version.  Roles, limits and the rules for what comes by API hold
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from inspect import signature
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from pollux.errors import InvalidInput, PolluxError, did_you_mean
 from pollux.secrets import hide
 from pollux.server.identity import Role
 from pollux.server.limits import BODY_MAX
+from pollux.server.permits import check_asker
 from pollux.server.problems import Problem, problem_of
 from pollux.server.routing import At, Routes
 from pollux.server.wire import read_bytes
@@ -65,6 +67,9 @@ async def ask(desk: At) -> Response:
         said = verb.unpacked(await read_bytes(desk.request, BODY_MAX))
         if name == "load" and "peer" not in desk.request.scope["state"]:  # on the machine itself they may do it anyway
             _refuse_trust(said.get("records", ()))
+        _refuse_missing(getattr(desk.verbs, name), said)
+        if said.get("params") and "job" in said:
+            check_asker(desk, await desk.verbs.get_job(said["job"]), said["params"])
         if verb.is_paged:
             return await _paged(getattr(desk.verbs, name)(**said))
         answer = await getattr(desk.verbs, name)(**said)
@@ -73,6 +78,13 @@ async def ask(desk: At) -> Response:
         problem.more["error"] = told(error)
         return _versioned(problem.response())
     return _answer(packed_answer(answer, is_masked=desk.identity.role < Role.ADMIN))
+
+
+def _refuse_missing(verb: Callable[..., Any], said: Mapping[str, Any]) -> None:
+    try:
+        signature(verb).bind(**said)
+    except TypeError as error:
+        raise InvalidInput(f"it cannot be asked so: {error}", cure="ask with a `pollux` command") from None
 
 
 async def _paged(pages: AsyncIterator[Any]) -> Response:
