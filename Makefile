@@ -15,7 +15,8 @@ PYTEST := $(BIN)/python -m pytest
 SPREAD := -n 2 --dist loadgroup
 
 # Made by make, and therefore removed by `make clean`; also every __pycache__ below these folders.
-MADE := $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist pollux-demo.db pollux-demo.db-wal pollux-demo.db-shm pollux-demo.db.lock pollux-demo.db.bell pollux-demo.db.ballast
+DEMO_FILES := $(addprefix pollux-demo.db,-wal -shm .lock .bell .ballast .token .sock .versions)
+MADE := $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis build dist pollux-demo.db $(DEMO_FILES)
 CODE := src tests benchmarks docs examples
 
 .DEFAULT_GOAL := help

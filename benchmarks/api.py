@@ -94,7 +94,7 @@ def _pages(session: Session) -> None:
             with session.child(serve, file=file) as child:
                 port = child.ready()
                 page = session.alone(load, port=port, method="GET", path="/api/v2/jobs?limit=100", n=300, connections=1)
-                scrape = session.alone(load, port=port, method="GET", path="/metrics", n=100, connections=1)
+                scrape = session.alone(load_paced, port=port, paths=["/metrics"], rate=0.9, seconds=15, connections=1)
         pages[n] = session.figure(f"{n:,} jobs", "a page of 100 jobs", [page["p50_ms"]], "ms")
         scrapes[n] = session.figure(f"{n:,} jobs", "a scrape of /metrics", [scrape["p50_ms"]], "ms")
     session.at_most(f"a page with {many:,} jobs / with {few:,}", pages[many] / pages[few], LIST_TIMES)
@@ -130,7 +130,7 @@ def _one(session: Session, child: Child, seconds: int, *, is_loaded: bool) -> tu
     rate = 0.0
     if is_loaded:
         paths = [f"/api/v2/jobs/job{number}" for number in range(16)]
-        paths += ["/api/v2/jobs?limit=10", "/api/v2/scheduler/health", "/api/v2/runs?limit=10&state=done", "/metrics"]
+        paths += ["/api/v2/jobs?limit=10", "/api/v2/scheduler/health", "/api/v2/runs?limit=10&state=done", "/live"]
         rate = session.alone(load_paced, port=port, paths=paths, rate=RATE, seconds=seconds)["rate"]
     else:
         time.sleep(seconds)
@@ -238,14 +238,15 @@ def load(port: int, method: str, path: str, n: int, body: str = "", connections:
     return run_async(run())
 
 
-def load_paced(port: int, paths: list[str], rate: int, seconds: int) -> Seen:
+def load_paced(port: int, paths: list[str], rate: float, seconds: int, connections: int = CONNECTIONS) -> Seen:
     """So many requests a second, over a few connections."""
 
     async def run() -> Seen:
-        lines = [await Line.open(port) for _ in range(CONNECTIONS)]
+        lines = [await Line.open(port) for _ in range(connections)]
         end = time.monotonic() + seconds
-        await asyncio.gather(*(line.paced(paths, CONNECTIONS / rate, end) for line in lines))
-        return {"rate": sum(len(line.took) for line in lines) / seconds}
+        await asyncio.gather(*(line.paced(paths, connections / rate, end) for line in lines))
+        spent = [each for line in lines for each in line.took]
+        return {"rate": len(spent) / seconds, "p50_ms": 1000 * statistics.median(spent)}
 
     return run_async(run())
 
@@ -299,9 +300,10 @@ class Line:
         due, number = time.monotonic(), 0
         while due < end:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
+            begun = time.monotonic()
             await self.ask("GET", paths[number % len(paths)])
-            self.took.append(0.0)
-            due, number = max(due + every_s, time.monotonic() - 1), number + 1
+            self.took.append(time.monotonic() - begun)
+            due, number = max(due + every_s, begun - 1), number + 1
 
 
 # in process

@@ -60,14 +60,15 @@ async def _run(app: Pollux, options: ServerOptions | None, news: News) -> None:
     async with served(app, options) as server:
         if server is not None and server.first_token and console.is_terminal:
             console.print(f"the first token, shown this once: {server.first_token}", highlight=False, soft_wrap=True)
+        api = "" if server is None else server.url
         if console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
                 while not stop.is_set():
-                    live.update(await _frame(app, news, console.height, cut=True), refresh=True)
+                    live.update(await _frame(app, news, console.height, api=api, cut=True), refresh=True)
                     await _rest(stop, LOOK_SECONDS)
         else:
             while not stop.is_set():
-                console.print(await _frame(app, news, ROWS_MAX, cut=False))
+                console.print(await _frame(app, news, ROWS_MAX, api=api, cut=False))
                 await _rest(stop, PIPE_SECONDS)
         console.print("draining: running handlers may finish; Ctrl-C again ends at once")
     console.print("stopped")
@@ -81,7 +82,7 @@ async def _rest(stop: asyncio.Event, seconds: float) -> None:
         return
 
 
-async def _frame(app: Pollux, news: News, height: int, *, cut: bool) -> RenderableType:
+async def _frame(app: Pollux, news: News, height: int, *, api: str, cut: bool) -> RenderableType:
     limit = max(1, min(ROWS_MAX, height - FRAME_LINES - len(news.lines)))
     try:
         overview = await app.overview(limit=limit)
@@ -93,7 +94,7 @@ async def _frame(app: Pollux, news: News, height: int, *, cut: bool) -> Renderab
         header(overview, store=app.store_url, lateness=lateness),
         jobs_table(overview, cut=cut),
         *(Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in news.lines),
-        footer(overview, app.store_url),
+        footer(overview, app.store_url, api),
     )
 
 
@@ -154,7 +155,7 @@ def freshness_bar(score: float, age_ms: int | None) -> Text:
     return bar.append("·" * (BAR - full), style="dim").append(f" {span(age_ms)}")
 
 
-def footer(overview: Overview, store: str) -> Text:
+def footer(overview: Overview, store: str, api: str = "") -> Text:
     more = overview.counts.jobs - len(overview.rows)
     hidden = f"{_count(more)} more jobs not shown.  " if more > 0 else ""
     look = (
@@ -162,7 +163,8 @@ def footer(overview: Overview, store: str) -> Text:
         if store.startswith("memory")
         else f"from a second terminal: {program_name()} jobs --store {clean(store)}"
     )
-    return Text(f"{hidden}{look}   stop: Ctrl-C", style="dim")
+    page = f"   in a browser: {api}/api/v2/docs" if api else ""
+    return Text(f"{hidden}{look}{page}   stop: Ctrl-C", style="dim")
 
 
 def _count(number: int) -> str:

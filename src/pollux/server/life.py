@@ -67,7 +67,16 @@ class Server:
         except BaseException:
             await self.stop()
             raise
+        if reach:
+            log.info("the API is at %s, with a page to try it: %s/api/v2/docs", self.url, self.url)
         return bool(reach)
+
+    @property
+    def url(self) -> str:
+        """Where a browser on this machine finds it; nothing if it listens on no port."""
+        host = "localhost" if is_loopback(self.options.host) else self.options.host
+        place = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return f"http{'s' if self.options.tls else ''}://{place}" if self.port else ""
 
     def _listen(self) -> list[socket.socket]:
         options, where = self.options, f"{self.options.host}:{self.options.port}"

@@ -20,6 +20,8 @@ from pollux.secrets import HIDDEN
 from pollux.server.identity import Role
 from pollux.server.routing import At, Routes
 
+KEPT_MS = 1_000
+
 routes = Routes("health")
 
 
@@ -96,21 +98,32 @@ async def workers(desk: At) -> Response:
 @routes.get("/api/v2/scheduler/metrics", Role.VIEWER)
 async def metrics(desk: At) -> MetricsView:
     """The metrics of this process as JSON."""
-    return await asyncio.to_thread(_parsed, (await exposition(desk.verbs)).decode())
+    return await asyncio.to_thread(_parsed, (await _exposed(desk, openmetrics=False)).decode())
 
 
 @routes.get("/metrics", Role.VIEWER, answer=str, kind="text/plain; version=0.0.4; charset=utf-8")
 async def prometheus(desk: At) -> Response:
     """The metrics of this process for Prometheus."""
     newer = wants_openmetrics(desk.request.headers.get("accept", ""))
-    body = await exposition(desk.verbs, openmetrics=newer)
+    body = await _exposed(desk, openmetrics=newer)
     return Response(body, headers={"Content-Type": content_type(openmetrics=newer)})
+
+
+async def _exposed(desk: At, *, openmetrics: bool) -> bytes:
+    """Written at most once a second, however many ask: it takes the processor longer than any other answer."""
+    kept: dict[str, tuple[Any, bytes]] = desk.request.app.state.told
+    key, now_ms = f"metrics {openmetrics}", desk.verbs.now_ms()
+    at_ms, body = kept.get(key, (0, b""))
+    if not at_ms <= now_ms < at_ms + KEPT_MS:
+        body = await exposition(desk.verbs, openmetrics=openmetrics)
+        kept[key] = (now_ms, body)
+    return body
 
 
 async def _told(desk: At, write: Callable[[Health], dict[str, Any]]) -> Response:
     """Written once for each look at the store, of which there is one a second, however many ask."""
     found = await desk.verbs.health()
-    kept: dict[str, tuple[object, bytes]] = desk.request.app.state.told
+    kept: dict[str, tuple[Any, bytes]] = desk.request.app.state.told
     seen, body = kept.get(write.__name__, (None, b""))
     if seen is None or seen is not found.snapshot.deployment:
         body = msgspec.json.encode(HIDDEN.hide_in(write(found)))
