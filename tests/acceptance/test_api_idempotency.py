@@ -78,11 +78,14 @@ async def test_two_nodes_keep_the_same_keys(tmp_path):
         clients = [api_of(one), api_of(other)]
         await clients[0].ok("POST", "/api/v2/jobs", {"id": "home", "handler": "fine"})
 
-        asked = (client("POST", "/api/v2/runs", {"job_id": "home"}, headers=KEY) for client in clients * 3)
-        answers = await asyncio.gather(*asked)
+        path = "/api/v2/jobs/home/force-run"
+        answers = await asyncio.gather(*(client("POST", path, headers=KEY) for client in clients * 3))
 
         assert len({(answer.status, answer.body) for answer in answers}) == 1
+        assert sorted("idempotent-replayed" in answer.headers for answer in answers) == [False] + [True] * 5
         assert len(await runs(clients[0])) == 1
+        lines = (await clients[0].ok("GET", "/api/v2/audit"))["lines"]
+        assert [line["action"] for line in lines].count("run") == 1, "whoever waits does nothing"
 
 
 async def test_a_refusal_leaves_the_key_free(client):

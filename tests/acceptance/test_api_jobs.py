@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from pollux import every
+from pollux.errors import StoreBusy
 from pollux.model import Job
 from pollux.server.identity import Role
 from tests.acceptance.api_world import eventually, named, served
@@ -384,3 +385,38 @@ async def test_many_change_one_job_and_each_revision_is_won_once(client):
     answers = await asyncio.gather(*(client("PUT", "/api/v2/jobs/x", body) for body in bodies))
 
     assert sorted(answer.status for answer in answers) == [200] + [409] * 9
+
+
+async def test_many_add_one_job_each_and_each_is_answered_by_itself():
+    """They go in common writes; what is wrong with one is nobody else's affair, and of one id there is one."""
+    async with served(runs=False) as client:
+        bodies = [{"id": f"job{number}", "handler": "fine"} for number in range(70)]
+        bodies += [{"id": "same", "handler": "fine", "name": f"n{number}"} for number in range(5)]
+        bodies += [{"id": "bad", "handler": "fine", "params": {"wrod": 1}, "interval": "1m"}] * 3
+
+        answers = await asyncio.gather(*(client("POST", "/api/v2/jobs", body) for body in bodies))
+
+        assert [answer.status for answer in answers[:70]] == [201] * 70
+        assert [answer.json["id"] for answer in answers[:70]] == [body["id"] for body in bodies[:70]]
+        assert sorted(answer.status for answer in answers[70:75]) == [201] + [409] * 4
+        assert [answer.status for answer in answers[75:]] == [422] * 3
+        assert (await client.ok("GET", "/api/v2/jobs"))["total"] == 71
+        lines = (await client.ok("GET", "/api/v2/audit", limit=1000))["lines"]
+        assert {line["subject"] for line in lines} >= {body["id"] for body in bodies[:71]}
+
+
+async def test_whoever_waits_for_a_write_that_fails_is_told_and_the_next_is_not_held_up(monkeypatch):
+    async with served(runs=False) as client:
+        put_jobs = client.app._store.put_jobs
+
+        async def busy(*_, **__):
+            await asyncio.sleep(0.01)
+            raise StoreBusy("somebody writes")
+
+        monkeypatch.setattr(client.app._store, "put_jobs", busy)
+        bodies = [{"id": f"job{number}", "handler": "fine"} for number in range(50)]
+        answers = await asyncio.gather(*(client("POST", "/api/v2/jobs", body) for body in bodies))
+        assert {answer.status for answer in answers} == {503}
+
+        monkeypatch.setattr(client.app._store, "put_jobs", put_jobs)
+        assert (await client("POST", "/api/v2/jobs", bodies[0])).status == 201

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from pollux.app.overview import JobRow, rows_of
 from pollux.app.verbs import Verbs
 from pollux.errors import InvalidInput
-from pollux.model import LIVE, Counts, Job, Run, RunState
+from pollux.model import LIVE, Counts, Job, Note, Run, RunState
 from pollux.store.contract import PAGE_MAX, JobFilter, RunFilter
 from pollux.store.filters import job_fits
 
@@ -67,9 +67,9 @@ class ListingVerbs(Verbs):
         [row] = await self._rows([job], live.runs)
         return row
 
-    async def new_row(self, job: Job) -> JobRow:
+    def new_row(self, job: Job, stops: Sequence[Note]) -> JobRow:
         """A job that was put just now: it has no runs yet."""
-        [row] = rows_of([job], live={}, stops=await self.stops(), nodes=(), progress={}, now_ms=self._clock.now_ms())
+        [row] = rows_of([job], live={}, stops=stops, nodes=(), progress={}, now_ms=self._clock.now_ms())
         return row
 
     async def _found(

@@ -17,6 +17,7 @@ from pollux.server.door import Door, DoorOptions
 from pollux.server.problems import Problem, answer_problem
 from pollux.server.routes import EVERY
 from pollux.server.routing import Place, places_of
+from pollux.server.together import Together
 from pollux.server.tokens import Tokens
 from pollux.units import printable
 
@@ -36,6 +37,7 @@ def describe_api(app: Pollux | None = None) -> FastAPI:
     quiet: dict[str, Any] = {"telemetry": _SILENT}
     api = FastAPI(title=TITLE, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, **quiet)
     api.state.pollux = app
+    api.state.together = Together()
     api.state.told = {}  # what was written for one look at the store
     places = places_of(EVERY)
     api.state.places = {place.path: place for place in places}

@@ -11,13 +11,14 @@ from msgspec.structs import replace
 from pollux.app.batches import Written
 from pollux.app.overview import JobRow
 from pollux.errors import InvalidConfig, InvalidInput, NotFound, PolluxError, problems_of
-from pollux.model import VERSION_MAX, Answer
+from pollux.model import VERSION_MAX, Answer, Job, Note
 from pollux.model.params import PRIORITIES
 from pollux.server.identity import Role
 from pollux.server.limits import BATCH_BODY_MAX
 from pollux.server.permits import check_author, known_handlers
 from pollux.server.problems import Problem, problem_of
 from pollux.server.routing import At, Reply, Routes
+from pollux.server.together import Together
 from pollux.server.wire import read_body
 from pollux.server.wire_given import also_wrong, job_of_body, word_of_params
 from pollux.server.wire_jobs import ID_PATTERN, JobBody, JobView, StateWord, view_of
@@ -123,10 +124,14 @@ async def create(desk: At, body: JobBody) -> Reply:
 
     200 if it is there already, just as it was sent; 409 if it is there otherwise: PUT changes it.
     """
-    written = await _put(desk, body, body.id or made_id(desk), revision=0)
+    job = await _given(desk, body, body.id or made_id(desk))
+    together: Together = desk.request.app.state.together
+    said, stops = await together.add(desk.verbs, desk.identity.name, JobPut(job, 0), body.scheduler_version)
+    written = _sure(said, body)
     if written.answer is Answer.CONFLICT and written.revision:
         written = replace(written, detail="it is there already, and it is another one")
-    return await _put_reply(desk, written, is_new=True, cure=f"PUT /api/v2/jobs/{quoted(written.job.id)} changes it")
+    cure = f"PUT /api/v2/jobs/{quoted(written.job.id)} changes it"
+    return await _put_reply(desk, written, stops=stops, cure=cure)
 
 
 @routes.get("/api/v2/jobs", Role.VIEWER)
@@ -183,7 +188,8 @@ async def change(desk: At, job_id: str, body: JobBody) -> Reply:
     written = await _put(desk, body, job_id, revision=wanted)
     more = {} if wanted is None else {"expected": wanted}
     cure = "read it again, and send the change with its revision"
-    return await _put_reply(desk, written, is_new=there is None, cure=cure, **more)
+    stops = await desk.verbs.stops() if there is None else None
+    return await _put_reply(desk, written, stops=stops, cure=cure, **more)
 
 
 @routes.delete("/api/v2/jobs/{job_id}", Role.OPERATOR)
@@ -223,13 +229,23 @@ async def create_batch(desk: At, body: BatchBody) -> BatchAnswer:
 # inside
 
 
-async def _put(desk: At, body: JobBody, job_id: str, *, revision: int | None) -> Written:
+async def _given(desk: At, body: JobBody, job_id: str) -> Job:
+    """The job that the body means, if they may put it."""
     job = job_of_body(body, job_id, desk.verbs.check_params)
     check_author(desk, job, await known_handlers(desk.verbs, {job.handler}))
-    [written] = await desk.verbs.put_each([JobPut(job, revision)], version=body.scheduler_version)
-    if isinstance(written, PolluxError):
-        raise _named(written, body)
-    return written
+    return job
+
+
+async def _put(desk: At, body: JobBody, job_id: str, *, revision: int | None) -> Written:
+    job = await _given(desk, body, job_id)
+    [said] = await desk.verbs.put_each([JobPut(job, revision)], version=body.scheduler_version)
+    return _sure(said, body)
+
+
+def _sure(said: Written | PolluxError, body: JobBody) -> Written:
+    if isinstance(said, PolluxError):
+        raise _named(said, body)
+    return said
 
 
 def _named(error: PolluxError, body: JobBody) -> PolluxError:
@@ -246,14 +262,15 @@ def _renamed(where: str, word: str) -> str:
     return word if word == "url" and rest in {"", "url"} else ".".join(part for part in (word, rest) if part)
 
 
-async def _put_reply(desk: At, written: Written, *, is_new: bool, cure: str, **more: Any) -> Reply:
+async def _put_reply(desk: At, written: Written, *, stops: list[Note] | None, cure: str, **more: Any) -> Reply:
+    """`stops`: it is a new one, and this is what stands still."""
     job = written.job
     if written.answer is Answer.CONFLICT:
         words = f"job {job.id!r}: {written.detail}"
         raise Problem(409, "it is not as you believed", words, cure=cure, revision=written.revision, **more)
-    if written.answer is Answer.OK and is_new:
+    if written.answer is Answer.OK and stops is not None:
         headers = {"Location": f"/api/v2/jobs/{quoted(job.id)}", **etag(written.revision)}
-        return Reply(row_view(await desk.verbs.new_row(job)), 201, headers)
+        return Reply(row_view(desk.verbs.new_row(job, stops)), 201, headers)
     row = await desk.verbs.job_row(await desk.verbs.get_job(job.id))
     return Reply(row_view(row), 200, etag(row.job.revision))
 
