@@ -56,6 +56,7 @@ class Door:
         self.link: Link | None = None
         self.pid = 0
         self.handles: WeakSet[Handle] = WeakSet()
+        self.versions: dict[int, Handle] = {}  # those of other versions: their connections are closed with the door
 
     def at_new_home(self) -> None:
         for handle in self.handles:

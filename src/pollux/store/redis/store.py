@@ -97,9 +97,13 @@ class RedisStore(Handle):
         return RedisStore(self._url, **options, scheduler_version=self._version)
 
     def of_version(self, number: int) -> RedisStore:
+        known = self._door.versions.get(number)
+        if isinstance(known, RedisStore):
+            return known
         other = RedisStore(self._url, clock=self._clock, deadline_ms=self._deadline_ms, scheduler_version=number)
         other._door = self._door
         self._door.handles.add(other)
+        self._door.versions[number] = other
         return other
 
     # jobs
