@@ -8,10 +8,10 @@ import time
 import pytest
 
 from pollux.errors import StoreError
-from pollux.model import Job, Plan, RunState
+from pollux.model import Cause, Firing, Job, Plan, RunState, run_of
 from pollux.store.contract import Answer
 from pollux.store.keepalive import EVERY_S, IDLE_S, TIMES, keep_alive
-from pollux.testing.conformance.builders import given_jobs
+from pollux.testing.conformance.builders import T0, given_jobs
 from tests.chaos.yard import wait_until
 from tests.faults.backends import POSTGRES, REDIS, opened
 
@@ -87,11 +87,12 @@ async def stores(backend, url, far_url):
 async def test_the_locks_of_a_leader_that_stands_still_inside_its_write_are_let_go_by_its_deadline(stores, proxy):
     """Its plan is written but for the last word, which never comes; another one must be able to lead."""
     near, far = stores
-    await given_jobs(near, "job")
+    [job] = await given_jobs(near, "job")
     term = await far.elect("still", ttl_ms=1)
     feed = await near.feed(limit=9)
     proxy.hold(lambda request: b"COMMIT" in request)
-    plan = Plan(consumed=tuple(item.id for item in feed.items))
+    firing = Firing(run_of(job, T0, Cause.SCHEDULE), revision=job.revision, next_due_ms=None)
+    plan = Plan(consumed=tuple(item.id for item in feed.items), firings=(firing,))
     stands = asyncio.ensure_future(far.advance(term.number, plan))
 
     async def stands_before_the_door():
