@@ -64,7 +64,8 @@ class Terminal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "work.py").write_text(HANDLERS)
+        if not (folder / "work.py").exists():  # somebody may be about to import it
+            (folder / "work.py").write_text(HANDLERS)
 
     def environ(self, extra: dict[str, str] | None = None) -> dict[str, str]:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("POLLUX_")}

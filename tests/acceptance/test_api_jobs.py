@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from pollux import every
 from pollux.errors import StoreBusy
@@ -208,6 +209,21 @@ async def test_the_jobs_of_a_file_are_not_the_apis_to_change(client):
 
     assert answer.status == 409
     assert "file:x owns it" in answer.json["detail"]
+    assert "the file x" in answer.json["cure"]
+
+
+async def test_a_job_of_a_file_is_not_deleted_here_unless_nobody_declares_it(client):
+    job = Job(id="mine", handler="fine", source="file:x", schedule=every("1h"))
+    await client.app.put_jobs([job])
+
+    answer = await client("DELETE", "/api/v2/jobs/mine")
+
+    assert answer.status == 409
+    assert "file:x declares the job 'mine'" in answer.json["detail"]
+    assert "the file x" in answer.json["cure"]
+    assert (await client("GET", "/api/v2/jobs/mine")).status == 200
+    await client.app.put_jobs([replace(job, declared=False)])
+    assert (await client("DELETE", "/api/v2/jobs/mine")).status == 200
 
 
 async def test_a_job_is_deleted_once(client):

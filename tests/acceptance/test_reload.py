@@ -232,9 +232,13 @@ def test_the_command_reads_the_file_for_a_store_that_nobody_works_on(tmp_path):
     wrong = pollux("reload", "-c", "p.yaml")
     assert (wrong.code, "p.yaml:1:8" in wrong.err, ids_of(pollux)) == (2, True, {"a", "c"})
     pollux.write("p.yaml", "jobs: [")
-    assert pollux("reload", "--rollback", "-c", "p.yaml").code == 3, "it cannot say which store it is about"
-    pollux.ok("reload", "--rollback", "-c", "p.yaml", "--store", "sqlite:///p.db")
+    (tmp_path / "pollux.db").touch()  # of somebody else
+    lost = pollux("reload", "--rollback", "-c", "p.yaml")
+    assert (lost.code, "which store" in lost.err, "--store" in lost.err) == (2, True, True)
+    back = pollux.ok("reload", "--rollback", "-c", "p.yaml", "--store", "sqlite:///p.db")
     assert (tmp_path / "p.yaml").read_text() == text("a", "c")
+    assert "p.yaml has an earlier text again; what it held lies in" in back.out
+    assert (tmp_path / "p.db.versions" / "p.yaml" / "replaced.yaml").read_text() == "jobs: ["
     versions = pollux.ok("reload", "--versions", "-c", "p.yaml", "--json").json["versions"]
     assert len(versions) == 2
     assert "- job c" in pollux.ok("reload", "--rollback", "-c", "p.yaml").out

@@ -64,6 +64,7 @@ class Reloaded(Struct, frozen=True):
     options: tuple[OptionChange, ...]  # that hold now
     needs_restart: tuple[OptionChange, ...]
     is_dry: bool
+    aside: str = ""  # of a rollback: where the text lies that it replaced, if that one is kept nowhere else
 
     @property
     def is_empty(self) -> bool:
@@ -130,8 +131,9 @@ class Reloader:
         there = await asyncio.to_thread(_bytes_of, self.config.path)
         raw = versions.before("" if there is None else digest_of(there), to).read()
         await self.reload(by=by, dry_run=True, raw=raw)
+        aside = "" if there is None else await asyncio.to_thread(versions.set_aside, there)
         await asyncio.to_thread(versions.put_back, raw)
-        return await self.reload(by=by, raw=raw)
+        return msgspec.structs.replace(await self.reload(by=by, raw=raw), aside=aside)
 
     async def began(self) -> bool:
         """The text that the node starts with holds; false if the file has another one by now."""

@@ -70,6 +70,12 @@ def reload(
     else:
         answer = _asked(where, lambda app: app.reload(dry_run=dry_run), looks=dry_run)
     _print_changes(answer, as_json=as_json)
+    if rollback and not as_json:
+        click.echo(clean(f"{answer.path} has an earlier text again{_aside(answer.aside)}"))
+
+
+def _aside(place: str) -> str:
+    return f"; what it held lies in {place}" if place else ""
 
 
 def _asked(
@@ -83,9 +89,13 @@ def _asked(
 
     try:
         url = whom_to_ask(where)
-    except InvalidConfig:
+    except InvalidConfig as error:
         if not is_broken:
             raise
+        if not where.store and "POLLUX_STORE" not in os.environ:
+            cure = "name it with --store, as in: pollux reload --rollback --store sqlite:///pollux.db"
+            what = "the file cannot be read, so that nobody knows which store it means"
+            raise InvalidInput(what, where=str(where.config or ""), cure=cure) from error
         url = ""
     if is_address(url):
         tell_way(url)
@@ -143,7 +153,9 @@ def _print_changes(answer: Any, *, as_json: bool) -> None:
     for change in answer.needs_restart:
         click.echo(clean(f"! {change}  needs a restart"))
     if answer.is_empty:
-        click.echo(f"{clean(answer.path)}: nothing {'would change' if answer.is_dry else 'changed'}")
+        click.echo(
+            f"{clean(answer.path)}: of jobs and options nothing {'would change' if answer.is_dry else 'changed'}"
+        )
     elif not answer.is_dry:
         click.echo(clean(f"{answer.path} holds: {answer.words()}"))
 

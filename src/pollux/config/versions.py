@@ -22,6 +22,7 @@ from pollux.config.load import digest_of
 from pollux.errors import Conflict, InvalidInput, NotFound
 
 KEPT_MAX = 10
+REPLACED = "replaced.yaml"  # the latest text that a rollback took away unapplied
 DIGEST_CHARS_MIN = 4  # as many of them name a version, if they name one only
 _NAME = re.compile(r"(\d{1,16})-([0-9a-f]{16})\.yaml\Z")
 
@@ -101,6 +102,15 @@ class Versions:
         if not self.config.exists():
             return False
         return not self.config.stat().st_mode & 0o222 or not os.access(self.config, os.W_OK)
+
+    def set_aside(self, raw: bytes) -> str:
+        """Keep a text that is about to be replaced and was never applied; answers where (one that is kept: nowhere)."""
+        if any(each.digest == digest_of(raw) for each in self.all()):
+            return ""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        place = self.folder / REPLACED
+        _write(place, raw, mode=0o600)
+        return str(place)
 
     def put_back(self, raw: bytes) -> None:
         """Make the file hold this text, from one moment to the next; its mode and owner stay."""

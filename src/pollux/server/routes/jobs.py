@@ -33,6 +33,7 @@ EXAMPLE = {
     "cron_expression": "0 */6 * * *",
     "priority": 1,
 }
+API = "api"
 _OLDER = {"scheduled": "active", "completed": "done", "pending": "waiting"}  # words of older clients
 
 routes = Routes("jobs")
@@ -188,13 +189,22 @@ async def change(desk: At, job_id: str, body: JobBody) -> Reply:
     written = await _put(desk, body, job_id, revision=wanted)
     more = {} if wanted is None else {"expected": wanted}
     cure = "read it again, and send the change with its revision"
+    if there is not None and there.source != API:
+        cure = _owner_cure(there)
     stops = await desk.verbs.stops() if there is None else None
     return await _put_reply(desk, written, stops=stops, cure=cure, **more)
 
 
 @routes.delete("/api/v2/jobs/{job_id}", Role.OPERATOR)
 async def delete(desk: At, job_id: str) -> DoneView:
-    """Take a job away; its waiting runs are cancelled, running ones may end."""
+    """Take a job away; its waiting runs are cancelled, running ones may end.
+
+    One that a file or code declares would come back with its next start, and is refused.
+    """
+    [there] = await desk.verbs.jobs_by_id([job_id])
+    if there is not None and there.declared and there.source != API:
+        what = f"{there.source} declares the job {job_id!r}, and would bring it back"
+        raise Problem(409, "it is not yours to delete", what, cure=_owner_cure(there))
     await desk.verbs.delete_jobs([job_id])
     return DoneView("the job is deleted", job_id)
 
@@ -314,3 +324,9 @@ def _batch_item(written: Written | PolluxError, body: JobBody) -> BatchItem:
             cure = 'send "overwrite": true to change what is there'
             problem = Problem(409, "it is not as you believed", words, cure=cure, revision=written.revision)
             return BatchItem("refused", written.job.id, problem=problem.document())
+
+
+def _owner_cure(job: Job) -> str:
+    kind, _, name = job.source.partition(":")
+    place = f"the file {name}" if kind == "file" else f"the code of {name}"
+    return f"change {place} (it is read again by itself), or pause the job: POST /api/v2/jobs/{quote(job.id)}/pause"
