@@ -340,7 +340,7 @@ class StoreMachine(RuleBasedStateMachine):
         letters = {
             each.id
             for each in self.seen.runs.values()
-            if each.state is RunState.DEAD and run and each.job_id == run.job_id
+            if each.state is RunState.DEAD and each.cause is Cause.SCHEDULE and run and each.job_id == run.job_id
         }
         fresh = [each for each in settlement.follow_ups if each.id not in self.seen.runs]
         [answer] = self.do("settle", [settlement], now_ms=self.now)

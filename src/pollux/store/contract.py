@@ -352,8 +352,8 @@ class Store(Protocol):
           fields as they were.
         * An outcome that `crashed` adds one to the run's `crashes`, unless the run goes back by Back or Hold.
         * A cancel request turns RetryAt, Back and Hold into cancelled.
-        * Dead with `sole` removes the job's earlier dead letters and counts on in `deaths`; Done with `clears` removes
-          them.
+        * Dead with `sole` removes the job's earlier dead letters of its schedule and counts on in `deaths`; Done with
+          `clears` removes them.  Those of runs that somebody asked for stay.
         * Follow-ups are accepted as by `enqueue`, silently where they are there already.
         * A progress that is not empty becomes the run's, as in `renew`.
         * One `Ended` entry for all that were accepted in the call, in order, and one `Arrived` where needed.

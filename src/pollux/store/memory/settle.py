@@ -11,6 +11,7 @@ from pollux.model import (
     PROGRESS_CHARS_MAX,
     Back,
     Cancelled,
+    Cause,
     Dead,
     Done,
     End,
@@ -93,8 +94,8 @@ def _finish(state: State, run: Run, verdict: Done | Dead | Cancelled, outcome: O
 
 
 def _take_dead_letters(state: State, job_id: str) -> int:
-    """Remove the job's dead letters; answers how many they stood for."""
-    letters = state.past.dead_letters(job_id)
+    """Remove the job's dead letters of its schedule, not of what was asked for; answers how many they stood for."""
+    letters = [letter for letter in state.past.dead_letters(job_id) if letter.cause is Cause.SCHEDULE]
     for letter in letters:
         state.forget(letter.id)
     return sum(letter.deaths for letter in letters)

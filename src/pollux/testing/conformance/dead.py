@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pollux.model import AT_THE_GATE, Arrived, Dead, Done, RunState
+import pytest
+
+from pollux.model import AT_THE_GATE, Arrived, Cause, Dead, Done, RunState
 from pollux.store.contract import Answer, RunAnswer, Store
 from pollux.testing.conformance.builders import (
     a_failure,
@@ -104,17 +106,17 @@ class DeadLetterContract(Contract):
         assert (await the_run(store, letter.id)).state is RunState.DEAD
 
     async def test_a_sole_dead_letter_takes_the_place_of_the_earlier_ones(self, store: Store, t0: int) -> None:
-        await dead_letter(store, a_run("first"), sole=True)
-        await dead_letter(store, a_run("second"), sole=True)
-        third = await dead_letter(store, a_run("third"), sole=True)
+        await dead_letter(store, a_run("first", cause=Cause.SCHEDULE), sole=True)
+        await dead_letter(store, a_run("second", cause=Cause.SCHEDULE), sole=True)
+        third = await dead_letter(store, a_run("third", cause=Cause.SCHEDULE), sole=True)
 
         assert third.deaths == 3
         assert await store.get_runs(["first", "second"]) == [None, None]
         assert (await store.counts()).dead == 1
 
     async def test_a_sole_dead_letter_leaves_other_jobs_alone(self, store: Store, t0: int) -> None:
-        await dead_letter(store, a_run("mine", "one"), sole=True)
-        other = await dead_letter(store, a_run("other", "two"), sole=True)
+        await dead_letter(store, a_run("mine", "one", cause=Cause.SCHEDULE), sole=True)
+        other = await dead_letter(store, a_run("other", "two", cause=Cause.SCHEDULE), sole=True)
 
         assert other.deaths == 1
         assert (await the_run(store, "mine")).state is RunState.DEAD
@@ -127,14 +129,30 @@ class DeadLetterContract(Contract):
         assert (await store.counts()).dead == 2
 
     async def test_a_success_clears_the_dead_letter_of_its_job(self, store: Store, t0: int) -> None:
-        await dead_letter(store, a_run("letter"), sole=True)
-        await dead_letter(store, a_run("other", "other-job"), sole=True)
+        await dead_letter(store, a_run("letter", cause=Cause.SCHEDULE), sole=True)
+        await dead_letter(store, a_run("other", "other-job", cause=Cause.SCHEDULE), sole=True)
         run = await leased(store, a_run("good"))
 
         await store.settle([settlement(run, Done(clears=True))], now_ms=t0)
 
         assert await store.get_runs(["letter"]) == [None]
         assert (await store.counts()).dead == 1
+
+    @pytest.mark.parametrize("verdict", [Done(clears=True), Dead("no", sole=True)], ids=["cleared", "replaced"])
+    async def test_the_dead_letter_of_a_run_that_was_asked_for_stays(
+        self, store: Store, t0: int, verdict: Done | Dead
+    ) -> None:
+        for cause in (Cause.ENQUEUED, Cause.FORCED):
+            await dead_letter(store, a_run(cause.value, cause=cause))
+        await dead_letter(store, a_run("fired", cause=Cause.SCHEDULE), sole=True)
+        run = await leased(store, a_run("next", cause=Cause.SCHEDULE))
+
+        await store.settle([settlement(run, verdict)], now_ms=t0)
+
+        assert await store.get_runs(["fired"]) == [None]
+        assert {(await the_run(store, name)).state for name in ("enqueued", "forced")} == {RunState.DEAD}
+        assert (await the_run(store, "next")).deaths == (2 if isinstance(verdict, Dead) else 1)
+        assert (await store.counts()).dead == (3 if isinstance(verdict, Dead) else 2)
 
     async def test_a_success_that_does_not_clear_leaves_the_dead_letter(self, store: Store, t0: int) -> None:
         await dead_letter(store, a_run("letter"))

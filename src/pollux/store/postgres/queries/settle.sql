@@ -84,9 +84,10 @@ SET state = b.state, held_reason = b.reason, visible_ms = b.visible_ms, settled 
 FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::bigint[], $5::text[]) AS b (seq, state, reason, visible_ms, progress)
 WHERE l.seq = b.seq;
 
--- Of all jobs of a call at once, by job: how many letters went, and for how many deaths they stood.
+-- Of all jobs of a call at once, by job: how many letters went, and for how many deaths they stood.  Only of what the
+-- schedule fired (cause 0): what somebody asked for is theirs to revive or drop.
 -- name: clear_dead_letters
 WITH gone AS (
-  DELETE FROM {s}.past WHERE job_id = ANY($1::text[]) AND shelf = 2 RETURNING job_id, deaths
+  DELETE FROM {s}.past WHERE job_id = ANY($1::text[]) AND shelf = 2 AND cause = 0 RETURNING job_id, deaths
 )
 SELECT job_id, count(*), sum(deaths)::bigint FROM gone GROUP BY job_id;

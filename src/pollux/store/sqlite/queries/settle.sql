@@ -27,8 +27,9 @@ UPDATE runs
 SET state = ?, held_reason = ?, visible_ms = ?, settled = ?, owner = '', lease_until_ms = 0
 WHERE seq = ?;
 
+-- Of what the schedule fired (cause 0): what somebody asked for is theirs to revive or drop.
 -- name: dead_letters
-SELECT count(*), coalesce(sum(deaths), 0) FROM runs INDEXED BY runs_dead WHERE job_id = ? AND shelf = 2;
+SELECT count(*), coalesce(sum(deaths), 0) FROM runs INDEXED BY runs_dead WHERE job_id = ? AND shelf = 2 AND cause = 0;
 
 -- name: clear_dead_letters
-DELETE FROM runs WHERE job_id = ? AND shelf = 2;
+DELETE FROM runs WHERE job_id = ? AND shelf = 2 AND cause = 0;
