@@ -1,7 +1,8 @@
 """What really happened?  The oracle of the chaos ring: a file of lines, written by handlers, clients and the conductor.
 
-It knows nothing of the product.  Every line is one `write(2)` on a file opened with O_APPEND, so lines of processes
-that are killed are there whole or not at all, in the order in which they were written:
+It knows nothing of the product.  Every line is one `write(2)` on a file opened with O_APPEND, so they stand in the
+order in which they were written.  A kill may cut a write where a page of the file ends: that line then lacks the mark
+at its end, counts as not written, and leaves the next one alone.
 
     ask  <run>                                    the client is about to enqueue it
     enq  <run> ok|unknown|err                     what the client heard
@@ -24,7 +25,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-LINE_BYTES_MAX = 4_000  # a longer write may be torn
+LINE_BYTES_MAX = 4_000  # a longer write may be mixed with others
+END = ";"
 
 
 class Ledger:
@@ -35,7 +37,7 @@ class Ledger:
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def write(self, *words: object) -> None:
-        line = (" ".join(map(str, words)) + "\n").encode()
+        line = f"\n{' '.join(map(str, words))}{END}\n".encode()
         assert len(line) <= LINE_BYTES_MAX, f"a ledger line of {len(line)} bytes could be torn"
         assert os.write(self._fd, line) == len(line)
 
@@ -112,5 +114,6 @@ class Told:
 
 
 def read(path: Path) -> Told:
-    """What the ledger tells so far; a line still being written is not there yet (O_APPEND writes are whole)."""
-    return Told(path.read_text() if path.exists() else "")
+    """What the ledger tells so far, as far as it was written to the end."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return Told("\n".join(line.removesuffix(END) for line in lines if line.endswith(END)))

@@ -244,6 +244,19 @@ def test_what_is_written_is_read_back(tmp_path):
     assert told.kills[0].in_flight == 3
 
 
+def test_a_line_that_a_kill_cut_off_counts_as_not_written_and_spoils_no_other(tmp_path):
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.handler("run", "a", 2, 1, T0)
+    ledger.handler("fail", "a", 2, 1, T0)
+    whole = ledger.path.read_bytes()
+    for length in range(whole.index(b"fail") + 1, whole.rindex(b";")):
+        ledger.path.write_bytes(whole[:length])
+        ledger.write("ask", "b")
+        told = read(ledger.path)
+        assert (len(told.runs), told.fails, told.asked) == (1, [], {"b"})
+    ledger.close()
+
+
 def test_a_torn_line_is_not_taken_for_the_truth():
     with pytest.raises(ValueError, match="not a line of a ledger"):
         Told("enq a\n")

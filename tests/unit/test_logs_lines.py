@@ -141,7 +141,14 @@ def test_every_event_has_words(caplog):
     caplog.set_level(logging.DEBUG, "pollux")
     bus = e.Events()
     detach = attach_logs(bus)
-    made_up = {"str": "x", "int": 1, "bool": True, "BaseException": ValueError("x"), "float": 1.0, "tuple[str, ...]": ("x",)}
+    made_up = {
+        "str": "x",
+        "int": 1,
+        "bool": True,
+        "BaseException": ValueError("x"),
+        "float": 1.0,
+        "tuple[str, ...]": ("x",),
+    }
     kinds = e.Event.__subclasses__()
     for kind in kinds:
         bus.emit(kind(**{name: made_up[str(of)] for name, of in kind.__annotations__.items()}))
