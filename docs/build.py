@@ -54,7 +54,8 @@ CONTEXT = {
     "cancel_reason": "why",
     "wait_cancelled": "`wait_cancelled(seconds)`: sleep in a sync handler, but wake at once when asked to stop",
     "progress": '`progress(0.3)`, `progress(3, of=10)`, `progress("step two")`: see [commands](cli.md)',
-    "traceparent": "the attempt as a W3C `traceparent`, for what you call; empty where runs have no [traces](traces.md)",
+    "traceparent": "the attempt as a W3C `traceparent`, for what you call; "
+    "empty where runs have no [traces](traces.md)",
     "log": '`ctx.log.info("read %d rows", 7)`: a logger whose lines carry the ids of the run and the job',
     "enqueue": "`enqueue(job, params, key=, delay=, priority=)`: a follow-up, accepted with this run's success",
 }

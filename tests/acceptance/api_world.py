@@ -137,7 +137,7 @@ async def served(store: str = "memory://", **options: Any) -> AsyncIterator[Clie
         yield client
 
 
-async def eventually(look: Any, what: str) -> Any:  # noqa: ARG001  for whoever reads the traceback
+async def eventually(look: Any, what: str) -> Any:
     """Look again and again until there is something to see."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
