@@ -2,7 +2,10 @@
 
 from random import Random
 
+import pytest
+
 from pollux.clock import FakeClock
+from pollux.errors import StoreTimeout
 from pollux.events import Events
 from pollux.model import DRAIN, Cause, Interval, Job, NotePut, Overlap, RunState
 from pollux.registry import Registry
@@ -10,7 +13,7 @@ from pollux.runtime import Crew, CrewOptions
 from pollux.runtime.dispatcher import DRAINED_REST_MS
 from pollux.store.contract import JobPut, RunFilter
 from pollux.store.memory import MemoryStore
-from tests.runtime.fakes import Shop, settle_down
+from tests.runtime.fakes import LOST, Shop, settle_down
 
 
 async def test_a_claim_that_had_begun_is_handed_back_uncharged():
@@ -33,6 +36,36 @@ async def test_a_claim_that_had_begun_is_handed_back_uncharged():
     assert ran == [], "also what somebody forces waits"
     run = await shop.run("r1")
     assert (run.state, run.attempt, run.lease_losses) == (RunState.READY, 0, 0)
+
+
+async def test_what_a_claim_took_whose_answer_never_came_goes_back_too():
+    """Else it would be leased to a node that never runs it, for as long as the drain lasts."""
+    shop = await Shop(seats=2).open()
+    ran = []
+
+    async def work(ctx):
+        ran.append(ctx.run.id)
+
+    job = await shop.job("work", work)
+    await shop.enqueue(job, "r1", "r2")
+    shop.store.faults["claim"] = [LOST]
+    with pytest.raises(StoreTimeout):
+        await shop.dispatcher.turn()
+    assert (await shop.run("r1")).state is RunState.LEASED
+    await shop.store.put_notes([NotePut(DRAIN, {})])
+
+    shop.dispatcher.heed()
+    rest = await shop.dispatcher.turn()
+    await shop.settler.turn()
+    await settle_down()
+
+    assert (rest.ms, ran) == (DRAINED_REST_MS, [])
+    for name in ("r1", "r2"):
+        run = await shop.run(name)
+        assert (run.state, run.attempt, run.lease_losses) == (RunState.READY, 0, 0)
+    claims = shop.store.count("claim")
+    await shop.dispatcher.turn()
+    assert shop.store.count("claim") == claims, "once"
 
 
 async def test_until_it_is_over_nothing_is_claimed_and_then_all_goes_on():

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 import stat
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 
 from pollux import Pollux, every
 from pollux.app.declared import Declared
+from pollux.app.process import OWNS_PROCESS
 from pollux.config import load_config
 from pollux.config.versions import KEPT_MAX, Versions
 from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, StoreError
@@ -495,3 +497,37 @@ def test_a_trial_changes_nothing_of_what_is_declared():
     assert registry.job("a").id == "a"
     with pytest.raises(NotFound):
         registry.job("b")
+
+
+async def test_a_hangup_while_the_node_starts_is_heard_and_does_not_end_it(here):
+    """Others see a node before it has begun: whoever signals it then must be heard."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # else a failure would end the whole run
+    owns = OWNS_PROCESS.set(True)
+    app = an_app(reload=False)  # the signal alone tells of the change
+    inner = app.backend.store
+    inner.beat = _signalled_at(inner.beat, lambda: (here / "p.yaml").write_text(SECOND))
+    try:
+        async with app:
+
+            async def reloaded():
+                return {job.id for job in (await app.list_jobs()).jobs} == {"a", "b", "c"}
+
+            await until(reloaded, "the file was read again")
+    finally:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, before)
+        OWNS_PROCESS.reset(owns)
+
+
+def _signalled_at(beat, change):
+    """The first beat tells everybody that the node is there; the signal comes at that moment."""
+    left = [signal.SIGHUP]
+
+    async def then(*args, **options):
+        answer = await beat(*args, **options)
+        if left:
+            change()
+            os.kill(os.getpid(), left.pop())
+        return answer
+
+    return then

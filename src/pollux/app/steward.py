@@ -55,7 +55,10 @@ class Steward(Loop):
     # life
 
     async def prepare(self) -> None:
-        """Before the node starts: what is live holds from the first run on."""
+        """Before the node starts: what is live holds from the first run on, and a SIGHUP is a wish, not the end."""
+        if OWNS_PROCESS.get():
+            self._has_terminal = _has_terminal()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
         self.live = read_live(await self.app.backend.notes(SETTING))
         self.app.retune()
 
@@ -68,9 +71,6 @@ class Steward(Loop):
                 self._watch.start()
             if not await reloader.began() and self._watch is not None:
                 self.read_again(BY_FILE)  # it changed while we started
-        if OWNS_PROCESS.get():
-            self._has_terminal = _has_terminal()
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
         self.start()
 
     async def end(self) -> None:

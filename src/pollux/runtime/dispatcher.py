@@ -89,6 +89,7 @@ class Dispatcher(Loop):
         if self._is_drained or self._must_look:
             await self._look_at_stops()
             if self._is_drained:
+                await self.hand_back_unanswered()  # or what an interrupted claim took would stay ours, and idle
                 return Rest(DRAINED_REST_MS)
         free = self._free()
         if free == 0 and self._token is None:
@@ -130,7 +131,7 @@ class Dispatcher(Loop):
         return version == ALL_VERSIONS or node.serves(version)
 
     async def hand_back_unanswered(self) -> None:
-        """After the last turn: runs that a claim without an answer may have left to us go back."""
+        """Claim no more: runs that a claim without an answer may have left to us go back."""
         if self._token is None:
             return
         claimed = await self.store.claim(
