@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypedDict
 
 from pollux.errors import InvalidInput, did_you_mean
@@ -72,9 +73,7 @@ def options_of(
 ) -> CrewOptions:
     """The runtime's options; a third of the leader's time to live is the default for renewing it."""
     alongside = _alongside(others)
-    for name in others:
-        known = sorted(NodeOptions.__annotations__)
-        raise InvalidInput(f"unknown option {name!r}{did_you_mean(name, known)}", cure=f"known are {', '.join(known)}")
+    _refuse(others)
     ttl_ms = duration_ms(leader_ttl)
     return CrewOptions(
         seats=seats,
@@ -111,3 +110,9 @@ def _alongside(given: dict[str, Any]) -> dict[str, Any]:
         if name in given:
             taken[f"{name}_ms"] = duration_ms(given.pop(name))
     return taken
+
+
+def _refuse(unknown: Iterable[str]) -> None:
+    for name in unknown:
+        known = sorted(NodeOptions.__annotations__)
+        raise InvalidInput(f"unknown option {name!r}{did_you_mean(name, known)}", cure=f"known are {', '.join(known)}")
