@@ -517,6 +517,46 @@ async def test_a_waiter_is_not_deaf_after_its_connection_was_killed(store, redis
             assert ids((await waits).runs) == [f"r{n}"]
 
 
+@pytest.mark.parametrize("accident", ["nothing", "the bell is new", "many rings"])
+async def test_who_is_woken_while_its_connection_is_broken_comes_back(store, redis, url, accident):
+    """The connection is killed and the bell rung in one step: the ring comes while nobody hears."""
+    await given_jobs(store, "job")
+    await store.enqueue([a_run("r", due_ms=0)])
+    await store.claim(node="m", token="u", limit=1, lease_ms=60_000)
+    waits = asyncio.ensure_future(store.claim(node="n", token="t", limit=1, lease_ms=60_000, wait_ms=60_000))
+    addresses = await blocked(redis)
+    bell = f"{prefix(url)}:bell:runs"
+    step = redis.pipeline(transaction=True)
+    for address in addresses:
+        step.client_kill(address)
+    if accident == "the bell is new":
+        step.delete(bell)
+    step.xadd(bell, {"kind": "wake"}, id="1-1" if accident == "the bell is new" else "*")
+    if accident == "many rings":
+        step.xadd(bell, {"kind": "silent"}, maxlen=1, approximate=False)
+
+    await step.execute()
+
+    async with asyncio.timeout(20):
+        assert (await waits).runs == ()
+
+
+async def test_who_is_woken_by_nobody_waits_on_while_its_connection_is_broken(store, redis, url):
+    waits = asyncio.ensure_future(store.claim(node="n", token="t", limit=1, lease_ms=60_000, wait_ms=60_000))
+    for _ in range(3):
+        before = await blocked(redis)
+        for address in before:
+            await redis.client_kill(address)
+        async with asyncio.timeout(20):
+            while await blocked(redis) == before:
+                await asyncio.sleep(0.01)
+
+    assert not waits.done()
+    await store.wake()
+    async with asyncio.timeout(20):
+        assert (await waits).runs == ()
+
+
 async def test_after_a_leap_of_the_servers_clock_the_living_keep_their_leases(url):
     """The server's clock goes on while our monotonic time stands still: to us it has leapt."""
     clock = FakeClock()

@@ -6,8 +6,9 @@ One connection of its own per bell reads for all waiters of a handle, and only w
     look: nothing, bell at 7 ─▶ follow(7) ─▶ sleep ◀─ hear(8) ◀─ XREAD BLOCK ... 7
 
 When the connection breaks, all waiters look for themselves (and are told by that call what is wrong), and the reader
-tries again, later and later.  Where the bell stands it asks anew, and lets all look once more: the server may be
-another one, whose bell stands behind the old one's.
+tries again, later and later, and goes on where it had stopped.  If it cannot, because the server is another one whose
+bell stands behind the old one's, or because what rang meanwhile is gone, all waiters come back: one of those rings may
+have asked them to.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ def place_of(text: str) -> Place:
 class Waiter:
     """Somebody who waits, perhaps for a node; it remembers all rings since it listens."""
 
-    __slots__ = ("_rings", "_since", "event", "is_anywhere", "node")
+    __slots__ = ("_has_missed", "_rings", "_since", "event", "is_anywhere", "node")
 
     def __init__(self, node: str, *, is_anywhere: bool = False) -> None:
         self.node, self.is_anywhere = node, is_anywhere  # does it also hear what rings in other versions?
         self.event = asyncio.Event()
         self._rings: list[tuple[Place, bool]] = []  # where, and whether it asks us to come back
         self._since: Place | None = None  # where the bell stood at our first look
+        self._has_missed = False
 
     def hear(self, place: Place, kind: str, node: str) -> None:
         is_asked = kind == "wake" or (kind == "asked" and node == self.node)
@@ -60,14 +62,14 @@ class Waiter:
         since = self._since = self._since or place
         self._rings = [ring for ring in self._rings if ring[0] > (since if ring[1] else place)]
 
-    def forget(self) -> None:
-        """The bell is another one: places of the old one mean nothing."""
-        self._rings, self._since = [], None
+    def miss(self) -> None:
+        """Rings went by that nobody heard."""
+        self._has_missed = True
         self.event.set()
 
     @property
     def is_asked_back(self) -> bool:
-        return any(is_asked for _, is_asked in self._rings)
+        return self._has_missed or any(is_asked for _, is_asked in self._rings)
 
     @property
     def has_news(self) -> bool:
@@ -85,6 +87,7 @@ class Ear:
         self._reader: asyncio.Task[None] | None = None
         self._gone: set[asyncio.Task[None]] = set()  # readers that were told to end
         self._place: Place | None = None  # up to here it was read; None: not known, and nobody is heard
+        self._stopped_at: Place | None = None  # up to here it was read before the connection broke
 
     @contextmanager
     def listen(self, node: str = "") -> Iterator[Waiter]:
@@ -112,6 +115,7 @@ class Ear:
         self._gone.add(self._reader)
         self._reader.add_done_callback(self._gone.discard)
         self._break()
+        self._stopped_at = None
         self._reader = asyncio.create_task(self._read())
 
     async def close(self) -> None:
@@ -135,17 +139,24 @@ class Ear:
                 rest_s = min(2 * rest_s, BACKOFF_MAX_S)
 
     def _break(self) -> None:
-        self._place = None
+        self._place, self._stopped_at = None, self._place or self._stopped_at
         for waiter in self._waiters:
-            waiter.forget()
+            waiter.event.set()
 
     async def _stand(self) -> Place:
-        """Where the bell stands; who looked before that looks again."""
-        last = await self._listener.ask("XREVRANGE", self._key, "+", "-", "COUNT", 1, within_s=SLACK_S)
-        self._place = place_of(last[0][0].decode()) if last else (0, 0)
-        for waiter in self._waiters:
-            waiter.forget()
-        return self._place
+        """From where to hear: where we had stopped, or else where the bell stands by now."""
+        last = await self._end_of_bell("XREVRANGE", "+", "-")
+        place = self._stopped_at
+        if place is None or place > last or (place < last and place < await self._end_of_bell("XRANGE", "-", "+")):
+            place = last
+            for waiter in self._waiters:
+                waiter.miss()
+        self._place, self._stopped_at = place, None
+        return place
+
+    async def _end_of_bell(self, command: str, *ends: str) -> Place:
+        found = await self._listener.ask(command, self._key, *ends, "COUNT", 1, within_s=SLACK_S)
+        return place_of(found[0][0].decode()) if found else (0, 0)
 
     async def _hear(self, after: Place) -> None:
         block = ("XREAD", "COUNT", RINGS_MAX, "BLOCK", BLOCK_MS, "STREAMS", self._key, "{}-{}".format(*after))
