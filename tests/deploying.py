@@ -86,7 +86,7 @@ def image(deploy: Path) -> Problems:
         [BIN / "hadolint", "--format", "json", path], capture_output=True, text=True, timeout=60, check=False
     )
     yield from (f"{each['code']}: {each['message']}" for each in json.loads(done.stdout or "[]"))
-    steps = _steps(path.read_text())
+    steps = steps_of(path.read_text())
     froms = [n for n, (word, _) in enumerate(steps) if word == "FROM"]
     if len(froms) < 2:
         yield "one stage: the tools that build would be in the image"
@@ -115,7 +115,7 @@ def _health_check(words: str) -> Problems:
         yield "the health check does not ask /live on the port of the API"
 
 
-def _steps(text: str) -> list[tuple[str, str]]:
+def steps_of(text: str) -> list[tuple[str, str]]:
     joined = re.sub(r"\\\n", " ", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE))
     return [
         (line.split()[0].upper(), line.split(maxsplit=1)[1].strip()) for line in joined.splitlines() if line.strip()

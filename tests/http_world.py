@@ -10,7 +10,7 @@ from pollux.handlers.http import Http
 from pollux.model import Cause, Job, Memory, run_of
 from pollux.registry import Context, Handler
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Names:

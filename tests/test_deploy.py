@@ -1,22 +1,13 @@
-"""Do the files of `deploy/` fit the program?  Ours do; each rule is shown the faults that it is there to find."""
+"""Do the files of `deploy/` fit the program?  Ours do; each rule is shown the faults that it is there to find.
 
-import json
-import re
+That they also work is shown by `test_deployed`, which runs them.
+"""
+
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
-import yaml
 
-from pollux.server.door import OPEN
-from tests.acceptance.terminal import Terminal, eventually, stopped
 from tests.deploying import RULES, bad_command, bad_query
 
 ROOT = Path(__file__).parents[1]
@@ -142,117 +133,3 @@ def test_a_query_is_judged_by_its_form_and_by_what_it_asks_for():
     assert list(bad_query("max(pollux_scheduler_leaders")) != []
     assert list(bad_query("max(pollux_scheduler_leader)")) == ["there is no metric pollux_scheduler_leader"]
     assert list(bad_query("vector(1)")) == ["vector(1): it asks for no metric of ours"]
-
-
-# what they hold is run
-
-
-@pytest.fixture
-def pollux(tmp_path):
-    return Terminal(tmp_path)
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def config_of(text, folder, *, port=None, metrics=None):
-    """A config of `deploy/` with its secrets here and its ports free."""
-    (folder / "secret").mkdir(mode=0o700, exist_ok=True)
-    for name, said in (("store", f"sqlite:///{folder}/p.db"), ("api-token", "t0ken-" + "x" * 60)):
-        (folder / "secret" / name).write_text(said)
-        (folder / "secret" / name).chmod(0o600)
-    text = re.sub(r"(/etc/pollux-secret|/run/secrets)/", f"{folder}/secret/", text)
-    text = text.replace("host: 0.0.0.0", "host: 127.0.0.1")
-    return text.replace("8060", str(port or 8060)).replace("9091", str(metrics or 9091))
-
-
-def kubernetes_config():
-    return yaml.safe_load((DEPLOY / "kubernetes" / "config.yaml").read_text())["data"]["pollux.yaml"]
-
-
-@pytest.mark.parametrize("kind", ["kubernetes", "compose"])
-def test_the_configs_are_right(pollux, kind):
-    text = kubernetes_config() if kind == "kubernetes" else (DEPLOY / "compose" / "pollux.yaml").read_text()
-    pollux.write("pollux.yaml", config_of(text, pollux.folder))
-    assert "1 job" in pollux.ok("check", "-c", "pollux.yaml").out
-
-
-def asked(port, path):
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-            return answer.status
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-    except OSError:
-        return None
-
-
-SLOW = """
-  - {id: slow, python: "work:slow", once: true, params: {seconds: 4}}
-"""
-
-
-def test_the_probes_tell_a_node_that_works_from_one_that_drains(pollux):
-    """With the very config of the cluster: ready while it works, not ready while it drains, alive all the time."""
-    port, metrics = free_port(), free_port()
-    pollux.write("pollux.yaml", config_of(kubernetes_config(), pollux.folder, port=port, metrics=metrics) + SLOW)
-    on = {"POLLUX_SERVER": "true", "POLLUX_HOST": "127.0.0.1"}
-    with pollux.started("serve", "--no-watch", environ=on) as process:
-        eventually(lambda: asked(port, "/ready") == 200, "it is ready", process)
-        assert asked(port, "/live") == 200
-        assert asked(metrics, "/metrics") == 200
-        assert asked(port, "/api/v2/nodes") == 401
-        eventually((pollux.folder / "slow.started").exists, "the job runs", process)
-        process.send_signal(signal.SIGTERM)
-        eventually(lambda: asked(port, "/ready") == 503, "it is no longer ready", process)
-        assert asked(port, "/live") == 200
-        assert process.wait(60) == 0
-    assert (pollux.folder / "slow.ended").exists()
-    assert {"/live", "/ready"} <= OPEN
-
-
-def test_a_worker_answers_probes_where_the_config_names_a_port(pollux):
-    port = free_port()
-    pollux.write("pollux.yaml", config_of(kubernetes_config(), pollux.folder, port=port, metrics=free_port()))
-    on = {"POLLUX_SERVER": "true"}
-    with pollux.started("worker", "--no-watch", environ=on) as process:
-        eventually(lambda: asked(port, "/ready") == 200, "it is ready", process)
-        assert stopped(process).code == 0
-
-
-def health_check():
-    text = re.sub(r"\\\n\s*", " ", (DEPLOY / "Dockerfile").read_text())
-    return json.loads(re.search(r"^HEALTHCHECK .*? CMD (\[.*\])$", text, re.MULTILINE)[1])
-
-
-def test_the_health_check_of_the_image_tells_the_living_from_the_dead(pollux):
-    port = free_port()
-    program, *words = health_check()
-    assert program == "python"
-    command = [sys.executable, *(word.replace("8060", str(port)) for word in words)]
-    assert subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 1
-    on = {"POLLUX_SERVER": "true", "POLLUX_PORT": str(port), "POLLUX_STORE": "memory://"}
-    with pollux.started("serve", "--no-watch", environ=on) as process:
-        eventually(lambda: asked(port, "/live") == 200, "it lives", process)
-        assert subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0
-        process.send_signal(signal.SIGSTOP)
-        begun = time.monotonic()
-        assert subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 1
-        assert time.monotonic() - begun < 15
-        process.send_signal(signal.SIGCONT)
-        assert stopped(process).code == 0
-
-
-def test_the_lock_as_the_image_reads_it_pins_what_is_installed():
-    """The Dockerfile strips the hashes by sed, which pip does not take from constraints."""
-    [script] = re.findall(r"RUN (sed .*?) requirements\.lock > constraints\.txt", (DEPLOY / "Dockerfile").read_text())
-    done = subprocess.run(
-        f"{script} requirements.lock", shell=True, cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    lines = [line for line in done.stdout.splitlines() if line.strip()]
-    assert len(lines) > 50
-    assert [line for line in lines if not re.fullmatch(r"[\w.\[\]-]+==\S+( ; .+)?|#.*", line)] == []

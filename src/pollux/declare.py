@@ -58,36 +58,18 @@ def job_of(
             problems.append(error.at(where))
             return default
 
-    def option(name: str, convert: Callable[[Any], _T], default: _T) -> _T:
-        value = options.get(name)
-        return default if value is None else read(name, convert, value, default)
-
     problems += _unknown(options)
     job_id = read("id", check_id, id, "x")
     read("schedule", lambda given: _check_schedule(given, job_id), schedule, None)
-    job = Job(
-        id=job_id,
-        handler=read("handler", lambda given: _text(given, at_least=1), handler, ""),
-        schedule=schedule,
-        name=option("name", _text, ""),
-        params=option("params", lambda given: _params(given, source), {}),
-        priority=option("priority", priority_of, 2),
-        group=option("group", _name, ""),
-        target=option("target", _text, ""),
-        timeout_ms=option("timeout", timeout_of, TIMEOUT_MS),
-        retry=option("retry", retry_of, Retry()),
-        overlap=option("overlap", _choice(Overlap), Overlap.SKIP),
-        misfire=option("misfire", _choice(Misfire), Misfire.ONE),
-        isolate=option("isolate", _choice(Isolate), Isolate.SUSPECT),
-        enabled=option("enabled", _flag, default=True),
-        tags=option("tags", _tags, ()),
-        source_id=option("source_id", _text, ""),
-        source=source,
-        release=release,
-    )
+    given: dict[str, Any] = {"handler": read("handler", lambda name: _text(name, at_least=1), handler, "")}
+    if options.get("params") is not None:
+        given["params"] = read("params", lambda value: _params(value, source), options["params"], {})
+    for name, (field, convert) in _READERS.items():
+        if (value := options.get(name)) is not None:
+            given[field] = read(name, convert, value, None)
     if problems:
         raise problems[0] if len(problems) == 1 else InvalidConfig(problems)
-    return job
+    return Job(id=job_id, schedule=schedule, source=source, release=release, **given)
 
 
 def check_job(job: Job) -> Job:
@@ -242,3 +224,21 @@ def _choice(kind: type[_T]) -> Callable[[Any], _T]:
         )
 
     return read
+
+
+_READERS: Mapping[
+    str, tuple[str, Callable[[Any], Any]]
+] = {  # of the options but `params`: the field, and how it is read
+    "name": ("name", _text),
+    "priority": ("priority", priority_of),
+    "group": ("group", _name),
+    "target": ("target", _text),
+    "timeout": ("timeout_ms", timeout_of),
+    "retry": ("retry", retry_of),
+    "overlap": ("overlap", _choice(Overlap)),
+    "misfire": ("misfire", _choice(Misfire)),
+    "isolate": ("isolate", _choice(Isolate)),
+    "enabled": ("enabled", _flag),
+    "tags": ("tags", _tags),
+    "source_id": ("source_id", _text),
+}

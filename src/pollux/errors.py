@@ -18,8 +18,11 @@ A foreign exception is always the `__cause__`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+_Read = TypeVar("_Read")
 
 
 class PolluxError(Exception):
@@ -55,20 +58,35 @@ def problems_of(error: InvalidInput) -> tuple[InvalidInput, ...]:
     return error.problems if isinstance(error, InvalidConfig) else (error,)
 
 
+def read_at(where: str, read: Callable[[_T], _Read], value: _T) -> _Read:
+    """What `read` makes of the value; a complaint says where the value stands."""
+    try:
+        return read(value)
+    except InvalidInput as error:
+        raise placed(error, where) from error
+
+
+def placed(error: InvalidInput, where: str) -> InvalidInput:
+    """The same complaints, one or many, said of that place."""
+    found = [one.at(where) for one in problems_of(error)]
+    return found[0] if len(found) == 1 else InvalidConfig(found)
+
+
 class NotFound(PolluxError):
     """The thing named does not exist."""
 
     def __init__(self, kind: str, name: str, *, cure: str = "") -> None:
         self.kind, self.name, self.cure = kind, name, cure
-        super().__init__(f"there is no {kind} {name!r}" + (f"; {cure}" if cure else ""))
+        self.what = f"there is no {kind} {name!r}"
+        super().__init__(f"{self.what}; {cure}" if cure else self.what)
 
 
 class Conflict(PolluxError):
     """The thing exists, but not as the caller believed; nothing was changed.  `found`: how it is, for programs."""
 
-    def __init__(self, message: str = "", *, found: Mapping[str, Any] | None = None) -> None:
-        self.found = dict(found or {})
-        super().__init__(message)
+    def __init__(self, what: str = "", *, found: Mapping[str, Any] | None = None, cure: str = "") -> None:
+        self.what, self.found, self.cure = what, dict(found or {}), cure
+        super().__init__(f"{what}; {cure}" if cure else what)
 
 
 class Transient(PolluxError):

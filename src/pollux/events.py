@@ -228,6 +228,15 @@ class JobRefused(Event, frozen=True):
     error: str
 
 
+class RequestRefused(Event, frozen=True):
+    """The API turned somebody away who came with a token: it is not good, or its role is not enough."""
+
+    status: int
+    who: str  # the token's name, or the address it came from
+    why: str
+    more: int  # how many were not told of since the last time
+
+
 class TracesLost(Event, frozen=True):
     """Spans did not reach the collector; 0: there are none, and why."""
 

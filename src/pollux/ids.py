@@ -35,6 +35,12 @@ def new_id(now_ms: int, dice: Random) -> str:
     return f"{now_ms:012x}{dice.getrandbits(64):016x}"
 
 
+def new_ids(now_ms: int, dice: Random, count: int) -> list[str]:
+    """So many of one moment, in order: an index takes them best so."""
+    head, thrown = f"{now_ms:012x}", f"{dice.getrandbits(64 * count):0{16 * count}x}"
+    return sorted([head + thrown[at : at + 16] for at in range(0, 16 * count, 16)])
+
+
 def firing_id(job_id: str, due_ms: int) -> str:
     """The id of a scheduled firing: the same job and due time always give the same run."""
     return f"{job_id}@{due_ms}"

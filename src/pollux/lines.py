@@ -128,7 +128,8 @@ def trace_of(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 def _fields_of(record: logging.LogRecord, event: object) -> Iterator[tuple[str, Any]]:
     if isinstance(event, Event):
         for name in event.__struct_fields__:
-            yield name, _value(getattr(event, name))
+            value = getattr(event, name)
+            yield name, [safe(each, 200) for each in value[:20]] if isinstance(value, tuple) else _value(value)
         return
     yield "logger", safe(record.name)
     extra = [name for name in vars(record) if name not in _USUAL]

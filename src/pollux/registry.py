@@ -93,22 +93,22 @@ class Handler:
         if not params and not self.required:
             return params
         names = params.keys()
+        if self.required <= names and (self.takes_any or names <= self.allowed):
+            return params
         missing = self.required - names
         unknown = () if self.takes_any else names - self.allowed
-        if missing or unknown:
-            raise InvalidInput(
-                f"the params do not fit handler {self.name!r}: "
-                + "; ".join(
-                    part
-                    for part in (
-                        f"missing {', '.join(sorted(missing))}" if missing else "",
-                        f"unknown {', '.join(sorted(unknown))}" if unknown else "",
-                    )
-                    if part
-                ),
-                cure=f"it takes {', '.join(sorted(self.allowed)) or 'none'}",
-            )
-        return params
+        raise InvalidInput(
+            f"the params do not fit handler {self.name!r}: "
+            + "; ".join(
+                part
+                for part in (
+                    f"missing {', '.join(sorted(missing))}" if missing else "",
+                    f"unknown {', '.join(sorted(unknown))}" if unknown else "",
+                )
+                if part
+            ),
+            cure=f"it takes {', '.join(sorted(self.allowed)) or 'none'}",
+        )
 
     def check(self, params: Mapping[str, Any], *, partial: bool = False) -> None:
         """Would a run with these params be called?  For whoever declares a job or asks for a run.

@@ -194,6 +194,11 @@ def format_size(size: int) -> str:
     return f"{size} B"
 
 
+def counted(number: int, what: str) -> str:
+    """`1 run`, `2 runs`, `12,000 dead letters`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def _is_number(value: object) -> bool:
     """`True` is a number to Python only."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -19,10 +19,10 @@ PATIENCE_S = 30.0
 
 
 @asynccontextmanager
-async def node():
+async def node(**limits):
     """A node with its API on a real port."""
     async with an_app() as app, aiohttp.ClientSession() as session:
-        server = Server(app, ServerOptions(port=0, token=SECRETS[Role.ADMIN], limits=Limits(rate=0)))
+        server = Server(app, ServerOptions(port=0, token=SECRETS[Role.ADMIN], limits=Limits(rate=0, **limits)))
         await server.start()
         session.headers["Authorization"] = f"Bearer {SECRETS[Role.ADMIN]}"
         try:
@@ -64,7 +64,7 @@ async def test_whoever_listens_hears_of_every_run_and_comes_back_where_it_was():
             assert stream.headers["content-type"].startswith("text/event-stream")
             await post(session, f"{url}/api/v2/runs", {"job_id": "a", "id": "r1"})
             number, _, data = await until(stream, "run_settled")
-            assert (data["job_id"], data["run_id"]) == ("a", "r1")
+            assert (data["job_id"], data["run_id"], data["follow_ups"]) == ("a", "r1", [])
         await post(session, f"{url}/api/v2/runs", {"job_id": "a", "id": "r2"})
         await post(session, f"{url}/api/v2/runs", {"job_id": "b", "id": "r3"})
 
@@ -91,6 +91,38 @@ async def test_the_stream_ends_with_the_node():
         app.events.emit(NodeStopped(app.node_id, drained=True))
         async with asyncio.timeout(PATIENCE_S):
             await stream.content.read()
+
+
+@pytest.mark.parametrize(
+    ("limits", "query"), [({}, "seconds=1"), ({"listen_s": 0.1}, ""), ({"listen_s": 0.1}, "seconds=9")]
+)
+async def test_the_stream_ends_with_its_time(limits, query):
+    async with node(**limits) as (_, session, url):
+        async with session.get(f"{url}/api/v2/events?{query}") as stream, asyncio.timeout(PATIENCE_S):
+            said = (await stream.content.read()).decode()
+        assert said.startswith("retry: ")
+        assert said.endswith("\n\n")
+
+
+async def test_whoever_comes_again_after_the_end_misses_nothing():
+    async with node() as (_, session, url):
+        await post(session, f"{url}/api/v2/jobs", {"id": "a", "handler": "fine"})
+        async with session.get(f"{url}/api/v2/events?kind=run_settled") as stream:
+            await post(session, f"{url}/api/v2/runs", {"job_id": "a", "id": "r1"})
+            last, _, _ = await next_event(stream)
+        await post(session, f"{url}/api/v2/runs", {"job_id": "a", "id": "r2"})
+        async with session.get(f"{url}/api/v2/events?kind=run_settled", headers={"Last-Event-ID": last}) as stream:
+            assert (await next_event(stream))[2]["run_id"] == "r2"
+        ended = session.get(f"{url}/api/v2/events?kind=run_settled&seconds=1", headers={"Last-Event-ID": last})
+        async with ended as stream, asyncio.timeout(PATIENCE_S):
+            said = await stream.content.read()
+        assert (said.count(b"event: run_settled"), b'"r2"' in said, b'"r1"' in said) == (1, True, False)
+
+
+@pytest.mark.parametrize("seconds", ["0", "3601", "soon", "1.5"])
+async def test_a_time_that_is_none_is_refused(seconds):
+    async with served(runs=False) as client:
+        assert (await client("GET", f"/api/v2/events?seconds={seconds}")).status == 422
 
 
 async def test_there_is_room_for_a_hundred(monkeypatch):

@@ -139,9 +139,9 @@ async def test_all_that_is_wrong_is_told_at_once_with_its_place(client):
         ({"handler": "fine", "name": "<img\nonerror=x>"}, "name"),
         ({"handler": "fine", "name": "x" * 1_000}, "name"),
         ({"handler": "fine", "scheduler_version": 0}, "scheduler_version"),
-        ([], ""),
-        ("x", ""),
-        (None, ""),
+        ([], "body"),
+        ("x", "body"),
+        (None, "body"),
     ],
 )
 async def test_what_cannot_be_a_job_is_refused_with_a_cure(client, body, where):

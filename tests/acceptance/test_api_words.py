@@ -143,6 +143,41 @@ async def test_several_things_that_are_wrong_with_a_query_are_told_together(clie
     assert "state" in problem["problems"][0]["cure"] or "status" in problem["problems"][0]["cure"]
 
 
+@pytest.mark.parametrize(
+    ("query", "what", "cure"),
+    [
+        ("limit=99999", "it is more than 1,000 ('99999')", "give 1 to 1,000"),
+        ("limit=0", "it is less than 1 ('0')", "give 1 to 1,000"),
+        ("limit=many", "it is a text, not a whole number ('many')", "give 1 to 1,000"),
+        ("offset=20000", "it is more than 10,000 ('20000')", "give 0 to 10,000"),
+        ("group=" + "x" * 201, "it has more than 200 characters", "give at most 200 characters"),
+    ],
+)
+async def test_a_value_out_of_bounds_is_refused_with_its_bounds(client, query, what, cure):
+    problem = is_problem(await client("GET", f"/api/v2/jobs?{query}"), 422)
+
+    [one] = problem["problems"]
+    assert one["where"] == query.partition("=")[0]
+    assert one["what"].startswith(what)
+    assert one["cure"] == problem["cure"] == cure
+
+
+@pytest.mark.parametrize(
+    ("sent", "where", "what", "cure"),
+    [
+        ({"name": 5}, "name", "it is a whole number, not a text (5)", "give a text"),
+        ({"timeout_seconds": -1}, "timeout_seconds", "it is less than 0 (-1)", "give 0 or more"),
+        ({"retry": {"attempts": 0}}, "retry.attempts", "it is less than 1", "give at least 1"),
+        ({"tags": ["a"] * 51}, "tags", "it has more than 50 items", "give at most 50 items"),
+    ],
+)
+async def test_a_field_of_another_kind_is_refused_in_our_words(client, sent, where, what, cure):
+    problem = is_problem(await client("POST", "/api/v2/jobs", {"handler": "fine", **sent}), 422)
+
+    [one] = problem["problems"]
+    assert (one["where"], one["what"], one["cure"]) == (where, what, cure)
+
+
 async def test_control_characters_in_what_was_sent_come_back_spelt_out(client):
     answer = await client("POST", "/api/v2/jobs", {"handler": "fine", "interval": "\x1b[31mred\u202e"})
 

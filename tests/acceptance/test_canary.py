@@ -1,8 +1,8 @@
 """Forty secrets are planted wherever a config can hold one; handlers do with them whatever handlers do; none is found.
 
 The process runs at DEBUG, with its API and with traces, is killed in the middle and started again.  Then everything
-that it left behind, all that the commands and the API show and the collector was sent, and the list of processes are
-searched for every secret, also in base64 and percent-encoded.
+that it left behind, all that the commands and the API show and the collector was sent, and the list of processes, also
+as its children saw themselves, are searched for every secret, also in base64 and percent-encoded.
 """
 
 import base64
@@ -13,7 +13,6 @@ import json
 import random
 import re
 import signal
-import socket
 import threading
 import urllib.error
 import urllib.request
@@ -24,6 +23,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.acceptance.terminal import SameProcess, Terminal, eventually
+from tests.servers.ports import free_port
 
 WORK = """
 import asyncio
@@ -45,6 +45,8 @@ def fail(ctx, secret, everywhere):
 
 
 async def caused(ctx, secret, everywhere):
+    if ctx.job.isolate == "process":
+        Path("child.cmdline").write_bytes(Path("/proc/self/cmdline").read_bytes())
     try:
         raise ValueError(f"cause {secret}")
     except ValueError as error:
@@ -193,7 +195,8 @@ BUILT_IN = """
   - {id: poll-more, once: true, http: {url: "http://127.0.0.1:PORT/${env:CANARY_PATH}/x", method: PUT, keep: body,
       headers: {Cookie: "sid=${env:CANARY_COOKIE}"}, json: {deep: ["${file:CANARY_JSON}"]},
       auth: {bearer: "${env:CANARY_BEARER}"}, expect: [200]}}
-  - {id: command-more, once: true, exec: {argv: [sh, -c, "cat; cat >&2; echo $FIRST; exit 4"],
+  - {id: command-more, once: true, exec: {
+      argv: [sh, -c, "cat /proc/$$/cmdline > command.cmdline; cat; cat >&2; echo $FIRST; exit 4"],
       stdin: "in ${env:CANARY_STDIN}", env: {FIRST: "${env:CANARY_EXECENV}"}}}
   - {id: command, once: true, exec: {argv: [sh, -c, "echo $IT $0; env; echo $IT >&2; exit 3", "${env:CANARY_ARGV}"],
       env: {IT: "${file:CANARY_EXEC}"}}}
@@ -268,10 +271,7 @@ def plant(folder: Path, secrets: dict[str, str], port: int) -> dict[str, str]:
         for job_id, (function, params) in OTHERS.items()
     ]
     lines = "".join(f"  - {json.dumps(job)}\n" for job in jobs)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        listen = str(probe.getsockname()[1])
-    text = (CONFIG + lines + BUILT_IN).replace("PORT", str(port)).replace("LISTEN", listen)
+    text = (CONFIG + lines + BUILT_IN).replace("PORT", str(port)).replace("LISTEN", str(free_port()))
     (folder / "p.yaml").write_text(text)
     (folder / secrets["STORE"]).mkdir(mode=0o700)
     for name in IN_FILES:
@@ -343,6 +343,7 @@ def test_no_planted_secret_is_ever_found(tmp_path, secrets, port):
         pollux.started(*serve, "text", environ=environ, stderr=err) as process,
     ):
         eventually((tmp_path / "slow.started").exists, "a handler is in the middle", process)
+        artefacts["processes at work"] = processes()
         process.send_signal(signal.SIGKILL)
         artefacts["text.out"], _ = process.communicate()
     count = len(OTHERS) + 8
@@ -398,5 +399,18 @@ def test_no_planted_secret_is_ever_found(tmp_path, secrets, port):
     assert b"thread with ***" in artefacts["text.err"] + artefacts["json.err"]
     assert len(artefacts["everything.dump"]) > 1_000
     assert b"pollux" in artefacts["GET /metrics"]
+    check_places(artefacts, by_job["slow"]["id"])
+
+
+def check_places(artefacts: dict[str, bytes], run_id: str) -> None:
+    """What is no secret is found wherever it is told: so a secret would be found there as well."""
+    found = leaks({"id": run_id}, artefacts)
+    database = next(place for place in artefacts if place.endswith("p.db"))
+    for place in ("traces", "json.err", "everything.dump", database, f"runs show {run_id}", "GET /api/v2/runs"):
+        assert f"id in {place}" in found, place
+    listed = leaks({"serve": "serve\0-c\0p.yaml"}, artefacts)
+    assert {"serve in processes", "serve in processes at work"} <= set(listed)
+    assert b"sh\0-c\0" in artefacts["command.cmdline"]
+    assert artefacts["child.cmdline"]
     assert b"pollux.job.id" in artefacts["traces"]
-    assert b"serve" in artefacts["processes"]
+    assert b"ValueError" in artefacts["traces"] or b"RuntimeError" in artefacts["traces"], "errors are told there"

@@ -311,6 +311,30 @@ def test_why_answers_for_jobs_and_runs(pollux):
         assert answer["why"]["answer"] in pollux.ok("why", ref, *WHERE).out
 
 
+def test_why_of_a_run_that_is_no_longer_known_says_so_and_where_to_look(pollux):
+    answer = pollux("why", "ok/1@1", *WHERE)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith("pollux: there is no job or run 'ok/1@1'; `pollux jobs` and `pollux runs` list them")
+    assert "those that ended are forgotten after a while: `pollux config` has history.age (7d" in answer.err
+    assert "history.age" in pollux.ok("config", *WHERE).out
+
+
+def test_what_changed_nothing_is_not_on_record(pollux):
+    before = pollux.ok("audit", "--json", *WHERE).json
+    pollux("jobs", "delete", "nobody", *WHERE)
+    pollux.ok("jobs", "cancel", "asked", *WHERE)
+    assert pollux.ok("audit", "--json", *WHERE).json == before
+
+
+def test_a_live_run_is_answered_with_the_option_that_helps(pollux):
+    pollux.ok("jobs", "run", "asked", *WHERE)
+    refused = pollux("jobs", "run", "asked", *WHERE)
+    assert refused.code == 1
+    assert "wait for it, cancel it, or run the job anyway: `pollux jobs run asked --anyway`\n" in refused.err
+    assert "`pollux jobs run asked --anyway`" in pollux("jobs", "run", "asked", "ok/1", *WHERE).err
+    pollux.ok("jobs", "run", "asked", "--anyway", *WHERE)
+
+
 def test_nobody_is_there_after_a_stop(pollux):
     answer = pollux.ok("nodes", "--json", *WHERE)
     assert answer.json == {"nodes": [], "leaders": []}

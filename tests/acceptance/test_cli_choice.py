@@ -202,7 +202,7 @@ def test_what_was_done_to_many_is_on_record(pollux):
     pollux.ok("runs", "cancel", "--all", "--yes", "--reason", "enough", *WHERE)
     pollux.ok("dead", "drop", "--error", "42", "--yes", *WHERE)
     cancel, drop = pollux.ok("audit", "--limit", "2", "--json", *WHERE).json["lines"]
-    assert (cancel["action"], cancel["subject"], cancel["detail"]) == ("cancel", "4 runs", "enough")
+    assert (cancel["action"], cancel["subject"], cancel["detail"]) == ("cancel", "4 runs", "r0, r1, r2, r3; enough")
     assert (drop["action"], drop["detail"]) == ("drop", "4 runs")
 
 

@@ -1,11 +1,13 @@
 """Can a run be asked for from a terminal, in whatever way its params are at hand?"""
 
+import asyncio
 import re
 
 import pytest
 
 from pollux import Pollux
-from pollux.model import Job
+from pollux.model import Dead, Job
+from pollux.store.contract import Settlement
 from tests.acceptance.terminal import SameProcess, Terminal
 
 WHERE = ("--store", "sqlite:///p.db")
@@ -79,6 +81,36 @@ def test_the_same_id_is_the_same_run_and_a_key_allows_one(pollux):
     answer = pollux("enqueue", "report", "--key", "k", *WHERE)
     assert answer.code == 1
     assert "its key is taken by the live run r1" in answer.err
+
+
+async def a_dead_run(folder):
+    app = Pollux(f"sqlite:///{folder}/p.db")
+    await app.open()
+    await app.enqueue("report", id="d1")
+    claimed = await app._store.claim(node="n", token="t", limit=1, lease_ms=60_000)
+    await app._store.settle([Settlement("d1", claimed.runs[0].token, Dead("it never works"))])
+    await app.close()
+
+
+def test_a_dead_run_that_is_asked_for_again_says_what_was_dropped_and_how_to_revive_it(pollux):
+    asyncio.run(a_dead_run(pollux.folder))
+    said = pollux.ok("enqueue", "report", "a=2", "--id", "d1", *WHERE).out
+    words = "run d1 exists already and is dead; its params were kept, and what was sent now was dropped"
+    assert said.startswith(f"{words}; to run it again: pollux dead revive d1; see it with")
+    told = pollux.ok("enqueue", "report", "--id", "d1", "--json", *WHERE).json
+    assert (told["is_new"], told["run"]["state"]) == (False, "dead")
+    assert told["message"] == "run d1 exists already and is dead; to run it again: pollux dead revive d1"
+    pollux.ok("dead", "revive", "d1", *WHERE)
+    assert pollux.ok("enqueue", "report", "--id", "d1", "--json", *WHERE).json["run"]["state"] == "ready"
+
+
+def test_who_asked_is_on_record_once(pollux):
+    environ = {"LOGNAME": "ann"}
+    for _ in range(2):
+        pollux.ok("enqueue", "report", "depth=2", "password=hunter22", "--id", "r1", *WHERE, environ=environ)
+    lines = pollux.ok("audit", "--json", *WHERE).json["lines"]
+    told = [(line["actor"], line["subject"], line["detail"]) for line in lines if line["action"] == "enqueue"]
+    assert told == [("cli:ann", "report", "run r1; params.depth 2; params.password ***")]
 
 
 def test_options_reach_the_run(pollux):

@@ -118,7 +118,7 @@ def test_a_run_that_fails_is_the_exit_code_of_who_waits(pollux):
     answer = pollux("enqueue", "flaky", "--params", '{"until": 9}', "--wait", "--json", *OURS)
     assert answer.code == 1
     run = answer.json["run"]
-    assert (run["state"], run["attempt"], [tried["fence"] for tried in run["tried"]]) == ("dead", 2, [1, 2])
+    assert (run["state"], run["attempt"], [tried["fence"] for tried in run["tried"]]) == ("dead", 3, [1, 2])
     assert answer.err == "", "one document, and nothing beside it"
     assert pollux("runs", "show", run["id"], "--follow", *OURS).code == 1
     assert pollux("runs", "show", run["id"], *OURS).code == 0

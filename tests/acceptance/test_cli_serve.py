@@ -48,7 +48,7 @@ def test_what_does_not_finish_within_the_grace_is_handed_back(pollux):
         answer = stopped(process)
     assert answer.code == 0
     [run] = pollux.ok("runs", "--json", "-c", "p.yaml").json["runs"]
-    assert (run["state"], run["attempt"], run["lease_losses"]) == ("ready", 0, 0)
+    assert (run["state"], run["attempt"], run["lease_losses"]) == ("ready", 1, 0)
 
 
 def test_a_second_signal_ends_it_at_once(pollux):
@@ -61,7 +61,7 @@ def test_a_second_signal_ends_it_at_once(pollux):
         begin = time.monotonic()
         answer = stopped(process)
     assert answer.code == 128 + signal.SIGTERM
-    assert time.monotonic() - begin < 10, "the grace of 25 s was waited for"
+    assert time.monotonic() - begin < 24, "the grace of 25 s was waited for"
 
 
 def test_a_signal_told_twice_at_once_is_one_wish(pollux):
@@ -110,7 +110,7 @@ def test_a_handler_that_ignores_its_end_does_not_keep_the_process(pollux, handle
     assert answer.code == 0
     assert "destroyed" not in answer.err
     [run] = pollux.ok("runs", "--json", "-c", "p.yaml").json["runs"]
-    assert (run["state"], run["attempt"]) == ("ready", 0), "it was handed back"
+    assert (run["state"], run["attempt"]) == ("ready", 1), "it was handed back"
 
 
 def test_what_fails_and_what_a_start_changed_is_in_the_log(pollux):

@@ -188,7 +188,7 @@ async def test_it_is_ended_when_it_writes_too_much():
     begin = time.monotonic()
     words = await failed("yes", limits={"output": "1 MB"})
     assert words.startswith("yes wrote more than 1 MB of output and was ended; stdout: ")
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 60
 
 
 async def test_its_memory_is_limited():

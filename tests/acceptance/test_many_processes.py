@@ -112,7 +112,12 @@ def test_a_killed_leader_is_replaced_within_its_ttl_and_all_of_them_run(pollux, 
         for _ in range(9):  # each has two seats
             pollux.ok("enqueue", "work", "--store", cluster.url)
         eventually(lambda: len(cluster.done("work")) == 9, "all is run", processes[0])
-        assert {run["result"] for run in cluster.done("work")} == {process.pid for process in processes}
+
+        def all_have_run():
+            pollux.ok("enqueue", "work", "--store", cluster.url)  # one of them may have stood still until now
+            return {run["result"] for run in cluster.done("work")} == {process.pid for process in processes}
+
+        eventually(all_have_run, "each of them runs some", processes[0])
         [killed] = [process for process in processes if process.pid == first["pid"]]
         killed.send_signal(signal.SIGKILL)
         killed_ms = time.time() * 1_000
@@ -129,7 +134,7 @@ def test_a_killed_leader_is_replaced_within_its_ttl_and_all_of_them_run(pollux, 
             lambda: [run for run in cluster.done("tick") if run["due_ms"] > second["leads_ms"]], "it plans"
         )
         assert {run["result"] for run in planned} <= {process.pid for process in processes}
-        _shown_to_people(pollux.ok("nodes", "--store", cluster.url).out, first, second)
+        eventually(lambda: _shown_to_people(pollux.ok("nodes", "--store", cluster.url).out, second), "one leads")
         refused = pollux("serve", "--app", "shop:app", "--store", cluster.url, "--leader-key", "staging")
         assert (refused.code, "names the leadership 'shop-production'" in refused.err) == (2, True), refused
         [heir] = [process for process in processes if process.pid == second["pid"]]
@@ -141,12 +146,11 @@ def test_a_killed_leader_is_replaced_within_its_ttl_and_all_of_them_run(pollux, 
         assert stopped(last).code == 0
 
 
-def _shown_to_people(table, first, second):
+def _shown_to_people(table, leader):
     lines = [line for line in table.splitlines() if "term" in line]
-    assert len(lines) == 1, "whoever died believed in its term to the end, but does not lead"
-    assert re.search(rf"{re.escape(second['id'])} .* term {second['leads']}, \w+ .*code:shop \(2 jobs\)", lines[0]), (
-        table
-    )
+    assert len(lines) <= 1, "whoever died believed in its term to the end, but does not lead"
+    words = rf"{re.escape(leader['id'])} .* term {leader['leads']}, \w+ .*code:shop \(2 jobs\)"
+    return any(re.search(words, line) for line in lines)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "redis"])

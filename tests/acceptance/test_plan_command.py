@@ -173,7 +173,7 @@ def test_of_a_store_pauses_holds_and_overdue_jobs_are_told(pollux):
     text = pollux.ok("plan", *where).out
     assert "1 paused: their due times are skipped (b)" in text
     assert "job b is paused: moving house" in text
-    assert "1 runs are held now, and come besides:" in text
+    assert "held now, and coming besides: 1 run\n" in text
     assert "no node lives on this store" in text
     answer = told(pollux, *where)
     assert (answer["firing_jobs"], answer["held"], answer["nodes"]) == (2, 1, 0)

@@ -49,25 +49,27 @@ def holds(pollux, ids, process, store="sqlite:///p.db") -> None:
 
 def test_a_file_that_is_renamed_over_the_old_one_holds_at_once(pollux):
     pollux.write("p.yaml", text("a", "b"))
-    with pollux.started("serve", "-c", "p.yaml", *QUIET) as process:
+    said = pollux.folder / "said.txt"
+    with said.open("wb") as log, pollux.started("serve", "-c", "p.yaml", *QUIET, stderr=log) as process:
         holds(pollux, "ab", process)
         swap(pollux.folder, "p.yaml", text("a", "c", seats=7))
         holds(pollux, "ac", process)
         swap(pollux.folder, "p.yaml", "jobs: [{id: a, cron: nonsense}]")
-        time.sleep(1.5)  # nothing is to happen
+        eventually(lambda: "changes nothing" in said.read_text(), "it is refused", process)
         swap(pollux.folder, "p.yaml", text("a", "d", seats=7))
         holds(pollux, "ad", process)
         pollux.write("p.yaml", text("e"))
         holds(pollux, "e", process)
-        answer = stopped(process)
-    assert answer.code == 0
+        assert stopped(process).code == 0
+    told = said.read_text()
     assert "p.yaml was read again (by file watch): jobs: 1 added, 0 changed, 1 gone, 1 the same; pool.seats 3 -> 7" in (
-        answer.err
+        told
     )
-    [refused] = re.findall(r"ERROR +p.yaml was read again and changes nothing.*", answer.err)
+    [refused] = re.findall(r"ERROR +p.yaml was read again and changes nothing.*", told)
     assert "p.yaml:1:" in refused
-    assert "change detected" not in answer.err, "nobody else's log lines"
-    assert "ends without" not in answer.err, "the watching leaves no thread behind"
+    assert "change detected" not in told, "nobody else's log lines"
+    assert "ends without" not in told, "the watching leaves no thread behind"
+    assert "Traceback" not in told
 
 
 def test_a_link_that_is_swapped_holds_at_once_as_kubernetes_does_it(pollux):
@@ -272,6 +274,79 @@ def test_the_command_lets_a_node_do_it(pollux):
         assert (pollux.folder / "p.yaml").read_text().endswith("leader: {ttl: 20s}\n"), "what held before the mistake"
         lines = here.ok("audit", "--json", "-c", "p.yaml").json["lines"]
         assert [line["action"] for line in lines].count("reload") == 1
+        assert stopped(process).code == 0
+
+
+def test_a_node_says_what_another_file_would_change_in_the_place_of_its_own(pollux):
+    """A text is prepared under another name; what it would do is seen before it is put in place."""
+    pollux.write("p.yaml", text("a", "b"))
+    with pollux.started("serve", "-c", "p.yaml", "--no-watch", "--port", "0", "--server") as process:
+        holds(pollux, "ab", process)
+        here = asking(pollux)
+        eventually(lambda: "a node is asked" in here("jobs", "-c", "p.yaml", "--verbose").err, "it answers", process)
+        pollux.write("new.yaml", text("a", "c", seats=9) + "leader: {ttl: 20s}\n")
+        told = here.ok("reload", "--dry-run", "-c", "new.yaml")
+        assert told.out.splitlines() == [
+            "+ job c  every 1h",
+            "- job b",
+            "~ pool.seats 3 -> 9",
+            "! leader.ttl 15s -> 20s  needs a restart",
+        ]
+        assert told.err == "pollux: new.yaml in the place of p.yaml, as the node sees it:\n"
+        assert ids_of(pollux) == {"a", "b"}
+        own = here("reload", "--dry-run", "-c", "new.yaml", "--as", "new.yaml")
+        assert (own.code, "job 'a' is declared in file:p.yaml and in file:new.yaml" in own.err) == (2, True)
+        wrong = here("reload", "-c", "new.yaml")
+        assert (wrong.code, ids_of(pollux)) == (2, {"a", "b"})
+        assert f"the node that answers here reads {pollux.folder / 'p.yaml'}, which holds another text" in wrong.err
+        pollux.write("new.yaml", "store: sqlite:///p.db\njobs: [{id: a}]\n")
+        bad = here("reload", "--dry-run", "-c", "new.yaml")
+        assert (bad.code, "new.yaml:2:8" in bad.err) == (2, True)
+        assert here("reload", "--dry-run", "-c", "none.yaml").code == 2
+        assert here("reload", "--as", "p.yaml", "-c", "p.yaml").code == 2
+        assert stopped(process).code == 0
+
+
+def test_without_a_node_a_file_with_the_jobs_of_another_is_compared_with_that(tmp_path):
+    pollux = SameProcess(tmp_path)
+    pollux.write("p.yaml", text("a", "b"))
+    (tmp_path / "p.db").touch()
+    pollux.ok("reload", "-c", "p.yaml")
+    pollux.write("new.yaml", text("a", "c"))
+    pollux.write("more.yaml", text("x"))
+    for words in (("reload", "--dry-run"), ("check", "--diff")):
+        told = pollux.ok(*words, "-c", "new.yaml")
+        lines = [line for line in told.out.splitlines() if line[:2] in ("+ ", "- ", "~ ")]
+        assert lines == ["+ job c  every 1h", "- job b"]
+        assert "new.yaml has jobs of file:p.yaml: compared as its next text; --as new.yaml: as a file of" in told.err
+        more = pollux.ok(*words, "-c", "more.yaml")
+        assert [line for line in more.out.splitlines() if line[:2] in ("+ ", "- ")] == ["+ job x  every 1h"]
+        taken = pollux.ok(*words, "-c", "more.yaml", "--as", "p.yaml")
+        assert [line[:7] for line in taken.out.splitlines() if " job " in line] == ["+ job x", "- job a", "- job b"]
+        refused = pollux(*words, "-c", "new.yaml", "--as", "new.yaml")
+        assert (refused.code, "--as old.yaml" in refused.err) == (1, True)
+    assert ids_of(pollux) == {"a", "b"}
+    assert pollux("check", "--as", "p.yaml", "-c", "new.yaml").code == 2
+    assert pollux("reload", "-c", "new.yaml").code == 1, "written it is not: the jobs are those of another file"
+
+
+def test_the_options_in_force_are_told_while_the_file_is_refused(pollux):
+    pollux.write("p.yaml", text("a", seats=4))
+    with pollux.started("serve", "-c", "p.yaml", "--no-watch", "--port", "0", "--server") as process:
+        holds(pollux, "a", process)
+        here = asking(pollux)
+        eventually(lambda: "a node is asked" in here("jobs", "-c", "p.yaml", "--verbose").err, "it answers", process)
+        for words in ("jobs: [{id: a, cron: nonsense}]\n", "leader: {ttl: never}\n"):
+            swap(pollux.folder, "p.yaml", f"store: sqlite:///p.db\npool: {{seats: 9}}\n{words}")
+            eventually(lambda: here("config", "-c", "p.yaml", "--json").json["refused"], "it was refused", process)
+            told = here.ok("config", "-c", "p.yaml")
+            assert re.search(r"^pool.seats +4 +10 +p.yaml:2$", told.out, re.MULTILINE)
+            assert "p.yaml was changed and refused; the node goes on by the text before: this is what it" in told.err
+            assert "  p.yaml:3:" in told.err
+        swap(pollux.folder, "p.yaml", text("a", seats=9) + "leader: {ttl: 20s}\n")
+        waits = "leader.ttl: 15s holds until the node is restarted, then 20s"
+        eventually(lambda: waits in here.ok("config", "-c", "p.yaml").err, "it holds", process)
+        assert here.ok("config", "-c", "p.yaml", "--json").json["refused"] == []
         assert stopped(process).code == 0
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from pollux import Pollux
 from tests.acceptance.terminal import SameProcess, Terminal, eventually, stopped
+from tests.servers.ports import free_port
 
 API = {"POLLUX_SERVER": "true"}
 
@@ -127,12 +128,6 @@ def short(tmp_path):
     folder.mkdir(mode=0o700)
     yield folder
     shutil.rmtree(folder)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_the_real_thing_with_a_real_curl_and_no_token_in_sight(short):

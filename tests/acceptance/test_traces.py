@@ -11,6 +11,7 @@ import pytest
 
 from tests.acceptance.terminal import SameProcess, eventually, stopped
 from tests.collector import collecting
+from tests.servers.ports import free_port
 
 CANARY = "canary-5b1f0c9e"
 SHOP = """
@@ -181,9 +182,7 @@ def test_the_standard_variable_turns_it_on_and_others_off(pollux, collector):
 def test_a_bad_collector_costs_spans_and_nothing_else(pollux, collector, fault):
     url = collector.url
     if fault == "closed":
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        url = f"http://127.0.0.1:{free_port()}"
     collector.status, collector.hangs = 400, fault == "hangs"
     said = {"POLLUX_TRACES_ENDPOINT": url, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
     text = WITNESS.replace("app = Pollux(", "from pollux import every\napp = Pollux(") + TICK

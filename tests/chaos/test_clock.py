@@ -18,7 +18,7 @@ from tests.chaos.node import INTERVALS, listen, make_app
 from tests.chaos.yard import wait_until
 
 HOUR_MS = 3_600_000
-LEASE_MS = 1_000
+LEASE_MS = 2_000
 
 
 class SetClock(SystemClock):
@@ -36,7 +36,7 @@ class World:
     def __init__(self, store, folder):
         self.clock = SetClock()
         self.ledger = Ledger(folder / "ledger")
-        self.app = make_app(store, self.ledger, clock=self.clock, lease="1s", grace="2s")
+        self.app = make_app(store, self.ledger, clock=self.clock, lease=f"{LEASE_MS}ms", grace="2s")
         listen(self.app, self.ledger)
         self.failures = []
         self.app.events.listen(LoopFailed, self.failures.append)
@@ -68,7 +68,7 @@ class World:
             now = count(await self.snapshot())
             return all(now[job_id] >= before[job_id] + 2 for job_id in INTERVALS)
 
-        await wait_until(look, "two more firings of every interval job", seconds=20)
+        await wait_until(look, "two more firings of every interval job")
 
     def told(self):
         return read(self.ledger.path)

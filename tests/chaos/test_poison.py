@@ -131,7 +131,7 @@ async def test_poison_that_kills_workers_ends_dead_and_takes_no_innocent_with_it
 
 async def test_with_isolation_the_worker_never_dies(yard, brood):
     await asked(yard, brood, "process")
-    ward = Ward(yard, "isolate=process", "lease=5s")
+    ward = Ward(yard, "isolate=process", "lease=60s")
     ward.start(1)
     [worker] = ward.nodes
     await ended(yard, ward)

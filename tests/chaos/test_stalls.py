@@ -17,7 +17,7 @@ async def test_a_worker_that_slept_past_its_lease_is_refused_and_the_new_result_
     await yard.started(sleeper, *names)
 
     await yard.freeze(sleeper)
-    other = yard.worker()
+    other = yard.worker("lease=60s")  # what it takes up stays with it
     await yard.started(other, *names)
     early.touch()
     await yard.quiet()

@@ -86,7 +86,7 @@ async def test_a_store_that_cannot_wait_says_so_and_answers_at_once(memory):
     store = NoWaits(memory)
     await store.advance((await store.elect("n", ttl_ms=9_000)).number, plan_that_reads(await store.feed(limit=9)))
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(50):
         claimed = await store.claim(node="n", token="t", limit=1, lease_ms=1_000, wait_ms=60_000)
         feed = await store.feed(limit=1, wait_ms=60_000)
 
@@ -98,7 +98,7 @@ async def test_a_store_that_cannot_wait_says_so_and_answers_at_once(memory):
 async def test_a_hasty_store_says_that_it_waits_and_counts_who_believes_it(memory):
     store = HastyWaits(memory)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(50):
         for n in range(3):
             await store.claim(node="n", token=f"t{n}", limit=1, lease_ms=1_000, wait_ms=60_000)
 

@@ -81,10 +81,11 @@ async def test_a_call_without_an_answer_ends_at_its_deadline_and_says_so(faulty)
 
 
 async def test_a_wait_comes_on_top_of_the_deadline(faulty):
-    store = Guarded(faulty, clock=SystemClock(), deadline_ms=100)
+    store = Guarded(faulty, clock=SystemClock(), deadline_ms=1_500)
 
-    claimed = await store.claim(node="n", token="t", limit=1, lease_ms=1_000, wait_ms=300)
-    feed = await store.feed(limit=1, wait_ms=300)
+    claimed, feed = await asyncio.gather(
+        store.claim(node="n", token="t", limit=1, lease_ms=1_000, wait_ms=1_600), store.feed(limit=1, wait_ms=1_600)
+    )
 
     assert (claimed.answer, claimed.runs, feed.items) == (Answer.OK, (), ())
 

@@ -4,6 +4,7 @@ import pytest
 
 from pollux.store.postgres.store import PostgresStore
 from pollux.testing.conformance import StoreContract
+from pollux.testing.conformance.waits import LONG_MS
 from tests.servers.postgres import empty, own_url
 
 
@@ -14,7 +15,8 @@ def url():
 
 class TestPostgresStore(StoreContract):
     @pytest.fixture
-    async def store(self, url):
+    async def store(self, url, monkeypatch):
+        monkeypatch.setattr("pollux.store.postgres.bell.LOOK_AGAIN_MS", LONG_MS)  # who is not rung waits it out
         await empty(url)
         store = PostgresStore(url)
         await store.open()

@@ -88,7 +88,7 @@ async def test_the_locks_of_a_leader_that_stands_still_inside_its_write_are_let_
     """Its plan is written but for the last word, which never comes; another one must be able to lead."""
     near, far = stores
     [job] = await given_jobs(near, "job")
-    term = await far.elect("still", ttl_ms=1)
+    term = await near.elect("still", ttl_ms=1)
     feed = await near.feed(limit=9)
     proxy.hold(lambda request: b"COMMIT" in request)
     firing = Firing(run_of(job, T0, Cause.SCHEDULE), revision=job.revision, next_due_ms=None)

@@ -23,7 +23,7 @@ async def test_what_a_killed_leader_ran_and_planned_is_taken_over_within_its_lea
     for name in names:
         await yard.ask("patient", name, file=str(gate))
     await yard.started(first, *names)
-    second = yard.serve()
+    second = yard.serve("lease=60s")  # what it takes up stays with it
     await yard.is_up(second)
 
     assert await yard.kill(first) >= len(names)

@@ -21,7 +21,7 @@ async def test_a_node_cut_off_loses_its_term_and_its_runs_and_its_late_words_are
     for name in names:
         await yard.ask("patient-blocking", name, file=str(gate))
     await yard.started(lonely, *names)
-    other = yard.serve()
+    other = yard.serve("lease=60s")  # what it takes up stays with it
     await yard.is_up(other)
 
     partition.proxy.hold(backend.may_plan)

@@ -33,7 +33,7 @@ EXAMPLES = ROOT / "examples"
 UNIT = ROOT / "deploy" / "systemd" / "pollux.service"
 PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 POLLUX = str(Path(sys.executable).parent / "pollux")
-SOON_S = 30.0
+SOON_S = 60.0
 
 
 # what the pages say
@@ -188,7 +188,7 @@ from shop.models import Order
 answer = Client().post("/orders/")
 assert answer.status_code == 202, answer.content
 order = Order.objects.get(pk=answer.json()["order"])
-until = time.monotonic() + 30
+until = time.monotonic() + 60
 while not order.confirmed:
     assert time.monotonic() < until, app.blocking.get_run(answer.json()["run"])
     time.sleep(0.02)

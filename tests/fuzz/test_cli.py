@@ -25,7 +25,7 @@ from pollux.store.open import open_store
 from tests.fuzz.draws import SCRAPS, Draws, cases
 
 CODES = {menu.OK, menu.FAILED, menu.USAGE, menu.UNAVAILABLE}
-CASE_SECONDS = 20
+CASE_SECONDS = 60
 ENDLESS = {"--follow", "-f", "--wait", "--watch"}  # they wait for something that does not come here
 WORDS = (
     *(

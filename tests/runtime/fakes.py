@@ -123,7 +123,7 @@ async def emptied(pool: Pool) -> None:
     is_empty = asyncio.Event()
     pool.on_empty = is_empty.set
     if pool.busy:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await is_empty.wait()
 
 

@@ -9,7 +9,7 @@ from pollux.errors import Conflict, InvalidInput, NotFound, PolluxError
 from pollux.model import Job, RunState
 from pollux.store.contract import Answer
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 async def until(look, message: str):

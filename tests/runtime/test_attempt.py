@@ -91,6 +91,21 @@ async def test_an_exception_is_a_fault_and_its_kind_decides(error, state):
     assert shop.pool.free == 2
 
 
+async def test_runs_that_fail_together_do_not_come_again_together():
+    async def fail(ctx):
+        raise Transient("the whole house is down")
+
+    shop = await a_shop(seats=20)
+    names = [f"r{number}" for number in range(20)]
+    await shop.enqueue(await shop.job("job", fail), *names)
+    await shop.dispatcher.turn()
+    await settle_down()
+    await shop.settler.turn()
+    runs = [await shop.run(name) for name in names]
+    assert {run.state for run in runs} == {RunState.READY}
+    assert len({run.visible_ms for run in runs}) > 10
+
+
 async def test_the_source_may_ask_for_a_later_retry():
     async def fail(ctx):
         raise Transient("slow down", retry_after=3_600)

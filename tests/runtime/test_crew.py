@@ -363,7 +363,7 @@ async def test_with_real_clocks_and_threads_a_node_starts_works_and_leaves():
     await store.put_jobs([JobPut(Job(id="check", handler="check", schedule=Interval(1_000)))])
     crew = Crew(store, registry, clock=clock, events=events, dice=Random(2), node_id="node-1")
     await crew.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await ran.wait()
     await crew.drain()
     assert len(won.all) == 1

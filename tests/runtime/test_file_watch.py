@@ -8,7 +8,7 @@ import pytest
 from pollux.app import file_watch
 from pollux.app.file_watch import FileWatch, names_on_the_way
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Told:
@@ -44,6 +44,9 @@ async def watched(path, told):
         except TimeoutError:
             continue
     await asyncio.sleep(1.2)  # the look that follows the beginning is over
+    async with asyncio.timeout(PATIENCE_S):
+        while watch._seen != file_watch.signature(str(path)):  # noqa: ASYNC110  the last change may not be told yet
+            await asyncio.sleep(0.01)
     told._event.clear()
     return watch
 

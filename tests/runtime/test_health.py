@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -71,7 +72,7 @@ async def test_a_drain_a_pause_a_dead_letter_and_a_queue_are_each_told():
         assert (letter["instance"], letter["lastError"].split(" (")[0]) == ("bad", "Permanent: no")
         await app.drain_workers(reason="moving")
         finding = await found(app, "stops", DEGRADED)
-        assert "claims (moving (by" in finding.seen
+        assert re.fullmatch(r"all workers are drained by app:\S+ since \S+Z \(moving\)", finding.seen)
         await app.enqueue_many(bad, [None] * 3)
         await found(app, "queue", DEGRADED)
         assert (await app.health()).is_well, "degraded, but nobody need get up at night"
@@ -115,7 +116,7 @@ async def test_a_running_handler_is_seen_with_its_progress():
 
     async with app:
         run = await app.enqueue(slow)
-        await asyncio.wait_for(started.wait(), 20)
+        await asyncio.wait_for(started.wait(), 60)
 
         async def look():
             told = workers_document(await app.health())

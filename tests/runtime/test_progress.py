@@ -173,7 +173,7 @@ async def test_a_handler_in_a_thread_is_heard_too():
     job = await shop.job("job", work)
     await shop.enqueue(job, "r1")
     await shop.dispatcher.turn()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await began.wait()
         await a_renewer(shop).turn()
         assert (await shop.run("r1")).progress == "25%"

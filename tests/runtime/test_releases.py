@@ -391,7 +391,7 @@ async def test_what_a_node_declares_and_since_when_it_leads_is_in_its_beat(tmp_p
     won = asyncio.Event()
     async with app:
         app.crew.leader.on_change.append(won.set)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (node := (await app.nodes())[0]).leads:
                 await won.wait()
                 await asyncio.sleep(0.01)

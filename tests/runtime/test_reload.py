@@ -212,6 +212,127 @@ async def test_a_dry_run_says_it_and_changes_nothing(here):
         assert (await app.reload()).lines == told.lines
 
 
+# a text that is not in the file yet
+
+NEW = SECOND + """  - {id: d, python: "reload_unknown:f", interval: 1h}\n"""
+
+
+async def test_a_text_is_compared_in_the_place_of_the_file_and_leaves_no_trace(here):
+    async with an_app("sqlite:///p.db") as app:
+        before = await planned(app, "a", "b")
+
+        told = await app.reload(dry_run=True, text=NEW, called="else/new.yaml")
+
+        assert (told.draft, told.source, told.is_dry) == ("else/new.yaml", "file:p.yaml", True)
+        assert (told.added, told.changed, told.removed, told.same) == (2, 1, 0, 1)
+        assert told.lines[:2] == ("+ job c  every 1h", "+ job d  every 1h")
+        assert told.lines[-1] == "~ pool.seats 3 -> 5"
+        assert told.unseen == ("reload_work:two", "reload_unknown:f"), "imported are only those of the file itself"
+        assert "reload_work:two" not in app.crew.registry.names()
+        assert (await all_jobs(app), app.crew.pool.seats, app.reloader.refused) == (before, 3, ())
+        assert (here / "p.yaml").read_text() == FIRST
+
+
+async def test_a_text_with_a_mistake_is_refused_by_its_own_name_and_the_node_does_not_mind(here):
+    async with an_app() as app:
+        for text, where in (("jobs: [{id: a}]", "new.yaml:1:8"), ("pool: {seats: none}", "new.yaml:1:15")):
+            with pytest.raises(InvalidConfig) as caught:
+                await app.reload(dry_run=True, text=text, called="new.yaml")
+            assert str(caught.value).startswith(where)
+        assert app.reloader.refused == ()
+        with pytest.raises(InvalidInput, match="never applied"):
+            await app.reload(text=SECOND)
+        with pytest.raises(InvalidInput, match="'code:x' is no file"):
+            await app.reload(dry_run=True, text=SECOND, source="code:x")
+        assert app.crew.pool.seats == 3
+
+
+async def test_a_text_that_is_the_files_own_is_looked_at_as_the_file_is(here):
+    async with an_app() as app:
+        (here / "p.yaml").write_text(SECOND)
+        told = await app.reload(dry_run=True, text=SECOND, called="copy.yaml")
+        assert (told.unseen, told.draft) == ((), "")
+        assert told.lines == (await app.reload()).lines
+
+
+async def test_a_text_of_a_file_that_another_node_has_is_compared_with_that(here):
+    (here / "q.yaml").write_text('jobs: [{id: q, python: "reload_work:one", interval: 1h}]\n')
+    async with an_app("sqlite:///p.db") as app, an_app("sqlite:///p.db", "q.yaml") as other:
+        await planned(other, "a", "q")
+        text = 'pool: {seats: 7}\njobs: [{id: r, python: "reload_work:one", interval: 1h}]\n'
+        told = await app.reload(dry_run=True, text=text, called="/somewhere/q.yaml")
+        assert (told.source, told.lines) == ("file:q.yaml", ("+ job r  every 1h", "- job q"))
+        told = await app.reload(dry_run=True, text=text, called="q.yaml", source="p.yaml")
+        assert told.lines == ("+ job r  every 1h", "- job a", "- job b", "~ pool.seats 3 -> 7")
+        told = await app.reload(dry_run=True, text=text, called="new.yaml", source="new.yaml")
+        assert told.lines == ("+ job r  every 1h",)
+
+
+async def test_a_secret_that_a_text_names_is_not_told(here, monkeypatch):
+    """Also not where it stands in a list: whoever may ask may not read what this process may read."""
+    monkeypatch.setenv("CANARY", "geheim-4711-kanarie")
+    async with an_app() as app:
+        text = 'server: {tls: {cert: "${env:CANARY}", key: key.pem}, host: "${env:CANARY}"}\n'
+        told = await app.reload(dry_run=True, text=text)
+        assert {change.path for change in told.needs_restart} == {"server.tls", "server.host"}
+        assert "geheim-4711" not in repr(told)
+
+
+async def test_a_reload_that_means_another_text_is_refused_with_the_file_that_is_read(here):
+    async with an_app() as app:
+        digest = app.reloader.config.digest
+        (here / "p.yaml").write_text(SECOND)
+        with pytest.raises(InvalidInput) as caught:
+            await app.reload(only=digest)
+        assert str(here / "p.yaml") in str(caught.value)
+        assert app.crew.pool.seats == 3
+        assert (await app.reload(only=app.reloader.digest_there())).added == 1
+
+
+# what is in force
+
+
+async def test_what_is_in_force_is_told_although_the_file_says_otherwise(here):
+    async with an_app("sqlite:///p.db", grace="7s") as app:
+        (here / "p.yaml").write_text("pool: {seats: 9, lease: 1m}\njobs: [{id: a}]\n")
+        with pytest.raises(InvalidConfig):
+            await app.reload()
+        told = await app.file_in_force()
+        values = {each.option: (each.value, each.origin) for each in told.options}
+        assert (told.is_there, told.path) == (False, str(here / "p.yaml"))
+        assert told.refused[0].startswith("p.yaml:2:8")
+        assert values["pool.seats"] == ("3", "p.yaml:2")
+        assert values["pool.grace"] == ("7s", "argument")
+        (here / "p.yaml").write_text("pool: {seats: 9, lease: 1m}\n")
+        await app.reload()
+        await app.set_setting("pool.seats", 20)
+        told = await app.file_in_force()
+        values = {each.option: each.value for each in told.options}
+        assert (told.is_there, told.refused) == (True, ())
+        assert (values["pool.seats"], values["pool.lease"]) == ("20", "30s"), "the lease changes with a restart"
+        assert [str(change) for change in told.needs_restart] == ["pool.lease 30s -> 1m"]
+
+
+async def test_a_file_that_was_refused_is_a_finding_of_health_until_it_is_mended(here):
+    async with an_app() as app:
+
+        async def finding():
+            app.watch._last = None  # a look serves for a second
+            return next(each for each in (await app.health()).findings if each.name == "file")
+
+        assert (await finding()).level == "healthy"
+        (here / "p.yaml").unlink()
+        refused = Heard(app.events, ReloadRefused)
+        for _ in range(2):
+            with pytest.raises(InvalidConfig):
+                await app.reload()
+        assert len(refused.all) == 1
+        assert "there is no such file" in (await finding()).seen
+        (here / "p.yaml").write_text(FIRST)
+        await app.reload()
+        assert (await finding()).level == "healthy"
+
+
 async def test_seats_and_history_change_at_once_and_the_rest_is_named_until_the_restart(here):
     async with an_app() as app:
         (here / "p.yaml").write_text("pool: {seats: 9, grace: 1s, lease: 1m}\nleader: {ttl: 20s}\nhistory: {keep: 7}\n")
@@ -366,8 +487,20 @@ async def test_the_last_texts_are_kept_for_their_owner_alone(here):
     assert len(kept) == KEPT_MAX
     assert [each.read().decode().split()[-1] for each in kept] == [f"{n + 10}}}" for n in range(2, 12)]
     folder = here / "p.db.versions" / "p.yaml"
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (folder, folder.parent)] == [0o700, 0o700]
     assert {stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()} == {0o600}
+
+
+async def test_what_was_left_open_to_others_is_shut_by_the_next_start(here):
+    async with an_app("sqlite:///p.db"):
+        pass
+    folder = here / "p.db.versions" / "p.yaml"
+    [kept] = folder.iterdir()
+    for each, mode in ((folder.parent, 0o755), (folder, 0o750), (kept, 0o644)):
+        each.chmod(mode)
+    async with an_app("sqlite:///p.db"):
+        pass
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (folder.parent, folder, kept)] == [0o700, 0o700, 0o600]
 
 
 async def test_a_rollback_puts_the_text_before_back_and_makes_it_hold(here):

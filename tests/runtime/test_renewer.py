@@ -215,7 +215,7 @@ class Ringing(Spy):
 
 
 async def a_threaded_crew(store, registry, events=None):
-    options = CrewOptions(lease_ms=600, plans=False, seats=2)
+    options = CrewOptions(lease_ms=1_500, plans=False, seats=2)
     crew = Crew(
         store,
         registry,
@@ -238,7 +238,7 @@ async def enqueued(store, registry, call, id="r1"):
 
 async def until(store, id, state):
     """The run, once it has come to that state; a generous deadline ends a wait in vain."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             [run] = await store.get_runs([id])
             if run is not None and run.state is state:
@@ -274,7 +274,7 @@ async def test_a_cancel_request_reaches_a_handler_through_the_thread():
 
     await enqueued(store, registry, wait)
     crew = await a_threaded_crew(store, registry)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await started.wait()
     await store.cancel(run_ids=["r1"], reason="ann said so")
     await until(store, "r1", RunState.CANCELLED)
@@ -300,7 +300,7 @@ async def test_the_threads_troubles_are_told_on_the_main_loop():
     await enqueued(store, registry, wait)
     store.faults["renew"] = [StoreError("down")]
     crew = await a_threaded_crew(store, registry, events)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await told.wait()
     assert where[0] == ("renewer", True)
     assert "renewer" in {loop.name for loop in crew.status().loops}

@@ -162,6 +162,18 @@ LEASES = (
         tests=(RENEWER + "test_all_leases_are_renewed_in_one_batch_at_a_third_of_their_length",),
     ),
     sabotage(
+        "S14",
+        "those who failed together come again together: retries have no jitter",
+        Patch("outcome/retry.py", "(1.0 + retry.jitter * (2.0 * roll - 1.0))", "(1.0 + 0.0 * roll)"),
+        tests=("tests/unit/test_outcome_retry.py::test_jitter_spreads_a_delay_evenly_to_both_sides",),
+    ),
+    sabotage(
+        "S14.node",
+        "a node throws the same number for every retry",
+        Patch("runtime/attempt.py", "roll=kit.dice.random()", "roll=0.5"),
+        tests=("tests/runtime/test_attempt.py::test_runs_that_fail_together_do_not_come_again_together",),
+    ),
+    sabotage(
         "S15.memory",
         "a run handed back by a node that leaves is charged with a failure",
         Patch(

@@ -19,9 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.servers.redis import await_port, free_port
+from tests.servers.ports import free_port
+from tests.servers.redis import await_port
 
-START_S = 20.0
+START_S = 60.0
 FETCH_S = 240.0
 CURE = "install the package pgbouncer, or let apt-get reach a mirror of Debian"
 

@@ -20,7 +20,8 @@ from pathlib import Path
 import asyncpg
 
 from pollux.store.postgres.address import read_address
-from tests.servers.redis import await_port, free_port
+from tests.servers.ports import free_port
+from tests.servers.redis import await_port
 
 NAMED = "POLLUX_TEST_POSTGRES_DSN"
 START_S = 60.0

@@ -16,8 +16,10 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.servers.ports import free_port
+
 NAMED = "POLLUX_TEST_REDIS_URL"
-START_S = 20.0
+START_S = 60.0
 
 
 def find_binary() -> str:
@@ -76,13 +78,6 @@ class RedisServer:
 
     def stop(self) -> None:
         self.kill(signal.SIGKILL)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def await_port(port: int, process: subprocess.Popen[bytes], patience_s: float) -> None:

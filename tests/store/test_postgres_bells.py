@@ -27,7 +27,7 @@ async def heard():
 
 
 async def until(condition):
-    for _ in range(1_000):
+    for _ in range(6_000):
         if condition():
             return
         await asyncio.sleep(0.01)
@@ -36,6 +36,7 @@ async def until(condition):
 
 async def test_many_writes_ring_a_few_times_and_once_after_the_last(heard):
     store, said = heard
+    moment_s = store._door.database._bells._moment_s = 0.3  # far longer than a write takes, also on a busy machine
     began = asyncio.get_running_loop().time()
     for n in range(100):
         await store.enqueue([a_run(f"r{n}", due_ms=0)])
@@ -43,8 +44,7 @@ async def test_many_writes_ring_a_few_times_and_once_after_the_last(heard):
     written = len(said)
     await until(lambda: len(said) > written or not store._door.database._bells._kinds)
 
-    assert 1 <= len(said) <= took / 0.01 + 2
-    assert len(said) < 100
+    assert 1 <= len(said) <= took / moment_s + 2
 
 
 async def test_a_single_write_rings_with_its_commit(heard):
@@ -62,5 +62,5 @@ async def test_who_waits_elsewhere_misses_none_of_many_quick_writes(heard):
     for n in range(30):
         waiting = asyncio.ensure_future(other.claim(node="n", token=f"t{n}", limit=1, lease_ms=60_000, wait_ms=60_000))
         await store.enqueue([a_run(f"w{n}", due_ms=0)])
-        assert ids((await asyncio.wait_for(waiting, 10)).runs) == [f"w{n}"]
+        assert ids((await asyncio.wait_for(waiting, 14)).runs) == [f"w{n}"]
     await other.close()

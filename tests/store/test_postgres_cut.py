@@ -91,7 +91,7 @@ async def cut_when_waiting(url):
     """End whoever of ours waits for a lock."""
     other = await asyncpg.connect(shared_url())
     try:
-        for _ in range(500):
+        for _ in range(6_000):
             gone = await other.fetch(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pollux' "
                 "AND wait_event_type = 'Lock' AND query LIKE $1",
@@ -143,7 +143,8 @@ async def test_a_call_that_is_cut_in_the_middle_says_so_and_its_repeat_is_right(
             assert (await store.counts()).leased == 1
 
 
-async def test_the_connection_that_listens_is_made_anew_and_hears_again(plain, store, url):
+async def test_the_connection_that_listens_is_made_anew_and_hears_again(plain, store, url, monkeypatch):
+    monkeypatch.setattr("pollux.store.postgres.bell.LOOK_AGAIN_MS", 600_000)
     await given_jobs(store, "job")
     other = PostgresStore(url)
     await other.open()
@@ -153,21 +154,19 @@ async def test_the_connection_that_listens_is_made_anew_and_hears_again(plain, s
         )
         pid = await listener(plain, url)
         await plain.execute(f"SELECT pg_terminate_backend({pid})")
-        for _ in range(1_000):
+        for _ in range(6_000):
             if (again := await listener(plain, url)) != pid:
                 break
             await asyncio.sleep(0.01)
         assert again != pid
         await other.enqueue([a_run(f"r{nth}", due_ms=0)])
-        began = asyncio.get_running_loop().time()
-        assert ids((await asyncio.wait_for(waiting, 12)).runs) == [f"r{nth}"]
-        assert asyncio.get_running_loop().time() - began < 10, "by the look that comes by itself, not by the bell"
+        assert ids((await asyncio.wait_for(waiting, 30)).runs) == [f"r{nth}"], "by the bell: nobody looks by himself"
     await other.close()
 
 
 async def listener(plain, url):
     """The server's process behind the connection of this schema that listens."""
-    for _ in range(1_000):
+    for _ in range(6_000):
         found = await plain.fetchval(
             "SELECT pid FROM pg_stat_activity WHERE application_name = 'pollux' AND query LIKE $1 AND state = 'idle'",
             f"LISTEN %pollux_{schema_of(url)}%",

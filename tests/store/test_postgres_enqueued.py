@@ -155,7 +155,7 @@ async def another():
 
 async def waiting_for_a_lock(other, task):
     """Until the call stands still because of us."""
-    for _ in range(2_000):
+    for _ in range(12_000):
         found = await other.fetchval(
             "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pollux' AND wait_event_type = 'Lock'"
         )
@@ -219,7 +219,7 @@ async def test_another_handle_that_waits_is_rung(url, store):
         )
         await asyncio.sleep(0.3)
         await store.enqueue([a_run("a", due_ms=0)])
-        assert ids((await asyncio.wait_for(waiting, 8)).runs) == ["a"]
+        assert ids((await asyncio.wait_for(waiting, 14)).runs) == ["a"]
     finally:
         await waiting_store.close()
 
@@ -231,5 +231,5 @@ async def test_a_run_of_a_moved_job_counts_and_rings_where_its_job_is(store):
     waiting = asyncio.ensure_future(there.claim(node="n", token="t", limit=1, lease_ms=60_000, wait_ms=30_000))
     await asyncio.sleep(0.3)
     await store.enqueue([a_run("a", due_ms=0)])
-    assert ids((await asyncio.wait_for(waiting, 8)).runs) == ["a"]
+    assert ids((await asyncio.wait_for(waiting, 14)).runs) == ["a"]
     assert ((await store.counts()).leased, (await there.counts()).leased) == (0, 1)

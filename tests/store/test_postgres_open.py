@@ -15,8 +15,8 @@ from pollux.store.postgres.address import read_address
 from pollux.store.postgres.store import PostgresStore
 from pollux.store.postgres.transaction import Space
 from pollux.testing.conformance.builders import a_run, claim, given, given_jobs, ids
+from tests.servers.ports import free_port
 from tests.servers.postgres import own_url, shared_url
-from tests.servers.redis import free_port
 
 
 async def refused(url, kind):
@@ -136,7 +136,7 @@ async def test_many_that_open_a_new_schema_at_once_make_it_once():
 
 async def test_a_lock_that_is_held_too_long_is_said_and_nothing_changed():
     url = own_url("locked")
-    store = PostgresStore(url, deadline_ms=1_000)
+    store = PostgresStore(url, deadline_ms=3_000)
     await store.open()
     await given(store, a_run("a"))
     connection = await plain()
@@ -163,7 +163,7 @@ async def test_a_handle_goes_on_after_the_server_cut_its_connections():
 
     assert ids(await claim(store)) == ["a"]
     await store.wake()
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 60)
     await store.close()
 
 
@@ -178,7 +178,7 @@ async def test_without_a_bell_a_wait_polls():
 
     await other.enqueue([a_run("a", due_ms=0)])
 
-    assert ids((await asyncio.wait_for(waiting, 5)).runs) == ["a"]
+    assert ids((await asyncio.wait_for(waiting, 18)).runs) == ["a"]
     await store.close()
     await other.close()
 

@@ -106,7 +106,7 @@ async def test_behind_a_pooler_a_call_back_and_a_new_run_reach_who_waits(url):
     waiting = asyncio.ensure_future(store.claim(node="n", token="2", limit=1, lease_ms=60_000, wait_ms=60_000))
     await asyncio.sleep(0)
     await other.enqueue([a_run("a", due_ms=0)])
-    assert [run.id for run in (await asyncio.wait_for(waiting, 10)).runs] == ["a"]
+    assert [run.id for run in (await asyncio.wait_for(waiting, 50)).runs] == ["a"]
     await store.close()
     await other.close()
 

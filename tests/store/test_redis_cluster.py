@@ -34,7 +34,7 @@ from tests.acceptance.terminal import Terminal
 from tests.servers.redis import own_url
 from tests.servers.redis_cluster import RedisNodes, ask, hears_again, until
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ async def test_a_slot_that_moves_under_load_is_followed_and_nothing_is_lost_or_d
 
 async def test_while_a_slot_is_on_its_way_nothing_is_half_done(nodes, namespace, opened):
     """Some keys are here, some there: a script would fail in the midst.  So the call waits, or is refused whole."""
-    store = await opened(f"{nodes.url}?namespace={namespace}", deadline_ms=800)
+    store = await opened(f"{nodes.url}?namespace={namespace}", deadline_ms=2_000)
     await given(store, a_run("a"), a_run("b"))
     key = f"{{pollux:{namespace}}}:meta"
     source = nodes.owner(key)
@@ -216,7 +216,7 @@ async def test_a_slot_that_begins_to_move_stops_calls_also_when_every_named_key_
     nodes, namespace, opened
 ):
     """The keys of single runs are made inside the scripts: the first that is not there would end one halfway."""
-    store = await opened(f"{nodes.url}?namespace={namespace}", deadline_ms=800)
+    store = await opened(f"{nodes.url}?namespace={namespace}", deadline_ms=2_000)
     await given(store, a_run("a"))
     prefix = f"{{pollux:{namespace}}}"
     slot = nodes.slot(prefix)

@@ -15,7 +15,7 @@ from tests.servers.redis import own_url
 from tests.servers.redis_cluster import ask, hears_again, until
 from tests.servers.redis_sentinel import SERVICE, Watched
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")

@@ -55,4 +55,4 @@ def test_the_run_of_a_killed_worker_comes_back(pollux):
             [run] = eventually(lambda: runs(pollux, url, "slow"), "another one ran it", planner)
             assert stopped(worker).code == 0
         assert stopped(planner).code == 0
-    assert (run["lease_losses"], run["attempt"]) == (1, 0)
+    assert (run["lease_losses"], run["attempt"]) == (1, 1)

@@ -20,7 +20,8 @@ from pollux.store.redis.server import check_server
 from pollux.testing.conformance.builders import T0, a_run, claim, given, given_jobs, ids, settlement
 from tests.acceptance.hostile import CERTIFICATES
 from tests.acceptance.terminal import Terminal
-from tests.servers.redis import RedisServer, free_port, own_url, shared_url
+from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer, own_url, shared_url
 
 
 @pytest.fixture
@@ -257,7 +258,7 @@ async def test_what_was_answered_is_there_after_the_server_was_killed(server):
         await store.counts()
     server.start()
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 counts = await store.counts()

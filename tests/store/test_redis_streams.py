@@ -496,24 +496,23 @@ async def test_one_call_is_one_round_trip(store, redis, url):
 
 async def blocked(redis):
     """Where the readers of the bell sit, as soon as one does."""
-    async with asyncio.timeout(5):
-        for _ in range(500):
+    async with asyncio.timeout(60):
+        while True:
             if found := [row["addr"] for row in await redis.client_list() if row["cmd"] == "xread"]:
                 return found
             await asyncio.sleep(0.01)
-    raise AssertionError("nobody waits")
 
 
 async def test_a_waiter_is_not_deaf_after_its_connection_was_killed(store, redis, url):
     await given_jobs(store, "job")
     for n in range(3):
-        waits = asyncio.ensure_future(store.claim(node="n", token=f"t{n}", limit=1, lease_ms=60_000, wait_ms=20_000))
+        waits = asyncio.ensure_future(store.claim(node="n", token=f"t{n}", limit=1, lease_ms=60_000, wait_ms=60_000))
         for address in await blocked(redis):
             await redis.client_kill(address)
 
         await store.enqueue([a_run(f"r{n}", due_ms=0)])
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(25):  # by itself it looks every 30 s
             assert ids((await waits).runs) == [f"r{n}"]
 
 
@@ -537,7 +536,7 @@ async def test_who_is_woken_while_its_connection_is_broken_comes_back(store, red
 
     await step.execute()
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(25):  # by itself it looks every 30 s
         assert (await waits).runs == ()
 
 
@@ -547,13 +546,13 @@ async def test_who_is_woken_by_nobody_waits_on_while_its_connection_is_broken(st
         before = await blocked(redis)
         for address in before:
             await redis.client_kill(address)
-        async with asyncio.timeout(20):
-            while await blocked(redis) == before:
+        async with asyncio.timeout(60):
+            while await blocked(redis) == before:  # noqa: ASYNC110  the server rings no bell
                 await asyncio.sleep(0.01)
 
     assert not waits.done()
     await store.wake()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(25):
         assert (await waits).runs == ()
 
 

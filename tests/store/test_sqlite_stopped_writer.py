@@ -47,9 +47,10 @@ async def test_others_say_busy_and_name_it_and_nothing_is_lost_when_it_goes_on(t
 
 async def test_those_who_are_there_already_keep_reading_and_say_busy_until_it_goes_on(tmp_path, start):
     path = tmp_path / "pollux.db"
-    store = SqliteStore(path, deadline_ms=200)
+    store = SqliteStore(path)
     await store.open()
     await store.put_jobs([JobPut(JOB)])
+    store._deadline_ms = 200
     child = start("write", path, POLLUX_STOP_AT="5")  # the database is made already
     assert await line(child) == "open"
     await until(lambda: is_stopped(child.pid))

@@ -123,7 +123,7 @@ async def more_log(store, number: int) -> None:
 
 async def test_a_read_that_takes_too_long_is_cut_off(tmp_path):
     """Otherwise the log could not be carried over until it ends, whoever still waits for it or not."""
-    store = SqliteStore(tmp_path / "pollux.db", deadline_ms=200)
+    store = SqliteStore(tmp_path / "pollux.db", deadline_ms=1_000)
     await store.open()
     endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     with pytest.raises(StoreTimeout, match="took longer than its deadline and was cut off"):

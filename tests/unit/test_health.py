@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from pollux.model import Counts, Line, Node, Run, RunState
+from pollux.model import Counts, Drained, Line, Node, Run, RunState
 from pollux.observe.documents import health_document, workers_document
 from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY, judge
 from pollux.observe.snapshot import Deployment, JobSeen, Limits, LoopSeen, NodeSeen, Sitting, Snapshot
@@ -44,6 +44,8 @@ SEEN = Deployment(
     nodes=(NODE,),
     jobs=(HOME,),
 )
+DRAINED = Drained(None, "database moves", "ada", NOW)
+WORDS = "all workers are drained by ada since 2027-01-15T08:00:00Z"
 WELL = Snapshot(now_ms=NOW, store="memory", deployment=SEEN, node=OWN)
 
 
@@ -83,7 +85,7 @@ def test_where_all_is_well_each_question_is_answered_and_none_is_a_worry():
     health = judge(WELL)
     assert (health.status, health.worries(), health.is_well) == (HEALTHY, [], True)
     assert [finding.name for finding in health.findings] == [
-        *("store", "nodes", "leader", "due", "ready", "queue", "freshness", "feed", "dead", "stops"),
+        *("store", "nodes", "leader", "due", "ready", "queue", "freshness", "sources", "feed", "dead", "stops"),
         *("polling", "loop", "handlers"),
     ]
 
@@ -114,7 +116,7 @@ BAD = {
         "ready but not claimed",
     ),
     "ready, and drained": (
-        seen(lines=waits(61_000), stops=(("claims", "by ada"),)),
+        seen(lines=waits(61_000), drained=(DRAINED,)),
         "ready",
         DEGRADED,
         "ready but not claimed",
@@ -125,8 +127,20 @@ BAD = {
     "ends unread": (counted(ends=10_001), "feed", DEGRADED, "10,001 ends are unread"),
     "claims refused": (counted(ends=100_001), "feed", UNHEALTHY, "nothing is claimed"),
     "dead letters": (counted(dead=1), "dead", DEGRADED, "1 dead letter"),
-    "everything paused": (seen(stops=(("all", "night (by ada)"),)), "stops", DEGRADED, "all (night (by ada))"),
-    "drained": (seen(stops=(("claims", ""),)), "stops", DEGRADED, "claims"),
+    "everything paused": (seen(stops=(("all", "night (by ada)"),)), "stops", DEGRADED, "everything is paused (night"),
+    "drained": (seen(drained=(DRAINED,)), "stops", DEGRADED, f"{WORDS} (database moves)"),
+    "code that is gone": (
+        seen(forsaken=(("code:shop", ("mail", "stock")),)),
+        "sources",
+        DEGRADED,
+        "no living node has code:shop (2 jobs: mail, stock)",
+    ),
+    "a file that was refused": (
+        own(file="p.yaml", refused="p.yaml:3:5: no"),
+        "file",
+        DEGRADED,
+        "p.yaml was changed and does not hold: p.yaml:3:5: no",
+    ),
     "a loop ended": (loop(is_alive=False), "polling", UNHEALTHY, "alive but not polling: dispatcher ended"),
     "a loop hangs": (loop(silent_ms=120_001.0), "polling", UNHEALTHY, "alive but not polling: dispatcher"),
     "a loop never turned": (loop(silent_ms=None), "polling", UNHEALTHY, "alive but not polling: dispatcher"),
@@ -158,6 +172,8 @@ GOOD = {
     "a rare job": home(planned_ms=86_400_000, last_success_ms=NOW - 2 * 86_400_000),
     "a job that nobody watches": home(is_watched=False, last_success_ms=NOW - 86_400_000),
     "a new job": home(last_success_ms=None, failures=2),
+    "one node drained": seen(drained=(replace(DRAINED, node="n1"),)),
+    "a file that holds": own(file="p.yaml"),
     "one job paused": seen(stops=(("job:home", "by ada"),)),
     "no node here": replace(WELL, node=None),
 }
@@ -250,7 +266,7 @@ def test_the_workers_are_those_of_all_nodes_and_ours_is_told_as_it_is_now():
     ours, theirs = told["workers"]
     assert (ours["status"], ours["is_leader"], [run["job_id"] for run in ours["runs"]]) == ("busy", True, ["home"])
     assert (theirs["status"], theirs["is_leader"], theirs["runs"]) == ("busy", False, None)
-    drained = replace(seen(stops=(("claims", ""),)), node=replace(OWN, is_draining=True))
+    drained = replace(seen(drained=(DRAINED,)), node=replace(OWN, is_draining=True))
     told = workers_document(judge(drained))
     assert (told["total"], told["draining"], told["workers"][0]["status"]) == (0, True, "draining")
     json.dumps(told)

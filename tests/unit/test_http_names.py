@@ -31,7 +31,7 @@ async def test_dozens_of_silent_names_do_not_keep_a_healthy_one_waiting(silent):
     resolver = Names()
     stuck = [asyncio.ensure_future(resolver.resolve(f"{n}.silent.test", 80)) for n in range(40)]
     await asyncio.sleep(0)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         [found] = await resolver.resolve("healthy.test", 80)
     assert (found["host"], found["port"], found["hostname"]) == ("192.0.2.7", 80, "healthy.test")
     assert not any(each.done() for each in stuck)
@@ -55,7 +55,7 @@ async def test_a_name_is_looked_up_anew_once_it_was_answered(silent):
     resolver = Names()
     await resolver.resolve("healthy.test", 80)
     await asyncio.sleep(0)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(silent) < 2:
             await resolver.resolve("healthy.test", 80)
     await resolver.close()

@@ -95,7 +95,7 @@ async def test_a_regex_gives_its_first_group_or_all_that_it_matched(matcher):
 
 async def test_a_regex_that_would_take_years_is_ended_and_refused_from_then_on(matcher, monkeypatch):
     """The event loop goes on meanwhile, other patterns work afterwards, and the child is started once for them."""
-    monkeypatch.setattr(matchers, "BUDGET_S", 0.2)
+    monkeypatch.setattr(matchers, "BUDGET_S", 1.0)
     monkeypatch.setattr(matchers, "PATIENCE_S", 60.0)  # it is the child's own alarm that ends it
     turns = 0
 
@@ -107,7 +107,7 @@ async def test_a_regex_that_would_take_years_is_ended_and_refused_from_then_on(m
 
     counting = asyncio.create_task(count())
     with pytest.raises(SlowPattern, match="repeats inside repeats"):
-        await asyncio.wait_for(matcher.search("(a+)+$", "a" * 64 + "b", "t"), 20)
+        await asyncio.wait_for(matcher.search("(a+)+$", "a" * 64 + "b", "t"), 60)
     assert turns > 5
     counting.cancel()
     assert await matcher.search("b", "abc", "t") == "b"
@@ -326,8 +326,8 @@ async def test_a_line_that_does_not_move_is_left_and_whoever_comes_then_does_not
     lane = lanes.of(("h", 80))
     lanes.try_enter(lane)
     for _ in range(2):
-        with pytest.raises(TargetBusy, match="1 requests to t are under way"):
-            await asyncio.wait_for(entered(lanes, lane), 10)
+        with pytest.raises(TargetBusy, match="1 request to t under way"):
+            await asyncio.wait_for(entered(lanes, lane), 60)
     with pytest.raises(TargetBusy):
         entered(lanes, lane).send(None)  # at its first step
     assert not lane.line
@@ -341,7 +341,7 @@ async def test_who_gives_up_as_its_turn_comes_passes_it_on():
     await asyncio.sleep(0)
     lanes.leave(lane)
     first.cancel()
-    await asyncio.wait_for(second, 10)
+    await asyncio.wait_for(second, 60)
     assert lane.active == 1
     lanes.leave(lane)
     assert lane.is_empty
@@ -372,7 +372,8 @@ async def test_lanes_nobody_uses_are_forgotten_and_those_in_use_are_not(monkeypa
     assert lanes.of(("busy", 80)) is busy
 
 
-async def test_a_child_that_somebody_killed_does_not_make_its_pattern_a_slow_one(matcher):
+async def test_a_child_that_somebody_killed_does_not_make_its_pattern_a_slow_one(matcher, monkeypatch):
+    monkeypatch.setattr(matchers, "BUDGET_S", 60.0)  # it is not its own alarm that ends it
     await matcher.search("a", "a", "t")
     slow = asyncio.create_task(matcher.search("(a+)+$", "a" * 64 + "b", "t"))
     await asyncio.sleep(0.05)

@@ -96,4 +96,4 @@ def test_failures_are_told_whatever_else_is_logged(caplog, level):
     bus.emit(failed("dead"))
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
-    assert "file:p.yaml: 1 jobs added, 2 changed, 3 gone" in caplog.text
+    assert "file:p.yaml: 1 job added, 2 changed, 3 gone" in caplog.text

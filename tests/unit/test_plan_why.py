@@ -3,7 +3,22 @@
 import pytest
 from msgspec.structs import replace
 
-from pollux.model import Cause, Counts, Cron, Event, Interval, Job, Memory, Node, Note, Once, Run, RunState
+from pollux.model import (
+    Cause,
+    Counts,
+    Cron,
+    Declares,
+    Event,
+    Interval,
+    Job,
+    Memory,
+    Node,
+    Note,
+    Once,
+    Overlap,
+    Run,
+    RunState,
+)
 from pollux.plan import why_job, why_run
 
 NOW = 1_800_000_000_000
@@ -95,6 +110,57 @@ def test_a_running_job_says_where_and_what_becomes_of_its_due_times():
     assert why.reason == "node n1 runs it for 3s, delivery 1; due times meanwhile are skipped and counted"
 
 
+DRAINED = "all workers are drained by ann since 2027-01-15T08:00:00Z (database moves)"
+DRAIN = Note("stop:claims", {"reason": "database moves", "by": "ann", "at_ms": NOW + 7})
+
+
+def test_a_job_of_drained_workers_says_by_whom_since_when_and_what_ends_it():
+    why = job(stops=[DRAIN])
+
+    assert (why.answer, why.reason) == ("drained", f"it is due in 20s, and its run will wait: {DRAINED}")
+    assert (why.cure, why.expected_ms, why.is_held) == ("pollux resume --workers", None, True)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "words"),
+    [
+        ("skip", "; this one run waits, due times after it are skipped and counted until it has run"),
+        ("queue", "; one due time meanwhile waits for it"),
+        ("allow", "; due times after it wait with it"),
+    ],
+)
+def test_a_job_whose_run_waits_for_drained_workers_says_what_becomes_of_its_due_times(overlap, words):
+    why = job(stops=[DRAIN], live=RUN, overlap=Overlap(overlap))
+
+    assert (why.answer, why.reason) == ("drained", f"it is ready, but {DRAINED}{words}")
+
+
+def test_a_drain_that_has_run_out_drains_nobody():
+    assert job(stops=[replace(DRAIN, expires_ms=NOW)]).answer == "waits"
+    moving = job(stops=[replace(DRAIN, expires_ms=NOW + 1)])
+    assert (moving.answer, moving.cure) == ("drained", "it ends by itself when that is over")
+
+
+def test_a_run_says_so_if_each_node_that_could_run_it_is_drained():
+    own = Note("stop:claims:n1", {"by": "ann", "at_ms": NOW})
+    other = Node(id="n2", seats=1, handlers=("x",))
+    why = run(stops=[own], nodes=[NODE, other])
+
+    assert (why.answer, why.cure) == ("drained", "pollux resume --workers --node n1")
+    assert why.reason == "it is ready, but node n1 is drained by ann since 2027-01-15T08:00:00Z"
+    assert run(stops=[own], nodes=[NODE, replace(NODE, id="n3")]).answer == "ready"
+
+
+def test_a_job_of_code_that_is_gone_says_so_and_how_to_take_it_away():
+    others = [Node(id="m", handlers=("x",), declares=(Declares("code:other"),))]
+    why = job(nodes=others, source="code:shop")
+
+    assert why.answer == "stranded"
+    assert why.cure == "no node of code:shop lives: start one, or take the job away: pollux jobs delete j"
+    assert job(nodes=others, source="code:other").cure == "start a node that has it"
+    assert job(nodes=others).cure == "start a node that has it", "one of the API has no node of its own"
+
+
 def test_a_job_whose_run_is_held_tells_the_reason_of_the_run():
     held = replace(RUN, state=RunState.HELD, held_reason="waits for the previous run")
 
@@ -143,6 +209,7 @@ def test_a_ready_run_says_whom_it_waits_for():
     assert run(nodes=()).reason == "it is ready, but no node lives"
     assert run(nodes=[Node(id="m", handlers=("x",))]).reason == "it is ready, but no live node knows handler h"
     assert run(nodes=[replace(NODE, draining=True)]).reason == "it is ready, but every live node drains"
+    assert run(nodes=[Node(id="m")], of=replace(JOB, source="code:shop")).cure.endswith("pollux jobs delete j")
     assert run(nodes=()).is_held
     assert not run().is_held
 

@@ -204,24 +204,24 @@ noise = st.text(alphabet="0123456789*/,-#LWH?()@ \tAEFMNORSTU", max_size=60)
 
 @given(almost | noise | st.text(), st.sampled_from(["UTC", "Europe/Berlin", "Pacific/Apia"]))
 def test_whatever_is_given_as_a_line_is_computed_or_refused_and_soon(line, tz):
-    started = time.perf_counter()
+    started = time.thread_time()
     try:
         assert compile_cron(line, tz, "a").next_after(T0) > T0
     except InvalidInput as refusal:
         assert refusal.cure  # noqa: PT017
         assert "\n" not in str(refusal) or "\n" in line  # noqa: PT017
-    assert time.perf_counter() - started < 2
+    assert time.thread_time() - started < 2
 
 
 def test_an_impossible_line_is_refused_at_once():
-    started = time.perf_counter()
+    started = time.thread_time()
     for month in ("2", "4,6,9,11"):
         with pytest.raises(InvalidInput):
             compile_cron(f"0 0 31 {month} *", "Europe/Berlin", "a")
     for dow in ("*/6", "*/7"):
         with pytest.raises(InvalidInput, match="never comes"):
             compile_cron(f"0 0 LW * {dow}", "Europe/Berlin", "a")
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1
 
 
 one = st.integers(0, 59)

@@ -184,9 +184,9 @@ def test_after_catching_up_there_is_nothing_to_catch_up(schedule, misfire, due_m
 @pytest.mark.parametrize("years", [1, 10, 50])
 def test_no_downtime_is_too_long(schedule, misfire, years):
     """A generous limit: listing a hundred-millisecond grid of one year alone would take minutes."""
-    due_ms, started = next_due(schedule, "a", T0 - years * 365 * DAY_MS), time.perf_counter()
+    due_ms, started = next_due(schedule, "a", T0 - years * 365 * DAY_MS), time.thread_time()
     answer = caught_up(schedule, due_ms=due_ms, now_ms=T0, misfire=misfire)
-    assert time.perf_counter() - started < 0.5
+    assert time.thread_time() - started < 0.5
     assert answer.next_ms > T0
     assert len(answer.fire) <= CATCH_UP_MAX + 12
 

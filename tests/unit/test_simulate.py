@@ -200,7 +200,7 @@ def test_too_few_seats_make_runs_late_and_the_warning_says_so():
     assert forecast.mean_seats == pytest.approx(2, abs=0.05)
     assert forecast.waiting > 100
     assert forecast.late.max_ms > MINUTE_MS
-    assert "100% of the 2 seats are taken on average" in forecast.warnings[0]
+    assert "100% of the 2 seats is taken on average" in forecast.warnings[0]
 
 
 def test_seats_are_counted_as_they_are_taken():
@@ -215,7 +215,7 @@ def test_failures_are_retried_and_given_up_on_as_the_engine_does():
     once = a_job("once", Once(), retry=Retry(attempts_max=3, base_ms=1_000))
     forecast = simulate([once], a_day(habit=Habit(100, 100, 1.0)))
     assert (forecast.attempts, forecast.failed, forecast.retries, forecast.dead) == (3, 3, 2, 1)
-    assert "job once is given up on 1 times" in forecast.warnings[0]
+    assert "job once is given up on 1 time" in forecast.warnings[0]
 
 
 def test_a_run_past_its_timeout_is_cut_off_and_leaves_its_seat():

@@ -26,7 +26,7 @@ async def test_an_hour_passes_at_once_and_exactly(virtual_time):
     began, really = virtual_time.us, time.monotonic()
     await asyncio.sleep(LONG_S)
     assert virtual_time.us - began == LONG_S * 1_000_000
-    assert time.monotonic() - really < 5
+    assert time.monotonic() - really < LONG_S / 10
 
 
 async def test_waits_end_in_the_order_of_their_times(virtual_time):

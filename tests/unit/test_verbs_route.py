@@ -35,6 +35,7 @@ AT_HOME = {
     **dict.fromkeys(("kept", "keep", "forget"), "what the API remembers of its requests"),
     **dict.fromkeys(("token_records", "tokens_used", "first_token", "needs_first_token"), "the door's own"),
     "sealed": "said with hello",
+    "drain_here": "what this node has heard; from afar `drained_workers` is asked",
 }
 
 
@@ -227,7 +228,7 @@ async def test_params_that_cannot_be_stored_are_refused_in_the_words_of_here(ask
     remote = await asking(Role.OPERATOR)
     with pytest.raises(InvalidInput) as refused:
         await remote.enqueue("home", {"a": "${env:HOME}"})
-    assert str(refused.value).startswith("a: references to secrets are not resolved")
+    assert str(refused.value).startswith("params.a: references to secrets are not resolved")
 
 
 # errors

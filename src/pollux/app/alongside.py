@@ -39,7 +39,7 @@ class Alongside:
     async def begin(self, crew: Crew, watch: Watch) -> None:
         """Before the first run: traces must not miss it, and a port that is taken is an error of the start."""
         await self._trace(crew)
-        watch.crew, self._watch = crew, watch
+        watch.crew, watch.traces, self._watch = crew, self.traces, watch
         if self.options.metrics_port is not None:
             self.port = MetricsPort(watch, self.options.metrics_host, self.options.metrics_port)
             try:
@@ -106,7 +106,7 @@ class Alongside:
         if self.traces is not None:
             await asyncio.to_thread(self.traces.export.stop)
         if self._watch is not None:
-            self._watch.crew = None
+            self._watch.crew = self._watch.traces = None
         if self.port is not None:
             await self.port.stop()
 

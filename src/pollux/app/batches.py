@@ -8,13 +8,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pollux.app.accepted import Accepted, there_already
 from pollux.app.kept import KeptVerbs
 from pollux.app.listing import ListingVerbs
 from pollux.errors import InvalidConfig, InvalidInput, NotFound, PolluxError, problems_of
 from pollux.ids import new_id
-from pollux.model import Cause, Job, Run, check_version
-from pollux.model.params import priority_of
+from pollux.model import Job, Run, check_version
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobPut, Pruning, RunAnswer, RunFilter, Store
+from pollux.units import counted
 
 
 class Ask(Struct, frozen=True):
@@ -44,13 +45,12 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
     async def put_each(self, puts: Sequence[JobPut], *, version: int | None = None) -> list[Written | PolluxError]:
         """Add or change jobs in a version (None: our own): the answer of the store to each, or why it was not asked."""
         made = [self._to_put(put) for put in puts]
-        asked = [put for put in made if isinstance(put, JobPut)]
+        asked = await self._with_lines([put for put in made if isinstance(put, JobPut)])
         store = self._store if version is None else self._store.of_version(check_version(version))
-        before = await self._before(asked)
         told: list[JobAnswer] = []
         for start in range(0, len(asked), BATCH_MAX):
             told += await store.put_jobs(asked[start : start + BATCH_MAX])
-        await self._record_puts(asked, told, before)
+        await self._record_puts(asked, told)
         left = iter(told)
         return [put if isinstance(put, PolluxError) else _written(put, next(left), store) for put in made]
 
@@ -80,7 +80,7 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         """Those of this process."""
         return self._registry.names()
 
-    async def enqueue_each(self, asks: Sequence[Ask]) -> list[Run | PolluxError]:
+    async def enqueue_each(self, asks: Sequence[Ask]) -> list[Accepted | PolluxError]:
         """Accept runs of jobs that are there, in batches: each run as it was accepted, or why it was not."""
         ids = list(dict.fromkeys(ask.job_id for ask in asks))
         jobs: dict[str, Job] = {}
@@ -92,26 +92,43 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         told: list[RunAnswer] = []
         for start in range(0, len(runs), BATCH_MAX):
             told += await self._store.enqueue(runs[start : start + BATCH_MAX], ready_max=self._ready_max)
+        there = await self._there([answer.id for answer in told if answer.answer is Answer.ALREADY])
         left = iter(told)
-        return [run if isinstance(run, PolluxError) else self._accepted(run, next(left), jobs) for run in made]
+        answers = [
+            run if isinstance(run, PolluxError) else self._accepted(run, next(left), jobs, there) for run in made
+        ]
+        await self._record_accepted(answers)
+        return answers
 
     def _asked(self, ask: Ask, jobs: Mapping[str, Job]) -> Run | PolluxError:
         job = jobs.get(ask.job_id)
         if job is None:
             return NotFound("job", ask.job_id, cure="add it first")
         try:
-            rank = None if ask.priority is None else priority_of(ask.priority)
-            payload, due_ms = self._payload(job, ask.params), self._due(ask.at, ask.delay)
-            return self._run(job, payload, due_ms, id=ask.id, key=ask.key, priority=rank, cause=Cause.ENQUEUED)
+            return self._wanted(job, ask.params, ask.at, ask.delay, ask.priority, id=ask.id, key=ask.key)
         except InvalidInput as error:
             return error
 
-    def _accepted(self, run: Run, answer: RunAnswer, jobs: Mapping[str, Job]) -> Run | PolluxError:
+    async def _there(self, ids: Sequence[str]) -> dict[str, Run]:
+        found: dict[str, Run] = {}
+        for start in range(0, len(ids), PAGE_MAX):
+            runs = await self._store.get_runs(ids[start : start + PAGE_MAX])
+            found |= {run.id: run for run in runs if run is not None}
+        return found
+
+    def _accepted(
+        self, run: Run, answer: RunAnswer, jobs: Mapping[str, Job], there: Mapping[str, Run]
+    ) -> Accepted | PolluxError:
         try:
             self._refuse(answer, jobs[run.job_id])
+            return Accepted(run) if answer.answer is Answer.OK else there_already(run, there.get(run.id, run))
         except PolluxError as error:
             return error
-        return run
+
+    async def _record_accepted(self, answers: Sequence[Accepted | PolluxError]) -> None:
+        new = [each.run for each in answers if isinstance(each, Accepted) and each.is_new]
+        jobs, params = dict.fromkeys(run.job_id for run in new), new[0].payload if len(new) == 1 else None
+        await self._record_enqueued(jobs, [run.id for run in new], params)
 
     async def reset_breaker(self, name: str) -> None:
         """Forget what a breaker has seen."""
@@ -123,7 +140,7 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         answers: list[RunAnswer] = []
         async for ids in self._dead_where(where):
             answers += await self._store.revive(ids)
-        await self._record("revive", "dead letters", f"{len(answers)} runs")
+        await self._record_runs("revive", "dead letters", answers)
         return answers
 
     async def drop_where(self, where: RunFilter) -> int:
@@ -131,7 +148,8 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         dropped = 0
         async for ids in self._dead_where(where):
             dropped += await self._store.prune(Pruning(ids=tuple(ids), limit=len(ids)))
-        await self._record("drop", "dead letters", f"{dropped} runs")
+        if dropped:
+            await self._record("drop", "dead letters", counted(dropped, "run"))
         return dropped
 
     async def _dead_where(self, where: RunFilter) -> AsyncIterator[list[str]]:

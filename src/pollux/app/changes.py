@@ -2,62 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from pollux.clock import Clock
 from pollux.model import AuditLine, Job, definition
 from pollux.schedule.words import describe
 from pollux.secrets import HIDDEN, hide
-from pollux.store.contract import Answer, JobAnswer, JobPut, Store
+from pollux.store.contract import Answer, JobAnswer, JobPut, RunAnswer, Store
+from pollux.units import counted
 
 TOLD_MAX = 20  # jobs of one call whose change is told; of more only their number and the first names
+NAMED_MAX = 5  # runs of one call that are named
 VALUE_CHARS_MAX = 80
 WORDS_CHARS_MAX = 1_000
 _UNTOLD = {"id", "source", "release", "declared", "schedule"}
 
 
 class ChangeVerbs:
-    """How puts and deletes of jobs are recorded."""
+    """How changes are recorded: what was changed, never what was not."""
 
     _store: Store
     _clock: Clock
     _actor: str
+    _is_named: bool  # somebody is: what they ask for is on record.  The runs that a program asks for by itself are not.
 
     async def _record(self, action: str, subject: str, detail: str = "") -> None:
         await self._record_each(action, [(subject, detail)])
 
     async def _record_each(self, action: str, changes: Sequence[tuple[str, str]]) -> None:
         """One line for each subject with its detail, in one write."""
-        now_ms = self._clock.now_ms()
-        lines = [AuditLine(now_ms, self._actor, action, as_words(what)[:200], as_words(how)) for what, how in changes]
-        await self._store.log(lines)
+        await self._store.log([self._line(action, what, how) for what, how in changes])
+
+    def _line(self, action: str, what: str, how: str) -> AuditLine:
+        return AuditLine(self._clock.now_ms(), self._actor, action, as_words(what)[:200], as_words(how))
 
     async def _before(self, puts: Sequence[JobPut]) -> dict[str, Job | None]:
-        """The jobs as they are before they are put over; nothing is read for what must be new, nor for a crowd."""
-        ids = [put.job.id for put in puts if put.revision != 0] if len(puts) <= TOLD_MAX else []
+        """The jobs as they are before they are put over; nothing is read for what must be new."""
+        ids = [put.job.id for put in puts if put.revision != 0]
         return dict(zip(ids, await self._store.get_jobs(ids), strict=True)) if ids else {}
 
-    async def _record_puts(
-        self, puts: Sequence[JobPut], answers: Sequence[JobAnswer], before: Mapping[str, Job | None]
-    ) -> None:
-        """What was changed, and what was refused; not what was there already."""
-        told = [(put, answer) for put, answer in zip(puts, answers, strict=True) if answer.answer is not Answer.ALREADY]
+    async def _with_lines(self, puts: Sequence[JobPut]) -> Sequence[JobPut]:
+        """Each with its line, which is written with it or not at all; a crowd has one line for all, afterwards."""
+        if len(puts) > TOLD_MAX:
+            return puts
+        before = await self._before(puts)
+        return [
+            replace(put, audit=self._line("put", put.job.id, change_words(before.get(put.job.id), put.job)))
+            for put in puts
+        ]
+
+    async def _record_puts(self, puts: Sequence[JobPut], answers: Sequence[JobAnswer]) -> None:
+        """What was refused, and what a crowd changed; not what was there already."""
+        told = [(put, answer) for put, answer in zip(puts, answers, strict=True) if _is_untold(put, answer)]
         if len(told) > TOLD_MAX:
             done = [answer.id for _, answer in told if answer.answer is Answer.OK]
             refused = f"; {len(told) - len(done)} were refused" if len(done) < len(told) else ""
-            await self._record("put", f"{len(done)} jobs", ", ".join(done[:TOLD_MAX]) + refused)
+            await self._record("put", counted(len(done), "job"), ", ".join(done[:TOLD_MAX]) + refused)
         elif told:
-            words = [(put.job.id, _put_words(put, answer, before)) for put, answer in told]
-            await self._record_each("put", words)
+            await self._record_each("put", [(put.job.id, _put_words(put, answer)) for put, answer in told])
+
+    async def _record_enqueued(
+        self, jobs: Collection[str], runs: Sequence[str], params: Mapping[str, Any] | None = None
+    ) -> None:
+        """Runs that somebody asked for, in one line: of one its params, of many how many and the first few."""
+        if not self._is_named or not runs:
+            return
+        subject = next(iter(jobs)) if len(jobs) == 1 else counted(len(jobs), "job")
+        told = [f"params.{name} {_short(value)}" for name, value in HIDDEN.hide_in(dict(params or {})).items()]
+        await self._record("enqueue", subject, "; ".join([_named(runs), *told]))
+
+    async def _record_runs(self, action: str, subject: str, answers: Sequence[RunAnswer], reason: str = "") -> None:
+        """What was done to runs; nothing if it changed none."""
+        changed = [answer.id for answer in answers if answer.answer is Answer.OK]
+        if changed:
+            names = _named(changed).removeprefix(f"{subject}: ")
+            told = reason if changed == [subject] else "; ".join(filter(None, (names, reason)))
+            await self._record(action, subject, told)
 
 
-def _put_words(put: JobPut, answer: JobAnswer, before: Mapping[str, Job | None]) -> str:
-    if answer.answer is Answer.OK:
-        return change_words(before.get(put.job.id), put.job)
-    return f"refused: {answer.detail or answer.answer}"
+def _is_untold(put: JobPut, answer: JobAnswer) -> bool:
+    return answer.answer is not Answer.ALREADY and (answer.answer is not Answer.OK or put.audit is None)
+
+
+def _put_words(put: JobPut, answer: JobAnswer) -> str:
+    """Nobody has read what the jobs of a crowd were before."""
+    return change_words(None, put.job) if answer.answer is Answer.OK else f"refused: {answer.detail or answer.answer}"
+
+
+def _named(ids: Sequence[str]) -> str:
+    """`run a`; `1,000 runs: a, b, c, d, e, ...`"""
+    if len(ids) == 1:
+        return f"run {ids[0]}"
+    return f"{counted(len(ids), 'run')}: {', '.join(ids[:NAMED_MAX])}{', ...' if len(ids) > NAMED_MAX else ''}"
 
 
 def as_words(said: str) -> str:

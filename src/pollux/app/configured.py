@@ -81,16 +81,24 @@ def missing_secrets(jobs: Iterable[Job], secrets: Secrets, places: Mapping[str, 
 
 
 def register_python(
-    registry: Registry, config: Config, *, beside: Path | None, also: Sequence[InvalidInput] = ()
-) -> None:
+    registry: Registry,
+    config: Config,
+    *,
+    beside: Path | None,
+    also: Sequence[InvalidInput] = (),
+    may_import: bool = True,
+) -> tuple[str, ...]:
     """Import every function that the file names; all that cannot be had is said at once, each with its place.
 
-    `also` are problems that were found before.
+    `also` are problems that were found before.  Without `may_import` only those are looked at that are known already;
+    the others are answered.
     """
     problems: list[InvalidInput] = [*also]
+    unknown = () if may_import else tuple(spec for spec in config.python if registry.get(spec) is None)
     for spec, place in config.python.items():
         try:
-            registry.add(spec, _function(spec, beside=beside))
+            if may_import:
+                registry.add(spec, _function(spec, beside=beside))
         except InvalidInput as error:
             problems.append(error.at(place))
     for job in config.jobs:
@@ -100,6 +108,7 @@ def register_python(
             problems.append(error.at(f"{config.places.get(job.id, config.path)}: job {job.id!r}"))
     if problems:
         raise InvalidConfig(problems)
+    return unknown
 
 
 def _fit(registry: Registry, job: Job) -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
+from msgspec.structs import replace
+
 from pollux.errors import PolluxError
-from pollux.model import ALL_VERSIONS, STOP, Cron, Job, Note, Run, RunState
+from pollux.model import ALL_VERSIONS, STOP, Cron, Drained, Job, Node, Note, Run, RunState, drained_of
 from pollux.observe.health import Health, judge
 from pollux.observe.metrics_reading import Readings
 from pollux.observe.snapshot import (
@@ -28,7 +31,9 @@ from pollux.observe.snapshot import (
     Snapshot,
     Tally,
 )
+from pollux.observe.traces import Traces
 from pollux.outcome import freshness
+from pollux.plan import forsaken
 from pollux.runtime import Crew
 from pollux.runtime.lateness import LatenessSeen
 from pollux.runtime.loop import LoopStatus
@@ -44,7 +49,7 @@ if TYPE_CHECKING:
 KEPT_MS = 1_000  # a look serves for so long
 LOOK_SECONDS = 5.0
 DEAD_MAX = 25
-LATE_BOUNDS = 23  # of the buckets of lateness: to an hour and ten minutes
+LATE_BOUNDS = (1, 4, 6, 8, 10, 12, 14, 16, 19, 22)  # of the buckets of lateness that are told: 1 ms to 70 minutes
 
 
 class Look:
@@ -62,6 +67,8 @@ class Watch:
     def __init__(self, app: Pollux) -> None:
         self._app = app
         self.crew: Crew | None = None  # also while it drains
+        self.traces: Traces | None = None  # if it has any
+        self.refused: dict[int, int] = {}  # requests that the API turned away, by status
         self._last: Look | None = None
         self._looking: asyncio.Task[Look] | None = None
 
@@ -72,8 +79,12 @@ class Watch:
             dead = await self._dead_letters()
         return judge(self._snapshot(look, dead))
 
+    async def deployment(self) -> Deployment | None:
+        """What the latest look at the store saw: the same one for a second, for whoever keeps what they made of it."""
+        return (await self._look()).deployment
+
     async def readings(self) -> Readings:
-        app, look, crew = self._app, await self._look(), self.crew
+        app, look, crew, traces = self._app, await self._look(), self.crew, self.traces
         guarded = cast("Guarded", app.backend)
         return Readings(
             prefix=app.options.metrics_prefix,
@@ -83,6 +94,9 @@ class Watch:
             age_ms=max(0.0, app.clock.mono_ms() - look.at),
             calls=cast("dict[str, Calls]", guarded.calls),
             tally=None if crew is None else tally_of(crew, guarded.enqueued),
+            spans={} if traces is None else traces.export.counts(),
+            spans_waiting=None if traces is None else traces.export.waiting,
+            refused=dict(self.refused),
         )
 
     # looking
@@ -117,15 +131,19 @@ class Watch:
             store.lines(), store.nodes(), store.notes(STOP), self._overdue(store, now_ms), self._jobs(store, counts)
         )
         version = store.scheduler_version
+        serving = tuple(node for node in nodes if version == ALL_VERSIONS or node.serves(version))
+        drained = [drained_of(note) for note in stops]
         return Deployment(
             read_ms=now_ms,
             counts=counts,
             lines=lines,
-            nodes=tuple(node for node in nodes if version == ALL_VERSIONS or node.serves(version)),
+            nodes=serving,
             overdue_job=overdue.id if overdue is not None else "",
             overdue_ms=overdue.next_due_ms if overdue is not None else None,
             jobs=tuple(job_seen(job, now_ms) for job in jobs),
-            stops=tuple(_stop(note) for note in stops),
+            stops=tuple(_stop(note) for note, drain in zip(stops, drained, strict=True) if drain is None),
+            drained=tuple(_told(drain) for drain in drained if drain is not None and _stands(drain, nodes)),
+            forsaken=tuple((source, tuple(ids)) for source, ids in forsaken(jobs, serving).items()),
         )
 
     async def _overdue(self, store: Store, now_ms: int) -> Job | None:
@@ -168,9 +186,15 @@ class Watch:
             ),
             deployment=look.deployment,
             trouble=look.trouble,
-            node=None if self.crew is None else node_seen(self.crew),
+            node=None if self.crew is None else self._node_seen(self.crew),
             dead=dead,
         )
+
+    def _node_seen(self, crew: Crew) -> NodeSeen:
+        reloader = self._app.reloader
+        if reloader is None or not reloader.config.path:
+            return node_seen(crew)
+        return replace(node_seen(crew), file=reloader.config.path, refused="; ".join(reloader.refused))
 
     def _now_ms(self) -> int:
         """By the store's clock, as far as this process has heard of it."""
@@ -273,9 +297,10 @@ def tally_of(crew: Crew, enqueued: list[int]) -> Tally:
 
 
 def _histogram(seen: LatenessSeen) -> Histogram:
-    """Bucket n holds what is below 2**n ms."""
-    bounds = tuple((1 << n) - 1 for n in range(LATE_BOUNDS))
-    return Histogram(bounds, (*seen.buckets[:LATE_BOUNDS], sum(seen.buckets[LATE_BOUNDS:])), seen.sum_ms)
+    """Bucket n holds what is below 2**n ms; several of ours are one of those that are told."""
+    ends = [0, *(n + 1 for n in LATE_BOUNDS), len(seen.buckets)]
+    counts = tuple(sum(seen.buckets[start:end]) for start, end in pairwise(ends))
+    return Histogram(tuple((1 << n) - 1 for n in LATE_BOUNDS), counts, seen.sum_ms)
 
 
 def _loop(status: LoopStatus) -> LoopSeen:
@@ -293,3 +318,12 @@ def _stop(note: Note) -> tuple[str, str]:
     value = note.value if isinstance(note.value, dict) else {}
     reason, by = str(value.get("reason") or ""), str(value.get("by") or "")
     return note.key.removeprefix(STOP), hide(f"{reason} (by {by})" if reason and by else reason or by)
+
+
+def _stands(drain: Drained, nodes: list[Node]) -> bool:
+    """That of one node ends with the node."""
+    return drain.node is None or any(node.id == drain.node for node in nodes)
+
+
+def _told(drain: Drained) -> Drained:
+    return replace(drain, reason=hide(drain.reason))

@@ -12,23 +12,26 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.app.overview import JobRow, rows_of
+from pollux.app.overview import Standing, standings_of
 from pollux.app.verbs import Verbs
 from pollux.errors import InvalidInput
-from pollux.model import LIVE, Counts, Job, Note, Run, RunState
+from pollux.model import LIVE, Counts, Job, Node, Note, Run, RunState
+from pollux.plan.courses import placed
 from pollux.store.contract import PAGE_MAX, JobFilter, RunFilter
 from pollux.store.filters import job_fits
 
 OFFSET_MAX = 10_000
 SCAN_PAGES = 10  # of `PAGE_MAX` jobs or runs that are looked at for one page
 EACH_MAX = 100  # jobs of a page whose live runs are asked for one by one
+RUNS_A_CALL = 25  # that are read in the time of one more call
+AT_ONCE = 100  # jobs that are looked at before others have their turn on the loop
 STATES = ("active", "running", "waiting", "paused", "disabled", "undeclared", "done")
 _LIVE = tuple(sorted(LIVE))
 _BY_RUNS = {"running": (RunState.LEASED,), "waiting": _LIVE}
 
 
 class JobRows(Struct, frozen=True):
-    rows: tuple[JobRow, ...]
+    rows: tuple[Standing, ...]
     next: str | None
     total: int | None = None  # of all that the filter means; None: nobody counted
 
@@ -51,9 +54,8 @@ class ListingVerbs(Verbs):
             raise InvalidInput(f"an offset of {offset}", where="offset", cure=f"0 to {OFFSET_MAX:,}; or go by cursor")
         left, passed, counts = offset, 0, await self.counts()
         while left:
-            page = await self._found(where, state, after, min(left, PAGE_MAX), counts)
-            passed += len(page.rows)
-            left, after = left - len(page.rows), page.next
+            count, after = await self._pass_over(where, state, after, min(left, PAGE_MAX), counts)
+            left, passed = left - count, passed + count
             if after is None:
                 return JobRows((), None, passed if is_whole else None)
         page = await self._found(where, state, after, limit, counts)
@@ -61,23 +63,45 @@ class ListingVerbs(Verbs):
             return replace(page, total=counts.jobs)
         return replace(page, total=passed + len(page.rows) if is_whole and page.next is None else None)
 
-    async def job_row(self, job: Job) -> JobRow:
-        """One job with its state, as exactly as it can be known."""
-        live = await self._store.list_runs(RunFilter(states=_LIVE, job_id=job.id), limit=PAGE_MAX)
-        [row] = await self._rows([job], live.runs)
-        return row
+    async def job_row(self, job_id: str) -> Standing:
+        """One job with its state, as exactly as it can be known; all that it takes is asked for at once."""
+        where = RunFilter(states=_LIVE, job_id=job_id)
+        [job], page, stops, nodes = await asyncio.gather(
+            self._store.get_jobs([job_id]), self._store.list_runs(where, limit=EACH_MAX), self.stops(), self.nodes()
+        )
+        if job is None:
+            job = await self.get_job(job_id)  # it was added meanwhile, or this is refused
+        live = list(page.runs)
+        if page.next is not None:
+            running = replace(where, states=(RunState.LEASED,))
+            live += (await self._store.list_runs(running, limit=1)).runs
+        return (await self._standings([job], live, stops, nodes))[0]
 
-    def new_row(self, job: Job, stops: Sequence[Note]) -> JobRow:
-        """A job that was put just now: it has no runs yet."""
-        [row] = rows_of([job], live={}, stops=stops, nodes=(), progress={}, now_ms=self._clock.now_ms())
-        return row
+    async def new_row(self, job: Job, stops: Sequence[Note]) -> Standing:
+        """A job that was added just now: it has no runs yet, and the due that the leader is about to give it."""
+        now_ms = self._clock.now_ms()
+        if job.revision > 1:  # it stands in the place of a deleted one, whose last due counts
+            row = await self.job_row(job.id)
+        else:
+            [row] = standings_of([job], live={}, stops=stops, nodes=(), now_ms=now_ms)
+        return replace(row, job=placed(row.job, None, now_ms=now_ms, crowd=1))
+
+    async def _pass_over(
+        self, where: JobFilter, state: str | None, after: str | None, limit: int, counts: Counts
+    ) -> tuple[int, str | None]:
+        """How many there are up to so many, and where they go on; where any state will do nobody asks for it."""
+        if state is None:
+            page = await self.list_jobs(where, after=after, limit=limit)
+            return len(page.jobs), page.next
+        found = await self._found(where, state, after, limit, counts)
+        return len(found.rows), found.next
 
     async def _found(
         self, where: JobFilter, state: str | None, after: str | None, limit: int, counts: Counts
     ) -> JobRows:
         if state is None:
             page = await self.list_jobs(where, after=after, limit=limit)
-            return JobRows(await self._rows(page.jobs, await self._live_of(page.jobs, counts)), page.next)
+            return JobRows(await self._rows(page.jobs, counts), page.next)
         if state not in STATES:
             raise InvalidInput(f"no job is {state[:60]!r}", where="state", cure=f"one of {', '.join(STATES)}")
         if state in _BY_RUNS:
@@ -89,10 +113,10 @@ class ListingVerbs(Verbs):
         if where.enabled not in (None, state != "disabled"):
             return JobRows((), None)
         where = replace(where, enabled=state != "disabled")
-        found: list[JobRow] = []
+        found: list[Standing] = []
         for _ in range(SCAN_PAGES):
             page = await self.list_jobs(where, after=after, limit=PAGE_MAX)
-            rows = await self._rows(page.jobs, await self._live_of(page.jobs, counts))
+            rows = await self._rows(page.jobs, counts)
             found += [row for row in rows if row.state == state]
             after = page.next
             if len(found) > limit:
@@ -112,10 +136,11 @@ class ListingVerbs(Verbs):
             if cursor is None:
                 break
         ids = sorted({run.job_id for run in live if after is None or run.job_id > after})
-        found: list[JobRow] = []
+        found: list[Standing] = []
+        stops, nodes = await asyncio.gather(self.stops(), self.nodes())
         for start in range(0, len(ids), PAGE_MAX):
             jobs = [job for job in await self._store.get_jobs(ids[start : start + PAGE_MAX]) if job is not None]
-            rows = await self._rows([job for job in jobs if job_fits(job, where)], live)
+            rows = await self._standings([job for job in jobs if job_fits(job, where)], live, stops, nodes)
             found += [row for row in rows if row.state == state]
             if len(found) > limit:
                 return JobRows(tuple(found[:limit]), found[limit - 1].job.id)
@@ -126,14 +151,26 @@ class ListingVerbs(Verbs):
         count = counts.held + counts.ready + counts.leased
         if not count or not jobs:
             return ()
-        if count <= PAGE_MAX or len(jobs) > EACH_MAX:
+        if len(jobs) > EACH_MAX or count <= min(PAGE_MAX, RUNS_A_CALL * len(jobs)):
             return (await self._store.list_runs(RunFilter(states=_LIVE), limit=PAGE_MAX)).runs
         asked = (self._store.list_runs(RunFilter(states=_LIVE, job_id=job.id), limit=1) for job in jobs)
         return [run for page in await asyncio.gather(*asked) for run in page.runs]
 
-    async def _rows(self, jobs: Sequence[Job], live: Sequence[Run]) -> tuple[JobRow, ...]:
+    async def _rows(self, jobs: Sequence[Job], counts: Counts) -> tuple[Standing, ...]:
         if not jobs:
             return ()
+        live, stops, nodes = await asyncio.gather(self._live_of(jobs, counts), self.stops(), self.nodes())
+        return await self._standings(jobs, live, stops, nodes)
+
+    async def _standings(
+        self, jobs: Sequence[Job], live: Sequence[Run], stops: Sequence[Note], nodes: Sequence[Node]
+    ) -> tuple[Standing, ...]:
+        """A crowd is looked at in pieces, so that no firing waits for it."""
         by_job = {run.job_id: run for run in sorted(live, key=lambda run: run.state is RunState.LEASED)}
-        stops, nodes = await asyncio.gather(self.stops(), self.nodes())
-        return rows_of(jobs, live=by_job, stops=stops, nodes=nodes, progress={}, now_ms=self._clock.now_ms())
+        now_ms, found = self._clock.now_ms(), list[Standing]()
+        for start in range(0, len(jobs), AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
+            some = jobs[start : start + AT_ONCE]
+            found += standings_of(some, live=by_job, stops=stops, nodes=nodes, now_ms=now_ms)
+        return tuple(found)

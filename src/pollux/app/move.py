@@ -34,7 +34,7 @@ from pollux.store.seal import (
     seal,
     unseal,
 )
-from pollux.units import format_moment, format_ms
+from pollux.units import counted, format_moment, format_ms
 
 TRAIL = "move:trail"
 KINDS = ("jobs", "live runs", "dead letters", "finished runs", "notes", "audit lines")
@@ -114,7 +114,7 @@ class Move:
             return
         await put_mark(store, MOVED_FROM, replace(mark, other=name))
         await store.put_notes([NotePut(TRAIL)])
-        words = f"{sum(mark.counts.values())} records, move {mark.move}"
+        words = f"{counted(sum(mark.counts.values()), 'record')}, move {mark.move}"
         await store.log([AuditLine(mark.ended_ms or 0, actor, "move", f"from {name}"[:200], words)])
         await store.wake()
 

@@ -25,6 +25,14 @@ class JobRow(Struct, frozen=True):
     state: str = ""  # active, running, waiting, paused, disabled, undeclared or done
 
 
+class Standing(Struct, frozen=True):
+    """What a job is at, without all that a table shows besides."""
+
+    job: Job
+    state: str  # as in `JobRow`
+    held: str
+
+
 class Overview(Struct, frozen=True):
     rows: tuple[JobRow, ...]
     counts: Counts
@@ -61,6 +69,18 @@ def rows_of(
             )
         )
     return tuple(rows)
+
+
+def standings_of(
+    jobs: Sequence[Job], *, live: Mapping[str, Run], stops: Sequence[Note], nodes: Sequence[Node], now_ms: int
+) -> list[Standing]:
+    """What each job is at; `live` as in `rows_of`."""
+    found = []
+    for job in jobs:
+        run = live.get(job.id)
+        why = why_job(job, stops=stops, now_ms=now_ms, live=run, nodes=nodes)
+        found.append(Standing(job, state_of(run, why.answer), why.reason if why.is_held else ""))
+    return found
 
 
 def state_of(live: Run | None, answer: str) -> str:

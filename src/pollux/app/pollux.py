@@ -87,6 +87,7 @@ class Pollux(Steered, BatchVerbs):
             dice=dice,
             actor=actor or default_actor("app"),
             ready_max=self.options.ready_max,
+            is_named=actor is not None,
         )
         self.trace_namespace = self.options.traces_namespace
         self._built_in = register(self._registry)
@@ -475,7 +476,7 @@ class Pollux(Steered, BatchVerbs):
             raise
         dice = Random()  # noqa: S311  ids, not secrets
         verbs = Verbs(store, self._registry, clock=self._clock, dice=dice, actor=self._actor, ready_max=self._ready_max)
-        verbs.trace_namespace = self.trace_namespace
+        verbs.trace_namespace, verbs._is_named = self.trace_namespace, self._is_named  # noqa: SLF001  our own kind
         return verbs, store.close
 
 

@@ -19,10 +19,11 @@ import msgspec
 from msgspec import Struct
 
 from pollux.app.configured import missing_secrets, register_python
-from pollux.config.load import digest_of, load_config
+from pollux.config.live import with_live
+from pollux.config.load import digest_of, file_source, load_config
 from pollux.config.reading import FILE_BYTES_MAX
 from pollux.config.settings import DEFAULT, OPTIONS, Config
-from pollux.config.told import shown
+from pollux.config.told import Told, shown, told
 from pollux.config.versions import Kept, Versions
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError
 from pollux.events import ConfigReloaded, ReloadRefused, VersionNotKept
@@ -65,10 +66,13 @@ class Reloaded(Struct, frozen=True):
     needs_restart: tuple[OptionChange, ...]
     is_dry: bool
     aside: str = ""  # of a rollback: where the text lies that it replaced, if that one is kept nowhere else
+    draft: str = ""  # what the text is called that was looked at in place of the file's own
+    source: str = ""  # whose jobs it was compared with
+    unseen: tuple[str, ...] = ()  # functions that a draft names and the node has not imported: nobody looked at them
 
     @property
     def is_empty(self) -> bool:
-        return not (self.lines or self.needs_restart)
+        return not (self.lines or self.needs_restart or self.unseen)
 
     def words(self) -> str:
         """In one line, for logs and the audit."""
@@ -77,6 +81,29 @@ class Reloaded(Struct, frozen=True):
         if self.needs_restart:
             parts.append(f"needs a restart: {', '.join(map(str, self.needs_restart))}")
         return "; ".join(parts)
+
+
+class Draft(Struct, frozen=True):
+    """A text that somebody has elsewhere: what would it change in the place of the file's own?"""
+
+    text: str
+    called: str = ""  # the name of its file
+    source: str = ""  # whose next text it is, like `file:pollux.yaml`; "": that of the node, unless it has its own
+
+    @property
+    def raw(self) -> bytes:
+        return self.text.encode("utf-8", "surrogatepass")
+
+
+class InForce(Struct, frozen=True):
+    """What a node runs by, whatever its file says by now."""
+
+    path: str  # of the file, from the root on
+    digest: str  # of the text that holds
+    is_there: bool  # the file holds that text
+    refused: tuple[str, ...]  # what is wrong with the text that it holds instead
+    options: tuple[Told, ...]
+    needs_restart: tuple[OptionChange, ...]
 
 
 class Prepared(Struct):
@@ -90,6 +117,8 @@ class Prepared(Struct):
     diffs: list[Diff]
     options: tuple[OptionChange, ...]
     needs_restart: tuple[OptionChange, ...]
+    source: str
+    unseen: tuple[str, ...]
 
 
 class Reloader:
@@ -98,18 +127,29 @@ class Reloader:
     def __init__(self, app: Pollux, config: Config, *, plans: bool, runs: bool) -> None:
         self.app, self.plans, self.runs = app, plans, runs
         self.config = self.started = config  # what holds, and what held at the start
-        self._refused = ""  # the digest that was last refused: said once
+        self.refused: tuple[str, ...] = ()  # what is wrong with the text that was last refused
+        self._refused = ""  # its digest: said once
         self._is_unkept_said = False
         self._lock = asyncio.Lock()
+
+    @property
+    def place(self) -> str:
+        """Where the file is, from the root on."""
+        return str(Path(self.config.path).absolute())
 
     @property
     def versions(self) -> Versions:
         return Versions(self.config.path, store_file=sqlite_file(self.app.store_url))
 
-    async def reload(self, *, by: str, dry_run: bool = False, raw: bytes | None = None) -> Reloaded:
-        """Read the file (or `raw` in its place) and make it hold, or raise what stands against it."""
+    async def reload(self, *, by: str, dry_run: bool = False, raw: bytes | None = None, only: str = "") -> Reloaded:
+        """Read the file (or `raw` in its place) and make it hold, or raise what stands against it.
+
+        `only`: the digest of the text that is meant; a file that holds another one is left alone.
+        """
         async with self._lock:
             raw = await asyncio.to_thread(_bytes_of, self.config.path) if raw is None else raw
+            if only and (raw is None or digest_of(raw) != only):
+                raise self._other_file()
             try:
                 prepared = await self._prepare(raw)
                 reloaded = self._told(prepared, is_dry=dry_run)
@@ -123,6 +163,33 @@ class Reloader:
             if not dry_run:
                 await self._record(reloaded, by)
             return reloaded
+
+    async def preview(self, draft: Draft) -> Reloaded:
+        """What would change if the file held this text?  Nothing does, and nothing is imported."""
+        if not draft.source and digest_of(draft.raw) == await asyncio.to_thread(self.digest_there):
+            return await self.reload(by="", dry_run=True)
+        async with self._lock:
+            reloaded = self._told(await self._prepare(draft.raw, draft), is_dry=True)
+        return msgspec.structs.replace(reloaded, draft=draft.called or "the text")
+
+    def in_force(self) -> InForce:
+        """By what this node runs: what cannot change while it runs is as it was at the start."""
+        steady = {option.field for option in OPTIONS if not (option.live or option.path in _BY_JOBS)}
+        paths = {option.path for option in OPTIONS if option.field in steady}
+        values = {field: getattr(self.started, field) for field in steady}
+        origins = self.config.origins | {path: said for path, said in self.started.origins.items() if path in paths}
+        written = {path: text for path, text in self.config.written.items() if path not in paths}
+        written |= {path: text for path, text in self.started.written.items() if path in paths}
+        config = msgspec.structs.replace(self.config, **values, origins=origins, written=written)
+        there = self.digest_there()
+        return InForce(
+            path=self.place,
+            digest=self.config.digest,
+            is_there=there == self.config.digest,
+            refused=self.refused if there == self._refused else (),
+            options=tuple(told(with_live(config, self.app.steward.live if self.app.steward is not None else {}))),
+            needs_restart=tuple(_changes(self.started, self.config, is_live=False)),
+        )
 
     async def rollback(self, *, by: str, to: str | None = None) -> Reloaded:
         """Put an earlier text back into the file and make it hold; one that fits no more changes nothing."""
@@ -150,33 +217,65 @@ class Reloader:
 
     # checking
 
-    async def _prepare(self, raw: bytes | None) -> Prepared:
+    async def _prepare(self, raw: bytes | None, draft: Draft | None = None) -> Prepared:
+        """A draft is looked at with what is here already: it comes from outside, and is to leave no trace."""
         config = await asyncio.to_thread(
-            load_config, self.config.path, environ=os.environ, arguments=self.config.arguments, raw=raw
+            load_config,
+            self.config.path,
+            environ=os.environ,
+            arguments=self.config.arguments,
+            raw=raw,
+            called="" if draft is None else draft.called or "the text",
         )
         assert raw is not None, "a file that cannot be read was refused"
+        source = self.config.source if draft is None else await self._source_of(draft, config)
         app, beside = self.app, self.app.secrets.folder
         registry = app.registry_on_trial(allow_exec=config.allow_exec)
         missing = missing_secrets(config.jobs, app.secrets, config.places) if self.runs else []
-        register_python(registry, config, beside=beside, also=missing)
-        jobs = [registry.adopt(_under(job, self.config.source)) for job in config.jobs]
+        unseen = register_python(registry, config, beside=beside, also=missing, may_import=draft is None)
+        jobs = [registry.adopt(_under(job, source)) for job in config.jobs]
         declared = app.declared.trial(registry)
-        declared.take_file(self.config.source, jobs, release=config.release)
-        diffs = await declared.diff(app.backend, app.node(), only=(self.config.source,)) if self.plans else []
-        options = tuple(_changes(self.config, config, is_live=True))
+        declared.take_file(source, jobs, release=config.release)
+        writes = self.plans or draft is not None
+        diffs = await declared.diff(app.backend, app.node(), only=(source,)) if writes else []
+        is_ours = source == self.config.source  # the options of another file are another node's
         return Prepared(
-            raw, config, jobs, registry, declared, diffs, options, tuple(_changes(self.started, config, is_live=False))
+            raw,
+            config,
+            jobs,
+            registry,
+            declared,
+            diffs,
+            tuple(_changes(self.config, config, is_live=True)) if is_ours else (),
+            tuple(_changes(self.started, config, is_live=False)) if is_ours else (),
+            source,
+            unseen,
+        )
+
+    async def _source_of(self, draft: Draft, config: Config) -> str:
+        """Whose next text is it?  Our file's, unless it is said, or another node has a file of its name."""
+        if draft.source:
+            return draft.source
+        own = f"file:{config.name or Path(draft.called).name}"
+        nodes = await self.app.backend.nodes()
+        is_known = any(declared.source == own for node in nodes for declared in node.declares)
+        return own if is_known else self.config.source
+
+    def _other_file(self) -> InvalidInput:
+        return InvalidInput(
+            f"the node that answers here reads {self.place}, which holds another text",
+            cure=f"write it to {self.place} (it is read again by itself); --dry-run shows what it would change",
         )
 
     def _refuse(self, raw: bytes | None, error: PolluxError, by: str, *, is_dry: bool) -> None:
         """Say it, once for each text."""
         digest = "" if raw is None else digest_of(raw)
-        if is_dry or digest == self._refused:
+        if is_dry or (digest == self._refused and self.refused):
             return
-        self._refused = digest
         problems = error.problems if isinstance(error, InvalidConfig) else (error,)
-        words = tuple(hide(str(problem)) for problem in problems[:SHOWN_MAX])
-        self.app.events.emit(ReloadRefused(self.config.path, by, words, len(problems)))
+        self._refused = digest
+        self.refused = tuple(hide(str(problem)) for problem in problems[:SHOWN_MAX])
+        self.app.events.emit(ReloadRefused(self.config.path, by, self.refused, len(problems)))
 
     # applying
 
@@ -187,7 +286,7 @@ class Reloader:
         if self.plans:
             await self._write(prepared)
         app.declare_anew(prepared.declared)
-        self.config, self._refused = config, ""
+        self.config, self._refused, self.refused = config, "", ()
         if config.allow_exec:
             origins = self.started.origins | {"allow_exec": config.origins["allow_exec"]}
             self.started = msgspec.structs.replace(self.started, allow_exec=True, origins=origins)
@@ -243,6 +342,8 @@ class Reloader:
             options=prepared.options,
             needs_restart=prepared.needs_restart,
             is_dry=is_dry,
+            source=prepared.source,
+            unseen=prepared.unseen,
         )
 
     async def _record(self, reloaded: Reloaded, by: str) -> None:
@@ -261,13 +362,27 @@ class ReloadVerbs:
     _actor: str
     reloader: Reloader | None
 
-    async def reload(self, *, dry_run: bool = False) -> Reloaded:
+    async def reload(
+        self, *, dry_run: bool = False, text: str | None = None, called: str = "", source: str = "", only: str = ""
+    ) -> Reloaded:
         """Read the file again and make it hold; `dry_run`: only say what would change.
 
         Raises what stands against it (`InvalidConfig` with every problem and its place, `Conflict`), and then nothing
-        has changed.
+        has changed.  With `text` (and `dry_run`): what would change if the file held that; `called` is its name for
+        messages, `source` whose next text it is if not this file's.  `only`: the digest of the text that is meant.
         """
-        return await self._reloader().reload(by=self._actor, dry_run=dry_run)
+        reloader = self._reloader()
+        if text is None:
+            return await reloader.reload(by=self._actor, dry_run=dry_run, only=only)
+        if not dry_run:
+            cure = f"say dry_run, or write it to {reloader.place}: it is read again by itself"
+            raise InvalidInput("a text that is sent is looked at, and never applied", where="text", cure=cure)
+        return await reloader.preview(Draft(text, called, file_source(source) if source else ""))
+
+    async def file_in_force(self) -> InForce:
+        """By which options this node runs, and whether its file says the same."""
+        reloader = self._reloader()
+        return await asyncio.to_thread(reloader.in_force)
 
     async def rollback(self, to: str | None = None) -> Reloaded:
         """Put the text before back into the file (or that of the digest `to`) and make it hold."""
@@ -280,7 +395,8 @@ class ReloadVerbs:
     def _reloader(self) -> Reloader:
         if self.reloader is None or not self.reloader.config.path:
             raise InvalidInput(
-                "there is no file to read again", cure="start it with a file: pollux serve -c pollux.yaml"
+                "there is no file to read again",
+                cure="start it with one: pollux serve -c FILE; `pollux check --diff -c FILE` compares with the store",
             )
         return self.reloader
 
@@ -323,4 +439,4 @@ def _value(config: Config, option: Any) -> str:
     written = config.written.get(option.path)
     if config.origins.get(option.path, DEFAULT) == DEFAULT:
         return shown(option, getattr(Config(), option.field))
-    return written or shown(option, getattr(config, option.field))
+    return written or hide(shown(option, getattr(config, option.field)))  # a list may hold references, too

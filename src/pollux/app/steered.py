@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pollux.clock import Clock
     from pollux.events import Events
     from pollux.handlers import BuiltIn
-    from pollux.model import Node
+    from pollux.model import Drained, Node
     from pollux.registry import Registry
     from pollux.runtime import CrewOptions
     from pollux.store.contract import Store
@@ -73,6 +73,12 @@ class Steered(ReloadVerbs, SteeringVerbs):
         was_drained = await super().resume_workers(node)
         self._heed()
         return was_drained
+
+    async def drain_here(self) -> Drained | None:
+        """The drain of all workers, if this node has heard of one; it costs nothing while there is none."""
+        if self.crew is None or not self.crew.dispatcher.is_drained:
+            return None
+        return next((each for each in await self.drained_workers() if each.node is None), None)
 
     async def trigger(self) -> Triggered:
         """Plan now and say what that fired and released: here if this node leads, else wherever the leader is."""

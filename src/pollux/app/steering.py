@@ -14,7 +14,7 @@ from msgspec import Struct
 from pollux.app.settings import SettingVerbs
 from pollux.errors import Conflict, NotFound
 from pollux.ids import new_id
-from pollux.model import ALL_VERSIONS, DRAIN, TURN, Node, Note, NotePut, drain_key, leader_of
+from pollux.model import ALL_VERSIONS, DRAIN, TURN, Drained, Node, Note, NotePut, drain_key, drained_of, leader_of
 from pollux.runtime.crew import Turned
 from pollux.secrets import hide
 
@@ -31,15 +31,6 @@ class Triggered(Struct, frozen=True):
     fired: int = 0
     released: int = 0
     skipped: int = 0
-
-
-class Drained(Struct, frozen=True):
-    """Workers that were asked to claim nothing."""
-
-    node: str | None  # None: all
-    reason: str
-    by: str
-    at_ms: int
 
 
 class SteeringVerbs(SettingVerbs):
@@ -73,8 +64,8 @@ class SteeringVerbs(SettingVerbs):
     async def drained_workers(self) -> list[Drained]:
         """Who was asked to claim nothing."""
         living = {node.id for node in await self._store.nodes()}
-        drained = [_drained(note) for note in await self._store.notes(DRAIN)]
-        return [each for each in drained if each.node is None or each.node in living]
+        drained = [drained_of(note) for note in await self._store.notes(DRAIN)]
+        return [each for each in drained if each is not None and (each.node is None or each.node in living)]
 
     async def trigger(self) -> Triggered:
         """Plan now, wherever the leader is, and say what that fired and released."""
@@ -118,9 +109,3 @@ def leaders_of(nodes: Sequence[Node]) -> tuple[str, ...]:
     versions = sorted({node.scheduler_version for node in nodes} - {ALL_VERSIONS})
     found = [leader_of(node for node in nodes if node.scheduler_version == version) for version in versions]
     return tuple(node.id for node in found if node is not None)
-
-
-def _drained(note: Note) -> Drained:
-    value = note.value if isinstance(note.value, dict) else {}
-    node = note.key.removeprefix(DRAIN).removeprefix(":") or None
-    return Drained(node, str(value.get("reason") or ""), str(value.get("by") or ""), int(value.get("at_ms") or 0))

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from pollux.clock import Clock
-from pollux.errors import Conflict, InvalidInput, NotFound
+from pollux.errors import Conflict, InvalidInput, NotFound, read_at
 from pollux.model import AuditLine, Note, NotePut
 from pollux.secrets import HIDDEN
 from pollux.store.contract import Answer, Store
@@ -73,7 +73,8 @@ class TokenVerbs:
         now_ms = self._clock.now_ms()
         expires_ms = None if expires is None else now_ms + _lasting(expires)
         if len(await self.token_records()) >= TOKENS_MAX:
-            raise Conflict(f"there are {TOKENS_MAX} tokens; revoke some: `pollux token ls`, `pollux token revoke ID`")
+            cure = "revoke some: `pollux token ls`, `pollux token revoke ID`"
+            raise Conflict(f"there are {TOKENS_MAX:,} tokens", cure=cure)
         made = _made(secrets.token_hex(4), _name(name), _role(role), now_ms, expires_ms)
         await self._keep(made, revision=0)
         await self._tell("token create", made.token)
@@ -118,14 +119,15 @@ class TokenVerbs:
         old = _chosen(await self.tokens(), ref)
         [record] = [each for each in await self.token_records() if each.token.id == old.id]
         if old.is_over(now_ms):
-            raise Conflict(f"token {old.id} has expired; make a new one: `pollux token create --role {old.role}`")
-        ends_ms = now_ms + duration_ms(overlap)
+            cure = f"make a new one: `pollux token create --role {old.role}`"
+            raise Conflict(f"token {old.id} has expired", cure=cure)
+        ends_ms = now_ms + read_at("overlap", duration_ms, overlap)
         ending = msgspec.structs.replace(old, expires_ms=min(ends_ms, old.expires_ms or ends_ms))
         made = _made(secrets.token_hex(4), old.name, old.role, now_ms, old.expires_ms)
         await self._keep(made, revision=0)
         if not await self._write(msgspec.structs.replace(record, token=ending)):
             await self._store.put_notes([NotePut(f"{RECORDS}{made.token.id}")])
-            raise Conflict(f"token {old.id} was changed meanwhile; try again")
+            raise Conflict(f"token {old.id} was changed meanwhile", cure="try again")
         await self._tell("token rotate", old, f"by {made.token.id}; the old one ends in {format_ms(ends_ms - now_ms)}")
         return made
 
@@ -170,7 +172,10 @@ def _made(token_id: str, name: str, role: str, made_ms: int, expires_ms: int | N
 
 def _record(note: Note) -> TokenRecord:
     value = dict(note.value)
-    return TokenRecord(token=msgspec.convert(value, Token), hash=value.get("hash", ""), revision=note.revision)
+    token = msgspec.convert(value, Token)
+    if token.used_ms is not None and token.used_ms < token.made_ms:  # the hour in which it was made began before
+        token = msgspec.structs.replace(token, used_ms=token.made_ms)
+    return TokenRecord(token=token, hash=value.get("hash", ""), revision=note.revision)
 
 
 def _chosen(tokens: Sequence[Token], ref: str) -> Token:
@@ -179,7 +184,7 @@ def _chosen(tokens: Sequence[Token], ref: str) -> Token:
         raise NotFound("token", ref, cure="`pollux token ls` lists them")
     if len(found) > 1:
         ids = ", ".join(token.id for token in found[:5])
-        raise Conflict(f"{len(found)} tokens have the name {ref!r}: {ids}; say which by its id")
+        raise Conflict(f"{len(found)} tokens have the name {ref!r}: {ids}", cure="say which by its id")
     return found[0]
 
 
@@ -197,7 +202,7 @@ def _name(name: object) -> str:
 
 
 def _lasting(expires: str | float) -> int:
-    ms = duration_ms(expires)
+    ms = read_at("expires", duration_ms, expires)
     if ms <= 0:
         raise InvalidInput("it would never be good", where="expires", cure='give it some time, like "30d"')
     return ms

@@ -8,14 +8,17 @@ from datetime import datetime
 from random import Random
 from typing import Any, Self, cast
 
+from pollux.app.accepted import Accepted, there_already
 from pollux.app.audit import AuditVerbs
 from pollux.app.changes import ChangeVerbs, as_words, change_words
+from pollux.app.in_turn import runs_like, write_in_turn
+from pollux.app.owned import refuse_backed
 from pollux.app.steering import SteeringVerbs
 from pollux.app.tokens import TokenVerbs
 from pollux.app.versions import VersionVerbs
 from pollux.clock import Clock
 from pollux.declare import check_job, check_stop
-from pollux.errors import Conflict, InvalidInput, NotFound, PolluxError, StoreFull
+from pollux.errors import Conflict, InvalidInput, NotFound, PolluxError, StoreFull, placed, read_at
 from pollux.ids import check_id, check_key, new_id
 from pollux.model import (
     LIVE,
@@ -50,9 +53,11 @@ from pollux.store.contract import (
     RunPage,
     Store,
 )
-from pollux.units import duration_ms, moment_ms
+from pollux.units import counted, duration_ms, moment_ms
 
 REVIVE_PAGE = 500
+ANYWAY = "`anyway=True`"  # how Python says it; whoever asks in another way hears of that one
+FORGOTTEN = "those that ended are forgotten after a while: `pollux config` has history.age (7d unless set otherwise)"
 
 
 class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
@@ -61,15 +66,24 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
     trace_namespace = ""  # of the runs' traces, for the link that a caller's own span gets
 
     def __init__(
-        self, store: Store, registry: Registry, *, clock: Clock, dice: Random, actor: str, ready_max: int
+        self,
+        store: Store,
+        registry: Registry,
+        *,
+        clock: Clock,
+        dice: Random,
+        actor: str,
+        ready_max: int,
+        is_named: bool = False,
     ) -> None:
         self._store, self._registry = store, registry
         self._clock, self._dice, self._actor, self._ready_max = clock, dice, actor, ready_max
+        self._is_named = is_named  # else the actor is but whoever started the program
 
     def acting_as(self, actor: str) -> Self:
         """The same, on behalf of somebody else: what is changed through it stands in the audit log under that name."""
         other = object.__new__(type(self))  # as `copy` does, in a tenth of its time: every request asks for one
-        other.__dict__.update(self.__dict__, _actor=actor)
+        other.__dict__.update(self.__dict__, _actor=actor, _is_named=True)
         return other
 
     # runs
@@ -94,19 +108,38 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         The same `id` again is the same run, and the answer is that run as it is now.  A `key` allows one live run: a
         second one raises `Conflict`.
         """
+        if connection is None:
+            asked = await self.accept(job, params, id=id, key=key, at=at, delay=delay, priority=priority)
+            return asked.run
         known = await self._job(job)
-        due_ms = self._due(at, delay)
-        rank = None if priority is None else priority_of(priority)
-        run = self._run(known, self._payload(known, params), due_ms, id=id, key=key, priority=rank)
-        if connection is not None:
-            [answer] = await self._joined().enqueue_in(connection, [run], ready_max=self._ready_max)
-            self._refuse(answer, known)
-            link_runs([run.id], self.trace_namespace)
-            return run
+        run = self._wanted(known, params, at, delay, priority, id=id, key=key)
+        [answer] = await self._joined().enqueue_in(connection, [run], ready_max=self._ready_max)
+        self._refuse(answer, known)
+        link_runs([run.id], self.trace_namespace)
+        return run
+
+    async def accept(
+        self,
+        job: object,
+        params: Mapping[str, Any] | None = None,
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        at: str | datetime | None = None,
+        delay: str | float | None = None,
+        priority: int | str | None = None,
+    ) -> Accepted:
+        """As `enqueue`, and says whether the run is new, or was there already and kept what it had."""
+        known = await self._job(job)
+        run = self._wanted(known, params, at, delay, priority, id=id, key=key)
         [answer] = await self._store.enqueue([run], ready_max=self._ready_max)
         self._refuse(answer, known)
         link_runs([run.id], self.trace_namespace)
-        return await self._already(run) if answer.answer is Answer.ALREADY else run
+        if answer.answer is Answer.ALREADY:
+            [there] = await self._store.get_runs([run.id])
+            return there_already(run, there or run)
+        await self._record_enqueued([known.id], [run.id], run.payload)
+        return Accepted(run)
 
     def _joined(self) -> Joins:
         if not self._store.capabilities.joins:
@@ -126,18 +159,26 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         delay: str | float | None = None,
         priority: int | str | None = None,
     ) -> list[str]:
-        """Accept a run for each of the params, in batches; answers their ids in order."""
+        """Accept a run for each of the params, in batches; answers their ids in order.
+
+        None is accepted if one of the params cannot be.  A batch that the store refuses ends it: those before stay.
+        """
         known = await self._job(job)
         due_ms = self._due(at, delay)
         rank = None if priority is None else priority_of(priority)
-        runs = [self._run(known, self._payload(known, each), due_ms, priority=rank) for each in params]
-        for start in range(0, len(runs), BATCH_MAX):
-            answers = await self._store.enqueue(runs[start : start + BATCH_MAX], ready_max=self._ready_max)
-            for answer in answers:
+        payloads = [self._payload(known, each) for each in params]
+        ids: list[str] = []
+
+        async def write(runs: list[Run]) -> None:
+            for answer in await self._store.enqueue(runs, ready_max=self._ready_max):
                 if answer.answer is not Answer.OK:
                     self._refuse(answer, known)
-        ids = [run.id for run in runs]
+            ids.extend([run.id for run in runs])
+
+        one = self._run(known, None, due_ms, priority=rank)
+        await write_in_turn(runs_like(one, payloads, self._clock, self._dice), write)
         link_runs(ids, self.trace_namespace)
+        await self._record_enqueued([known.id], ids)
         return ids
 
     async def run_now(
@@ -152,15 +193,16 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
             live = await self._store.list_runs(RunFilter(states=tuple(LIVE), job_id=known.id), limit=1)
             if live.runs and live.runs[0].id != id:
                 raise Conflict(
-                    f"job {known.id!r} has a live run, {live.runs[0].id} ({live.runs[0].state}); "
-                    "wait for it, cancel it, or run the job anyway (`anyway=True`, `--anyway`)",
+                    f"job {known.id!r} has a live run, {live.runs[0].id} ({live.runs[0].state})",
                     found={"run_id": live.runs[0].id, "run_state": str(live.runs[0].state)},
+                    cure=f"wait for it, cancel it, or run the job anyway: {ANYWAY}",
                 )
         run = self._run(known, self._payload(known, params), self._clock.now_ms(), id=id, cause=Cause.FORCED)
         [answer] = await self._store.enqueue([run], ready_max=self._ready_max)
         self._refuse(answer, known)
         link_runs([run.id], self.trace_namespace)
-        await self._record("run", known.id, run.id)
+        if answer.answer is Answer.OK:
+            await self._record("run", known.id, run.id)
         return run
 
     async def cancel(self, ref: object, *, reason: str = "") -> list[RunAnswer]:
@@ -173,7 +215,7 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         else:
             await self._job(name, fresh=True)
             answers = await self._store.cancel(job_id=name, reason=why)
-        await self._record("cancel", name, reason)
+        await self._record_runs("cancel", name, answers, reason)
         return answers
 
     async def cancel_runs(self, run_ids: Sequence[str], *, reason: str = "") -> list[RunAnswer]:
@@ -182,7 +224,8 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         answers: list[RunAnswer] = []
         for start in range(0, len(run_ids), BATCH_MAX):
             answers += await self._store.cancel(run_ids=run_ids[start : start + BATCH_MAX], reason=why)
-        await self._record("cancel", run_ids[0] if len(run_ids) == 1 else f"{len(run_ids)} runs", reason)
+        subject = run_ids[0] if len(run_ids) == 1 else counted(len(run_ids), "run")
+        await self._record_runs("cancel", subject, answers, reason)
         return answers
 
     async def revive(self, run_ids: Sequence[str] | None = None, *, job: object = None) -> list[RunAnswer]:
@@ -190,7 +233,7 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         answers: list[RunAnswer] = []
         async for ids in self._dead(run_ids, job):
             answers += await self._store.revive(ids)
-        await self._record("revive", "dead letters", f"{len(answers)} runs")
+        await self._record_runs("revive", "dead letters", answers)
         return answers
 
     async def drop(self, run_ids: Sequence[str] | None = None, *, job: object = None) -> int:
@@ -198,13 +241,14 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         dropped = 0
         async for ids in self._dead(run_ids, job):
             dropped += await self._store.prune(Pruning(ids=tuple(ids), limit=len(ids)))
-        await self._record("drop", "dead letters", f"{dropped} runs")
+        if dropped:
+            await self._record("drop", "dead letters", counted(dropped, "run"))
         return dropped
 
     async def get_run(self, run_id: str) -> Run:
         [run] = await self._store.get_runs([run_id])
         if run is None:
-            raise NotFound("run", run_id, cure="`pollux runs` lists them; old ones are pruned")
+            raise NotFound("run", run_id, cure=f"`pollux runs` lists them; {FORGOTTEN}")
         return run
 
     async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
@@ -215,29 +259,33 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
     async def put_jobs(self, jobs: Sequence[Job]) -> list[JobAnswer]:
         """Add or change jobs; raises `Conflict` with everything that stands against it, the others are written."""
         checked = [self._adopted(check_job(job)) for job in jobs]
-        puts = [JobPut(job) for job in checked]
-        before = await self._before(puts)
+        puts = await self._with_lines([JobPut(job) for job in checked])
         answers: list[JobAnswer] = []
         for start in range(0, len(puts), BATCH_MAX):
             answers += await self._store.put_jobs(puts[start : start + BATCH_MAX])
-        await self._record_puts(puts, answers, before)
+        await self._record_puts(puts, answers)
         refused = [answer for answer in answers if answer.answer not in (Answer.OK, Answer.ALREADY)]
         if refused:
             raise Conflict("; ".join(f"job {answer.id!r}: {answer.detail}" for answer in refused[:20]))
         return answers
 
     async def delete_jobs(self, ids: Sequence[str], *, reason: str = "") -> None:
-        """Take jobs away; waiting runs are cancelled, running ones may end."""
+        """Take jobs away; waiting runs are cancelled, running ones may end.
+
+        Raises `Conflict`, and takes none away, if a living node declares one of them: it would come back.
+        """
+        there = {job.id: job for job in await refuse_backed(self._store, ids)}
         for start in range(0, len(ids), BATCH_MAX):
             batch = list(ids[start : start + BATCH_MAX])
-            [before] = await self._store.get_jobs(batch) if len(batch) == 1 else [None]
+            before = there.get(batch[0]) if len(batch) == 1 else None
             answers = await self._store.delete_jobs(batch, reason=as_words(reason) or f"deleted by {self._actor}")
             gone = [job_id for job_id, answer in zip(batch, answers, strict=True) if answer is Answer.OK]
             told = change_words(before, None) or ", ".join(gone[:20])
-            await self._record("delete", gone[0] if len(gone) == 1 else f"{len(gone)} jobs", told)
+            if gone:
+                await self._record("delete", gone[0] if len(gone) == 1 else counted(len(gone), "job"), told)
             missing = [job_id for job_id in batch if job_id not in gone]
             if missing:
-                raise NotFound("job", missing[0])
+                raise NotFound("job", missing[0], cure="`pollux jobs` lists them")
 
     async def get_job(self, job: object) -> Job:
         return await self._job(job, fresh=True)
@@ -264,7 +312,7 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         """Stop a job, a group, a target or everything, for a `duration` or until resumed; answers the stop's name."""
         key = await self._stop_key(job, group, target, everything)
         now_ms = self._clock.now_ms()
-        expires_ms = None if duration is None else now_ms + duration_ms(duration)
+        expires_ms = None if duration is None else now_ms + read_at("duration", duration_ms, duration)
         value = {"reason": as_words(reason), "by": self._actor, "at_ms": now_ms}
         await self._store.put_notes([NotePut(key, value, expires_ms=expires_ms)])
         await self._record("pause", key.removeprefix(STOP), reason)
@@ -302,7 +350,10 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
             counts = await self._store.of_version(run.scheduler_version).counts()
             serving = [node for node in nodes if node.serves(run.scheduler_version)]
             return why_run(run, owner, stops=stops, nodes=serving, counts=counts, now_ms=now_ms)
-        job = await self._job(name, fresh=True)
+        [job] = await self._store.get_jobs([name])
+        if job is None:
+            cure = f"`pollux jobs` and `pollux runs` list them; if it was a run: {FORGOTTEN}"
+            raise NotFound("job or run", name, cure=cure)
         nodes = [node for node in nodes if node.serves(job.scheduler_version)]
         live = await self._store.list_runs(RunFilter(states=tuple(LIVE), job_id=job.id), limit=1)
         return why_job(job, stops=stops, now_ms=now_ms, live=live.runs[0] if live.runs else None, nodes=nodes)
@@ -339,6 +390,21 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         except InvalidInput as error:
             raise error.at(f"job {job.id!r}: params") from error
 
+    def _wanted(
+        self,
+        job: Job,
+        params: Mapping[str, Any] | None,
+        at: str | datetime | None,
+        delay: str | float | None,
+        priority: int | str | None,
+        *,
+        id: str | None,
+        key: str | None,
+    ) -> Run:
+        """The run that somebody asks for."""
+        rank = None if priority is None else priority_of(priority)
+        return self._run(job, self._payload(job, params), self._due(at, delay), id=id, key=key, priority=rank)
+
     def _run(
         self,
         job: Job,
@@ -354,26 +420,22 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         run_id = new_id(self._clock.now_ms(), self._dice) if id is None else check_id(id, what="run id")
         return run_of(job, due_ms, cause, payload, id=run_id, key=check_key(key), priority=priority)
 
-    async def _already(self, run: Run) -> Run:
-        """The run that has this id; it must be one of the same job."""
-        [known] = await self._store.get_runs([run.id])
-        if known is not None and known.job_id != run.job_id:
-            raise Conflict(f"run {run.id} is one of job {known.job_id!r}, not of {run.job_id!r}; use another id")
-        return run if known is None else known
-
     def _payload(self, job: Job, params: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        payload = check_payload(params) if params else None
-        handler = self._registry.get(job.handler)
-        if handler is not None:
-            handler.check({**job.params, **payload} if payload else job.params)
+        try:
+            payload = check_payload(params) if params else None
+            handler = self._registry.get(job.handler)
+            if handler is not None:
+                handler.check({**job.params, **payload} if payload and job.params else payload or job.params)
+        except InvalidInput as error:
+            raise placed(error, "params") from error
         return payload
 
     def _due(self, at: str | datetime | None, delay: str | float | None) -> int:
         if at is not None and delay is not None:
-            raise InvalidInput("`at` and `delay` were both given", cure="give one of them")
+            raise InvalidInput("`at` and `delay` were both given", where="delay", cure="give one of them")
         if at is not None:
-            return moment_ms(at)
-        return self._clock.now_ms() + (0 if delay is None else duration_ms(delay))
+            return read_at("at", moment_ms, at)
+        return self._clock.now_ms() + (0 if delay is None else read_at("delay", duration_ms, delay))
 
     def _refuse(self, answer: RunAnswer, job: Job) -> None:
         match answer.answer:

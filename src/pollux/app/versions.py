@@ -14,6 +14,7 @@ from pollux.clock import Clock
 from pollux.errors import Conflict, NotFound
 from pollux.model import ALL_VERSIONS, FINISHED, LIVE, AuditLine, Run, RunState, Version, check_version
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Counts, JobFilter, RunFilter, Store
+from pollux.units import counted
 
 COMPARED_MAX = 100_000  # finished runs of a version that are looked at
 NAMED_MAX = 5
@@ -85,12 +86,12 @@ class VersionVerbs:
             answers |= zip(batch, await self._store.move_jobs(batch, to), strict=True)
         moved = [job_id for job_id, answer in answers.items() if answer is Answer.OK]
         if moved:
-            subject = moved[0] if len(moved) == 1 else f"{len(moved)} jobs"
+            subject = moved[0] if len(moved) == 1 else counted(len(moved), "job")
             words = f"to version {to}: {', '.join(moved[:20])}"
             await self._store.log([AuditLine(self._clock.now_ms(), self._actor, "move", subject[:200], words)])
         missing = [job_id for job_id, answer in answers.items() if answer is Answer.LOST]
         if missing:
-            raise NotFound("job", missing[0])
+            raise NotFound("job", missing[0], cure="`pollux jobs` lists them")
         return answers
 
     async def compare(self, versions: Sequence[int], *, since_ms: int) -> list[Figures]:
@@ -173,9 +174,11 @@ def spread(times: Sequence[int]) -> Spread:
 def _in_words(number: int, left: Left) -> str:
     words = []
     if left.job_count:
-        words.append(f"{left.job_count} jobs ({_named(left.jobs, left.job_count)}): pollux jobs move --to-version")
+        jobs = _named(left.jobs, left.job_count)
+        words.append(f"{counted(left.job_count, 'job')} ({jobs}): pollux jobs move --to-version")
     if left.run_count:
-        words.append(f"{left.run_count} live runs ({_named(left.runs, left.run_count)}): wait for them or cancel them")
+        runs = _named(left.runs, left.run_count)
+        words.append(f"{counted(left.run_count, 'live run')} ({runs}): wait for them or cancel them")
     if left.nodes:
         words.append(f"nodes that serve it ({_named(left.nodes, len(left.nodes))}): stop them")
     return f"version {number} is not done; it still has {'; '.join(words)}"

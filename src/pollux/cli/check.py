@@ -9,10 +9,12 @@ import click
 
 from pollux.cli.commands import Taught, complain_all
 from pollux.cli.menu import USAGE
-from pollux.cli.options import config_path, find_code_here, sqlite_path
+from pollux.cli.options import Where, config_path, find_code_here, sqlite_path, store_url
+from pollux.cli.preview import as_option, place_for, say_place
 from pollux.cli.show import clean, print_json
 from pollux.cli.way import refuse_url
 from pollux.config.doubts import doubts
+from pollux.config.load import file_source
 from pollux.errors import InvalidConfig, InvalidInput
 
 
@@ -22,25 +24,29 @@ from pollux.errors import InvalidConfig, InvalidInput
 )
 @click.option("--store", metavar="URL", help="Compare with this store; also POLLUX_STORE.")
 @click.option("--diff", is_flag=True, help="Show what a start would change in the store.")
+@as_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def check(config: str | None, store: str | None, *, diff: bool, as_json: bool) -> int:
+def check(config: str | None, store: str | None, as_file: str | None, *, diff: bool, as_json: bool) -> int:
     """Look for every mistake in a config; import the code that it names; change nothing.
 
     Problems are printed with file, line and cure; the exit code is 2.  Warnings, like a password that is written out,
     change nothing about the exit code.  With --diff a right config is compared with the store: + is added, ~ changes,
-    - goes.
+    - goes.  One that has the jobs of another file is compared as the next text of that.
 
     For example:
       pollux check -c pollux.yaml
       pollux check -c pollux.yaml --diff
+      pollux check -c new.yaml --diff --as pollux.yaml
     """
+    if as_file and not diff:
+        raise InvalidInput("--as is about what would change", cure="give it with --diff")
     if diff:
         refuse_url(store, "check --diff compares with the store itself (`pollux reload --dry-run` asks a node)")
     path = config_path(config)
     if path is None:
         raise InvalidInput("there is nothing to check", cure="name a file with -c, or create ./pollux.yaml")
     try:
-        loaded, app = _load(path, store)
+        loaded, app = _load(path, store, file_source(as_file) if as_file else "", diff=diff)
     except InvalidConfig as error:
         return _report(path, list(error.problems), error, as_json=as_json)
     except InvalidInput as error:
@@ -61,13 +67,16 @@ def check(config: str | None, store: str | None, *, diff: bool, as_json: bool) -
     return 0
 
 
-def _load(path: str, store: str | None) -> tuple[Any, Any]:
+def _load(path: str, store: str | None, source: str, *, diff: bool) -> tuple[Any, Any]:
     from pollux.app import Pollux
     from pollux.config import load_config
     from pollux.server import server_options
 
     find_code_here()
-    loaded = load_config(path, environ=os.environ, arguments={"store": store})
+    loaded = load_config(path, environ=os.environ, arguments={"store": store}, source=source)
+    if diff and not source and (source := place_for(loaded, store_url(Where(path, store)))):
+        say_place(loaded, source)
+        loaded = load_config(path, environ=os.environ, arguments={"store": store}, source=source)
     file = sqlite_path(loaded.store)
     if file is not None and not file.exists():  # compared with nothing, and nothing is created
         loaded = load_config(path, environ=os.environ, arguments={"store": "memory://"})

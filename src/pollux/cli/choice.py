@@ -11,9 +11,9 @@ import click
 
 from pollux.cli.menu import FAILED
 from pollux.cli.options import ask
-from pollux.cli.show import counted, now_ms
+from pollux.cli.show import now_ms
 from pollux.errors import InvalidInput
-from pollux.units import duration_ms, moment_ms
+from pollux.units import counted, duration_ms, moment_ms
 
 CHOSEN_MAX = 100_000  # by one command; the next one takes the rest
 BATCH = 500
@@ -28,6 +28,7 @@ def job_filter_options(command: _Command) -> _Command:
         click.option("--yes", is_flag=True, help="Do not ask."),
         click.option("--all", "everything", is_flag=True, help="All there are."),
         click.option("--text", help="With this text in the id or name."),
+        click.option("--source", help="Declared by this: file:pollux.yaml, code:shop, or api."),
         click.option("--tag", help="With this tag."),
         click.option("--target", help="Of this target."),
         click.option("--group", help="Of this group."),

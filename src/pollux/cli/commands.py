@@ -17,10 +17,30 @@ from pollux.cli import menu
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError
 
 HELP_OPTIONS = ("-h", "--help")
+EVERYWHERE = {  # options of nearly every command, which may also stand before it: do they take a value?
+    **dict.fromkeys(("--store", "-c", "--config", "--app", "--url", "--token"), True),
+    **dict.fromkeys(("--json", "--verbose"), False),
+}
+SAID_BEFORE = "pollux.said_before"  # in a context of click: those that stood before the command
 
 
 class Taught(click.Command):
     """A command whose docstring is its help, line by line: the examples stay as they are written."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        before: list[str] = ctx.meta.get(SAID_BEFORE, [])
+        if before and not ctx.resilient_parsing:
+            self._refuse_both(ctx, before, args)
+        return super().parse_args(ctx, [*before, *args])
+
+    def _refuse_both(self, ctx: click.Context, before: list[str], args: list[str]) -> None:
+        """The same option before the command and after it, with another value."""
+        first, second = (self.make_parser(ctx).parse_args(list(words))[0] for words in (before, args))
+        for param in (each for each in self.params if isinstance(each, click.Option)):
+            name = param.name or ""
+            if name in first and name in second and first[name] != second[name]:
+                what = f"{param.opts[-1]} was given twice, and says different things"
+                raise click.UsageError(f"{what}; give it once, before the command or after it", ctx)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         write_text(self.help, formatter)
@@ -34,6 +54,13 @@ class Menu(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(menu.ENTRIES)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        said, rest = set_apart(args)
+        if said and not rest and not ctx.resilient_parsing:
+            raise click.UsageError(f"no command came after {said[0]}", ctx)
+        ctx.meta[SAID_BEFORE] = said
+        return super().parse_args(ctx, rest)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in menu.ENTRIES:
@@ -64,6 +91,10 @@ class Listing(click.Group):
         write_text(self.help, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        said, rest = set_apart(args)
+        if said and rest and rest[0] in self.commands:  # `pollux jobs --url X show home`
+            ctx.meta[SAID_BEFORE] = [*ctx.meta.get(SAID_BEFORE, []), *said]
+            args = rest
         is_bare = not args and not ctx.resilient_parsing  # a shell that asks what may follow means the group
         if is_bare or (args and args[0].startswith("-") and args[0] not in HELP_OPTIONS):
             args = ["ls" if "ls" in self.commands else "--help", *args]
@@ -82,6 +113,17 @@ class Listing(click.Group):
         if listing is not None and incomplete.startswith("-"):
             found += [item for item in listing.shell_complete(ctx, incomplete) if item.value != "--help"]
         return found
+
+
+def set_apart(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options that every command has, as far as they stand at the beginning; and the rest."""
+    at = 0
+    while at < len(args):
+        name, sign, _ = args[at].partition("=")
+        if name not in EVERYWHERE:
+            break
+        at += 2 if EVERYWHERE[name] and not sign else 1
+    return list(args[:at]), list(args[at:])
 
 
 def write_text(text: str | None, formatter: click.HelpFormatter) -> None:
@@ -110,8 +152,8 @@ def program() -> None:
 
 
 def _plainly(error: click.UsageError) -> str:
-    """Its words, without those that only a programmer of click would choose."""
-    return error.format_message().replace("is not a valid integer range.", "is no whole number.")
+    """Its words in one line, without those that only a programmer of click would choose."""
+    return error.format_message().replace("\n\t", " ").replace("is not a valid integer range.", "is no whole number.")
 
 
 def run_command(arguments: Sequence[str]) -> int:

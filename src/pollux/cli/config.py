@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pollux.cli.commands import Taught
 from pollux.cli.every_option import every_option
-from pollux.cli.options import ask, config_path, json_option, leader_options, node_options, sqlite_path
-from pollux.cli.show import clean, print_json, print_table
-from pollux.errors import StoreError
+from pollux.cli.in_force import live_of, loaded_or_said, node_by, tell_refused, tell_restarts
+from pollux.cli.options import config_path, json_option, leader_options, node_options
+from pollux.cli.show import print_json, print_table
 
 if TYPE_CHECKING:
-    from pollux.config.live import Live
+    from pollux.config import Config
+    from pollux.config.told import Told
 
 
 @click.command(cls=Taught)
@@ -30,6 +30,7 @@ def config(path: str | None, *, only_set: bool, example: bool, as_json: bool, **
 
     Arguments win over the environment, that over what is live (`pollux set`), that over the file, that over the
     defaults.  Take a `pollux serve` command line and write `config` for `serve` to see what it would start with.
+    A node that reads the file and has refused its text runs by the one before: then that is shown, and why.
     Passwords are never shown.
 
     For example:
@@ -42,16 +43,18 @@ def config(path: str | None, *, only_set: bool, example: bool, as_json: bool, **
 
         click.echo(example_config(), nl=False)
         return
-    from pollux.config import load_config
-    from pollux.config.live import is_overruled, with_live
-    from pollux.config.told import told
-
-    loaded = load_config(config_path(path), environ=os.environ, arguments=arguments, with_jobs=False)
-    live = _live(loaded.store)
-    overruled = {path: f"{said.value}, {said.origin}" for path, said in live.items() if is_overruled(loaded, path)}
-    lines = [line for line in told(with_live(loaded, live), overruled) if line.is_set or not only_set]
+    path = config_path(path)
+    loaded, wrong = loaded_or_said(path, arguments)
+    node = node_by(loaded)
+    is_other = node is not None and not node.is_there
+    if wrong is not None and not is_other:
+        raise wrong
+    is_start = any(value is not None for name, value in arguments.items() if name != "store") and wrong is None
+    found = node.options if node is not None and is_other and not is_start else _of_start(loaded, is_asked=bool(node))
+    lines = [line for line in found if line.is_set or not only_set]
     if as_json:
-        print_json({"config": loaded.path or None, "options": lines})
+        refused = node.refused if node is not None else ()
+        print_json({"config": loaded.path or None, "options": lines, "refused": refused})
         return
     print_table(
         ("option", "value", "default", "from"), ((line.option, line.value, line.default, line.origin) for line in lines)
@@ -61,21 +64,17 @@ def config(path: str | None, *, only_set: bool, example: bool, as_json: bool, **
             click.echo(f"{line.option}: {line.origin} overrules what is set for all nodes: {line.live}", err=True)
     if not lines:
         click.echo("nobody set anything: every option has its default", err=True)
+    if node is not None and is_other:
+        tell_refused(loaded, node, wrong, is_start=is_start)
+    elif node is not None:
+        tell_restarts(node)
 
 
-def _live(url: str) -> dict[str, Live]:
-    """What is set for all nodes of that store; nothing where there is no store yet."""
-    file = sqlite_path(url)
-    if url.startswith("memory:") or (file is not None and not file.exists()):
-        return {}
-    from pollux.config.live import read_live
-    from pollux.model import SETTING
+def _of_start(config: Config, *, is_asked: bool) -> list[Told]:
+    """What a start would make of the file, the environment and these arguments."""
+    from pollux.config.live import is_overruled, with_live
+    from pollux.config.told import told
 
-    async def question(app: Any) -> dict[str, Live]:
-        return read_live(await app.backend.notes(SETTING))
-
-    try:
-        return ask(url, question)
-    except StoreError as error:
-        click.echo(f"pollux: what is set for all nodes cannot be told: {clean(str(error))}", err=True)
-        return {}
+    live = live_of(config, is_asked=is_asked)
+    overruled = {path: f"{said.value}, {said.origin}" for path, said in live.items() if is_overruled(config, path)}
+    return told(with_live(config, live), overruled)

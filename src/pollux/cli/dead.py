@@ -11,8 +11,9 @@ from pollux.cli.commands import Listing
 from pollux.cli.completion import job_ids, run_ids_of
 from pollux.cli.options import Where, ask, existing_store, json_option, page_options, store_options
 from pollux.cli.runs import SAYS_MAX, print_run
-from pollux.cli.show import ago, counted, now_ms, print_json, print_more, print_table, shortened
+from pollux.cli.show import ago, now_ms, print_json, print_more, print_table, shortened
 from pollux.errors import Conflict
+from pollux.units import counted
 
 DEAD = ("dead",)
 WHAT = "dead letter"

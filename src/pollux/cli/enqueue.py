@@ -13,6 +13,7 @@ from pollux.cli.follow import exit_code, follow
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
 from pollux.cli.runs import print_run
 from pollux.cli.show import ago, now_ms, print_json
+from pollux.cli.stops import say_drained
 from pollux.errors import InvalidInput
 from pollux.units import duration_ms
 
@@ -58,18 +59,20 @@ def enqueue(
         raise InvalidInput("--timeout is about waiting", cure="add --wait, or leave it out")
     given, wait_ms = params_of(params, pairs), None if timeout is None else duration_ms(timeout)
 
-    async def question(app: Any) -> tuple[Any, bool]:
-        made = await app.enqueue(job_id, given, id=run_id, **options)
+    async def question(app: Any) -> tuple[Any, Any]:
+        accepted = await app.accept(job_id, given, id=run_id, **options)
+        run = accepted.run
         if not as_json:
-            click.echo(f"run {made.id} of job {job_id} is {made.state.value}{_when(made)}{'' if wait else _look(made)}")
-        return (await follow(app, made.id, quiet=as_json, wait_ms=wait_ms) if wait else made), wait
+            click.echo(f"{_told(accepted)}{'' if wait else _look(run)}")
+        await say_drained(app)
+        return (await follow(app, run.id, quiet=as_json, wait_ms=wait_ms) if wait else run), accepted
 
-    run, is_over = ask(existing_store(Where(config, store)), question)
+    run, accepted = ask(existing_store(Where(config, store)), question)
     if as_json:
-        print_json({"run": run})
-    elif is_over:
+        print_json({"run": run, "is_new": accepted.is_new, "message": _words(accepted)})
+    elif wait:
         print_run(run)
-    return exit_code(run) if is_over else 0
+    return exit_code(run) if wait else 0
 
 
 def params_of(text: str | None, pairs: tuple[str, ...] = ()) -> dict[str, Any] | None:
@@ -97,6 +100,15 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
+
+
+def _told(accepted: Any) -> str:
+    run = accepted.run
+    return f"run {run.id} of job {run.job_id} is {run.state.value}{_when(run)}" if accepted.is_new else _words(accepted)
+
+
+def _words(accepted: Any) -> str:
+    return str(accepted.in_words(revive=f"pollux dead revive {accepted.run.id}"))
 
 
 def _when(run: Any) -> str:

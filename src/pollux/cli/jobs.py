@@ -14,9 +14,11 @@ from pollux.cli.enqueue import params_of
 from pollux.cli.history import JobShown, print_job, row_json
 from pollux.cli.menu import FAILED
 from pollux.cli.options import Where, ask, existing_store, json_option, page_options, store_options
-from pollux.cli.show import ago, counted, now_ms, print_json, print_more, print_table
+from pollux.cli.show import ago, now_ms, print_json, print_more, print_table
+from pollux.cli.stops import say_drained
 from pollux.cli.versions import move
 from pollux.errors import Conflict, NotFound
+from pollux.units import counted
 
 LIVE_MAX = 1_000  # live runs that are looked at for the column "now"
 
@@ -37,6 +39,7 @@ def jobs() -> None:
 @click.option("--group", help="Of this group.")
 @click.option("--target", help="Of this target.")
 @click.option("--tag", help="With this tag.")
+@click.option("--source", help="Declared by this: file:pollux.yaml, code:shop, or api.")
 @click.option("--text", help="With this text in the id or name.")
 @page_options
 @json_option
@@ -45,6 +48,7 @@ def ls(
     group: str | None,
     target: str | None,
     tag: str | None,
+    source: str | None,
     text: str | None,
     limit: int,
     after: str | None,
@@ -61,7 +65,7 @@ def ls(
     """
     from pollux.store.contract import JobFilter
 
-    where = JobFilter(group=group, target=target, tag=tag, text=text)
+    where = JobFilter(group=group, target=target, tag=tag, source=source, text=text)
 
     async def question(app: Any) -> tuple[Any, str | None, bool]:
         return *await job_rows(app, where, after, limit), len(await app.versions()) > 1
@@ -143,7 +147,7 @@ def run(
     url = existing_store(Where(config, store))
     chosen = chosen_jobs(url, choice, verb="run")
     if len(choice.ids) == 1:  # what stands against it is the answer
-        made = [ask(url, lambda app: app.run_now(chosen[0], payload, anyway=anyway))]
+        made = [ask(url, lambda app: run_one(app, chosen[0], payload, anyway=anyway))]
     else:
         made = in_batches(
             url, chosen, lambda app, batch: _run_each(app, batch, payload, anyway=anyway), doing="running"
@@ -159,6 +163,8 @@ def run(
                 says = f"run {each.id} of job {each.job_id} is {each.state.value}"
                 click.echo(f"{says}; see it with `pollux runs show {each.id}`" if len(made) == 1 else says)
         _say_none(made)
+    if made:
+        ask(url, say_drained)
     return FAILED if refused else 0
 
 
@@ -281,27 +287,42 @@ def delete(
 ) -> None:
     """Take jobs away.  Waiting runs are cancelled, running ones may end; finished ones stay in the history.
 
-    A job of a file or an app comes back with its next start: take it away there, too.
+    A job of a file or an app is refused while a node of that lives: it would come back.  Take it out of the file, or
+    pause it.  Of a source that is gone for good all jobs go by --source.
 
     For example:
       pollux jobs delete old-1 old-2
       pollux jobs delete --tag old
+      pollux jobs delete --source code:shop
     """
     choice = choice_of("job", ids, given)
     url = existing_store(Where(config, store))
     chosen = chosen_jobs(url, choice, verb="delete")
 
+    sources: set[str] = set()  # that may declare them again
+
     async def act(app: Any, batch: list[str]) -> list[str]:
+        before = await app.jobs_by_id(batch)
         await app.delete_jobs(batch, reason=reason)
+        sources.update(job.source for job in before if job is not None and job.declared and job.source != "api")
         return batch
 
     done = in_batches(url, chosen, act, doing="deleting")
     if as_json:
-        print_json({"deleted": done})
+        print_json({"deleted": done, "come_back_with": sorted(sources)})
     elif done:
         click.echo(f"deleted {', '.join(done) if len(done) <= LINES_MAX else counted(len(done), 'job')}")
+        _say_back(sorted(sources))
     else:
         _say_none(done)
+
+
+def _say_back(sources: Sequence[str]) -> None:
+    from pollux.app.owned import place_of
+
+    for source in sources:
+        what = f"what {place_of(source)} declares comes back when a node of it is started: take it out there, too"
+        click.echo(what, err=True)
 
 
 class Refused(NamedTuple):
@@ -309,12 +330,22 @@ class Refused(NamedTuple):
     why: str
 
 
+async def run_one(app: Any, job_id: str, params: dict[str, Any] | None = None, *, anyway: bool = False) -> Any:
+    """A run of a job now; what stands against it names the command that goes over it."""
+    from pollux.app.verbs import ANYWAY
+
+    try:
+        return await app.run_now(job_id, params, anyway=anyway)
+    except Conflict as error:
+        raise Conflict(error.what, cure=error.cure.replace(ANYWAY, f"`pollux jobs run {job_id} --anyway`")) from None
+
+
 async def _run_each(app: Any, batch: list[str], params: dict[str, Any] | None, *, anyway: bool) -> list[Any]:
     """A run of each; one that is refused keeps nobody else from running."""
     made: list[Any] = []
     for job_id in batch:
         try:
-            made.append(await app.run_now(job_id, params, anyway=anyway))
+            made.append(await run_one(app, job_id, params, anyway=anyway))
         except (Conflict, NotFound) as error:
             made.append(Refused(job_id, str(error)))
     return made

@@ -88,7 +88,7 @@ def menu_text() -> str:
         "  pollux jobs run home                 run one now",
         "  pollux why home                      why does it not run?",
         "",
-        "Everywhere:",
+        "Everywhere, before the command or after it:",
         "  --store URL       sqlite:///pollux.db or any other store; also POLLUX_STORE",
         "  -c, --config FILE where the store is named; also POLLUX_CONFIG, else ./pollux.yaml if there is one",
         "  --app MODULE:ATTR the store of a Pollux in your own code; also POLLUX_APP",

@@ -23,7 +23,7 @@ from pollux.cli.show import ago, clean, now_ms, print_json, print_table, span
 from pollux.cli.way import node_url, url_options
 from pollux.cli.zones import clock, local_zone
 from pollux.errors import InvalidInput
-from pollux.units import duration_ms, format_moment, moment_ms, zone_of
+from pollux.units import counted, duration_ms, format_moment, moment_ms, zone_of
 
 NAMED = 5  # jobs of each kind that are named on one line
 
@@ -169,7 +169,8 @@ def _chooser(
 
 
 def _print(told: Any, basis: Basis, zone: str) -> None:
-    click.echo(clean(f"{basis.words}: {told.jobs} of {len(basis.jobs)} jobs fire {told.total} times"))
+    jobs, firings = counted(len(basis.jobs), "job"), counted(told.total, "time")
+    click.echo(clean(f"{basis.words}: {told.jobs} of {jobs} fire {firings}"))
     click.echo(_window_words(told, zone))
     if told.firings:
         click.echo()
@@ -210,14 +211,14 @@ def _second(ms: int) -> int:
 def _peak(told: Any, basis: Basis, zone: str) -> str:
     peak = told.peak
     start = max(told.from_ms, told.start_ms + peak * told.bucket_ms)
-    words = f"peak at {clock(start, zone)}: {told.counts[peak]} firings in {span(told.bucket_ms)}"
+    words = f"peak at {clock(start, zone)}: {counted(told.counts[peak], 'firing')} in {span(told.bucket_ms)}"
     if told.untimed == told.jobs:
         return f"{words}; how many seats that needs is known once they have run"
     need = told.seats(peak)
-    words += f", work for {need} seat{'' if need == 1 else 's'} by the last durations"
+    words += f", work for {counted(need, 'seat')} by the last durations"
     if told.untimed:
         words += f" ({told.untimed} of the jobs {'has' if told.untimed == 1 else 'have'} not run yet)"
-    return f"{words}; {basis.seats} seats are there" if basis.seats else f"{words}; no node lives"
+    return f"{words}; there: {counted(basis.seats, 'seat')}" if basis.seats else f"{words}; no node lives"
 
 
 def _remarks(told: Any, basis: Basis) -> Iterator[str]:
@@ -226,7 +227,7 @@ def _remarks(told: Any, basis: Basis) -> Iterator[str]:
         way = "forward" if change.by_ms > 0 else "back"
         yield f"! the clocks of {change.tz} go {way} by {span(abs(change.by_ms))} at {format_moment(change.at_ms)}"
     if told.late:
-        yield f"! {told.late} firings are overdue and come as soon as a node leads, at a bounded pace"
+        yield f"! overdue: {counted(told.late, 'firing')}; they come as soon as a node leads, at a bounded pace"
     for quiet in told.quiet:
         some = ", ".join(silent.job_id for silent in quiet.some[:NAMED]) + (", ..." if quiet.count > NAMED else "")
         yield f"{quiet.count} {_KINDS[quiet.kind]} ({some})"
@@ -234,7 +235,8 @@ def _remarks(told: Any, basis: Basis) -> Iterator[str]:
             yield from dict.fromkeys(f"    {silent.reason}" for silent in quiet.some[:NAMED])
     if basis.known.held_count:
         count = basis.known.held_count
-        yield f"{count if count <= 10_000 else '10000+'} runs are held now, and come besides:"
+        many = counted(count, "run") if count <= 10_000 else "more than 10,000 runs"
+        yield f"held now, and coming besides: {many}"
         yield from (f"    {run.id}: {run.held_reason}" for run in basis.known.held[:NAMED])
     if basis.is_stored and not basis.known.nodes:
         yield "! no node lives on this store: nothing fires before one is started (`pollux serve`)"

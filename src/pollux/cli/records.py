@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from pollux.cli.commands import Listing, Taught
 from pollux.cli.menu import FAILED, OK
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
-from pollux.cli.show import ago, counted, moment, now_ms, print_json, print_table, span
+from pollux.cli.show import ago, moment, now_ms, print_json, print_table, span
 from pollux.errors import InvalidInput
-from pollux.model import ALL_VERSIONS, Declares, leader_of
+from pollux.model import ALL_VERSIONS, Declares, Drained, Node, leader_of
+from pollux.units import counted
 
 
 @click.command(cls=Taught)
@@ -25,11 +28,15 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
       pollux nodes
       pollux nodes --json
     """
-    found = ask(existing_store(Where(config, store)), lambda app: app.nodes())
+
+    async def question(app: Any) -> tuple[list[Node], list[Drained]]:
+        return await app.nodes(), await app.drained_workers()
+
+    found, drained = ask(existing_store(Where(config, store)), question)
     versions = sorted({node.scheduler_version for node in found})
     leaders = [leader_of(node for node in found if node.scheduler_version == version) for version in versions]
     if as_json:
-        print_json({"nodes": found, "leaders": [node.id for node in leaders if node is not None]})
+        print_json({"nodes": found, "leaders": [node.id for node in leaders if node is not None], "drained": drained})
         return
     now = now_ms()
     print_table(
@@ -53,6 +60,8 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
     )
     if not found:
         click.echo("nobody is there; start one with `pollux serve`", err=True)
+    for each in drained:
+        click.echo(f"{each}: nothing is claimed; {each.ends}", err=True)
 
 
 def _declared(source: Declares) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -20,13 +21,16 @@ from pollux.cli.options import (
     store_options,
     whom_to_ask,
 )
+from pollux.cli.preview import as_option, place_for, say_place, text_at
 from pollux.cli.show import clean, moment, print_json, print_table
-from pollux.cli.way import tell_way
+from pollux.cli.way import node_url, tell_way
+from pollux.config.load import digest_of, file_source
 from pollux.errors import InvalidConfig, InvalidInput, StoreRefused
 
 if TYPE_CHECKING:
     from pollux.config import Config
 
+COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 _T = TypeVar("_T")
 
 
@@ -35,10 +39,12 @@ _T = TypeVar("_T")
 @click.option("--rollback", is_flag=True, help="Put the text before back into the file, and make it hold.")
 @click.option("--to", metavar="DIGEST", help="With --rollback: the text of this digest; a few characters will do.")
 @click.option("--versions", is_flag=True, help="List the texts of the file that were applied.")
+@as_option
 @json_option
 @store_options
 def reload(
     to: str | None,
+    as_file: str | None,
     config: str | None,
     store: str | None,
     *,
@@ -52,15 +58,19 @@ def reload(
     Everything is checked before anything is written: a file with a mistake changes nothing, and the exit code is 2.
     Jobs that did not change keep their due times and their memory; jobs that came by API or code stay.  A node that
     runs does it itself (it also watches its file, and hears SIGHUP); without one the jobs are written to the store.
+    With --dry-run -c a node is asked what another text would change, before that is put into its file.
 
     For example:
       pollux reload --dry-run
+      pollux reload --dry-run -c new.yaml
       pollux reload -c pollux.yaml
       pollux reload --rollback
       pollux reload --versions
     """
     if sum((dry_run, rollback, versions)) > 1 or (to and not rollback):
         raise InvalidInput("these do not go together", cure="give one of --dry-run, --rollback [--to D], --versions")
+    if as_file and not dry_run:
+        raise InvalidInput("--as is about what would change", cure="give it with --dry-run")
     where = Where(config, store)
     if versions:
         _print_versions(_asked(where, lambda app: app.file_versions(), looks=True), as_json=as_json)
@@ -68,7 +78,7 @@ def reload(
     if rollback:
         answer = _asked(where, lambda app: app.rollback(to), is_broken=True)
     else:
-        answer = _asked(where, lambda app: app.reload(dry_run=dry_run), looks=dry_run)
+        answer = _reloaded(where, file_source(as_file) if as_file else "", dry_run=dry_run)
     _print_changes(answer, as_json=as_json)
     if rollback and not as_json:
         click.echo(clean(f"{answer.path} has an earlier text again{_aside(answer.aside)}"))
@@ -76,6 +86,44 @@ def reload(
 
 def _aside(place: str) -> str:
     return f"; what it held lies in {place}" if place else ""
+
+
+def _reloaded(where: Where, source: str, *, dry_run: bool) -> Any:
+    """A node is asked about the text that lies here, so that it cannot mean another file by the same word."""
+    from pollux.client import is_address
+
+    url = whom_to_ask(where)
+    if is_address(url):
+        tell_way(url)
+        sent = _sent(where, source, dry_run=dry_run)
+        return ask(url, lambda app: app.reload(dry_run=dry_run, **sent))
+    path = _path(where)
+    if dry_run and not source:
+        source = _place_of(path, where.store, url)
+    config = _options_of(path, where.store, looks=dry_run, source=source)
+    return _alone(config, lambda app: app.reload(dry_run=dry_run))
+
+
+def _place_of(path: str, store: str | None, url: str) -> str:
+    from pollux.config import load_config
+
+    config = load_config(path, environ=os.environ, arguments={"store": store})
+    if source := place_for(config, url):
+        say_place(config, source)
+    return source
+
+
+def _sent(where: Where, source: str, *, dry_run: bool) -> dict[str, str]:
+    """What a node is told of the file here; one that was named by its address only of what the command line names."""
+    path = config_path(where.config)
+    if node_url(where.store) and click.get_current_context().get_parameter_source("config") is not COMMANDLINE:
+        path = None
+    if path is None:
+        if source:
+            raise InvalidInput("there is no file to look at", cure="name it with -c")
+        return {}
+    text = text_at(path)
+    return {"text": text, "called": path, "source": source} if dry_run else {"only": digest_of(text.encode())}
 
 
 def _asked(
@@ -100,20 +148,24 @@ def _asked(
     if is_address(url):
         tell_way(url)
         return ask(url, question)
+    return _alone(_options_of(_path(where), where.store, looks=looks, is_broken=is_broken), question)
+
+
+def _path(where: Where) -> str:
     path = config_path(where.config)
     if path is None:
         raise InvalidInput("there is no file to read again", cure="name it with -c, or create ./pollux.yaml")
     find_code_here()
-    return _alone(_options_of(path, where.store, looks=looks, is_broken=is_broken), question)
+    return path
 
 
-def _options_of(path: str, store: str | None, *, looks: bool, is_broken: bool) -> Config:
+def _options_of(path: str, store: str | None, *, looks: bool, is_broken: bool = False, source: str = "") -> Config:
     """What the file says besides jobs: those are read with it again."""
     from pollux.config import load_config
 
     arguments = {"store": store}
     try:
-        config = load_config(path, environ=os.environ, arguments=arguments, with_jobs=False)
+        config = load_config(path, environ=os.environ, arguments=arguments, with_jobs=False, source=source)
     except InvalidConfig:
         if not is_broken:
             raise
@@ -148,14 +200,18 @@ def _print_changes(answer: Any, *, as_json: bool) -> None:
     if as_json:
         print_json({"reloaded": answer})
         return
+    if answer.draft:
+        whose = answer.path if Path(answer.path).name == answer.source.removeprefix("file:") else answer.source
+        click.echo(clean(f"pollux: {answer.draft} in the place of {whose}, as the node sees it:"), err=True)
     for line in answer.lines:
         click.echo(clean(line))
     for change in answer.needs_restart:
         click.echo(clean(f"! {change}  needs a restart"))
+    for name in answer.unseen:
+        click.echo(clean(f"? python {name}  is not imported to look at it; `pollux check` does that"))
     if answer.is_empty:
-        click.echo(
-            f"{clean(answer.path)}: of jobs and options nothing {'would change' if answer.is_dry else 'changed'}"
-        )
+        name = clean(answer.draft or answer.path)
+        click.echo(f"{name}: of jobs and options nothing {'would change' if answer.is_dry else 'changed'}")
     elif not answer.is_dry:
         click.echo(clean(f"{answer.path} holds: {answer.words()}"))
 

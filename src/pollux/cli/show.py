@@ -16,6 +16,7 @@ from typing import Any
 import click
 import msgspec
 
+from pollux.model import Run
 from pollux.secrets import HIDDEN, hide, looks_secret
 from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, format_moment, printable
 
@@ -35,6 +36,8 @@ def print_json(value: object) -> None:
 
 def full(value: object) -> Any:
     """Plain data with every field there, also those that have their default: field names are a promise."""
+    if isinstance(value, Run):  # counted from 1, as its handler sees it
+        value = msgspec.structs.replace(value, attempt=value.attempt + 1)
     if isinstance(value, msgspec.Struct):
         tag = value.__struct_config__.tag
         kind = {"type": tag} if tag is not None else {}
@@ -77,11 +80,6 @@ def print_more(next_cursor: object) -> None:
 def shortened(text: str, at_most: int) -> str:
     """For a line of a table; what shows one thing shows it whole."""
     return text if len(text) <= at_most else f"{text[: at_most - 3]}..."
-
-
-def counted(number: int, what: str) -> str:
-    """`1 run`, `2 runs`, `12,000 dead letters`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def print_block(name: str, lines: Iterable[str]) -> None:

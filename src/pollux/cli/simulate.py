@@ -17,7 +17,7 @@ from pollux.cli.options import Where, ask, config_path, existing_store, find_cod
 from pollux.cli.show import now_ms, print_json, print_table, span
 from pollux.cli.way import is_url_said, url_options
 from pollux.errors import InvalidInput
-from pollux.units import MINUTE_MS, SECOND_MS, duration_ms, format_moment, format_ms, moment_ms
+from pollux.units import MINUTE_MS, SECOND_MS, counted, duration_ms, format_moment, format_ms, moment_ms
 
 if TYPE_CHECKING:
     from pollux.config import Config
@@ -206,7 +206,8 @@ def _announce(jobs: Sequence[Job], scenarios: Sequence[Scenario]) -> None:
     times = "" if len(scenarios) == 1 else f", {len(scenarios)} times"
     took_ms = max(1, firings * len(scenarios) // FIRINGS_PER_SECOND) * SECOND_MS
     grain = "" if first.grain_ms == 1 else f"; times are rounded up to {format_ms(first.grain_ms)}"
-    click.echo(f"{len(jobs)} jobs, {firings:,} due times{times}: about {span(took_ms)}{grain}", err=True)
+    what = f"{counted(len(jobs), 'job')}, {counted(firings, 'due time')}{times}"
+    click.echo(f"{what}: about {span(took_ms)}{grain}", err=True)
 
 
 def _play(jobs: Sequence[Job], scenarios: Sequence[Scenario]) -> list[Forecast]:
@@ -253,7 +254,8 @@ def _progress() -> Iterator[Callable[[float], None]]:
 
 def _show(forecast: Forecast, *, everything: bool) -> None:
     window = span(forecast.until_ms - forecast.from_ms)
-    click.echo(f"{window} from {format_moment(forecast.from_ms)}, {forecast.seats} seats, seed {forecast.seed}\n")
+    seats = counted(forecast.seats, "seat")
+    click.echo(f"{window} from {format_moment(forecast.from_ms)}, {seats}, seed {forecast.seed}\n")
     late = forecast.late
     skips = ", ".join(f"{reason} {count:,}" for reason, count in forecast.skipped.items())
     click.echo(
@@ -266,7 +268,7 @@ def _show(forecast: Forecast, *, everything: bool) -> None:
     click.echo(f"seats     {forecast.peak_seats} taken at the peak, {forecast.mean_seats:.2f} on average")
     click.echo(f"attempts  {forecast.attempts:,}; {forecast.failed:,} failed, {forecast.dead:,} given up on")
     if forecast.waiting:
-        click.echo(f"waiting   {forecast.waiting:,} runs had no seat yet when the time was over")
+        click.echo(f"waiting   {counted(forecast.waiting, 'run')} had no seat yet when the time was over")
     _show_load(forecast)
     _show_jobs(forecast, everything=everything)
     for change in forecast.clock_changes:
@@ -289,13 +291,14 @@ def _show_load(forecast: Forecast) -> None:
         return
     click.echo(f"\nFirings in every {span(width * MINUTE_MS)}:")
     for bucket, count in zip(buckets, sums, strict=True):
-        peak = max(minute.peak_seats for minute in bucket)
+        peak = counted(max(minute.peak_seats for minute in bucket), "seat")
         bar = _bar(count / most)
-        click.echo(f"  {format_moment(bucket[0].at_ms)[5:16].replace('T', ' ')} {bar} {count:,}, {peak} seats")
+        click.echo(f"  {format_moment(bucket[0].at_ms)[5:16].replace('T', ' ')} {bar} {count:,}, {peak}")
     click.echo("Busiest minutes:")
     for minute in forecast.busiest:
         late = f"at most {span(minute.late_ms)} late"
-        click.echo(f"  {format_moment(minute.at_ms)[:16]}  {minute.fired:,} firings, {minute.peak_seats} seats, {late}")
+        load = f"{counted(minute.fired, 'firing')}, {counted(minute.peak_seats, 'seat')}"
+        click.echo(f"  {format_moment(minute.at_ms)[:16]}  {load}, {late}")
 
 
 def _bar(share: float) -> str:

@@ -147,6 +147,13 @@ def _stop_words(note: Any) -> tuple[str, str, str, str]:
     return _name(scope), str(value.get("reason") or ""), str(value.get("by") or ""), f"pollux resume {again}"
 
 
+async def say_drained(app: Any) -> None:
+    """Whoever asks for a run while nobody claims any is told so."""
+    for each in await app.drained_workers():
+        if each.node is None:
+            click.echo(f"{each}: the run waits; {each.ends}", err=True)
+
+
 def _drain_words(each: Any) -> tuple[str, str, str, str, str]:
     who, again = (f"node {each.node}", f" --node {each.node}") if each.node else ("all workers", "")
     return who, each.reason, each.by, f"pollux resume --workers{again}", "until resumed"

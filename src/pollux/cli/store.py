@@ -21,6 +21,7 @@ from pollux.cli.options import Where, ask, existing_store, store_options, store_
 from pollux.cli.way import node_url
 from pollux.errors import Conflict, InvalidInput
 from pollux.secrets import hide
+from pollux.units import counted
 
 FORMAT = 1
 BATCH = 1_000
@@ -66,7 +67,7 @@ def dump(file: Path, config: str | None, store: str | None, *, force: bool) -> N
     url = existing_store(Where(config, store))
     with _opened_for_writing(file) as target, _progress("dumping") as report:
         count, name = ask(url, lambda app: _dump(app, target, report))
-    click.echo(f"dumped {count} records of {hide(name)} into {file}", err=True)
+    click.echo(f"dumped {counted(count, 'record')} of {hide(name)} into {file}", err=True)
 
 
 @store.command()
@@ -85,7 +86,7 @@ def load(file: Path, config: str | None, store: str | None) -> None:
         raise InvalidInput("a memory store ends with this command", cure="name another with --store")
     with _opened_for_reading(file) as source, _progress("loading") as report:
         total, new, name = ask(url, lambda app: _load(app, source, str(file), report))
-    click.echo(f"loaded {total} records of {file} into {hide(name)}; {new} were new", err=True)
+    click.echo(f"loaded {counted(total, 'record')} of {file} into {hide(name)}; {new} were new", err=True)
 
 
 async def _dump(app: Any, target: IO[bytes], report: Report) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +20,7 @@ from pollux.cli.show import clean, print_json
 from pollux.cli.way import refuse_url
 from pollux.errors import InvalidInput
 from pollux.secrets import hide
+from pollux.units import counted
 
 if TYPE_CHECKING:
     from pollux.store.checked import Checked
@@ -81,8 +82,7 @@ def backup(file: Path, config: str | None, store: str | None, *, force: bool, as
         print_json(copied)
         return
     click.echo(
-        f"copied {path} into {file}: {copied.jobs:,} jobs, {copied.runs:,} runs, {copied.notes:,} notes, "
-        f"{copied.log:,} lines of audit; {copied.bytes:,} bytes, looked over",
+        f"copied {path} into {file}: {_size(copied)}; {counted(copied.bytes, 'byte')}, looked over",
         err=True,
     )
 
@@ -110,8 +110,7 @@ def restore(file: Path, config: str | None, store: str | None, *, force: bool, a
         print_json(copied)
         return
     click.echo(
-        f"restored {path} from {file}: {copied.jobs:,} jobs, {copied.runs:,} runs, {copied.notes:,} notes, "
-        f"{copied.log:,} lines of audit; leases given back: {copied.voided:,}",
+        f"restored {path} from {file}: {_size(copied)}; leases given back: {copied.voided:,}",
         err=True,
     )
 
@@ -157,6 +156,12 @@ def _own_tools(url: str) -> str:
     return f"back the server up with its own tools (copies of its append-only or RDB files, BGSAVE); {ours}"
 
 
+def _size(store: Any) -> str:
+    """How much is in a store, or in a copy of one."""
+    parts = counted(store.jobs, "job"), counted(store.runs, "run"), counted(store.notes, "note")
+    return f"{', '.join(parts)}, {counted(store.log, 'line')} of audit"
+
+
 def _tell(found: Checked, *, repaired: bool) -> None:
     for finding in found.findings:
         click.echo(f"{finding.rule}: {finding.what} ({finding.count:,})")
@@ -164,9 +169,8 @@ def _tell(found: Checked, *, repaired: bool) -> None:
             click.echo(f"  {clean(line)}")
     if repaired:
         click.echo("what can be told from the runs themselves was written anew: counts, indexes, places", err=True)
-    size = f"{found.jobs:,} jobs, {found.runs:,} runs, {found.notes:,} notes, {found.log:,} lines of audit"
     if not found.findings:
-        click.echo(f"ok: {found.path} (schema {found.schema}): {size}")
+        click.echo(f"ok: {found.path} (schema {found.schema}): {_size(found)}")
         return
     can_repair = any(finding.can_repair for finding in found.findings)
     cure = "`pollux store check --repair` can mend this" if can_repair else "no repair for this"

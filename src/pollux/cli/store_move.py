@@ -17,10 +17,10 @@ import click
 from pollux.cli.commands import Taught
 from pollux.cli.options import Where, existing_store
 from pollux.cli.progress import progress
-from pollux.cli.show import counted, full, print_json
+from pollux.cli.show import full, print_json
 from pollux.errors import Conflict, InvalidInput, NotFound
 from pollux.secrets import hide
-from pollux.units import duration_ms, format_ms
+from pollux.units import counted, duration_ms, format_ms
 
 if TYPE_CHECKING:
     from pollux.app.move import Moved, Step

@@ -11,9 +11,9 @@ from pollux.cli.choice import LINES_MAX, choice_of, chosen_jobs, in_batches, job
 from pollux.cli.commands import Listing, Taught
 from pollux.cli.completion import job_ids
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
-from pollux.cli.show import counted, print_json, print_table
+from pollux.cli.show import print_json, print_table
 from pollux.model import VERSION_MAX
-from pollux.units import format_ms
+from pollux.units import counted, format_ms
 
 VERSION = click.IntRange(1, VERSION_MAX)
 

@@ -12,7 +12,8 @@ from pollux.cli.commands import Taught
 from pollux.cli.menu import FAILED
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
 from pollux.cli.progress import progress
-from pollux.cli.show import counted, print_json
+from pollux.cli.show import print_json
+from pollux.units import counted
 
 LOOK_S = 0.5
 PAGE = 1_000

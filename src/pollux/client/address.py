@@ -27,6 +27,20 @@ class Address(NamedTuple):
         return f"the socket {self.socket}" if self.socket else self.root
 
     @property
+    def origin(self) -> str:
+        """Without a path."""
+        return self.root.removesuffix(self.path)
+
+    @property
+    def path(self) -> str:
+        """What stands behind the host: that of a proxy in front, or a slip of the pen."""
+        return urlsplit(self.root).path
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.root.startswith("https:")
+
+    @property
     def is_open(self) -> bool:
         """Can others on the way read what is sent?"""
         parts = urlsplit(self.root)

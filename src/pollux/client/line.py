@@ -114,7 +114,9 @@ class Line:
         except aiohttp.ClientConnectorCertificateError as error:
             raise self._unreachable(f"its certificate is not trusted: {error.certificate_error}") from error
         except aiohttp.ClientSSLError as error:
-            raise self._unreachable(f"no TLS is spoken there: {_words(error)}") from error
+            plain = f"http{self.address.root.removeprefix('https')}"
+            cure = f"write {plain}, or give the node a certificate (server.tls)"
+            raise StoreError(f"{self.address.shown} cannot be reached: no TLS is spoken there; {cure}") from error
         except aiohttp.ClientConnectorDNSError as error:
             raise self._unreachable("no such host is known") from error
         except aiohttp.ClientConnectorError as error:
@@ -178,7 +180,8 @@ class Line:
     def _cut_off(self, why: str, *, again: bool) -> StoreError:
         words = f"{self.address.shown} went away while it was asked ({why})"
         if again:
-            return StoreError(f"{words}; see that `pollux serve` runs there")
+            tls = "" if self.address.socket or self.address.is_encrypted else ", and write https:// if it speaks TLS"
+            return StoreError(f"{words}; see that `pollux serve` runs there{tls}")
         return StoreTimeout(f"{words}: it may have done what was asked; look before you repeat it")
 
     def _foreign(self) -> StoreRefused:
@@ -196,6 +199,9 @@ class Line:
                 return StoreRefused(f"{what}; make one there with `pollux token create`, give it by POLLUX_TOKEN")
             case 403:
                 return PolluxError(words)
+            case 404 if self.address.path:
+                what = f"a Pollux answers at {self.address.origin}, but nothing of it under {self.address.path}"
+                return StoreRefused(f"{what}; leave the path out: --url {self.address.origin}")
             case 502 | 504:
                 what = f"whoever stands in front of {self.address.shown} got no answer (status {status})"
                 return StoreTimeout(f"{what}: it may have done what was asked; look before you repeat it")

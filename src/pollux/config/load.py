@@ -7,6 +7,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from pollux.config.jobs import FileJobs, check_keys, entries_of, shown, text_of
 from pollux.config.reading import BROKEN, FILE_BYTES_MAX, Node, Place, Problems, read_yaml
 from pollux.config.settings import BY_PATH, DEFAULT, FILE_KEYS, OPTIONS, SECTIONS, Config, Option
@@ -24,14 +26,16 @@ def load_config(
     arguments: Mapping[str, Any] | None = None,
     with_jobs: bool = True,
     raw: bytes | None = None,
+    called: str = "",
+    source: str = "",
 ) -> Config:
     """The config of a file (None: of none), or `InvalidConfig` with all problems of file, environment and arguments.
 
     `arguments` are by name (`seats`) or path (`pool.seats`); None means not given.  `with_jobs=False` looks at
     everything but jobs: who only needs to know the store is not stopped by a job that is wrong.  `raw`: what the file
-    is to hold, in place of what it holds.
+    is to hold, in place of what it holds; `called`: what messages call it.  `source`: of its jobs, in place of its own.
     """
-    problems = Problems(path or "config")
+    problems = Problems(called or path or "config")
     values: dict[str, Any] = {}
     origins = {option.path: DEFAULT for option in OPTIONS}
     raw = _bytes_of(path, problems) if raw is None and path is not None else raw
@@ -42,7 +46,7 @@ def load_config(
     _take(_from_arguments(arguments or {}, problems), taken, problems)
     _check_together(values, origins, problems)
     _add_prefix(values, origins, problems)
-    source = f"file:{values.get('name') or Path(path).name}" if path else ""
+    source = source or (f"file:{values.get('name') or Path(path).name}" if path else "")
     timeout_ms = values.get("job_timeout_ms")
     jobs = FileJobs(problems, source=source, release=values.get("release", 0), timeout_ms=timeout_ms)
     if root is not None and with_jobs:
@@ -61,6 +65,27 @@ def load_config(
         arguments={name: value for name, value in (arguments or {}).items() if value is not None},
         digest=digest_of(raw) if raw is not None else "",
     )
+
+
+def store_said(path: str, *, environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Config | None:
+    """As much of a file with mistakes in it as tells where its store is; None if nobody can tell."""
+    problems = Problems(path)
+    raw = _bytes_of(path, problems)
+    root = None if raw is None else _root_of(raw, problems)
+    given = {} if root is None else root.value
+    parts = {key: text_of(node) for key, node in given.items() if key == "store" and type(node.value) is str}
+    try:
+        return load_config(path, environ=environ, arguments=arguments, raw=msgspec.json.encode(parts))
+    except InvalidConfig:
+        return None
+
+
+def file_source(said: str) -> str:
+    """The source of a file's jobs: `pollux.yaml`, `/etc/pollux.yaml` and `file:pollux.yaml` mean the same."""
+    name = Path(said.removeprefix("file:")).name
+    if not name or said == "api" or said.startswith("code:"):
+        raise InvalidInput(f"{said[:60]!r} is no file", where="source", cure="name the file, like pollux.yaml")
+    return f"file:{name}"
 
 
 def digest_of(raw: bytes) -> str:

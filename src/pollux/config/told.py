@@ -11,6 +11,7 @@ from msgspec import Struct
 from pollux.config.meanings import SETTINGS
 from pollux.config.settings import DEFAULT, OPTIONS, Config, Option
 from pollux.model import ALL_VERSIONS
+from pollux.secrets import hide
 from pollux.units import format_ms
 
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):(?!\$\{)[^/@]*@")
@@ -37,7 +38,7 @@ def told(config: Config, overruled: Mapping[str, str] | None = None) -> list[Tol
     return [
         Told(
             option=option.path,
-            value=config.written.get(option.path) or shown(option, getattr(config, option.field)),
+            value=config.written.get(option.path) or hide(shown(option, getattr(config, option.field))),
             default=shown(option, getattr(usual, option.field)),
             origin=config.origins.get(option.path, DEFAULT),
             variable=option.variables[0],

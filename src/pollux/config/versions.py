@@ -1,7 +1,7 @@
 """Which texts of the file were applied, and how does an earlier one come back?
 
-The last few are kept as they were, each in a file of its own that only its owner reads (0600), in a folder beside the
-store if that is a file, else beside the config:
+The last few are kept as they were, each in a file of its own that only its owner reads (0600), in a folder that only
+its owner enters (0700): beside the store if that is a file, else beside the config:
 
     pollux.db.versions/pollux.yaml/1790000000000-3f2a9c0d11ab77e5.yaml        when, and the digest of what it holds
 
@@ -48,8 +48,11 @@ class Versions:
         self.config = Path(config)
         if store_file is None:
             self.folder = self.config.parent / f".{self.config.name}.versions"
+            self._folders: tuple[Path, ...] = (self.folder,)
         else:
-            self.folder = Path(f"{store_file}.versions") / self.config.name
+            above = Path(f"{store_file}.versions")
+            self.folder = above / self.config.name
+            self._folders = (above, self.folder)
 
     def all(self) -> list[Kept]:
         with contextlib.suppress(OSError):
@@ -60,11 +63,11 @@ class Versions:
 
     def keep(self, raw: bytes, now_ms: int) -> None:
         """Note that this text was applied; the same text twice in a row is one version.  Raises `OSError`."""
+        self._make_folder()
         kept = self.all()
         digest = digest_of(raw)
         if kept and kept[-1].digest == digest:
             return
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         at_ms = max(now_ms, kept[-1].at_ms + 1 if kept else 0)  # a clock that came back does not reorder them
         _write(self.folder / f"{at_ms}-{digest}.yaml", raw, mode=0o600)
         for old in kept[: max(0, len(kept) + 1 - KEPT_MAX)]:
@@ -107,10 +110,18 @@ class Versions:
         """Keep a text that is about to be replaced and was never applied; answers where (one that is kept: nowhere)."""
         if any(each.digest == digest_of(raw) for each in self.all()):
             return ""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._make_folder()
         place = self.folder / REPLACED
         _write(place, raw, mode=0o600)
         return str(place)
+
+    def _make_folder(self) -> None:
+        """For its owner alone; what somebody left open to others is shut, as far as it is ours."""
+        for folder in self._folders:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _shut(folder, 0o700)
+        for path in self.folder.glob("*.yaml"):
+            _shut(path, 0o600)
 
     def put_back(self, raw: bytes) -> None:
         """Make the file hold this text, from one moment to the next; its mode and owner stay."""
@@ -118,6 +129,12 @@ class Versions:
         there = self.config.stat() if self.config.exists() else None
         owner = None if there is None else (there.st_uid, there.st_gid)
         _write(self.config, raw, mode=0o600 if there is None else there.st_mode & 0o7777, owner=owner)
+
+
+def _shut(path: Path, mode: int) -> None:
+    with contextlib.suppress(PermissionError, FileNotFoundError):  # another one's, or gone meanwhile
+        if path.stat().st_mode & 0o077:
+            path.chmod(mode)
 
 
 def _write(path: Path, raw: bytes, *, mode: int, owner: tuple[int, int] | None = None) -> None:

@@ -35,9 +35,11 @@ from pollux.model.note import (
     STEERING,
     STOP,
     TURN,
+    Drained,
     Note,
     NotePut,
     drain_key,
+    drained_of,
     stop_key,
 )
 from pollux.model.outcome import Back, Cancelled, Dead, Done, Fault, Hold, Outcome, RetryAt, Verdict
@@ -110,6 +112,7 @@ __all__ = [
     "Dead",
     "Declares",
     "Done",
+    "Drained",
     "End",
     "Ended",
     "Entry",
@@ -155,6 +158,7 @@ __all__ = [
     "declares",
     "definition",
     "drain_key",
+    "drained_of",
     "is_gated",
     "leader_of",
     "lease_lost",

@@ -14,6 +14,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from pollux.units import SECOND_MS, format_moment
+
 STOP = "stop:"
 DRAIN = "stop:claims"
 SETTING = "setting:"
@@ -38,6 +40,45 @@ class NotePut(Struct, frozen=True, omit_defaults=True):
     value: Any = None
     revision: int | None = None
     expires_ms: int | None = None
+
+
+class Drained(Struct, frozen=True):
+    """Workers that were asked to claim nothing."""
+
+    node: str | None  # None: all
+    reason: str = ""
+    by: str = ""
+    at_ms: int = 0
+    expires_ms: int | None = None  # of one that ends by itself: somebody moves the store, and asks again and again
+
+    def __str__(self) -> str:
+        """`all workers are drained by ann since 2026-11-16T06:48:27Z (database moves)`"""
+        words = f"node {self.node} is drained" if self.node else "all workers are drained"
+        words += f" by {self.by}" if self.by else ""
+        words += f" since {format_moment(self.at_ms // SECOND_MS * SECOND_MS)}" if self.at_ms else ""
+        return words + (f" ({self.reason})" if self.reason else "")
+
+    @property
+    def cure(self) -> str:
+        """The command that ends it."""
+        if self.expires_ms is not None:
+            return "it ends by itself when that is over"
+        return f"pollux resume --workers --node {self.node}" if self.node else "pollux resume --workers"
+
+    @property
+    def ends(self) -> str:
+        """What ends it, in a sentence."""
+        return self.cure if self.expires_ms is not None else f"`{self.cure}` ends it"
+
+
+def drained_of(note: Note) -> Drained | None:
+    """The drain that a note asks for, if it is one."""
+    key, _, node = note.key.removeprefix(STOP).partition(":")
+    if not note.key.startswith(DRAIN) or key != "claims":
+        return None
+    value = note.value if isinstance(note.value, dict) else {}
+    said = {name: str(value.get(name) or "") for name in ("reason", "by")}
+    return Drained(node or None, **said, at_ms=int(value.get("at_ms") or 0), expires_ms=note.expires_ms)
 
 
 def drain_key(node_id: str | None = None) -> str:

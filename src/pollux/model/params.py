@@ -13,6 +13,9 @@ from pollux.units import format_size
 PAYLOAD_BYTES_MAX = 256_000
 RESULT_BYTES_MAX = 64_000
 PRIORITIES = {"high": 1, "normal": 2, "low": 3}
+_TEXTS = frozenset({str})
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
 
 
 def priority_of(value: object) -> int:
@@ -25,12 +28,15 @@ def priority_of(value: object) -> int:
 
 def check_params(value: object) -> dict[str, Any]:
     """Params are a mapping of names to JSON, not too big; the answer is a copy of plain data."""
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InvalidInput(
-            f"params are {type(value).__name__}, not a mapping of names", cure="write {url: ..., depth: 2}"
-        )
+    return params_and_json(value)[0]
+
+
+def params_and_json(value: object) -> tuple[dict[str, Any], bytes]:
+    """The same, and the JSON that it was written as on the way."""
+    if type(value) is not dict or not _TEXTS.issuperset(map(type, value)):
+        _check_names(value)
     try:
-        encoded = msgspec.json.encode(value)
+        encoded = _encode(value)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise InvalidInput(f"params are no JSON: {error}", cure="use dicts, lists, text, numbers") from error
     if len(encoded) > PAYLOAD_BYTES_MAX:
@@ -38,5 +44,12 @@ def check_params(value: object) -> dict[str, Any]:
             f"params of {format_size(len(encoded))} are too big",
             cure=f"at most {format_size(PAYLOAD_BYTES_MAX)}; keep the bulk elsewhere and pass its name",
         )
-    plain: dict[str, Any] = msgspec.json.decode(encoded)
-    return plain
+    plain: dict[str, Any] = _decode(encoded)
+    return plain, encoded
+
+
+def _check_names(value: object) -> None:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InvalidInput(
+            f"params are {type(value).__name__}, not a mapping of names", cure="write {url: ..., depth: 2}"
+        )

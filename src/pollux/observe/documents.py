@@ -101,7 +101,7 @@ def _nodes(snapshot: Snapshot) -> list[Node]:
 
 
 def _is_drained(snapshot: Snapshot) -> bool:
-    return snapshot.deployment is not None and any(what == "claims" for what, _ in snapshot.deployment.stops)
+    return snapshot.deployment is not None and any(each.node is None for each in snapshot.deployment.drained)
 
 
 def _worker(node: Node, snapshot: Snapshot) -> dict[str, Any]:

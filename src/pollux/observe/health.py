@@ -1,7 +1,7 @@
 """Is it well, and if not, what is to be done?  A pure judgement of one look at the deployment.
 
-    store  nodes  leader  due  ready  queue  freshness  feed  dead  stops        the deployment, as the store tells it
-    polling  loop  handlers                                                     this node, as it knows itself
+    store  nodes  leader  due  ready  queue  freshness  sources  feed  dead  stops     the deployment, by its store
+    polling  loop  handlers  file                                                     this node, as it knows itself
 
 Each finding says what was seen and the cure.  The worst one is the status: `healthy`, `degraded` (it works, somebody
 should look), `unhealthy` (what should run does not).  Whether the process lives is another question: `/live`.
@@ -60,10 +60,10 @@ def _findings(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding("store", UNHEALTHY, f"the store does not answer: {why}", cure)
     else:
         yield Finding("store", HEALTHY, f"the store answers; {_many(seen.counts.jobs, 'job')}")
-        for question in (_nodes, _leader, _due, _ready, _queue, _freshness, _feed, _dead, _stops):
+        for question in (_nodes, _leader, _due, _ready, _queue, _freshness, _sources, _feed, _dead, _stops):
             yield question(snapshot, seen)
     if node is not None:
-        for ask in (_polling, _loop, _handlers):
+        for ask in (_polling, _loop, _handlers, _file) if node.file else (_polling, _loop, _handlers):
             yield ask(snapshot, node)
 
 
@@ -115,8 +115,8 @@ def _ready(snapshot: Snapshot, seen: Deployment) -> Finding:
     if waited_ms <= snapshot.limits.wait_ms:
         return Finding("ready", HEALTHY, "what is ready is claimed")
     what = f"ready but not claimed: {_count(seen.waiting)}, the first for {_rough(waited_ms)}"
-    if any(key.startswith("claims") for key, _ in seen.stops):
-        return Finding("ready", DEGRADED, what, "the workers are drained: pollux resume --workers")
+    if seen.drained:
+        return Finding("ready", DEGRADED, what, f"{seen.drained[0]}: {seen.drained[0].cure}")
     if sum(_free(node) for node in seen.nodes):
         cure = "seats are free, and nobody claims: look at the log of the workers, restart one that hangs"
         return Finding("ready", UNHEALTHY, what, cure)
@@ -154,6 +154,16 @@ def is_stale(job: JobSeen, snapshot: Snapshot) -> bool:
     return snapshot.now_ms - job.last_success_ms > max(limits.staleness_ms, limits.intervals * job.planned_ms)
 
 
+def _sources(_: Snapshot, seen: Deployment) -> Finding:
+    """Code that is gone leaves its jobs behind: it may be about to come back."""
+    if not seen.forsaken:
+        return Finding("sources", HEALTHY, "whoever declares jobs that nobody else knows lives")
+    parts = [f"{source} ({_many(len(ids), 'job')}: {_named(list(ids))})" for source, ids in seen.forsaken]
+    source = seen.forsaken[0][0]
+    cure = f"start one, or if it is gone for good take its jobs away: pollux jobs delete --source {source}"
+    return Finding("sources", DEGRADED, f"no living node has {', '.join(parts)}", cure)
+
+
 def _feed(snapshot: Snapshot, seen: Deployment) -> Finding:
     ends, limits = seen.counts.ends, snapshot.limits
     if ends > limits.feed_max:
@@ -173,13 +183,16 @@ def _dead(_: Snapshot, seen: Deployment) -> Finding:
 
 
 def _stops(_: Snapshot, seen: Deployment) -> Finding:
-    whole = [f"{what} ({why})" if why else what for what, why in seen.stops if what in ("all", "claims")]
+    whole = [f"everything is paused{f' ({why})' if why else ''}" for what, why in seen.stops if what == "all"]
+    cures = ["pollux resume --all"] if whole else []
+    for drain in (each for each in seen.drained if each.node is None):
+        whole.append(str(drain))
+        cures.append(drain.cure)
     if whole:
-        cure = "pollux resume ends a pause, pollux resume --workers a drain"
-        return Finding("stops", DEGRADED, f"stopped for everything: {', '.join(whole)}", cure)
-    if seen.stops:
-        return Finding("stops", HEALTHY, f"paused: {_named([what for what, _ in seen.stops])}")
-    return Finding("stops", HEALTHY, "nothing is paused or drained")
+        return Finding("stops", DEGRADED, "; ".join(whole), "; ".join(cures))
+    parts = [f"paused: {_named([what for what, _ in seen.stops])}"] if seen.stops else []
+    parts += [f"{drain}; {drain.ends}" for drain in seen.drained[:NAMED_MAX]]
+    return Finding("stops", HEALTHY, "; ".join(parts) or "nothing is paused or drained")
 
 
 # this node
@@ -215,6 +228,13 @@ def _handlers(_: Snapshot, node: NodeSeen) -> Finding:
         what = f"{_many(node.stuck, 'handler')} did not stop at the timeout, and still hold a seat each"
         return Finding("handlers", DEGRADED, what, "let it look at ctx.cancelled, or say isolate: process")
     return Finding("handlers", HEALTHY, f"{node.busy} of {_many(node.seats, 'seat')} busy")
+
+
+def _file(_: Snapshot, node: NodeSeen) -> Finding:
+    if node.refused:
+        cure = "mend it (it is read again by itself), or go back to what holds: pollux reload --rollback"
+        return Finding("file", DEGRADED, f"{node.file} was changed and does not hold: {node.refused}", cure)
+    return Finding("file", HEALTHY, f"{node.file} holds")
 
 
 # words

@@ -12,7 +12,7 @@ from typing import Any
 from pollux import events as e
 from pollux.lines import safe
 from pollux.observe.sparing import Sparing
-from pollux.units import SECOND_MS, format_moment
+from pollux.units import SECOND_MS, counted, format_moment
 
 log = logging.getLogger("pollux")
 
@@ -94,16 +94,13 @@ def _plan_fenced(event: e.PlanFenced) -> None:
 
 
 def _jobs_declared(event: e.JobsDeclared) -> None:
-    counts = event.added, event.changed, event.gone
-    _say(logging.INFO, event, "%s: %d jobs added, %d changed, %d gone", event.source, *counts)
+    counts = counted(event.added, "job"), event.changed, event.gone
+    _say(logging.INFO, event, "%s: %s added, %d changed, %d gone", event.source, *counts)
 
 
 def _jobs_elsewhere(event: e.JobsElsewhere) -> None:
-    words = (
-        "%s: %d jobs are in another version (%s in version %d) and stay there; to have them here: "
-        "pollux jobs move %s --to-version %d"
-    )
-    what = event.source, event.count, event.job_id, event.version, event.job_id, event.own
+    words = "%s: %s left in another version (%s in version %d); to have them here: pollux jobs move %s --to-version %d"
+    what = event.source, counted(event.count, "job"), event.job_id, event.version, event.job_id, event.own
     _say(logging.WARNING, event, words, *what)
 
 
@@ -121,8 +118,9 @@ def _reloaded(event: e.ConfigReloaded) -> None:
 
 def _reload_refused(event: e.ReloadRefused) -> None:
     more = f" and {event.count - len(event.problems)} more" if event.count > len(event.problems) else ""
-    words = "%s was read again and changes nothing, because of %d problem(s): %s%s"
-    _say(logging.ERROR, event, words, safe(event.path), event.count, "; ".join(map(safe, event.problems)), more)
+    words = "%s was read again and changes nothing, because of %s: %s%s"
+    count = counted(event.count, "problem")
+    _say(logging.ERROR, event, words, safe(event.path), count, "; ".join(map(safe, event.problems)), more)
 
 
 def _file_differs(event: e.FileDiffers) -> None:
@@ -149,13 +147,13 @@ def _lease_lost(event: e.LeaseWasLost) -> None:
 
 def _loop_failed(event: e.LoopFailed) -> None:
     what = f"{type(event.error).__name__}: {safe(event.error)}"
-    words = "loop %s: %s (%d time(s)); it goes on in %d ms"
+    words = "loop %s: %s (%s); it goes on in %d ms"
     trace = event.error if log.isEnabledFor(logging.DEBUG) else None
-    _say(logging.ERROR, event, words, event.loop, what, event.count, event.rest_ms, error=trace)
+    _say(logging.ERROR, event, words, event.loop, what, counted(event.count, "time"), event.rest_ms, error=trace)
 
 
 def _loop_recovered(event: e.LoopRecovered) -> None:
-    _say(logging.INFO, event, "loop %s works again after %d failure(s)", event.loop, event.count)
+    _say(logging.INFO, event, "loop %s works again after %s", event.loop, counted(event.count, "failure"))
 
 
 def _clock_jumped(event: e.ClockJumped) -> None:
@@ -168,21 +166,26 @@ def _claims_refused(event: e.ClaimsRefused) -> None:
 
 
 def _stuck(event: e.HandlerStuck) -> None:
-    words = "run %s of job %s ignores its end and keeps its seat; %d seat(s) are stuck"
-    _say(logging.WARNING, event, words, event.run_id, event.job_id, event.stuck)
+    words = "run %s of job %s ignores its end and keeps its seat; stuck by now: %s"
+    _say(logging.WARNING, event, words, event.run_id, event.job_id, counted(event.stuck, "seat"))
 
 
 def _refused(event: e.JobRefused) -> None:
     _say(logging.ERROR, event, "job %s cannot be planned: %s", event.job_id, safe(event.error))
 
 
+def _request_refused(event: e.RequestRefused) -> None:
+    words = "the API refused %s (%d): %s%s"
+    _say(logging.WARNING, event, words, safe(event.who), event.status, safe(event.why), _unsaid(event.more))
+
+
 def _traces_lost(event: e.TracesLost) -> None:
-    what = f"{event.count} span(s) did not reach the collector" if event.count else "there are none"
+    what = f"{counted(event.count, 'span')} did not reach the collector" if event.count else "there are none"
     _say(logging.WARNING, event, "traces: %s: %s; runs go on as before", what, safe(event.why))
 
 
 def _runs_fired(event: e.RunsFired) -> None:
-    _say(logging.DEBUG, event, "%d run(s) fired, at most %d ms late", event.count, event.late_ms_max)
+    _say(logging.DEBUG, event, "%s fired, at most %d ms late", counted(event.count, "run"), event.late_ms_max)
 
 
 def _fired(event: e.RunFired) -> None:
@@ -234,6 +237,7 @@ _ALWAYS: dict[type[e.Event], e.Listener] = {
     e.ClaimsRefused: _claims_refused,
     e.HandlerStuck: _stuck,
     e.JobRefused: _refused,
+    e.RequestRefused: _request_refused,
     e.TracesLost: _traces_lost,
 }
 _EACH_RUN: dict[type[e.Event], e.Listener] = {

@@ -441,6 +441,26 @@ FAMILIES: tuple[Family, ...] = (
         (),
         at.of_node(lambda n: n.lag_ms / 1_000),
     ),
+    # the API
+    Family(
+        "api_requests_refused_total",
+        COUNTER,
+        NODE,
+        "requests that were turned away: 401 no good token, 403 not for that role, 421 another host, 429 too many",
+        ("status",),
+        at.refused,
+    ),
+    # traces
+    Family(
+        "traces_spans_total",
+        COUNTER,
+        NODE,
+        "spans of traces, where these are on: exported, dropped (there was no room for them) or failed (the collector "
+        "did not take them)",
+        ("result",),
+        at.spans,
+    ),
+    Family("traces_spans_waiting", GAUGE, NODE, "spans that wait to be sent", (), at.one(lambda r: r.spans_waiting)),
     # the metrics themselves
     Family(
         "metrics_series_dropped_total",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -34,6 +34,9 @@ class Readings(Struct, frozen=True, kw_only=True):
     age_ms: float  # of what was read from the store
     calls: dict[str, Calls]  # by verb
     tally: Tally | None
+    spans: Mapping[str, int] = {}  # of traces, by what became of them; empty: there are none
+    spans_waiting: int | None = None
+    refused: Mapping[int, int] = {}  # requests, by status
 
 
 Read = Callable[[Readings], Iterable[Sample]]
@@ -189,6 +192,16 @@ def held(readings: Readings) -> Iterator[Sample]:
 
 def build(readings: Readings) -> Iterator[Sample]:
     yield (readings.version, readings.python, readings.snapshot.store), 1
+
+
+def refused(readings: Readings) -> Iterator[Sample]:
+    for status, count in readings.refused.items():
+        yield (str(status),), count
+
+
+def spans(readings: Readings) -> Iterator[Sample]:
+    for result, count in readings.spans.items():
+        yield (result,), count
 
 
 def staleness(job: JobSeen, now_ms: int) -> float | None:

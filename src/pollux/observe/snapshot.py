@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from pollux.model import Counts, Line, Node, Run
+from pollux.model import Counts, Drained, Line, Node, Run
 
 SOON_MS = 12_000  # what is due within this is due soon
 JOBS_MAX = 200  # jobs that are looked at one by one
@@ -45,7 +45,9 @@ class Deployment(Struct, frozen=True):
     overdue_job: str = ""  # the job that is due for the longest time
     overdue_ms: int | None = None  # since then
     jobs: tuple[JobSeen, ...] = ()  # all of them, if there are at most JOBS_MAX
-    stops: tuple[tuple[str, str], ...] = ()  # pauses and drains: what is stopped, and why in words
+    stops: tuple[tuple[str, str], ...] = ()  # pauses: what is stopped, and why in words
+    drained: tuple[Drained, ...] = ()
+    forsaken: tuple[tuple[str, tuple[str, ...]], ...] = ()  # sources of which no node lives, and their jobs
 
     @property
     def waiting(self) -> int:
@@ -122,6 +124,8 @@ class NodeSeen(Struct, frozen=True, kw_only=True):
     loops: tuple[LoopSeen, ...]
     lag_ms: int  # the longest that the event loop was held in the last minute
     sitting: tuple[Sitting, ...]
+    file: str = ""  # the config that it reads again when it changes; "": none
+    refused: str = ""  # what is wrong with the text that the file holds now, if that does not hold
     timers: int | None = None  # these four are the leader's
     due_soon: int | None = None
     late: int | None = None

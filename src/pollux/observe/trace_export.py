@@ -80,6 +80,14 @@ class Export:
     def dropped(self) -> int:
         return self.overflowed + self.refused
 
+    def counts(self) -> dict[str, int]:
+        """What became of all spans that are no longer here, for the metrics."""
+        return {"exported": self.exported, "dropped": self.overflowed, "failed": self.refused}
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def start(self) -> None:
         for name in _EXPORTERS:
             logging.getLogger(name).addFilter(self._overheard)

@@ -1,9 +1,10 @@
 """What is due, may it run?  The pure side of the leader: timers, gate, plan; and the words for why something waits."""
 
 from pollux.plan.accept import Report
-from pollux.plan.gate import PREVIOUS_RUN, GateState, Held, Ready, gate, stop_of, stop_words
+from pollux.plan.gate import PREVIOUS_RUN, GateState, Held, Ready, drain_of, gate, stop_of, stop_words
 from pollux.plan.planner import Looked, Planner, Wants
 from pollux.plan.reconcile import Diff, reconcile, with_other_jobs
+from pollux.plan.sources import forsaken, is_backed
 from pollux.plan.timers import Timers, TimerWindow
 from pollux.plan.why import Why, why_job, why_run
 
@@ -20,7 +21,10 @@ __all__ = [
     "Timers",
     "Wants",
     "Why",
+    "drain_of",
+    "forsaken",
     "gate",
+    "is_backed",
     "reconcile",
     "stop_of",
     "stop_words",

@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 
-from pollux.model import Cause, Job, Node, Note, Run, stop_key
+from pollux.model import Cause, Drained, Job, Node, Note, Run, drained_of, stop_key
 
 PREVIOUS_RUN = "waits for the previous run"  # the words the store writes, too
 UNDECLARED = "nobody declares it"
@@ -83,10 +83,19 @@ def stop_words(stop: Note) -> str:
     """A pause in words: "paused: database moves (by ada)", "group edge is paused"."""
     value = stop.value if isinstance(stop.value, dict) else {}
     what = stop.key.split(":", 2)[1:]
-    heads = {"all": "everything is paused", "claims": "all workers are drained"}
-    head = heads.get(what[0], f"{' '.join(what)} is paused")
+    head = "everything is paused" if what[0] == "all" else f"{' '.join(what)} is paused"
     reason, by = str(value.get("reason") or ""), str(value.get("by") or "")
     return head + (f": {reason}" if reason else "") + (f" (by {by})" if by else "")
+
+
+def drain_of(stops: Iterable[Note], nodes: Iterable[Node], now_ms: int) -> Drained | None:
+    """The drain by which none of these nodes claims: that of all workers, or each of them has one of its own."""
+    found = [drained_of(stop) for stop in stops if stop.expires_ms is None or stop.expires_ms > now_ms]
+    drains = {drain.node: drain for drain in found if drain is not None}
+    if not drains or None in drains:
+        return drains.get(None)
+    names = [node.id for node in nodes]
+    return drains[names[0]] if names and all(name in drains for name in names) else None
 
 
 def handlers_of(nodes: Iterable[Node]) -> frozenset[str]:

@@ -119,10 +119,10 @@ def _refuse_foreign(wanted: Sequence[Job], source: str, owners: Mapping[str, str
     if wrong:
         more = f" and {len(wrong) - CONFLICTS_SHOWN} more" if len(wrong) > CONFLICTS_SHOWN else ""
         raise Conflict(
-            "; ".join(wrong[:CONFLICTS_SHOWN])
-            + more
-            + ". Nothing was changed; give one of them another id, or remove it (`pollux jobs delete`). If a file was "
-            "renamed, say its old name in it: `name: old.yaml`."
+            "; ".join(wrong[:CONFLICTS_SHOWN]) + more,
+            cure="nothing was changed: give one of them another id, or remove it (`pollux jobs delete`); if a file was "
+            "renamed, say its old name in it: `name: old.yaml`; to see what one would change in the place of another: "
+            "--as old.yaml",
         )
 
 

@@ -10,8 +10,19 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import AT_THE_GATE, DRAIN, STOP, Counts, Event, Job, Node, Note, Overlap, Run, RunState
-from pollux.plan.gate import UNDECLARED, GateState, Held, gate, handlers_of, nobody_knows, stop_of, stop_words
+from pollux.model import AT_THE_GATE, STOP, Counts, Drained, Event, Job, Node, Note, Overlap, Run, RunState
+from pollux.plan.gate import (
+    UNDECLARED,
+    GateState,
+    Held,
+    drain_of,
+    gate,
+    handlers_of,
+    nobody_knows,
+    stop_of,
+    stop_words,
+)
+from pollux.plan.sources import API, is_backed
 from pollux.units import SECOND_MS, format_ms
 
 _HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded", "drained"})
@@ -37,7 +48,7 @@ def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, n
     by_key = {stop.key: stop for stop in stops}
     if live is not None and live.state is not RunState.HELD:
         why = why_run(live, job, stops=stops, nodes=nodes, counts=None, now_ms=now_ms)
-        return replace(why, reason=why.reason + _meanwhile(job))
+        return replace(why, reason=why.reason + _meanwhile(job, live))
     if not job.enabled:
         return Why("disabled", "it is disabled; its due times do not come", cure="enable the job")
     stop = stop_of(by_key, job_id=job.id, group=job.group, target=job.target, now_ms=now_ms)
@@ -48,10 +59,20 @@ def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, n
         return why_run(live, job, stops=stops, nodes=nodes, counts=None, now_ms=now_ms)
     if not job.declared:
         words = f"{UNDECLARED}: no living node has it in {job.source}; its due times are skipped and counted"
-        return Why("undeclared", words, cure="start a node that declares it, or delete the job")
+        return Why("undeclared", words, cure=f"start a node that declares it, or take it away: {_delete(job)}")
     if job.next_due_ms is None:
         return _never(job)
-    return _coming(job, job.next_due_ms, nodes, now_ms)
+    coming = _coming(job, job.next_due_ms, nodes, now_ms)
+    drain = None if coming.is_held else drain_of(stops, _having(job, nodes), now_ms)
+    if drain is None:
+        return coming
+    words = f"{coming.reason}, and its run will wait: {drain}"
+    return Why("drained", words, drain.expires_ms, drain.cure)
+
+
+def _having(job: Job | None, nodes: Sequence[Node]) -> list[Node]:
+    """Those of the nodes that can run it."""
+    return [node for node in nodes if job is None or job.handler in node.handlers]
 
 
 def _resume(stop: Note) -> str:
@@ -60,11 +81,14 @@ def _resume(stop: Note) -> str:
     return f"pollux resume {name if kind == 'job' else f'--{kind} {name}'.rstrip()}"
 
 
-def _meanwhile(job: Job) -> str:
+def _meanwhile(job: Job, live: Run) -> str:
     """What a due time does while a run of the job is live."""
     if not job.is_recurring or job.next_due_ms is None:
         return ""
+    is_waiting = live.state is RunState.READY
     match job.overlap:
+        case Overlap.SKIP if is_waiting:
+            return "; this one run waits, due times after it are skipped and counted until it has run"
         case Overlap.SKIP:
             return "; due times meanwhile are skipped and counted"
         case Overlap.QUEUE:
@@ -72,7 +96,7 @@ def _meanwhile(job: Job) -> str:
         case Overlap.CANCEL:
             return "; the next due time cancels it"
         case Overlap.ALLOW:
-            return ""
+            return "; due times after it wait with it" if is_waiting else ""
 
 
 def _never(job: Job) -> Why:
@@ -98,7 +122,7 @@ def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
     if not nodes:
         return Why("stranded", "no live node: nobody fires or runs it", cure="start a node")
     if job.handler not in handlers_of(nodes):
-        return Why("stranded", nobody_knows(job.handler), cure="start a node that has it")
+        return Why("stranded", nobody_knows(job.handler), cure=_start_one(job, nodes))
     late_ms = now_ms - due_ms
     if late_ms > GRACE_MS:
         words = f"it was due {_span(late_ms)} ago; missed due times are made up for step by step"
@@ -116,7 +140,7 @@ def why_run(
         case RunState.HELD:
             return _held(run, job, {stop.key: stop for stop in stops}, nodes, now_ms)
         case RunState.READY:
-            drain = next((stop for stop in stops if stop.key == DRAIN), None)
+            drain = drain_of(stops, _having(job, nodes), now_ms)
             return _ready(run, job, nodes, counts, now_ms) if drain is None else _drained(run, drain, now_ms)
         case RunState.LEASED:
             return _leased(run, now_ms)
@@ -141,16 +165,15 @@ def _held(run: Run, job: Job | None, stops: Mapping[str, Note], nodes: Sequence[
             stop = stops.get(answer.key)
             if stop is not None:
                 return Why("paused", answer.reason, stop.expires_ms, _resume(stop))
-            return Why("held", answer.reason, cure="start a node that has it")
+            return Why("held", answer.reason, cure=_start_one(job, nodes))
     reason = "it stands at the gate; the leader looks at it next" if run.held_reason in {"", AT_THE_GATE} else ""
     return Why("held", reason or run.held_reason, cure="" if nodes else "no node lives: start one")
 
 
-def _drained(run: Run, drain: Note, now_ms: int) -> Why:
+def _drained(run: Run, drain: Drained, now_ms: int) -> Why:
     if run.visible_ms > now_ms:
         return Why("waits", _later(run, now_ms), run.visible_ms)
-    words = stop_words(drain)
-    return Why("drained", f"it is ready, but {words}", drain.expires_ms, "pollux resume --workers")
+    return Why("drained", f"it is ready, but {drain}", drain.expires_ms, drain.cure)
 
 
 def _ready(run: Run, job: Job | None, nodes: Sequence[Node], counts: Counts | None, now_ms: int) -> Why:
@@ -159,12 +182,13 @@ def _ready(run: Run, job: Job | None, nodes: Sequence[Node], counts: Counts | No
     if not nodes:
         return Why("stranded", "it is ready, but no node lives", cure="start a node")
     if job is not None and job.handler not in handlers_of(nodes):
-        return Why("stranded", f"it is ready, but {nobody_knows(job.handler)}", cure="start one that has it")
+        return Why("stranded", f"it is ready, but {nobody_knows(job.handler)}", cure=_start_one(job, nodes))
     working = [node for node in nodes if not node.draining]
     if not working:
         return Why("stranded", "it is ready, but every live node drains", cure="resume a node, or start one")
     free = sum(max(0, node.seats - node.busy) for node in working)
-    ahead = f"; {counts.ready} runs are ready" if counts is not None else ""
+    many = "" if counts is None else f"{counts.ready} run{' is' if counts.ready == 1 else 's are'} ready"
+    ahead = f"; {many}" if many else ""
     if free == 0:
         seats = sum(node.seats for node in working)
         return Why("ready", f"it is ready, but all {seats} seats are busy{ahead}", cure="add seats or nodes, or wait")
@@ -179,6 +203,17 @@ def _leased(run: Run, now_ms: int) -> Why:
         words = f"node {run.owner} had it, but its lease is over: the next claim takes it back"
         return Why("ready", words, now_ms, "start a node if none lives")
     return Why("running", f"node {run.owner} runs it{time}, delivery {run.fence}")
+
+
+def _start_one(job: Job, nodes: Sequence[Node]) -> str:
+    """What helps a job that no living node knows."""
+    if job.source == API or is_backed(job, nodes):
+        return "start a node that has it"
+    return f"no node of {job.source} lives: start one, or take the job away: {_delete(job)}"
+
+
+def _delete(job: Job) -> str:
+    return f"pollux jobs delete {job.id}"
 
 
 def _later(run: Run, now_ms: int) -> str:

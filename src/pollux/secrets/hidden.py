@@ -47,6 +47,7 @@ _QUOTED = re.compile(r"""(["'])([A-Za-z][\w.-]{0,63})\1(\s*:\s*)(["'])((?:(?!\4)
 _HEADER = re.compile(
     r"\b((?:proxy-)?authorization|(?:set-)?cookie|x-api-key)(\s*:\s*)([^\s\"'][^\"'\r\n]*)", re.IGNORECASE
 )
+_NAMES_A_HEADER = re.compile(r"authorization|cookie|x-api-key", re.IGNORECASE).search
 
 
 class Hidden:
@@ -79,6 +80,10 @@ class Hidden:
         with self._lock:
             return list(self._values)
 
+    @property
+    def knows_any(self) -> bool:
+        return bool(self._by_head)
+
     def has_value(self, text: str) -> bool:
         """Is there a known secret in the text?"""
         return next(self._found(text), None) is not None
@@ -92,8 +97,10 @@ class Hidden:
             text = _USERINFO.sub(_mask_userinfo, text)
         if "=" in text:
             text = _ASSIGNED.sub(_mask_assigned, text)
-        if ":" in text:
-            text = _HEADER.sub(_mask_header, _QUOTED.sub(_mask_quoted, text))
+        if ":" in text and ('"' in text or "'" in text):
+            text = _QUOTED.sub(_mask_quoted, text)
+        if ":" in text and _NAMES_A_HEADER(text):
+            text = _HEADER.sub(_mask_header, text)
         return text
 
     def hide_in(self, value: Any, *, is_secret: bool = False) -> Any:
@@ -128,6 +135,8 @@ class Hidden:
         by_head = self._by_head
         if not by_head or len(text) < HIDE_CHARS_MIN:
             return
+        if len(by_head) < len(text) and not any(head in text for head in list(by_head)):
+            return  # quicker than a look at each place, while few are known
         size, end = HIDE_CHARS_MIN, 0
         for start in [place for place in range(len(text) - size + 1) if text[place : place + size] in by_head]:
             if start < end:

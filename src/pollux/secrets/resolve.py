@@ -15,7 +15,7 @@ from typing import Any
 
 from pollux.errors import InvalidInput
 from pollux.model import Job
-from pollux.model.params import check_params
+from pollux.model.params import params_and_json
 from pollux.secrets.hidden import HIDDEN, HIDE_CHARS_MIN
 from pollux.secrets.references import (
     REFERENCE,
@@ -135,7 +135,9 @@ def check_payload(params: object) -> dict[str, Any]:
 
     An escaped reference is the text that it stands for.
     """
-    plain = check_params(params)
+    plain, encoded = params_and_json(params)
+    if b"$" not in encoded and not HIDDEN.knows_any:
+        return plain
     is_escaped = False
     for path, text in texts_of(plain):
         is_escaped = is_escaped or "$${" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Unpack
 
 from fastapi import FastAPI
@@ -14,7 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pollux.app import Pollux
 from pollux.errors import did_you_mean
 from pollux.server.door import Door, DoorOptions
+from pollux.server.limits import Limits
 from pollux.server.problems import Problem, answer_problem
+from pollux.server.refusals import Refusals
 from pollux.server.routes import EVERY
 from pollux.server.routing import Place, places_of
 from pollux.server.together import Together
@@ -26,7 +29,10 @@ NEAR_MAX = 60  # characters of a path for which one that is near is looked for
 
 
 def make_api(app: Pollux, tokens: Tokens, **door: Unpack[DoorOptions]) -> ASGIApp:
-    return Door(AsSent(describe_api(app)), tokens, **door)
+    refusals = Refusals(app.watch.refused, app.events, door.get("clock", time.monotonic))
+    api = describe_api(app)
+    api.state.limits = door.get("limits") or Limits()
+    return Door(AsSent(api), tokens, refusals, **door)
 
 
 _SILENT = {"tracing": False, "metrics": False, "logs": False}  # of the framework: our own are in `observe`

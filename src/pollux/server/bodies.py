@@ -79,6 +79,7 @@ class Leaving:
     def __init__(self, send: Send, body: Body, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self._send, self._body, self._headers = send, body, headers
         self.has_begun = False
+        self.status = 0  # once it has begun
         self._has_to_linger = False
 
     async def send(self, message: Message) -> None:
@@ -100,7 +101,7 @@ class Leaving:
         await problem.response(headers)(scope, self._body.receive, self.send)
 
     async def _begin(self, message: Message) -> None:
-        self.has_begun = True
+        self.has_begun, self.status = True, message["status"]
         headers = list(message.get("headers", ()))
         there = {name for name, _ in headers}
         headers += [pair for pair in self._headers if pair[0] not in there]

@@ -21,8 +21,6 @@ from pollux.server.head import Head
 from pollux.server.hosts import Hosts, Proxies, is_foreign_page
 from pollux.server.identity import Identity
 from pollux.server.limits import (
-    ANONYMOUS_BURST,
-    ANONYMOUS_RATE,
     Failures,
     Limits,
     Rates,
@@ -30,6 +28,7 @@ from pollux.server.limits import (
 )
 from pollux.server.openapi import OPEN_PAGES
 from pollux.server.problems import Problem, problem_of
+from pollux.server.refusals import Refusals
 from pollux.server.tokens import Tokens
 
 LIVE = "/live"
@@ -53,12 +52,14 @@ class DoorOptions(TypedDict, total=False):
 
 
 class Door:
-    def __init__(self, inside: ASGIApp, tokens: Tokens, **options: Unpack[DoorOptions]) -> None:
+    def __init__(self, inside: ASGIApp, tokens: Tokens, refusals: Refusals, **options: Unpack[DoorOptions]) -> None:
         self.inside, self.tokens, self._clock = inside, tokens, options.get("clock", time.monotonic)
+        self._refusals = refusals
         self._hosts, self._proxies = options.get("hosts") or Hosts("localhost"), options.get("proxies")
         self._limits = options.get("limits") or Limits()
         self._rates = Rates(self._limits.rate, self._limits.burst) if self._limits.rate else None
-        self._anonymous, self._failures = Rates(ANONYMOUS_RATE, ANONYMOUS_BURST), Failures()
+        rate = self._limits.anonymous_rate
+        self._anonymous, self._failures = Rates(rate, 2 * rate), Failures(self._limits.failures_rate)
         self.at_work = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,6 +71,7 @@ class Door:
         try:
             await self._admit(scope, head, body)
         except Problem as problem:
+            self._refusals.take(problem.status, scope, has_token=bool(head.token) or problem.status != 401)
             await leaving.refuse(problem, scope, _told(problem))
             return
         self.at_work += 1
@@ -79,6 +81,8 @@ class Door:
             pass  # said below; or there is nobody to say it to
         finally:
             self.at_work -= 1
+        if leaving.status == 403:  # by the route: the role is not enough
+            self._refusals.take(403, scope)
         if body.is_too_big and not leaving.has_begun:
             await leaving.refuse(TooBig(body.limit), scope, {})
 

@@ -6,6 +6,7 @@ uvicorn's own loop would wake ten times a second for a date header; here it only
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import resource
 import socket
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pollux.app import Pollux
-from pollux.errors import InvalidInput
+from pollux.errors import Conflict, InvalidInput
 from pollux.server.first import make_first_token
+from pollux.server.holder import holder_of
 from pollux.server.hosts import Hosts, Proxies, is_loopback, refuse_in_the_clear
 from pollux.server.identity import Identity, Role
 from pollux.server.limits import Limits
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
     from pollux.server.connections import Connections
 
+NOT_STARTED = "this node was not started, and nothing was changed"
+PORT_CURE = "--port 0 (any that is free), --port N, --no-server; or `pollux worker`, which needs none"
 END_S = 5  # requests under way at the end have this long
 
 log = logging.getLogger("pollux")
@@ -45,20 +49,28 @@ class Server:
         self.first_token = ""  # made by this start
         self.socket: Nook | None = None  # while it listens there
         self._certificate: Certificate | None = None
+        self._reach: list[socket.socket] | None = None  # once the port is taken; empty: a neighbour has it
         self._sockets: list[socket.socket] = []
         self._uvicorn: uvicorn.Server | None = None
         self.connections: Connections | None = None  # while it answers
         self._protocol: Any = None
 
-    async def start(self) -> bool:
-        """Listen; false if the usual port is taken by a neighbour, which is said and does not stop the engine."""
+    def take_port(self) -> list[socket.socket]:
+        """Before anything else is done: whoever cannot have the port that was named has changed nothing."""
         options = self.options
         refuse_in_the_clear(options.host, has_tls=bool(options.tls), behind_proxy=options.proxies is not None)
+        if self._reach is None:
+            self._reach = self._listen()
+        return self._reach
+
+    async def start(self) -> bool:
+        """Answer; false if the usual port is taken by a neighbour, which is said and does not stop the engine."""
+        options = self.options
         if options.token:
             self.tokens.trust(options.token, Identity("token:server.token", Role.ADMIN, "server.token"))
         self._certificate = None if options.tls is None else Certificate(*options.tls)
         try:
-            reach = self._listen()
+            reach = self.take_port()
             nook = self._open_socket()
             if self._sockets:
                 if options.token_file is not None and not options.token:
@@ -83,10 +95,14 @@ class Server:
         try:
             found = listen(options.host, options.port)
         except OSError as error:
-            if options.is_port_given:
-                raise InvalidInput(f"the API cannot listen on {where}: {error.strerror}", cure="--port N") from error
-            log.warning("the API cannot listen on %s (%s): this node has none; cure: --port N", where, error.strerror)
-            return []
+            is_taken = error.errno == errno.EADDRINUSE
+            why = f"{holder_of(options.port)} listens there" if is_taken else error.strerror
+            if not options.is_port_given:
+                log.warning("the API cannot listen on %s (%s): this node has none; cure: --port 0 or N", where, why)
+                return []
+            if is_taken:
+                raise Conflict(f"the API cannot listen on {where}: {why}; {NOT_STARTED}", cure=PORT_CURE) from error
+            raise InvalidInput(f"the API cannot listen on {where}: {why}", cure=PORT_CURE) from error
         self.port = found[0].getsockname()[1]
         self._sockets += found
         return found
@@ -174,7 +190,7 @@ class Server:
             self._uvicorn = None
         for each in self._sockets:
             each.close()
-        self._sockets = []
+        self._sockets, self._reach = [], None
         if self.connections is not None:
             self.connections.close()
         await self.tokens.close()
@@ -185,6 +201,8 @@ async def served(app: Pollux, options: ServerOptions | None) -> AsyncIterator[Se
     """The app started, with its API beside it (None: without); while it drains the API still answers."""
     server = None if options is None else Server(app, options)
     try:
+        if server is not None:
+            server.take_port()
         await app.start()
         if server is not None:
             await server.start()

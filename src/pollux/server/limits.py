@@ -11,7 +11,6 @@ from ipaddress import IPv6Address, ip_address
 from msgspec import Struct
 
 KEYS_MAX = 10_000
-ANONYMOUS_RATE, ANONYMOUS_BURST = 10.0, 20.0  # requests without a good token, of one address
 FAILURES_RATE = 5.0  # wrong tokens a second, of one address; then it has to wait
 PENALTY_MAX_S = 60.0
 FORGIVEN_S = 300.0  # without another wrong token
@@ -24,6 +23,8 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     rate: float = 50.0  # requests a second of one token; 0: any number
     burst: float = 100.0
+    anonymous_rate: float = 10.0  # requests a second without a good token, of one address; twice as many at once
+    failures_rate: float = FAILURES_RATE
     at_work: int = 256  # requests at the same time
     connections: int = 1_000
     per_address: int = 64  # connections, off the machine itself
@@ -35,6 +36,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     body_begin_s: float = 5.0  # after this long
     keep_alive_s: float = 75.0
     stalled_s: float = 30.0  # a client that does not read what it asked for
+    listen_s: float = 3_600.0  # to events; who still wants to hear comes again, with a token that is still good
     look_s: float = 1.0  # how often connections are looked at, while there are any
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from pollux.server.idempotency import KEY_CHARS_MAX, KEY_HEADER
 from pollux.server.problems import KIND, ProblemDocument
 from pollux.server.routing import Operation, Routes
-from pollux.server.wire import fields
+from pollux.server.wire import PART_CHARS_MAX, fields
 from pollux.server.wire_jobs import NOT_READ
 
 OPENAPI = "/api/v2/openapi.json"
@@ -23,7 +23,8 @@ PAGE_FILES = {
     "favicon.png": "image/png",
 }
 START = f"{PAGE}/start.js"
-OPEN_PAGES = frozenset({OPENAPI, PAGE, START, *(f"{PAGE}/{name}" for name in PAGE_FILES)})  # they tell of no job
+WELCOMES = ("/", "/api", "/api/v2", "/api/v2/")  # where people look first
+OPEN_PAGES = frozenset({OPENAPI, PAGE, START, *WELCOMES, *(f"{PAGE}/{name}" for name in PAGE_FILES)})  # tell of no job
 API_VERSION = "2"
 _REF = "#/components/schemas/{name}"
 ABOUT = """Jobs, runs and the scheduler itself.
@@ -49,6 +50,9 @@ def document(routes: Sequence[Routes]) -> dict[str, Any]:
     operations = [each for group in routes for each in group.operations if each.include_in_schema]
     kinds = [kind for each in operations for kind in (each.body, each.answer, *each.also.values()) if _is_told(kind)]
     schemas, components = msgspec.json.schema_components([*kinds, ProblemDocument], ref_template=_REF)
+    for kind in kinds:
+        if says := getattr(kind, "SAYS", None):  # what holds between its fields
+            components[kind.__name__].update(says)
     by_kind = {id(kind): schema for kind, schema in zip([*kinds, ProblemDocument], schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
@@ -96,9 +100,12 @@ def _operation(each: Operation, by_kind: Mapping[int, Any]) -> dict[str, Any]:
     return told
 
 
+_PART = {"type": "string", "minLength": 1, "maxLength": PART_CHARS_MAX}
+
+
 def _parameters(each: Operation) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        {"name": name, "in": "path", "required": True, "schema": _PART | dict(each.parts_say.get(name, {}))}
         for name in each.parts
     ]
     if each.query is not None:
@@ -145,9 +152,12 @@ def _responses(each: Operation, by_kind: Mapping[int, Any]) -> dict[str, Any]:
         refused |= {409, 422}
     for status in sorted(refused):
         responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
+    if beyond := "; ".join(filter(None, (each.beyond, _OTHER_KEY if each.keyed else ""))):
+        responses["422"]["description"] = f"{_REFUSALS[422]}; also, although it fits the schema: {beyond}"
     return responses
 
 
+_OTHER_KEY = "an idempotency key that was sent with another body"
 _GOOD = {200: "done", 201: "made", 202: "accepted", 503: "not ready"}
 
 

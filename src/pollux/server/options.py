@@ -18,7 +18,7 @@ PORT = 8060
 class ServerOptions(Struct, frozen=True, kw_only=True):
     host: str = "localhost"  # 127.0.0.1 and ::1
     port: int = PORT  # 0: any that is free
-    is_port_given: bool = False  # a port that was asked for must be had; the usual one may be taken by a neighbour
+    is_port_given: bool = False  # a port that was asked for must be had; another one may be taken by a neighbour
     hosts: tuple[str, ...] = ()  # names besides
     tls: tuple[Path, Path] | None = None  # certificate, key
     proxies: tuple[str, ...] | None = None  # networks whose forwarded headers are believed; None: there is no proxy
@@ -30,8 +30,12 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
 
 
 def server_options(config: Config, *, plans: bool, store_url: str = "") -> ServerOptions | None:
-    """None: no API.  A node that only runs has one if its port is named."""
+    """None: no API.  A node that only runs has one if its port is named.
+
+    A file is shared: the port that it names is that of the one who plans, and may be taken where others only run.
+    """
     is_port_given = config.is_given("server.port")
+    is_in_file = ":" in config.origins.get("server.port", "")
     if not config.server_enabled or not (plans or is_port_given):
         return None
     refuse_in_the_clear(config.server_host, has_tls=bool(config.server_tls), behind_proxy=config.server_behind_proxy)
@@ -39,7 +43,7 @@ def server_options(config: Config, *, plans: bool, store_url: str = "") -> Serve
     return ServerOptions(
         host=config.server_host,
         port=config.server_port,
-        is_port_given=is_port_given,
+        is_port_given=is_port_given and (plans or not is_in_file),
         hosts=_parts(config.server_hosts),
         tls=_tls(config),
         proxies=_parts(config.server_proxies) if config.server_behind_proxy else None,

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from pollux.app import Pollux
 from pollux.errors import InvalidInput, did_you_mean
 from pollux.model import Job
@@ -42,6 +44,12 @@ def check_author(desk: At, job: Job, known: frozenset[str]) -> None:
 
 
 def check_asker(desk: At, job: Job, params: Mapping[str, Any] | None) -> None:
-    """May they ask for a run of this job with these params?  Those of a command could make it another one."""
+    """May they ask for a run of this job with these params?
+
+    Those of a command could make it another one; a URL that comes with a run reaches what one by API does.
+    """
     if params and job.handler == EXEC:
         desk.refuse_below(Role.ADMIN)
+    if params and "url" in params and (words := desk.verbs.out_of_reach(replace(job, params=dict(params)))):
+        cure = "name the URL in a job of a file or code, or allow its network"
+        raise InvalidInput(words, where="params.url", cure=cure)

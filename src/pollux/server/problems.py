@@ -22,6 +22,7 @@ from pollux.errors import (
     StoreError,
     StoreFull,
     StoreTimeout,
+    problems_of,
 )
 from pollux.secrets import hide
 from pollux.units import printable
@@ -98,7 +99,17 @@ def problem_of(error: PolluxError) -> Problem:
     if isinstance(error, InvalidInput):
         words = f"{error.where}: {error.what}" if error.where else error.what
         return Problem(status, title, words, cure=error.cure or usual, problems=[_one(error)])
-    return Problem(status, title, str(error), cure=getattr(error, "cure", "") or usual, **getattr(error, "found", {}))
+    words, cure = getattr(error, "what", "") or str(error), getattr(error, "cure", "") or usual
+    return Problem(status, title, words, cure=cure, **getattr(error, "found", {}))
+
+
+def with_places(error: InvalidInput, usual: str) -> InvalidInput:
+    """What is said of the request as a whole is said of the part that it was read from."""
+    found = problems_of(error)
+    if all(one.where for one in found):
+        return error
+    named = [one if one.where else one.at(usual) for one in found]
+    return InvalidConfig(named) if isinstance(error, InvalidConfig) else named[0]
 
 
 def _one(error: InvalidInput) -> dict[str, str]:

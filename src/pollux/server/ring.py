@@ -143,4 +143,6 @@ def _shown(value: Any) -> Any:
         return hide(value)
     if value is None or isinstance(value, int | float | bool):
         return value
+    if isinstance(value, tuple | list):
+        return [_shown(each) for each in value]
     return HIDDEN.hide_in(str(value))

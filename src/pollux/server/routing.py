@@ -30,7 +30,7 @@ from pollux.errors import InvalidConfig, InvalidInput
 from pollux.server.idempotency import KEY_HEADER, answered_once
 from pollux.server.identity import Identity, Role
 from pollux.server.limits import BODY_MAX
-from pollux.server.problems import Problem, refusal_of
+from pollux.server.problems import Problem, refusal_of, with_places
 from pollux.server.wire import Unfit, fields, json_of, read_body, read_bytes, read_query, unquoted
 
 Raw = Callable[["At"], Awaitable[Response]]
@@ -91,12 +91,21 @@ class Operation(Struct, frozen=True, kw_only=True):
     example: Any = None
     also_wrong: Callable[[Unfit], list[InvalidInput]] | None = None  # looks at the fields that are of their kind
     refuses: tuple[int, ...] = ()  # statuses of refusals that are its own
+    beyond: str = ""  # what is refused although it fits the schema, for no schema could say it
+    parts_say: Mapping[str, Any] = {}  # what the schema says of a part of the path
 
     @property
     def is_body_needed(self) -> bool:
         return self.needs_body or (self.body is not None and any(field.required for field in fields(self.body)))
 
     async def answered(self, request: Request) -> Response:
+        """The answer; whatever is wrong with the request has a place."""
+        try:
+            return await self._answered(request)
+        except InvalidInput as error:
+            raise with_places(error, "query" if self.body is None else "body") from error.__cause__
+
+    async def _answered(self, request: Request) -> Response:
         desk = desk_of(request)
         if self.role is not None:
             desk.refuse_below(self.role)

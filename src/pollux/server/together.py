@@ -1,7 +1,7 @@
 """How do many cost less who add one job each?  Whoever comes while a write is under way goes with the next one.
 
 A write of twenty jobs costs the store little more than one of a single job, and the leader hears of them at once.
-Nobody waits for company: the first ones go alone.
+Nobody waits for company but those who come in the same round of the loop.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pollux.model import Note
 from pollux.store.contract import JobPut
 
 AT_ONCE = 20  # as many as the audit log tells one by one
-LANES = 2  # while one write is recorded, the next one may begin
+LANES = 2  # while one write is under way, the next one may wait in the store itself
 
 
 class Added(NamedTuple):
-    """What the store said to a job, and what stood still just after."""
+    """What the store said to a job, and what stood still at that time."""
 
     written: Written | PolluxError
     stops: list[Note]
@@ -63,25 +63,28 @@ class Together:
         return await answer
 
     def _go_on(self, verbs: Pollux, key: tuple[str, int | None], line: _Line) -> None:
-        """Whoever waits is next; nobody: the line is closed."""
-        batch = line.next_batch()
-        if batch:
-            writing = asyncio.ensure_future(self._write(verbs, batch, key[1]))
-            line.under_way.add(writing)
+        """One more write; it takes along all who come in the same round of the loop."""
+        writing = asyncio.ensure_future(self._write_next(verbs, line, key[1]))
+        line.under_way.add(writing)
 
-            def ended(done: asyncio.Future[None]) -> None:
-                line.under_way.discard(done)
+        def ended(done: asyncio.Future[None]) -> None:
+            line.under_way.discard(done)
+            if line.waiting:
                 self._go_on(verbs, key, line)
+            elif not line.under_way:
+                self._lines.pop(key, None)
 
-            writing.add_done_callback(ended)
-        elif not line.under_way:
-            self._lines.pop(key, None)
+        writing.add_done_callback(ended)
+
+    async def _write_next(self, verbs: Pollux, line: _Line, version: int | None) -> None:
+        if batch := line.next_batch():
+            await self._write(verbs, batch, version)
 
     async def _write(self, verbs: Pollux, batch: list[_Waiting], version: int | None) -> None:
         """Answer all of them, whatever happens."""
         try:
-            written = await verbs.put_each([each.put for each in batch], version=version)
-            stops = await verbs.stops()
+            puts = [each.put for each in batch]
+            written, stops = await asyncio.gather(verbs.put_each(puts, version=version), verbs.stops())
         except InvalidInput as error:  # of one of them: each for itself, then
             if len(batch) == 1:
                 _fail(batch, error)

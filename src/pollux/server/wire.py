@@ -14,14 +14,15 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import FieldInfo
 from msgspec.structs import fields as read_annotations
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
 from pollux.server.limits import BODY_MAX
 from pollux.server.problems import Problem
+from pollux.server.wire_words import in_our_words
 from pollux.units import format_size
 
 DEPTH_MAX = 32
@@ -55,13 +56,16 @@ async def read_bytes(request: Request, bytes_max: int = BODY_MAX) -> bytes:
     if said.isascii() and said.isdecimal() and int(said) > bytes_max:
         raise _too_big(bytes_max)
     parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
+    size, has_more = 0, True
+    while has_more:  # as `request.stream` does, which is a generator, and most bodies are a single piece
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        size, has_more = size + len(parts[-1]), message.get("more_body", False)
         if size > bytes_max:
             raise _too_big(bytes_max)
-        parts.append(part)
-    return b"".join(parts)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _too_big(bytes_max: int) -> Problem:
@@ -196,16 +200,14 @@ def _refusal(name: str, said: str, value: Any, field: FieldInfo) -> InvalidInput
     if choices := _choices(field.type):
         near = did_you_mean(shortened(value), choices)
         return InvalidInput(f"{shortened(value)!r} is unknown{near}", where=where, cure=f"one of {', '.join(choices)}")
-    shown = f" ({shortened(value)!r})" if isinstance(value, str | int | float) and not place else ""
-    if "matching regex" in what:
-        return InvalidInput(f"it is not of that form{shown}", where=where, cure=_meaning(field.type))
-    return InvalidInput(f"{what[:1].lower()}{what[1:]}{shown}", where=where)
+    wrong, cure = in_our_words(what, field.type)
+    return InvalidInput(wrong if place else wrong + _shown(value), where=where, cure=cure)
 
 
-def _meaning(kind: Any) -> str:
-    """What is said about a kind of value."""
-    found = [each.description for each in getattr(kind, "__metadata__", ()) if isinstance(each, Meta)]
-    return next((words for words in [*found, *map(_meaning, get_args(kind))] if words), "")
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return f" ({shortened(value)!r})"
+    return f" ({shortened(value)})" if type(value) in (int, float) else ""
 
 
 def _choices(kind: Any) -> list[str]:

@@ -15,21 +15,44 @@ from pollux.app.overview import last_outcome
 from pollux.model import VERSION_MAX, Cron, Event, Interval, Job, Once, Retry
 from pollux.schedule.words import describe
 from pollux.secrets import HIDDEN, hide
-from pollux.units import SECOND_MS, format_moment, format_ms
+from pollux.units import DURATION_MAX_MS, SECOND_MS, format_moment, format_ms
 
 ID_PATTERN = r"^[A-Za-z0-9._:/\-]{1,200}$"
 NOT_READ = frozenset(  # what an answer tells besides, and a body may hold because it was an answer
     {"state", "held", "schedule", "next_due_at", "last_due_at", "last", "source", "release", "declared"}
 )
+PRINTED = r"^([^\p{C}\p{Z}]| )*$"  # what `str.isprintable` allows
 PrintedText = Annotated[str, Meta(max_length=200)]
 JobId = Annotated[  # what is no id is told in the words of `check_id`
     str, Meta(extra_json_schema={"pattern": ID_PATTERN}, description="1 to 200 letters, digits and . _ : / -")
 ]
 JobRef = Annotated[str, Meta(pattern=ID_PATTERN, description="1 to 200 letters, digits and . _ : / -")]
+# What a schema can say of a duration is told there; a wrong one is refused in the words of `duration_ms`.
+_DIGITS = {"w": 2, "d": 3, "h": 4, "m": 6, "s": 7}  # all of them together stay below ten years
+_UNITS = "".join(rf"([0-9]{{1,{digits}}}(\.[0-9]{{1,3}})? *{unit} *)?" for unit, digits in _DIGITS.items())
+DURATION_SCHEMA = {
+    "pattern": rf"^([0-9]{{1,8}}(\.[0-9]{{1,3}})?|{_UNITS}([0-9]{{1,10}} *ms *)?)$",
+    "minLength": 1,
+    "maxLength": 64,
+    "minimum": 0,
+    "maximum": DURATION_MAX_MS // SECOND_MS,
+}
 Duration = Annotated[
-    str | int | float, Meta(description='"30s", "5m", "1h30m", "250ms", or a number of seconds', examples=["30m"])
+    str | int | float,
+    Meta(
+        description='"30s", "5m", "1h30m", "250ms", or a number of seconds',
+        examples=["30m"],
+        extra_json_schema=DURATION_SCHEMA,
+    ),
 ]
-Moment = Annotated[str, Meta(max_length=64, examples=["2030-01-31T09:00:00Z"])]
+Moment = Annotated[
+    str,
+    Meta(
+        max_length=64,
+        examples=["2030-01-31T09:00:00Z"],
+        extra_json_schema={"format": "date-time", "pattern": "^(19[7-9]|[2-9][0-9])"},
+    ),
+]
 PriorityWord = Literal["high", "normal", "low", 1, 2, 3]
 StateWord = Literal["active", "running", "waiting", "paused", "disabled", "undeclared", "done"]
 

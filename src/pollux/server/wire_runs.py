@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import asdict
 
+from pollux.errors import read_at
 from pollux.model import VERSION_MAX, Run, RunState
 from pollux.secrets import HIDDEN, hide
 from pollux.server.wire_jobs import Duration, JobId, JobRef, Moment, PriorityWord, moment
@@ -46,7 +48,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     key: str | None
     params: dict[str, Any] | None
     held_reason: str
-    attempt: int
+    attempt: Annotated[int, Meta(description="which it is at, or ended with; the first is 1, as its handler sees it")]
     deliveries: int
     lease_losses: int
     node: str
@@ -61,6 +63,12 @@ class RunView(Struct, frozen=True, kw_only=True):
     scheduler_version: int
 
 
+class AcceptedView(RunView, frozen=True, kw_only=True):
+    """A run that was asked for, and what became of it in words."""
+
+    message: str
+
+
 class RunList(Struct, frozen=True):
     runs: list[RunView]
     next: str | None
@@ -73,7 +81,7 @@ class RunQuery(Struct, frozen=True, forbid_unknown_fields=True):
     target: Text | UnsetType = UNSET
     failed: bool | UnsetType = UNSET
     error: Annotated[str, Meta(max_length=1_000, description="part of the error")] | UnsetType = UNSET
-    since: Annotated[str, Meta(max_length=64, description="finished after this moment")] | UnsetType = UNSET
+    since: Annotated[Moment, Meta(description="finished after this moment")] | UnsetType = UNSET
     scheduler_version: Annotated[int, Meta(ge=1, le=VERSION_MAX)] | UnsetType = UNSET
     cursor: Cursor | UnsetType = UNSET
     limit: Limit = 100
@@ -95,6 +103,10 @@ class ReasonBody(Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=1_000)] | None = None
 
 
+def accepted_view(run: Run, message: str) -> AcceptedView:
+    return AcceptedView(**asdict(run_view(run)), message=message)
+
+
 def run_view(run: Run) -> RunView:
     took = None if run.started_ms is None or run.finished_ms is None else max(0, run.finished_ms - run.started_ms)
     return RunView(
@@ -113,7 +125,7 @@ def run_view(run: Run) -> RunView:
         key=run.key,
         params=HIDDEN.hide_in(run.payload),
         held_reason=hide(run.held_reason),
-        attempt=run.attempt,
+        attempt=run.attempt + 1,
         deliveries=run.fence,
         lease_losses=run.lease_losses,
         node=run.owner,
@@ -145,7 +157,7 @@ def run_filter_of(query: RunQuery, states: tuple[RunState, ...] = ()) -> RunFilt
         group=given(query.group),
         target=given(query.target),
         failed=given(query.failed),
-        finished_after_ms=None if since is None else moment_ms(since),
+        finished_after_ms=None if since is None else read_at("since", moment_ms, since),
         error=given(query.error),
         scheduler_version=given(query.scheduler_version),
     )

@@ -9,7 +9,7 @@ from msgspec import Struct
 from pollux.model import Interval
 from pollux.simulate.scenario import Scenario
 from pollux.simulate.tally import JobTally, Minute, Spread
-from pollux.units import format_moment, format_ms
+from pollux.units import counted, format_moment, format_ms
 
 SAID_MAX = 20
 LATE_MS = 1_000  # later than this at p99 is worth a word
@@ -39,10 +39,11 @@ def _seats(seen: Seen) -> list[str]:
     seats, p99 = seen.scenario.seats, seen.late.at_most(0.99)
     if seen.mean_seats >= TIGHT * seats:
         share = f"{min(1.0, seen.mean_seats / seats):.0%}"
-        return [f"{share} of the {seats} seats are taken on average: runs wait; try --seats {seats},{2 * seats}"]
+        taken = f"{share} of the {counted(seats, 'seat')} is taken on average"
+        return [f"{taken}: runs wait; try --seats {seats},{2 * seats}"]
     if p99 >= LATE_MS and seen.peak_seats >= seats:
         late = f"1 run in 100 began {format_ms(p99)} late or more"
-        return [f"all {seats} seats were taken at times, and {late}: try --seats {seats},{2 * seats}"]
+        return [f"all of {counted(seats, 'seat')} were taken at times, and {late}: try --seats {seats},{2 * seats}"]
     return []
 
 
@@ -52,15 +53,15 @@ def _jobs(seen: Seen) -> list[str]:
         job, schedule = row.job, row.job.schedule
         overlaps = row.skips.get("overlap", 0)
         if overlaps:
-            said.append(f"job {job.id} overlaps itself {overlaps} times: {_cause(row)}")
+            said.append(f"job {job.id} overlaps itself {counted(overlaps, 'time')}: {_cause(row)}")
         if late := row.skips.get("late", 0):
-            said.append(
-                f"job {job.id} misses {late} due times: they came too late to be fired (misfire: {job.misfire})"
-            )
+            missed = counted(late, "due time")
+            said.append(f"job {job.id} misses {missed} that came too late to be fired (misfire: {job.misfire})")
         if full := row.skips.get("full", 0):
-            said.append(f"job {job.id} loses {full} due times to a full ready line: add seats")
+            said.append(f"job {job.id} loses {counted(full, 'due time')} to a full ready line: add seats")
         if row.dead:
-            said.append(f"job {job.id} is given up on {row.dead} times: more attempts (retry), or mend what fails")
+            times = counted(row.dead, "time")
+            said.append(f"job {job.id} is given up on {times}: more attempts (retry), or mend what fails")
         if not row.fired and not row.skipped and job.enabled and schedule is not None:
             said.append(f"job {job.id} is never due in this time")
     return said

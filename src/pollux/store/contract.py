@@ -109,6 +109,7 @@ class JobPut(Struct, frozen=True, omit_defaults=True):
 
     job: Job
     revision: int | None = None
+    audit: AuditLine | None = None  # goes to the audit log in the same write, if the put is ok
 
 
 class JobAnswer(Struct, frozen=True, omit_defaults=True):
@@ -226,6 +227,7 @@ class Store(Protocol):
           another source owns the id (the detail names both), or the stored release is newer than the put one.
         * One `JobsPut` entry for all that were written, which tells how many were new.  A new job has no next due:
           the leader gives it one.
+        * The audit line of a put that is ok is in the log with it, or neither is; that of any other is not written.
         """
         ...
 

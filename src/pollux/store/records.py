@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pollux.errors import InvalidInput
 from pollux.model import (
@@ -21,7 +22,9 @@ from pollux.model import (
     NotesChanged,
     Run,
     RunState,
+    chained,
 )
+from pollux.store.contract import Answer, JobAnswer, JobPut
 
 COUNTED = frozenset({"term", "run", "log"})  # kinds whose places are numbers
 
@@ -34,6 +37,22 @@ class TermRecord(Struct, frozen=True, omit_defaults=True):
 
 
 Record = Job | Run | Note | AuditLine | TermRecord
+
+
+def lines_of(puts: Sequence[JobPut], answers: Sequence[JobAnswer]) -> list[AuditLine]:
+    """What the audit log gets with these puts: the lines of those that were written."""
+    told = (put.audit for put, said in zip(puts, answers, strict=True) if said.answer is Answer.OK)
+    return [line for line in told if line is not None]
+
+
+def next_lines(lines: Sequence[AuditLine], seq: int, chain: str) -> list[AuditLine]:
+    """Lines with their numbers and hashes, after the last that stands."""
+    added = []
+    for line in lines:
+        seq += 1
+        chain = chained(replace(line, seq=seq, chain=""), before=chain)
+        added.append(replace(line, seq=seq, chain=chain))
+    return added
 
 
 def read_record(kind: str, data: Any) -> Record:

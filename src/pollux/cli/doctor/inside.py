@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pollux.cli.doctor.finding import Finding, fail, ok, warn
 from pollux.errors import StoreRefused
+from pollux.model import drained_of, stop_key
 from pollux.store.contract import FEED_MAX
 from pollux.store.sqlite.glance import Inside, files_of, look_inside
 from pollux.units import MINUTE_MS, format_ms
@@ -14,6 +15,7 @@ from pollux.units import MINUTE_MS, format_ms
 AHEAD_MS_MAX = 5_000  # so far may the store's time lie ahead of ours
 WAIT_MS_MAX = MINUTE_MS  # a ready run or a due job that waits longer is worth a look
 FEED_WARN = FEED_MAX // 10
+NAMED_MAX = 5
 
 
 def look_at_inside(path: Path, *, now_ms: int) -> Iterator[Finding]:
@@ -42,6 +44,8 @@ def judge(inside: Inside, now_ms: int) -> Iterator[Finding]:
         what, _, cure = inside.seal.partition("; ")
         yield fail("seal", what, cure)
     yield of_leader(inside, now_ms)
+    yield from of_sources(inside)
+    yield of_workers(inside)
     yield of_ready(inside, now_ms)
     yield of_dues(inside, now_ms)
     yield of_dead(inside)
@@ -57,7 +61,7 @@ def of_schema(path: Path, inside: Inside) -> Finding:
     if inside.version < inside.newest:
         return ok("schema", f"version {inside.version}; the next start brings it to {inside.newest}")
     jobs = 0 if inside.counts is None else inside.counts.jobs
-    return ok("schema", f"version {inside.version}, the newest; {_count(jobs)} jobs")
+    return ok("schema", f"version {inside.version}, the newest; {_count(jobs)} job{'' if jobs == 1 else 's'}")
 
 
 def of_time(inside: Inside, now_ms: int) -> Finding:
@@ -80,11 +84,34 @@ def of_leader(inside: Inside, now_ms: int) -> Finding:
     return warn("leader", seen, "a new leader comes within seconds; workers (`pollux worker`) never lead")
 
 
+def of_workers(inside: Inside) -> Finding:
+    """Who was asked to claim nothing?"""
+    living = {node.id for node in inside.nodes}
+    found = [drained_of(note) for note in inside.stops]
+    drains = [each for each in found if each is not None and (each.node is None or each.node in living)]
+    for drain in drains:
+        return warn("workers", f"{drain}: nothing is claimed", drain.cure)
+    if any(note.key == stop_key("all") for note in inside.stops):
+        return warn("workers", "everything is paused: due times are skipped", "pollux resume --all")
+    return ok("workers", "nobody is drained")
+
+
+def of_sources(inside: Inside) -> Iterator[Finding]:
+    """Jobs that code left behind, as far as the first of the jobs tell."""
+    from pollux.app.owned import forsaken
+
+    for source, ids in forsaken(inside.jobs, inside.nodes).items():
+        names = ", ".join(ids[:NAMED_MAX]) + (", ..." if len(ids) > NAMED_MAX else "")
+        cure = f"start one, or if it is gone for good: pollux jobs delete --source {source}"
+        yield warn("sources", f"no living node has {source} ({_count(len(ids))} jobs: {names})", cure)
+
+
 def of_ready(inside: Inside, now_ms: int) -> Finding:
     assert inside.counts is not None
     if inside.oldest_ready_ms is not None and now_ms - inside.oldest_ready_ms > WAIT_MS_MAX:
         waited = format_ms((now_ms - inside.oldest_ready_ms) // 1_000 * 1_000)
-        seen = f"{_count(inside.counts.ready)} runs are ready, the oldest for {waited}"
+        many = f"{_count(inside.counts.ready)} run{' is' if inside.counts.ready == 1 else 's are'} ready"
+        seen = f"{many}, the oldest for {waited}"
         return warn("ready runs", seen, "add seats or nodes; `pollux why RUN` tells more")
     return ok("ready runs", f"{_count(inside.counts.ready)}, none waits long")
 
@@ -99,7 +126,7 @@ def of_dues(inside: Inside, now_ms: int) -> Finding:
 def of_dead(inside: Inside) -> Finding:
     assert inside.counts is not None
     if inside.counts.dead:
-        seen = f"{_count(inside.counts.dead)} runs were given up on"
+        seen = f"{_count(inside.counts.dead)} run{' was' if inside.counts.dead == 1 else 's were'} given up on"
         return warn("dead letters", seen, "pollux dead lists them; mend the cause, then revive or drop them")
     return ok("dead letters", "none")
 

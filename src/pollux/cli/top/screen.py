@@ -14,6 +14,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import DataTable, Footer, Input, Static
 
 from pollux.app import JobRow, Pollux
+from pollux.cli.jobs import run_one
 from pollux.cli.picture import BARS
 from pollux.cli.show import ago, can_show, clean, now_ms
 from pollux.cli.top.board import SORTS, Look, Sweep, look_at, rows_for
@@ -23,6 +24,7 @@ from pollux.cli.top.link import Link
 from pollux.errors import PolluxError
 from pollux.model import Run, RunState
 from pollux.store.contract import RunFilter
+from pollux.units import counted
 
 LOOK_SECONDS = 1.0
 DEAD_SHOWN = 100
@@ -171,7 +173,7 @@ class Top(App[None]):
 
     def _title(self) -> str:
         read = len(self.sweep.entries)
-        shown = f"{len(self.rows)} of {read:,} jobs" if read > len(self.rows) else f"{read:,} jobs"
+        shown = f"{len(self.rows)} of {counted(read, 'job')}" if read > len(self.rows) else counted(read, "job")
         partly = "" if self.sweep.is_whole else " (still reading)"
         chosen = f", filter {self.sweep.text}" if self.sweep.text else ""
         return f"{shown}{partly}{chosen}, by {self.sort}{' reversed' if self.is_reversed else ''}"
@@ -234,7 +236,7 @@ class Top(App[None]):
         if job_id is not None:
 
             async def run(app: Pollux) -> str:
-                made = await app.run_now(job_id)
+                made = await run_one(app, job_id)
                 return f"run {made.id} of job {job_id} is {made.state.value}"
 
             self._confirm(f"Run job {job_id} now?", run)
@@ -245,8 +247,8 @@ class Top(App[None]):
 
             async def cancel(app: Pollux) -> str:
                 answers = await app.cancel(job_id, reason="from pollux top")
-                count = len(answers)
-                return f"{count} runs of job {job_id} were cancelled or asked to stop" if count else "nothing is live"
+                count = counted(len(answers), "run")
+                return f"{count} of job {job_id}: cancelled or asked to stop" if answers else "nothing is live"
 
             self._confirm(f"Cancel the live runs of job {job_id}?", cancel)
 

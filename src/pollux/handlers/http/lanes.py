@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 
 from pollux.handlers.http.faults import TargetBusy
+from pollux.units import counted
 
 STILL_S = 5.0
 KEEP_S = 15.0  # a connection is worth keeping if the lane is used again within this time
@@ -81,7 +82,8 @@ class Lanes:
             while not turn.done():
                 rest = min(lane.moved_at + STILL_S, end_at) - loop.time()
                 if rest <= 0:
-                    raise TargetBusy(f"{lane.active} requests to {target} are under way, and our turn did not come")
+                    many = counted(lane.active, "request")
+                    raise TargetBusy(f"{many} to {target} under way, and our turn did not come")
                 await asyncio.wait([turn], timeout=rest)
         except BaseException:
             if turn.done():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from pollux.errors import Conflict, InvalidInput
+from pollux.errors import Conflict, InvalidInput, read_at
 from pollux.model import Run, RunState
 from pollux.server.identity import Role
+from pollux.server.pieces import each_made
 from pollux.server.routing import At, Routes
 from pollux.server.wire_jobs import Moment
 from pollux.server.wire_runs import RUN_CURSOR, Limit, RunView, Text, given, run_view
@@ -23,6 +24,9 @@ WHY_NOT = {
     "conflict": "its key is taken by a live run",
 }
 
+_FILTER = ("job_id", "group", "target", "error", "since")
+_NO_FILTER = {name: {"type": "null"} for name in _FILTER}  # in a schema
+
 routes = Routes("dead letters")
 
 
@@ -31,7 +35,7 @@ class DeadQuery(Struct, frozen=True, forbid_unknown_fields=True):
     group: Text | UnsetType = UNSET
     target: Text | UnsetType = UNSET
     error: Annotated[str, Meta(max_length=1_000, description="part of the error")] | UnsetType = UNSET
-    since: Annotated[str, Meta(max_length=64, description="died after this moment")] | UnsetType = UNSET
+    since: Annotated[Moment, Meta(description="died after this moment")] | UnsetType = UNSET
     cursor: Annotated[str, Meta(pattern=RUN_CURSOR)] | UnsetType = UNSET
     limit: Limit = 100
 
@@ -45,6 +49,16 @@ class DeadList(Struct, frozen=True):
 class DeadBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which: `ids`, or a filter (all of its parts hold), or `all: true`."""
 
+    SAYS: ClassVar[dict[str, Any]] = {
+        "oneOf": [
+            {"required": ["ids"], "properties": {**_NO_FILTER, "ids": {"type": "array"}, "all": {"const": False}}},
+            {"required": ["all"], "properties": {**_NO_FILTER, "ids": {"type": "null"}, "all": {"const": True}}},
+            {
+                "anyOf": [{"required": [name], "properties": {name: {"type": "string"}}} for name in _FILTER],
+                "properties": {"ids": {"type": "null"}, "all": {"const": False}},
+            },
+        ]
+    }
     ids: Annotated[list[Annotated[str, Meta(max_length=400)]], Meta(max_length=IDS_MAX)] | None = None
     job_id: Text | None = None
     group: Text | None = None
@@ -80,14 +94,14 @@ async def list_dead(desk: At, query: DeadQuery) -> DeadList:
         group=given(query.group),
         target=given(query.target),
         error=given(query.error),
-        finished_after_ms=None if since is None else moment_ms(since),
+        finished_after_ms=None if since is None else read_at("since", moment_ms, since),
     )
     page = await desk.verbs.list_runs(where, after=given(query.cursor), limit=query.limit)
     is_all = where == RunFilter(states=DEAD)
     total = (await desk.verbs.counts()).dead if is_all else None
     if total is None and page.next is None and query.cursor is UNSET:
         total = len(page.runs)
-    return DeadList([run_view(run) for run in page.runs], total, page.next)
+    return DeadList(await each_made(run_view, page.runs), total, page.next)
 
 
 @routes.get("/api/v2/dead-letters/{run_id}", Role.VIEWER, refuses=(409,))
@@ -96,7 +110,12 @@ async def show(desk: At, run_id: str) -> RunView:
     return run_view(await _dead(desk, run_id))
 
 
-@routes.post("/api/v2/dead-letters/revive", Role.OPERATOR, example={"job_id": "home", "since": "2030-01-31T09:00:00Z"})
+@routes.post(
+    "/api/v2/dead-letters/revive",
+    Role.OPERATOR,
+    needs_body=True,
+    example={"job_id": "home", "since": "2030-01-31T09:00:00Z"},
+)
 async def revive(desk: At, body: DeadBody) -> Revived:
     """Let dead letters run again, with all their attempts: by their ids, or all that fit."""
     where = _filter(body)
@@ -108,7 +127,7 @@ async def revive(desk: At, body: DeadBody) -> Revived:
     )
 
 
-@routes.post("/api/v2/dead-letters/drop", Role.OPERATOR, refuses=(404, 409), example={"all": True})
+@routes.post("/api/v2/dead-letters/drop", Role.OPERATOR, refuses=(404, 409), needs_body=True, example={"all": True})
 async def drop(desk: At, body: DeadBody) -> Dropped:
     """Forget dead letters for good: by their ids, or all that fit."""
     where = _filter(body)
@@ -146,7 +165,7 @@ async def _dead(desk: At, run_id: str) -> Run:
 def _filter(body: DeadBody) -> RunFilter | None:
     """None: by ids.  Nobody means all by saying nothing."""
     parts = {name: getattr(body, name) for name in ("job_id", "group", "target", "error")}
-    since = None if body.since is None else moment_ms(body.since)
+    since = None if body.since is None else read_at("since", moment_ms, body.since)
     is_filter = since is not None or any(value is not None for value in parts.values())
     if (body.ids is not None) + is_filter + body.all != 1:
         raise InvalidInput("say which: ids, or a filter, or all", cure='send {"job_id": "home"}, or {"all": true}')

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from starlette.responses import Response
 
-from pollux.server.openapi import OPENAPI, PAGE, PAGE_FILES, START, document
+from pollux.server.openapi import OPENAPI, PAGE, PAGE_FILES, START, WELCOMES, document
 from pollux.server.routing import At, Routes
 
 _POLICY = (
@@ -44,7 +44,47 @@ _START = f"""SwaggerUIBundle({{
 }});
 """
 
+_WELCOME = {
+    "message": "this is the API of Pollux; every request needs a token",
+    "docs": PAGE,
+    "openapi": OPENAPI,
+    "token": "on the machine of the node: `pollux token --curl` for curl, `pollux token create --role viewer` for more",
+}
+_WELCOME_POLICY = "default-src 'none'; img-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+_WELCOME_HTML = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Pollux</title>
+<link rel="icon" href="{PAGE}/favicon.png">
+</head>
+<body>
+<h1>Pollux</h1>
+<p>This is the API of Pollux. <a href="{PAGE}">Its page</a> has every path and lets you try them; for programs the same
+is in <a href="{OPENAPI}">{OPENAPI}</a>.</p>
+<p>Every request needs a token. On the machine of the node:</p>
+<pre>pollux token --curl                   for curl
+pollux token create --role viewer     for others: Authorization: Bearer pf_...</pre>
+</body>
+</html>
+"""
+
 routes = Routes("docs")
+
+
+def _welcome(path: str) -> None:
+    @routes.open(path, include_in_schema=False)
+    async def welcome(desk: At) -> Response:
+        """Where to read on, for whoever looks here first; nothing about this node."""
+        if "text/html" in desk.request.headers.get("accept", ""):
+            headers = {"Content-Security-Policy": _WELCOME_POLICY}
+            return Response(_WELCOME_HTML, media_type="text/html; charset=utf-8", headers=headers)
+        return Response(msgspec.json.encode(_WELCOME), media_type="application/json")
+
+
+for _path in WELCOMES:
+    _welcome(_path)
 
 
 @routes.open(PAGE, include_in_schema=False)

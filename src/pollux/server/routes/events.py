@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from pollux.app import Pollux
 from pollux.errors import InvalidInput, did_you_mean
 from pollux.server.identity import Role
+from pollux.server.limits import Limits
 from pollux.server.problems import Problem
 from pollux.server.ring import KINDS, PER_RUN, Ring, Told, job_of, plain
 from pollux.server.routing import At, Routes
@@ -31,11 +33,24 @@ STREAM = "text/event-stream"
 routes = Routes("events")
 
 
+_KINDS = "|".join(sorted(KINDS))
+Kinds = Annotated[
+    str,
+    Meta(
+        max_length=500,
+        description="only these, like run_settled,run_failed",
+        extra_json_schema={"pattern": f"^({_KINDS})(,({_KINDS}))*$"},  # an unknown one is told in words
+    ),
+]
+SECONDS_MAX = 3_600
+
+
 class EventsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     job_id: Annotated[Text, Meta(description="only events of this job")] | UnsetType = UNSET
-    kind: Annotated[str, Meta(max_length=500, description="only these, like run_settled,run_failed")] | UnsetType = (
-        UNSET
-    )
+    kind: Kinds | UnsetType = UNSET
+    seconds: (
+        Annotated[int, Meta(ge=1, le=SECONDS_MAX, description="end after so long; nothing: after an hour")] | UnsetType
+    ) = UNSET
 
 
 @routes.get("/api/v2/events", Role.VIEWER, answer=str, kind=STREAM)
@@ -43,7 +58,7 @@ async def stream(desk: At, query: EventsQuery) -> Response:
     """This node's events as they come.
 
     Each has an id `<node>-<number>`; whoever comes back with `Last-Event-ID` gets what came since, and an event
-    `missed` if some of it is gone.
+    `missed` if some of it is gone.  It ends after `seconds`, or after an hour: come again, as browsers do.
     """
     kinds = _kinds(given(query.kind))
     ring = ring_of(desk.verbs, desk.request)
@@ -51,7 +66,10 @@ async def stream(desk: At, query: EventsQuery) -> Response:
         raise Problem(503, "too many listen already", f"{CLIENTS_MAX} clients", cure="close some of them")
     if desk.request.method == "HEAD":
         return Response(media_type=STREAM)
-    return Stream(ring, desk.verbs.node_id, desk.request.headers.get("last-event-id", ""), given(query.job_id), kinds)
+    limits: Limits = desk.request.app.state.limits
+    seconds = min(given(query.seconds) or SECONDS_MAX, limits.listen_s)
+    last = desk.request.headers.get("last-event-id", "")
+    return Stream(ring, desk.verbs.node_id, last, given(query.job_id), kinds, seconds)
 
 
 def ring_of(verbs: Pollux, request: Request) -> Ring:
@@ -66,7 +84,7 @@ def ring_of(verbs: Pollux, request: Request) -> Ring:
 def _kinds(text: str | None) -> frozenset[str] | None:
     if text is None:
         return None
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    words = [word.strip() for word in text.split(",")]
     for word in words:
         if word not in KINDS:
             cure = did_you_mean(word[:60], KINDS).strip("; ") or f"known are {', '.join(sorted(KINDS))}"
@@ -79,12 +97,15 @@ class Stream(Response):
 
     media_type = STREAM
 
-    def __init__(self, ring: Ring, node: str, last: str, job_id: str | None, kinds: frozenset[str] | None) -> None:
+    def __init__(
+        self, ring: Ring, node: str, last: str, job_id: str | None, kinds: frozenset[str] | None, seconds: float
+    ) -> None:
         super().__init__()
         del self.headers["content-length"]
         self.headers["cache-control"] = "no-store"
         self.headers["x-accel-buffering"] = "no"
         self._ring, self._node, self._last, self._job_id, self._kinds = ring, node, last, job_id, kinds
+        self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  Starlette's
         self._ring.join()
@@ -106,10 +127,10 @@ class Stream(Response):
         await send({"type": "http.response.body", "body": b""})
 
     async def _parts(self) -> AsyncIterator[bytes]:
-        ring = self._ring
+        ring, until = self._ring, time.monotonic() + self._seconds
         at, missed = self._begin()
         yield b"retry: 2000\n\n" + missed
-        while not ring.is_closed:
+        while not ring.is_closed and (left := until - time.monotonic()) > 0:
             if at + 1 < ring.first:
                 yield self._missed(ring.first - at - 1, "you fell too far behind")
                 at = ring.first - 1
@@ -119,7 +140,7 @@ class Stream(Response):
                 if part := b"".join(self._line(each) for each in told if self._fits(each)):
                     yield part
                 continue
-            await ring.wait(at, BEAT_S)
+            await ring.wait(at, min(BEAT_S, left))
             if ring.last == at:
                 yield b": still here\n\n"
             else:

@@ -7,13 +7,19 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from pollux.app.verbs import ANYWAY
+from pollux.errors import Conflict
 from pollux.model import STOP
 from pollux.server.identity import Role
 from pollux.server.permits import check_asker
+from pollux.server.pieces import each_made
 from pollux.server.routes.jobs import made_id
 from pollux.server.routing import At, Routes
 from pollux.server.wire_jobs import Duration, moment
 from pollux.server.wire_runs import ReasonBody, RunList, RunQuery, RunView, given, run_filter_of, run_view
+from pollux.units import counted
+
+BY_API = 'send {"anyway": true}'
 
 routes = Routes("jobs")
 
@@ -84,11 +90,20 @@ async def cancel(desk: At, job_id: str, body: ReasonBody) -> CancelledView:
     """Cancel the live runs of a job: waiting ones at once, running ones by request.  Its schedule stays."""
     await desk.verbs.get_job(job_id)
     answers = await desk.verbs.cancel(job_id, reason=body.reason or "")
-    words = f"{len(answers)} runs are cancelled or asked to stop" if answers else "the job has no live run"
+    words = "the job has no live run"
+    if answers:
+        words = f"{counted(len(answers), 'run')} {'is' if len(answers) == 1 else 'are'} cancelled or asked to stop"
     return CancelledView(words, job_id, [answer.id for answer in answers])
 
 
-@routes.post("/api/v2/jobs/{job_id}/force-run", Role.OPERATOR, status=202, keyed=True, refuses=(409,))
+@routes.post(
+    "/api/v2/jobs/{job_id}/force-run",
+    Role.OPERATOR,
+    status=202,
+    keyed=True,
+    refuses=(409,),
+    beyond="params that the job's handler does not take",
+)
 async def force_run(desk: At, job_id: str, body: ForceBody) -> ForcedView:
     """Run a job now, whatever its schedule and pauses say.
 
@@ -97,8 +112,13 @@ async def force_run(desk: At, job_id: str, body: ForceBody) -> ForcedView:
     job = await desk.verbs.get_job(job_id)
     check_asker(desk, job, body.params)
     run_id = made_id(desk) if desk.once else None
-    run = await desk.verbs.run_now(job, body.params, anyway=body.anyway, id=run_id)
-    return ForcedView("the job runs now", job_id, run_view(run))
+    try:
+        run = await desk.verbs.run_now(job, body.params, anyway=body.anyway, id=run_id)
+    except Conflict as error:
+        raise Conflict(error.what, found=error.found, cure=error.cure.replace(ANYWAY, BY_API)) from None
+    drain = await desk.verbs.drain_here()
+    words = "the job runs now" if drain is None else f"the run waits: {drain}; POST /api/v2/scheduler/resume ends it"
+    return ForcedView(words, job_id, run_view(run))
 
 
 @routes.get("/api/v2/jobs/{job_id}/why", Role.VIEWER)
@@ -114,7 +134,7 @@ async def runs_of(desk: At, job_id: str, query: RunQuery) -> RunList:
     where = replace(run_filter_of(query), job_id=job_id)
     if not (page := await desk.verbs.list_runs(where, after=given(query.cursor), limit=query.limit)).runs:
         await desk.verbs.get_job(job_id)
-    return RunList([run_view(run) for run in page.runs], page.next)
+    return RunList(await each_made(run_view, page.runs), page.next)
 
 
 async def why_view(desk: At, name: str) -> WhyView:

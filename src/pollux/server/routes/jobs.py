@@ -9,13 +9,14 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
 from pollux.app.batches import Written
-from pollux.app.overview import JobRow
-from pollux.errors import InvalidConfig, InvalidInput, NotFound, PolluxError, problems_of
+from pollux.app.overview import Standing
+from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, PolluxError, problems_of
 from pollux.model import VERSION_MAX, Answer, Job, Note
 from pollux.model.params import PRIORITIES
 from pollux.server.identity import Role
 from pollux.server.limits import BATCH_BODY_MAX
 from pollux.server.permits import check_author, known_handlers
+from pollux.server.pieces import each_made, in_pieces
 from pollux.server.problems import Problem, problem_of
 from pollux.server.routing import At, Reply, Routes
 from pollux.server.together import Together
@@ -34,6 +35,7 @@ EXAMPLE = {
     "priority": 1,
 }
 API = "api"
+BEYOND = "a cron line, time zone, URL, handler or params that cannot be used, and words that contradict each other"
 _OLDER = {"scheduled": "active", "completed": "done", "pending": "waiting"}  # words of older clients
 
 routes = Routes("jobs")
@@ -100,7 +102,7 @@ def made_id(desk: At, number: int = 0) -> str:
     return f"{desk.once[:20]}{number:08x}" if desk.once else desk.verbs.new_id()
 
 
-def row_view(row: JobRow) -> JobView:
+def row_view(row: Standing) -> JobView:
     return view_of(row.job, row.state, row.held)  # type: ignore[arg-type]
 
 
@@ -119,6 +121,7 @@ def etag(revision: int) -> dict[str, str]:
     needs_body=True,
     also_wrong=also_wrong,
     example=EXAMPLE,
+    beyond=BEYOND,
 )
 async def create(desk: At, body: JobBody) -> Reply:
     """Add a job.
@@ -154,13 +157,14 @@ async def list_jobs(desk: At, query: JobQuery) -> JobList:
     page = await desk.verbs.job_rows(
         where, state=state, after=given(query.cursor), offset=query.offset, limit=query.limit
     )
-    return JobList([row_view(row) for row in page.rows], page.total, query.limit, query.offset, page.next)
+    views = await each_made(row_view, page.rows)
+    return JobList(views, page.total, query.limit, query.offset, page.next)
 
 
 @routes.get("/api/v2/jobs/{job_id}", Role.VIEWER, answer=JobView)
 async def show(desk: At, job_id: str) -> Reply:
     """Show one job: what it is, how it went, what it is at."""
-    row = await desk.verbs.job_row(await desk.verbs.get_job(job_id))
+    row = await desk.verbs.job_row(job_id)
     return Reply(row_view(row), headers=etag(row.job.revision))
 
 
@@ -174,6 +178,7 @@ async def show(desk: At, job_id: str) -> Reply:
     needs_body=True,
     also_wrong=also_wrong,
     example=EXAMPLE,
+    beyond=BEYOND,
 )
 async def change(desk: At, job_id: str, body: JobBody) -> Reply:
     """Put a job in the place of the one with this id, whole.
@@ -195,18 +200,22 @@ async def change(desk: At, job_id: str, body: JobBody) -> Reply:
     return await _put_reply(desk, written, stops=stops, cure=cure, **more)
 
 
-@routes.delete("/api/v2/jobs/{job_id}", Role.OPERATOR)
+@routes.delete("/api/v2/jobs/{job_id}", Role.OPERATOR, refuses=(409,))
 async def delete(desk: At, job_id: str) -> DoneView:
     """Take a job away; its waiting runs are cancelled, running ones may end.
 
-    One that a file or code declares would come back with its next start, and is refused.
+    One that a file or code declares is refused while a node of that lives: it would come back.
     """
     [there] = await desk.verbs.jobs_by_id([job_id])
+    try:
+        await desk.verbs.delete_jobs([job_id])
+    except Conflict as error:
+        cure = "" if there is None else _owner_cure(there)
+        raise Problem(409, "it is not yours to delete", error.what, cure=cure) from None
+    words = "the job is deleted"
     if there is not None and there.declared and there.source != API:
-        what = f"{there.source} declares the job {job_id!r}, and would bring it back"
-        raise Problem(409, "it is not yours to delete", what, cure=_owner_cure(there))
-    await desk.verbs.delete_jobs([job_id])
-    return DoneView("the job is deleted", job_id)
+        words += f"; it comes back if a node of {there.source} is started"
+    return DoneView(words, job_id)
 
 
 @routes.post("/api/v2/jobs/batch", Role.OPERATOR, keyed=True, body_max=BATCH_BODY_MAX, example={"jobs": [EXAMPLE]})
@@ -216,7 +225,7 @@ async def create_batch(desk: At, body: BatchBody) -> BatchAnswer:
     puts: list[JobPut] = []
     bodies: list[JobBody] = []
     known = await known_handlers(desk.verbs, ())
-    for number, sent in enumerate(body.jobs):
+    async for number, sent in in_pieces(body.jobs):
         try:
             one = read_body(JobBody, sent)
             job = job_of_body(one, one.id or made_id(desk, number), desk.verbs.check_params)
@@ -280,8 +289,8 @@ async def _put_reply(desk: At, written: Written, *, stops: list[Note] | None, cu
         raise Problem(409, "it is not as you believed", words, cure=cure, revision=written.revision, **more)
     if written.answer is Answer.OK and stops is not None:
         headers = {"Location": f"/api/v2/jobs/{quoted(job.id)}", **etag(written.revision)}
-        return Reply(row_view(desk.verbs.new_row(job, stops)), 201, headers)
-    row = await desk.verbs.job_row(await desk.verbs.get_job(job.id))
+        return Reply(row_view(await desk.verbs.new_row(job, stops)), 201, headers)
+    row = await desk.verbs.job_row(job.id)
     return Reply(row_view(row), 200, etag(row.job.revision))
 
 

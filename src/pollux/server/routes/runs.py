@@ -5,20 +5,34 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
+from pollux.app.accepted import Accepted
 from pollux.app.batches import Ask
 from pollux.errors import PolluxError
-from pollux.model import Answer, Run
+from pollux.model import Answer
 from pollux.server.identity import Role
 from pollux.server.limits import BATCH_BODY_MAX
 from pollux.server.permits import check_asker
+from pollux.server.pieces import each_made, in_pieces
 from pollux.server.problems import Problem, problem_of
 from pollux.server.routes.job_actions import WhyView, why_view
 from pollux.server.routes.jobs import made_id, quoted
 from pollux.server.routing import At, Reply, Routes
 from pollux.server.wire import read_fields
 from pollux.server.wire_jobs import JobRef
-from pollux.server.wire_runs import ReasonBody, RunBody, RunList, RunQuery, RunView, given, run_filter_of, run_view
+from pollux.server.wire_runs import (
+    AcceptedView,
+    ReasonBody,
+    RunBody,
+    RunList,
+    RunQuery,
+    RunView,
+    accepted_view,
+    given,
+    run_filter_of,
+    run_view,
+)
 
 ITEMS_MAX = 1_000
 EXAMPLE = {"job_id": "home", "params": {"depth": 2}, "delay": "5m"}
@@ -34,8 +48,9 @@ class RunsBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunItem(Struct, frozen=True, omit_defaults=True):
-    answer: Literal["ok", "refused"]
+    answer: Literal["ok", "already", "refused"]
     id: str | None = None
+    message: str = ""  # of one that was there already: what became of what was sent
     problem: dict[str, Any] | None = None
 
 
@@ -43,6 +58,7 @@ class RunsAnswer(Struct, frozen=True):
     """An answer for each, in the order of the request."""
 
     ok: int
+    already: int
     refused: int
     items: list[RunItem]
 
@@ -57,18 +73,29 @@ class RunCancelled(Struct, frozen=True):
 async def list_runs(desk: At, query: RunQuery) -> RunList:
     """List runs: live ones by due time, then finished ones, newest first."""
     page = await desk.verbs.list_runs(run_filter_of(query), after=given(query.cursor), limit=query.limit)
-    return RunList([run_view(run) for run in page.runs], page.next)
+    return RunList(await each_made(run_view, page.runs), page.next)
 
 
-@routes.post("/api/v2/runs", Role.OPERATOR, status=201, answer=RunView, keyed=True, refuses=(404, 409), example=EXAMPLE)
+@routes.post(
+    "/api/v2/runs",
+    Role.OPERATOR,
+    status=201,
+    answer=AcceptedView,
+    also={200: AcceptedView},
+    keyed=True,
+    refuses=(404, 409),
+    example=EXAMPLE,
+    beyond="params that the job's handler does not take, and both `at` and `delay`",
+)
 async def enqueue(desk: At, body: RunBody) -> Reply:
     """Ask for one run of a job, now, `at` a moment or after a `delay`.
 
-    The same `id` again is the same run.  A `key` allows one live run: 409 if there is one.
+    The same `id` again is the same run: 200, and `message` says what of it was kept.  A `key` allows one live run: 409
+    if there is one.
     """
     job = await desk.verbs.get_job(body.job_id)
     check_asker(desk, job, body.params)
-    run = await desk.verbs.enqueue(
+    accepted = await desk.verbs.accept(
         job,
         body.params,
         id=body.id or (made_id(desk) if desk.once else None),
@@ -77,20 +104,24 @@ async def enqueue(desk: At, body: RunBody) -> Reply:
         delay=body.delay,
         priority=body.priority,
     )
-    return Reply(run_view(run), 201, {"Location": f"/api/v2/runs/{quoted(run.id)}"})
+    if body.id is None and not accepted.is_new:  # its id is made of the key: it is the run of the same request before
+        accepted = replace(accepted, is_new=True)
+    view = accepted_view(accepted.run, accepted.in_words(revive=_revive(accepted)))
+    return Reply(view, 201 if accepted.is_new else 200, {"Location": f"/api/v2/runs/{quoted(accepted.run.id)}"})
 
 
 @routes.post("/api/v2/runs/batch", Role.OPERATOR, keyed=True, body_max=BATCH_BODY_MAX, example={"runs": [EXAMPLE]})
 async def enqueue_batch(desk: At, body: RunsBody) -> RunsAnswer:
     """Ask for up to 1,000 runs in one write; each is answered by itself."""
     asks: list[Ask | PolluxError | Problem] = []
-    for number, sent in enumerate(body.runs):
+    async for number, sent in in_pieces(body.runs):
         asks.append(_ask(desk, {"job_id": body.job_id, **sent} if body.job_id is not None else sent, number))
     asks = await _permitted(desk, asks)
     accepted = iter(await desk.verbs.enqueue_each([ask for ask in asks if isinstance(ask, Ask)]))
-    items = [_item(next(accepted) if isinstance(ask, Ask) else ask) for ask in asks]
-    ok = sum(item.answer == "ok" for item in items)
-    return RunsAnswer(ok, len(items) - ok, items)
+    named = [bool(sent.get("id")) for sent in body.runs]
+    items = [_item(next(accepted) if isinstance(ask, Ask) else ask, own) for ask, own in zip(asks, named, strict=True)]
+    ok, already, refused = (sum(item.answer == word for item in items) for word in ("ok", "already", "refused"))
+    return RunsAnswer(ok, already, refused, items)
 
 
 @routes.get("/api/v2/runs/{run_id}", Role.VIEWER)
@@ -135,14 +166,20 @@ async def _permitted(desk: At, asks: list[Ask | PolluxError | Problem]) -> list[
             if isinstance(ask, Ask) and ask.job_id in jobs:
                 check_asker(desk, jobs[ask.job_id], ask.params)
             checked.append(ask)
-        except Problem as problem:
-            checked.append(problem)
+        except (Problem, PolluxError) as error:
+            checked.append(error)
     return checked
 
 
-def _item(answer: Run | PolluxError | Problem | Ask) -> RunItem:
-    if isinstance(answer, Run):
-        return RunItem("ok", answer.id)
+def _revive(accepted: Accepted) -> str:
+    return f"POST /api/v2/dead-letters/{quoted(accepted.run.id)}/revive"
+
+
+def _item(answer: Accepted | PolluxError | Problem | Ask, is_id_given: bool) -> RunItem:  # noqa: FBT001  by place
+    if isinstance(answer, Accepted):
+        if answer.is_new or not is_id_given:  # made of the key: it is the run of the same request before
+            return RunItem("ok", answer.run.id)
+        return RunItem("already", answer.run.id, answer.in_words(revive=_revive(answer)))
     assert not isinstance(answer, Ask)
     problem = answer if isinstance(answer, Problem) else problem_of(answer)
     return RunItem("refused", problem=problem.document())

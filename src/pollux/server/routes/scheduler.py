@@ -11,7 +11,8 @@ from pollux.app.ahead import foretell, known_of
 from pollux.app.reload import Reloaded
 from pollux.app.settings import Setting
 from pollux.app.steering import Triggered
-from pollux.errors import InvalidInput, NotFound
+from pollux.config.live import LIVE_PATHS
+from pollux.errors import InvalidInput, NotFound, read_at
 from pollux.model import Job
 from pollux.server.identity import Role
 from pollux.server.routing import At, Routes
@@ -21,6 +22,8 @@ from pollux.units import DAY_MS, duration_ms, moment_ms
 
 PLAN_JOBS_MAX = 200_000
 PLAN_MAX_MS = 366 * DAY_MS
+NO_FILE = "this node has no file, or what it says cannot be used"
+CHANGEABLE = {"path": {"enum": list(LIVE_PATHS)}}
 
 routes = Routes("scheduler")
 
@@ -41,7 +44,12 @@ class DrainView(Struct, frozen=True):
 
 
 class ReloadBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """With `text`: what would change if the file held that?  It is looked at and never applied, so `dry_run` it is."""
+
     dry_run: bool = False  # only say what would change
+    text: Annotated[str, Meta(description="look at this in the place of the file's own; with dry_run")] | None = None
+    called: Annotated[str, Meta(max_length=1_000, description="the name of its file, for messages")] | None = None
+    source: Annotated[str, Meta(max_length=300, description="whose next text it is; else this node's")] | None = None
 
 
 class RollbackBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,6 +76,8 @@ class ReloadView(Struct, frozen=True):
     lines: list[str]
     options: list[ChangeView]
     needs_restart: list[ChangeView]
+    source: str  # whose jobs were compared
+    unseen: list[str]  # functions that a sent text names and the node has not imported: nobody looked at them
 
 
 class FileVersion(Struct, frozen=True):
@@ -171,19 +181,25 @@ async def trigger(desk: At) -> TriggerView:
     return TriggerView(words, list(done.leaders), list(done.answered), done.fired, done.released, done.skipped)
 
 
-@routes.post("/api/v2/scheduler/reload", Role.ADMIN, refuses=(409, 422), example={"dry_run": True})
+@routes.post("/api/v2/scheduler/reload", Role.ADMIN, refuses=(409, 422), example={"dry_run": True}, beyond=NO_FILE)
 async def reload(desk: At, body: ReloadBody) -> ReloadView:
-    """Read the file again and make it hold; a file that is wrong changes nothing."""
-    return _reloaded(await desk.verbs.reload(dry_run=body.dry_run))
+    """Read the file again and make it hold; a file that is wrong changes nothing.
+
+    With `dry_run` it only says what would change; with `text`, too, what that text would change in the file's place.
+    """
+    if body.text is None and (body.called or body.source):
+        raise InvalidInput("there is no text to call so", where="text", cure="send the text, too")
+    called, source = body.called or "", body.source or ""
+    return _reloaded(await desk.verbs.reload(dry_run=body.dry_run, text=body.text, called=called, source=source))
 
 
-@routes.post("/api/v2/scheduler/rollback", Role.ADMIN, refuses=(404, 409, 422))
+@routes.post("/api/v2/scheduler/rollback", Role.ADMIN, refuses=(404, 409, 422), beyond=NO_FILE)
 async def rollback(desk: At, body: RollbackBody) -> ReloadView:
     """Put the text before back into the file, and make it hold."""
     return _reloaded(await desk.verbs.rollback(body.to))
 
 
-@routes.get("/api/v2/scheduler/file-versions", Role.VIEWER, refuses=(422,))
+@routes.get("/api/v2/scheduler/file-versions", Role.VIEWER, refuses=(422,), beyond=NO_FILE)
 async def file_versions(desk: At) -> FileVersions:
     """The texts of the file that were applied, oldest first."""
     return FileVersions([FileVersion(each.digest, moment(each.at_ms)) for each in await desk.verbs.file_versions()])
@@ -195,13 +211,19 @@ async def settings(desk: At) -> SettingList:
     return SettingList([_setting(each) for each in await desk.verbs.settings()])
 
 
-@routes.put("/api/v2/scheduler/settings/{path}", Role.ADMIN, example={"value": 50})
+@routes.put(
+    "/api/v2/scheduler/settings/{path}",
+    Role.ADMIN,
+    example={"value": 50},
+    beyond="a value that this option cannot have",
+    parts_say=CHANGEABLE,
+)
 async def change_setting(desk: At, path: str, body: SettingBody) -> SettingView:
     """Change an option for all nodes, from now on and over restarts."""
     return _setting(await desk.verbs.set_setting(path, body.value))
 
 
-@routes.delete("/api/v2/scheduler/settings/{path}", Role.ADMIN)
+@routes.delete("/api/v2/scheduler/settings/{path}", Role.ADMIN, parts_say=CHANGEABLE)
 async def unset_setting(desk: At, path: str) -> SettingGone:
     """Let the file, or the default, decide again."""
     if not await desk.verbs.unset_setting(path):
@@ -209,13 +231,13 @@ async def unset_setting(desk: At, path: str) -> SettingGone:
     return SettingGone("the file, or the default, decides again", path)
 
 
-@routes.get("/api/v2/scheduler/plan", Role.VIEWER, refuses=(409,))
+@routes.get("/api/v2/scheduler/plan", Role.VIEWER, refuses=(409,), beyond="a window that lies out of reach")
 async def plan(desk: At, query: PlanQuery) -> PlanView:
     """What lies ahead: what fires in a window, how many at once, and what does not fire by itself."""
     now_ms = desk.verbs.now_ms()
     since = given(query.since)
-    from_ms = now_ms if since is None else moment_ms(since)
-    width_ms = duration_ms(query.window)
+    from_ms = now_ms if since is None else read_at("since", moment_ms, since)
+    width_ms = read_at("window", duration_ms, query.window)
     if not 0 < width_ms <= PLAN_MAX_MS or from_ms < now_ms - DAY_MS or from_ms > now_ms + PLAN_MAX_MS:
         raise InvalidInput("that lies out of reach", where="window", cure="at most 366d, from now on")
     if (count := (await desk.verbs.counts()).jobs) > PLAN_JOBS_MAX:
@@ -260,7 +282,7 @@ async def _busy(desk: At, node: str | None) -> int:
 def _reloaded(done: Reloaded) -> ReloadView:
     words = "this would change" if done.is_dry else "the file holds now"
     return ReloadView(
-        message=words if done.lines else "nothing differs from what holds already",
+        message="nothing differs from what holds already" if done.is_empty else words,
         path=done.path,
         digest=done.digest,
         dry_run=done.is_dry,
@@ -271,6 +293,8 @@ def _reloaded(done: Reloaded) -> ReloadView:
         lines=list(done.lines),
         options=[ChangeView(each.path, str(each.before), str(each.after)) for each in done.options],
         needs_restart=[ChangeView(each.path, str(each.before), str(each.after)) for each in done.needs_restart],
+        source=done.source,
+        unseen=list(done.unseen),
     )
 
 

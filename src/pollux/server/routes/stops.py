@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -11,10 +11,11 @@ from pollux.model import STOP, Note
 from pollux.secrets import HIDDEN, hide
 from pollux.server.identity import Role
 from pollux.server.routing import At, Routes
-from pollux.server.wire_jobs import Duration, moment
+from pollux.server.wire_jobs import ID_PATTERN, PRINTED, Duration, moment
 from pollux.server.wire_runs import Limit, Text, given
 
 BREAKER = "breaker:"
+_SAID, _UNSAID, _YES, _NO = {"type": "string"}, {"type": "null"}, {"const": True}, {"const": False}  # in a schema
 
 routes = Routes("stops")
 
@@ -37,8 +38,15 @@ class StopList(Struct, frozen=True):
 class StopBody(Struct, frozen=True, forbid_unknown_fields=True):
     """What to pause: exactly one of `group`, `target`, `everything`; a job has a route of its own."""
 
-    group: Text | None = None
-    target: Text | None = None
+    SAYS: ClassVar[dict[str, Any]] = {
+        "oneOf": [
+            {"required": ["group"], "properties": {"group": _SAID, "target": _UNSAID, "everything": _NO}},
+            {"required": ["target"], "properties": {"group": _UNSAID, "target": _SAID, "everything": _NO}},
+            {"required": ["everything"], "properties": {"group": _UNSAID, "target": _UNSAID, "everything": _YES}},
+        ]
+    }
+    group: Annotated[str, Meta(extra_json_schema={"pattern": ID_PATTERN})] | None = None
+    target: Annotated[str, Meta(max_length=200, extra_json_schema={"pattern": PRINTED, "minLength": 1})] | None = None
     everything: bool = False
     reason: Annotated[str, Meta(max_length=1_000)] | None = None
     duration: Duration | None = None
@@ -97,7 +105,11 @@ async def list_stops(desk: At) -> StopList:
 
 
 @routes.post(
-    "/api/v2/stops", Role.OPERATOR, status=201, example={"group": "edge", "reason": "they move", "duration": "2h"}
+    "/api/v2/stops",
+    Role.OPERATOR,
+    status=201,
+    needs_body=True,
+    example={"group": "edge", "reason": "they move", "duration": "2h"},
 )
 async def pause(desk: At, body: StopBody) -> StopView:
     """Pause a group, a target or everything, until it is resumed or for a while."""
@@ -112,7 +124,7 @@ async def pause(desk: At, body: StopBody) -> StopView:
     return _stop(found or Note(key, {}))
 
 
-@routes.delete("/api/v2/stops", Role.OPERATOR)
+@routes.delete("/api/v2/stops", Role.OPERATOR, beyond="none, or more than one, of `group`, `target` and `everything`")
 async def resume(desk: At, query: StopQuery) -> StopGone:
     """Let a group, a target or everything go on."""
     was = await desk.verbs.resume(group=given(query.group), target=given(query.target), everything=query.everything)

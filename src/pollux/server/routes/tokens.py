@@ -9,6 +9,9 @@ from msgspec import Meta, Struct
 from pollux.app.tokens import NAME_CHARS_MAX, OVERLAP, Token
 from pollux.server.identity import Role
 from pollux.server.routing import At, Reply, Routes
+from pollux.server.wire_jobs import Duration
+
+NAME_PATTERN = r"^[\p{L}\p{N}_.@:/ -]*$"
 
 routes = Routes("tokens")
 PATH = "/api/v2/tokens"
@@ -16,12 +19,12 @@ PATH = "/api/v2/tokens"
 
 class TokenBody(Struct, frozen=True, forbid_unknown_fields=True):
     role: Literal["viewer", "operator", "admin"]
-    name: Annotated[str, Meta(max_length=NAME_CHARS_MAX)] = ""
-    expires: Annotated[str, Meta(max_length=64)] | int | None = None  # "30d", or seconds
+    name: Annotated[str, Meta(max_length=NAME_CHARS_MAX, extra_json_schema={"pattern": NAME_PATTERN})] = ""
+    expires: Duration | None = None
 
 
 class RotateBody(Struct, frozen=True, forbid_unknown_fields=True):
-    overlap: Annotated[str, Meta(max_length=64)] | int = OVERLAP
+    overlap: Duration = OVERLAP
 
 
 class TokenList(Struct, frozen=True):
@@ -42,7 +45,13 @@ async def tokens(desk: At) -> TokenList:
 
 
 @routes.post(
-    PATH, Role.ADMIN, answer=NewToken, status=201, refuses=(409,), example={"role": "viewer", "name": "grafana"}
+    PATH,
+    Role.ADMIN,
+    answer=NewToken,
+    status=201,
+    refuses=(409,),
+    example={"role": "viewer", "name": "grafana"},
+    beyond="an `expires` of no time at all",
 )
 async def create(desk: At, body: TokenBody) -> Reply:
     """Make a token; all nodes of the store take it at once."""

@@ -26,10 +26,11 @@ from pollux.version import __version__
 
 ROLES: Mapping[str, Role] = {
     **dict.fromkeys(LOOKS, Role.VIEWER),
-    **dict.fromkeys(("enqueue", "enqueue_many", "run_now", "cancel", "cancel_runs", "revive", "drop"), Role.OPERATOR),
+    **dict.fromkeys(("accept", "enqueue", "enqueue_many", "run_now"), Role.OPERATOR),
+    **dict.fromkeys(("cancel", "cancel_runs", "revive", "drop"), Role.OPERATOR),
     **dict.fromkeys(("pause", "resume", "delete_jobs", "move_jobs"), Role.OPERATOR),
     **dict.fromkeys(("drain_workers", "resume_workers", "trigger"), Role.OPERATOR),
-    **dict.fromkeys(("set_setting", "unset_setting", "reload", "rollback"), Role.ADMIN),
+    **dict.fromkeys(("set_setting", "unset_setting", "reload", "rollback", "file_in_force"), Role.ADMIN),
     **dict.fromkeys(("create_token", "tokens", "revoke_token", "rotate_token"), Role.ADMIN),
     **dict.fromkeys(("finish_version", "dump", "load"), Role.ADMIN),
 }
@@ -69,7 +70,9 @@ async def ask(desk: At) -> Response:
             _refuse_trust(said.get("records", ()))
         _refuse_missing(getattr(desk.verbs, name), said)
         if said.get("params") and "job" in said:
-            check_asker(desk, await desk.verbs.get_job(said["job"]), said["params"])
+            job, params = await desk.verbs.get_job(said["job"]), said["params"]
+            for each in [params] if isinstance(params, Mapping) else params:
+                check_asker(desk, job, each)
         if verb.is_paged:
             return await _paged(getattr(desk.verbs, name)(**said))
         answer = await getattr(desk.verbs, name)(**said)

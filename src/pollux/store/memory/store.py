@@ -79,6 +79,7 @@ from pollux.store.memory.leases import Asking
 from pollux.store.memory.settle import settle
 from pollux.store.memory.state import House, State
 from pollux.store.parts import Turns, handle_version, one_version
+from pollux.store.records import lines_of
 
 LOOK_AGAIN_MS = 5_000  # a wait looks up at least so often: the clock may have leapt
 P = ParamSpec("P")
@@ -133,7 +134,7 @@ class MemoryStore:
     async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:  # noqa: ARG002  the contract's
         check_batch(puts, "jobs")
         one_version(self.scheduler_version, "put_jobs")
-        return self._do(job_verbs.put_jobs, [replace(put, job=checked_job(put.job)) for put in puts])
+        return self._do(_put_and_log, [replace(put, job=checked_job(put.job)) for put in puts])
 
     async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
         check_batch(ids, "jobs")
@@ -365,3 +366,9 @@ class MemoryStore:
 
     def _is_over(self, waiter: Waiter) -> bool:
         return waiter.is_woken or not self._is_open
+
+
+def _put_and_log(state: State, puts: Sequence[JobPut]) -> list[JobAnswer]:
+    answers = job_verbs.put_jobs(state, puts)
+    record_verbs.log(state, lines_of(puts, answers))
+    return answers

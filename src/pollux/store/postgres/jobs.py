@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import Ended, JobsDeleted, JobsMoved, JobsPut
+from pollux.model import Ended, Job, JobsDeleted, JobsMoved, JobsPut
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
-from pollux.store.postgres.rows import columns, got, job_row, put
+from pollux.store.postgres.records import log
+from pollux.store.postgres.rows import JOB_COLUMNS, columns, got, job_row, put
 from pollux.store.postgres.runs import cancel_waiting
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import JOBS_LOCK, Transaction
+from pollux.store.records import lines_of
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.ends import JOB_GONE
-from pollux.store.relational.jobs import TOMBS_MAX, Stored, each_once, judge, moved_once
+from pollux.store.relational.jobs import TOMBS_MAX, Puts, Stored, each_once, moved_once
 from pollux.store.relational.rows import HELD, LEASED, READY, Row, by_version, decode_entry
 
-JOB_COLUMNS = 17
 CHANGED_COLUMNS = 12
 
 _put = Statements("put_jobs")
@@ -25,48 +26,35 @@ _move = Statements("move_jobs")
 _versions = Statements("versions")
 
 
-class _Puts:
-    """The puts of one call, in their order; what they write is gathered and written together."""
-
-    def __init__(self, stored: dict[str, Stored], tombs: dict[str, Row], version: int) -> None:
-        self._stored, self._tombs, self._version = stored, tombs, version
-        self.added: dict[str, Row] = {}
-        self.changed: dict[str, Row] = {}
-
-    def put(self, each: JobPut) -> JobAnswer:
-        job, there, tomb = each.job, self._stored.get(each.job.id), self._tombs.get(each.job.id)
-        answer, after = judge(each, there, None if tomb is None else tomb[1], self._version)
-        if answer.answer is not Answer.OK:
-            return answer
-        row = job_row(job, after.revision, after.definition)
-        if there is None or job.id in self.added:
-            self.added[job.id] = (*row, None, None if tomb is None else tomb[2], None, None, self._version)
-        else:
-            self.changed[job.id] = row
-        self._stored[job.id] = after
-        return answer
-
-
 async def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
     await tx.lock(JOBS_LOCK)
     ids = [each.job.id for each in puts]
     stored = {row[0]: Stored(row[1], row[2], got(row[3]), *row[4:]) for row in await tx.rows(_put.stored, ids)}
     missing = [job_id for job_id in ids if job_id not in stored]
     tombs = {row[0]: row for row in await tx.rows(_put.tombs, missing)} if missing else {}
-    batch = _Puts(stored, tombs, tx.version)
+    batch = Puts(stored, tombs, tx.version)
     answers = [batch.put(each) for each in puts]
     if batch.added:
-        await tx.rows(_put.add, *columns(list(batch.added.values()), JOB_COLUMNS))
+        rows = [
+            (*_row(*each), None, batch.last_due_ms(job_id), None, None, tx.version)
+            for job_id, each in batch.added.items()
+        ]
+        await tx.rows(_put.add, *columns(rows, JOB_COLUMNS))
         tx.tally.jobs += len(batch.added)
         await tx.rows(_versions.use, tx.version)
         if tombs:
             await tx.rows(_put.forget_tombs, list(batch.added))
     if batch.changed:
-        await tx.rows(_put.change, *columns(list(batch.changed.values()), CHANGED_COLUMNS))
+        await tx.rows(_put.change, *columns([_row(*each) for each in batch.changed.values()], CHANGED_COLUMNS))
     written = dict.fromkeys(answer.id for answer in answers if answer.answer is Answer.OK)
     if written:
         tx.tell(tx.version, JobsPut(tuple(written), len(batch.added)))
+    await log(tx, lines_of(puts, answers))
     return answers
+
+
+def _row(job: Job, stored: Stored) -> Row:
+    return job_row(job, stored.revision, stored.definition)
 
 
 async def delete_jobs(tx: Transaction, ids: Sequence[str], reason: str) -> list[Answer]:

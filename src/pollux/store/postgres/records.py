@@ -8,14 +8,13 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, Run, RunState
-from pollux.store.postgres.jobs import JOB_COLUMNS
 from pollux.store.postgres.notes import load_notes, tell_all
-from pollux.store.postgres.rows import COLUMNS, columns, got, job_row, put, run_row
+from pollux.store.postgres.rows import COLUMNS, JOB_COLUMNS, columns, got, job_row, put, run_row
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import JOBS_LOCK, LOG_LOCK, Transaction
-from pollux.store.records import Record, TermRecord, entries_of
+from pollux.store.records import Record, TermRecord, entries_of, next_lines
 from pollux.store.relational.bells import RUNS
-from pollux.store.relational.records import LAST, Dumped, Placed, dumped, kinds_from, next_lines, without_lease
+from pollux.store.relational.records import LAST, Dumped, Placed, dumped, kinds_from, without_lease
 from pollux.store.relational.rows import Row, by_version, definition_json, memory_json, shelf_of
 
 _sql = Statements("records")
@@ -27,9 +26,10 @@ _TEXTS = ("actor", "action", "subject", "detail")
 
 
 async def log(tx: Transaction, lines: Sequence[AuditLine]) -> None:
-    await tx.lock(LOG_LOCK)
-    seq, chain = await tx.row(_sql.last_line) or (0, "")
-    await _add_lines(tx, next_lines(lines, seq, chain))
+    if lines:
+        await tx.lock(LOG_LOCK)
+        seq, chain = await tx.row(_sql.last_line) or (0, "")
+        await _add_lines(tx, next_lines(lines, seq, chain))
 
 
 async def _add_lines(tx: Transaction, lines: Sequence[AuditLine]) -> None:

@@ -29,6 +29,7 @@ LIVE_COLUMNS = ", ".join(
     f"{'l' if name in _IN_LINE else 'r'}.{name}" for name in RUN_COLUMNS_OF_R.replace("r.", "").split(", ")
 )
 COLUMNS = len(RUN_COLUMNS_OF_R.split(","))
+JOB_COLUMNS = 17
 _RUN_TEXTS = (4, 7, 8, 11, 18, 20, 25, 28)
 _MADE_TEXTS = (4, 7, 8, 11)
 _JOB_TEXTS = (3, 4, 5, 6, 7, 8)

@@ -42,14 +42,14 @@ def place_of(text: str) -> Place:
 class Waiter:
     """Somebody who waits, perhaps for a node; it remembers all rings since it listens."""
 
-    __slots__ = ("_has_missed", "_rings", "_since", "event", "is_anywhere", "node")
+    __slots__ = ("_has_missed", "_is_last_look", "_rings", "_since", "event", "is_anywhere", "node")
 
     def __init__(self, node: str, *, is_anywhere: bool = False) -> None:
         self.node, self.is_anywhere = node, is_anywhere  # does it also hear what rings in other versions?
         self.event = asyncio.Event()
         self._rings: list[tuple[Place, bool]] = []  # where, and whether it asks us to come back
         self._since: Place | None = None  # where the bell stood at our first look
-        self._has_missed = False
+        self._has_missed = self._is_last_look = False
 
     def hear(self, place: Place, kind: str, node: str) -> None:
         is_asked = kind == "wake" or (kind == "asked" and node == self.node)
@@ -57,19 +57,25 @@ class Waiter:
             self._rings.append((place, is_asked))
             self.event.set()
 
+    def look(self) -> None:
+        """Before a look: what rings from here on asks for another one, and so does what was missed."""
+        self.event.clear()
+        self._is_last_look = self._has_missed
+
     def looked(self, place: Place) -> None:
         """Only what rang after a look is news; being asked back counts from the first look on."""
         since = self._since = self._since or place
         self._rings = [ring for ring in self._rings if ring[0] > (since if ring[1] else place)]
 
-    def miss(self) -> None:
-        """Rings went by that nobody heard."""
-        self._has_missed = True
-        self.event.set()
+    def miss(self, place: Place) -> None:
+        """What rang up to that place was not heard: whoever was there before looks once more, and comes back."""
+        if self._since not in (None, place):
+            self._has_missed = True
+            self.event.set()
 
     @property
     def is_asked_back(self) -> bool:
-        return self._has_missed or any(is_asked for _, is_asked in self._rings)
+        return self._is_last_look or any(is_asked for _, is_asked in self._rings)
 
     @property
     def has_news(self) -> bool:
@@ -139,7 +145,8 @@ class Ear:
                 rest_s = min(2 * rest_s, BACKOFF_MAX_S)
 
     def _break(self) -> None:
-        self._place, self._stopped_at = None, self._place or self._stopped_at
+        if self._place is not None:
+            self._place, self._stopped_at = None, self._place
         for waiter in self._waiters:
             waiter.event.set()
 
@@ -150,7 +157,7 @@ class Ear:
         if place is None or place > last or (place < last and place < await self._end_of_bell("XRANGE", "-", "+")):
             place = last
             for waiter in self._waiters:
-                waiter.miss()
+                waiter.miss(last)
         self._place, self._stopped_at = place, None
         return place
 

@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from msgspec.structs import replace
-
 from pollux.clock import Clock, SystemClock
 from pollux.errors import StoreError
-from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, AuditLine, FeedItem, Job, chained
-from pollux.store.contract import Answer, Claimed
+from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, AuditLine, FeedItem, Job
+from pollux.store.contract import Answer, Claimed, JobPut
 from pollux.store.parts import Turns, handle_version
+from pollux.store.records import next_lines
 from pollux.store.redis import calls, listing, rows
 from pollux.store.redis.address import read_address
 from pollux.store.redis.ear import Ear, Place, place_of
@@ -204,7 +203,7 @@ class Handle:
         ear = self._feed_ear if node is None else self._runs_ear
         with ear.listen(node or "") as waiter:
             while True:
-                waiter.event.clear()
+                waiter.look()
                 waited_ms = self._clock.mono_ms() - began
                 found, is_enough, left_ms, place = await look(waited_ms)
                 if is_enough or waited_ms >= wait_ms or self._is_closed():
@@ -219,12 +218,26 @@ class Handle:
 
     async def _log(self, lines: Sequence[AuditLine]) -> bool:
         """The hashes are ours to make, so the last line is read first; false if another came meanwhile."""
+        before, written = await self._chained(lines)
+        return bool(await self._run("log", before=before, lines=written))
+
+    async def _chained(self, lines: Sequence[AuditLine]) -> tuple[int, list[str]]:
+        """The number of the last line, and these as they may follow it."""
         last = await self._run("read_log", after=0, limit=1, newest=True)
         before = listing.decode_line(last[0]) if last else AuditLine(0, "", "", "")
-        seq, chain, written = before.seq, before.chain, []
-        for line in lines:
-            seq += 1
-            numbered = replace(line, seq=seq, chain="")
-            chain = chained(numbered, before=chain)
-            written.append(rows.encode(replace(numbered, chain=chain)).decode())
-        return bool(await self._run("log", before=before.seq, lines=written))
+        return before.seq, [rows.encode(line).decode() for line in next_lines(lines, before.seq, before.chain)]
+
+    async def _put_and_log(
+        self, puts: Sequence[JobPut], items: list[dict[str, Any]], is_ok: Sequence[bool], now_ms: int | None
+    ) -> tuple[bool, list[rows.Row]]:
+        """Which puts are ok must be known before their lines are chained, so it is a guess: if it is wrong, or another
+        line came meanwhile, nothing is written (false), and the answers are a better guess.
+        """
+        told = [put.audit for put, ok in zip(puts, is_ok, strict=True) if ok and put.audit is not None]
+        before, written = await self._chained(told)
+        left = iter(written)
+        for put, item, ok in zip(puts, items, is_ok, strict=True):
+            if put.audit is not None:
+                item["line"] = next(left) if ok else False
+        is_done, answers = await self._run("put_jobs", now_ms, puts=items, before=before)
+        return is_done, answers

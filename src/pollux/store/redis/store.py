@@ -112,8 +112,20 @@ class RedisStore(Handle):
         check_batch(puts, "jobs")
         one_version(self._version, "put_jobs")
         items = [rows.job_put(checked_job(put.job), put.revision) for put in puts]
-        answers = await self._run("put_jobs", now_ms, puts=items)
+        answers = await self._put(puts, items, now_ms)
         return [calls.job_answer(put, answer, self._version) for put, answer in zip(puts, answers, strict=True)]
+
+    async def _put(self, puts: Sequence[JobPut], items: list[dict[str, Any]], now_ms: int | None) -> list[rows.Row]:
+        if all(put.audit is None for put in puts):
+            found: list[rows.Row] = await self._run("put_jobs", now_ms, puts=items)
+            return found
+        is_ok = [True] * len(puts)
+        for _ in range(LOG_TRIES):
+            is_done, answers = await self._put_and_log(puts, items, is_ok, now_ms)
+            if is_done:
+                return answers
+            is_ok = [answer[0] == Answer.OK for answer in answers]
+        raise self._log_is_busy()
 
     async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
         check_batch(ids, "jobs")
@@ -336,7 +348,10 @@ class RedisStore(Handle):
         for _ in range(LOG_TRIES):
             if await self._log(lines):
                 return
-        raise StoreBusy(f"others write to the audit log on {self._address.name} all the time; try again")
+        raise self._log_is_busy()
+
+    def _log_is_busy(self) -> StoreBusy:
+        return StoreBusy(f"others write to the audit log on {self._address.name} all the time; try again")
 
     async def read_log(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
         limit = check_page(limit)

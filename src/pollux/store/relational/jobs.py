@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pollux.model import SCHEDULER_VERSION
+from pollux.model import SCHEDULER_VERSION, Job
 from pollux.store.contract import Answer, JobAnswer, JobPut
 from pollux.store.parts import other_version
-from pollux.store.relational.rows import definition_json
+from pollux.store.relational.rows import Row, definition_json
 
 TOMBS_MAX = 100_000
 
@@ -19,6 +19,32 @@ class Stored(NamedTuple):
     source: str
     definition: bytes
     version: int = SCHEDULER_VERSION
+
+
+class Puts:
+    """The puts of one call, in their order; what they write is gathered, and written together.
+
+    `tombs` are what is left of deleted jobs: in their place no due time fires again that fired there.
+    """
+
+    def __init__(self, stored: dict[str, Stored], tombs: Mapping[str, Row], version: int) -> None:
+        self._stored, self._tombs, self._version = stored, tombs, version
+        self.added: dict[str, tuple[Job, Stored]] = {}
+        self.changed: dict[str, tuple[Job, Stored]] = {}
+
+    def put(self, each: JobPut) -> JobAnswer:
+        job, there, tomb = each.job, self._stored.get(each.job.id), self._tombs.get(each.job.id)
+        answer, after = judge(each, there, None if tomb is None else tomb[1], self._version)
+        if answer.answer is Answer.OK:
+            is_new = there is None or job.id in self.added
+            (self.added if is_new else self.changed)[job.id] = (job, after)
+            self._stored[job.id] = after
+        return answer
+
+    def last_due_ms(self, job_id: str) -> int | None:
+        """Of the deleted job in whose place it stands."""
+        tomb = self._tombs.get(job_id)
+        return None if tomb is None else tomb[2]
 
 
 def judge(

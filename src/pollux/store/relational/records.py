@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pollux.model import AuditLine, Run, RunState, chained
+from pollux.model import Run, RunState
 from pollux.store.records import dump_place
 from pollux.store.relational.rows import Row
 
@@ -45,16 +45,6 @@ def dumped(found: Sequence[Placed], limit: int) -> Dumped:
     if len(found) <= limit:
         return Dumped(rows, None)
     return Dumped(rows, f"{found[limit - 1].kind} {found[limit - 1].place}")
-
-
-def next_lines(lines: Sequence[AuditLine], seq: int, chain: str) -> list[AuditLine]:
-    """Lines with their numbers and hashes, after the last that stands."""
-    added = []
-    for line in lines:
-        seq += 1
-        chain = chained(replace(line, seq=seq, chain=""), before=chain)
-        added.append(replace(line, seq=seq, chain=chain))
-    return added
 
 
 def without_lease(run: Run) -> Run:

@@ -17,6 +17,8 @@ from pollux.store.sqlite.readers import Generations, Reader
 from pollux.store.sqlite.transaction import Stats
 from pollux.store.sqlite.writer import Writer
 
+QUICK_AT_ONCE = 16  # reads of some rows each that are answered together
+
 
 class Database:
     def __init__(self, place: Place, clock: Clock, deadline_ms: int) -> None:
@@ -42,7 +44,7 @@ class Database:
             if self._users == 1:
                 self.jumps = JumpGuard(self.clock)
                 self.writer = Writer(self.place, stats=self.stats, deadline=time.monotonic() + self.deadline_ms / 1000)
-                self.quick = Reader(self.place, "reader", self.stats)
+                self.quick = Reader(self.place, "reader", self.stats, at_once=QUICK_AT_ONCE)
                 self.slow = Reader(self.place, "lister", self.stats)
             return self.writer.ready
 

@@ -15,11 +15,13 @@ import apsw
 from msgspec import Struct
 
 from pollux.errors import StoreRefused
-from pollux.model import SCHEDULER_VERSION, Counts, Node
+from pollux.model import SCHEDULER_VERSION, STOP, Counts, Job, Node, Note
+from pollux.store.contract import PAGE_MAX, JobFilter
 from pollux.store.limits import PRIORITIES
 from pollux.store.relational import rows
 from pollux.store.seal import MARKS, read_marks, seal_words
-from pollux.store.sqlite import listing, nodes, notes, schema
+from pollux.store.shelf import JobShelf
+from pollux.store.sqlite import jobs, listing, nodes, notes, schema
 from pollux.store.sqlite.sql import Statements
 from pollux.store.sqlite.transaction import Stats, Transaction
 
@@ -45,6 +47,8 @@ class Inside(Struct, frozen=True):
     oldest_ready_ms: int | None = None
     most_overdue_ms: int | None = None
     seal: str = ""  # why nobody may work on it, in words, if it was moved elsewhere
+    stops: tuple[Note, ...] = ()  # pauses and drains
+    jobs: tuple[Job, ...] = ()  # the first of them
 
 
 def files_of(path: Path) -> dict[str, os.stat_result]:
@@ -115,6 +119,8 @@ def _look(tx: Transaction, now_ms: int, url: str = "") -> Inside:
         oldest_ready_ms=min(ready, default=None),
         most_overdue_ms=None if overdue is None else overdue[0],
         seal=seal_words(read_marks([rows.note(row) for row in notes.notes(tx, MARKS, now_ms)]), url),
+        stops=tuple(rows.note(row) for row in notes.notes(tx, STOP, now_ms)),
+        jobs=tuple(map(JobShelf().job, jobs.list_jobs(tx, JobFilter(), None, PAGE_MAX))),
     )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import End, Ended, JobsDeleted, JobsMoved, JobsPut
+from pollux.model import End, Ended, Job, JobsDeleted, JobsMoved, JobsPut
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
+from pollux.store.records import lines_of
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.ends import JOB_GONE
-from pollux.store.relational.jobs import TOMBS_MAX, Stored, each_once, judge, moved_once
+from pollux.store.relational.jobs import TOMBS_MAX, Puts, Stored, each_once, moved_once
 from pollux.store.relational.rows import HELD, LEASED, READY, Row, by_version, decode_entry, job_row
+from pollux.store.sqlite.records import log
 from pollux.store.sqlite.runs import cancel_waiting
 from pollux.store.sqlite.sql import Statements, ids_json
 from pollux.store.sqlite.transaction import Transaction, feed_numbers
@@ -24,34 +26,29 @@ _versions = Statements("versions")
 
 
 def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
-    ids = ids_json([put.job.id for put in puts])
-    stored = {row[0]: Stored(*row[1:]) for row in tx.rows(_put.stored, (ids,))}
-    before = tx.tally.jobs
-    answers = [_put_job(tx, put, stored) for put in puts]
-    written = dict.fromkeys(answer.id for answer in answers if answer.answer is Answer.OK)
-    if written:
+    ids = [put.job.id for put in puts]
+    stored = {row[0]: Stored(*row[1:]) for row in tx.rows(_put.stored, (ids_json(ids),))}
+    missing = [job_id for job_id in ids if job_id not in stored]
+    tombs = {row[0]: row for row in tx.rows(_put.tombs, (ids_json(missing),))} if missing else {}
+    batch = Puts(stored, tombs, tx.version)
+    answers = [batch.put(each) for each in puts]
+    if tombs:
+        tx.write_many(_put.forget_tomb, [(job_id,) for job_id in batch.added if job_id in tombs])
+    if batch.added:
+        rows = [(*_row(*each), batch.last_due_ms(job_id), tx.version) for job_id, each in batch.added.items()]
+        tx.insert(_put.add, rows)
+        tx.tally.jobs += len(rows)
+    if batch.changed:
+        tx.write_many(_put.change, [_row(*each) for each in batch.changed.values()])
+    if written := dict.fromkeys(answer.id for answer in answers if answer.answer is Answer.OK):
         tx.write(_versions.use, (tx.version,))
-        tx.tell(tx.version, JobsPut(tuple(written), tx.tally.jobs - before))
+        tx.tell(tx.version, JobsPut(tuple(written), len(batch.added)))
+    log(tx, lines_of(puts, answers))
     return answers
 
 
-def _put_job(tx: Transaction, put: JobPut, stored: dict[str, Stored]) -> JobAnswer:
-    """In the place of a deleted job: no due time that fired there fires here."""
-    job, there = put.job, stored.get(put.job.id)
-    tomb = tx.row(_put.tomb, (job.id,)) if there is None else None
-    answer, after = judge(put, there, None if tomb is None else tomb[0], tx.version)
-    if answer.answer is not Answer.OK:
-        return answer
-    row = job_row(job, after.revision, after.definition)
-    if there is not None:
-        tx.write(_put.change, row)
-    else:
-        if tomb is not None:
-            tx.write(_put.forget_tomb, (job.id,))
-        tx.write(_put.add, (*row, None if tomb is None else tomb[1], tx.version))
-        tx.tally.jobs += 1
-    stored[job.id] = after
-    return answer
+def _row(job: Job, stored: Stored) -> Row:
+    return job_row(job, stored.revision, stored.definition)
 
 
 def delete_jobs(tx: Transaction, ids: Sequence[str], reason: str, now_ms: int) -> list[Answer]:

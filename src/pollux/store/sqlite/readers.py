@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import SimpleQueue
@@ -25,10 +26,13 @@ STEPS = 20_000  # of SQLite's between two looks at the clock
 
 
 class Reader:
-    """One lane: a thread and its connection, both made for the first call."""
+    """One lane: a thread and its connection, both made for the first call.
 
-    def __init__(self, place: Place, name: str, stats: Stats) -> None:
-        self._place, self._name, self._stats = place, name, stats
+    `at_once` calls are answered together if they come together; where one of them may take long it is 1.
+    """
+
+    def __init__(self, place: Place, name: str, stats: Stats, *, at_once: int = 1) -> None:
+        self._place, self._name, self._stats, self._at_once = place, name, stats, at_once
         self._deadline = 0.0  # of the call under way
         self._queue: SimpleQueue[Call | None] = SimpleQueue()
         self._guard = threading.Lock()
@@ -58,12 +62,24 @@ class Reader:
     def _serve(self) -> None:
         try:
             while (call := self._queue.get()) is not None:
-                if not call.is_given_up:
-                    self._read(call)
-                    answer([call])
+                answer(list(self._read_all(call)))
         finally:
             self._drop()
             self.ended.set_result(None)
+
+    def _read_all(self, first: Call) -> Iterator[Call]:
+        """This one and those that wait behind it, as many as are answered together: each answer wakes a loop."""
+        call: Call | None = first
+        for left in reversed(range(self._at_once)):
+            assert call is not None
+            if not call.is_given_up:
+                self._read(call)
+                yield call
+            if not left or self._queue.empty():
+                return
+            if (call := self._queue.get()) is None:
+                self._queue.put(None)  # the end comes after these answers
+                return
 
     def _read(self, call: Call) -> None:
         try:

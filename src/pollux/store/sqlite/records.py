@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, NotePut, Run, RunState
-from pollux.store.records import Record, TermRecord, entries_of
+from pollux.store.records import Record, TermRecord, entries_of, next_lines
 from pollux.store.relational.bells import RUNS
-from pollux.store.relational.records import LAST, Dumped, Placed, dumped, kinds_from, next_lines, without_lease
+from pollux.store.relational.records import LAST, Dumped, Placed, dumped, kinds_from, without_lease
 from pollux.store.relational.rows import Row, definition_json, job_row, memory_json, run_row, shelf_of
 from pollux.store.sqlite.notes import set_note, tell_all
 from pollux.store.sqlite.sql import Statements
@@ -24,9 +24,9 @@ _versions = Statements("versions")
 
 
 def log(tx: Transaction, lines: Sequence[AuditLine]) -> None:
-    seq, chain = tx.row(_log.last) or (0, "")
     if lines:
-        tx.write_many(_log.add, [_line_row(line) for line in next_lines(lines, seq, chain)])
+        seq, chain = tx.row(_log.last) or (0, "")
+        tx.insert(_log.add, [_line_row(line) for line in next_lines(lines, seq, chain)])
 
 
 def _line_row(line: AuditLine) -> Row:

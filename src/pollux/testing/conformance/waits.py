@@ -16,8 +16,8 @@ from pollux.testing.conformance.builders import LEASE_MS, a_run, entries, given,
 from pollux.testing.conformance.contract import Contract
 
 T = TypeVar("T")
-LONG_MS = 20_000
-SOON_S = 5.0  # far below LONG_MS: whoever waits it out is found
+LONG_MS = 60_000
+SOON_S = 20.0  # far below LONG_MS: whoever waits it out is found
 
 
 async def soon(call: Awaitable[T]) -> T:

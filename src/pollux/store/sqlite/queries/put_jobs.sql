@@ -2,8 +2,8 @@
 SELECT j.id, j.revision, j.release, j.source, j.definition, j.version
 FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
 
--- name: tomb
-SELECT revision, last_due_ms FROM tombs WHERE id = ?;
+-- name: tombs
+SELECT t.id, t.revision, t.last_due_ms FROM json_each(?) AS asked JOIN tombs AS t ON t.id = asked.value;
 
 -- name: forget_tomb
 DELETE FROM tombs WHERE id = ?;

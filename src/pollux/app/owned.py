@@ -1,0 +1,44 @@
+"""May a job be taken away, or would it come back?  It would, as long as a node of the source lives that declares it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pollux.errors import Conflict
+from pollux.model import Job
+from pollux.plan import forsaken, is_backed
+from pollux.store.contract import PAGE_MAX, Store
+
+__all__ = ["cure_of", "forsaken", "place_of", "refuse_backed"]
+NAMED_MAX = 5
+
+
+async def refuse_backed(store: Store, ids: Sequence[str]) -> list[Job]:
+    """Raise `Conflict` for jobs that a living node would put back; answers those that are there."""
+    jobs: list[Job] = []
+    for start in range(0, len(ids), PAGE_MAX):
+        jobs += [job for job in await store.get_jobs(ids[start : start + PAGE_MAX]) if job is not None]
+    nodes = await store.nodes() if any(job.source != "api" for job in jobs) else []
+    if backed := [job for job in jobs if is_backed(job, nodes)]:
+        raise Conflict(_words(backed), cure=cure_of(backed[0], f"pollux jobs pause {backed[0].id}"))
+    return jobs
+
+
+def cure_of(job: Job, pause: str) -> str:
+    """What to do instead; `pause` is how that is said by whoever asks."""
+    again = "it is read again by itself" if job.source.startswith("file:") else "and restart it"
+    return f"take it out of {place_of(job.source)} ({again}), or pause it: {pause}"
+
+
+def place_of(source: str) -> str:
+    """`the file pollux.yaml`, `the code of shop`."""
+    kind, _, name = source.partition(":")
+    return f"the file {name}" if kind == "file" else f"the code of {name}"
+
+
+def _words(backed: Sequence[Job]) -> str:
+    sources = ", ".join(sorted({job.source for job in backed}))
+    if len(backed) == 1:
+        return f"job {backed[0].id!r} is declared by {sources}, of which a node lives: deleted, it would come back"
+    names = ", ".join(job.id for job in backed[:NAMED_MAX]) + (", ..." if len(backed) > NAMED_MAX else "")
+    return f"{len(backed)} of these jobs ({names}) are declared by {sources}: deleted, they would come back"

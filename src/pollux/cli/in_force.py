@@ -1,0 +1,94 @@
+"""By what does the node run that reads this file?  Perhaps not by what the file says: it may have been refused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pollux.cli.options import ask, socket_of, sqlite_path
+from pollux.cli.show import clean
+from pollux.cli.way import live_socket
+from pollux.errors import InvalidConfig, PolluxError, StoreError
+
+if TYPE_CHECKING:
+    from pollux.app.reload import InForce
+    from pollux.config import Config
+    from pollux.config.live import Live
+
+
+def loaded_or_said(path: str | None, arguments: dict[str, Any]) -> tuple[Config, InvalidConfig | None]:
+    """The options of the file; with mistakes in it as much as tells where a node is that may run by an earlier text."""
+    from pollux.config import load_config
+    from pollux.config.load import store_said
+
+    try:
+        return load_config(path, environ=os.environ, arguments=arguments, with_jobs=False), None
+    except InvalidConfig as error:
+        said = None if path is None else store_said(path, environ=os.environ, arguments=arguments)
+        if said is None:
+            raise
+        return said, error
+
+
+def node_by(config: Config) -> InForce | None:
+    """What the node here runs by that reads this very file; None if there is none."""
+    if not config.path:
+        return None
+    address = asyncio.run(live_socket(socket_of(config, config.store), config.store))
+    if not address:
+        return None
+    try:
+        found: InForce = ask(address, lambda app: app.file_in_force())
+    except PolluxError:  # it has no file
+        return None
+    return found if Path(found.path).resolve() == Path(config.path).resolve() else None
+
+
+def tell_refused(config: Config, node: InForce, wrong: InvalidConfig | None, *, is_start: bool) -> None:
+    """Why the file does not say what holds; `is_start`: what was shown is what a start would make of it."""
+    problems = node.refused or tuple(map(str, wrong.problems if wrong is not None else ()))
+    what = "refused" if problems else "not read again yet (`pollux reload` does that)"
+    shown = "a start would try this" if is_start else "this is what it runs by"
+    words = f"{config.path} was changed and {what}; the node goes on by the text before: {shown}"
+    click.echo(f"pollux: {clean(words)}", err=True)
+    for problem in problems:
+        click.echo(f"  {clean(problem)}", err=True)
+
+
+def tell_restarts(node: InForce) -> None:
+    for change in node.needs_restart:
+        words = f"{change.path}: {change.before} holds until the node is restarted, then {change.after}"
+        click.echo(clean(words), err=True)
+
+
+def live_of(config: Config, *, is_asked: bool) -> dict[str, Live]:
+    """What is set for all nodes of the store; nothing where there is no store yet.
+
+    Unless a node was asked itself (`is_asked`), it is said if one runs by another text of the file.
+    """
+    url, file = config.store, sqlite_path(config.store)
+    if url.startswith("memory:") or (file is not None and not file.exists()):
+        return {}
+    from pollux.app.reload import FILE_NOTE, digest_in
+    from pollux.config.live import read_live
+    from pollux.model import SETTING
+
+    async def question(app: Any) -> tuple[list[Any], list[Any]]:
+        return await app.backend.notes(SETTING), await app.nodes()
+
+    try:
+        notes, nodes = ask(url, question)
+    except StoreError as error:
+        click.echo(f"pollux: what is set for all nodes cannot be told: {clean(str(error))}", err=True)
+        return {}
+    key = f"{FILE_NOTE}{config.source}"
+    for value in (note.value for note in notes if note.key == key and not is_asked):
+        node = str(value.get("node", "")) if isinstance(value, dict) else ""
+        if digest_in(value) != config.digest and any(each.id == node for each in nodes):
+            say = f"node {node} runs by another text of {config.path}; `pollux check` says whether this one can be used"
+            click.echo(f"pollux: {clean(say)}", err=True)
+    return read_live(notes)
