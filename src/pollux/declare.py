@@ -10,7 +10,7 @@ import msgspec
 from pollux import schedule as schedules
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
 from pollux.ids import check_id
-from pollux.model import TIMEOUT_MS, Isolate, Job, Misfire, Overlap, Retry, Schedule, definition
+from pollux.model import Isolate, Job, Misfire, Overlap, Retry, Schedule, definition
 from pollux.model.params import check_params, priority_of
 from pollux.outcome import validate_retry
 from pollux.secrets import check_references

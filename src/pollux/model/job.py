@@ -112,9 +112,9 @@ _NOTHING_LEARNT = Memory()
 
 def definition(job: Job) -> Job:
     """The job without what the store and the leader keep beside it; two jobs are the same if these are equal."""
-    if job.revision == 0 and job.next_due_ms is job.last_due_ms is None and job.memory == _NOTHING_LEARNT:
-        if job.scheduler_version == SCHEDULER_VERSION:
-            return job
+    is_new = job.revision == 0 and job.next_due_ms is None and job.last_due_ms is None
+    if is_new and job.scheduler_version == SCHEDULER_VERSION and job.memory == _NOTHING_LEARNT:
+        return job
     return msgspec.structs.replace(
         job, scheduler_version=SCHEDULER_VERSION, revision=0, next_due_ms=None, last_due_ms=None, memory=_NOTHING_LEARNT
     )
