@@ -23,7 +23,6 @@ jobs:
     f"""\
   - {{id: {way}-a, python: "work:fine", group: of-{way}}}
   - {{id: {way}-b, python: "work:fine", group: of-{way}}}
-  - {{id: {way}-gone, python: "work:fine"}}
   - {{id: {way}-dead, python: "work:refuse"}}
   - {{id: {way}-drop, python: "work:refuse"}}
   - {{id: {way}-late, python: "work:fine"}}
@@ -116,6 +115,7 @@ def inhabited(folder: Path, store: str = SQLITE) -> Iterator[Deployment]:
         for way in WAYS:
             for name in ("dead", "drop"):
                 assert made.by("direct", f"enqueue {way}-{name}").code == 0
+            _add(made, {"id": f"{way}-gone", "url": "https://example.com"})
         made.by("direct", "enqueue still --id RUN --wait")
         made.by("direct", "enqueue corpse --id DEAD")
         made.by("direct", "audit")
@@ -123,6 +123,14 @@ def inhabited(folder: Path, store: str = SQLITE) -> Iterator[Deployment]:
             lambda: len(made.by("direct", "dead ls --json").json["dead"]) == 7, "the dead are there", made.process
         )
         yield made
+
+
+def _add(house: Deployment, job: dict[str, str]) -> None:
+    """A job that no file declares: it can be deleted."""
+    request = urllib.request.Request(f"{house.url}/api/v2/jobs", json.dumps(job).encode())
+    request.add_header("Authorization", f"Bearer {house.token}")
+    with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+        assert answer.status == 201
 
 
 # the same words

@@ -10,8 +10,6 @@ import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
 from pollux.server import Server, ServerOptions
 from pollux.server.door import Door
 from pollux.server.identity import Identity, Role
@@ -22,12 +20,12 @@ from pollux.server.routing import Operation
 from tests.acceptance.api_world import SECRETS, an_app, served
 
 ALL = "examples,coverage,fuzzing,stateful"
-SECONDS = 30  # for schemathesis to look for what is not as it is told
+SECONDS = 25  # for schemathesis to look for what is not as it is told
 FINE = ["2xx", "404", "409"]  # for a request that fits the schema: done, or there is no such thing, or not as it is
 # Whether a cron line or a URL can be used is not for a schema to say.  Where that is so the route names it (`beyond`).
 BEYOND = [*FINE, "403", "422"]
 # Everybody comes from one address here, mostly without a token or with a wrong one; and nobody listens for an hour.
-LIMITS = Limits(rate=0, anonymous_rate=1e6, failures_rate=1e6, listen_s=0.2)
+LIMITS = Limits(rate=0, anonymous_rate=1e6, failures_rate=1e6, listen_s=0.02)
 
 
 def config() -> str:
@@ -91,36 +89,21 @@ async def test_what_is_told_is_what_happens(tmp_path):
     assert f"Tested: {len(listed())}\n" in said, said[-8_000:]
 
 
-def a_longer_page(told):
+async def test_lies_are_found(tmp_path):
+    """A field that is not there, a limit that does not hold, an answer of another kind: by events as well."""
+    told = json.loads(json.dumps(document(EVERY)))
+    paths = ("/api/v2/nodes", "/api/v2/audit", "/api/v2/events")
+    told["components"]["schemas"]["NodeList"]["required"].append("captain")
     [limit] = [each for each in told["paths"]["/api/v2/audit"]["get"]["parameters"] if each["name"] == "limit"]
     limit["schema"]["maximum"] = 5_000
-
-
-def no_events(told):
     told["paths"]["/api/v2/events"]["get"]["responses"]["200"]["content"] = {"application/json": {}}
-
-
-def no_field(told):
-    told["components"]["schemas"]["NodeList"]["required"].append("captain")
-
-
-@pytest.mark.parametrize(
-    ("lie", "path", "found"),
-    [
-        (a_longer_page, "/api/v2/audit", "Schema-valid request rejected"),
-        (no_events, "/api/v2/events", "Undocumented Content-Type"),
-        (no_field, "/api/v2/nodes", "Response violates schema"),
-    ],
-)
-async def test_a_lie_is_found(tmp_path, lie, path, found):
-    told = json.loads(json.dumps(document(EVERY)))
-    lie(told)
     (tmp_path / "told.json").write_text(json.dumps(told))
+    where = [word for path in paths for word in ("--include-path", path)]
     async with asked_server() as url:
-        where = ("--url", url, "--include-path", path, "--phases", "coverage")
-        code, said = await _schemathesis("told.json", tmp_path, *where)
+        code, said = await _schemathesis("told.json", tmp_path, "--url", url, *where, "--phases", "coverage")
     assert code == 1, said
-    assert found.lower() in said.lower(), said
+    for found in ("Response violates schema", "Schema-valid request rejected", "Undocumented Content-Type"):
+        assert found in said, said
 
 
 async def test_a_door_that_lets_everybody_in_is_found(tmp_path, monkeypatch):

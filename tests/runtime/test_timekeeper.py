@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from pollux.clock import FakeClock
 from pollux.errors import StoreError, StoreTimeout
 from pollux.events import ClockJumped, Events, FiringSkipped, RunHeld, RunsFired
-from pollux.model import Cause, Interval, Job, Node, NotePut, Once, Plan, RunState, run_of
+from pollux.model import Cause, Done, Interval, Job, Node, NotePut, Once, Plan, RunState, run_of
 from pollux.plan import Planner
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Rest
@@ -16,6 +16,7 @@ from pollux.runtime.storetime import StoreTime
 from pollux.runtime.timekeeper import Timekeeper
 from pollux.store.contract import JobPut
 from pollux.store.memory import MemoryStore
+from pollux.testing.conformance.builders import T0, a_run, claim, settlement
 from pollux.testing.faults import HastyWaits, NoWaits
 from tests.runtime.fakes import LOST, Heard, Spy, settle_down
 
@@ -240,6 +241,46 @@ async def test_where_writes_are_dear_the_firings_of_a_thin_stream_share_their_tu
     while rest == Rest.NONE:
         rest = await office.timekeeper.turn()
     assert rest.ms == rest_ms
+
+
+async def rest_after(office, ends, *, at_a_time=10):
+    """How long it rests after so many runs, which somebody asked for, ended, in entries of that many each."""
+    store = office.store.inner
+    await store.enqueue([a_run(f"r{n}", "asked") for n in range(ends)])
+    runs = await claim(store, ends)
+    for n in range(0, ends, at_a_time):
+        await store.settle([settlement(run, Done(failed=False)) for run in runs[n : n + at_a_time]])
+    rest = await office.timekeeper.turn()
+    while rest == Rest.NONE:
+        rest = await office.timekeeper.turn()
+    return rest.ms
+
+
+@pytest.mark.parametrize(
+    ("ends", "at_a_time", "rest_ms"),
+    [(49, 10, 20), (50, 10, 100), (100, 1, 20)],
+    ids=["a few ends", "a rush of ends", "more than were read"],
+)
+async def test_where_writes_are_dear_nobody_waits_for_the_books_of_a_rush(ends, at_a_time, rest_ms):
+    office = await Office(wrap=DearWrites).open(Job(id="asked", handler="h"))
+    await office.quiet()
+    assert await rest_after(office, ends, at_a_time=at_a_time) == rest_ms
+
+
+@pytest.mark.parametrize(("due_in_ms", "rest_ms"), [(60, 60), (5, 20)])
+async def test_the_rest_after_a_rush_does_not_oversleep_a_due_time(due_in_ms, rest_ms):
+    soon = Job(id="soon", handler="h", schedule=Once(at_ms=T0 + due_in_ms))
+    office = await Office(wrap=DearWrites).open(Job(id="asked", handler="h"), soon)
+    await office.quiet()
+    assert await rest_after(office, 50) == rest_ms
+
+
+async def test_a_rush_with_a_firing_in_it_is_no_mere_bookkeeping():
+    due = Job(id="due", handler="h", schedule=Once())
+    office = await Office(wrap=DearWrites).open(Job(id="asked", handler="h"))
+    await office.quiet()
+    await office.store.inner.put_jobs([JobPut(due)])
+    assert await rest_after(office, 50) == 20
 
 
 async def test_a_due_time_is_not_overslept_in_the_rest():

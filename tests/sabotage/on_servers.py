@@ -260,8 +260,8 @@ ON_POSTGRES = (
         "every delivery has the same token",
         Patch(
             "store/postgres/queries/claim.sql",
-            "token = $4::text || ':' || (l.fence + 1)",
-            "token = left($4::text, 0) || 't'",
+            "token = $1::text || ':' || (l.fence + 1)",
+            "token = left($1::text, 0) || 't'",
         ),
         Patch("store/postgres/leases.py", 'f"{token}:{row[FENCE]}"', '"t"'),
         Patch("store/relational/rows.py", 'f"{token}:1"', '"t"'),

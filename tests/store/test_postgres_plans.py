@@ -173,20 +173,25 @@ def buffers(plan):
     return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
 
+def taking(priorities, n):
+    """What `take` is given: token, time, version; priorities, unread ends, how many; for whom, how long, which part."""
+    return "tok", NOW, 2, priorities, 1_000_000, n, "node", 60_000, False, 1
+
+
 async def leased(house, n=100):
     """Some runs that we hold: (ids, seqs, tokens)."""
-    rows = await house.run("claim", "lease", 2, NOW, n, "tok", "node", 60_000, 1, 2)
+    rows = await house.run("claim", "take", *taking([2], n))
     runs = [row for row in rows if row[2] is not None]
     assert len(runs) == n
     return [row[1] for row in runs], [row[0] for row in runs], [f"tok:{row[12]}" for row in runs]
 
 
 async def a_look(house):
-    return await house.plan("claim", "look", "tok", NOW, 2)
+    return await house.plan("claim", "take", *taking([], 100))
 
 
 async def a_claim(house):
-    return await house.plan("claim", "lease", 2, NOW, 100, "tok", "node", 60_000, 1, 2)
+    return await house.plan("claim", "take", *taking([2, 3, 1], 100))
 
 
 async def a_plain_settlement(house):
@@ -344,7 +349,7 @@ async def test_plans_that_were_made_while_all_was_empty_serve_when_it_is_full(se
         rows = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE {name}({args})")
         plan = json.loads(rows[0][0])[0]["Plan"]
         assert walks(plan) == [], name
-        assert name not in ("look", "lease") or sorts(plan, "line") == [], name
+        assert name != "take" or sorts(plan, "line") == [], name
     await connection.close()
     await store.close()
 
@@ -354,8 +359,7 @@ def _empty(n):
 
 
 KEPT = {
-    "look": ("claim", "look", "'t', 1, 2"),
-    "lease": ("claim", "lease", "2, 1, 100, 't', 'n', 1, 1, 2"),
+    "take": ("claim", "take", "'t', 1, 2, '{1,2,3}', 9, 100, 'n', 1, false, 1"),
     "done": ("settle", "done", f"{_empty(9)}, '', 'c', '', 2"),
     "found": ("settle", "found", "'{}', 1"),
     "finish": ("settle", "finish", _empty(13)),

@@ -65,7 +65,10 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     updates: tuple[JobUpdate, ...] = ()
     notes: tuple[NotePut, ...] = ()
 
+    @property
+    def moves_runs(self) -> bool:
+        """Does any run come, go, or go on with it?"""
+        return bool(self.firings or self.releases or self.holds or self.cancels)
+
     def is_empty(self) -> bool:
-        return not (
-            self.consumed or self.firings or self.releases or self.holds or self.cancels or self.updates or self.notes
-        )
+        return not (self.consumed or self.updates or self.notes or self.moves_runs)

@@ -41,6 +41,8 @@ REST_USUAL_MAX_MS = 50
 RESTS_CHEAP: Rests = ((1.5, 3), (0.0, TURN_REST_MS))
 RESTS_DEAR: Rests = ((16.0, TURN_REST_MS), (2.0, REST_USUAL_MAX_MS), (0.0, TURN_REST_MS))
 CROWD_WEIGHT = 0.1
+RUSH = 50  # a turn that did nothing but take in so many ends: nobody waits for the next one
+RUSH_REST_MS = 100
 LEARN_ROUNDS_MAX = 8
 FRUITLESS_MAX = 200
 T = TypeVar("T", Job, Run)
@@ -82,6 +84,7 @@ class Timekeeper(Loop):
         self._askers: list[asyncio.Future[None]] = []  # who waits for the end of the next turn
         self.on_notes: Callable[[tuple[str, ...]], None] | None = None  # keys that changed, as the feed tells
         self._crowd = 0.0  # firings of a turn, on average of late
+        self._ends = 0  # that this turn has read; none if there may be more
         self._fruitless = 0  # turns in a row that had something to do and did nothing
 
     @property
@@ -169,7 +172,7 @@ class Timekeeper(Loop):
 
     async def _read_feed(self, planner: Planner) -> None:
         wait_ms = self._wait_ms(planner)
-        self._is_asked = False
+        self._is_asked, self._ends = False, 0
         feed = await self.interruptible(self.store.feed(limit=FEED_LIMIT, wait_ms=wait_ms))
         if feed is None:
             return  # somebody wants a turn now; the entries are still there
@@ -178,6 +181,8 @@ class Timekeeper(Loop):
             planner.apply(item)
             if isinstance(item.entry, NotesChanged) and self.on_notes is not None:
                 self.on_notes(item.entry.keys)
+        if len(feed.items) < FEED_LIMIT:
+            self._ends = sum([len(item.entry.ends) for item in feed.items if isinstance(item.entry, Ended)])
         if self.events.wants(RunStopped):
             self._tell_stopped(feed.items)
 
@@ -255,7 +260,7 @@ class Timekeeper(Loop):
         self.plans += 1
         self._crowd += CROWD_WEIGHT * (len(plan.firings) - self._crowd)
         self._tell(plan, advanced, report)
-        return self._rest_of_busy(planner, asked)
+        return self._rest_of_busy(planner, plan, asked)
 
     def _tell(self, plan: Plan, advanced: Advanced, report: Report) -> None:
         for firing, answer in zip(plan.firings, advanced.firings, strict=True):
@@ -288,12 +293,14 @@ class Timekeeper(Loop):
 
     # resting
 
-    def _rest_of_busy(self, planner: Planner, asked: float) -> Rest:
+    def _rest_of_busy(self, planner: Planner, plan: Plan, asked: float) -> Rest:
         """Counted from write to write, so that a slow disk does not make firings later than its own time."""
         if planner.left_over or self._is_asked or self.is_woken:
             return Rest.NONE
         left_ms = self._until_due(planner)
         rest_ms = next(ms for crowd, ms in self.rests if self._crowd >= crowd)
+        if self.rests is RESTS_DEAR and self._ends >= RUSH and not plan.moves_runs:
+            rest_ms = RUSH_REST_MS
         if left_ms is not None and rest_ms > REST_USUAL_MAX_MS:
             # A due time is not overslept, but a stream of them must not become a stream of writes.
             rest_ms = min(rest_ms, max(TURN_REST_MS, left_ms))

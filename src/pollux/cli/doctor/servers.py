@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pollux.cli.doctor.finding import Finding, fail, ok, warn
 from pollux.errors import PolluxError
 from pollux.model import ALL_VERSIONS, STOP, RunState, leader_of
-from pollux.store.sqlite.glance import Inside
+from pollux.store.sqlite.glance import JOBS_MAX, Inside
 from pollux.units import format_ms
 
 OFFSET_MS_MAX = 1_000  # between our clock and the server's
@@ -66,7 +66,7 @@ def _judged(url: str) -> tuple[list[Finding], bool]:
 
 async def _inside(url: str, now_ms: int) -> Inside:
     from pollux.secrets import hide
-    from pollux.store.contract import PAGE_MAX, RunFilter
+    from pollux.store.contract import RunFilter
     from pollux.store.open import open_store
     from pollux.store.seal import marks_of, of_all_versions, seal_words
 
@@ -91,7 +91,7 @@ async def _inside(url: str, now_ms: int) -> Inside:
             most_overdue_ms=min((due_ms for due_ms in overdue if due_ms is not None), default=None),
             seal=seal_words(await marks_of(store), hide(url)),
             stops=tuple(await store.notes(STOP)),
-            jobs=(await store.list_jobs(limit=PAGE_MAX)).jobs,
+            jobs=(await store.list_jobs(limit=JOBS_MAX)).jobs,
         )
     finally:
         await store.close()

@@ -98,7 +98,13 @@ class Stream(Response):
     media_type = STREAM
 
     def __init__(
-        self, ring: Ring, node: str, last: str, job_id: str | None, kinds: frozenset[str] | None, seconds: float
+        self,
+        ring: Ring,
+        node: str,
+        last: str,
+        job_id: str | None,
+        kinds: frozenset[str] | None,
+        seconds: float = SECONDS_MAX,
     ) -> None:
         super().__init__()
         del self.headers["content-length"]

@@ -1,8 +1,9 @@
-"""How does one claim go?  Look, mend what time did, then take, priority by priority.
+"""How does one claim go?  Look, and take in the same statement if nothing comes before; else mend what time did.
 
 look ─▶ the same token before? ─▶ the same runs
-  │──▶ the clock came back? leases ended? ─▶ mended, each in a write of its own
-  └──▶ ready? ─▶ take ─▶ nothing, though some are visible: others hold them ─▶ wait until they let go, look again
+  │──▶ the clock came back? leases ended? ─▶ mended, each in a write of its own; look again
+  └──▶ ready? ─▶ taken ─▶ room left? ─▶ the next priority
+                  └──▶ nothing, though some are visible: others hold them ─▶ wait until they let go, look again
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pollux.store.jumps import JumpGuard
 from pollux.store.postgres import leases
 from pollux.store.postgres.database import Database, Ring, Verb
 from pollux.store.postgres.grants import Grants
-from pollux.store.postgres.leases import Look
+from pollux.store.postgres.leases import ENDLESS, Look, Step, Taken
 from pollux.store.relational.leases import Asking
 from pollux.store.shelf import JobShelf
 
@@ -58,8 +59,13 @@ class Claimer:
         self._claims = 0
 
     async def claim(self, asking: Asking, now_ms: int | None) -> Claimed:
+        first = Step(asking.order if asking.limit > 0 else (), max(0, asking.limit), feed_max=asking.feed_max)
+        later = first._replace(feed_max=ENDLESS)
         for nth in range(LOOKS_MAX):
-            seen = await self._read(lambda tx: leases.look(tx, asking.token), now_ms)
+            try:
+                seen, taken = await self._step(asking, later if nth else first, now_ms)
+            except asyncpg.UniqueViolationError:  # the same claim was under way: what it got is ours
+                continue
             hold_ms = self._hold_ms(seen.now_ms, asking.lease_ms) if now_ms is None else 0
             if seen.parts:
                 same = await self._read(partial(leases.again, shelf=self._shelf, token=asking.token, seen=seen))
@@ -67,12 +73,12 @@ class Claimer:
                     return same
             if nth == 0 and seen.ends > asking.feed_max:  # not for the ends that this call itself found
                 return Claimed(Answer.FULL, (), {}, seen.stops, None, seen.now_ms)
-            if await self._mend(seen, asking.losses_max, hold_ms):
+            if taken is None and await self._mend(seen, asking.losses_max, hold_ms):
                 now_ms = seen.now_ms
                 continue
             if not seen.ready(asking) or asking.limit <= 0:
                 break
-            claimed = await self._take(asking, seen)
+            claimed = await self._take(asking, seen, taken)
             if claimed is not None:
                 return claimed
             await self._await(asking, seen)
@@ -96,7 +102,8 @@ class Claimer:
         taken = await self._write(lambda tx: leases.take_back(tx, losses_max, seen.now_ms), seen.now_ms)
         return taken > 0
 
-    async def _take(self, asking: Asking, seen: Look) -> Claimed | None:
+    async def _take(self, asking: Asking, seen: Look, taken: Taken | None) -> Claimed | None:
+        """All that is ready, priority by priority; of the first one it may have been taken with the look."""
         runs: list[Run] = []
         jobs: dict[str, Job] = {}
         part = seen.parts
@@ -104,35 +111,36 @@ class Claimer:
             if len(runs) == asking.limit:
                 break
             part += 1
-            try:
-                taken = await self._read(
-                    partial(
-                        leases.lease,
-                        shelf=self._shelf,
-                        asking=asking,
-                        priority=priority,
-                        limit=asking.limit - len(runs),
-                        part=part,
-                        now_ms=seen.now_ms,
-                    )
-                )
-            except asyncpg.UniqueViolationError:  # the same claim was under way: what it got is ours
-                return None
-            if taken.orphans:
-                sweep = partial(leases.sweep, seqs=taken.orphans, token=asking.token, now_ms=seen.now_ms)
-                await self._write(sweep, seen.now_ms)
-            if taken.broken:
-                bury = partial(leases.bury_broken, broken=taken.broken, token=asking.token, now_ms=seen.now_ms)
-                await self._write(bury, seen.now_ms)
-            self._grants.add(taken.grants)
-            runs += taken.runs
-            jobs.update(taken.jobs)
+            if taken is None:
+                step = Step((priority,), asking.limit - len(runs), part, is_sure=True)
+                try:
+                    _, taken = await self._step(asking, step, seen.now_ms)
+                except asyncpg.UniqueViolationError:
+                    return None
+            if taken is not None:
+                await self._clear(asking, seen, taken)
+                self._grants.add(taken.grants)
+                runs += taken.runs
+                jobs.update(taken.jobs)
+            taken = None
         if not runs:
             return None
         self._claims += 1
         if self._claims % FORGET_EVERY == 0:
             await self._read(leases.forget)
         return Claimed(Answer.OK, tuple(runs), jobs, seen.stops, None, seen.now_ms)
+
+    async def _clear(self, asking: Asking, seen: Look, taken: Taken) -> None:
+        """What cannot be run goes."""
+        if taken.orphans:
+            sweep = partial(leases.sweep, seqs=taken.orphans, token=asking.token, now_ms=seen.now_ms)
+            await self._write(sweep, seen.now_ms)
+        if taken.broken:
+            bury = partial(leases.bury_broken, broken=taken.broken, token=asking.token, now_ms=seen.now_ms)
+            await self._write(bury, seen.now_ms)
+
+    async def _step(self, asking: Asking, step: Step, now_ms: int | None) -> tuple[Look, Taken | None]:
+        return await self._read(partial(leases.take, shelf=self._shelf, asking=asking, step=step), now_ms)
 
     async def _read(self, verb: Verb[T], now_ms: int | None = None) -> T:
         return await self._database.read(verb, self._version, now_ms)

@@ -1,7 +1,8 @@
 """The verbs of delivery: claim (which also takes back what was lost) and renew.
 
-A claim looks once; if there is something it takes it, one statement a priority, each a write of its own.  What others
-hold at that moment is passed over; only if nothing is left but that does it wait for them, so that "none" means none.
+A claim looks, and takes what comes first in the same statement; then, if it may have more, one statement a priority,
+each a write of its own.  What others hold at that moment is passed over; only if nothing is left but that does it wait
+for them, so that "none" means none.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from pollux.store.shelf import JobShelf
 
 _claim = Statements("claim")
 _renew = Statements("renew")
-SEQ, JOB, VERSION, DEFINITION, VISIBLE, FENCE = 0, 2, 4, 6, 11, 12  # places in a row of `lease`; JOB is None in a job's
+SEQ, JOB, VERSION, DEFINITION, VISIBLE, FENCE = 0, 2, 4, 6, 11, 12  # places in a row of `take`; JOB is None in a job's
+ENDLESS = 2**62
 _PLACE = itemgetter(VISIBLE, SEQ)
 
 
@@ -45,11 +47,6 @@ class Look(NamedTuple):
     def ready(self, asking: Asking) -> list[int]:
         """The priorities that have something, in the order in which they are asked."""
         return [each for each in asking.order if (at := self.visible_ms[each - 1]) is not None and at <= self.now_ms]
-
-
-async def look(tx: Transaction, token: str) -> Look:
-    row = await tx.one(_claim.look, token, tx.given_ms, tx.version)
-    return Look(row[0], (row[1], row[2], row[3]), row[4], *list(row)[5:])
 
 
 async def again(tx: Transaction, shelf: JobShelf, token: str, seen: Look) -> Claimed | None:
@@ -74,18 +71,35 @@ class Taken(NamedTuple):
     broken: dict[int, str]  # runs that cannot be read, and why
 
 
-async def lease(
-    tx: Transaction, shelf: JobShelf, asking: Asking, priority: int, limit: int, part: int, now_ms: int
-) -> Taken:
-    args = (priority, now_ms, limit, asking.token, put(asking.node), asking.lease_ms, part, tx.version)
+class Step(NamedTuple):
+    """What is asked of the server at once: which priorities, in order, and how many runs of the first that has any."""
+
+    order: Sequence[int]
+    limit: int
+    part: int = 1
+    feed_max: int = ENDLESS  # ends of runs that may be unread
+    is_sure: bool = False  # what stands against it was looked at before
+
+
+async def take(tx: Transaction, shelf: JobShelf, asking: Asking, step: Step) -> tuple[Look, Taken | None]:
+    """What was seen, and what was leased; None: something else comes first, or nothing is visible."""
+    about = (asking.token, tx.given_ms, tx.version, step.order, step.feed_max, step.limit)
+    args = (*about, put(asking.node), asking.lease_ms, step.is_sure, step.part)
+    *found, last = await tx.rows(_claim.take, *args)
+    now_ms, high, normal, low, ends_ms, parts, ends, stops, clock_ms, chosen = last[-1]
+    seen = Look(now_ms, (high, normal, low), ends_ms, parts, ends, stops, clock_ms)
+    return seen, None if chosen is None else await _taken(tx, found, shelf, asking, now_ms)
+
+
+async def _taken(tx: Transaction, found: Sequence[Row], shelf: JobShelf, asking: Asking, now_ms: int) -> Taken:
     rows: list[Row] = []
     jobs: dict[str, Job] = {}
     bad_jobs: dict[str, str] = {}
-    for row in await tx.rows(_claim.lease, *args):
+    for row in found:
         if row[JOB] is not None:
             rows.append(row)
         else:
-            revision, job_id, _, next_due_ms, *_, last_due_ms, _, memory = row
+            revision, job_id, _, next_due_ms, *_, last_due_ms, _, memory, _ = row
             written = (job_id, revision, next_due_ms, last_due_ms, memory, row[DEFINITION], row[VERSION])
             try:
                 jobs[job_id] = shelf.job(written)

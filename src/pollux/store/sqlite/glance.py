@@ -13,10 +13,11 @@ from urllib.parse import quote
 
 import apsw
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pollux.errors import StoreRefused
 from pollux.model import SCHEDULER_VERSION, STOP, Counts, Job, Node, Note
-from pollux.store.contract import PAGE_MAX, JobFilter
+from pollux.store.contract import JobFilter
 from pollux.store.limits import PRIORITIES
 from pollux.store.relational import rows
 from pollux.store.seal import MARKS, read_marks, seal_words
@@ -28,6 +29,7 @@ from pollux.store.sqlite.transaction import Stats, Transaction
 _sql = Statements("glance")
 _tally = Statements("tally")
 _elect = Statements("elect")
+JOBS_MAX = 200  # jobs that are looked at one by one
 _LOCKS = Path("/proc/locks")
 _FILES = ("", "-wal", "-shm", ".lock", ".bell", ".ballast")
 
@@ -83,7 +85,8 @@ def look_inside(path: Path, *, now_ms: int) -> Inside | None:
     try:
         connection = apsw.Connection(f"file:{quote(str(path.absolute()))}?{option}", flags=flags)
         try:
-            return _look(Transaction(connection, Stats()), now_ms, f"sqlite:///{path}")
+            tx = Transaction(connection, Stats())
+            return _with_jobs(tx, _look(tx, now_ms, f"sqlite:///{path}"))
         finally:
             connection.close()
     except (apsw.NotADBError, apsw.CorruptError) as error:
@@ -120,8 +123,14 @@ def _look(tx: Transaction, now_ms: int, url: str = "") -> Inside:
         most_overdue_ms=None if overdue is None else overdue[0],
         seal=seal_words(read_marks([rows.note(row) for row in notes.notes(tx, MARKS, now_ms)]), url),
         stops=tuple(rows.note(row) for row in notes.notes(tx, STOP, now_ms)),
-        jobs=tuple(map(JobShelf().job, jobs.list_jobs(tx, JobFilter(), None, PAGE_MAX))),
     )
+
+
+def _with_jobs(tx: Transaction, inside: Inside) -> Inside:
+    """As many as tell something, however many there are."""
+    if inside.counts is None:
+        return inside
+    return replace(inside, jobs=tuple(map(JobShelf().job, jobs.list_jobs(tx, JobFilter(), None, JOBS_MAX))))
 
 
 def _one(tx: Transaction, sql: str) -> int:

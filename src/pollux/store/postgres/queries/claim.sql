@@ -1,22 +1,70 @@
--- One look at everything that decides whether there is work: no lock, no write.
--- name: look
-SELECT
-  coalesce($2::bigint, {s}.now_ms()),
-  (SELECT visible_ms FROM {s}.line
-   WHERE state = 1 AND version = $3::smallint AND priority = 1 ORDER BY visible_ms LIMIT 1),
-  (SELECT visible_ms FROM {s}.line
-   WHERE state = 1 AND version = $3::smallint AND priority = 2 ORDER BY visible_ms LIMIT 1),
-  (SELECT visible_ms FROM {s}.line
-   WHERE state = 1 AND version = $3::smallint AND priority = 3 ORDER BY visible_ms LIMIT 1),
-  (SELECT lease_until_ms FROM {s}.line
-   WHERE state = 2 AND version = $3::smallint ORDER BY lease_until_ms LIMIT 1),
-  (SELECT coalesce(max(part), 0) FROM {s}.claims WHERE token = $1::text),
-  t.ends, t.stops, t.clock_ms
-FROM (
-  SELECT coalesce(sum(ends) FILTER (WHERE version = $3::smallint), 0)::bigint AS ends, sum(stops)::bigint AS stops,
-    coalesce(max(clock_ms) FILTER (WHERE version = $3::smallint), 0) AS clock_ms
-  FROM {s}.tally
-) AS t;
+-- One look at everything that decides whether there is work, and in the same statement the lease of what comes first:
+-- of the first priority, in the order asked, that has something visible; rows that others hold are passed over.  It
+-- leases nothing if something else comes first, unless that was looked at before ($9): the same token was here, the
+-- leader is too far behind, the clock came back, a lease ended.
+-- First the runs, short as at their first delivery, then each of their jobs once, then the look.
+-- name: take
+WITH seen AS MATERIALIZED (
+  SELECT
+    coalesce($2::bigint, {s}.now_ms()) AS now_ms,
+    ARRAY[
+      (SELECT visible_ms FROM {s}.line
+       WHERE state = 1 AND version = $3::smallint AND priority = 1 ORDER BY visible_ms LIMIT 1),
+      (SELECT visible_ms FROM {s}.line
+       WHERE state = 1 AND version = $3::smallint AND priority = 2 ORDER BY visible_ms LIMIT 1),
+      (SELECT visible_ms FROM {s}.line
+       WHERE state = 1 AND version = $3::smallint AND priority = 3 ORDER BY visible_ms LIMIT 1)
+    ] AS visible_ms,
+    (SELECT lease_until_ms FROM {s}.line
+     WHERE state = 2 AND version = $3::smallint ORDER BY lease_until_ms LIMIT 1) AS ends_ms,
+    (SELECT coalesce(max(part), 0) FROM {s}.claims WHERE token = $1::text) AS parts,
+    t.ends, t.stops, t.clock_ms
+  FROM (
+    SELECT coalesce(sum(ends) FILTER (WHERE version = $3::smallint), 0)::bigint AS ends, sum(stops)::bigint AS stops,
+      coalesce(max(clock_ms) FILTER (WHERE version = $3::smallint), 0) AS clock_ms
+    FROM {s}.tally
+  ) AS t
+), chosen AS MATERIALIZED (
+  SELECT asked.priority, seen.now_ms
+  FROM seen CROSS JOIN unnest($4::smallint[]) WITH ORDINALITY AS asked (priority, place)
+  WHERE seen.visible_ms[asked.priority] <= seen.now_ms
+    AND ($9::boolean OR (seen.parts = 0 AND seen.ends <= $5::bigint AND seen.clock_ms <= seen.now_ms
+                         AND coalesce(seen.ends_ms > seen.now_ms, true)))
+  ORDER BY asked.place LIMIT 1
+), c AS MATERIALIZED (
+  SELECT ctid AS at FROM {s}.line
+  WHERE state = 1 AND version = $3::smallint AND priority = (SELECT priority FROM chosen)
+    AND visible_ms <= (SELECT now_ms FROM chosen)
+  ORDER BY visible_ms, seq LIMIT $6::int FOR UPDATE SKIP LOCKED
+), u AS (
+  UPDATE {s}.line AS l
+  SET state = 2, fence = l.fence + 1, token = $1::text || ':' || (l.fence + 1), owner = $7::text,
+      lease_until_ms = (SELECT now_ms FROM chosen) + $8::bigint, lease_ms = $8::bigint, progress = ''
+  WHERE l.ctid = ANY(ARRAY(SELECT at FROM c))
+  RETURNING l.seq, l.job_id, l.visible_ms, l.fence
+), k AS (
+  INSERT INTO {s}.claims (token, part, seqs)
+  SELECT $1::text, $10::int, array_agg(u.seq ORDER BY u.visible_ms, u.seq) FROM u HAVING count(*) > 0
+), t AS (
+  UPDATE {s}.tally
+  SET ready = ready - n.taken, leased = leased + n.taken, clock_ms = greatest(clock_ms, (SELECT now_ms FROM chosen))
+  FROM (SELECT count(*) AS taken FROM u) AS n
+  WHERE version = $3::smallint AND slot = pg_backend_pid() % 16 AND n.taken > 0
+), taken AS MATERIALIZED (
+  SELECT r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated,
+    u.visible_ms, u.fence
+  FROM u JOIN {s}.runs AS r ON r.job_id = u.job_id AND r.seq = u.seq
+)
+SELECT *, NULL::bytea, NULL::bigint[] FROM taken
+UNION ALL
+SELECT j.revision, j.id, NULL, j.next_due_ms, j.version, NULL, j.definition, NULL, NULL, NULL, NULL, j.last_due_ms, NULL,
+  j.memory, NULL
+FROM {s}.jobs AS j WHERE j.id IN (SELECT job_id FROM taken)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+  ARRAY[now_ms, visible_ms[1], visible_ms[2], visible_ms[3], ends_ms, parts, ends, stops, clock_ms,
+        (SELECT priority FROM chosen)]
+FROM seen;
 
 -- name: again
 SELECT {live_columns}, j.id, j.revision, j.next_due_ms, j.last_due_ms, j.memory, j.definition, j.version
@@ -27,38 +75,6 @@ JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.seq = l.seq
 LEFT JOIN {s}.jobs AS j ON j.id = r.job_id
 WHERE c.token = $1::text AND l.state + 0 = 2 AND l.token = $1::text || ':' || l.fence AND l.lease_until_ms > $2::bigint
 ORDER BY c.part, taken.place;
-
--- One priority, in one statement; rows that others hold are passed over.  First the runs, short as at their first
--- delivery, then each of their jobs once.
--- name: lease
-WITH c AS MATERIALIZED (
-  SELECT ctid AS at FROM {s}.line
-  WHERE state = 1 AND version = $8::smallint AND priority = $1::smallint AND visible_ms <= $2::bigint
-  ORDER BY visible_ms, seq LIMIT $3::int FOR UPDATE SKIP LOCKED
-), u AS (
-  UPDATE {s}.line AS l
-  SET state = 2, fence = l.fence + 1, token = $4::text || ':' || (l.fence + 1), owner = $5::text,
-      lease_until_ms = $2::bigint + $6::bigint, lease_ms = $6::bigint, progress = ''
-  WHERE l.ctid = ANY(ARRAY(SELECT at FROM c))
-  RETURNING l.seq, l.job_id, l.visible_ms, l.fence
-), k AS (
-  INSERT INTO {s}.claims (token, part, seqs)
-  SELECT $4::text, $7::int, array_agg(u.seq ORDER BY u.visible_ms, u.seq) FROM u HAVING count(*) > 0
-), t AS (
-  UPDATE {s}.tally
-  SET ready = ready - n.taken, leased = leased + n.taken, clock_ms = greatest(clock_ms, $2::bigint)
-  FROM (SELECT count(*) AS taken FROM u) AS n
-  WHERE version = $8::smallint AND slot = pg_backend_pid() % 16 AND n.taken > 0
-), taken AS MATERIALIZED (
-  SELECT r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated,
-    u.visible_ms, u.fence
-  FROM u JOIN {s}.runs AS r ON r.job_id = u.job_id AND r.seq = u.seq
-)
-SELECT *, NULL::bytea FROM taken
-UNION ALL
-SELECT j.revision, j.id, NULL, j.next_due_ms, j.version, NULL, j.definition, NULL, NULL, NULL, NULL, j.last_due_ms, NULL,
-  j.memory
-FROM {s}.jobs AS j WHERE j.id IN (SELECT job_id FROM taken);
 
 -- name: whole
 SELECT r.seq, {live_columns} FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.seq = l.seq WHERE l.seq = ANY($1::bigint[]);
