@@ -121,6 +121,8 @@ class Hidden:
         return _USERINFO.sub(_mask_userinfo, text) if "://" in text and "@" in text else text
 
     def _without_known(self, text: str) -> str:
+        if not self._may_hold(text):
+            return text
         parts, end = [], 0
         for start, form in self._found(text):
             parts += [text[end:start], MASK]
@@ -133,10 +135,8 @@ class Hidden:
         One look into a table at each place, however many are known; nothing is to be made anew when one comes.
         """
         by_head = self._by_head
-        if not by_head or len(text) < HIDE_CHARS_MIN:
+        if not self._may_hold(text):
             return
-        if len(by_head) < len(text) and not any(head in text for head in list(by_head)):
-            return  # quicker than a look at each place, while few are known
         size, end = HIDE_CHARS_MIN, 0
         for start in [place for place in range(len(text) - size + 1) if text[place : place + size] in by_head]:
             if start < end:
@@ -147,6 +147,13 @@ class Hidden:
                     end = start + length
                     yield start, form
                     break
+
+    def _may_hold(self, text: str) -> bool:
+        """False: none is in it for sure.  While few are known, to look for each is quicker than to look at each place."""
+        heads = self._by_head
+        if not heads or len(text) < HIDE_CHARS_MIN:
+            return False
+        return len(heads) >= len(text) or any([head in text for head in list(heads)])  # noqa: C419  few, and no generator
 
     def _know(self, forms: Iterable[str]) -> None:
         for form in forms:

@@ -7,6 +7,7 @@ read into a Struct field by field, so that somebody with three typos is told of 
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import isfinite
@@ -84,14 +85,8 @@ def _too_big(bytes_max: int) -> Problem:
 def json_of(data: bytes) -> Any:
     """What the bytes say as JSON, or a refusal with the place."""
     try:
-        text = data.decode("utf-8-sig")
-        value = json.loads(
-            text,
-            object_pairs_hook=_each_once,
-            parse_int=_int64,
-            parse_float=_finite,
-            parse_constant=_no_number,
-        )
+        text = data.removeprefix(BOM_UTF8).decode()
+        value = _decoder.decode(text)
         if "\\u" in text:
             msgspec.json.encode(value)  # half a pair of surrogates is no text
     except UnicodeDecodeError as error:
@@ -156,6 +151,11 @@ def _finite(text: str) -> float:
 
 def _no_number(text: str) -> Any:
     raise Problem(400, "the body is no JSON", f"{text} is no JSON", cure="send null, or leave it out")
+
+
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_each_once, parse_int=_int64, parse_float=_finite, parse_constant=_no_number
+)
 
 
 # fields

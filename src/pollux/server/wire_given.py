@@ -181,20 +181,27 @@ def _schedule(reading: _Reading) -> Schedule | None:
     for modifier, owner in _BELONGS.items():
         if getattr(body, modifier) is not None and kind != owner:
             reading.refuse(modifier, f"it means nothing without {owner}", f"take it away, or give the job {owner}")
-    made: Mapping[str, Callable[[], Schedule | None]] = {
-        "": lambda: None,
-        "interval": lambda: words.every(body.interval or 0, start=body.start, spread=body.spread is not False),
-        "cron": lambda: words.cron(line, tz=body.tz or "UTC"),
-        "at": lambda: words.once(body.at),
-        "once": words.once,
-        "event": words.on_event,
-    }
     reading.words["schedule"] = reading.words.get(kind, kind)
     try:
-        return made[kind]()
+        return _made(kind, body, line)
     except InvalidInput as error:
         reading.tell(error, "schedule")
         return None
+
+
+def _made(kind: str, body: JobBody, line: str) -> Schedule | None:
+    match kind:
+        case "interval":
+            return words.every(body.interval or 0, start=body.start, spread=body.spread is not False)
+        case "cron":
+            return words.cron(line, tz=body.tz or "UTC")
+        case "at":
+            return words.once(body.at)
+        case "once":
+            return words.once()
+        case "event":
+            return words.on_event()
+    return None
 
 
 def _fits_type(reading: _Reading, kind: str) -> bool:
