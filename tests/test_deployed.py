@@ -385,7 +385,7 @@ async def make_database(server):
     await connection.close()
     rules = server.folder / "data" / "pg_hba.conf"
     rules.write_text("host all all 127.0.0.1/32 scram-sha-256\n")
-    server.kill()
+    server.kill(signal.SIGINT)  # it writes down what it was told
     server.start()
     with pytest.raises(asyncpg.InvalidPasswordError):
         await asyncpg.connect(server.url("pollux").replace("pollux:pollux", "pollux:guessed"))

@@ -51,22 +51,22 @@ def job_of(
     """The job that these options describe; raises `InvalidInput`, or `InvalidConfig` with every problem found."""
     problems: list[InvalidInput] = []
 
-    def read(where: str, convert: Callable[[Any], _T], value: Any, default: _T) -> _T:
+    def read(where: str, convert: Callable[[Any], Any], value: Any) -> Any:
         try:
             return convert(value)
         except InvalidInput as error:
             problems.append(error.at(where))
-            return default
+            return None
 
     problems += _unknown(options)
-    job_id = read("id", check_id, id, "x")
-    read("schedule", lambda given: _check_schedule(given, job_id), schedule, None)
-    given: dict[str, Any] = {"handler": read("handler", lambda name: _text(name, at_least=1), handler, "")}
+    job_id = read("id", check_id, id) or "x"
+    read("schedule", lambda given: _check_schedule(given, job_id), schedule)
+    given = {"handler": read("handler", lambda name: _text(name, at_least=1), handler)}
     if options.get("params") is not None:
-        given["params"] = read("params", lambda value: _params(value, source), options["params"], {})
+        given["params"] = read("params", lambda value: _params(value, source), options["params"])
     for name, (field, convert) in _READERS.items():
         if (value := options.get(name)) is not None:
-            given[field] = read(name, convert, value, None)
+            given[field] = read(name, convert, value)
     if problems:
         raise problems[0] if len(problems) == 1 else InvalidConfig(problems)
     return Job(id=job_id, schedule=schedule, source=source, release=release, **given)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.acceptance.terminal import Answer, SameProcess, eventually
+from tests.acceptance.terminal import PATIENCE_SECONDS, Answer, SameProcess, eventually
 from tests.servers.ports import free_port
 
 WAYS = ("direct", "distant", "nearby")  # the store itself, a node by its address, a node by its socket
@@ -53,7 +55,14 @@ LOOKS = (
         "runs ls --after nonsense",
         "pause a --for x",
     ),
-    *("dead revive nope", "resume still", "jobs delete nope", "token revoke nope", "set pool.nonsense 3"),
+    *(
+        "dead revive nope",
+        "resume still",
+        "jobs delete nope",
+        "jobs delete still",
+        "token revoke nope",
+        "set pool.nonsense 3",
+    ),
     *("reload --dry-run", "reload --versions --json"),
 )
 # Commands that change something, each way on jobs of its own; WAY is the name of the way.

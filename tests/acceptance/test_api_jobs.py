@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from pollux import every
 from pollux.errors import StoreBusy
-from pollux.model import Job
+from pollux.model import Declares, Job, Node
 from pollux.server.identity import Role
 from tests.acceptance.api_world import eventually, named, served
 
@@ -212,18 +212,23 @@ async def test_the_jobs_of_a_file_are_not_the_apis_to_change(client):
     assert "the file x" in answer.json["cure"]
 
 
-async def test_a_job_of_a_file_is_not_deleted_here_unless_nobody_declares_it(client):
+async def test_a_job_of_a_file_is_not_deleted_here_while_a_node_that_lives_declares_it(client):
     job = Job(id="mine", handler="fine", source="file:x", schedule=every("1h"))
     await client.app.put_jobs([job])
+    await client.app.backend.beat(Node(id="theirs", declares=(Declares("file:x"),)), ttl_ms=600_000)
 
     answer = await client("DELETE", "/api/v2/jobs/mine")
 
     assert answer.status == 409
-    assert "file:x declares the job 'mine'" in answer.json["detail"]
+    assert "job 'mine' is declared by file:x, of which a node lives" in answer.json["detail"]
     assert "the file x" in answer.json["cure"]
     assert (await client("GET", "/api/v2/jobs/mine")).status == 200
     await client.app.put_jobs([replace(job, declared=False)])
-    assert (await client("DELETE", "/api/v2/jobs/mine")).status == 200
+    assert (await client.ok("DELETE", "/api/v2/jobs/mine"))["message"] == "the job is deleted"
+    await client.app.put_jobs([job])
+    await client.app.backend.leave("theirs")
+    gone = (await client.ok("DELETE", "/api/v2/jobs/mine"))["message"]
+    assert gone == "the job is deleted; it comes back if a node of file:x is started"
 
 
 async def test_a_job_is_deleted_once(client):

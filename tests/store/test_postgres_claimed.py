@@ -31,6 +31,15 @@ async def store(url):
     await opened.close()
 
 
+@pytest.fixture
+async def given(url, store):
+    """By another handle, whose bells do not count."""
+    opened = PostgresStore(url)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
 async def claim(store, token="t", *, limit=10, now_ms=NOW, **options):
     """What is claimed, and by how many statements."""
     before = store.statements
@@ -43,8 +52,8 @@ async def put(store, *names, priority=2):
     assert [each.answer for each in told] == [Answer.OK] * len(names)
 
 
-async def test_a_claim_that_fills_its_seats_is_one_statement(store):
-    await put(store, "a", "b", "c")
+async def test_a_claim_that_fills_its_seats_is_one_statement(store, given):
+    await put(given, "a", "b", "c")
     claimed, sent = await claim(store, limit=2)
     assert (ids(claimed.runs), sent) == (["a", "b"], 1)
     assert [run.lease_until_ms for run in claimed.runs] == [NOW + LEASE] * 2
@@ -57,42 +66,42 @@ async def test_a_claim_that_finds_nothing_is_one_statement(store):
     assert (claimed.runs, claimed.look_again_ms, sent) == ((), None, 1)
 
 
-async def test_each_further_priority_is_one_statement_more(store):
-    await put(store, "low", priority=3)
-    await put(store, "high", priority=1)
-    await put(store, "normal", priority=2)
+async def test_each_further_priority_is_one_statement_more(store, given):
+    await put(given, "low", priority=3)
+    await put(given, "high", priority=1)
+    await put(given, "normal", priority=2)
     claimed, sent = await claim(store)
     assert (ids(claimed.runs), sent) == (["high", "normal", "low"], 3)
     again, _ = await claim(store)
     assert ids(again.runs) == ["high", "normal", "low"], "all parts are remembered under the token"
 
 
-async def test_the_order_that_is_asked_decides_which_one_comes_with_the_look(store):
-    await put(store, "low", priority=3)
-    await put(store, "high", priority=1)
+async def test_the_order_that_is_asked_decides_which_one_comes_with_the_look(store, given):
+    await put(given, "low", priority=3)
+    await put(given, "high", priority=1)
     claimed, sent = await claim(store, limit=1, first=2)
     assert (ids(claimed.runs), sent) == (["low"], 1)
 
 
-async def test_no_seats_take_nothing(store):
-    await put(store, "a")
+async def test_no_seats_take_nothing(store, given):
+    await put(given, "a")
     assert (await claim(store, limit=0))[0].runs == ()
     assert (await claim(store, limit=-1))[0].runs == ()
     assert (await store.counts()).ready == 1
 
 
-async def test_while_the_leader_is_behind_nothing_is_taken_along(store):
-    await put(store, "a", "b")
+async def test_while_the_leader_is_behind_nothing_is_taken_along(store, given):
+    await put(given, "a", "b")
     first, _ = await claim(store, limit=1)
-    await store.settle([settlement(first.runs[0], Done())], now_ms=NOW)
+    await given.settle([settlement(first.runs[0], Done())], now_ms=NOW)
     refused, sent = await claim(store, "u", feed_max=0)
     assert (refused.answer, refused.runs, sent) == (Answer.FULL, (), 1)
     assert (await store.counts()).ready == 1
 
 
-async def test_a_lease_that_ended_is_taken_back_before_anything_is_taken(store):
+async def test_a_lease_that_ended_is_taken_back_before_anything_is_taken(store, given):
     """It comes first, for it has waited longer than what became visible meanwhile."""
-    await put(store, "a")
+    await put(given, "a")
     await claim(store)
     later = NOW + LEASE
     await store.enqueue([a_run("b", due_ms=later)], now_ms=later)
@@ -110,9 +119,9 @@ async def another():
         await connection.close()
 
 
-async def test_the_same_claim_from_two_sides_at_once_is_one_claim(url, store):
+async def test_the_same_claim_from_two_sides_at_once_is_one_claim(url, store, given):
     """The first one is not committed when the second begins: that one waits for it, and then has what it has."""
-    await put(store, "a", "b")
+    await put(given, "a", "b")
     schema = url.rpartition("=")[2]
     async with another() as other, another() as watching:
         begun = other.transaction()

@@ -25,7 +25,7 @@ class JobRow(Struct, frozen=True):
     state: str = ""  # active, running, waiting, paused, disabled, undeclared or done
 
 
-class Standing(Struct, frozen=True):
+class Standing(Struct, frozen=True, gc=False):
     """What a job is at, without all that a table shows besides."""
 
     job: Job

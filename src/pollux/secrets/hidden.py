@@ -149,7 +149,7 @@ class Hidden:
                     break
 
     def _may_hold(self, text: str) -> bool:
-        """False: none is in it for sure.  While few are known, to look for each is quicker than to look at each place."""
+        """False: none is in it for sure.  While few are known it is quicker to look for each than at each place."""
         heads = self._by_head
         if not heads or len(text) < HIDE_CHARS_MIN:
             return False

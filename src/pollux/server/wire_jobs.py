@@ -128,7 +128,7 @@ class JobBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     declared: bool | None = None
 
 
-class LastView(Struct, frozen=True):
+class LastView(Struct, frozen=True, gc=False):
     """How it went: what the outcomes taught about a job."""
 
     outcome: str  # ok, changed, failed, dead, or nothing yet
@@ -144,7 +144,7 @@ class LastView(Struct, frozen=True):
     skips: dict[str, int]
 
 
-class JobView(Struct, frozen=True, kw_only=True):
+class JobView(Struct, frozen=True, kw_only=True, gc=False):
     """A job as it is answered."""
 
     id: str

@@ -30,7 +30,7 @@ class TriedView(Struct, frozen=True):
     error: str
 
 
-class RunView(Struct, frozen=True, kw_only=True):
+class RunView(Struct, frozen=True, kw_only=True, gc=False):
     """A run as it is answered."""
 
     id: str
@@ -63,7 +63,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     scheduler_version: int
 
 
-class AcceptedView(RunView, frozen=True, kw_only=True):
+class AcceptedView(RunView, frozen=True, kw_only=True, gc=False):
     """A run that was asked for, and what became of it in words."""
 
     message: str

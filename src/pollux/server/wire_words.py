@@ -25,7 +25,7 @@ _NOUNS = {
 def in_our_words(said: str, kind: Any) -> tuple[str, str]:
     """What is wrong, and the cure, of what the reader said about a value of that kind."""
     if found := _BEYOND.match(said):
-        return _beyond(*found.groups(), kind)
+        return _beyond(found[1], found[2], found[3], found[4], kind)
     if found := _OTHER.match(said):
         wanted = _wanted(found[1])
         return f"it is {_NOUNS.get(found[2], found[2])}, not {wanted}", _range(kind) or meaning(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from pollux.model import AuditLine, chained
+from pollux.model import AuditLine, Ended, Entry, chained
 
 SHOWN_MAX = 5
 FOUND_MAX = 1_000  # of one rule: beyond that it is "at least"
@@ -34,6 +34,13 @@ class Checked(Struct, frozen=True):
     notes: int
     log: int
     findings: tuple[Finding, ...]
+
+
+def check_ends(entry: Entry, told: int) -> None:
+    """Raise `ValueError` unless an entry of the feed holds as many ends as the number beside it tells."""
+    found = len(entry.ends) if isinstance(entry, Ended) else 0
+    if found != told:
+        raise ValueError(f"{told} ends are told, {found} are in it")
 
 
 def finding(rule: str, what: str, found: Sequence[str], *, can_repair: bool = False) -> list[Finding]:

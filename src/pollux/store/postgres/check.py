@@ -17,8 +17,8 @@ import msgspec
 from asyncpg import Connection
 
 from pollux.errors import StoreRefused
-from pollux.model import SCHEDULER_VERSION, Ended
-from pollux.store.checked import FOUND_MAX, AuditChain, Checked, Finding, Report, finding
+from pollux.model import SCHEDULER_VERSION
+from pollux.store.checked import FOUND_MAX, AuditChain, Checked, Finding, Report, check_ends, finding
 from pollux.store.postgres import records as record_verbs
 from pollux.store.postgres import rows, schema
 from pollux.store.postgres.address import Address, read_address
@@ -218,11 +218,7 @@ async def _of_feed(tx: Transaction) -> list[Finding]:
         place = page[-1][0], page[-1][1]
         for version, number, ends, body in page:
             try:
-                entry = decode_entry(body)
-            except msgspec.DecodeError as error:
+                check_ends(decode_entry(body), ends)
+            except (msgspec.DecodeError, ValueError) as error:
                 wrong.append(f"{number} of version {version}: {error}")
-                continue
-            found = len(entry.ends) if isinstance(entry, Ended) else 0
-            if found != ends:
-                wrong.append(f"{number} of version {version}: {ends} ends are told, {found} are in it")
     return finding("feed", "an entry of the feed cannot be read", wrong)

@@ -16,8 +16,8 @@ import msgspec
 from redis import exceptions
 
 from pollux.errors import StoreRefused
-from pollux.model import SCHEDULER_VERSION, Ended
-from pollux.store.checked import FOUND_MAX, AuditChain, Checked, Finding, Report, finding
+from pollux.model import SCHEDULER_VERSION
+from pollux.store.checked import FOUND_MAX, AuditChain, Checked, Finding, Report, check_ends, finding
 from pollux.store.redis import listing, rows
 from pollux.store.redis.address import Address, read_address
 from pollux.store.redis.link import Link, Listener
@@ -309,10 +309,7 @@ class _Walk:
 
 
 def _check_entry(given: dict[bytes, bytes]) -> None:
-    entry = rows.decode_entry(given[b"entry"])
-    found = len(entry.ends) if isinstance(entry, Ended) else 0
-    if found != int(given[b"ends"]):
-        raise ValueError(f"{int(given[b'ends'])} ends are told, {found} are in it")
+    check_ends(rows.decode_entry(given[b"entry"]), int(given[b"ends"]))
 
 
 def _unreadable(read: Callable[[], Any]) -> str | None:

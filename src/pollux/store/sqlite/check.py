@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from pollux.model import SCHEDULER_VERSION, AuditLine, Ended
-from pollux.store.checked import FOUND_MAX, SHOWN_MAX, AuditChain, Checked, Finding, Report, finding
+from pollux.model import SCHEDULER_VERSION, AuditLine
+from pollux.store.checked import FOUND_MAX, SHOWN_MAX, AuditChain, Checked, Finding, Report, check_ends, finding
 from pollux.store.relational import rows
 from pollux.store.shelf import JobShelf
 from pollux.store.sqlite import records as record_verbs
@@ -209,11 +209,7 @@ def _of_feed(tx: Transaction) -> list[Finding]:
         after = page[-1][0]
         for number, ends, body in page:
             try:
-                entry = rows.decode_entry(body)
-            except msgspec.DecodeError as error:
+                check_ends(rows.decode_entry(body), ends)
+            except (msgspec.DecodeError, ValueError) as error:
                 wrong.append(f"{number}: {error}")
-                continue
-            found = len(entry.ends) if isinstance(entry, Ended) else 0
-            if found != ends:
-                wrong.append(f"{number}: {ends} ends are told, {found} are in it")
     return finding("feed", "an entry of the feed cannot be read", wrong)

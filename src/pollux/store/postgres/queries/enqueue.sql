@@ -41,10 +41,10 @@ SELECT key, id FROM {s}.runs WHERE key = ANY($1::text[]);
 -- The plain case in one statement: runs of one job, alike but for their ids and payloads, without keys.  It does nothing
 -- if the job is gone or there is no room, and nothing if an id is known: the way by which that is told follows.  Of many
 -- ids nobody asks beforehand; the unique index refuses those that live, and `none_ended` looks, after the rows are there,
--- for those that ended meanwhile.
+-- for those that ended meanwhile.  Their numbers are one step of the sequence.
 -- name: plain
 WITH job AS MATERIALIZED (
-  SELECT j.version FROM {s}.jobs AS j
+  SELECT j.version, nextval('{s}.run_seq') AS first FROM {s}.jobs AS j
   WHERE j.id = $3::text
     AND cardinality($1::text[]) + (SELECT sum(held + ready) FROM {s}.tally WHERE tally.version = j.version) <= $11::bigint
     AND (cardinality($1::text[]) > 10 OR NOT EXISTS (
@@ -52,13 +52,15 @@ WITH job AS MATERIALIZED (
     ))
   FOR KEY SHARE OF j
 ), added AS (
-  INSERT INTO {s}.runs (id, payload, job_id, due_ms, cause, priority, grp, target, gated)
-  SELECT b.id, b.payload, $3::text, $4::bigint, $5::smallint, $6::smallint, $7::text, $8::text, $9::boolean
-  FROM job CROSS JOIN unnest($1::text[], $2::bytea[]) AS b (id, payload)
-  RETURNING seq
+  INSERT INTO {s}.runs (seq, id, payload, job_id, due_ms, cause, priority, grp, target, gated)
+  SELECT job.first + b.place - 1, b.id, b.payload, $3::text, $4::bigint, $5::smallint, $6::smallint, $7::text, $8::text,
+    $9::boolean
+  FROM job CROSS JOIN unnest($1::text[], $2::bytea[]) WITH ORDINALITY AS b (id, payload, place)
+  RETURNING 1
 ), lined AS (
   INSERT INTO {s}.line (seq, job_id, priority, due_ms, state, visible_ms, held_reason, version)
-  SELECT added.seq, $3::text, $6::smallint, $4::bigint, 1, $10::bigint, '', job.version FROM added CROSS JOIN job
+  SELECT job.first + b.place - 1, $3::text, $6::smallint, $4::bigint, 1, $10::bigint, '', job.version
+  FROM job CROSS JOIN (SELECT count(*) AS n FROM added) AS all_added CROSS JOIN generate_series(1, all_added.n) AS b (place)
   RETURNING 1
 ), sure AS (
   SELECT count(*) AS n, {s}.none_ended($1::text[]) AS is_new FROM lined

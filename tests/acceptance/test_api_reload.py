@@ -1,0 +1,93 @@
+"""A text that is sent to a node: what would it change in the place of its file?  It is looked at, never applied."""
+
+import sys
+
+import pytest
+
+from pollux import Pollux
+from pollux.client import Remote, address_of
+from pollux.config import load_config
+from pollux.server import served
+from pollux.server.identity import Role
+from pollux.server.options import ServerOptions
+from tests.acceptance.api_world import api_of
+
+FILE = "pool: {seats: 3}\njobs: [{id: a, python: 'sent_work:one', interval: 1h}]\n"
+NEW = "pool: {seats: 5}\njobs: [{id: a, python: 'sent_work:one', interval: 2h}, {id: b, python: 'nowhere:f'}]\n"
+RELOAD = "/api/v2/scheduler/reload"
+
+
+@pytest.fixture
+def app(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "sent_work.py").write_text("async def one(ctx): return 1\n")
+    (tmp_path / "p.yaml").write_text(FILE)
+    yield Pollux.from_config(load_config("p.yaml", environ={}, arguments={"store": "memory://"}))
+    sys.modules.pop("sent_work", None)
+
+
+async def test_a_text_is_looked_at_in_the_place_of_the_file(app, tmp_path):
+    async with app:
+        api = api_of(app)
+        told = await api.ok("POST", RELOAD, {"dry_run": True, "text": NEW, "called": "new.yaml"})
+        assert (told["message"], told["dry_run"], told["source"]) == ("this would change", True, "file:p.yaml")
+        assert [line[:7] for line in told["lines"]] == ["+ job b", "~ job a", "~ pool."]
+        assert told["unseen"] == ["nowhere:f"]
+        assert told["options"] == [{"path": "pool.seats", "before": "3", "after": "5"}]
+        same = await api.ok("POST", RELOAD, {"dry_run": True, "text": FILE})
+        assert (same["message"], same["lines"]) == ("nothing differs from what holds already", [])
+        assert [job.id for job in (await app.list_jobs()).jobs] == ["a"]
+        assert ((tmp_path / "p.yaml").read_text(), app.crew.pool.seats) == (FILE, 3)
+        assert not [line for line in (await app.audit()).lines if line.action == "reload"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"text": NEW}, "looked at, and never applied"),
+        ({"dry_run": True, "called": "x"}, "there is no text to call so"),
+        ({"dry_run": True, "text": "jobs: [{id: a}]", "called": "new.yaml"}, "new.yaml:1:8"),
+        ({"dry_run": True, "text": "jobs: [", "called": "<img onerror=x>\x1b[31m"}, "no YAML"),
+        ({"dry_run": True, "text": "a: &a [*a]\n" * 3}, "the text:1"),
+        ({"dry_run": True, "text": "\x00"}, "the text"),
+        ({"dry_run": True, "text": NEW, "source": "code:x"}, "'code:x' is no file"),
+    ],
+)
+async def test_what_cannot_be_looked_at_is_refused_with_its_place(app, body, says):
+    async with app:
+        refused = await api_of(app)("POST", RELOAD, body)
+        assert (refused.status, says in refused.json["detail"]) == (422, True), refused
+        assert "\x1b" not in refused.json["detail"]
+        assert refused.json["cure"]
+        assert app.reloader.refused == (), "the node's own file is none the worse"
+
+
+async def test_a_text_too_big_for_a_request_is_refused_at_once(app):
+    async with app:
+        refused = await api_of(app)("POST", RELOAD, {"dry_run": True, "text": "#" * 1_000_001})
+        assert refused.status == 413
+
+
+async def test_only_an_admin_may_send_one(app):
+    async with app:
+        for role in (Role.VIEWER, Role.OPERATOR):
+            refused = await api_of(app).as_(role)("POST", RELOAD, {"dry_run": True, "text": NEW})
+            assert refused.status == 403
+
+
+async def test_it_can_be_asked_from_afar_as_the_command_does(app, tmp_path):
+    """The same verb over a socket: `pollux reload --dry-run -c new.yaml --url ...`."""
+    async with served(app, ServerOptions(port=0, is_port_given=True)) as server:
+        token = await app.create_token("admin", name="tests")
+        remote = Remote(address_of(server.url), token.secret)
+        await remote.open()
+        try:
+            told = await remote.reload(dry_run=True, text=NEW, called="new.yaml")
+            assert (told.draft, told.unseen, told.added) == ("new.yaml", ("nowhere:f",), 1)
+            (tmp_path / "p.yaml").write_text("jobs: [")
+            in_force = await remote.file_in_force()
+            assert (in_force.is_there, in_force.path) == (False, str(tmp_path / "p.yaml"))
+            assert {each.option: each.value for each in in_force.options}["pool.seats"] == "3"
+        finally:
+            await remote.close()
