@@ -48,6 +48,31 @@ def test_the_help_of_a_command_brings_no_engine(command):
     assert modules_after(call(command, "--help")) & unused == set()
 
 
+STARTED = """
+import asyncio, sys
+from pollux import Pollux
+from pollux.events import NodeStarted
+from pollux.server import ServerOptions, served
+
+
+async def main():
+    app, there = Pollux("memory://"), set()
+    app.events.listen(NodeStarted, lambda _: there.update(sys.modules))
+    async with served(app, ServerOptions(port=0, is_port_given=True)):
+        late = sorted({name.partition(".")[0] for name in set(sys.modules) - there})
+    print(*late)
+
+
+asyncio.run(main())
+"""
+
+
+def test_nothing_big_is_imported_while_the_engine_runs_already():
+    """Its loops would stand still meanwhile, for seconds on a busy machine."""
+    said = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True).stdout.split()
+    assert set(said) & {"fastapi", "starlette", "pydantic", "uvicorn", "httptools", "uvloop"} == set(), said
+
+
 def test_only_the_live_table_draws():
     assert "rich" not in modules_after("import pollux.app, pollux.config")
 

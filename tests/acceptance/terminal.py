@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -141,6 +142,17 @@ def stopped(process: subprocess.Popen, number: int = signal.SIGTERM) -> Answer:
     answer = Answer(process.returncode, (out or b"").decode(), (err or b"").decode())
     assert "Traceback" not in answer.err, answer.err
     return answer
+
+
+def read_until(terminal: int, words: list[str]) -> str:
+    """What is shown on a pseudo-terminal, until all the words have been."""
+    deadline, seen = time.monotonic() + PATIENCE_SECONDS, ""
+    while not all(word in seen for word in words):
+        left = deadline - time.monotonic()
+        assert left > 0, f"{[word for word in words if word not in seen]} not in:\n{seen}"
+        if select.select([terminal], [], [], left)[0]:
+            seen += os.read(terminal, 65_536).decode(errors="replace")
+    return seen
 
 
 def eventually(look: Callable[[], Any], what: str, process: subprocess.Popen | None = None) -> Any:

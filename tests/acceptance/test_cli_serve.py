@@ -3,7 +3,6 @@
 import os
 import pty
 import re
-import select
 import signal
 import subprocess
 import time
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.terminal import PATIENCE_SECONDS, Terminal, eventually, stopped
+from tests.acceptance.terminal import Terminal, eventually, read_until, stopped
 
 SLOW = """
 store: sqlite:///p.db
@@ -176,16 +175,6 @@ def test_on_a_terminal_there_is_a_live_table(pollux):
         os.close(theirs)
     assert answer.code == 0
     assert "stop: Ctrl-C" in seen
-
-
-def read_until(terminal: int, words: list[str]) -> str:
-    deadline, seen = time.monotonic() + PATIENCE_SECONDS, ""
-    while not all(word in seen for word in words):
-        left = deadline - time.monotonic()
-        assert left > 0, f"{[word for word in words if word not in seen]} not in:\n{seen}"
-        if select.select([terminal], [], [], left)[0]:
-            seen += os.read(terminal, 65_536).decode(errors="replace")
-    return seen
 
 
 def test_a_table_can_be_asked_for_in_a_pipe(pollux):

@@ -3,7 +3,6 @@
 import os
 import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import time
 
 import pytest
 
-from tests.acceptance.terminal import PATIENCE_SECONDS, SameProcess, Terminal, eventually, stopped
+from tests.acceptance.terminal import PATIENCE_SECONDS, SameProcess, Terminal, eventually, read_until, stopped
 from tests.servers import postgres, redis
 
 QUIET = ("--no-server", "--no-watch")
@@ -294,6 +293,11 @@ def test_a_node_says_what_another_file_would_change_in_the_place_of_its_own(poll
         ]
         assert told.err == "pollux: new.yaml in the place of p.yaml, as the node sees it:\n"
         assert ids_of(pollux) == {"a", "b"}
+        named = ("--url", f"http+unix://{pollux.folder / 'p.db.sock'}")
+        assert here.ok("reload", "--dry-run", "-c", "new.yaml", *named).out == told.out
+        pollux.write("pollux.yaml", text("z"))
+        own = here.ok("reload", "--dry-run", *named, environ={"POLLUX_CONFIG": "new.yaml"})
+        assert own.out == "p.yaml: of jobs and options nothing would change\n", "one elsewhere is asked about its own"
         own = here("reload", "--dry-run", "-c", "new.yaml", "--as", "new.yaml")
         assert (own.code, "job 'a' is declared in file:p.yaml and in file:new.yaml" in own.err) == (2, True)
         wrong = here("reload", "-c", "new.yaml")
@@ -362,13 +366,3 @@ def test_a_live_table_goes_on_over_a_reload(pollux):
     finally:
         os.close(ours)
         os.close(theirs)
-
-
-def read_until(terminal: int, words: list[str]) -> str:
-    deadline, seen = time.monotonic() + PATIENCE_SECONDS, ""
-    while not all(word in seen for word in words):
-        left = deadline - time.monotonic()
-        assert left > 0, f"{[word for word in words if word not in seen]} not in:\n{seen}"
-        if select.select([terminal], [], [], left)[0]:
-            seen += os.read(terminal, 65_536).decode(errors="replace")
-    return seen

@@ -113,7 +113,7 @@ ON_REDIS = (
         "S9.redis",
         "every delivery has the same token",
         Patch("store/redis/scripts/claim.lua", 'A.token .. ":" .. text(fence), A.node', '"t", A.node'),
-        Patch("store/redis/scripts/_plain_claim.lua", 'pack(A.token .. ":1")', 'pack("t")'),
+        Patch("store/redis/scripts/claim_plain.lua", 'pack(A.token .. ":1")', 'pack("t")'),
         tests=(REDIS + TOKEN,),
     ),
     sabotage(

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from redis import Redis
 from redis.exceptions import RedisError
 
+from pollux.errors import StoreError
 from pollux.store.redis.ear import Ear
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
@@ -24,6 +25,7 @@ SLOTS = 16_384
 PRIMARIES = 3
 NODE_TIMEOUT_MS = 3_000  # a machine may stand still for a second or two; then nobody has died
 START_S = 60.0
+T = TypeVar("T")
 
 
 class RedisNodes:
@@ -131,6 +133,17 @@ def until(is_so: Callable[[], bool], what: str, patience_s: float = START_S) -> 
         if time.monotonic() > end:
             raise TimeoutError(f"not so after {patience_s} s: {what}")
         time.sleep(0.02)
+
+
+async def again(call: Callable[[], Awaitable[T]], meets: Callable[[StoreError], None] = lambda _: None) -> T:
+    """As the loops do: ask again until the server is back; `meets` is told what is heard until then."""
+    async with asyncio.timeout(START_S):
+        while True:
+            try:
+                return await call()
+            except StoreError as error:
+                meets(error)
+                await asyncio.sleep(0.02)
 
 
 async def hears_again(ear: Ear) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from pollux.model import Done, NotePut
-from pollux.store.contract import Answer, RunFilter
+from pollux.store.contract import BATCH_MAX, Answer, RunFilter
 from pollux.store.postgres import rows, runs
 from pollux.store.postgres.store import PostgresStore
 from pollux.testing.conformance.builders import a_job, a_run, given_jobs, ids, settlement
@@ -128,6 +128,31 @@ async def test_an_id_that_is_known_is_already_there_and_the_others_are_taken(sto
     assert told == [Answer.OK, Answer.ALREADY] + [Answer.OK] * (n - 2)
     assert taken == [True, False]
     assert (await store.counts()).ready == n - end
+
+
+async def test_what_ended_between_the_ids_and_is_none_of_them_stands_in_nobodys_way(store, taken):
+    await store.enqueue([a_run("more4-ended", due_ms=NOW)], now_ms=NOW)
+    [run] = (await store.claim(node="n", token="t", limit=1, lease_ms=60_000, now_ms=NOW)).runs
+    assert await store.settle([settlement(run, Done())], now_ms=NOW) == [Answer.OK]
+    assert answers(await store.enqueue(some(), now_ms=NOW)) == [Answer.OK] * MANY
+    assert taken == [True, True]
+
+
+async def test_whole_batches_and_single_runs_keep_their_order_and_no_number_comes_twice(store, taken):
+    """A whole batch has as many numbers as one step of the sequence gives; the ids are in no order."""
+    calls = [
+        [a_run(f"{(i * 7919) % BATCH_MAX}.{nth}", due_ms=NOW, key=None if nth != 1 else "k") for i in range(n)]
+        for nth, n in enumerate([BATCH_MAX, 1, BATCH_MAX, 2, 1, 1])
+    ]
+    for call in calls:
+        assert answers(await store.enqueue(call, now_ms=NOW)) == [Answer.OK] * len(call)
+    assert taken == [True] * 5, "the one with a key goes the long way"
+    given: list[str] = []
+    while (
+        claimed := await store.claim(node="n", token=f"t{len(given)}", limit=1000, lease_ms=60_000, now_ms=NOW)
+    ).runs:
+        given += ids(claimed.runs)
+    assert given == [run.id for call in calls for run in call]
 
 
 async def test_an_id_that_comes_twice_counts_once(store, taken):

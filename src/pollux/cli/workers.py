@@ -28,8 +28,8 @@ PAGE = 1_000
 def drain(node: str | None, reason: str, config: str | None, store: str | None, *, wait: bool, as_json: bool) -> None:
     """Let the workers claim nothing, until `pollux resume --workers`: all of them, or one node.
 
-    What runs may end; what is due is planned and waits.  It lasts over restarts.  To stop a process send it SIGTERM:
-    that drains it, too.
+    What runs may end; what is due is planned and waits, one run of each job (due times after it are skipped and counted
+    until it has run).  It lasts over restarts.  To stop a process send it SIGTERM: that drains it, too.
 
     For example:
       pollux drain --wait --reason "database moves"

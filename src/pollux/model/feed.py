@@ -7,7 +7,7 @@ from msgspec import Struct
 from pollux.model.run import Cause, RunState
 
 
-class End(Struct, frozen=True, array_like=True):
+class End(Struct, frozen=True, array_like=True, gc=False):  # gc: a value holds no cycle, and there are many
     """The end of one attempt, by whatever path, and what became of the run."""
 
     run_id: str

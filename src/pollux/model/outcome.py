@@ -13,7 +13,7 @@ class Fault(StrEnum):
     PERMANENT = "permanent"
 
 
-class Outcome(Struct, frozen=True, omit_defaults=True):
+class Outcome(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value holds no cycle, and there are many
     """How one attempt ended."""
 
     started_ms: int
@@ -27,7 +27,7 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
     crashed: bool = False  # the child that it ran in died without a word; the run's `crashes` go up
 
 
-class Done(Struct, frozen=True, tag="done", omit_defaults=True):
+class Done(Struct, frozen=True, tag="done", omit_defaults=True, gc=False):
     """The run is over.  `failed`: it did not succeed, and the next firing of its job is the retry."""
 
     failed: bool = False

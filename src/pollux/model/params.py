@@ -14,6 +14,7 @@ PAYLOAD_BYTES_MAX = 256_000
 RESULT_BYTES_MAX = 64_000
 PRIORITIES = {"high": 1, "normal": 2, "low": 3}
 _TEXTS = frozenset({str})
+_FLAT = frozenset({str, int, bool, type(None)})  # what JSON gives back as it was
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -33,8 +34,11 @@ def check_params(value: object) -> dict[str, Any]:
 
 def params_and_json(value: object) -> tuple[dict[str, Any], bytes]:
     """The same, and the JSON that it was written as on the way."""
+    flat: dict[str, Any] | None = None
     if type(value) is not dict or not _TEXTS.issuperset(map(type, value)):
         _check_names(value)
+    elif _FLAT.issuperset(map(type, value.values())):
+        flat = value.copy()
     try:
         encoded = _encode(value)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
@@ -44,8 +48,7 @@ def params_and_json(value: object) -> tuple[dict[str, Any], bytes]:
             f"params of {format_size(len(encoded))} are too big",
             cure=f"at most {format_size(PAYLOAD_BYTES_MAX)}; keep the bulk elsewhere and pass its name",
         )
-    plain: dict[str, Any] = _decode(encoded)
-    return plain, encoded
+    return _decode(encoded) if flat is None else flat, encoded
 
 
 def _check_names(value: object) -> None:

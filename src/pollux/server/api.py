@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any, Unpack
 
@@ -45,6 +46,7 @@ def describe_api(app: Pollux | None = None) -> FastAPI:
     api.state.pollux = app
     api.state.together = Together()
     api.state.told = {}  # what was written for one look at the store
+    api.state.telling = asyncio.Lock()
     places = places_of(EVERY)
     api.state.places = {place.path: place for place in places}
     api.router.routes.extend(Route(place.path, place, include_in_schema=False) for place in places)

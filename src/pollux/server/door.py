@@ -1,6 +1,6 @@
 """May this request come in, and as whom?  One ASGI layer in front of every route; the routes name the role they need.
 
-request ─▶ Door: host, page, size, token, rate, room ─▶ scope["state"]["identity"] ─▶ route: role ─▶ verbs of the app
+request ─▶ Door: host, page, size, token, rate, room, turn ─▶ scope["state"]["identity"] ─▶ route: role ─▶ verbs
 
 Every answer leaves by the door as well, with the headers that keep a browser from making more of it than it is.
 """
@@ -30,6 +30,7 @@ from pollux.server.openapi import OPEN_PAGES
 from pollux.server.problems import Problem, problem_of
 from pollux.server.refusals import Refusals
 from pollux.server.tokens import Tokens
+from pollux.server.turnstile import Turnstile
 
 LIVE = "/live"
 OPEN = frozenset({LIVE, "/ready"}) | OPEN_PAGES  # what a probe may ask without a token, and a page that says nothing
@@ -60,6 +61,7 @@ class Door:
         self._rates = Rates(self._limits.rate, self._limits.burst) if self._limits.rate else None
         rate = self._limits.anonymous_rate
         self._anonymous, self._failures = Rates(rate, 2 * rate), Failures(self._limits.failures_rate)
+        self._turnstile = Turnstile()
         self.at_work = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,6 +78,8 @@ class Door:
             return
         self.at_work += 1
         try:
+            if scope["path"] != LIVE:
+                await self._turnstile.enter()
             await self.inside(scope, body.receive, leaving.send)
         except (TooBig, ClientDisconnect):
             pass  # said below; or there is nobody to say it to

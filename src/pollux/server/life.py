@@ -12,6 +12,7 @@ import resource
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -203,6 +204,7 @@ async def served(app: Pollux, options: ServerOptions | None) -> AsyncIterator[Se
     try:
         if server is not None:
             server.take_port()
+            _bring_framework()
         await app.start()
         if server is not None:
             await server.start()
@@ -212,6 +214,17 @@ async def served(app: Pollux, options: ServerOptions | None) -> AsyncIterator[Se
         if server is not None:
             await server.stop()
         await app.close()
+
+
+def _bring_framework() -> None:
+    """Before the engine starts: its loops would stand still for as long as the imports take, and its calls run out."""
+    for name in (
+        "pollux.server.api",
+        "pollux.server.connections",
+        "uvicorn.protocols.http.auto",
+        "uvicorn.lifespan.off",
+    ):
+        import_module(name)
 
 
 def _affordable(limits: Limits) -> int:

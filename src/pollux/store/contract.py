@@ -150,7 +150,7 @@ class Renewed(Struct, frozen=True):
     cancel: str = ""  # the run is asked to stop, and why
 
 
-class Settlement(Struct, frozen=True, omit_defaults=True):
+class Settlement(Struct, frozen=True, omit_defaults=True, gc=False):
     """An attempt's end: the verdict, and all that becomes true with it or not at all."""
 
     run_id: str

@@ -122,9 +122,13 @@ async def _exposed(desk: At, *, openmetrics: bool) -> bytes:
 
 async def _told(desk: At, write: Callable[[Health], dict[str, Any]]) -> Response:
     """Written once for each look at the store, of which there is one a second, however many ask."""
-    kept: dict[str, tuple[Any, bytes]] = desk.request.app.state.told
-    seen, body = kept.get(write.__name__, (None, b""))
-    if seen is None or seen is not await desk.verbs.watch.deployment():
+    state = desk.request.app.state
+    kept: dict[str, tuple[Any, bytes]] = state.told
+    async with state.telling:  # whoever waited for the same look finds it written
+        deployment = await desk.verbs.watch.deployment()
+        seen, body = kept.get(write.__name__, (None, b""))
+        if deployment is not None and seen is deployment:
+            return Response(body, media_type="application/json")
         found = await desk.verbs.health()
         body = msgspec.json.encode(HIDDEN.hide_in(write(found)))
         kept[write.__name__] = (found.snapshot.deployment, body)

@@ -20,7 +20,7 @@ from pollux.store.parts import Turns, handle_version
 from pollux.store.records import next_lines
 from pollux.store.redis import calls, listing, rows
 from pollux.store.redis.address import read_address
-from pollux.store.redis.ear import Ear, Place, place_of
+from pollux.store.redis.ear import OFFER_MS, Ear, Offer, Place, place_of
 from pollux.store.redis.leaps import ServerTime
 from pollux.store.redis.link import Link
 from pollux.store.redis.plain import Leases
@@ -147,9 +147,13 @@ class Handle:
         if at_ms is None:
             guarded = self._door.time.before(lease_ms)
         found = await self._open().run_raw("claim", **asking, **guarded, now=at_ms)
-        answer, jobs, stops, look_again, now_ms, place, strays, healed = calls.decode(found[0])
+        claimed, place = self._claimed(found)
         if at_ms is None:
-            self._door.time.learn(now_ms, asked_ms, lease_ms)
+            self._door.time.learn(claimed.now_ms, asked_ms, lease_ms)
+        return claimed, place
+
+    def _claimed(self, found: list[bytes]) -> tuple[Claimed, Place]:
+        answer, jobs, stops, look_again, now_ms, place, strays, healed = calls.decode(found[0])
         if strays or healed:
             _say(strays, healed)
         runs = self._leases.take(found)
@@ -194,8 +198,31 @@ class Handle:
             _, after = await self._run("move_jobs", now_ms, **asked, after=after)
         return str(answer)
 
-    async def _wait(self, look: Callable[[float], Awaitable[Looked[T]]], wait_ms: int, *, node: str | None = None) -> T:
-        """Look until something is found, the time is over, or somebody asks us to come back."""
+    def _offer_of(self, asking: dict[str, Any]) -> Callable[[Claimed], Offer] | None:
+        """The claim as it goes with a wait, after a look; none of more than one version or for the replicas' word."""
+        if self._version == ALL_VERSIONS or self._address.wait:
+            return None
+        link = self._open()
+
+        def offer(looked: Claimed) -> Offer:
+            asked = asking | {"v": self._version, "hold_ms": 0, "expected": False, "until": looked.now_ms + OFFER_MS}
+            return lambda is_known: link.packed("claim_plain", asked, is_known=is_known)
+
+        return offer
+
+    async def _wait(
+        self,
+        look: Callable[[float], Awaitable[Looked[T]]],
+        wait_ms: int,
+        *,
+        node: str | None = None,
+        offers: Callable[[T], Offer] | None = None,
+        accept: Callable[[Any], T] | None = None,
+    ) -> T:
+        """Look until something is found, the time is over, or somebody asks us to come back.
+
+        With `offers`, what is not found is asked for again with the wait; `accept` reads the answer to that.
+        """
         if wait_ms <= 0:
             return (await look(0.0))[0]
         self._open()
@@ -208,11 +235,15 @@ class Handle:
                 found, is_enough, left_ms, place = await look(waited_ms)
                 if is_enough or waited_ms >= wait_ms or self._is_closed():
                     return found
-                ear.follow(waiter, place)
+                nap_ms = min(wait_ms - waited_ms, LOOK_AGAIN_MS, LOOK_AGAIN_MS if left_ms is None else left_ms)
+                # Nobody who has an offer under way leaves with nothing by himself: then it would be taken for nobody.
+                offer = offers(found) if offers is not None and nap_ms > OFFER_MS else None
+                ear.follow(waiter, place, offer)
                 if waiter.is_asked_back:
                     return found
-                nap_ms = min(wait_ms - waited_ms, LOOK_AGAIN_MS, LOOK_AGAIN_MS if left_ms is None else left_ms)
                 await self._clock.wait(waiter.event, max(1.0, nap_ms))
+                if waiter.gift is not None and accept is not None:
+                    return accept(waiter.gift)
                 if self._is_closed():
                     return found
 

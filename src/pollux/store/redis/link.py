@@ -192,6 +192,13 @@ class Link:
             known = self._calls[sha] = b"*%d\r\n" % (len(call) + 1) + whole.partition(b"\r\n")[2]
         return known
 
+    def packed(self, verb: str, arguments: dict[str, Any], *, is_known: bool) -> bytes:
+        """A call of a script as it goes over a connection that is not ours; if the server does not know it, with it."""
+        wanted = script(verb)
+        name, what = (b"EVALSHA", wanted.sha.encode()) if is_known else (b"EVAL", wanted.text.encode())
+        parts = [name, what, *[str(key).encode() for key in self._keys], _encode(arguments)]
+        return b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
+
     def _hear(self, line: Line, count: int) -> None:
         if count <= line.count:
             self._round += 1
@@ -283,18 +290,28 @@ class Listener:
         self._route = route_to(address)
         self._wire: Wire = None
         self._talk: Talk | None = None
+        self._asked: Talk | None = None  # what is under way
+        self._is_known = False  # has the server the script of the last offer?
 
-    async def ask(self, *command: Any, within_s: float, tell: Tell | None = None) -> Any:
-        """The answer, or an error after which the next call goes over a new connection."""
+    async def ask(
+        self, *command: Any, within_s: float, tell: Tell | None = None, offer: Callable[[bool], bytes] | None = None
+    ) -> Any:
+        """The answer, or an error after which the next call goes over a new connection.
+
+        An offer is a second command, packed, whose answer is only told; is its script known to the server?
+        """
         (wire, talk), (self._wire, self._talk) = (self._wire, self._talk), (None, None)
         try:
             if talk is None:
+                self._is_known = False
                 async with asyncio.timeout(FIND_S):
                     wire = await self._route.find()
                     await wire.connect()
                     talk = Talk(wire)
+            packed = b"".join(wire.pack_command(*command)) + (b"" if offer is None else offer(self._is_known))
+            self._asked = talk
             async with asyncio.timeout(within_s):
-                [answer] = await talk.ask(b"".join(wire.pack_command(*command)), tell=tell)
+                answer, *others = await talk.ask(packed, 1 if offer is None else 2, tell=tell)
             if isinstance(answer, Exception):
                 raise answer
         except BaseException as error:
@@ -304,8 +321,18 @@ class Listener:
             if isinstance(error, exceptions.MovedError):
                 self._route.moved(error)
             raise
+        finally:
+            if self._asked is talk:
+                self._asked = None
+        if others:
+            self._is_known = not isinstance(others[0], exceptions.NoScriptError)
         self._wire, self._talk = wire, talk
         return answer
+
+    def cut(self) -> None:
+        """Whatever is asked now is not wanted any more, and the server must not answer it."""
+        if self._asked is not None:
+            self._asked.cut()
 
     async def close(self) -> None:
         wire, self._wire, self._talk = self._wire, None, None

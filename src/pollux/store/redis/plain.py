@@ -12,6 +12,7 @@ that are added there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from pollux.store.limits import PRIORITIES, written
 from pollux.store.redis import rows
 
 WAITS, LEASED = 1, 2
+DIGITS_MAX = 2_000  # times of late whose digits are known: many runs come and end in the same millisecond
 KNOWN_MAX = 20_000  # leased runs that a handle remembers; those before are settled by the verb's own script
 PLACE_ZERO = 10**14  # times before 1970 have places, too
 ORDER = "0" * 14
@@ -72,6 +74,7 @@ def _raw(data: bytes) -> msgspec.Raw:
     return msgspec.Raw(b"\xdb%b%b" % (size.to_bytes(4, "big"), data))
 
 
+@lru_cache(DIGITS_MAX)
 def _digits(time_ms: int) -> str:
     return f"{time_ms + PLACE_ZERO:015d}"
 
@@ -159,49 +162,54 @@ class Leases:
 
     def settle_of(self, settlements: Sequence[Settlement]) -> dict[str, Any] | None:
         """The call as `settle_plain.lua` takes it, None if there is more to it.  Its runs are forgotten either way."""
-        items, is_plain = [], True
+        known, items = self._known, []
         for settlement in settlements:
-            known = self._known.pop(settlement.run_id, None)
-            if known is None or known[1].tok != settlement.token or not _is_plain(settlement):
-                is_plain = False
-            else:
-                items.append((settlement, *known))
-        version = items[0][2].v if items else SCHEDULER_VERSION
-        if not is_plain or not items or any(stand.v != version for _, _, stand in items):
+            run_id = settlement.run_id
+            state, stand = known.pop(run_id, _UNKNOWN)
+            if stand.tok == settlement.token and (outcome := _plain_outcome(settlement)) is not None:
+                items.append((run_id, outcome, state, stand))
+        version = items[0][3].v if items else SCHEDULER_VERSION
+        if not items or len(items) < len(settlements) or any(item[3].v != version for item in items):
             return None
         return _settle_of(items, version)
 
 
-def _is_plain(settlement: Settlement) -> bool:
+def _plain_outcome(settlement: Settlement) -> Outcome | None:
+    """The outcome of a run that is done, if nothing else follows."""
     verdict, outcome = settlement.verdict, settlement.outcome
-    return (
-        type(verdict) is Done
-        and not (verdict.failed or verdict.clears)
-        and outcome is not None
-        and not (outcome.error or outcome.crashed)
-        and not (settlement.follow_ups or settlement.notes or settlement.progress)
-    )
+    if (
+        outcome is None
+        or type(verdict) is not Done
+        or verdict.failed
+        or verdict.clears
+        or outcome.error
+        or outcome.crashed
+        or settlement.follow_ups
+        or settlement.notes
+        or settlement.progress
+    ):
+        return None
+    return outcome
 
 
-_Item = tuple[Settlement, bytes, rows.Stand]
+_Item = tuple[str, Outcome, bytes, rows.Stand]
+_UNKNOWN = b"", rows.Stand(_READY, "", 0, tok="\0")  # no delivery has that token
 
 
 def _settle_of(items: list[_Item], version: int) -> dict[str, Any]:
     """Runs in the order of (unchanged, job), so that what goes to one key goes in one piece."""
-    ordered = sorted((_outcome(item).changed is False, item[2].job, n) for n, item in enumerate(items))
+    ordered = sorted([(outcome.changed is False, stand.job, n) for n, (_, outcome, _, stand) in enumerate(items)])
     groups: list[rows.Row] = []
     entries: list[list[str]] = [[], [], []]
     finals, fins, live, states, ids, ends = [], [], [], [], [], []
     like: tuple[bool, str] | None = None
-    for n, place in enumerate(ordered, 1):
-        item = items[place[2]]
-        settlement, state, stand = item
-        outcome, run_id = _outcome(item), settlement.run_id
-        if like == place[:2]:
+    for n, (is_unchanged, job, place) in enumerate(ordered, 1):
+        run_id, outcome, state, stand = items[place]
+        if like == (is_unchanged, job):
             groups[-1][2] = n
         else:
-            like = place[:2]
-            groups.append([stand.job, n, n])
+            like = is_unchanged, job
+            groups.append([job, n, n])
         ids.append(run_id)
         states.append(_raw(state))
         finals.append(_raw(_final(stand, outcome, run_id)))
@@ -217,17 +225,11 @@ def _settle_of(items: list[_Item], version: int) -> dict[str, Any]:
         "live": live,
         "groups": groups,
         "entries": entries,
-        "orders": [place[2] + 1 for place in ordered],
+        "orders": [place + 1 for _, _, place in ordered],
         "ends": _raw(_encode(Ended(tuple(ends)))),
-        "plain": sum(1 for place in ordered if not place[0]),
+        "plain": sum([not is_unchanged for is_unchanged, _, _ in ordered]),
         "v": version,
     }
-
-
-def _outcome(item: _Item) -> Outcome:
-    outcome = item[0].outcome
-    assert outcome is not None
-    return outcome
 
 
 def _final(stand: rows.Stand, outcome: Outcome, run_id: str) -> bytes:

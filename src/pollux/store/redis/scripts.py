@@ -101,7 +101,8 @@ def _plain(verb: str) -> list[str]:
     """What is tried first, before anything of all that is made: its answer, if it has one, is the script's."""
     if verb != "claim":
         return []
-    return ["local plain = (function()", _read("_plain_claim.lua"), "end)()", "if plain then", "return plain", "end"]
+    first = _read("claim_plain.lua").partition("\n")[2]
+    return ["local plain = (function()", first, "end)()", "if plain then", "return plain", "end"]
 
 
 @cache

@@ -224,7 +224,8 @@ class RedisStore(Handle):
             left_ms = None if claimed.look_again_ms is None else claimed.look_again_ms - claimed.now_ms
             return claimed, bool(claimed.runs) or claimed.answer is not Answer.OK, left_ms, place
 
-        return await self._wait(look, wait_ms, node=node)
+        offers = self._offer_of(asking) if wait_ms > 0 and now_ms is None else None
+        return await self._wait(look, wait_ms, node=node, offers=offers, accept=lambda gift: self._claimed(gift[0])[0])
 
     async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
         check_batch(renewals, "renewals")
@@ -235,8 +236,8 @@ class RedisStore(Handle):
 
     async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
         check_batch(settlements, "settlements")
+        await asyncio.sleep(0)  # a claim of the same moment goes first: the server is at it while we write this down
         asked = self._leases.settle_of(settlements)
-        await asyncio.sleep(0)  # a claim of the same moment goes first: while its runs start, the server settles
         if asked is not None and await self._open().try_plain("settle_plain", **asked):
             return [Answer.OK] * len(settlements)
         items = [rows.settlement_row(settlement) for settlement in settlements]

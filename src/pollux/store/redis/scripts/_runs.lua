@@ -33,7 +33,7 @@ local function unpacked(id, state)
   end
   run.id = id
   run.pr = run.pr or 2
-  if run.z then -- as a plain call wrote it: see `_plain_claim.lua`
+  if run.z then -- as a plain call wrote it: see `claim_plain.lua`
     run.q, run.z = tonumber(run.q), nil
     run.n = run.q
   end

@@ -52,8 +52,9 @@ local function look()
       return false
     end
   end
+  local counts = call("HMGET", META, "seen", "owed1", "owed2", "owed3", "seq")
   return is(LIVE, "zset") and is(STREAM, "stream") and is(BELL, "stream") and is(HOME, "hash")
-    and is_seen(call("HMGET", META, "seen", "owed1", "owed2", "owed3")) and { call("HGET", PREFIX .. "meta", "seq") }
+    and is_seen(counts) and { OWN == PREFIX and counts[5] or (OWN ~= PREFIX and call("HGET", PREFIX .. "meta", "seq")) }
 end
 
 local is_sound, found = pcall(look)
@@ -85,8 +86,12 @@ call("ZADD", LIVE, unpack(live))
 for _, group in ipairs(A.groups) do
   call("ZADD", PREFIX .. "live:" .. group[1], unpack(live, 2 * group[2] - 1, 2 * group[3]))
 end
-call("HSET", PREFIX .. "meta", "seq", seq + count)
-call("HSET", META, "seen", at)
+if OWN == PREFIX then
+  call("HSET", META, "seq", seq + count, "seen", at)
+else
+  call("HSET", PREFIX .. "meta", "seq", seq + count)
+  call("HSET", META, "seen", at)
+end
 call("XADD", BELL, "MAXLEN", "~", 1000, "*", "kind", "runs")
 if OWN ~= PREFIX then -- who waits for all versions listens where the first one rings
   call("XADD", PREFIX .. "bell:runs", "MAXLEN", "~", 1000, "*", "kind", "other")

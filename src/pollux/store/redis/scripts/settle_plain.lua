@@ -26,19 +26,20 @@ local function look()
       return false
     end
   end
-  local is_sound = is(LEASES, "zset") and is(LIVE, "zset") and is(TALLY, "zset") and is(FEED, "stream")
-    and is(BELL, "stream") and is(HOME, "hash") and is(SHELVES[1], "zset") and is(SHELVES[2], "zset")
+  local is_sound = is(LEASES, "zset") and is(LIVE, "zset") and is(TALLY, "zset") and is(BELL, "stream") and is(HOME, "hash")
+    and (A.plain == 0 or is(SHELVES[1], "zset")) and (A.plain == count or is(SHELVES[2], "zset"))
   for _, group in ipairs(A.groups) do
     is_sound = is_sound and is(PREFIX .. "live:" .. group[1], "zset") and is(PREFIX .. "past:" .. group[1], "zset")
   end
   for pr = 1, 3 do
     is_sound = is_sound and (#A.entries[pr] == 0 or is(STREAM[pr], "stream"))
   end
-  return is_sound and {
-    call("HGET", PREFIX .. "meta", "seq"),
-    call("XLEN", FEED),
-    unpack(call("HMGET", META, "entries", "ends", "last1", "last2", "last3", "kept1", "kept2", "kept3")),
-  }
+  if not is_sound then
+    return false
+  end
+  local counts = call("HMGET", META, "entries", "ends", "last1", "last2", "last3", "kept1", "kept2", "kept3", "seq")
+  local seq = OWN == PREFIX and counts[9] or (OWN ~= PREFIX and call("HGET", PREFIX .. "meta", "seq"))
+  return { seq, call("XLEN", FEED), unpack(counts) }
 end
 
 local is_sound, found = pcall(look)

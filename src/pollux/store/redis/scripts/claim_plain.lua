@@ -1,6 +1,8 @@
+#!lua flags=allow-oom
 -- The plain claim: all that is there to take are runs of one line that were never delivered, and nothing else is to be
 -- done.  Such a run's state begins as READY says, and all of a claim are leased by the same words before what remains.
--- Answers nothing, and does nothing, if there is more to it: then all of `claim` follows.
+-- Answers nothing, and does nothing, if there is more to it: then all of `claim` follows.  `claim` begins with it; alone
+-- it goes with a wait, and is good until then: see `ear.py`.
 --
 --   ready   [size] z=1 st=ready                                      job=... due=... ... q=...
 --   leased  [size] z=2 st=leased fence tok own til len ent=<entry>   job=... due=... ... q=...
@@ -18,9 +20,11 @@ if not now then
   local time = call("TIME")
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
-if A.hold_ms > 0 or (A.expected and now > A.expected + LEAP_MS) then
+if A.hold_ms > 0 or (A.expected and now > A.expected + LEAP_MS) or (A["until"] and now > A["until"]) then
   return
 end
+
+local is_empty = {} -- lines of which that is known
 
 -- the places of those whose turn it is, and their line; nothing if more than one line would give
 local function first_places()
@@ -33,10 +37,13 @@ local function first_places()
     if not places then
       places, line = call("ZRANGEBYSCORE", OWN .. "line:" .. pr, "-inf", now, "LIMIT", 0, A.limit), pr
       if #places == 0 then
-        places = nil
+        places, is_empty[pr] = nil, true
       end
-    elseif #places < A.limit and call("ZCOUNT", OWN .. "line:" .. pr, "-inf", now) > 0 then
-      return
+    elseif #places < A.limit then
+      is_empty[pr] = call("ZCOUNT", OWN .. "line:" .. pr, "-inf", now) == 0
+      if not is_empty[pr] then
+        return
+      end
     end
   end
   return places, line
@@ -51,7 +58,8 @@ local function is_quiet(found)
   end
   local since = "(" .. format("%d", seen)
   for pr = 1, 3 do
-    if tonumber(found[4 + pr] or 0) > 0 or call("ZCOUNT", OWN .. "line:" .. pr, since, now) > 0 then
+    if tonumber(found[4 + pr] or 0) > 0
+      or (not is_empty[pr] and call("ZCOUNT", OWN .. "line:" .. pr, since, now) > 0) then
       return false
     end
   end
@@ -77,8 +85,8 @@ local function look()
     return
   end
   local places, pr = first_places()
-  if not places
-    or not is_quiet(call("HMGET", META, "ends", "seen", "granted", "clock", "owed1", "owed2", "owed3")) then
+  local counts = places and call("HMGET", META, "ends", "seen", "granted", "clock", "owed1", "owed2", "owed3", "stops")
+  if not counts or not is_quiet(counts) then
     return
   end
   for n, place in ipairs(places) do
@@ -101,7 +109,8 @@ local function look()
     end
     ids[n], keys[n], states[n], bodies[n] = id, key, state, row[2] or ""
   end
-  return { places, pr, tonumber(call("HGET", PREFIX .. "meta", "stops") or 0) }
+  local stops = OWN == PREFIX and counts[8] or (OWN ~= PREFIX and call("HGET", PREFIX .. "meta", "stops"))
+  return { places, pr, tonumber(stops or 0) }
 end
 
 local is_sound, found = pcall(look)
