@@ -201,6 +201,7 @@ BUILT_IN = """
   - {id: command, once: true, exec: {argv: [sh, -c, "echo $IT $0; env; echo $IT >&2; exit 3", "${env:CANARY_ARGV}"],
       env: {IT: "${file:CANARY_EXEC}"}}}
 """
+ARGUMENT = b"echo $IT $0"
 NAMES = (
     *("STORE", "DEFAULTS", "GROUP", "RAISED", "CAUSED", "ANSWERED", "URL", "LOGGED", "PROGRESS", "THREAD", "BASIC"),
     *("FOLLOWED", "KEY", "CHILD", "CODE", "QUERY", "HEADER", "BODY", "AUTH", "ARGV", "EXEC", "SERVER", "HEARTBEAT"),
@@ -322,12 +323,15 @@ def all_that_the_api_shows(root: str, token: str, runs: list[dict]) -> dict[str,
 
 
 def processes() -> bytes:
-    """What `ps` shows of us; an argument of a command is there for all to see, and its page says so."""
+    """What `ps` shows of us, but for the one command with a secret among its arguments.
+
+    An argument is there for all to see, and the page of `exec` says so.
+    """
     lines = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             line = (entry / "cmdline").read_bytes() if entry.name.isdecimal() else b""
-            lines += [line] if b"pollux" in line else []
+            lines += [line] if b"pollux" in line and ARGUMENT not in line else []
     return b"\n".join(lines)
 
 

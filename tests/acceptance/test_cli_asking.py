@@ -337,7 +337,7 @@ def test_a_live_run_is_answered_with_the_option_that_helps(pollux):
 
 def test_nobody_is_there_after_a_stop(pollux):
     answer = pollux.ok("nodes", "--json", *WHERE)
-    assert answer.json == {"nodes": [], "leaders": []}
+    assert answer.json == {"nodes": [], "leaders": [], "drained": []}
     assert "nobody is there" in pollux.ok("nodes", *WHERE).err
 
 

@@ -39,8 +39,7 @@ def test_a_second_node_is_refused_before_it_changed_anything_and_told_who_has_th
     terminal, here, port = Terminal(tmp_path), SameProcess(tmp_path), free_port()
     here.write("p.yaml", text("a", port))
     here.write("q.yaml", text("b", port))
-    serve = ("serve", "-c", "p.yaml", "--no-watch")
-    with terminal.started(*serve, environ=API) as first:
+    with terminal.started("serve", "-c", "p.yaml", "--no-watch", environ=API) as first:
         eventually(lambda: ids(here) == {"a"}, "its job is there", first)
         second = terminal("serve", "-c", "q.yaml", "--no-watch", environ=API)
         assert second.code == 1
@@ -49,11 +48,9 @@ def test_a_second_node_is_refused_before_it_changed_anything_and_told_who_has_th
         assert "--port 0" in second.err
         assert "pollux worker" in second.err
         assert (ids(here), len(nodes_of(here))) == ({"a"}, 1)
-        cures = (("serve", "-c", "q.yaml", "--port", "0"), ("worker", "-c", "p.yaml"), (*serve[:3], "--no-server"))
-        for words in cures:
-            with terminal.started(*words, "--no-watch", environ=API) as cured:
-                eventually(lambda: len(nodes_of(here)) == 2, f"{words[0]} lives beside it", cured)
-                assert stopped(cured).code == 0
+        with terminal.started("serve", "-c", "q.yaml", "--no-watch", "--port", "0", environ=API) as cured:
+            eventually(lambda: len(nodes_of(here)) == 2, "it lives beside the first", cured)
+            assert stopped(cured).code == 0
         assert stopped(first).code == 0
 
 
@@ -66,10 +63,10 @@ def test_a_worker_whose_own_port_is_taken_is_refused(tmp_path, taken):
     assert not (tmp_path / "p.db").exists()
 
 
-def test_the_usual_port_of_a_stranger_is_said_and_the_node_goes_on_without(tmp_path, taken):
-    here = Terminal(tmp_path)
+def test_a_worker_goes_on_without_the_port_of_the_file_that_it_shares(tmp_path, taken):
+    terminal, here = Terminal(tmp_path), SameProcess(tmp_path)
     here.write("p.yaml", text("a", taken))
-    with here.started("worker", "-c", "p.yaml", "--no-watch", environ=API) as worker:
+    with terminal.started("worker", "-c", "p.yaml", "--no-watch", environ=API) as worker:
         eventually(lambda: nodes_of(here), "it lives", worker)
         said = stopped(worker).err
     assert f"the API cannot listen on localhost:{taken} (process {os.getpid()} (" in said

@@ -137,6 +137,8 @@ async def test_the_one_left_behind_is_sealed_and_the_new_one_is_open(tmp_path):
     app = Pollux(one)
     await app.open(sealed=True)
     assert "unseal" in await app.sealed()
+    with pytest.raises(Conflict, match="moved elsewhere: nobody claims here before it is unsealed"):
+        await app.resume_workers()
     assert (await app.counts()).jobs == 3, "it can still be looked at"
     await app.close()
     async with Pollux(two):
@@ -532,7 +534,22 @@ def test_the_words_of_the_command(tmp_path):
     asyncio.run(_make(f"sqlite:///{tmp_path}/one.db"))
     moved = here.ok("store", "move", "sqlite:///one.db", "sqlite:///two.db")
     assert moved.out.startswith("moved sqlite:///one.db to sqlite:///two.db in ")
-    assert "3 jobs, 6 live runs, 1 dead letters, 3 finished runs, 2 notes, 4 audit lines" in moved.out
+    assert "3 jobs, 6 live runs, 1 dead letter, 3 finished runs, 2 notes, 4 audit lines" in moved.out
+    where = ("--store", "sqlite:///one.db")
+    before = here.ok("store", "dump", "-", *where).out
+    [job] = here.ok("jobs", "--limit", "1", "--json", *where).json["jobs"]
+    for words in (
+        ("enqueue", job["id"]),
+        ("pause", job["id"]),
+        ("drain",),
+        ("resume", "--workers"),
+        ("set", "pool.seats", "9"),
+    ):
+        refused = here(*words, *where)
+        assert refused.code == 3, words
+        assert "was moved to sqlite:///two.db" in refused.err
+        assert "nothing was changed: nobody works on this store any more" in refused.err
+    assert here.ok("store", "dump", "-", *where).out == before, "whoever looks changes nothing"
     refused = here("store", "unseal", "sqlite:///one.db")
     assert (refused.code, "add --force" in refused.err) == (1, True)
     assert "can be used again" in here.ok("store", "unseal", "sqlite:///one.db", "--force").out

@@ -44,9 +44,9 @@ def looks(store, monkeypatch):
     return called
 
 
-def waiting(store, token="t", node="n"):
+def waiting(store, token="t", node="n", wait_ms=WAIT_MS):
     return asyncio.ensure_future(
-        store.claim(node=node, token=token, limit=9, lease_ms=LEASE_MS, wait_ms=WAIT_MS),
+        store.claim(node=node, token=token, limit=9, lease_ms=LEASE_MS, wait_ms=wait_ms),
     )
 
 
@@ -87,6 +87,17 @@ async def test_an_offer_is_good_for_a_moment_only(store, looks, monkeypatch):
 
     assert ids((await within(claim)).runs) == ["r"]
     assert looks == ["t", "t"]
+
+
+async def test_whoever_may_leave_by_itself_before_that_moment_is_over_offers_nothing(store, monkeypatch):
+    """Or what the server takes for it just then would be leased to nobody."""
+    monkeypatch.setattr(handle, "OFFER_MS", WAIT_MS)
+    claim = waiting(store)
+    await asleep(store, offers=False)
+
+    await store.enqueue([a_run("r", due_ms=0)])
+
+    assert ids((await within(claim)).runs) == ["r"]
 
 
 async def test_what_is_more_than_plain_is_looked_for_after_the_ring(store, looks):

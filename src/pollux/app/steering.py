@@ -17,6 +17,7 @@ from pollux.ids import new_id
 from pollux.model import ALL_VERSIONS, DRAIN, TURN, Drained, Node, Note, NotePut, drain_key, drained_of, leader_of
 from pollux.runtime.crew import Turned
 from pollux.secrets import hide
+from pollux.store.seal import marks_of
 
 LOOKS_MS = (10, 20, 50, 100, *(200,) * 25)  # how long a turn elsewhere is waited for
 REASON_CHARS_MAX = 1_000
@@ -57,6 +58,10 @@ class SteeringVerbs(SettingVerbs):
         for note in notes:
             if note.key == key and note.expires_ms is not None:  # a move of the store asked for it, and keeps it up
                 raise Conflict("the store is about to be moved elsewhere: they claim again when that is over")
+        if key == DRAIN and (await marks_of(self._store)).to is not None:
+            raise Conflict(
+                "the store was moved elsewhere: nobody claims here before it is unsealed (`pollux store unseal`)"
+            )
         await self._store.put_notes([NotePut(key), *await self._orphans(await self._store.nodes())])
         await self._steered("resume", node or "all workers")
         return True

@@ -175,7 +175,9 @@ def _in_words(number: int, left: Left) -> str:
     words = []
     if left.job_count:
         jobs = _named(left.jobs, left.job_count)
-        words.append(f"{counted(left.job_count, 'job')} ({jobs}): pollux jobs move --to-version")
+        words.append(
+            f"{counted(left.job_count, 'job')} ({jobs}): pollux jobs move --from-version {number} --to-version N"
+        )
     if left.run_count:
         runs = _named(left.runs, left.run_count)
         words.append(f"{counted(left.run_count, 'live run')} ({runs}): wait for them or cancel them")

@@ -206,6 +206,21 @@ def sqlite_path(url: str) -> Path | None:
     return None if file is None else Path(file)
 
 
+class _Looking:
+    """A store that was moved elsewhere: one may look at it; what would be written there would never be run."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    def __getattr__(self, name: str) -> Any:
+        from pollux.client.travel import LOOKS
+
+        found = getattr(self._app, name)
+        if asyncio.iscoroutinefunction(found) and name not in LOOKS:
+            raise StoreRefused("nothing was changed: nobody works on this store any more")
+        return found
+
+
 def ask(url: str, question: Callable[[Any], Awaitable[_T]]) -> _T:
     """Open the store, or the line to a node; ask; close it."""
 
@@ -215,7 +230,7 @@ def ask(url: str, question: Callable[[Any], Awaitable[_T]]) -> _T:
             await app.open(sealed=True)
             if words := await app.sealed():
                 click.echo(f"pollux: {words}", err=True)
-            return await question(app)
+            return await question(_Looking(app) if words else app)
         finally:
             await app.close()
 

@@ -147,14 +147,14 @@ def _words(step: Step) -> str:
 
 
 def _tell(moved: Moved) -> None:
-    carried = ", ".join(f"{number:,} {kind}" for kind, number in moved.counts.items())
+    carried = ", ".join(counted(number, kind.removesuffix("s")) for kind, number in moved.counts.items())
     took = format_ms((moved.ended_ms - moved.began_ms) // 1_000 * 1_000)
     click.echo(f"moved {moved.source} to {moved.target} in {took}: {carried}; counted on both sides, and equal")
     click.echo(f"{moved.source} is sealed: nobody can serve it any more")
     if moved.nodes:
         nodes = ", ".join(moved.nodes[:5]) + (" ..." if len(moved.nodes) > 5 else "")
         click.echo(
-            f"{counted(len(moved.nodes), 'node')} still wait there ({nodes}); start them anew on the other store"
+            f"{counted(len(moved.nodes), 'node')} left there ({nodes}), which do nothing; start them on the other store"
         )
 
 

@@ -29,13 +29,14 @@ JobId = Annotated[  # what is no id is told in the words of `check_id`
 JobRef = Annotated[str, Meta(pattern=ID_PATTERN, description="1 to 200 letters, digits and . _ : / -")]
 # What a schema can say of a duration is told there; a wrong one is refused in the words of `duration_ms`.
 _DIGITS = {"w": 2, "d": 3, "h": 4, "m": 6, "s": 7}  # all of them together stay below ten years
-_UNITS = "".join(rf"([0-9]{{1,{digits}}}(\.[0-9]{{1,3}})? *{unit} *)?" for unit, digits in _DIGITS.items())
+_UNITS = "".join(rf"([0-9]{{1,{digits}}}(\.[0-9]{{1,3}})?{unit})?" for unit, digits in _DIGITS.items())
 DURATION_SCHEMA = {
-    "pattern": rf"^([0-9]{{1,8}}(\.[0-9]{{1,3}})?|{_UNITS}([0-9]{{1,10}} *ms *)?)$",
+    "pattern": rf"^([0-9]{{1,8}}(\.[0-9]{{1,3}})?|{_UNITS}([0-9]{{1,10}}ms)?)$",
     "minLength": 1,
     "maxLength": 64,
     "minimum": 0,
     "maximum": DURATION_MAX_MS // SECOND_MS,
+    "not": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.0005},  # it would be no millisecond
 }
 Duration = Annotated[
     str | int | float,

@@ -16,6 +16,7 @@ from pollux.units import moment_ms
 
 RunStateWord = Literal["held", "ready", "leased", "done", "dead", "cancelled"]
 RUN_CURSOR = r"^(live:-?[0-9]{1,15}:[ -~]{0,300}|past:-?[0-9]{1,29}(:[0-9]{1,18})?)$"
+OTHER_CURSOR = "a cursor that no page of this store has answered"  # refused although it fits the schema
 Cursor = Annotated[str, Meta(pattern=RUN_CURSOR, description="`next` of the page before")]
 Limit = Annotated[int, Meta(ge=1, le=1_000)]
 Text = Annotated[str, Meta(max_length=200)]

@@ -12,7 +12,7 @@ from pollux.server.identity import Role
 from pollux.server.pieces import each_made
 from pollux.server.routing import At, Routes
 from pollux.server.wire_jobs import Moment
-from pollux.server.wire_runs import RUN_CURSOR, Limit, RunView, Text, given, run_view
+from pollux.server.wire_runs import OTHER_CURSOR, RUN_CURSOR, Limit, RunView, Text, given, run_view
 from pollux.store.contract import RunFilter
 from pollux.units import moment_ms
 
@@ -84,7 +84,7 @@ class Dropped(Struct, frozen=True):
     dropped: int
 
 
-@routes.get("/api/v2/dead-letters", Role.VIEWER)
+@routes.get("/api/v2/dead-letters", Role.VIEWER, beyond=OTHER_CURSOR)
 async def list_dead(desk: At, query: DeadQuery) -> DeadList:
     """List dead letters, newest first."""
     since = given(query.since)

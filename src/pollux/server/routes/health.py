@@ -112,11 +112,12 @@ async def prometheus(desk: At) -> Response:
 async def _exposed(desk: At, *, openmetrics: bool) -> bytes:
     """Written at most once a second, however many ask: it takes the processor longer than any other answer."""
     kept: dict[str, tuple[Any, bytes]] = desk.request.app.state.told
-    key, now_ms = f"metrics {openmetrics}", desk.verbs.now_ms()
-    at_ms, body = kept.get(key, (0, b""))
-    if not at_ms <= now_ms < at_ms + KEPT_MS:
-        body = await exposition(desk.verbs, openmetrics=openmetrics)
-        kept[key] = (now_ms, body)
+    async with desk.request.app.state.telling:
+        key, now_ms = f"metrics {openmetrics}", desk.verbs.now_ms()
+        at_ms, body = kept.get(key, (0, b""))
+        if not at_ms <= now_ms < at_ms + KEPT_MS:
+            body = await exposition(desk.verbs, openmetrics=openmetrics)
+            kept[key] = (now_ms, body)
     return body
 
 

@@ -16,7 +16,7 @@ from pollux.server.pieces import each_made
 from pollux.server.routes.jobs import made_id
 from pollux.server.routing import At, Routes
 from pollux.server.wire_jobs import Duration, moment
-from pollux.server.wire_runs import ReasonBody, RunList, RunQuery, RunView, given, run_filter_of, run_view
+from pollux.server.wire_runs import OTHER_CURSOR, ReasonBody, RunList, RunQuery, RunView, given, run_filter_of, run_view
 from pollux.units import counted
 
 BY_API = 'send {"anyway": true}'
@@ -128,7 +128,7 @@ async def why(desk: At, job_id: str) -> WhyView:
     return await why_view(desk, job_id)
 
 
-@routes.get("/api/v2/jobs/{job_id}/runs", Role.VIEWER)
+@routes.get("/api/v2/jobs/{job_id}/runs", Role.VIEWER, beyond=OTHER_CURSOR)
 async def runs_of(desk: At, job_id: str, query: RunQuery) -> RunList:
     """The runs of a job: live ones by due time, then finished ones, newest first."""
     where = replace(run_filter_of(query), job_id=job_id)

@@ -22,6 +22,7 @@ from pollux.server.routing import At, Reply, Routes
 from pollux.server.wire import read_fields
 from pollux.server.wire_jobs import JobRef
 from pollux.server.wire_runs import (
+    OTHER_CURSOR,
     AcceptedView,
     ReasonBody,
     RunBody,
@@ -69,7 +70,7 @@ class RunCancelled(Struct, frozen=True):
     answer: str
 
 
-@routes.get("/api/v2/runs", Role.VIEWER)
+@routes.get("/api/v2/runs", Role.VIEWER, beyond=OTHER_CURSOR)
 async def list_runs(desk: At, query: RunQuery) -> RunList:
     """List runs: live ones by due time, then finished ones, newest first."""
     page = await desk.verbs.list_runs(run_filter_of(query), after=given(query.cursor), limit=query.limit)
