@@ -36,7 +36,7 @@ DURATION_SCHEMA = {
     "maxLength": 64,
     "minimum": 0,
     "maximum": DURATION_MAX_MS // SECOND_MS,
-    "not": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.0005},  # it would be no millisecond
+    "not": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.0005},  # it would be no millisecond
 }
 Duration = Annotated[
     str | int | float,
