@@ -28,6 +28,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pollux.units import duration_ms
 from tests.acceptance.terminal import PATIENCE_SECONDS, eventually
+from tests.deploying import RULES
 from tests.installed import DEPLOY, ROOT, Image
 from tests.servers.ports import free_port
 from tests.servers.postgres import QUICK, PostgresServer
@@ -187,21 +188,32 @@ def unit_of(text):
     return parser["Service"]
 
 
-def test_systemd_itself_knows_every_line_of_the_unit(image, tmp_path):
-    """Where there is a systemd to ask; elsewhere `test_deploy` judges each line by a list of our own."""
-    text = image.within((DEPLOY / "systemd" / "pollux.service").read_text())
+def by_our_list(unit, folder):
+    """What is wrong with it, by what each line may say."""
+    (folder / "systemd").mkdir(exist_ok=True)
+    (folder / "systemd" / "pollux.service").write_text(unit)
+    return list(RULES["systemd"](folder))
 
-    def verified(unit):
-        path = tmp_path / "pollux.service"
-        path.write_text(unit)
-        command = [shutil.which("systemd-analyze") or "true", "verify", "--man=no", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
-        return [line for line in done.stderr.splitlines() if "pollux.service" in line]
 
-    assert verified(text) == []
-    if verified(text.replace("ProtectHome=", "ProtectHouse=")):  # it can tell
-        assert verified(text.replace("TimeoutStopSec=40s", "TimeoutStopSec=soon"))
-        assert verified(text.replace("bin/pollux serve", "bin/polux serve"))
+def by_systemd(unit, folder):
+    (folder / "pollux.service").write_text(unit)
+    command = ["systemd-analyze", "verify", "--man=no", str(folder / "pollux.service")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+    return [line for line in done.stderr.splitlines() if "pollux.service" in line]
+
+
+def test_every_line_of_the_unit_is_known(image, tmp_path):
+    """To a list of our own, and where there is a systemd to ask, to that, which also looks for the program."""
+    text = (DEPLOY / "systemd" / "pollux.service").read_text()
+    judges = [(by_our_list, text)]
+    if shutil.which("systemd-analyze"):
+        installed = image.within(text)
+        judges.append((by_systemd, installed))
+        assert by_systemd(installed.replace("bin/pollux serve", "bin/polux serve"), tmp_path)
+    for judge, unit in judges:
+        assert judge(unit, tmp_path) == []
+        assert judge(unit.replace("ProtectHome=", "ProtectHouse="), tmp_path)
+        assert judge(unit.replace("KillMode=mixed", "KillMode=gently"), tmp_path)
 
 
 def test_the_unit_is_started_watched_reloaded_and_stopped_as_systemd_would(image):

@@ -44,7 +44,7 @@ async def test_jobs_that_are_added_at_the_same_time_share_their_writes(tmp_path)
         bodies = [{"id": f"job{number}", "handler": "fine"} for number in range(20)]
         await asyncio.gather(*(client.ok("POST", "/api/v2/jobs", body) for body in bodies))
 
-        assert app._store.store.stats.ops - before <= 20 / A_ROUND
+        assert app._store.store.stats.ops - before <= 20 / A_ROUND + 1
         assert (await app.verify_audit()).lines == 20
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-A_ROUND = 4  # requests; a usual one keeps the loop for a fraction of a millisecond
+A_ROUND = 8  # requests; a usual one keeps the loop for a fraction of a millisecond
 
 
 class Turnstile:
