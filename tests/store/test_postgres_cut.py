@@ -46,10 +46,11 @@ async def cut(plain, url, what="%"):
 
 async def cut_idle(plain, store, url):
     """All that lie idle in the pool; the next call finds one of them dead."""
-    await store.counts()  # so that a connection's last statement names the schema
     async with asyncio.timeout(60):
-        while not await cut(plain, url):  # noqa: ASYNC110  who has answered may not yet say that it is idle
+        await store.counts()  # so that a connection's last statement names the schema
+        while not await cut(plain, url):  # who has answered may not yet say that it is idle
             await asyncio.sleep(0.01)
+            await store.counts()
 
 
 def schema_of(url):

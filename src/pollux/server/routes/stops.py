@@ -110,6 +110,7 @@ async def list_stops(desk: At) -> StopList:
     status=201,
     needs_body=True,
     example={"group": "edge", "reason": "they move", "duration": "2h"},
+    beyond="a name with characters that cannot be printed",
 )
 async def pause(desk: At, body: StopBody) -> StopView:
     """Pause a group, a target or everything, until it is resumed or for a while."""
