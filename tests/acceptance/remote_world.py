@@ -206,10 +206,14 @@ def check_simulation(house: Deployment) -> None:
     assert by_node.code == 0
 
 
+SPAN = r"(?:\d+(?:ms|[smhd]))+"
+
+
 def ageless(answer: Answer) -> Answer:
-    """How old something is to the millisecond is another number each time."""
+    """How old something is, and how far ahead, is another number each time, and as wide as it is."""
     out = re.sub(r'"(age_ms|score|since_ms)": [0-9.]+', r'"\1": 0', answer.out)
-    return answer._replace(out=re.sub(r"\b\d+ms ago|\d+% \(\d+ms old", "AGE", out))
+    out = re.sub(rf"\b{SPAN} ago|\bin {SPAN}\b|\d+% \({SPAN} old|(?<=term \d, ){SPAN}", "AGE", out)
+    return answer._replace(out=re.sub(r" +", " ", out))
 
 
 def plain(answer: Answer, way: str) -> tuple[int, str, str]:

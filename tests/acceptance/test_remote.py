@@ -264,7 +264,8 @@ def test_a_node_that_dies_while_a_run_is_waited_for_ends_the_command_with_a_clea
         assert b"Traceback" not in err
         last = err.decode().strip().splitlines()[-1]
         assert last.startswith(f"pollux: {made.url} ")
-        assert "pollux serve" in last
+        # The run begins before the request is answered: it may be the request itself that is cut off.
+        assert any(cure in last for cure in ("see that `pollux serve` runs there", "look before you repeat it"))
 
 
 class Script(NamedTuple):
