@@ -328,7 +328,7 @@ def services_of(image, name, store):
 
 
 def force_run(port, job):
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/v2/jobs/{job}/force-run", b"{}")
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/v2/jobs/{job}/force-run", b'{"anyway": true}')
     request.add_header("Authorization", f"Bearer {TOKEN}")
     with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
         return json.load(answer)["run"]["id"]

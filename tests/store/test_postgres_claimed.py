@@ -10,7 +10,7 @@ from pollux.model import Done
 from pollux.store.contract import Answer
 from pollux.store.postgres.store import PostgresStore
 from pollux.testing.conformance.builders import a_job, a_run, given_jobs, ids, settlement
-from tests.servers.postgres import empty, own_url, shared_url
+from tests.servers.postgres import empty, has_rung, own_url, shared_url
 
 NOW = 1_800_000_000_000
 LEASE = 60_000
@@ -42,6 +42,7 @@ async def given(url, store):
 
 async def claim(store, token="t", *, limit=10, now_ms=NOW, **options):
     """What is claimed, and by how many statements."""
+    await has_rung(store)
     before = store.statements
     claimed = await store.claim(node="n", token=token, limit=limit, lease_ms=LEASE, now_ms=now_ms, **options)
     return claimed, store.statements - before

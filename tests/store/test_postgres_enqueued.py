@@ -16,7 +16,7 @@ from pollux.store.contract import BATCH_MAX, Answer, RunFilter
 from pollux.store.postgres import rows, runs
 from pollux.store.postgres.store import PostgresStore
 from pollux.testing.conformance.builders import a_job, a_run, given_jobs, ids, settlement
-from tests.servers.postgres import empty, own_url, shared_url
+from tests.servers.postgres import empty, has_rung, own_url, shared_url
 
 NOW = 1_800_000_000_000
 MANY = 11  # of so many ids nobody asks beforehand whether they are known
@@ -73,6 +73,7 @@ async def left(store):
 
 
 async def test_runs_that_are_alike_are_written_by_one_statement(store, taken):
+    await has_rung(store)
     before = store.statements
     assert answers(await store.enqueue(some(n=100), now_ms=NOW)) == [Answer.OK] * 100
     assert store.statements == before + 1

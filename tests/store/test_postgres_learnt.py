@@ -9,7 +9,7 @@ from pollux.model import Done, JobUpdate, Memory, Outcome, Plan
 from pollux.store.contract import Answer
 from pollux.store.postgres.store import PostgresStore
 from pollux.testing.conformance.builders import a_job, a_run, given_jobs, settlement
-from tests.servers.postgres import empty, own_url, shared_url
+from tests.servers.postgres import empty, has_rung, own_url, shared_url
 
 NOW = 1_800_000_000_000
 
@@ -45,6 +45,7 @@ async def plan_of(store, *updates):
 async def test_it_is_one_statement_and_all_of_it_is_kept(store):
     term = await store.elect("n", ttl_ms=60_000, now_ms=NOW)
     plan = await plan_of(store, update("a"), JobUpdate("b", 7, memory=Memory(), next_due_ms=1), update("nobody"))
+    await has_rung(store)
     before = store.statements
     advanced = await store.advance(term.number, plan, now_ms=NOW)
     assert store.statements == before + 1
