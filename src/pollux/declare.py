@@ -10,7 +10,7 @@ import msgspec
 from pollux import schedule as schedules
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
 from pollux.ids import check_id
-from pollux.model import Isolate, Job, Misfire, Overlap, Retry, Schedule, definition
+from pollux.model import API_SOURCE, Isolate, Job, Misfire, Overlap, Retry, Schedule, definition
 from pollux.model.params import check_params, priority_of
 from pollux.outcome import validate_retry
 from pollux.secrets import check_references
@@ -44,7 +44,7 @@ def job_of(
     id: str,
     handler: str,
     schedule: Schedule | None = None,
-    source: str = "api",
+    source: str = API_SOURCE,
     release: int = 0,
     **options: Any,
 ) -> Job:
@@ -226,9 +226,8 @@ def _choice(kind: type[_T]) -> Callable[[Any], _T]:
     return read
 
 
-_READERS: Mapping[
-    str, tuple[str, Callable[[Any], Any]]
-] = {  # of the options but `params`: the field, and how it is read
+# Of the options but `params`: the field, and how it is read.
+_READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "name": ("name", _text),
     "priority": ("priority", priority_of),
     "group": ("group", _name),

@@ -138,6 +138,22 @@ async def test_after_a_refused_batch_nothing_more_is_written_and_those_before_st
     await app.close()
 
 
+async def test_what_was_accepted_before_a_refused_batch_is_on_record(line):
+    app = Pollux(line, actor="ann", ready_max=BATCH_MAX)
+
+    @app.job()
+    async def noop(ctx, n: int): ...
+
+    await app.open()
+    await app.put_jobs(app.declared_jobs())
+    with pytest.raises(StoreFull):
+        await app.enqueue_many("noop", some())
+    [told] = [line for line in (await app.audit()).lines if line.action == "enqueue"]
+    assert (told.actor, told.subject) == ("ann", "noop")
+    assert told.detail.startswith(f"{BATCH_MAX:,} runs: {line.batches[0][0]}, ")
+    await app.close()
+
+
 async def test_whoever_is_cut_off_while_it_waits_cuts_off_the_write(app, line):
     line.gate.clear()
     asking = asyncio.ensure_future(app.enqueue_many("noop", some(10)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pollux.errors import Conflict
-from pollux.model import Job
+from pollux.model import API_SOURCE, Job
 from pollux.plan import forsaken, is_backed
 from pollux.store.contract import PAGE_MAX, Store
 
@@ -18,16 +18,16 @@ async def refuse_backed(store: Store, ids: Sequence[str]) -> list[Job]:
     jobs: list[Job] = []
     for start in range(0, len(ids), PAGE_MAX):
         jobs += [job for job in await store.get_jobs(ids[start : start + PAGE_MAX]) if job is not None]
-    nodes = await store.nodes() if any(job.source != "api" for job in jobs) else []
+    nodes = await store.nodes() if any(job.source != API_SOURCE for job in jobs) else []
     if backed := [job for job in jobs if is_backed(job, nodes)]:
         raise Conflict(_words(backed), cure=cure_of(backed[0], f"pollux jobs pause {backed[0].id}"))
     return jobs
 
 
-def cure_of(job: Job, pause: str) -> str:
-    """What to do instead; `pause` is how that is said by whoever asks."""
+def cure_of(job: Job, pause: str, *, do: str = "take it out of") -> str:
+    """What to `do` in the place of its declaration instead; `pause` is how that is said by whoever asks."""
     again = "it is read again by itself" if job.source.startswith("file:") else "and restart it"
-    return f"take it out of {place_of(job.source)} ({again}), or pause it: {pause}"
+    return f"{do} {place_of(job.source)} ({again}), or pause it: {pause}"
 
 
 def place_of(source: str) -> str:

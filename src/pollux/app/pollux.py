@@ -475,8 +475,16 @@ class Pollux(Steered, BatchVerbs):
             await store.close()
             raise
         dice = Random()  # noqa: S311  ids, not secrets
-        verbs = Verbs(store, self._registry, clock=self._clock, dice=dice, actor=self._actor, ready_max=self._ready_max)
-        verbs.trace_namespace, verbs._is_named = self.trace_namespace, self._is_named  # noqa: SLF001  our own kind
+        verbs = Verbs(
+            store,
+            self._registry,
+            clock=self._clock,
+            dice=dice,
+            actor=self._actor,
+            ready_max=self._ready_max,
+            is_named=self._is_named,
+        )
+        verbs.trace_namespace = self.trace_namespace
         return verbs, store.close
 
 

@@ -170,15 +170,18 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         ids: list[str] = []
 
         async def write(runs: list[Run]) -> None:
-            for answer in await self._store.enqueue(runs, ready_max=self._ready_max):
+            answers = await self._store.enqueue(runs, ready_max=self._ready_max)
+            ids.extend([answer.id for answer in answers if answer.answer in (Answer.OK, Answer.ALREADY)])
+            for answer in answers:
                 if answer.answer is not Answer.OK:
                     self._refuse(answer, known)
-            ids.extend([run.id for run in runs])
 
         one = self._run(known, None, due_ms, priority=rank)
-        await write_in_turn(runs_like(one, payloads, self._clock, self._dice), write)
-        link_runs(ids, self.trace_namespace)
-        await self._record_enqueued([known.id], ids)
+        try:
+            await write_in_turn(runs_like(one, payloads, self._clock, self._dice), write)
+        finally:  # what was accepted before a refusal stays, and is told
+            link_runs(ids, self.trace_namespace)
+            await self._record_enqueued([known.id], ids)
         return ids
 
     async def run_now(

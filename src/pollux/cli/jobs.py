@@ -18,6 +18,7 @@ from pollux.cli.show import ago, now_ms, print_json, print_more, print_table
 from pollux.cli.stops import say_drained
 from pollux.cli.versions import move
 from pollux.errors import Conflict, NotFound
+from pollux.model import API_SOURCE
 from pollux.units import counted
 
 LIVE_MAX = 1_000  # live runs that are looked at for the column "now"
@@ -304,7 +305,7 @@ def delete(
     async def act(app: Any, batch: list[str]) -> list[str]:
         before = await app.jobs_by_id(batch)
         await app.delete_jobs(batch, reason=reason)
-        sources.update(job.source for job in before if job is not None and job.declared and job.source != "api")
+        sources.update(job.source for job in before if job is not None and job.declared and job.source != API_SOURCE)
         return batch
 
     done = in_batches(url, chosen, act, doing="deleting")

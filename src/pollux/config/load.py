@@ -13,7 +13,7 @@ from pollux.config.jobs import FileJobs, check_keys, entries_of, shown, text_of
 from pollux.config.reading import BROKEN, FILE_BYTES_MAX, Node, Place, Problems, read_yaml
 from pollux.config.settings import BY_PATH, DEFAULT, FILE_KEYS, OPTIONS, SECTIONS, Config, Option
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
-from pollux.model import check_term
+from pollux.model import API_SOURCE, check_term
 from pollux.secrets import Secrets, has_reference, hide
 from pollux.store.open import with_prefix
 from pollux.units import format_size
@@ -83,7 +83,7 @@ def store_said(path: str, *, environ: Mapping[str, str], arguments: Mapping[str,
 def file_source(said: str) -> str:
     """The source of a file's jobs: `pollux.yaml`, `/etc/pollux.yaml` and `file:pollux.yaml` mean the same."""
     name = Path(said.removeprefix("file:")).name
-    if not name or said == "api" or said.startswith("code:"):
+    if not name or said == API_SOURCE or said.startswith("code:"):
         raise InvalidInput(f"{said[:60]!r} is no file", where="source", cure="name the file, like pollux.yaml")
     return f"file:{name}"
 

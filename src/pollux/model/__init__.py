@@ -15,6 +15,7 @@ from pollux.model.feed import (
     NotesChanged,
 )
 from pollux.model.job import (
+    API_SOURCE,
     ERROR_CHARS_MAX,
     TIMEOUT_MS,
     Isolate,
@@ -77,6 +78,7 @@ from pollux.model.schedule import INTERVAL_MIN_MS, Cron, Event, Interval, Once, 
 
 __all__ = [
     "ALL_VERSIONS",
+    "API_SOURCE",
     "AT_THE_GATE",
     "DRAIN",
     "ERROR_CHARS_MAX",

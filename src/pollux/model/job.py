@@ -12,6 +12,7 @@ from pollux.model.partition import SCHEDULER_VERSION
 from pollux.model.schedule import Schedule
 
 TIMEOUT_MS = 3_600_000
+API_SOURCE = "api"  # of jobs that no file and no code declares
 RETRY_LIMIT = 100
 ERROR_CHARS_MAX = 8_000
 
@@ -87,7 +88,7 @@ class Job(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):  # g
     enabled: bool = True
     tags: tuple[str, ...] = ()
     source_id: str = ""
-    source: str = "api"  # file:<name>, code:<app> or api
+    source: str = API_SOURCE  # file:<name>, code:<app> or that
     release: int = 0
     declared: bool = True  # False: a code job that no living node declares
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from pollux.model import Job, Node
-
-API = "api"
+from pollux.model import API_SOURCE, Job, Node
 
 
 def is_backed(job: Job, nodes: Iterable[Node]) -> bool:
     """Would a living node put it back if it were deleted?  One of an older release changes nothing."""
-    if job.source == API or not job.declared:
+    if job.source == API_SOURCE or not job.declared:
         return False
     declared = (each for node in nodes for each in node.declares)
     return any(each.source == job.source and each.release >= job.release for each in declared)
@@ -34,7 +32,7 @@ def forsaken(jobs: Iterable[Job], nodes: Collection[Node]) -> dict[str, list[str
     handlers = {name for node in nodes for name in node.handlers}
     found: dict[str, list[str]] = {}
     for job in jobs:
-        is_wanted = job.source != API and job.declared and job.enabled
+        is_wanted = job.source != API_SOURCE and job.declared and job.enabled
         if is_wanted and job.handler not in handlers and not is_backed(job, nodes):
             found.setdefault(job.source, []).append(job.id)
     return found

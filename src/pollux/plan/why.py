@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import AT_THE_GATE, STOP, Counts, Drained, Event, Job, Node, Note, Overlap, Run, RunState
+from pollux.model import API_SOURCE, AT_THE_GATE, STOP, Counts, Drained, Event, Job, Node, Note, Overlap, Run, RunState
 from pollux.plan.gate import (
     UNDECLARED,
     GateState,
@@ -22,7 +22,7 @@ from pollux.plan.gate import (
     stop_of,
     stop_words,
 )
-from pollux.plan.sources import API, is_backed
+from pollux.plan.sources import is_backed
 from pollux.units import SECOND_MS, format_ms
 
 _HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded", "drained"})
@@ -207,7 +207,7 @@ def _leased(run: Run, now_ms: int) -> Why:
 
 def _start_one(job: Job, nodes: Sequence[Node]) -> str:
     """What helps a job that no living node knows."""
-    if job.source == API or is_backed(job, nodes):
+    if job.source == API_SOURCE or is_backed(job, nodes):
         return "start a node that has it"
     return f"no node of {job.source} lives: start one, or take the job away: {_delete(job)}"
 

@@ -12,12 +12,11 @@ import msgspec
 
 from pollux.declare import job_of
 from pollux.errors import InvalidConfig, InvalidInput, problems_of
-from pollux.model import Job, Schedule
+from pollux.model import API_SOURCE, Job, Schedule
 from pollux.schedule import words
 from pollux.server.wire import Unfit
 from pollux.server.wire_jobs import JobBody, RetryBody
 
-SOURCE = "api"
 URL_HANDLER = "http"
 NOT_YET = ("depends_on", "trigger_webhook", "trigger_channel")
 _PLAIN = ("name", "priority", "group", "target", "overlap", "misfire", "isolate", "tags", "source_id")
@@ -83,7 +82,7 @@ def job_of_body(body: JobBody, job_id: str, check: CheckParams) -> Job:
     options["params"] = params
     given = {name: value for name, value in options.items() if value is not None}
     try:
-        job = job_of(id=job_id, handler=handler or "x", schedule=schedule, source=SOURCE, **given)
+        job = job_of(id=job_id, handler=handler or "x", schedule=schedule, source=API_SOURCE, **given)
     except InvalidInput as error:
         reading.tell(error)
     if reading.problems:

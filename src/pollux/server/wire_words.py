@@ -28,9 +28,8 @@ def in_our_words(said: str, kind: Any) -> tuple[str, str]:
         return _beyond(found[1], found[2], found[3], found[4], kind)
     if found := _OTHER.match(said):
         wanted = _wanted(found[1])
-        return f"it is {_NOUNS.get(found[2], found[2])}, not {wanted}", _range(kind) or meaning(
-            kind
-        ) or f"give {wanted}"
+        cure = _range(kind) or meaning(kind) or f"give {wanted}"
+        return f"it is {_NOUNS.get(found[2], found[2])}, not {wanted}", cure
     if "matching regex" in said:
         return "it is not of that form", meaning(kind)
     return f"{said[:1].lower()}{said[1:]}", meaning(kind)

@@ -10,7 +10,7 @@ from pollux.errors import StoreRefused
 from pollux.model import drained_of, stop_key
 from pollux.store.contract import FEED_MAX
 from pollux.store.sqlite.glance import Inside, files_of, look_inside
-from pollux.units import MINUTE_MS, format_ms
+from pollux.units import MINUTE_MS, counted, format_ms
 
 AHEAD_MS_MAX = 5_000  # so far may the store's time lie ahead of ours
 WAIT_MS_MAX = MINUTE_MS  # a ready run or a due job that waits longer is worth a look
@@ -61,7 +61,7 @@ def of_schema(path: Path, inside: Inside) -> Finding:
     if inside.version < inside.newest:
         return ok("schema", f"version {inside.version}; the next start brings it to {inside.newest}")
     jobs = 0 if inside.counts is None else inside.counts.jobs
-    return ok("schema", f"version {inside.version}, the newest; {_count(jobs)} job{'' if jobs == 1 else 's'}")
+    return ok("schema", f"version {inside.version}, the newest; {counted(jobs, 'job')}")
 
 
 def of_time(inside: Inside, now_ms: int) -> Finding:
@@ -103,7 +103,7 @@ def of_sources(inside: Inside) -> Iterator[Finding]:
     for source, ids in forsaken(inside.jobs, inside.nodes).items():
         names = ", ".join(ids[:NAMED_MAX]) + (", ..." if len(ids) > NAMED_MAX else "")
         cure = f"start one, or if it is gone for good: pollux jobs delete --source {source}"
-        yield warn("sources", f"no living node has {source} ({_count(len(ids))} jobs: {names})", cure)
+        yield warn("sources", f"no living node has {source} ({counted(len(ids), 'job')}: {names})", cure)
 
 
 def of_ready(inside: Inside, now_ms: int) -> Finding:

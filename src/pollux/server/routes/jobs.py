@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from pollux.app.batches import Written
 from pollux.app.overview import Standing
+from pollux.app.owned import cure_of
 from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, PolluxError, problems_of
-from pollux.model import VERSION_MAX, Answer, Job, Note
+from pollux.model import API_SOURCE, VERSION_MAX, Answer, Job, Note
 from pollux.model.params import PRIORITIES
 from pollux.server.identity import Role
 from pollux.server.limits import BATCH_BODY_MAX
@@ -34,7 +35,6 @@ EXAMPLE = {
     "cron_expression": "0 */6 * * *",
     "priority": 1,
 }
-API = "api"
 BEYOND = "a cron line, time zone, URL, handler or params that cannot be used, and words that contradict each other"
 _OLDER = {"scheduled": "active", "completed": "done", "pending": "waiting"}  # words of older clients
 
@@ -194,8 +194,8 @@ async def change(desk: At, job_id: str, body: JobBody) -> Reply:
     written = await _put(desk, body, job_id, revision=wanted)
     more = {} if wanted is None else {"expected": wanted}
     cure = "read it again, and send the change with its revision"
-    if there is not None and there.source != API:
-        cure = _owner_cure(there)
+    if there is not None and there.source != API_SOURCE:
+        cure = cure_of(there, _pause(there), do="change it in")
     stops = await desk.verbs.stops() if there is None else None
     return await _put_reply(desk, written, stops=stops, cure=cure, **more)
 
@@ -210,10 +210,10 @@ async def delete(desk: At, job_id: str) -> DoneView:
     try:
         await desk.verbs.delete_jobs([job_id])
     except Conflict as error:
-        cure = "" if there is None else _owner_cure(there)
+        cure = "" if there is None else cure_of(there, _pause(there))
         raise Problem(409, "it is not yours to delete", error.what, cure=cure) from None
     words = "the job is deleted"
-    if there is not None and there.declared and there.source != API:
+    if there is not None and there.declared and there.source != API_SOURCE:
         words += f"; it comes back if a node of {there.source} is started"
     return DoneView(words, job_id)
 
@@ -335,7 +335,5 @@ def _batch_item(written: Written | PolluxError, body: JobBody) -> BatchItem:
             return BatchItem("refused", written.job.id, problem=problem.document())
 
 
-def _owner_cure(job: Job) -> str:
-    kind, _, name = job.source.partition(":")
-    place = f"the file {name}" if kind == "file" else f"the code of {name}"
-    return f"change {place} (it is read again by itself), or pause the job: POST /api/v2/jobs/{quote(job.id)}/pause"
+def _pause(job: Job) -> str:
+    return f"POST /api/v2/jobs/{quote(job.id)}/pause"

@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from pollux.client.travel import LOOKS, PATH, VERSION_HEADER, Hello, file_mark, packed_answer, told, verb_of
 from pollux.errors import InvalidInput, PolluxError, did_you_mean
+from pollux.model import API_SOURCE
 from pollux.secrets import hide
 from pollux.server.identity import Role
 from pollux.server.limits import BODY_MAX
@@ -105,7 +106,7 @@ async def _paged(pages: AsyncIterator[Any]) -> Response:
 def _refuse_trust(records: Any) -> None:
     """A job of a file or of code may hold secrets and reach every network; nobody gets such a one by saying so."""
     for kind, data in records:
-        if kind == "job" and isinstance(data, dict) and data.get("source", "api") != "api":
+        if kind == "job" and isinstance(data, dict) and data.get("source", API_SOURCE) != API_SOURCE:
             what = f"job {data.get('id')!r} is one of {data.get('source')!r}, and would be trusted like it"
             raise InvalidInput(what, cure="load it into the store itself: `pollux store load --store URL`")
 

@@ -310,6 +310,7 @@ class MoveJobsContract(Contract):
         runs = [a_run(f"r{n}", job_ids[n % 4]) for n in range(60)]
         await given(store, *runs)
         done: list[tuple[int, str]] = []
+        both_began = asyncio.Event()
 
         async def work(handle: Store) -> None:
             rounds = len(runs)  # after the last move; a third would do
@@ -318,9 +319,12 @@ class MoveJobsContract(Contract):
                 for run in await claim(handle, 3):
                     assert await handle.settle([settlement(run, Done())], now_ms=T0) == [Answer.OK]
                     done.append((handle.scheduler_version, run.id))
+                if len({version for version, _ in done}) == 2:
+                    both_began.set()
                 await asyncio.sleep(0)
 
         async def move() -> None:
+            await both_began.wait()
             for turn in range(12):
                 await store.move_jobs(job_ids[turn % 2 :: 2], OTHER if turn % 3 else SCHEDULER_VERSION, now_ms=T0)
                 await asyncio.sleep(0)
