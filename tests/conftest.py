@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.leaks import MARK, leftovers, stop
 from tests.noskip import NoSkip
@@ -11,9 +11,10 @@ from tests.servers import postgres as postgres_servers
 from tests.servers import redis as redis_servers
 
 # A red property test must be red for everybody: examples are derived from the test, not from a seed of the day.
-# Look further with `pytest --hypothesis-profile=search`.
-settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
-settings.register_profile("search", deadline=None, max_examples=2_000, print_blob=True)
+# Look further with `pytest --hypothesis-profile=search`.  How quick the machine is just now is nothing to judge.
+TIMELESS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("ci", derandomize=True, print_blob=True, **TIMELESS)
+settings.register_profile("search", max_examples=2_000, print_blob=True, **TIMELESS)
 settings.load_profile("ci")
 
 PATIENCE_MS = 30_000  # a process that was told to stop may need a moment, on a busy machine a long one

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
+WITHOUT = ("-p", "no:cacheprovider", "-p", "no:schemathesis")  # one writes, the other takes a second to load
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def session(tmp_path):
         (tmp_path / "test_planted.py").write_text(text)
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), *arguments],
+            [sys.executable, "-m", "pytest", *WITHOUT, "--rootdir", str(tmp_path), *arguments],
             cwd=tmp_path,
             env={**environment, "PYTHONPATH": str(REPOSITORY), "POLLUX_NO_SKIP": "1" if no_skip else ""},
             capture_output=True,

@@ -12,6 +12,7 @@
         ├── StoreTimeout   no answer in time: the call may have taken effect; repeat it with the same ids
         ├── StoreFull      no room: disk or a line
         └── StoreRefused   this file or server is not ours to use (foreign, newer, unreadable, too old)
+            └── StoreMoved nobody works on it any more, or not yet: it was moved elsewhere, or is being filled
 
 A foreign exception is always the `__cause__`.
 """
@@ -119,6 +120,14 @@ class StoreFull(StoreError):
 
 class StoreRefused(StoreError):
     """This file or server is not ours to use; nothing was changed."""
+
+
+class StoreMoved(StoreRefused):
+    """The store was moved elsewhere, or is being filled: one may look at it; nothing was changed."""
+
+    def __init__(self, what: str = "", *, cure: str = "") -> None:
+        self.what, self.cure = what, cure
+        super().__init__(f"{what}; {cure}" if cure else what)
 
 
 def did_you_mean(word: object, choices: Iterable[str]) -> str:

@@ -77,6 +77,12 @@ class FileDiffers(Event, frozen=True):
     node: str
 
 
+class StoreSealed(Event, frozen=True):
+    """The store was moved elsewhere while this node lives: it plans and claims nothing more."""
+
+    words: str  # with the cure
+
+
 class VersionNotKept(Event, frozen=True):
     """A text of the file was applied and could not be kept for a rollback."""
 

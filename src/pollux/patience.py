@@ -15,8 +15,8 @@ class Patience:
 
     __slots__ = ("_before", "_is_cut", "_is_left", "_waiter", "at")
 
-    def __init__(self, at: float = 0.0) -> None:
-        waiter: asyncio.Task[Any] | None = asyncio.current_task()
+    def __init__(self, at: float = 0.0, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        waiter: asyncio.Task[Any] | None = asyncio.current_task(loop)
         assert waiter is not None
         self._waiter, self._before = waiter, waiter.cancelling()
         self._is_cut = self._is_left = False
@@ -51,7 +51,7 @@ class Deadlines:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # the timer of a loop that has ended never rings
             self._loop, self._timer, self._open = loop, None, set()
-        patience = Patience(loop.time() + seconds)
+        patience = Patience(loop.time() + seconds, loop)
         self._open.add(patience)
         if self._timer is None or patience.at < self._timer.when():
             self._set(patience.at)

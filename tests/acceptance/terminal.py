@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -136,12 +137,20 @@ class SameProcess(Terminal):
 
 
 def stopped(process: subprocess.Popen, number: int = signal.SIGTERM) -> Answer:
-    """Tell it to stop and wait until it has."""
+    """Tell it to stop and wait until it has.  What it is not yet listening for would end it without a word."""
+    eventually(lambda: process.poll() is not None or is_heard(process.pid, number), "it listens for the signal")
     process.send_signal(number)
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
     answer = Answer(process.returncode, (out or b"").decode(), (err or b"").decode())
     assert "Traceback" not in answer.err, answer.err
     return answer
+
+
+def is_heard(pid: int, number: int) -> bool:
+    """Does the process catch that signal?"""
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert caught is not None
+    return bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 def read_until(terminal: int, words: list[str]) -> str:

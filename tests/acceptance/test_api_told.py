@@ -178,6 +178,9 @@ async def test_a_cure_is_said_once(client):
     [
         ("GET", f"{RUNS}?since=noon", None, "since"),
         ("GET", "/api/v2/dead-letters?since=noon", None, "since"),
+        ("GET", "/api/v2/runs?cursor=past:-1", None, "cursor"),
+        ("GET", "/api/v2/dead-letters?cursor=past:-1", None, "cursor"),
+        ("GET", "/api/v2/jobs/fine/runs?cursor=past:-1", None, "cursor"),
         ("GET", "/api/v2/scheduler/plan?window=soon", None, "window"),
         ("GET", "/api/v2/scheduler/plan?since=soon", None, "since"),
         ("POST", JOBS, [1], "body"),

@@ -7,6 +7,7 @@ import pytest
 
 from tests.acceptance.terminal import SameProcess, Terminal, eventually, stopped
 
+pytestmark = pytest.mark.xdist_group("cli asking")  # so that their past is made once
 CONFIG = """\
 store: sqlite:///p.db
 jobs:

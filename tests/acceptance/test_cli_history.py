@@ -7,6 +7,7 @@ import pytest
 from pollux.cli.show import sparkline
 from tests.acceptance.terminal import PATIENCE_SECONDS, SameProcess, Terminal, eventually, stopped
 
+pytestmark = pytest.mark.xdist_group("cli history")  # one node for all of them
 CODE = """
 import asyncio
 from pathlib import Path

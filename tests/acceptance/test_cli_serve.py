@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.terminal import Terminal, eventually, read_until, stopped
+from tests.acceptance.terminal import PATIENCE_SECONDS, Terminal, eventually, read_until, stopped
 
 SLOW = """
 store: sqlite:///p.db
@@ -58,8 +58,13 @@ def test_a_second_signal_ends_it_at_once(pollux):
         nodes = ("nodes", "-c", "p.yaml", "--json")
         eventually(lambda: all(n["draining"] for n in pollux.ok(*nodes).json["nodes"]), "it drains", process)
         begin = time.monotonic()
-        answer = stopped(process)
-    assert answer.code == 128 + signal.SIGTERM
+
+        def is_told_again():
+            process.send_signal(signal.SIGTERM)  # one that follows the first too closely is taken for its echo
+            return process.poll() is not None
+
+        eventually(is_told_again, "it ended")
+    assert process.returncode == 128 + signal.SIGTERM
     assert time.monotonic() - begin < 24, "the grace of 25 s was waited for"
 
 
@@ -68,9 +73,11 @@ def test_a_signal_told_twice_at_once_is_one_wish(pollux):
     pollux.write("p.yaml", SLOW % 1.0)
     with pollux.started("serve", "-c", "p.yaml") as process:
         eventually((pollux.folder / "slow.started").exists, "the handler started", process)
+        process.send_signal(signal.SIGSTOP)  # it hears both when it goes on: however slow we are, they came at once
         process.send_signal(signal.SIGINT)
-        answer = stopped(process, signal.SIGTERM)
-    assert answer.code == 0
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(PATIENCE_SECONDS) == 0
     assert (pollux.folder / "slow.ended").exists()
 
 
@@ -131,13 +138,17 @@ def test_an_empty_config_starts_says_how_to_add_a_job_and_does_not_spin(pollux):
     pollux.write("empty.yaml", "")
     with pollux.started("serve", "-c", "empty.yaml", "--store", "sqlite:///p.db") as process:
         eventually(lambda: leads(pollux), "it leads", process)
-        before = cpu_seconds(process.pid)
-        time.sleep(3)  # how much it does while it has nothing to do
-        used = cpu_seconds(process.pid) - before
+        used = min(_used_while_idle(process.pid) for _ in range(2))  # its start may reach into the first
         answer = stopped(process)
     assert answer.code == 0
     assert 'add one to empty.yaml: jobs: [{id: home, python: "checks:home", interval: 30s}]' in answer.err
-    assert used < 0.5, f"{used} s of CPU in 3 s of idleness"
+    assert used < 0.25, f"{used} s of CPU in 1.5 s of idleness"
+
+
+def _used_while_idle(pid: int) -> float:
+    before = cpu_seconds(pid)
+    time.sleep(1.5)  # how much it does while it has nothing to do
+    return cpu_seconds(pid) - before
 
 
 def leads(pollux) -> bool:

@@ -10,7 +10,15 @@ import time
 
 import pytest
 
-from tests.acceptance.terminal import PATIENCE_SECONDS, SameProcess, Terminal, eventually, read_until, stopped
+from tests.acceptance.terminal import (
+    PATIENCE_SECONDS,
+    SameProcess,
+    Terminal,
+    eventually,
+    is_heard,
+    read_until,
+    stopped,
+)
 from tests.servers import postgres, redis
 
 QUIET = ("--no-server", "--no-watch")
@@ -139,6 +147,7 @@ def test_on_a_server_the_leader_and_a_worker_read_it_again(pollux, kind):
             "p.yaml",
             text("a", seats=7, store=store) + '  - {id: b, python: "later:later", once: true}\n',
         )
+        eventually(lambda: is_heard(leader.pid, signal.SIGHUP), "it listens for the signal", leader)
         leader.send_signal(signal.SIGHUP)
         holds(pollux, "ab", leader, store)
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import ssl
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -46,7 +47,9 @@ AT_HOME = {
     **dict.fromkeys(("store move", "store unseal"), "name the stores they work on"),
 }
 # Tested below in a way of their own.
-APART = {"plan", "simulate", "doctor", "top", "store load", "token revoke", "token curl"}
+APART = {"plan", "simulate", "doctor", "health", "top", "store load", "token revoke", "token curl"}
+
+OF_A_NODE = {"polling", "loop", "handlers", "file"}  # findings that it alone can make
 
 HELLO = Hello(version=__version__, store="sqlite:///x.db", file="", sealed="", name="token:x", role="admin")
 
@@ -96,6 +99,38 @@ def test_a_forecast_is_the_same_each_way(house):
 
 def test_a_simulation_learns_from_a_node_as_from_a_store(house):
     check_simulation(house)
+
+
+def test_health_is_the_same_each_way(house):
+    """But for what only the node itself knows; and a look may fall on either side of a beat, so that a few are had."""
+    for _ in range(8):
+        by_store, by_node, by_socket = (house.by(way, "health --json") for way in WAYS)
+        found = [[one for one in each.json["findings"] if one["name"] not in OF_A_NODE] for each in (by_store, by_node)]
+        if found[0] == found[1]:
+            break
+    assert found[0] == found[1]
+    assert by_store.json.keys() == by_node.json.keys() == by_socket.json.keys()
+    assert {one["name"] for one in by_node.json["findings"]} - {one["name"] for one in found[1]} == OF_A_NODE
+    assert by_store.code == by_node.code == by_socket.code == 0
+    assert by_node.json["status"] == "degraded", "there are dead letters"
+    table = house.by("distant", "health")
+    assert "dead letters" in table.out
+    assert "pollux dead lists them" in table.out
+    assert table.out.endswith("degraded: it works, and somebody should have a look\n")
+
+
+def test_health_is_the_document_of_the_api(house):
+    request = urllib.request.Request(f"{house.url}/api/v2/scheduler/health")
+    request.add_header("Authorization", f"Bearer {house.token}")
+    for _ in range(8):  # it tells the time
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            told = json.load(answer)
+        found = house.by("distant", "health --json").json
+        for each in (told, found):
+            each["last_check_at"] = each["updatedAt"] = each["uptime_seconds"] = None
+        if told == found:
+            break
+    assert found == told
 
 
 def test_what_was_dumped_through_a_node_can_be_loaded_through_one(house, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from pollux import Pollux
 from pollux.app.move import End, Move
 from pollux.clock import SystemClock
-from pollux.errors import Conflict, StoreRefused
+from pollux.errors import Conflict, StoreMoved, StoreRefused
 from pollux.model import DRAIN, AuditLine, Dead, Done, Interval, Job, Node, NotePut, Plan, RunState, chained
 from pollux.store.contract import Answer, JobPut, Settlement
 from pollux.store.guard import Wrapped
@@ -65,7 +65,7 @@ async def populate(store, *, runs=3):
 
 
 def a_move(source, target, *, page=1_000, report=lambda _: None):
-    return Move(End(source, "one"), End(target, "two"), clock=SystemClock(), report=report, page=page)
+    return Move(End(source, "one"), End(target, "two"), clock=SystemClock(), report=report, page=page, settle_ms=0)
 
 
 async def moved(source, target, *, live=False, wait_ms=1_000, **options):
@@ -137,7 +137,7 @@ async def test_the_one_left_behind_is_sealed_and_the_new_one_is_open(tmp_path):
     app = Pollux(one)
     await app.open(sealed=True)
     assert "unseal" in await app.sealed()
-    with pytest.raises(Conflict, match="moved elsewhere: nobody claims here before it is unsealed"):
+    with pytest.raises(StoreMoved, match="moved elsewhere: nobody claims here before it is unsealed"):
         await app.resume_workers()
     assert (await app.counts()).jobs == 3, "it can still be looked at"
     await app.close()
@@ -472,7 +472,7 @@ async def unleased(store):
 WORK = """\
 jobs:
   - {id: slow, python: "mine:slow"}
-  - {id: tick, python: "work:fine", interval: 100ms}
+  - {id: tick, python: "work:fine", interval: 300ms}
   - {id: hourly, python: "work:fine", interval: 1h}
 """
 MINE = """\

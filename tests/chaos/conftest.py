@@ -1,14 +1,19 @@
-"""A yard for each test; the tests of this ring stay in one process of xdist, for they measure leases against time."""
+"""A yard for each test.
+
+The tests of this ring, and those of the faults, stay in one process of xdist: they measure leases against time, and
+two of them at once would slow each other down.
+"""
 
 import pytest
 
 from tests.chaos.yard import Yard
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items):
     for item in items:
         if "/chaos/" in item.path.as_posix():
-            item.add_marker(pytest.mark.xdist_group("chaos"))
+            item.add_marker(pytest.mark.xdist_group("against time"))
 
 
 @pytest.fixture

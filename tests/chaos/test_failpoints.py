@@ -19,7 +19,7 @@ async def test_a_crash_at_any_failpoint_and_the_same_call_again_is_as_if_nothing
     same call again leaves what there would have been anyway."""
     process = started(["-m", "tests.chaos.script", str(tmp_path)], tmp_path / "sweep.log")
     try:
-        assert await process.exit_code(seconds=200) == 0, process.said()
+        assert await process.exit_code(seconds=280) == 0, process.said()
     finally:
         process.end()
     told = json.loads(process.said().splitlines()[-1])

@@ -1,6 +1,6 @@
 """A store on a real server, reached by a way that can break; and a yard for nodes on it.
 
-Tests with nodes stay in one process of xdist, for they measure leases against time.
+Tests with nodes stay in one process of xdist, that of the chaos, for they measure leases against time.
 """
 
 import pytest
@@ -10,10 +10,11 @@ from tests.faults.partition import frozen_way, partition_before
 from tests.faults.yard import FarYard
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items):
     for item in items:
         if "/faults/" in item.path.as_posix() and "far_yard" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("faults"))
+            item.add_marker(pytest.mark.xdist_group("against time"))
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)

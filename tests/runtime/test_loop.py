@@ -69,6 +69,27 @@ async def test_what_rings_during_a_turn_is_answered_by_the_next_one():
     await loop.stop()
 
 
+async def test_what_rings_as_soon_as_the_turn_is_over_costs_no_timer():
+    """A turn that starts handlers often has nothing else to wait for: they are done before it would set a timer."""
+
+    async def begins_what_is_over_at_once(loop):
+        asyncio.get_running_loop().call_soon(loop.nudge)
+        return Rest.UNTIL_WOKEN
+
+    class Asked(FakeClock):
+        waits = 0
+
+        async def wait(self, event, timeout_ms):
+            self.waits += not event.is_set()
+            return await super().wait(event, timeout_ms)
+
+    loop = Script(begins_what_is_over_at_once)
+    loop.clock = clock = Asked()
+    await started(loop)
+    assert (loop.turns, clock.waits) == (2, 1)
+    await loop.stop()
+
+
 async def test_a_turn_that_raises_is_counted_said_once_and_tried_again_later_each_time():
     errors = [RuntimeError(str(n)) for n in range(8)]
     loop = await started(Script(*errors))

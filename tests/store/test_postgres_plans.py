@@ -17,6 +17,7 @@ from pollux.store.postgres.transaction import Space
 from pollux.store.relational import sql
 from tests.servers.postgres import QUICK, PostgresServer
 
+pytestmark = pytest.mark.xdist_group("postgres plans")  # the houses are filled once
 NOW = 1_800_000_000_000
 DAY = 86_400_000
 JOBS = 20_000
@@ -247,6 +248,11 @@ async def a_plain_enqueue(house):
     return await house.plan("enqueue", "plain", ids, [b"{}"] * 100, *same, 10_000_000, "channel", "")
 
 
+async def a_single_plain_enqueue(house):
+    same = ("job-00001", NOW, 2, 2, "", "", False, NOW)
+    return await house.plan("enqueue", "one", "new-1", b"{}", *same, 10_000_000, "channel", "")
+
+
 async def the_leaders_facts(house):
     return await house.plan("advance", "facts", [f"job-{n:05}" for n in range(1, 101)], 2)
 
@@ -286,6 +292,7 @@ HOT = [
     what_an_enqueue_finds,
     an_enqueue,
     a_plain_enqueue,
+    a_single_plain_enqueue,
     the_leaders_facts,
     what_the_leader_learns,
     what_is_due,
@@ -366,6 +373,7 @@ KEPT = {
     "retry": ("settle", "retry", _empty(12)),
     "renew": ("renew", "renew", f"{_empty(3)}, 1, 1"),
     "plain": ("enqueue", "plain", "'{}', '{}', 'j', 1, 2, 2, '', '', false, 1, 9, 'c', ''"),
+    "one": ("enqueue", "one", "'r', NULL, 'j', 1, 2, 2, '', '', false, 1, 9, 'c', ''"),
     "known": ("enqueue", "known", "'{}'"),
     "learn": ("advance", "learn", "1, 2, 1, '{}', '{}', '{}', '{}', '{}', '{}', '{}'"),
     "release": ("advance", "release", "'{}', 1, 2"),

@@ -10,6 +10,8 @@ from pollux.errors import StoreBusy, StoreError, StoreRefused
 from pollux.model import Done
 from pollux.store.contract import Answer
 from pollux.store.redis import RedisStore
+from pollux.store.redis.address import read_address
+from pollux.store.redis.route import route_to
 from pollux.store.redis.scripts import KEYS
 from pollux.testing.conformance import (
     CancelContract,
@@ -34,6 +36,7 @@ from tests.acceptance.terminal import Terminal
 from tests.servers.redis import own_url
 from tests.servers.redis_cluster import RedisNodes, again, ask, hears_again, until
 
+pytestmark = pytest.mark.xdist_group("redis cluster")  # one cluster for all of them
 PATIENCE_S = 60
 
 
@@ -118,6 +121,20 @@ class Load:
                 await asyncio.gather(*loops)
         assert sorted(self.settled) == sorted(self.enqueued)
         assert self.refused == []
+
+
+async def test_whoever_gives_up_while_it_asks_for_the_owner_of_our_slot_is_let_go(nodes):
+    """At whatever step: a reader that is told to end and goes on would keep a store from closing for half a minute."""
+    route, steps = route_to(read_address(nodes.url)), 0
+    for _ in range(300):
+        route.doubt()
+        asking = asyncio.ensure_future(route.find())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        steps = 0 if asking.done() else steps + 1
+        asking.cancel()
+        [end] = await asyncio.gather(asking, return_exceptions=True)
+        assert steps == 0 or isinstance(end, asyncio.CancelledError), f"after {steps} steps: {end}"
 
 
 async def test_a_node_that_hangs_is_passed_over_and_asked_last_from_then_on(nodes, namespace):

@@ -1,6 +1,7 @@
 """What goes with a wait?  A claim, so that what rings soon is ours without another question, and nobody else's loss."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis import exceptions
@@ -121,6 +122,35 @@ async def test_whoever_stops_waiting_takes_its_offer_back(store):
 
         assert (await the_run(store, f"r{n}")).state is RunState.READY
         assert ids((await store.claim(node="m", token=f"u{n}", limit=9, lease_ms=LEASE_MS)).runs) == [f"r{n}"]
+
+
+def enqueued_elsewhere(url, run):
+    """In a loop of its own, while ours stands still."""
+
+    async def enqueue():
+        other = RedisStore(url)
+        await other.open()
+        try:
+            await other.enqueue([run])
+        finally:
+            await other.close()
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(asyncio.run, enqueue()).result(PATIENCE_S)
+
+
+async def test_an_offer_is_taken_back_at_once(store):
+    """Not with the next turn of the loop: what is sent before it, by whomever, must not be taken for nobody."""
+    claim = waiting(store)
+    await asleep(store)
+    [waiter] = store._runs_ear._waiters
+
+    store._runs_ear.dismiss(waiter)
+    enqueued_elsewhere(store._url, a_run("r", due_ms=0))
+
+    assert (await the_run(store, "r")).state is RunState.READY
+    claim.cancel()
+    await asyncio.gather(claim, return_exceptions=True)
 
 
 async def test_whoever_waited_long_enough_leaves_the_connection_as_it_is(store, monkeypatch):

@@ -15,6 +15,7 @@ from tests.servers.redis import own_url
 from tests.servers.redis_cluster import again, ask, hears_again, until
 from tests.servers.redis_sentinel import SERVICE, Watched
 
+pytestmark = pytest.mark.xdist_group("redis sentinel")  # they are watched once
 HEARS_S = 25  # by itself a waiter looks every 30 s
 
 

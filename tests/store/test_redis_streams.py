@@ -50,6 +50,8 @@ from pollux.testing.conformance.builders import (
 )
 from tests.servers.redis import own_url, shared_url
 
+TRIES = 3  # for what is to be quick
+
 
 @pytest.fixture
 async def redis():
@@ -387,11 +389,27 @@ async def test_what_a_script_does_not_understand_changes_nothing(store, redis, u
 
 
 async def test_cancelling_many_runs_of_a_job_never_keeps_the_server_for_long(store, redis, url):
-    """All of them end, by many short scripts; another one would have been as long as all of these together."""
-    many, whole = 50_000, 1_000
+    """All of them end, by many short scripts; another one would have been as long as all of these together.
+
+    The machine may stand still in the middle of one, but not each time.
+    """
+    many = 20_000
     await given_jobs(store, "job")
-    for first in range(0, many, whole):
-        await store.enqueue([a_run(f"r{n:05}") for n in range(first, first + whole)], now_ms=T0)
+    shares = []
+    for nth in range(TRIES):
+        took = await _took_to_cancel(store, redis, [f"r{nth}-{n:05}" for n in range(many)])
+        assert await lag_and_pending(redis, url) == (0, 0)
+        assert len(took) >= many / 250
+        shares.append(max(took) / sum(took))
+        if shares[-1] < 0.1:
+            break
+    assert min(shares) < 0.1
+
+
+async def _took_to_cancel(store, redis, named, whole=1_000):
+    """How long each script kept the server, in microseconds."""
+    for first in range(0, len(named), whole):
+        await store.enqueue([a_run(run_id) for run_id in named[first : first + whole]], now_ms=T0)
     await redis.config_set("slowlog-log-slower-than", 300)  # longer than any command in a script
     await redis.config_set("slowlog-max-len", 5_000)
     await redis.slowlog_reset()
@@ -400,14 +418,11 @@ async def test_cancelling_many_runs_of_a_job_never_keeps_the_server_for_long(sto
 
     log = await redis.slowlog_get(5_000)
     await redis.config_set("slowlog-log-slower-than", -1)
-    assert [answer.id for answer in answers] == [f"r{n:05}" for n in range(many)]
+    assert [answer.id for answer in answers] == named
     assert {answer.answer for answer in answers} == {Answer.OK}
     counts = await store.counts()
     assert (counts.ready, counts.held, counts.leased) == (0, 0, 0)
-    assert await lag_and_pending(redis, url) == (0, 0)
-    took = [entry["duration"] for entry in log if entry["command"].startswith(b"EVALSHA")]
-    assert len(took) >= many / 250
-    assert max(took) < sum(took) / 10
+    return [entry["duration"] for entry in log if entry["command"].startswith(b"EVALSHA")]
 
 
 async def test_a_job_with_very_many_runs_is_deleted_with_all_that_wait(store, url):

@@ -7,9 +7,10 @@ import time
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from pollux.errors import StoreBusy, StoreError, StoreFull, StoreTimeout
-from pollux.model import NotePut
+from pollux.model import AuditLine, NotePut
 from pollux.store.contract import Answer, JobPut
 from pollux.store.sqlite import SqliteStore, wal
 from tests.store.children import JOB, some_runs, until
@@ -332,3 +333,18 @@ def test_every_answer_was_synced_first(tmp_path, start):
     story = "".join({"asked": "A", "synced": "s", "answered": "Z"}[word] for word in said.split())
 
     assert re.fullmatch("s*(As+Zs*){10}", story), story
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 10, 11, 19, 20, 21])
+async def test_batches_of_any_size_are_put_whole_and_in_order(store, count):
+    """Ten rows go in one statement, and the rest in another."""
+    lines = [AuditLine(number, "ann", "put", f"job{number:02}") for number in range(count)]
+    jobs = [replace(JOB, id=f"job{number:02}") for number in range(count)]
+    answers = await store.put_jobs([JobPut(job, audit=line) for job, line in zip(jobs, lines, strict=True)])
+    assert [answer.answer for answer in answers] == [Answer.OK] * count
+    assert [job.id for job in await store.get_jobs([job.id for job in jobs])] == [job.id for job in jobs]
+    log = (await store.read_log()).lines
+    assert [line.subject for line in log] == [job.id for job in jobs]
+    runs = some_runs(0, count)
+    assert [answer.answer for answer in await store.enqueue(runs)] == [Answer.OK] * count
+    assert [run.payload for run in await store.get_runs([run.id for run in runs])] == [run.payload for run in runs]

@@ -52,7 +52,8 @@ def load(raw: bytes, path) -> None:
 
 def fuzz(strategy):
     def decorate(test):
-        quiet = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+        unchecked = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+        quiet = settings(max_examples=300, suppress_health_check=unchecked)
         return quiet(given(raw=strategy)(test))
 
     return decorate

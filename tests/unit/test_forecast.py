@@ -4,7 +4,7 @@ import time
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pollux.model import Cron, Event, Interval, Job, Memory, Misfire, Note, Once, Overlap, stop_key
@@ -75,7 +75,7 @@ def assert_same(told, came):
     assert told.jobs == len({job_id for job_id, _, _ in came})
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(fleets(), st.integers(MINUTE_MS, HOUR_MS), st.integers(0, 150))
 @example([a_job("a", Interval(30_000))], MINUTE_MS, 0)
 def test_a_file_fires_as_foretold_before_anything_is_started(jobs, span_ms, crowd):
@@ -88,7 +88,7 @@ def test_a_file_fires_as_foretold_before_anything_is_started(jobs, span_ms, crow
     assert_same(told, as_it_came(Leader(world, seats=SEATS), span_ms))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(fleets(), st.integers(1, 20 * MINUTE_MS), st.integers(0, 30 * MINUTE_MS), st.integers(MINUTE_MS, HOUR_MS))
 def test_a_store_fires_as_foretold_also_after_a_downtime(jobs, ran_ms, down_ms, span_ms):
     world = World(seats=SEATS)
@@ -99,7 +99,7 @@ def test_a_store_fires_as_foretold_also_after_a_downtime(jobs, ran_ms, down_ms, 
     assert_same(told, as_it_came(Leader(world, seats=SEATS), span_ms))
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(
     fleets(), st.sampled_from(("all", "group")), st.none() | st.integers(1, HOUR_MS), st.integers(MINUTE_MS, HOUR_MS)
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pollux.errors import InvalidInput
 from pollux.schedule import compile_cron
-from pollux.schedule.cron import _compile
+from pollux.schedule.cron import _REACH_MAX_MS, _compile
 from pollux.schedule.zone import _window, segment_at
 from pollux.units import MOMENT_MAX_MS, zone_of
 
@@ -47,6 +47,11 @@ zones = st.sampled_from(
 moments = st.integers(0, 4_000_000_000_000)
 
 
+def fresh(line, tz):
+    """One that nobody has asked yet."""
+    return _compile.__wrapped__(line, tz, "a")
+
+
 @given(lines, zones, moments)
 def test_the_next_due_is_later_and_the_one_after_it_later_still(line, tz, after_ms):
     cron = compile_cron(line, tz, "a")
@@ -60,10 +65,18 @@ def test_the_next_due_is_later_and_the_one_after_it_later_still(line, tz, after_
 @given(lines, zones, moments, st.data())
 def test_between_a_moment_and_its_next_due_every_moment_has_the_same_next_due(line, tz, after_ms, data):
     """Nothing is skipped and nothing depends on where one starts to ask: late planning and early planning agree."""
+    due = fresh(line, tz).next_after(after_ms)
+    assert fresh(line, tz).next_after(data.draw(st.integers(after_ms, due - 1))) == due
+    assert fresh(line, tz).next_after(due) > due
+
+
+@given(lines, zones, st.lists(moments, min_size=1, max_size=3))
+def test_an_answer_does_not_depend_on_what_was_asked_before(line, tz, asked):
     cron = compile_cron(line, tz, "a")
-    due = cron.next_after(after_ms)
-    assert cron.next_after(data.draw(st.integers(after_ms, due - 1))) == due
-    assert cron.next_after(due) > due
+    for after_ms in asked:
+        due = cron.next_after(after_ms)
+        for moment in (due - 1, after_ms, after_ms - 90_000_000, due, due + 500, after_ms + 1):
+            assert cron.next_after(moment) == fresh(line, tz).next_after(moment)
 
 
 @given(lines, zones, moments, st.integers(0, 40))
@@ -105,6 +118,10 @@ def test_a_clock_before_1970_gets_the_first_due_after_it():
 def test_a_clock_near_the_end_of_the_calendar_is_refused_in_words():
     with pytest.raises(InvalidInput, match="out of reach"):
         compile_cron("* * * * *", "UTC", "a").next_after(MOMENT_MAX_MS)
+    cron = fresh("0 0 1 1 *", "UTC")
+    assert cron.next_after(_REACH_MAX_MS) > _REACH_MAX_MS + 1
+    with pytest.raises(InvalidInput, match="out of reach"):
+        cron.next_after(_REACH_MAX_MS + 1)  # also between a question and its answer
 
 
 def test_the_rarest_date_is_found_over_the_year_without_a_leap_day():

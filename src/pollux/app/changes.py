@@ -105,7 +105,8 @@ def as_words(said: str) -> str:
 
     The hash of a line sets its parts off from each other by a unit separator, so none may be inside.
     """
-    return hide(str(said))[:WORDS_CHARS_MAX].replace("\x1f", " ").encode("utf-8", "replace").decode()
+    text = hide(str(said))[:WORDS_CHARS_MAX].replace("\x1f", " ")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def change_words(before: Job | None, after: Job | None) -> str:

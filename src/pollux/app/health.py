@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import platform
 from itertools import pairwise
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
 from pollux.errors import PolluxError
-from pollux.model import ALL_VERSIONS, STOP, Cron, Drained, Job, Node, Note, Run, RunState, drained_of
+from pollux.model import ALL_VERSIONS, DRAIN, STOP, Cron, Drained, Job, Node, Note, Run, RunState, drained_of
+from pollux.observe.documents import health_document
 from pollux.observe.health import Health, judge
 from pollux.observe.metrics_reading import Readings
 from pollux.observe.snapshot import (
@@ -38,7 +39,7 @@ from pollux.runtime import Crew
 from pollux.runtime.lateness import LatenessSeen
 from pollux.runtime.loop import LoopStatus
 from pollux.runtime.tallies import BOUNDS_MS, kind_of
-from pollux.secrets import hide
+from pollux.secrets import HIDDEN, hide
 from pollux.store.contract import FEED_MAX, Counts, RunFilter, Store
 from pollux.store.guard import Guarded
 from pollux.version import __version__
@@ -143,6 +144,7 @@ class Watch:
             jobs=tuple(job_seen(job, now_ms) for job in jobs),
             stops=tuple(_stop(note) for note, drain in zip(stops, drained, strict=True) if drain is None),
             drained=tuple(_told(drain) for drain in drained if drain is not None and _stands(drain, nodes)),
+            sealed=await self._app.sealed() if DRAIN in {note.key for note in stops} else "",  # none is without it
             forsaken=tuple((source, tuple(ids)) for source, ids in forsaken(jobs, serving).items()),
         )
 
@@ -200,6 +202,25 @@ class Watch:
         """By the store's clock, as far as this process has heard of it."""
         crew = self.crew
         return self._app.clock.now_ms() if crew is None else crew.kit.time.now_ms()
+
+
+class WatchedVerbs:
+    """What can be asked of an app about how it does."""
+
+    watch: Watch
+
+    async def health(self) -> Health:
+        """How the deployment and this node do, and what to do about it; it costs a few store calls a second at most."""
+        return await self.watch.health()
+
+    async def health_document(self) -> dict[str, Any]:
+        """The same as programs are told it: what GET /api/v2/scheduler/health answers."""
+        document: dict[str, Any] = HIDDEN.hide_in(health_document(await self.health()))
+        return document
+
+    async def readings(self) -> Readings:
+        """All that the metrics are made of: see `pollux.observe.metrics.exposition`."""
+        return await self.watch.readings()
 
 
 def job_seen(job: Job, now_ms: int) -> JobSeen:

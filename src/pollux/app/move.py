@@ -27,6 +27,7 @@ from pollux.store.seal import (
     MARKS,
     MOVED_FROM,
     MOVED_TO,
+    SETTLE_MS,
     Mark,
     Marks,
     marks_of,
@@ -89,9 +90,18 @@ Report = Callable[[Step], None]
 class Move:
     """One move from one store to another; both are open."""
 
-    def __init__(self, source: End, target: End, *, clock: Clock, report: Report, page: int = PAGE_MAX) -> None:
+    def __init__(
+        self,
+        source: End,
+        target: End,
+        *,
+        clock: Clock,
+        report: Report,
+        page: int = PAGE_MAX,
+        settle_ms: int = SETTLE_MS,
+    ) -> None:
         self.source, self.target = source, target
-        self._clock, self._report, self._page = clock, report, page
+        self._clock, self._report, self._page, self._settle_ms = clock, report, page, settle_ms
 
     async def run(self, move_id: str, *, actor: str, live: bool, wait_ms: int) -> Moved:
         """All of it; called again after it was cut off, the rest of it.  `move_id` names a move that begins."""
@@ -133,6 +143,7 @@ class Move:
             await self._refuse_another(mark, there)
         if not mark.is_over:
             await seal(self.source.store, mark)
+            await asyncio.sleep(self._settle_ms / 1_000)  # whoever has not heard of it yet has written by then
         if there.origin is None or there.origin.move != mark.move:
             await self._mark_target(mark)
         return mark

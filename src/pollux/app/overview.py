@@ -16,7 +16,7 @@ from pollux.store.contract import Counts
 class JobRow(Struct, frozen=True):
     job: Job
     schedule: str
-    last: str  # ok, unchanged, failed, dead or nothing yet
+    last: str  # as `last_outcome` words it
     freshness: Freshness
     next_due_ms: int | None
     held: str  # why it does not run although it should, or nothing
@@ -98,10 +98,16 @@ def told_by(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def last_outcome(job: Job) -> str:
-    """How the last run of a job ended, in a word."""
+    """How it went last, in a word: ok, changed, retrying, failed, dead, cancelled; nothing before the first end.
+
+    Only a success is ok.  A failed attempt that is tried again ends no run, so it counts no failure: it is told by
+    being the latest that came to its end.
+    """
     memory = job.memory
     if memory.last_end_ms is None:
         return ""
     if memory.failures:
         return "dead" if memory.dead else "failed"
-    return "changed" if memory.last_change_ms == memory.last_end_ms else "ok"
+    if memory.last_success_ms == memory.last_end_ms:
+        return "changed" if memory.last_change_ms == memory.last_end_ms else "ok"
+    return "retrying" if memory.last_error_ms == memory.last_end_ms else "cancelled"

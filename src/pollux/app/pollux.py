@@ -17,7 +17,7 @@ from pollux.app.batches import BatchVerbs
 from pollux.app.blocking import Blocking
 from pollux.app.configured import check_isolation, load_app, missing_secrets, options_over, register_python, set_up
 from pollux.app.declared import Declared
-from pollux.app.health import Watch
+from pollux.app.health import Watch, WatchedVerbs
 from pollux.app.options import NodeOptions, options_of
 from pollux.app.overview import Overview, rows_of, told_by
 from pollux.app.process import listen_for_signals, run_to_end
@@ -34,8 +34,6 @@ from pollux.handlers import register
 from pollux.ids import new_id
 from pollux.model import ALL_VERSIONS, LIVE, Job, Node, Schedule, check_version, leader_of
 from pollux.observe import attach_logs
-from pollux.observe.health import Health
-from pollux.observe.metrics_reading import Readings
 from pollux.plan import Diff
 from pollux.registry import Registry
 from pollux.runtime import Crew, CrewOptions
@@ -44,13 +42,13 @@ from pollux.secrets import Secrets, hide
 from pollux.store.contract import DumpPage, RunAnswer, RunFilter, Store
 from pollux.store.guard import Guarded
 from pollux.store.open import open_store, with_prefix
-from pollux.store.seal import marks_of, refuse_sealed, seal_words
+from pollux.store.seal import Seal, marks_of, refuse_sealed, seal_words
 from pollux.version import __version__
 
 Call = Callable[..., Any]
 
 
-class Pollux(Steered, BatchVerbs):
+class Pollux(Steered, BatchVerbs, WatchedVerbs):
     """A polling and job scheduler on one store.
 
     `async with app:` starts and stops everything; `await app.open()` opens the store alone, to ask and to enqueue;
@@ -352,14 +350,6 @@ class Pollux(Steered, BatchVerbs):
             self.events.emit(NodeStopped(self.node_id, drained=True))
             self._stop_logs()
 
-    async def health(self) -> Health:
-        """How the deployment and this node do, and what to do about it; it costs a few store calls a second at most."""
-        return await self.watch.health()
-
-    async def readings(self) -> Readings:
-        """All that the metrics are made of: see `pollux.observe.metrics.exposition`."""
-        return await self.watch.readings()
-
     async def _is_well(self) -> bool:
         return (await self.health()).is_well
 
@@ -490,7 +480,8 @@ class Pollux(Steered, BatchVerbs):
 
 def _backend(store: str | Store, clock: Clock) -> tuple[Store, str]:
     backend = open_store(store, clock=clock) if isinstance(store, str) else store
-    return Guarded(backend, clock=clock), store if isinstance(store, str) else backend.capabilities.name
+    url = store if isinstance(store, str) else backend.capabilities.name
+    return Guarded(backend, clock=clock, seal=Seal(hide(url))), url
 
 
 def _name_of(function: Call) -> str:

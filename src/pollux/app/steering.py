@@ -12,7 +12,7 @@ from random import Random
 from msgspec import Struct
 
 from pollux.app.settings import SettingVerbs
-from pollux.errors import Conflict, NotFound
+from pollux.errors import Conflict, NotFound, StoreMoved
 from pollux.ids import new_id
 from pollux.model import ALL_VERSIONS, DRAIN, TURN, Drained, Node, Note, NotePut, drain_key, drained_of, leader_of
 from pollux.runtime.crew import Turned
@@ -59,9 +59,8 @@ class SteeringVerbs(SettingVerbs):
             if note.key == key and note.expires_ms is not None:  # a move of the store asked for it, and keeps it up
                 raise Conflict("the store is about to be moved elsewhere: they claim again when that is over")
         if key == DRAIN and (await marks_of(self._store)).to is not None:
-            raise Conflict(
-                "the store was moved elsewhere: nobody claims here before it is unsealed (`pollux store unseal`)"
-            )
+            what = "the store was moved elsewhere: nobody claims here before it is unsealed"
+            raise StoreMoved(what, cure="`pollux store unseal`")
         await self._store.put_notes([NotePut(key), *await self._orphans(await self._store.nodes())])
         await self._steered("resume", node or "all workers")
         return True

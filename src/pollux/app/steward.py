@@ -23,7 +23,7 @@ from pollux.app.process import OWNS_PROCESS
 from pollux.app.reload import FILE_NOTE, digest_in
 from pollux.config.live import Live, read_live
 from pollux.errors import PolluxError, StoreError
-from pollux.events import FileDiffers, SettingsHeard
+from pollux.events import FileDiffers, SettingsHeard, StoreSealed
 from pollux.model import SETTING, TURN, Note, NotePut, drain_key
 from pollux.runtime.crew import Crew
 from pollux.runtime.loop import Loop, Rest
@@ -49,6 +49,7 @@ class Steward(Loop):
         self._wants_reload = ""  # who wants the file to be read again
         self._answered: set[str] = set()  # turns that were asked for, and given
         self._differs = ""  # the text that another node made hold, and we said so
+        self._sealed = ""  # why nobody works on the store, as it was seen last
         self._watch: FileWatch | None = None
         self._has_terminal = False
 
@@ -129,6 +130,7 @@ class Steward(Loop):
         notes = await self._notes(SETTING)
         self._tune(read_live(notes))
         await self._look_at_file(notes)
+        await self._look_at_seal()
         if self.crew is not None and self.crew.leader.term is not None:
             await self._give_turns(await self._notes(TURN))
 
@@ -169,6 +171,12 @@ class Steward(Loop):
             self._differs = digest
             node = str(told.get("node", "")) if isinstance(told, dict) else ""
             self.events.emit(FileDiffers(reloader.config.source, node))
+
+    async def _look_at_seal(self) -> None:
+        """Stops and terms keep a node from working on a store that was moved elsewhere; here it is said."""
+        before, self._sealed = self._sealed, await self.app.sealed()
+        if self._sealed and not before:
+            self.events.emit(StoreSealed(self._sealed))
 
     async def _give_turns(self, notes: list[Note]) -> None:
         """Somebody elsewhere asked for a turn: have it, and tell what came of it."""

@@ -9,7 +9,7 @@ import click
 
 from pollux.cli.commands import Taught, complain_all
 from pollux.cli.menu import USAGE
-from pollux.cli.options import Where, config_path, find_code_here, sqlite_path, store_url
+from pollux.cli.options import Where, config_path, find_code_here, store_lacks, store_url
 from pollux.cli.preview import as_option, place_for, say_place
 from pollux.cli.show import clean, print_json
 from pollux.cli.way import refuse_url
@@ -77,8 +77,7 @@ def _load(path: str, store: str | None, source: str, *, diff: bool) -> tuple[Any
     if diff and not source and (source := place_for(loaded, store_url(Where(path, store)))):
         say_place(loaded, source)
         loaded = load_config(path, environ=os.environ, arguments={"store": store}, source=source)
-    file = sqlite_path(loaded.store)
-    if file is not None and not file.exists():  # compared with nothing, and nothing is created
+    if diff and store_lacks(loaded.store):  # compared with nothing, and nothing is created
         loaded = load_config(path, environ=os.environ, arguments={"store": "memory://"})
     app = Pollux.from_config(loaded)
     app.check_secrets()

@@ -135,7 +135,8 @@ def write_text(text: str | None, formatter: click.HelpFormatter) -> None:
 def refuse_unknown(ctx: click.Context, name: str, known: Any) -> None:
     if name in known or name.startswith("-") or ctx.resilient_parsing:
         return
-    near = get_close_matches(name, known, n=1, cutoff=0.6)
+    meant = menu.MEANT.get(name, "")
+    near = [meant] if meant in known else get_close_matches(name, known, n=1, cutoff=0.6)
     if near:
         cure = f"did you mean `{ctx.command_path} {near[0]}`?"
     elif "show" in known:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pollux.cli.options import ask, socket_of, sqlite_path
+from pollux.cli.options import ask, socket_of, store_lacks
 from pollux.cli.show import clean
 from pollux.cli.way import live_socket
 from pollux.errors import InvalidConfig, PolluxError, StoreError
@@ -70,8 +70,8 @@ def live_of(config: Config, *, is_asked: bool) -> dict[str, Live]:
 
     Unless a node was asked itself (`is_asked`), it is said if one runs by another text of the file.
     """
-    url, file = config.store, sqlite_path(config.store)
-    if url.startswith("memory:") or (file is not None and not file.exists()):
+    url = config.store
+    if url.startswith("memory:"):
         return {}
     from pollux.app.reload import FILE_NOTE, digest_in
     from pollux.config.live import read_live
@@ -81,6 +81,8 @@ def live_of(config: Config, *, is_asked: bool) -> dict[str, Live]:
         return await app.backend.notes(SETTING), await app.nodes()
 
     try:
+        if store_lacks(url):
+            return {}
         notes, nodes = ask(url, question)
     except StoreError as error:
         click.echo(f"pollux: what is set for all nodes cannot be told: {clean(str(error))}", err=True)

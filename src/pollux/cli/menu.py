@@ -43,6 +43,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
             Entry("jobs", "pollux.cli.jobs:jobs", "list, show with history, run, pause, resume, cancel, delete"),
             Entry("runs", "pollux.cli.runs:runs", "list, show and follow, cancel"),
             Entry("dead", "pollux.cli.dead:dead", "dead letters: list, show, revive, drop"),
+            Entry("health", "pollux.cli.health:health", "is it well, and what is the cure? also as exit code"),
             Entry("why", "pollux.cli.stops:why", "why a job or run does not run, and what to do"),
             Entry("nodes", "pollux.cli.records:nodes", "which processes are there, and who leads"),
             Entry("compare", "pollux.cli.versions:compare", "two versions of a deployment, side by side"),
@@ -69,6 +70,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
     ),
 )
 ENTRIES = {entry.name: entry for _, entries in SECTIONS for entry in entries}
+MEANT = {"status": "health"}  # what others call it
 
 
 def menu_text() -> str:

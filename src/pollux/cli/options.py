@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from pollux.cli.way import app_at, live_socket, node_url, refuse_url, tell_way, url_options
-from pollux.errors import StoreRefused
+from pollux.errors import StoreMoved, StoreRefused
 
 if TYPE_CHECKING:
     from pollux.config import Config
 
 CONFIG_HERE = "pollux.yaml"
 PROGRAM = "pollux"
+NOT_CHANGED = "nothing was changed: nobody works on this store any more"
 APP = "pollux.app"  # in a context of click: the app that was named
 _T = TypeVar("_T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -162,13 +163,22 @@ def _there(url: str) -> str:
         raise StoreRefused(
             "a memory store lives inside the one process that made it; use sqlite:///pollux.db to look from outside"
         )
-    path = sqlite_path(url)
-    if path is not None and not path.exists():
+    from pollux.client import is_address
+    from pollux.secrets import hide
+
+    if not is_address(url) and (missing := store_lacks(url)):
         raise StoreRefused(
-            f"there is no store {url} (no file {path}); start one with `pollux serve --store {url}`, "
+            f"there is no store {hide(url)} ({missing}); start one with `pollux serve --store {hide(url)}`, "
             "or name the right one with --store or -c"
         )
     return url
+
+
+def store_lacks(url: str) -> str:
+    """What is missing for this store to be there, in words; nothing if it is.  Looking creates none."""
+    from pollux.store.open import lacking
+
+    return asyncio.run(lacking(url))
 
 
 def whom_to_ask(where: Where) -> str:
@@ -206,31 +216,25 @@ def sqlite_path(url: str) -> Path | None:
     return None if file is None else Path(file)
 
 
-class _Looking:
-    """A store that was moved elsewhere: one may look at it; what would be written there would never be run."""
+def version_meant(where: Where, url: str) -> int | None:
+    """Which deployment on the store is meant, if the store itself is asked; a node speaks for its own."""
+    from pollux.client import is_address
 
-    def __init__(self, app: Any) -> None:
-        self._app = app
-
-    def __getattr__(self, name: str) -> Any:
-        from pollux.client.travel import LOOKS
-
-        found = getattr(self._app, name)
-        if asyncio.iscoroutinefunction(found) and name not in LOOKS:
-            raise StoreRefused("nothing was changed: nobody works on this store any more")
-        return found
+    return None if is_address(url) else _loaded(where).scheduler_version
 
 
-def ask(url: str, question: Callable[[Any], Awaitable[_T]]) -> _T:
-    """Open the store, or the line to a node; ask; close it."""
+def ask(url: str, question: Callable[[Any], Awaitable[_T]], *, version: int | None = None) -> _T:
+    """Open the store, or the line to a node; ask; close it.  One may look at a store that was moved elsewhere."""
 
     async def asked() -> _T:
-        app = app_at(url, "cli")
+        app, words = app_at(url, "cli", version=version), ""
         try:
             await app.open(sealed=True)
             if words := await app.sealed():
                 click.echo(f"pollux: {words}", err=True)
-            return await question(_Looking(app) if words else app)
+            return await question(app)
+        except StoreMoved as error:
+            raise StoreRefused(NOT_CHANGED) if words else error from None  # the rest was said above
         finally:
             await app.close()
 

@@ -16,7 +16,7 @@ from pollux.cli.options import (
     existing_store,
     find_code_here,
     json_option,
-    sqlite_path,
+    store_lacks,
 )
 from pollux.cli.picture import picture
 from pollux.cli.show import ago, clean, now_ms, print_json, print_table, span
@@ -117,10 +117,8 @@ def _basis(config: str | None, store: str | None, start: int) -> Basis:
 
     find_code_here()
     loaded = load_config(path, environ=os.environ, arguments={"store": store})
-    file = sqlite_path(loaded.store)
     declared = declared_by(loaded)
-    is_there = not loaded.store.startswith("memory:") and (file is None or file.exists())
-    if not is_there and not node_url(store):
+    if not node_url(store) and (loaded.store.startswith("memory:") or store_lacks(loaded.store)):
         jobs = laid_over((), declared, now_ms=start)
         return Basis(f"{path}, started then on an empty store", jobs, NOTHING, loaded.seats, is_stored=False)
     known, name = _known(Where(path, store))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pollux.cli.options import ask, sqlite_path
+from pollux.cli.options import ask, store_lacks
 from pollux.cli.show import clean
 from pollux.errors import InvalidInput
 from pollux.units import format_size
@@ -29,8 +29,7 @@ as_option = click.option(
 
 def place_for(config: Config, url: str) -> str:
     """The source in whose place this file would come, if not in one of its own: all its known jobs are that one's."""
-    file = sqlite_path(url)
-    if url.startswith("memory:") or (file is not None and not file.exists()):
+    if url.startswith("memory:") or store_lacks(url):
         return ""
     ids = [job.id for job in config.jobs]
 

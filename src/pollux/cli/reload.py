@@ -17,7 +17,7 @@ from pollux.cli.options import (
     config_path,
     find_code_here,
     json_option,
-    sqlite_path,
+    store_lacks,
     store_options,
     whom_to_ask,
 )
@@ -26,6 +26,7 @@ from pollux.cli.show import clean, moment, print_json, print_table
 from pollux.cli.way import node_url, tell_way
 from pollux.config.load import digest_of, file_source
 from pollux.errors import InvalidConfig, InvalidInput, StoreRefused
+from pollux.secrets import hide
 
 if TYPE_CHECKING:
     from pollux.config import Config
@@ -170,13 +171,12 @@ def _options_of(path: str, store: str | None, *, looks: bool, is_broken: bool = 
         if not is_broken:
             raise
         config = load_config(path, environ=os.environ, arguments=arguments, raw=b"")
-    file = sqlite_path(config.store)
-    if file is None or file.exists():
+    if not store_lacks(config.store):
         return config
     if not looks:
         if not is_broken:
             load_config(path, environ=os.environ, arguments=arguments)  # a mistake in it is the better answer
-        raise StoreRefused(f"there is no store {config.store} yet; `pollux serve -c {path}` makes it")
+        raise StoreRefused(f"there is no store {hide(config.store)} yet; `pollux serve -c {path}` makes it")
     return load_config(path, environ=os.environ, arguments={"store": "memory://"}, with_jobs=False)
 
 

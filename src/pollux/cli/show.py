@@ -169,4 +169,7 @@ _STYLES = {
     "dead": "bold red",
     "cancelled": "yellow",
     "held": "yellow",
+    "healthy": "green",
+    "degraded": "yellow",
+    "unhealthy": "bold red",
 }

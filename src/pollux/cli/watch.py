@@ -32,7 +32,7 @@ FRAME_LINES = 10  # of the screen, for everything but rows
 ROWS_MAX = 200
 BAR = 6
 
-_COLOURS = {"ok": "green", "changed": "cyan", "failed": "red", "dead": "bold red"}
+OUTCOME_COLOURS = {"ok": "green", "changed": "cyan", "retrying": "yellow", "failed": "red", "dead": "bold red"}
 
 
 class News(logging.Handler):
@@ -138,7 +138,7 @@ def _cells(row: JobRow, now: int) -> tuple[Text, ...]:
     return (
         Text(row.job.id),
         Text(row.schedule, style="dim"),
-        Text(last, style=_COLOURS.get(last, "dim")),
+        Text(last, style=OUTCOME_COLOURS.get(last, "dim")),
         freshness_bar(row.freshness.score, row.freshness.age_ms),
         Text(ago(row.next_due_ms, now=now) or "-"),
         doing,

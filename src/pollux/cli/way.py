@@ -126,8 +126,11 @@ def _may_open(path: Path) -> bool:
     return path.is_socket() and os.access(path, os.R_OK | os.W_OK)
 
 
-def app_at(url: str, kind: str) -> Any:
-    """Who answers to the verbs there: a `Pollux` on the store, or a `Remote` for a node; not yet opened."""
+def app_at(url: str, kind: str, *, version: int | None = None) -> Any:
+    """Who answers to the verbs there: a `Pollux` on the store, or a `Remote` for a node; not yet opened.
+
+    A `version` is that of the deployment on the store; a node has its own.
+    """
     from pollux.client import Remote, address_of, is_address
 
     if is_address(url):
@@ -135,7 +138,7 @@ def app_at(url: str, kind: str) -> Any:
     from pollux.app import Pollux
     from pollux.app.verbs import default_actor
 
-    return Pollux(url, actor=default_actor(kind))
+    return Pollux(url, actor=default_actor(kind), scheduler_version=version)
 
 
 def tell_way(url: str) -> None:

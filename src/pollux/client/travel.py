@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from pollux import errors
 from pollux.app import Pollux
-from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, PolluxError, read_at
+from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, PolluxError, StoreMoved, read_at
 from pollux.model import Job
 from pollux.secrets import HIDDEN, check_payload, hide, looks_secret
 from pollux.store.open import sqlite_file
@@ -30,7 +30,7 @@ LOOKS = frozenset(  # verbs that change nothing: they may be asked again
     {
         *("get_job", "jobs_by_id", "list_jobs", "get_run", "list_runs", "overdue", "counts", "stops", "nodes", "why"),
         *("audit", "verify_audit", "versions", "compare", "left_in", "overview", "settings", "drained_workers"),
-        *("file_versions", "file_in_force", "tokens", "dump"),
+        *("file_versions", "file_in_force", "tokens", "dump", "health_document"),
     }
 )
 _INSIDE = frozenset({"self", "connection"})  # arguments that cannot leave the process
@@ -168,7 +168,7 @@ def told(error: PolluxError) -> Refusal:
             return Refusal(kind, hide(error.what), where=error.where, cure=error.cure)
         case NotFound():
             return Refusal(kind, error.kind, name=hide(error.name), cure=error.cure)
-        case Conflict():
+        case Conflict() | StoreMoved():
             return Refusal(kind, hide(error.what), cure=hide(error.cure))
         case _:
             return Refusal(kind, hide(str(error)))
@@ -187,6 +187,8 @@ def raised(refusal: Refusal) -> PolluxError:
             return NotFound(refusal.words, refusal.name, cure=refusal.cure)
         case "Conflict":
             return Conflict(refusal.words, cure=refusal.cure)
+        case "StoreMoved":
+            return StoreMoved(refusal.words, cure=refusal.cure)
         case _ if isinstance(kind, type) and issubclass(kind, PolluxError):
             return kind(refusal.words)
     return PolluxError(refusal.words)

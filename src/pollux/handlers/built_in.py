@@ -43,11 +43,11 @@ def params_in_file(name: str, value: object, *, partial: bool) -> dict[str, Any]
 
 
 def _http_params(value: object, *, partial: bool) -> dict[str, Any]:
-    from pollux.handlers.http.options import read_options
+    from pollux.handlers.http.options import check_options
 
     params = {"url": value} if isinstance(value, str) else value
     if not isinstance(params, Mapping):
         cure = 'write http: "https://example.com/health", or http: {url: "https://example.com/health", expect: 200}'
         raise InvalidInput("it is neither a URL nor a mapping", cure=cure)
-    read_options(params, declared=True, partial=partial)
+    check_options(params, partial=partial)
     return dict(params)

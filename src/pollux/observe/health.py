@@ -59,7 +59,7 @@ def _findings(snapshot: Snapshot) -> Iterator[Finding]:
         cure = "see that it runs and can be reached from here: pollux doctor; nodes go on by themselves once it answers"
         yield Finding("store", UNHEALTHY, f"the store does not answer: {why}", cure)
     else:
-        yield Finding("store", HEALTHY, f"the store answers; {_many(seen.counts.jobs, 'job')}")
+        yield _store(seen)
         for question in (_nodes, _leader, _due, _ready, _queue, _freshness, _sources, _feed, _dead, _stops):
             yield question(snapshot, seen)
     if node is not None:
@@ -68,6 +68,13 @@ def _findings(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 # the deployment
+
+
+def _store(seen: Deployment) -> Finding:
+    if seen.sealed:
+        what, _, cure = seen.sealed.partition("; ")
+        return Finding("store", UNHEALTHY, f"{what}: nothing is planned or run here", cure)
+    return Finding("store", HEALTHY, f"the store answers; {_many(seen.counts.jobs, 'job')}")
 
 
 def _nodes(snapshot: Snapshot, seen: Deployment) -> Finding:

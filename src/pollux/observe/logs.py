@@ -131,6 +131,10 @@ def _file_differs(event: e.FileDiffers) -> None:
     _say(logging.WARNING, event, words, safe(event.source), safe(event.node))
 
 
+def _sealed(event: e.StoreSealed) -> None:
+    _say(logging.ERROR, event, "this node plans and claims nothing more: %s", safe(event.words))
+
+
 def _not_kept(event: e.VersionNotKept) -> None:
     words = "the text of the config was not kept for `pollux reload --rollback`: %s: %s"
     _say(logging.WARNING, event, words, safe(event.folder), safe(event.why))
@@ -225,6 +229,7 @@ _ALWAYS: dict[type[e.Event], e.Listener] = {
     e.ConfigReloaded: _reloaded,
     e.ReloadRefused: _reload_refused,
     e.FileDiffers: _file_differs,
+    e.StoreSealed: _sealed,
     e.VersionNotKept: _not_kept,
     e.SettingsHeard: _settings_heard,
     e.TermWon: _term_won,

@@ -27,13 +27,11 @@ def learn(memory: Memory, end: End) -> Memory:
     if not end.ran and state is not RunState.DEAD:
         return memory
     is_latest = memory.last_end_ms is None or end.ended_ms >= memory.last_end_ms
+    if state is RunState.DONE and not end.failed:
+        return _learn_success(memory, end, is_latest=is_latest)
     if is_latest:
         memory = replace(memory, last_end_ms=end.ended_ms, duration_ms=end.duration_ms)
-    if end.failed or state is RunState.DEAD:
-        return _learn_failure(memory, end)
-    if state is RunState.DONE:
-        return _learn_success(memory, end, is_latest=is_latest)
-    return memory
+    return _learn_failure(memory, end) if end.failed or state is RunState.DEAD else memory
 
 
 def _learn_success(memory: Memory, end: End, *, is_latest: bool) -> Memory:
@@ -44,6 +42,8 @@ def _learn_success(memory: Memory, end: End, *, is_latest: bool) -> Memory:
     if is_latest:
         return replace(
             memory,
+            last_end_ms=at_ms,
+            duration_ms=end.duration_ms,
             ended=memory.ended + 1,
             failures=0,
             dead=0 if end.cause is Cause.SCHEDULE else memory.dead,

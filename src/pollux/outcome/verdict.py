@@ -38,7 +38,7 @@ def decide(
 ) -> Verdict:
     """Judge one attempt of a run; `job` is as it was when claimed.  `roll` in [0, 1) is thrown by the caller."""
     if outcome.fault is None:
-        return Done(clears=job.is_recurring and job.memory.dead > 0)
+        return Done(clears=job.memory.dead > 0 and job.is_recurring)
     fires_again = job.is_recurring and run.cause is Cause.SCHEDULE
     if outcome.fault is Fault.PERMANENT:
         return Dead(f"permanent fault: {outcome.error or 'trying again cannot help'}", sole=fires_again)

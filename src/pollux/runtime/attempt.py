@@ -125,7 +125,7 @@ class Attempt:
         "work",
     )
 
-    def __init__(self, kit: Kit, run: Run, job: Job, *, trust_until: float = NEVER, renew_at: float = NEVER) -> None:
+    def __init__(self, kit: Kit, run: Run, job: Job, trust_until: float = NEVER, renew_at: float = NEVER) -> None:
         self.kit, self.run, self.job, self.token = kit, run, job, run.token
         self.trust_until, self.renew_at = trust_until, renew_at
         self.asked: Asked | None = None
@@ -157,12 +157,15 @@ class Attempt:
 
     # the steps
 
-    def begin(self, handler: Handler, seat: Seat) -> None:
-        """Bind the params and start the handler; whatever happens, the run is settled and the seat left in the end."""
+    def begin(self, handler: Handler, seat: Seat, now_ms: int, mono_ms: float) -> None:
+        """Bind the params and start the handler; whatever happens, the run is settled and the seat left in the end.
+
+        Now is the same for all runs of a claim: they begin together.
+        """
         kit, run, job = self.kit, self.run, self.job
         self.handler, self.seat = handler, seat
         self.timeout_ms = timeout_of(job, handler)
-        self.started_ms = now_ms = kit.time.now_ms()
+        self.started_ms = now_ms
         late_ms = now_ms - max(run.due_ms, run.visible_ms)
         kit.started += 1
         kit.late.add(late_ms)
@@ -184,7 +187,7 @@ class Attempt:
         except Exception as error:  # noqa: BLE001  params come from outside
             self._ended(None, error, fault=Fault.PERMANENT)
             return
-        self.look_at = kit.clock.mono_ms() + self.timeout_ms
+        self.look_at = mono_ms + self.timeout_ms
         kit.watchman.expect(min(self.look_at, self.trust_until))
         self._call(handler, self.ctx, kwargs)
 

@@ -206,7 +206,7 @@ class Dispatcher(Loop):
 
     def _stop_of(self, run: Run) -> Note | None:
         """The stop that forbids this run; a forced one is forbidden by none."""
-        if not self._stops or run.cause is Cause.FORCED:
+        if run.cause is Cause.FORCED:
             return None
         now_ms = self.kit.time.now_ms()
         return stop_of(self._stops, job_id=run.job_id, group=run.group, target=run.target, now_ms=now_ms)
@@ -219,6 +219,7 @@ class Dispatcher(Loop):
         margin = margin_ms(lease_ms)
         has_waited = heard - begun > SLOW_MS
         since, seated = heard if has_waited else begun, 0
+        now_ms, mono_ms = self.kit.time.now_ms(), self.clock.mono_ms()
         for run in claimed.runs:
             held = self.kit.leases.get(run.id)
             if held is not None and held.token == run.token:
@@ -227,7 +228,8 @@ class Dispatcher(Loop):
             # After a wait nobody knows when the lease began: trust it, and make sure within a second.
             renew_at = heard + min(1_000.0, lease_ms / 3) if has_waited else end - lease_ms * 2 / 3
             job = claimed.jobs.get(run.job_id)
-            seated += self._seat(self._attempt(run, job, end - margin, renew_at), is_gone=job is None)
+            attempt = self._attempt(run, job, end - margin, renew_at)
+            seated += self._seat(attempt, now_ms, mono_ms, is_gone=job is None)
         self.claimed += len(claimed.runs)
         for run in claimed.runs:
             self.dequeued[run.priority] += 1
@@ -235,14 +237,14 @@ class Dispatcher(Loop):
 
     def _attempt(self, run: Run, job: Job | None, trust_until: float, renew_at: float) -> Attempt:
         known = job if job is not None else Job(id=run.job_id, handler="")
-        return Attempt(self.kit, run, known, trust_until=trust_until, renew_at=renew_at)
+        return Attempt(self.kit, run, known, trust_until, renew_at)
 
-    def _seat(self, attempt: Attempt, *, is_gone: bool) -> bool:
+    def _seat(self, attempt: Attempt, now_ms: int, mono_ms: float, *, is_gone: bool) -> bool:
         run, job = attempt.run, attempt.job
         verdict: Cancelled | Hold | Back
         if is_gone:
             verdict = Cancelled("its job was deleted")
-        elif (stop := self._stop_of(run)) is not None:
+        elif self._stops and (stop := self._stop_of(run)) is not None:
             verdict = Hold(stop_words(stop))
         elif (handler := self.kit.registry.get(job.handler)) is None:
             self._strangers.add(job.handler)
@@ -253,7 +255,7 @@ class Dispatcher(Loop):
         elif self._is_drained or (seat := self.kit.pool.try_seat(run)) is None:
             verdict = Back()  # of a claim that had begun before we were asked to claim nothing
         else:
-            attempt.begin(handler, seat)
+            attempt.begin(handler, seat, now_ms, mono_ms)
             self._crowd = 0 if self.kit.suspect is attempt else self._crowd
             return True
         self.handed_back += 1

@@ -183,6 +183,7 @@ class Loop:
             await asyncio.sleep(0)  # a loop that never rests must not starve the others
             return
         bell = self._alarm if self.errors_in_a_row else self._bell
+        await asyncio.sleep(0)  # what this turn has begun is often over at once, and rings: then no timer is needed
         await self.clock.wait(bell, self.rest_max_ms if rest.ms is None else min(rest.ms, self.rest_max_ms))
 
     def _failed(self, error: Exception) -> Rest:

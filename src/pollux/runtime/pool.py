@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from pollux.errors import InvalidInput
 from pollux.model import Run
 
@@ -20,11 +22,9 @@ def check_seats(seats: int) -> int:
     return seats
 
 
-class Seat:
-    __slots__ = ("number", "run")
-
-    def __init__(self, number: int, run: Run) -> None:
-        self.number, self.run = number, run
+class Seat(Struct, eq=False, gc=False):  # gc: a value holds no cycle, and there are many
+    number: int
+    run: Run
 
 
 class Pool:
@@ -64,7 +64,7 @@ class Pool:
     def try_seat(self, run: Run) -> Seat | None:
         if self._is_draining or len(self._taken) >= self._seats:
             return None
-        number = self._number()
+        number = self._numbers.pop() if self._numbers else self._one_more()
         seat = self._taken[number] = Seat(number, run)
         return seat
 
@@ -94,8 +94,6 @@ class Pool:
         if self.on_free is not None:
             self.on_free()
 
-    def _number(self) -> int:
-        if self._numbers:
-            return self._numbers.pop()
+    def _one_more(self) -> int:
         self._highest += 1
         return self._highest

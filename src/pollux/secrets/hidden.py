@@ -90,6 +90,8 @@ class Hidden:
 
     def hide(self, text: str) -> str:
         """The text without known values, passwords in URLs, and what is assigned to a name that announces a secret."""
+        if not text:
+            return text
         if len(text) > LOOK_CHARS_MAX:
             text = f"{text[:LOOK_CHARS_MAX]}..."
         text = self._without_known(text)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from pollux.server.identity import Identity
 from pollux.server.limits import Limits, address_key
@@ -25,6 +25,7 @@ from pollux.server.problems import Problem
 
 END_S = 5.0
 TELL_S = 60.0
+PIECE_BYTES = 65_536  # so much does not wait for more
 
 log = logging.getLogger("pollux")
 
@@ -109,12 +110,49 @@ class Connections:
             self._look = None
 
 
+class Joined:
+    """A connection on which what is written in one round of the loop leaves in one piece, head and body of an answer.
+
+    Each piece is a call of the system, and wakes whoever waits for the answer.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.abort, self.is_closing = transport.abort, transport.is_closing
+        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self.flush)
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size >= PIECE_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        parts, self._parts, self._size = self._parts, [], 0
+        if parts and not self._transport.is_closing():
+            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def get_write_buffer_size(self) -> int:
+        return self._size + self._transport.get_write_buffer_size()
+
+
 class Bounded(asyncio.Protocol):
     """What a protocol of uvicorn (httptools or h11) does besides: it keeps to the limits."""
 
     book: Connections
     loop: asyncio.AbstractEventLoop  # uvicorn's, as all up to `cycle`
-    transport: asyncio.Transport
+    transport: Joined
     flow: Any
     client: tuple[str, int] | None
     app_state: dict[str, Any]
@@ -127,7 +165,7 @@ class Bounded(asyncio.Protocol):
     ending: float | None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", Joined(cast("asyncio.Transport", transport), self.loop)))
         self.begun = self.loop.time()
         self.head_bytes = self.body_bytes = 0
         self.stalled = self.ending = None

@@ -21,6 +21,7 @@ from pollux.errors import (
     StoreBusy,
     StoreError,
     StoreFull,
+    StoreMoved,
     StoreTimeout,
     problems_of,
 )
@@ -35,6 +36,7 @@ _STATUS: tuple[tuple[type[PolluxError], int, str, str], ...] = (  # the first th
     (InvalidInput, 422, "the request cannot be used", "mend what `problems` names"),
     (NotFound, 404, "there is no such thing", "the list of them has those that are there"),
     (Conflict, 409, "it is not as you believed", "look at it as it is now, then decide"),
+    (StoreMoved, 409, "nobody works on this store", "`pollux doctor` on the node says why"),
     (StoreFull, 429, "there is no room", "wait until some of it is worked off, or add workers"),
     (StoreBusy, 503, "the store is busy", _AGAIN),
     (StoreTimeout, 503, "the store did not answer in time", _AGAIN),

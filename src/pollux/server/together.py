@@ -56,7 +56,9 @@ class Together:
         """Add one; it is written together with others of this caller, if there are others."""
         key = (caller, version)
         answer: asyncio.Future[Added] = asyncio.get_running_loop().create_future()
-        line = self._lines.setdefault(key, _Line())
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line()
         line.waiting.append(_Waiting(put, answer))
         if len(line.under_way) < LANES:
             self._go_on(verbs, key, line)

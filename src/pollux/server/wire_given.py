@@ -75,12 +75,14 @@ def job_of_body(body: JobBody, job_id: str, check: CheckParams) -> Job:
             reading.refuse(name, "not in this version: the job would not wait for it", "leave it out")
     handler, params = _handler(reading)
     schedule = _schedule(reading)
-    options: dict[str, Any] = {name: getattr(body, name) for name in _PLAIN}
-    options["enabled"] = reading.same("enabled", "schedule_enabled")
-    options["timeout"] = reading.same("timeout", "timeout_seconds")
-    options["retry"] = _retry(body.retry)
-    options["params"] = params
-    given = {name: value for name, value in options.items() if value is not None}
+    given: dict[str, Any] = {name: value for name in _PLAIN if (value := getattr(body, name)) is not None}
+    given["params"] = params
+    if (enabled := reading.same("enabled", "schedule_enabled")) is not None:
+        given["enabled"] = enabled
+    if (timeout := reading.same("timeout", "timeout_seconds")) is not None:
+        given["timeout"] = timeout
+    if (retry := _retry(body.retry)) is not None:
+        given["retry"] = retry
     try:
         job = job_of(id=job_id, handler=handler or "x", schedule=schedule, source=API_SOURCE, **given)
     except InvalidInput as error:

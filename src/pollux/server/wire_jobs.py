@@ -132,7 +132,7 @@ class JobBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class LastView(Struct, frozen=True, gc=False):
     """How it went: what the outcomes taught about a job."""
 
-    outcome: str  # ok, changed, failed, dead, or nothing yet
+    outcome: str  # ok, changed, retrying, failed, dead, cancelled, or nothing yet
     ended_at: str | None
     success_at: str | None
     change_at: str | None
@@ -188,6 +188,7 @@ class JobView(Struct, frozen=True, kw_only=True, gc=False):
     last: LastView
 
 
+@lru_cache(maxsize=1_000)  # many are due at the same moment
 def moment(ms: int | None) -> str | None:
     return None if ms is None else format_moment(max(0, ms))
 

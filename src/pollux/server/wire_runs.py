@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
-from pollux.errors import read_at
+from pollux.errors import InvalidInput, placed, read_at
 from pollux.model import VERSION_MAX, Run, RunState
 from pollux.secrets import HIDDEN, hide
 from pollux.server.wire_jobs import Duration, JobId, JobRef, Moment, PriorityWord, moment
@@ -143,6 +145,15 @@ def run_view(run: Run) -> RunView:
         deaths=run.deaths,
         scheduler_version=run.scheduler_version,
     )
+
+
+@contextmanager
+def of_cursor() -> Iterator[None]:
+    """Around what reads a page: a place that the store does not know was sent as `cursor`."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise placed(error, "cursor") from None
 
 
 def given(value: Any) -> Any:

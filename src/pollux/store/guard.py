@@ -43,6 +43,7 @@ from pollux.store.contract import (
     Settlement,
     Store,
 )
+from pollux.store.seal import Seal
 
 DEADLINE_MS = 12_000  # later than the stores' own (10 s): their refusal says why, our silence only that
 T = TypeVar("T")
@@ -51,6 +52,12 @@ VERBS = (
     *("claim", "renew", "settle", "cancel", "revive", "list_runs", "get_runs", "counts", "lines", "prune", "put_notes"),
     *("notes", "beat", "nodes", "leave", "elect", "resign", "wake", "log", "read_log", "dump", "load"),
     *("move_jobs", "versions", "drop_version"),
+)
+CHANGES = frozenset(  # what people and programs ask for; nodes do their part by other verbs, which stops and terms end
+    {
+        *("put_jobs", "delete_jobs", "move_jobs", "enqueue", "cancel", "revive", "prune"),
+        *("put_notes", "log", "load", "drop_version"),
+    }
 )
 
 
@@ -262,13 +269,19 @@ class CallStats(Struct):
 
 
 class Guarded(Wrapped):
-    """The store as all loops see it: each call counted and bounded."""
+    """The store as all loops see it: each call counted and bounded, and nothing changed in one that was moved away."""
 
     def __init__(
-        self, store: Store, *, clock: Clock, deadline_ms: int = DEADLINE_MS, counted: Guarded | None = None
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        deadline_ms: int = DEADLINE_MS,
+        counted: Guarded | None = None,
+        seal: Seal | None = None,
     ) -> None:
         super().__init__(store)
-        self._clock = clock
+        self._clock, self._seal = clock, seal
         self.deadline_ms = deadline_ms
         self._deadlines = Deadlines()
         self.calls: dict[str, CallStats] = counted.calls if counted else {verb: CallStats() for verb in VERBS}
@@ -282,7 +295,7 @@ class Guarded(Wrapped):
         return self._around(self.store.of_version(number))
 
     def _around(self, store: Store) -> Guarded:
-        return Guarded(store, clock=self._clock, deadline_ms=self.deadline_ms, counted=self)
+        return Guarded(store, clock=self._clock, deadline_ms=self.deadline_ms, counted=self, seal=self._seal)
 
     def accepted(self, runs: Sequence[Run], answers: list[RunAnswer]) -> list[RunAnswer]:
         for run, answer in zip(runs, answers, strict=True):
@@ -296,6 +309,8 @@ class Guarded(Wrapped):
         began = self._clock.mono_ms()
         patience = self._deadlines.enter((self.deadline_ms + wait_ms) / 1000.0)
         try:
+            if self._seal is not None and verb in CHANGES:
+                await self._seal.refuse(self.store, began)
             return await answer
         except asyncio.CancelledError as error:
             if not patience.is_over():
@@ -309,6 +324,7 @@ class Guarded(Wrapped):
             stats.errors += 1
             raise
         finally:
+            answer.close()  # it has not begun if it was refused
             self._deadlines.leave(patience)
             took = int((self._clock.mono_ms() - began) * 1_000)
             stats.total_us += took

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import parse_qsl, quote
 
 from pollux.clock import Clock
@@ -75,6 +76,30 @@ def _postgres(url: str, rest: str, clock: Clock | None) -> Store:  # noqa: ARG00
             cure='pip install "pollux[postgres]"',
         ) from error
     return PostgresStore(url, clock=clock)
+
+
+async def lacking(url: str) -> str:
+    """What is missing for the store to be there, in words; nothing if it is.  Looking makes nothing.
+
+    Raises what opening it would raise if the server cannot be asked.
+    """
+    make = _STORES.get(url.partition("://")[0])
+    if make is _sqlite:
+        return _lacking_file(sqlite_file(url))
+    open_store(url)  # refuses what names none, and tells of a client that is not installed
+    if make is _redis:
+        from pollux.store.redis.glance import lacking as lacking_redis
+
+        return await lacking_redis(url)
+    if make is _postgres:
+        from pollux.store.postgres.glance import lacking as lacking_postgres
+
+        return await lacking_postgres(url)
+    return ""
+
+
+def _lacking_file(path: str | None) -> str:
+    return "" if path is None or Path(path).exists() else f"no file {path}"
 
 
 def with_prefix(url: str, prefix: str) -> str:

@@ -4,7 +4,10 @@
     TO     note `move:from`   arriving ─▶ arrived       it stays as a record
 
 A sealed store is still read, but nobody works on it: nodes claim nothing (`DRAIN`), and the term belongs to a holder
-that never plans, so that whatever an old leader writes is fenced.  `Pollux.open` refuses it in words.
+that never plans, so that whatever an old leader writes is fenced.  `Pollux.open` refuses it in words, and so does
+every verb that would change something: a process that has the store open looks for the marks at most `LOOK_MS` before
+it writes.  A move waits longer than that (`SETTLE_MS`) between the seal and the first record that it copies, so
+whatever was accepted before is carried.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from pollux.errors import Conflict, StoreRefused
+from pollux.errors import Conflict, StoreMoved
 from pollux.model import DRAIN, Note, NotePut
 from pollux.store.contract import Store
 from pollux.units import DAY_MS, format_moment
@@ -25,6 +28,8 @@ MOVED_TO, MOVED_FROM = "move:to", "move:from"
 HOLDER = "moved"  # of the term of a sealed store
 HELD_MS = 36_500 * DAY_MS
 FENCE_TRIES = 20  # others may take a free term, too
+LOOK_MS = 500  # so long a store that was not sealed is believed to be none
+SETTLE_MS = 1_000  # and so long a move waits for those who believe it
 
 
 class Mark(Struct, frozen=True, omit_defaults=True):
@@ -87,9 +92,24 @@ def seal_words(marks: Marks, url: str) -> str:
 
 
 async def refuse_sealed(store: Store, url: str) -> None:
-    """Raise `StoreRefused` if the store was moved away, or is not yet whole."""
+    """Raise `StoreMoved` if the store was moved away, or is not yet whole."""
     if words := seal_words(await marks_of(store), url):
-        raise StoreRefused(words)
+        what, _, cure = words.partition("; ")
+        raise StoreMoved(what, cure=cure)
+
+
+class Seal:
+    """May this store be changed?  What one process believes of it; whoever changes something asks."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url  # without a password
+        self._free_until = float("-inf")
+
+    async def refuse(self, store: Store, now: float) -> None:
+        """Raise `StoreMoved` if it is sealed; `now` is on the monotonic clock, in ms."""
+        if now >= self._free_until:
+            await refuse_sealed(store, self._url)
+            self._free_until = now + LOOK_MS
 
 
 async def seal(store: Store, mark: Mark) -> None:

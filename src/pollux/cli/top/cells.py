@@ -10,12 +10,11 @@ from pollux.app import JobRow
 from pollux.app.history import history_of
 from pollux.cli.show import ago, clean, span, sparkline
 from pollux.cli.top.board import Look
-from pollux.cli.watch import freshness_bar
+from pollux.cli.watch import OUTCOME_COLOURS, freshness_bar
 from pollux.model import Run
 
 COLUMNS = ("job", "state", "last", "latest", "fresh", "next due", "fails", "now")
 LATEST = 16  # ends in the sparkline
-_OUTCOMES = {"ok": "green", "changed": "cyan", "failed": "red", "dead": "bold red"}
 _STATES = {
     "running": "bold cyan",
     "ready": "cyan",
@@ -65,7 +64,7 @@ def cells_of(row: JobRow, now_ms: int, *, plain: bool) -> tuple[Text, ...]:
     return (
         Text(row.job.id),
         Text(row.answer, _STATES.get(row.answer, "")),
-        Text(last, _OUTCOMES.get(last, "dim")),
+        Text(last, OUTCOME_COLOURS.get(last, "dim")),
         Text(f"{line:<{LATEST}} {span(memory.duration_ms) if memory.last_end_ms else ''}".rstrip()),
         freshness_bar(row.freshness.score, row.freshness.age_ms),
         Text(ago(row.next_due_ms, now=now_ms) or "-"),

@@ -1,6 +1,6 @@
 """Is the store there?  Opened when it comes, let go when it is locked, deleted or replaced, and opened again.
 
-Looking never makes a store: a file that is not there is waited for.
+Looking never makes a store: one that is not there is waited for.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from pollux.app import Pollux
-from pollux.cli.options import sqlite_path
 from pollux.cli.way import app_at, live_socket
+from pollux.client import is_address
 from pollux.errors import PolluxError, StoreError
+from pollux.secrets import hide
+from pollux.store.open import lacking
 
 _T = TypeVar("_T")
 
@@ -23,7 +25,6 @@ class Link:
 
     def __init__(self, url: str, socket: Path | None = None) -> None:
         self.url, self._socket = url, socket
-        self._path = sqlite_path(url)
         self._app: Pollux | None = None
 
     @property
@@ -50,9 +51,11 @@ class Link:
 
     async def _opened(self) -> Pollux:
         if self._app is None:
-            if self._path is not None and not self._path.exists():
-                raise StoreError(f"there is no store {self.url} yet; waiting for it (`pollux serve` makes one)")
-            app: Pollux = app_at(await live_socket(self._socket, self.url) or self.url, "top")
+            address = await live_socket(self._socket, self.url) or self.url
+            if not is_address(address) and (missing := await lacking(address)):
+                words = f"there is no store {hide(address)} yet ({missing})"
+                raise StoreError(f"{words}; waiting for it (`pollux serve` makes one)")
+            app: Pollux = app_at(address, "top")
             try:
                 await app.open()
             except BaseException:

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pollux.errors import InvalidInput
-from pollux.handlers.http.addresses import Network, Policy, networks_of
+from pollux.handlers.http.addresses import LOOPBACK, Network, Policy, literal, networks_of, refused_name
 from pollux.handlers.http.faults import UnfitParams
 from pollux.model import Job
 from pollux.registry import Context, Observed, Registry
@@ -28,6 +30,12 @@ PER_TARGET = 4
 PER_TARGET_MAX = 1_000
 PREPARED_MAX = 20_000
 _QUESTION = ("url", "method", "headers", "body", "json", "auth", "take")  # another one of these is another question
+
+
+@cache
+def _options() -> ModuleType:
+    """What reads the params: imported when somebody polls, and found again for every job that is put."""
+    return import_module("pollux.handlers.http.options")
 
 
 class Http:
@@ -63,23 +71,16 @@ class Http:
     # rules
 
     def check(self, params: Mapping[str, Any], *, partial: bool) -> None:
-        from pollux.handlers.http.options import read_options
-
-        read_options(params, declared=True, partial=partial)
+        _options().check_options(params, partial=partial)
 
     def target_of(self, params: Mapping[str, Any]) -> str:
-        from pollux.handlers.http.options import target_of
-
-        return target_of(params)
+        target: str = _options().target_of(params)
+        return target
 
     def out_of_reach(self, params: Mapping[str, Any]) -> str:
         """Why a job that came by API could not poll its URL, as far as that is known before a name is looked up."""
-        from yarl import URL
-
-        from pollux.handlers.http.addresses import LOOPBACK, literal, refused_name
-
         try:
-            host = (URL(params["url"]).raw_host or "").lower()
+            host = (_options().URL(params["url"]).raw_host or "").lower()
             address = literal(host)
         except (KeyError, TypeError, ValueError, InvalidInput):
             return ""  # what is wrong with it is said by `check`

@@ -76,6 +76,15 @@ def read_options(params: Mapping[str, Any], *, declared: bool = False, partial: 
 
     `declared`: as they stand in a definition, so that secrets must be references.  `partial`: the URL may still come.
     """
+    return _options(_values(params, declared=declared, partial=partial))
+
+
+def check_options(params: Mapping[str, Any], *, partial: bool = False) -> None:
+    """Can they be read as they stand in a definition?"""
+    _values(params, declared=True, partial=partial)
+
+
+def _values(params: Mapping[str, Any], *, declared: bool, partial: bool) -> dict[str, Any]:
     problems = [_unknown(str(name)[:60]) for name in params if name not in _READERS]
     values = dict(_USUAL)
     for name, read in _READERS.items():
@@ -92,7 +101,7 @@ def read_options(params: Mapping[str, Any], *, declared: bool = False, partial: 
         problems.append(InvalidInput("body and json are both given", where="json", cure="give one of them"))
     if problems:
         raise problems[0] if len(problems) == 1 else InvalidConfig(problems)
-    return _options(values)
+    return values
 
 
 def _options(values: dict[str, Any]) -> HttpOptions:

@@ -12,7 +12,7 @@ from pollux.server.identity import Role
 from pollux.server.pieces import each_made
 from pollux.server.routing import At, Routes
 from pollux.server.wire_jobs import Moment
-from pollux.server.wire_runs import OTHER_CURSOR, RUN_CURSOR, Limit, RunView, Text, given, run_view
+from pollux.server.wire_runs import OTHER_CURSOR, RUN_CURSOR, Limit, RunView, Text, given, of_cursor, run_view
 from pollux.store.contract import RunFilter
 from pollux.units import moment_ms
 
@@ -96,7 +96,8 @@ async def list_dead(desk: At, query: DeadQuery) -> DeadList:
         error=given(query.error),
         finished_after_ms=None if since is None else read_at("since", moment_ms, since),
     )
-    page = await desk.verbs.list_runs(where, after=given(query.cursor), limit=query.limit)
+    with of_cursor():
+        page = await desk.verbs.list_runs(where, after=given(query.cursor), limit=query.limit)
     is_all = where == RunFilter(states=DEAD)
     total = (await desk.verbs.counts()).dead if is_all else None
     if total is None and page.next is None and query.cursor is UNSET:

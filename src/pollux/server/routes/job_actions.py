@@ -16,7 +16,17 @@ from pollux.server.pieces import each_made
 from pollux.server.routes.jobs import made_id
 from pollux.server.routing import At, Routes
 from pollux.server.wire_jobs import Duration, moment
-from pollux.server.wire_runs import OTHER_CURSOR, ReasonBody, RunList, RunQuery, RunView, given, run_filter_of, run_view
+from pollux.server.wire_runs import (
+    OTHER_CURSOR,
+    ReasonBody,
+    RunList,
+    RunQuery,
+    RunView,
+    given,
+    of_cursor,
+    run_filter_of,
+    run_view,
+)
 from pollux.units import counted
 
 BY_API = 'send {"anyway": true}'
@@ -132,7 +142,9 @@ async def why(desk: At, job_id: str) -> WhyView:
 async def runs_of(desk: At, job_id: str, query: RunQuery) -> RunList:
     """The runs of a job: live ones by due time, then finished ones, newest first."""
     where = replace(run_filter_of(query), job_id=job_id)
-    if not (page := await desk.verbs.list_runs(where, after=given(query.cursor), limit=query.limit)).runs:
+    with of_cursor():
+        page = await desk.verbs.list_runs(where, after=given(query.cursor), limit=query.limit)
+    if not page.runs:
         await desk.verbs.get_job(job_id)
     return RunList(await each_made(run_view, page.runs), page.next)
 

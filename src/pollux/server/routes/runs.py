@@ -31,6 +31,7 @@ from pollux.server.wire_runs import (
     RunView,
     accepted_view,
     given,
+    of_cursor,
     run_filter_of,
     run_view,
 )
@@ -73,7 +74,9 @@ class RunCancelled(Struct, frozen=True):
 @routes.get("/api/v2/runs", Role.VIEWER, beyond=OTHER_CURSOR)
 async def list_runs(desk: At, query: RunQuery) -> RunList:
     """List runs: live ones by due time, then finished ones, newest first."""
-    page = await desk.verbs.list_runs(run_filter_of(query), after=given(query.cursor), limit=query.limit)
+    where = run_filter_of(query)
+    with of_cursor():
+        page = await desk.verbs.list_runs(where, after=given(query.cursor), limit=query.limit)
     return RunList(await each_made(run_view, page.runs), page.next)
 
 

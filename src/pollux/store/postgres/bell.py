@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from asyncpg import Connection
@@ -134,10 +134,9 @@ class Ear:
             self._standing.clear()
 
     def _hear(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
-        kinds, _, rest = payload.partition(":")
-        sender, _, versions = rest.partition(":")
-        if sender != self._sender and kinds.isdecimal():
-            self.ring(int(kinds), frozenset(int(each) for each in versions.split(",") if each.isdecimal()))
+        sender, kinds, versions = _said(payload)
+        if sender != self._sender and kinds:
+            self.ring(kinds, versions)
 
     async def wait(
         self, kinds: int, version: int, look: Callable[[float], Awaitable[Looked[Seen]]], wait_ms: int, is_over: Over
@@ -162,3 +161,12 @@ class Ear:
                     return found
                 if is_last and not is_rung and self.is_standing:  # the time is up, and nothing happened in it
                     return replace(found, now_ms=found.now_ms + int(nap_ms))
+
+
+@lru_cache(maxsize=64)
+def _said(payload: str) -> tuple[str, int, frozenset[int]]:
+    """By whom, what, and for which versions; the same few are said again and again."""
+    kinds, _, rest = payload.partition(":")
+    sender, _, versions = rest.partition(":")
+    what = int(kinds) if kinds.isdecimal() else 0
+    return sender, what, frozenset(int(each) for each in versions.split(",") if each.isdecimal())

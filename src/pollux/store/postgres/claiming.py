@@ -60,10 +60,10 @@ class Claimer:
 
     async def claim(self, asking: Asking, now_ms: int | None) -> Claimed:
         first = Step(asking.order if asking.limit > 0 else (), max(0, asking.limit), feed_max=asking.feed_max)
-        later = first._replace(feed_max=ENDLESS)
         for nth in range(LOOKS_MAX):
+            step = first._replace(feed_max=ENDLESS) if nth else first
             try:
-                seen, taken = await self._step(asking, later if nth else first, now_ms)
+                seen, taken = await self._step(asking, step, now_ms)
             except asyncpg.UniqueViolationError:  # the same claim was under way: what it got is ours
                 continue
             hold_ms = self._hold_ms(seen.now_ms, asking.lease_ms) if now_ms is None else 0

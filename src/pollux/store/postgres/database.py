@@ -18,6 +18,7 @@ from asyncpg import Connection
 
 from pollux.errors import PolluxError, StoreBusy, StoreError, StoreTimeout
 from pollux.model import SCHEDULER_VERSION
+from pollux.patience import Deadlines
 from pollux.store.keepalive import keep_alive
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import Address
@@ -45,6 +46,7 @@ class Database:
         self._sender = sender
         self._pool = Pool(self.connect, pool_size, address.where)
         self._bells = Bells(self._notify)
+        self._deadlines = Deadlines()
         # A plan that was made while a table was empty walks over it when it is full: none may walk.  A pooler passes no
         # settings on, and keeps no plan either.
         is_direct = address.listen and address.statement_cache_size > 0
@@ -106,10 +108,12 @@ class Database:
         return answer
 
     async def _bounded(self, call: Awaitable[T]) -> T:
+        patience = self._deadlines.enter(self._deadline_s)
         try:
-            async with asyncio.timeout(self._deadline_s):
-                return await call
-        except TimeoutError as error:
+            return await call
+        except (asyncio.CancelledError, TimeoutError) as error:
+            if isinstance(error, asyncio.CancelledError) and not patience.is_over():
+                raise
             raise StoreTimeout(
                 f"{self.address.where} gave no answer within {self._deadline_s:g} s: {MAY_HAVE}"
             ) from error
@@ -117,6 +121,8 @@ class Database:
             raise
         except THEIRS as error:
             raise in_our_words(error, self.address.where) from error
+        finally:
+            self._deadlines.leave(patience)
 
     async def _prepare(self) -> None:
         connection = await self._pool.take(self._deadline_s)

@@ -12,12 +12,15 @@ import asyncpg
 from asyncpg import Connection
 from msgspec import Struct
 
+from pollux.model import SCHEDULER_VERSION
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import Address, read_address
+from pollux.store.postgres.database import Database
 from pollux.store.postgres.faults import THEIRS, in_our_words, unreachable
 from pollux.store.postgres.sql import Statements
 
 ASK_S = 5.0
+WAIT_MS = 10_000
 TRIPS = 21
 HOT = ("line", "runs", "jobs", "feed", "claims", "tally", "nodes", "term")  # tables that are written all the time
 _sql = Statements("glance")
@@ -75,6 +78,21 @@ async def look_at_server(url: str) -> Server:
         raise in_our_words(error, address.where) from error
     finally:
         connection.terminate()
+
+
+async def lacking(url: str) -> str:
+    """What is missing for a store to be there; nothing if it is, or if the schema is somebody else's.
+
+    A server that is still starting is waited for.
+    """
+    address = read_address(url)
+    database = Database(address, WAIT_MS, "", 1)
+    names = f'"{address.schema}".meta', f'"{address.schema}"'
+    try:
+        [(has_meta, tables)] = await database.read(lambda tx: tx.rows(_sql.schema, *names), SCHEDULER_VERSION)
+    finally:
+        await database.close()
+    return "" if has_meta or tables else f"no schema {address.schema!r}"
 
 
 async def _look(connection: Connection, address: Address) -> Server:

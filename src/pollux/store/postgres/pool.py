@@ -25,14 +25,10 @@ class Pool:
         self._is_closed = False
 
     async def take(self, wait_s: float) -> Connection:
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._seats.acquire()
-        except TimeoutError as error:
-            raise StoreBusy(
-                f"{self._where}: all {self._size} connections of this process were busy for {wait_s:g} s; nothing was "
-                "changed; raise `?pool=`, or ask less at once"
-            ) from error
+        if self._seats.locked():
+            await self._sit(wait_s)
+        else:
+            await self._seats.acquire()  # at once
         try:
             while self._idle:
                 _, connection = self._idle.pop()
@@ -45,6 +41,16 @@ class Pool:
             raise
         self._used.add(connection)
         return connection
+
+    async def _sit(self, wait_s: float) -> None:
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._seats.acquire()
+        except TimeoutError as error:
+            raise StoreBusy(
+                f"{self._where}: all {self._size} connections of this process were busy for {wait_s:g} s; nothing was "
+                "changed; raise `?pool=`, or ask less at once"
+            ) from error
 
     def give(self, connection: Connection, *, is_sound: bool) -> None:
         """Back again; one that stands in the middle of something is cut off, and the server undoes what it began."""

@@ -32,6 +32,7 @@ COLUMNS = len(RUN_COLUMNS_OF_R.split(","))
 JOB_COLUMNS = 17
 _RUN_TEXTS = (4, 7, 8, 11, 18, 20, 25, 28)
 _MADE_TEXTS = (4, 7, 8, 11)
+PAYLOAD = 5  # its place in a made row
 _JOB_TEXTS = (3, 4, 5, 6, 7, 8)
 _alike = attrgetter(
     *("job_id", "due_ms", "cause", "key", "priority", "group", "target", "gated", "state", "held_reason"),
@@ -82,6 +83,9 @@ def alike(runs: Sequence[Run]) -> Alike | None:
     first = runs[0]
     if first.key is not None or first.state is not RunState.READY or first.held_reason:
         return None
+    if len(runs) == 1:
+        row = made_row(first)
+        return Alike([first.id], [] if row[PAYLOAD] is None else [row[PAYLOAD]], row)
     one = _alike(first)
     if any(map(one.__ne__, map(_alike, runs))):
         return None

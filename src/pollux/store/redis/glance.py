@@ -16,7 +16,7 @@ from redis import exceptions
 
 from pollux.store.redis.address import Address, read_address
 from pollux.store.redis.link import Listener
-from pollux.store.redis.refusals import in_our_words
+from pollux.store.redis.refusals import PASSING, in_our_words
 from pollux.store.redis.scripts import script, verbs
 from pollux.store.redis.server import parse_info
 
@@ -70,6 +70,25 @@ async def look_at_server(url: str) -> Server:
             return await _look(listener, address)
     finally:
         await listener.close()
+
+
+async def lacking(url: str) -> str:
+    """What is missing for a store to be there; nothing if it is."""
+    address = read_address(url)
+    listener = Listener(address)
+    try:
+        with in_our_words(address.name):
+            for is_last in (False, False, True):
+                try:
+                    format_ = await listener.ask("HGET", f"{address.prefix}:meta", "format", within_s=ASK_S)
+                except (exceptions.MovedError, *PASSING):  # the slot is on its way to another node of the cluster
+                    if is_last:
+                        raise
+                else:
+                    return "" if format_ is not None else f"no keys {address.prefix}:*"
+    finally:
+        await listener.close()
+    raise AssertionError("the last try raises")
 
 
 async def _look(listener: Listener, address: Address) -> Server:

@@ -62,9 +62,9 @@ class Line:
         """Send them together; an answer that is a refusal is in the list like the others."""
         return await self.send(b"".join(self.wire.pack_commands(commands)), len(commands))
 
-    async def send(self, packed: bytes, count: int) -> list[Any]:
+    def send(self, packed: bytes, count: int) -> Awaitable[list[Any]]:
         """So many commands, packed."""
-        return await self._talk.ask(packed, count)
+        return self._talk.ask(packed, count)
 
     async def ask(self, *command: Any) -> Any:
         [answer] = await self.talk(command)
@@ -103,7 +103,7 @@ class Link:
 
     async def open(self) -> int:
         """Greet the server; the answer is what time it is there."""
-        await self._within(self._over(self._greeted))
+        await self._over(self._greeted)
         return self._now_ms
 
     async def run(self, verb: str, **arguments: Any) -> Any:
@@ -116,10 +116,10 @@ class Link:
 
     async def run_raw(self, verb: str, **arguments: Any) -> Any:
         wanted, payload = script(verb), _encode(arguments)
-        return await self._within(self._over(lambda line: self._evaluate(line, wanted, payload)))
+        return await self._over(lambda line: self._evaluate(line, wanted, payload))
 
     async def info(self) -> dict[str, Any]:
-        return parse_info(await self._within(self._over(lambda line: line.ask("INFO"))))
+        return parse_info(await self._over(lambda line: line.ask("INFO")))
 
     async def close(self) -> None:
         self._is_closed = True
@@ -127,10 +127,15 @@ class Link:
         for line in tuple(self._lines):
             await self._drop(line)
 
-    async def _within(self, answer: Awaitable[Any]) -> Any:
+    async def _over(self, talk: Callable[[Line], Awaitable[Any]]) -> Any:
+        """Talk over a connection that nobody else has, within the deadline."""
         patience = self._deadlines.enter(self._deadline_ms / 1000)
         try:
-            return await answer
+            await self._seats.acquire()
+            try:
+                return await self._until_said(talk)
+            finally:
+                self._seats.release()
         except asyncio.CancelledError as error:
             if not patience.is_over():
                 raise
@@ -143,24 +148,23 @@ class Link:
         finally:
             self._deadlines.leave(patience)
 
-    async def _over(self, talk: Callable[[Line], Awaitable[Any]]) -> Any:
-        """Talk over a connection that nobody else has; what did nothing is said again."""
+    async def _until_said(self, talk: Callable[[Line], Awaitable[Any]]) -> Any:
+        """What did nothing is said again."""
         until = time.monotonic() + self._deadline_ms / 1000 * PASSAGE
-        async with self._seats:
-            while True:
-                try:
-                    line = await self._line()
-                    answer = await self._guarded(line, talk(line))
-                except exceptions.MovedError as error:
-                    await self._doubt()
-                    self._route.moved(error)
-                except PASSING as error:
-                    if time.monotonic() > until:
-                        raise self._in_passage(error) from error
-                    await asyncio.sleep(NAP_S)
-                else:
-                    self._give_back(line)
-                    return answer
+        while True:
+            try:
+                line = await self._line()
+                answer = await self._guarded(line, talk(line))
+            except exceptions.MovedError as error:
+                await self._doubt()
+                self._route.moved(error)
+            except PASSING as error:
+                if time.monotonic() > until:
+                    raise self._in_passage(error) from error
+                await asyncio.sleep(NAP_S)
+            else:
+                self._give_back(line)
+                return answer
 
     async def _greeted(self, line: Line) -> None:
         """Nothing more: a connection that we are given was greeted."""
@@ -168,8 +172,9 @@ class Link:
     async def _evaluate(self, line: Line, wanted: Script, payload: bytes) -> Any:
         """The script's answer, and with `?wait=` the replicas' over the same connection."""
         confirm = [("WAIT", self._address.wait, WAIT_MS)] if self._address.wait and wanted.writes else []
-        packed = self._call_of(line, wanted.sha) + b"$%d\r\n%b\r\n" % (len(payload), payload)
-        packed += b"".join(line.wire.pack_commands(confirm))
+        packed = b"%b$%d\r\n%b\r\n" % (self._call_of(line, wanted.sha), len(payload), payload)
+        if confirm:
+            packed += b"".join(line.wire.pack_commands(confirm))
         answers = await line.send(packed, 1 + len(confirm))
         if isinstance(answers[0], exceptions.NoScriptError):
             answers = await line.talk(("EVAL", wanted.text, *self._keys, payload), *confirm)

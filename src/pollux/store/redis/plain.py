@@ -141,7 +141,7 @@ class Leases:
     """The plain runs that this handle was given, as they stood then."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[bytes, rows.Stand]] = {}
+        self._known: dict[str, rows.Stand] = {}
 
     def take(self, parts: list[bytes]) -> tuple[Run, ...]:
         """The runs of a claim's answer: id, state, body, and again, behind something else."""
@@ -149,7 +149,7 @@ class Leases:
         for n in range(1, len(parts), 3):
             stand, run_id = rows.decode_stand(parts[n + 1]), parts[n].decode()
             if stand.z == LEASED:
-                known[run_id] = (parts[n + 1], stand)
+                known[run_id] = stand
             else:
                 known.pop(run_id, None)
             runs.append(rows.run_of(run_id, stand, parts[n + 2]))
@@ -165,11 +165,11 @@ class Leases:
         known, items = self._known, []
         for settlement in settlements:
             run_id = settlement.run_id
-            state, stand = known.pop(run_id, _UNKNOWN)
+            stand = known.pop(run_id, _UNKNOWN)
             if stand.tok == settlement.token and (outcome := _plain_outcome(settlement)) is not None:
-                items.append((run_id, outcome, state, stand))
-        version = items[0][3].v if items else SCHEDULER_VERSION
-        if not items or len(items) < len(settlements) or any(item[3].v != version for item in items):
+                items.append((run_id, outcome, stand))
+        version = items[0][2].v if items else SCHEDULER_VERSION
+        if not items or len(items) < len(settlements) or any(item[2].v != version for item in items):
             return None
         return _settle_of(items, version)
 
@@ -192,48 +192,66 @@ def _plain_outcome(settlement: Settlement) -> Outcome | None:
     return outcome
 
 
-_Item = tuple[str, Outcome, bytes, rows.Stand]
-_UNKNOWN = b"", rows.Stand(_READY, "", 0, tok="\0")  # no delivery has that token
+_Item = tuple[str, Outcome, rows.Stand]
+_UNKNOWN = rows.Stand(_READY, "", 0, tok="\0")  # no delivery has that token
+# How the state of a leased plain run begins, behind its size and before the token; any other script changes it.
+_GIVEN = b"\xa1z\x02\xa2st\xa6leased\xa5fence\x01\xa3tok"
 
 
 def _settle_of(items: list[_Item], version: int) -> dict[str, Any]:
-    """Runs in the order of (unchanged, job), so that what goes to one key goes in one piece."""
-    ordered = sorted([(outcome.changed is False, stand.job, n) for n, (_, outcome, _, stand) in enumerate(items)])
+    """Runs in the order of (unchanged, job), so that what goes to one key goes in one piece.
+
+    Those that end alike, as many of a moment do, are a lot: what they become is written down once.
+    """
+    ordered = sorted([(outcome.changed is False, stand.job, n) for n, (_, outcome, stand) in enumerate(items)])
+    orders = [place + 1 for _, _, place in ordered]
     groups: list[rows.Row] = []
+    lots: list[rows.Row] = []
     entries: list[list[str]] = [[], [], []]
-    finals, fins, live, states, ids, ends = [], [], [], [], [], []
+    ids, ends = [], []
     like: tuple[bool, str] | None = None
+    alike: tuple[Any, ...] | None = None
     for n, (is_unchanged, job, place) in enumerate(ordered, 1):
-        run_id, outcome, state, stand = items[place]
+        run_id, outcome, stand = items[place]
         if like == (is_unchanged, job):
             groups[-1][2] = n
         else:
-            like = is_unchanged, job
+            like, alike = (is_unchanged, job), None
             groups.append([job, n, n])
+        result, times = _result(run_id, outcome), (stand.due, stand.vis, outcome.started_ms, outcome.ended_ms)
+        end = (times, stand.tok, stand.cause, stand.pr, outcome.changed, result)
+        if end == alike:
+            lots[-1][1] = n
+        else:
+            alike = end
+            lots.append([n, n, *_lot(stand, outcome, result)])
         ids.append(run_id)
-        states.append(_raw(state))
-        finals.append(_raw(_final(stand, outcome, run_id)))
-        fins.append(_digits(outcome.ended_ms))
-        live.append(_digits(stand.due) + run_id)
         entries[stand.pr - 1].append(stand.ent)
         ends.append(_end(run_id, stand, outcome))
     return {
         "ids": ids,
-        "states": states,
-        "finals": finals,
-        "fins": fins,
-        "live": live,
+        "lots": lots,
         "groups": groups,
         "entries": entries,
-        "orders": [place + 1 for _, _, place in ordered],
+        "orders": orders if orders != list(range(1, len(orders) + 1)) else [],
         "ends": _raw(_encode(Ended(tuple(ends)))),
         "plain": sum([not is_unchanged for is_unchanged, _, _ in ordered]),
         "v": version,
     }
 
 
-def _final(stand: rows.Stand, outcome: Outcome, run_id: str) -> bytes:
+def _lot(stand: rows.Stand, outcome: Outcome, result: str | None) -> rows.Row:
+    """How its runs stand until then and are to stand, when they ended, and when they were due."""
+    given, final = _raw(_GIVEN + _encode(stand.tok)), _raw(_final(stand, outcome, result))
+    return [given, final, _digits(outcome.ended_ms), _digits(stand.due)]
+
+
+def _result(run_id: str, outcome: Outcome) -> str | None:
     result = outcome.result
+    return None if result is None else written(result, RESULT_BYTES_MAX, "the result of run", run_id).decode()
+
+
+def _final(stand: rows.Stand, outcome: Outcome, result: str | None) -> bytes:
     final = Final(
         _DONE,
         stand.job,
@@ -246,7 +264,7 @@ def _final(stand: rows.Stand, outcome: Outcome, run_id: str) -> bytes:
         stand.cause,
         stand.pr,
         outcome.changed,
-        None if result is None else written(result, RESULT_BYTES_MAX, "the result of run", run_id).decode(),
+        result,
         stand.v,
         ORDER,
     )

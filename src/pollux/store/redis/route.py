@@ -151,30 +151,33 @@ class ByCluster:
 
 
 async def ask_once(address: Address, place: Place, *commands: tuple[str, ...]) -> list[Any]:
-    """Some questions to a sentinel or a node, over a connection of its own."""
-    wire = wire_to(address, place, timeout_s=ASK_S)
+    """Some questions to a sentinel or a node, over a connection of its own.
+
+    The time is ours to keep: where the client keeps it, a cancellation that comes just as something was sent is lost
+    (asyncio's `wait_for` before Python 3.12), and whoever was to end goes on.
+    """
+    wire = wire_to(address, place, connect_s=ASK_S)
     answers = []
     try:
-        await wire.connect()
+        async with asyncio.timeout(ASK_S):
+            await wire.connect()
         for command in commands:
-            await wire.send_command(*command)
-            answers.append(await wire.read_response())
+            async with asyncio.timeout(ASK_S):
+                await wire.send_command(*command)
+                answers.append(await wire.read_response())
         return answers
+    except TimeoutError as error:
+        raise Silent(f"{place[0]}:{place[1]} gave no answer within {ASK_S:g} s") from error
     finally:
         await wire.disconnect(nowait=True)
 
 
-def wire_to(address: Address, place: Place | None, timeout_s: float | None = None) -> Wire:
+def wire_to(address: Address, place: Place | None, connect_s: float = CONNECT_S) -> Wire:
     # Nothing is retried by itself: whoever calls knows its ids.
-    options: dict[str, Any] = {
-        "socket_timeout": timeout_s,
-        "protocol": 2,
-        "retry": Retry(NoBackoff(), 0),
-        **address.login,
-    }
+    options: dict[str, Any] = {"socket_timeout": None, "protocol": 2, "retry": Retry(NoBackoff(), 0), **address.login}
     if place is None:
-        return UnixDomainSocketConnection(path=address.path, socket_connect_timeout=CONNECT_S, **options)
-    options |= {"host": place[0], "port": place[1], "socket_connect_timeout": timeout_s or CONNECT_S}
+        return UnixDomainSocketConnection(path=address.path, socket_connect_timeout=connect_s, **options)
+    options |= {"host": place[0], "port": place[1], "socket_connect_timeout": connect_s}
     options |= {"socket_keepalive": True, "socket_keepalive_options": PROBES}
     if address.tls is None:
         return Connection(**options)

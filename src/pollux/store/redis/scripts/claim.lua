@@ -44,8 +44,8 @@ local claim_key = PREFIX .. "claim:" .. A.token
 -- what the same claim got before, as far as its leases still stand
 local function claimed_before()
   local ids, texts = {}, {}
-  local all = call("LRANGE", claim_key, 0, -1)
-  for _, id in ipairs(all) do
+  local all = call("LINDEX", claim_key, 0) or ""
+  for id in string.gmatch(all, "%S+") do
     local run = read_run(id)
     if run and run.st == "leased" and run.til > now and run.tok == A.token .. ":" .. text(run.fence) then
       local row = call("HMGET", run_key(id), "s", "b")
@@ -53,7 +53,7 @@ local function claimed_before()
       packed[id], texts[#ids] = row[1], row[2]
     end
   end
-  return ids, texts, #all > 0
+  return ids, texts, all ~= ""
 end
 
 -- the clock came back: no lease lasts longer from now than it was given for
@@ -231,7 +231,7 @@ if #ids > 0 then
   if was_used then
     call("DEL", claim_key)
   end
-  call("RPUSH", claim_key, unpack(ids))
+  call("RPUSH", claim_key, table.concat(ids, " "))
   call("PEXPIRE", claim_key, 2 * A.lease_ms + 60000)
   note_grant(call("ZCARD", fresh(LEASES)) == #ids)
 end

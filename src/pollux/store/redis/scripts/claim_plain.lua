@@ -6,15 +6,13 @@
 --
 --   ready   [size] z=1 st=ready                                      job=... due=... ... q=...
 --   leased  [size] z=2 st=leased fence tok own til len ent=<entry>   job=... due=... ... q=...
+--
+-- Every claim pays for each word of this: numbers go to the server as texts, which are written once.
 local call, format, sub, byte, char = redis.call, string.format, string.sub, string.byte, string.char
 local A = cmsgpack.unpack(ARGV[1])
 local READY, READY_END = "\161z\1\162st\165ready", 14
 local MORE, SIZE_MAX = 6, 143 -- fields that a lease adds; the head of the biggest map with a head of one byte
 local LEAP_MS = 1000
-local PREFIX = sub(KEYS[1], 1, -5)
-local OWN = (A.v or 2) == 2 and PREFIX or PREFIX .. "v" .. format("%d", A.v) .. ":"
-local RUN, META, LEASES, HOME = PREFIX .. "run:", OWN .. "meta", OWN .. "leases", PREFIX .. "home"
-local CLAIM, STREAMS = PREFIX .. "claim:" .. A.token, { "high", "normal", "low" }
 local now = A.now
 if not now then
   local time = call("TIME")
@@ -23,7 +21,12 @@ end
 if A.hold_ms > 0 or (A.expected and now > A.expected + LEAP_MS) or (A["until"] and now > A["until"]) then
   return
 end
-
+local PREFIX = sub(KEYS[1], 1, -5)
+local OWN = (A.v or 2) == 2 and PREFIX or PREFIX .. "v" .. format("%d", A.v) .. ":"
+local RUN, META, LEASES, HOME = PREFIX .. "run:", OWN .. "meta", OWN .. "leases", PREFIX .. "home"
+local LINE, CLAIM = { OWN .. "line:1", OWN .. "line:2", OWN .. "line:3" }, PREFIX .. "claim:" .. A.token
+local STREAM, LAST = { "jobs:high", "jobs:normal", "jobs:low" }, { "last1", "last2", "last3" }
+local at, limit = format("%d", now), format("%d", A.limit)
 local is_empty = {} -- lines of which that is known
 
 -- the places of those whose turn it is, and their line; nothing if more than one line would give
@@ -35,12 +38,12 @@ local function first_places()
       pr = n - (3 - A.first)
     end
     if not places then
-      places, line = call("ZRANGEBYSCORE", OWN .. "line:" .. pr, "-inf", now, "LIMIT", 0, A.limit), pr
+      places, line = call("ZRANGEBYSCORE", LINE[pr], "-inf", at, "LIMIT", "0", limit), pr
       if #places == 0 then
         places, is_empty[pr] = nil, true
       end
     elseif #places < A.limit then
-      is_empty[pr] = call("ZCOUNT", OWN .. "line:" .. pr, "-inf", now) == 0
+      is_empty[pr] = call("ZCOUNT", LINE[pr], "-inf", at) == 0
       if not is_empty[pr] then
         return
       end
@@ -51,20 +54,19 @@ end
 
 -- is there nothing to be done before runs are handed out?
 local function is_quiet(found)
-  local seen = tonumber(found[2] or 0)
-  if tonumber(found[1] or 0) > A.feed_max or now < seen or now < tonumber(found[3] or 0)
+  local seen = found[2] or "0"
+  if tonumber(found[1] or 0) > A.feed_max or now < tonumber(seen) or now < tonumber(found[3] or 0)
     or now < tonumber(found[4] or 0) then
     return false
   end
-  local since = "(" .. format("%d", seen)
   for pr = 1, 3 do
-    if tonumber(found[4 + pr] or 0) > 0
-      or (not is_empty[pr] and call("ZCOUNT", OWN .. "line:" .. pr, since, now) > 0) then
+    local owed = found[4 + pr]
+    if (owed and owed ~= "0" and tonumber(owed) > 0)
+      or (not is_empty[pr] and call("ZCOUNT", LINE[pr], "(" .. seen, at) > 0) then
       return false
     end
   end
-  local lease_end = call("ZRANGE", LEASES, 0, 0, "WITHSCORES")[2]
-  return not lease_end or tonumber(lease_end) > now
+  return call("ZCOUNT", LEASES, "-inf", at) == 0
 end
 
 local function job_of(state)
@@ -89,8 +91,8 @@ local function look()
   if not counts or not is_quiet(counts) then
     return
   end
-  for n, place in ipairs(places) do
-    local id = sub(place, 15)
+  for n = 1, #places do
+    local id = sub(places[n], 15)
     local key = RUN .. id
     local row = call("HMGET", key, "s", "b")
     local state = row[1]
@@ -118,24 +120,25 @@ if not is_sound or not found then
   return
 end
 local places, pr, count = found[1], found[2], #ids
-local stream, entries = OWN .. "jobs:" .. STREAMS[pr], {}
+local stream, entries = OWN .. STREAM[pr], {}
 
 local function read(wanted)
   local given = redis.pcall("XREADGROUP", "GROUP", "scheduler", A.node, "COUNT", wanted, "STREAMS", stream, ">")
   if given and given.err then
     return false
   end
-  for _, entry in ipairs(given and given[1] and given[1][2] or {}) do
-    entries[#entries + 1] = entry[1]
+  local new = given and given[1] and given[1][2] or {}
+  for n = 1, #new do
+    entries[#entries + 1] = new[n][1]
   end
   return true
 end
 
-if not read(count) then -- the stream is gone, or its group
+if not read(count == A.limit and limit or count) then -- the stream is gone, or its group
   return
 end
 for _ = #entries + 1, count do -- somebody took them away: written anew, and delivered
-  call("XADD", stream, "*", "at", now)
+  call("XADD", stream, "*", "at", at)
 end
 if #entries < count then
   read(count - #entries)
@@ -145,17 +148,16 @@ local lease = "\161z\2\162st\166leased\165fence\1\163tok" .. pack(A.token .. ":1
   .. pack(now + A.lease_ms) .. "\163len" .. pack(A.lease_ms) .. "\163ent"
 local til, leases, answer = format("%d", now + A.lease_ms), {}, {}
 for n = 1, count do
-  local state, entry = states[n], entries[n]
+  local state, entry, id = states[n], entries[n], ids[n]
   local leased = char(byte(state, 1) + MORE) .. lease .. char(160 + #entry) .. entry .. sub(state, READY_END)
   call("HSET", keys[n], "s", leased)
-  leases[2 * n - 1], leases[2 * n] = til, ids[n]
-  answer[3 * n - 1], answer[3 * n], answer[3 * n + 1] = ids[n], leased, bodies[n]
+  leases[2 * n - 1], leases[2 * n] = til, id
+  answer[3 * n - 1], answer[3 * n], answer[3 * n + 1] = id, leased, bodies[n]
 end
-call("ZREM", OWN .. "line:" .. pr, unpack(places))
+call("ZREM", LINE[pr], unpack(places))
 call("ZADD", LEASES, unpack(leases))
-call("RPUSH", CLAIM, unpack(ids))
-call("PEXPIRE", CLAIM, 2 * A.lease_ms + 60000)
-local at = format("%d", now)
-call("HSET", META, "seen", at, "granted", at, "clock", at, "last" .. pr, entries[#entries])
+call("RPUSH", CLAIM, table.concat(ids, " "))
+call("PEXPIRE", CLAIM, format("%d", 2 * A.lease_ms + 60000))
+call("HSET", META, "seen", at, "granted", at, "clock", at, LAST[pr], entries[#entries])
 answer[1] = pack({ "ok", jobs, found[3], false, now, "0-0", {}, {} })
-return { answer, call("HINCRBY", HOME, "count", 1) }
+return { answer, call("HINCRBY", HOME, "count", "1") }

@@ -1,0 +1,57 @@
+"""`pollux health`: findings with cures, and an exit code for scripts."""
+
+import asyncio
+
+import pytest
+
+from pollux import Pollux, every
+from tests.acceptance.terminal import SameProcess, Terminal
+
+
+@pytest.fixture
+def pollux(tmp_path):
+    return SameProcess(tmp_path)
+
+
+async def made(pollux: Terminal) -> None:
+    app = Pollux(f"sqlite:///{pollux.folder}/p.db")
+    app.add("http", every("1h"), id="home", params={"url": "http://127.0.0.1:1/"})
+    async with app:
+        pass
+
+
+def test_where_nobody_works_it_says_so_and_exits_with_1(pollux):
+    asyncio.run(made(pollux))
+    told = pollux("health", "--store", "sqlite:///p.db")
+    assert told.code == 1
+    [line] = [line for line in told.out.splitlines() if line.startswith("nodes ")]
+    assert "unhealthy" in line
+    assert "pollux serve" in line
+    assert told.out.endswith("unhealthy: what should run does not\n")
+    assert "known to it alone" in told.err
+    assert pollux("health", "--store", "sqlite:///p.db", "--json").code == 1
+
+
+async def test_the_deployment_is_that_which_the_config_names(tmp_path):
+    """Two may share a store: a node of version 7 does not make version 2 well, nor the other way round."""
+    pollux = Terminal(tmp_path)
+    app = Pollux(f"sqlite:///{tmp_path}/p.db", scheduler_version=7)
+    async with app:
+        for version, is_there in (("7", True), ("2", False)):
+            environ = {"POLLUX_SCHEDULER_VERSION": version}
+            told = await asyncio.to_thread(pollux, "health", "--store", "sqlite:///p.db", environ=environ)
+            [line] = [line for line in told.out.splitlines() if line.startswith("nodes ")]
+            assert ("unhealthy" not in line) is is_there, told
+
+
+def test_without_a_store_nobody_can_be_asked(pollux):
+    told = pollux("health", "--store", "sqlite:///nowhere.db")
+    assert told.code == 3
+    assert "there is no store" in told.err
+    assert not told.out
+
+
+def test_who_calls_it_otherwise_is_told_its_name(pollux):
+    told = pollux("status")
+    assert told.code == 2
+    assert "did you mean `pollux health`?" in told.err

@@ -1,0 +1,136 @@
+"""Where does a program come from that no wheel carries?  From the machine, else from Debian's package, only unpacked.
+
+`apt-get download` needs no rights and changes nothing on the machine; what it brings is unpacked once, beside the
+packages of this Python, and run from there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+FETCH_S = 240.0
+
+
+class Program(NamedTuple):
+    """A binary, and the folders of the libraries that it needs besides those of the machine."""
+
+    binary: str
+    libraries: str = ""
+
+    @property
+    def environment(self) -> dict[str, str] | None:
+        return {**os.environ, "LD_LIBRARY_PATH": self.libraries} if self.libraries else None
+
+
+class Parcel(NamedTuple):
+    """A program, as a path under the root, and the packages that have it."""
+
+    path: str
+    packages: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name
+
+    @property
+    def cure(self) -> str:
+        return f"install the package {self.packages[0]}, or let apt-get reach a mirror of Debian"
+
+
+PGBOUNCER = Parcel("usr/sbin/pgbouncer", ("pgbouncer",))
+REDIS = Parcel("usr/bin/redis-server", ("redis-server", "redis-tools"))
+
+
+def find_program(parcel: Parcel) -> Program:
+    """FileNotFoundError, with the cure, if it is not there and cannot be fetched."""
+    for place in (shutil.which(parcel.name), f"/{parcel.path}"):
+        if place and os.access(place, os.X_OK):
+            return Program(place)
+    folder = _shelf() / parcel.name
+    with (_shelf() / f"{parcel.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other workers of the same suite wait for the first
+        if not (folder / "whole").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            _fetch(parcel, folder)
+            (folder / "whole").touch()
+    return Program(str(folder / parcel.path), _libraries(folder))
+
+
+def _shelf() -> Path:
+    """Beside the packages of this Python, which `make clean` removes; else with the user's own caches."""
+    for place in (Path(sys.prefix) / "share" / "pollux-tests", Path.home() / ".cache" / "pollux-tests"):
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(place, os.W_OK):
+            return place
+    return Path(tempfile.mkdtemp(prefix="pollux-tests-"))
+
+
+def _libraries(folder: Path) -> str:
+    return ":".join(str(path) for base in ("usr/lib", "lib") for path in sorted((folder / base).glob("*-linux-*")))
+
+
+def _fetch(parcel: Parcel, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+        raise FileNotFoundError(f"no {parcel.name} here, and no apt-get to fetch it with; cure: {parcel.cure}")
+    own = _own_lists(parcel, folder)
+    _download(parcel, folder, parcel.packages, own)
+    if _missing(parcel, folder):
+        told = _run(["apt-cache", *own, "depends", "--important", *parcel.packages], folder).stdout
+        packages = sorted(set(re.findall(r"Depends: ((?:lib|lua-)[\w.+-]+)", told)))
+        _download(parcel, folder, [name for name in packages if not name.startswith("libc6")], own)
+    if needed := _missing(parcel, folder):
+        raise FileNotFoundError(f"{parcel.name} was fetched, but needs {', '.join(needed)}; cure: {parcel.cure}")
+
+
+def _own_lists(parcel: Parcel, folder: Path) -> list[str]:
+    """What apt must be told: nothing if it knows the package, else to keep lists of its own here, with no rights."""
+    known = _run(["apt-cache", "policy", parcel.packages[0]], folder).stdout
+    if re.search(r"Candidate: [^(\s]", known):
+        return []
+    for name in ("lists/partial", "cache/archives/partial"):
+        (folder / "apt" / name).mkdir(parents=True)
+    own = ["-o", f"Dir::State::lists={folder}/apt/lists", "-o", f"Dir::Cache={folder}/apt/cache"]
+    own += ["-o", "Debug::NoLocking=true", "-o", f"APT::Sandbox::User={'root' if os.geteuid() == 0 else ''}"]
+    _run(["apt-get", *own, "-q", "update"], folder)
+    return own
+
+
+def _download(parcel: Parcel, folder: Path, packages: Sequence[str], own: Sequence[str]) -> None:
+    done = _run(["apt-get", *own, "-q", "download", *packages], folder)
+    found = list(folder.glob("*.deb"))
+    if not found:
+        words = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        raise FileNotFoundError(f"no {parcel.name} here, and apt-get does not fetch it ({words}); cure: {parcel.cure}")
+    for package in found:
+        subprocess.run(["dpkg-deb", "-x", str(package), str(folder)], check=True, timeout=FETCH_S)
+        package.unlink()
+
+
+def _missing(parcel: Parcel, folder: Path) -> list[str]:
+    """Libraries that the program does not find."""
+    told = subprocess.run(
+        ["ldd", str(folder / parcel.path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LD_LIBRARY_PATH": _libraries(folder)},
+        timeout=FETCH_S,
+    )
+    return re.findall(r"(\S+) => not found", told.stdout)
+
+
+def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=FETCH_S)
