@@ -7,9 +7,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-# Tests start hundreds of processes: without compiled files each of them would compile all of Pollux anew.
-unexport PYTHONDONTWRITEBYTECODE
-
 # What `make run` starts.
 DEMO := serve -c examples/demo.yaml --watch
 
@@ -32,6 +29,7 @@ run: $(VENV)/.installed ## start the demo: a scheduler with a few jobs, watched 
 	@$(BIN)/pollux $(DEMO) $(ARGS)
 
 test: $(VENV)/.installed ## run every test; a skipped test fails the run
+	@$(BIN)/python -m compileall -q -j 2 src tests # where Python may keep nothing, hundreds of processes compile it anew
 	@POLLUX_NO_SKIP=1 $(PYTEST) $(SPREAD) $(ARGS)
 
 check: $(VENV)/.installed ## format, lint, types, architecture and unit tests: under a minute

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pollux import schedule as schedules
-from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
+from pollux.errors import InvalidConfig, InvalidInput, did_you_mean, problems_of
 from pollux.ids import check_id
 from pollux.model import API_SOURCE, Isolate, Job, Misfire, Overlap, Retry, Schedule, definition
 from pollux.model.params import check_params, priority_of
@@ -55,7 +55,7 @@ def job_of(
         try:
             return convert(value)
         except InvalidInput as error:
-            problems.append(error.at(where))
+            problems.extend(problems_of(error.at(where)))
             return None
 
     problems += _unknown(options)

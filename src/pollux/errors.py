@@ -53,6 +53,9 @@ class InvalidConfig(InvalidInput):
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
+    def at(self, where: str) -> InvalidConfig:
+        return InvalidConfig([problem.at(where) for problem in self.problems])
+
 
 def problems_of(error: InvalidInput) -> tuple[InvalidInput, ...]:
     """The error itself, or all that it is made of."""
@@ -69,7 +72,7 @@ def read_at(where: str, read: Callable[[_T], _Read], value: _T) -> _Read:
 
 def placed(error: InvalidInput, where: str) -> InvalidInput:
     """The same complaints, one or many, said of that place."""
-    found = [one.at(where) for one in problems_of(error)]
+    found = problems_of(error.at(where))
     return found[0] if len(found) == 1 else InvalidConfig(found)
 
 

@@ -97,7 +97,20 @@ def test_every_verb_of_the_store_that_a_verb_here_asks_is_known_to_change_or_to_
     """A new one has to be put on one side."""
     looks = {"get_jobs", "list_jobs", "due", "feed", "list_runs", "get_runs", "counts", "lines", "notes", "nodes"}
     looks |= {"versions", "read_log", "dump"}
-    of_nodes = {"open", "close", "advance", "claim", "renew", "settle", "beat", "leave", "elect", "resign", "wake"}
+    of_nodes = {
+        "prune",
+        "open",
+        "close",
+        "advance",
+        "claim",
+        "renew",
+        "settle",
+        "beat",
+        "leave",
+        "elect",
+        "resign",
+        "wake",
+    }
     assert set(guard.VERBS) == guard.CHANGES | looks | of_nodes
     assert not guard.CHANGES & (looks | of_nodes)
 

@@ -49,15 +49,18 @@ class Lockstep:
         self.run(self._all("close"))
         self.run(self._all("open"))
 
-    def do(self, verb, *args, stores=None, **options):
-        answers = self.run(self._all(verb, *args, stores=stores, **options))
+    def do(self, verb, *args, stores=None, each=None, **options):
+        """`each`: the arguments store by store, where a store has numbers of its own."""
+        answers = self.run(self._all(verb, *args, stores=stores, each=each, **options))
         for store, answer in zip(self.stores[1:], answers[1:], strict=True):
             name = store.capabilities.name
             assert plain(answer) == plain(answers[0]), f"{verb}: {name} answered {answer}, the first {answers[0]}"
         return answers[0]
 
-    async def _all(self, verb, *args, stores=None, **options):
-        return [await getattr(store, verb)(*args, **options) for store in stores or self.stores]
+    async def _all(self, verb, *args, stores=None, each=None, **options):
+        used = stores or self.stores
+        given = each or [args] * len(used)
+        return [await getattr(store, verb)(*own, **options) for store, own in zip(used, given, strict=True)]
 
     def look(self, now_ms, *, page=1_000):
         """A snapshot of each, all alike."""

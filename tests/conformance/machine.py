@@ -17,6 +17,7 @@ from pollux.model import (
     Cause,
     Dead,
     Done,
+    Ended,
     Firing,
     Hold,
     Holding,
@@ -438,8 +439,9 @@ class StoreMachine(RuleBasedStateMachine):
         overlap=st.sampled_from(Overlap),
         is_stale=st.sampled_from([False, False, False, True]),
         is_old_term=st.sampled_from([False, False, False, True]),
+        has_read=st.sampled_from([True, True, False]),
     )
-    def fire(self, n, steps, overlap, is_stale, is_old_term):
+    def fire(self, n, steps, overlap, is_stale, is_old_term, has_read):
         job = self.seen.jobs.get(f"j{n}")
         revision = (job.revision if job else 1) + is_stale
         base = self.ticks // 60 * 60
@@ -449,13 +451,25 @@ class StoreMachine(RuleBasedStateMachine):
             run = a_run(f"j{n}@{due_ms}", f"j{n}", due_ms=due_ms, cause=Cause.SCHEDULE, gated=n == 3)
             firings.append(Firing(run, revision, due_ms + 60 * TICK_MS, overlap, Memory(ended=next(self.numbers))))
         term = self.terms[0] if is_old_term else self.terms[-1]
-        advanced = self.do("advance", term, Plan(firings=tuple(firings)), now_ms=self.now)
+        feeds = [self.stores.run(store.feed(limit=1_000, now_ms=self.now)).items for store in self.stores.stores]
+        reads = [tuple(item.id for item in items) if has_read else () for items in feeds]
+        plans = [(term, Plan(read=read, firings=tuple(firings))) for read in reads]
+        advanced = self.do("advance", each=plans, now_ms=self.now)
         if advanced.answer is Answer.FENCED:
             self.unchanged()
             return
         if is_stale:
             assert set(advanced.firings) == {Answer.STALE}
+        ends = [end for item in feeds[0] if isinstance(item.entry, Ended) for end in item.entry.ends]
+        is_unread = not has_read and any(end.job_id == f"j{n}" for end in ends)
+        self.check_unread(f"j{n}", advanced.firings, is_guarded=is_unread and overlap is not Overlap.ALLOW)
         self.ledger.advanced(firings, advanced, can_forget=self.was_set_back)
+
+    def check_unread(self, job_id, answers, *, is_guarded):
+        """I18: no run is made while an end before it is unread; and for no other reason is one left out."""
+        assert is_guarded or Answer.UNREAD not in answers, "I18: what was read is waited for"
+        is_quiet = not any(run.job_id == job_id for run in self.seen.live())
+        assert not (is_guarded and is_quiet and Answer.OK in answers), "I18: fired before the end was read"
 
     @rule(number=PICK, do=st.sampled_from(["release", "release", "hold", "cancel"]))
     def gate(self, number, do):

@@ -278,7 +278,7 @@ class Script:
             cancels=tuple(CancelOrder(run_id, "enough") for run_id in self.pick(set_of(self.ids))[: self.number % 2]),
             notes=(NotePut(stop_key("all"), {"n": self.number}),) if self.dice.random() < 0.1 else (),
         )
-        await self.do("advance", self.term(), plan, now_ms=self.now_ms)
+        await self.cast.advance(self.term(), plan, self.dice.choice((0, 3, 1_000)), self.now_ms)
 
     def firings(self, jobs):
         for number in self.dice.sample(range(JOBS), self.dice.randint(1, 2)):

@@ -94,6 +94,15 @@ class Cast:
             answers.append(await store.advance(term, plan, now_ms=now_ms))
         self.compare("advance", (term, f"the oldest {limit} consumed"), {"now_ms": now_ms}, answers)
 
+    async def advance(self, term, plan, known, now_ms):
+        """By a leader that has read the oldest `known` entries."""
+        answers = []
+        for store in self.handles():
+            feed = await store.feed(limit=known, now_ms=now_ms) if known else None
+            read = tuple(item.id for item in feed.items) if feed else ()
+            answers.append(await store.advance(term, replace(plan, read=read), now_ms=now_ms))
+        self.compare("advance", (term, plan, f"the oldest {known} read"), {"now_ms": now_ms}, answers)
+
     async def put_notes(self, puts, now_ms):
         answers = []
         for store in self.stores:

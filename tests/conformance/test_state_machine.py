@@ -76,6 +76,7 @@ WALK = {
             dice.choice(list(Overlap)),
             dice.random() < 0.15,
             dice.random() < 0.15,
+            dice.random() < 0.6,
         ),
     ),
     "gate": (4, lambda dice: (dice.randrange(1_000), dice.choice(["release", "release", "hold", "cancel"]))),

@@ -11,6 +11,7 @@ SECURITY = "tests/acceptance/test_api_security.py::"
 LIMITS = "tests/acceptance/test_api_limits.py::"
 JUDGED = "tests/unit/test_http_addresses.py::test_a_name_is_resolved_once_and_the_connection_goes_to_what_was_judged"
 CHAIN = "tests/store/test_audit_chain.py::"
+SEALED = "tests/acceptance/test_store_sealed.py::"
 
 
 def sabotage(name: str, broken: str, *patches: Patch, tests: tuple[str, ...]) -> Sabotage:
@@ -168,5 +169,20 @@ INWARDS = (
         "a line of the audit log is not held against its hash",
         Patch("store/checked.py", "elif chained(line, before=self._chain) != line.chain:", "elif False:"),
         tests=(CHAIN + "test_a_line_that_was_edited_deleted_or_moved_is_named",),
+    ),
+    sabotage(
+        "moved.writes",
+        "whoever has a store open goes on writing to it after it was moved away",
+        Patch("store/guard.py", "if self._seal is not None and verb in CHANGES:", "if False:"),
+        tests=(
+            SEALED + "test_every_verb_that_changes_something_is_refused_by_an_app_that_has_it_open[sqlite]",
+            SEALED + "test_a_living_node_answers_changes_with_409_and_says_what_has_become_of_its_store[sqlite]",
+        ),
+    ),
+    sabotage(
+        "moved.settles",
+        "a move does not wait for those who have not heard of it",
+        Patch("app/move.py", "await asyncio.sleep(self._settle_ms / 1_000)", "await asyncio.sleep(0)"),
+        tests=(SEALED + "test_what_is_accepted_by_somebody_who_has_not_heard_is_carried",),
     ),
 )

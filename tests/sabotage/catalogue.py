@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from tests.sabotage.at_the_door import INWARDS, OUTWARDS
 from tests.sabotage.copy import Patch, Sabotage
-from tests.sabotage.on_servers import ON_POSTGRES, ON_REDIS
+from tests.sabotage.on_servers import ENDED_UNREAD, ON_POSTGRES, ON_REDIS
 
 MEMORY = "tests/conformance/test_memory.py::TestMemoryStore::"
 SQLITE = "tests/conformance/test_sqlite.py::TestSqliteStore::"
@@ -23,6 +23,7 @@ RENEWER = "tests/runtime/test_renewer.py::"
 PLANNER = "tests/unit/test_plan_planner.py::"
 PROMISES = "tests/unit/test_plan_promises.py::"
 BACK = "tests/unit/test_plan_clock.py::"
+UNREAD = "tests/runtime/test_unread_ends.py::"
 DRAIN = "tests/chaos/test_drain.py::"
 CLOCK = "tests/chaos/test_clock.py::"
 SWEEP = (
@@ -247,8 +248,8 @@ FIRINGS = (
         "the leader moves a job on although its firing was refused",
         Patch(
             "plan/accept.py",
-            "            inbox.jobs[shot.slot.job.id] = None\n        else:",
-            "            inbox.jobs[shot.slot.job.id] = None\n        if shot:",
+            "            unread_late += _not_fired(term, shot.slot.job.id, answer)\n        else:",
+            "            unread_late += _not_fired(term, shot.slot.job.id, answer)\n        if shot:",
         ),
         tests=(
             PLANNER + "test_a_job_that_was_edited_behind_the_plan_is_read_again_and_fires_once",
@@ -263,6 +264,24 @@ FIRINGS = (
             PLANNER + "test_a_leader_that_dies_in_the_middle_of_an_entry_leaves_the_rest_to_the_next",
             "tests/unit/test_plan_feed.py::test_an_end_is_not_consumed_before_the_run_behind_it_is_released",
         ),
+    ),
+    sabotage(
+        "S6.learns",
+        "a job fires before it has learnt how its last run ended",
+        Patch("plan/compose.py", "    if _learns_first(term, slot):", "    if _learns_first(term, slot) and False:"),
+        tests=(UNREAD + "test_a_run_is_not_made_before_what_was_read_of_the_one_before_is_written",),
+    ),
+    sabotage(
+        "S6.unread",
+        "an end that came after the feed was read is not looked for",
+        Patch("store/memory/plan.py", "    if not state.ends or not plan.firings:", "    if state or plan:"),
+        tests=(UNREAD + "test_a_run_is_not_made_before_the_end_of_the_one_before_was_read", MEMORY + ENDED_UNREAD),
+    ),
+    sabotage(
+        "S6.unread-sqlite",
+        "an end that came after the feed was read is not looked for",
+        Patch("store/sqlite/plan.py", "    if tx.tally.ends and jobs_that_look(firings, facts):", "    if not facts:"),
+        tests=(SQLITE + ENDED_UNREAD,),
     ),
     sabotage(
         "back",

@@ -20,6 +20,7 @@ RENEWED = "test_the_token_of_an_earlier_delivery_renews_nothing"
 FENCED = "test_an_old_term_writes_nothing"
 LEADS = "test_the_second_to_ask_is_told_who_leads"
 ONCE = "test_the_same_due_fires_once"
+ENDED_UNREAD = "test_a_run_that_was_cancelled_while_it_waited_is_waited_for"
 EARLIER = "test_an_earlier_due_does_not_fire_after_a_later_one"
 LIVING = "test_a_lease_that_still_runs_is_left_alone"
 UNCHARGED = "test_a_run_handed_back_is_ready_at_once_and_not_charged"
@@ -92,6 +93,12 @@ ON_REDIS = (
         "a due fires again: neither the last due nor the run's id is asked",
         Patch("store/redis/scripts/advance.lua", "if is_fired(job.last, row) then", "if false then"),
         tests=(REDIS + EARLIER, REDIS + ONCE),
+    ),
+    sabotage(
+        "S6.unread-redis",
+        "an end that came after the feed was read is not looked for",
+        Patch("store/redis/scripts/advance.lua", 'return is_unread(new.job) and "unread" or "ok"', 'return "ok"'),
+        tests=(REDIS + ENDED_UNREAD,),
     ),
     sabotage(
         "S7.redis",
@@ -186,6 +193,14 @@ ON_REDIS = (
 )
 
 ON_POSTGRES = (
+    sabotage(
+        "S6.unread-postgres",
+        "an end that came after the feed was read is not looked for",
+        Patch(
+            "store/postgres/queries/advance.sql", "WHERE $3::boolean AND version", "WHERE NOT $3::boolean AND version"
+        ),
+        tests=(POSTGRES + ENDED_UNREAD,),
+    ),
     sabotage(
         "S1.postgres",
         "settle ends a run whatever token it is shown",

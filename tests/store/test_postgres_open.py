@@ -8,6 +8,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+import pollux.store
 from pollux.errors import InvalidInput, StoreBusy, StoreError, StoreRefused, StoreTimeout
 from pollux.store.open import open_store
 from pollux.store.postgres import schema
@@ -156,7 +157,8 @@ async def test_an_answer_that_does_not_come_is_a_timeout_and_the_next_call_is_an
     database = store._door.database
     usual_s, database._deadline_s = database._deadline_s, 0.1
     with pytest.raises(StoreTimeout, match=r"within 0.1 s"):
-        await database.read(lambda tx: tx.rows("SELECT pg_sleep(300)"), 2)
+        async with asyncio.timeout(60):
+            await database.read(lambda tx: tx.rows("SELECT pg_sleep(300)"), 2)
     database._deadline_s = usual_s
 
     assert (await store.counts()).ready == 0
@@ -241,6 +243,7 @@ def test_a_url_names_it(scheme):
 
 
 def test_without_the_client_the_cure_is_named(monkeypatch):
+    monkeypatch.setattr(pollux.store, "postgres", pollux.store.postgres)  # the import that fails leaves half a package
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     for name in [name for name in sys.modules if name.startswith("pollux.store.postgres")]:
         monkeypatch.delitem(sys.modules, name)

@@ -254,7 +254,7 @@ async def a_single_plain_enqueue(house):
 
 
 async def the_leaders_facts(house):
-    return await house.plan("advance", "facts", [f"job-{n:05}" for n in range(1, 101)], 2)
+    return await house.plan("advance", "facts", [f"job-{n:05}" for n in range(1, 101)], 2, True, [], 1_000)
 
 
 async def what_the_leader_learns(house):

@@ -210,6 +210,24 @@ async def test_a_server_without_a_file_is_warned_of_once(tmp_path, caplog):
     assert "set appendonly yes" in record.getMessage()
 
 
+async def test_a_server_that_reads_its_file_in_is_not_said_to_keep_none(tmp_path, caplog):
+    """Until it has, it says `aof_enabled:0` of itself: no reason to warn at each of its restarts."""
+    server = RedisServer(tmp_path, "--appendonly", "yes", "--loading-process-events-interval-bytes", "1024").start()
+    try:
+        async with Redis.from_url(server.url) as client:
+            await client.execute_command("CONFIG", "SET", "appendfsync", "always")
+            for number in range(500):
+                await client.set(f"key-{number}", "x" * 1_000)
+        server.kill()
+        server.options += ("--key-load-delay", "100000")  # us: it would take a minute, and is not waited for
+        server.start()
+        with caplog.at_level(logging.WARNING, "pollux"), pytest.raises(StoreError, match="is still loading its data"):
+            await opening(server.url)
+    finally:
+        server.stop()
+    assert "append-only" not in caplog.text
+
+
 async def test_foreign_keys_in_the_namespace_are_refused():
     url = own_url("foreign")
     prefix = f"pollux:{url.partition('namespace=')[2]}"

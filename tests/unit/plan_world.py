@@ -53,6 +53,7 @@ class World:
         self.ready_extra = 0
         self._ids = count(1)
         self.advances = 0
+        self.unread = set()  # jobs with ends that the plan under way has not read
 
     def enter(self, entry):
         self.feed[next(self._ids)] = entry
@@ -132,6 +133,12 @@ class World:
         self.advances += 1
         for feed in plan.consumed:
             self.feed.pop(feed, None)
+        self.unread = {
+            end.job_id
+            for feed, entry in self.feed.items()
+            if feed not in plan.read and isinstance(entry, Ended)
+            for end in entry.ends
+        }
         firings = tuple(self._fire(firing) for firing in plan.firings)
         for release in plan.releases:
             run = self.runs.get(release.run_id)
@@ -152,6 +159,9 @@ class World:
             return Answer.STALE
         if run.id in self.runs or (job.last_due_ms is not None and run.due_ms <= job.last_due_ms):
             return Answer.ALREADY
+        if firing.overlap is not Overlap.ALLOW and job.id in self.unread and not self.live(job.id):
+            self.jobs[job.id] = replace(job, next_due_ms=run.due_ms)
+            return Answer.UNREAD
         self.jobs[job.id] = job = replace(job, last_due_ms=run.due_ms, next_due_ms=firing.next_due_ms)
         live = len(self.live(job.id)) if firing.overlap is not Overlap.ALLOW else 0
         if live > 1 or (live == 1 and firing.overlap is Overlap.SKIP):
@@ -212,11 +222,13 @@ class Leader:
         assert self.planner.plan(self.world.now_ms) == plan, "asked again, the plan differs"
         return plan
 
-    def turn(self, *, lose_answer=False):
-        """One turn; false if there was nothing to write."""
+    def turn(self, *, lose_answer=False, between=None):
+        """One turn; false if there was nothing to write.  `between` happens after it has read, before it writes."""
         plan = self.plan()
         if plan.is_empty():
             return False
+        if between is not None:
+            between()
         answer = self.world.advance(plan)
         if lose_answer:
             answer = self.world.advance(plan)

@@ -69,7 +69,7 @@ def test_the_ends_of_many_jobs_are_learnt_a_hundred_in_a_plan(world, leader):
     assert world.feed == {}
 
 
-def test_an_end_beside_a_firing_of_its_job_is_learnt_right_after_it(world, leader):
+def test_an_end_beside_a_firing_of_its_job_is_learnt_besides(world, leader):
     """The firing may be overlapped, which is written into the memory as well: both must be counted."""
     world.put(a_job(every_ms=10_000))
     leader.run()

@@ -9,13 +9,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pollux.app.accepted import Accepted, there_already
+from pollux.app.changes import filter_words
 from pollux.app.kept import KeptVerbs
 from pollux.app.listing import ListingVerbs
 from pollux.errors import InvalidConfig, InvalidInput, NotFound, PolluxError, problems_of
 from pollux.ids import new_id
 from pollux.model import Job, Run, check_version
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobPut, Pruning, RunAnswer, RunFilter, Store
-from pollux.units import counted
 
 
 class Ask(Struct, frozen=True):
@@ -140,16 +140,16 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         answers: list[RunAnswer] = []
         async for ids in self._dead_where(where):
             answers += await self._store.revive(ids)
-        await self._record_runs("revive", "dead letters", answers)
+        await self._record_runs("revive", "dead letters", answers, filter_words(where))
         return answers
 
     async def drop_where(self, where: RunFilter) -> int:
         """Forget all dead letters for good that the filter means."""
-        dropped = 0
+        dropped, meant = 0, list[str]()
         async for ids in self._dead_where(where):
             dropped += await self._store.prune(Pruning(ids=tuple(ids), limit=len(ids)))
-        if dropped:
-            await self._record("drop", "dead letters", counted(dropped, "run"))
+            meant += ids
+        await self._record_dropped(meant, dropped, filter_words(where))
         return dropped
 
     async def _dead_where(self, where: RunFilter) -> AsyncIterator[list[str]]:

@@ -12,7 +12,7 @@ from pollux.clock import Clock
 from pollux.model import AuditLine, Job, definition
 from pollux.schedule.words import describe
 from pollux.secrets import HIDDEN, hide
-from pollux.store.contract import Answer, JobAnswer, JobPut, RunAnswer, Store
+from pollux.store.contract import Answer, JobAnswer, JobPut, RunAnswer, RunFilter, Store
 from pollux.units import counted
 
 TOLD_MAX = 20  # jobs of one call whose change is told; of more only their number and the first names
@@ -56,14 +56,13 @@ class ChangeVerbs:
         ]
 
     async def _record_puts(self, puts: Sequence[JobPut], answers: Sequence[JobAnswer]) -> None:
-        """What was refused, and what a crowd changed; not what was there already."""
-        told = [(put, answer) for put, answer in zip(puts, answers, strict=True) if _is_untold(put, answer)]
+        """What a crowd changed; not what was there already, nor what was refused and changed nothing."""
+        pairs = zip(puts, answers, strict=True)
+        told = [put.job for put, answer in pairs if answer.answer is Answer.OK and put.audit is None]
         if len(told) > TOLD_MAX:
-            done = [answer.id for _, answer in told if answer.answer is Answer.OK]
-            refused = f"; {len(told) - len(done)} were refused" if len(done) < len(told) else ""
-            await self._record("put", counted(len(done), "job"), ", ".join(done[:TOLD_MAX]) + refused)
-        elif told:
-            await self._record_each("put", [(put.job.id, _put_words(put, answer)) for put, answer in told])
+            await self._record("put", counted(len(told), "job"), ", ".join(job.id for job in told[:TOLD_MAX]))
+        elif told:  # nobody has read what the jobs of a crowd were before
+            await self._record_each("put", [(job.id, change_words(None, job)) for job in told])
 
     async def _record_enqueued(
         self, jobs: Collection[str], runs: Sequence[str], params: Mapping[str, Any] | None = None
@@ -83,14 +82,11 @@ class ChangeVerbs:
             told = reason if changed == [subject] else "; ".join(filter(None, (names, reason)))
             await self._record(action, subject, told)
 
-
-def _is_untold(put: JobPut, answer: JobAnswer) -> bool:
-    return answer.answer is not Answer.ALREADY and (answer.answer is not Answer.OK or put.audit is None)
-
-
-def _put_words(put: JobPut, answer: JobAnswer) -> str:
-    """Nobody has read what the jobs of a crowd were before."""
-    return change_words(None, put.job) if answer.answer is Answer.OK else f"refused: {answer.detail or answer.answer}"
+    async def _record_dropped(self, ids: Sequence[str], dropped: int, by: str) -> None:
+        """Which dead letters are gone, and by what filter they were chosen; nothing if none is."""
+        if dropped:
+            number = "" if dropped == len(ids) else f"{dropped:,} of "
+            await self._record("drop", "dead letters", "; ".join(filter(None, (number + _named(ids), by))))
 
 
 def _named(ids: Sequence[str]) -> str:
@@ -98,6 +94,13 @@ def _named(ids: Sequence[str]) -> str:
     if len(ids) == 1:
         return f"run {ids[0]}"
     return f"{counted(len(ids), 'run')}: {', '.join(ids[:NAMED_MAX])}{', ...' if len(ids) > NAMED_MAX else ''}"
+
+
+def filter_words(where: RunFilter) -> str:
+    """`by job_id home, error refused`; `by all` of one that names nothing."""
+    said = {name: value for name, value in msgspec.structs.asdict(where).items() if value not in (None, ())}
+    said.pop("states", None)
+    return "by " + (", ".join(f"{name} {_short(value)}" for name, value in said.items()) or "all")
 
 
 def as_words(said: str) -> str:

@@ -57,7 +57,8 @@ class SteeringVerbs(SettingVerbs):
             return False
         for note in notes:
             if note.key == key and note.expires_ms is not None:  # a move of the store asked for it, and keeps it up
-                raise Conflict("the store is about to be moved elsewhere: they claim again when that is over")
+                what = "the store is about to be moved elsewhere: they claim again when that is over"
+                raise Conflict(what, cure="wait for the end of `pollux store move`, or stop it where it runs")
         if key == DRAIN and (await marks_of(self._store)).to is not None:
             what = "the store was moved elsewhere: nobody claims here before it is unsealed"
             raise StoreMoved(what, cure="`pollux store unseal`")

@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 
 from pollux.app.accepted import Accepted, there_already
 from pollux.app.audit import AuditVerbs
-from pollux.app.changes import ChangeVerbs, as_words, change_words
+from pollux.app.changes import ChangeVerbs, as_words, change_words, filter_words
 from pollux.app.in_turn import runs_like, write_in_turn
 from pollux.app.owned import refuse_backed
 from pollux.app.steering import SteeringVerbs
@@ -53,7 +53,7 @@ from pollux.store.contract import (
     RunPage,
     Store,
 )
-from pollux.units import counted, duration_ms, moment_ms
+from pollux.units import counted, duration_ms, format_ms, moment_ms
 
 REVIVE_PAGE = 500
 ANYWAY = "`anyway=True`"  # how Python says it; whoever asks in another way hears of that one
@@ -236,16 +236,16 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         answers: list[RunAnswer] = []
         async for ids in self._dead(run_ids, job):
             answers += await self._store.revive(ids)
-        await self._record_runs("revive", "dead letters", answers)
+        await self._record_runs("revive", "dead letters", answers, self._chosen_by(run_ids, job))
         return answers
 
     async def drop(self, run_ids: Sequence[str] | None = None, *, job: object = None) -> int:
         """Forget dead letters for good: these, those of a job, or all."""
-        dropped = 0
+        dropped, meant = 0, list[str]()
         async for ids in self._dead(run_ids, job):
             dropped += await self._store.prune(Pruning(ids=tuple(ids), limit=len(ids)))
-        if dropped:
-            await self._record("drop", "dead letters", counted(dropped, "run"))
+            meant += ids
+        await self._record_dropped(meant, dropped, self._chosen_by(run_ids, job))
         return dropped
 
     async def get_run(self, run_id: str) -> Run:
@@ -318,7 +318,8 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         expires_ms = None if duration is None else now_ms + read_at("duration", duration_ms, duration)
         value = {"reason": as_words(reason), "by": self._actor, "at_ms": now_ms}
         await self._store.put_notes([NotePut(key, value, expires_ms=expires_ms)])
-        await self._record("pause", key.removeprefix(STOP), reason)
+        lasts = "" if expires_ms is None else f"for {format_ms(expires_ms - now_ms)}"
+        await self._record("pause", key.removeprefix(STOP), "; ".join(filter(None, (reason, lasts))))
         return key
 
     async def resume(
@@ -458,7 +459,7 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
             for start in range(0, len(run_ids), REVIVE_PAGE):
                 yield list(run_ids[start : start + REVIVE_PAGE])
             return
-        where = RunFilter(states=(RunState.DEAD,), job_id=None if job is None else job_id_of(job))
+        where = _dead_of(job)
         after: str | None = None
         while True:
             page = await self._store.list_runs(where, after=after, limit=REVIVE_PAGE)
@@ -467,6 +468,9 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
             after = page.next
             if after is None:
                 return
+
+    def _chosen_by(self, run_ids: Sequence[str] | None, job: object) -> str:
+        return "" if run_ids is not None else filter_words(_dead_of(job))
 
     async def _stop_key(self, job: object, group: str | None, target: str | None, everything: object) -> str:
         given = [job is not None, group is not None, target is not None, bool(everything)]
@@ -481,6 +485,10 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         if group is not None:
             return stop_key("group", group)
         return stop_key("all") if target is None else stop_key("target", target)
+
+
+def _dead_of(job: object) -> RunFilter:
+    return RunFilter(states=(RunState.DEAD,), job_id=None if job is None else job_id_of(job))
 
 
 def default_actor(kind: str) -> str:

@@ -8,8 +8,8 @@ import click
 
 from pollux.cli.commands import Taught
 from pollux.cli.every_option import every_option
-from pollux.cli.in_force import live_of, loaded_or_said, node_by, tell_refused, tell_restarts
-from pollux.cli.options import config_path, json_option, leader_options, node_options
+from pollux.cli.in_force import live_of, node_by, tell_refused, tell_restarts
+from pollux.cli.options import config_path, json_option, leader_options, loaded_or_said, node_options
 from pollux.cli.show import print_json, print_table
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def config(path: str | None, *, only_set: bool, example: bool, as_json: bool, **
         click.echo(example_config(), nl=False)
         return
     path = config_path(path)
-    loaded, wrong = loaded_or_said(path, arguments)
+    loaded, wrong = loaded_or_said(path, arguments, guesses=True)
     node = node_by(loaded)
     is_other = node is not None and not node.is_there
     if wrong is not None and not is_other:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +17,6 @@ if TYPE_CHECKING:
     from pollux.app.reload import InForce
     from pollux.config import Config
     from pollux.config.live import Live
-
-
-def loaded_or_said(path: str | None, arguments: dict[str, Any]) -> tuple[Config, InvalidConfig | None]:
-    """The options of the file; with mistakes in it as much as tells where a node is that may run by an earlier text."""
-    from pollux.config import load_config
-    from pollux.config.load import store_said
-
-    try:
-        return load_config(path, environ=os.environ, arguments=arguments, with_jobs=False), None
-    except InvalidConfig as error:
-        said = None if path is None else store_said(path, environ=os.environ, arguments=arguments)
-        if said is None:
-            raise
-        return said, error
 
 
 def node_by(config: Config) -> InForce | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from pollux.cli.way import app_at, live_socket, node_url, refuse_url, tell_way, url_options
-from pollux.errors import StoreMoved, StoreRefused
+from pollux.errors import InvalidConfig, StoreMoved, StoreRefused
 
 if TYPE_CHECKING:
     from pollux.config import Config
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 CONFIG_HERE = "pollux.yaml"
 PROGRAM = "pollux"
 NOT_CHANGED = "nothing was changed: nobody works on this store any more"
-APP = "pollux.app"  # in a context of click: the app that was named
+APP = "pollux.app"  # in a context of click: the app that was named,
+SAID_WRONG = "pollux.said_wrong"  # was it said that the file has mistakes?
 _T = TypeVar("_T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -125,13 +126,36 @@ def store_url(where: Where) -> str:
 
 
 def _loaded(where: Where) -> Config:
-    from pollux.config import load_config
-
+    """What names the store; a mistake elsewhere in the file is said, and stops nobody."""
     if where.store:
-        return load_config(None, environ=os.environ, arguments={"store": where.store}, with_jobs=False)
+        return loaded_or_said(None, {"store": where.store})[0]
     ctx = click.get_current_context(silent=True)
-    arguments = {"app": ctx.meta.get(APP) if ctx is not None else None}
-    return load_config(config_path(where.config), environ=os.environ, arguments=arguments, with_jobs=False)
+    path = config_path(where.config)
+    config, wrong = loaded_or_said(path, {"app": ctx.meta.get(APP) if ctx is not None else None})
+    if wrong is not None and ctx is not None and not ctx.meta.get(SAID_WRONG):
+        ctx.meta[SAID_WRONG] = True
+        click.echo(
+            f"pollux: {path} has mistakes (`pollux check` tells them); the store that it names is asked", err=True
+        )
+    return config
+
+
+def loaded_or_said(
+    path: str | None, arguments: dict[str, Any], *, guesses: bool = False
+) -> tuple[Config, InvalidConfig | None]:
+    """The options of the file; with mistakes in it as much as tells where the store is, and the mistakes."""
+    from pollux.config import load_config
+    from pollux.config.load import store_said
+
+    try:
+        return load_config(path, environ=os.environ, arguments=arguments, with_jobs=False), None
+    except InvalidConfig as error:
+        said = None
+        if path is not None:
+            said = store_said(path, environ=os.environ, arguments=arguments, guesses=guesses)
+        if said is None:
+            raise
+        return said, error
 
 
 def _store_of(config: Config, where: Where) -> str:

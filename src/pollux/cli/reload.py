@@ -17,6 +17,7 @@ from pollux.cli.options import (
     config_path,
     find_code_here,
     json_option,
+    loaded_or_said,
     store_lacks,
     store_options,
     whom_to_ask,
@@ -77,7 +78,7 @@ def reload(
         _print_versions(_asked(where, lambda app: app.file_versions(), looks=True), as_json=as_json)
         return
     if rollback:
-        answer = _asked(where, lambda app: app.rollback(to), is_broken=True)
+        answer = _asked(where, lambda app: app.rollback(to))
     else:
         answer = _reloaded(where, file_source(as_file) if as_file else "", dry_run=dry_run)
     _print_changes(answer, as_json=as_json)
@@ -98,20 +99,15 @@ def _reloaded(where: Where, source: str, *, dry_run: bool) -> Any:
         tell_way(url)
         sent = _sent(where, source, dry_run=dry_run)
         return ask(url, lambda app: app.reload(dry_run=dry_run, **sent))
-    path = _path(where)
-    if dry_run and not source:
-        source = _place_of(path, where.store, url)
-    config = _options_of(path, where.store, looks=dry_run, source=source)
-    return _alone(config, lambda app: app.reload(dry_run=dry_run))
-
-
-def _place_of(path: str, store: str | None, url: str) -> str:
     from pollux.config import load_config
 
-    config = load_config(path, environ=os.environ, arguments={"store": store})
-    if source := place_for(config, url):
+    path = _path(where)
+    arguments = {"store": where.store}
+    config = load_config(path, environ=os.environ, arguments=arguments)  # all mistakes at once
+    if dry_run and not source and (source := place_for(config, url)):
         say_place(config, source)
-    return source
+    config = load_config(path, environ=os.environ, arguments=arguments, with_jobs=False, source=source)
+    return _alone(_options_of(path, config, looks=dry_run), lambda app: app.reload(dry_run=dry_run))
 
 
 def _sent(where: Where, source: str, *, dry_run: bool) -> dict[str, str]:
@@ -127,29 +123,21 @@ def _sent(where: Where, source: str, *, dry_run: bool) -> dict[str, str]:
     return {"text": text, "called": path, "source": source} if dry_run else {"only": digest_of(text.encode())}
 
 
-def _asked(
-    where: Where, question: Callable[[Any], Awaitable[_T]], *, looks: bool = False, is_broken: bool = False
-) -> _T:
-    """A node of the store if one answers here, else the file and the store themselves.
-
-    `is_broken`: the file may be one that nobody can read.
-    """
+def _asked(where: Where, question: Callable[[Any], Awaitable[_T]], *, looks: bool = False) -> _T:
+    """A node of the store if one answers here, else the file and the store themselves; the file may have mistakes."""
     from pollux.client import is_address
 
     try:
         url = whom_to_ask(where)
     except InvalidConfig as error:
-        if not is_broken:
-            raise
-        if not where.store and "POLLUX_STORE" not in os.environ:
-            cure = "name it with --store, as in: pollux reload --rollback --store sqlite:///pollux.db"
-            what = "the file cannot be read, so that nobody knows which store it means"
-            raise InvalidInput(what, where=str(where.config or ""), cure=cure) from error
-        url = ""
+        cure = "name it with --store, as in: pollux reload --rollback --store sqlite:///pollux.db"
+        what = "the file cannot be read, so that nobody knows which store it means"
+        raise InvalidInput(what, where=str(where.config or ""), cure=cure) from error
     if is_address(url):
         tell_way(url)
         return ask(url, question)
-    return _alone(_options_of(_path(where), where.store, looks=looks, is_broken=is_broken), question)
+    path = _path(where)
+    return _alone(_options_of(path, loaded_or_said(path, {"store": where.store})[0], looks=looks), question)
 
 
 def _path(where: Where) -> str:
@@ -160,22 +148,13 @@ def _path(where: Where) -> str:
     return path
 
 
-def _options_of(path: str, store: str | None, *, looks: bool, is_broken: bool = False, source: str = "") -> Config:
-    """What the file says besides jobs: those are read with it again."""
+def _options_of(path: str, config: Config, *, looks: bool) -> Config:
+    """The options of the file, without its jobs: those are read with it again."""
     from pollux.config import load_config
 
-    arguments = {"store": store}
-    try:
-        config = load_config(path, environ=os.environ, arguments=arguments, with_jobs=False, source=source)
-    except InvalidConfig:
-        if not is_broken:
-            raise
-        config = load_config(path, environ=os.environ, arguments=arguments, raw=b"")
     if not store_lacks(config.store):
         return config
     if not looks:
-        if not is_broken:
-            load_config(path, environ=os.environ, arguments=arguments)  # a mistake in it is the better answer
         raise StoreRefused(f"there is no store {hide(config.store)} yet; `pollux serve -c {path}` makes it")
     return load_config(path, environ=os.environ, arguments={"store": "memory://"}, with_jobs=False)
 

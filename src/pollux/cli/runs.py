@@ -96,7 +96,7 @@ def ls(
                 attempt(run),
                 took(run),
                 changed(run),
-                shortened(says(run), SAYS_MAX),
+                shortened(says(run, now=now), SAYS_MAX),
             )
             for run in page.runs
         ),
@@ -186,9 +186,9 @@ def print_run(run: Any) -> None:
             ("id", run.id),
             ("job", run.job_id),
             ("state", outcome_of(run)),
-            ("held", run.held_reason),
+            ("held", "" if _is_retried(run, now=now) else run.held_reason),
             ("due", f"{moment(run.due_ms)} ({ago(run.due_ms, now=now)})"),
-            ("next attempt", f"{ago(run.visible_ms, now=now)}" if run.state.value == "ready" and run.attempt else ""),
+            ("next attempt", ago(run.visible_ms, now=now) if _is_retried(run, now=now) else ""),
             ("cause", run.cause.value),
             ("key", run.key),
             ("payload", json.dumps(full(run.payload), ensure_ascii=False) if run.payload else ""),
@@ -256,8 +256,15 @@ def late(run: Any) -> str:
     return f"{span(late_ms)} late" if late_ms > 0 else "on time"
 
 
-def says(run: Any) -> str:
+def _is_retried(run: Any, *, now: int) -> bool:
+    """Has it failed, and waits for its next attempt?"""
+    return bool(run.attempt) and run.state.value in {"held", "ready"} and run.visible_ms > now
+
+
+def says(run: Any, *, now: int) -> str:
     """The most telling thing about a run, in a line."""
+    if _is_retried(run, now=now):
+        return f"tried again {ago(run.visible_ms, now=now)}: {run.error or 'no error was told'}"
     match run.state.value:
         case "held":
             return str(run.held_reason)

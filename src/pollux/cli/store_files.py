@@ -133,8 +133,9 @@ def _checks(url: str) -> tuple[Callable[[Show], Checked], Callable[[], None]]:
 
 
 def _existing_file(where: Where) -> Path:
+    path = _file(where)
     own_store(where, OF_A_FILE)
-    return _file(where)
+    return path
 
 
 def _file(where: Where) -> Path:

@@ -67,17 +67,34 @@ def load_config(
     )
 
 
-def store_said(path: str, *, environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Config | None:
-    """As much of a file with mistakes in it as tells where its store is; None if nobody can tell."""
+def store_said(
+    path: str, *, environ: Mapping[str, str], arguments: Mapping[str, Any], guesses: bool = False
+) -> Config | None:
+    """As much of a file with mistakes in it as tells where its store is, and whose; None if nobody can tell.
+
+    `guesses`: of a file that is no YAML at all the default is believed.
+    """
     problems = Problems(path)
     raw = _bytes_of(path, problems)
     root = None if raw is None else _root_of(raw, problems)
-    given = {} if root is None else root.value
-    parts = {key: text_of(node) for key, node in given.items() if key == "store" and type(node.value) is str}
+    parts: dict[str, Any] = {}
+    is_named = bool(arguments.get("store"))
+    is_written = root is not None and "store" in root.value
+    wanted = _PLACE if is_named else _PLACE | {"store" if is_written else "app"}
+    for given in _from_file(root, problems):
+        section, _, key = given.option.path.rpartition(".")
+        if given.option.path in wanted:
+            (parts.setdefault(section, {}) if section else parts)[key] = given.value
+    if is_written and not is_named and "store" not in parts:
+        return None
     try:
-        return load_config(path, environ=environ, arguments=arguments, raw=msgspec.json.encode(parts))
+        found = load_config(path, environ=environ, arguments=arguments, raw=msgspec.json.encode(parts))
     except InvalidConfig:
         return None
+    return found if guesses or root is not None or found.is_given("store") else None
+
+
+_PLACE = {"name", "scheduler_version", "redis.prefix", "server.socket"}  # besides the store: who we are there
 
 
 def file_source(said: str) -> str:

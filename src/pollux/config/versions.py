@@ -85,7 +85,8 @@ class Versions:
         for each in reversed(kept):
             if each.digest != current:
                 return each
-        raise Conflict(f"no other text of {self.config} was applied yet: there is none in {self.folder}")
+        what = f"no other text of {self.config} was applied yet: there is none in {self.folder}"
+        raise Conflict(what, cure="change the file itself, it is read again by itself; from then on this one is kept")
 
     def refuse_unwritable(self) -> None:
         """Raise `InvalidInput` where the file is not ours to write."""

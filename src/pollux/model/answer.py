@@ -18,6 +18,7 @@ class Answer(StrEnum):
     BUSY = "busy"  # try again
     OVERLAPPED = "overlapped"  # advance only: no run was made, another of the job is live
     WAITS = "waits"  # advance only: made, but held behind the previous run
+    UNREAD = "unread"  # advance only: no run was made, an end of the job is in the feed that the plan has not read
 
 
 class Counts(Struct, frozen=True):
@@ -44,7 +45,7 @@ class Advanced(Struct, frozen=True):
 
     answer: Answer
     now_ms: int
-    firings: tuple[Answer, ...] = ()  # ok, already, overlapped, waits, stale
+    firings: tuple[Answer, ...] = ()  # ok, already, overlapped, waits, unread, stale
     updates: tuple[Answer, ...] = ()  # ok, stale
     ready: int = 0  # ready runs now
     seats: int = 0  # of living nodes

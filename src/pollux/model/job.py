@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
 from pollux.model.partition import SCHEDULER_VERSION
-from pollux.model.schedule import Schedule
+from pollux.model.schedule import Cron, Schedule
 
 TIMEOUT_MS = 3_600_000
 API_SOURCE = "api"  # of jobs that no file and no code declares
 RETRY_LIMIT = 100
 ERROR_CHARS_MAX = 8_000
+_Part = TypeVar("_Part", bound=Struct)
 
 
 class Overlap(StrEnum):
@@ -108,17 +109,39 @@ def recurs(schedule: Schedule | None) -> bool:
     return type(schedule).__name__ in {"Interval", "Cron"}
 
 
-_NOTHING_LEARNT = Memory()
+_USUAL = Job(id="", handler="")
 
 
 def definition(job: Job) -> Job:
-    """The job without what the store and the leader keep beside it; two jobs are the same if these are equal."""
+    """The job without what the store and the leader keep beside it; two jobs are the same if these are equal.
+
+    So are their texts: a value that equals its default is left out of a text only if it is the very default.
+    """
+    given: dict[str, Any] = {}
+    if job.memory is not _USUAL.memory:
+        given["memory"] = _USUAL.memory
+    if job.timeout_ms == TIMEOUT_MS and job.timeout_ms is not TIMEOUT_MS:
+        given["timeout_ms"] = TIMEOUT_MS
+    if job.source == API_SOURCE and job.source is not API_SOURCE:
+        given["source"] = API_SOURCE
+    if job.retry is not _USUAL.retry:
+        given["retry"] = _USUAL.retry if job.retry == _USUAL.retry else _plain(job.retry)
+    if isinstance(job.schedule, Cron):
+        given["schedule"] = _plain(job.schedule)
     is_new = job.revision == 0 and job.next_due_ms is None and job.last_due_ms is None
-    if is_new and job.scheduler_version == SCHEDULER_VERSION and job.memory == _NOTHING_LEARNT:
+    if is_new and job.scheduler_version == SCHEDULER_VERSION and not given:
         return job
     return msgspec.structs.replace(
-        job, scheduler_version=SCHEDULER_VERSION, revision=0, next_due_ms=None, last_due_ms=None, memory=_NOTHING_LEARNT
+        job, scheduler_version=SCHEDULER_VERSION, revision=0, next_due_ms=None, last_due_ms=None, **given
     )
+
+
+def _plain(part: _Part) -> _Part:
+    """The same, with the very defaults in the places of their equals."""
+    defaults = part.__struct_defaults__
+    named = zip(part.__struct_fields__[-len(defaults) :], defaults, strict=True)
+    changed = {name: usual for name, usual in named if getattr(part, name) == usual}
+    return msgspec.structs.replace(part, **changed) if changed else part
 
 
 def is_gated(job: Job) -> bool:

@@ -11,6 +11,7 @@ from pollux.model.run import Run
 FIRINGS_MAX = 100  # firings and releases together
 UPDATES_MAX = 100
 NOTES_MAX = 50
+UNREAD_MAX = 1_000  # unread ends that a firing looks at, the latest first
 
 
 class Firing(Struct, frozen=True, omit_defaults=True):
@@ -19,6 +20,9 @@ class Firing(Struct, frozen=True, omit_defaults=True):
     `overlap` is a guard kept inside the write: SKIP makes no run while another of the job is live; QUEUE and CANCEL
     make it held ("waits for the previous run") if exactly one is live, and none if more are; CANCEL asks the live ones
     to stop; ALLOW looks at nothing.  Where no run is made for that reason `if_overlapped` becomes the job's memory.
+
+    Where nothing is live, all but ALLOW look into the feed: a run that ended after the plan had read it has taught the
+    job nothing yet.  Then the firing is *unread*: no run is made, and the job stays due at this very time.
     """
 
     run: Run
@@ -58,6 +62,7 @@ class JobUpdate(Struct, frozen=True, omit_defaults=True):
 
 class Plan(Struct, frozen=True, omit_defaults=True):
     consumed: tuple[int, ...] = ()
+    read: tuple[int, ...] = ()  # entries that it knows, too, but leaves; said if something fires
     firings: tuple[Firing, ...] = ()
     releases: tuple[Release, ...] = ()
     holds: tuple[Holding, ...] = ()

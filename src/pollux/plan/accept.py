@@ -6,6 +6,7 @@ ok           the job moves on; a held run is parked
 already      the same, but whether the run was made, overlapped or waits was lost with the first answer: read again
 waits        the job moves on; the run is parked behind the previous one
 overlapped   the job moves on; its memory counts the due time
+unread       the job stays due; the feed, which is read before the next plan, holds an end of it
 stale        nothing; the job is read again
 """
 
@@ -45,9 +46,10 @@ def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
     late = []
     kinds: list[tuple[str, int]] = []
     lined = [visitor.run.priority for visitor in draft.releases]
+    unread_late = 0
     for shot, answer in zip(draft.shots, advanced.firings, strict=True):
-        if answer is Answer.STALE:
-            inbox.jobs[shot.slot.job.id] = None
+        if answer is Answer.STALE or answer is Answer.UNREAD:
+            unread_late += _not_fired(term, shot.slot.job.id, answer)
         else:
             _fired(term, shot, answer, held)
             due_ms = shot.firing.run.due_ms
@@ -68,7 +70,7 @@ def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
     for visitor, reason in draft.holds:
         term.gatehouse.park(replace(visitor.run, held_reason=reason.reason), reason.key)
         held.append((visitor.run.id, reason.reason))
-    term.pace.spend(draft.now_ms, draft.caught_up)
+    term.pace.spend(draft.now_ms, draft.caught_up - unread_late)
     term.ready = advanced.ready
     term.trim()
     inbox.tidy()
@@ -81,6 +83,17 @@ def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
         kinds=tuple(kinds),
         lined=tuple(lined),
     )
+
+
+def _not_fired(term: TermMemory, job_id: str, answer: Answer) -> int:
+    """Answers 1 for a missed due that stays: the pace is not spent.  Any other stands behind the rest from now on."""
+    if answer is Answer.STALE:
+        term.inbox.jobs[job_id] = None
+    elif job_id in term.late:
+        return 1
+    elif job_id in term.due:
+        term.due[job_id] = term.due.pop(job_id)
+    return 0
 
 
 def _fired(term: TermMemory, shot: Shot, answer: Answer, held: list[tuple[str, str]]) -> None:
@@ -136,6 +149,8 @@ def _changed(term: TermMemory, change: Change, answer: Answer) -> bool:
         inbox.jobs[job_id] = None
         return False
     slot.memory = change.update.memory
+    if change.is_first:
+        term.taught.add(job_id)
     if work is not None:
         work.ends = work.ends[change.ends :]
         work.writes, work.error = False, ""

@@ -3,6 +3,9 @@
 The plan is one atomic write and limited.  Half of its places for firings and releases are for runs that wait at the
 gate, then come the due times, then missed ones as their pace allows; what is left over goes into the next plan.
 A draft is the plan together with what follows for the memory once it is answered.
+
+Whoever gets a run gets the job's memory with it.  So unless its runs may overlap a job first learns how the one before
+ended, and then fires: what the planner has read is written in a plan before, what it has not is found by the store.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from pollux.plan.slots import Slot
 
 HOLDS_MAX = 100
 LOOKS_MAX = 1_000  # runs at the gate that one plan looks at
-DUE_UPDATES_MAX = UPDATES_MAX // 2  # the rest is for what the feed taught
+DUE_UPDATES_MAX = UPDATES_MAX // 2
 
 PAUSED, LATE, FULL, OVERLAP, BROKEN = "paused", "late", "full", "overlap", "broken"
 NOT_DECLARED = "undeclared"
@@ -58,12 +61,13 @@ class Shot:
 class Change:
     """An update of the plan: its slot, how much of the job's work it carries, and which due times it passes over."""
 
-    __slots__ = ("ends", "feeds", "is_chosen", "is_due", "skip", "slot", "update")
+    __slots__ = ("ends", "feeds", "is_chosen", "is_due", "is_first", "skip", "slot", "update")
 
     def __init__(self, slot: Slot, update: JobUpdate, *, is_due: bool, is_chosen: bool, skip: Skip | None) -> None:
         self.slot, self.update, self.skip = slot, update, skip
         self.is_due, self.is_chosen = is_due, is_chosen
         self.ends = self.feeds = 0
+        self.is_first = False  # does the job learn before it fires?
 
 
 class Draft:
@@ -77,6 +81,7 @@ class Draft:
         self.changes: list[Change] = []
         self.paid: list[int] = []  # feed entries, once for each effect that is written
         self.touched: set[str] = set()  # jobs that are written
+        self.updates_max = DUE_UPDATES_MAX  # for due times: the rest is for what the feed taught
         self.caught_up = 0  # missed due times, by the pace
         self.plan = Plan()
 
@@ -91,6 +96,7 @@ def compose(term: TermMemory, now_ms: int, *, ready_max: int) -> Draft:
     visitors = iter(list(islice(here.values(), LOOKS_MAX)) if here else ())
     if here:
         _look_at_gate(term, draft, visitors, room=FIRINGS_MAX // 2)
+        draft.updates_max += len(draft.changes)
     if term.due:
         _take_due(term, draft)
     if term.late:
@@ -99,8 +105,10 @@ def compose(term: TermMemory, now_ms: int, *, ready_max: int) -> Draft:
         _look_at_gate(term, draft, visitors, room=FIRINGS_MAX)
     if term.inbox.work:
         _take_work(term, draft)
+    consumed = term.inbox.receipts.settled(draft.paid)
     draft.plan = Plan(
-        consumed=term.inbox.receipts.settled(draft.paid),
+        consumed=consumed,
+        read=term.inbox.receipts.others(consumed) if draft.shots else (),
         firings=tuple([shot.firing for shot in draft.shots]),
         releases=tuple([Release(visitor.run.id) for visitor in draft.releases]),
         holds=tuple([Holding(visitor.run.id, held.reason) for visitor, held in draft.holds]),
@@ -124,6 +132,8 @@ def _look_at_gate(term: TermMemory, draft: Draft, visitors: Iterator[Visitor], *
             continue
         answer = gate(run, slot.job, draft.gate_state)
         if not isinstance(answer, Held):
+            if not _learn_before(term, draft, slot):
+                continue  # in the next plan
             draft.releases.append(visitor)
             draft.paid += visitor.feeds
         elif answer.reason != run.held_reason:
@@ -134,13 +144,24 @@ def _look_at_gate(term: TermMemory, draft: Draft, visitors: Iterator[Visitor], *
             term.gatehouse.park(run, answer.key)
 
 
+def _learn_before(term: TermMemory, draft: Draft, slot: Slot) -> bool:
+    """What was read of the run before this one is written with its release; false if there is no room."""
+    work = term.inbox.work.get(slot.job.id)
+    if work is None or not work.ends or slot.job.overlap is Overlap.ALLOW or slot.job.id in draft.touched:
+        return True
+    if len(draft.changes) >= UPDATES_MAX:
+        return False
+    _change(term, draft, slot, slot.next_ms, skip=None, is_due=False)
+    return True
+
+
 # due times
 
 
 def _take_due(term: TermMemory, draft: Draft) -> None:
     shots_max = FIRINGS_MAX - len(draft.releases)
     for job_id in term.due:
-        if len(draft.shots) >= shots_max or len(draft.changes) >= DUE_UPDATES_MAX:
+        if len(draft.shots) >= shots_max or len(draft.changes) >= draft.updates_max:
             return
         _take(term, draft, job_id)
 
@@ -148,7 +169,7 @@ def _take_due(term: TermMemory, draft: Draft) -> None:
 def _take_late(term: TermMemory, draft: Draft) -> None:
     left = term.pace.left(draft.now_ms)
     for job_id in term.late:
-        if draft.caught_up + 1 > left or draft.room <= 0 or len(draft.changes) >= DUE_UPDATES_MAX:
+        if draft.caught_up + 1 > left or draft.room <= 0 or len(draft.changes) >= draft.updates_max:
             return
         if _take(term, draft, job_id):
             draft.caught_up += 1
@@ -157,8 +178,12 @@ def _take_late(term: TermMemory, draft: Draft) -> None:
 def _take(term: TermMemory, draft: Draft, job_id: str) -> bool:
     """Decide about one job that is due; true if something was decided."""
     slot = term.slots.get(job_id)
-    if slot is None or slot.next_ms is None or job_id in term.inbox.jobs:
-        return False  # it is about to be read again
+    if slot is None or slot.next_ms is None or job_id in term.inbox.jobs or job_id in draft.touched:
+        return False  # it is about to be read again, or is in this plan already
+    if _learns_first(term, slot):
+        _change(term, draft, slot, slot.next_ms, skip=None, is_due=False)
+        draft.changes[-1].is_first = True
+        return False
     try:
         if term.stops or not slot.job.declared or len(draft.shots) >= draft.line_room:
             _decide_forbidden(term, draft, slot)
@@ -167,6 +192,12 @@ def _take(term: TermMemory, draft: Draft, job_id: str) -> bool:
     except Exception as error:  # noqa: BLE001  one bad job must not stop the others
         _change(term, draft, slot, None, skip=(job_id, slot.next_ms, 1, BROKEN), error=describe(error))
     return True
+
+
+def _learns_first(term: TermMemory, slot: Slot) -> bool:
+    """Is there an end to be written before this due fires?  Not twice for one due: ends may come without end."""
+    job, work = slot.job, term.inbox.work.get(slot.job.id)
+    return work is not None and bool(work.ends) and job.overlap is not Overlap.ALLOW and job.id not in term.taught
 
 
 def _decide(term: TermMemory, draft: Draft, slot: Slot, held: Held | None = None) -> None:

@@ -8,7 +8,7 @@ found to need no writing), and an entry that owes nothing is consumed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from pollux.model import End
 
@@ -41,6 +41,10 @@ class Receipts:
             return ()
         paying = Counter(paid)
         return tuple(sorted(feed for feed, owed in self._owed.items() if owed == paying[feed]))
+
+    def others(self, feeds: Collection[int]) -> tuple[int, ...]:
+        """The open entries beside these."""
+        return () if len(feeds) == len(self._owed) else tuple(sorted(self._owed.keys() - set(feeds)))
 
     def drop(self, feeds: Iterable[int]) -> None:
         """They were consumed."""

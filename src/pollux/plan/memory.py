@@ -32,6 +32,7 @@ class TermMemory:
         self.due: dict[str, bool] = {}  # job -> was it late, and overtaken by a fresh due?
         self.late: dict[str, bool] = {}  # job -> has it a timer for its next fresh due?
         self._untimed = 0  # of them have none
+        self.taught: set[str] = set()  # due jobs that have learnt what they had to before they fire
         self.stops: dict[str, Note] = {}
         self.stops_end_ms: int | None = None
         self.handlers: frozenset[str] | None = None
@@ -149,6 +150,7 @@ class TermMemory:
     def disarm(self, job_id: str) -> None:
         self.due.pop(job_id, None)
         self._unlate(job_id)
+        self.taught.discard(job_id)
         self.timers.drop(job_id)
 
     def forget_job(self, job_id: str) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from pollux.errors import InvalidInput
+from pollux.errors import InvalidConfig, InvalidInput
 from pollux.schedule.cronline import CronLine, names_a_hash, read_line
 from pollux.schedule.localtimes import DAY_S, HORIZON_YEARS, LocalTimes
 from pollux.schedule.zone import Segment, segment_at
@@ -35,14 +35,26 @@ def compile_cron(line: str, tz: str, job_id: str) -> CompiledCron:
 
 @lru_cache(maxsize=4096)
 def _compile(line: str, tz: str, job_id: str) -> CompiledCron:
-    zone_of(tz)
-    compiled = CompiledCron(read_line(line, job_id), tz)
+    compiled = CompiledCron(_read(line, tz, job_id), tz)
     try:
         compiled.next_after(_PROBE_MS)
     except InvalidInput as error:
         what = f"the line {line!r} never comes in {tz}"
         raise InvalidInput(what, where="line", cure="name a day and a local time that exist") from error
     return compiled
+
+
+def _read(line: str, tz: str, job_id: str) -> CronLine:
+    """The line, if it and the zone are ones; what is wrong with either is told at once."""
+    try:
+        zone_of(tz)
+    except InvalidInput as wrong_zone:
+        try:
+            read_line(line, job_id)
+        except InvalidInput as wrong_line:
+            raise InvalidConfig([wrong_line, wrong_zone]) from wrong_line
+        raise
+    return read_line(line, job_id)
 
 
 class CompiledCron:

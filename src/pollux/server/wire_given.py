@@ -13,7 +13,7 @@ import msgspec
 from pollux.declare import job_of
 from pollux.errors import InvalidConfig, InvalidInput, problems_of
 from pollux.model import API_SOURCE, Job, Schedule
-from pollux.schedule import words
+from pollux.schedule import validate, words
 from pollux.server.wire import Unfit
 from pollux.server.wire_jobs import JobBody, RetryBody
 
@@ -175,9 +175,12 @@ def _schedule(reading: _Reading) -> Schedule | None:
     kinds = _kinds(body)
     if len(kinds) > 1:
         reading.refuse(kinds[1], f"{' and '.join(kinds)} cannot both say when", "keep one of them")
+        for each in kinds:
+            _judge(reading, each, line)
         return None
     kind = kinds[0] if kinds else ""
     if not _fits_type(reading, kind):
+        _judge(reading, kind, line)
         return None
     for modifier, owner in _BELONGS.items():
         if getattr(body, modifier) is not None and kind != owner:
@@ -188,6 +191,17 @@ def _schedule(reading: _Reading) -> Schedule | None:
     except InvalidInput as error:
         reading.tell(error, "schedule")
         return None
+
+
+def _judge(reading: _Reading, kind: str, line: str) -> None:
+    """What is wrong with a word for when that cannot hold anyway."""
+    reading.words["schedule"] = reading.words.get(kind, kind)
+    try:
+        made = _made(kind, reading.body, line)
+        if made is not None:
+            validate(made, reading.body.id or "x")
+    except InvalidInput as error:
+        reading.tell(error, "schedule")
 
 
 def _made(kind: str, body: JobBody, line: str) -> Schedule | None:

@@ -62,7 +62,7 @@ class RunView(Struct, frozen=True, kw_only=True, gc=False):
     error: str
     result: Any
     tried: list[TriedView]
-    deaths: int
+    deaths: Annotated[int, Meta(description="of a dead letter: for how many it stands, itself among them; else 0")]
     scheduler_version: int
 
 
@@ -142,7 +142,7 @@ def run_view(run: Run) -> RunView:
             TriedView(each.fence, moment(each.started_ms), moment(each.ended_ms), hide(each.error))
             for each in run.tried
         ],
-        deaths=run.deaths,
+        deaths=run.deaths if run.state is RunState.DEAD else 0,
         scheduler_version=run.scheduler_version,
     )
 

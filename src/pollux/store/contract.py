@@ -281,6 +281,10 @@ class Store(Protocol):
           (equal or less: already).  If `last_due_ms` lies more than 60 s in the store's future (the clock came back)
           it is accepted when no run of that id is live or finished.  Accepted, the job's last due becomes the run's due
           and its next due the firing's.  Overlap: see `Firing`.  A firing whose run id is live or finished is already.
+        * An unread firing (see `Firing`) makes the run's due the job's next due and changes nothing else; later firings
+          of the job in the same plan are unread, too.  Unread are the ends in entries of this version's feed that the
+          plan neither consumes nor has `read`; of a long feed the latest are looked at, entry by entry until
+          `UNREAD_MAX` ends were seen.
         * A release of a held run makes it ready, visible now or at its `visible_ms` if later; of any other: nothing.
         * A holding of a held run writes its reason.  A cancel order works as `cancel`, but enters no feed entry
           for runs that were waiting.

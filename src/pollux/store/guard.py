@@ -55,8 +55,8 @@ VERBS = (
 )
 CHANGES = frozenset(  # what people and programs ask for; nodes do their part by other verbs, which stops and terms end
     {
-        *("put_jobs", "delete_jobs", "move_jobs", "enqueue", "cancel", "revive", "prune"),
-        *("put_notes", "log", "load", "drop_version"),
+        *("put_jobs", "delete_jobs", "move_jobs", "enqueue", "cancel", "revive", "put_notes", "log", "load"),
+        "drop_version",
     }
 )
 
@@ -302,6 +302,12 @@ class Guarded(Wrapped):
             if answer.answer is Answer.OK and not run.gated:
                 self.enqueued[run.priority] += 1
         return answers
+
+    async def prune(self, what: Pruning) -> int:
+        """Somebody takes these away; what only got old is the leader's to sweep, and that ends with its term."""
+        if what.ids and self._seal is not None:
+            await self.call("notes", self._seal.refuse(self.store, self._clock.mono_ms()))
+        return await super().prune(what)
 
     async def call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:
         stats = self.calls[verb]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pollux.cli.doctor.finding import Finding, fail, ok, warn
-from pollux.cli.options import find_code_here
+from pollux.cli.options import find_code_here, loaded_or_said
 from pollux.config import Config, load_config
 from pollux.config.doubts import doubts
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError
@@ -22,7 +22,7 @@ def look_at_setup(path: str, store: str | None) -> tuple[Config | None, list[Fin
     try:
         config = load_config(path, environ=os.environ, arguments={"store": store})
     except InvalidInput as error:
-        return _without_jobs(path, store), [*_problems("config", error)]
+        return _as_far_as_told(path, store), [*_problems("config", error)]
     count = len(config.jobs)
     findings = [ok("config", f"{path} is right; {count} job{'' if count == 1 else 's'}"), *of_file(Path(path))]
     findings += [warn("config", _told(doubt), doubt.cure) for doubt in _doubts(config)]
@@ -66,9 +66,9 @@ def _doubts(config: Config) -> list[InvalidInput]:
         return []
 
 
-def _without_jobs(path: str, store: str | None) -> Config | None:
+def _as_far_as_told(path: str, store: str | None) -> Config | None:
     try:
-        return load_config(path, environ=os.environ, arguments={"store": store}, with_jobs=False)
+        return loaded_or_said(path, {"store": store})[0]
     except InvalidInput:
         return None
 

@@ -242,7 +242,9 @@ def _check_hidden(auth: Any) -> None:
     kind, given = next(iter(auth.items()))
     secret, where = (given, "bearer") if kind == "bearer" else (given["password"], "basic.password")
     if secret and not has_reference(secret):
-        cure = "name where it is kept: ${env:NAME} or ${file:PATH}; then it is in no file and no database"
+        cure = (
+            "declare the job in a config file or in code, and name there where it is kept: ${env:NAME} or ${file:PATH}"
+        )
         raise InvalidInput("the secret stands here in plain text", where=where, cure=cure)
 
 

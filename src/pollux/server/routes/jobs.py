@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -134,7 +135,9 @@ async def create(desk: At, body: JobBody) -> Reply:
     written = _sure(said, body)
     if written.answer is Answer.CONFLICT and written.revision:
         written = replace(written, detail="it is there already, and it is another one")
-    cure = f"PUT /api/v2/jobs/{quoted(written.job.id)} changes it"
+    cure = ""
+    if written.answer is Answer.CONFLICT:
+        [cure] = await _cures(desk, [written.job.id], "PUT /api/v2/jobs/{} changes it")
     return await _put_reply(desk, written, stops=stops, cure=cure)
 
 
@@ -192,10 +195,13 @@ async def change(desk: At, job_id: str, body: JobBody) -> Reply:
     if there is None and (wanted or desk.request.headers.get("if-match") == "*"):
         raise NotFound("job", job_id, cure="leave the revision out to add it")
     written = await _put(desk, body, job_id, revision=wanted)
+    if written.answer is Answer.ALREADY and wanted not in (None, written.revision):  # the store has nothing to write
+        words = f"revision {wanted} was expected, the stored one is {written.revision}"
+        written = replace(written, answer=Answer.CONFLICT, detail=words)
     more = {} if wanted is None else {"expected": wanted}
     cure = "read it again, and send the change with its revision"
     if there is not None and there.source != API_SOURCE:
-        cure = cure_of(there, _pause(there), do="change it in")
+        cure = _cure_of_owned(there)
     stops = await desk.verbs.stops() if there is None else None
     return await _put_reply(desk, written, stops=stops, cure=cure, **more)
 
@@ -239,8 +245,12 @@ async def create_batch(desk: At, body: BatchBody) -> BatchAnswer:
             items.append(None)
             puts.append(JobPut(job, None if body.overwrite else 0))
             bodies.append(one)
-    written = iter(zip(await desk.verbs.put_each(puts), bodies, strict=True))
-    told = [_batch_item(*next(written)) if item is None else item for item in items]
+    answers = await desk.verbs.put_each(puts)
+    refused_ids = [each.job.id for each in answers if isinstance(each, Written) and each.answer is Answer.CONFLICT]
+    cures = await _cures(desk, refused_ids, 'send "overwrite": true to change what is there')
+    cure_by_id = dict(zip(refused_ids, cures, strict=True))
+    written = iter(zip(answers, bodies, strict=True))
+    told = [_batch_item(*next(written), cure_by_id) if item is None else item for item in items]
     ok, already, refused = (sum(item.answer == word for item in told) for word in ("ok", "already", "refused"))
     return BatchAnswer(ok, already, refused, told)
 
@@ -322,7 +332,7 @@ def _refused(error: PolluxError | Problem, job_id: object) -> BatchItem:
     return BatchItem("refused", job_id if isinstance(job_id, str) else None, problem=problem.document())
 
 
-def _batch_item(written: Written | PolluxError, body: JobBody) -> BatchItem:
+def _batch_item(written: Written | PolluxError, body: JobBody, cures: Mapping[str, str]) -> BatchItem:
     if isinstance(written, PolluxError):
         return _refused(_named(written, body), body.id)
     match written.answer:
@@ -330,9 +340,22 @@ def _batch_item(written: Written | PolluxError, body: JobBody) -> BatchItem:
             return BatchItem("ok" if written.answer is Answer.OK else "already", written.job.id, written.revision)
         case _:
             words = f"job {written.job.id!r}: {written.detail}"
-            cure = 'send "overwrite": true to change what is there'
+            cure = cures.get(written.job.id, "")
             problem = Problem(409, "it is not as you believed", words, cure=cure, revision=written.revision)
             return BatchItem("refused", written.job.id, problem=problem.document())
+
+
+async def _cures(desk: At, job_ids: Sequence[str], usual: str) -> list[str]:
+    """What helps where a job is there already: `usual`, with its id in it, if the API may change it."""
+    there = await desk.verbs.jobs_by_id(job_ids) if job_ids else []
+    return [
+        usual.format(quoted(job_id)) if job is None or job.source == API_SOURCE else _cure_of_owned(job)
+        for job_id, job in zip(job_ids, there, strict=True)
+    ]
+
+
+def _cure_of_owned(job: Job) -> str:
+    return cure_of(job, _pause(job), do="change it in")
 
 
 def _pause(job: Job) -> str:

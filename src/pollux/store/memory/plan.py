@@ -6,7 +6,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from pollux.model import FeedItem, Firing, JobUpdate, Overlap, Plan, Run
+from pollux.model import UNREAD_MAX, Ended, FeedItem, Firing, JobUpdate, Overlap, Plan, Run
 from pollux.store.contract import Advanced, Answer, Feed
 from pollux.store.memory.nodes import is_current
 from pollux.store.memory.notes import write_notes
@@ -28,7 +28,8 @@ def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
     for entry_id in plan.consumed:
         state.consume(entry_id)
     told = Told()
-    firings = tuple([_fire(state, firing, told, now_ms) for firing in plan.firings])
+    unread = _unread(state, plan)
+    firings = tuple([_fire(state, firing, unread, told, now_ms) for firing in plan.firings])
     if firings:
         state.clock_ms = max(state.clock_ms, now_ms, *[firing.run.visible_ms for firing in plan.firings])
     for release in plan.releases:
@@ -45,14 +46,42 @@ def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
     return Advanced(Answer.OK, now_ms, firings, updates, state.ready, seats)
 
 
-def _fire(state: State, firing: Firing, told: Told, now_ms: int) -> Answer:
+def _unread(state: State, plan: Plan) -> dict[str, bool]:
+    """The jobs that fire and have ends in the feed that the plan has not read; true as soon as one stays due for it."""
+    if not state.ends or not plan.firings:
+        return {}
+    known = set(plan.read)
+    left = len(state.entries) - sum([entry_id in state.entries for entry_id in known])
+    asked = {firing.run.job_id for firing in plan.firings} if left else ()
+    unread: dict[str, bool] = {}
+    seen = 0
+    for entry_id in reversed(state.entries):  # those that came last were not read
+        if not left or seen >= UNREAD_MAX:
+            break
+        if entry_id in known:
+            continue
+        left -= 1
+        entry = state.entries[entry_id]
+        if type(entry) is Ended:
+            seen += len(entry.ends)
+            unread |= {end.job_id: False for end in entry.ends if end.job_id in asked}
+    return unread
+
+
+def _fire(state: State, firing: Firing, unread: dict[str, bool], told: Told, now_ms: int) -> Answer:
     run = firing.run
     row = state.jobs.get(run.job_id)
     if row is None or row.revision != firing.revision or row.version != state.version:
         return Answer.STALE
     if _is_fired(state, row.last_due_ms, run, now_ms):
         return Answer.ALREADY
-    answer = _overlap(state, firing, told, now_ms)
+    if unread.get(run.job_id):
+        return Answer.UNREAD
+    answer = _overlap(state, firing, unread, told, now_ms)
+    if answer is Answer.UNREAD:
+        unread[run.job_id] = True
+        state.move_job(run.job_id, row, run.due_ms, row.last_due_ms)
+        return answer
     state.move_job(run.job_id, row, firing.next_due_ms, run.due_ms)
     if answer is Answer.OVERLAPPED and firing.if_overlapped is not None:
         row.memory = packed_memory(firing.if_overlapped)
@@ -71,14 +100,16 @@ def _is_fired(state: State, last_due_ms: int | None, run: Run, now_ms: int) -> b
     return run.due_ms <= last_due_ms
 
 
-def _overlap(state: State, firing: Firing, told: Told, now_ms: int) -> Answer:
-    """ok, waits or overlapped; under CANCEL the previous run is asked to stop, or ends here if it only waited."""
+def _overlap(state: State, firing: Firing, unread: dict[str, bool], told: Told, now_ms: int) -> Answer:
+    """ok, waits, overlapped, unread; under CANCEL the previous run is asked to stop, or ends here if it waited."""
     run = firing.run
     if run.key is not None and run.key in state.keys:
         return Answer.OVERLAPPED
-    live = state.live_of.get(run.job_id)
-    if not live or firing.overlap is Overlap.ALLOW:
+    if firing.overlap is Overlap.ALLOW:
         return Answer.OK
+    live = state.live_of.get(run.job_id)
+    if not live:
+        return Answer.UNREAD if run.job_id in unread else Answer.OK
     if firing.overlap is Overlap.SKIP:
         return Answer.OVERLAPPED
     if firing.overlap is Overlap.CANCEL:

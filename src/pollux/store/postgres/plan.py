@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import Advanced, Answer, CancelOrder, End, JobUpdate, Plan
+from pollux.model import UNREAD_MAX, Advanced, Answer, CancelOrder, End, JobUpdate, Overlap, Plan
 from pollux.store.postgres.faults import AGAIN
 from pollux.store.postgres.notes import write_notes
 from pollux.store.postgres.rows import columns, put
@@ -12,7 +12,7 @@ from pollux.store.postgres.runs import ask_to_stop, cancel_waiting, held_keys, i
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
 from pollux.store.relational.bells import RUNS
-from pollux.store.relational.plan import Facts, Firings, Live, keys_of, looking_behind
+from pollux.store.relational.plan import Facts, Firings, Live, keys_of, looking_behind, note_unread
 from pollux.store.relational.rows import ID, LEASED, Row, memory_json
 
 _advance = Statements("advance")
@@ -89,7 +89,11 @@ async def _facts(tx: Transaction, plan: Plan) -> dict[str, Facts]:
     ids = {firing.run.job_id for firing in plan.firings} | {update.job_id for update in plan.updates}
     if not ids:
         return {}
-    return {row[0]: Facts(*list(row)[1:]) for row in await tx.rows(_advance.facts, list(ids), tx.version)}
+    looks = any(firing.overlap is not Overlap.ALLOW for firing in plan.firings)
+    rows = await tx.rows(_advance.facts, list(ids), tx.version, looks, plan.read, UNREAD_MAX)
+    facts = {row[0]: Facts(*list(row)[1:5]) for row in rows if row[0] is not None}
+    note_unread([row[5] for row in rows if row[0] is None], facts)
+    return facts
 
 
 async def _fire(

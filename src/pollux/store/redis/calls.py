@@ -48,6 +48,7 @@ def plan_of(term: int, plan: Plan) -> dict[str, Any]:
     return {
         "term": term,
         "consumed": plan.consumed,
+        "read": plan.read,
         "firings": [
             [
                 plain.made_row(firing.run),

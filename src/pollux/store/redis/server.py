@@ -42,7 +42,8 @@ def check_server(info: dict[str, Any], address: Address) -> None:
             f"the server {name} forgets keys when its memory is full (maxmemory-policy {policy}), and so would lose "
             "runs; set maxmemory-policy noeviction"
         )
-    if not int(info.get("aof_enabled", 0)) and name not in _warned:
+    # While it reads the file in, it says that it keeps none.
+    if not int(info.get("aof_enabled", 0)) and not int(info.get("loading", 0)) and name not in _warned:
         _warned.add(name)
         log.warning(
             "the server %s keeps no append-only file: a crash of it loses what was written since its last snapshot; "

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+from msgspec.json import Decoder
+
 from pollux.model import End, Outcome, RunState
 from pollux.store.relational.rows import CAUSES, Row
 
 JOB_GONE = "its job was deleted"
+
+
+class _Whose(Struct, array_like=True, gc=False):
+    """The beginning of an `End`."""
+
+    run_id: str
+    job_id: str
+
+
+class _Ended(Struct, gc=False):
+    ends: tuple[_Whose, ...]
+
+
+_decode = Decoder(_Ended).decode
+
+
+def jobs_of(body: bytes) -> list[str]:
+    """Whose ends an `Ended` entry tells; the rest of it is left unread."""
+    return [end.job_id for end in _decode(body).ends]
 
 
 def end_unrun(row: Row, state: RunState, now_ms: int, *, failed: bool = False, error: str = "") -> End:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pollux.model import Answer, Firing, Overlap
+from pollux.model import UNREAD_MAX, Answer, Firing, Overlap
+from pollux.store.relational.ends import jobs_of
 from pollux.store.relational.rows import HELD, KEY, LEASED, STATE, Row, made_in, memory_json
 
 CAME_BACK_MS = 60_000  # a last due so far ahead was written before the clock came back
@@ -21,10 +22,12 @@ ENOUGH = 2  # live runs that a firing which waits must know of
 class Facts:
     """What a firing must know of its job."""
 
-    __slots__ = ("has_live", "last_due_ms", "n", "revision")
+    __slots__ = ("has_live", "is_unread", "last_due_ms", "n", "revision", "stays")
 
     def __init__(self, n: int, revision: int, last_due_ms: int | None, has_live: int) -> None:
         self.n, self.revision, self.last_due_ms, self.has_live = n, revision, last_due_ms, bool(has_live)
+        self.is_unread = False  # is an end of it in the feed that the plan has not read?
+        self.stays = False  # due, for that reason
 
     def is_fired(self, due_ms: int, now_ms: int) -> bool:
         last_due_ms = self.last_due_ms
@@ -62,7 +65,7 @@ class Round:
 class Moved(NamedTuple):
     """Where a job stands afterwards; the memory only if a skipped firing taught it something."""
 
-    last_due_ms: int
+    last_due_ms: int | None
     next_due_ms: int | None
     has_memory: bool
     memory: bytes | None
@@ -97,7 +100,10 @@ class Firings:
             return Answer.STALE
         if run.id in self._known or facts.is_fired(run.due_ms, self._now_ms):
             return Answer.ALREADY
-        answer = self._overlap(firing, row, facts)
+        answer = Answer.UNREAD if facts.stays else self._overlap(firing, row, facts)
+        if answer is Answer.UNREAD:
+            self._stay(run.due_ms, facts)
+            return answer
         facts.last_due_ms = run.due_ms
         self._move(firing, facts, is_skipped=answer is Answer.OVERLAPPED)
         if answer is not Answer.OVERLAPPED:
@@ -105,16 +111,18 @@ class Firings:
         return answer
 
     def _overlap(self, firing: Firing, row: Row, facts: Facts) -> Answer:
-        """ok, waits or overlapped; under CANCEL the previous run is asked to stop, or ends here if it only waited."""
+        """ok, waits, overlapped, unread; under CANCEL the previous run is asked to stop, or ends here if it waited."""
         if row[KEY] is not None and row[KEY] in self._keys:
             return Answer.OVERLAPPED
-        if not facts.has_live or firing.overlap is Overlap.ALLOW:
+        if firing.overlap is Overlap.ALLOW:
             return Answer.OK
+        if not facts.has_live:
+            return Answer.UNREAD if facts.is_unread else Answer.OK
         if firing.overlap is Overlap.SKIP:
             return Answer.OVERLAPPED
         live = self._live.get(firing.run.job_id, [])
-        if not live:  # it ended since the facts were read
-            return Answer.OK
+        if not live:  # it ended since the facts were read, and so since the feed was
+            return Answer.UNREAD
         is_alone = len(live) == 1
         if firing.overlap is Overlap.CANCEL:
             self._cancel_previous(live, f"replaced by {firing.run.id}")
@@ -135,11 +143,20 @@ class Firings:
 
     def _move(self, firing: Firing, facts: Facts, *, is_skipped: bool) -> None:
         memory = firing.if_overlapped if is_skipped else None
-        before = self.moved.get(facts.n)
-        learnt = (False, None, None) if before is None else before[2:]
+        learnt = self._learnt(facts)
         if memory is not None:
             learnt = (True, memory_json(memory), memory.last_end_ms)
         self.moved[facts.n] = Moved(firing.run.due_ms, firing.next_due_ms, *learnt)
+
+    def _stay(self, due_ms: int, facts: Facts) -> None:
+        """The job is due at that time until somebody has read the feed; later firings of it wait for that one."""
+        if not facts.stays:
+            facts.stays = True
+            self.moved[facts.n] = Moved(facts.last_due_ms, due_ms, *self._learnt(facts))
+
+    def _learnt(self, facts: Facts) -> tuple[bool, bytes | None, int | None]:
+        before = self.moved.get(facts.n)
+        return (False, None, None) if before is None else before[2:]
 
     def _make(self, row: Row, facts: Facts, *, is_waiting: bool) -> None:
         made = (*row[:STATE], HELD, WAITS_BEHIND, *row[STATE + 2 :]) if is_waiting else row
@@ -167,3 +184,29 @@ def looking_behind(firings: Sequence[Firing], facts: dict[str, Facts]) -> dict[s
             is_whole = firing.overlap is Overlap.CANCEL or asked.get(firing.run.job_id, ENOUGH) is None
             asked[firing.run.job_id] = None if is_whole else ENOUGH
     return asked
+
+
+def jobs_that_look(firings: Sequence[Firing], facts: dict[str, Facts]) -> set[str]:
+    """The jobs for which it matters whether their ends were read: nothing of theirs is live."""
+    asked = {firing.run.job_id for firing in firings if firing.overlap is not Overlap.ALLOW}
+    return {job_id for job_id in asked if job_id in facts and not facts[job_id].has_live}
+
+
+def latest(entries: Iterable[tuple[int, int]]) -> list[int]:
+    """Of (id, ends), the latest first: those that are looked at."""
+    found, seen = [], 0
+    for entry_id, ends in entries:
+        if seen >= UNREAD_MAX:
+            break
+        seen += ends
+        found.append(entry_id)
+    return found
+
+
+def note_unread(bodies: Iterable[bytes], facts: dict[str, Facts]) -> None:
+    """Whose ends are in these entries, which the plan has not read?"""
+    for body in bodies:
+        for job_id in jobs_of(body):
+            there = facts.get(job_id)
+            if there is not None:
+                there.is_unread = True

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import Advanced, Answer, End, Firing, JobUpdate, Plan
+from pollux.model import UNREAD_MAX, Advanced, Answer, End, JobUpdate, Plan
 from pollux.store.relational.bells import RUNS
-from pollux.store.relational.plan import Facts, Firings, Live, Moved, keys_of, looking_behind
+from pollux.store.relational.plan import (
+    Facts,
+    Firings,
+    Live,
+    Moved,
+    jobs_that_look,
+    keys_of,
+    latest,
+    looking_behind,
+    note_unread,
+)
 from pollux.store.relational.rows import LEASED, Row, memory_json
 from pollux.store.sqlite.nodes import is_current, seats
 from pollux.store.sqlite.notes import write_notes
@@ -31,7 +41,7 @@ def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms:
     if plan.consumed:
         _consume(tx, plan.consumed)
     ends: list[tuple[int, End]] = []
-    firings = _fire(tx, plan.firings, made, ends, now_ms) if plan.firings else ()
+    firings = _fire(tx, plan, made, ends, now_ms) if plan.firings else ()
     if plan.firings:
         tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms, *[firing.run.visible_ms for firing in plan.firings])
     if plan.releases:
@@ -53,10 +63,13 @@ def _consume(tx: Transaction, ids: Sequence[int]) -> None:
 
 
 def _fire(
-    tx: Transaction, firings: Sequence[Firing], made: Sequence[Row], ends: list[tuple[int, End]], now_ms: int
+    tx: Transaction, plan: Plan, made: Sequence[Row], ends: list[tuple[int, End]], now_ms: int
 ) -> tuple[Answer, ...]:
+    firings = plan.firings
     ids = ids_json(list({firing.run.job_id for firing in firings}))
     facts = {row[0]: Facts(*row[1:]) for row in tx.rows(_advance.facts, (ids, tx.version))}
+    if tx.tally.ends and jobs_that_look(firings, facts):
+        _look_into_feed(tx, plan.read, facts)
     known = known_runs(tx, [firing.run.id for firing in firings])
     keys = [key for key in keys_of(made) if key_holder(tx, key)]
     behind = looking_behind(firings, facts).items()
@@ -71,6 +84,13 @@ def _fire(
         insert(tx, each.made)
     _move(tx, fired.moved)
     return answers
+
+
+def _look_into_feed(tx: Transaction, known: Sequence[int], facts: dict[str, Facts]) -> None:
+    """Whose ends came after the plan had read the feed; first without the texts, of which there may be many."""
+    found = latest(tx.rows(_advance.unread, (UNREAD_MAX, ids_json(known), *feed_numbers(tx.version))))
+    if found:
+        note_unread([row[0] for row in tx.rows(_advance.bodies, (ids_json(found),))], facts)
 
 
 def _move(tx: Transaction, moved: dict[int, Moved]) -> None:

@@ -49,6 +49,7 @@ from pollux.testing.conformance.records import (  # noqa: E402
 from pollux.testing.conformance.renew import ProgressContract, RenewContract  # noqa: E402
 from pollux.testing.conformance.settle import SettleContract  # noqa: E402
 from pollux.testing.conformance.terms import NodeContract, TermContract  # noqa: E402
+from pollux.testing.conformance.unread import UnreadContract  # noqa: E402
 from pollux.testing.conformance.waits import WaitContract  # noqa: E402
 
 
@@ -69,6 +70,7 @@ class StoreContract(
     CancelContract,
     FiringContract,
     OverlapContract,
+    UnreadContract,
     PlanContract,
     TermContract,
     NodeContract,
@@ -126,5 +128,6 @@ __all__ = [
     "TermContract",
     "TriedContract",
     "UniqueKeyContract",
+    "UnreadContract",
     "WaitContract",
 ]

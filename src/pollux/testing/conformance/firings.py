@@ -26,6 +26,7 @@ from pollux.testing.conformance.builders import (
     claim,
     entries,
     finished,
+    forget_feed,
     given,
     given_jobs,
     ids,
@@ -256,6 +257,7 @@ class OverlapContract(Contract):
 
     async def test_a_finished_run_overlaps_with_nothing(self, store: Store, t0: int) -> None:
         await finished(store, a_run("a"))
+        await forget_feed(store)
         job = await the_job(store)
 
         firing = a_firing(job, t0, overlap=Overlap.SKIP)

@@ -3,6 +3,7 @@
 local CAME_BACK_MS = 60000 -- a last due so far ahead was written before the clock came back
 local LIVE_MAX = 1000 -- live runs of a job that a firing asks to stop
 local WAITS_BEHIND = "waits for the previous run"
+local UNREAD_MAX = 1000 -- unread ends that a firing looks at, the latest first
 local stands = call("HMGET", META, "term", "holder", "term_home")
 local is_at_home = stands[3] == (call("HGET", HOME, "home") or "")
 if tonumber(stands[1] or 0) ~= A.term or (stands[2] or "") == "" or not is_at_home then
@@ -33,15 +34,57 @@ local function is_fired(last, row)
   return row[2].due <= last
 end
 
--- ok, waits or overlapped; under CANCEL the previous run is asked to stop, or ends here if it only waited
+-- The jobs that have ends in the feed which the plan has not read; true as soon as one stays due for it.  Those that came
+-- last were not read, so there are as many steps back as there are entries like that.
+local unread
+
+local function look_into_feed()
+  unread = {}
+  if count_of("ends") == 0 then
+    return
+  end
+  local known, left, from, seen = {}, call("XLEN", feed), "+", 0
+  for _, place in ipairs(consumed) do
+    left = known[place] and left or left - 1
+    known[place] = true
+  end
+  for _, id in ipairs(A.read) do
+    local place = text(id) .. "-0"
+    if not known[place] and call("XRANGE", feed, place, place)[1] then
+      known[place], left = true, left - 1
+    end
+  end
+  while left > 0 and seen < UNREAD_MAX do
+    local item = call("XREVRANGE", feed, from, "-", "COUNT", 1)[1]
+    from = "(" .. item[1]
+    if not known[item[1]] then
+      left, seen = left - 1, seen + tonumber(item[2][2])
+      for _, each in ipairs(cmsgpack.unpack(item[2][4]).ends or {}) do
+        unread[each[2]] = false
+      end
+    end
+  end
+end
+
+local function is_unread(id)
+  if not unread then
+    look_into_feed()
+  end
+  return unread[id] ~= nil
+end
+
+-- ok, waits, overlapped or unread; under CANCEL the previous run is asked to stop, or ends here if it only waited
 local function overlap(row, how)
   local new = row[2]
   if new.key and field_of(UNIQUE, new.key) then
     return "overlapped"
   end
-  local live = how ~= "allow" and call("ZCARD", fresh(live_key(new.job))) or 0
-  if live == 0 then
+  if how == "allow" then
     return "ok"
+  end
+  local live = call("ZCARD", fresh(live_key(new.job)))
+  if live == 0 then
+    return is_unread(new.job) and "unread" or "ok"
   end
   if how == "skip" then
     return "overlapped"
@@ -72,7 +115,15 @@ local function fire(firing)
   if is_fired(job.last, row) then
     return "already"
   end
+  if unread and unread[run.job] then
+    return "unread"
+  end
   local kind = overlap(row, how)
+  if kind == "unread" then
+    unread[run.job] = true
+    move_job(job, run.due, job.last)
+    return kind
+  end
   move_job(job, next_due, run.due)
   if kind == "overlapped" then
     if memory then

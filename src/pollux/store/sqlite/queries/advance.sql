@@ -7,6 +7,13 @@ SELECT
   EXISTS (SELECT 1 FROM runs WHERE runs.job_id = j.id AND shelf IS NULL)
 FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value WHERE j.version = ?;
 
+-- name: unread
+SELECT id, ends FROM feed
+WHERE id BETWEEN ?3 AND ?4 AND ends > 0 AND id NOT IN (SELECT value FROM json_each(?2)) ORDER BY id DESC LIMIT ?1;
+
+-- name: bodies
+SELECT body FROM feed WHERE id IN (SELECT value FROM json_each(?));
+
 -- name: live
 SELECT seq, state, id, job_id, due_ms, cause, gated, version, cancel, key FROM runs
 WHERE job_id = ? AND shelf IS NULL ORDER BY seq LIMIT ?;

@@ -1,0 +1,88 @@
+"""The file has a mistake: who looks at the store, or wants the text before back, is not stopped by it."""
+
+import asyncio
+import shutil
+
+import pytest
+
+from pollux import Pollux
+from pollux.config import load_config
+from tests.acceptance.terminal import SameProcess
+
+RIGHT = 'store: sqlite:///p.db\njobs: [{id: a, python: "work:fine", interval: 1h}]\n'
+MISTAKES = (
+    "pool: {seats: ten}\n",
+    "foo: 1\n",
+    "pool: 5\n",
+    "leader: {ttl: soon, renew: [1]}\n",
+    "server: {port: x}\n",
+)
+LOOKS = (("jobs",), ("why", "a"), ("nodes",), ("reload", "--versions"))
+SAID = "pollux.yaml has mistakes"
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """A folder with a file, and a store on which it was served once."""
+    folder = tmp_path_factory.mktemp("started")
+    pollux = SameProcess(folder)
+    pollux.write("pollux.yaml", RIGHT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(str(folder))
+
+        async def serve():
+            async with Pollux.from_config(load_config("pollux.yaml", environ={})):
+                pass
+
+        asyncio.run(serve())
+    return folder
+
+
+@pytest.fixture
+def pollux(started, tmp_path):
+    folder = tmp_path / "here"
+    shutil.copytree(started, folder)
+    return SameProcess(folder)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_who_looks_is_told_of_the_mistake_and_sees_the_store_that_is_named(pollux, mistake):
+    pollux.write("pollux.yaml", RIGHT + mistake)
+    for command in LOOKS:
+        answer = pollux(*command)
+        assert (answer.code, answer.err.count(SAID)) == (0, 1), (command, answer)
+    assert pollux.ok("jobs", "--json").json["jobs"][0]["id"] == "a"
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_rollback_goes_to_the_text_that_holds(pollux, mistake):
+    pollux.write("pollux.yaml", RIGHT + mistake)
+    pollux.ok("reload", "--rollback")
+    assert (pollux.folder / "pollux.yaml").read_text() == RIGHT
+    assert SAID not in pollux.ok("jobs").err
+
+
+@pytest.mark.parametrize("text", ["store: [\n", "store: 5: 6\n", "store: {a: 1}\n"])
+def test_where_nobody_can_tell_the_store_it_must_be_named(pollux, text):
+    pollux.write("pollux.yaml", text)
+    assert pollux("jobs").code == 2
+    refused = pollux("reload", "--rollback")
+    assert (refused.code, "name it with --store" in refused.err) == (2, True), refused
+    pollux.ok("reload", "--rollback", "--store", "sqlite:///p.db")
+    assert (pollux.folder / "pollux.yaml").read_text() == RIGHT
+
+
+def test_reload_names_all_mistakes_of_options_and_jobs_at_once(pollux):
+    wrong = 'pool: {seats: ten}\nfoo: 1\njobs: [{id: a, python: "work:fine", interval: soon}]\n'
+    pollux.write("pollux.yaml", "store: sqlite:///p.db\n" + wrong)
+    for command in (("reload",), ("reload", "--dry-run"), ("check",)):
+        answer = pollux(*command)
+        assert answer.code == 2, (command, answer)
+        assert all(word in answer.err for word in ("pool.seats", "unknown key 'foo'", "soon")), (command, answer)
+
+
+def test_the_doctor_looks_at_the_store_all_the_same(pollux):
+    pollux.write("pollux.yaml", RIGHT + "pool: {seats: ten}\n")
+    found = {finding["about"]: finding["level"] for finding in pollux("doctor", "--json").json["findings"]}
+    assert (found["config"], found["schema"]) == ("fail", "ok")

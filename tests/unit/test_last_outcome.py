@@ -1,0 +1,67 @@
+"""How did it go last?  In a word, which is never better than what happened."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pollux.app.overview import last_outcome
+from pollux.model import Cause, End, Job, Memory, RunState
+from pollux.outcome import learn
+
+T = 1_800_000_000_000
+DONE, DEAD, READY, CANCELLED = RunState.DONE, RunState.DEAD, RunState.READY, RunState.CANCELLED
+
+
+def end(at, state=DONE, **options):
+    return End(f"j@{at}", "j", state, Cause.SCHEDULE, T + at, T + at, 5, **options)
+
+
+def failed(at, state=DONE):
+    return end(at, state, failed=True, error="E")
+
+
+def word_after(*ends):
+    memory = Memory()
+    for each in ends:
+        memory = learn(memory, each)
+    return last_outcome(Job(id="j", handler="h", memory=memory))
+
+
+@pytest.mark.parametrize(
+    ("ends", "word"),
+    [
+        ((), ""),
+        ((end(1),), "ok"),
+        ((end(1, changed=True),), "changed"),
+        ((end(1, changed=True), end(2)), "ok"),
+        ((failed(1, READY),), "retrying"),
+        ((failed(1, RunState.HELD),), "retrying"),
+        ((end(1), failed(2, READY)), "retrying"),
+        ((failed(1, READY), end(2)), "ok"),
+        ((failed(1),), "failed"),
+        ((failed(1), failed(2, READY)), "failed"),
+        ((failed(1, READY), failed(2, DEAD)), "dead"),
+        ((end(1, CANCELLED),), "cancelled"),
+        ((end(1), end(2, CANCELLED)), "cancelled"),
+        ((end(1, CANCELLED, ran=False),), ""),
+    ],
+)
+def test_the_word_tells_what_came_to_its_end_last(ends, word):
+    assert word_after(*ends) == word
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda at, state, is_failed, ran: end(at, state, failed=is_failed, ran=ran),
+            st.integers(0, 9),
+            st.sampled_from([DONE, DEAD, READY, CANCELLED]),
+            st.booleans(),
+            st.booleans(),
+        ),
+        max_size=8,
+    )
+)
+def test_without_a_success_it_is_never_ok(ends):
+    has_success = any(each.state is DONE and not each.failed and each.ran for each in ends)
+    assert has_success or word_after(*ends) not in {"ok", "changed"}
