@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pollux import schedule as schedules
-from pollux.errors import InvalidConfig, InvalidInput, did_you_mean, problems_of
+from pollux.errors import InvalidConfig, InvalidInput, did_you_mean, problems_of, read_at
 from pollux.ids import check_id
 from pollux.model import API_SOURCE, Isolate, Job, Misfire, Overlap, Retry, Schedule, definition
 from pollux.model.params import check_params, priority_of
@@ -82,7 +82,7 @@ def check_job(job: Job) -> Job:
         _check_schedule(job.schedule, job.id)
         priority_of(job.priority)
         timeout_of(job.timeout_ms / 1000)
-        validate_retry(job.retry)
+        read_at("retry", validate_retry, job.retry)
         _check_words(job)
     except InvalidInput as error:
         raise error.at(f"job {str(job.id)[:60]!r}") from None
@@ -152,9 +152,9 @@ def retry_of(value: object) -> Retry:
     return validate_retry(
         Retry(
             attempts_max=value.get("attempts", usual.attempts_max),
-            base_ms=duration_ms(value["base"]) if "base" in value else usual.base_ms,
+            base_ms=read_at("base", duration_ms, value["base"]) if "base" in value else usual.base_ms,
             factor=value.get("factor", usual.factor),
-            max_ms=duration_ms(value["max"]) if "max" in value else usual.max_ms,
+            max_ms=read_at("max", duration_ms, value["max"]) if "max" in value else usual.max_ms,
             jitter=value.get("jitter", usual.jitter),
         )
     )

@@ -17,7 +17,7 @@ from unittest import mock
 
 from pollux.cli.commands import run_command
 
-PATIENCE_SECONDS = 60.0  # a hung program, not a slow one
+PATIENCE_SECONDS = 120.0  # a hung program, not a slow one
 WITHOUT_API = {"POLLUX_SERVER": "false"}  # most tests ask the store; those of the API say {"POLLUX_SERVER": "true"}
 
 HANDLERS = """

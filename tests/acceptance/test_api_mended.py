@@ -3,8 +3,9 @@
 import pytest
 
 from pollux import cron, every
-from pollux.model import Job, Retry
-from tests.acceptance.api_world import served
+from pollux.model import Job, Retry, RunState
+from pollux.store.contract import RunFilter
+from tests.acceptance.api_world import eventually, served
 
 JOB = {"handler": "fine", "interval": "1m"}
 
@@ -111,3 +112,58 @@ async def test_a_line_its_zone_and_an_interval_are_all_judged(client, body, wron
     answer = await client("POST", "/api/v2/jobs", {"handler": "fine", **body})
     assert answer.status == 422
     assert {problem["where"] for problem in answer.json["problems"]} == wrong
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        ({"handler": "fine", "retry": {"base": "1h", "max": "1s"}}, "retry.max"),
+        ({"handler": "fine", "retry": {"base": "soon"}}, "retry.base"),
+        ({"handler": "fine", "retry": 0}, "retry.attempts"),
+        ({"url": "ftp://example.com", "timeout": "soon"}, "url"),
+    ],
+)
+async def test_a_place_is_named_once(client, body, where):
+    answer = await client("POST", "/api/v2/jobs", body)
+    assert where in [problem["where"] for problem in answer.json["problems"]], answer.json
+
+
+# what is told
+
+
+async def test_the_audit_log_tells_which_dead_letters_went_by_what_and_how_long_a_pause_lasts():
+    async with served() as client:
+        for number in range(3):
+            await client.ok("POST", "/api/v2/jobs", {"id": f"bad{number}", "handler": "refuse"})
+            await client.ok("POST", "/api/v2/runs", {"job_id": f"bad{number}", "id": f"run{number}"})
+
+        async def are_dead():
+            return len((await client.ok("GET", "/api/v2/dead-letters"))["dead_letters"]) == 3
+
+        await eventually(are_dead, "they are dead")
+        await client.app.drop(["run0"])
+        await client.app.drop_where(RunFilter(states=(RunState.DEAD,), error="never works", job_id="bad1"))
+        await client.app.drop()
+        await client.app.pause("bad0", reason="they move", duration="90m")
+        await client.app.pause(group="edge")
+
+        assert [line for line in await log_of(client) if line.startswith(("drop", "pause"))][::-1] == [
+            "drop dead letters run run0",
+            "drop dead letters run run1; by job_id bad1, error never works",
+            "drop dead letters run run2; by all",
+            "pause job:bad0 they move; for 1h30m",
+            "pause group:edge ",
+        ]
+
+
+async def test_only_a_dead_letter_has_deaths():
+    async with served() as client:
+        for name, state in (("fine", "done"), ("refuse", "dead")):
+            await client.ok("POST", "/api/v2/jobs", {"id": name, "handler": name})
+            await client.ok("POST", "/api/v2/runs", {"job_id": name, "id": f"{name}-run"})
+
+            async def ended(name=name, state=state):
+                run = await client.ok("GET", f"/api/v2/runs/{name}-run")
+                return run if run["state"] == state else None
+
+            assert (await eventually(ended, "it has ended"))["deaths"] == (state == "dead")

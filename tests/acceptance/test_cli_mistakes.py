@@ -7,6 +7,7 @@ import pytest
 
 from pollux import Pollux
 from pollux.config import load_config
+from tests.acceptance.hostile import CERTIFICATES
 from tests.acceptance.terminal import SameProcess
 
 RIGHT = 'store: sqlite:///p.db\njobs: [{id: a, python: "work:fine", interval: 1h}]\n'
@@ -18,6 +19,7 @@ MISTAKES = (
     "server: {port: x}\n",
 )
 LOOKS = (("jobs",), ("why", "a"), ("nodes",), ("reload", "--versions"))
+WITH_API = {"POLLUX_SERVER": "true"}
 SAID = "pollux.yaml has mistakes"
 
 
@@ -86,3 +88,24 @@ def test_the_doctor_looks_at_the_store_all_the_same(pollux):
     pollux.write("pollux.yaml", RIGHT + "pool: {seats: ten}\n")
     found = {finding["about"]: finding["level"] for finding in pollux("doctor", "--json").json["findings"]}
     assert (found["config"], found["schema"]) == ("fail", "ok")
+
+
+@pytest.mark.parametrize("tls", ["{cert: none.pem, key: none.key}", "{cert: good.pem, key: none.key}"])
+def test_a_certificate_that_is_not_there_is_told_before_anybody_starts(tmp_path, tls):
+    pollux = SameProcess(tmp_path)
+    shutil.copy(CERTIFICATES / "good.pem", tmp_path)
+    pollux.write("pollux.yaml", f"store: sqlite:///new.db\nserver: {{tls: {tls}}}\n")
+    for command in (("check",), ("serve", "--server")):
+        answer = pollux(*command, environ=WITH_API)
+        assert answer.code == 2, answer
+        assert "pollux.yaml:2" in answer.err, answer
+        assert "none.key cannot be used: No such file" in answer.err, answer
+    assert not (tmp_path / "new.db").exists()
+    found = {finding["about"]: finding for finding in pollux("doctor", "--json", environ=WITH_API).json["findings"]}
+    assert found["api"]["level"] == "fail"
+
+
+def test_a_certificate_that_fits_its_key_is_right(tmp_path):
+    pollux = SameProcess(tmp_path)
+    pollux.write("pollux.yaml", f"server: {{tls: '{CERTIFICATES}/good.pem, {CERTIFICATES}/server.key'}}\n")
+    assert pollux.ok("check", environ=WITH_API).err == ""

@@ -55,3 +55,21 @@ def test_who_calls_it_otherwise_is_told_its_name(pollux):
     told = pollux("status")
     assert told.code == 2
     assert "did you mean `pollux health`?" in told.err
+
+
+def test_an_empty_store_has_no_jobs_rather_than_no_such_ones(pollux):
+    asyncio.run(opened(pollux))
+    assert pollux("jobs", "--store", "sqlite:///p.db").err == "there are no jobs\n"
+    assert pollux("jobs", "--text", "x", "--store", "sqlite:///p.db").err == "there are no such jobs\n"
+
+
+def test_a_version_that_is_not_there_is_told_with_where_to_find_them(pollux):
+    asyncio.run(opened(pollux))
+    for words in (("compare", "2", "7"), ("migrate", "finish", "--from", "42")):
+        assert "`pollux migrate` lists them" in pollux(*words, "--store", "sqlite:///p.db").err
+
+
+async def opened(pollux: Terminal) -> None:
+    app = Pollux(f"sqlite:///{pollux.folder}/p.db")
+    await app.open()
+    await app.close()

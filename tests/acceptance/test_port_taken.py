@@ -78,6 +78,7 @@ def test_an_address_that_is_not_of_this_machine_is_a_mistake_of_the_config(tmp_p
     words = ("serve", "--store", "sqlite:///p.db", "--host", "192.0.2.1", "--behind-proxy", "--port", "8060")
     refused = here(*words, environ=API)
     assert (refused.code, "cannot listen on 192.0.2.1:8060" in refused.err) == (2, True)
+    assert "none of this machine's addresses" in refused.err
     assert not (tmp_path / "p.db").exists()
 
 

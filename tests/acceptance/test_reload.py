@@ -140,7 +140,12 @@ def test_on_a_server_the_leader_and_a_worker_read_it_again(pollux, kind):
         pollux.started("worker", "-c", "p.yaml", "--no-reload", *QUIET) as worker,
     ):
         nodes = ("nodes", "--json", "--store", store)
-        eventually(lambda: len(asking(pollux).ok(*nodes).json["nodes"]) == 2, "both are there", leader)
+
+        def are_there() -> bool:
+            answer = asking(pollux)(*nodes)  # before the first of them there is no store
+            return answer.code == 0 and len(answer.json["nodes"]) == 2
+
+        eventually(are_there, "both are there", leader)
         holds(pollux, "a", leader, store)
         swap(
             pollux.folder,

@@ -455,6 +455,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(pollux):
         plainly = pollux("jobs", "--url", script.url.replace("https:", "http:"))
     assert told.code == plainly.code == menu.UNAVAILABLE
     assert "its certificate is not trusted" in told.err
+    assert "SSL_CERT_FILE" in told.err
     assert not script.asked, "nothing was sent there, no token either"
 
 
@@ -488,6 +489,23 @@ def test_a_limiter_is_obeyed(pollux):
 
 def test_a_limiter_who_says_wait_for_an_hour_is_not_waited_for(pollux):
     with scripted(problem(429, "too many", Retry_After="3600")) as script:
+        told = pollux("nodes", "--url", script.url)
+    assert told.code == menu.UNAVAILABLE
+    assert len(script.asked) == 1
+
+
+def test_whoever_waits_is_told_so_once_and_why(pollux):
+    wait = problem(503, "the store did not answer in time", Retry_After="0")
+    with scripted(wait, wait, ours(HELLO), wait, ours([])) as script:
+        told = pollux("nodes", "--json", "--url", script.url)
+    assert told.json["nodes"] == []
+    assert told.err == (
+        f"pollux: {script.url} has no time for us: the store did not answer in time; waiting, up to 5 s\n"
+    )
+
+
+def test_a_node_that_can_do_nothing_is_not_waited_for_as_long_as_a_limiter(pollux):
+    with scripted(problem(503, "the store is down", Retry_After="6")) as script:
         told = pollux("nodes", "--url", script.url)
     assert told.code == menu.UNAVAILABLE
     assert len(script.asked) == 1

@@ -85,6 +85,9 @@ async def test_every_verb_that_changes_something_is_refused_by_an_app_that_has_i
             await asyncio.to_thread(app.blocking.enqueue, "a")
         assert await left(app) == before
         assert [job.id for job in (await app.list_jobs()).jobs] == ["a"], "one may look"
+        [drain] = await app.drained_workers()
+        assert str(drain) == "all workers are drained by a move of the store (it is moved to redis://there)"
+        assert drain.ends == "`pollux store unseal` ends it"
 
         await unseal(store)
         await app.enqueue("a")

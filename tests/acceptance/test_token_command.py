@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from pollux import Pollux
+from pollux.cli.token import _used
+from pollux.units import HOUR_MS
 from tests.acceptance.terminal import SameProcess, Terminal, eventually, stopped
 from tests.servers.ports import free_port
 
@@ -49,6 +51,24 @@ def test_a_token_is_shown_once_and_never_again(pollux):
         assert "hash" not in answer
     [token] = pollux.ok("token", "ls", "--json").json["tokens"]
     assert token["expires_ms"] - token["made_ms"] == 30 * 86_400_000
+
+
+def test_whoever_makes_a_second_token_of_a_name_is_told(pollux):
+    first = pollux.ok("token", "create", "--role", "viewer", "--name", "ci", "--json")
+    assert "ci" not in first.err
+    second = pollux.ok("token", "create", "--role", "viewer", "--name", "ci")
+    assert f"there is 1 other token called 'ci' ({first.json['token']['id']}) as well" in second.err
+    assert "want the id" in second.err
+    assert not pollux.ok("token", "create", "--role", "viewer").err.count("other token")
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "says"),
+    [(0, "within the hour"), (HOUR_MS - 1, "within the hour"), (HOUR_MS, "1h ago"), (90_000_000, "1d1h ago")],
+)
+def test_when_a_token_was_used_is_known_by_the_hour(age_ms, says):
+    assert _used(10**12, now=10**12 + age_ms) == says
+    assert _used(None, now=10**12) == "never"
 
 
 def test_tokens_are_taken_back_and_exchanged_by_id_or_name(pollux):

@@ -153,7 +153,7 @@ async def test_the_connection_that_listens_is_made_anew_and_hears_again(plain, s
     await other.open()
     for nth in range(2):
         waiting = asyncio.ensure_future(
-            store.claim(node="n", token=f"w{nth}", limit=1, lease_ms=60_000, wait_ms=60_000)
+            store.claim(node="n", token=f"w{nth}", limit=1, lease_ms=60_000, wait_ms=600_000)
         )
         pid = await listener(plain, url)
         await plain.execute(f"SELECT pg_terminate_backend({pid})")
@@ -163,7 +163,7 @@ async def test_the_connection_that_listens_is_made_anew_and_hears_again(plain, s
             await asyncio.sleep(0.01)
         assert again != pid
         await other.enqueue([a_run(f"r{nth}", due_ms=0)])
-        assert ids((await asyncio.wait_for(waiting, 30)).runs) == [f"r{nth}"], "by the bell: nobody looks by himself"
+        assert ids((await asyncio.wait_for(waiting, 60)).runs) == [f"r{nth}"], "by the bell: nobody looks by himself"
     await other.close()
 
 

@@ -195,6 +195,22 @@ async def test_entries_go_with_their_runs_in_whatever_order_they_end(store, redi
     assert await line(redis, store) == (0, 0, 0)
 
 
+async def test_each_of_a_call_gets_its_own_end(store, monkeypatch):
+    """Those that end alike are written down once: time, result and delivery make the difference."""
+    await store.enqueue([a_run(f"r{n}") for n in range(5)], now_ms=T0)
+    runs = [*await claim(store, 4, now_ms=T0), *await claim(store, 1, now_ms=T0)]
+    called = verbs_of(store, monkeypatch)
+    told = [*ends(runs[:1], T0 + 1), *ends(runs[1:2], T0 + 2), *ends(runs[2:], T0 + 2, result={"a": 2})]
+
+    assert await store.settle(told, now_ms=T0 + 3) == [Answer.OK] * 5
+
+    assert called == ["settle_plain"]
+    found = [await the_run(store, run.id) for run in runs]
+    assert [run.finished_ms for run in found] == [T0 + 1, *[T0 + 2] * 4]
+    assert [run.result for run in found] == [None, None, *[{"a": 2}] * 3]
+    assert [run.token for run in found] == [run.token for run in runs]
+
+
 async def test_a_renewed_run_ends_the_long_way(store, monkeypatch):
     await store.enqueue([a_run("a")], now_ms=T0)
     [run] = await claim(store, now_ms=T0)

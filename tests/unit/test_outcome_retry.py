@@ -66,7 +66,7 @@ def test_a_rule_that_cannot_be_kept_is_refused_by_field_and_with_a_cure(retry, f
     with pytest.raises(InvalidInput) as refusal:
         validate_retry(retry)
 
-    assert refusal.value.where == f"retry.{field}"
+    assert refusal.value.where == field
     assert refusal.value.cure
 
 

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from pollux.model import (
+    ALL_VERSIONS,
     Cause,
     Counts,
     Cron,
@@ -35,6 +36,30 @@ def job(stops=(), live=None, nodes=(NODE,), **changes):
 
 def run(stops=(), nodes=(NODE,), counts=COUNTS, of=JOB, **changes):
     return why_run(replace(RUN, **changes), of, stops=stops, nodes=nodes, counts=counts, now_ms=NOW)
+
+
+# versions
+
+
+def test_where_no_node_serves_the_version_it_says_so_and_which_is_served():
+    cure = "start one with `--scheduler-version 99`, or move what is there to version 3, which is served"
+    node = replace(NODE, scheduler_version=3)
+    why = job(nodes=(node,), scheduler_version=99)
+    assert (why.answer, why.reason) == ("stranded", "no node serves version 99: nobody fires or runs it")
+    assert (why.cure, why.is_held) == (cure, True)
+    assert job(nodes=(node,), scheduler_version=99, next_due_ms=None, last_due_ms=None).answer == "stranded"
+    for state in (RunState.READY, RunState.HELD):
+        why = run(nodes=(node,), scheduler_version=99, state=state)
+        assert (why.answer, why.reason, why.cure) == ("stranded", "it waits, but no node serves version 99", cure)
+
+
+def test_a_node_of_another_version_does_not_count():
+    """It has seats and the handler, but no run of this version ever comes to it."""
+    others = (replace(NODE, scheduler_version=3), replace(NODE, id="n2", busy=2))
+    assert run(nodes=others).reason.startswith("it is ready, but all 2 seats are busy")
+    assert job(nodes=(replace(NODE, scheduler_version=3), replace(NODE, id="n2", handlers=()))).answer == "stranded"
+    every = replace(NODE, scheduler_version=ALL_VERSIONS)
+    assert job(nodes=(every,), scheduler_version=99).answer == "waits"
 
 
 # jobs

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from pollux import Pollux, errors
+from pollux.app.health import Watch
 from pollux.client import Remote, address_of
 from pollux.client.travel import LOOKS, PATH, VERSION_HEADER, raised, told, verb_of
 from pollux.errors import (
@@ -292,3 +293,20 @@ async def test_a_full_line_is_told_at_once_and_not_waited_for(asking, app):
     await remote.enqueue("home")
     with pytest.raises(StoreFull, match="1 runs wait"):
         await remote.enqueue("home")
+
+
+async def test_health_is_told_while_the_store_is_down(asking, monkeypatch):
+    """A hello needs no store, so that a node that has lost its own can still be asked how it does."""
+
+    async def down(*_):
+        raise StoreError("the store is away")
+
+    remote = await asking(Role.VIEWER)
+    await remote.open()
+    monkeypatch.setattr(Pollux, "sealed", down)
+    monkeypatch.setattr(Watch, "_read", down)
+    await remote.open()
+    found = await remote.health_document()
+    assert found["status"] == "unhealthy"
+    [store] = [finding for finding in found["findings"] if finding["name"] == "store"]
+    assert "the store is away" in store["seen"]

@@ -122,7 +122,7 @@ class FileWatch:
                 return
 
     async def _look(self) -> None:
-        """Tell, once the file is there, is another one, and is not being written."""
+        """Tell, once the file is there, is another one, and is not being written; or once it stays away."""
         now = signature(self.path)
         for _ in range(STEADY_LOOKS_MAX):
             if now == self._seen or self._stop.is_set():
@@ -133,6 +133,9 @@ class FileWatch:
                 self._seen = now
                 self.changed()
                 return
+        if now is None:  # nobody is replacing it: it is gone, and its next start would fail
+            self._seen = None
+            self.changed()
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from pollux.app.configured import missing_secrets, register_python
-from pollux.config.live import with_live
+from pollux.config.live import is_overruled, read_live, with_live
 from pollux.config.load import digest_of, file_source, load_config
 from pollux.config.reading import FILE_BYTES_MAX
 from pollux.config.settings import DEFAULT, OPTIONS, Config
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pollux.registry import Registry
 
 FILE_NOTE = f"{SETTING}file:"  # and its source: which text of it holds; a node with another one writes none of its jobs
+BY_SIGNAL = "signal HUP"
 SHOWN_MAX = 10
 # Besides the live ones: these hold as soon as the jobs that they are about are written.
 _BY_JOBS = frozenset({"release", "job_timeout"})
@@ -47,9 +48,11 @@ class OptionChange(Struct, frozen=True):
     path: str
     before: str
     after: str
+    overruled: str = ""  # what is set live for all nodes, and goes on holding
 
     def __str__(self) -> str:
-        return f"{self.path} {self.before} -> {self.after}"
+        words = f"{self.path} {self.before} -> {self.after}"
+        return f"{words}, overruled by live {self.overruled}" if self.overruled else words
 
 
 class Reloaded(Struct, frozen=True):
@@ -246,11 +249,18 @@ class Reloader:
             registry,
             declared,
             diffs,
-            tuple(_changes(self.config, config, is_live=True)) if is_ours else (),
+            await self._live_changes(config) if is_ours else (),
             tuple(_changes(self.started, config, is_live=False)) if is_ours else (),
             source,
             unseen,
         )
+
+    async def _live_changes(self, config: Config) -> tuple[OptionChange, ...]:
+        """What changes while the node runs, or would, if something else were not set for all nodes."""
+        changes = tuple(_changes(self.config, config, is_live=True))
+        live = read_live(await self.app.backend.notes(SETTING)) if changes else {}
+        heard = {path: str(said.value) for path, said in live.items() if not is_overruled(config, path)}
+        return tuple(msgspec.structs.replace(each, overruled=heard.get(each.path, "")) for each in changes)
 
     async def _source_of(self, draft: Draft, config: Config) -> str:
         """Whose next text is it?  Our file's, unless it is said, or another node has a file of its name."""
@@ -348,6 +358,8 @@ class Reloader:
 
     async def _record(self, reloaded: Reloaded, by: str) -> None:
         if reloaded.is_empty:
+            if by == BY_SIGNAL:  # whoever sent it cannot see otherwise that it was heard
+                self.app.events.emit(ConfigReloaded(reloaded.path, by, "nothing changed"))
             return
         self.app.events.emit(ConfigReloaded(reloaded.path, by, reloaded.words()))
         if reloaded.lines:

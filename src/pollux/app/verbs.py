@@ -352,13 +352,11 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         if run is not None:
             [owner] = await self._store.get_jobs([run.job_id])
             counts = await self._store.of_version(run.scheduler_version).counts()
-            serving = [node for node in nodes if node.serves(run.scheduler_version)]
-            return why_run(run, owner, stops=stops, nodes=serving, counts=counts, now_ms=now_ms)
+            return why_run(run, owner, stops=stops, nodes=nodes, counts=counts, now_ms=now_ms)
         [job] = await self._store.get_jobs([name])
         if job is None:
             cure = f"`pollux jobs` and `pollux runs` list them; if it was a run: {FORGOTTEN}"
             raise NotFound("job or run", name, cure=cure)
-        nodes = [node for node in nodes if node.serves(job.scheduler_version)]
         live = await self._store.list_runs(RunFilter(states=tuple(LIVE), job_id=job.id), limit=1)
         return why_job(job, stops=stops, now_ms=now_ms, live=live.runs[0] if live.runs else None, nodes=nodes)
 

@@ -100,7 +100,7 @@ class VersionVerbs:
         figures = []
         for number in versions:
             if number not in known:
-                raise NotFound("version", str(number))
+                raise NotFound("version", str(number), cure="`pollux migrate` lists them")
             runs, is_cut = await self._ended(number, since_ms)
             figures.append(_figures(known[number], runs, is_cut=is_cut))
         return figures
@@ -128,7 +128,7 @@ class VersionVerbs:
             raise Conflict(_in_words(number, left))
         answer = await self._store.drop_version(number)
         if answer is Answer.LOST:
-            raise NotFound("version", str(number))
+            raise NotFound("version", str(number), cure="`pollux migrate` lists them")
         if answer is Answer.CONFLICT:
             raise Conflict(f"version {number} still has a leader, or got something just now; stop it and try again")
         await self._store.log([AuditLine(self._clock.now_ms(), self._actor, "finish", f"version {number}", "")])

@@ -93,7 +93,9 @@ def ls(
         ),
     )
     if not rows:
-        click.echo("there are no such jobs", err=True)
+        click.echo(
+            "there are no jobs" if where == JobFilter() and after is None else "there are no such jobs", err=True
+        )
     print_more(cursor)
 
 

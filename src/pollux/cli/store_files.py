@@ -133,9 +133,11 @@ def _checks(url: str) -> tuple[Callable[[Show], Checked], Callable[[], None]]:
 
 
 def _existing_file(where: Where) -> Path:
-    path = _file(where)
-    own_store(where, OF_A_FILE)
-    return path
+    """Whether a server is there does not matter: it is no file."""
+    refuse_url(where.store, OF_A_FILE)
+    if store_url(where).startswith(("sqlite:", "memory:")):
+        own_store(where, OF_A_FILE)
+    return _file(where)
 
 
 def _file(where: Where) -> Path:

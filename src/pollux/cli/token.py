@@ -12,8 +12,9 @@ import click
 
 from pollux.cli.commands import Listing
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
-from pollux.cli.show import ago, moment, now_ms, print_json, print_table
+from pollux.cli.show import ago, moment, now_ms, print_json, print_table, span
 from pollux.errors import InvalidInput, NotFound
+from pollux.units import HOUR_MS, counted
 
 ROLES = ("viewer", "operator", "admin")
 CURLRC = ".curlrc"
@@ -69,7 +70,7 @@ def ls(config: str | None, store: str | None, *, as_json: bool) -> None:
                 each.name,
                 each.role,
                 ago(each.made_ms, now=now),
-                "never" if each.used_ms is None else ago(each.used_ms, now=now),
+                _used(each.used_ms, now=now),
                 "expired" if each.is_over(now) else moment(each.expires_ms) or "never",
             )
             for each in found
@@ -77,6 +78,14 @@ def ls(config: str | None, store: str | None, *, as_json: bool) -> None:
     )
     if not found:
         click.echo("there are none; `pollux token create --role admin` makes one", err=True)
+
+
+def _used(used_ms: int | None, *, now: int) -> str:
+    """It is written down by the hour."""
+    if used_ms is None:
+        return "never"
+    hours = (now - used_ms) // HOUR_MS
+    return f"{span(hours * HOUR_MS)} ago" if hours > 0 else "within the hour"
 
 
 @token.command()
@@ -92,8 +101,17 @@ def create(role: str, name: str, expires: str | None, config: str | None, store:
       pollux token create --role viewer --name grafana
       pollux token create --role operator --expires 30d > operator.token
     """
-    url = existing_store(Where(config, store))
-    _show(ask(url, lambda app: app.create_token(role, name=name, expires=expires)), as_json=as_json)
+
+    async def question(app: Any) -> tuple[Any, list[str]]:
+        made = await app.create_token(role, name=name, expires=expires)
+        same = [each.id for each in await app.tokens() if name and each.name == name and not each.is_over(now_ms())]
+        return made, [each for each in same if each != made.token.id]
+
+    made, others = ask(existing_store(Where(config, store)), question)
+    if others:
+        words = f"{counted(len(others), 'other token')} called {name!r} ({', '.join(others[:5])}) as well"
+        click.echo(f"pollux: there is {words}: `pollux token rotate` and `revoke` want the id", err=True)
+    _show(made, as_json=as_json)
 
 
 @token.command()

@@ -12,7 +12,7 @@ from pollux.cli.commands import Listing, Taught
 from pollux.cli.completion import job_ids
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
 from pollux.cli.show import print_json, print_table
-from pollux.model import VERSION_MAX
+from pollux.model import VERSION_MAX, unserved
 from pollux.units import counted, format_ms
 
 VERSION = click.IntRange(1, VERSION_MAX)
@@ -52,6 +52,8 @@ def move(
     goes = [job_id for job_id, version in zip(chosen, there, strict=True) if version not in (to, None)]
     if not dry_run:
         in_batches(url, chosen, lambda app, batch: _move(app, batch, to), doing="moving")
+    if goes and (lack := unserved(to, ask(url, lambda app: app.nodes()))):
+        click.echo(f"pollux: {lack[0]}; {lack[1]}", err=True)
     if as_json:
         print_json({"moved": [] if dry_run else goes, "would_move": goes if dry_run else [], "to_version": to})
         return

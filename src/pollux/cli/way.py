@@ -109,7 +109,7 @@ async def live_socket(path: Path | None, store_url: str) -> str:
     from pollux.secrets import hide
 
     url = socket_url(path)
-    node = app_at(url, "cli")
+    node = app_at(url, "hello")
     try:
         async with asyncio.timeout(HELLO_S):
             await node.open(sealed=True)
@@ -134,11 +134,18 @@ def app_at(url: str, kind: str, *, version: int | None = None) -> Any:
     from pollux.client import Remote, address_of, is_address
 
     if is_address(url):
-        return Remote(address_of(url), _token())
+        return Remote(address_of(url), _token(), tell=_tell if kind == "cli" else None)
     from pollux.app import Pollux
     from pollux.app.verbs import default_actor
 
     return Pollux(url, actor=default_actor(kind), scheduler_version=version)
+
+
+def _tell(words: str) -> None:
+    from pollux.secrets import hide
+    from pollux.units import printable
+
+    click.echo(f"pollux: {printable(hide(words))}", err=True)
 
 
 def tell_way(url: str) -> None:

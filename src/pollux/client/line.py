@@ -3,7 +3,8 @@
 refused, no such name, no certificate ─▶ StoreError: it was not asked
 cut off while it was asked            ─▶ asked again if it only looks, else StoreTimeout: it may have happened
 401, another version, not Pollux      ─▶ StoreRefused
-429 of the limiter, 503               ─▶ waits as long as it is told to, a few times
+429 of the limiter                    ─▶ waits as long as it is told to, up to a minute in all, and says so
+503: no time, or its store is down    ─▶ the same for a few seconds: whoever asks can do something better
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ CONNECT_S = 5.0
 ANSWER_S = 120.0  # the node's own store calls have shorter deadlines
 AGAIN = 2  # times that a look is repeated
 AGAIN_S = 0.2
-WAIT_S_MAX = 60.0  # in all, for a limiter that says wait
+WAIT_S_MAX = {429: 60.0, 503: 5.0}  # in all, for a limiter that says wait, and for a node that can do nothing
 _T = TypeVar("_T")
-_LATER = frozenset({429, 503})
 
 
 class Problem(Struct, frozen=True):
@@ -44,9 +44,9 @@ class Problem(Struct, frozen=True):
 class Line:
     """To one address, as one caller."""
 
-    def __init__(self, address: Address, token: str) -> None:
+    def __init__(self, address: Address, token: str, tell: Callable[[str], None] | None = None) -> None:
         self.address = address
-        self._token, self._waited = token, 0.0
+        self._token, self._waited, self._tell = token, 0.0, tell
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -71,7 +71,7 @@ class Line:
             problem = self._problem(status, headers, answer)
             if problem.error is not None:
                 raise raised(problem.error)
-            if status not in _LATER or not await self._may_wait(headers):
+            if status not in WAIT_S_MAX or not await self._may_wait(status, headers, problem):
                 raise self._refused(status, problem)
 
     async def lines(self, path: str) -> AsyncIterator[bytes]:
@@ -112,7 +112,11 @@ class Line:
         try:
             yield
         except aiohttp.ClientConnectorCertificateError as error:
-            raise self._unreachable(f"its certificate is not trusted: {error.certificate_error}") from error
+            why = getattr(error.certificate_error, "verify_message", "") or error.certificate_error
+            cure = "name the certificate of who signed it: SSL_CERT_FILE=/path/to/ca.pem"
+            raise StoreError(
+                f"{self.address.shown} is not believed: its certificate is not trusted ({why}); {cure}"
+            ) from error
         except aiohttp.ClientSSLError as error:
             plain = f"http{self.address.root.removeprefix('https')}"
             cure = f"write {plain}, or give the node a certificate (server.tls)"
@@ -157,16 +161,19 @@ class Line:
                 return msgspec.json.decode(body, type=Problem)
             except msgspec.DecodeError:
                 pass
-        if status in _LATER or status in {502, 504}:  # whoever stands in front of it
+        if status in WAIT_S_MAX or status in {502, 504}:  # whoever stands in front of it
             return Problem("there is no answer", f"status {status}")
         raise self._foreign()
 
-    async def _may_wait(self, headers: Any) -> bool:
-        """Rest as long as was said; false if that is too long altogether."""
+    async def _may_wait(self, status: int, headers: Any, problem: Problem) -> bool:
+        """Rest as long as was said, and say so the first time; false if that is too long altogether."""
         said = headers.get("Retry-After", "")
         seconds = float(said) if said.isascii() and said.isdigit() else 1.0
-        if self._waited + max(seconds, 0.1) > WAIT_S_MAX:
+        if self._waited + max(seconds, 0.1) > WAIT_S_MAX[status]:
             return False
+        if not self._waited and self._tell is not None:
+            why = problem.detail or problem.title
+            self._tell(f"{self.address.shown} has no time for us: {why}; waiting, up to {WAIT_S_MAX[status]:.0f} s")
         self._waited += max(seconds, 0.1)
         await asyncio.sleep(seconds)
         return True

@@ -17,14 +17,17 @@ LOAD_BYTES = 500_000  # of records in one request
 
 
 class Remote:
-    """A node by its address.  `open` says hello; then every verb of the app can be asked, by its own name."""
+    """A node by its address.  `open` says hello; then every verb of the app can be asked, by its own name.
 
-    def __init__(self, address: Address, token: str = "") -> None:
+    `tell` hears why it takes longer than it should; by default nobody does.
+    """
+
+    def __init__(self, address: Address, token: str = "", *, tell: Callable[[str], None] | None = None) -> None:
         self.address = address
         self.hello: Hello | None = None
         from pollux.client.line import Line  # here: a server knows the verbs, and calls nobody
 
-        self._line = Line(address, token)
+        self._line = Line(address, token, tell)
 
     async def open(self, *, sealed: bool = False) -> None:
         """Who is there?  Raises `StoreError` if nobody is, or somebody else; `sealed` as with an app."""

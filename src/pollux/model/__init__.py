@@ -28,7 +28,7 @@ from pollux.model.job import (
     is_gated,
     recurs,
 )
-from pollux.model.node import RENEW_MIN_MS, Declares, Node, Term, check_term, declares, leader_of
+from pollux.model.node import RENEW_MIN_MS, Declares, Node, Term, check_term, declares, leader_of, unserved
 from pollux.model.note import (
     DRAIN,
     NOTE_BYTES_MAX,
@@ -171,4 +171,5 @@ __all__ = [
     "run_of",
     "stop_key",
     "tried_again",
+    "unserved",
 ]

@@ -73,6 +73,16 @@ def leader_of(nodes: Iterable[Node]) -> Node | None:
     return max((node for node in nodes if node.leads), key=lambda node: node.leads, default=None)
 
 
+def unserved(version: int, nodes: Iterable[Node]) -> tuple[str, str] | None:
+    """What is wrong, and what helps, where nodes live and none of them serves this version."""
+    served = sorted({node.scheduler_version for node in nodes})
+    if not served or {version, ALL_VERSIONS} & set(served):
+        return None
+    others = " or ".join(map(str, served))
+    cure = f"start one with `--scheduler-version {version}`, or move what is there to version {others}, which is served"
+    return f"no node serves version {version}", cure
+
+
 def check_term(*, ttl_ms: int, renew_ms: int) -> None:
     """Refuse times by which a term cannot be kept: a lost renewal must leave time for another, each for an answer."""
     if renew_ms < RENEW_MIN_MS:

@@ -18,6 +18,7 @@ from pollux.units import SECOND_MS, format_moment
 
 STOP = "stop:"
 DRAIN = "stop:claims"
+MOVE = "a move of the store"  # who drains the workers of one that was moved away
 SETTING = "setting:"
 STEERING = (STOP, SETTING)  # what the `stops_revision` of a claim tells of
 TURN = "turn:"  # asks the leader for a turn now; it answers beside it
@@ -63,6 +64,8 @@ class Drained(Struct, frozen=True):
         """The command that ends it."""
         if self.expires_ms is not None:
             return "it ends by itself when that is over"
+        if self.by == MOVE:
+            return "pollux store unseal"
         return f"pollux resume --workers --node {self.node}" if self.node else "pollux resume --workers"
 
     @property

@@ -37,7 +37,7 @@ def validate_retry(retry: Retry) -> Retry:
     _check("jitter", retry.jitter, 0.0, 1.0)
     if retry.max_ms < retry.base_ms:
         what = f"the longest delay ({retry.max_ms} ms) is shorter than the first ({retry.base_ms} ms)"
-        raise InvalidInput(what, where="retry.max", cure="raise max or lower base")
+        raise InvalidInput(what, where="max", cure="raise max or lower base")
     return retry
 
 
@@ -48,5 +48,5 @@ def _check(field: str, value: object, least: float, most: float, *, whole: bool 
         kind = "a whole number" if whole else "a number"
         unit = " of milliseconds" if field in {"base", "max"} else ""
         raise InvalidInput(
-            f"{value!r} cannot be used", where=f"retry.{field}", cure=f"give {kind}{unit} from {least:g} to {most:.12g}"
+            f"{value!r} cannot be used", where=field, cure=f"give {kind}{unit} from {least:g} to {most:.12g}"
         )

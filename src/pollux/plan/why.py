@@ -10,7 +10,21 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import API_SOURCE, AT_THE_GATE, STOP, Counts, Drained, Event, Job, Node, Note, Overlap, Run, RunState
+from pollux.model import (
+    API_SOURCE,
+    AT_THE_GATE,
+    STOP,
+    Counts,
+    Drained,
+    Event,
+    Job,
+    Node,
+    Note,
+    Overlap,
+    Run,
+    RunState,
+    unserved,
+)
 from pollux.plan.gate import (
     UNDECLARED,
     GateState,
@@ -44,7 +58,7 @@ class Why(Struct, frozen=True):
 
 
 def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, nodes: Sequence[Node]) -> Why:
-    """Why a job runs or does not; `live` is one of its live runs, if there is one."""
+    """Why a job runs or does not; `live` is one of its live runs, if there is one; `nodes` are all that live."""
     by_key = {stop.key: stop for stop in stops}
     if live is not None and live.state is not RunState.HELD:
         why = why_run(live, job, stops=stops, nodes=nodes, counts=None, now_ms=now_ms)
@@ -61,13 +75,18 @@ def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, n
         words = f"{UNDECLARED}: no living node has it in {job.source}; its due times are skipped and counted"
         return Why("undeclared", words, cure=f"start a node that declares it, or take it away: {_delete(job)}")
     if job.next_due_ms is None:
-        return _never(job)
+        return _never(job, nodes)
     coming = _coming(job, job.next_due_ms, nodes, now_ms)
-    drain = None if coming.is_held else drain_of(stops, _having(job, nodes), now_ms)
+    serving = _serving(job.scheduler_version, nodes)
+    drain = None if coming.is_held else drain_of(stops, _having(job, serving), now_ms)
     if drain is None:
         return coming
     words = f"{coming.reason}, and its run will wait: {drain}"
     return Why("drained", words, drain.expires_ms, drain.cure)
+
+
+def _serving(version: int, nodes: Sequence[Node]) -> list[Node]:
+    return [node for node in nodes if node.serves(version)]
 
 
 def _having(job: Job | None, nodes: Sequence[Node]) -> list[Node]:
@@ -99,13 +118,15 @@ def _meanwhile(job: Job, live: Run) -> str:
             return "; due times after it wait with it" if is_waiting else ""
 
 
-def _never(job: Job) -> Why:
+def _never(job: Job, nodes: Sequence[Node]) -> Why:
     """A job without a next due."""
     if job.schedule is None:
         last = f"; its last run failed: {job.memory.last_error}" if job.memory.failures else ""
         return Why("waits", f"it has no schedule and runs when asked{last}", cure="run or enqueue it")
     if isinstance(job.schedule, Event):
         return Why("waits", "it fires on events only, never by the clock", cure="send the event, or run it")
+    if job.last_due_ms is None and (lack := unserved(job.scheduler_version, nodes)):
+        return Why("stranded", f"{lack[0]}: nobody fires or runs it", cure=lack[1])
     if not job.is_recurring:
         if job.last_due_ms is None:
             return Why("waits", "it was added just now; the leader has not planned it yet")
@@ -119,6 +140,9 @@ def _never(job: Job) -> Why:
 
 def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
     """A job whose next due is known."""
+    if lack := unserved(job.scheduler_version, nodes):
+        return Why("stranded", f"{lack[0]}: nobody fires or runs it", cure=lack[1])
+    nodes = _serving(job.scheduler_version, nodes)
     if not nodes:
         return Why("stranded", "no live node: nobody fires or runs it", cure="start a node")
     if job.handler not in handlers_of(nodes):
@@ -135,8 +159,11 @@ def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
 def why_run(
     run: Run, job: Job | None, *, stops: Sequence[Note], nodes: Sequence[Node], counts: Counts | None, now_ms: int
 ) -> Why:
-    """Why a run runs or does not."""
+    """Why a run runs or does not; `nodes` are all that live."""
+    lack, nodes = unserved(run.scheduler_version, nodes), _serving(run.scheduler_version, nodes)
     match run.state:
+        case RunState.HELD | RunState.READY if lack is not None and run.visible_ms <= now_ms:
+            return Why("stranded", f"it waits, but {lack[0]}", cure=lack[1])
         case RunState.HELD:
             return _held(run, job, {stop.key: stop for stop in stops}, nodes, now_ms)
         case RunState.READY:

@@ -38,5 +38,5 @@ async def make_first_token(app: Pollux, file: Path) -> str:
             draft.unlink()
         return ""
     draft.replace(file)
-    log.info("the first start: an admin's token was made and lies in %s; it is told nowhere else", file)
+    log.info("the first start: an admin's token was made and lies in %s", file)
     return made.secret

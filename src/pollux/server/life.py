@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 NOT_STARTED = "this node was not started, and nothing was changed"
 PORT_CURE = "--port 0 (any that is free), --port N, --no-server; or `pollux worker`, which needs none"
+HOST_CURE = "that is none of this machine's addresses: --host 127.0.0.1 (this machine alone), or one of its own"
 END_S = 5  # requests under way at the end have this long
 
 log = logging.getLogger("pollux")
@@ -103,7 +104,9 @@ class Server:
                 return []
             if is_taken:
                 raise Conflict(f"the API cannot listen on {where}: {why}; {NOT_STARTED}", cure=PORT_CURE) from error
-            raise InvalidInput(f"the API cannot listen on {where}: {why}", cure=PORT_CURE) from error
+            is_elsewhere = error.errno == errno.EADDRNOTAVAIL
+            cure = HOST_CURE if is_elsewhere else PORT_CURE
+            raise InvalidInput(f"the API cannot listen on {where}: {why}", cure=cure) from error
         self.port = found[0].getsockname()[1]
         self._sockets += found
         return found

@@ -10,6 +10,7 @@ from pollux.config import Config
 from pollux.errors import InvalidInput
 from pollux.server.hosts import refuse_in_the_clear
 from pollux.server.limits import Limits
+from pollux.server.tls import Certificate
 from pollux.store.beside import TOKEN, beside, socket_path
 
 PORT = 8060
@@ -65,12 +66,18 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def _tls(config: Config) -> tuple[Path, Path] | None:
-    """Relative to the file that names them."""
+    """Relative to the file that names them; refused here if they cannot be used, before anybody starts."""
     if not config.server_tls:
         return None
-    folder = Path(config.path).parent if config.path and ":" in config.origins.get("server.tls", "") else Path()
+    origin = config.origins.get("server.tls", "")
+    folder = Path(config.path).parent if config.path and ":" in origin else Path()
     cert, key = _parts(config.server_tls)
-    return folder / cert, folder / key
+    files = folder / cert, folder / key
+    try:
+        Certificate(*files)
+    except InvalidInput as error:
+        raise error.at(origin) if origin else error from None
+    return files
 
 
 def _token(config: Config) -> str:

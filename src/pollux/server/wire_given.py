@@ -51,6 +51,8 @@ class _Reading:
                 path = path[-1:]
             elif path[0] == "schedule":
                 path = [self.words.get("schedule", "")]
+            elif path[0] == "params":
+                path = [place_in(".".join(path), self.words["params"])]
             else:
                 path[0] = self.words.get(path[0], path[0])
             self.problems.append(InvalidInput(one.what, where=".".join(path), cure=one.cure))
@@ -112,6 +114,12 @@ def word_of_params(body: JobBody) -> str:
     if body.http is not None or body.exec is not None:
         return "http" if body.http is not None else "exec"
     return "url" if body.url is not None and not body.params else "params"
+
+
+def place_in(where: str, word: str) -> str:
+    """A place in the params, `where`, as the body names them: by `word`."""
+    rest = where.removeprefix("params").removeprefix(".")
+    return word if word == "url" and rest in {"", "url"} else ".".join(part for part in (word, rest) if part)
 
 
 def _handler(reading: _Reading) -> tuple[str | None, dict[str, Any]]:

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from pollux.errors import Conflict, StoreMoved
 from pollux.model import DRAIN, Note, NotePut
+from pollux.model.note import MOVE
 from pollux.store.contract import Store
 from pollux.units import DAY_MS, format_moment
 
@@ -115,7 +116,7 @@ class Seal:
 async def seal(store: Store, mark: Mark) -> None:
     """Nobody works on the store from here on.  Doing it again changes nothing."""
     await put_mark(store, MOVED_TO, mark)
-    await store.put_notes([NotePut(DRAIN, {"reason": f"it is moved to {mark.other}"})])
+    await store.put_notes([NotePut(DRAIN, {"reason": f"it is moved to {mark.other}", "by": MOVE})])
     for handle in await of_all_versions(store):
         await _take_term(handle)
     await store.wake()

@@ -26,7 +26,7 @@ def look_at_setup(path: str, store: str | None) -> tuple[Config | None, list[Fin
     count = len(config.jobs)
     findings = [ok("config", f"{path} is right; {count} job{'' if count == 1 else 's'}"), *of_file(Path(path))]
     findings += [warn("config", _told(doubt), doubt.cure) for doubt in _doubts(config)]
-    return config, [*findings, *of_code(config)]
+    return config, [*findings, *of_code(config), *of_server(config)]
 
 
 def of_file(path: Path) -> Iterator[Finding]:
@@ -56,6 +56,19 @@ def of_code(config: Config) -> Iterator[Finding]:
         yield from _problems("secrets", error)
         return
     yield ok("secrets", "every reference can be resolved")
+
+
+def of_server(config: Config) -> Iterator[Finding]:
+    """What a start would refuse of the API: files that are not there, a token that is written out."""
+    from pollux.server import server_options
+
+    try:
+        options = server_options(config, plans=config.plans)
+    except InvalidInput as error:
+        yield from _problems("api", error)
+        return
+    if options is not None and options.tls is not None:
+        yield ok("api", f"the certificate {options.tls[0]} fits its key")
 
 
 def _doubts(config: Config) -> list[InvalidInput]:

@@ -23,7 +23,7 @@ from pollux.server.problems import Problem, problem_of
 from pollux.server.routing import At, Reply, Routes
 from pollux.server.together import Together
 from pollux.server.wire import read_body
-from pollux.server.wire_given import also_wrong, job_of_body, word_of_params
+from pollux.server.wire_given import also_wrong, job_of_body, place_in, word_of_params
 from pollux.server.wire_jobs import ID_PATTERN, JobBody, JobView, StateWord, view_of
 from pollux.server.wire_runs import Limit, Text, given
 from pollux.store.contract import JobFilter, JobPut
@@ -282,13 +282,8 @@ def _named(error: PolluxError, body: JobBody) -> PolluxError:
     if not isinstance(error, InvalidInput):
         return error
     word = word_of_params(body)
-    found = [InvalidInput(one.what, where=_renamed(one.where, word), cure=one.cure) for one in problems_of(error)]
+    found = [InvalidInput(one.what, where=place_in(one.where, word), cure=one.cure) for one in problems_of(error)]
     return found[0] if len(found) == 1 else InvalidConfig(found)
-
-
-def _renamed(where: str, word: str) -> str:
-    rest = where.removeprefix("params").removeprefix(".")
-    return word if word == "url" and rest in {"", "url"} else ".".join(part for part in (word, rest) if part)
 
 
 async def _put_reply(desk: At, written: Written, *, stops: list[Note] | None, cure: str, **more: Any) -> Reply:

@@ -22,6 +22,7 @@ from pollux.patience import Deadlines
 from pollux.store.keepalive import keep_alive
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import Address
+from pollux.store.postgres.arrays import teach
 from pollux.store.postgres.faults import AGAIN, GONE, MAY_HAVE, THEIRS, in_our_words, unreachable
 from pollux.store.postgres.pool import Pool
 from pollux.store.postgres.ringing import Bells
@@ -76,6 +77,7 @@ class Database:
                 raise unreachable(error, address.where) from error
             else:
                 keep_alive(connection._transport.get_extra_info("socket"))  # noqa: SLF001  it has no other way to it
+                teach(connection)
                 return connection
 
     async def open(self) -> None:
