@@ -167,3 +167,11 @@ async def test_only_a_dead_letter_has_deaths():
                 return run if run["state"] == state else None
 
             assert (await eventually(ended, "it has ended"))["deaths"] == (state == "dead")
+
+
+async def test_every_document_ends_its_line(client):
+    """So that the prompt of whoever asked with curl stands on a line of its own."""
+    for method, path in (("GET", "/api/v2/jobs"), ("GET", "/api/v2/scheduler/health"), ("GET", "/api/v2/jobs/none")):
+        answer = await client(method, path)
+        assert answer.body.endswith(b"}\n"), path
+        assert answer.headers["content-length"] == str(len(answer.body))

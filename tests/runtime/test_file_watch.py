@@ -123,6 +123,22 @@ async def test_other_files_of_the_folder_are_nobodys_business(tmp_path, no_looki
         await watch.stop()
 
 
+async def test_a_file_that_stays_away_is_told_of_once_and_again_when_it_is_back(tmp_path, monkeypatch):
+    """Whoever reads it says that it is gone; one that is away for a moment only is being replaced."""
+    monkeypatch.setattr(file_watch, "STEADY_S", 0.01)
+    path = tmp_path / "p.yaml"
+    path.write_text("there")
+    told = Told()
+    watch = FileWatch(str(path), told)
+    path.unlink()
+    for _ in range(3):
+        await watch._look()
+    assert told.count == 1
+    path.write_text("back")
+    await watch._look()
+    assert told.count == 2
+
+
 async def test_without_any_word_of_the_system_it_is_looked_at_now_and_then(tmp_path, monkeypatch):
     """A network drive tells nobody."""
     monkeypatch.setattr(file_watch, "LOOK_MS", 200)

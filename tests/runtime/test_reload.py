@@ -12,10 +12,11 @@ import pytest
 from pollux import Pollux, every
 from pollux.app.declared import Declared
 from pollux.app.process import OWNS_PROCESS
+from pollux.app.reload import BY_SIGNAL
 from pollux.config import load_config
 from pollux.config.versions import KEPT_MAX, Versions
 from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, StoreError
-from pollux.events import FileDiffers, ReloadRefused
+from pollux.events import ConfigReloaded, FileDiffers, ReloadRefused
 from pollux.model import Job, RunState
 from pollux.store.contract import RunFilter
 from pollux.testing.faults import FaultyStore
@@ -210,6 +211,27 @@ async def test_a_dry_run_says_it_and_changes_nothing(here):
         assert await all_jobs(app) == before
         assert app.crew.pool.seats == 3
         assert (await app.reload()).lines == told.lines
+
+
+async def test_what_is_set_for_all_nodes_overrules_the_file_and_that_is_said(here):
+    async with an_app() as app:
+        await app.set_setting("pool.seats", 50)
+        (here / "p.yaml").write_text(SECOND)
+        words = "pool.seats 3 -> 5, overruled by live 50"
+        assert (await app.reload(dry_run=True)).lines[-1] == f"~ {words}"
+        told = await app.reload()
+        assert words in told.words()
+        assert app.crew.pool.seats == 50
+
+
+async def test_a_signal_is_answered_although_nothing_changed(here):
+    async with an_app() as app:
+        heard = Heard(app.events, ConfigReloaded)
+        await app.reloader.reload(by="file watch")
+        assert heard.all == []
+        await app.reloader.reload(by=BY_SIGNAL)
+        [told] = heard.all
+        assert (told.by, told.changes) == ("signal HUP", "nothing changed")
 
 
 # a text that is not in the file yet
@@ -569,8 +591,9 @@ async def test_versions_that_cannot_be_kept_stop_nothing(here):
         (here / "p.yaml").write_text(SECOND)
         assert (await app.reload()).added == 1
         assert await app.file_versions() == []
-        with pytest.raises(Conflict, match="no other text"):
+        with pytest.raises(Conflict, match="no other text") as refused:
             await app.rollback()
+        assert "change the file itself" in refused.value.cure
 
 
 def test_without_a_file_as_store_they_lie_beside_the_config(tmp_path):

@@ -337,8 +337,9 @@ async def test_a_drain_that_a_move_of_the_store_asked_for_is_not_taken_away():
     async with Pollux("memory://") as app:
         now_ms = app.clock.now_ms()
         await app.backend.put_notes([NotePut(DRAIN, {"reason": "it is about to be moved"}, expires_ms=now_ms + MINUTE)])
-        with pytest.raises(Conflict, match="moved elsewhere"):
+        with pytest.raises(Conflict, match="moved elsewhere") as refused:
             await app.resume_workers()
+        assert "wait for the end of `pollux store move`" in refused.value.cure
 
 
 # a turn now

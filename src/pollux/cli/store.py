@@ -7,6 +7,7 @@ with their number, so that a file that was cut short is known.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,7 +57,7 @@ store.add_command(store_move.unseal)
 def dump(file: Path, config: str | None, store: str | None, *, force: bool) -> None:
     """Write everything (jobs, runs, notes, audit log) into a file; "-" is the standard output.
 
-    The file appears when it is complete.  Leases do not travel: what runs meanwhile is ready in the copy.
+    The file appears when it is complete; only its owner may read it.  Leases do not travel: what runs meanwhile is ready in the copy.
 
     For example:
       pollux store dump backup.jsonl
@@ -149,14 +150,15 @@ def _line(entry: object) -> bytes:
 
 @contextlib.contextmanager
 def _opened_for_writing(file: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name only when it is complete."""
+    """A file that takes its name only when it is complete; only its owner may read it."""
     if str(file) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     partial = file.with_name(f"{file.name}.part")
     try:
-        with partial.open("wb") as target:
+        partial.unlink(missing_ok=True)  # of one that was cut off, perhaps readable for others
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
             yield target
         partial.replace(file)
     except OSError as error:

@@ -29,6 +29,7 @@ from pollux.secrets import hide
 from pollux.units import printable
 
 KIND = "application/problem+json"
+LINE_END = b"\n"  # of every document, for those who read it at a terminal
 PROBLEMS_MAX = 100  # of one body that are told
 log = logging.getLogger("pollux")
 _AGAIN = "try again in a moment, with the same idempotency key if it has one"
@@ -80,7 +81,7 @@ class Problem(Exception):
         return document
 
     def response(self, headers: Mapping[str, str] | None = None) -> Response:
-        body = msgspec.json.encode(self.document())
+        body = msgspec.json.encode(self.document()) + LINE_END
         return Response(body, status_code=self.status, media_type=KIND, headers=headers)
 
 

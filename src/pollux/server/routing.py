@@ -30,7 +30,7 @@ from pollux.errors import InvalidConfig, InvalidInput
 from pollux.server.idempotency import KEY_HEADER, answered_once
 from pollux.server.identity import Identity, Role
 from pollux.server.limits import BODY_MAX
-from pollux.server.problems import Problem, refusal_of, with_places
+from pollux.server.problems import LINE_END, Problem, refusal_of, with_places
 from pollux.server.wire import Unfit, fields, header_of, json_of, read_body, read_bytes, read_query, unquoted
 
 Raw = Callable[["At"], Awaitable[Response]]
@@ -144,7 +144,7 @@ class Operation(Struct, frozen=True, kw_only=True):
         status, headers = self.status, None
         if isinstance(value, Reply):
             value, status, headers = value
-        return Response(msgspec.json.encode(value), status, headers, media_type=self.kind)
+        return Response(msgspec.json.encode(value) + LINE_END, status, headers, media_type=self.kind)
 
 
 def desk_of(request: Request) -> At:

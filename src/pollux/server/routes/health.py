@@ -18,6 +18,7 @@ from pollux.observe.health import Health
 from pollux.observe.metrics import content_type, exposition, wants_openmetrics
 from pollux.secrets import HIDDEN
 from pollux.server.identity import Role
+from pollux.server.problems import LINE_END
 from pollux.server.routing import At, Routes
 
 KEPT_MS = 1_000
@@ -131,7 +132,7 @@ async def _told(desk: At, write: Callable[[Health], dict[str, Any]]) -> Response
         if deployment is not None and seen is deployment:
             return Response(body, media_type="application/json")
         found = await desk.verbs.health()
-        body = msgspec.json.encode(HIDDEN.hide_in(write(found)))
+        body = msgspec.json.encode(HIDDEN.hide_in(write(found))) + LINE_END
         kept[write.__name__] = (found.snapshot.deployment, body)
     return Response(body, media_type="application/json")
 
