@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import stat
 
 import pytest
 
@@ -362,6 +363,7 @@ def test_what_people_did_is_on_record(pollux):
 
 def test_a_store_moves_by_dump_and_load(pollux):
     pollux.ok("store", "dump", "all.jsonl", *WHERE)
+    assert stat.S_IMODE((pollux.folder / "all.jsonl").stat().st_mode) == 0o600
     there = ("--store", "sqlite:///other.db")
     assert "were new" in pollux.ok("store", "load", "all.jsonl", *there).err
     for kind in (("jobs", "jobs"), ("runs", "runs"), ("dead", "dead")):

@@ -204,7 +204,7 @@ def test_what_was_done_to_many_is_on_record(pollux):
     pollux.ok("dead", "drop", "--error", "42", "--yes", *WHERE)
     cancel, drop = pollux.ok("audit", "--limit", "2", "--json", *WHERE).json["lines"]
     assert (cancel["action"], cancel["subject"], cancel["detail"]) == ("cancel", "4 runs", "r0, r1, r2, r3; enough")
-    assert (drop["action"], drop["detail"]) == ("drop", "4 runs")
+    assert (drop["action"], drop["detail"]) == ("drop", "4 runs: d6, d4, d2, d0")
 
 
 def test_the_audit_log_is_read_from_its_end_and_backwards(pollux):

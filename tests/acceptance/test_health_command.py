@@ -73,3 +73,9 @@ async def opened(pollux: Terminal) -> None:
     app = Pollux(f"sqlite:///{pollux.folder}/p.db")
     await app.open()
     await app.close()
+
+
+def test_before_the_first_start_a_file_that_lies_here_is_what_is_to_be_started(pollux):
+    assert "`pollux serve --store sqlite:///p.db`" in pollux("jobs", "--store", "sqlite:///p.db").err
+    pollux.write("pollux.yaml", "store: sqlite:///p.db\n")
+    assert "`pollux serve -c pollux.yaml`" in pollux("jobs").err

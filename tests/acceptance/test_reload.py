@@ -129,6 +129,25 @@ def test_without_the_watch_only_a_signal_counts(pollux):
     assert "p.yaml was read again (by signal HUP): jobs: 1 added" in answer.err
 
 
+def test_another_store_in_the_file_and_where_the_node_stays(pollux):
+    """The node that reads the file is not on the store that it names by now: what is compared is not its business."""
+    pollux.write("p.yaml", text("a", store="sqlite:///old.db"))
+    serve = ("serve", "-c", "p.yaml", "--no-reload", "--no-watch", "--port", "0")
+    with pollux.started(*serve, environ={"POLLUX_SERVER": "true"}) as process:
+        eventually((pollux.folder / "old.db.sock").is_socket, "it listens", process)
+        swap(pollux.folder, "p.yaml", text("a", store="sqlite:///new.db"))
+        said = "a node reads p.yaml and works on sqlite:///old.db: it stays there until it is restarted"
+        told = eventually(
+            lambda: found_in(asking(pollux).ok("reload", "--dry-run", "-c", "p.yaml"), said), "it is said"
+        )
+        assert "+ job a" in told.out
+    assert said not in asking(pollux).ok("reload", "--dry-run", "-c", "p.yaml").err
+
+
+def found_in(answer, words):
+    return answer if words in answer.err else None
+
+
 @pytest.mark.parametrize("kind", ["redis", "postgres"])
 def test_on_a_server_the_leader_and_a_worker_read_it_again(pollux, kind):
     """One process is told; the other hears by the store, and finds the same text in its file."""

@@ -47,7 +47,7 @@ def a_pruner(store, leader, **options):
 async def test_only_the_leaders_node_prunes(store):
     leader = Leader(store, "a", clock=store.clock, events=store.events)
     pruner = a_pruner(store, leader)
-    assert await pruner.turn() == Rest.UNTIL_WOKEN
+    assert await pruner.turn() == Rest.ASIDE
     assert store.count("prune") == 0
     await leader.turn()
     assert (await pruner.turn()).ms == 60_000

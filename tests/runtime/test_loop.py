@@ -107,6 +107,19 @@ async def test_a_turn_that_raises_is_counted_said_once_and_tried_again_later_eac
     await loop.stop()
 
 
+async def test_a_turn_that_did_nothing_tells_nobody_that_it_works_again():
+    """A leader that lost its term while the store was down has not planned again; the next turn that works says so."""
+    loop = await started(Script(RuntimeError("down"), RuntimeError("down"), Rest.ASIDE, Rest.ASIDE, Rest(1_000)))
+    await loop.clock.advance(1_000)
+    assert (loop.heard.of(LoopRecovered), loop.status().errors_in_a_row) == ([], 0)
+    for _ in range(2):
+        loop.nudge()
+        await settle_down()
+    [recovered] = loop.heard.of(LoopRecovered)
+    assert recovered.count == 2
+    await loop.stop()
+
+
 async def test_a_loop_that_keeps_failing_says_so_once_a_minute():
     loop = await started(Script(*(RuntimeError("again") for _ in range(60))))
     await loop.clock.advance(150_000)

@@ -73,7 +73,7 @@ def every(minutes, id="job", **options):
 
 async def test_without_a_term_it_does_nothing():
     office = await Office().open(every(1), leads=False)
-    assert await office.timekeeper.turn() == Rest.UNTIL_WOKEN
+    assert await office.timekeeper.turn() == Rest.ASIDE
     assert {verb for verb, _, _ in office.store.calls} == {"open", "put_jobs"}
 
 
@@ -171,7 +171,7 @@ async def test_a_term_that_can_no_longer_be_trusted_is_not_used():
     await office.quiet()
     written = office.store.count("advance")
     await office.clock.advance(14_000)
-    assert await office.timekeeper.turn() == Rest.UNTIL_WOKEN
+    assert await office.timekeeper.turn() == Rest.ASIDE
     assert office.store.count("advance") == written
     assert office.timekeeper.planner is None
 

@@ -1,11 +1,14 @@
 """How did it go last?  In a word, which is never better than what happened."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pollux import Pollux, once
 from pollux.app.overview import last_outcome
-from pollux.model import Cause, End, Job, Memory, RunState
+from pollux.model import Cause, End, Job, Memory, Retry, RunState
 from pollux.outcome import learn
 
 T = 1_800_000_000_000
@@ -65,3 +68,22 @@ def test_the_word_tells_what_came_to_its_end_last(ends, word):
 def test_without_a_success_it_is_never_ok(ends):
     has_success = any(each.state is DONE and not each.failed and each.ran for each in ends)
     assert has_success or word_after(*ends) not in {"ok", "changed"}
+
+
+async def test_a_job_that_only_ever_failed_is_retrying_and_then_dead():
+    app = Pollux("memory://")
+
+    async def broken(ctx):
+        raise RuntimeError("nobody listens")
+
+    app.handler(broken, name="broken")
+    app.add("broken", once(), id="first", retry=Retry(attempts_max=4, base_ms=3_600_000, max_ms=3_600_000))
+    app.add("broken", once(), id="last", retry=Retry(attempts_max=1))
+
+    async def words():
+        return {row.job.id: row.last for row in (await app.overview()).rows}
+
+    async with app, asyncio.timeout(60):
+        while await words() != {"first": "retrying", "last": "dead"}:
+            assert not {"ok", "changed"} & set((await words()).values())
+            await asyncio.sleep(0.01)

@@ -10,13 +10,18 @@ import click
 
 from pollux.cli.options import ask, socket_of, store_lacks
 from pollux.cli.show import clean
-from pollux.cli.way import live_socket
+from pollux.cli.way import HELLO_S, app_at, live_socket, may_open
+from pollux.client import socket_url
 from pollux.errors import InvalidConfig, PolluxError, StoreError
+from pollux.secrets import hide
+from pollux.store.beside import SOCKET, state_folder
 
 if TYPE_CHECKING:
     from pollux.app.reload import InForce
     from pollux.config import Config
     from pollux.config.live import Live
+
+SOCKETS_MAX = 20  # that are asked
 
 
 def node_by(config: Config) -> InForce | None:
@@ -31,6 +36,36 @@ def node_by(config: Config) -> InForce | None:
     except PolluxError:  # it has no file
         return None
     return found if Path(found.path).resolve() == Path(config.path).resolve() else None
+
+
+def tell_elsewhere(path: str, url: str) -> None:
+    """Say it if a node here reads this very file and works on another store than the file names by now."""
+    for socket in _sockets_near(path):
+        file, other = asyncio.run(_reading(socket)) if may_open(socket) else ("", "")
+        if file and Path(file).resolve() == Path(path).resolve() and other != hide(url):
+            words = f"a node reads {path} and works on {other}: it stays there until it is restarted"
+            click.echo(f"pollux: {clean(words)}; this is about {clean(hide(url))}", err=True)
+            return
+
+
+def _sockets_near(path: str) -> list[Path]:
+    """Where nodes that may read the file listen: stores are kept beside it, or their sockets in the user's folder."""
+    folders = dict.fromkeys((Path(path).absolute().parent, Path.cwd(), state_folder()))
+    return [each for folder in folders for each in sorted(folder.glob(f"*{SOCKET}"))][:SOCKETS_MAX]
+
+
+async def _reading(socket: Path) -> tuple[str, str]:
+    """Which file the node there reads, if any, and on which store it works."""
+    node = app_at(socket_url(socket), "hello")
+    try:
+        async with asyncio.timeout(HELLO_S):
+            await node.open(sealed=True)
+            found = await node.file_in_force()
+            return str(found.path), str(node.store_url)
+    except (PolluxError, TimeoutError):
+        return "", ""
+    finally:
+        await node.close()
 
 
 def tell_refused(config: Config, node: InForce, wrong: InvalidConfig | None, *, is_start: bool) -> None:

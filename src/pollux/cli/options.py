@@ -172,16 +172,16 @@ def _store_of(config: Config, where: Where) -> str:
 
 def existing_store(where: Where) -> str:
     """Whom to ask: the address of a node, or the store's URL if it is there; looking creates none."""
-    return _there(whom_to_ask(where))
+    return _there(whom_to_ask(where), where)
 
 
 def own_store(where: Where, what: str) -> str:
     """The store itself if it is there, for what no node can do for us: `what` says why."""
     refuse_url(where.store, what)
-    return _there(store_url(where))
+    return _there(store_url(where), where)
 
 
-def _there(url: str) -> str:
+def _there(url: str, where: Where) -> str:
     tell_way(url)
     if url.startswith("memory:"):
         raise StoreRefused(
@@ -191,10 +191,10 @@ def _there(url: str) -> str:
     from pollux.secrets import hide
 
     if not is_address(url) and (missing := store_lacks(url)):
-        raise StoreRefused(
-            f"there is no store {hide(url)} ({missing}); start one with `pollux serve --store {hide(url)}`, "
-            "or name the right one with --store or -c"
-        )
+        file = None if where.store or os.environ.get("POLLUX_STORE") else config_path(where.config)
+        how = f"-c {file}" if file else f"--store {hide(url)}"
+        cure = f"start one with `pollux serve {how}`, or name the right one with --store or -c"
+        raise StoreRefused(f"there is no store {hide(url)} ({missing}); {cure}")
     return url
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pollux.cli.commands import Taught
+from pollux.cli.in_force import tell_elsewhere
 from pollux.cli.options import (
     Where,
     ask,
@@ -104,6 +105,8 @@ def _reloaded(where: Where, source: str, *, dry_run: bool) -> Any:
     path = _path(where)
     arguments = {"store": where.store}
     config = load_config(path, environ=os.environ, arguments=arguments)  # all mistakes at once
+    if not where.store:
+        tell_elsewhere(path, url)
     if dry_run and not source and (source := place_for(config, url)):
         say_place(config, source)
     config = load_config(path, environ=os.environ, arguments=arguments, with_jobs=False, source=source)

@@ -57,7 +57,8 @@ store.add_command(store_move.unseal)
 def dump(file: Path, config: str | None, store: str | None, *, force: bool) -> None:
     """Write everything (jobs, runs, notes, audit log) into a file; "-" is the standard output.
 
-    The file appears when it is complete; only its owner may read it.  Leases do not travel: what runs meanwhile is ready in the copy.
+    The file appears when it is complete; only its owner may read it.  Leases do not travel: what runs meanwhile is
+    ready in the copy.
 
     For example:
       pollux store dump backup.jsonl

@@ -102,7 +102,7 @@ def refuse_url(store: str | None, what: str) -> None:
 
 async def live_socket(path: Path | None, store_url: str) -> str:
     """The address of the socket if a node of our version answers there that works on this very store; else nothing."""
-    if path is None or not _may_open(path):
+    if path is None or not may_open(path):
         return ""
     from pollux.client import socket_url
     from pollux.client.travel import file_mark
@@ -122,7 +122,7 @@ async def live_socket(path: Path | None, store_url: str) -> str:
     return url if is_same else ""
 
 
-def _may_open(path: Path) -> bool:
+def may_open(path: Path) -> bool:
     return path.is_socket() and os.access(path, os.R_OK | os.W_OK)
 
 

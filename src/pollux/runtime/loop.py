@@ -34,13 +34,16 @@ class Rest(Struct, frozen=True):
     """How long to rest after a turn: nothing, so many milliseconds, or (None) until somebody rings."""
 
     ms: float | None
+    did_nothing: bool = False  # it was somebody else's turn: whether what failed before works again is not known
 
     NONE: ClassVar[Rest]
     UNTIL_WOKEN: ClassVar[Rest]
+    ASIDE: ClassVar[Rest]
 
 
 Rest.NONE = Rest(0)
 Rest.UNTIL_WOKEN = Rest(None)
+Rest.ASIDE = Rest(None, did_nothing=True)
 
 
 class LoopStatus(Struct, frozen=True):
@@ -72,6 +75,7 @@ class Loop:
         self.turns = 0
         self.errors = 0
         self.errors_in_a_row = 0
+        self._failures_before = 0  # that it stood aside: nobody knows yet whether it works again
         self._bell = asyncio.Event()  # rung by nudge and wake
         self._alarm = asyncio.Event()  # rung by wake alone
         self._is_stopping = False
@@ -163,7 +167,10 @@ class Loop:
         except Exception as error:  # noqa: BLE001  a loop outlives whatever its turn runs into
             return self._failed(error)
         else:
-            if self.errors_in_a_row:
+            if rest.did_nothing:
+                self._failures_before += self.errors_in_a_row
+                self.errors_in_a_row = 0
+            elif self.errors_in_a_row or self._failures_before:
                 self._recovered()
             return rest
         finally:
@@ -200,9 +207,9 @@ class Loop:
 
     def _recovered(self) -> None:
         if self._is_said:
-            self.events.emit(LoopRecovered(self.name, self.errors_in_a_row))
+            self.events.emit(LoopRecovered(self.name, self._failures_before + self.errors_in_a_row))
         self._is_said = False
-        self.errors_in_a_row = 0
+        self._failures_before = self.errors_in_a_row = 0
 
 
 async def bounded(call: Coroutine[Any, Any, T], limit_ms: float, *, what: str) -> T:

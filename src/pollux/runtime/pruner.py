@@ -46,7 +46,7 @@ class Pruner(Loop):
 
     async def turn(self) -> Rest:
         if self.leader.term is None:
-            return Rest.UNTIL_WOKEN
+            return Rest.ASIDE
         options, now_ms = self.options, self.time.now_ms()
         gone = await self.store.prune(
             Pruning(

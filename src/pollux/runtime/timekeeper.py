@@ -116,7 +116,7 @@ class Timekeeper(Loop):
         term = self.leader.term
         if term is None:
             self._forget()
-            return Rest.UNTIL_WOKEN
+            return Rest.ASIDE
         try:
             return await self._lead(term)
         except (StoreTimeout, StoreBusy):

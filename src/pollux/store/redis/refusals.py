@@ -13,6 +13,9 @@ from pollux.errors import StoreError, StoreFull, StoreRefused
 # The server did nothing: a slot is on its way to another node, or the cluster is choosing a new primary.
 PASSING = (exceptions.AskError, exceptions.TryAgainError, exceptions.ClusterDownError)
 
+# How servers say that a user lacks a right: Redis, Valkey, and Redis 7.0 from within a script.
+FORBIDDEN = ("NOPERM", "ACL failure", "The user executing the script can't")
+
 
 @contextmanager
 def in_our_words(name: str) -> Iterator[None]:
@@ -57,7 +60,7 @@ def _unreachable(error: Exception, said: str, name: str) -> StoreError:
 
 
 def _refused(said: str, name: str, *, is_forbidden: bool) -> StoreError:
-    if is_forbidden or "NOPERM" in said or "ACL failure" in said:
+    if is_forbidden or any(words in said for words in FORBIDDEN):
         return StoreRefused(
             f"the user of {name} may not do what we need ({said}); let it run scripts and touch our keys: "
             "ACL SETUSER <user> ~<prefix>:* +@all -@dangerous +info"
