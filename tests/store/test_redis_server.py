@@ -108,8 +108,11 @@ async def test_the_prefix_of_the_environment_reaches_the_keys(server, tmp_path):
     async with Redis.from_url(server.url, decode_responses=True) as client:
         for where in (("--store", server.url), ("--app", "shop:app")):
             await client.flushall()
+            await opening(f"{server.url}?prefix=crawler")
             answer = await asyncio.to_thread(lambda where=where: pollux("jobs", *where, environ=environ))
             assert answer.code == 0, answer.err
+            without = await asyncio.to_thread(lambda where=where: pollux("jobs", *where))
+            assert without.code == 3, without.out  # there is no such store
             keys = set(await client.keys("*"))
             assert "crawler:meta" in keys
             assert all(key.startswith("crawler:") for key in keys)

@@ -76,7 +76,8 @@ def _tls(config: Config) -> tuple[Path, Path] | None:
     try:
         Certificate(*files)
     except InvalidInput as error:
-        raise error.at(origin) if origin else error from None
+        where = f"{origin}: {error.where}" if origin else error.where
+        raise InvalidInput(error.what, where=where, cure=error.cure) from error
     return files
 
 
