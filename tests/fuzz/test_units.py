@@ -1,7 +1,7 @@
 """Durations, sizes, moments, zones and cron lines: a value, or `InvalidInput` with a cure on one line."""
 
 from pollux import schedule as schedules
-from pollux.errors import InvalidInput
+from pollux.errors import InvalidInput, problems_of
 from pollux.schedule import words
 from pollux.units import duration_ms, format_ms, format_size, moment_ms, size_bytes, zone_of
 from tests.fuzz.draws import Draws, cases
@@ -46,15 +46,16 @@ NOW_MS = 1_900_000_000_000
 
 
 def clear(call, *given):
-    """The answer, or None after a refusal that says what to do."""
+    """The answer, or None after a refusal that says of each thing what to do."""
     try:
         return call(*given)
     except InvalidInput as error:
         refusal = error
-    said = str(refusal)
-    assert refusal.cure, said
-    assert said.isprintable(), said
-    assert len(said) < 1_000, said
+    for one in problems_of(refusal):
+        said = str(one)
+        assert one.cure, said
+        assert said.isprintable(), said
+        assert len(said) < 1_000, said
     return None
 
 
