@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from pollux.server.routes import EVERY
 from pollux.server.routing import Operation
 from tests.acceptance.api_world import SECRETS, an_app, served
 
-COVERAGE_S = 90  # for schemathesis to look at the borders: four times what it takes
 PATIENCE_S = 280  # with a schemathesis that hangs, not with one that is slow
 FINE = ["2xx", "404", "409"]  # for a request that fits the schema: done, or there is no such thing, or not as it is
 # Whether a cron line or a URL can be used is not for a schema to say.  Where that is so the route names it (`beyond`).
@@ -97,16 +95,14 @@ async def test_what_is_told_is_what_happens(tmp_path):
 
 @pytest.mark.parametrize("part", ["first", "second"])
 async def test_what_is_told_holds_at_its_borders(tmp_path, part):
-    """The phase with most cases, of one half of the routes; on a slow machine it looks at as many as there is time."""
+    """The phase with most cases, of one half of the routes."""
     half = len(listed()) // 2
     told = listed()[:half] if part == "first" else listed()[half:]
     where = [word for each in told for word in ("--include-name", f"{each.method} {each.path}")]
-    begun = time.monotonic()
     async with asked_server() as url:
-        limits = ("--phases", "coverage", "--max-time", str(COVERAGE_S))
-        code, said = await _schemathesis(f"{url}{OPENAPI}", tmp_path, *limits, *where)
+        code, said = await _schemathesis(f"{url}{OPENAPI}", tmp_path, "--phases", "coverage", *where)
     assert code == 0, said[-8_000:]
-    assert f"Tested: {len(told)}\n" in said or time.monotonic() - begun > COVERAGE_S, said[-8_000:]
+    assert f"Tested: {len(told)}\n" in said, said[-8_000:]
 
 
 async def test_lies_are_found(tmp_path):
