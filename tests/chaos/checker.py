@@ -176,6 +176,8 @@ def repeats(told: Told) -> list[str]:
         for before, after in itertools.pairwise(steps):
             if (run_id, before.fence) in ended_by or (run_id, before.pid) in leases_lost:
                 continue
+            if after.fence < before.fence and (run_id, after.pid) in leases_lost:
+                continue  # it stood still before its first step, and the other came first
             if before.pid in killed and killed[before.pid].at_ns >= before.at_ns:
                 charged[before.pid] += 1
             else:

@@ -181,6 +181,12 @@ def test_a_handler_may_start_again_for_a_reason(reason):
     assert repeats_count(told) == 1
 
 
+@pytest.mark.parametrize(("lost", "is_excused"), [(f"lost a {PID}\n", True), (f"lost b {PID}\n", False), ("", False)])
+def test_who_stood_still_before_its_first_step_may_come_second(lost, is_excused):
+    late = accepted("a") + ran("a", fence=2, pid=OTHER, at=1) + step("run", "a", at=9)
+    assert ("repeats" not in broken(late + lost, done("a", fence=2, pid=OTHER))) == is_excused
+
+
 @pytest.mark.parametrize("reason", ["", f"kill {PID} 1 0\n"], ids=["nothing happened", "killed before it started"])
 def test_a_handler_that_starts_again_without_a_reason_is_seen(reason):
     found = broken(TWICE + reason, done("a", fence=2, pid=OTHER))

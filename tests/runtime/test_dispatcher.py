@@ -97,6 +97,30 @@ async def test_a_store_that_cannot_wait_is_asked_once_a_second():
     await shop.dispatcher.stop()
 
 
+@pytest.mark.parametrize(("stood_still_ms", "starts"), [(25_000, True), (40_000, False)])
+async def test_what_a_worker_slept_over_is_not_started(monkeypatch, stood_still_ms, starts):
+    """It stands still after the store has leased and before it hears of it: a lease that is over is nobody's."""
+    shop = await a_shop()
+    started = []
+    job = await shop.job("long", waits_for_ever(started))
+    await shop.store.claim(node="node-1", token="t", limit=1, lease_ms=1)
+    shop.kit.time.learn(shop.clock.now_ms())
+    await shop.enqueue(job, "r1")
+    claim = shop.store.claim
+
+    async def stands_still(**given):
+        claimed = await claim(**given)
+        await shop.clock.advance(stood_still_ms)
+        return claimed
+
+    monkeypatch.setattr(shop.store, "claim", stands_still)
+    await shop.dispatcher.turn()
+    await settle_down()
+    assert started == (["r1"] if starts else [])
+    assert shop.dispatcher.handed_back == (not starts)
+    await end(shop)
+
+
 async def test_a_bell_is_answered_at_once():
     shop = await a_shop()
     started = []

@@ -225,6 +225,8 @@ class Dispatcher(Loop):
             if held is not None and held.token == run.token:
                 continue  # the same delivery a second time
             end = since + run.lease_until_ms - claimed.now_ms
+            if has_waited:  # or stood still meanwhile: by the store's time, as we know it, the lease may be over
+                end = min(end, mono_ms + run.lease_until_ms - now_ms)
             # After a wait nobody knows when the lease began: trust it, and make sure within a second.
             renew_at = heard + min(1_000.0, lease_ms / 3) if has_waited else end - lease_ms * 2 / 3
             job = claimed.jobs.get(run.job_id)
@@ -252,8 +254,8 @@ class Dispatcher(Loop):
             verdict = Hold(f"handler {job.handler} is not known here" if refusal is None else str(refusal))
         elif self.kit.suspect is not None and run.lease_losses and isolates(handler, job, run):
             verdict = Back(self.kit.time.now_ms() + self._turn_ms())  # suspects are tried one at a time
-        elif self._is_drained or (seat := self.kit.pool.try_seat(run)) is None:
-            verdict = Back()  # of a claim that had begun before we were asked to claim nothing
+        elif self._is_drained or attempt.trust_until <= mono_ms or (seat := self.kit.pool.try_seat(run)) is None:
+            verdict = Back()  # of a claim that had begun before we were asked to claim nothing, or stood still
         else:
             attempt.begin(handler, seat, now_ms, mono_ms)
             self._crowd = 0 if self.kit.suspect is attempt else self._crowd
