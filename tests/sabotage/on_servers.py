@@ -20,6 +20,7 @@ RENEWED = "test_the_token_of_an_earlier_delivery_renews_nothing"
 FENCED = "test_an_old_term_writes_nothing"
 LEADS = "test_the_second_to_ask_is_told_who_leads"
 ONCE = "test_the_same_due_fires_once"
+BESIDE = "test_the_end_of_a_run_that_somebody_asked_for_lets_nobody_begin_beside_the_first"
 ENDED_UNREAD = "test_a_run_that_was_cancelled_while_it_waited_is_waited_for"
 EARLIER = "test_an_earlier_due_does_not_fire_after_a_later_one"
 LIVING = "test_a_lease_that_still_runs_is_left_alone"
@@ -99,6 +100,16 @@ ON_REDIS = (
         "an end that came after the feed was read is not looked for",
         Patch("store/redis/scripts/advance.lua", 'return is_unread(new.job) and "unread" or "ok"', 'return "ok"'),
         tests=(REDIS + ENDED_UNREAD,),
+    ),
+    sabotage(
+        "S6.alone-redis",
+        "a run that is to begin alone begins beside others",
+        Patch(
+            "store/redis/scripts/advance.lua",
+            "if is_unread(run.job) or has_mate(run) then",
+            "if is_unread(run.job) then",
+        ),
+        tests=(REDIS + BESIDE,),
     ),
     sabotage(
         "S7.redis",
@@ -202,6 +213,14 @@ ON_POSTGRES = (
         tests=(POSTGRES + ENDED_UNREAD,),
     ),
     sabotage(
+        "S6.alone-postgres",
+        "a run that is to begin alone begins beside others",
+        Patch(
+            "store/postgres/queries/advance.sql", "WHERE o.job_id = r.job_id AND NOT (", "WHERE o.job_id = '' AND NOT ("
+        ),
+        tests=(POSTGRES + BESIDE,),
+    ),
+    sabotage(
         "S1.postgres",
         "settle ends a run whatever token it is shown",
         Patch(
@@ -263,7 +282,7 @@ ON_POSTGRES = (
     sabotage(
         "S5.plain",
         "the one statement that makes many runs does not look whether one of them has ended meanwhile",
-        Patch("store/postgres/queries/enqueue.sql", "{s}.none_ended($1::text[]) AS is_new", "true AS is_new"),
+        Patch("store/postgres/migrations/0006_alike.sql", "  PERFORM {s}.none_ended(ids);\n", ""),
         tests=(ENQUEUED + "test_an_id_that_ends_while_it_is_made_again_is_not_made_again",),
     ),
     sabotage(

@@ -6,6 +6,7 @@ them, both must answer and leave behind the same.
 
 import asyncio
 from contextlib import asynccontextmanager
+from itertools import cycle
 
 import asyncpg
 import msgspec
@@ -81,12 +82,15 @@ async def test_runs_that_are_alike_are_written_by_one_statement(store, taken, n)
     assert taken == [True]
 
 
-@pytest.mark.parametrize("payload", [{"n": 1}, None])
+ODD = "line\nnext\r\\n \x00 \u2028 ü 🜚"
+
+
+@pytest.mark.parametrize("payload", [{"n": 1}, None, {"odd": ODD}, "now and then"])
 @pytest.mark.parametrize("n", [1, 2, MANY])
 async def test_both_ways_leave_the_same(url, store, taken, monkeypatch, n, payload):
     batch = [
-        msgspec.structs.replace(run, payload=payload and payload | {"i": i})
-        for i, run in enumerate(some(n=n, group="g\x00", target="t"))
+        msgspec.structs.replace(run, payload=payload | {"i": i} if isinstance(payload, dict) else payload and given)
+        for i, (run, given) in enumerate(zip(some(n=n, group="g\x00", target="t"), cycle([None, {}, {"": ""}])))
     ]
     assert answers(await store.enqueue(batch, now_ms=NOW)) == [Answer.OK] * n
     quick = await left(store)
@@ -107,12 +111,14 @@ async def test_both_ways_leave_the_same(url, store, taken, monkeypatch, n, paylo
         some("a", gated=True, n=1),
         [a_run("a", due_ms=NOW), a_run("b", due_ms=NOW + 1)],
         [a_run("a", due_ms=NOW), a_run("b", due_ms=NOW, key="k")],
+        [a_run("a", due_ms=NOW), a_run("b\nc", due_ms=NOW)],
     ],
-    ids=["a key", "held", "another due", "one of them with a key"],
+    ids=["a key", "held", "another due", "one of them with a key", "an id of two lines"],
 )
 async def test_what_is_not_plain_goes_the_long_way(store, taken, batch):
     assert answers(await store.enqueue(batch, now_ms=NOW)) == [Answer.OK] * len(batch)
     assert taken == []
+    assert sorted(ids((await store.list_runs(RunFilter())).runs)) == sorted(run.id for run in batch)
 
 
 async def test_notes_go_the_long_way(store, taken):

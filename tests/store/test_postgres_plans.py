@@ -245,7 +245,8 @@ async def an_enqueue(house):
 async def a_plain_enqueue(house):
     ids = [f"new-{i}" for i in range(100)]
     same = ("job-00001", NOW, 2, 2, "", "", False, NOW)
-    return await house.plan("enqueue", "plain", ids, [b"{}"] * 100, *same, 10_000_000, "channel", "")
+    ids, payloads = "\n".join(ids), "\n".join(["{}"] * 100)
+    return await house.plan("enqueue", "plain", ids, payloads, *same, 10_000_000, "channel", "")
 
 
 async def a_single_plain_enqueue(house):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import Any
 
 from asyncpg import DivisionByZeroError, UniqueViolationError
 
@@ -65,12 +64,9 @@ async def enqueue_plainly(tx: Transaction, made: Alike, ready_max: int) -> bool:
     job_id, due_ms, cause, _, _, priority, group, target, gated, _, _, visible_ms, _ = made.row[1:]
     same = (job_id, due_ms, cause, priority, group, target, gated, visible_ms)
     tx.rings |= RUNS
-    what: tuple[Any, Any] = (made.ids, made.payloads)
-    is_one = len(made.ids) == 1
-    if is_one:
-        what = made.ids[0], made.payloads[0] if made.payloads else None
+    text = _enqueue.one if len(made.ids) == 1 else _enqueue.plain
     try:
-        found = await tx.rows(_enqueue.one if is_one else _enqueue.plain, *what, *same, ready_max, *tx.bell(()))
+        found = await tx.rows(text, *made.given, *same, ready_max, *tx.bell(()))
     except (DivisionByZeroError, UniqueViolationError, *AGAIN):
         found = []
     if not found:

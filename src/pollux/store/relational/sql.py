@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_END = re.compile(r";\n\n|;\s*\Z")  # an empty line follows a statement; a function has statements inside
 
 
 class Statements:
@@ -59,6 +60,7 @@ def migrations_of(package: str) -> list[Migration]:
     found = []
     for entry in files(package).joinpath("migrations").iterdir():
         if match := re.fullmatch(r"(\d{4})_\w+\.sql", entry.name):
-            statements = tuple(part.strip() for part in entry.read_text("utf-8").split(";\n") if part.strip())
+            parts = _END.split(entry.read_text("utf-8"))
+            statements = tuple(part.strip() for part in parts if part.strip())
             found.append(Migration(int(match[1]), entry.name, statements))
     return sorted(found)

@@ -38,38 +38,15 @@ SELECT id FROM {s}.runs WHERE id = ANY($1::text[]) UNION ALL SELECT id FROM {s}.
 -- name: holders
 SELECT key, id FROM {s}.runs WHERE key = ANY($1::text[]);
 
--- The plain case in one statement: runs of one job, alike but for their ids and payloads, without keys.  It does nothing
--- if the job is gone or there is no room, and nothing if an id is known: the way by which that is told follows.  Of many
--- ids nobody asks beforehand; the unique index refuses those that live, and `none_ended` looks, after the rows are there,
--- for those that ended meanwhile.  Their numbers are one step of the sequence.
+-- The plain case in one call: runs of one job, alike but for their ids and payloads, without keys.  Nothing is answered if
+-- something stands against one of them: the way by which that is told follows.
 -- name: plain
-WITH job AS MATERIALIZED (
-  SELECT j.version, nextval('{s}.run_seq') AS first FROM {s}.jobs AS j
-  WHERE j.id = $3::text
-    AND cardinality($1::text[]) + (SELECT sum(held + ready) FROM {s}.tally WHERE tally.version = j.version) <= $11::bigint
-    AND (cardinality($1::text[]) > 10 OR NOT EXISTS (
-      SELECT 1 FROM {s}.runs WHERE id = ANY($1::text[]) UNION ALL SELECT 1 FROM {s}.past WHERE id = ANY($1::text[])
-    ))
-  FOR KEY SHARE OF j
-), added AS (
-  INSERT INTO {s}.runs (seq, id, payload, job_id, due_ms, cause, priority, grp, target, gated)
-  SELECT job.first + b.place - 1, b.id, b.payload, $3::text, $4::bigint, $5::smallint, $6::smallint, $7::text, $8::text,
-    $9::boolean
-  FROM job CROSS JOIN unnest($1::text[], $2::bytea[]) WITH ORDINALITY AS b (id, payload, place)
-  RETURNING 1
-), lined AS (
-  INSERT INTO {s}.line (seq, job_id, priority, due_ms, state, visible_ms, held_reason, version)
-  SELECT job.first + b.place - 1, $3::text, $6::smallint, $4::bigint, 1, $10::bigint, '', job.version
-  FROM job CROSS JOIN (SELECT count(*) AS n FROM added) AS all_added CROSS JOIN generate_series(1, all_added.n) AS b (place)
-  RETURNING 1
-), sure AS (
-  SELECT count(*) AS n, {s}.none_ended($1::text[]) AS is_new FROM lined
-)
-UPDATE {s}.tally AS t SET ready = ready + sure.n FROM sure, job
-WHERE sure.is_new AND t.version = job.version AND t.slot = pg_backend_pid() % 16
-RETURNING job.version, (SELECT pg_notify($12::text, $13::text || job.version)::text WHERE $13::text <> '');
+SELECT version FROM {s}.add_alike(
+  $1::text, $2::text, $3::text, $4::bigint, $5::smallint, $6::smallint, $7::text, $8::text, $9::boolean, $10::bigint,
+  $11::bigint, $12::text, $13::text
+) AS version WHERE version IS NOT NULL;
 
--- The same for a single run, which somebody may be waiting for: half as much to set up.
+-- The same for a single run, which somebody may be waiting for.
 -- name: one
 WITH job AS MATERIALIZED (
   SELECT j.version, nextval('{s}.run_seq') AS seq FROM {s}.jobs AS j
