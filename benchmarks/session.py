@@ -38,7 +38,10 @@ class ChildBroke(Exception):
 
 
 class Child:
-    """One function in a process of its own; it is always waited for, or killed by its pid."""
+    """One function in a process of its own; it is always waited for, or killed by its pid, or dies with this one.
+
+    To the system it is a child of the thread that made it, and dies with that: make it in one that stays.
+    """
 
     def __init__(self, function: Callable[..., Any], arguments: Mapping[str, Any], *, timeout_s: float) -> None:
         self.name = f"{function.__module__}:{function.__qualname__}"
@@ -46,7 +49,7 @@ class Child:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the child
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.child", self.name, json.dumps(arguments)],
+            [sys.executable, "-m", "benchmarks.child", str(os.getpid()), self.name, json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -443,9 +443,10 @@ def alerts(deploy: Path) -> Problems:
 
 def _thresholds(seen: Mapping[str, str]) -> Problems:
     usual = Config()
+    planned = f"{usual.health_intervals} * max by (exported_instance) (pollux_monitor_poll_planned_seconds)"
     for name, ending in (
         ("PolluxQueueDeep", f"> {usual.health_queue_depth}"),
-        ("PolluxJobStale", f", {usual.health_staleness_ms // 1000})"),
+        ("PolluxJobStale", f"clamp_min({planned}, {usual.health_staleness_ms // 1000})"),
         ("PolluxDueButNotFired", f"> {usual.health_wait_ms // 1000}"),
         ("PolluxReadyButNotClaimed", f"> {usual.health_wait_ms // 1000}"),
         ("PolluxNobodyLeads", "== 0"),

@@ -104,6 +104,7 @@ FAULTS = [
     ("alerts", "prometheus/pollux.rules.yaml", "pollux_scheduler_leaders", "pollux_leaders", "no metric"),
     ("alerts", "prometheus/pollux.rules.yaml", "[15m]", "[15m", ""),
     ("alerts", "prometheus/pollux.rules.yaml", "> 50", "> 500", "PolluxQueueDeep: its threshold"),
+    ("alerts", "prometheus/pollux.rules.yaml", "clamp_min(3 *", "clamp_min(4 *", "PolluxJobStale: its threshold"),
     ("alerts", "prometheus/pollux.rules.yaml", "alert: PolluxDeadLetters", "alert: Dead", "no alert PolluxDeadLetters"),
     ("alerts", "prometheus/pollux.rules.yaml", "pollux why", "pollux explain", "no command `pollux explain`"),
     ("alerts", "prometheus/pollux.rules.yaml", "        for: 1m\n", "        during: 1m\n", "no words of Prometheus"),
@@ -120,6 +121,14 @@ FAULTS = [
 def test_a_planted_fault_is_found(planted, rule, name, text, other, words):
     wrong = list(RULES[rule](planted(name, text, other)))
     assert any(words in each for each in wrong), wrong
+
+
+def test_nobody_is_told_to_keep_a_label_that_rules_and_dashboard_expect_to_be_renamed():
+    """With `honor_labels` there is no `exported_instance`: all jobs would be one to the rules."""
+    rules = (DEPLOY / "prometheus" / "pollux.rules.yaml").read_text()
+    assert "by (exported_instance)" in rules
+    pages = [path for path in (*(ROOT / "docs").rglob("*.md"), *DEPLOY.rglob("*")) if path.is_file()]
+    assert [path.name for path in pages if "honor_labels: true" in path.read_text()] == []
 
 
 def test_a_command_is_judged_by_the_programs_own_parser():

@@ -19,6 +19,8 @@ A foreign exception is always the `__cause__`.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -139,3 +141,17 @@ def did_you_mean(word: object, choices: Iterable[str]) -> str:
 
     close = get_close_matches(str(word), list(choices), n=1, cutoff=0.6)
     return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def system_words(error: BaseException) -> str:
+    """Why there is no way to a server, as the system says it; how Python or a library put it is nobody's business."""
+    if hasattr(error, "library"):  # an SSLError, whose number is not the system's
+        return re.sub(r"^\[[^]]*\] | \(_ssl\.c:\d+\)$", "", str(error))
+    if isinstance(error, OSError):
+        if error.errno:
+            return os.strerror(error.errno) if error.errno > 0 else str(error.strerror)  # below: a name of no host
+        if numbers := re.findall(r"\[Errno (\d+)\]", str(error)):  # asyncio's, of several addresses
+            return ", ".join(dict.fromkeys(os.strerror(int(number)) for number in numbers))
+    if isinstance(error, TimeoutError) and not str(error):
+        return "no answer in time"
+    return (str(error).splitlines() or ["the connection was lost"])[0][:300]

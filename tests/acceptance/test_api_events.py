@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from pollux.events import JobRefused, NodeStopped, RunSettled
+from pollux.events import JobRefused, LoopFailed, NodeStopped, RunFailed, RunSettled
+from pollux.secrets import HIDDEN
 from pollux.server import Server, ServerOptions
 from pollux.server.identity import Role
 from pollux.server.limits import Limits
@@ -84,6 +85,19 @@ async def test_whoever_comes_from_elsewhere_is_told_that_something_was_missed(la
     ):
         _, kind, data = await next_event(stream)
         assert (kind, "another node" in data["why"]) == ("missed", True)
+
+
+async def test_what_must_not_be_seen_is_not_seen_by_whoever_listens_either():
+    """Whatever an event holds: words, or an exception."""
+    secret = "kanarie-4711-im-strom"
+    async with node() as (app, session, url), session.get(f"{url}/api/v2/events") as stream:
+        HIDDEN.add(secret)
+        app.events.emit(RunFailed("r", "a", "dead", f"no way in with {secret}"))
+        _, _, failed = await until(stream, "run_failed")
+        app.events.emit(LoopFailed("dispatcher", OSError(f"refused by {secret}"), 1, 5))
+        _, _, loop = await until(stream, "loop_failed")
+    assert failed["error"] == "no way in with ***"
+    assert loop["error"] == "OSError: refused by ***"
 
 
 async def test_the_stream_ends_with_the_node():

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import resource
 import socket
 import time
 from functools import partial
@@ -12,6 +11,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pollux.server import api as apis
+from pollux.server.life import _affordable
 from pollux.server.limits import FORGIVEN_S, Failures, Limits, Rates, address_key
 from tests.acceptance.strangers import PATIENCE_S, answer_of, head_of, world
 
@@ -46,8 +46,7 @@ async def ended(reader) -> bytes:
 @pytest.mark.usefixtures("protocol")
 async def test_a_thousand_that_say_nothing_shut_nobody_out():
     """Slowloris: half a head each, a byte now and then.  A probe is answered 100 times of 100, each within 2 s."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    crowd = min(1_000, Limits().connections // 2, soft // 8)
+    crowd = min(1_000, _affordable(Limits()) // 2)
     slowest = []
     for _ in range(TRIES):
         async with world() as api:

@@ -42,6 +42,32 @@ async def test_a_text_is_looked_at_in_the_place_of_the_file(app, tmp_path):
         assert not [line for line in (await app.audit()).lines if line.action == "reload"]
 
 
+async def test_the_file_is_read_again_and_put_back_by_the_api(app, tmp_path):
+    """What it says holds at once, in jobs and options; and so does the text before."""
+    good = FILE.replace("seats: 3", "seats: 5").replace("1h", "2h")
+    async with app:
+        api = api_of(app)
+        (tmp_path / "p.yaml").write_text(good)
+        told = await api.ok("POST", RELOAD)
+        assert (told["message"], told["dry_run"], told["changed"]) == ("the file holds now", False, 1)
+        assert told["options"] == [{"path": "pool.seats", "before": "3", "after": "5"}]
+        assert ((await api.ok("GET", "/api/v2/jobs/a"))["interval"], app.crew.pool.seats) == ("2h", 5)
+        versions = (await api.ok("GET", "/api/v2/scheduler/file-versions"))["versions"]
+        assert versions[-1]["digest"] == told["digest"] != versions[0]["digest"]
+
+        (tmp_path / "p.yaml").write_text("jobs: [{id: a}]")
+        refused = await api("POST", RELOAD)
+        assert (refused.status, "p.yaml:1:8" in refused.json["detail"]) == (422, True)
+        assert ((await api.ok("GET", "/api/v2/jobs/a"))["interval"], app.crew.pool.seats) == ("2h", 5)
+
+        await api.ok("POST", "/api/v2/scheduler/rollback")
+        assert (tmp_path / "p.yaml").read_text() == good, "what held before the mistake"
+        back = await api.ok("POST", "/api/v2/scheduler/rollback", {"to": versions[0]["digest"][:8]})
+        assert ((tmp_path / "p.yaml").read_text(), app.crew.pool.seats, back["changed"]) == (FILE, 3, 1)
+        assert (await api.ok("GET", "/api/v2/jobs/a"))["interval"] == "1h"
+        assert (await api("POST", "/api/v2/scheduler/rollback", {"to": "ffff"})).status == 404
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -49,8 +75,8 @@ async def test_a_text_is_looked_at_in_the_place_of_the_file(app, tmp_path):
         ({"dry_run": True, "called": "x"}, "there is no text to call so"),
         ({"dry_run": True, "text": "jobs: [{id: a}]", "called": "new.yaml"}, "new.yaml:1:8"),
         ({"dry_run": True, "text": "jobs: [", "called": "<img onerror=x>\x1b[31m"}, "no YAML"),
-        ({"dry_run": True, "text": "a: &a [*a]\n" * 3}, "the text:1"),
-        ({"dry_run": True, "text": "\x00"}, "the text"),
+        ({"dry_run": True, "text": "a: &a [*a]\n" * 3}, "text:1"),
+        ({"dry_run": True, "text": "\x00"}, "text:"),
         ({"dry_run": True, "text": NEW, "source": "code:x"}, "'code:x' is no file"),
     ],
 )
@@ -60,6 +86,7 @@ async def test_what_cannot_be_looked_at_is_refused_with_its_place(app, body, say
         assert (refused.status, says in refused.json["detail"]) == (422, True), refused
         assert "\x1b" not in refused.json["detail"]
         assert refused.json["cure"]
+        assert not any(each["where"].startswith("the ") for each in refused.json["problems"])
         assert app.reloader.refused == (), "the node's own file is none the worse"
 
 

@@ -3,6 +3,8 @@
 import pytest
 
 from pollux.model import NotePut
+from pollux.server.routes.health import HealthView, WorkersView
+from pollux.server.wire import fields
 from tests.acceptance.api_world import eventually, named, served
 
 
@@ -154,14 +156,13 @@ async def test_drained_workers_claim_nothing_until_they_are_resumed(client):
 
 
 async def test_a_turn_now_says_what_it_did(client):
-    node = (await client.ok("GET", "/api/v2/nodes"))["leader"]
-
     async def led():
         told = await client.ok("POST", "/api/v2/scheduler/trigger")
         return told if told["answered"] else None
 
     told = await eventually(led, "the leader has answered")
-    assert told["leaders"] == told["answered"] == [node] or node is None
+    assert told["leaders"] == told["answered"] == [client.app.node_id]
+    assert told["message"] == f"{told['fired']} fired, {told['released']} released, {told['skipped']} skipped"
 
 
 async def test_settings_are_changed_shown_and_unset(client):
@@ -185,7 +186,7 @@ async def test_pauses_of_groups_and_of_everything(client):
     await client.ok("PUT", "/api/v2/jobs/fine", {"handler": "fine", "group": "edge"})
     made = await client("POST", "/api/v2/stops", {"group": "edge", "reason": "they move", "duration": "1h"})
 
-    assert (made.status, made.json["kind"], made.json["name"]) == (201, "group", "edge")
+    assert (made.status, made.json["kind"], made.json["name"], made.json["hint"]) == (201, "group", "edge", "")
     assert (await client.ok("GET", "/api/v2/jobs/fine"))["state"] == "paused"
     assert (await client.ok("DELETE", "/api/v2/stops", group="edge"))["was_paused"] is True
     assert (await client.ok("DELETE", "/api/v2/stops", group="edge"))["was_paused"] is False
@@ -194,6 +195,12 @@ async def test_pauses_of_groups_and_of_everything(client):
     await client.ok("DELETE", "/api/v2/stops?everything=true")
     assert (await client("POST", "/api/v2/stops", {})).status == 422
     assert (await client("POST", "/api/v2/stops", {"group": "a", "target": "b"})).status == 422
+
+
+@pytest.mark.parametrize("kind", ["group", "target"])
+async def test_a_pause_of_something_that_no_job_has_says_so(client, kind):
+    made = await client.ok("POST", "/api/v2/stops", {kind: "egde"})
+    assert made["hint"] == f"no job is of {kind} egde now; the pause waits for the first"
 
 
 async def test_breakers_are_listed_and_reset(client):
@@ -232,6 +239,8 @@ async def test_health_and_workers_have_the_fields_that_older_clients_read(client
     } <= set(health)  # fmt: skip
     assert set(health["deadLetter"]) == {"count", "tasks"}
     assert {"total", "active", "idle", "draining", "workers", "queue_size"} <= set(workers)
+    assert set(health) == {field.name for field in fields(HealthView)}, "the description has every field"
+    assert set(workers) == {field.name for field in fields(WorkersView)}
     assert (workers["total"], workers["draining"]) == (4, False)
 
 

@@ -65,13 +65,85 @@ def test_a_rollback_goes_to_the_text_that_holds(pollux, mistake):
     assert SAID not in pollux.ok("jobs").err
 
 
-@pytest.mark.parametrize("text", ["store: [\n", "store: 5: 6\n", "store: {a: 1}\n"])
+@pytest.mark.parametrize("text", ["store: [\n", "store: 5: 6\n", "store: {a: 1}\n", "store: nowhere://x\n"])
 def test_where_nobody_can_tell_the_store_it_must_be_named(pollux, text):
     pollux.write("pollux.yaml", text)
     assert pollux("jobs").code == 2
     refused = pollux("reload", "--rollback")
     assert (refused.code, "name it with --store" in refused.err) == (2, True), refused
     pollux.ok("reload", "--rollback", "--store", "sqlite:///p.db")
+    assert (pollux.folder / "pollux.yaml").read_text() == RIGHT
+
+
+IN_ENVIRONMENT = (
+    {"POLLUX_SEATS": "ten"},
+    {"POLLUX_POOL__SEATZ": "10"},
+    {"SCHEDULER_WORKER_POOL_SIZE": "many"},
+    {"POLLUX_LEADER_RENEW": "14s"},
+    {"POLLUX_SERVER__PORT": "x", "POLLUX_LOG_LEVEL": "loud"},
+)
+
+
+@pytest.mark.parametrize("environ", IN_ENVIRONMENT, ids=str)
+def test_a_mistake_in_the_environment_stops_nobody_from_looking(pollux, environ):
+    for command in (*LOOKS, ("jobs", "--store", "sqlite:///p.db"), ("pause", "--all")):
+        answer = pollux(*command, environ=environ)
+        assert answer.code == 0, (command, answer)
+        for name in environ:
+            assert len([line for line in answer.err.splitlines() if name in line]) == 1, (command, answer)
+        assert SAID not in answer.err
+    assert pollux.ok("jobs", "--json", environ=environ).json["jobs"][0]["id"] == "a"
+    refused = pollux("serve", environ=environ)
+    assert (refused.code, next(iter(environ)) in refused.err) == (2, True), "whoever starts by it is stopped"
+
+
+def test_a_mistake_in_the_environment_and_in_the_file_are_told_each(pollux):
+    pollux.write("pollux.yaml", RIGHT + "foo: 1\n")
+    answer = pollux.ok("jobs", environ={"POLLUX_SEATS": "ten"})
+    assert (answer.err.count(SAID), answer.err.count("POLLUX_SEATS")) == (1, 1)
+    pollux.ok("reload", "--rollback", environ={"POLLUX_SEATS": "ten"})
+    assert (pollux.folder / "pollux.yaml").read_text() == RIGHT
+
+
+@pytest.mark.parametrize("environ", [{"POLLUX_STORE": "nowhere://x"}, {"SCHEDULER_VERSION": "new"}], ids=str)
+def test_a_variable_that_says_which_store_is_meant_and_cannot_be_used_stops(pollux, environ):
+    answer = pollux("jobs", environ=environ)
+    assert (answer.code, next(iter(environ)) in answer.err) == (2, True)
+
+
+def test_the_doctor_names_a_mistake_in_the_environment_and_goes_on(pollux):
+    (pollux.folder / "pollux.yaml").unlink()
+    (pollux.folder / "p.db").rename(pollux.folder / "pollux.db")
+    found = pollux("doctor", "--json", environ={"POLLUX_SEATS": "ten"}).json["findings"]
+    by_name = {finding["about"]: finding for finding in found}
+    assert (by_name["config"]["level"], by_name["schema"]["level"]) == ("fail", "ok")
+    assert "POLLUX_SEATS" in by_name["config"]["seen"]
+
+
+# the file is gone
+
+
+@pytest.mark.parametrize("words", [(), ("-c", "pollux.yaml"), ("--store", "sqlite:///p.db")], ids=str)
+def test_a_file_that_is_gone_comes_back_by_a_rollback(pollux, words):
+    """The text that was applied last lies beside the store, and names it."""
+    (pollux.folder / "pollux.yaml").unlink()
+    answer = pollux.ok("reload", "--rollback", *words)
+    assert (pollux.folder / "pollux.yaml").read_text() == RIGHT
+    assert "there is no pollux.yaml; it held " in answer.err
+    assert len(pollux.ok("reload", "--versions", "--json", *words).json["versions"]) == 1
+
+
+def test_the_texts_of_a_file_that_is_gone_are_listed(pollux):
+    (pollux.folder / "pollux.yaml").unlink()
+    assert len(pollux.ok("reload", "--versions", "--json").json["versions"]) == 1
+
+
+def test_where_texts_of_two_stores_lie_the_store_must_be_named(pollux):
+    (pollux.folder / "pollux.yaml").unlink()
+    shutil.copytree(pollux.folder / "p.db.versions", pollux.folder / "q.db.versions")
+    refused = pollux("reload", "--rollback", "-c", "pollux.yaml")
+    assert (refused.code, "--store" in refused.err) == (2, True), refused
+    pollux.ok("reload", "--rollback", "-c", "pollux.yaml", "--store", "sqlite:///p.db")
     assert (pollux.folder / "pollux.yaml").read_text() == RIGHT
 
 

@@ -1,5 +1,6 @@
 """Live settings, drains and asked turns from the command line, and what `pollux config` says of them."""
 
+import os
 import re
 
 import pytest
@@ -168,17 +169,28 @@ def slow_run(here, store):
     return here.ok("runs", "--job", "slow", "--state", "leased", "--json", *store).json["runs"][0]["id"]
 
 
-def test_an_old_switch_runs_what_others_plan(tmp_path):
+def test_an_old_switch_has_the_api_and_the_workers_and_plans_nothing(tmp_path):
+    """On its usual port, which nobody has named; of an address of our own, for others may be tested beside us."""
     terminal, here = Terminal(tmp_path), SameProcess(tmp_path)
     here.write("p.yaml", CONFIG)
     (tmp_path / "p.db").touch()
     here.ok("reload", *WHERE)
-    environ = {"SCHEDULER_V2_ENABLED": "false", "SCHEDULER_WORKER_POOL_SIZE": "6"}
+    host = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.8"
+    environ = {"SCHEDULER_V2_ENABLED": "false", "SCHEDULER_WORKER_POOL_SIZE": "6", "POLLUX_SERVER": "true"}
     store = ("--store", "sqlite:///p.db")
-    with terminal.started("serve", *WHERE, "--no-server", "--no-watch", environ=environ) as process:
-        run = here.ok("enqueue", "fine", *store, "--json").json["run"]["id"]
+    with terminal.started("serve", *WHERE, "--host", host, "--no-watch", environ=environ) as process:
+        eventually((tmp_path / "p.db.token").exists, "there is a token", process)
+        with_it = {"POLLUX_URL": f"http://{host}:8060", "POLLUX_TOKEN": "@p.db.token"}
+        run = eventually(lambda: asked_by(here, with_it), "the API answers", process)
         eventually(lambda: state(here, run, store) == "done", "it runs", process)
-        [node] = here.ok("nodes", "--json", *store).json["nodes"]
+        [node] = here.ok("nodes", "--json", environ=with_it).json["nodes"]
         assert (node["leads"], node["seats"]) == (0, 6)
-        assert here("trigger", *store).code == 1
+        health = here("health", "--json", environ=with_it).json
+        assert (health["is_leader"], health["leader"], health["running"]) == (False, None, True)
+        assert here("trigger", environ=with_it).code == 1
         assert stopped(process).code == 0
+
+
+def asked_by(here, with_it):
+    answer = here("enqueue", "fine", "--json", environ=with_it)
+    return answer.json["run"]["id"] if answer.code == 0 else ""

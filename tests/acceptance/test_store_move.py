@@ -61,6 +61,8 @@ async def populate(store, *, runs=3):
     await store.put_notes([NotePut("n1", {"v": 1}), NotePut("stop:job:job2", {"reason": "x"})], now_ms=T0)
     await store.put_notes([NotePut("ends", 1, expires_ms=10**14)], now_ms=T0)
     await store.log([AuditLine(T0 + n, "ann", "pause", f"job{n}", "why") for n in range(4)])
+    await store.put_jobs([JobPut(Job(id="gone", handler="h"))])
+    await store.delete_jobs(["gone"])
     return term.number, claimed[runs + 1].id
 
 
@@ -116,6 +118,8 @@ async def test_everything_arrives_between_any_two_stores(source, target, tmp_pat
         assert log[4].chain == chained(log[4], before=log[3].chain), "the chain goes on"
         [answer] = await two.enqueue([a_run("again", "job0", key=run.key)])
         assert (answer.answer, answer.detail) == (Answer.CONFLICT, leased), "its key is taken there, too"
+        [put] = await two.put_jobs([JobPut(Job(id="gone", handler="h"))])
+        assert put.revision == 2, "a deleted job is remembered there, too"
     finally:
         await one.close()
         await two.close()

@@ -2,14 +2,8 @@
 
 import asyncio
 import contextlib
-import fcntl
-import os
-import pty
-import select
-import struct
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 
@@ -23,7 +17,7 @@ from pollux.model import Interval, Job, Memory, Node, Plan
 from pollux.model.plan import JobUpdate
 from pollux.store.contract import JobFilter, JobPut, Renewal
 from pollux.store.sqlite import SqliteStore
-from tests.acceptance.terminal import PATIENCE_SECONDS, SameProcess, Terminal
+from tests.acceptance.terminal import SameProcess, Terminal
 
 QUICK = 0.2  # between two looks; a key that changed something does not wait for it
 SCREEN_SECONDS = 60.0  # a screen that does not come, not one that is slow
@@ -437,74 +431,10 @@ async def test_it_survives_a_store_that_somebody_locks(path, monkeypatch):
 # as a program
 
 
-def test_a_real_terminal(tmp_path):
-    """The program in a pseudo-terminal: it draws, obeys keys, and gives the terminal back."""
-
-    def fill(*ids):
-        async def put():
-            async with opened(tmp_path / "p.db") as app:
-                await app.put_jobs([a_job(id) for id in ids])
-
-        asyncio.run(put())
-
-    fill("home", "away")
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
-    before = termios.tcgetattr(slave)
-    program = [sys.executable, "-m", "pollux", "top", "--store", f"sqlite:///{tmp_path}/p.db"]
-    environ = Terminal(tmp_path).environ({"TERM": "xterm-256color"})
-    process = subprocess.Popen(program, stdin=slave, stdout=slave, stderr=slave, env=environ, start_new_session=True)
-    screen = b""
-
-    def read_until(wanted: bytes):
-        nonlocal screen
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while wanted not in screen:
-            assert time.monotonic() < deadline, screen[-2_000:]
-            if select.select([master], [], [], 0.2)[0]:
-                screen += os.read(master, 65_536)
-
-    try:
-        read_until(b"\x1b[?1049h")  # the other screen
-        read_until(b"home")
-        os.write(master, b"?")
-        read_until(b"dead letters: look, revive, drop")
-        os.write(master, b"\x1b")
-        # A lone escape is told from a sequence by what does not follow: the next key may come once this one was obeyed,
-        # and it was when a job is shown that came later, for nothing is asked while the help is in front.
-        fill("abroad")
-        read_until(b"abroad")
-        os.write(master, b"q")
-        read_until(b"\x1b[?1049l")
-        assert process.wait(PATIENCE_SECONDS) == 0
-        assert b"Traceback" not in screen
-        assert termios.tcgetattr(slave)[3] == before[3], "the terminal is as it was"
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
-        os.close(slave)
-
-
 def test_without_a_terminal_it_says_so(tmp_path):
     answer = SameProcess(tmp_path)("top", "--store", "sqlite:///p.db")
     assert answer.code == 2
     assert "pollux top --json" in answer.err
-
-
-def test_without_textual_it_names_the_cure(tmp_path):
-    (tmp_path / "hide").mkdir()
-    (tmp_path / "hide" / "textual.py").write_text("raise ModuleNotFoundError('hidden', name='textual')\n")
-    master, slave = pty.openpty()
-    program = [sys.executable, "-m", "pollux", "top", "--store", "sqlite:///p.db"]
-    environ = Terminal(tmp_path).environ({"PYTHONPATH": str(tmp_path / "hide")})
-    try:
-        done = subprocess.run(program, stdin=slave, stdout=slave, stderr=subprocess.PIPE, env=environ, check=False)
-    finally:
-        os.close(master)
-        os.close(slave)
-    assert done.returncode == 1
-    assert b'pip install "pollux[tui]"' in done.stderr
 
 
 def test_one_look_as_json(tmp_path):

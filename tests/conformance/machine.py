@@ -463,6 +463,10 @@ class StoreMachine(RuleBasedStateMachine):
         ends = [end for item in feeds[0] if isinstance(item.entry, Ended) for end in item.entry.ends]
         is_unread = not has_read and any(end.job_id == f"j{n}" for end in ends)
         self.check_unread(f"j{n}", advanced.firings, is_guarded=is_unread and overlap is not Overlap.ALLOW)
+        is_quiet = not any(run.job_id == f"j{n}" for run in self.seen.live())
+        made = [answer for answer in advanced.firings if answer in {Answer.OK, Answer.WAITS}]
+        assert overlap is Overlap.ALLOW or made[:1] != [Answer.OK] or is_quiet, "I19: fired beside another"
+        assert overlap is Overlap.ALLOW or Answer.OK not in made[1:], "I19: fired beside another"
         self.ledger.advanced(firings, advanced, can_forget=self.was_set_back)
 
     def check_unread(self, job_id, answers, *, is_guarded):
@@ -470,6 +474,41 @@ class StoreMachine(RuleBasedStateMachine):
         assert is_guarded or Answer.UNREAD not in answers, "I18: what was read is waited for"
         is_quiet = not any(run.job_id == job_id for run in self.seen.live())
         assert not (is_guarded and is_quiet and Answer.OK in answers), "I18: fired before the end was read"
+
+    @rule(number=PICK, many=st.integers(1, 3), has_read=st.sampled_from([True, True, False]))
+    def begin_alone(self, number, many, has_read):
+        """I19: a held run begins where no other of its job is live but such as wait themselves; and nowhere else."""
+        held = [run for run in self.seen.live() if run.state is RunState.HELD]
+        first = self.pick(held, number)
+        if first is None:
+            return
+        asked = [run for run in held if run.job_id == first.job_id][:many]
+        feeds = [self.stores.run(store.feed(limit=1_000, now_ms=self.now)).items for store in self.stores.stores]
+        reads = [tuple(item.id for item in items) if has_read else () for items in feeds]
+        releases = tuple(Release(run.id, alone=True) for run in asked)
+        plans = [(self.terms[-1], Plan(read=read, releases=releases)) for read in reads]
+        advanced = self.do("advance", each=plans, now_ms=self.now)
+        if advanced.answer is Answer.FENCED:
+            self.unchanged()
+            return
+        ends = [end for item in feeds[0] if isinstance(item.entry, Ended) for end in item.entry.ends]
+        is_unread = not has_read and any(end.job_id == first.job_id for end in ends)
+        assert advanced.waiting == self.not_alone(asked, is_unread=is_unread), (
+            "I19: begun beside another, or not at all"
+        )
+
+    def not_alone(self, asked, *, is_unread):
+        """Which of the runs of a job may not begin, if they are gone through in their order."""
+        asked = [run for run in asked if run.scheduler_version == SCHEDULER_VERSION]
+        barring = {run.id for run in self.seen.live() if asked and run.job_id == asked[0].job_id and not run.is_behind}
+        waiting = []
+        for run in asked:
+            barring.discard(run.id)
+            if barring or is_unread:
+                waiting.append(run.id)
+            else:
+                barring.add(run.id)
+        return tuple(waiting)
 
     @rule(number=PICK, do=st.sampled_from(["release", "release", "hold", "cancel"]))
     def gate(self, number, do):

@@ -273,12 +273,22 @@ class Script:
         held = sorted((run for run in live if run.state is RunState.HELD), key=lambda run: run.id)
         plan = Plan(
             firings=tuple(self.firings(jobs)) if self.dice.random() < 0.7 else (),
-            releases=tuple(Release(run.id) for run in self.pick(held) if self.dice.random() < 0.6),
+            releases=tuple(self.releases(held)),
             holds=tuple(Holding(run.id, f"full {self.number}") for run in self.pick(held, 2)),
             cancels=tuple(CancelOrder(run_id, "enough") for run_id in self.pick(set_of(self.ids))[: self.number % 2]),
             notes=(NotePut(stop_key("all"), {"n": self.number}),) if self.dice.random() < 0.1 else (),
         )
         await self.cast.advance(self.term(), plan, self.dice.choice((0, 3, 1_000)), self.now_ms)
+
+    def releases(self, held):
+        """One of the held runs, or as many of one job as are to begin alone: at most one of them does."""
+        for first in self.pick(held):
+            match self.dice.choice(("none", "plain", "alone", "alone")):
+                case "plain":
+                    yield Release(first.id)
+                case "alone":
+                    mates = [run.id for run in held if run.job_id == first.job_id]
+                    yield from [Release(run_id, alone=True) for run_id in self.pick(mates, 3)]
 
     def firings(self, jobs):
         for number in self.dice.sample(range(JOBS), self.dice.randint(1, 2)):

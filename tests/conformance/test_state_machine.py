@@ -79,6 +79,7 @@ WALK = {
             dice.random() < 0.6,
         ),
     ),
+    "begin_alone": (4, lambda dice: (dice.randrange(1_000), dice.randint(1, 3), dice.random() < 0.7)),
     "gate": (4, lambda dice: (dice.randrange(1_000), dice.choice(["release", "release", "hold", "cancel"]))),
     "consume": (3, lambda dice: (dice.randint(1, 20),)),
     "update": (2, lambda dice: (dice.randrange(1_000), dice.random() < 0.3)),

@@ -9,6 +9,7 @@ import pytest
 from pollux import Permanent, Pollux, every
 from pollux.observe.documents import health_document, workers_document
 from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY
+from pollux.units import moment_ms
 from tests.runtime.test_app import until
 from tests.runtime.test_metrics import worries
 
@@ -85,6 +86,7 @@ async def test_a_drain_a_pause_a_dead_letter_and_a_queue_are_each_told():
 
 async def test_a_job_that_only_fails_is_stale_and_its_instance_tells_why():
     app = Pollux("memory://")
+    begun_ms = app.clock.now_ms()
 
     @app.job(every("100ms"), group="edge", name="The door", target="door:1")
     async def door(ctx):
@@ -100,7 +102,9 @@ async def test_a_job_that_only_fails_is_stale_and_its_instance_tells_why():
             "door:1",
         )
         assert "no answer" in instance["pollStatus"]["lastError"]["message"]
+        assert instance["pollStatus"]["lastError"]["category"] == "timeout"
         assert instance["pollStatus"]["consecutiveFailures"] >= 3
+        assert begun_ms - 1_000 <= moment_ms(instance["pollStatus"]["firstFailureAt"]) <= app.clock.now_ms()
         assert instance["warnings"]
 
 

@@ -41,6 +41,7 @@ OF_SEEDS = {
     # a monitor
     *("monitor_poll_total", "monitor_poll_duration_seconds_bucket", "monitor_poll_staleness_seconds"),
     *("monitor_poll_queue_depth", "monitor_poll_errors_total", "monitor_poll_last_success_timestamp"),
+    "monitor_poll_inflight",
     *("scheduler_queue_due_soon", "scheduler_queue_wait_seconds_bucket", "scheduler_dead_letter_depth"),
 }
 
@@ -267,9 +268,11 @@ async def test_what_is_held_and_what_is_skipped_is_shown_by_reason(app):
 
         async def released():
             seen = await scrape(app)
-            return seen("scheduler_runs_held", reason="paused") == 0 and seen("scheduler_runs_released_total") == 1
+            is_let = seen("scheduler_runs_held", reason="paused") == 0 and seen("scheduler_runs_released_total") == 1
+            return is_let and seen.all("monitor_poll_inflight", instance_type="paused") and seen
 
-        await until(released, "it is let through")
+        seen = await until(released, "it is let through")
+        assert seen("monitor_poll_inflight", instance_type="paused") == 0, "none is at work: 0, not nothing"
 
 
 async def test_every_metric_of_the_older_schedulers_is_there_by_name():

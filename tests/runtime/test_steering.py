@@ -369,6 +369,25 @@ async def test_a_turn_now_fires_what_is_due_and_says_so(tmp_path):
     await app.close()
 
 
+async def test_a_turn_now_lets_go_what_nothing_holds_any_more_and_says_so():
+    """The pause has run out by the wall clock, which wakes nobody."""
+    clock = FakeClock()
+    app = a_node(clock, MemoryStore(clock))
+    app.add("noop", id="held", target="db")
+    await app.start()
+    await app.pause(target="db", duration="30m")
+    await app.enqueue("held")
+    await settle_down()
+    assert (await app.counts()).held == 1
+    clock._now_ms += 3_600_000
+    ask = asyncio.ensure_future(app.trigger())
+    await settle_down()
+    answer = await ask
+    assert (answer.fired, answer.released, answer.skipped) == (0, 1, 0)
+    assert (await app.counts()).held == 0
+    await app.close()
+
+
 async def test_a_turn_is_asked_for_wherever_the_leader_is(tmp_path):
     url = f"sqlite:///{tmp_path}/p.db"
     async with Pollux(url, runs=False) as leader:

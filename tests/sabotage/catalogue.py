@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from tests.sabotage.at_the_door import INWARDS, OUTWARDS
 from tests.sabotage.copy import Patch, Sabotage
-from tests.sabotage.on_servers import ENDED_UNREAD, ON_POSTGRES, ON_REDIS
+from tests.sabotage.on_servers import BESIDE, ENDED_UNREAD, ON_POSTGRES, ON_REDIS
 
 MEMORY = "tests/conformance/test_memory.py::TestMemoryStore::"
 SQLITE = "tests/conformance/test_sqlite.py::TestSqliteStore::"
@@ -24,6 +24,7 @@ PLANNER = "tests/unit/test_plan_planner.py::"
 PROMISES = "tests/unit/test_plan_promises.py::"
 BACK = "tests/unit/test_plan_clock.py::"
 UNREAD = "tests/runtime/test_unread_ends.py::"
+ALONE = "tests/unit/test_plan_alone.py::"
 DRAIN = "tests/chaos/test_drain.py::"
 CLOCK = "tests/chaos/test_clock.py::"
 SWEEP = (
@@ -274,14 +275,35 @@ FIRINGS = (
     sabotage(
         "S6.unread",
         "an end that came after the feed was read is not looked for",
-        Patch("store/memory/plan.py", "    if not state.ends or not plan.firings:", "    if state or plan:"),
+        Patch("store/memory/plan.py", "    asked = _asking(state, plan) if state.ends else ()", "    asked = ()"),
         tests=(UNREAD + "test_a_run_is_not_made_before_the_end_of_the_one_before_was_read", MEMORY + ENDED_UNREAD),
     ),
     sabotage(
         "S6.unread-sqlite",
         "an end that came after the feed was read is not looked for",
-        Patch("store/sqlite/plan.py", "    if tx.tally.ends and jobs_that_look(firings, facts):", "    if not facts:"),
+        Patch("store/sqlite/plan.py", "    if jobs_that_look(firings, facts):", "    if not facts:"),
         tests=(SQLITE + ENDED_UNREAD,),
+    ),
+    sabotage(
+        "S6.alone",
+        "a firing that waited begins at the next end, whoever else is live",
+        Patch("plan/gate.py", "return run.cause is Cause.SCHEDULE and not run.fence and", "return not run and"),
+        tests=(
+            ALONE + "test_the_end_of_a_run_that_was_asked_for_lets_nobody_begin_beside_the_first",
+            PROMISES + "test_every_due_time_that_is_over_was_fired_once_or_counted_once",
+        ),
+    ),
+    sabotage(
+        "S6.alone-memory",
+        "a run that is to begin alone begins beside others",
+        Patch("store/memory/plan.py", "any(not mate.is_behind for mate in mates)", "any(False for mate in mates)"),
+        tests=(MEMORY + BESIDE,),
+    ),
+    sabotage(
+        "S6.alone-sqlite",
+        "a run that is to begin alone begins beside others",
+        Patch("store/relational/plan.py", "        if mates or run.job_id in barred:", "        if mates:"),
+        tests=(SQLITE + BESIDE,),
     ),
     sabotage(
         "back",

@@ -41,8 +41,12 @@ async def opening(url):
 
 
 async def test_a_server_that_is_not_there_is_named_with_the_cure():
-    with pytest.raises(StoreError, match=r"cannot be reached .*start it, or correct the store's URL"):
-        await opening(f"redis://127.0.0.1:{free_port()}/0")
+    for host in ("127.0.0.1", "localhost"):
+        url = f"redis://{host}:{free_port()}/0"
+        with pytest.raises(StoreError) as refused:
+            await opening(url)
+        words = "cannot be reached (Connection refused); start it, or correct the store's URL"
+        assert str(refused.value) == f"the server {url} {words}"
 
 
 async def test_a_wrong_password_is_refused_and_never_shown(server):

@@ -9,6 +9,7 @@ from pollux.model import (
     FIRINGS_MAX,
     LIVE,
     NOTES_MAX,
+    PREVIOUS_RUN,
     UPDATES_MAX,
     Advanced,
     Answer,
@@ -30,7 +31,7 @@ from pollux.model import (
     definition,
     run_of,
 )
-from pollux.plan import PREVIOUS_RUN, Planner
+from pollux.plan import Planner
 
 T0 = 1_800_000_000_000
 BEHIND = "waits for the previous run"
@@ -140,17 +141,25 @@ class World:
             for end in entry.ends
         }
         firings = tuple(self._fire(firing) for firing in plan.firings)
-        for release in plan.releases:
-            run = self.runs.get(release.run_id)
-            if run is not None and run.state is RunState.HELD:
-                self.runs[run.id] = replace(run, state=RunState.READY, held_reason="")
+        waiting = tuple(release.run_id for release in plan.releases if not self._release(release))
         for holding in plan.holds:
             run = self.runs.get(holding.run_id)
             if run is not None and run.state is RunState.HELD:
                 self.runs[run.id] = replace(run, held_reason=holding.reason)
         updates = tuple(self._update(update) for update in plan.updates)
         ready = sum(run.state is RunState.READY for run in self.runs.values()) + self.ready_extra
-        return Advanced(Answer.OK, self.now_ms, firings, updates, ready=ready, seats=self.seats)
+        return Advanced(Answer.OK, self.now_ms, firings, updates, ready=ready, seats=self.seats, waiting=waiting)
+
+    def _release(self, release):
+        run = self.runs.get(release.run_id)
+        if run is None or run.state is not RunState.HELD:
+            return True
+        others = [mate for mate in self.live(run.job_id) if mate.id != run.id and not mate.is_behind]
+        if release.alone and (others or run.job_id in self.unread):
+            self.runs[run.id] = replace(run, held_reason=BEHIND)
+            return False
+        self.runs[run.id] = replace(run, state=RunState.READY, held_reason="")
+        return True
 
     def _fire(self, firing):
         run = firing.run
@@ -163,11 +172,11 @@ class World:
             self.jobs[job.id] = replace(job, next_due_ms=run.due_ms)
             return Answer.UNREAD
         self.jobs[job.id] = job = replace(job, last_due_ms=run.due_ms, next_due_ms=firing.next_due_ms)
-        live = len(self.live(job.id)) if firing.overlap is not Overlap.ALLOW else 0
-        if live > 1 or (live == 1 and firing.overlap is Overlap.SKIP):
+        live = self.live(job.id) if firing.overlap is not Overlap.ALLOW else []
+        if live and (firing.overlap is Overlap.SKIP or any(mate.is_behind for mate in live)):
             self.jobs[job.id] = replace(job, memory=firing.if_overlapped)
             return Answer.OVERLAPPED
-        if live == 1:
+        if live:
             self.runs[run.id] = replace(run, state=RunState.HELD, held_reason=BEHIND)
             return Answer.WAITS
         self.runs[run.id] = run

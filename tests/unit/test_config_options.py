@@ -27,7 +27,7 @@ http: {per_target: 3, allow_networks: [10.0.0.0/8]}
 traces: {endpoint: "http://collector:4318", sample: 0.5, namespace: shop}
 heartbeat: {url: "https://example.com/ping", every: 30s}
 metrics: {prefix: crawler, port: 9091, host: 10.0.0.7}
-health: {queue_depth: 7, staleness: 2m, wait: 3m, loop_lag: 5s}
+health: {queue_depth: 7, staleness: 2m, intervals: 9, wait: 3m, loop_lag: 5s}
 server:
   {enabled: false, host: 0.0.0.0, port: 1, hosts: [a.example, 10.0.0.5], tls: {cert: c.pem, key: k.pem},
    behind_proxy: true, proxies: [10.0.0.0/8], token: "${env:HOME}", token_file: t, socket: false, rate: 0.5,
@@ -85,7 +85,7 @@ def test_everything_can_be_set_in_the_file(load):
     assert (config.heartbeat_url, config.heartbeat_every_ms) == ("https://example.com/ping", 30_000)
     assert (config.metrics_prefix, config.metrics_port, config.metrics_host) == ("crawler", 9091, "10.0.0.7")
     assert (config.health_queue_depth, config.health_staleness_ms) == (7, 120_000)
-    assert (config.health_wait_ms, config.health_loop_lag_ms) == (180_000, 5_000)
+    assert (config.health_intervals, config.health_wait_ms, config.health_loop_lag_ms) == (9, 180_000, 5_000)
     assert (config.server_enabled, config.server_host, config.server_port) == (False, "0.0.0.0", 1)
     assert (config.server_hosts, config.server_tls) == ("a.example, 10.0.0.5", "c.pem, k.pem")
     assert (config.server_behind_proxy, config.server_proxies) == (True, "10.0.0.0/8")

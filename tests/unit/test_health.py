@@ -196,6 +196,10 @@ def test_the_limits_are_options():
     assert judge(replace(seen(lines=depth(1)), limits=strict)).status == DEGRADED
     stale = replace(home(planned_ms=1_000, last_success_ms=NOW - 3_001), limits=strict)
     assert [finding.name for finding in judge(stale).worries()] == ["freshness", "loop"]
+    patient = replace(stale, limits=replace(strict, intervals=4))
+    assert [finding.name for finding in judge(patient).worries()] == ["loop"]
+    never = home(last_success_ms=None, failures=3)
+    assert [judge(replace(never, limits=Limits(intervals=n))).status for n in (3, 4)] == [DEGRADED, HEALTHY]
     assert judge(replace(seen(lines=waits(1)), limits=strict)).status == UNHEALTHY
 
 
@@ -216,7 +220,14 @@ OF_MONITOR = {"updatedAt", "enabled", "queue", "deadLetter", "breakers", "stalen
 
 def test_the_document_has_every_field_of_older_schedulers_and_says_what_is_true():
     letter = Run(
-        id="home@1", job_id="home", due_ms=1, state=RunState.DEAD, error="boom", attempt=4, finished_ms=NOW - 5
+        id="home@1",
+        job_id="home",
+        due_ms=1,
+        state=RunState.DEAD,
+        error="boom",
+        attempt=4,
+        started_ms=NOW - 9_000,
+        finished_ms=NOW - 5,
     )
     cron = replace(
         HOME, id="nightly", kind="dump", is_cron=True, name="Nightly", target="db", score=0.0, last_success_ms=None
@@ -239,7 +250,14 @@ def test_the_document_has_every_field_of_older_schedulers_and_says_what_is_true(
     assert (first["instance"], first["score"], first["lastSuccess"]) == ("home", 0.0, "2027-01-15T07:59:50Z")
     assert (second["score"], second["lastSuccess"]) == (1.0, None)
     home_seen, nightly = told["instances"]
-    assert home_seen["deadLetter"]["present"]
+    assert (home_seen["deadLetter"]["present"], home_seen["deadLetter"]["reason"]) == (True, "boom")
+    assert home_seen["deadLetter"]["firstAttempt"] == "2027-01-15T07:59:51Z", "it was never tried again"
+    assert home_seen["pollStatus"] == {
+        "lastSuccess": "2027-01-15T07:59:50Z",
+        "lastError": None,
+        "consecutiveFailures": 0,
+        "firstFailureAt": None,
+    }
     assert (nightly["key"], nightly["displayName"], nightly["connection"]) == ("dump::nightly", "Nightly", "db")
     json.dumps(told)
 

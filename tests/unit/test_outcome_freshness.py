@@ -176,6 +176,14 @@ def test_an_older_success_does_not_end_a_newer_row_of_failures():
     assert (memory.failures, memory.last_success_ms, memory.ended) == (1, T + 5, 2)
 
 
+def test_since_when_it_fails_is_the_first_failure_after_the_last_success_in_any_order():
+    row = [end(1), failed(2), failed(3, RunState.DEAD), failed(4)]
+    assert {learnt(*order).failing_since_ms for order in permutations(row)} == {T + 2}
+    assert learnt(*row, end(5)).failing_since_ms is None
+    assert learnt(*row, end(5), failed(6), failed(7)).failing_since_ms == T + 6
+    assert learnt(failed(1, RunState.READY)).failing_since_ms is None, "it is tried again: no end yet"
+
+
 def test_the_order_of_arrival_changes_no_fact():
     ends = [failed(1), end(2, changed=True, fingerprint="x"), failed(3), end(4, fingerprint="y")]
     facts = set()

@@ -4,19 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from pollux.model import Answer, Cause, Interval, Node, Note, NotesChanged, Once, Overlap, RunState
-from tests.unit.plan_world import BEHIND, T0, Leader, World, a_job
+from tests.unit.plan_world import BEHIND, T0, Leader, a_job
 
 MINUTE = 60_000
-
-
-@pytest.fixture
-def world():
-    return World()
-
-
-@pytest.fixture
-def leader(world):
-    return Leader(world)
 
 
 def states(world):

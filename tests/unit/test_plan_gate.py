@@ -1,10 +1,11 @@
 """May it run?  The first check that says no gives the reason and the key of the cure."""
 
 import pytest
+from msgspec.structs import replace
 
-from pollux.model import Cause, Job, Node, Note, Run
+from pollux.model import Cause, Job, Node, Note, Overlap, Run
 from pollux.plan import GateState, Held, Ready, gate, stop_of, stop_words
-from pollux.plan.gate import handlers_of
+from pollux.plan.gate import begins_alone, handlers_of
 from pollux.plan.gatehouse import Gatehouse
 
 JOB = Job(id="j", handler="h", group="g", target="t")
@@ -62,8 +63,19 @@ def test_a_forced_run_passes_pauses_but_not_a_missing_handler():
     assert gate(forced, JOB, GateState(handlers=frozenset())).key == "handler:h"
 
 
-def test_a_run_behind_the_previous_one_waits_for_it():
-    assert gate(RUN, JOB, GateState(behind={"r"})) == Held("waits for the previous run", "previous:j")
+@pytest.mark.parametrize("overlap", [Overlap.SKIP, Overlap.QUEUE, Overlap.CANCEL])
+def test_a_firing_begins_alone_unless_its_runs_may_overlap(overlap):
+    firing = Run("r", "j", 1)
+
+    assert begins_alone(firing, replace(JOB, overlap=overlap))
+    assert not begins_alone(firing, replace(JOB, overlap=Overlap.ALLOW))
+
+
+@pytest.mark.parametrize(
+    "run", [Run("r", "j", 1, Cause.FORCED), Run("r", "j", 1, Cause.ENQUEUED), Run("r", "j", 1, fence=1)]
+)
+def test_what_somebody_asked_for_and_what_was_begun_waits_for_nobody(run):
+    assert not begins_alone(run, JOB)
 
 
 def test_a_run_of_a_job_that_nobody_declares_waits_for_somebody():

@@ -23,16 +23,6 @@ MINUTE = 60_000
 HOUR = 3_600_000
 
 
-@pytest.fixture
-def world():
-    return World()
-
-
-@pytest.fixture
-def leader(world):
-    return Leader(world)
-
-
 def fired(world, job_id="a"):
     return sorted(run.due_ms for run in world.runs.values() if run.job_id == job_id)
 

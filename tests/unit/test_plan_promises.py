@@ -1,7 +1,8 @@
 """The planner's promises, under whatever happens: lost answers, dead leaders, pauses, edits, downtimes, full lines.
 
 A due time below a job's stored next due is *over*.  The promise: every due time that is over was fired once or is
-counted as skipped once, whatever the order of events; and asking for a plan moves nothing.
+counted as skipped once, whatever the order of events; and asking for a plan moves nothing.  A firing begins only where
+no other run of its job is live, unless they may overlap.
 """
 
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pollux import schedule as when
-from pollux.model import Cron, Interval, Misfire, Overlap, RunState
+from pollux.model import Cause, Cron, Interval, Misfire, Overlap, RunState
 from tests.unit.plan_world import T0, Leader, World, a_job
 
 SCHEDULES = st.sampled_from(
@@ -61,8 +62,10 @@ class Story:
         self.world.put(*self.jobs)
 
     def step(self, what, number):
+        begun = self.begun()
         getattr(self, "do_" + what.replace(" ", "_"))(number)
         self.check()
+        self.check_alone(self.begun() - begun)
 
     def do_wait(self, ms):
         self.world.now_ms += ms
@@ -145,6 +148,17 @@ class Story:
         self.world.ready_extra = 0
 
     # the books
+
+    def begun(self):
+        """The firings that are on their way: not held, or handed back by who had them."""
+        live = (run for run in self.world.live() if run.cause is Cause.SCHEDULE)
+        return {run.id for run in live if run.state is not RunState.HELD or run.fence}
+
+    def check_alone(self, new):
+        """Who began in this step began alone; what was asked for in a step begins nothing in it."""
+        for run in [self.world.runs[run_id] for run_id in new]:
+            mates = [mate.id for mate in self.world.live(run.job_id) if mate.id != run.id and not mate.is_behind]
+            assert not mates or self.world.jobs[run.job_id].overlap is Overlap.ALLOW, f"{run.id} began beside {mates}"
 
     def check(self):
         for job in self.world.jobs.values():

@@ -3,19 +3,9 @@
 import pytest
 
 from pollux.model import UPDATES_MAX, Cron, Ended, Misfire, Overlap, Release, RunState
-from tests.unit.plan_world import T0, Leader, World, a_job
+from tests.unit.plan_world import T0, Leader, a_job
 
 GUARDED = [Overlap.SKIP, Overlap.QUEUE, Overlap.CANCEL]
-
-
-@pytest.fixture
-def world():
-    return World()
-
-
-@pytest.fixture
-def leader(world):
-    return Leader(world)
 
 
 def begun(world, leader, *jobs):
@@ -161,5 +151,5 @@ def test_a_release_and_what_the_run_before_it_taught_are_one_write(world, leader
     while world.runs[second.id].state is RunState.HELD:
         leader.turn()
 
-    assert leader.plans[-1].releases == (Release(second.id),)
+    assert leader.plans[-1].releases == (Release(second.id, alone=True),)
     assert world.jobs["a"].memory.ended == 1

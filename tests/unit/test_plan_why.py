@@ -151,6 +151,7 @@ def test_a_job_of_drained_workers_says_by_whom_since_when_and_what_ends_it():
     [
         ("skip", "; this one run waits, due times after it are skipped and counted until it has run"),
         ("queue", "; one due time meanwhile waits for it"),
+        ("cancel", "; the next due time cancels it"),
         ("allow", "; due times after it wait with it"),
     ],
 )
@@ -158,6 +159,12 @@ def test_a_job_whose_run_waits_for_drained_workers_says_what_becomes_of_its_due_
     why = job(stops=[DRAIN], live=RUN, overlap=Overlap(overlap))
 
     assert (why.answer, why.reason) == ("drained", f"it is ready, but {DRAINED}{words}")
+
+
+def test_what_somebody_asked_for_is_waited_for_also_where_due_times_cancel():
+    why = job(live=replace(RUN, cause=Cause.FORCED), overlap=Overlap.CANCEL)
+
+    assert why.reason.endswith("; one due time meanwhile waits for it")
 
 
 def test_a_drain_that_has_run_out_drains_nobody():

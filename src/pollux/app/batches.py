@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -151,16 +151,6 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
             meant += ids
         await self._record_dropped(meant, dropped, filter_words(where))
         return dropped
-
-    async def _dead_where(self, where: RunFilter) -> AsyncIterator[list[str]]:
-        after: str | None = None
-        while True:
-            page = await self._store.list_runs(where, after=after, limit=BATCH_MAX)
-            if page.runs:
-                yield [run.id for run in page.runs]
-            after = page.next
-            if after is None:
-                return
 
 
 def _written(put: JobPut, answer: JobAnswer, store: Store) -> Written:

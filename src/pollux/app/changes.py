@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -87,6 +88,16 @@ class ChangeVerbs:
         if dropped:
             number = "" if dropped == len(ids) else f"{dropped:,} of "
             await self._record("drop", "dead letters", "; ".join(filter(None, (number + _named(ids), by))))
+
+    async def _record_loaded(self, records: Sequence[tuple[str, Any]], new: int) -> None:
+        """What was written out of a dump; but where there is no log yet, that of the dump is to come, and goes on."""
+        kinds = Counter(kind for kind, _ in records)
+        if not new or kinds["log"] or not (await self._store.read_log(limit=1)).lines:
+            return
+        ids = [str(data.get("id") or data.get("key") or "") for _, data in records if isinstance(data, dict)]
+        many = ", ".join(counted(count, kind) for kind, count in kinds.items())
+        names = ", ".join([*filter(None, ids[:NAMED_MAX]), *(["..."] if len(ids) > NAMED_MAX else [])])
+        await self._record("load", counted(new, "record"), f"new of {many}: {names}")
 
 
 def _named(ids: Sequence[str]) -> str:

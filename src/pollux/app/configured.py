@@ -40,6 +40,7 @@ FIELDS = (
     ("metrics.host", "metrics_host", "metrics_host"),
     ("health.queue_depth", "health_queue_depth", "health_queue_depth"),
     ("health.staleness", "health_staleness_ms", "health_staleness_ms"),
+    ("health.intervals", "health_intervals", "health_intervals"),
     ("health.wait", "health_wait_ms", "health_wait_ms"),
     ("health.loop_lag", "health_loop_lag_ms", "health_loop_lag_ms"),
     ("leader.ttl", "leader_ttl_ms", "leader_ttl_ms"),

@@ -141,7 +141,7 @@ class Watch:
             nodes=serving,
             overdue_job=overdue.id if overdue is not None else "",
             overdue_ms=overdue.next_due_ms if overdue is not None else None,
-            jobs=tuple(job_seen(job, now_ms) for job in jobs),
+            jobs=tuple(job_seen(job, now_ms, self._category(job)) for job in jobs),
             stops=tuple(_stop(note) for note, drain in zip(stops, drained, strict=True) if drain is None),
             drained=tuple(_told(drain) for drain in drained if drain is not None and _stands(drain, nodes)),
             sealed=await self._app.sealed() if DRAIN in {note.key for note in stops} else "",  # none is without it
@@ -165,6 +165,13 @@ class Watch:
         version = store.scheduler_version
         return [job for job in found if version in (ALL_VERSIONS, job.scheduler_version)]
 
+    def _category(self, job: Job) -> str | None:
+        """Of a job's last error: known to the node on which it happened, and to no other."""
+        seen = None if self.crew is None else self.crew.settler.tallies.by_job.known(job.id)
+        at_ms, kind = (None, None) if seen is None or seen.last_failed is None else seen.last_failed
+        known_ms = job.memory.last_error_ms
+        return kind if at_ms is not None and known_ms is not None and at_ms >= known_ms else None
+
     async def _dead_letters(self) -> tuple[Run, ...]:
         try:
             async with asyncio.timeout(LOOK_SECONDS):
@@ -183,6 +190,7 @@ class Watch:
                 staleness_ms=options.health_staleness_ms,
                 wait_ms=options.health_wait_ms,
                 lag_ms=options.health_loop_lag_ms,
+                intervals=options.health_intervals,
                 feed=FEED_MAX // 10,
                 feed_max=FEED_MAX,
             ),
@@ -223,7 +231,7 @@ class WatchedVerbs:
         return await self.watch.readings()
 
 
-def job_seen(job: Job, now_ms: int) -> JobSeen:
+def job_seen(job: Job, now_ms: int, category: str | None = None) -> JobSeen:
     fresh, memory = freshness(job, now_ms), job.memory
     return JobSeen(
         id=job.id,
@@ -237,7 +245,9 @@ def job_seen(job: Job, now_ms: int) -> JobSeen:
         last_success_ms=memory.last_success_ms,
         last_error_ms=memory.last_error_ms,
         last_error=memory.last_error,
+        category=category,
         failures=memory.failures,
+        failing_since_ms=memory.failing_since_ms,
         dead=memory.dead,
         next_due_ms=job.next_due_ms,
     )

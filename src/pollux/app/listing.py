@@ -83,7 +83,9 @@ class ListingVerbs(Verbs):
         if job.revision > 1:  # it stands in the place of a deleted one, whose last due counts
             row = await self.job_row(job.id)
         else:
-            [row] = standings_of([job], live={}, stops=stops, nodes=(), now_ms=now_ms)
+            is_elsewhere = job.scheduler_version != self._store.scheduler_version  # where perhaps nobody is
+            nodes = await self._store.nodes() if is_elsewhere else ()
+            [row] = standings_of([job], live={}, stops=stops, nodes=nodes, now_ms=now_ms)
         return replace(row, job=placed(row.job, None, now_ms=now_ms, crowd=1))
 
     async def _pass_over(

@@ -39,6 +39,7 @@ from pollux.units import counted, format_moment, format_ms
 
 TRAIL = "move:trail"
 KINDS = ("jobs", "live runs", "dead letters", "finished runs", "notes", "audit lines")
+NO_THINGS = ("term", "tomb")  # a store that was used and emptied has them, too
 DRAIN_MS = 60_000  # a request to drain that nobody keeps up ends by itself
 LOOK_S = 0.25
 LEADER_MS = 10_000  # so long a leader may take to read the last ends
@@ -327,7 +328,7 @@ def _longer(trail: Trail, carried: Sequence[tuple[str, Any, Record]], after: str
 
 
 def _kind_of(record: Record) -> str | None:
-    """None: it is not counted.  A term is no thing, and a note with an end may be gone when we count."""
+    """None: it is not counted.  A term and a tomb are no things, and a note with an end may be gone when we count."""
     match record:
         case Job():
             return "jobs"
@@ -374,7 +375,7 @@ async def _first_kind(store: Store) -> str:
     while True:
         page = await store.dump(after=after, limit=10)
         for kind, _, _ in _carried(page.records):
-            if kind != "term":
+            if kind not in NO_THINGS:
                 return "line of audit" if kind == "log" else kind
         after = page.next
         if after is None:

@@ -42,6 +42,7 @@ class NodeOptions(TypedDict, total=False):
     metrics_host: str
     health_queue_depth: int
     health_staleness: Duration
+    health_intervals: int
     health_wait: Duration
     health_loop_lag: Duration
     plans: bool
@@ -103,7 +104,7 @@ def _alongside(given: dict[str, Any]) -> dict[str, Any]:
     """Those of what goes along with a node, taken out: as they are, and times."""
     names = (
         *("traces_endpoint", "traces_sample", "traces_namespace", "heartbeat_url"),
-        *("metrics_prefix", "metrics_port", "metrics_host", "health_queue_depth"),
+        *("metrics_prefix", "metrics_port", "metrics_host", "health_queue_depth", "health_intervals"),
     )
     taken = {name: given.pop(name) for name in names if name in given}
     for name in ("heartbeat_every", "health_staleness", "health_wait", "health_loop_lag"):

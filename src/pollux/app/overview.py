@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pollux.model import Job, Node, Note, Run, RunState
 from pollux.outcome import Freshness, freshness
 from pollux.plan import why_job
 from pollux.schedule.words import describe
-from pollux.store.contract import Counts
+from pollux.store.contract import PAGE_MAX, Counts, JobFilter, RunFilter
+
+if TYPE_CHECKING:
+    from pollux.app.verbs import Verbs
 
 
 class JobRow(Struct, frozen=True):
@@ -111,3 +117,25 @@ def last_outcome(job: Job) -> str:
     if memory.last_success_ms == memory.last_end_ms:
         return "changed" if memory.last_change_ms == memory.last_end_ms else "ok"
     return "retrying" if memory.last_error_ms == memory.last_end_ms else "cancelled"
+
+
+async def nodes_now(app: Verbs) -> list[Node]:
+    """Who is there.  Seats are taken as the leases say it, if one page holds them all: a beat is seconds old."""
+    nodes = await app.nodes()
+    if not nodes:
+        return nodes
+    page = await app.list_runs(RunFilter(states=(RunState.LEASED,)), limit=PAGE_MAX)
+    if page.next is not None:
+        return nodes
+    taken = Counter(run.owner for run in page.runs)
+    return [replace(node, busy=taken[node.id]) for node in nodes]
+
+
+async def nobody_of(app: Verbs, *, group: str | None = None, target: str | None = None) -> str:
+    """A pause of a group or target may come before its first job, or be a slip of the pen: then that is said."""
+    if group is None and target is None:
+        return ""
+    if (await app.list_jobs(JobFilter(group=group, target=target), limit=1)).jobs:
+        return ""
+    name = f"target {target}" if group is None else f"group {group}"
+    return f"no job is of {name} now; the pause waits for the first"

@@ -454,7 +454,9 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
 
     async def load(self, records: Sequence[tuple[str, Any]]) -> int:
         """Write dumped records where there are none of the same id; answers how many were new."""
-        return await self._store.load(records)
+        new = await self._store.load(records)
+        await self._record_loaded(records, new)
+        return new
 
     async def _blocking_verbs(self) -> tuple[Verbs, Callable[[], Coroutine[Any, Any, None]]]:
         store = self._store.twin()

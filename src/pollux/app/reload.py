@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 FILE_NOTE = f"{SETTING}file:"  # and its source: which text of it holds; a node with another one writes none of its jobs
 BY_SIGNAL = "signal HUP"
+TEXT = "text"  # what a text is called that has no name: the field in which it was sent
 SHOWN_MAX = 10
 # Besides the live ones: these hold as soon as the jobs that they are about are written.
 _BY_JOBS = frozenset({"release", "job_timeout"})
@@ -173,7 +174,7 @@ class Reloader:
             return await self.reload(by="", dry_run=True)
         async with self._lock:
             reloaded = self._told(await self._prepare(draft.raw, draft), is_dry=True)
-        return msgspec.structs.replace(reloaded, draft=draft.called or "the text")
+        return msgspec.structs.replace(reloaded, draft=draft.called or TEXT)
 
     def in_force(self) -> InForce:
         """By what this node runs: what cannot change while it runs is as it was at the start."""
@@ -225,10 +226,10 @@ class Reloader:
         config = await asyncio.to_thread(
             load_config,
             self.config.path,
-            environ=os.environ,
+            environ={name: value for name, value in os.environ.items() if name not in self.config.unheard},
             arguments=self.config.arguments,
             raw=raw,
-            called="" if draft is None else draft.called or "the text",
+            called="" if draft is None else draft.called or TEXT,
         )
         assert raw is not None, "a file that cannot be read was refused"
         source = self.config.source if draft is None else await self._source_of(draft, config)
@@ -408,6 +409,7 @@ class ReloadVerbs:
         if self.reloader is None or not self.reloader.config.path:
             raise InvalidInput(
                 "there is no file to read again",
+                where="config",
                 cure="start it with one: pollux serve -c FILE; `pollux check --diff -c FILE` compares with the store",
             )
         return self.reloader

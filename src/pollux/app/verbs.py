@@ -166,15 +166,15 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         known = await self._job(job)
         due_ms = self._due(at, delay)
         rank = None if priority is None else priority_of(priority)
-        payloads = [self._payload(known, each) for each in params]
+        payloads = self._payloads(known, params)
         ids: list[str] = []
 
         async def write(runs: list[Run]) -> None:
             answers = await self._store.enqueue(runs, ready_max=self._ready_max)
-            ids.extend([answer.id for answer in answers if answer.answer in (Answer.OK, Answer.ALREADY)])
-            for answer in answers:
-                if answer.answer is not Answer.OK:
-                    self._refuse(answer, known)
+            refused = [answer for answer in answers if answer.answer is not Answer.OK]
+            ids.extend([each.id for each in answers if not refused or each.answer in (Answer.OK, Answer.ALREADY)])
+            for answer in refused:
+                self._refuse(answer, known)
 
         one = self._run(known, None, due_ms, priority=rank)
         try:
@@ -200,7 +200,7 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
                     found={"run_id": live.runs[0].id, "run_state": str(live.runs[0].state)},
                     cure=f"wait for it, cancel it, or run the job anyway: {ANYWAY}",
                 )
-        run = self._run(known, self._payload(known, params), self._clock.now_ms(), id=id, cause=Cause.FORCED)
+        run = self._run(known, self._payloads(known, [params])[0], self._clock.now_ms(), id=id, cause=Cause.FORCED)
         [answer] = await self._store.enqueue([run], ready_max=self._ready_max)
         self._refuse(answer, known)
         link_runs([run.id], self.trace_namespace)
@@ -405,7 +405,7 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
     ) -> Run:
         """The run that somebody asks for."""
         rank = None if priority is None else priority_of(priority)
-        return self._run(job, self._payload(job, params), self._due(at, delay), id=id, key=key, priority=rank)
+        return self._run(job, self._payloads(job, [params])[0], self._due(at, delay), id=id, key=key, priority=rank)
 
     def _run(
         self,
@@ -422,15 +422,15 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         run_id = new_id(self._clock.now_ms(), self._dice) if id is None else check_id(id, what="run id")
         return run_of(job, due_ms, cause, payload, id=run_id, key=check_key(key), priority=priority)
 
-    def _payload(self, job: Job, params: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    def _payloads(self, job: Job, many: Iterable[Mapping[str, Any] | None]) -> list[dict[str, Any] | None]:
         try:
-            payload = check_payload(params) if params else None
-            handler = self._registry.get(job.handler)
-            if handler is not None:
-                handler.check({**job.params, **payload} if payload and job.params else payload or job.params)
+            payloads = [check_payload(params) if params else None for params in many]
+            if (handler := self._registry.get(job.handler)) is not None:
+                for payload in payloads:
+                    handler.check({**job.params, **payload} if payload and job.params else payload or job.params)
         except InvalidInput as error:
             raise placed(error, "params") from error
-        return payload
+        return payloads
 
     def _due(self, at: str | datetime | None, delay: str | float | None) -> int:
         if at is not None and delay is not None:
@@ -457,7 +457,10 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
             for start in range(0, len(run_ids), REVIVE_PAGE):
                 yield list(run_ids[start : start + REVIVE_PAGE])
             return
-        where = _dead_of(job)
+        async for ids in self._dead_where(_dead_of(job)):
+            yield ids
+
+    async def _dead_where(self, where: RunFilter) -> AsyncIterator[list[str]]:
         after: str | None = None
         while True:
             page = await self._store.list_runs(where, after=after, limit=REVIVE_PAGE)

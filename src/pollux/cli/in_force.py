@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pollux.cli.options import ask, socket_of, store_lacks
+from pollux.cli.options import ask, node_or_store, store_lacks
 from pollux.cli.show import clean
-from pollux.cli.way import HELLO_S, app_at, live_socket, may_open
-from pollux.client import socket_url
+from pollux.cli.way import HELLO_S, app_at, may_open
+from pollux.client import is_address, socket_url
 from pollux.errors import InvalidConfig, PolluxError, StoreError
 from pollux.secrets import hide
 from pollux.store.beside import SOCKET, state_folder
@@ -28,8 +28,8 @@ def node_by(config: Config) -> InForce | None:
     """What the node here runs by that reads this very file; None if there is none."""
     if not config.path:
         return None
-    address = asyncio.run(live_socket(socket_of(config, config.store), config.store))
-    if not address:
+    address = node_or_store(config)
+    if not is_address(address):
         return None
     try:
         found: InForce = ask(address, lambda app: app.file_in_force())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -20,6 +20,9 @@ from pollux.cli.versions import move
 from pollux.errors import Conflict, NotFound
 from pollux.model import API_SOURCE
 from pollux.units import counted
+
+if TYPE_CHECKING:
+    from pollux.app import JobRow
 
 LIVE_MAX = 1_000  # live runs that are looked at for the column "now"
 
@@ -75,6 +78,15 @@ def ls(
     if as_json:
         print_json({"jobs": [row_json(row) for row in rows], "next": cursor})
         return
+    _print_rows(rows, has_versions=has_versions)
+    if not rows:
+        click.echo(
+            "there are no jobs" if where == JobFilter() and after is None else "there are no such jobs", err=True
+        )
+    print_more(cursor)
+
+
+def _print_rows(rows: Sequence[JobRow], *, has_versions: bool) -> None:
     now = now_ms()
     print_table(
         ("id", *(("version",) if has_versions else ()), "schedule", "last", "when", "fresh", "next due", "now"),
@@ -92,11 +104,6 @@ def ls(
             for row in rows
         ),
     )
-    if not rows:
-        click.echo(
-            "there are no jobs" if where == JobFilter() and after is None else "there are no such jobs", err=True
-        )
-    print_more(cursor)
 
 
 @jobs.command()

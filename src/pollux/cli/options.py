@@ -126,33 +126,41 @@ def store_url(where: Where) -> str:
 
 
 def _loaded(where: Where) -> Config:
-    """What names the store; a mistake elsewhere in the file is said, and stops nobody."""
-    if where.store:
-        return loaded_or_said(None, {"store": where.store})[0]
+    """What names the store; a mistake elsewhere in the file or the environment is said, and stops nobody."""
     ctx = click.get_current_context(silent=True)
-    path = config_path(where.config)
-    config, wrong = loaded_or_said(path, {"app": ctx.meta.get(APP) if ctx is not None else None})
+    path = None if where.store else config_path(where.config)
+    app = None if where.store or ctx is None else ctx.meta.get(APP)
+    config, wrong = loaded_or_said(path, {"store": where.store, "app": app})
     if wrong is not None and ctx is not None and not ctx.meta.get(SAID_WRONG):
         ctx.meta[SAID_WRONG] = True
-        click.echo(
-            f"pollux: {path} has mistakes (`pollux check` tells them); the store that it names is asked", err=True
-        )
+        _say_wrong(path, wrong)
     return config
+
+
+def _say_wrong(path: str | None, wrong: InvalidConfig) -> None:
+    from pollux.cli.show import clean
+    from pollux.config.load import variables_in
+
+    for problem in wrong.problems:
+        if variables_in(InvalidConfig([problem]), os.environ):
+            click.echo(f"pollux: {clean(str(problem))} (left out here)", err=True)
+        elif path is not None:
+            words = "has mistakes (`pollux check` tells them); the store that it names is asked"
+            click.echo(f"pollux: {path} {words}", err=True)
+            path = None  # said once
 
 
 def loaded_or_said(
     path: str | None, arguments: dict[str, Any], *, guesses: bool = False
 ) -> tuple[Config, InvalidConfig | None]:
-    """The options of the file; with mistakes in it as much as tells where the store is, and the mistakes."""
+    """The options that hold; with mistakes among them as much as tells where the store is, and the mistakes."""
     from pollux.config import load_config
     from pollux.config.load import store_said
 
     try:
         return load_config(path, environ=os.environ, arguments=arguments, with_jobs=False), None
     except InvalidConfig as error:
-        said = None
-        if path is not None:
-            said = store_said(path, environ=os.environ, arguments=arguments, guesses=guesses)
+        said = store_said(path, error, environ=os.environ, arguments=arguments, guesses=guesses)
         if said is None:
             raise
         return said, error
@@ -208,7 +216,16 @@ def store_lacks(url: str) -> str:
 def whom_to_ask(where: Where) -> str:
     """The node that was named, else a node of the store by its socket here, else the store itself."""
     url, socket = ways_to(where)
-    return url if socket is None else asyncio.run(live_socket(socket, url)) or url
+    return _node_at(socket, url) or url
+
+
+def node_or_store(config: Config) -> str:
+    """A node on the store of this config by its socket here, else that store."""
+    return _node_at(socket_of(config, config.store), config.store) or config.store
+
+
+def _node_at(socket: Path | None, url: str) -> str:
+    return asyncio.run(live_socket(socket, url))
 
 
 def ways_to(where: Where) -> tuple[str, Path | None]:

@@ -14,6 +14,8 @@ from pollux.errors import InvalidInput
 from pollux.model import ALL_VERSIONS, Declares, Drained, Node, leader_of
 from pollux.units import counted
 
+SILENT_MS = 20_000  # nodes beat every 15 s
+
 
 @click.command(cls=Taught)
 @json_option
@@ -28,9 +30,10 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
       pollux nodes
       pollux nodes --json
     """
+    from pollux.app.overview import nodes_now
 
     async def question(app: Any) -> tuple[list[Node], list[Drained]]:
-        return await app.nodes(), await app.drained_workers()
+        return await nodes_now(app), await app.drained_workers()
 
     found, drained = ask(existing_store(Where(config, store)), question)
     versions = sorted({node.scheduler_version for node in found})
@@ -46,13 +49,13 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
                 node.id,
                 node.host,
                 str(node.pid),
-                f"{node.busy}/{node.seats}" + (" draining" if node.draining else ""),
+                _seats(node),
                 f"term {node.leads}, {span(now - node.leads_ms)}" if node in leaders else "",
                 str(len(node.handlers)),
                 ", ".join(_declared(source) for source in node.declares),
                 "all" if node.scheduler_version == ALL_VERSIONS else str(node.scheduler_version),
                 ago(node.started_ms, now=now),
-                ago(node.beat_ms, now=now),
+                _seen(node, now),
                 node.version,
             )
             for node in found
@@ -62,6 +65,18 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
         click.echo("nobody is there; start one with `pollux serve`", err=True)
     for each in drained:
         click.echo(f"{each}: nothing is claimed; {each.ends}", err=True)
+
+
+def _seats(node: Node) -> str:
+    """`1/4`; one that was told to end gives its seats away, and only waits for those who sit."""
+    taken = f"{node.busy}/{node.seats}" if node.seats else str(node.busy or "-")
+    return f"{taken} draining" if node.draining else taken
+
+
+def _seen(node: Node, now: int) -> str:
+    """When it was last heard of; whoever misses a beat may be gone, and what it runs waits for its leases to end."""
+    silent_ms = now - node.beat_ms
+    return f"silent {span(silent_ms)}" if silent_ms > SILENT_MS else ago(node.beat_ms, now=now)
 
 
 def _declared(source: Declares) -> str:

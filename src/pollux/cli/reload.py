@@ -13,12 +13,14 @@ import click
 from pollux.cli.commands import Taught
 from pollux.cli.in_force import tell_elsewhere
 from pollux.cli.options import (
+    CONFIG_HERE,
     Where,
     ask,
     config_path,
     find_code_here,
     json_option,
     loaded_or_said,
+    node_or_store,
     store_lacks,
     store_options,
     whom_to_ask,
@@ -130,23 +132,41 @@ def _asked(where: Where, question: Callable[[Any], Awaitable[_T]], *, looks: boo
     """A node of the store if one answers here, else the file and the store themselves; the file may have mistakes."""
     from pollux.client import is_address
 
+    lost = None if node_url(where.store) else _lost(where)
     try:
-        url = whom_to_ask(where)
+        url = whom_to_ask(where) if lost is None else node_or_store(lost)
     except InvalidConfig as error:
-        cure = "name it with --store, as in: pollux reload --rollback --store sqlite:///pollux.db"
+        cure = "name it with --store, as in: pollux reload --rollback -c pollux.yaml --store sqlite:///pollux.db"
         what = "the file cannot be read, so that nobody knows which store it means"
         raise InvalidInput(what, where=str(where.config or ""), cure=cure) from error
     if is_address(url):
         tell_way(url)
         return ask(url, question)
-    path = _path(where)
-    return _alone(_options_of(path, loaded_or_said(path, {"store": where.store})[0], looks=looks), question)
+    if lost is None:
+        lost = loaded_or_said(_path(where), {"store": where.store})[0]
+    return _alone(_options_of(lost.path, lost, looks=looks), question)
+
+
+def _lost(where: Where) -> Config | None:
+    """The options of a file that is gone, as the last text says that was applied, if one lies beside it."""
+    from pollux.config import load_config
+    from pollux.config.versions import last_texts
+
+    path = where.config or CONFIG_HERE
+    kept = [] if Path(path).exists() else last_texts(path)
+    if len(kept) != 1:
+        return None
+    click.echo(f"pollux: {clean(f'there is no {path}; it held {kept[0].path} when it was last applied')}", err=True)
+    arguments = {"store": where.store}
+    find_code_here()
+    return load_config(path, environ=os.environ, arguments=arguments, with_jobs=False, raw=kept[0].read())
 
 
 def _path(where: Where) -> str:
     path = config_path(where.config)
     if path is None:
-        raise InvalidInput("there is no file to read again", cure="name it with -c, or create ./pollux.yaml")
+        cure = "name it with -c (and its store with --store if it is gone), or create ./pollux.yaml"
+        raise InvalidInput("there is no file to read again", cure=cure)
     find_code_here()
     return path
 

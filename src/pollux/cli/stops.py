@@ -9,7 +9,7 @@ import click
 from pollux.cli.commands import Taught
 from pollux.cli.completion import job_ids
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
-from pollux.cli.show import ago, now_ms, print_json, print_pairs, print_table
+from pollux.cli.show import ago, clean, now_ms, print_json, print_pairs, print_table
 from pollux.errors import InvalidInput
 from pollux.model import DRAIN, STOP
 
@@ -53,18 +53,20 @@ def pause(
     scope = _scope(job, group, target, everything=everything)
     url = existing_store(Where(config, store))
 
-    async def question(app: Any) -> bool:
-        await app.pause(**scope, reason=reason, duration=duration)
-        return await _is_there(app, scope)
+    async def question(app: Any) -> str:
+        from pollux.app.overview import nobody_of
 
-    is_there = ask(url, question)
+        await app.pause(**scope, reason=reason, duration=duration)
+        return await nobody_of(app, group=group, target=target)
+
+    hint = ask(url, question)
     if as_json:
         print_json({"paused": [_name(scope)]})
-        return
-    again = _name(scope, for_command=True)
-    click.echo(f"{_name(scope)} is paused{f' for {duration}' if duration else ''}; `pollux resume {again}` ends it")
-    if not is_there:
-        click.echo(f"no job is of {_name(scope)} now; the pause waits for the first", err=True)
+    else:
+        lasts, again = f" for {duration}" if duration else "", _name(scope, for_command=True)
+        click.echo(f"{_name(scope)} is paused{lasts}; `pollux resume {again}` ends it")
+    if hint:
+        click.echo(clean(hint), err=True)
 
 
 @click.command(cls=Taught)
@@ -176,14 +178,6 @@ def why(ref: str, config: str | None, store: str | None, *, as_json: bool) -> No
         return
     expected = ago(answer.expected_ms, now=now_ms())
     print_pairs((("answer", answer.answer), ("reason", answer.reason), ("expected", expected), ("cure", answer.cure)))
-
-
-async def _is_there(app: Any, scope: dict[str, Any]) -> bool:
-    """A pause of a group or target may come before its first job, or be a slip of the pen."""
-    from pollux.store.contract import JobFilter
-
-    kinds = {kind: name for kind, name in scope.items() if kind in ("group", "target")}
-    return not kinds or bool((await app.list_jobs(JobFilter(**kinds), limit=1)).jobs)
 
 
 def _scope(job: str | None, group: str | None, target: str | None, *, everything: bool) -> dict[str, Any]:

@@ -10,7 +10,6 @@ cut off while it was asked            ─▶ asked again if it only looks, else 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -21,7 +20,7 @@ from msgspec import Struct
 
 from pollux.client.address import Address
 from pollux.client.travel import VERSION_HEADER, Refusal, raised
-from pollux.errors import PolluxError, StoreBusy, StoreError, StoreRefused, StoreTimeout
+from pollux.errors import PolluxError, StoreBusy, StoreError, StoreRefused, StoreTimeout, system_words
 from pollux.version import __version__
 
 CONNECT_S = 5.0
@@ -124,7 +123,7 @@ class Line:
         except aiohttp.ClientConnectorDNSError as error:
             raise self._unreachable("no such host is known") from error
         except aiohttp.ClientConnectorError as error:
-            raise self._unreachable(_words(error.os_error)) from error
+            raise self._unreachable(system_words(error.os_error)) from error
         except aiohttp.ConnectionTimeoutError as error:
             raise self._unreachable(f"no answer within {CONNECT_S:.0f} s") from error
         except aiohttp.ClientPayloadError as error:
@@ -135,7 +134,7 @@ class Line:
             what = f"{self.address.shown} did not answer within {ANSWER_S:.0f} s"
             raise StoreTimeout(f"{what}: it may have done what was asked; look before you repeat it") from error
         except (aiohttp.ClientConnectionError, OSError) as error:
-            raise _Cut(_words(error) or "the connection was closed") from error
+            raise _Cut(system_words(error)) from error
 
     def _opened(self) -> aiohttp.ClientSession:
         headers = {VERSION_HEADER: __version__, "Content-Type": "application/json"}
@@ -220,9 +219,3 @@ class Line:
 
 class _Cut(Exception):
     """The connection ended after something was sent."""
-
-
-def _words(error: BaseException | None) -> str:
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)
-    return str(error or "")

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from pollux.config.settings import BY_PATH, DEFAULT, OPTIONS, Config, Option
+from pollux.config.settings import BY_PATH, DEFAULT, ENVIRONMENT, OPTIONS, Config, Option
 from pollux.errors import InvalidInput, did_you_mean
 from pollux.model import SETTING, Note
 from pollux.units import format_moment
@@ -42,10 +42,11 @@ def live_option(path: str) -> Option:
     option = BY_PATH.get(path)
     if option is None:
         cure = did_you_mean(path, LIVE_PATHS).strip("; ") or f"these can be set: {', '.join(LIVE_PATHS)}"
-        raise InvalidInput(f"there is no option {path[:60]!r}", cure=cure)
+        raise InvalidInput("there is no option of that name", where=path[:60], cure=cure)
     if not option.live:
         raise InvalidInput(
-            f"{path} cannot change while a node runs",
+            "it cannot change while a node runs",
+            where=path,
             cure=f"change it in the file and restart; these can be set: {', '.join(LIVE_PATHS)}",
         )
     return option
@@ -81,7 +82,7 @@ def read_live(notes: Iterable[Note]) -> dict[str, Live]:
 def is_overruled(config: Config, path: str) -> bool:
     """Does the environment or an argument say otherwise in this process?"""
     origin = config.origins.get(path, DEFAULT)
-    return origin == "argument" or origin.startswith("environment ")
+    return origin == "argument" or origin.startswith(ENVIRONMENT)
 
 
 def with_live(config: Config, live: dict[str, Live]) -> Config:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import msgspec
 
 from pollux.config.jobs import FileJobs, check_keys, entries_of, shown, text_of
 from pollux.config.reading import BROKEN, FILE_BYTES_MAX, Node, Place, Problems, read_yaml
-from pollux.config.settings import BY_PATH, DEFAULT, FILE_KEYS, OPTIONS, SECTIONS, Config, Option
+from pollux.config.settings import BY_PATH, DEFAULT, ENVIRONMENT, FILE_KEYS, OPTIONS, SECTIONS, Config, Option
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
 from pollux.model import API_SOURCE, check_term
 from pollux.secrets import Secrets, has_reference, hide
@@ -68,14 +69,19 @@ def load_config(
 
 
 def store_said(
-    path: str, *, environ: Mapping[str, str], arguments: Mapping[str, Any], guesses: bool = False
+    path: str | None,
+    wrong: InvalidConfig,
+    *,
+    environ: Mapping[str, str],
+    arguments: Mapping[str, Any],
+    guesses: bool = False,
 ) -> Config | None:
-    """As much of a file with mistakes in it as tells where its store is, and whose; None if nobody can tell.
+    """As much of a file and an environment with mistakes as tells where the store is, and whose; None: nobody can tell.
 
-    `guesses`: of a file that is no YAML at all the default is believed.
+    `wrong`: the mistakes.  `guesses`: of a file that is no YAML at all the default is believed.
     """
-    problems = Problems(path)
-    raw = _bytes_of(path, problems)
+    problems = Problems(path or "")
+    raw = None if path is None else _bytes_of(path, problems)
     root = None if raw is None else _root_of(raw, problems)
     parts: dict[str, Any] = {}
     is_named = bool(arguments.get("store"))
@@ -85,16 +91,33 @@ def store_said(
         section, _, key = given.option.path.rpartition(".")
         if given.option.path in wanted:
             (parts.setdefault(section, {}) if section else parts)[key] = given.value
-    if is_written and not is_named and "store" not in parts:
+    unheard = variables_in(wrong, environ)
+    if (is_written and not is_named and "store" not in parts) or _names_any(unheard, wanted if is_named else _NAMING):
         return None
+    heard = {name: value for name, value in environ.items() if name not in unheard}
     try:
-        found = load_config(path, environ=environ, arguments=arguments, raw=msgspec.json.encode(parts))
+        found = load_config(
+            path, environ=heard, arguments=arguments, raw=None if path is None else msgspec.json.encode(parts)
+        )
     except InvalidConfig:
         return None
-    return found if guesses or root is not None or found.is_given("store") else None
+    is_told = guesses or path is None or root is not None or found.is_given("store")
+    return msgspec.structs.replace(found, unheard=unheard) if is_told else None
+
+
+def variables_in(wrong: InvalidConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The variables that have mistakes."""
+    places = [problem.where.removeprefix(ENVIRONMENT) for problem in wrong.problems]
+    return tuple(dict.fromkeys(place for place in places if place in environ))
+
+
+def _names_any(variables: Sequence[str], options: AbstractSet[str]) -> bool:
+    """Does one of them say one of these options?"""
+    return any(name in BY_PATH[path].variables for path in options for name in variables)
 
 
 _PLACE = {"name", "scheduler_version", "redis.prefix", "server.socket"}  # besides the store: who we are there
+_NAMING = _PLACE | {"store", "app"}
 
 
 def file_source(said: str) -> str:
@@ -184,7 +207,7 @@ def _from_environment(environ: Mapping[str, str], problems: Problems) -> Iterato
     for option in OPTIONS:
         given = [name for name in option.variables if environ.get(name)]
         if given:
-            yield Given(option, environ[given[0]], given[0], f"environment {given[0]}")
+            yield Given(option, environ[given[0]], given[0], f"{ENVIRONMENT}{given[0]}")
 
 
 def _from_arguments(arguments: Mapping[str, Any], problems: Problems) -> Iterator[Given]:

@@ -11,9 +11,11 @@ from msgspec import Struct, field
 from pollux.config import listening
 from pollux.errors import InvalidInput
 from pollux.model import ALL_VERSIONS, RENEW_MIN_MS, SCHEDULER_VERSION, VERSION_MAX, Job
+from pollux.store.open import check_url
 from pollux.units import DAY_MS, HOUR_MS, duration_ms, format_ms, format_size, size_bytes
 
 DEFAULT = "default"
+ENVIRONMENT = "environment "  # how the origin of what a variable says begins
 SEATS_MAX = 10_000
 _ATTRIBUTE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -82,6 +84,7 @@ class Config(Struct, frozen=True, kw_only=True):
     metrics_host: str = "127.0.0.1"
     health_queue_depth: int = 50
     health_staleness_ms: int = 60_000
+    health_intervals: int = 3
     health_wait_ms: int = 60_000
     health_loop_lag_ms: int = 1_000
 
@@ -93,6 +96,7 @@ class Config(Struct, frozen=True, kw_only=True):
     origins: dict[str, str] = field(default_factory=dict)  # "pool.seats" -> default, file:line, environment, argument
     written: dict[str, str] = field(default_factory=dict)  # "store" -> as it is written, if it holds a reference
     arguments: dict[str, Any] = field(default_factory=dict)  # as they were given, to read all of it again
+    unheard: tuple[str, ...] = ()  # variables that cannot be used, where that stops nobody
     digest: str = ""  # of the file's bytes
 
     def is_given(self, option: str) -> bool:
@@ -125,6 +129,10 @@ def _text(pattern: re.Pattern[str], cure: str) -> Callable[[Any], str]:
         return value
 
     return read
+
+
+def _store(value: Any) -> str:
+    return check_url(_text(_STORE, 'write it like "sqlite:///pollux.db" or "memory://"')(value))
 
 
 def _duration(at_least: int, at_most: int) -> Callable[[Any], int]:
@@ -215,7 +223,7 @@ def _shown(value: object) -> str:
 
 
 OPTIONS = (
-    Option("store", "store", "store", _text(_STORE, 'write it like "sqlite:///pollux.db" or "memory://"')),
+    Option("store", "store", "store", _store),
     Option("name", "name", "name", _text(_NAME, "use letters, digits and . _ -")),
     Option("app", "app", "app", _text(_ATTRIBUTE, 'write it like "monitor:app" (module:attribute)')),
     Option("plans", "plans", "plans", flag, also=("SCHEDULER_V2_ENABLED",)),
@@ -275,6 +283,7 @@ OPTIONS = (
     Option("metrics.host", "metrics_host", "metrics_host", _text(_HOST, "write a name or an address")),
     Option("health.queue_depth", "health_queue_depth", "health_queue_depth", _whole(0, 10_000), live=True),
     Option("health.staleness", "health_staleness_ms", "health_staleness", _duration(0, DAY_MS), live=True),
+    Option("health.intervals", "health_intervals", "health_intervals", _whole(1, 1_000), live=True),
     Option("health.wait", "health_wait_ms", "health_wait", _duration(0, DAY_MS), live=True),
     Option("health.loop_lag", "health_loop_lag_ms", "health_loop_lag", _duration(1, HOUR_MS), live=True),
 )

@@ -132,6 +132,16 @@ class Versions:
         _write(self.config, raw, mode=0o600 if there is None else there.st_mode & 0o7777, owner=owner)
 
 
+def last_texts(config: str | os.PathLike[str]) -> list[Kept]:
+    """Of a file that is gone: what was applied last, of each place beside it where texts of it are kept."""
+    path, ending = Path(config), ".versions"
+    places = [Versions(path)]
+    with contextlib.suppress(OSError):
+        stores = [folder.name.removesuffix(ending) for folder in sorted(path.absolute().parent.glob(f"*{ending}"))]
+        places += [Versions(path, store_file=path.parent / store) for store in stores]
+    return [kept[-1] for place in places if (kept := place.all())]
+
+
 def _shut(path: Path, mode: int) -> None:
     with contextlib.suppress(PermissionError, FileNotFoundError):  # another one's, or gone meanwhile
         if path.stat().st_mode & 0o077:

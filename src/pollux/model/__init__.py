@@ -46,6 +46,7 @@ from pollux.model.note import (
 from pollux.model.outcome import Back, Cancelled, Dead, Done, Fault, Hold, Outcome, RetryAt, Verdict
 from pollux.model.partition import ALL_VERSIONS, SCHEDULER_VERSION, VERSION_MAX, Version, check_version
 from pollux.model.plan import (
+    BEHIND_MAX,
     FIRINGS_MAX,
     NOTES_MAX,
     UNREAD_MAX,
@@ -61,6 +62,7 @@ from pollux.model.run import (
     AT_THE_GATE,
     FINISHED,
     LIVE,
+    PREVIOUS_RUN,
     PROGRESS_CHARS_MAX,
     TRANSITIONS,
     TRIED_CHARS_MAX,
@@ -81,6 +83,7 @@ __all__ = [
     "ALL_VERSIONS",
     "API_SOURCE",
     "AT_THE_GATE",
+    "BEHIND_MAX",
     "DRAIN",
     "ERROR_CHARS_MAX",
     "FINISHED",
@@ -89,6 +92,7 @@ __all__ = [
     "LIVE",
     "NOTES_MAX",
     "NOTE_BYTES_MAX",
+    "PREVIOUS_RUN",
     "PROGRESS_CHARS_MAX",
     "RENEW_MIN_MS",
     "SCHEDULER_VERSION",

@@ -17,7 +17,7 @@ class Answer(StrEnum):
     FULL = "full"  # a line is full
     BUSY = "busy"  # try again
     OVERLAPPED = "overlapped"  # advance only: no run was made, another of the job is live
-    WAITS = "waits"  # advance only: made, but held behind the previous run
+    WAITS = "waits"  # advance only: made, but held behind other runs of the job
     UNREAD = "unread"  # advance only: no run was made, an end of the job is in the feed that the plan has not read
 
 
@@ -49,3 +49,4 @@ class Advanced(Struct, frozen=True):
     updates: tuple[Answer, ...] = ()  # ok, stale
     ready: int = 0  # ready runs now
     seats: int = 0  # of living nodes
+    waiting: tuple[str, ...] = ()  # of the releases: those that wait on, because they are not alone

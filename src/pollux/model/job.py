@@ -58,6 +58,7 @@ class Memory(Struct, frozen=True, omit_defaults=True, gc=False):
 
     ended: int = 0  # runs that ended by an outcome (done or dead)
     failures: int = 0  # failed ends in a row
+    failing_since_ms: int | None = None  # when the first of them ended
     last_end_ms: int | None = None
     last_success_ms: int | None = None
     last_error_ms: int | None = None

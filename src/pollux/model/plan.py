@@ -12,14 +12,17 @@ FIRINGS_MAX = 100  # firings and releases together
 UPDATES_MAX = 100
 NOTES_MAX = 50
 UNREAD_MAX = 1_000  # unread ends that a firing looks at, the latest first
+BEHIND_MAX = 1_000  # live runs of its job behind which a firing waits
 
 
 class Firing(Struct, frozen=True, omit_defaults=True):
     """Make `run`, if the job still has `revision` and its last due lies before the run's; move the job on.
 
-    `overlap` is a guard kept inside the write: SKIP makes no run while another of the job is live; QUEUE and CANCEL
-    make it held ("waits for the previous run") if exactly one is live, and none if more are; CANCEL asks the live ones
-    to stop; ALLOW looks at nothing.  Where no run is made for that reason `if_overlapped` becomes the job's memory.
+    `overlap` is a guard kept inside the write, against all live runs of the job, whoever asked for them: SKIP makes no
+    run while one is live; QUEUE and CANCEL make it held ("waits for the previous run"), or none if one waits so already
+    or more than `BEHIND_MAX` are live; ALLOW looks at nothing.  CANCEL besides asks the leased runs of the schedule to
+    stop, and if the new one is made those that only waited end; what somebody asked for is let be, and waited for.
+    Where no run is made for that reason `if_overlapped` becomes the job's memory.
 
     Where nothing is live, all but ALLOW look into the feed: a run that ended after the plan had read it has taught the
     job nothing yet.  Then the firing is *unread*: no run is made, and the job stays due at this very time.
@@ -32,10 +35,16 @@ class Firing(Struct, frozen=True, omit_defaults=True):
     if_overlapped: Memory | None = None
 
 
-class Release(Struct, frozen=True):
-    """Held -> ready."""
+class Release(Struct, frozen=True, omit_defaults=True):
+    """Held -> ready.
+
+    `alone`: a firing that begins, unless its runs may overlap.  It stays held ("waits for the previous run") while
+    another run of its job is live, but for those that wait so themselves, or while an end of its job is unread (see
+    `Firing`); the answer then names it.
+    """
 
     run_id: str
+    alone: bool = False
 
 
 class Holding(Struct, frozen=True):
@@ -62,7 +71,7 @@ class JobUpdate(Struct, frozen=True, omit_defaults=True):
 
 class Plan(Struct, frozen=True, omit_defaults=True):
     consumed: tuple[int, ...] = ()
-    read: tuple[int, ...] = ()  # entries that it knows, too, but leaves; said if something fires
+    read: tuple[int, ...] = ()  # entries that it knows, too, but leaves; said if something fires or goes on alone
     firings: tuple[Firing, ...] = ()
     releases: tuple[Release, ...] = ()
     holds: tuple[Holding, ...] = ()

@@ -12,6 +12,7 @@ from pollux.model.job import Job, is_gated
 from pollux.model.partition import SCHEDULER_VERSION
 
 AT_THE_GATE = "at the gate"
+PREVIOUS_RUN = "waits for the previous run"  # the reason of a firing that is not alone
 PROGRESS_CHARS_MAX = 200  # of what a handler says of its progress
 TRIED_MAX = 5  # earlier attempts that a run remembers
 TRIED_CHARS_MAX = 500  # of the error of each
@@ -89,6 +90,11 @@ class Run(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value hol
     @property
     def is_finished(self) -> bool:
         return self.state in FINISHED
+
+    @property
+    def is_behind(self) -> bool:
+        """Does it wait for other runs of its job to end?"""
+        return self.state is RunState.HELD and self.held_reason == PREVIOUS_RUN
 
 
 def lease_lost(fence: int, owner: str, until_ms: int) -> Tried:

@@ -170,7 +170,7 @@ def _staleness(job: JobSeen) -> dict[str, Any]:
 
 
 def _instance(job: JobSeen, snapshot: Snapshot, dead: Run | None) -> dict[str, Any]:
-    error = {"at": _moment(job.last_error_ms), "message": job.last_error, "category": None}
+    error = {"at": _moment(job.last_error_ms), "message": job.last_error, "category": job.category}
     return {
         "key": f"{job.kind}::{job.id}",
         "type": job.kind,
@@ -181,19 +181,26 @@ def _instance(job: JobSeen, snapshot: Snapshot, dead: Run | None) -> dict[str, A
             "lastSuccess": _moment(job.last_success_ms),
             "lastError": error if job.last_error_ms is not None else None,
             "consecutiveFailures": job.failures,
-            "firstFailureAt": None,
+            "firstFailureAt": _moment(job.failing_since_ms),
         },
         "breaker": dict(CLOSED),
         "deadLetter": {
             "present": dead is not None or job.dead > 0,
             "reason": dead.error if dead is not None else "",
-            "firstAttempt": _moment(dead.tried[0].started_ms if dead is not None and dead.tried else None),
+            "firstAttempt": _moment(_first_attempt_ms(dead)),
             "lastAttempt": _moment(dead.finished_ms if dead is not None else None),
             "retryCount": dead.attempt if dead is not None else 0,
             "nextRetry": _moment(job.next_due_ms) if dead is not None else None,
         },
         "warnings": ["no success for too long"] if is_stale(job, snapshot) else [],
     }
+
+
+def _first_attempt_ms(dead: Run | None) -> int | None:
+    """When it was first tried; one that was never tried again has no list of earlier ones."""
+    if dead is None:
+        return None
+    return dead.tried[0].started_ms if dead.tried else dead.started_ms
 
 
 def _moment(ms: int | None) -> str | None:

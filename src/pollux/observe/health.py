@@ -149,7 +149,7 @@ def _freshness(snapshot: Snapshot, seen: Deployment) -> Finding:
 
 
 def is_stale(job: JobSeen, snapshot: Snapshot) -> bool:
-    """Is its last success older than the limit and than three planned intervals?
+    """Is its last success older than the limit and than so many planned intervals?
 
     One that never succeeded is stale once it has failed that often.
     """

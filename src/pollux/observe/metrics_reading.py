@@ -165,8 +165,9 @@ def errors(tally: Tally) -> Iterator[Sample]:
 
 
 def in_flight(readings: Readings) -> Iterator[Sample]:
-    node = readings.snapshot.node
-    kinds: dict[str, int] = {}
+    """A kind of which none is at work is told, too, once it was: a gauge that is not there is not 0."""
+    node, tally = readings.snapshot.node, readings.tally
+    kinds = {} if tally is None else dict.fromkeys((ends.kind for ends in tally.by_job), 0)
     for sitting in () if node is None else node.sitting:
         kind = safe(sitting.kind, KIND_CHARS_MAX)
         kind = kind if kind in kinds or len(kinds) < KINDS_MAX else "other"

@@ -30,7 +30,9 @@ class JobSeen(Struct, frozen=True):
     last_success_ms: int | None = None
     last_error_ms: int | None = None
     last_error: str = ""
+    category: str | None = None  # of that error, where this node met it: transient, permanent, timeout or crash
     failures: int = 0  # in a row
+    failing_since_ms: int | None = None
     dead: int = 0
     next_due_ms: int | None = None
 

@@ -46,6 +46,7 @@ def _learn_success(memory: Memory, end: End, *, is_latest: bool) -> Memory:
             duration_ms=end.duration_ms,
             ended=memory.ended + 1,
             failures=0,
+            failing_since_ms=None,
             dead=0 if end.cause is Cause.SCHEDULE else memory.dead,
             last_success_ms=at_ms,
             last_change_ms=changed_ms,
@@ -67,9 +68,16 @@ def _learn_failure(memory: Memory, end: End) -> Memory:
         memory = replace(memory, dead=max(memory.dead, 1) if end.cause is Cause.SCHEDULE else memory.dead + 1)
     elif end.state is not RunState.DONE:
         return memory
-    in_a_row = memory.last_success_ms is None or at_ms >= memory.last_success_ms
     recent = remember(memory.recent, end.duration_ms, failed=True, changed=None)
-    return replace(memory, ended=memory.ended + 1, failures=memory.failures + in_a_row, recent=recent)
+    memory = replace(memory, ended=memory.ended + 1, recent=recent)
+    if memory.last_success_ms is not None and at_ms < memory.last_success_ms:
+        return memory
+    since_ms = memory.failing_since_ms
+    return replace(
+        memory,
+        failures=memory.failures + 1,
+        failing_since_ms=at_ms if since_ms is None or at_ms < since_ms else since_ms,
+    )
 
 
 def _later(at_ms: int, known_ms: int | None) -> bool:

@@ -1,7 +1,7 @@
 """What is due, may it run?  The pure side of the leader: timers, gate, plan; and the words for why something waits."""
 
 from pollux.plan.accept import Report
-from pollux.plan.gate import PREVIOUS_RUN, GateState, Held, Ready, drain_of, gate, stop_of, stop_words
+from pollux.plan.gate import GateState, Held, Ready, drain_of, gate, stop_of, stop_words
 from pollux.plan.planner import Looked, Planner, Wants
 from pollux.plan.reconcile import Diff, reconcile, with_other_jobs
 from pollux.plan.sources import forsaken, is_backed
@@ -9,7 +9,6 @@ from pollux.plan.timers import Timers, TimerWindow
 from pollux.plan.why import Why, why_job, why_run
 
 __all__ = [
-    "PREVIOUS_RUN",
     "Diff",
     "GateState",
     "Held",

@@ -4,10 +4,12 @@ firing       what follows
 ----------   --------------------------------------------------------------------------------------------------
 ok           the job moves on; a held run is parked
 already      the same, but whether the run was made, overlapped or waits was lost with the first answer: read again
-waits        the job moves on; the run is parked behind the previous one
+waits        the job moves on; the run is parked until another of the job ends
 overlapped   the job moves on; its memory counts the due time
 unread       the job stays due; the feed, which is read before the next plan, holds an end of it
 stale        nothing; the job is read again
+
+A release that is answered as waiting is parked likewise: another run of the job is live, and it was to begin alone.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import Advanced, Answer, Cron, Event, Interval, Once, Overlap, Run, RunState
+from pollux.model import PREVIOUS_RUN, Advanced, Answer, Cron, Event, Interval, Once, Overlap, Run, RunState
 from pollux.plan.compose import OVERLAP, Change, Draft, Shot, Skip
-from pollux.plan.gate import PREVIOUS_RUN, previous_key
+from pollux.plan.gate import previous_key
 from pollux.plan.memory import TermMemory
 
 # The kinds of schedules, as older schedulers name them.
@@ -45,7 +47,7 @@ def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
     held: list[tuple[str, str]] = []
     late = []
     kinds: list[tuple[str, int]] = []
-    lined = [visitor.run.priority for visitor in draft.releases]
+    lined: list[int] = []
     unread_late = 0
     for shot, answer in zip(draft.shots, advanced.firings, strict=True):
         if answer is Answer.STALE or answer is Answer.UNREAD:
@@ -65,11 +67,8 @@ def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
     for change, answer in zip(draft.changes, advanced.updates, strict=True):
         if _changed(term, change, answer) and change.skip is not None:
             skipped.append(change.skip)
-    for visitor in draft.releases:
-        term.gatehouse.forget(visitor.run.id)
-    for visitor, reason in draft.holds:
-        term.gatehouse.park(replace(visitor.run, held_reason=reason.reason), reason.key)
-        held.append((visitor.run.id, reason.reason))
+    released = _pass_gate(term, draft, advanced.waiting, held)
+    lined += [run.priority for run in released]
     term.pace.spend(draft.now_ms, draft.caught_up - unread_late)
     term.ready = advanced.ready
     term.trim()
@@ -79,7 +78,7 @@ def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
         late_ms_max=max(late, default=0),
         skipped=tuple(skipped),
         held=tuple(held),
-        released=len(draft.releases),
+        released=len(released),
         kinds=tuple(kinds),
         lined=tuple(lined),
     )
@@ -94,6 +93,23 @@ def _not_fired(term: TermMemory, job_id: str, answer: Answer) -> int:
     elif job_id in term.due:
         term.due[job_id] = term.due.pop(job_id)
     return 0
+
+
+def _pass_gate(term: TermMemory, draft: Draft, waiting: tuple[str, ...], held: list[tuple[str, str]]) -> list[Run]:
+    """Those that are through have left the gate, the others are parked; answers the first."""
+    through: list[Run] = []
+    for run in [visitor.run for visitor in draft.releases]:
+        if run.id not in waiting:
+            term.gatehouse.forget(run.id)
+            through.append(run)
+            continue
+        if not run.is_behind:
+            held.append((run.id, PREVIOUS_RUN))
+        _wait_for_previous(term, run)
+    for visitor, reason in draft.holds:
+        term.gatehouse.park(replace(visitor.run, held_reason=reason.reason), reason.key)
+        held.append((visitor.run.id, reason.reason))
+    return through
 
 
 def _fired(term: TermMemory, shot: Shot, answer: Answer, held: list[tuple[str, str]]) -> None:

@@ -33,7 +33,7 @@ from pollux.model import (
 )
 from pollux.outcome import count_skips, describe, learn
 from pollux.plan.dues import Fire, Pass, judge, pass_all
-from pollux.plan.gate import UNDECLARED, GateState, Held, declared_key, gate, stop_words
+from pollux.plan.gate import UNDECLARED, GateState, Held, begins_alone, declared_key, gate, stop_words
 from pollux.plan.gatehouse import Visitor
 from pollux.plan.memory import TermMemory
 from pollux.plan.slots import Slot
@@ -77,6 +77,7 @@ class Draft:
         self.line_room = line_room  # how many more runs may become ready
         self.shots: list[Shot] = []
         self.releases: list[Visitor] = []
+        self.alone: set[str] = set()  # of them: those that may begin only where no other run of their job is live
         self.holds: list[tuple[Visitor, Held]] = []
         self.changes: list[Change] = []
         self.paid: list[int] = []  # feed entries, once for each effect that is written
@@ -108,9 +109,9 @@ def compose(term: TermMemory, now_ms: int, *, ready_max: int) -> Draft:
     consumed = term.inbox.receipts.settled(draft.paid)
     draft.plan = Plan(
         consumed=consumed,
-        read=term.inbox.receipts.others(consumed) if draft.shots else (),
+        read=term.inbox.receipts.others(consumed) if draft.shots or draft.alone else (),
         firings=tuple([shot.firing for shot in draft.shots]),
-        releases=tuple([Release(visitor.run.id) for visitor in draft.releases]),
+        releases=tuple([Release(visitor.run.id, visitor.run.id in draft.alone) for visitor in draft.releases]),
         holds=tuple([Holding(visitor.run.id, held.reason) for visitor, held in draft.holds]),
         updates=tuple([change.update for change in draft.changes]),
     )
@@ -136,6 +137,8 @@ def _look_at_gate(term: TermMemory, draft: Draft, visitors: Iterator[Visitor], *
                 continue  # in the next plan
             draft.releases.append(visitor)
             draft.paid += visitor.feeds
+            if begins_alone(run, slot.job):
+                draft.alone.add(run.id)
         elif answer.reason != run.held_reason:
             draft.holds.append((visitor, answer))
             draft.paid += visitor.feeds

@@ -3,11 +3,14 @@
 A held run is parked under that key and looked at again when the event comes, never by rescanning all:
 
     stop:all, stop:job:x, stop:group:x, stop:target:x     the pause ends
-    previous:<job>                                        the previous run of the job ends
+    previous:<job>                                        another run of the job ends
     declared:<job>                                        somebody declares the job again
     handler:<name>                                        a node that knows the handler beats
 
 A forced run is let through by pauses: a person asked for it now.
+
+A firing of the schedule begins only where no other run of its job is live, unless they may overlap (`begins_alone`).
+Who is live is for the store to say, in the write that releases it: one that is not alone waits on, for the next end.
 """
 
 from __future__ import annotations
@@ -17,9 +20,8 @@ from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
 
-from pollux.model import Cause, Drained, Job, Node, Note, Run, drained_of, stop_key
+from pollux.model import Cause, Drained, Job, Node, Note, Overlap, Run, drained_of, stop_key
 
-PREVIOUS_RUN = "waits for the previous run"  # the words the store writes, too
 UNDECLARED = "nobody declares it"
 STOP_ALL = stop_key("all")
 
@@ -38,19 +40,17 @@ class Held(Struct, frozen=True):
 class GateState:
     """All that the gate looks at."""
 
-    __slots__ = ("behind", "handlers", "now_ms", "stops")
+    __slots__ = ("handlers", "now_ms", "stops")
 
     def __init__(
         self,
         *,
         stops: Mapping[str, Note] | None = None,
         handlers: AbstractSet[str] | None = None,
-        behind: AbstractSet[str] = frozenset(),
         now_ms: int = 0,
     ) -> None:
         self.stops: Mapping[str, Note] = stops or {}
         self.handlers = handlers  # of living nodes; None: nobody knows yet
-        self.behind = behind  # runs that wait for the previous one of their job
         self.now_ms = now_ms
 
 
@@ -61,6 +61,11 @@ def gate(run: Run, job: Job, state: GateState) -> Ready | Held:
         if held is not None:
             return held
     return READY
+
+
+def begins_alone(run: Run, job: Job) -> bool:
+    """Is it a firing that nobody has begun, of a job whose firings may not overlap?"""
+    return run.cause is Cause.SCHEDULE and not run.fence and job.overlap is not Overlap.ALLOW
 
 
 def stop_of(
@@ -138,10 +143,6 @@ def _undeclared(run: Run, job: Job, _: GateState) -> Held | None:
     return Held(UNDECLARED, declared_key(job.id))
 
 
-def _behind(run: Run, job: Job, state: GateState) -> Held | None:
-    return Held(PREVIOUS_RUN, previous_key(job.id)) if run.id in state.behind else None
-
-
 def _unknown_handler(_: Run, job: Job, state: GateState) -> Held | None:
     if state.handlers is None or job.handler in state.handlers:
         return None
@@ -149,4 +150,4 @@ def _unknown_handler(_: Run, job: Job, state: GateState) -> Held | None:
 
 
 READY = Ready()
-CHECKS: tuple[Callable[[Run, Job, GateState], Held | None], ...] = (_stopped, _undeclared, _behind, _unknown_handler)
+CHECKS: tuple[Callable[[Run, Job, GateState], Held | None], ...] = (_stopped, _undeclared, _unknown_handler)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from pollux.model import Run
-from pollux.plan.gate import PREVIOUS_RUN, previous_key
 
 
 class Visitor:
@@ -22,7 +21,6 @@ class Visitor:
 class Gatehouse:
     def __init__(self) -> None:
         self.here: dict[str, Visitor] = {}  # to be looked at, in order of arrival
-        self.behind: set[str] = set()  # runs that wait for the previous one of their job
         self.held: dict[str, int] = {}  # how many are parked, by the kind of key
         self._parked: dict[str, dict[str, Run]] = {}
         self._key_of: dict[str, str] = {}
@@ -63,8 +61,6 @@ class Gatehouse:
         self._key_of[run.id] = key
         self._count(key, 1)
         self._parked.setdefault(key, {})[run.id] = run
-        if run.held_reason == PREVIOUS_RUN and key == previous_key(run.job_id):
-            self.behind.add(run.id)
 
     def wake(self, key: str, feed: int | None = None) -> int:
         """Look again at all that wait for this key; answers how many."""
@@ -73,7 +69,6 @@ class Gatehouse:
             self._count(key, -len(runs))
         for run in runs.values():
             del self._key_of[run.id]
-            self.behind.discard(run.id)
             self.here[run.id] = Visitor(run, () if feed is None else (feed,))
         return len(runs)
 
@@ -87,7 +82,6 @@ class Gatehouse:
             del parked[run_id]
             if not parked:
                 del self._parked[key]
-            self.behind.discard(run_id)
         visitor = self.here.pop(run_id, None)
         return visitor.feeds if visitor is not None else []
 

@@ -83,7 +83,6 @@ class Inbox:
         self.work: dict[str, Work] = {}
         self.jobs: dict[str, None] = {}  # to be read
         self.runs: dict[str, list[int]] = {}  # to be read, with the entries that ask
-        self.freed: set[str] = set()  # jobs of which a run ended meanwhile: who waits for it need not be parked
         self.notes: list[int] | None = None  # to be read, with the entries that ask
         self.nodes: list[int] | None = None
         self._entry: tuple[int, ...] = ()  # the latest one
@@ -110,12 +109,9 @@ class Inbox:
             feeds.append(feed)
             self.receipts.owe(feed)
 
-    def answered(self, run_id: str) -> tuple[list[int], set[str]]:
-        """A run was read: the entries that asked for it, and the jobs of which a run ended since."""
-        feeds, freed = self.runs.pop(run_id, []), self.freed
-        if not self.runs:
-            self.freed = set()
-        return feeds, freed
+    def answered(self, run_id: str) -> list[int]:
+        """A run was read: the entries that asked for it."""
+        return self.runs.pop(run_id, [])
 
     def ask_notes(self, feed: int) -> None:
         self.notes = [*(self.notes or ()), feed]

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from pollux.model import (
     AT_THE_GATE,
+    PREVIOUS_RUN,
     STOP,
     Arrived,
     End,
@@ -30,7 +31,7 @@ from pollux.model import (
 )
 from pollux.outcome import describe
 from pollux.plan.dues import place
-from pollux.plan.gate import PREVIOUS_RUN, declared_key, handler_key, handlers_of, previous_key
+from pollux.plan.gate import declared_key, handler_key, handlers_of, previous_key
 from pollux.plan.memory import TermMemory
 from pollux.plan.slots import Slot
 
@@ -74,8 +75,6 @@ def _apply_end(term: TermMemory, feed: int, end: End) -> None:
     if (state is _DONE or state is _DEAD or state is _CANCELLED) and gatehouse.is_open:
         inbox.receipts.pay(gatehouse.forget(end.run_id))
         inbox.receipts.owe(feed, gatehouse.wake(previous_key(end.job_id), feed))
-    if inbox.runs:
-        inbox.freed.add(end.job_id)
     if end.ran or state is _DEAD:
         inbox.work_of(end.job_id, feed).add(end)
         if end.job_id not in term.slots:
@@ -153,17 +152,12 @@ def _place(term: TermMemory, slot: Slot, job: Job, old: Job | None, *, is_placed
 def learn_run(term: TermMemory, run_id: str, run: Run | None) -> None:
     """What has become of a run that came to the gate."""
     inbox, gatehouse = term.inbox, term.gatehouse
-    feeds, freed = inbox.answered(run_id)
+    feeds = inbox.answered(run_id)
     if run is None or run.state is not RunState.HELD:
         inbox.receipts.pay([*feeds, *gatehouse.forget(run_id)])
         return
     if run.job_id not in term.slots:
         inbox.jobs[run.job_id] = None
-    if run.held_reason == PREVIOUS_RUN and run.job_id not in freed:
-        if not gatehouse.knows(run_id):
-            gatehouse.park(run, previous_key(run.job_id))
-        inbox.receipts.pay(feeds)
-        return
     at_ms = run.visible_ms
     if run.held_reason not in {"", AT_THE_GATE, PREVIOUS_RUN}:
         at_ms = max(at_ms, term.seen_ms + HANDED_BACK_REST_MS)
@@ -201,11 +195,12 @@ def _wake(term: TermMemory, key: str, feeds: Sequence[int]) -> None:
 
 
 def learn_held(term: TermMemory, runs: Iterable[Run]) -> None:
-    """The runs that are held when a term begins: all stand at the gate, each is looked at when its time has come."""
+    """The runs that are held when a term begins: all stand at the gate, each is looked at when its time has come.
+
+    Also one that waits for the previous run: that may have ended where nobody told it (a store that was moved).
+    """
     for run in runs:
-        if run.held_reason == PREVIOUS_RUN:
-            term.gatehouse.park(run, previous_key(run.job_id))
-        elif run.visible_ms > term.seen_ms:
+        if run.visible_ms > term.seen_ms:
             term.gatehouse.admit_later(run, run.visible_ms)
         else:
             term.gatehouse.admit(run, ())

@@ -137,7 +137,7 @@ class TermMemory:
         self.stops_end_ms = min((s.expires_ms for s in self.stops.values() if s.expires_ms is not None), default=None)
 
     def gate_state(self) -> GateState:
-        return GateState(stops=self.stops, handlers=self.handlers, behind=self.gatehouse.behind, now_ms=self.seen_ms)
+        return GateState(stops=self.stops, handlers=self.handlers, now_ms=self.seen_ms)
 
     # jobs
 

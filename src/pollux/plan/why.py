@@ -14,6 +14,7 @@ from pollux.model import (
     API_SOURCE,
     AT_THE_GATE,
     STOP,
+    Cause,
     Counts,
     Drained,
     Event,
@@ -110,10 +111,10 @@ def _meanwhile(job: Job, live: Run) -> str:
             return "; this one run waits, due times after it are skipped and counted until it has run"
         case Overlap.SKIP:
             return "; due times meanwhile are skipped and counted"
-        case Overlap.QUEUE:
-            return "; one due time meanwhile waits for it"
-        case Overlap.CANCEL:
+        case Overlap.CANCEL if live.cause is Cause.SCHEDULE:
             return "; the next due time cancels it"
+        case Overlap.QUEUE | Overlap.CANCEL:
+            return "; one due time meanwhile waits for it"
         case Overlap.ALLOW:
             return "; due times after it wait with it" if is_waiting else ""
 

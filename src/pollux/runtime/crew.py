@@ -49,6 +49,7 @@ TUNABLE = (
     *("seats", "grace_ms", "long_poll_ms", "min_poll_ms", "batch", "child_memory"),
     *("keep_per_job", "keep_ms", "dead_max", "dead_ms", "log_max"),
     *("health_queue_depth", "health_staleness_ms", "health_wait_ms", "health_loop_lag_ms"),
+    "health_intervals",
 )
 LISTENED = (*STEERING, TURN)
 FLUSH_MS = 5_000

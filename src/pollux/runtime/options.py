@@ -54,6 +54,7 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
     metrics_host: str = "127.0.0.1"
     health_queue_depth: int = 50  # ready runs; more are worth a word, here and below
     health_staleness_ms: int = 60_000
+    health_intervals: int = 3  # planned ones without a success
     health_wait_ms: int = 60_000
     health_loop_lag_ms: int = 1_000
     plans: bool = True
@@ -77,6 +78,7 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
             "keep_per_job",
             "dead_max",
             "log_max",
+            "health_intervals",
         ):
             self._at_least(name.removesuffix("_ms"), getattr(self, name), 1)
         if self.batch > BATCH_MAX:

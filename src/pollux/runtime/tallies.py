@@ -24,14 +24,14 @@ _STATUS = {Done: DONE, RetryAt: RETRIED, Dead: DEAD, Cancelled: CANCELLED}
 class Ends:
     """The ends of attempts under one name."""
 
-    __slots__ = ("buckets", "by_error", "by_status", "failed", "kind", "last_ok_ms", "name", "ok", "sum_ms")
+    __slots__ = ("buckets", "by_error", "by_status", "failed", "kind", "last_failed", "name", "ok", "sum_ms")
 
     def __init__(self, name: str, kind: str = "") -> None:
         self.name, self.kind = name, kind
         self.by_status: dict[str, int] = {}
         self.by_error: dict[str, int] = {}
         self.ok = self.failed = self.sum_ms = 0
-        self.last_ok_ms: int | None = None
+        self.last_failed: tuple[int, str] | None = None  # when, and of which kind
         self.buckets = [0] * (len(BOUNDS_MS) + 1)
 
     def add(self, status: str, outcome: Outcome | None) -> None:
@@ -44,11 +44,11 @@ class Ends:
         self.buckets[bisect_left(BOUNDS_MS, took_ms)] += 1
         if outcome.fault is None:
             self.ok += 1
-            self.last_ok_ms = outcome.ended_ms
         else:
             self.failed += 1
             kind = error_kind(outcome)
             self.by_error[kind] = self.by_error.get(kind, 0) + 1
+            self.last_failed = (outcome.ended_ms, kind)
 
 
 class Named:
@@ -64,6 +64,10 @@ class Named:
     def of(self, name: str, job: Job) -> Ends:
         found = self._of.get(name)
         return self._admit(name, job) if found is None else found
+
+    def known(self, name: str) -> Ends | None:
+        """Those of this very name, if it has any."""
+        return self._of.get(name)
 
     def all(self) -> list[Ends]:
         """Those that were counted, in order of arrival; from any thread."""

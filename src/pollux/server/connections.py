@@ -26,6 +26,11 @@ from pollux.server.problems import Problem
 END_S = 5.0
 TELL_S = 60.0
 PIECE_BYTES = 65_536  # so much does not wait for more
+CURES = {
+    408: "send a request at once, and whole",
+    431: "leave some out",
+    503: "close those that are not needed; `server.connections` says how many there may be",
+}
 
 log = logging.getLogger("pollux")
 
@@ -245,7 +250,7 @@ def bounded(protocol: type[asyncio.Protocol], book: Connections) -> Any:
 
 
 def _answer(status: int, words: str) -> bytes:
-    response = Problem(status, words).response({"Connection": "close"})
+    response = Problem(status, words, cure=CURES[status]).response({"Connection": "close"})
     lines = [f"HTTP/1.1 {status} {words.title()}".encode()]
     lines += [name + b": " + value for name, value in response.raw_headers]
     return b"\r\n".join([*lines, b"", bytes(response.body)])

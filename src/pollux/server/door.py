@@ -114,7 +114,8 @@ class Door:
 
     def _check_shape(self, head: Head) -> None:
         if head.is_ambiguous:
-            raise Problem(400, "the request is ambiguous", "a host, a token or a length is said twice")
+            cure = "say the host, the token and the length once each"
+            raise Problem(400, "the request is ambiguous", "a host, a token or a length is said twice", cure=cure)
         if head.size > self._limits.head_bytes:
             most = f"at most {self._limits.head_bytes} bytes of address and headers are read"
             raise Problem(431, "the headers are too big", most, cure="leave some out")
@@ -140,7 +141,8 @@ class Door:
                 cure="call it localhost or 127.0.0.1, or list its name in server.hosts",
             )
         if is_foreign_page(scope["method"], host, site=head[b"sec-fetch-site"], origin=head[b"origin"]):
-            raise Problem(403, "a page of another site sent this", "only our own pages may change anything")
+            cure = "ask from /api/v2/docs, or with a program"
+            raise Problem(403, "a page of another site sent this", "only our own pages may change anything", cure=cure)
 
     async def _identify(self, token: str, address: str) -> Identity:
         try:

@@ -286,6 +286,8 @@ class Store(Protocol):
           plan neither consumes nor has `read`; of a long feed the latest are looked at, entry by entry until
           `UNREAD_MAX` ends were seen.
         * A release of a held run makes it ready, visible now or at its `visible_ms` if later; of any other: nothing.
+          Those that are to begin alone (see `Release`) come last, in their order; one that is not alone stays held,
+          with the reason `PREVIOUS_RUN`, and is named in `waiting`.
         * A holding of a held run writes its reason.  A cancel order works as `cancel`, but enters no feed entry
           for runs that were waiting.
         * An update is applied if the revision is the given one (else stale).
@@ -334,7 +336,7 @@ class Store(Protocol):
           dead instead, and one with a cancel request is cancelled; each gives an end in one `Ended` entry (`ran`
           false).  A lease that ends later than now + its own length (the clock came back) is cut to that length, and a
           run that was visible before the clock came back (or was fired: that is due by its maker's word) stays so.
-        * The same token again gives the same runs again, as far as their leases still stand.
+        * The same token again, on a handle that is still open, gives the same runs as far as their leases still stand.
         * full (and no run) if more than `feed_max` ends are unread.
         """
         ...
@@ -482,7 +484,7 @@ class Store(Protocol):
         ...
 
     async def dump(self, *, after: str | None = None, limit: int = PAGE_MAX) -> DumpPage:
-        """Everything, a page at a time, in an order that can be loaded."""
+        """Everything, a page at a time, in an order that can be loaded; also what is remembered of deleted jobs."""
         ...
 
     async def load(self, records: Sequence[tuple[str, Any]]) -> int:

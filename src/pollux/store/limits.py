@@ -7,19 +7,30 @@ through JSON, and it is nobody's own object any more.  What is too big or cannot
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from pollux.errors import InvalidInput
 from pollux.model import FIRINGS_MAX, NOTE_BYTES_MAX, NOTES_MAX, UPDATES_MAX, Job, NotePut, Plan, Run, RunState
-from pollux.store.contract import BATCH_MAX, PAGE_MAX, PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX, Settlement
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX, JobPut, Settlement
 
 PRIORITIES = (1, 2, 3)
 _MADE = frozenset({RunState.READY, RunState.HELD})
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+
+
+class Known(Protocol):
+    """As much of a job that is there as a put is judged by."""
+
+    @property
+    def revision(self) -> int: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def release(self) -> int: ...
 
 
 def plain(value: Any, *, bytes_max: int, what: str) -> Any:
@@ -126,6 +137,23 @@ def check_plan(plan: Plan) -> None:
         )
     check_batch(plan.holds, "holdings")
     check_batch(plan.cancels, "cancel orders")
+
+
+def check_first(first: int) -> None:
+    """The priority that a claim begins with."""
+    if first not in PRIORITIES:
+        raise InvalidInput(f"there is no priority {first}", cure="begin with 1, 2 or 3")
+
+
+def stands_against(put: JobPut, there: Known) -> str:
+    """What stands against putting a job in the place of the one that is there, in words; empty if nothing does."""
+    if put.revision is not None and put.revision != there.revision:
+        return f"revision {put.revision} was expected, the stored one is {there.revision}"
+    if put.job.source != there.source:
+        return f"{there.source} owns it, not {put.job.source}"
+    if put.job.release < there.release:
+        return f"release {there.release} is stored, this is release {put.job.release}"
+    return ""
 
 
 def _check_priority(priority: int, whose: str) -> None:

@@ -19,16 +19,23 @@ def open_store(url: str, *, clock: Clock | None = None, scheduler_version: int =
     A SQLite file on a network file system is refused unless the URL ends in `?allow_network=true`: there locks do not
     hold between machines, and a database that two of them use is damaged sooner or later.
     """
+    scheme, _, rest = check_url(url).partition("://")
+    store = _STORES[scheme](url, rest, clock)
+    return store if scheduler_version == store.scheduler_version else store.of_version(scheduler_version)
+
+
+def check_url(url: str) -> str:
+    """The same URL, if it names a kind of store that is known here; nothing is imported to tell."""
     scheme, found, rest = url.partition("://")
-    make = _STORES.get(scheme) if found else None
-    if make is None:
+    if not found or scheme not in _STORES:
         raise InvalidInput(
             f"{_shown(url)!r} names no store that is known here",
             where="store",
             cure=f"use one of {', '.join(_EXAMPLES)}",
         )
-    store = make(url, rest, clock)
-    return store if scheduler_version == store.scheduler_version else store.of_version(scheduler_version)
+    if scheme == "sqlite":
+        _sqlite_file(url, rest)
+    return url
 
 
 def _shown(url: str) -> str:

@@ -26,7 +26,7 @@ from pollux.model import (
 )
 from pollux.store.contract import Answer, JobAnswer, JobPut
 
-COUNTED = frozenset({"term", "run", "log"})  # kinds whose places are numbers
+COUNTED = frozenset({"term", "run", "log", "tomb"})  # kinds whose places are numbers
 
 
 class TermRecord(Struct, frozen=True, omit_defaults=True):
@@ -36,7 +36,15 @@ class TermRecord(Struct, frozen=True, omit_defaults=True):
     scheduler_version: int = SCHEDULER_VERSION
 
 
-Record = Job | Run | Note | AuditLine | TermRecord
+class Tomb(Struct, frozen=True, omit_defaults=True):
+    """What is remembered of a deleted job, and of a once-job that was pruned: in its place nothing fires again."""
+
+    id: str
+    revision: int
+    last_due_ms: int | None = None
+
+
+Record = Job | Run | Note | AuditLine | TermRecord | Tomb
 
 
 def lines_of(puts: Sequence[JobPut], answers: Sequence[JobAnswer]) -> list[AuditLine]:
@@ -68,9 +76,11 @@ def read_record(kind: str, data: Any) -> Record:
                 return msgspec.convert(data, AuditLine)
             case "term":
                 return msgspec.convert(data, TermRecord)
+            case "tomb":
+                return msgspec.convert(data, Tomb)
     except (msgspec.ValidationError, LookupError, TypeError) as error:
         raise InvalidInput(f"a record of kind {kind!r} cannot be read ({error})") from error
-    raise InvalidInput(f"a record of kind {kind!r}", cure="load what dump wrote: job, run, note, log, term")
+    raise InvalidInput(f"a record of kind {kind!r}", cure="load what dump wrote: job, run, note, log, term, tomb")
 
 
 def dump_place(after: str | None, kinds: Sequence[str]) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from pollux.cli.menu import OK as FINE
 from pollux.cli.options import config_path, json_option, sqlite_path
 from pollux.cli.show import clean, now_ms, print_json
 from pollux.cli.way import node_url, url_options
-from pollux.config import Config, load_config
+from pollux.config import Config
 
 _COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
 
@@ -47,14 +47,13 @@ def doctor(config: str | None, store: str | None, *, as_json: bool) -> int:
 
 def _look(path: str | None, store: str | None) -> Iterator[Finding]:
     from pollux.cli.doctor import machine
-    from pollux.cli.doctor.setup import look_at_setup
+    from pollux.cli.doctor.setup import look_at_none, look_at_setup
     from pollux.cli.doctor.way import look_at_way
 
     watch = machine.Stopwatch()
     loaded: Config | None
     if path is None:
-        loaded = load_config(None, environ=os.environ, arguments={"store": store})
-        about_setup = [ok("config", "there is none here; the defaults count", "pollux config --example")]
+        loaded, about_setup = look_at_none(store)
     else:
         loaded, about_setup = look_at_setup(path, store)
     yield from machine.look_at_machine(seats=Config().seats if loaded is None else loaded.seats)

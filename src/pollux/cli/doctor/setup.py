@@ -29,6 +29,15 @@ def look_at_setup(path: str, store: str | None) -> tuple[Config | None, list[Fin
     return config, [*findings, *of_code(config), *of_server(config)]
 
 
+def look_at_none(store: str | None) -> tuple[Config | None, list[Finding]]:
+    """Where there is no file: what the environment says, and the defaults."""
+    try:
+        config = load_config(None, environ=os.environ, arguments={"store": store})
+    except InvalidInput as error:
+        return _as_far_as_told(None, store), [*_problems("config", error)]
+    return config, [ok("config", "there is none here; the defaults count", "pollux config --example")]
+
+
 def of_file(path: Path) -> Iterator[Finding]:
     mode = path.stat().st_mode
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -79,7 +88,7 @@ def _doubts(config: Config) -> list[InvalidInput]:
         return []
 
 
-def _as_far_as_told(path: str, store: str | None) -> Config | None:
+def _as_far_as_told(path: str | None, store: str | None) -> Config | None:
     try:
         return loaded_or_said(path, {"store": store})[0]
     except InvalidInput:

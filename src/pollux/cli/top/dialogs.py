@@ -17,7 +17,7 @@ from pollux.model import Run
 from pollux.units import format_moment
 
 HELP = """\
-[b]Moving[/b]      up down page-up page-down home end     [b]q[/b] quit
+[b]Moving[/b]      up down page-up page-down home end     [b]q[/b] quit     [b]ctrl+z[/b] rest, until `fg`
 [b]/[/b]           filter: part of an id or name, or group:edge target:db-1 tag:fast; escape takes it away
 [b]s[/b]  [b]S[/b]        sort by the next key; reverse
 [b]p[/b]           pause the job, or resume it

@@ -13,7 +13,7 @@ from typing import TypeVar
 from pollux.app import Pollux
 from pollux.cli.way import app_at, live_socket
 from pollux.client import is_address
-from pollux.errors import PolluxError, StoreError
+from pollux.errors import PolluxError, StoreError, system_words
 from pollux.secrets import hide
 from pollux.store.open import lacking
 
@@ -41,7 +41,7 @@ class Link:
             raise
         except OSError as error:
             await self.close()
-            raise StoreError(f"the store {self.url} does not answer: {error.strerror or error}") from error
+            raise StoreError(f"the store {self.url} does not answer: {system_words(error)}") from error
 
     async def close(self) -> None:
         app, self._app = self._app, None

@@ -21,6 +21,7 @@ from pollux.cli.top.board import SORTS, Look, Sweep, look_at, rows_for
 from pollux.cli.top.cells import COLUMNS, cells_of, header_of, held_of, running_of
 from pollux.cli.top.dialogs import HELP, DeadLetters, Question, Told
 from pollux.cli.top.link import Link
+from pollux.cli.top.terminal import OwnTerminal
 from pollux.errors import PolluxError
 from pollux.model import Run, RunState
 from pollux.store.contract import RunFilter
@@ -49,7 +50,7 @@ class Top(App[None]):
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "filter"),
+        Binding("slash", "filter", "filter", priority=True),  # obeyed before the next key, which may be here already
         Binding("s", "sort", "sort"),
         Binding("S", "reverse", "reverse", show=False),
         Binding("p", "pause", "pause/resume"),
@@ -60,10 +61,11 @@ class Top(App[None]):
         Binding("escape", "unfilter", "all", show=False),
         Binding("question_mark", "help", "help"),
         Binding("q,ctrl+c", "quit", "quit"),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
     ]
 
     def __init__(self, url: str, *, socket: Path | None = None, look_seconds: float = LOOK_SECONDS) -> None:
-        super().__init__()
+        super().__init__(driver_class=OwnTerminal)
         self._look_seconds = look_seconds
         self.link = Link(url, socket)
         self.sweep = Sweep()
@@ -98,6 +100,7 @@ class Top(App[None]):
         for column in COLUMNS:
             self._table.add_column(column, key=column)
         self._table.focus()
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # the shell drew over it
         self._header.update(Text(f"pollux top  {clean(self.link.name)}  opening ..."))
         self.run_worker(self._watch(), name="watch")
 
@@ -198,10 +201,14 @@ class Top(App[None]):
         self.is_reversed = not self.is_reversed
         self.say(f"sorted by {self.sort}{' reversed' if self.is_reversed else ''}")
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  textual's
+        """In the box, and where there is another screen, a slash is a character."""
+        return action != "filter" or not (self._box.display or len(self.screen_stack) > 1)
+
     def action_filter(self) -> None:
         self._box.display = True
         self._box.value = self.sweep.text
-        self._box.focus()
+        self.screen.set_focus(self._box)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self._filter(event.value.strip())
@@ -211,7 +218,7 @@ class Top(App[None]):
 
     def _filter(self, text: str) -> None:
         self._box.display = False
-        self._table.focus()
+        self._table.screen.set_focus(self._table)
         if text != self.sweep.text:
             self.sweep = Sweep(text)
             self.say(f"only {text}" if text else "all jobs")

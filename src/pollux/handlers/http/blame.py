@@ -8,7 +8,7 @@ import ssl
 
 import aiohttp
 
-from pollux.errors import Permanent, PolluxError, Transient
+from pollux.errors import Permanent, PolluxError, Transient, system_words
 from pollux.handlers.http.faults import (
     AnswerTimeout,
     BadAnswer,
@@ -114,4 +114,4 @@ def _system_words(error: OSError) -> str:
         return "refused"
     if error.errno in {errno.EMFILE, errno.ENFILE}:
         return "this process has too many open files; raise `ulimit -n`"
-    return error.strerror or "there is no way to it"
+    return system_words(error)

@@ -40,13 +40,18 @@ class HealthView(Struct, frozen=True, kw_only=True):
     findings: list[FindingView]
     running: bool
     is_leader: bool
+    leader: str | None
+    term: int | None
+    node: str | None
     workers_active: int
     workers_busy: int
     queue_depth: int | None
+    jobs_count: int | None
     cron_jobs_count: int | None
     last_check_at: str | None
     uptime_seconds: int
     circuit_breaker_state: str
+    store: dict[str, Any]
     updatedAt: str | None  # noqa: N815  as older clients know it
     enabled: bool
     queue: dict[str, Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from pollux.app.overview import nodes_now
 from pollux.model import Node, leader_of
 from pollux.server.identity import Role
 from pollux.server.routing import At, Routes
@@ -50,7 +51,7 @@ class VersionList(Struct, frozen=True):
 @routes.get("/api/v2/nodes", Role.VIEWER)
 async def list_nodes(desk: At) -> NodeList:
     """The processes that live, and who leads."""
-    nodes = await desk.verbs.nodes()
+    nodes = await nodes_now(desk.verbs)
     leader = leader_of(nodes)
     return NodeList([_view(node) for node in nodes], None if leader is None else leader.id)
 

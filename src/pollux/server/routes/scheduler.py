@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from pollux.app.ahead import foretell, known_of
+from pollux.app.overview import nodes_now
 from pollux.app.reload import Reloaded
 from pollux.app.settings import Setting
 from pollux.app.steering import Triggered
@@ -236,10 +237,12 @@ async def plan(desk: At, query: PlanQuery) -> PlanView:
     """What lies ahead: what fires in a window, how many at once, and what does not fire by itself."""
     now_ms = desk.verbs.now_ms()
     since = given(query.since)
-    from_ms = now_ms if since is None else read_at("since", moment_ms, since)
+    from_ms = now_ms if since is None else read_at("from", moment_ms, since)
     width_ms = read_at("window", duration_ms, query.window)
-    if not 0 < width_ms <= PLAN_MAX_MS or from_ms < now_ms - DAY_MS or from_ms > now_ms + PLAN_MAX_MS:
-        raise InvalidInput("that lies out of reach", where="window", cure="at most 366d, from now on")
+    if not now_ms - DAY_MS <= from_ms <= now_ms + PLAN_MAX_MS:
+        raise InvalidInput("that lies out of reach", where="from", cure="from a day ago to 366d ahead")
+    if not 0 < width_ms <= PLAN_MAX_MS:
+        raise InvalidInput("that lies out of reach", where="window", cure="more than nothing, and at most 366d")
     if (count := (await desk.verbs.counts()).jobs) > PLAN_JOBS_MAX:
         cure = f"here at most {PLAN_JOBS_MAX:,} are looked at; `pollux plan` takes its time"
         raise InvalidInput(f"there are {count:,} jobs", cure=cure)
@@ -276,7 +279,7 @@ async def plan(desk: At, query: PlanQuery) -> PlanView:
 
 
 async def _busy(desk: At, node: str | None) -> int:
-    return sum(each.busy for each in await desk.verbs.nodes() if node in (None, each.id))
+    return sum(each.busy for each in await nodes_now(desk.verbs) if node in (None, each.id))
 
 
 def _reloaded(done: Reloaded) -> ReloadView:

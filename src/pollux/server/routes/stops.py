@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import asdict
 
+from pollux.app.overview import nobody_of
 from pollux.errors import NotFound
 from pollux.model import STOP, Note
 from pollux.secrets import HIDDEN, hide
@@ -29,6 +31,12 @@ class StopView(Struct, frozen=True):
     by: str
     since: str | None
     until: str | None
+
+
+class StopMade(StopView, frozen=True):
+    """`hint`: what may be meant otherwise, in words; nothing if there is a job of that group or target."""
+
+    hint: str
 
 
 class StopList(Struct, frozen=True):
@@ -112,8 +120,11 @@ async def list_stops(desk: At) -> StopList:
     example={"group": "edge", "reason": "they move", "duration": "2h"},
     beyond="a name with characters that cannot be printed",
 )
-async def pause(desk: At, body: StopBody) -> StopView:
-    """Pause a group, a target or everything, until it is resumed or for a while."""
+async def pause(desk: At, body: StopBody) -> StopMade:
+    """Pause a group, a target or everything, until it is resumed or for a while.
+
+    `hint` says so if no job is of that group or target.
+    """
     key = await desk.verbs.pause(
         group=body.group,
         target=body.target,
@@ -122,7 +133,8 @@ async def pause(desk: At, body: StopBody) -> StopView:
         duration=body.duration,
     )
     found = next((note for note in await desk.verbs.stops() if note.key == key), None)
-    return _stop(found or Note(key, {}))
+    hint = await nobody_of(desk.verbs, group=body.group, target=body.target)
+    return StopMade(**asdict(_stop(found or Note(key, {}))), hint=hint)
 
 
 @routes.delete("/api/v2/stops", Role.OPERATOR, beyond="none, or more than one, of `group`, `target` and `everything`")

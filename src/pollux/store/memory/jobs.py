@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from pollux.model import End, Ended, Job, JobsDeleted, JobsMoved, JobsPut, definition
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPage, JobPut
 from pollux.store.filters import job_fits
+from pollux.store.limits import stands_against
 from pollux.store.memory.rows import is_same, job_of
 from pollux.store.memory.state import GONE_MAX, HELD, JOB_GONE, LEASED, Gone, State, Told
 from pollux.store.parts import other_version
@@ -42,22 +43,11 @@ def _put_job(state: State, put: JobPut) -> JobAnswer:
         return JobAnswer(Answer.CONFLICT, job.id, row.revision, other_version(row.version, state.version))
     if is_same(job, row):
         return JobAnswer(Answer.ALREADY, job.id, row.revision)
-    against = _against(put, job_of(job.id, row))
+    against = stands_against(put, job_of(job.id, row))
     if against:
         return JobAnswer(Answer.CONFLICT, job.id, row.revision, against)
     state.redefine_job(job, row)
     return JobAnswer(Answer.OK, job.id, row.revision)
-
-
-def _against(put: JobPut, stored: Job) -> str:
-    """What stands against the put, in words; empty if nothing does."""
-    if put.revision is not None and put.revision != stored.revision:
-        return f"revision {put.revision} was expected, the stored one is {stored.revision}"
-    if put.job.source != stored.source:
-        return f"{stored.source} owns it, not {put.job.source}"
-    if put.job.release < stored.release:
-        return f"release {stored.release} is stored, this is release {put.job.release}"
-    return ""
 
 
 def _add_job(state: State, job: Job) -> JobAnswer:

@@ -5,28 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappop
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from pollux.model import PROGRESS_CHARS_MAX, End, Job, Run, lease_lost, tried_again
+from pollux.store.asking import Asking
 from pollux.store.contract import Answer, Claimed, Renewal, Renewed
 from pollux.store.limits import PRIORITIES
 from pollux.store.memory.rows import job_of
 from pollux.store.memory.state import CANCELLED, DEAD, JOB_GONE, LEASED, READY, State, Told, end_of
 
 CLAIMS_MIN = 100
-
-
-class Asking(Struct, frozen=True):
-    """What one claim asks for."""
-
-    node: str
-    token: str
-    limit: int
-    lease_ms: int
-    first: int
-    losses_max: int
-    feed_max: int
 
 
 def claim(state: State, asking: Asking, hold_ms: int, now_ms: int) -> Claimed:
@@ -78,7 +66,7 @@ def _is_of(state: State, run_id: str, token: str) -> bool:
 def _take(state: State, asking: Asking, told: Told, now_ms: int) -> list[Run]:
     runs: list[Run] = []
     until_ms = now_ms + asking.lease_ms
-    for priority in (*PRIORITIES[asking.first - 1 :], *PRIORITIES[: asking.first - 1]):
+    for priority in asking.order:
         line = state.lines[priority - 1]
         while line and line[0][0] <= now_ms and len(runs) < asking.limit:
             entry = heappop(line)

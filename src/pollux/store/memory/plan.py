@@ -6,15 +6,26 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from pollux.model import UNREAD_MAX, Ended, FeedItem, Firing, JobUpdate, Overlap, Plan, Run
+from pollux.model import (
+    BEHIND_MAX,
+    PREVIOUS_RUN,
+    UNREAD_MAX,
+    Cause,
+    Ended,
+    FeedItem,
+    Firing,
+    JobUpdate,
+    Overlap,
+    Plan,
+    Run,
+)
 from pollux.store.contract import Advanced, Answer, Feed
 from pollux.store.memory.nodes import is_current
 from pollux.store.memory.notes import write_notes
 from pollux.store.memory.rows import packed_memory
-from pollux.store.memory.state import HELD, READY, State, Told
+from pollux.store.memory.state import HELD, LEASED, READY, State, Told
 
 CAME_BACK_MS = 60_000  # a last due so far ahead was written before the clock came back
-WAITS_BEHIND = "waits for the previous run"
 
 
 def feed(state: State, limit: int, now_ms: int) -> Feed:
@@ -33,7 +44,10 @@ def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
     if firings:
         state.clock_ms = max(state.clock_ms, now_ms, *[firing.run.visible_ms for firing in plan.firings])
     for release in plan.releases:
-        _release(state, release.run_id, now_ms)
+        if not release.alone:
+            _release(state, release.run_id, now_ms)
+    alone = [release.run_id for release in plan.releases if release.alone]
+    waiting = tuple([run_id for run_id in alone if not _release_alone(state, run_id, unread, now_ms)])
     for holding in plan.holds:
         _hold(state, holding.run_id, holding.reason)
     for order in plan.cancels:
@@ -43,16 +57,16 @@ def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
     state.tell_told(told)
     living = (living.node for living in state.nodes.values() if living.until_ms > now_ms)
     seats = sum(node.seats for node in living if node.serves(state.version))
-    return Advanced(Answer.OK, now_ms, firings, updates, state.ready, seats)
+    return Advanced(Answer.OK, now_ms, firings, updates, state.ready, seats, waiting)
 
 
 def _unread(state: State, plan: Plan) -> dict[str, bool]:
-    """The jobs that fire and have ends in the feed that the plan has not read; true as soon as one stays due for it."""
-    if not state.ends or not plan.firings:
+    """The jobs that go on with ends in the feed that the plan has not read; true as soon as one stays due for it."""
+    asked = _asking(state, plan) if state.ends else ()
+    if not asked:
         return {}
     known = set(plan.read)
     left = len(state.entries) - sum([entry_id in state.entries for entry_id in known])
-    asked = {firing.run.job_id for firing in plan.firings} if left else ()
     unread: dict[str, bool] = {}
     seen = 0
     for entry_id in reversed(state.entries):  # those that came last were not read
@@ -66,6 +80,16 @@ def _unread(state: State, plan: Plan) -> dict[str, bool]:
             seen += len(entry.ends)
             unread |= {end.job_id: False for end in entry.ends if end.job_id in asked}
     return unread
+
+
+def _asking(state: State, plan: Plan) -> set[str]:
+    """The jobs of which a run is made, or begins alone."""
+    asked = {firing.run.job_id for firing in plan.firings}
+    for release in plan.releases:
+        run = state.live.get(release.run_id) if release.alone else None
+        if run is not None:
+            asked.add(run.job_id)
+    return asked
 
 
 def _fire(state: State, firing: Firing, unread: dict[str, bool], told: Told, now_ms: int) -> Answer:
@@ -86,7 +110,7 @@ def _fire(state: State, firing: Firing, unread: dict[str, bool], told: Told, now
     if answer is Answer.OVERLAPPED and firing.if_overlapped is not None:
         row.memory = packed_memory(firing.if_overlapped)
     elif answer is Answer.WAITS:
-        state.admit(replace(run, state=HELD, held_reason=WAITS_BEHIND))
+        state.admit(replace(run, state=HELD, held_reason=PREVIOUS_RUN))
     elif answer is Answer.OK:
         state.admit(run)
     return answer
@@ -101,7 +125,7 @@ def _is_fired(state: State, last_due_ms: int | None, run: Run, now_ms: int) -> b
 
 
 def _overlap(state: State, firing: Firing, unread: dict[str, bool], told: Told, now_ms: int) -> Answer:
-    """ok, waits, overlapped, unread; under CANCEL the previous run is asked to stop, or ends here if it waited."""
+    """ok, waits, overlapped, unread; under CANCEL those of the schedule are asked to stop, or end here."""
     run = firing.run
     if run.key is not None and run.key in state.keys:
         return Answer.OVERLAPPED
@@ -112,16 +136,16 @@ def _overlap(state: State, firing: Firing, unread: dict[str, bool], told: Told, 
         return Answer.UNREAD if run.job_id in unread else Answer.OK
     if firing.overlap is Overlap.SKIP:
         return Answer.OVERLAPPED
+    mates = [state.live[run_id] for run_id in live[:BEHIND_MAX]]
+    waits = len(live) <= BEHIND_MAX and not any(mate.is_behind for mate in mates)
     if firing.overlap is Overlap.CANCEL:
         reason = f"replaced by {run.id}"
-        for run_id in list(live):
-            previous = state.live[run_id]
-            if run_id in state.leased:
-                state.ask_to_stop(previous, reason)
-            elif len(live) == 1:
-                told.end(previous, state.cancel_waiting(previous, reason, now_ms))
-                return Answer.WAITS
-    return Answer.WAITS if len(live) == 1 else Answer.OVERLAPPED
+        for mate in [mate for mate in mates if mate.cause is Cause.SCHEDULE]:
+            if mate.state is LEASED:
+                state.ask_to_stop(mate, reason)
+            elif waits:
+                told.end(mate, state.cancel_waiting(mate, reason, now_ms))
+    return Answer.WAITS if waits else Answer.OVERLAPPED
 
 
 def _here(state: State, run_id: str) -> Run | None:
@@ -134,6 +158,19 @@ def _release(state: State, run_id: str, now_ms: int) -> None:
     run = _here(state, run_id)
     if run is not None and run.state is HELD:
         state.put_back(replace(run, state=READY, held_reason="", visible_ms=max(now_ms, run.visible_ms)))
+
+
+def _release_alone(state: State, run_id: str, unread: dict[str, bool], now_ms: int) -> bool:
+    """False if it waits on: another run of its job is live that does not wait so itself, or an end of it is unread."""
+    run = _here(state, run_id)
+    if run is None or run.state is not HELD:
+        return True
+    mates = (state.live[mate_id] for mate_id in state.live_of[run.job_id] if mate_id != run_id)
+    if run.job_id in unread or any(not mate.is_behind for mate in mates):
+        _hold(state, run_id, PREVIOUS_RUN)
+        return False
+    _release(state, run_id, now_ms)
+    return True
 
 
 def _hold(state: State, run_id: str, reason: str) -> None:

@@ -17,7 +17,7 @@ from pollux.store.memory.notes import set_note
 from pollux.store.memory.past import DEAD_LETTER, PLAIN, UNCHANGED
 from pollux.store.memory.rows import JobRow, memory_of
 from pollux.store.memory.state import LEASED, READY, Gone, Leadership, State
-from pollux.store.records import Record, TermRecord, dump_place, entries_of, read_record
+from pollux.store.records import Record, TermRecord, Tomb, dump_place, entries_of, read_record
 
 UNCHANGED_ONLY = frozenset({UNCHANGED})
 ALL_BUT_DEAD = frozenset({PLAIN, UNCHANGED})
@@ -110,7 +110,7 @@ def _kind(place: str) -> str:
     return "run" if kind == "live" else kind
 
 
-_KINDS = ("term", "job", "live", "run", "note", "log")  # live runs go as runs; jobs stand before their runs
+_KINDS = ("term", "job", "live", "run", "note", "log", "tomb")  # live runs go as runs; jobs stand before their runs
 
 
 def _records(state: State, kind: str, place: str) -> Iterator[tuple[str, Any]]:
@@ -137,8 +137,13 @@ def _of_kind(state: State, kind: str, place: str) -> Iterator[tuple[str, Any]]:
             rows = state.past.oldest_first(after=int(place or 0))
         case "note":
             rows = ((key, state.notes[key]) for key in _after(sorted(state.notes), place))
-        case _:
+        case "log":
             rows = ((line.seq, line) for line in state.log[_log_place(state, int(place or 0)) :])
+        case _:
+            tombs = enumerate(state.gone.items(), start=1)
+            rows = (
+                (n, Tomb(job_id, gone.revision, gone.last_due_ms)) for n, (job_id, gone) in tombs if n > int(place or 0)
+            )
     for at, value in rows:
         yield f"{kind} {at}", msgspec.to_builtins(value)
 
@@ -176,6 +181,8 @@ def _load(state: State, value: Record) -> Record | None:
             is_new = _load_line(state, value)
         case TermRecord():
             is_new = _load_term(state, value)
+        case Tomb():
+            is_new = _load_tomb(state, value)
     return value if is_new else None
 
 
@@ -219,4 +226,11 @@ def _load_term(state: State, term: TermRecord) -> bool:
     if term.number <= home.leadership.number:
         return False
     home.leadership = Leadership(number=term.number)
+    return True
+
+
+def _load_tomb(state: State, tomb: Tomb) -> bool:
+    if tomb.id in state.jobs or tomb.id in state.gone:
+        return False
+    remember(state, tomb.id, Gone(tomb.revision, tomb.last_due_ms))
     return True

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from msgspec.structs import replace
 
 from pollux.clock import Clock, SystemClock
-from pollux.errors import InvalidInput, StoreError
+from pollux.errors import StoreError
 from pollux.model import (
     ALL_VERSIONS,
     SCHEDULER_VERSION,
@@ -28,6 +28,7 @@ from pollux.model import (
     Version,
     check_version,
 )
+from pollux.store.asking import Asking
 from pollux.store.contract import (
     BATCH_MAX,
     FEED_MAX,
@@ -56,8 +57,8 @@ from pollux.store.contract import (
 )
 from pollux.store.jumps import JumpGuard
 from pollux.store.limits import (
-    PRIORITIES,
     check_batch,
+    check_first,
     check_page,
     check_plan,
     checked_job,
@@ -75,7 +76,6 @@ from pollux.store.memory import records as record_verbs
 from pollux.store.memory import runs as run_verbs
 from pollux.store.memory import versions as version_verbs
 from pollux.store.memory.bells import Waiter
-from pollux.store.memory.leases import Asking
 from pollux.store.memory.settle import settle
 from pollux.store.memory.state import House, State
 from pollux.store.parts import Turns, handle_version, one_version
@@ -197,8 +197,7 @@ class MemoryStore:
         wait_ms: int = 0,
         now_ms: int | None = None,
     ) -> Claimed:
-        if first not in PRIORITIES:
-            raise InvalidInput(f"there is no priority {first}", cure="begin with 1, 2 or 3")
+        check_first(first)
         asking = Asking(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
         claimed = await self._claim(asking, now_ms)
         if claimed.runs or wait_ms <= 0 or claimed.answer is not Answer.OK:

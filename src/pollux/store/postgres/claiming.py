@@ -15,13 +15,13 @@ import asyncpg
 
 from pollux.clock import Clock
 from pollux.model import Job, Run
+from pollux.store.asking import Asking
 from pollux.store.contract import Answer, Claimed
 from pollux.store.jumps import JumpGuard
 from pollux.store.postgres import leases
 from pollux.store.postgres.database import Database, Ring, Verb
 from pollux.store.postgres.grants import Grants
 from pollux.store.postgres.leases import ENDLESS, Look, Step, Taken
-from pollux.store.relational.leases import Asking
 from pollux.store.shelf import JobShelf
 
 LOOKS_MAX = 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncpg import exceptions as pg
 
-from pollux.errors import InvalidInput, PolluxError, StoreBusy, StoreError, StoreFull, StoreRefused
+from pollux.errors import InvalidInput, PolluxError, StoreBusy, StoreError, StoreFull, StoreRefused, system_words
 
 MAY_HAVE = "the call may have taken effect; repeat it with the same ids"
 AGAIN = (pg.DeadlockDetectedError, pg.SerializationError)
@@ -81,7 +81,7 @@ def in_our_words(error: BaseException, where: str) -> BaseException:
     ours: PolluxError
     if isinstance(error, pg.DataError | UnicodeEncodeError):
         ours = InvalidInput(
-            f"text or numbers that cannot be written down ({_brief(error)})",
+            f"text or numbers that cannot be written down ({system_words(error)})",
             cure="use whole Unicode characters without NUL in ids, and numbers of 64 bits",
         )
     else:
@@ -89,16 +89,12 @@ def in_our_words(error: BaseException, where: str) -> BaseException:
         if not found:
             return error
         kind, words = found[0]
-        ours = kind(words.format(where=where, error=_brief(error)))
+        ours = kind(words.format(where=where, error=system_words(error)))
     ours.__cause__ = error
     return ours
 
 
 def unreachable(error: BaseException, where: str) -> StoreError:
-    ours = StoreError(f"{where} cannot be reached ({_brief(error)}); start the server, or correct the URL")
+    ours = StoreError(f"{where} cannot be reached ({system_words(error)}); start the server, or correct the URL")
     ours.__cause__ = error
     return ours
-
-
-def _brief(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:300]

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from pollux.model import PROGRESS_CHARS_MAX, End, Job, Run, RunState
+from pollux.store.asking import Asking
 from pollux.store.contract import Answer, Claimed, Renewal, Renewed
 from pollux.store.postgres.rows import COLUMNS, UNREADABLE, columns, got, leased_run, put
 from pollux.store.postgres.rows import run as run_of
@@ -20,7 +21,7 @@ from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.ends import JOB_GONE, end_unrun
-from pollux.store.relational.leases import CLAIMS_MAX, LOST_MAX, Asking, first_of, lose
+from pollux.store.relational.leases import CLAIMS_MAX, LOST_MAX, first_of, lose
 from pollux.store.relational.rows import CAUSES, DEAD, LEASED, SHELF_DEAD, Row
 from pollux.store.shelf import JobShelf
 

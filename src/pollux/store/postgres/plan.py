@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import UNREAD_MAX, Advanced, Answer, CancelOrder, End, JobUpdate, Overlap, Plan
+from pollux.model import PREVIOUS_RUN, UNREAD_MAX, Advanced, Answer, CancelOrder, End, JobUpdate, Overlap, Plan
 from pollux.store.postgres.faults import AGAIN
 from pollux.store.postgres.notes import write_notes
 from pollux.store.postgres.rows import columns, put
@@ -12,7 +12,17 @@ from pollux.store.postgres.runs import ask_to_stop, cancel_waiting, held_keys, i
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
 from pollux.store.relational.bells import RUNS
-from pollux.store.relational.plan import Facts, Firings, Live, keys_of, looking_behind, note_unread
+from pollux.store.relational.plan import (
+    ENOUGH,
+    Facts,
+    Firings,
+    Live,
+    Waiting,
+    keys_of,
+    let_alone,
+    looking_behind,
+    note_unread,
+)
 from pollux.store.relational.rows import ID, LEASED, Row, memory_json
 
 _advance = Statements("advance")
@@ -71,8 +81,7 @@ async def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row]) -
     firings = await _fire(tx, plan, made, facts, ends, now_ms) if plan.firings else ()
     if plan.firings:
         tx.tally.clock_ms = max(now_ms, *[firing.run.visible_ms for firing in plan.firings])
-    if plan.releases:
-        await _release(tx, [release.run_id for release in plan.releases], now_ms)
+    waiting = await _release_all(tx, plan, now_ms) if plan.releases else ()
     if plan.holds:
         held = {holding.run_id: put(holding.reason) for holding in plan.holds}
         await tx.rows(_advance.hold, list(held), list(held.values()), tx.version)
@@ -81,7 +90,7 @@ async def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row]) -
     updates = await _update(tx, plan.updates, facts)
     await write_notes(tx, plan.notes, {})
     tx.tell_ends(ends)
-    return Advanced(Answer.OK, now_ms, firings, updates, ready + tx.tally.ready, seats)
+    return Advanced(Answer.OK, now_ms, firings, updates, ready + tx.tally.ready, seats, waiting)
 
 
 async def _facts(tx: Transaction, plan: Plan) -> dict[str, Facts]:
@@ -102,7 +111,7 @@ async def _fire(
     known = await known_runs(tx, [row[ID] for row in made])
     keys = await held_keys(tx, keys_of(made))
     behind = looking_behind(plan.firings, facts)
-    rows = await tx.rows(_advance.live, list(behind), list(behind.values())) if behind else []
+    rows = await tx.rows(_advance.live, behind, PREVIOUS_RUN, ENOUGH) if behind else []
     fired = Firings(tx.version, facts, known, keys, [Live._make(row) for row in rows], now_ms)
     answers = tuple([fired.fire(firing, row) for firing, row in zip(plan.firings, made, strict=True)])
     numbers: dict[str, int] = {}
@@ -114,6 +123,29 @@ async def _fire(
     if fired.moved:
         await tx.rows(_advance.move, *columns([(n, *at) for n, at in fired.moved.items()], 6))
     return answers
+
+
+async def _release_all(tx: Transaction, plan: Plan, now_ms: int) -> tuple[str, ...]:
+    """Those that are to begin alone come last; answers which of them wait on.
+
+    First it is seen who is live, then what is unread: whatever ends in between is found by one of both.
+    """
+    others = [release.run_id for release in plan.releases if not release.alone]
+    alone = [release.run_id for release in plan.releases if release.alone]
+    if others:
+        await _release(tx, others, now_ms)
+    held = (
+        [Waiting._make(row) for row in await tx.rows(_advance.alone, alone, tx.version, PREVIOUS_RUN)] if alone else []
+    )
+    if not held:
+        return ()
+    unread = await tx.rows(_advance.facts, [], tx.version, True, plan.read, UNREAD_MAX)  # noqa: FBT003  of its statement
+    going, staying = let_alone(alone, held, [row[5] for row in unread])
+    if going:
+        await _release(tx, going, now_ms)
+    if staying:
+        await tx.rows(_advance.hold, staying, [PREVIOUS_RUN] * len(staying), tx.version)
+    return tuple(staying)
 
 
 async def _release(tx: Transaction, ids: Sequence[str], now_ms: int) -> None:

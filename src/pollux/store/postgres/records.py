@@ -12,7 +12,7 @@ from pollux.store.postgres.notes import load_notes, tell_all
 from pollux.store.postgres.rows import COLUMNS, JOB_COLUMNS, columns, got, job_row, put, run_row
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import JOBS_LOCK, LOG_LOCK, Transaction
-from pollux.store.records import Record, TermRecord, entries_of, next_lines
+from pollux.store.records import Record, TermRecord, Tomb, entries_of, next_lines
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.records import LAST, Dumped, Placed, dumped, kinds_from, without_lease
 from pollux.store.relational.rows import Row, by_version, definition_json, memory_json, shelf_of
@@ -72,8 +72,11 @@ async def _of_kind(tx: Transaction, kind: str, place: str, limit: int) -> list[P
             ]
         case "note":
             return [Placed(kind, got(row[0]), row) for row in await tx.rows(_sql.note, put(place), limit)]
-        case _:
+        case "log":
             return [Placed(kind, str(row[5]), row) for row in await tx.rows(_sql.read_log, int(place or 0), limit)]
+        case _:
+            found = await tx.rows(_sql.tomb, int(place or 0), limit)
+            return [Placed(kind, str(row[0]), tuple(row)[1:]) for row in found]
 
 
 async def load(tx: Transaction, records: Sequence[Record]) -> int:
@@ -85,6 +88,7 @@ async def load(tx: Transaction, records: Sequence[Record]) -> int:
         *await load_notes(tx, _first({each.key: each for each in reversed(records) if isinstance(each, Note)})),
         *await _load_lines(tx, [each for each in records if isinstance(each, AuditLine)]),
         *await _load_terms(tx, [each for each in records if isinstance(each, TermRecord)]),
+        *await _load_tombs(tx, _first({each.id: each for each in reversed(records) if isinstance(each, Tomb)})),
     ]
     for version, entry in entries_of(new):
         if version == ALL_VERSIONS:
@@ -158,3 +162,9 @@ async def _load_terms(tx: Transaction, terms: Sequence[TermRecord]) -> list[Term
             await tx.rows(_nodes.write, term.number, "", 0, 0, term.scheduler_version)
             new.append(term)
     return new
+
+
+async def _load_tombs(tx: Transaction, tombs: Sequence[Tomb]) -> list[Tomb]:
+    rows = [(tomb.id, tomb.revision, tomb.last_due_ms) for tomb in tombs]
+    added = {row[0] for row in await tx.rows(_sql.load_tombs, *columns(rows, 3))} if rows else set()
+    return [tomb for tomb in tombs if tomb.id in added]

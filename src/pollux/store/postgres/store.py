@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pollux.clock import Clock, SystemClock
-from pollux.errors import InvalidInput, StoreError
+from pollux.errors import InvalidInput
 from pollux.model import (
     ALL_VERSIONS,
     SCHEDULER_VERSION,
@@ -34,6 +34,7 @@ from pollux.model import (
     Version,
     check_version,
 )
+from pollux.store.asking import Asking
 from pollux.store.contract import (
     BATCH_MAX,
     FEED_MAX,
@@ -60,7 +61,8 @@ from pollux.store.contract import (
     RunPage,
     Settlement,
 )
-from pollux.store.limits import PRIORITIES, check_batch, check_page, check_plan, checked_job, checked_notes
+from pollux.store.doors import shut
+from pollux.store.limits import check_batch, check_first, check_page, check_plan, checked_job, checked_notes
 from pollux.store.parts import Turns, handle_version, one_version
 from pollux.store.postgres import jobs as job_verbs
 from pollux.store.postgres import leases as lease_verbs
@@ -79,9 +81,8 @@ from pollux.store.postgres.claiming import Claimer
 from pollux.store.postgres.database import Database
 from pollux.store.postgres.door import Door
 from pollux.store.postgres.settle import settle, settle_plainly
-from pollux.store.records import TermRecord, read_record
+from pollux.store.records import TermRecord, Tomb, read_record
 from pollux.store.relational.bells import ASKED, FEED, RUNS
-from pollux.store.relational.leases import Asking
 from pollux.store.relational.rows import Row, decode_entry
 from pollux.store.relational.settling import prepare
 from pollux.store.shelf import JobShelf
@@ -266,8 +267,7 @@ class PostgresStore:
         wait_ms: int = 0,
         now_ms: int | None = None,
     ) -> Claimed:
-        if first not in PRIORITIES:
-            raise InvalidInput(f"there is no priority {first}", cure="begin with 1, 2 or 3")
+        check_first(first)
         asking = Asking(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
         self._opened()
 
@@ -415,13 +415,8 @@ class PostgresStore:
 
     def _opened(self) -> Database:
         door = self._door
-        if door.loop is None:
-            raise StoreError(f"the store on {self._address.where} is not open; open it first")
-        if os.getpid() != door.pid:
-            raise StoreError(
-                f"the store on {self._address.where} was opened by process {door.pid} and cannot be used in its child "
-                f"{os.getpid()}; open another one after the fork"
-            )
+        if door.loop is None or os.getpid() != door.pid:
+            raise shut(f"on {self._address.where}", door.pid, is_open=door.loop is not None)
         return door.database
 
     async def _count_in(self, version: int) -> None:
@@ -477,6 +472,8 @@ class PostgresStore:
         match kind:
             case "term":
                 return msgspec.to_builtins(TermRecord(*row))
+            case "tomb":
+                return msgspec.to_builtins(Tomb(*row))
             case "job":
                 return msgspec.to_builtins(self._job(row))
             case "run":

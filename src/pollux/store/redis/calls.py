@@ -12,7 +12,7 @@ from pollux.model import LIVE, PROGRESS_CHARS_MAX, AuditLine, FeedItem, Job, Nod
 from pollux.store.contract import Answer, JobAnswer, JobPut, Pruning, Renewal
 from pollux.store.limits import checked_notes
 from pollux.store.parts import other_version
-from pollux.store.records import Record, TermRecord
+from pollux.store.records import Record, TermRecord, Tomb
 from pollux.store.redis import plain, rows
 
 decode = msgspec.msgpack.Decoder().decode
@@ -59,7 +59,8 @@ def plan_of(term: int, plan: Plan) -> dict[str, Any]:
             ]
             for firing in plan.firings
         ],
-        "releases": [release.run_id for release in plan.releases],
+        "releases": [release.run_id for release in plan.releases if not release.alone],
+        "alone": [release.run_id for release in plan.releases if release.alone],
         "holds": [[holding.run_id, holding.reason] for holding in plan.holds],
         "cancels": [[order.run_id, order.reason] for order in plan.cancels],
         "updates": [
@@ -129,3 +130,5 @@ def record_row(value: Record) -> rows.Row:
             return ["log", value.seq, rows.encode(value).decode()]
         case TermRecord():
             return ["term", value.number, value.scheduler_version]
+        case Tomb():
+            return ["tomb", value.id, value.revision, rows.or_false(value.last_due_ms)]

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from pollux.clock import Clock, SystemClock
-from pollux.errors import StoreError
 from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, AuditLine, FeedItem, Job
 from pollux.store.contract import Answer, Claimed, JobPut
+from pollux.store.doors import shut
 from pollux.store.parts import Turns, handle_version
 from pollux.store.records import next_lines
 from pollux.store.redis import calls, listing, rows
@@ -102,13 +102,8 @@ class Handle:
 
     def _open(self) -> Link:
         door = self._door
-        if door.link is None:
-            raise StoreError(f"the store {self._address.name} is not open; open it first")
-        if os.getpid() != door.pid:
-            raise StoreError(
-                f"the store {self._address.name} was opened by process {door.pid} and cannot be used in its child "
-                f"{os.getpid()}; open another one after the fork"
-            )
+        if door.link is None or os.getpid() != door.pid:
+            raise shut(self._address.name, door.pid, is_open=door.link is not None)
         return door.link
 
     def at_new_home(self) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from pollux.model import FINISHED, LIVE, SCHEDULER_VERSION, AuditLine, Run, RunState
 from pollux.store.contract import DumpPage, JobFilter, JobPage, RunFilter, RunPage
 from pollux.store.filters import job_fits, run_filter, run_place
-from pollux.store.records import TermRecord, dump_place
+from pollux.store.records import TermRecord, Tomb, dump_place
 from pollux.store.redis import rows
 from pollux.store.redis.link import Link
 from pollux.store.shelf import JobShelf
@@ -18,7 +18,7 @@ from pollux.store.shelf import JobShelf
 PART = 200  # rows that one call to the server reads, unless the page is bigger
 DIGITS = 29  # of a finished run's place
 PLACE_ZERO = 10**14  # times before 1970 have places, too
-KINDS = ("term", "job", "live", "run", "note", "log")  # live runs go as runs; jobs stand before their runs
+KINDS = ("term", "job", "live", "run", "note", "log", "tomb")  # live runs go as runs; jobs stand before their runs
 
 _decode_places = msgspec.msgpack.Decoder(list[str]).decode
 decode_line = msgspec.json.Decoder(AuditLine).decode
@@ -147,13 +147,26 @@ def _records(link: Link, shelf: JobShelf, kind: str, place: str, part: int) -> A
             return past_runs(link, "oldest", place.zfill(DIGITS) if place else None, None, part)
         case "note":
             return _notes(link, place)
-        case _:
+        case "log":
             return _lines(link, int(place or 0), part)
+        case _:
+            return _tombs(link, int(place or 0), part)
 
 
 async def _terms(link: Link, after: int) -> AsyncIterator[tuple[object, Any]]:
     for number, version in await link.run("get_term", after=after):
         yield version, TermRecord(number, version)
+
+
+async def _tombs(link: Link, after: int, part: int) -> AsyncIterator[tuple[object, Any]]:
+    """A place is how many of them stand before, and this one."""
+    while True:
+        page = await link.run("get_tombs", after=after, limit=part)
+        for job_id, revision, last_due_ms in page:
+            after += 1
+            yield after, Tomb(job_id, revision, None if last_due_ms is False else last_due_ms)
+        if len(page) < part:
+            return
 
 
 async def _jobs(link: Link, shelf: JobShelf, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:

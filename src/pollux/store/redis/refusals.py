@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from redis import exceptions
 
-from pollux.errors import StoreError, StoreFull, StoreRefused
+from pollux.errors import StoreError, StoreFull, StoreRefused, system_words
 
 # The server did nothing: a slot is on its way to another node, or the cluster is choosing a new primary.
 PASSING = (exceptions.AskError, exceptions.TryAgainError, exceptions.ClusterDownError)
@@ -42,21 +43,40 @@ def translated(error: Exception, name: str) -> StoreError:
 
 
 def _unreachable(error: Exception, said: str, name: str) -> StoreError:
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, ssl.SSLError):
-        cause = cause.__cause__ or cause.__context__
+    cause = next((each for each in _beneath(error) if isinstance(each, ssl.SSLError)), None)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return StoreRefused(
             f"the certificate of {name} is not trusted ({cause.verify_message}); name its authority by ssl_ca_certs"
         )
     if cause is not None:
-        return StoreRefused(f"{name} does not speak TLS as we do ({cause}); use redis for rediss if it has none")
+        return StoreRefused(
+            f"{name} does not speak TLS as we do ({system_words(cause)}); use redis for rediss if it has none"
+        )
     hint = ""
     if name.startswith("rediss"):
         hint = " (redis:// if it has no TLS)"
     elif "closed by server" in said:
         hint = " (rediss:// if it wants TLS)"
-    return StoreError(f"the server {name} cannot be reached ({said}); start it, or correct the store's URL{hint}")
+    why = _why(error, said, name)
+    return StoreError(f"the server {name} cannot be reached ({why}); start it, or correct the store's URL{hint}")
+
+
+def _why(error: Exception, said: str, name: str) -> str:
+    """What the system said, without the client's way to put it; and of which server, where the URL names several."""
+    beneath = next((each for each in _beneath(error) if isinstance(each, OSError) and str(each)), None)
+    if beneath is None:
+        return system_words(error).removesuffix(".")
+    found = re.search(r"connecting to (\S+)\.(?: |$)", said)
+    place = f"{found[1]}: " if found and (found[1] not in name or "," in name) else ""
+    return f"{place}{system_words(beneath)}"
+
+
+def _beneath(error: BaseException) -> Iterator[BaseException]:
+    """The error, and those that it came of."""
+    each: BaseException | None = error
+    while each is not None:
+        yield each
+        each = each.__cause__ or each.__context__
 
 
 def _refused(said: str, name: str, *, is_forbidden: bool) -> StoreError:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from pollux.errors import InvalidInput, StoreBusy
+from pollux.errors import StoreBusy
 from pollux.model import (
     AT_THE_GATE,
     AuditLine,
@@ -51,7 +51,7 @@ from pollux.store.contract import (
     RunPage,
     Settlement,
 )
-from pollux.store.limits import PRIORITIES, check_batch, check_page, check_plan, checked_job, checked_notes
+from pollux.store.limits import check_batch, check_first, check_page, check_plan, checked_job, checked_notes
 from pollux.store.parts import one_version
 from pollux.store.records import read_record
 from pollux.store.redis import calls, listing, plain, rows
@@ -176,9 +176,11 @@ class RedisStore(Handle):
     async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
         one_version(self._version, "advance")
         check_plan(plan)
-        answer, at_ms, firings, updates, ready, seats = await self._run("advance", now_ms, **calls.plan_of(term, plan))
+        said = await self._run("advance", now_ms, **calls.plan_of(term, plan))
+        answer, at_ms, firings, updates, ready, seats, waiting = said
         made = tuple([Answer(each) for each in firings])
-        return Advanced(Answer(answer), at_ms, made, tuple([Answer(each) for each in updates]), ready, seats)
+        learnt = tuple([Answer(each) for each in updates])
+        return Advanced(Answer(answer), at_ms, made, learnt, ready, seats, tuple(waiting))
 
     # runs
 
@@ -214,8 +216,7 @@ class RedisStore(Handle):
         wait_ms: int = 0,
         now_ms: int | None = None,
     ) -> Claimed:
-        if first not in PRIORITIES:
-            raise InvalidInput(f"there is no priority {first}", cure="begin with 1, 2 or 3")
+        check_first(first)
         asking = {"node": node, "token": token, "limit": min(limit, BATCH_MAX), "lease_ms": lease_ms, "first": first}
         asking |= {"losses_max": losses_max, "feed_max": feed_max}
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pollux.model import SCHEDULER_VERSION, Job
 from pollux.store.contract import Answer, JobAnswer, JobPut
+from pollux.store.limits import stands_against
 from pollux.store.parts import other_version
 from pollux.store.relational.rows import Row, definition_json
 
@@ -62,21 +63,10 @@ def judge(
         return JobAnswer(Answer.CONFLICT, job.id, there.revision, other_version(there.version, version)), there
     if there.definition == after.definition:
         return JobAnswer(Answer.ALREADY, job.id, there.revision), there
-    if words := _against(put, there):
+    if words := stands_against(put, there):
         return JobAnswer(Answer.CONFLICT, job.id, there.revision, words), there
     after = after._replace(revision=there.revision + 1)
     return JobAnswer(Answer.OK, job.id, after.revision), after
-
-
-def _against(put: JobPut, there: Stored) -> str:
-    """What stands against the put, in words; empty if nothing does."""
-    if put.revision is not None and put.revision != there.revision:
-        return f"revision {put.revision} was expected, the stored one is {there.revision}"
-    if put.job.source != there.source:
-        return f"{there.source} owns it, not {put.job.source}"
-    if put.job.release < there.release:
-        return f"release {there.release} is stored, this is release {put.job.release}"
-    return ""
 
 
 def each_once(ids: Sequence[str], done: Sequence[str]) -> list[Answer]:

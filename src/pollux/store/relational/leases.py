@@ -4,32 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from pollux.model import End, RunState, lease_lost, tried_again
-from pollux.store.limits import PRIORITIES
 from pollux.store.relational.ends import JOB_GONE, end_unrun
 from pollux.store.relational.rows import CANCELLED, DEAD, READY, SHELF_DEAD, SHELF_PLAIN, Row, decode_tried, encode
 
 LOST_MAX = 1_000  # leases taken back by one claim
 CLAIMS_MAX = 1_000  # claims that can be repeated
-
-
-class Asking(Struct, frozen=True):
-    """What one claim asks for."""
-
-    node: str
-    token: str
-    limit: int
-    lease_ms: int
-    first: int
-    losses_max: int
-    feed_max: int
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The priorities as they are asked: from `first` on, then the higher ones."""
-        return (*PRIORITIES[self.first - 1 :], *PRIORITIES[: self.first - 1])
 
 
 def first_of(visible_ms: tuple[int | None, ...], ends_ms: int | None, hold_until_ms: int | None) -> int | None:

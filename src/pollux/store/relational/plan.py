@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pollux.model import UNREAD_MAX, Answer, Firing, Overlap
+from pollux.model import BEHIND_MAX, PREVIOUS_RUN, UNREAD_MAX, Answer, Cause, Firing, Overlap
 from pollux.store.relational.ends import jobs_of
-from pollux.store.relational.rows import HELD, KEY, LEASED, STATE, Row, made_in, memory_json
+from pollux.store.relational.rows import CAUSE_NUMBER, HELD, KEY, LEASED, STATE, Row, made_in, memory_json
 
 CAME_BACK_MS = 60_000  # a last due so far ahead was written before the clock came back
-WAITS_BEHIND = "waits for the previous run"
 LOOKS_BEHIND = (Overlap.QUEUE, Overlap.CANCEL)  # those that must know the live runs, not only that there are some
-ENOUGH = 2  # live runs that a firing which waits must know of
+ENOUGH = BEHIND_MAX + 1  # live runs of a job that are read
+SCHEDULED = CAUSE_NUMBER[Cause.SCHEDULE]
 
 
 class Facts:
@@ -49,6 +49,7 @@ class Live(NamedTuple):
     version: int
     cancel: str
     key: str | None
+    is_behind: int  # does it wait for the others?
 
 
 class Round:
@@ -111,7 +112,7 @@ class Firings:
         return answer
 
     def _overlap(self, firing: Firing, row: Row, facts: Facts) -> Answer:
-        """ok, waits, overlapped, unread; under CANCEL the previous run is asked to stop, or ends here if it waited."""
+        """ok, waits, overlapped, unread; under CANCEL those of the schedule are asked to stop, or end here."""
         if row[KEY] is not None and row[KEY] in self._keys:
             return Answer.OVERLAPPED
         if firing.overlap is Overlap.ALLOW:
@@ -123,20 +124,21 @@ class Firings:
         live = self._live.get(firing.run.job_id, [])
         if not live:  # it ended since the facts were read, and so since the feed was
             return Answer.UNREAD
-        is_alone = len(live) == 1
+        waits = len(live) <= BEHIND_MAX and not any(run.is_behind for run in live)
         if firing.overlap is Overlap.CANCEL:
-            self._cancel_previous(live, f"replaced by {firing.run.id}")
-        return Answer.WAITS if is_alone else Answer.OVERLAPPED
+            self._cancel_previous(live, f"replaced by {firing.run.id}", is_replaced=waits)
+        return Answer.WAITS if waits else Answer.OVERLAPPED
 
-    def _cancel_previous(self, live: list[Live], reason: str) -> None:
+    def _cancel_previous(self, live: list[Live], reason: str, *, is_replaced: bool) -> None:
         for n, run in enumerate(live):
-            if run.state == LEASED and not run.cancel:
+            if run.state == LEASED and run.cause == SCHEDULED and not run.cancel:
                 self.rounds[-1].asked.append((run.seq, reason))
                 live[n] = run._replace(cancel=reason)
-        if len(live) == 1 and live[0].state != LEASED:
-            run = live.pop()
-            if not run.seq:  # made by this plan: it must be there before it can end
-                self.rounds.append(Round())
+        waiting = [run for run in live if run.state != LEASED and run.cause == SCHEDULED] if is_replaced else []
+        if not all(run.seq for run in waiting):  # made by this plan: it must be there before it can end
+            self.rounds.append(Round())
+        for run in waiting:
+            live.remove(run)
             self.rounds[-1].ended.append((run, reason))
             if run.key is not None:
                 self._keys.discard(run.key)
@@ -159,7 +161,7 @@ class Firings:
         return (False, None, None) if before is None else before[2:]
 
     def _make(self, row: Row, facts: Facts, *, is_waiting: bool) -> None:
-        made = (*row[:STATE], HELD, WAITS_BEHIND, *row[STATE + 2 :]) if is_waiting else row
+        made = (*row[:STATE], HELD, PREVIOUS_RUN, *row[STATE + 2 :]) if is_waiting else row
         self.rounds[-1].made.append(made_in(made, self._version))
         self._known.add(row[0])
         facts.has_live = True
@@ -168,22 +170,18 @@ class Firings:
             self._keys.add(key)
         run_id, job_id, due_ms, cause = row[:KEY]
         live = self._live.setdefault(job_id, [])
-        live.append(Live(0, made[STATE], run_id, job_id, due_ms, cause, row[STATE - 1], self._version, "", key))
+        gated, version = row[STATE - 1], self._version
+        live.append(Live(0, made[STATE], run_id, job_id, due_ms, cause, gated, version, "", key, is_waiting))
 
 
 def keys_of(rows: Sequence[Row]) -> list[str]:
     return [row[KEY] for row in rows if row[KEY] is not None]
 
 
-def looking_behind(firings: Sequence[Firing], facts: dict[str, Facts]) -> dict[str, int | None]:
-    """The jobs whose live runs must be read, and how many of each at the most; None: all."""
-    asked: dict[str, int | None] = {}
-    for firing in firings:
-        there = facts.get(firing.run.job_id)
-        if firing.overlap in LOOKS_BEHIND and there is not None and there.has_live:
-            is_whole = firing.overlap is Overlap.CANCEL or asked.get(firing.run.job_id, ENOUGH) is None
-            asked[firing.run.job_id] = None if is_whole else ENOUGH
-    return asked
+def looking_behind(firings: Sequence[Firing], facts: dict[str, Facts]) -> list[str]:
+    """The jobs whose live runs must be read."""
+    asked = {firing.run.job_id: None for firing in firings if firing.overlap in LOOKS_BEHIND}
+    return [job_id for job_id in asked if job_id in facts and facts[job_id].has_live]
 
 
 def jobs_that_look(firings: Sequence[Firing], facts: dict[str, Facts]) -> set[str]:
@@ -210,3 +208,33 @@ def note_unread(bodies: Iterable[bytes], facts: dict[str, Facts]) -> None:
             there = facts.get(job_id)
             if there is not None:
                 there.is_unread = True
+
+
+class Waiting(NamedTuple):
+    """A held run that is to begin alone."""
+
+    id: str
+    job_id: str
+    is_behind: int  # does it wait for others already?
+    is_barred: int  # is another run of its job live that neither waits so nor is asked about here?
+
+
+def let_alone(asked: Iterable[str], held: Iterable[Waiting], unread: Iterable[bytes]) -> tuple[list[str], list[str]]:
+    """Of runs that are to begin alone, in their order: those that do, and those that wait on."""
+    there = {run.id: run for run in held}
+    barred = {run.job_id for run in there.values() if run.is_barred}
+    barred |= {job_id for body in unread for job_id in jobs_of(body)} if there else set()
+    others: dict[str, set[str]] = {}  # held for another reason: each bars the rest until it was looked at
+    for run in there.values():
+        if not run.is_behind:
+            others.setdefault(run.job_id, set()).add(run.id)
+    going, staying = [], []
+    for run in [there.pop(run_id) for run_id in asked if run_id in there]:
+        mates = others.setdefault(run.job_id, set())
+        mates.discard(run.id)
+        if mates or run.job_id in barred:
+            staying.append(run.id)
+        else:
+            going.append(run.id)
+            barred.add(run.job_id)
+    return going, staying

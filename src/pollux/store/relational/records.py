@@ -16,7 +16,7 @@ from pollux.store.records import dump_place
 from pollux.store.relational.rows import Row
 
 LAST = 2**63 - 1  # no line has a higher number
-KINDS = ("term", "job", "run", "note", "log")
+KINDS = ("term", "job", "run", "note", "log", "tomb")
 
 
 class Placed(NamedTuple):

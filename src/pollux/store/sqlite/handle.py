@@ -17,14 +17,15 @@ from typing import Any, Protocol, TypeVar, cast
 from msgspec.structs import replace
 
 from pollux.clock import Clock, SystemClock
-from pollux.errors import StoreError, StoreTimeout
+from pollux.errors import StoreTimeout
 from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, FeedItem
 from pollux.patience import Deadlines
+from pollux.store.asking import Asking
 from pollux.store.contract import Answer, Claimed
+from pollux.store.doors import shut
 from pollux.store.parts import Turns, handle_version
 from pollux.store.relational import rows
 from pollux.store.relational.bells import ASKED, WAKE, Waiter
-from pollux.store.relational.leases import Asking
 from pollux.store.shelf import JobShelf
 from pollux.store.sqlite import jobs as job_verbs
 from pollux.store.sqlite import leases as lease_verbs
@@ -121,13 +122,8 @@ class Handle:
 
     def _lanes(self) -> Database:
         door = self._door
-        if door.loop is None:
-            raise StoreError(f"the store {self._database.path} is not open; open it first")
-        if os.getpid() != door.pid:
-            raise StoreError(
-                f"the store {self._database.path} was opened by process {door.pid} and cannot be used in its child "
-                f"{os.getpid()}; open another one after the fork"
-            )
+        if door.loop is None or os.getpid() != door.pid:
+            raise shut(str(self._database.path), door.pid, is_open=door.loop is not None)
         return self._database
 
     async def _send(self, lane: Lane, verb: Callable[[Transaction], T], *, need: int = RECORDS) -> T:

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pollux.model import PROGRESS_CHARS_MAX, End
+from pollux.store.asking import Asking
 from pollux.store.contract import Answer, Renewal, Renewed
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.ends import JOB_GONE
-from pollux.store.relational.leases import CLAIMS_MAX, LOST_MAX, Asking, first_of, lose
+from pollux.store.relational.leases import CLAIMS_MAX, LOST_MAX, first_of, lose
 from pollux.store.relational.rows import DEAD, LEASED, READY, Row
 from pollux.store.sqlite.jobs import get_jobs
 from pollux.store.sqlite.runs import cancel_waiting

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import UNREAD_MAX, Advanced, Answer, End, JobUpdate, Plan
+from pollux.model import PREVIOUS_RUN, UNREAD_MAX, Advanced, Answer, End, JobUpdate, Plan
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.plan import (
+    ENOUGH,
     Facts,
     Firings,
     Live,
     Moved,
+    Waiting,
     jobs_that_look,
     keys_of,
     latest,
+    let_alone,
     looking_behind,
     note_unread,
 )
@@ -44,8 +47,7 @@ def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms:
     firings = _fire(tx, plan, made, ends, now_ms) if plan.firings else ()
     if plan.firings:
         tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms, *[firing.run.visible_ms for firing in plan.firings])
-    if plan.releases:
-        _release(tx, [release.run_id for release in plan.releases], now_ms)
+    waiting = _release_all(tx, plan, now_ms) if plan.releases else ()
     if plan.holds:
         tx.write_many(_advance.hold, [(holding.reason, holding.run_id, tx.version) for holding in plan.holds])
     for order in plan.cancels:
@@ -53,7 +55,7 @@ def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms:
     updates = _update(tx, plan.updates) if plan.updates else ()
     write_notes(tx, plan.notes, now_ms, {})
     tx.tell_ends(ends)
-    return Advanced(Answer.OK, now_ms, firings, updates, tx.tally.ready, seats(tx, now_ms))
+    return Advanced(Answer.OK, now_ms, firings, updates, tx.tally.ready, seats(tx, now_ms), waiting)
 
 
 def _consume(tx: Transaction, ids: Sequence[int]) -> None:
@@ -68,12 +70,12 @@ def _fire(
     firings = plan.firings
     ids = ids_json(list({firing.run.job_id for firing in firings}))
     facts = {row[0]: Facts(*row[1:]) for row in tx.rows(_advance.facts, (ids, tx.version))}
-    if tx.tally.ends and jobs_that_look(firings, facts):
-        _look_into_feed(tx, plan.read, facts)
+    if jobs_that_look(firings, facts):
+        note_unread(_unread(tx, plan.read), facts)
     known = known_runs(tx, [firing.run.id for firing in firings])
     keys = [key for key in keys_of(made) if key_holder(tx, key)]
-    behind = looking_behind(firings, facts).items()
-    live = [Live._make(row) for job_id, most in behind for row in tx.rows(_advance.live, (job_id, most or -1))]
+    behind = looking_behind(firings, facts)
+    live = [Live._make(row) for job_id in behind for row in tx.rows(_advance.live, (job_id, PREVIOUS_RUN, ENOUGH))]
     fired = Firings(tx.version, facts, known, keys, live, now_ms)
     answers = tuple([fired.fire(firing, row) for firing, row in zip(firings, made, strict=True)])
     for each in fired.rounds:
@@ -86,11 +88,12 @@ def _fire(
     return answers
 
 
-def _look_into_feed(tx: Transaction, known: Sequence[int], facts: dict[str, Facts]) -> None:
-    """Whose ends came after the plan had read the feed; first without the texts, of which there may be many."""
+def _unread(tx: Transaction, known: Sequence[int]) -> list[bytes]:
+    """The ends that came after the plan had read the feed; first without the texts, of which there may be many."""
+    if not tx.tally.ends:
+        return []
     found = latest(tx.rows(_advance.unread, (UNREAD_MAX, ids_json(known), *feed_numbers(tx.version))))
-    if found:
-        note_unread([row[0] for row in tx.rows(_advance.bodies, (ids_json(found),))], facts)
+    return [row[0] for row in tx.rows(_advance.bodies, (ids_json(found),))] if found else []
 
 
 def _move(tx: Transaction, moved: dict[int, Moved]) -> None:
@@ -99,6 +102,19 @@ def _move(tx: Transaction, moved: dict[int, Moved]) -> None:
     for sql, rows in ((_advance.move, plain), (_advance.skip, taught)):
         if rows:
             tx.write_many(sql, rows)
+
+
+def _release_all(tx: Transaction, plan: Plan, now_ms: int) -> tuple[str, ...]:
+    """Those that are to begin alone come last; answers which of them wait on."""
+    _release(tx, [release.run_id for release in plan.releases if not release.alone], now_ms)
+    alone = [release.run_id for release in plan.releases if release.alone]
+    if not alone:
+        return ()
+    held = [Waiting._make(row) for row in tx.rows(_advance.alone, (ids_json(alone), tx.version, PREVIOUS_RUN))]
+    going, staying = let_alone(alone, held, _unread(tx, plan.read) if held else ())
+    _release(tx, going, now_ms)
+    tx.write_many(_advance.hold, [(PREVIOUS_RUN, run_id, tx.version) for run_id in staying])
+    return tuple(staying)
 
 
 def _release(tx: Transaction, ids: Sequence[str], now_ms: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, NotePut, Run, RunState
-from pollux.store.records import Record, TermRecord, entries_of, next_lines
+from pollux.store.records import Record, TermRecord, Tomb, entries_of, next_lines
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.records import LAST, Dumped, Placed, dumped, kinds_from, without_lease
 from pollux.store.relational.rows import Row, definition_json, job_row, memory_json, run_row, shelf_of
@@ -61,8 +61,10 @@ def _of_kind(tx: Transaction, kind: str, place: str, limit: int) -> list[Placed]
             return [Placed(kind, str(row[0]), row[1:]) for row in tx.rows(_dump.run, (int(place or 0), limit))]
         case "note":
             return [Placed(kind, row[0], row) for row in tx.rows(_dump.note, (place, limit))]
-        case _:
+        case "log":
             return [Placed(kind, str(row[5]), row) for row in tx.rows(_dump.log, (int(place or 0), limit))]
+        case _:
+            return [Placed(kind, str(row[0]), row[1:]) for row in tx.rows(_dump.tomb, (int(place or 0), limit))]
 
 
 def load(tx: Transaction, records: Sequence[Record]) -> int:
@@ -88,6 +90,8 @@ def _load_one(tx: Transaction, record: Record) -> Record | None:
             is_new = _load_line(tx, record)
         case TermRecord():
             is_new = _load_term(tx, record)
+        case Tomb():
+            is_new = bool(tx.write(_load.tomb, (record.id, record.revision, record.last_due_ms)))
     return record if is_new else None
 
 

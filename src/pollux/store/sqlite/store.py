@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from pollux.errors import InvalidInput
 from pollux.model import (
     ALL_VERSIONS,
     AuditLine,
@@ -31,6 +30,7 @@ from pollux.model import (
     Version,
     check_version,
 )
+from pollux.store.asking import Asking
 from pollux.store.contract import (
     BATCH_MAX,
     FEED_MAX,
@@ -57,12 +57,11 @@ from pollux.store.contract import (
     RunPage,
     Settlement,
 )
-from pollux.store.limits import PRIORITIES, check_batch, check_page, check_plan, checked_job, checked_notes
+from pollux.store.limits import check_batch, check_first, check_page, check_plan, checked_job, checked_notes
 from pollux.store.parts import one_version
-from pollux.store.records import TermRecord, read_record
+from pollux.store.records import TermRecord, Tomb, read_record
 from pollux.store.relational import rows
 from pollux.store.relational.bells import ASKED, FEED, RUNS, WAKE
-from pollux.store.relational.leases import Asking
 from pollux.store.relational.settling import prepare
 from pollux.store.sqlite import jobs as job_verbs
 from pollux.store.sqlite import leases as lease_verbs
@@ -199,8 +198,7 @@ class SqliteStore(Handle):
         wait_ms: int = 0,
         now_ms: int | None = None,
     ) -> Claimed:
-        if first not in PRIORITIES:
-            raise InvalidInput(f"there is no priority {first}", cure="begin with 1, 2 or 3")
+        check_first(first)
         asking = Asking(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
 
         async def look(waited_ms: float) -> Looked[Claimed]:
@@ -325,6 +323,8 @@ class SqliteStore(Handle):
         match kind:
             case "term":
                 return msgspec.to_builtins(TermRecord(*row))
+            case "tomb":
+                return msgspec.to_builtins(Tomb(*row))
             case "job":
                 return msgspec.to_builtins(self._jobs.job(row))
             case "run":

@@ -22,6 +22,7 @@ import pytest
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))
 
 from pollux.testing.conformance.all_versions import AllVersionsContract  # noqa: E402
+from pollux.testing.conformance.alone import AloneContract, AskedForContract  # noqa: E402
 from pollux.testing.conformance.cancel import CancelContract  # noqa: E402
 from pollux.testing.conformance.claim import ClaimContract  # noqa: E402
 from pollux.testing.conformance.concurrency import ConcurrencyContract  # noqa: E402
@@ -70,7 +71,9 @@ class StoreContract(
     CancelContract,
     FiringContract,
     OverlapContract,
+    AskedForContract,
     UnreadContract,
+    AloneContract,
     PlanContract,
     TermContract,
     NodeContract,
@@ -95,6 +98,8 @@ class StoreContract(
 
 __all__ = [
     "AllVersionsContract",
+    "AloneContract",
+    "AskedForContract",
     "AuditContract",
     "CancelContract",
     "ClaimContract",

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from pollux.model import (
     Arrived,
+    Cause,
     Done,
     JobUpdate,
     Overlap,
@@ -303,7 +304,7 @@ class OverlapContract(Contract):
         assert (await advance(store, now_ms=t0, firings=(firing,))).firings == (Answer.OK,)
 
     async def test_cancel_asks_the_running_one_to_stop_and_waits_behind_it(self, store: Store, t0: int) -> None:
-        run = await leased(store)
+        run = await leased(store, a_run(cause=Cause.SCHEDULE))
         job = await the_job(store)
         firing = a_firing(job, t0, overlap=Overlap.CANCEL)
 
@@ -317,7 +318,7 @@ class OverlapContract(Contract):
         self, store: Store, t0: int
     ) -> None:
         """The leader learns of the end, or the new run would wait for ever."""
-        await given(store, a_run("a"))
+        await given(store, a_run("a", cause=Cause.SCHEDULE))
         job = await the_job(store)
         firing = a_firing(job, t0, overlap=Overlap.CANCEL)
 

@@ -30,6 +30,7 @@ from pollux.store.contract import Answer, JobPut, Pruning, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
     a_failure,
+    a_firing,
     a_job,
     a_memory,
     a_run,
@@ -233,7 +234,8 @@ async def emptied(store: Store) -> None:
 
 class MoveContract(Contract):
     async def populated(self, store: Store, t0: int) -> None:
-        await given_jobs(store, a_job("job", params={"x": [1]}), a_job("other", schedule=Once(t0)))
+        await given_jobs(store, a_job("job", params={"x": [1]}), a_job("other", schedule=Once(t0)), a_job("gone"))
+        await store.delete_jobs(["gone"], now_ms=t0)
         await finished(store, a_run("done"), result={"r": 1}, now_ms=t0)
         await dead_letter(store, a_run("dead", payload={"p": 1}), now_ms=t0 + 1)
         await given(store, a_run("ready", key="k", due_ms=t0 + 60_000), a_run("held", gated=True))
@@ -247,7 +249,8 @@ class MoveContract(Contract):
 
         kinds = [kind for kind, _ in await whole_dump(store)]
 
-        assert {kind: kinds.count(kind) for kind in kinds} == {"job": 2, "run": 4, "note": 2, "log": 1, "term": 1}
+        counts = {kind: kinds.count(kind) for kind in kinds}
+        assert counts == {"job": 2, "run": 4, "note": 2, "log": 1, "term": 1, "tomb": 1}
         assert max(n for n, kind in enumerate(kinds) if kind == "job") < kinds.index("run")
 
     async def test_a_dump_is_plain_json(self, store: Store, t0: int) -> None:
@@ -362,3 +365,55 @@ class MoveContract(Contract):
             with pytest.raises(InvalidInput):
                 await store.load([*good, bad])
         assert await store.get_jobs(["job"]) == [None]
+
+    async def test_a_dump_tells_of_jobs_that_went(self, store: Store, t0: int) -> None:
+        """By revision and last due; one that was added again has those itself."""
+        jobs = await given_jobs(store, "a", "b", "c")
+        await advance(store, now_ms=t0, firings=tuple(a_firing(job, t0 + n) for n, job in enumerate(jobs[:2])))
+        await store.delete_jobs(["b", "c", "a"], now_ms=t0)
+        await given_jobs(store, "a")
+        await given_jobs(store, a_job("a", name="new"))
+
+        found = [data for kind, data in await whole_dump(store, limit=1) if kind == "tomb"]
+
+        assert found == [{"id": "b", "revision": 1, "last_due_ms": t0 + 1}, {"id": "c", "revision": 1}]
+
+    async def test_a_dump_tells_of_once_jobs_that_were_pruned(self, store: Store, t0: int) -> None:
+        [job] = await given_jobs(store, a_job("once", schedule=Once(t0)))
+        firing = a_firing(job, t0, next_due_ms=None)
+        await advance(store, now_ms=t0, firings=(firing,))
+        [run] = await claim(store, now_ms=t0)
+        await store.settle([settlement(run, Done())], now_ms=t0)
+        await store.prune(Pruning(ids=(run.id,), once_before_ms=t0 + 1))
+        assert await store.get_jobs(["once"]) == [None]
+
+        found = [data for kind, data in await whole_dump(store) if kind == "tomb"]
+
+        assert found == [{"id": "once", "revision": 1, "last_due_ms": t0}]
+
+    async def test_in_the_place_of_a_job_that_went_elsewhere_no_due_fires_again(self, store: Store, t0: int) -> None:
+        tomb = ("tomb", {"id": "job", "revision": 7, "last_due_ms": t0})
+
+        assert await store.load([tomb]) == 1
+
+        assert [record for record in await whole_dump(store) if record[0] == "tomb"] == [tomb]
+        [answer] = await store.put_jobs([JobPut(a_job("job"))], now_ms=t0)
+        assert (answer.answer, answer.revision) == (Answer.OK, 8)
+        job = await the_job(store)
+        assert job.last_due_ms == t0
+        firings = (a_firing(job, t0), a_firing(job, t0 + 60_000))
+        assert (await advance(store, now_ms=t0, firings=firings)).firings == (Answer.ALREADY, Answer.OK)
+
+    async def test_what_is_remembered_of_a_job_is_loaded_once_and_never_over_the_job_itself(
+        self, store: Store, t0: int
+    ) -> None:
+        [before] = await given_jobs(store, "job")
+        await given_jobs(store, "gone")
+        await store.delete_jobs(["gone"], now_ms=t0)
+        tombs = [("tomb", {"id": job_id, "revision": 7, "last_due_ms": t0}) for job_id in ("job", "gone", "new", "new")]
+
+        assert await store.load(tombs) == 1
+
+        assert await the_job(store) == before
+        found = {data["id"]: data["revision"] for kind, data in await whole_dump(store) if kind == "tomb"}
+        assert found == {"gone": 1, "new": 7}

@@ -59,12 +59,26 @@ SELECT NULL, NULL, NULL, NULL, NULL, f.body
 FROM latest JOIN {s}.feed AS f ON f.version = $2::smallint AND f.id = latest.id WHERE latest.later < $5::bigint;
 
 -- name: live
-SELECT l.seq, l.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.version, l.cancel, r.key
-FROM unnest($1::text[], $2::bigint[]) AS asked (job_id, most)
+SELECT
+  l.seq, l.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.version, l.cancel, r.key,
+  l.state = 0 AND l.held_reason = $2::text
+FROM unnest($1::text[]) AS asked (job_id)
 CROSS JOIN LATERAL (
-  SELECT * FROM {s}.runs WHERE runs.job_id = asked.job_id ORDER BY runs.seq LIMIT asked.most
+  SELECT * FROM {s}.runs WHERE runs.job_id = asked.job_id ORDER BY runs.seq LIMIT $3::bigint
 ) AS r
 JOIN {s}.line AS l ON l.seq = r.seq ORDER BY l.seq FOR UPDATE OF l;
+
+-- Held runs that are to begin alone: does each wait for others already, and is another of its job live that neither
+-- waits so nor is one of these?
+-- name: alone
+SELECT
+  r.id, r.job_id, l.held_reason = $3::text,
+  EXISTS (
+    SELECT 1 FROM {s}.runs AS o JOIN {s}.line AS ol ON ol.seq = o.seq
+    WHERE o.job_id = r.job_id AND NOT (ol.state = 0 AND (ol.held_reason = $3::text OR o.id = ANY($1::text[])))
+  )
+FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
+WHERE r.id = ANY($1::text[]) AND l.state + 0 = 0 AND l.version = $2::smallint;
 
 -- name: move
 UPDATE {s}.jobs AS j

@@ -27,6 +27,15 @@ SELECT * FROM (
 -- name: note
 SELECT key, value, revision, expires_ms FROM {s}.notes WHERE key > $1::text ORDER BY key LIMIT $2::int;
 
+-- name: tomb
+SELECT n, id, revision, last_due_ms FROM {s}.tombs WHERE n > $1::bigint ORDER BY n LIMIT $2::int;
+
+-- name: load_tombs
+INSERT INTO {s}.tombs (id, revision, last_due_ms)
+SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS b (id, revision, last_due_ms)
+WHERE NOT EXISTS (SELECT 1 FROM {s}.jobs AS j WHERE j.id = b.id)
+ON CONFLICT DO NOTHING RETURNING id;
+
 -- Runs as they were dumped, whose ids and keys nobody has; arrays in the order of a run's columns, then its version and
 -- its shelf, which live ones have none of.  A live one goes where its job is.
 -- name: load_runs

@@ -1,13 +1,13 @@
 #!lua
 -- Write a plan whole, if the term is the current one.
 local CAME_BACK_MS = 60000 -- a last due so far ahead was written before the clock came back
-local LIVE_MAX = 1000 -- live runs of a job that a firing asks to stop
-local WAITS_BEHIND = "waits for the previous run"
+local BEHIND_MAX = 1000 -- live runs of its job behind which a firing waits
+local PREVIOUS_RUN = "waits for the previous run"
 local UNREAD_MAX = 1000 -- unread ends that a firing looks at, the latest first
 local stands = call("HMGET", META, "term", "holder", "term_home")
 local is_at_home = stands[3] == (call("HGET", HOME, "home") or "")
 if tonumber(stands[1] or 0) ~= A.term or (stands[2] or "") == "" or not is_at_home then
-  return answer({ "fenced", now, {}, {}, 0, 0 })
+  return answer({ "fenced", now, {}, {}, 0, 0, {} })
 end
 promote()
 local consumed, feed = {}, FEED
@@ -73,7 +73,33 @@ local function is_unread(id)
   return unread[id] ~= nil
 end
 
--- ok, waits, overlapped or unread; under CANCEL the previous run is asked to stop, or ends here if it only waited
+-- the first live runs of a job, as many as a firing looks at
+local function mates_of(job)
+  local mates = {}
+  for _, place in ipairs(call("ZRANGE", fresh(live_key(job)), 0, BEHIND_MAX - 1)) do
+    mates[#mates + 1] = read_run(string.sub(place, 16))
+  end
+  return mates
+end
+
+local function is_behind(run)
+  return run.st == "held" and run.why == PREVIOUS_RUN
+end
+
+-- under CANCEL, runs of the schedule are asked to stop, or end here if they only waited and are replaced
+local function cancel_previous(mates, reason, is_replaced)
+  for _, run in ipairs(mates) do
+    if not run.cause or run.cause == "schedule" then
+      if run.st == "leased" then
+        ask_to_stop(run, reason)
+      elseif is_replaced then
+        add_end(run, cancel_waiting(run, reason))
+      end
+    end
+  end
+end
+
+-- ok, waits, overlapped or unread
 local function overlap(row, how)
   local new = row[2]
   if new.key and field_of(UNIQUE, new.key) then
@@ -89,19 +115,14 @@ local function overlap(row, how)
   if how == "skip" then
     return "overlapped"
   end
-  if how == "cancel" then
-    local reason = "replaced by " .. row[1]
-    for _, place in ipairs(call("ZRANGE", live_key(new.job), 0, LIVE_MAX - 1)) do
-      local run = read_run(string.sub(place, 16))
-      if run and run.st == "leased" then
-        ask_to_stop(run, reason)
-      elseif run and live == 1 then
-        add_end(run, cancel_waiting(run, reason))
-        return "waits"
-      end
-    end
+  local mates, waits = mates_of(new.job), live <= BEHIND_MAX
+  for _, run in ipairs(mates) do
+    waits = waits and not is_behind(run)
   end
-  return live == 1 and "waits" or "overlapped"
+  if how == "cancel" then
+    cancel_previous(mates, "replaced by " .. row[1], waits)
+  end
+  return waits and "waits" or "overlapped"
 end
 
 -- a firing is {row, revision, next due or false, overlap, memory if overlapped or false}
@@ -130,7 +151,7 @@ local function fire(firing)
       job.fields.mem = memory
     end
   elseif kind == "waits" then
-    run.st, run.why = "held", WAITS_BEHIND
+    run.st, run.why = "held", PREVIOUS_RUN
     admit_row(row)
   else
     admit_row(row)
@@ -149,6 +170,32 @@ local function release(id)
   if run and run.st == "held" then
     put_back(run, "ready", math.max(now, run.vis))
   end
+end
+
+-- one that is live and does not wait itself is mostly the first that is found
+local function has_mate(run)
+  for _, place in ipairs(call("ZRANGE", fresh(live_key(run.job)), 0, BEHIND_MAX)) do
+    local mate = read_run(string.sub(place, 16))
+    if mate and mate.id ~= run.id and not is_behind(mate) then
+      return true
+    end
+  end
+  return false
+end
+
+-- false if it waits on: another run of its job is live that does not wait so itself, or an end of it is unread
+local function release_alone(id)
+  local run = our_run(id)
+  if not run or run.st ~= "held" then
+    return true
+  end
+  if is_unread(run.job) or has_mate(run) then
+    run.why = PREVIOUS_RUN
+    touch(run)
+    return false
+  end
+  put_back(run, "ready", math.max(now, run.vis))
+  return true
 end
 
 local function hold(id, reason)
@@ -212,6 +259,12 @@ end
 for _, id in ipairs(A.releases) do
   release(id)
 end
+local waiting = {}
+for _, id in ipairs(A.alone) do
+  if not release_alone(id) then
+    waiting[#waiting + 1] = id
+  end
+end
 for _, item in ipairs(A.holds) do
   hold(item[1], item[2])
 end
@@ -235,4 +288,4 @@ writers[#writers + 1] = {
 }
 enter(OWN)
 local ready = call("ZCARD", LINE_1) + call("ZCARD", LINE_2) + call("ZCARD", LINE_3) + ready_change
-return answer({ "ok", now, firings, updates, ready, seats() })
+return answer({ "ok", now, firings, updates, ready, seats(), waiting })

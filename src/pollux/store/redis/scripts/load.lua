@@ -73,6 +73,16 @@ function load.term(item)
   return true
 end
 
+-- {"tomb", id, revision, last due}
+function load.tomb(item)
+  local _, id, rev, last_due = unpack(item, 1, 4)
+  if has_job(id) or field_of(GONE, id) then
+    return false
+  end
+  remember_job({ id = id, rev = rev, last = last_due })
+  return true
+end
+
 local new, new_jobs, keys = {}, {}, {}
 for n, item in ipairs(A.items) do
   new[n] = load[item[1]](item)

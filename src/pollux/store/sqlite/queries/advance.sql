@@ -15,8 +15,21 @@ WHERE id BETWEEN ?3 AND ?4 AND ends > 0 AND id NOT IN (SELECT value FROM json_ea
 SELECT body FROM feed WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: live
-SELECT seq, state, id, job_id, due_ms, cause, gated, version, cancel, key FROM runs
-WHERE job_id = ? AND shelf IS NULL ORDER BY seq LIMIT ?;
+SELECT
+  seq, state, id, job_id, due_ms, cause, gated, version, cancel, key, state = 0 AND held_reason = ?2
+FROM runs WHERE job_id = ?1 AND shelf IS NULL ORDER BY seq LIMIT ?3;
+
+-- Held runs that are to begin alone: does each wait for others already, and is another of its job live that neither
+-- waits so nor is one of these?
+-- name: alone
+SELECT
+  r.id, r.job_id, r.held_reason = ?3,
+  EXISTS (
+    SELECT 1 FROM runs AS o
+    WHERE o.job_id = r.job_id AND o.shelf IS NULL
+      AND NOT (o.state = 0 AND (o.held_reason = ?3 OR o.id IN (SELECT value FROM json_each(?1))))
+  )
+FROM json_each(?1) AS asked JOIN runs AS r ON r.id = asked.value WHERE +r.state = 0 AND +r.version = ?2;
 
 -- name: move
 UPDATE jobs SET last_due_ms = ?, next_due_ms = ? WHERE n = ?;

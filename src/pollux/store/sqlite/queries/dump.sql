@@ -14,5 +14,8 @@ SELECT key, value, revision, expires_ms FROM notes WHERE key > ? ORDER BY key LI
 -- name: log
 SELECT at_ms, actor, action, subject, detail, seq, chain FROM log WHERE seq > ? ORDER BY seq LIMIT ?;
 
+-- name: tomb
+SELECT n, id, revision, last_due_ms FROM tombs WHERE n > ? ORDER BY n LIMIT ?;
+
 -- name: term
 SELECT number, version FROM term WHERE version > ? AND number > 0 ORDER BY version;

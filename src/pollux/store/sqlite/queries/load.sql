@@ -16,5 +16,10 @@ ON CONFLICT DO NOTHING;
 -- name: has_note
 SELECT 1 FROM notes WHERE key = ?;
 
+-- name: tomb
+INSERT INTO tombs (id, revision, last_due_ms)
+SELECT ?1, ?2, ?3 WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = ?1)
+ON CONFLICT DO NOTHING;
+
 -- name: version
 SELECT version FROM jobs WHERE id = ?;

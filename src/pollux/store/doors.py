@@ -1,0 +1,17 @@
+"""May this process go in?  A handle is of the process that opened it: a child of a fork opens its own."""
+
+from __future__ import annotations
+
+import os
+
+from pollux.errors import StoreError
+
+
+def shut(name: str, pid: int, *, is_open: bool) -> StoreError:
+    """Why a call on the store `name` cannot be made here; `pid`: who opened it."""
+    if not is_open:
+        return StoreError(f"the store {name} is not open; open it first")
+    return StoreError(
+        f"the store {name} was opened by process {pid} and cannot be used in its child {os.getpid()}; "
+        "open another one after the fork"
+    )
