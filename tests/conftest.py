@@ -5,6 +5,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.acceptance.forked import stop_nursery
 from tests.leaks import MARK, leftovers, stop
 from tests.noskip import NoSkip
 from tests.servers import postgres as postgres_servers
@@ -54,5 +55,6 @@ def no_process_left_behind():
 def no_server_left_behind(no_process_left_behind):
     """The servers that tests share were started by whoever came first, and end with the session."""
     yield
+    stop_nursery()
     redis_servers.stop_shared()
     postgres_servers.stop_shared()

@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
 from pollux.cli.commands import run_command
+from tests.acceptance.forked import Forked, can_be_forked
 
 PATIENCE_SECONDS = 120.0  # a hung program, not a slow one
 WITHOUT_API = {"POLLUX_SERVER": "false"}  # most tests ask the store; those of the API say {"POLLUX_SERVER": "true"}
@@ -62,10 +63,10 @@ class Answer(NamedTuple):
 
 
 class Terminal:
-    """Somebody at a terminal, in `folder`."""
+    """Somebody at a terminal, in `folder`.  Every command is a process; `fresh`: from the very beginning of Python."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
+        self.folder, self.is_fresh = folder, fresh
         if not (folder / "work.py").exists():  # somebody may be about to import it
             (folder / "work.py").write_text(HANDLERS)
 
@@ -77,18 +78,10 @@ class Terminal:
 
     def __call__(self, *arguments: str, environ: dict[str, str] | None = None, given: str = "") -> Answer:
         """Run a command to its end.  A traceback is never an answer."""
-        run = subprocess.run(
-            [sys.executable, "-m", "pollux", *arguments],
-            cwd=self.folder,
-            env=self.environ(environ),
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
-        assert "Traceback" not in run.stderr + run.stdout, run.stderr
-        return Answer(run.returncode, run.stdout, run.stderr)
+        with self.started(*arguments, environ=environ, stdin=subprocess.PIPE, text=True) as process:
+            out, err = process.communicate(given, timeout=PATIENCE_SECONDS)
+        assert "Traceback" not in err + out, err
+        return Answer(process.returncode, out, err)
 
     def ok(self, *arguments: str, **options: Any) -> Answer:
         answer = self(*arguments, **options)
@@ -100,18 +93,22 @@ class Terminal:
         self, *arguments: str, environ: dict[str, str] | None = None, **options: Any
     ) -> Iterator[subprocess.Popen]:
         """A command that goes on; it is ended with the block if it did not end by itself."""
-        program = [sys.executable, "-m", "pollux", *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-        process = subprocess.Popen(program, cwd=self.folder, env=self.environ(environ), **pipes)
+        process = self._start(arguments, self.environ(environ), pipes)
         try:
             yield process
         finally:
             if process.poll() is None:
                 process.kill()
-            for pipe in (process.stdout, process.stderr):
+            for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
             process.wait()
+
+    def _start(self, arguments: Sequence[str], env: dict[str, str], pipes: dict[str, Any]) -> subprocess.Popen:
+        if not self.is_fresh and can_be_forked(env):
+            return Forked(arguments, cwd=self.folder, env=env, **pipes)
+        return subprocess.Popen([sys.executable, "-m", "pollux", *arguments], cwd=self.folder, env=env, **pipes)
 
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)

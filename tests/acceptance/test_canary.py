@@ -338,7 +338,7 @@ def processes() -> bytes:
 def test_no_planted_secret_is_ever_found(tmp_path, secrets, port):
     assert len(secrets) == 40
     environ = plant(tmp_path, secrets, port) | {"PYTHONWARNINGS": "default", "POLLUX_SERVER": "true"}
-    pollux, asks = Terminal(tmp_path), SameProcess(tmp_path)
+    pollux, asks = Terminal(tmp_path, fresh=True), SameProcess(tmp_path)
     serve = ("serve", "-c", "p.yaml", "--log-level", "debug", "--log-format")
     artefacts: dict[str, bytes] = {}
 

@@ -91,7 +91,7 @@ def test_the_password_of_a_server_is_never_found(tmp_path, port, kind):  # noqa:
 
 def told(folder: Path, place: Place, secrets: dict[str, str], collector: int) -> dict[str, bytes]:
     """All that can be seen of a node that works there."""
-    pollux, asks, listen = Terminal(folder), SameProcess(folder), free_port()
+    pollux, asks, listen = Terminal(folder, fresh=True), SameProcess(folder), free_port()
     store = place.url.replace("PASSWORD", "${file:CANARY_STORE}")
     text = CONFIG.replace("STORE", store, 1).replace("LISTEN", str(listen)).replace("COLLECT", str(collector))
     pollux.write("pollux.yaml", text)

@@ -57,7 +57,7 @@ LOOKS = [
 @pytest.mark.parametrize("command", LOOKS, ids=" ".join)
 def test_a_process_of_its_own_says_the_same(pollux, command):
     """What the other tests here see is what people see."""
-    apart = Terminal(pollux.folder)(*command, "--json", *WHERE)
+    apart = Terminal(pollux.folder, fresh=True)(*command, "--json", *WHERE)
     here = pollux(*command, "--json", *WHERE)
     assert (apart.code, list(apart.json), apart.err) == (here.code, list(here.json), here.err)
     assert Terminal(pollux.folder).ok(*command, *WHERE).out.split()[0] == pollux.ok(*command, *WHERE).out.split()[0]

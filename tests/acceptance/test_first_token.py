@@ -24,7 +24,7 @@ def seen_on(screen: int, wanted: re.Pattern[bytes]) -> bytes:
 
 @pytest.mark.parametrize("watch", ["--watch", "--no-watch"])
 def test_the_first_start_on_a_terminal_shows_the_token_and_the_second_does_not(tmp_path, watch):
-    here = Terminal(tmp_path)
+    here = Terminal(tmp_path, fresh=True)
     here.write("pollux.yaml", "store: sqlite:///pollux.db\nserver: {port: 0, socket: false}\n")
     screen, end = pty.openpty()
     shown = []

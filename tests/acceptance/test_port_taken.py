@@ -36,7 +36,7 @@ def nodes_of(here) -> list:
 
 
 def test_a_second_node_is_refused_before_it_changed_anything_and_told_who_has_the_port(tmp_path):
-    terminal, here, port = Terminal(tmp_path), SameProcess(tmp_path), free_port()
+    terminal, here, port = Terminal(tmp_path, fresh=True), SameProcess(tmp_path), free_port()
     here.write("p.yaml", text("a", port))
     here.write("q.yaml", text("b", port))
     with terminal.started("serve", "-c", "p.yaml", "--no-watch", environ=API) as first:

@@ -173,7 +173,7 @@ def place(request, tmp_path):
     if server is not None:
         server.folder.mkdir()
         store = server.start().url
-    terminal, target = Terminal(tmp_path), Target()
+    terminal, target = Terminal(tmp_path, fresh=True), Target()
     port = free_port()
     terminal.write("pollux.yaml", f"store: {store}\npool: {{seats: {SEATS}}}\nhttp: {{allow_networks: 127.0.0.0/8}}\n")
     environ = SETTINGS | {"POLLUX_SERVER": "true", "POLLUX_METRICS_PREFIX": "crawler", "HOME": str(tmp_path)}

@@ -152,7 +152,7 @@ def short(tmp_path):
 
 def test_the_real_thing_with_a_real_curl_and_no_token_in_sight(short):
     """From the first start to the last line of the log: the tokens are in their two files, and nowhere else."""
-    here = Terminal(short)
+    here = Terminal(short, fresh=True)
     port = free_port()
     url = f"http://localhost:{port}/api/v2/nodes"
     here.write("pollux.yaml", f"store: sqlite:///pollux.db\nserver: {{port: {port}}}\nlog: {{level: debug}}\n")

@@ -54,7 +54,7 @@ app.run()
 
 @pytest.fixture
 def pollux(tmp_path):
-    return SameProcess(tmp_path)
+    return SameProcess(tmp_path, fresh=True)  # also what is imported is looked at
 
 
 @pytest.fixture

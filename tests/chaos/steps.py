@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pollux.model import (
+    AuditLine,
     Back,
     CancelOrder,
     Cause,
     Dead,
     Done,
+    FeedItem,
     Firing,
     Hold,
     Holding,
@@ -35,7 +37,7 @@ from pollux.model import (
     Verdict,
     run_of,
 )
-from pollux.store.contract import FeedItem, JobPut, Pruning, Renewal, Settlement, Store
+from pollux.store.contract import Answer, JobPut, Pruning, Renewal, Settlement, Store
 
 T0 = 1_800_000_000_000
 LEASE_MS = 30_000
@@ -70,6 +72,17 @@ def asked(job: Job, name: str, second: float, *, key: str | None = None) -> Run:
     return run_of(job, at(second), Cause.ENQUEUED, {"name": name}, id=name, key=key)
 
 
+def on_record(what: str) -> Callable[[Any], list[AuditLine]]:
+    """Who did it, if anything was done."""
+
+    def lines(said: Any) -> list[AuditLine]:
+        each = said if isinstance(said, list) else [said]
+        is_done = any(one is Answer.OK or getattr(one, "answer", one) in (Answer.OK, 1) for one in each)
+        return [AuditLine(T0, "ann", what, "this")] if is_done else []
+
+    return lines
+
+
 def ended(run_id: str, token: str, verdict: Verdict, *, second: float = 0, **more: Any) -> Settlement:
     outcome = Outcome(started_ms=at(second), ended_ms=at(second) + 5, result={"of": run_id})
     has_ended = isinstance(verdict, Done | Dead | RetryAt)
@@ -99,7 +112,8 @@ def steps() -> list[Step]:
 
 
 def _jobs_and_terms() -> Iterator[Step]:
-    yield lambda s: s.put_jobs([JobPut(job) for job in (PLAIN, GATED, TICK, GONE)], now_ms=at(0))
+    puts = [JobPut(job) for job in (PLAIN, GATED, TICK, GONE)]
+    yield lambda s: s.put_jobs(puts, audit=on_record("put"), now_ms=at(0))
     yield lambda s: s.beat(Node(id="A", seats=4, handlers=("plain", "tick")), ttl_ms=60_000, now_ms=at(0))
     yield lambda s: s.elect("A", ttl_ms=TTL_MS, now_ms=at(0))
     updates = (JobUpdate("tick", revision=1, next_due_ms=at(1), memory=Memory()),)
@@ -113,6 +127,7 @@ def _runs() -> Iterator[Step]:
     wanted += [asked(PLAIN, "keyed", 3.7, key="k"), asked(GATED, "g", 3.8), asked(GONE, "gone-1", 3.9)]
     yield lambda s: s.enqueue(wanted, notes=[NotePut("seen:1", {"id": 1}, revision=0)], now_ms=at(4))
     yield lambda s: s.enqueue([asked(PLAIN, "second", 3.7, key="k")], now_ms=at(4))  # conflict
+    yield lambda s: s.enqueue([asked(GONE, "gone-2", 3.9)], audit=on_record("enqueue"), now_ms=at(4))
     yield Claim("A", "t1", 3, 5)  # tick@1, a, b
     renewals = [Renewal("a", "t1:1"), Renewal("b", "t1:1"), Renewal(f"tick@{at(1)}", "t1:1")]
     yield lambda s: s.renew(renewals, lease_ms=LEASE_MS, now_ms=at(6))
@@ -141,16 +156,20 @@ def _ends() -> Iterator[Step]:
 
 
 def _afterwards() -> Iterator[Step]:
-    yield lambda s: s.cancel(run_ids=["a>1", "f"], reason="not wanted", now_ms=at(61))
+    yield lambda s: s.cancel(run_ids=["a>1", "f"], reason="not wanted", audit=on_record("cancel"), now_ms=at(61))
     yield lambda s: s.settle([ended("f", "t3:2", Back()), ended("c", "t3:2", Done(), second=61)], now_ms=at(62))
-    yield lambda s: s.revive(["e"], now_ms=at(63))
-    yield lambda s: s.delete_jobs(["gone"], reason="over", now_ms=at(64))
+    yield lambda s: s.revive(["e"], audit=on_record("revive"), now_ms=at(63))
+    yield lambda s: s.cancel(job_id="gone", reason="enough", audit=on_record("cancel"), now_ms=at(63))
+    yield lambda s: s.delete_jobs(["gone"], reason="over", audit=on_record("delete"), now_ms=at(64))
     yield lambda s: s.put_notes([NotePut("stop:job:plain", {"reason": "why not"}, revision=0)], now_ms=at(65))
+    pause = NotePut("stop:job:tick", {"reason": "for now"})
+    yield lambda s: s.put_notes([pause], audit=on_record("pause"), now_ms=at(65))
+    yield lambda s: s.put_notes([NotePut("stop:job:tick")], audit=on_record("resume"), now_ms=at(65))
     yield lambda s: s.elect("B", ttl_ms=TTL_MS, now_ms=at(66))  # A's term is over
     late = Plan(firings=(firing(66, overlap=Overlap.ALLOW),), cancels=(CancelOrder("keyed", "late"),))
     yield lambda s: s.advance(1, late, now_ms=at(66))  # fenced
     yield lambda s: s.advance(2, late, now_ms=at(66))
-    yield lambda s: s.prune(Pruning(ids=("a",), limit=10))
+    yield lambda s: s.prune(Pruning(ids=("a",), limit=10), audit=on_record("drop"))
     yield lambda s: s.resign("B", term=2, now_ms=at(67))
     yield lambda s: s.leave("A")
     yield lambda s: s.wake()

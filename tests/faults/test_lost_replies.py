@@ -17,7 +17,7 @@ from pollux.errors import StoreError, StoreTimeout
 from pollux.model import Answer, AuditLine, chained
 from pollux.store.contract import Claimed, RunFilter, Store
 from pollux.store.guard import Wrapped
-from tests.chaos.steps import PLAIN, Step, asked, at, contents, steps
+from tests.chaos.steps import PLAIN, Step, asked, at, contents, on_record, steps
 from tests.faults.backends import by_way_of, opened
 
 REQUESTS_MAX = 60  # of one call
@@ -89,9 +89,9 @@ def all_steps() -> list[Step]:
     return [
         *steps(),
         lambda s: s.load(records),
-        lambda s: s.move_jobs(["plain"], 1, now_ms=at(72)),
-        lambda s: s.move_jobs(["plain"], 2, now_ms=at(73)),
-        lambda s: s.drop_version(1, now_ms=at(74)),
+        lambda s: s.move_jobs(["plain"], 1, audit=on_record("move"), now_ms=at(72)),
+        lambda s: s.move_jobs(["plain"], 2, audit=on_record("move"), now_ms=at(73)),
+        lambda s: s.drop_version(1, audit=on_record("finish"), now_ms=at(74)),
     ]
 
 

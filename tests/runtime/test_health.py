@@ -106,6 +106,8 @@ async def test_a_job_that_only_fails_is_stale_and_its_instance_tells_why():
         assert instance["pollStatus"]["consecutiveFailures"] >= 3
         assert begun_ms - 1_000 <= moment_ms(instance["pollStatus"]["firstFailureAt"]) <= app.clock.now_ms()
         assert instance["warnings"]
+        await app.set_setting("health.intervals", 1_000)
+        await found(app, "freshness", HEALTHY)
 
 
 async def test_a_running_handler_is_seen_with_its_progress():

@@ -195,7 +195,7 @@ async def test_a_file_that_is_gone_changes_nothing(here):
     async with an_app() as app:
         before = await planned(app, "a", "b")
         (here / "p.yaml").unlink()
-        with pytest.raises(InvalidConfig, match="there is no such file"):
+        with pytest.raises(InvalidConfig, match="the file is gone; put it back: pollux reload --rollback"):
             await app.reload()
         assert await all_jobs(app) == before
 
@@ -349,7 +349,7 @@ async def test_a_file_that_was_refused_is_a_finding_of_health_until_it_is_mended
             with pytest.raises(InvalidConfig):
                 await app.reload()
         assert len(refused.all) == 1
-        assert "there is no such file" in (await finding()).seen
+        assert "the file is gone" in (await finding()).seen
         (here / "p.yaml").write_text(FIRST)
         await app.reload()
         assert (await finding()).level == "healthy"

@@ -189,6 +189,36 @@ async def test_trigger_ends_the_wait():
     await office.timekeeper.stop()
 
 
+async def test_it_is_pressed_while_something_due_is_not_written_yet():
+    """And not while it waits, nor while it only takes in what others did."""
+    office = await Office().open(every(10))
+    await office.quiet()
+    office.leader.start()
+    office.timekeeper.start()
+    await settle_down()
+    assert not office.timekeeper.is_pressed
+
+    office.store.faults["advance"] = [put := asyncio.Event()]
+    await office.store.put_jobs([JobPut(Job(id="later", handler="h", schedule=Once(at_ms=T0 + 60 * MINUTE)))])
+    await office.clock.advance(100)
+    assert not office.store.faults["advance"]
+    assert not office.timekeeper.is_pressed
+    put.set()
+    await settle_down()
+
+    office.store.faults["advance"] = [fired := asyncio.Event()]
+    await office.clock.advance(20 * MINUTE)
+    assert not office.store.faults["advance"]
+    assert office.timekeeper.is_pressed
+    assert office.timekeeper.fired_at < office.clock.mono_ms() - MINUTE
+    fired.set()
+    await settle_down()
+    assert not office.timekeeper.is_pressed
+    assert office.timekeeper.fired_at == office.clock.mono_ms()
+    await office.timekeeper.stop()
+    await office.leader.stop()
+
+
 async def test_what_arrives_ends_the_wait_and_is_released_at_once():
     office = await Office().open(job := every(10, "gated", target="host"))
     await office.store.beat(Node("a", handlers=("h",)), ttl_ms=45_000)
@@ -273,6 +303,60 @@ async def test_the_rest_after_a_rush_does_not_oversleep_a_due_time(due_in_ms, re
     office = await Office(wrap=DearWrites).open(Job(id="asked", handler="h"), soon)
     await office.quiet()
     assert await rest_after(office, 50) == rest_ms
+
+
+async def rest_after_puts(office, count):
+    """How long it rests after so many jobs, none of which is due soon, were added one by one."""
+    for n in range(count):
+        await office.store.inner.put_jobs([JobPut(Job(id=f"new{n}", handler="h", schedule=Once(at_ms=T0 + MINUTE)))])
+    rest = await office.timekeeper.turn()
+    while rest == Rest.NONE:
+        rest = await office.timekeeper.turn()
+    return rest.ms
+
+
+@pytest.mark.parametrize(
+    ("puts", "rest_ms"), [(9, 20), (10, 50), (100, 20)], ids=["a few puts", "a rush of puts", "more than were read"]
+)
+async def test_where_writes_are_dear_jobs_that_are_added_in_a_rush_share_their_turns(puts, rest_ms):
+    office = await Office(wrap=DearWrites).open(Job(id="asked", handler="h"))
+    await office.quiet()
+    assert await rest_after_puts(office, puts) == rest_ms
+
+
+async def test_where_writes_are_cheap_a_rush_of_puts_is_as_usual():
+    office = await Office().open(Job(id="asked", handler="h"))
+    await office.quiet()
+    assert await rest_after_puts(office, 10) == 20
+
+
+@pytest.mark.parametrize(("due_in_ms", "rest_ms"), [(30, 30), (5, 20)])
+async def test_the_rest_after_a_rush_of_puts_does_not_oversleep_a_due_time(due_in_ms, rest_ms):
+    soon = Job(id="soon", handler="h", schedule=Once(at_ms=T0 + due_in_ms))
+    office = await Office(wrap=DearWrites).open(Job(id="asked", handler="h"), soon)
+    await office.quiet()
+    assert await rest_after_puts(office, 10) == rest_ms
+
+
+async def test_a_burst_of_puts_is_learned_in_few_turns_and_what_is_due_meanwhile_is_fired_in_time():
+    """Five hundred a second for a second, and a job that is due in the middle of it."""
+    due_ms = T0 + 512
+    soon = Job(id="soon", handler="h", schedule=Once(at_ms=due_ms))
+    office = await Office(wrap=DearWrites).open(soon)
+    office.leader.start()
+    office.timekeeper.start()
+    await settle_down()
+    plans = office.timekeeper.plans
+    for n in range(500):
+        await office.store.inner.put_jobs([JobPut(Job(id=f"n{n}", handler="h", schedule=Once(at_ms=T0 + MINUTE)))])
+        await office.clock.advance(2)
+
+    assert office.timekeeper.plans - plans <= 1_000 / 50 + 10
+    [run] = (await office.store.inner.list_runs()).runs
+    assert (run.job_id, run.due_ms) == ("soon", due_ms)
+    assert office.timekeeper.late.seen().sum_ms <= 20
+    await office.timekeeper.stop()
+    await office.leader.stop()
 
 
 async def test_a_rush_with_a_firing_in_it_is_no_mere_bookkeeping():

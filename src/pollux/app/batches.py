@@ -14,8 +14,8 @@ from pollux.app.kept import KeptVerbs
 from pollux.app.listing import ListingVerbs
 from pollux.errors import InvalidConfig, InvalidInput, NotFound, PolluxError, problems_of
 from pollux.ids import new_id
-from pollux.model import Job, Run, check_version
-from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobPut, Pruning, RunAnswer, RunFilter, Store
+from pollux.model import Job, NotePut, Run, check_version
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobPut, RunAnswer, RunFilter, Store
 
 
 class Ask(Struct, frozen=True):
@@ -45,13 +45,8 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
     async def put_each(self, puts: Sequence[JobPut], *, version: int | None = None) -> list[Written | PolluxError]:
         """Add or change jobs in a version (None: our own): the answer of the store to each, or why it was not asked."""
         made = [self._to_put(put) for put in puts]
-        asked = await self._with_lines([put for put in made if isinstance(put, JobPut)])
         store = self._store if version is None else self._store.of_version(check_version(version))
-        told: list[JobAnswer] = []
-        for start in range(0, len(asked), BATCH_MAX):
-            told += await store.put_jobs(asked[start : start + BATCH_MAX])
-        await self._record_puts(asked, told)
-        left = iter(told)
+        left = iter(await self._put_on_record(store, [put for put in made if isinstance(put, JobPut)]))
         return [put if isinstance(put, PolluxError) else _written(put, next(left), store) for put in made]
 
     def _to_put(self, put: JobPut) -> JobPut | PolluxError:
@@ -91,14 +86,12 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         runs = [run for run in made if isinstance(run, Run)]
         told: list[RunAnswer] = []
         for start in range(0, len(runs), BATCH_MAX):
-            told += await self._store.enqueue(runs[start : start + BATCH_MAX], ready_max=self._ready_max)
+            batch = runs[start : start + BATCH_MAX]
+            audit = self._runs_asked_on_record(batch)
+            told += await self._store.enqueue(batch, ready_max=self._ready_max, audit=audit)
         there = await self._there([answer.id for answer in told if answer.answer is Answer.ALREADY])
         left = iter(told)
-        answers = [
-            run if isinstance(run, PolluxError) else self._accepted(run, next(left), jobs, there) for run in made
-        ]
-        await self._record_accepted(answers)
-        return answers
+        return [run if isinstance(run, PolluxError) else self._accepted(run, next(left), jobs, there) for run in made]
 
     def _asked(self, ask: Ask, jobs: Mapping[str, Job]) -> Run | PolluxError:
         job = jobs.get(ask.job_id)
@@ -125,32 +118,18 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         except PolluxError as error:
             return error
 
-    async def _record_accepted(self, answers: Sequence[Accepted | PolluxError]) -> None:
-        new = [each.run for each in answers if isinstance(each, Accepted) and each.is_new]
-        jobs, params = dict.fromkeys(run.job_id for run in new), new[0].payload if len(new) == 1 else None
-        await self._record_enqueued(jobs, [run.id for run in new], params)
-
     async def reset_breaker(self, name: str) -> None:
         """Forget what a breaker has seen."""
-        await self.forget([f"breaker:{name}"])
-        await self._record("reset", f"breaker {name}")
+        audit = self._on_record("reset", f"breaker {name}")
+        await self._store.put_notes([NotePut(f"breaker:{name}")], audit=audit)
 
     async def revive_where(self, where: RunFilter) -> list[RunAnswer]:
         """Let all dead letters run again that the filter means."""
-        answers: list[RunAnswer] = []
-        async for ids in self._dead_where(where):
-            answers += await self._store.revive(ids)
-        await self._record_runs("revive", "dead letters", answers, filter_words(where))
-        return answers
+        return await self._revive_each(self._dead_where(where), filter_words(where))
 
     async def drop_where(self, where: RunFilter) -> int:
         """Forget all dead letters for good that the filter means."""
-        dropped, meant = 0, list[str]()
-        async for ids in self._dead_where(where):
-            dropped += await self._store.prune(Pruning(ids=tuple(ids), limit=len(ids)))
-            meant += ids
-        await self._record_dropped(meant, dropped, filter_words(where))
-        return dropped
+        return await self._drop_each(self._dead_where(where), filter_words(where))
 
 
 def _written(put: JobPut, answer: JobAnswer, store: Store) -> Written:

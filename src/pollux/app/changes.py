@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from pollux.clock import Clock
-from pollux.model import AuditLine, Job, definition
+from pollux.model import AuditLine, Job, Run, definition
 from pollux.schedule.words import describe
 from pollux.secrets import HIDDEN, hide
-from pollux.store.contract import Answer, JobAnswer, JobPut, RunAnswer, RunFilter, Store
+from pollux.store.contract import BATCH_MAX, Answer, Audit, JobAnswer, JobPut, RunAnswer, RunFilter, Store
 from pollux.units import counted
 
 TOLD_MAX = 20  # jobs of one call whose change is told; of more only their number and the first names
@@ -24,70 +23,104 @@ _UNTOLD = {"id", "source", "release", "declared", "schedule"}
 
 
 class ChangeVerbs:
-    """How changes are recorded: what was changed, never what was not."""
+    """How changes are recorded, in the write that makes them: what was changed, never what was not."""
 
     _store: Store
     _clock: Clock
     _actor: str
     _is_named: bool  # somebody is: what they ask for is on record.  The runs that a program asks for by itself are not.
 
-    async def _record(self, action: str, subject: str, detail: str = "") -> None:
-        await self._record_each(action, [(subject, detail)])
+    def _line(self, action: str, what: str, how: str = "", *, at_ms: int | None = None) -> AuditLine:
+        now_ms = self._clock.now_ms() if at_ms is None else at_ms
+        return AuditLine(now_ms, self._actor, action, as_words(what)[:200], as_words(how))
 
-    async def _record_each(self, action: str, changes: Sequence[tuple[str, str]]) -> None:
-        """One line for each subject with its detail, in one write."""
-        await self._store.log([self._line(action, what, how) for what, how in changes])
+    def _on_record(self, action: str, what: str, how: str = "") -> Audit[Sequence[Answer | RunAnswer]]:
+        """One line, if anything was done."""
+        line = self._line(action, what, how)
+        return lambda answers: [line] if any(map(_is_done, answers)) else []
 
-    def _line(self, action: str, what: str, how: str) -> AuditLine:
-        return AuditLine(self._clock.now_ms(), self._actor, action, as_words(what)[:200], as_words(how))
+    def _jobs_on_record(
+        self, action: str, ids: Sequence[str], how: str = "", *, ahead: str = ""
+    ) -> Audit[list[Answer]]:
+        """To which jobs it was done, in one line: `how`, or their names, with what goes ahead of them."""
+        at_ms = self._clock.now_ms()
+
+        def lines(answers: list[Answer]) -> list[AuditLine]:
+            done = [job_id for job_id, answer in zip(ids, answers, strict=True) if answer is Answer.OK]
+            subject = done[0] if len(done) == 1 else counted(len(done), "job")
+            told = how or ahead + ", ".join(done[:TOLD_MAX])
+            return [self._line(action, subject, told, at_ms=at_ms)] if done else []
+
+        return lines
+
+    def _runs_on_record(self, action: str, subject: str, reason: str = "") -> Audit[list[RunAnswer]]:
+        """To which runs it was done, in one line."""
+        at_ms = self._clock.now_ms()
+
+        def lines(answers: list[RunAnswer]) -> list[AuditLine]:
+            done = [answer.id for answer in answers if answer.answer is Answer.OK]
+            names = "" if done == [subject] else named_runs(done).removeprefix(f"{subject}: ")
+            return [self._line(action, subject, _joined(names, reason), at_ms=at_ms)] if done else []
+
+        return lines
+
+    def _drops_on_record(self, ids: Sequence[str], by: str) -> Audit[int]:
+        """Which dead letters are gone, and by what filter they were chosen."""
+        at_ms = self._clock.now_ms()
+
+        def lines(dropped: int) -> list[AuditLine]:
+            number = "" if dropped == len(ids) else f"{dropped:,} of "
+            told = _joined(number + named_runs(ids), by)
+            return [self._line("drop", "dead letters", told, at_ms=at_ms)] if dropped else []
+
+        return lines
+
+    def _runs_asked_on_record(self, runs: Sequence[Run]) -> Audit[list[RunAnswer]] | None:
+        """Runs that somebody asked for, in one line: of one its params, of many how many and the first few."""
+        at_ms = self._clock.now_ms()
+
+        def lines(answers: list[RunAnswer]) -> list[AuditLine]:
+            new = [run for run, answer in zip(runs, answers, strict=True) if answer.answer is Answer.OK]
+            jobs = dict.fromkeys(run.job_id for run in new)
+            subject = next(iter(jobs), "") if len(jobs) <= 1 else counted(len(jobs), "job")
+            params = HIDDEN.hide_in(new[0].payload or {}) if len(new) == 1 else {}
+            told = [f"params.{name} {_short(value)}" for name, value in params.items()]
+            named = _joined(named_runs([run.id for run in new]), *told)
+            return [self._line("enqueue", subject, named, at_ms=at_ms)] if new else []
+
+        return lines if self._is_named else None
+
+    async def _put_on_record(self, store: Store, puts: Sequence[JobPut]) -> list[JobAnswer]:
+        before = {} if len(puts) > TOLD_MAX else await self._before(puts)
+        answers: list[JobAnswer] = []
+        for start in range(0, len(puts), BATCH_MAX):
+            batch = puts[start : start + BATCH_MAX]
+            answers += await store.put_jobs(batch, audit=self._puts_on_record(batch, before))
+        return answers
+
+    def _puts_on_record(self, puts: Sequence[JobPut], before: Mapping[str, Job | None]) -> Audit[list[JobAnswer]]:
+        """What they changed, job by job; of a crowd how many there were, and the first names."""
+        at_ms = self._clock.now_ms()
+        ready = [] if len(puts) > TOLD_MAX else [change_words(before.get(put.job.id), put.job) for put in puts]
+
+        def lines(answers: list[JobAnswer]) -> list[AuditLine]:
+            done = [n for n, answer in enumerate(answers) if answer.answer is Answer.OK]
+            if len(done) > TOLD_MAX:
+                names = ", ".join(puts[n].job.id for n in done[:TOLD_MAX])
+                return [self._line("put", counted(len(done), "job"), names, at_ms=at_ms)]
+            jobs = [(puts[n].job, ready[n] if ready else change_words(None, puts[n].job)) for n in done]
+            return [self._line("put", job.id, words, at_ms=at_ms) for job, words in jobs]
+
+        return lines
 
     async def _before(self, puts: Sequence[JobPut]) -> dict[str, Job | None]:
         """The jobs as they are before they are put over; nothing is read for what must be new."""
         ids = [put.job.id for put in puts if put.revision != 0]
         return dict(zip(ids, await self._store.get_jobs(ids), strict=True)) if ids else {}
 
-    async def _with_lines(self, puts: Sequence[JobPut]) -> Sequence[JobPut]:
-        """Each with its line, which is written with it or not at all; a crowd has one line for all, afterwards."""
-        if len(puts) > TOLD_MAX:
-            return puts
-        before = await self._before(puts)
-        return [
-            replace(put, audit=self._line("put", put.job.id, change_words(before.get(put.job.id), put.job)))
-            for put in puts
-        ]
-
-    async def _record_puts(self, puts: Sequence[JobPut], answers: Sequence[JobAnswer]) -> None:
-        """What a crowd changed; not what was there already, nor what was refused and changed nothing."""
-        pairs = zip(puts, answers, strict=True)
-        told = [put.job for put, answer in pairs if answer.answer is Answer.OK and put.audit is None]
-        if len(told) > TOLD_MAX:
-            await self._record("put", counted(len(told), "job"), ", ".join(job.id for job in told[:TOLD_MAX]))
-        elif told:  # nobody has read what the jobs of a crowd were before
-            await self._record_each("put", [(job.id, change_words(None, job)) for job in told])
-
-    async def _record_enqueued(
-        self, jobs: Collection[str], runs: Sequence[str], params: Mapping[str, Any] | None = None
-    ) -> None:
-        """Runs that somebody asked for, in one line: of one its params, of many how many and the first few."""
-        if not self._is_named or not runs:
-            return
-        subject = next(iter(jobs)) if len(jobs) == 1 else counted(len(jobs), "job")
-        told = [f"params.{name} {_short(value)}" for name, value in HIDDEN.hide_in(dict(params or {})).items()]
-        await self._record("enqueue", subject, "; ".join([_named(runs), *told]))
-
-    async def _record_runs(self, action: str, subject: str, answers: Sequence[RunAnswer], reason: str = "") -> None:
-        """What was done to runs; nothing if it changed none."""
-        changed = [answer.id for answer in answers if answer.answer is Answer.OK]
-        if changed:
-            names = _named(changed).removeprefix(f"{subject}: ")
-            told = reason if changed == [subject] else "; ".join(filter(None, (names, reason)))
-            await self._record(action, subject, told)
-
-    async def _record_dropped(self, ids: Sequence[str], dropped: int, by: str) -> None:
-        """Which dead letters are gone, and by what filter they were chosen; nothing if none is."""
-        if dropped:
-            number = "" if dropped == len(ids) else f"{dropped:,} of "
-            await self._record("drop", "dead letters", "; ".join(filter(None, (number + _named(ids), by))))
+    async def _record(self, action: str, what: str, how: str = "") -> None:
+        """What no single write has done."""
+        await self._store.log([self._line(action, what, how)])
 
     async def _record_loaded(self, records: Sequence[tuple[str, Any]], new: int) -> None:
         """What was written out of a dump; but where there is no log yet, that of the dump is to come, and goes on."""
@@ -100,7 +133,30 @@ class ChangeVerbs:
         await self._record("load", counted(new, "record"), f"new of {many}: {names}")
 
 
-def _named(ids: Sequence[str]) -> str:
+class Once:
+    """A line that goes with the first of several writes that does anything."""
+
+    def __init__(self, line: AuditLine) -> None:
+        self.line = line
+        self.is_written = False
+
+    def __call__(self, answers: Sequence[Answer | JobAnswer]) -> list[AuditLine]:
+        return [self.line] if not self.is_written and any(map(_is_done, answers)) else []
+
+    def heard(self, answers: Sequence[Answer | JobAnswer]) -> None:
+        """What a write that it went with was answered."""
+        self.is_written = self.is_written or any(map(_is_done, answers))
+
+
+def _is_done(answer: Answer | JobAnswer | RunAnswer) -> bool:
+    return (answer if isinstance(answer, Answer) else answer.answer) is Answer.OK
+
+
+def _joined(*said: str) -> str:
+    return "; ".join(filter(None, said))
+
+
+def named_runs(ids: Sequence[str]) -> str:
     """`run a`; `1,000 runs: a, b, c, d, e, ...`"""
     if len(ids) == 1:
         return f"run {ids[0]}"

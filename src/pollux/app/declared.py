@@ -11,13 +11,14 @@ from typing import Any
 
 import msgspec
 
+from pollux.app.changes import Once
 from pollux.declare import job_of
 from pollux.errors import Conflict, InvalidInput
 from pollux.model import Declares, Isolate, Job, Node, Schedule, declares
 from pollux.plan import Diff, reconcile
 from pollux.registry import Registry
 from pollux.runtime.child import check_place
-from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobFilter, JobPut, Store
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobFilter, JobPut, Store
 
 
 class Declared:
@@ -112,15 +113,23 @@ class Declared:
             )
         return diffs
 
-    async def write(self, store: Store, me: Node | None = None, *, only: Collection[str] | None = None) -> list[Diff]:
+    async def write(
+        self,
+        store: Store,
+        me: Node | None = None,
+        *,
+        only: Collection[str] | None = None,
+        audit: Once | None = None,
+    ) -> list[Diff]:
         """Make the store agree: add, change, and take away within our own sources; answers what was to do."""
         diffs = await self.diff(store, me, only=only)
         for diff in diffs:
-            await _put(store, [*diff.add, *(new for _, new in diff.change)])
+            await _put(store, [*diff.add, *(new for _, new in diff.change)], audit)
             for start in range(0, len(diff.remove), BATCH_MAX):
                 ids = [job.id for job in diff.remove[start : start + BATCH_MAX]]
-                await store.delete_jobs(ids, reason=f"no longer in {diff.source}")
-            await _undeclare(store, diff)
+                gone = await store.delete_jobs(ids, reason=f"no longer in {diff.source}", audit=audit)
+                _hear(audit, gone)
+            await _undeclare(store, diff, audit)
         return diffs
 
     def _handler_name(self, handler: Callable[..., Any] | str) -> str:
@@ -157,10 +166,16 @@ async def _stored(store: Store, source: str) -> list[Job]:
             return jobs
 
 
-async def _put(store: Store, jobs: Sequence[Job]) -> None:
+def _hear(audit: Once | None, answers: Sequence[Answer | JobAnswer]) -> None:
+    if audit is not None:
+        audit.heard(answers)
+
+
+async def _put(store: Store, jobs: Sequence[Job], audit: Once | None) -> None:
     for start in range(0, len(jobs), BATCH_MAX):
         some = jobs[start : start + BATCH_MAX]
-        answers = await store.put_jobs([JobPut(job) for job in some])
+        answers = await store.put_jobs([JobPut(job) for job in some], audit=audit)
+        _hear(audit, answers)
         refused = {answer.id: answer.detail for answer in answers if answer.answer not in (Answer.OK, Answer.ALREADY)}
         if not refused:
             continue
@@ -178,11 +193,12 @@ def _is_left(there: Job, ours: Sequence[Job], version: int) -> bool:
     return any(job.id == there.id and job.source == there.source and job.release < there.release for job in ours)
 
 
-async def _undeclare(store: Store, diff: Diff) -> None:
+async def _undeclare(store: Store, diff: Diff, audit: Once | None) -> None:
     """Under our own release, so that an older one does not declare them again; who changed one meanwhile is right."""
     gone = [msgspec.structs.replace(job, declared=False, release=diff.release) for job in diff.undeclare]
     for start in range(0, len(gone), BATCH_MAX):
-        await store.put_jobs([JobPut(job, revision=job.revision) for job in gone[start : start + BATCH_MAX]])
+        some = [JobPut(job, revision=job.revision) for job in gone[start : start + BATCH_MAX]]
+        _hear(audit, await store.put_jobs(some, audit=audit))
 
 
 def declared_by_nodes(nodes: Iterable[Node], me: Node | None) -> list[Declares]:

@@ -30,6 +30,7 @@ from pollux.store.seal import (
     SETTLE_MS,
     Mark,
     Marks,
+    mark_put,
     marks_of,
     put_mark,
     seal,
@@ -123,10 +124,10 @@ class Move:
         there = (await marks_of(store)).origin
         if there is not None and there.is_over:
             return
-        await put_mark(store, MOVED_FROM, replace(mark, other=name))
-        await store.put_notes([NotePut(TRAIL)])
         words = f"{counted(sum(mark.counts.values()), 'record')}, move {mark.move}"
-        await store.log([AuditLine(mark.ended_ms or 0, actor, "move", f"from {name}"[:200], words)])
+        line = AuditLine(mark.ended_ms or 0, actor, "move", f"from {name}"[:200], words)
+        puts = [mark_put(MOVED_FROM, replace(mark, other=name)), NotePut(TRAIL)]
+        await store.put_notes(puts, audit=lambda _: [line])
         await store.wake()
 
     # beginning

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from pollux.app.changes import Once
 from pollux.app.configured import missing_secrets, register_python
 from pollux.config.live import is_overruled, read_live, with_live
 from pollux.config.load import digest_of, file_source, load_config
@@ -157,15 +158,17 @@ class Reloader:
             try:
                 prepared = await self._prepare(raw)
                 reloaded = self._told(prepared, is_dry=dry_run)
+                words = hide(reloaded.words())[:1_000]
+                audit = Once(AuditLine(self.app.clock.now_ms(), by, "reload", reloaded.path[:200], words))
                 if not dry_run:
-                    await self._apply(prepared)
+                    await self._apply(prepared, audit)
             except StoreError:
                 raise
             except PolluxError as error:
                 self._refuse(raw, error, by, is_dry=dry_run)
                 raise
             if not dry_run:
-                await self._record(reloaded, by)
+                await self._record(reloaded, by, audit)
             return reloaded
 
     async def preview(self, draft: Draft) -> Reloaded:
@@ -223,6 +226,11 @@ class Reloader:
 
     async def _prepare(self, raw: bytes | None, draft: Draft | None = None) -> Prepared:
         """A draft is looked at with what is here already: it comes from outside, and is to leave no trace."""
+        if raw is None and not await asyncio.to_thread(Path(self.config.path).exists):
+            gone = InvalidInput(
+                "the file is gone", where=self.config.path, cure="put it back: pollux reload --rollback"
+            )
+            raise InvalidConfig([gone])
         config = await asyncio.to_thread(
             load_config,
             self.config.path,
@@ -290,12 +298,12 @@ class Reloader:
 
     # applying
 
-    async def _apply(self, prepared: Prepared) -> None:
+    async def _apply(self, prepared: Prepared, audit: Once) -> None:
         """Handlers first, so that a new job finds its own; then the store, then the node."""
         app, config = self.app, prepared.config
         app.know_handlers(prepared.registry)
         if self.plans:
-            await self._write(prepared)
+            await self._write(prepared, audit)
         app.declare_anew(prepared.declared)
         self.config, self._refused, self.refused = config, "", ()
         if config.allow_exec:
@@ -304,12 +312,13 @@ class Reloader:
         app.retune()
         await self._keep(prepared.raw)
 
-    async def _write(self, prepared: Prepared) -> None:
+    async def _write(self, prepared: Prepared, audit: Once) -> None:
         """Whoever has an older text of the file is told first, so that it does not undo what follows."""
         if any(diff.newer is not None for diff in prepared.diffs):
             return  # a newer release holds
         await self.tell_text(prepared.config)
-        await prepared.declared.write(self.app.backend, self.app.node(), only=(self.config.source,))
+        only = (self.config.source,)
+        await prepared.declared.write(self.app.backend, self.app.node(), only=only, audit=audit)
 
     async def tell_text(self, config: Config) -> None:
         """Note which text holds, where others share the store."""
@@ -357,16 +366,15 @@ class Reloader:
             unseen=prepared.unseen,
         )
 
-    async def _record(self, reloaded: Reloaded, by: str) -> None:
+    async def _record(self, reloaded: Reloaded, by: str, audit: Once) -> None:
+        """What was changed in the store is on record already; what this node alone does otherwise is not."""
         if reloaded.is_empty:
             if by == BY_SIGNAL:  # whoever sent it cannot see otherwise that it was heard
                 self.app.events.emit(ConfigReloaded(reloaded.path, by, "nothing changed"))
             return
         self.app.events.emit(ConfigReloaded(reloaded.path, by, reloaded.words()))
-        if reloaded.lines:
-            words = hide(reloaded.words())[:1_000]
-            line = AuditLine(self.app.clock.now_ms(), by, "reload", reloaded.path[:200], words)
-            await self.app.backend.log([line])
+        if reloaded.lines and not audit.is_written:
+            await self.app.backend.log([audit.line])
 
 
 class ReloadVerbs:

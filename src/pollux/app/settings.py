@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from pollux.clock import Clock
+from pollux.app.changes import ChangeVerbs
 from pollux.config.live import Live, live_option, live_value, read_live, setting_key
 from pollux.config.meanings import SETTINGS
 from pollux.config.told import plain, shown
-from pollux.model import SETTING, AuditLine, NotePut
-from pollux.store.contract import Store
+from pollux.model import SETTING, NotePut
+from pollux.store.contract import Answer, Audit
 
 
 class Setting(Struct, frozen=True):
@@ -27,12 +28,8 @@ class Setting(Struct, frozen=True):
     meaning: str
 
 
-class SettingVerbs:
+class SettingVerbs(ChangeVerbs):
     """What can be set for all nodes at once."""
-
-    _store: Store
-    _clock: Clock
-    _actor: str
 
     async def settings(self) -> list[Setting]:
         """Those that were changed and not unset since, by name."""
@@ -48,10 +45,9 @@ class SettingVerbs:
         said = Live(path, value, self._actor, self._clock.now_ms())
         before = read_live(await self._store.notes(setting_key(path))).get(path)
         note = {"value": value, "by": said.by, "at_ms": said.at_ms}
-        await self._store.put_notes([NotePut(setting_key(path), note)])
         new = _setting(said)
         was = "" if before is None else f"{_setting(before).value} -> "
-        await self._steered("set", path, f"{was}{new.value}")
+        await self._steer([NotePut(setting_key(path), note)], self._on_record("set", path, f"{was}{new.value}"))
         return new
 
     async def unset_setting(self, path: str) -> bool:
@@ -60,14 +56,14 @@ class SettingVerbs:
         before = read_live(await self._store.notes(setting_key(path))).get(path)
         if before is None:
             return False
-        await self._store.put_notes([NotePut(setting_key(path))])
-        await self._steered("unset", path, f"it was {_setting(before).value}")
-        return True
+        audit = self._on_record("unset", path, f"it was {_setting(before).value}")
+        return await self._steer([NotePut(setting_key(path))], audit)
 
-    async def _steered(self, action: str, subject: str, detail: str = "") -> None:
-        """Write down who did it, and ring: whoever waits for work hears of it now."""
-        await self._store.log([AuditLine(self._clock.now_ms(), self._actor, action, subject[:200], detail)])
+    async def _steer(self, puts: Sequence[NotePut], audit: Audit[list[Answer]]) -> bool:
+        """Write it, and ring: whoever waits for work hears of it now.  Was the first of them written?"""
+        answers = await self._store.put_notes(puts, audit=audit)
         await self._store.wake()
+        return answers[0] is Answer.OK
 
 
 def _setting(said: Live) -> Setting:

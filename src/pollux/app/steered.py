@@ -85,7 +85,7 @@ class Steered(ReloadVerbs, SteeringVerbs):
         turned = await self.crew.turn_now(TURN_MS) if self.crew is not None else None
         if turned is None:
             return await super().trigger()
-        await self._steered("trigger", "the leader", self.node_id)
+        await self._record("trigger", "the leader", self.node_id)
         us = (self.node_id,)
         return Triggered(us, us, turned.fired, turned.released, turned.skipped)
 

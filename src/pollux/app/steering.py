@@ -46,8 +46,8 @@ class SteeringVerbs(SettingVerbs):
             raise NotFound("node", node, cure="`pollux nodes` lists those that live")
         reason = hide(reason)[:REASON_CHARS_MAX]
         value = {"reason": reason, "by": self._actor, "at_ms": self._clock.now_ms()}
-        await self._store.put_notes([NotePut(drain_key(node), value), *await self._orphans(nodes)])
-        await self._steered("drain", node or "all workers", reason)
+        audit = self._on_record("drain", node or "all workers", reason)
+        await self._steer([NotePut(drain_key(node), value), *await self._orphans(nodes)], audit)
 
     async def resume_workers(self, node: str | None = None) -> bool:
         """Let them claim again: all, or that node.  False if they were not drained."""
@@ -62,9 +62,8 @@ class SteeringVerbs(SettingVerbs):
         if key == DRAIN and (await marks_of(self._store)).to is not None:
             what = "the store was moved elsewhere: nobody claims here before it is unsealed"
             raise StoreMoved(what, cure="`pollux store unseal`")
-        await self._store.put_notes([NotePut(key), *await self._orphans(await self._store.nodes())])
-        await self._steered("resume", node or "all workers")
-        return True
+        gone = await self._orphans(await self._store.nodes())
+        return await self._steer([NotePut(key), *gone], self._on_record("resume", node or "all workers"))
 
     async def drained_workers(self) -> list[Drained]:
         """Who was asked to claim nothing."""
@@ -77,9 +76,9 @@ class SteeringVerbs(SettingVerbs):
         asked = f"{TURN}{new_id(self._clock.now_ms(), self._dice)}:"
         value = {"by": self._actor, "at_ms": self._clock.now_ms()}
         leaders = leaders_of(await self._store.nodes())
-        await self._store.put_notes([NotePut(f"{asked}ask", value, expires_ms=self._clock.now_ms() + ASKED_MS)])
+        ask = NotePut(f"{asked}ask", value, expires_ms=self._clock.now_ms() + ASKED_MS)
+        await self._steer([ask], self._on_record("trigger", "the leader", ", ".join(leaders)))
         answers = await self._answers(asked, len(leaders))
-        await self._steered("trigger", "the leader", ", ".join(leaders))
         turned = [Turned(**note.value["turned"]) for note in answers]
         return Triggered(
             leaders=leaders,

@@ -13,11 +13,11 @@ from hashlib import sha256
 import msgspec
 from msgspec import Struct
 
-from pollux.clock import Clock
+from pollux.app.changes import ChangeVerbs
 from pollux.errors import Conflict, InvalidInput, NotFound, read_at
-from pollux.model import AuditLine, Note, NotePut
+from pollux.model import Note, NotePut
 from pollux.secrets import HIDDEN
-from pollux.store.contract import Answer, Store
+from pollux.store.contract import Answer
 from pollux.units import HOUR_MS, duration_ms, format_ms
 
 PREFIX = "pf_"
@@ -61,12 +61,8 @@ class MadeToken(Struct, frozen=True):
     token: Token
 
 
-class TokenVerbs:
+class TokenVerbs(ChangeVerbs):
     """What can be asked about the API's tokens."""
-
-    _store: Store
-    _clock: Clock
-    _actor: str
 
     async def create_token(self, role: str, *, name: str = "", expires: str | float | None = None) -> MadeToken:
         """Make a token for a role; it is good for all nodes of the store at once."""
@@ -76,8 +72,7 @@ class TokenVerbs:
             cure = "revoke some: `pollux token ls`, `pollux token revoke ID`"
             raise Conflict(f"there are {TOKENS_MAX:,} tokens", cure=cure)
         made = _made(secrets.token_hex(4), _name(name), _role(role), now_ms, expires_ms)
-        await self._keep(made, revision=0)
-        await self._tell("token create", made.token)
+        await self._keep(made)
         return made
 
     async def needs_first_token(self) -> bool:
@@ -89,10 +84,7 @@ class TokenVerbs:
         if not await self.needs_first_token():
             return None
         made = _made(FIRST, FIRST, ROLES[-1], self._clock.now_ms(), None)
-        if not await self._keep(made, revision=0):
-            return None  # another node was quicker
-        await self._tell("token create", made.token)
-        return made
+        return made if await self._keep(made) else None  # another node was quicker
 
     async def tokens(self) -> list[Token]:
         """All of them, by when they were made."""
@@ -106,8 +98,9 @@ class TokenVerbs:
     async def revoke_token(self, ref: str) -> Token:
         """Take a token back, by its id or its name; every node refuses it within seconds."""
         token = _chosen(await self.tokens(), ref)
-        await self._store.put_notes([NotePut(BEGUN, self._clock.now_ms()), NotePut(f"{RECORDS}{token.id}")])
-        await self._tell("token revoke", token)
+        puts = [NotePut(f"{RECORDS}{token.id}"), NotePut(BEGUN, self._clock.now_ms())]
+        line = self._line("token revoke", token.id, _words(token))
+        await self._store.put_notes(puts, audit=lambda answers: [line] if answers[0] is Answer.OK else [])
         return token
 
     async def rotate_token(self, ref: str, *, overlap: str | float = OVERLAP) -> MadeToken:
@@ -124,11 +117,13 @@ class TokenVerbs:
         ends_ms = now_ms + read_at("overlap", duration_ms, overlap)
         ending = msgspec.structs.replace(old, expires_ms=min(ends_ms, old.expires_ms or ends_ms))
         made = _made(secrets.token_hex(4), old.name, old.role, now_ms, old.expires_ms)
-        await self._keep(made, revision=0)
-        if not await self._write(msgspec.structs.replace(record, token=ending)):
+        puts = [_put(msgspec.structs.replace(record, token=ending)), _put(_record_of(made))]
+        words = f"by {made.token.id}; the old one ends in {format_ms(ends_ms - now_ms)}"
+        line = self._line("token rotate", old.id, _words(old, words))
+        answers = await self._store.put_notes(puts, audit=lambda answers: [] if Answer.CONFLICT in answers else [line])
+        if Answer.CONFLICT in answers:
             await self._store.put_notes([NotePut(f"{RECORDS}{made.token.id}")])
             raise Conflict(f"token {old.id} was changed meanwhile", cure="try again")
-        await self._tell("token rotate", old, f"by {made.token.id}; the old one ends in {format_ms(ends_ms - now_ms)}")
         return made
 
     async def tokens_used(self, records: Sequence[TokenRecord]) -> None:
@@ -137,22 +132,12 @@ class TokenVerbs:
         for record in records:
             if now_ms - (record.token.used_ms or 0) >= USED_EVERY_MS:
                 used = msgspec.structs.replace(record.token, used_ms=now_ms - now_ms % USED_EVERY_MS)
-                await self._write(
-                    msgspec.structs.replace(record, token=used)
-                )  # a conflict: somebody else did, or it went
+                put = _put(msgspec.structs.replace(record, token=used))
+                await self._store.put_notes([put])  # a conflict: somebody else did, or it went
 
-    async def _keep(self, made: MadeToken, *, revision: int) -> bool:
-        return await self._write(TokenRecord(made.token, hash_of(made.secret), revision))
-
-    async def _write(self, record: TokenRecord) -> bool:
-        value = {**msgspec.to_builtins(record.token), "hash": record.hash}
-        put = NotePut(f"{RECORDS}{record.token.id}", value, revision=record.revision)
-        [answer] = await self._store.put_notes([put])
-        return answer is Answer.OK
-
-    async def _tell(self, action: str, token: Token, words: str = "") -> None:
-        detail = f"{token.name}, {token.role}" + (f", {words}" if words else "")
-        await self._store.log([AuditLine(self._clock.now_ms(), self._actor, action, token.id, detail)])
+    async def _keep(self, made: MadeToken) -> bool:
+        audit = self._on_record("token create", made.token.id, _words(made.token))
+        return await self._store.put_notes([_put(_record_of(made))], audit=audit) == [Answer.OK]
 
 
 def hash_of(secret: str) -> str:
@@ -168,6 +153,19 @@ def _made(token_id: str, name: str, role: str, made_ms: int, expires_ms: int | N
     secret = f"{PREFIX}{token_id}_{secrets.token_urlsafe(32)}"
     HIDDEN.add(secret)  # whatever this process says from now on, it does not say this
     return MadeToken(secret, Token(token_id, name or token_id, role, made_ms, expires_ms))
+
+
+def _record_of(made: MadeToken) -> TokenRecord:
+    return TokenRecord(made.token, hash_of(made.secret))
+
+
+def _put(record: TokenRecord) -> NotePut:
+    value = {**msgspec.to_builtins(record.token), "hash": record.hash}
+    return NotePut(f"{RECORDS}{record.token.id}", value, revision=record.revision)
+
+
+def _words(token: Token, more: str = "") -> str:
+    return ", ".join(filter(None, (token.name, token.role, more)))
 
 
 def _record(note: Note) -> TokenRecord:

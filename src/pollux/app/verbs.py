@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 
 from pollux.app.accepted import Accepted, there_already
 from pollux.app.audit import AuditVerbs
-from pollux.app.changes import ChangeVerbs, as_words, change_words, filter_words
+from pollux.app.changes import ChangeVerbs, as_words, change_words, filter_words, named_runs
 from pollux.app.in_turn import runs_like, write_in_turn
 from pollux.app.owned import refuse_backed
 from pollux.app.steering import SteeringVerbs
@@ -132,13 +132,13 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         """As `enqueue`, and says whether the run is new, or was there already and kept what it had."""
         known = await self._job(job)
         run = self._wanted(known, params, at, delay, priority, id=id, key=key)
-        [answer] = await self._store.enqueue([run], ready_max=self._ready_max)
+        audit = self._runs_asked_on_record([run])
+        [answer] = await self._store.enqueue([run], ready_max=self._ready_max, audit=audit)
         self._refuse(answer, known)
         link_runs([run.id], self.trace_namespace)
         if answer.answer is Answer.ALREADY:
             [there] = await self._store.get_runs([run.id])
             return there_already(run, there or run)
-        await self._record_enqueued([known.id], [run.id], run.payload)
         return Accepted(run)
 
     def _joined(self) -> Joins:
@@ -179,9 +179,10 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         one = self._run(known, None, due_ms, priority=rank)
         try:
             await write_in_turn(runs_like(one, payloads, self._clock, self._dice), write)
-        finally:  # what was accepted before a refusal stays, and is told
+        finally:  # what was accepted before a refusal stays, and is told: in one line, whatever their number
             link_runs(ids, self.trace_namespace)
-            await self._record_enqueued([known.id], ids)
+            if self._is_named and ids:
+                await self._record("enqueue", known.id, named_runs(ids))
         return ids
 
     async def run_now(
@@ -201,52 +202,41 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
                     cure=f"wait for it, cancel it, or run the job anyway: {ANYWAY}",
                 )
         run = self._run(known, self._payloads(known, [params])[0], self._clock.now_ms(), id=id, cause=Cause.FORCED)
-        [answer] = await self._store.enqueue([run], ready_max=self._ready_max)
+        audit = self._on_record("run", known.id, run.id)
+        [answer] = await self._store.enqueue([run], ready_max=self._ready_max, audit=audit)
         self._refuse(answer, known)
         link_runs([run.id], self.trace_namespace)
-        if answer.answer is Answer.OK:
-            await self._record("run", known.id, run.id)
         return run
 
     async def cancel(self, ref: object, *, reason: str = "") -> list[RunAnswer]:
         """Cancel a run by its id, or all live runs of a job: queued ones at once, running ones by request."""
         name = job_id_of(ref)
         why = as_words(reason) or f"cancelled by {self._actor}"
+        audit = self._runs_on_record("cancel", name, reason)
         [run] = await self._store.get_runs([name])
         if run is not None:
-            answers = await self._store.cancel(run_ids=[name], reason=why)
-        else:
-            await self._job(name, fresh=True)
-            answers = await self._store.cancel(job_id=name, reason=why)
-        await self._record_runs("cancel", name, answers, reason)
-        return answers
+            return await self._store.cancel(run_ids=[name], reason=why, audit=audit)
+        await self._job(name, fresh=True)
+        return await self._store.cancel(job_id=name, reason=why, audit=audit)
 
     async def cancel_runs(self, run_ids: Sequence[str], *, reason: str = "") -> list[RunAnswer]:
         """Cancel these runs, in batches; what is over already is answered so."""
         why = as_words(reason) or f"cancelled by {self._actor}"
         answers: list[RunAnswer] = []
         for start in range(0, len(run_ids), BATCH_MAX):
-            answers += await self._store.cancel(run_ids=run_ids[start : start + BATCH_MAX], reason=why)
-        subject = run_ids[0] if len(run_ids) == 1 else counted(len(run_ids), "run")
-        await self._record_runs("cancel", subject, answers, reason)
+            batch = run_ids[start : start + BATCH_MAX]
+            subject = batch[0] if len(batch) == 1 else counted(len(batch), "run")
+            audit = self._runs_on_record("cancel", subject, reason)
+            answers += await self._store.cancel(run_ids=batch, reason=why, audit=audit)
         return answers
 
     async def revive(self, run_ids: Sequence[str] | None = None, *, job: object = None) -> list[RunAnswer]:
         """Let dead letters run again: these, those of a job, or (neither given) all."""
-        answers: list[RunAnswer] = []
-        async for ids in self._dead(run_ids, job):
-            answers += await self._store.revive(ids)
-        await self._record_runs("revive", "dead letters", answers, self._chosen_by(run_ids, job))
-        return answers
+        return await self._revive_each(self._dead(run_ids, job), self._chosen_by(run_ids, job))
 
     async def drop(self, run_ids: Sequence[str] | None = None, *, job: object = None) -> int:
         """Forget dead letters for good: these, those of a job, or all."""
-        dropped, meant = 0, list[str]()
-        async for ids in self._dead(run_ids, job):
-            dropped += await self._store.prune(Pruning(ids=tuple(ids), limit=len(ids)))
-            meant += ids
-        await self._record_dropped(meant, dropped, self._chosen_by(run_ids, job))
-        return dropped
+        return await self._drop_each(self._dead(run_ids, job), self._chosen_by(run_ids, job))
 
     async def get_run(self, run_id: str) -> Run:
         [run] = await self._store.get_runs([run_id])
@@ -262,11 +252,7 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
     async def put_jobs(self, jobs: Sequence[Job]) -> list[JobAnswer]:
         """Add or change jobs; raises `Conflict` with everything that stands against it, the others are written."""
         checked = [self._adopted(check_job(job)) for job in jobs]
-        puts = await self._with_lines([JobPut(job) for job in checked])
-        answers: list[JobAnswer] = []
-        for start in range(0, len(puts), BATCH_MAX):
-            answers += await self._store.put_jobs(puts[start : start + BATCH_MAX])
-        await self._record_puts(puts, answers)
+        answers = await self._put_on_record(self._store, [JobPut(job) for job in checked])
         refused = [answer for answer in answers if answer.answer not in (Answer.OK, Answer.ALREADY)]
         if refused:
             raise Conflict("; ".join(f"job {answer.id!r}: {answer.detail}" for answer in refused[:20]))
@@ -280,13 +266,11 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         there = {job.id: job for job in await refuse_backed(self._store, ids)}
         for start in range(0, len(ids), BATCH_MAX):
             batch = list(ids[start : start + BATCH_MAX])
-            before = there.get(batch[0]) if len(batch) == 1 else None
-            answers = await self._store.delete_jobs(batch, reason=as_words(reason) or f"deleted by {self._actor}")
-            gone = [job_id for job_id, answer in zip(batch, answers, strict=True) if answer is Answer.OK]
-            told = change_words(before, None) or ", ".join(gone[:20])
-            if gone:
-                await self._record("delete", gone[0] if len(gone) == 1 else counted(len(gone), "job"), told)
-            missing = [job_id for job_id in batch if job_id not in gone]
+            was = change_words(there.get(batch[0]), None) if len(batch) == 1 else ""
+            audit = self._jobs_on_record("delete", batch, was)
+            why = as_words(reason) or f"deleted by {self._actor}"
+            answers = await self._store.delete_jobs(batch, reason=why, audit=audit)
+            missing = [job_id for job_id, answer in zip(batch, answers, strict=True) if answer is not Answer.OK]
             if missing:
                 raise NotFound("job", missing[0], cure="`pollux jobs` lists them")
 
@@ -317,9 +301,9 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         now_ms = self._clock.now_ms()
         expires_ms = None if duration is None else now_ms + read_at("duration", duration_ms, duration)
         value = {"reason": as_words(reason), "by": self._actor, "at_ms": now_ms}
-        await self._store.put_notes([NotePut(key, value, expires_ms=expires_ms)])
         lasts = "" if expires_ms is None else f"for {format_ms(expires_ms - now_ms)}"
-        await self._record("pause", key.removeprefix(STOP), "; ".join(filter(None, (reason, lasts))))
+        audit = self._on_record("pause", key.removeprefix(STOP), "; ".join(filter(None, (reason, lasts))))
+        await self._store.put_notes([NotePut(key, value, expires_ms=expires_ms)], audit=audit)
         return key
 
     async def resume(
@@ -332,11 +316,8 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
     ) -> bool:
         """Take the same pause away; false if there was none."""
         key = await self._stop_key(job, group, target, everything)
-        was = any(note.key == key for note in await self._store.notes(key))
-        if was:
-            await self._store.put_notes([NotePut(key, None)])
-            await self._record("resume", key.removeprefix(STOP))
-        return was
+        audit = self._on_record("resume", key.removeprefix(STOP))
+        return await self._store.put_notes([NotePut(key)], audit=audit) == [Answer.OK]
 
     async def stops(self) -> list[Note]:
         return await self._store.notes(STOP)
@@ -469,6 +450,19 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
             after = page.next
             if after is None:
                 return
+
+    async def _revive_each(self, dead: AsyncIterator[list[str]], by: str) -> list[RunAnswer]:
+        answers: list[RunAnswer] = []
+        async for ids in dead:
+            answers += await self._store.revive(ids, audit=self._runs_on_record("revive", "dead letters", by))
+        return answers
+
+    async def _drop_each(self, dead: AsyncIterator[list[str]], by: str) -> int:
+        dropped = 0
+        async for ids in dead:
+            named = Pruning(ids=tuple(ids), limit=len(ids))
+            dropped += await self._store.prune(named, audit=self._drops_on_record(ids, by))
+        return dropped
 
     def _chosen_by(self, run_ids: Sequence[str] | None, job: object) -> str:
         return "" if run_ids is not None else filter_words(_dead_of(job))

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from pollux.clock import Clock
+from pollux.app.changes import ChangeVerbs
 from pollux.errors import Conflict, NotFound
-from pollux.model import ALL_VERSIONS, FINISHED, LIVE, AuditLine, Run, RunState, Version, check_version
-from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Counts, JobFilter, RunFilter, Store
+from pollux.model import ALL_VERSIONS, FINISHED, LIVE, Run, RunState, Version, check_version
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Counts, JobFilter, RunFilter
 from pollux.units import counted
 
 COMPARED_MAX = 100_000  # finished runs of a version that are looked at
@@ -58,12 +58,8 @@ class Left(Struct, frozen=True):
         return bool(self.job_count or self.run_count or self.nodes)
 
 
-class VersionVerbs:
+class VersionVerbs(ChangeVerbs):
     """What can be asked about the versions on one store."""
-
-    _store: Store
-    _clock: Clock
-    _actor: str
 
     async def versions(self) -> list[Version]:
         """Those that are there, with their figures and who leads them."""
@@ -83,12 +79,8 @@ class VersionVerbs:
         answers: dict[str, Answer] = {}
         for start in range(0, len(ids), BATCH_MAX):
             batch = list(ids[start : start + BATCH_MAX])
-            answers |= zip(batch, await self._store.move_jobs(batch, to), strict=True)
-        moved = [job_id for job_id, answer in answers.items() if answer is Answer.OK]
-        if moved:
-            subject = moved[0] if len(moved) == 1 else counted(len(moved), "job")
-            words = f"to version {to}: {', '.join(moved[:20])}"
-            await self._store.log([AuditLine(self._clock.now_ms(), self._actor, "move", subject[:200], words)])
+            audit = self._jobs_on_record("move", batch, ahead=f"to version {to}: ")
+            answers |= zip(batch, await self._store.move_jobs(batch, to, audit=audit), strict=True)
         missing = [job_id for job_id, answer in answers.items() if answer is Answer.LOST]
         if missing:
             raise NotFound("job", missing[0], cure="`pollux jobs` lists them")
@@ -126,12 +118,12 @@ class VersionVerbs:
         left = await self.left_in(number)
         if left:
             raise Conflict(_in_words(number, left))
-        answer = await self._store.drop_version(number)
+        told = self._on_record("finish", f"version {number}")
+        answer = await self._store.drop_version(number, audit=lambda answer: told([answer]))
         if answer is Answer.LOST:
             raise NotFound("version", str(number), cure="`pollux migrate` lists them")
         if answer is Answer.CONFLICT:
             raise Conflict(f"version {number} still has a leader, or got something just now; stop it and try again")
-        await self._store.log([AuditLine(self._clock.now_ms(), self._actor, "finish", f"version {number}", "")])
 
     async def _ended(self, number: int, since_ms: int) -> tuple[list[Run], bool]:
         where = RunFilter(states=tuple(sorted(FINISHED)), scheduler_version=number, finished_after_ms=since_ms)

@@ -156,7 +156,7 @@ def _lost(where: Where) -> Config | None:
     kept = [] if Path(path).exists() else last_texts(path)
     if len(kept) != 1:
         return None
-    click.echo(f"pollux: {clean(f'there is no {path}; it held {kept[0].path} when it was last applied')}", err=True)
+    click.echo(clean(f"pollux: {path} is gone; the text of it that was applied last is {kept[0].path}"), err=True)
     arguments = {"store": where.store}
     find_code_here()
     return load_config(path, environ=os.environ, arguments=arguments, with_jobs=False, raw=kept[0].read())

@@ -176,6 +176,13 @@ class TermMemory:
         """Jobs that are in memory although their timer is not in the heap."""
         return len(self.due) + self._untimed
 
+    def is_due(self, now_ms: int) -> bool:
+        """Does a run wait to be fired or released?"""
+        if self.due or self.gatehouse.here:
+            return True
+        next_ms = self.timers.next_due_ms()
+        return next_ms is not None and next_ms <= now_ms
+
     def is_left_over(self) -> bool:
         """Could another plan do more right now?"""
         inbox = self.inbox

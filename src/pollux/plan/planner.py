@@ -134,6 +134,10 @@ class Planner:
         """When something happens by itself: a due time, a held run's time, a pause's end, a refill; None: never."""
         return self._term.next_ms()
 
+    def is_due(self, now_ms: int) -> bool:
+        """Does a run wait to be fired or released?"""
+        return self._term.is_due(now_ms)
+
     @property
     def seen_ms(self) -> int:
         """The latest time it was told."""

@@ -55,6 +55,7 @@ LISTENED = (*STEERING, TURN)
 FLUSH_MS = 5_000
 FAREWELL_MS = 2_000
 BACKLOG_PER_SEAT = 4
+ON_ITS_WAY_MS = 5  # from the answer of the store to a seat: some rounds of the loop
 
 
 class Status(Struct, frozen=True):
@@ -315,6 +316,12 @@ class Crew:
         """What running handlers said last, by job."""
         said = ((a.run.job_id, a.ctx.last_progress) for a in self.kit.running if a.ctx is not None)
         return {job_id: words for job_id, words in said if words}
+
+    @property
+    def is_pressed(self) -> bool:
+        """Is a run due, or on its way to a seat?  Whoever shares the loop with us and can wait lets it go first."""
+        keeper = self.timekeeper
+        return keeper.is_pressed or self.clock.mono_ms() - keeper.fired_at < ON_ITS_WAY_MS
 
     def status(self) -> Status:
         kit, renewer = self.kit, self.renewer.status() if self.renewer is not None else None

@@ -19,7 +19,7 @@ from typing import TypeVar
 from pollux.clock import Clock
 from pollux.errors import StoreBusy, StoreTimeout
 from pollux.events import Events, FiringSkipped, PlanFenced, RunFired, RunHeld, RunReleased, RunsFired, RunStopped
-from pollux.model import Advanced, Answer, Ended, FeedItem, Job, Node, NotesChanged, Plan, Run, RunState
+from pollux.model import Advanced, Answer, Ended, FeedItem, Job, JobsPut, Node, NotesChanged, Plan, Run, RunState
 from pollux.plan import Planner, Report, Wants
 from pollux.runtime.lateness import Lateness
 from pollux.runtime.leader import Leader
@@ -43,6 +43,7 @@ RESTS_DEAR: Rests = ((16.0, TURN_REST_MS), (2.0, REST_USUAL_MAX_MS), (0.0, TURN_
 CROWD_WEIGHT = 0.1
 RUSH = 50  # a turn that did nothing but take in so many ends: nobody waits for the next one
 RUSH_REST_MS = 100
+PUTS_RUSH = 10  # a turn that did nothing but give so many jobs their due: others are being added, and share the next
 LEARN_ROUNDS_MAX = 8
 FRUITLESS_MAX = 200
 T = TypeVar("T", Job, Run)
@@ -80,11 +81,13 @@ class Timekeeper(Loop):
         self._term: int | None = None
         self._planner: Planner | None = None
         self._unanswered: Plan | None = None
+        self.is_pressed = False  # a run waits to be fired, and this turn is to do it
+        self.fired_at = -math.inf  # when runs were last written that somebody is to start, on the monotonic clock
         self._is_asked = False
         self._askers: list[asyncio.Future[None]] = []  # who waits for the end of the next turn
         self.on_notes: Callable[[tuple[str, ...]], None] | None = None  # keys that changed, as the feed tells
         self._crowd = 0.0  # firings of a turn, on average of late
-        self._ends = 0  # that this turn has read; none if there may be more
+        self._ends = self._puts = 0  # that this turn has read; none if there may be more
         self._fruitless = 0  # turns in a row that had something to do and did nothing
 
     @property
@@ -108,6 +111,7 @@ class Timekeeper(Loop):
         try:
             return await self._turn()
         finally:
+            self.is_pressed = False
             for asker in askers:
                 if not asker.done():  # nobody waits any more
                     asker.set_result(None)
@@ -132,7 +136,9 @@ class Timekeeper(Loop):
         if self._unanswered is not None:
             return await self._write(term, planner, self._unanswered)
         begun = self.clock.mono_ms()
+        self.is_pressed = planner.is_due(self.time.now_ms())
         await self._read_feed(planner)
+        self.is_pressed = planner.is_due(self.time.now_ms())
         await self._learn(planner)
         plan = planner.plan(self.time.now_ms())
         if plan.is_empty():
@@ -172,7 +178,7 @@ class Timekeeper(Loop):
 
     async def _read_feed(self, planner: Planner) -> None:
         wait_ms = self._wait_ms(planner)
-        self._is_asked, self._ends = False, 0
+        self._is_asked, self._ends, self._puts = False, 0, 0
         feed = await self.interruptible(self.store.feed(limit=FEED_LIMIT, wait_ms=wait_ms))
         if feed is None:
             return  # somebody wants a turn now; the entries are still there
@@ -183,6 +189,7 @@ class Timekeeper(Loop):
                 self.on_notes(item.entry.keys)
         if len(feed.items) < FEED_LIMIT:
             self._ends = sum([len(item.entry.ends) for item in feed.items if isinstance(item.entry, Ended)])
+            self._puts = sum([len(item.entry.ids) for item in feed.items if isinstance(item.entry, JobsPut)])
         if self.events.wants(RunStopped):
             self._tell_stopped(feed.items)
 
@@ -258,6 +265,8 @@ class Timekeeper(Loop):
         self.time.learn(advanced.now_ms, asked=asked)
         report = planner.accept(plan, advanced)
         self.plans += 1
+        if plan.moves_runs:
+            self.fired_at = self.clock.mono_ms()
         self._crowd += CROWD_WEIGHT * (len(plan.firings) - self._crowd)
         self._tell(plan, advanced, report)
         return self._rest_of_busy(planner, plan, asked)
@@ -298,13 +307,19 @@ class Timekeeper(Loop):
         if planner.left_over or self._is_asked or self.is_woken:
             return Rest.NONE
         left_ms = self._until_due(planner)
-        rest_ms = next(ms for crowd, ms in self.rests if self._crowd >= crowd)
-        if self.rests is RESTS_DEAR and self._ends >= RUSH and not plan.moves_runs:
-            rest_ms = RUSH_REST_MS
-        if left_ms is not None and rest_ms > REST_USUAL_MAX_MS:
+        usual_ms = rest_ms = next(ms for crowd, ms in self.rests if self._crowd >= crowd)
+        if self.rests is RESTS_DEAR and not plan.moves_runs:
+            rest_ms = max(usual_ms, self._rest_of_books())
+        if left_ms is not None and rest_ms > min(usual_ms, REST_USUAL_MAX_MS):
             # A due time is not overslept, but a stream of them must not become a stream of writes.
             rest_ms = min(rest_ms, max(TURN_REST_MS, left_ms))
         return Rest(max(rest_ms / 4, rest_ms - (self.clock.mono_ms() - asked)))
+
+    def _rest_of_books(self) -> float:
+        """After a turn that only took in what others did: nobody waits for the next one."""
+        if self._ends >= RUSH:
+            return RUSH_REST_MS
+        return REST_USUAL_MAX_MS if self._puts >= PUTS_RUSH else 0
 
     def _rest_of_idle(self, planner: Planner, begun: float) -> Rest:
         if planner.left_over:  # it reads on; a planner that only says so must not spin

@@ -33,7 +33,7 @@ def make_api(app: Pollux, tokens: Tokens, **door: Unpack[DoorOptions]) -> ASGIAp
     refusals = Refusals(app.watch.refused, app.events, door.get("clock", time.monotonic))
     api = describe_api(app)
     api.state.limits = door.get("limits") or Limits()
-    return Door(AsSent(api), tokens, refusals, **door)
+    return Door(AsSent(api), tokens, refusals, lambda: app.crew is not None and app.crew.is_pressed, **door)
 
 
 _SILENT = {"tracing": False, "metrics": False, "logs": False}  # of the framework: our own are in `observe`

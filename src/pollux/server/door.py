@@ -53,7 +53,14 @@ class DoorOptions(TypedDict, total=False):
 
 
 class Door:
-    def __init__(self, inside: ASGIApp, tokens: Tokens, refusals: Refusals, **options: Unpack[DoorOptions]) -> None:
+    def __init__(
+        self,
+        inside: ASGIApp,
+        tokens: Tokens,
+        refusals: Refusals,
+        is_pressed: Callable[[], bool],
+        **options: Unpack[DoorOptions],
+    ) -> None:
         self.inside, self.tokens, self._clock = inside, tokens, options.get("clock", time.monotonic)
         self._refusals = refusals
         self._hosts, self._proxies = options.get("hosts") or Hosts("localhost"), options.get("proxies")
@@ -61,7 +68,7 @@ class Door:
         self._rates = Rates(self._limits.rate, self._limits.burst) if self._limits.rate else None
         rate = self._limits.anonymous_rate
         self._anonymous, self._failures = Rates(rate, 2 * rate), Failures(self._limits.failures_rate)
-        self._turnstile = Turnstile()
+        self._turnstile = Turnstile(is_pressed=is_pressed)
         self.at_work = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

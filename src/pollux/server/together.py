@@ -1,7 +1,11 @@
-"""How do many cost less who add one job each?  Whoever comes while a write is under way goes with the next one.
+"""How do many cost less who add one job each?  Whoever comes while others do goes with them in one write.
 
-A write of twenty jobs costs the store little more than one of a single job, and the leader hears of them at once.
-Nobody waits for company but those who come in the same round of the loop.
+A write of twenty jobs costs little more than one of a single job: of the store, and of the loops and threads that it
+wakes.  So a write waits for company, but only for as much as it lately had, and for a moment:
+
+    nobody else was here lately    written at once
+    as many as lately are here     written at once
+    fewer                          they wait a moment; whoever comes meanwhile goes along, then fewer are expected
 """
 
 from __future__ import annotations
@@ -17,6 +21,9 @@ from pollux.store.contract import JobPut
 
 AT_ONCE = 20  # as many as the audit log tells one by one
 LANES = 2  # while one write is under way, the next one may wait in the store itself
+MOMENT_S = 0.002  # about what a disk takes
+MOMENTS_MAX = 3  # as long as others come in each of them
+LINES_MAX = 1_000  # callers whose company is remembered
 
 
 class Added(NamedTuple):
@@ -34,9 +41,27 @@ class _Waiting(NamedTuple):
 class _Line:
     """Those of one caller for one version."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: int | None) -> None:
+        self.version = version
         self.waiting: list[_Waiting] = []
         self.under_way: set[asyncio.Future[None]] = set()
+        self.called = 0  # writes that are about to take along who waits
+        self.inside = 0  # those who wait, and those who are being written
+        self.expected = 1  # so many were inside together
+        self.moment: asyncio.TimerHandle | None = None  # while they wait for company
+        self.moments = 0  # that they have waited
+        self.came = 0  # how many waited when the latest moment began
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.inside
+
+    def enter(self, put: JobPut) -> asyncio.Future[Added]:
+        waiting = _Waiting(put, asyncio.get_running_loop().create_future())
+        self.waiting.append(waiting)
+        self.inside += 1
+        self.expected = max(self.expected, self.inside)
+        return waiting.answer
 
     def next_batch(self) -> list[_Waiting]:
         batch: dict[str, _Waiting] = {}
@@ -54,33 +79,62 @@ class Together:
 
     async def add(self, verbs: Pollux, caller: str, put: JobPut, version: int | None) -> Added:
         """Add one; it is written together with others of this caller, if there are others."""
-        key = (caller, version)
-        answer: asyncio.Future[Added] = asyncio.get_running_loop().create_future()
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = _Line()
-        line.waiting.append(_Waiting(put, answer))
-        if len(line.under_way) < LANES:
-            self._go_on(verbs, key, line)
+        line = self._line(caller, version)
+        answer = line.enter(put)
+        self._look(verbs, line)
         return await answer
 
-    def _go_on(self, verbs: Pollux, key: tuple[str, int | None], line: _Line) -> None:
+    def _line(self, caller: str, version: int | None) -> _Line:
+        line = self._lines.get((caller, version))
+        if line is None:
+            if len(self._lines) >= LINES_MAX:
+                self._lines = {key: each for key, each in self._lines.items() if not each.is_empty}
+            line = self._lines[caller, version] = _Line(version)
+        return line
+
+    def _look(self, verbs: Pollux, line: _Line) -> None:
+        """Write now, or wait for company: first for those who are being written, for they mostly come again."""
+        here = len(line.waiting) - AT_ONCE * line.called
+        if here <= 0 or len(line.under_way) >= LANES:
+            return
+        if here >= min(AT_ONCE, line.expected):
+            self._go_on(verbs, line)
+        elif not line.under_way and line.moment is None:
+            self._wait(verbs, line)
+
+    def _wait(self, verbs: Pollux, line: _Line) -> None:
+        line.moments, line.came = line.moments + 1, len(line.waiting)
+        line.moment = asyncio.get_running_loop().call_later(MOMENT_S, self._waited, verbs, line)
+
+    def _waited(self, verbs: Pollux, line: _Line) -> None:
+        """A moment is over: another one if somebody came in it; else so few are here as are here."""
+        if len(line.waiting) > line.came and line.moments < MOMENTS_MAX:
+            self._wait(verbs, line)
+        else:
+            line.expected = line.inside
+            self._go_on(verbs, line)
+
+    def _go_on(self, verbs: Pollux, line: _Line) -> None:
         """One more write; it takes along all who come in the same round of the loop."""
-        writing = asyncio.ensure_future(self._write_next(verbs, line, key[1]))
+        if line.moment is not None:
+            line.moment.cancel()
+        line.moment, line.moments, line.called = None, 0, line.called + 1
+        writing = asyncio.ensure_future(self._write_next(verbs, line))
         line.under_way.add(writing)
 
         def ended(done: asyncio.Future[None]) -> None:
             line.under_way.discard(done)
-            if line.waiting:
-                self._go_on(verbs, key, line)
-            elif not line.under_way:
-                self._lines.pop(key, None)
+            self._look(verbs, line)
 
         writing.add_done_callback(ended)
 
-    async def _write_next(self, verbs: Pollux, line: _Line, version: int | None) -> None:
-        if batch := line.next_batch():
-            await self._write(verbs, batch, version)
+    async def _write_next(self, verbs: Pollux, line: _Line) -> None:
+        line.called -= 1
+        batch = line.next_batch()
+        try:
+            await self._write(verbs, batch, line.version)
+        finally:
+            line.inside -= len(batch)
 
     async def _write(self, verbs: Pollux, batch: list[_Waiting], version: int | None) -> None:
         """Answer all of them, whatever happens."""

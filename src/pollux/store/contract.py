@@ -12,6 +12,8 @@ What holds for every verb:
   `capabilities.durable`, a power cut).
 * **Repeatable.**  The same call with the same ids and tokens may be sent again after a lost answer: it changes
   nothing more and answers `already` where it would have answered `ok`.
+* **On record.**  Of `audit`, given the answers, come the lines that tell of them: they are in the audit log with what
+  was changed, or neither is.  It is asked in the middle of a write, perhaps more than once: it makes words, no more.
 * **In order.**  Batches answer in the order of their items.
 * **Time.**  `now_ms` None means the store's own clock; tests pass their own.
 * **Waiting** ends at the bell, at what `look_again_ms` names, at `wake`, or after `wait_ms`, whichever is first.
@@ -32,28 +34,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from msgspec import Struct
-
 from pollux.model import (
     Advanced,
     Answer,
     AuditLine,
     Counts,
-    FeedItem,
     Job,
     Line,
     Node,
     Note,
     NotePut,
-    Outcome,
     Plan,
     Run,
     Term,
-    Verdict,
     Version,
 )
 from pollux.model.params import PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX
 from pollux.store.pages import DumpPage, JobFilter, JobPage, LogPage, RunFilter, RunPage
+from pollux.store.values import (
+    BATCH_MAX,
+    FEED_MAX,
+    LOSSES_MAX,
+    PAGE_MAX,
+    READY_MAX,
+    Audit,
+    Capabilities,
+    Claimed,
+    Feed,
+    JobAnswer,
+    JobPut,
+    Pruning,
+    Renewal,
+    Renewed,
+    RunAnswer,
+    Settlement,
+)
 
 __all__ = [
     "BATCH_MAX",
@@ -65,6 +80,7 @@ __all__ = [
     "RESULT_BYTES_MAX",
     "Advanced",
     "Answer",
+    "Audit",
     "Capabilities",
     "Claimed",
     "Counts",
@@ -85,95 +101,6 @@ __all__ = [
     "Settlement",
     "Store",
 ]
-
-BATCH_MAX = 1_000  # items in one call of a batched verb
-PAGE_MAX = 1_000  # rows in one page
-FEED_MAX = 100_000  # unread ends before `claim` answers full
-READY_MAX = 1_000_000  # waiting runs (ready or held) before `enqueue` answers full
-LOSSES_MAX = 10  # lost leases before a run is dead
-
-
-class Capabilities(Struct, frozen=True):
-    """What a store can do.  Nothing else may be asked of a backend's identity."""
-
-    name: str
-    waits: bool = True  # claim and feed can wait inside the store
-    durable: bool = True  # survives a power cut once answered
-    shared: bool = True  # other processes may use it at the same time
-    writes_are_cheap: bool = False  # a write costs microseconds: turns need not be saved
-    joins: bool = False  # `enqueue_in`: a run can be part of a transaction of the caller's own
-
-
-class JobPut(Struct, frozen=True, omit_defaults=True):
-    """Add or replace a job.  `revision` None: whatever is there; 0: only if there is none; n: only over that one."""
-
-    job: Job
-    revision: int | None = None
-    audit: AuditLine | None = None  # goes to the audit log in the same write, if the put is ok
-
-
-class JobAnswer(Struct, frozen=True, omit_defaults=True):
-    answer: Answer
-    id: str
-    revision: int = 0
-    detail: str = ""  # conflict: what stands against it, in words
-
-
-class Feed(Struct, frozen=True):
-    items: tuple[FeedItem, ...]
-    now_ms: int
-
-
-class RunAnswer(Struct, frozen=True, omit_defaults=True):
-    answer: Answer
-    id: str
-    detail: str = ""  # conflict: the id of the run that holds the key
-
-
-class Claimed(Struct, frozen=True):
-    answer: Answer  # ok, or full (the feed is too far behind)
-    runs: tuple[Run, ...]
-    jobs: dict[str, Job]  # of the runs, each once
-    stops_revision: int  # changes whenever a note that steers does (`model.STEERING`: stops, settings)
-    look_again_ms: int | None  # nothing claimed: the earliest visible time or lease end, if there is one
-    now_ms: int
-
-
-class Renewal(Struct, frozen=True, omit_defaults=True):
-    run_id: str
-    token: str
-    progress: str = ""  # what the handler says now; "": nothing new
-
-
-class Renewed(Struct, frozen=True):
-    answer: Answer  # ok or lost
-    cancel: str = ""  # the run is asked to stop, and why
-
-
-class Settlement(Struct, frozen=True, omit_defaults=True, gc=False):
-    """An attempt's end: the verdict, and all that becomes true with it or not at all."""
-
-    run_id: str
-    token: str
-    verdict: Verdict
-    outcome: Outcome | None = None  # None: no handler code ran to an end (back, hold, cancelled before start)
-    follow_ups: tuple[Run, ...] = ()
-    notes: tuple[NotePut, ...] = ()
-    progress: str = ""  # what the handler said last; "": nothing new
-
-
-class Pruning(Struct, frozen=True, omit_defaults=True):
-    """What may go.  Each part is independent; `limit` bounds one call."""
-
-    ids: tuple[str, ...] = ()  # these finished runs (dead letters dropped by hand)
-    unchanged_before_ms: int | None = None  # successful polls that changed nothing, finished before
-    finished_before_ms: int | None = None  # everything but dead letters, finished before
-    keep_per_job: int | None = None  # all but the newest n of a job's finished runs, dead letters apart
-    once_before_ms: int | None = None  # once-jobs that ended before, with nothing live; remembered as deleted ones are
-    dead_before_ms: int | None = None  # dead letters that died before
-    dead_max: int | None = None  # all but the newest n dead letters
-    log_max: int | None = None  # all but the newest n lines of the audit log (at least the last one stays)
-    limit: int = 1_000
 
 
 class Joins(Protocol):
@@ -218,7 +145,9 @@ class Store(Protocol):
 
     # jobs
 
-    async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:
+    async def put_jobs(
+        self, puts: Sequence[JobPut], *, audit: Audit[list[JobAnswer]] | None = None, now_ms: int | None = None
+    ) -> list[JobAnswer]:
         """Add or replace definitions.
 
         * ok: written, its revision one higher (1 for a new job); next due, last due and memory are kept.
@@ -227,15 +156,21 @@ class Store(Protocol):
           another source owns the id (the detail names both), or the stored release is newer than the put one.
         * One `JobsPut` entry for all that were written, which tells how many were new.  A new job has no next due:
           the leader gives it one.
-        * The audit line of a put that is ok is in the log with it, or neither is; that of any other is not written.
         """
         ...
 
-    async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
+    async def delete_jobs(
+        self,
+        ids: Sequence[str],
+        *,
+        reason: str = "",
+        audit: Audit[list[Answer]] | None = None,
+        now_ms: int | None = None,
+    ) -> list[Answer]:
         """Take jobs away: ok, or lost if there is none.
 
         * Held and ready runs of theirs are cancelled in the same write, with one `Ended` entry; a leased one may end.
-          A store may empty a job of hundreds of runs first, in parts; a crash in between leaves the job with fewer.
+          A store may end hundreds of them in parts, right after the job went; what a crash leaves can run no more.
         * One `JobsDeleted` entry.  Finished runs stay until pruned.  A later job of the same id starts at revision 1
           more than the deleted one had, with its `last_due_ms` (no due fires twice by delete and add).
         """
@@ -247,7 +182,9 @@ class Store(Protocol):
         """Jobs by id, a page at a time; pages partition the set without gaps or repeats under no writes."""
         ...
 
-    async def move_jobs(self, ids: Sequence[str], to: int, *, now_ms: int | None = None) -> list[Answer]:
+    async def move_jobs(
+        self, ids: Sequence[str], to: int, *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
+    ) -> list[Answer]:
         """Take jobs over into the version `to`: ok; already (it is there); lost (there is none).
 
         * The whole job goes: next due, last due, memory, and its live runs as they stand (held, ready, leased).  A
@@ -304,6 +241,7 @@ class Store(Protocol):
         *,
         notes: Sequence[NotePut] = (),
         ready_max: int = READY_MAX,
+        audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         """Accept runs: ok; already (the id is live or finished, or twice in the batch); conflict (its key is live;
@@ -374,16 +312,19 @@ class Store(Protocol):
         run_ids: Sequence[str] = (),
         job_id: str | None = None,
         reason: str = "",
+        audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         """Held and ready runs are cancelled at once (ok).  For a leased one a request is left beside the lease (ok):
         the owner is rung and reads it in `renew`; if the lease ends first, the run is cancelled.  lost: not live.
-        `job_id`: all its live runs.  One `Ended` entry for those that ended; a store may take hundreds of them in
-        parts, each with its own entry.
+        `job_id`: all its live runs, too, each once.  One `Ended` entry for those that ended; a store may take hundreds
+        of a job in parts, each with its own entry: then the first has the lines, by what it saw of the others.
         """
         ...
 
-    async def revive(self, run_ids: Sequence[str], *, now_ms: int | None = None) -> list[RunAnswer]:
+    async def revive(
+        self, run_ids: Sequence[str], *, audit: Audit[list[RunAnswer]] | None = None, now_ms: int | None = None
+    ) -> list[RunAnswer]:
         """Dead letters run again: ready now (gated: held, `Arrived`), all counters but the fence at zero; what was
         tried before stays on record.
 
@@ -408,8 +349,9 @@ class Store(Protocol):
         """What could be claimed now, by priority from 1 to 3; what waits for its time does not count."""
         ...
 
-    async def prune(self, what: Pruning) -> int:
+    async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
         """Remove finished runs, ended once-jobs and old audit lines as told; answers how many went.
+        `audit` goes with `ids`, and nothing else.
 
         Live runs are never touched.  A once-job ended with its last run; one whose run was cancelled before it began
         ended when it was due.
@@ -418,8 +360,12 @@ class Store(Protocol):
 
     # notes
 
-    async def put_notes(self, puts: Sequence[NotePut], *, now_ms: int | None = None) -> list[Answer]:
-        """Write notes by compare-and-set: ok, or conflict.  One `NotesChanged` entry for all that were written."""
+    async def put_notes(
+        self, puts: Sequence[NotePut], *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
+    ) -> list[Answer]:
+        """Write notes by compare-and-set: ok; conflict; already (over whatever is there, and the same is there), and
+        then nothing is written.  One `NotesChanged` entry for all that were written.
+        """
         ...
 
     async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
@@ -458,7 +404,9 @@ class Store(Protocol):
         """
         ...
 
-    async def drop_version(self, number: int, *, now_ms: int | None = None) -> Answer:
+    async def drop_version(
+        self, number: int, *, audit: Audit[Answer] | None = None, now_ms: int | None = None
+    ) -> Answer:
         """Forget a version and what is unread in its feed: ok; conflict while it has a job, a live run or a leader;
         lost if it is not there.  Its finished runs stay until they are pruned.
         """

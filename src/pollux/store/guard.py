@@ -23,6 +23,7 @@ from pollux.store.contract import (
     READY_MAX,
     Advanced,
     Answer,
+    Audit,
     Capabilities,
     Claimed,
     Counts,
@@ -94,11 +95,20 @@ class Wrapped:
 
     # jobs
 
-    async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:
-        return await self.call("put_jobs", self.store.put_jobs(puts, now_ms=now_ms))
+    async def put_jobs(
+        self, puts: Sequence[JobPut], *, audit: Audit[list[JobAnswer]] | None = None, now_ms: int | None = None
+    ) -> list[JobAnswer]:
+        return await self.call("put_jobs", self.store.put_jobs(puts, audit=audit, now_ms=now_ms))
 
-    async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
-        return await self.call("delete_jobs", self.store.delete_jobs(ids, reason=reason, now_ms=now_ms))
+    async def delete_jobs(
+        self,
+        ids: Sequence[str],
+        *,
+        reason: str = "",
+        audit: Audit[list[Answer]] | None = None,
+        now_ms: int | None = None,
+    ) -> list[Answer]:
+        return await self.call("delete_jobs", self.store.delete_jobs(ids, reason=reason, audit=audit, now_ms=now_ms))
 
     async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
         return await self.call("get_jobs", self.store.get_jobs(ids))
@@ -106,8 +116,10 @@ class Wrapped:
     async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
         return await self.call("list_jobs", self.store.list_jobs(where, after=after, limit=limit))
 
-    async def move_jobs(self, ids: Sequence[str], to: int, *, now_ms: int | None = None) -> list[Answer]:
-        return await self.call("move_jobs", self.store.move_jobs(ids, to, now_ms=now_ms))
+    async def move_jobs(
+        self, ids: Sequence[str], to: int, *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
+    ) -> list[Answer]:
+        return await self.call("move_jobs", self.store.move_jobs(ids, to, audit=audit, now_ms=now_ms))
 
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
         return await self.call("due", self.store.due(after=after, before_ms=before_ms, limit=limit))
@@ -128,9 +140,10 @@ class Wrapped:
         *,
         notes: Sequence[NotePut] = (),
         ready_max: int = READY_MAX,
+        audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
-        call = self.store.enqueue(runs, notes=notes, ready_max=ready_max, now_ms=now_ms)
+        call = self.store.enqueue(runs, notes=notes, ready_max=ready_max, audit=audit, now_ms=now_ms)
         return self.accepted(runs, await self.call("enqueue", call))
 
     async def enqueue_in(
@@ -177,13 +190,16 @@ class Wrapped:
         run_ids: Sequence[str] = (),
         job_id: str | None = None,
         reason: str = "",
+        audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
-        call = self.store.cancel(run_ids=run_ids, job_id=job_id, reason=reason, now_ms=now_ms)
+        call = self.store.cancel(run_ids=run_ids, job_id=job_id, reason=reason, audit=audit, now_ms=now_ms)
         return await self.call("cancel", call)
 
-    async def revive(self, run_ids: Sequence[str], *, now_ms: int | None = None) -> list[RunAnswer]:
-        return await self.call("revive", self.store.revive(run_ids, now_ms=now_ms))
+    async def revive(
+        self, run_ids: Sequence[str], *, audit: Audit[list[RunAnswer]] | None = None, now_ms: int | None = None
+    ) -> list[RunAnswer]:
+        return await self.call("revive", self.store.revive(run_ids, audit=audit, now_ms=now_ms))
 
     async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
         return await self.call("list_runs", self.store.list_runs(where, after=after, limit=limit))
@@ -197,13 +213,15 @@ class Wrapped:
     async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
         return await self.call("lines", self.store.lines(now_ms=now_ms))
 
-    async def prune(self, what: Pruning) -> int:
-        return await self.call("prune", self.store.prune(what))
+    async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
+        return await self.call("prune", self.store.prune(what, audit=audit))
 
     # notes
 
-    async def put_notes(self, puts: Sequence[NotePut], *, now_ms: int | None = None) -> list[Answer]:
-        return await self.call("put_notes", self.store.put_notes(puts, now_ms=now_ms))
+    async def put_notes(
+        self, puts: Sequence[NotePut], *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
+    ) -> list[Answer]:
+        return await self.call("put_notes", self.store.put_notes(puts, audit=audit, now_ms=now_ms))
 
     async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
         return await self.call("notes", self.store.notes(prefix, now_ms=now_ms))
@@ -230,8 +248,10 @@ class Wrapped:
     async def versions(self, *, now_ms: int | None = None) -> list[Version]:
         return await self.call("versions", self.store.versions(now_ms=now_ms))
 
-    async def drop_version(self, number: int, *, now_ms: int | None = None) -> Answer:
-        return await self.call("drop_version", self.store.drop_version(number, now_ms=now_ms))
+    async def drop_version(
+        self, number: int, *, audit: Audit[Answer] | None = None, now_ms: int | None = None
+    ) -> Answer:
+        return await self.call("drop_version", self.store.drop_version(number, audit=audit, now_ms=now_ms))
 
     # wake-ups and records
 
@@ -303,11 +323,11 @@ class Guarded(Wrapped):
                 self.enqueued[run.priority] += 1
         return answers
 
-    async def prune(self, what: Pruning) -> int:
+    async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
         """Somebody takes these away; what only got old is the leader's to sweep, and that ends with its term."""
         if what.ids and self._seal is not None:
             await self.call("notes", self._seal.refuse(self.store, self._clock.mono_ms()))
-        return await super().prune(what)
+        return await super().prune(what, audit=audit)
 
     async def call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:
         stats = self.calls[verb]

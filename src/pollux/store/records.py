@@ -24,7 +24,6 @@ from pollux.model import (
     RunState,
     chained,
 )
-from pollux.store.contract import Answer, JobAnswer, JobPut
 
 COUNTED = frozenset({"term", "run", "log", "tomb"})  # kinds whose places are numbers
 
@@ -45,12 +44,6 @@ class Tomb(Struct, frozen=True, omit_defaults=True):
 
 
 Record = Job | Run | Note | AuditLine | TermRecord | Tomb
-
-
-def lines_of(puts: Sequence[JobPut], answers: Sequence[JobAnswer]) -> list[AuditLine]:
-    """What the audit log gets with these puts: the lines of those that were written."""
-    told = (put.audit for put, said in zip(puts, answers, strict=True) if said.answer is Answer.OK)
-    return [line for line in told if line is not None]
 
 
 def next_lines(lines: Sequence[AuditLine], seq: int, chain: str) -> list[AuditLine]:

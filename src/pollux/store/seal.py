@@ -68,7 +68,11 @@ def _mark(value: Any) -> Mark | None:
 
 
 async def put_mark(store: Store, key: str, mark: Mark) -> None:
-    await store.put_notes([NotePut(key, msgspec.to_builtins(mark))])
+    await store.put_notes([mark_put(key, mark)])
+
+
+def mark_put(key: str, mark: Mark) -> NotePut:
+    return NotePut(key, msgspec.to_builtins(mark))
 
 
 def seal_words(marks: Marks, url: str) -> str:

@@ -33,7 +33,7 @@ from pollux.runtime import CrewOptions
 from pollux.runtime.renewer import Renewer
 from pollux.simulate import VirtualClock, VirtualTime
 from pollux.simulate.stage import at_once
-from pollux.store.contract import JobAnswer, RunAnswer, RunFilter, Settlement
+from pollux.store.contract import Audit, JobAnswer, RunAnswer, RunFilter, Settlement
 from pollux.store.memory import MemoryStore
 from pollux.testing.faults import FaultyStore
 from pollux.units import DAY_MS, MOMENT_MAX_MS, duration_ms, moment_ms
@@ -358,10 +358,12 @@ class Chronicle(MemoryStore):
 class StoryStore(FaultyStore):
     """Faults on order; and no run leaves for a child process, where time is real."""
 
-    async def put_jobs(self, puts: Any, *, now_ms: int | None = None) -> list[JobAnswer]:
+    async def put_jobs(
+        self, puts: Any, *, audit: Audit[list[JobAnswer]] | None = None, now_ms: int | None = None
+    ) -> list[JobAnswer]:
         replace = msgspec.structs.replace
         here = [replace(put, job=replace(put.job, isolate=Isolate.NEVER)) for put in puts]
-        return await super().put_jobs(here, now_ms=now_ms)
+        return await super().put_jobs(here, audit=audit, now_ms=now_ms)
 
 
 class Cast(Registry):

@@ -6,6 +6,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
+from msgspec.json import encode
+
 from pollux.model import STEERING, Note, NotePut, NotesChanged
 from pollux.store.contract import Answer
 from pollux.store.memory.state import State
@@ -36,6 +38,8 @@ def _put_note(state: State, put: NotePut, now_ms: int, written: dict[str, None])
     stored = standing(state, put.key, now_ms)
     if put.revision is not None and put.revision != (0 if stored is None else stored.revision):
         return Answer.CONFLICT
+    if put.revision is None and _is_same(put, stored):
+        return Answer.ALREADY
     if put.value is not None:
         set_note(state, put)
     elif stored is not None:
@@ -44,6 +48,13 @@ def _put_note(state: State, put: NotePut, now_ms: int, written: dict[str, None])
         return Answer.OK
     written[put.key] = None
     return Answer.OK
+
+
+def _is_same(put: NotePut, stored: Note | None) -> bool:
+    """As it is written down: 1 and true are two values."""
+    if put.value is None or stored is None:
+        return put.value is None and stored is None
+    return put.expires_ms == stored.expires_ms and encode(put.value) == encode(stored.value)
 
 
 def standing(state: State, key: str, now_ms: int) -> Note | None:

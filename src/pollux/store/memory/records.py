@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, NotePut, Run, chained
-from pollux.store.contract import DumpPage, LogPage, Pruning
+from pollux.store.contract import Audit, DumpPage, LogPage, Pruning
 from pollux.store.memory.jobs import remember
 from pollux.store.memory.notes import set_note
 from pollux.store.memory.past import DEAD_LETTER, PLAIN, UNCHANGED
@@ -22,6 +22,8 @@ from pollux.store.records import Record, TermRecord, Tomb, dump_place, entries_o
 UNCHANGED_ONLY = frozenset({UNCHANGED})
 ALL_BUT_DEAD = frozenset({PLAIN, UNCHANGED})
 DEAD_ONLY = frozenset({DEAD_LETTER})
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def prune(state: State, what: Pruning) -> int:
@@ -78,6 +80,16 @@ def _ended_before(row: JobRow, before_ms: int) -> bool:
     ended_ms = memory_of(row).last_end_ms
     ended_ms = row.last_due_ms if ended_ms is None else ended_ms
     return row.is_once and row.is_spent and ended_ms is not None and ended_ms < before_ms
+
+
+def recorded(
+    state: State, audit: Audit[T] | None, verb: Callable[Concatenate[State, P], T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Do it, and write down what was done."""
+    answer = verb(state, *args, **kwargs)
+    if audit is not None:
+        log(state, audit(answer))
+    return answer
 
 
 def log(state: State, lines: Sequence[AuditLine]) -> None:

@@ -37,6 +37,7 @@ from pollux.store.contract import (
     READY_MAX,
     Advanced,
     Answer,
+    Audit,
     Capabilities,
     Claimed,
     Counts,
@@ -79,7 +80,6 @@ from pollux.store.memory.bells import Waiter
 from pollux.store.memory.settle import settle
 from pollux.store.memory.state import House, State
 from pollux.store.parts import Turns, handle_version, one_version
-from pollux.store.records import lines_of
 
 LOOK_AGAIN_MS = 5_000  # a wait looks up at least so often: the clock may have leapt
 P = ParamSpec("P")
@@ -131,14 +131,28 @@ class MemoryStore:
 
     # jobs
 
-    async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:  # noqa: ARG002  the contract's
+    async def put_jobs(
+        self,
+        puts: Sequence[JobPut],
+        *,
+        audit: Audit[list[JobAnswer]] | None = None,
+        now_ms: int | None = None,  # noqa: ARG002  the contract's
+    ) -> list[JobAnswer]:
         check_batch(puts, "jobs")
         one_version(self.scheduler_version, "put_jobs")
-        return self._do(_put_and_log, [replace(put, job=checked_job(put.job)) for put in puts])
+        checked = [replace(put, job=checked_job(put.job)) for put in puts]
+        return self._do(record_verbs.recorded, audit, job_verbs.put_jobs, checked)
 
-    async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
+    async def delete_jobs(
+        self,
+        ids: Sequence[str],
+        *,
+        reason: str = "",
+        audit: Audit[list[Answer]] | None = None,
+        now_ms: int | None = None,
+    ) -> list[Answer]:
         check_batch(ids, "jobs")
-        return self._do(job_verbs.delete_jobs, ids, reason, self._now(now_ms))
+        return self._do(record_verbs.recorded, audit, job_verbs.delete_jobs, ids, reason, self._now(now_ms))
 
     async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
         check_batch(ids, "jobs")
@@ -147,9 +161,16 @@ class MemoryStore:
     async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
         return self._do(job_verbs.list_jobs, where or JobFilter(), after, check_page(limit))
 
-    async def move_jobs(self, ids: Sequence[str], to: int, *, now_ms: int | None = None) -> list[Answer]:  # noqa: ARG002  the contract's
+    async def move_jobs(
+        self,
+        ids: Sequence[str],
+        to: int,
+        *,
+        audit: Audit[list[Answer]] | None = None,
+        now_ms: int | None = None,  # noqa: ARG002  the contract's
+    ) -> list[Answer]:
         check_batch(ids, "jobs")
-        return self._do(job_verbs.move_jobs, ids, check_version(to))
+        return self._do(record_verbs.recorded, audit, job_verbs.move_jobs, ids, check_version(to))
 
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
         one_version(self.scheduler_version, "due")
@@ -180,9 +201,12 @@ class MemoryStore:
         *,
         notes: Sequence[NotePut] = (),
         ready_max: int = READY_MAX,
+        audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
-        return self._do(run_verbs.enqueue, checked_runs(runs), checked_notes(notes), ready_max, self._now(now_ms))
+        asked, notes = checked_runs(runs), checked_notes(notes)
+        verb = run_verbs.enqueue
+        return self._do(record_verbs.recorded, audit, verb, asked, notes, ready_max, self._now(now_ms))
 
     async def claim(
         self,
@@ -217,14 +241,17 @@ class MemoryStore:
         run_ids: Sequence[str] = (),
         job_id: str | None = None,
         reason: str = "",
+        audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(run_ids, "runs")
-        return self._do(run_verbs.cancel, run_ids, job_id, reason, self._now(now_ms))
+        return self._do(record_verbs.recorded, audit, run_verbs.cancel, run_ids, job_id, reason, self._now(now_ms))
 
-    async def revive(self, run_ids: Sequence[str], *, now_ms: int | None = None) -> list[RunAnswer]:
+    async def revive(
+        self, run_ids: Sequence[str], *, audit: Audit[list[RunAnswer]] | None = None, now_ms: int | None = None
+    ) -> list[RunAnswer]:
         check_batch(run_ids, "runs")
-        return self._do(run_verbs.revive, run_ids, self._now(now_ms))
+        return self._do(record_verbs.recorded, audit, run_verbs.revive, run_ids, self._now(now_ms))
 
     async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
         return self._do(run_verbs.list_runs, where or RunFilter(), after, check_page(limit))
@@ -239,14 +266,16 @@ class MemoryStore:
     async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
         return self._do(run_verbs.lines, self._now(now_ms))
 
-    async def prune(self, what: Pruning) -> int:
+    async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
         check_batch(what.ids, "runs")
-        return self._do(record_verbs.prune, what)
+        return self._do(record_verbs.recorded, audit, record_verbs.prune, what)
 
     # notes
 
-    async def put_notes(self, puts: Sequence[NotePut], *, now_ms: int | None = None) -> list[Answer]:
-        return self._do(note_verbs.put_notes, checked_notes(puts), self._now(now_ms))
+    async def put_notes(
+        self, puts: Sequence[NotePut], *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
+    ) -> list[Answer]:
+        return self._do(record_verbs.recorded, audit, note_verbs.put_notes, checked_notes(puts), self._now(now_ms))
 
     async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
         return self._do(note_verbs.notes, prefix, self._now(now_ms))
@@ -275,8 +304,11 @@ class MemoryStore:
     async def versions(self, *, now_ms: int | None = None) -> list[Version]:
         return self._do(version_verbs.versions, self._now(now_ms))
 
-    async def drop_version(self, number: int, *, now_ms: int | None = None) -> Answer:
-        return self._do(version_verbs.drop_version, check_version(number), self._now(now_ms))
+    async def drop_version(
+        self, number: int, *, audit: Audit[Answer] | None = None, now_ms: int | None = None
+    ) -> Answer:
+        verb = version_verbs.drop_version
+        return self._do(record_verbs.recorded, audit, verb, check_version(number), self._now(now_ms))
 
     # wake-ups
 
@@ -365,9 +397,3 @@ class MemoryStore:
 
     def _is_over(self, waiter: Waiter) -> bool:
         return waiter.is_woken or not self._is_open
-
-
-def _put_and_log(state: State, puts: Sequence[JobPut]) -> list[JobAnswer]:
-    answers = job_verbs.put_jobs(state, puts)
-    record_verbs.log(state, lines_of(puts, answers))
-    return answers

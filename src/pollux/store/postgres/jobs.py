@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 from pollux.model import Ended, Job, JobsDeleted, JobsMoved, JobsPut
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
-from pollux.store.postgres.records import log
 from pollux.store.postgres.rows import JOB_COLUMNS, columns, got, job_row, put
 from pollux.store.postgres.runs import cancel_waiting
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import JOBS_LOCK, Transaction
-from pollux.store.records import lines_of
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.ends import JOB_GONE
 from pollux.store.relational.jobs import TOMBS_MAX, Puts, Stored, each_once, moved_once
@@ -49,7 +47,6 @@ async def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
     written = dict.fromkeys(answer.id for answer in answers if answer.answer is Answer.OK)
     if written:
         tx.tell(tx.version, JobsPut(tuple(written), len(batch.added)))
-    await log(tx, lines_of(puts, answers))
     return answers
 
 

@@ -9,7 +9,7 @@ from pollux.store.contract import Answer
 from pollux.store.postgres.rows import columns, put
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import NOTES_LOCK, Transaction
-from pollux.store.relational.rows import Row, encode
+from pollux.store.relational.rows import Row, encode, is_same_note
 
 _LAST = "\U0010ffff"
 _sql = Statements("put_notes")
@@ -52,17 +52,21 @@ def _rounds(puts: Sequence[NotePut]) -> list[list[NotePut]]:
 
 async def _put(tx: Transaction, puts: Sequence[NotePut], now_ms: int, written: dict[str, None]) -> list[Answer]:
     found = await tx.rows(_sql.stored, [put(each.key) for each in puts])
-    stored = {row[0]: row[1] for row in found if row[2] is None or row[2] > now_ms}
+    stored = {row[0]: tuple(row)[1:] for row in found if row[2] is None or row[2] > now_ms}
     answers, values, gone = [], [], []
     for each in puts:
         key = put(each.key)
-        if each.revision is not None and each.revision != stored.get(key, 0):
+        there = stored.get(key)
+        if each.revision is not None and each.revision != (0 if there is None else there[0]):
             answers.append(Answer.CONFLICT)
+            continue
+        if is_same_note(each, None if there is None else there[1:]):
+            answers.append(Answer.ALREADY)
             continue
         answers.append(Answer.OK)
         if each.value is not None:
             values.append((key, encode(each.value), None, each.expires_ms))
-        elif key in stored:
+        elif there is not None:
             gone.append(key)
         else:
             continue

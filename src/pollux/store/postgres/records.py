@@ -8,6 +8,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, Run, RunState
+from pollux.store.contract import Audit
 from pollux.store.postgres.notes import load_notes, tell_all
 from pollux.store.postgres.rows import COLUMNS, JOB_COLUMNS, columns, got, job_row, put, run_row
 from pollux.store.postgres.sql import Statements
@@ -23,6 +24,13 @@ _nodes = Statements("nodes")
 _versions = Statements("versions")
 T = TypeVar("T")
 _TEXTS = ("actor", "action", "subject", "detail")
+
+
+async def recorded(tx: Transaction, audit: Audit[T] | None, answer: T) -> T:
+    """The answer to a write, with the lines that tell of it in the log."""
+    if audit is not None:
+        await log(tx, audit(answer))
+    return answer
 
 
 async def log(tx: Transaction, lines: Sequence[AuditLine]) -> None:

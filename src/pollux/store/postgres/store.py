@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import asyncpg
 import msgspec
 from msgspec.structs import replace
 
-from pollux.clock import Clock, SystemClock
 from pollux.errors import InvalidInput
 from pollux.model import (
     ALL_VERSIONS,
@@ -43,6 +42,7 @@ from pollux.store.contract import (
     READY_MAX,
     Advanced,
     Answer,
+    Audit,
     Capabilities,
     Claimed,
     Counts,
@@ -61,9 +61,8 @@ from pollux.store.contract import (
     RunPage,
     Settlement,
 )
-from pollux.store.doors import shut
 from pollux.store.limits import check_batch, check_first, check_page, check_plan, checked_job, checked_notes
-from pollux.store.parts import Turns, handle_version, one_version
+from pollux.store.parts import one_version
 from pollux.store.postgres import jobs as job_verbs
 from pollux.store.postgres import leases as lease_verbs
 from pollux.store.postgres import listing as listing_verbs
@@ -75,45 +74,20 @@ from pollux.store.postgres import records as record_verbs
 from pollux.store.postgres import rows
 from pollux.store.postgres import runs as run_verbs
 from pollux.store.postgres import versions as version_verbs
-from pollux.store.postgres.address import Address, read_address
-from pollux.store.postgres.bell import Ear, Looked, Seen
-from pollux.store.postgres.claiming import Claimer
+from pollux.store.postgres.bell import Ear, Looked
 from pollux.store.postgres.database import Database
-from pollux.store.postgres.door import Door
+from pollux.store.postgres.handle import Handle
 from pollux.store.postgres.settle import settle, settle_plainly
 from pollux.store.records import TermRecord, Tomb, read_record
 from pollux.store.relational.bells import ASKED, FEED, RUNS
 from pollux.store.relational.rows import Row, decode_entry
 from pollux.store.relational.settling import prepare
-from pollux.store.shelf import JobShelf
 
-DEADLINE_MS = 10_000
 TWIN_POOL = 2
-T = TypeVar("T")
 
 
-class PostgresStore:
+class PostgresStore(Handle):
     capabilities = Capabilities(name="postgres", joins=True)
-
-    def __init__(
-        self,
-        url: str | Address,
-        *,
-        clock: Clock | None = None,
-        deadline_ms: int = DEADLINE_MS,
-        pool: int | None = None,
-        scheduler_version: int = SCHEDULER_VERSION,
-    ) -> None:
-        self._version = handle_version(scheduler_version)
-        self._address = url if isinstance(url, Address) else read_address(url)
-        self._clock = clock or SystemClock()
-        self._deadline_ms = deadline_ms
-        self._pool = pool or self._address.pool
-        self._jobs = JobShelf()
-        self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
-        self._door = Door()
-        self._claimers: dict[int, Claimer] = {}
-        self._turns = Turns()
 
     @property
     def scheduler_version(self) -> int:
@@ -162,15 +136,24 @@ class PostgresStore:
 
     # jobs
 
-    async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:
+    async def put_jobs(
+        self, puts: Sequence[JobPut], *, audit: Audit[list[JobAnswer]] | None = None, now_ms: int | None = None
+    ) -> list[JobAnswer]:
         check_batch(puts, "jobs")
         one_version(self._version, "put_jobs")
         checked = [replace(put, job=checked_job(put.job)) for put in puts]
-        return await self._write(now_ms, job_verbs.put_jobs, checked)
+        return await self._write(now_ms, job_verbs.put_jobs, checked, audit=audit)
 
-    async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
+    async def delete_jobs(
+        self,
+        ids: Sequence[str],
+        *,
+        reason: str = "",
+        audit: Audit[list[Answer]] | None = None,
+        now_ms: int | None = None,
+    ) -> list[Answer]:
         check_batch(ids, "jobs")
-        return await self._write(now_ms, job_verbs.delete_jobs, list(ids), reason)
+        return await self._write(now_ms, job_verbs.delete_jobs, list(ids), reason, audit=audit)
 
     async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
         check_batch(ids, "jobs")
@@ -183,10 +166,12 @@ class PostgresStore:
         jobs = tuple([self._job(row) for row in found[:limit]])
         return JobPage(jobs, jobs[-1].id if len(found) > limit else None)
 
-    async def move_jobs(self, ids: Sequence[str], to: int, *, now_ms: int | None = None) -> list[Answer]:
+    async def move_jobs(
+        self, ids: Sequence[str], to: int, *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
+    ) -> list[Answer]:
         check_batch(ids, "jobs")
         await self._count_in(check_version(to))
-        return await self._write(now_ms, job_verbs.move_jobs, list(ids), to)
+        return await self._write(now_ms, job_verbs.move_jobs, list(ids), to, audit=audit)
 
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
         one_version(self._version, "due")
@@ -230,13 +215,15 @@ class PostgresStore:
         *,
         notes: Sequence[NotePut] = (),
         ready_max: int = READY_MAX,
+        audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(runs, "runs")
-        if not notes and runs and (alike := rows.alike(runs)) is not None and await self._enqueue(alike, ready_max):
+        alike = rows.alike(runs) if runs and not notes and audit is None else None
+        if alike is not None and await self._enqueue(alike, ready_max):
             return [RunAnswer(Answer.OK, run_id) for run_id in alike.ids]
         made = [rows.made_row(run) for run in runs]
-        return await self._write(now_ms, run_verbs.enqueue, made, checked_notes(notes), ready_max)
+        return await self._write(now_ms, run_verbs.enqueue, made, checked_notes(notes), ready_max, audit=audit)
 
     async def enqueue_in(
         self, connection: Any, runs: Sequence[Run], *, ready_max: int = READY_MAX, now_ms: int | None = None
@@ -297,14 +284,17 @@ class PostgresStore:
         run_ids: Sequence[str] = (),
         job_id: str | None = None,
         reason: str = "",
+        audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(run_ids, "runs")
-        return await self._write(now_ms, run_verbs.cancel, list(run_ids), job_id, reason)
+        return await self._write(now_ms, run_verbs.cancel, list(run_ids), job_id, reason, audit=audit)
 
-    async def revive(self, run_ids: Sequence[str], *, now_ms: int | None = None) -> list[RunAnswer]:
+    async def revive(
+        self, run_ids: Sequence[str], *, audit: Audit[list[RunAnswer]] | None = None, now_ms: int | None = None
+    ) -> list[RunAnswer]:
         check_batch(run_ids, "runs")
-        return await self._write(now_ms, run_verbs.revive, list(run_ids))
+        return await self._write(now_ms, run_verbs.revive, list(run_ids), audit=audit)
 
     async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
         listed = await self._read(None, listing_verbs.list_runs, where or RunFilter(), after, check_page(limit))
@@ -321,10 +311,10 @@ class PostgresStore:
     async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
         return await self._read(now_ms, listing_verbs.lines)
 
-    async def prune(self, what: Pruning) -> int:
+    async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
         check_batch(what.ids, "runs")
         has_any, writers = await self._read(None, prune_verbs.look, what)
-        gone = await self._write(None, prune_verbs.prune, what) if has_any else 0
+        gone = await self._write(None, prune_verbs.prune, what, audit=audit) if has_any else 0
         keep = what.keep_per_job
         if keep is not None and gone < what.limit and (keep, writers) != self._door.kept:
             jobs = await self._read(None, prune_verbs.beyond, keep, what.limit - gone)
@@ -336,8 +326,10 @@ class PostgresStore:
 
     # notes
 
-    async def put_notes(self, puts: Sequence[NotePut], *, now_ms: int | None = None) -> list[Answer]:
-        return await self._write(now_ms, note_verbs.put_notes, checked_notes(puts))
+    async def put_notes(
+        self, puts: Sequence[NotePut], *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
+    ) -> list[Answer]:
+        return await self._write(now_ms, note_verbs.put_notes, checked_notes(puts), audit=audit)
 
     async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
         return [rows.legible(rows.note, row, "note") for row in await self._read(now_ms, note_verbs.notes, prefix)]
@@ -377,9 +369,11 @@ class PostgresStore:
     async def versions(self, *, now_ms: int | None = None) -> list[Version]:
         return await self._read(now_ms, version_verbs.versions)
 
-    async def drop_version(self, number: int, *, now_ms: int | None = None) -> Answer:
+    async def drop_version(
+        self, number: int, *, audit: Audit[Answer] | None = None, now_ms: int | None = None
+    ) -> Answer:
         await self._count_in(check_version(number))
-        return await self._write(now_ms, version_verbs.drop_version, number)
+        return await self._write(now_ms, version_verbs.drop_version, number, audit=audit)
 
     # wake-ups
 
@@ -410,63 +404,6 @@ class PostgresStore:
         for version in {getattr(value, "scheduler_version", SCHEDULER_VERSION) for value in values}:
             await self._count_in(check_version(version))
         return await self._write(None, record_verbs.load, values)
-
-    # how it is done
-
-    def _opened(self) -> Database:
-        door = self._door
-        if door.loop is None or os.getpid() != door.pid:
-            raise shut(f"on {self._address.where}", door.pid, is_open=door.loop is not None)
-        return door.database
-
-    async def _count_in(self, version: int) -> None:
-        """Before the first write in a version: it gets its counts."""
-        database = self._opened()
-        if version not in self._door.counted:
-            await database.read(lambda tx: version_verbs.ensure(tx, version), version)
-            self._door.counted.add(version)
-
-    async def _write(self, now_ms: int | None, verb: Callable[..., Awaitable[T]], *args: Any) -> T:
-        if self._version != ALL_VERSIONS:
-            await self._count_in(self._version)
-        return await self._opened().write(lambda tx: verb(tx, *args), self._version, now_ms, self._door.ear.ring)
-
-    async def _read(self, now_ms: int | None, verb: Callable[..., Awaitable[T]], *args: Any) -> T:
-        return await self._opened().read(lambda tx: verb(tx, *args), self._version, now_ms)
-
-    async def _enqueue(self, runs: rows.Alike, ready_max: int) -> bool:
-        verb = partial(run_verbs.enqueue_plainly, made=runs, ready_max=ready_max)
-        return await self._opened().read(verb, self._version, None, self._door.ear.ring)
-
-    async def _claim(self, asking: Asking, now_ms: int | None) -> Claimed:
-        if self._version != ALL_VERSIONS:
-            await self._count_in(self._version)
-            return await self._claimer(self._version).claim(asking, now_ms)
-
-        async def one(version: int, token: str, limit: int) -> Claimed:
-            return await self._claimer(version).claim(replace(asking, token=token, limit=limit), now_ms)
-
-        there = await self._read(now_ms, version_verbs.there)
-        claimed = await self._turns.claim(there, asking.token, asking.limit, one)
-        return claimed or Claimed(Answer.OK, (), {}, 0, None, now_ms or self._clock.now_ms())
-
-    def _claimer(self, version: int) -> Claimer:
-        found = self._claimers.get(version)
-        if found is None:
-            door = self._door
-            found = Claimer(door.database, version, self._jobs, door.grants, self._clock, door.ear.ring)
-            self._claimers[version] = found
-        return found
-
-    async def _wait(self, kinds: int, look: Callable[[float], Awaitable[Looked[Seen]]], wait_ms: int) -> Seen:
-        if wait_ms <= 0:
-            return (await look(0.0))[0]
-        self._opened()
-        door = self._door
-        return await door.ear.wait(kinds, self._version, look, wait_ms, lambda: door.loop is None)
-
-    def _job(self, row: Row) -> Job:
-        return rows.legible(self._jobs.job, tuple(row), "job")
 
     def _record(self, kind: str, row: Row) -> Any:
         match kind:

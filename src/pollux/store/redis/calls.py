@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from pollux.model import LIVE, PROGRESS_CHARS_MAX, AuditLine, FeedItem, Job, Node, Note, Plan, Run, RunState
-from pollux.store.contract import Answer, JobAnswer, JobPut, Pruning, Renewal
+from pollux.store.contract import Answer, JobAnswer, JobPut, Pruning, Renewal, RunAnswer
 from pollux.store.limits import checked_notes
 from pollux.store.parts import other_version
 from pollux.store.records import Record, TermRecord, Tomb
@@ -93,6 +93,38 @@ def pruning_of(what: Pruning, limit: int) -> dict[str, Any]:
         "log_max": rows.or_false(what.log_max),
         "limit": limit,
     }
+
+
+Cancelled = tuple[str, str, int]  # the answer to a cancel, the run, and the order of its coming
+
+
+class Part(NamedTuple):
+    """What one call cancelled; where the next begins, if there is more, and up to which run, by their coming."""
+
+    found: list[Cancelled]
+    after: str | bool = False
+    upto: int | bool = False
+
+    @property
+    def said(self) -> list[str]:
+        return [f"{answer} {run_id}" for answer, run_id, _ in self.found]
+
+
+def part(row: rows.Row) -> Part:
+    return Part(*row)
+
+
+def cancel_of(run_ids: Sequence[str], job_id: str | None, reason: str, limit: int, *, waiting: bool = False) -> Any:
+    """`waiting`: those that are leased are left alone."""
+    job = False if job_id is None else job_id
+    asked = {"ids": run_ids, "job": job, "reason": reason, "limit": limit, "waiting": waiting}
+    return asked | {"after": False, "upto": False}
+
+
+def run_answers(found: Sequence[Cancelled], named: int) -> list[RunAnswer]:
+    """Those that were named, then those of the job in the order of their coming."""
+    mates = sorted(found[named:], key=lambda each: each[2])
+    return [RunAnswer(Answer(answer), run_id) for answer, run_id, _ in [*found[:named], *mates]]
 
 
 def node_of(node: Node) -> dict[str, Any]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from pollux.clock import Clock, SystemClock
+from pollux.errors import StoreBusy
 from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, AuditLine, FeedItem, Job
-from pollux.store.contract import Answer, Claimed, JobPut
+from pollux.store.contract import Answer, Audit, Claimed, RunAnswer
 from pollux.store.doors import shut
 from pollux.store.parts import Turns, handle_version
 from pollux.store.records import next_lines
@@ -30,6 +32,8 @@ from pollux.store.shelf import JobShelf
 DEADLINE_MS = 10_000
 LOOK_AGAIN_MS = 30_000  # a wait looks up at least so often: no ring is lost, but the server's clock may leap
 PIECE = 250  # items that one call of a script works on where there may be any number of them
+LOG_TRIES = 20  # for a line of the audit log, while others write theirs
+NOT_YET = {"said": "?", "last": "", "lines": ()}  # what no script says: it only tells what it would do
 JOB_GONE = "its job was deleted"
 T = TypeVar("T")
 Looked = tuple[T, bool, int | None, Place]  # seen, is it enough, in how many ms there may be more, where the bell stood
@@ -54,6 +58,7 @@ class Door:
     def __init__(self) -> None:
         self.link: Link | None = None
         self.pid = 0
+        self.last_line = ""  # of the audit log, as far as we know
         self.handles: WeakSet[Handle] = WeakSet()
         self.versions: dict[int, Handle] = {}  # those of other versions: their connections are closed with the door
 
@@ -156,42 +161,32 @@ class Handle:
         look_again_ms = None if look_again is False else look_again
         return Claimed(Answer(answer), runs, by_id, stops, look_again_ms, now_ms), place_of(place)
 
-    async def _cancel_job(
-        self, job_id: str, reason: str, now_ms: int | None, *, waiting: bool = False
-    ) -> list[tuple[str, str, int]]:
-        """Its live runs of now, a part at a time; in the order of their coming."""
-        after: str | bool = False
-        upto: int | bool = False
-        found: list[tuple[str, str, int]] = []
-        while True:
-            asked: dict[str, Any] = {
-                "ids": [],
-                "job": job_id,
-                "after": after,
-                "upto": upto,
-                "limit": PIECE,
-                "waiting": waiting,
-            }
-            part, after, upto = await self._run("cancel", now_ms, **asked, reason=reason)
-            found += part
-            if after is False:
-                return sorted(found, key=lambda each: each[2])
+    async def _cancel(
+        self, asked: dict[str, Any], audit: Audit[list[RunAnswer]] | None, now_ms: int | None
+    ) -> list[RunAnswer]:
+        """A part at a time; the first has the lines, by what is seen of the others before."""
+        do, look = partial(self._cancel_part, now_ms), partial(self._look_at_part, now_ms)
+        named, later = len(asked["ids"]), list[calls.Cancelled]()
+        first = calls.Part([("ok", run_id, 0) for run_id in asked["ids"]])
+        if audit is not None and asked["job"] is not False:
+            first = await look(asked)
+            later = (await to_the_end(first, asked, look))[len(first.found) :]
 
-    async def _delete_big(self, job_id: str, reason: str, now_ms: int | None) -> str:
-        """Most of its waiting runs end before the job goes, and those that came meanwhile right after it."""
-        await self._cancel_job(job_id, reason, now_ms, waiting=True)
-        asked = {"ids": [job_id], "reason": reason, "limit": PIECE, "anyway": True}
-        [answer] = await self._run("delete_jobs", now_ms, **asked)
-        await self._cancel_job(job_id, reason, now_ms, waiting=True)
-        return str(answer)
+        def lines_of(part: calls.Part) -> Sequence[AuditLine]:
+            assert audit is not None
+            return audit(calls.run_answers([*part.found, *later], named))
 
-    async def _move_big(self, job_id: str, to: int, now_ms: int | None) -> str:
-        """The job with the first of its live runs, then the others, a part at a time."""
-        asked: dict[str, Any] = {"ids": [job_id], "to": to, "limit": PIECE, "anyway": True}
-        [answer], after = await self._run("move_jobs", now_ms, **asked, after=False)
-        while after:
-            _, after = await self._run("move_jobs", now_ms, **asked, after=after)
-        return str(answer)
+        lines = None if audit is None else lines_of
+        first = await self._recorded(lines, "cancel", calls.part, (first, first.said), now_ms, **asked)
+        return calls.run_answers(await to_the_end(first, asked, do), named)
+
+    async def _cancel_part(self, now_ms: int | None, asked: dict[str, Any]) -> calls.Part:
+        return calls.part(await self._run("cancel", now_ms, **asked))
+
+    async def _look_at_part(self, now_ms: int | None, asked: dict[str, Any]) -> calls.Part:
+        """What a part would be; nothing is done."""
+        _, found, _, self._door.last_line = await self._run("cancel", now_ms, **asked, told=NOT_YET)
+        return calls.part(found)
 
     def _offer_of(self, asking: dict[str, Any]) -> Callable[[Claimed], Offer] | None:
         """The claim as it goes with a wait, after a look; none of more than one version or for the replicas' word."""
@@ -242,28 +237,48 @@ class Handle:
                 if self._is_closed():
                     return found
 
-    async def _log(self, lines: Sequence[AuditLine]) -> bool:
-        """The hashes are ours to make, so the last line is read first; false if another came meanwhile."""
-        before, written = await self._chained(lines)
-        return bool(await self._run("log", before=before, lines=written))
+    async def _recorded(
+        self,
+        audit: Audit[T] | None,
+        verb: str,
+        read: Callable[[Any], T],
+        guess: tuple[Any, Iterable[str]],
+        now_ms: int | None = None,
+        **asked: Any,
+    ) -> T:
+        """What a verb answers, with the lines that tell of it in the same write.
 
-    async def _chained(self, lines: Sequence[AuditLine]) -> tuple[int, list[str]]:
-        """The number of the last line, and these as they may follow it."""
-        last = await self._run("read_log", after=0, limit=1, newest=True)
-        before = listing.decode_line(last[0]) if last else AuditLine(0, "", "", "")
-        return before.seq, [rows.encode(line).decode() for line in next_lines(lines, before.seq, before.chain)]
-
-    async def _put_and_log(
-        self, puts: Sequence[JobPut], items: list[dict[str, Any]], is_ok: Sequence[bool], now_ms: int | None
-    ) -> tuple[bool, list[rows.Row]]:
-        """Which puts are ok must be known before their lines are chained, so it is a guess: if it is wrong, or another
-        line came meanwhile, nothing is written (false), and the answers are a better guess.
+        Their hashes are ours to make, so what will be answered (and in which words the script says so) is guessed, and
+        which line is the last.  If either is wrong nothing is written, and we are told how it is: the next guess.
         """
-        told = [put.audit for put, ok in zip(puts, is_ok, strict=True) if ok and put.audit is not None]
-        before, written = await self._chained(told)
-        left = iter(written)
-        for put, item, ok in zip(puts, items, is_ok, strict=True):
-            if put.audit is not None:
-                item["line"] = next(left) if ok else False
-        is_done, answers = await self._run("put_jobs", now_ms, puts=items, before=before)
-        return is_done, answers
+        if audit is None:
+            return read(await self._run(verb, now_ms, **asked))
+        believed, said = read(guess[0]), "\n".join(guess[1])
+        for _ in range(LOG_TRIES):
+            last = self._door.last_line
+            lines = chained_after(last, audit(believed))
+            told = {"said": said, "last": last, "lines": lines}
+            is_done, found, *others = await self._run(verb, now_ms, **asked, told=told)
+            believed = read(found)
+            if is_done:
+                self._door.last_line = lines[-1] if lines else last
+                return believed
+            said, self._door.last_line = others
+        raise StoreBusy(f"others write to the audit log on {self._address.name} all the time; try again")
+
+
+async def to_the_end(
+    first: calls.Part, asked: dict[str, Any], ask: Callable[[dict[str, Any]], Awaitable[calls.Part]]
+) -> list[calls.Cancelled]:
+    """What a part and all that follow it have found."""
+    part, found = first, list(first.found)
+    while part.after is not False:
+        part = await ask(asked | {"ids": [], "after": part.after, "upto": part.upto})
+        found += part.found
+    return found
+
+
+def chained_after(last: str, lines: Sequence[AuditLine]) -> list[str]:
+    """Lines as they may follow the last one of the log, which is empty if there is none."""
+    before = listing.decode_line(last) if last else AuditLine(0, "", "", "")
+    return [rows.encode(line).decode() for line in next_lines(lines, before.seq, before.chain)]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from pollux.errors import StoreBusy
 from pollux.model import (
     AT_THE_GATE,
     AuditLine,
@@ -33,6 +33,7 @@ from pollux.store.contract import (
     READY_MAX,
     Advanced,
     Answer,
+    Audit,
     Capabilities,
     Claimed,
     Counts,
@@ -56,11 +57,9 @@ from pollux.store.parts import one_version
 from pollux.store.records import read_record
 from pollux.store.redis import calls, listing, plain, rows
 from pollux.store.redis.ear import place_of
-from pollux.store.redis.handle import JOB_GONE, PIECE, Handle, Looked
+from pollux.store.redis.handle import JOB_GONE, PIECE, Handle, Looked, to_the_end
 from pollux.store.redis.leaps import ServerTime
 from pollux.store.redis.link import Link
-
-LOG_TRIES = 20  # for a line of the audit log, while others write theirs
 
 
 class RedisStore(Handle):
@@ -108,32 +107,39 @@ class RedisStore(Handle):
 
     # jobs
 
-    async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:
+    async def put_jobs(
+        self, puts: Sequence[JobPut], *, audit: Audit[list[JobAnswer]] | None = None, now_ms: int | None = None
+    ) -> list[JobAnswer]:
         check_batch(puts, "jobs")
         one_version(self._version, "put_jobs")
         items = [rows.job_put(checked_job(put.job), put.revision) for put in puts]
-        answers = await self._put(puts, items, now_ms)
-        return [calls.job_answer(put, answer, self._version) for put, answer in zip(puts, answers, strict=True)]
+        hoped = [("ok", (put.revision or 0) + 1, "", "") for put in puts]
 
-    async def _put(self, puts: Sequence[JobPut], items: list[dict[str, Any]], now_ms: int | None) -> list[rows.Row]:
-        if all(put.audit is None for put in puts):
-            found: list[rows.Row] = await self._run("put_jobs", now_ms, puts=items)
-            return found
-        is_ok = [True] * len(puts)
-        for _ in range(LOG_TRIES):
-            is_done, answers = await self._put_and_log(puts, items, is_ok, now_ms)
-            if is_done:
-                return answers
-            is_ok = [answer[0] == Answer.OK for answer in answers]
-        raise self._log_is_busy()
+        def read(found: list[rows.Row]) -> list[JobAnswer]:
+            return [calls.job_answer(put, row, self._version) for put, row in zip(puts, found, strict=True)]
 
-    async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
+        said = [f"ok {row[1]}  " for row in hoped]
+        return await self._recorded(audit, "put_jobs", read, (hoped, said), now_ms, puts=items)
+
+    async def delete_jobs(
+        self,
+        ids: Sequence[str],
+        *,
+        reason: str = "",
+        audit: Audit[list[Answer]] | None = None,
+        now_ms: int | None = None,
+    ) -> list[Answer]:
         check_batch(ids, "jobs")
-        found = await self._run("delete_jobs", now_ms, ids=ids, reason=reason, limit=PIECE, anyway=False)
-        for n, job_id in enumerate(ids):
-            if found[n] == "big":
-                found[n] = await self._delete_big(job_id, reason or JOB_GONE, now_ms)
-        return [Answer(each) for each in found]
+        asked = {"ids": ids, "reason": reason, "limit": PIECE}
+        said = ["ok"] * len(ids)
+        answers: list[Answer]
+        answers, left, upto = await self._recorded(
+            _of_first(audit), "delete_jobs", _behind_answers, ((said, (), 0), said), now_ms, **asked
+        )
+        for job_id in left:
+            rest = calls.cancel_of((), job_id, reason or JOB_GONE, PIECE, waiting=True)
+            await to_the_end(calls.Part([], "", upto), rest, partial(self._cancel_part, now_ms))
+        return answers
 
     async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
         check_batch(ids, "jobs")
@@ -142,14 +148,19 @@ class RedisStore(Handle):
     async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
         return await listing.list_jobs(self._open(), self._jobs, where or JobFilter(), after, check_page(limit))
 
-    async def move_jobs(self, ids: Sequence[str], to: int, *, now_ms: int | None = None) -> list[Answer]:
+    async def move_jobs(
+        self, ids: Sequence[str], to: int, *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
+    ) -> list[Answer]:
         check_batch(ids, "jobs")
-        asked = {"ids": ids, "to": check_version(to), "limit": PIECE, "anyway": False, "after": False}
-        found, _ = await self._run("move_jobs", now_ms, **asked)
-        for n, job_id in enumerate(ids):
-            if found[n] == "big":
-                found[n] = await self._move_big(job_id, to, now_ms)
-        return [Answer(each) for each in found]
+        asked, said = {"to": check_version(to), "limit": PIECE}, ["ok"] * len(ids)
+        answers: list[Answer]
+        answers, left = await self._recorded(
+            _of_first(audit), "move_jobs", _behind_answers, ((said, []), said), now_ms, ids=ids, after=False, **asked
+        )
+        while left:
+            job_id, after = left.pop()
+            left += (await self._run("move_jobs", now_ms, ids=[job_id], after=after, **asked))[1]
+        return answers
 
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
         one_version(self._version, "due")
@@ -190,18 +201,24 @@ class RedisStore(Handle):
         *,
         notes: Sequence[NotePut] = (),
         ready_max: int = READY_MAX,
+        audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(runs, "runs")
-        asked = None if notes else plain.enqueue_of(runs, self._version)
+        asked = None if notes or audit is not None else plain.enqueue_of(runs, self._version)
         if asked and await self._open().try_plain("enqueue_plain", **asked, ready_max=ready_max, now=now_ms):
             return [RunAnswer(Answer.OK, run.id) for run in runs]
         made = [rows.checked_row(run) for run in runs]
         written = rows.note_rows(checked_notes(notes))
-        answers = await self._run("enqueue", now_ms, rows=made, notes=written, ready_max=ready_max)
-        if answers is True:
-            return [RunAnswer(Answer.OK, run.id) for run in runs]
-        return [RunAnswer(Answer(answer), run.id, detail) for run, (answer, detail) in zip(runs, answers, strict=True)]
+        ids = [run.id for run in runs]
+
+        def read(found: Any) -> list[RunAnswer]:
+            return _run_answers(ids, [["ok", ""]] * len(ids) if found is True else found)
+
+        guess = True, ["ok "] * len(ids)
+        return await self._recorded(
+            audit, "enqueue", read, guess, now_ms, rows=made, notes=written, ready_max=ready_max
+        )
 
     async def claim(
         self,
@@ -251,26 +268,18 @@ class RedisStore(Handle):
         run_ids: Sequence[str] = (),
         job_id: str | None = None,
         reason: str = "",
+        audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(run_ids, "runs")
-        answers: list[RunAnswer] = []
-        for first in range(0, len(run_ids), PIECE):
-            asked = {"ids": run_ids[first : first + PIECE], "job": False, "reason": reason}
-            found, _, _ = await self._run("cancel", now_ms, **asked)
-            answers += [RunAnswer(Answer(answer), run_id) for answer, run_id, _ in found]
-        if job_id is not None:
-            named = frozenset(run_ids)
-            mates = await self._cancel_job(job_id, reason, now_ms)
-            answers += [RunAnswer(Answer(answer), run_id) for answer, run_id, _ in mates if run_id not in named]
-        return answers
+        return await self._cancel(calls.cancel_of(run_ids, job_id, reason, PIECE), audit, now_ms)
 
-    async def revive(self, run_ids: Sequence[str], *, now_ms: int | None = None) -> list[RunAnswer]:
+    async def revive(
+        self, run_ids: Sequence[str], *, audit: Audit[list[RunAnswer]] | None = None, now_ms: int | None = None
+    ) -> list[RunAnswer]:
         check_batch(run_ids, "runs")
-        answers = await self._run("revive", now_ms, ids=run_ids, at_the_gate=AT_THE_GATE)
-        return [
-            RunAnswer(Answer(answer), run_id, detail) for run_id, (answer, detail) in zip(run_ids, answers, strict=True)
-        ]
+        read, guess = partial(_run_answers, run_ids), ([("ok", "")] * len(run_ids), ["ok "] * len(run_ids))
+        return await self._recorded(audit, "revive", read, guess, now_ms, ids=run_ids, at_the_gate=AT_THE_GATE)
 
     async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
         return await listing.list_runs(self._open(), where or RunFilter(), after, check_page(limit))
@@ -286,8 +295,11 @@ class RedisStore(Handle):
         found = await self._run("lines", now_ms)
         return tuple([Line(ready, None if first_ms is False else first_ms) for ready, first_ms in found])
 
-    async def prune(self, what: Pruning) -> int:
+    async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
         check_batch(what.ids, "runs")
+        if audit is not None:
+            guess = len(what.ids), [str(len(what.ids))]
+            return await self._recorded(audit, "prune", int, guess, **calls.pruning_of(what, what.limit))
         gone = 0
         while gone < what.limit:
             piece = min(PIECE, what.limit - gone)
@@ -299,9 +311,11 @@ class RedisStore(Handle):
 
     # notes
 
-    async def put_notes(self, puts: Sequence[NotePut], *, now_ms: int | None = None) -> list[Answer]:
-        answers = await self._run("put_notes", now_ms, puts=rows.note_rows(checked_notes(puts)))
-        return [Answer(each) for each in answers]
+    async def put_notes(
+        self, puts: Sequence[NotePut], *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
+    ) -> list[Answer]:
+        written, said = rows.note_rows(checked_notes(puts)), ["ok"] * len(puts)
+        return await self._recorded(audit, "put_notes", _answers, (said, said), now_ms, puts=written)
 
     async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
         found = listing.note_rows(self._open(), prefix, expired=False, now_ms=now_ms)
@@ -335,8 +349,11 @@ class RedisStore(Handle):
         found, _ = await self._run("versions", now_ms)
         return [Version(number, Counts(*counts), term, leader) for number, counts, term, leader in found]
 
-    async def drop_version(self, number: int, *, now_ms: int | None = None) -> Answer:
-        return Answer(await self._run("drop_version", now_ms, number=check_version(number)))
+    async def drop_version(
+        self, number: int, *, audit: Audit[Answer] | None = None, now_ms: int | None = None
+    ) -> Answer:
+        asked = {"number": check_version(number)}
+        return await self._recorded(audit, "drop_version", Answer, ("ok", ["ok"]), now_ms, **asked)
 
     # wake-ups
 
@@ -347,13 +364,7 @@ class RedisStore(Handle):
 
     async def log(self, lines: Sequence[AuditLine]) -> None:
         check_batch(lines, "lines")
-        for _ in range(LOG_TRIES):
-            if await self._log(lines):
-                return
-        raise self._log_is_busy()
-
-    def _log_is_busy(self) -> StoreBusy:
-        return StoreBusy(f"others write to the audit log on {self._address.name} all the time; try again")
+        await self._recorded(lambda _: lines, "log", bool, (True, ()))
 
     async def read_log(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
         limit = check_page(limit)
@@ -372,3 +383,20 @@ class RedisStore(Handle):
         for first in range(0, len(items), PIECE):
             new += sum(await self._run("load", items=items[first : first + PIECE]))
         return new
+
+
+def _of_first(audit: Audit[list[Answer]] | None) -> Audit[tuple[Any, ...]] | None:
+    return None if audit is None else lambda found: audit(found[0])
+
+
+def _answers(found: Sequence[str]) -> list[Answer]:
+    return [Answer(each) for each in found]
+
+
+def _behind_answers(found: rows.Row) -> tuple[Any, ...]:
+    """The answers, and what else was said."""
+    return _answers(found[0]), *found[1:]
+
+
+def _run_answers(run_ids: Sequence[str], found: Sequence[rows.Row]) -> list[RunAnswer]:
+    return [RunAnswer(Answer(answer), run_id, detail) for run_id, (answer, detail) in zip(run_ids, found, strict=True)]

@@ -17,6 +17,7 @@ from pollux.model import (
     Memory,
     Node,
     Note,
+    NotePut,
     Once,
     Run,
     RunState,
@@ -101,6 +102,15 @@ def memory_json(memory: Memory) -> bytes | None:
 
 def note(row: Row) -> Note:
     return Note(row[0], decode(row[1]), row[2], row[3])
+
+
+def is_same_note(put: NotePut, stored: Row | None) -> bool:
+    """Would it change nothing?  `stored` is (expires_ms, value) of the note that stands; None: there is none."""
+    if put.revision is not None:
+        return False
+    if put.value is None or stored is None:
+        return put.value is None and stored is None
+    return (put.expires_ms, encode(put.value)) == stored
 
 
 def node(row: Row) -> Node:

@@ -21,7 +21,7 @@ from pollux.errors import StoreTimeout
 from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, FeedItem
 from pollux.patience import Deadlines
 from pollux.store.asking import Asking
-from pollux.store.contract import Answer, Claimed
+from pollux.store.contract import Answer, Audit, Claimed
 from pollux.store.doors import shut
 from pollux.store.parts import Turns, handle_version
 from pollux.store.relational import rows
@@ -104,14 +104,21 @@ class Handle:
     def _now(self, now_ms: int | None, waited_ms: float = 0.0) -> int:
         return self._clock.now_ms() if now_ms is None else now_ms + int(waited_ms)
 
-    async def _write(self, verb: Callable[..., T], *args: object) -> T:
-        return await self._send(self._lanes().writer, lambda tx: verb(tx, *args), need=NEEDS.get(verb, RECORDS))
+    async def _write(self, verb: Callable[..., T], *args: object, audit: Audit[T] | None = None) -> T:
+        def whole(tx: Transaction) -> T:
+            return record_verbs.recorded(tx, audit, verb(tx, *args))
 
-    async def _write_at(self, now_ms: int | None, verb: Callable[..., T], *args: object) -> T:
+        return await self._send(self._lanes().writer, whole, need=NEEDS.get(verb, RECORDS))
+
+    async def _write_at(
+        self, now_ms: int | None, verb: Callable[..., T], *args: object, audit: Audit[T] | None = None
+    ) -> T:
         """With the time as last argument: the store's own is taken when the write begins, not when it is asked for."""
-        return await self._send(
-            self._lanes().writer, lambda tx: verb(tx, *args, self._now(now_ms)), need=NEEDS.get(verb, RECORDS)
-        )
+
+        def whole(tx: Transaction) -> T:
+            return record_verbs.recorded(tx, audit, verb(tx, *args, self._now(now_ms)))
+
+        return await self._send(self._lanes().writer, whole, need=NEEDS.get(verb, RECORDS))
 
     async def _read(self, verb: Callable[..., T], *args: object) -> T:
         return await self._send(self._lanes().quick, lambda tx: verb(tx, *args))

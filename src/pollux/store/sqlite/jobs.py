@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 from pollux.model import End, Ended, Job, JobsDeleted, JobsMoved, JobsPut
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
-from pollux.store.records import lines_of
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.ends import JOB_GONE
 from pollux.store.relational.jobs import TOMBS_MAX, Puts, Stored, each_once, moved_once
 from pollux.store.relational.rows import HELD, LEASED, READY, Row, by_version, decode_entry, job_row
-from pollux.store.sqlite.records import log
 from pollux.store.sqlite.runs import cancel_waiting
 from pollux.store.sqlite.sql import Statements, ids_json
 from pollux.store.sqlite.transaction import Transaction, feed_numbers
@@ -43,7 +41,6 @@ def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
     if written := dict.fromkeys(answer.id for answer in answers if answer.answer is Answer.OK):
         tx.write(_versions.use, (tx.version,))
         tx.tell(tx.version, JobsPut(tuple(written), len(batch.added)))
-    log(tx, lines_of(puts, answers))
     return answers
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pollux.model import ALL_VERSIONS, STEERING, Entry, NotePut, NotesChanged
 from pollux.store.contract import Answer
-from pollux.store.relational.rows import Row, encode
+from pollux.store.relational.rows import Row, encode, is_same_note
 from pollux.store.sqlite.sql import Statements
 from pollux.store.sqlite.transaction import Transaction
 
@@ -48,6 +48,8 @@ def _put_note(tx: Transaction, put: NotePut, now_ms: int, written: dict[str, Non
     stands = row is not None and (row[1] is None or row[1] > now_ms)
     if put.revision is not None and put.revision != (row[0] if row is not None and stands else 0):
         return Answer.CONFLICT
+    if is_same_note(put, row[1:] if row is not None and stands else None):
+        return Answer.ALREADY
     if put.value is not None:
         set_note(tx, put)
     elif stands:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, NotePut, Run, RunState
+from pollux.store.contract import Audit
 from pollux.store.records import Record, TermRecord, Tomb, entries_of, next_lines
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.records import LAST, Dumped, Placed, dumped, kinds_from, without_lease
@@ -21,6 +23,14 @@ _load = Statements("load")
 _put_jobs = Statements("put_jobs")
 _elect = Statements("elect")
 _versions = Statements("versions")
+T = TypeVar("T")
+
+
+def recorded(tx: Transaction, audit: Audit[T] | None, answer: T) -> T:
+    """The answer to a write, with the lines that tell of it in the log."""
+    if audit is not None:
+        log(tx, audit(answer))
+    return answer
 
 
 def log(tx: Transaction, lines: Sequence[AuditLine]) -> None:

@@ -39,6 +39,7 @@ from pollux.store.contract import (
     READY_MAX,
     Advanced,
     Answer,
+    Audit,
     Capabilities,
     Claimed,
     Counts,
@@ -120,14 +121,28 @@ class SqliteStore(Handle):
 
     # jobs
 
-    async def put_jobs(self, puts: Sequence[JobPut], *, now_ms: int | None = None) -> list[JobAnswer]:  # noqa: ARG002  the contract's
+    async def put_jobs(
+        self,
+        puts: Sequence[JobPut],
+        *,
+        audit: Audit[list[JobAnswer]] | None = None,
+        now_ms: int | None = None,  # noqa: ARG002  the contract's
+    ) -> list[JobAnswer]:
         check_batch(puts, "jobs")
         one_version(self._version, "put_jobs")
-        return await self._write(job_verbs.put_jobs, [replace(put, job=checked_job(put.job)) for put in puts])
+        checked = [replace(put, job=checked_job(put.job)) for put in puts]
+        return await self._write(job_verbs.put_jobs, checked, audit=audit)
 
-    async def delete_jobs(self, ids: Sequence[str], *, reason: str = "", now_ms: int | None = None) -> list[Answer]:
+    async def delete_jobs(
+        self,
+        ids: Sequence[str],
+        *,
+        reason: str = "",
+        audit: Audit[list[Answer]] | None = None,
+        now_ms: int | None = None,
+    ) -> list[Answer]:
         check_batch(ids, "jobs")
-        return await self._write_at(now_ms, job_verbs.delete_jobs, ids, reason)
+        return await self._write_at(now_ms, job_verbs.delete_jobs, ids, reason, audit=audit)
 
     async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
         check_batch(ids, "jobs")
@@ -140,9 +155,16 @@ class SqliteStore(Handle):
         jobs = tuple([self._jobs.job(row) for row in found[:limit]])
         return JobPage(jobs, jobs[-1].id if len(found) > limit else None)
 
-    async def move_jobs(self, ids: Sequence[str], to: int, *, now_ms: int | None = None) -> list[Answer]:  # noqa: ARG002  the contract's
+    async def move_jobs(
+        self,
+        ids: Sequence[str],
+        to: int,
+        *,
+        audit: Audit[list[Answer]] | None = None,
+        now_ms: int | None = None,  # noqa: ARG002  the contract's
+    ) -> list[Answer]:
         check_batch(ids, "jobs")
-        return await self._write(job_verbs.move_jobs, ids, check_version(to))
+        return await self._write(job_verbs.move_jobs, ids, check_version(to), audit=audit)
 
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
         one_version(self._version, "due")
@@ -179,11 +201,12 @@ class SqliteStore(Handle):
         *,
         notes: Sequence[NotePut] = (),
         ready_max: int = READY_MAX,
+        audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(runs, "runs")
         made = [rows.checked_made_row(run) for run in runs]
-        return await self._write_at(now_ms, run_verbs.enqueue, made, checked_notes(notes), ready_max)
+        return await self._write_at(now_ms, run_verbs.enqueue, made, checked_notes(notes), ready_max, audit=audit)
 
     async def claim(
         self,
@@ -224,14 +247,17 @@ class SqliteStore(Handle):
         run_ids: Sequence[str] = (),
         job_id: str | None = None,
         reason: str = "",
+        audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(run_ids, "runs")
-        return await self._write_at(now_ms, run_verbs.cancel, run_ids, job_id, reason)
+        return await self._write_at(now_ms, run_verbs.cancel, run_ids, job_id, reason, audit=audit)
 
-    async def revive(self, run_ids: Sequence[str], *, now_ms: int | None = None) -> list[RunAnswer]:
+    async def revive(
+        self, run_ids: Sequence[str], *, audit: Audit[list[RunAnswer]] | None = None, now_ms: int | None = None
+    ) -> list[RunAnswer]:
         check_batch(run_ids, "runs")
-        return await self._write_at(now_ms, run_verbs.revive, run_ids)
+        return await self._write_at(now_ms, run_verbs.revive, run_ids, audit=audit)
 
     async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
         listed = await self._list(listing_verbs.list_runs, where or RunFilter(), after, check_page(limit))
@@ -248,9 +274,9 @@ class SqliteStore(Handle):
     async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
         return await self._read(listing_verbs.lines, self._now(now_ms))
 
-    async def prune(self, what: Pruning) -> int:
+    async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
         check_batch(what.ids, "runs")
-        gone = await self._write(prune_verbs.prune, what)
+        gone = await self._write(prune_verbs.prune, what, audit=audit)
         if what.keep_per_job is not None and gone < what.limit:
             excess = await self._list(prune_verbs.beyond, what.keep_per_job, what.limit - gone)
             gone += await self._write(prune_verbs.drop, excess) if excess else 0
@@ -258,8 +284,10 @@ class SqliteStore(Handle):
 
     # notes
 
-    async def put_notes(self, puts: Sequence[NotePut], *, now_ms: int | None = None) -> list[Answer]:
-        return await self._write_at(now_ms, note_verbs.put_notes, checked_notes(puts))
+    async def put_notes(
+        self, puts: Sequence[NotePut], *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
+    ) -> list[Answer]:
+        return await self._write_at(now_ms, note_verbs.put_notes, checked_notes(puts), audit=audit)
 
     async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
         found = await self._read(note_verbs.notes, prefix, self._now(now_ms))
@@ -289,8 +317,10 @@ class SqliteStore(Handle):
     async def versions(self, *, now_ms: int | None = None) -> list[Version]:
         return await self._read(version_verbs.versions, self._now(now_ms))
 
-    async def drop_version(self, number: int, *, now_ms: int | None = None) -> Answer:
-        return await self._write_at(now_ms, version_verbs.drop_version, check_version(number))
+    async def drop_version(
+        self, number: int, *, audit: Audit[Answer] | None = None, now_ms: int | None = None
+    ) -> Answer:
+        return await self._write_at(now_ms, version_verbs.drop_version, check_version(number), audit=audit)
 
     # wake-ups
 

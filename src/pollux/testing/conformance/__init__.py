@@ -39,6 +39,7 @@ from pollux.testing.conformance.listing import ListingContract  # noqa: E402
 from pollux.testing.conformance.lost import LostLeaseContract  # noqa: E402
 from pollux.testing.conformance.notes import NoteContract  # noqa: E402
 from pollux.testing.conformance.odd import LimitsContract, OddDataContract  # noqa: E402
+from pollux.testing.conformance.on_record import OnRecordContract  # noqa: E402
 from pollux.testing.conformance.partitions import PartitionContract  # noqa: E402
 from pollux.testing.conformance.plan import PlanContract  # noqa: E402
 from pollux.testing.conformance.prune import PruneContract  # noqa: E402
@@ -82,6 +83,7 @@ class StoreContract(
     ListingContract,
     PruneContract,
     AuditContract,
+    OnRecordContract,
     MoveContract,
     OddDataContract,
     LimitsContract,
@@ -122,6 +124,7 @@ __all__ = [
     "NodeContract",
     "NoteContract",
     "OddDataContract",
+    "OnRecordContract",
     "OverlapContract",
     "PartitionContract",
     "PlanContract",

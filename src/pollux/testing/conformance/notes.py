@@ -46,11 +46,36 @@ class NoteContract(Contract):
 
     async def test_every_write_changes_the_revision(self, store: Store, t0: int) -> None:
         revisions = []
-        for value in (1, 1, 2):
+        for value in (1, 2, 1):
             await store.put_notes([NotePut("n", value)], now_ms=t0)
             revisions.append((await the_note(store, "n", t0)).revision)
 
         assert revisions == sorted(set(revisions))
+
+    async def test_what_is_there_already_is_not_written_again(self, store: Store, t0: int) -> None:
+        puts = [NotePut("n", {"a": 1}), NotePut("m", 1, expires_ms=t0 + 9), NotePut("gone")]
+        await store.put_notes(puts, now_ms=t0)
+        before = await store.notes(now_ms=t0)
+        await forget_feed(store)
+
+        assert await store.put_notes(puts, now_ms=t0) == [Answer.ALREADY] * 3
+
+        assert await store.notes(now_ms=t0) == before
+        assert await entries(store, NotesChanged) == []
+
+    async def test_another_value_or_end_is_another_note(self, store: Store, t0: int) -> None:
+        await store.put_notes([NotePut("n", 1), NotePut("m", 1, expires_ms=t0 + 9)], now_ms=t0)
+        puts = [NotePut("n", 1, expires_ms=t0 + 9), NotePut("n", True, expires_ms=t0 + 9), NotePut("m", 1)]
+
+        assert await store.put_notes(puts, now_ms=t0) == [Answer.OK] * 3
+        assert [(note.value, note.expires_ms) for note in await store.notes(now_ms=t0)] == [(1, None), (True, t0 + 9)]
+
+    async def test_the_same_over_a_revision_is_a_write(self, store: Store, t0: int) -> None:
+        await store.put_notes([NotePut("n", 1)], now_ms=t0)
+        note = await the_note(store, "n", t0)
+
+        assert await store.put_notes([NotePut("n", 1, revision=note.revision)], now_ms=t0) == [Answer.OK]
+        assert await store.put_notes([NotePut("n", 1, revision=note.revision)], now_ms=t0) == [Answer.CONFLICT]
 
     async def test_a_write_over_the_right_revision_wins(self, store: Store, t0: int) -> None:
         await store.put_notes([NotePut("n", 1)], now_ms=t0)

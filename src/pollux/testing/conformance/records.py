@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -126,46 +125,6 @@ class AuditContract(Contract):
         ]
         before = ""
         for line in page.lines:
-            assert line.chain == chained(line, before=before)
-            before = line.chain
-
-    async def test_the_line_of_a_put_is_in_the_log_with_the_job(self, store: Store, t0: int) -> None:
-        await store.log([AuditLine(t0, "anna", "pause", "before")])
-        puts = [JobPut(a_job(name), audit=AuditLine(t0, "anna", "put", name, "new")) for name in ("a", "b")]
-
-        await store.put_jobs([*puts, JobPut(a_job("untold"))], now_ms=t0)
-        await store.log([AuditLine(t0, "anna", "pause", "after")])
-
-        lines = (await store.read_log()).lines
-        assert [(line.seq, line.subject) for line in lines] == [(1, "before"), (2, "a"), (3, "b"), (4, "after")]
-        assert lines[2].chain == chained(lines[2], before=lines[1].chain)
-        assert lines[3].chain == chained(lines[3], before=lines[2].chain)
-
-    async def test_the_line_of_a_put_that_is_not_ok_is_not_written(self, store: Store, t0: int) -> None:
-        await given_jobs(store, "there", "same")
-        puts = [
-            JobPut(a_job("there", priority=1), revision=0, audit=AuditLine(t0, "anna", "put", "there")),
-            JobPut(a_job("same"), audit=AuditLine(t0, "anna", "put", "same")),
-            JobPut(a_job("new"), audit=AuditLine(t0, "anna", "put", "new")),
-        ]
-
-        said = [answer.answer for answer in await store.put_jobs(puts, now_ms=t0)]
-        again = [answer.answer for answer in await store.put_jobs(puts, now_ms=t0)]
-
-        assert said == [Answer.CONFLICT, Answer.ALREADY, Answer.OK]
-        assert again == [Answer.CONFLICT, Answer.ALREADY, Answer.ALREADY]
-        assert [line.subject for line in (await store.read_log()).lines] == ["new"]
-
-    async def test_puts_at_once_leave_a_whole_chain(self, store: Store, t0: int) -> None:
-        puts = [JobPut(a_job(f"job{n}"), audit=AuditLine(t0, "anna", "put", f"job{n}")) for n in range(8)]
-
-        await asyncio.gather(
-            *(store.put_jobs([put], now_ms=t0) for put in puts), store.log([AuditLine(t0, "b", "x", "y")])
-        )
-
-        lines, before = (await store.read_log()).lines, ""
-        assert sorted(line.subject for line in lines) == [*(f"job{n}" for n in range(8)), "y"]
-        for line in lines:
             assert line.chain == chained(line, before=before)
             before = line.chain
 

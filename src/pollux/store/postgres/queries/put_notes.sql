@@ -4,7 +4,7 @@ DELETE FROM {s}.notes WHERE key IN (
 ) RETURNING key;
 
 -- name: stored
-SELECT key, revision, expires_ms FROM {s}.notes WHERE key = ANY($1::text[]) ORDER BY key FOR UPDATE;
+SELECT key, revision, expires_ms, value FROM {s}.notes WHERE key = ANY($1::text[]) ORDER BY key FOR UPDATE;
 
 -- name: put
 INSERT INTO {s}.notes (key, value, revision, expires_ms)

@@ -43,6 +43,14 @@ local function drop_expired_notes()
   has_swept = true
 end
 
+-- would it change nothing?
+local function is_same_note(stored, value, ends)
+  if not value or not stored then
+    return not value and not stored
+  end
+  return stored.value == value and stored.ends == ends
+end
+
 -- puts are {key, value or false, revision or false, end or false}; the keys written are added to `written`
 local function write_notes(puts, written)
   local answers = {}
@@ -58,6 +66,8 @@ local function write_notes(puts, written)
     end
     if revision and revision ~= (stored and stored.rev or 0) then
       answers[n] = "conflict"
+    elseif not revision and is_same_note(stored, value, ends) then
+      answers[n] = "already"
     else
       answers[n] = "ok"
       if value then

@@ -327,3 +327,50 @@ local function answer(value)
   end
   return counted(cmsgpack.pack(value))
 end
+
+-- lines of the audit log that tell of what is written, and the number of the last one before them
+local lines, lines_after = {}, 0
+
+-- goes with lines_after
+writers[#writers + 1] = {
+  check = function()
+    if #lines > 0 then
+      check(LOG, "stream")
+    end
+  end,
+  write = function()
+    for n, line in ipairs(lines) do
+      call("XADD", LOG, text(lines_after + n) .. "-0", "line", line)
+    end
+    lines = {}
+  end,
+}
+
+-- The lines were chained by the caller, who believed that these words would be `said` and that the log ends with `last`.
+-- If it is not so nothing may be written, and the caller is told how it is.
+local function disbelieved(value, said)
+  local last = call("XREVRANGE", LOG, "+", "-", "COUNT", 1)[1]
+  local words, end_of_log = table.concat(said, "\n"), last and last[2][2] or ""
+  if words ~= A.told.said or (#A.told.lines > 0 and end_of_log ~= A.told.last) then
+    return counted(cmsgpack.pack({ false, value, words, end_of_log }))
+  end
+  lines, lines_after = A.told.lines, last and tonumber(string.match(last[1], "^%d+")) or 0
+  return nil
+end
+
+-- with the lines, if there are any to go along; see `Handle._recorded`
+local function answer_told(value, said)
+  if not A.told then
+    return answer(value)
+  end
+  return disbelieved(value, said) or answer({ true, value })
+end
+
+-- each row in words
+local function in_words(rows)
+  local said = {}
+  for n, row in ipairs(rows) do
+    said[n] = table.concat(row, " ")
+  end
+  return said
+end

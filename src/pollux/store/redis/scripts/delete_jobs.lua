@@ -1,16 +1,20 @@
 #!lua flags=allow-oom
--- Take jobs away, and end their runs that wait, in one write.  A job with more live runs than are left of `limit` is told
--- to be too `big` and stays as it is, unless `anyway`: then the rest of its runs is the caller's to end.
+-- Take jobs away, and end their runs that wait, in one write.  Of hundreds of runs no more than `limit` are looked at: of
+-- which jobs there are more is told, and they are the caller's to end, as far as they are not younger than `upto`.
 promote()
-local deleted, answers, left = {}, {}, A.limit
+local deleted, answers, rest, left = {}, {}, {}, A.limit
 
 local function cancel_waiting_of(id)
-  for _, place in ipairs(call("ZRANGE", fresh(live_key(id)), 0, left - 1)) do
+  local count = call("ZCARD", live_key(id))
+  if count > left then
+    rest[#rest + 1], count = id, left
+  end
+  left = left - count
+  for _, place in ipairs(count > 0 and call("ZRANGE", live_key(id), 0, count - 1) or {}) do
     local run = read_run(string.sub(place, 16))
     if run and run.st ~= "leased" then
       add_end(run, cancel_waiting(run, A.reason ~= "" and A.reason or JOB_GONE))
     end
-    left = left - 1
   end
 end
 
@@ -18,9 +22,6 @@ local function delete(id)
   local job = read_job(id)
   if not job then
     return "lost"
-  end
-  if not A.anyway and call("ZCARD", live_key(id)) > left then
-    return "big"
   end
   cancel_waiting_of(id)
   drop_job(job)
@@ -37,4 +38,4 @@ for version, ids in pairs(deleted) do
   enter(version)
   tell({ type = "deleted", ids = ids })
 end
-return answer(answers)
+return answer_told({ answers, rest, count_of("seq") }, answers)

@@ -37,4 +37,4 @@ if accepted > 0 then
   write_notes(A.notes, written)
   tell_notes(written)
 end
-return answer(accepted == #A.rows or answers)
+return answer_told(accepted == #A.rows or answers, in_words(answers))

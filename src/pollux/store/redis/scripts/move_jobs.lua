@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Take jobs over into version `to`, with their live runs, in one write.  A job with more live runs than are left of `limit`
--- is told to be too `big` and stays as it is, unless `anyway`: then the rest of its runs is the caller's to bring, by
--- calls with `after`, the place of the last one; each answers where the next begins.
+-- Take jobs over into version `to`, with their live runs, in one write.  Of hundreds of runs no more than `limit` come along:
+-- of which jobs there are more is told, with the place of the last one that came, and they are the caller's to bring, by
+-- calls with `after`.
 promote()
 local TO, left = A.to, A.limit
-local moved, leaving_of, next_after = {}, {}, false
+local moved, leaving_of, rest = {}, {}, {}
 
 -- as it stands; what it holds in a stream is given up there and taken here
 local function move_run(run)
@@ -39,7 +39,9 @@ local function move_runs_of(id)
   for _, run in ipairs(found) do
     move_run(run)
   end
-  next_after = #places == left and places[#places]
+  if #places == left and (left > 0 or call("ZCARD", live_key(id)) > 0) then
+    rest[#rest + 1] = { id, places[#places] or "" }
+  end
   left = left - #places
 end
 
@@ -50,15 +52,8 @@ local function bring_clock(version)
   end
 end
 
-local function move(id)
-  local job = read_job(id)
-  if not job then
-    return "lost"
-  end
-  if not A.anyway and call("ZCARD", live_key(id)) > left then
-    return "big"
-  end
-  local before = job.v
+local function move(job)
+  local id, before = job.id, job.v
   if before ~= TO then
     local next_due, last_due = job.next, job.last
     move_job(job, false, false)
@@ -74,7 +69,6 @@ local function move(id)
     table.insert(leaving_of[before], id)
   end
   move_runs_of(id)
-  return before == TO and "already" or "ok"
 end
 
 -- the ends of these jobs that nobody has read yet
@@ -95,9 +89,22 @@ local function unread(version, ids)
   return found
 end
 
-local answers, old_ends = {}, {}
+-- what the answers are is known before anything is moved: entries of leased runs are taken on the spot
+local answers, seen, old_ends = {}, {}, {}
 for n, id in ipairs(A.ids) do
-  answers[n] = move(id)
+  local job = read_job(id)
+  answers[n] = not job and "lost" or (seen[id] or job.v == TO) and "already" or "ok"
+  seen[id] = true
+end
+local refusal = A.told and disbelieved({ answers, {} }, answers)
+if refusal then
+  return refusal
+end
+for _, id in ipairs(A.ids) do
+  local job = read_job(id)
+  if job then
+    move(job)
+  end
 end
 for version, ids in pairs(leaving_of) do
   for _, each in ipairs(unread(version, ids)) do
@@ -116,4 +123,4 @@ if #old_ends > 0 then
   enter(TO)
   tell({ type = "ended", ends = old_ends })
 end
-return answer({ answers, next_after })
+return answer_told({ answers, rest }, answers)

@@ -107,4 +107,4 @@ end
 if A.log_max then
   drop_lines(A.log_max)
 end
-return answer(gone)
+return answer_told(gone, { text(gone) })

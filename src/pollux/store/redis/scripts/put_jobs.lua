@@ -1,7 +1,5 @@
 #!lua
--- Add or replace definitions.  A put is {id, definition, release, source, enabled, once, revision or false}; with
--- `before`, the number of the last line of the audit log, also {line}: what follows there if the put is ok, false if it
--- is believed not to be.  If that is wrong, or another line came meanwhile, nothing is written.
+-- Add or replace definitions.  A put is {id, definition, release, source, enabled, once, revision or false}.
 local written, answers, added = {}, {}, 0
 
 -- as it is written by now: the same job may be put twice in a call
@@ -56,43 +54,9 @@ for n, new in ipairs(A.puts) do
   end
 end
 
-local function is_as_believed()
-  local last = call("XREVRANGE", LOG, "+", "-", "COUNT", 1)[1]
-  if (last and tonumber(string.match(last[1], "^%d+")) or 0) ~= A.before then
-    return false
-  end
-  for n, new in ipairs(A.puts) do
-    if new.line ~= nil and (new.line ~= false) ~= (answers[n][1] == "ok") then
-      return false
-    end
-  end
-  return true
-end
-
--- the lines that go along
-writers[#writers + 1] = {
-  check = function()
-    if A.before then
-      check(LOG, "stream")
-    end
-  end,
-  write = function()
-    local seq = A.before
-    for _, new in ipairs(A.puts) do
-      if new.line then
-        seq = seq + 1
-        call("XADD", LOG, text(seq) .. "-0", "line", new.line)
-      end
-    end
-  end,
-}
-
-if A.before and not is_as_believed() then
-  return counted(cmsgpack.pack({ false, answers }))
-end
 if #written > 0 then
   use(OWN)
   enter(OWN)
   tell({ type = "put", ids = written, added = added })
 end
-return answer(A.before and { true, answers } or answers)
+return answer_told(answers, in_words(answers))

@@ -32,4 +32,4 @@ for n, id in ipairs(A.ids) do
   answers[n] = revive(id)
 end
 tell_gathered()
-return answer(answers)
+return answer_told(answers, in_words(answers))

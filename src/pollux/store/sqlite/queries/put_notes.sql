@@ -1,5 +1,5 @@
 -- name: stored
-SELECT revision, expires_ms FROM notes WHERE key = ?;
+SELECT revision, expires_ms, value FROM notes WHERE key = ?;
 
 -- name: put
 INSERT INTO notes (key, value, revision, expires_ms) VALUES (?1, ?2, ?3, ?4)

@@ -1,0 +1,120 @@
+"""How does a verb get to the server and its answer back, and how is it waited for?  What all verbs of a handle share.
+
+Handles of other versions that were made from it share its connections.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from pollux.clock import Clock, SystemClock
+from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, FeedItem, Job
+from pollux.store.asking import Asking
+from pollux.store.contract import Answer, Audit, Claimed
+from pollux.store.doors import shut
+from pollux.store.parts import Turns, handle_version
+from pollux.store.postgres import records as record_verbs
+from pollux.store.postgres import rows
+from pollux.store.postgres import runs as run_verbs
+from pollux.store.postgres import versions as version_verbs
+from pollux.store.postgres.address import Address, read_address
+from pollux.store.postgres.bell import Looked, Seen
+from pollux.store.postgres.claiming import Claimer
+from pollux.store.postgres.database import Database
+from pollux.store.postgres.door import Door
+from pollux.store.postgres.transaction import Transaction
+from pollux.store.relational.rows import Row
+from pollux.store.shelf import JobShelf
+
+DEADLINE_MS = 10_000
+T = TypeVar("T")
+
+
+class Handle:
+    """One handle, of one version or of all."""
+
+    def __init__(
+        self,
+        url: str | Address,
+        *,
+        clock: Clock | None = None,
+        deadline_ms: int = DEADLINE_MS,
+        pool: int | None = None,
+        scheduler_version: int = SCHEDULER_VERSION,
+    ) -> None:
+        self._version = handle_version(scheduler_version)
+        self._address = url if isinstance(url, Address) else read_address(url)
+        self._clock = clock or SystemClock()
+        self._deadline_ms = deadline_ms
+        self._pool = pool or self._address.pool
+        self._jobs = JobShelf()
+        self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
+        self._door = Door()
+        self._claimers: dict[int, Claimer] = {}
+        self._turns = Turns()
+
+    def _opened(self) -> Database:
+        door = self._door
+        if door.loop is None or os.getpid() != door.pid:
+            raise shut(f"on {self._address.where}", door.pid, is_open=door.loop is not None)
+        return door.database
+
+    async def _count_in(self, version: int) -> None:
+        """Before the first write in a version: it gets its counts."""
+        database = self._opened()
+        if version not in self._door.counted:
+            await database.read(lambda tx: version_verbs.ensure(tx, version), version)
+            self._door.counted.add(version)
+
+    async def _write(
+        self, now_ms: int | None, verb: Callable[..., Awaitable[T]], *args: Any, audit: Audit[T] | None = None
+    ) -> T:
+        if self._version != ALL_VERSIONS:
+            await self._count_in(self._version)
+
+        async def whole(tx: Transaction) -> T:
+            return await record_verbs.recorded(tx, audit, await verb(tx, *args))
+
+        return await self._opened().write(whole, self._version, now_ms, self._door.ear.ring)
+
+    async def _read(self, now_ms: int | None, verb: Callable[..., Awaitable[T]], *args: Any) -> T:
+        return await self._opened().read(lambda tx: verb(tx, *args), self._version, now_ms)
+
+    async def _enqueue(self, runs: rows.Alike, ready_max: int) -> bool:
+        verb = partial(run_verbs.enqueue_plainly, made=runs, ready_max=ready_max)
+        return await self._opened().read(verb, self._version, None, self._door.ear.ring)
+
+    async def _claim(self, asking: Asking, now_ms: int | None) -> Claimed:
+        if self._version != ALL_VERSIONS:
+            await self._count_in(self._version)
+            return await self._claimer(self._version).claim(asking, now_ms)
+
+        async def one(version: int, token: str, limit: int) -> Claimed:
+            return await self._claimer(version).claim(replace(asking, token=token, limit=limit), now_ms)
+
+        there = await self._read(now_ms, version_verbs.there)
+        claimed = await self._turns.claim(there, asking.token, asking.limit, one)
+        return claimed or Claimed(Answer.OK, (), {}, 0, None, now_ms or self._clock.now_ms())
+
+    def _claimer(self, version: int) -> Claimer:
+        found = self._claimers.get(version)
+        if found is None:
+            door = self._door
+            found = Claimer(door.database, version, self._jobs, door.grants, self._clock, door.ear.ring)
+            self._claimers[version] = found
+        return found
+
+    async def _wait(self, kinds: int, look: Callable[[float], Awaitable[Looked[Seen]]], wait_ms: int) -> Seen:
+        if wait_ms <= 0:
+            return (await look(0.0))[0]
+        self._opened()
+        door = self._door
+        return await door.ear.wait(kinds, self._version, look, wait_ms, lambda: door.loop is None)
+
+    def _job(self, row: Row) -> Job:
+        return rows.legible(self._jobs.job, tuple(row), "job")

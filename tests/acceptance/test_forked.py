@@ -1,0 +1,59 @@
+"""Is a process that was forked like one that began by itself?  In all that the tests ask of one."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from tests.acceptance.forked import Forked, can_be_forked
+from tests.acceptance.terminal import Terminal, eventually
+
+TELLS = """
+import os, sys, threading
+from pollux import Pollux
+print(os.getcwd(), os.getpid(), os.environ.get("WORD"), sys.argv[1:], sys.stdin.read())
+print(sys.path[0] == os.getcwd(), sys.modules["__main__"].__name__, threading.active_count())
+sys.stderr.write("complaint")
+app = Pollux("memory://")
+"""
+WORDS = ("check", "-c", "p.yaml")
+
+
+@pytest.fixture(params=["forked", "fresh"])
+def pollux(tmp_path, request):
+    terminal = Terminal(tmp_path, fresh=request.param == "fresh")
+    terminal.write("tells.py", TELLS)
+    terminal.write("p.yaml", "app: tells:app")
+    return terminal
+
+
+def test_it_has_its_own_folder_environment_words_and_pipes(pollux):
+    with pollux.started(*WORDS, environ={"WORD": "w"}, stdin=subprocess.PIPE, text=True) as process:
+        out, err = process.communicate("given")
+    assert isinstance(process, Forked) is not pollux.is_fresh
+    first, second = out.splitlines()[:2]
+    assert first == f"{pollux.folder} {process.pid} w {list(WORDS)} given"
+    assert second == "True __main__ 1"
+    assert err.startswith("complaint")
+
+
+@pytest.mark.parametrize(("words", "code"), [(("--version",), 0), (("nonsense",), 2), (("runs", "show", "x"), 3)])
+def test_it_ends_with_its_exit_code(pollux, words, code):
+    assert pollux(*words).code == code
+
+
+def test_it_hears_signals_and_its_end_is_told(pollux):
+    with pollux.started("serve", "--store", "sqlite:///p.db", "--no-watch") as process:
+        eventually((pollux.folder / "p.db").exists, "it has begun", process)
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
+        assert process.poll() == -signal.SIGKILL
+
+
+def test_what_python_reads_when_it_begins_is_read_by_one_that_begins(tmp_path):
+    as_ever = Terminal(tmp_path).environ()
+    assert can_be_forked(as_ever | {"WORD": "w"})
+    for name in ("PYTHONIOENCODING", "LC_ALL", "TZ", "POLLUX_CRASH_AT"):
+        assert not can_be_forked(as_ever | {name: "x"}), name
+    assert not can_be_forked({name: value for name, value in as_ever.items() if name != "PYTHONWARNINGS"})
