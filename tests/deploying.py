@@ -259,6 +259,8 @@ def _deployment(deployment: dict[str, Any], objects: list[dict[str, Any]]) -> Pr
         yield "it does not select its own pods"
     if not pod["securityContext"]["runAsNonRoot"] or pod.get("automountServiceAccountToken", True):
         yield "it may run as root, or holds a token of the cluster"
+    if pod.get("enableServiceLinks", True):
+        yield "services of the cluster put variables into it that begin like ours"
     volumes = {each["name"]: each for each in pod["volumes"]}
     maps = {each["metadata"]["name"]: each for each in objects if each["kind"] == "ConfigMap"}
     for volume in volumes.values():

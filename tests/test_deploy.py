@@ -75,6 +75,7 @@ FAULTS = [
     ("kubernetes", "kubernetes/serve.yaml", "path: /ready", "path: /health", "readinessProbe does not ask /ready"),
     ("kubernetes", "kubernetes/worker.yaml", "path: /live, port: http", "path: /live, port: web", "a port that"),
     ("kubernetes", "kubernetes/serve.yaml", "PeriodSeconds: 60", "PeriodSeconds: 30", "less than the 40 s"),
+    ("kubernetes", "kubernetes/serve.yaml", "enableServiceLinks: false", "enableServiceLinks: true", "begin like ours"),
     ("kubernetes", "kubernetes/config.yaml", "grace: 25s", "grace: 2m", "terminationGracePeriodSeconds"),
     ("kubernetes", "kubernetes/config.yaml", "port: 8060", "port: 8061", "port of the config"),
     ("kubernetes", "kubernetes/config.yaml", "port: 9091", "port: 9092", "port of the metrics"),

@@ -8,10 +8,12 @@ from random import Random
 from pollux.model import RunState
 from tests.chaos.checker import repeats_count, unfinished
 from tests.chaos.node import INTERVALS
-from tests.chaos.yard import Yard
+from tests.chaos.yard import Process, Yard
 
 LOAD = 1_000  # runs asked for; follow-ups and firings come on top
 PACE_MS = (20, 220)  # a node lives so long after it came up
+SHORT_TERM = "leader_ttl=1s"  # or whoever plans would be killed before it may lead
+LED_SHARE_MIN = 0.08  # of those that were killed
 LOST_SHARE_MAX = 0.02  # leases that a busy machine may cost us by stalling, of all starts
 
 
@@ -19,7 +21,7 @@ async def kill_at_random(yard: Yard, *, kills: int, seed: int) -> None:
     """Workers, the planner and both are killed with SIGKILL at random moments and started again at once."""
     dice = Random(seed)
     print(f"seed {seed}, {kills} kills")
-    crew = {"serve": yard.serve(), "worker": yard.worker()}
+    crew = {name: _started(yard, name) for name in ("serve", "worker")}
     await yard.is_up(*crew.values())
     first_due = await yard.first_dues()
     client = yard.client(seed=seed, count=LOAD, seconds=kills * 0.2)
@@ -30,7 +32,7 @@ async def kill_at_random(yard: Yard, *, kills: int, seed: int) -> None:
         await asyncio.sleep(dice.randint(*PACE_MS) / 1_000)  # the moment of the fault, not a hope
         held += await yard.kill(*(crew[name] for name in names))
         killed += len(names)
-        crew |= {name: getattr(yard, name)() for name in names}
+        crew |= {name: _started(yard, name) for name in names}
     assert await client.exit_code() == 0, client.said()
     await yard.is_up(*crew.values())
     await yard.quiet()
@@ -41,9 +43,15 @@ async def kill_at_random(yard: Yard, *, kills: int, seed: int) -> None:
     told = yard.told()
     lost = len(told.lost)
     print(f"{killed} kills, {held} leases held by them, {repeats_count(told)} repeated starts, {lost} leases lost")
-    print(f"{len(store.runs)} runs, {len(told.runs)} starts")
+    leaders = {won.pid for won in told.terms} & {kill.pid for kill in told.kills}
+    print(f"{len(store.runs)} runs, {len(told.runs)} starts, {len(leaders)} of those that were killed led")
     assert unfinished(store, but=list(INTERVALS)) == []
     assert len(told.asked) == LOAD
     assert all(run.state is RunState.DONE for run in store.runs if run.job_id not in INTERVALS)
     assert held > 0, "no kill hit a running handler: the test does not bite"
+    assert len(leaders) >= kills * LED_SHARE_MIN, "hardly a kill hit a leader: the test does not bite"
     assert lost <= len(told.runs) * LOST_SHARE_MAX
+
+
+def _started(yard: Yard, name: str) -> Process:
+    return yard.serve(SHORT_TERM) if name == "serve" else yard.worker()

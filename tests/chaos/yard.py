@@ -338,13 +338,17 @@ class Yard:
 
     async def judge(self, *, first_due: Mapping[str, int] | None = None) -> Snapshot:
         """Everybody has left: the promises held, and the file is sound."""
-        await self._leave()  # a fresh handle sees what is there, not what this one remembers
-        store = Snapshot(runs=tuple(await self.runs()), jobs=tuple(await self.jobs()))
+        store = await self.snapshot()
         broken = checker.judge(self.told(), store, first_due=first_due)
         assert not broken, "\n".join(map(str, broken))
         await self._leave()
         assert await self.integrity() == "ok"
         return store
+
+    async def snapshot(self) -> Snapshot:
+        """All that is there, as a fresh handle sees it, not as this one remembers."""
+        await self._leave()
+        return Snapshot(runs=tuple(await self.runs()), jobs=tuple(await self.jobs()))
 
     async def integrity(self) -> str:
         with contextlib.closing(apsw.Connection(str(self.file))) as connection:

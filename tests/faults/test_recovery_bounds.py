@@ -10,11 +10,11 @@ import pytest
 
 from pollux.errors import StoreError
 from pollux.events import Events
-from pollux.model import Interval, Job
+from pollux.model import Interval, Job, RunState
 from pollux.registry import Registry
 from pollux.runtime import Crew, CrewOptions
 from pollux.simulate import VirtualClock, VirtualTime
-from pollux.store.contract import JobPut
+from pollux.store.contract import JobPut, RunFilter
 from pollux.store.guard import DEADLINE_MS, Guarded
 from pollux.store.memory import MemoryStore
 from pollux.testing import FaultyStore
@@ -179,4 +179,27 @@ async def test_a_leader_whose_calls_all_hang_stops_trusting_before_another_may_l
         await asyncio.sleep(HANGS_S["claim"] + BACKOFF_S)
         assert {name: loop.errors_in_a_row for name, loop in world.loops().items() if loop.errors_in_a_row} == {}
         assert world.crew.status().term is None
+        await other.stop()
+
+
+async def test_what_a_dead_worker_held_is_run_by_another_within_its_lease_and_two_seconds():
+    """Nothing that it asks is answered any more, from the moment of its last renewal on at the latest."""
+    async with World() as world:
+        other = world.a_crew("n2", FaultyStore(world.memory))
+        held = None
+        while held is None:
+            await asyncio.sleep(0.1)
+            found = (await world.memory.list_runs(RunFilter(job_id="slow", states=(RunState.LEASED,)))).runs
+            held = found[0] if found else None
+        await other.start()
+        for verb in NEEDS:
+            world.line.delay(verb, world.never, times=MANY)
+        cut = world.time.time()
+        while True:
+            [run] = await world.memory.get_runs([held.id])
+            if run.owner != held.owner and run.state is RunState.LEASED:
+                break
+            await asyncio.sleep(0.01)
+            assert world.time.time() - cut <= LEASE_S + 2, "nobody took it up"
+        assert (run.fence, run.lease_losses) == (held.fence + 1, 1)
         await other.stop()

@@ -1,13 +1,18 @@
-"""Who wins when a leader sleeps through its term with a plan on its way, and wakes up?"""
+"""Who wins when a process sleeps through its lease, or a leader through its term with a plan on its way?"""
 
 import asyncio
 import signal
 import time
 
+from tests.chaos.stall import sleep_past_a_lease
 from tests.chaos.yard import LOOK_SECONDS, wait_until
 
 REFUSAL_S = 5.0
 CYCLES_MAX = 3  # a machine that stalls for ten seconds may make a cycle prove nothing
+
+
+async def test_a_worker_that_slept_past_its_lease_is_refused_and_the_new_result_stands(far_yard, tmp_path):
+    await sleep_past_a_lease(far_yard, tmp_path)
 
 
 async def test_a_leader_that_slept_past_its_term_is_fenced_and_no_due_fires_twice(far_yard, backend, proxy, far_url):

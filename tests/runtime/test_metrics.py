@@ -578,9 +578,23 @@ async def test_on_this_machine_it_answers_to_names_of_this_machine_only():
 
 
 async def test_whoever_says_nothing_or_too_much_is_sent_away_and_holds_nobody_up(monkeypatch):
-    monkeypatch.setattr("pollux.observe.metrics_port.PATIENCE_SECONDS", 0.2)
+    """The patience with those who say nothing is short here; that with those who speak is as usual."""
+    met, answer = [], MetricsPort._answer
+
+    async def meet(port, reader):
+        met.append(reader)
+        return await answer(port, reader)
+
+    monkeypatch.setattr(MetricsPort, "_answer", meet)
     async with served() as (_, port):
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        with monkeypatch.context() as short:
+            short.setattr("pollux.observe.metrics_port.PATIENCE_SECONDS", 0.2)
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+
+            async def look():
+                return len(met) == 20
+
+            await until(look, "all are met")
         assert (await ask(port, "GET /metrics HTTP/1.1"))[0] == "200 OK"
         assert (await ask(port, f"GET /metrics HTTP/1.1\r\nX: {'x' * HEAD_BYTES_MAX}"))[0].startswith("431")
         for reader, writer in silent:

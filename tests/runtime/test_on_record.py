@@ -23,7 +23,6 @@ CHANGES = {
     "delete": (lambda app: app.delete_jobs(["home"]), "delete_jobs", ["delete home"]),
     "move": (lambda app: app.move_jobs(["home"], 7), "move_jobs", ["move home"]),
     "finish a version": (lambda app: app.finish_version(9), "drop_version", ["finish version 9"]),
-    "enqueue": (lambda app: app.accept("home", id="e"), "enqueue", ["enqueue home"]),
     "run now": (lambda app: app.run_now("home", id="n", anyway=True), "enqueue", ["run home"]),
     "cancel a run": (lambda app: app.cancel("waits"), "cancel", ["cancel waits"]),
     "cancel a job": (lambda app: app.cancel("home"), "cancel", ["cancel home"]),

@@ -15,7 +15,7 @@ from pollux.app.process import OWNS_PROCESS
 from pollux.app.reload import BY_SIGNAL
 from pollux.config import load_config
 from pollux.config.versions import KEPT_MAX, Versions
-from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, StoreError
+from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, StoreError, StoreTimeout
 from pollux.events import ConfigReloaded, FileDiffers, ReloadRefused
 from pollux.model import Job, RunState
 from pollux.store.contract import RunFilter
@@ -430,6 +430,26 @@ async def test_a_reload_stands_in_the_audit_log_with_who_and_what(here):
         lines = [line for line in (await app.audit()).lines if line.action == "reload"]
     assert [(line.actor, line.subject) for line in lines] == [("ann", "p.yaml")], "what changed nothing is not told"
     assert lines[0].detail == "jobs: 1 added, 1 changed, 0 gone, 1 the same; pool.seats 3 -> 5"
+
+
+async def test_a_reload_whose_answer_is_lost_is_on_record_once(here):
+    """The line is in the log with the first job that is written: asked again there is nothing left to tell."""
+    app = an_app()
+    faulty = app._store = FaultyStore(app.backend)
+    async with app:
+        await planned(app, "a", "b")
+        (here / "p.yaml").write_text(FIRST + '  - {id: c, python: "reload_work:one", interval: 1h}\n')
+        faulty.lose_answer("put_jobs")
+        with pytest.raises(StoreTimeout):
+            await app.acting_as("ann").reload()
+        for _ in range(2):
+            lines = [line for line in (await app.audit()).lines if line.action == "reload"]
+            assert [(line.actor, line.detail) for line in lines] == [
+                ("ann", "jobs: 1 added, 0 changed, 0 gone, 2 the same")
+            ]
+            assert "c" in await all_jobs(app)
+            await app.acting_as("ann").reload()
+        assert "log" not in faulty.calls
 
 
 async def test_a_worker_takes_handlers_and_seats_and_writes_no_job(here):

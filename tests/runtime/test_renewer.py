@@ -8,7 +8,7 @@ import pytest
 
 from pollux.clock import SystemClock
 from pollux.errors import StoreError, StoreTimeout
-from pollux.events import Events, LeaseWasLost, LoopFailed
+from pollux.events import Events, LeaseWasLost, LoopFailed, LoopRecovered
 from pollux.model import Cause, Job, RunState, run_of
 from pollux.registry import Registry
 from pollux.runtime import Crew, CrewOptions
@@ -160,6 +160,20 @@ async def test_a_failing_store_is_asked_again_soon_and_the_lease_survives():
     await renewer.stop()
     await shop.watchman.stop()
     await end(shop)
+
+
+async def test_who_has_nothing_left_to_renew_does_not_know_whether_it_works_again():
+    """The store is down until the lease is given up on: that nobody is left to be renewed mends nothing."""
+    shop = await Shop().open()
+    renewer, heard = await running(shop, "r1"), Heard(shop.events, LoopRecovered)
+    shop.store.faults["renew"] = [StoreError("away")] * 2
+    next(iter(shop.kit.leases.values())).renew_at = 0
+    for _ in range(2):
+        await renewer.guarded_turn()
+    await end(shop)
+    assert not shop.kit.leases
+    await renewer.guarded_turn()
+    assert (heard.all, renewer.status().errors) == ([], 2)
 
 
 async def test_after_a_long_wait_a_lease_is_made_sure_of_within_a_second_or_two():

@@ -426,6 +426,13 @@ def test_variables_that_do_nothing_yet_are_named_once():
     assert unheeded({"SCHEDULER_LEADER_TTL": "5", "PATH": "/"}) == ""
 
 
+def test_a_variable_with_one_underscore_too_few_is_told_with_its_name():
+    said = unheeded({"POLLUX_SERVER_PORT": "9000", "POLLUX_POOL_SEATS": "5", "POLLUX_METRICS_PORT": "9091"})
+    assert "POLLUX_SERVER_PORT (write POLLUX_PORT or POLLUX_SERVER__PORT)" in said
+    assert "POLLUX_POOL_SEATS (write POLLUX_SEATS or POLLUX_POOL__SEATS)" in said
+    assert "POLLUX_METRICS_PORT" not in said
+
+
 def test_the_variables_of_older_schedulers_set_ours():
     environ = {
         "SCHEDULER_WORKER_POOL_SIZE": "12",

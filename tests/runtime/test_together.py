@@ -96,16 +96,32 @@ async def test_a_crowd_is_written_in_full_batches_and_two_of_them_at_a_time(no_m
 
 
 async def test_nobody_is_waited_for_longer_than_a_moment():
-    """The others are gone: the first write waits for them, the ones after it do not."""
+    """The others are gone: the first writes wait for them, each for fewer; then nobody waits any more."""
     verbs, together = Verbs(), Together()
     await crowd(together, verbs, CALLERS, 3)
     verbs.batches.clear()
 
     async with asyncio.timeout(PATIENCE_S):
-        await together.add(verbs, "ann", a_put("alone"), None)
+        for _ in range(CALLERS.bit_length() - 1):
+            await together.add(verbs, "ann", a_put("alone"), None)
 
-    assert verbs.batches == [["alone"]]
+    assert verbs.batches == [["alone"]] * 4
     assert await rounds_of(together.add(verbs, "ann", a_put("again"), None)) < 10
+
+
+async def test_those_who_come_in_two_halves_find_together():
+    """All are answered before the first of them comes again: whoever was early once waits for the others then."""
+    verbs, together = Verbs(), Together()
+
+    async with asyncio.timeout(PATIENCE_S):
+        for number in range(10):
+            early = [asyncio.ensure_future(together.add(verbs, "ann", a_put(f"{number}-{n}"), None)) for n in range(8)]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            late = [together.add(verbs, "ann", a_put(f"{number}-{n}"), None) for n in range(8, 16)]
+            await asyncio.gather(*early, *late)
+
+    assert [len(batch) for batch in verbs.batches[-8:]] == [16] * 8
 
 
 async def test_who_keeps_coming_is_waited_for_but_not_for_ever(monkeypatch):

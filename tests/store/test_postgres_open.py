@@ -123,6 +123,28 @@ async def test_a_migration_that_was_cut_off_at_any_statement_begins_again():
     await store.close()
 
 
+async def test_the_busy_tables_leave_room_and_are_vacuumed_early():
+    """As the server itself tells of them: what is written again and again stays small."""
+    url = own_url("lean")
+    store = PostgresStore(url)
+    await store.open()
+    await store.close()
+    connection = await plain()
+    found = await connection.fetch(
+        "SELECT c.relname, c.reloptions FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = $1 AND c.relkind = 'r'",
+        read_address(url).schema,
+    )
+    await connection.close()
+    told = {row[0]: dict(each.split("=") for each in row[1] or ()) for row in found}
+
+    for table in ("line", "runs", "jobs"):
+        assert int(told[table]["fillfactor"]) < 100, table
+    for table in ("line", "runs", "jobs", "feed"):
+        assert float(told[table]["autovacuum_vacuum_scale_factor"]) <= 0.02, table
+        assert told[table]["autovacuum_vacuum_cost_delay"] == "0", table
+
+
 async def test_many_that_open_a_new_schema_at_once_make_it_once():
     url = own_url("race")
     stores = [PostgresStore(url) for _ in range(6)]

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+from functools import partial
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -14,6 +15,7 @@ from pollux.store.contract import Answer, RunFilter
 from pollux.store.postgres.address import read_address
 from pollux.store.postgres.store import PostgresStore
 from pollux.testing.conformance.builders import a_run, given_jobs, ids
+from tests.chaos.yard import wait_until
 from tests.servers.postgres import QUICK, PostgresServer, own_url, shared_url
 
 
@@ -78,6 +80,42 @@ async def test_a_server_that_became_read_only_says_so_and_is_served_again_when_i
     [answer] = await store.enqueue([a_run("a", due_ms=0)])
     assert answer.answer is Answer.OK
     await store.close()
+
+
+async def test_a_server_that_does_not_wait_for_its_disk_is_refused_where_durability_is_required():
+    server = PostgresServer().start()
+    try:
+        asked = f"{server.url()}?durability=required"
+        await opening(asked)
+        connection = await asyncpg.connect(server.url())
+        await connection.execute("ALTER DATABASE postgres SET synchronous_commit = off")
+        with pytest.raises(StoreRefused, match=r"synchronous_commit off, and durability is required: .*commit on"):
+            await opening(asked)
+        await connection.execute("ALTER DATABASE postgres RESET synchronous_commit")
+        await connection.execute("ALTER SYSTEM SET fsync = off")
+        await connection.execute("SELECT pg_reload_conf()")
+        await connection.close()
+        await wait_until(partial(forgets, server), "settings that were read again")
+        with pytest.raises(StoreRefused, match=r"has fsync off, and durability is required"):
+            await opening(asked)
+        await opening(server.url())
+    finally:
+        server.stop()
+
+
+async def forgets(server):
+    connection = await asyncpg.connect(server.url())
+    fsync = await connection.fetchval("SHOW fsync")
+    await connection.close()
+    return fsync == "off"
+
+
+async def opening(url):
+    store = PostgresStore(url)
+    try:
+        await store.open()
+    finally:
+        await store.close()
 
 
 OPENS = """
@@ -162,7 +200,7 @@ async def test_the_runs_of_a_job_that_cannot_be_read_die_of_it_and_the_others_ar
 async def test_who_lists_what_cannot_be_read_is_told_which_it_is(plain, store):
     await spoil(plain, store, "UPDATE {s}.runs SET payload = 'not json' WHERE id = 'bad'")
 
-    with pytest.raises(StoreError, match=r"run 'bad' cannot be read .* correct or delete that row"):
+    with pytest.raises(StoreError, match=r"run 'bad' cannot be read .* correct or delete it"):
         await store.list_runs()
     assert (await store.get_runs(["good"]))[0] is not None
 

@@ -18,51 +18,9 @@ from pollux.testing.conformance.builders import T0, a_firing, a_job, a_run, clai
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 from tests.servers.redis_cluster import again, ask, until
-from tests.servers.redis_sentinel import follow
+from tests.servers.redis_pair import Pair
 
 HEARS_S = 25  # by itself a waiter looks every 30 s
-
-
-class Pair:
-    """A primary, its replica, and one place where whoever leads is found."""
-
-    def __init__(self, folder):
-        self.primary, self.replica = (RedisServer(folder / name, "--repl-diskless-sync-delay", "0") for name in "ab")
-        for server in (self.primary, self.replica):
-            server.folder.mkdir()
-            server.start()
-        self.port = self.primary.port
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        follow(self.replica, self.primary)
-
-    def cut(self):
-        """From now on the replica gets nothing; it keeps what it has."""
-        ask(self.replica, "REPLICAOF", "127.0.0.1", free_port())
-
-    def mend(self):
-        follow(self.replica, self.primary)
-
-    def catch_up(self):
-        until(lambda: ask(self.primary, "WAIT", 1, 100) == 1, "the replica has everything")
-
-    def fail_over(self):
-        self.primary.kill()
-        self.promote()
-
-    def primary_at(self, port):
-        """The primary as it was found before it moved to another port."""
-        server = RedisServer(self.primary.folder)
-        server.port = port
-        return server
-
-    def promote(self):
-        ask(self.replica, "REPLICAOF", "NO", "ONE")
-        ask(self.replica, "CONFIG", "SET", "port", self.port)
-        self.replica.port = self.port
-
-    def stop(self):
-        self.primary.stop()
-        self.replica.stop()
 
 
 @pytest.fixture

@@ -188,15 +188,17 @@ async def test_a_replica_is_refused(server):
         await opening(server.url)
 
 
-async def test_a_server_that_becomes_a_replica_says_so_at_the_next_write(server):
-    store = RedisStore(server.url)
-    await store.open()
+async def test_a_server_that_becomes_a_replica_says_so_and_is_served_again_when_it_is_none(server, opened):
+    store = await opened(server.url)
     async with Redis.from_url(server.url) as client:
         await client.replicaof("127.0.0.1", free_port())
+        for _ in range(2):  # over the connection that there was, and over a new one
+            with pytest.raises(StoreError, match=r"replica.*name the primary"):
+                await given_jobs(store, "job")
+        await client.execute_command("REPLICAOF", "NO", "ONE")
 
-    with pytest.raises(StoreError, match=r"replica.*name the primary"):
-        await given_jobs(store, "job")
-    await store.close()
+    await given_jobs(store, "job")
+    assert (await store.counts()).jobs == 1
 
 
 def test_a_server_that_is_too_old_is_refused():
@@ -216,6 +218,22 @@ async def test_a_server_without_a_file_is_warned_of_once(tmp_path, caplog):
         server.stop()
     [record] = [record for record in caplog.records if "append-only" in record.getMessage()]
     assert "set appendonly yes" in record.getMessage()
+
+
+async def test_a_server_without_a_file_is_refused_where_durability_is_required(tmp_path, server):
+    """Also the one that a living handle finds after its own went: it was asked for once and for all."""
+    await opening(f"{server.url}?durability=required")
+    pollux = Terminal(tmp_path)
+    pollux.write("p.yaml", "durability: required\njobs: []")
+    async with Redis.from_url(server.url) as client:
+        await client.config_set("appendonly", "no")
+        with pytest.raises(
+            StoreRefused, match=r"no append-only file, and durability is required: .*set appendonly yes"
+        ):
+            await opening(f"{server.url}?durability=required")
+        answer = await asyncio.to_thread(lambda: pollux("serve", "-c", "p.yaml", "--store", server.url))
+        assert (answer.code, "durability is required" in answer.err) == (3, True), answer
+        await opening(server.url)
 
 
 async def test_a_server_that_reads_its_file_in_is_not_said_to_keep_none(tmp_path, caplog):
@@ -317,6 +335,7 @@ async def test_what_was_answered_is_there_after_the_server_was_killed(server):
         ("rediss://host/0?ssl_cert_reqs=perhaps", "none, optional, required"),
         ("redis://host/0?wait=many", "how many replicas"),
         ("redis://host/0?wait=99", "how many replicas"),
+        ("redis://host/0?durability=much", "usual or required"),
         ("redis+sentinel://host", r"redis\+sentinel://host1:26379"),
         ("redis+sentinel:///service", r"redis\+sentinel://host1:26379"),
         ("redis+sentinel://host/service/db", "redis://host:6379/0"),

@@ -25,7 +25,7 @@ from pollux.model import (
     RetryAt,
     RunState,
 )
-from pollux.store.contract import Answer, JobPut
+from pollux.store.contract import Answer, JobPut, Pruning
 from pollux.store.redis import RedisStore
 from pollux.store.redis.scripts import script, verbs
 from pollux.testing.conformance.builders import (
@@ -303,7 +303,26 @@ KEYS_OF = {
     "put_jobs": ["jobs", "due", "feed", "job:job"],
     "revive": ["shelf:dead", "dead:job", "line:2", "live"],
     "renew": ["leases", "run:held"],
-    "load": ["log", "shelf:dead", "notes", "notes:keys"],
+    "load": ["log", "shelf:dead", "notes", "notes:keys", "home"],
+    "move_jobs": [
+        "v3:meta",
+        "v3:jobs:normal",
+        "v3:line:2",
+        "v3:leases",
+        "v3:feed",
+        "v3:due",
+        "versions",
+        "feed",
+        "home",
+    ],
+    "put_notes": ["notes", "notes:keys", "notes:ends", "feed", "bell:feed", "home"],
+    "prune": ["shelf:dead", "dead:job", "log", "home"],
+    "log": ["log", "home"],
+    "elect": ["meta", "versions", "home"],
+    "resign": ["meta", "home"],
+    "beat": ["nodes", "feed", "versions", "bell:feed", "home"],
+    "leave": ["nodes", "home"],
+    "drop_version": ["v4:meta", "versions", "home"],
 }
 
 
@@ -340,6 +359,9 @@ async def prepared(store):
     gated = a_run("z", gated=True)
     firing = a_firing(replace(job, revision=2), T0 + 5)
     term = await leading(store)
+    await store.beat(Node("old"), ttl_ms=9_000, now_ms=T0)
+    await store.log([AuditLine(n, "a", "b", "c") for n in range(3)])
+    await store.of_version(4).beat(Node("other", scheduler_version=4), ttl_ms=9_000, now_ms=T0)
     new = [(kind, data | {"id": f"new {data['id']}"}) for kind, data in page.records if kind == "run"]
     new += [("note", msgspec.to_builtins(Note("m", 1, 1))), ("log", msgspec.to_builtins(AuditLine(9, "a", "b", "c")))]
     calls = {
@@ -353,6 +375,15 @@ async def prepared(store):
         "revive": lambda: store.revive(["dead"], now_ms=T0),
         "renew": lambda: store.renew([renewal(held)], lease_ms=9, now_ms=T0),
         "load": lambda: store.load(new),
+        "move_jobs": lambda: store.move_jobs(["job"], 3, now_ms=T0),
+        "put_notes": lambda: store.put_notes([NotePut("k", 1, expires_ms=T0 + 9)], now_ms=T0),
+        "prune": lambda: store.prune(Pruning(ids=("dead",), log_max=1)),
+        "log": lambda: store.log([AuditLine(9, "a", "b", "c")]),
+        "elect": lambda: store.elect("leader", ttl_ms=9_000, now_ms=T0),
+        "resign": lambda: store.resign("leader", term=term, now_ms=T0),
+        "beat": lambda: store.beat(Node("new"), ttl_ms=9_000, now_ms=T0),
+        "leave": lambda: store.leave("old"),
+        "drop_version": lambda: store.drop_version(4, now_ms=T0),
     }
     return calls, held
 

@@ -1,6 +1,7 @@
 """Where does each value come from?  Defaults < file < environment < arguments."""
 
 import pytest
+import yaml
 
 from pollux.config import Config, load_config
 from pollux.config.reading import FILE_BYTES_MAX
@@ -17,6 +18,7 @@ reload: false
 job_timeout: 5m
 leader: {ttl: 30s, renew: 7s, key: shop}
 redis: {prefix: shop}
+durability: required
 release: 4
 scheduler_version: 3
 allow_exec: true
@@ -76,7 +78,7 @@ def test_everything_can_be_set_in_the_file(load):
     assert (config.history_keep, config.history_age_ms) == (5, 86_400_000)
     assert (config.history_dead, config.history_dead_age_ms, config.history_audit) == (50, 30 * 86_400_000, 500)
     assert (config.log_level, config.log_format) == ("debug", "json")
-    assert (config.source, config.scheduler_version) == ("file:shop", 3)
+    assert (config.source, config.scheduler_version, config.durability) == ("file:shop", 3, "required")
     assert (config.traces_endpoint, config.traces_sample, config.traces_namespace) == (
         "http://collector:4318",
         0.5,
@@ -94,6 +96,38 @@ def test_everything_can_be_set_in_the_file(load):
     assert (config.server_connections, config.server_requests) == (9, 8)
     assert config.origins["pool.lease"] == "p.yaml:4"
     assert all(config.is_given(option.path) for option in OPTIONS)
+
+
+HOME = {"HOME": "a-secret-of-the-operator"}
+
+
+def said(option) -> str:
+    """What the file above says of it, as a variable or an argument would."""
+    value = yaml.safe_load(EVERYTHING)
+    for key in option.path.split("."):
+        value = value[key]
+    if isinstance(value, list | dict):
+        return ", ".join(value if isinstance(value, list) else value.values())
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_everything_can_be_set_by_each_of_its_variables(load, which):
+    """The short one, the nested one, and the last of those that older schedulers had."""
+    names = {option: option.variables[min(which, len(option.variables) - 1)] for option in OPTIONS}
+    config = load(None, HOME | {name: said(option) for option, name in names.items()})
+    in_file = load(EVERYTHING, HOME)
+    for option, name in names.items():
+        assert getattr(config, option.field) == getattr(in_file, option.field), option.path
+        assert config.origins[option.path] == f"environment {name}"
+
+
+def test_everything_can_be_set_by_its_argument(load):
+    config = load(None, HOME, **{option.argument: said(option) for option in OPTIONS})
+    in_file = load(EVERYTHING, HOME)
+    for option in OPTIONS:
+        assert getattr(config, option.field) == getattr(in_file, option.field), option.path
+        assert config.origins[option.path] == "argument"
 
 
 @pytest.mark.parametrize(
@@ -126,6 +160,14 @@ def test_a_token_is_never_told(load):
     assert line.value == "${env:SECRET}"
     config = load(None, {"POLLUX_SERVER_TOKEN": "tschuess-0815-geheim"})
     assert "tschuess" not in str(told(config))
+
+
+def test_what_kubernetes_says_of_a_service_is_not_meant_for_us(load):
+    """A Service called pollux is POLLUX_PORT in every container beside it."""
+    links = {"POLLUX_PORT": "tcp://10.96.0.7:8060", "POLLUX_METRICS_PORT": "tcp://[fd00::7]:9091"}
+    assert load(None, links).origins == load(None).origins
+    assert load(None, {"POLLUX_PORT": "9000"}).server_port == 9000
+    assert "POLLUX_PORT: server.port" in complaint(lambda: load(None, {"POLLUX_PORT": "tcp"}))
 
 
 def test_the_environment_wins_over_the_file_and_arguments_over_both(load):
@@ -175,6 +217,24 @@ def test_two_prefixes_are_refused(load):
     said = complaint(lambda: load("store: redis://h/0?prefix=a\nredis: {prefix: b}"))
     assert "begin with 'b', but the store's URL says prefix=a; leave one of them out" in said
     assert "letters, digits" in complaint(lambda: load("redis: {prefix: a b}"))
+
+
+def test_a_durability_that_is_required_becomes_part_of_the_url(load):
+    for store, url in (
+        ("redis://h/0", "redis://h/0?durability=required"),
+        ("redis+sentinel://h/jobs?namespace=a", "redis+sentinel://h/jobs?namespace=a&durability=required"),
+        ("postgresql://h/db?schema=a", "postgresql://h/db?schema=a&durability=required"),
+        ("redis://h/0?durability=required", "redis://h/0?durability=required"),
+        ("sqlite:///x.db", "sqlite:///x.db"),  # it waits for the disk, always
+    ):
+        config = load(f"store: {store}\ndurability: required")
+        assert (config.store, config.durability) == (url, "required")
+        assert load(None, {"POLLUX_DURABILITY": "required", "POLLUX_STORE": store}).store == url
+        assert load(f"store: {store}\ndurability: usual").store == store
+    assert "memory:// keeps nothing" in complaint(lambda: load("store: memory://\ndurability: required"))
+    said = complaint(lambda: load("store: redis://h/0?durability=usual\ndurability: required"))
+    assert "the store's URL says durability=usual; leave one of them out" in said
+    assert "usual" in complaint(lambda: load("durability: much"))
 
 
 def test_the_shortest_pair_that_works_is_taken(load):

@@ -86,12 +86,14 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         runs = [run for run in made if isinstance(run, Run)]
         told: list[RunAnswer] = []
         for start in range(0, len(runs), BATCH_MAX):
-            batch = runs[start : start + BATCH_MAX]
-            audit = self._runs_asked_on_record(batch)
-            told += await self._store.enqueue(batch, ready_max=self._ready_max, audit=audit)
+            told += await self._store.enqueue(runs[start : start + BATCH_MAX], ready_max=self._ready_max)
         there = await self._there([answer.id for answer in told if answer.answer is Answer.ALREADY])
         left = iter(told)
-        return [run if isinstance(run, PolluxError) else self._accepted(run, next(left), jobs, there) for run in made]
+        answers = [
+            run if isinstance(run, PolluxError) else self._accepted(run, next(left), jobs, there) for run in made
+        ]
+        await self._record_accepted(answers)
+        return answers
 
     def _asked(self, ask: Ask, jobs: Mapping[str, Job]) -> Run | PolluxError:
         job = jobs.get(ask.job_id)
@@ -117,6 +119,11 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
             return Accepted(run) if answer.answer is Answer.OK else there_already(run, there.get(run.id, run))
         except PolluxError as error:
             return error
+
+    async def _record_accepted(self, answers: Sequence[Accepted | PolluxError]) -> None:
+        new = [each.run for each in answers if isinstance(each, Accepted) and each.is_new]
+        jobs, params = dict.fromkeys(run.job_id for run in new), new[0].payload if len(new) == 1 else None
+        await self._record_enqueued(jobs, [run.id for run in new], params)
 
     async def reset_breaker(self, name: str) -> None:
         """Forget what a breaker has seen."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from pollux.clock import Clock
-from pollux.model import AuditLine, Job, Run, definition
+from pollux.model import AuditLine, Job, definition
 from pollux.schedule.words import describe
 from pollux.secrets import HIDDEN, hide
 from pollux.store.contract import BATCH_MAX, Answer, Audit, JobAnswer, JobPut, RunAnswer, RunFilter, Store
@@ -59,7 +59,7 @@ class ChangeVerbs:
 
         def lines(answers: list[RunAnswer]) -> list[AuditLine]:
             done = [answer.id for answer in answers if answer.answer is Answer.OK]
-            names = "" if done == [subject] else named_runs(done).removeprefix(f"{subject}: ")
+            names = "" if done == [subject] else _named(done).removeprefix(f"{subject}: ")
             return [self._line(action, subject, _joined(names, reason), at_ms=at_ms)] if done else []
 
         return lines
@@ -70,25 +70,10 @@ class ChangeVerbs:
 
         def lines(dropped: int) -> list[AuditLine]:
             number = "" if dropped == len(ids) else f"{dropped:,} of "
-            told = _joined(number + named_runs(ids), by)
+            told = _joined(number + _named(ids), by)
             return [self._line("drop", "dead letters", told, at_ms=at_ms)] if dropped else []
 
         return lines
-
-    def _runs_asked_on_record(self, runs: Sequence[Run]) -> Audit[list[RunAnswer]] | None:
-        """Runs that somebody asked for, in one line: of one its params, of many how many and the first few."""
-        at_ms = self._clock.now_ms()
-
-        def lines(answers: list[RunAnswer]) -> list[AuditLine]:
-            new = [run for run, answer in zip(runs, answers, strict=True) if answer.answer is Answer.OK]
-            jobs = dict.fromkeys(run.job_id for run in new)
-            subject = next(iter(jobs), "") if len(jobs) <= 1 else counted(len(jobs), "job")
-            params = HIDDEN.hide_in(new[0].payload or {}) if len(new) == 1 else {}
-            told = [f"params.{name} {_short(value)}" for name, value in params.items()]
-            named = _joined(named_runs([run.id for run in new]), *told)
-            return [self._line("enqueue", subject, named, at_ms=at_ms)] if new else []
-
-        return lines if self._is_named else None
 
     async def _put_on_record(self, store: Store, puts: Sequence[JobPut]) -> list[JobAnswer]:
         before = {} if len(puts) > TOLD_MAX else await self._before(puts)
@@ -117,6 +102,19 @@ class ChangeVerbs:
         """The jobs as they are before they are put over; nothing is read for what must be new."""
         ids = [put.job.id for put in puts if put.revision != 0]
         return dict(zip(ids, await self._store.get_jobs(ids), strict=True)) if ids else {}
+
+    async def _record_enqueued(
+        self, jobs: Collection[str], runs: Sequence[str], params: Mapping[str, Any] | None = None
+    ) -> None:
+        """Runs that somebody asked for, in one line: of one its params, of many how many and the first few.
+
+        They are on record themselves, and go the cheap way into the store, which takes no line along.
+        """
+        if not self._is_named or not runs:
+            return
+        subject = next(iter(jobs)) if len(jobs) == 1 else counted(len(jobs), "job")
+        told = [f"params.{name} {_short(value)}" for name, value in HIDDEN.hide_in(dict(params or {})).items()]
+        await self._record("enqueue", subject, _joined(_named(runs), *told))
 
     async def _record(self, action: str, what: str, how: str = "") -> None:
         """What no single write has done."""
@@ -156,7 +154,7 @@ def _joined(*said: str) -> str:
     return "; ".join(filter(None, said))
 
 
-def named_runs(ids: Sequence[str]) -> str:
+def _named(ids: Sequence[str]) -> str:
     """`run a`; `1,000 runs: a, b, c, d, e, ...`"""
     if len(ids) == 1:
         return f"run {ids[0]}"

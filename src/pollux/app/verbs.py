@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 
 from pollux.app.accepted import Accepted, there_already
 from pollux.app.audit import AuditVerbs
-from pollux.app.changes import ChangeVerbs, as_words, change_words, filter_words, named_runs
+from pollux.app.changes import ChangeVerbs, as_words, change_words, filter_words
 from pollux.app.in_turn import runs_like, write_in_turn
 from pollux.app.owned import refuse_backed
 from pollux.app.steering import SteeringVerbs
@@ -132,13 +132,13 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         """As `enqueue`, and says whether the run is new, or was there already and kept what it had."""
         known = await self._job(job)
         run = self._wanted(known, params, at, delay, priority, id=id, key=key)
-        audit = self._runs_asked_on_record([run])
-        [answer] = await self._store.enqueue([run], ready_max=self._ready_max, audit=audit)
+        [answer] = await self._store.enqueue([run], ready_max=self._ready_max)
         self._refuse(answer, known)
         link_runs([run.id], self.trace_namespace)
         if answer.answer is Answer.ALREADY:
             [there] = await self._store.get_runs([run.id])
             return there_already(run, there or run)
+        await self._record_enqueued([known.id], [run.id], run.payload)
         return Accepted(run)
 
     def _joined(self) -> Joins:
@@ -179,10 +179,9 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         one = self._run(known, None, due_ms, priority=rank)
         try:
             await write_in_turn(runs_like(one, payloads, self._clock, self._dice), write)
-        finally:  # what was accepted before a refusal stays, and is told: in one line, whatever their number
+        finally:  # what was accepted before a refusal stays, and is told
             link_runs(ids, self.trace_namespace)
-            if self._is_named and ids:
-                await self._record("enqueue", known.id, named_runs(ids))
+            await self._record_enqueued([known.id], ids)
         return ids
 
     async def run_now(

@@ -99,7 +99,7 @@ def _print_rows(rows: Sequence[JobRow], *, has_versions: bool) -> None:
                 ago(row.job.memory.last_end_ms, now=now),
                 f"{row.freshness.score:.0%}" if row.freshness.age_ms is not None else "-",
                 ago(row.next_due_ms, now=now) or "-",
-                row.held or row.progress,
+                row.held or row.progress or ("running" if row.answer == "running" else ""),
             )
             for row in rows
         ),

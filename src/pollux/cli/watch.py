@@ -135,6 +135,8 @@ def _cells(row: JobRow, now: int) -> tuple[Text, ...]:
         doing.append(clean(row.held), style="yellow")
     elif row.job.memory.failures and not row.progress:
         doing.append(clean(row.job.memory.last_error.partition("\n")[0]), style="red")
+    elif row.answer == "running" and not row.progress:
+        doing.append("running", style="cyan")
     return (
         Text(row.job.id),
         Text(row.schedule, style="dim"),

@@ -1,17 +1,26 @@
-"""Which variables of older schedulers are known, and do nothing yet?  Said once, at the start.
+"""Which variables are not meant for us, or do nothing?  What somebody may have meant is said once, at the start.
 
-Those that do something stand beside our own in the table of options (`also`).
+Variables of older schedulers that do something stand beside our own in the table of options (`also`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+
+from pollux.config.settings import OPTIONS
 
 # The beginning of a name, and what it does not do.
 NOT_YET = {
     "SCHEDULER_CB_": "there are no circuit breakers yet; a failing target is tried as the jobs' `retry` says",
     "ADAPTIVE_POLLING_": "there are no adaptive intervals yet; every job keeps the interval that it names",
 }
+# What Kubernetes tells every container of a Service: one called pollux becomes POLLUX_PORT, with this for a value.
+_LINK = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
+
+
+def is_service_link(name: str, value: str) -> bool:
+    return name.endswith("_PORT") and _LINK.fullmatch(value) is not None
 
 
 def unheeded(environ: Mapping[str, str]) -> str:
@@ -21,4 +30,15 @@ def unheeded(environ: Mapping[str, str]) -> str:
         names = sorted(name for name in environ if name.startswith(start))
         if names:
             told.append(f"without effect: {', '.join(names)} ({means})")
+    told += [f"without effect: {name} (write {ours})" for name, ours in _MISSPELT.items() if environ.get(name)]
     return "; ".join(told)
+
+
+def _misspelt() -> dict[str, str]:
+    """`POLLUX_POOL_SEATS` is nobody's name; `POLLUX_SEATS` and `POLLUX_POOL__SEATS` are."""
+    known = {name for option in OPTIONS for name in option.variables}
+    flat = {name.replace("__", "_"): option.variables for option in OPTIONS for name in option.variables}
+    return {name: " or ".join(names[:2]) for name, names in flat.items() if name not in known}
+
+
+_MISSPELT = _misspelt()

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pollux.config.foreign import is_service_link
 from pollux.config.jobs import FileJobs, check_keys, entries_of, shown, text_of
 from pollux.config.reading import BROKEN, FILE_BYTES_MAX, Node, Place, Problems, read_yaml
 from pollux.config.settings import BY_PATH, DEFAULT, ENVIRONMENT, FILE_KEYS, OPTIONS, SECTIONS, Config, Option
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
 from pollux.model import API_SOURCE, check_term
 from pollux.secrets import Secrets, has_reference, hide
-from pollux.store.open import with_prefix
+from pollux.store.open import with_durability, with_prefix
 from pollux.units import format_size
 
 
@@ -46,7 +47,7 @@ def load_config(
     _take(_from_environment(environ, problems), taken, problems)
     _take(_from_arguments(arguments or {}, problems), taken, problems)
     _check_together(values, origins, problems)
-    _add_prefix(values, origins, problems)
+    _add_to_url(values, origins, problems)
     source = source or (f"file:{values.get('name') or Path(path).name}" if path else "")
     timeout_ms = values.get("job_timeout_ms")
     jobs = FileJobs(problems, source=source, release=values.get("release", 0), timeout_ms=timeout_ms)
@@ -205,7 +206,7 @@ def _from_environment(environ: Mapping[str, str], problems: Problems) -> Iterato
             cure = did_you_mean(name, known).strip("; ") or "take it away"
             problems.keep(InvalidInput("unknown variable", where=name, cure=cure))
     for option in OPTIONS:
-        given = [name for name in option.variables if environ.get(name)]
+        given = [name for name in option.variables if environ.get(name) and not is_service_link(name, environ[name])]
         if given:
             yield Given(option, environ[given[0]], given[0], f"{ENVIRONMENT}{given[0]}")
 
@@ -233,13 +234,17 @@ def _check_together(values: Mapping[str, Any], origins: Mapping[str, str], probl
         problems.keep(error.at(origins["leader.renew"]))
 
 
-def _add_prefix(values: dict[str, Any], origins: Mapping[str, str], problems: Problems) -> None:
-    """The prefix of the keys becomes part of the store's URL, which is where a store learns of it."""
-    if "store" in values and "redis_prefix" in values:
-        try:
-            values["store"] = with_prefix(values["store"], values["redis_prefix"])
-        except InvalidInput as error:
-            problems.keep(error.at(origins["redis.prefix"]))
+_IN_URL = {"redis_prefix": ("redis.prefix", with_prefix), "durability": ("durability", with_durability)}
+
+
+def _add_to_url(values: dict[str, Any], origins: Mapping[str, str], problems: Problems) -> None:
+    """The prefix of the keys, and what is required, become part of the store's URL: there a store learns of them."""
+    for field, (path, add) in _IN_URL.items():
+        if "store" in values and field in values:
+            try:
+                values["store"] = add(values["store"], values[field])
+            except InvalidInput as error:
+                problems.keep(error.at(origins[path]))
 
 
 def _root_of(raw: bytes, problems: Problems) -> Node | None:

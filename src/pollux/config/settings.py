@@ -48,6 +48,7 @@ class Config(Struct, frozen=True, kw_only=True):
     leader_ttl_ms: int = 15_000
     leader_renew_ms: int | None = None  # None: a third of the ttl
     leader_key: str = ""  # the name of the leadership; all nodes of a store agree on it
+    durability: str = "usual"  # or required: a server that may lose what it has answered is refused
     redis_prefix: str = ""  # what all keys on Redis begin with; "": as the store's URL says
     release: int = 0
     scheduler_version: int = SCHEDULER_VERSION  # or ALL_VERSIONS, of a worker
@@ -242,6 +243,7 @@ OPTIONS = (
     Option(
         "redis.prefix", "redis_prefix", "redis_prefix", _text(_PREFIX, _PREFIX_CURE), also=("SCHEDULER_QUEUE_PREFIX",)
     ),
+    Option("durability", "durability", "durability", _one_of("usual", "required")),
     Option("release", "release", "release", _whole(0, 2**53)),
     Option("scheduler_version", "scheduler_version", "scheduler_version", _version, also=("SCHEDULER_VERSION",)),
     Option("allow_exec", "allow_exec", "allow_exec", flag),

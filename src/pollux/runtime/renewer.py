@@ -81,7 +81,7 @@ class Renewer(Loop):
             due = [a for a in held if a.renew_at <= now + self.lease_ms / 12 or (may_tell and a.news)]
         for start in range(0, len(due), BATCH_MAX):
             await self._renew(due[start : start + BATCH_MAX])
-        return Rest(self.rest_max_ms)
+        return Rest(self.rest_max_ms, did_nothing=not due)
 
     def _may_look(self, now: float) -> bool:
         if not self._is_asked or (self._looked_at is not None and now - self._looked_at < LOOKS_APART_MS):

@@ -107,11 +107,11 @@ class Together:
         line.moment = asyncio.get_running_loop().call_later(MOMENT_S, self._waited, verbs, line)
 
     def _waited(self, verbs: Pollux, line: _Line) -> None:
-        """A moment is over: another one if somebody came in it; else so few are here as are here."""
+        """A moment is over: another one if somebody came in it; else fewer are expected, but not at once so few."""
         if len(line.waiting) > line.came and line.moments < MOMENTS_MAX:
             self._wait(verbs, line)
         else:
-            line.expected = line.inside
+            line.expected = (line.expected + line.inside) // 2
             self._go_on(verbs, line)
 
     def _go_on(self, verbs: Pollux, line: _Line) -> None:

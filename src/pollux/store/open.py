@@ -11,6 +11,8 @@ from pollux.errors import InvalidInput
 from pollux.model import SCHEDULER_VERSION
 from pollux.store.contract import Store
 
+REQUIRED = "required"
+
 
 def open_store(url: str, *, clock: Clock | None = None, scheduler_version: int = SCHEDULER_VERSION) -> Store:
     """The store that the URL names, not yet opened: `memory://`, `sqlite:///file.db`, `sqlite:////absolute/file.db`,
@@ -111,20 +113,32 @@ def _lacking_file(path: str | None) -> str:
 
 def with_prefix(url: str, prefix: str) -> str:
     """The URL of a Redis store with that prefix for its keys; any other as it is."""
-    scheme, is_url, rest = url.partition("://")
-    if not is_url or _STORES.get(scheme) is not _redis:
+    if _STORES.get(url.partition("://")[0]) is not _redis:
         return url
+    what = f"the keys shall begin with {prefix!r}"
+    return _with_option(url, "prefix", prefix, what, where="redis.prefix")
+
+
+def with_durability(url: str, durability: str) -> str:
+    """The URL of a store that is to lose nothing when its server crashes, if that is required."""
+    make = _STORES.get(url.partition("://")[0])
+    if durability != REQUIRED or make is _sqlite:  # which waits for the disk, always
+        return url
+    if make is _memory:
+        cure = "name another store, or leave durability out"
+        raise InvalidInput("durability is required, and memory:// keeps nothing", where="durability", cure=cure)
+    return _with_option(url, "durability", REQUIRED, "durability is required", where="durability")
+
+
+def _with_option(url: str, name: str, value: str, what: str, *, where: str) -> str:
+    scheme, is_url, rest = url.partition("://")
     place, _, options = rest.partition("?")
-    said = dict(parse_qsl(options, keep_blank_values=True)).get("prefix")
-    if said == prefix:
+    said = dict(parse_qsl(options, keep_blank_values=True)).get(name)
+    if said == value or not is_url:
         return url
     if said is not None:
-        raise InvalidInput(
-            f"the keys shall begin with {prefix!r}, but the store's URL says prefix={said}",
-            where="redis.prefix",
-            cure="leave one of them out",
-        )
-    return f"{scheme}://{place}?{options}{'&' if options else ''}prefix={quote(prefix)}"
+        raise InvalidInput(f"{what}, but the store's URL says {name}={said}", where=where, cure="leave one of them out")
+    return f"{scheme}://{place}?{options}{'&' if options else ''}{name}={quote(value)}"
 
 
 def sqlite_file(url: str) -> str | None:

@@ -16,7 +16,7 @@ _DRIVERS = frozenset(
     | {"sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "ssl_min_protocol_version", "target_session_attrs"}
     | {"ssl_max_protocol_version", "krbsrvname", "gsslib"}
 )
-_OURS = ("schema", "listen", "pool", "statement_cache_size")
+_OURS = ("schema", "listen", "pool", "statement_cache_size", "durability")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 
 
@@ -29,6 +29,7 @@ class Address(Struct, frozen=True):
     listen: bool = True
     pool: int = POOL
     statement_cache_size: int = CACHED
+    is_durable: bool = False  # a server that may lose what it has answered is refused
 
 
 def read_address(url: str) -> Address:
@@ -55,6 +56,7 @@ def read_address(url: str) -> Address:
         _listen(ours.get("listen", "true")),
         _number("pool", ours.get("pool", str(POOL)), 1),
         _number("statement_cache_size", ours.get("statement_cache_size", str(CACHED)), 0),
+        _is_durable(ours.get("durability", "usual")),
     )
 
 
@@ -72,6 +74,12 @@ def _listen(value: str) -> bool:
     if value not in ("true", "false"):
         raise InvalidInput(f"listen is {value!r}", where="store", cure="write ?listen=true or ?listen=false")
     return value == "true"
+
+
+def _is_durable(value: str) -> bool:
+    if value not in ("usual", "required"):
+        raise InvalidInput(f"durability is {value!r}", where="store", cure="write usual or required")
+    return value == "required"
 
 
 def _number(name: str, value: str, at_least: int) -> int:

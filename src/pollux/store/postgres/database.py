@@ -130,7 +130,7 @@ class Database:
         connection = await self._pool.take(self._deadline_s)
         is_sound = False
         try:
-            await schema.prepare(connection, self.space, self.address.where)
+            await schema.prepare(connection, self.space, self.address)
             is_sound = True
         finally:
             self._pool.give(connection, is_sound=is_sound)

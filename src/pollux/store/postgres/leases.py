@@ -14,7 +14,8 @@ from typing import NamedTuple
 from pollux.model import PROGRESS_CHARS_MAX, End, Job, Run, RunState
 from pollux.store.asking import Asking
 from pollux.store.contract import Answer, Claimed, Renewal, Renewed
-from pollux.store.postgres.rows import COLUMNS, UNREADABLE, columns, got, leased_run, put
+from pollux.store.legible import UNREADABLE
+from pollux.store.postgres.rows import COLUMNS, columns, got, leased_run, put
 from pollux.store.postgres.rows import run as run_of
 from pollux.store.postgres.runs import cancel_waiting
 from pollux.store.postgres.sql import Statements

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from pollux.errors import StoreError
 from pollux.model import Job, Note, Run, RunState
 from pollux.store.contract import PAYLOAD_BYTES_MAX
+from pollux.store.legible import legible as plain_legible
 from pollux.store.relational.rows import RUN_COLUMNS, Row, checked_made_row, decode
 from pollux.store.relational.rows import job_row as plain_job_row
 from pollux.store.relational.rows import leased_run as plain_leased_run
@@ -40,7 +40,6 @@ _alike = attrgetter(
 _encode_lines = msgspec.json.Encoder().encode_lines
 T = TypeVar("T")
 _LEASE_TEXTS = (5, 8, 9)
-UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, ValueError)  # what somebody else wrote there
 
 
 def put(text: str) -> str:
@@ -128,15 +127,9 @@ def run(row: Row) -> Run:
     return plain_run(row)
 
 
-def legible(read: Callable[[Row], T], row: Row, what: str) -> T:
+def legible(read: Callable[[Row], T], row: Row, kind: str) -> T:
     """As it is read, or told which one cannot be."""
-    try:
-        return read(row)
-    except UNREADABLE as error:
-        raise StoreError(
-            f"{what} {row[0]!r} cannot be read ({error}): somebody else wrote it; `pollux store check` lists all of "
-            "them; correct or delete that row"
-        ) from error
+    return plain_legible(read, row, f"{kind} {row[0]!r}")
 
 
 def note(row: Row) -> Note:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from asyncpg import Connection
 
 from pollux.errors import StoreRefused
+from pollux.store.postgres.address import Address
 from pollux.store.postgres.transaction import SCHEMA_LOCK, Space
 from pollux.store.relational.sql import Migration, migrations_of
 
@@ -22,9 +23,12 @@ def migrations() -> list[Migration]:
     return migrations_of(__package__)
 
 
-async def prepare(connection: Connection, space: Space, where: str) -> None:
+async def prepare(connection: Connection, space: Space, address: Address) -> None:
     """Refuse what cannot serve; make or bring up to date what is ours."""
+    where = address.where
     await _check_server(connection, where)
+    if address.is_durable:
+        await _check_durability(connection, where)
     if await version_of(connection, space, where) == migrations()[-1].number:
         return
     async with connection.transaction():
@@ -50,6 +54,16 @@ async def _check_server(connection: Connection, where: str) -> None:
         "current_setting('server_encoding')"
     )
     refuse_unfit(where, number=number, told=told, is_standby=is_standby, encoding=encoding)
+
+
+async def _check_durability(connection: Connection, where: str) -> None:
+    """Does it wait for its disk before it answers, with the settings of this user?"""
+    for name in ("fsync", "synchronous_commit"):
+        if await connection.fetchval("SELECT current_setting($1)", name) == "off":
+            raise StoreRefused(
+                f"{where} has {name} off, and durability is required: a crash of it loses what it has answered; "
+                f"set {name} on"
+            )
 
 
 def refuse_unfit(where: str, *, number: int, told: str, is_standby: bool, encoding: str) -> None:

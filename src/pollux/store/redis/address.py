@@ -32,7 +32,7 @@ CURES = {
     CLUSTER: "use redis+cluster://host1:6379,host2:6379,host3:6379",
 }
 SIGNS = "write %2F for /, %23 for #, %40 for @ and %5B for [ in a password"
-OURS = {"prefix", "namespace", "wait"}
+OURS = {"prefix", "namespace", "wait", "durability"}
 LOGIN = {"username", "password"}
 TLS = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname"}
 FILES = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
@@ -55,6 +55,7 @@ class Address(Struct, frozen=True):
     tls: dict[str, Any] | None  # options of TLS; None without it
     prefix: str  # of all keys, without the last colon
     wait: int  # replicas that confirm every write; 0: none
+    is_durable: bool  # a server that may lose what it has answered is refused
     name: str  # without a password: for messages
 
 
@@ -74,6 +75,7 @@ def read_address(url: str) -> Address:
         tls=_tls(url, options) if has_tls else None,
         prefix=prefix,
         wait=_wait(url, options),
+        is_durable=_is_durable(url, options),
         name=_bare(url),
     )
 
@@ -204,6 +206,13 @@ def _wait(url: str, options: dict[str, str]) -> int:
     if not re.fullmatch("[0-9]{1,2}", said, re.ASCII) or int(said) > WAIT_MAX:
         raise _wrong(url, f"has wait={said}", f"write how many replicas confirm a write: 0 to {WAIT_MAX}")
     return int(said)
+
+
+def _is_durable(url: str, options: dict[str, str]) -> bool:
+    said = options.get("durability", "usual")
+    if said not in ("usual", "required"):
+        raise _wrong(url, f"has durability={said}", "write usual or required")
+    return said == "required"
 
 
 def _wrong(url: str, what: str, cure: str) -> InvalidInput:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from pollux.model import LIVE, PROGRESS_CHARS_MAX, AuditLine, FeedItem, Job, Node, Note, Plan, Run, RunState
 from pollux.store.contract import Answer, JobAnswer, JobPut, Pruning, Renewal, RunAnswer
+from pollux.store.legible import UNREADABLE, legible
 from pollux.store.limits import checked_notes
 from pollux.store.parts import other_version
 from pollux.store.records import Record, TermRecord, Tomb
@@ -41,7 +43,10 @@ def job_answer(put: JobPut, row: rows.Row, version: int) -> JobAnswer:
 def feed_item(item: list[bytes], known: dict[int, FeedItem]) -> FeedItem:
     """`<id>-0` and the packed entry, which is left out if it is known."""
     entry_id = int(item[0].partition(b"-")[0])
-    return known[entry_id] if len(item) == 1 else FeedItem(entry_id, rows.decode_entry(item[1]))
+    if len(item) == 1 and entry_id in known:
+        return known[entry_id]
+    entry = legible(lambda parts: rows.decode_entry(parts[1]), item, f"entry {item[0].decode()} of the feed")
+    return FeedItem(entry_id, entry)
 
 
 def plan_of(term: int, plan: Plan) -> dict[str, Any]:
@@ -133,8 +138,13 @@ def node_of(node: Node) -> dict[str, Any]:
     return {"id": node.id, "seats": node.seats, "handlers": handlers, "node": text, "version": node.scheduler_version}
 
 
-def node_from(row: rows.Row) -> Node:
-    return replace(_decode_node(row[0]), beat_ms=row[1])
+def nodes_from(found: Sequence[rows.Row]) -> list[Node]:
+    """The nodes that have beaten, by id; what somebody else wrote there is none."""
+    nodes = []
+    for row in found:
+        with suppress(*UNREADABLE):
+            nodes.append(replace(_decode_node(row[0]), beat_ms=row[1]))
+    return sorted(nodes, key=lambda node: node.id)
 
 
 def record_row(value: Record) -> rows.Row:

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from pollux.clock import Clock, SystemClock
-from pollux.errors import StoreBusy
-from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, AuditLine, FeedItem, Job
+from pollux.errors import StoreBusy, StoreError
+from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, AuditLine, Cause, FeedItem, Job
 from pollux.store.contract import Answer, Audit, Claimed, RunAnswer
 from pollux.store.doors import shut
+from pollux.store.legible import legible
 from pollux.store.parts import Turns, handle_version
 from pollux.store.records import next_lines
 from pollux.store.redis import calls, listing, rows
@@ -35,11 +36,12 @@ PIECE = 250  # items that one call of a script works on where there may be any n
 LOG_TRIES = 20  # for a line of the audit log, while others write theirs
 NOT_YET = {"said": "?", "last": "", "lines": ()}  # what no script says: it only tells what it would do
 JOB_GONE = "its job was deleted"
+JOB_UNREADABLE = "its job cannot be read: somebody else wrote it; `pollux store check` names it"
 T = TypeVar("T")
 Looked = tuple[T, bool, int | None, Place]  # seen, is it enough, in how many ms there may be more, where the bell stood
 
 
-_log = logging.getLogger("pollux.store.redis")
+_log = logging.getLogger("pollux.store")  # what it says is said also where nobody has set up a log
 
 
 def _say(strays: list[str], healed: list[str]) -> None:
@@ -124,7 +126,7 @@ class Handle:
         return await self._open().run(verb, now=now_ms, v=self._version, **arguments)
 
     def _job(self, row: rows.Row) -> Job:
-        return self._jobs.job((*[None if value is False else value for value in row], SCHEDULER_VERSION))
+        return rows.legible_job(self._jobs, row)
 
     async def _take(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place]:
         if self._version != ALL_VERSIONS:
@@ -141,25 +143,49 @@ class Handle:
         return claimed, place_of(place)  # as it stood before we looked: also a version that came since has rung
 
     async def _claim(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place]:
+        """What cannot be read is dead, and stands in nobody's way; if that was all, the next ones are taken."""
+        while True:
+            claimed, place, broken = await self._claim_once(asking, at_ms)
+            if broken:
+                told = {"token": asking["token"], "items": [*broken.items()], "causes": [*Cause]}
+                await self._open().run("bury", **told, v=asking["v"], now=at_ms)
+            if claimed.runs or not broken:
+                return claimed, place
+
+    async def _claim_once(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place, dict[str, str]]:
         lease_ms = asking["lease_ms"]
         asked_ms = self._clock.mono_ms()
         guarded: dict[str, Any] = {"hold_ms": 0, "expected": False}
         if at_ms is None:
             guarded = self._door.time.before(lease_ms)
         found = await self._open().run_raw("claim", **asking, **guarded, now=at_ms)
-        claimed, place = self._claimed(found)
+        claimed, place, broken = self._claimed(found)
         if at_ms is None:
             self._door.time.learn(claimed.now_ms, asked_ms, lease_ms)
-        return claimed, place
+        return claimed, place, broken
 
-    def _claimed(self, found: list[bytes]) -> tuple[Claimed, Place]:
-        answer, jobs, stops, look_again, now_ms, place, strays, healed = calls.decode(found[0])
+    def _claimed(self, found: list[bytes]) -> tuple[Claimed, Place, dict[str, str]]:
+        """Also what cannot be read, by the ids of the runs, and why."""
+        header = legible(calls.decode, found[0], "what a claim was answered")
+        answer, jobs, stops, look_again, now_ms, place, strays, healed = header
         if strays or healed:
             _say(strays, healed)
-        runs = self._leases.take(found)
-        by_id = {row[0]: self._job(row) for row in jobs}
+        runs, broken = self._leases.take(found)
+        by_id: dict[str, Job] = {}
+        for row in jobs:
+            try:
+                by_id[row[0]] = self._job(row)
+            except StoreError:
+                broken |= dict.fromkeys([run.id for run in runs if run.job_id == row[0]], JOB_UNREADABLE)
+        if broken:
+            runs = [run for run in runs if run.id not in broken]
         look_again_ms = None if look_again is False else look_again
-        return Claimed(Answer(answer), runs, by_id, stops, look_again_ms, now_ms), place_of(place)
+        return Claimed(Answer(answer), tuple(runs), by_id, stops, look_again_ms, now_ms), place_of(place), broken
+
+    def _gift(self, gift: Any) -> Claimed | None:
+        """What came with a ring; nothing if some of it cannot be read: the same claim, asked again, sees to that."""
+        claimed, _, broken = self._claimed(gift[0])
+        return None if broken else claimed
 
     async def _cancel(
         self, asked: dict[str, Any], audit: Audit[list[RunAnswer]] | None, now_ms: int | None
@@ -207,7 +233,7 @@ class Handle:
         *,
         node: str | None = None,
         offers: Callable[[T], Offer] | None = None,
-        accept: Callable[[Any], T] | None = None,
+        accept: Callable[[Any], T | None] | None = None,
     ) -> T:
         """Look until something is found, the time is over, or somebody asks us to come back.
 
@@ -232,8 +258,9 @@ class Handle:
                 if waiter.is_asked_back:
                     return found
                 await self._clock.wait(waiter.event, max(1.0, nap_ms))
-                if waiter.gift is not None and accept is not None:
-                    return accept(waiter.gift)
+                gift, waiter.gift = waiter.gift, None
+                if gift is not None and accept is not None and (accepted := accept(gift)) is not None:
+                    return accepted
                 if self._is_closed():
                     return found
 

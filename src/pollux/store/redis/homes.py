@@ -11,12 +11,12 @@ and the count at which the new one began.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-
-from pollux.store.redis.server import log
 
 LEFT_MAX = 50  # homes of which is remembered where they were left
 _said: set[tuple[str, str]] = set()
+_log = logging.getLogger("pollux.store")  # it is said also where nobody has set up a log
 
 
 def parse_homes(text: str) -> list[tuple[str, int]]:
@@ -75,7 +75,7 @@ class Homes:
         self.lost += count
         if (self._name, self.home) not in _said:
             _said.add((self._name, self.home))
-            log.warning(LOST, self._name, count)
+            _log.warning(LOST, self._name, count)
 
 
 LOST = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from pollux.model import FINISHED, LIVE, SCHEDULER_VERSION, AuditLine, Run, RunState
+from pollux.model import FINISHED, LIVE, AuditLine, Run, RunState
 from pollux.store.contract import DumpPage, JobFilter, JobPage, RunFilter, RunPage
 from pollux.store.filters import job_fits, run_filter, run_place
 from pollux.store.records import TermRecord, Tomb, dump_place
@@ -27,7 +27,7 @@ decode_line = msgspec.json.Decoder(AuditLine).decode
 async def list_jobs(link: Link, shelf: JobShelf, where: JobFilter, after: str | None, limit: int) -> JobPage:
     found = []
     async for row in _job_rows(link, after, limit):
-        job = shelf.job((*row, SCHEDULER_VERSION))
+        job = rows.legible_job(shelf, row)
         if job_fits(job, where):
             found.append(job)
         if len(found) > limit:
@@ -40,7 +40,7 @@ async def _job_rows(link: Link, after: str | None, limit: int) -> AsyncIterator[
     while True:
         page = await link.run("list_jobs", after=False if after is None else after, limit=part)
         for row in page:
-            yield [None if value is False else value for value in row]
+            yield row
         if len(page) < part:
             return
         after = page[-1][0]
@@ -171,7 +171,7 @@ async def _tombs(link: Link, after: int, part: int) -> AsyncIterator[tuple[objec
 
 async def _jobs(link: Link, shelf: JobShelf, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
     async for row in _job_rows(link, place or None, part):
-        yield row[0], shelf.job((*row, SCHEDULER_VERSION))
+        yield row[0], rows.legible_job(shelf, row)
 
 
 async def _live(link: Link, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
@@ -182,7 +182,7 @@ async def _live(link: Link, place: str, part: int) -> AsyncIterator[tuple[object
 
 async def _notes(link: Link, place: str) -> AsyncIterator[tuple[object, Any]]:
     async for row in note_rows(link, "", place or None, expired=True):
-        yield row[0], rows.note(row)
+        yield row[0], rows.legible_note(row)
 
 
 async def note_rows(

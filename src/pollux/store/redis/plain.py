@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from pollux.model import SCHEDULER_VERSION, Cause, Done, End, Ended, Outcome, Run, RunState
 from pollux.store.contract import RESULT_BYTES_MAX, Settlement
+from pollux.store.legible import UNREADABLE
 from pollux.store.limits import PRIORITIES, written
 from pollux.store.redis import rows
 
@@ -143,19 +144,29 @@ class Leases:
     def __init__(self) -> None:
         self._known: dict[str, rows.Stand] = {}
 
-    def take(self, parts: list[bytes]) -> tuple[Run, ...]:
-        """The runs of a claim's answer: id, state, body, and again, behind something else."""
-        known, runs = self._known, []
+    def take(self, parts: list[bytes]) -> tuple[list[Run], dict[str, str]]:
+        """The runs of a claim's answer: id, state, body, and again, behind something else.
+
+        Those that cannot be read come by their ids, each with the reason.
+        """
+        known: dict[str, rows.Stand] = self._known
+        runs: list[Run] = []
+        broken: dict[str, str] = {}
         for n in range(1, len(parts), 3):
-            stand, run_id = rows.decode_stand(parts[n + 1]), parts[n].decode()
+            run_id = parts[n].decode()
+            try:
+                stand = rows.decode_stand(parts[n + 1])
+                runs.append(rows.run_of(run_id, stand, parts[n + 2]))
+            except UNREADABLE as error:
+                broken[run_id] = f"it cannot be read ({error})"
+                continue
             if stand.z == LEASED:
                 known[run_id] = stand
             else:
                 known.pop(run_id, None)
-            runs.append(rows.run_of(run_id, stand, parts[n + 2]))
         while len(known) > KNOWN_MAX:
             del known[next(iter(known))]
-        return tuple(runs)
+        return runs, broken
 
     def forget(self, run_id: str) -> None:
         self._known.pop(run_id, None)

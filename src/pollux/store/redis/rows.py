@@ -37,7 +37,9 @@ from pollux.model import (
     tried_again,
 )
 from pollux.store.contract import PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX, Settlement
+from pollux.store.legible import legible
 from pollux.store.limits import PRIORITIES, checked_notes, checked_run, written
+from pollux.store.shelf import JobShelf
 
 Row = list[Any]
 
@@ -66,6 +68,12 @@ def job_put(job: Job, revision: int | None = None) -> dict[str, Any]:
     }
 
 
+def legible_job(shelf: JobShelf, row: Row) -> Job:
+    """From what `job_row` answers."""
+    given = (*[None if value is False else value for value in row], SCHEDULER_VERSION)
+    return legible(shelf.job, given, f"job {given[0]!r}")
+
+
 def memory_text(memory: Memory) -> str:
     return "" if memory == _NO_MEMORY else encode(memory).decode()
 
@@ -91,6 +99,10 @@ def value_text(value: Any) -> str | bool:
 
 def note(row: Row) -> Note:
     return Note(row[0], decode(row[1]), row[2], None if row[3] is False else row[3])
+
+
+def legible_note(row: Row) -> Note:
+    return legible(note, row, f"note {row[0]!r}")
 
 
 # runs
@@ -221,6 +233,11 @@ def run(run_id: bytes, state: bytes, body: bytes) -> Run:
     return run_of(run_id.decode(), decode_stand(state), body)
 
 
+def legible_run(run_id: bytes, state: bytes, body: bytes) -> Run:
+    name = run_id.decode(errors="replace")
+    return legible(lambda parts: run(*parts), (run_id, state, body), f"run {name!r}")
+
+
 def run_of(run_id: str, stand: Stand, body: bytes) -> Run:
     given = _decode_body(body) if body else _NO_BODY
     return Run(
@@ -260,7 +277,7 @@ def run_of(run_id: str, stand: Stand, body: bytes) -> Run:
 
 def runs(parts: list[bytes], first: int = 0) -> list[Run | None]:
     """From id, state, body, and again; None where there is no run."""
-    return [run(parts[n], parts[n + 1], parts[n + 2]) if parts[n + 1] else None for n in range(first, len(parts), 3)]
+    return [legible_run(*parts[n : n + 3]) if parts[n + 1] else None for n in range(first, len(parts), 3)]
 
 
 def _tried(lines: str) -> tuple[Tried, ...]:

@@ -43,7 +43,18 @@ def check_server(info: dict[str, Any], address: Address) -> None:
             "runs; set maxmemory-policy noeviction"
         )
     # While it reads the file in, it says that it keeps none.
-    if not int(info.get("aof_enabled", 0)) and not int(info.get("loading", 0)) and name not in _warned:
+    if not int(info.get("aof_enabled", 0)) and not int(info.get("loading", 0)):
+        _forgets(address)
+
+
+def _forgets(address: Address) -> None:
+    name = address.name
+    if address.is_durable:
+        raise StoreRefused(
+            f"the server {name} keeps no append-only file, and durability is required: a crash of it loses what was "
+            "written since its last snapshot; set appendonly yes"
+        )
+    if name not in _warned:
         _warned.add(name)
         log.warning(
             "the server %s keeps no append-only file: a crash of it loses what was written since its last snapshot; "

@@ -243,7 +243,7 @@ class RedisStore(Handle):
             return claimed, bool(claimed.runs) or claimed.answer is not Answer.OK, left_ms, place
 
         offers = self._offer_of(asking) if wait_ms > 0 and now_ms is None else None
-        return await self._wait(look, wait_ms, node=node, offers=offers, accept=lambda gift: self._claimed(gift[0])[0])
+        return await self._wait(look, wait_ms, node=node, offers=offers, accept=self._gift)
 
     async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
         check_batch(renewals, "renewals")
@@ -319,7 +319,7 @@ class RedisStore(Handle):
 
     async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
         found = listing.note_rows(self._open(), prefix, expired=False, now_ms=now_ms)
-        return [rows.note(row) async for row in found]
+        return [rows.legible_note(row) async for row in found]
 
     # nodes and terms
 
@@ -327,8 +327,7 @@ class RedisStore(Handle):
         await self._run("beat", now_ms, ttl_ms=ttl_ms, **calls.node_of(node))
 
     async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
-        found = [calls.node_from(row) for row in await self._run("nodes", now_ms)]
-        return sorted(found, key=lambda node: node.id)
+        return calls.nodes_from(await self._run("nodes", now_ms))
 
     async def leave(self, node_id: str) -> None:
         await self._run("leave", id=node_id)

@@ -86,3 +86,10 @@ local function bell_place(bell)
   local last = call("XREVRANGE", bell, "+", "-", "COUNT", 1)
   return last[1] and last[1][1] or "0-0"
 end
+
+-- what a beat has left, unpacked; nothing if somebody else wrote it
+local function node_of(packed)
+  local is_whole, node = pcall(cmsgpack.unpack, packed)
+  local is_ours = is_whole and type(node) == "table" and type(node[1]) == "number" and type(node[2]) == "number"
+  return is_ours and node or nil
+end

@@ -13,7 +13,7 @@ local function job_row(id)
   if not row[1] then
     return false
   end
-  return { id, tonumber(row[1]), tonumber(row[2]) or false, tonumber(row[3]) or false, row[4] ~= "" and row[4], row[5],
+  return { id, tonumber(row[1]) or 0, tonumber(row[2]) or false, tonumber(row[3]) or false, row[4] ~= "" and row[4], row[5],
     tonumber(row[6]) or DEFAULT }
 end
 

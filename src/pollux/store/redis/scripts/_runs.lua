@@ -28,7 +28,7 @@ local as_made = {} -- how plain ones stand, without their place in the order, in
 -- what is no run of ours (somebody wrote there by hand) is none
 local function unpacked(id, state)
   local is_whole, run = pcall(cmsgpack.unpack, state)
-  if not is_whole or type(run) ~= "table" or not run.st or not run.job or not run.due then
+  if not is_whole or type(run) ~= "table" or not run.st or type(run.job) ~= "string" or type(run.due) ~= "number" then
     return false
   end
   run.id = id

@@ -230,9 +230,9 @@ end
 local function seats()
   local sum = 0
   for _, packed in ipairs(call("HVALS", NODES)) do
-    local node = cmsgpack.unpack(packed)
-    local serves = node[6] or DEFAULT
-    if node[1] > now and (serves == OWN or serves == 0) then
+    local node = node_of(packed)
+    local serves = node and node[6] or DEFAULT
+    if node and node[1] > now and (serves == OWN or serves == 0) then
       sum = sum + node[2]
     end
   end

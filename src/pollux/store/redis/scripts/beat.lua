@@ -1,14 +1,15 @@
 #!lua flags=allow-oom
 -- Say that a node lives.  Every beat takes the dead away, and consumers that nobody is any more.
 local before = call("HGET", NODES, A.id)
-before = before and cmsgpack.unpack(before)
+before = before and node_of(before)
 local was_known = before and before[1] > now and before[3] == A.handlers and (before[6] or DEFAULT) == A.version
 local living = {}
 
 local function bury()
   local all = call("HGETALL", NODES)
   for n = 1, #all, 2 do
-    if all[n] == A.id or cmsgpack.unpack(all[n + 1])[1] > now then
+    local node = node_of(all[n + 1])
+    if all[n] == A.id or (node and node[1] > now) then
       living[all[n]] = true
     else
       drop("hash", NODES, all[n])
@@ -44,5 +45,6 @@ if not was_known then
     tell({ type = "node", node = A.id })
   end
 end
+check_all()
 sweep_consumers()
 return answer(true)

@@ -106,7 +106,7 @@ local function look()
         return
       end
       known[job] = true
-      jobs[#jobs + 1] = { job, tonumber(found[1]), tonumber(found[2]) or false, tonumber(found[3]) or false,
+      jobs[#jobs + 1] = { job, tonumber(found[1]) or 0, tonumber(found[2]) or false, tonumber(found[3]) or false,
         found[4] ~= "" and found[4], found[5], tonumber(found[6]) or 2 }
     end
     ids[n], keys[n], states[n], bodies[n] = id, key, state, row[2] or ""

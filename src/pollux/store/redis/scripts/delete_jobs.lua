@@ -18,12 +18,17 @@ local function cancel_waiting_of(id)
   end
 end
 
+local seen = {}
+
 local function delete(id)
   local job = read_job(id)
+  if not seen[id] then -- of one that is gone, too: whoever took it may have been cut off
+    seen[id] = true
+    cancel_waiting_of(id)
+  end
   if not job then
     return "lost"
   end
-  cancel_waiting_of(id)
   drop_job(job)
   deleted[job.v] = deleted[job.v] or {}
   table.insert(deleted[job.v], id)

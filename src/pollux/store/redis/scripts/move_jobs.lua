@@ -5,6 +5,7 @@
 promote()
 local TO, left = A.to, A.limit
 local moved, leaving_of, rest = {}, {}, {}
+local leased = {} -- they take their entries last, when all that is to be written is known
 
 -- as it stands; what it holds in a stream is given up there and taken here
 local function move_run(run)
@@ -14,8 +15,8 @@ local function move_run(run)
   enter(TO)
   if state == "leased" then
     run.own, run.til, run.len = owner, til, len
-    run.ent = take_entries(run.pr, 1, owner)[1]
     put("zset", LEASES, run.id, til)
+    leased[#leased + 1] = run
   else
     stand(run, state, visible)
     run.why = why
@@ -122,5 +123,9 @@ tell_gathered()
 if #old_ends > 0 then
   enter(TO)
   tell({ type = "ended", ends = old_ends })
+end
+for _, run in ipairs(leased) do
+  enter(TO)
+  run.ent = take_entries(run.pr, 1, run.own)[1]
 end
 return answer_told({ answers, rest }, answers)

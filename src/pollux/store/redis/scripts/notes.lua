@@ -8,8 +8,8 @@ for n, key in ipairs(keys) do
     break
   end
   local note = read_note(key)
-  if A.expired or not note.ends or note.ends > now then
-    rows[#rows + 1] = { key, note.value, note.rev, note.ends }
+  if note and (A.expired or not note.ends or note.ends > now) then
+    rows[#rows + 1] = { key, note.value or "", note.rev or 0, note.ends }
   end
   if n == A.limit then
     next_after = key

@@ -71,6 +71,7 @@ end
 local function drop_lines(keep)
   local beyond = math.min(left(), call("XLEN", LOG) - math.max(1, keep))
   if beyond > 0 then
+    check_all()
     call("XTRIM", LOG, "MAXLEN", "=", call("XLEN", LOG) - beyond)
     gone = gone + beyond
   end

@@ -1,0 +1,59 @@
+"""How does a replica take the place of its primary in the tests?  At its port, as a name or a virtual address moves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer
+from tests.servers.redis_cluster import ask, until
+from tests.servers.redis_sentinel import follow
+
+
+class Pair:
+    """A primary, its replica, and one place where whoever leads is found."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder, self.options = folder, ("--repl-diskless-sync-delay", "0", *options)
+        self.primary, self.replica = self._made("a"), self._made("b")
+        self.port = self.primary.port
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        follow(self.replica, self.primary)
+
+    def _made(self, name: str) -> RedisServer:
+        (self.folder / name).mkdir()
+        return RedisServer(self.folder / name, *self.options).start()
+
+    def cut(self) -> None:
+        """From now on the replica gets nothing; it keeps what it has."""
+        ask(self.replica, "REPLICAOF", "127.0.0.1", free_port())
+
+    def mend(self) -> None:
+        follow(self.replica, self.primary)
+
+    def catch_up(self) -> None:
+        until(lambda: ask(self.primary, "WAIT", 1, 100) == 1, "the replica has everything")
+
+    def fail_over(self) -> None:
+        self.primary.kill()
+        self.promote()
+
+    def primary_at(self, port: int) -> RedisServer:
+        """The primary as it was found before it moved to another port."""
+        server = RedisServer(self.primary.folder)
+        server.port = port
+        return server
+
+    def promote(self) -> None:
+        ask(self.replica, "REPLICAOF", "NO", "ONE")
+        ask(self.replica, "CONFIG", "SET", "port", self.port)
+        self.replica.port = self.port
+
+    def renew(self) -> None:
+        """Whoever leads gets a new replica."""
+        self.primary, self.replica = self.replica, self._made("c")
+        follow(self.replica, self.primary)
+
+    def stop(self) -> None:
+        self.primary.stop()
+        self.replica.stop()

@@ -1,0 +1,235 @@
+"""What if somebody else wrote into our keys?  A clear word, the others go on, and nobody stands still for ever."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+
+from pollux import Pollux, every
+from pollux.errors import StoreError
+from pollux.model import Cause, Done, Ended, Node, NotePut, RunState
+from pollux.store.contract import Answer, RunFilter
+from pollux.store.redis import RedisStore
+from pollux.store.redis.check import check
+from pollux.testing.conformance.builders import (
+    T0,
+    a_run,
+    advance,
+    claim,
+    entries,
+    given_jobs,
+    ids,
+    settlement,
+)
+from tests.chaos.yard import wait_until
+from tests.servers.redis import own_url, shared_url
+
+
+@pytest.fixture
+def url():
+    return own_url("spoilt")
+
+
+@pytest.fixture
+async def store(url):
+    """Two jobs, and three runs that wait."""
+    opened = RedisStore(url)
+    await opened.open()
+    await given_jobs(opened, "job", "other")
+    await opened.enqueue([a_run("good"), a_run("bad"), a_run("next", "other")], now_ms=T0)
+    yield opened
+    await opened.close()
+
+
+class Hand:
+    """What somebody types at redis-cli; keys without their prefix."""
+
+    def __init__(self, client, url):
+        self.client, self.prefix = client, f"pollux:{url.partition('namespace=')[2]}:"
+
+    async def __call__(self, command, key, *arguments):
+        return await self.client.execute_command(command, self.prefix + key, *arguments)
+
+
+@pytest.fixture
+async def hand(url):
+    async with Redis.from_url(shared_url()) as client:
+        yield Hand(client, url)
+
+
+@asynccontextmanager
+async def waiting(store):
+    """Somebody waits, and what rings soon is given to it by the server itself; called back at the end."""
+    claimed = asyncio.ensure_future(store.claim(node="n", token="t", limit=1, lease_ms=60_000, wait_ms=60_000))
+
+    async def offers():
+        return store._runs_ear._listener._asked is not None and store._runs_ear._offered is not None
+
+    await wait_until(offers, "its offer")
+    await store.counts()  # over another connection, and after it
+    yield claimed
+    await store.wake()
+    async with asyncio.timeout(60):
+        await asyncio.wait([claimed])
+
+
+async def stands(hand, run_id, **changed):
+    """The run's state with some of it written over; the mark of a plain one stays first."""
+    stand = msgspec.msgpack.decode(await hand("HGET", f"run:{run_id}", "s"))
+    await hand("HSET", f"run:{run_id}", "s", msgspec.msgpack.encode(stand | changed))
+
+
+async def spoil_the_body(hand):
+    await hand("HSET", "run:bad", "b", "not json")
+
+
+async def spoil_the_state(hand):
+    await stands(hand, "bad", cause="because")
+
+
+async def spoil_the_history(hand):
+    await stands(hand, "bad", tried="[7]", res="{")
+
+
+async def spoil_all_of_it(hand):
+    await stands(hand, "bad", cause=7, vis="soon", att="many", gated="yes", deaths="none", prog=3)
+
+
+SPOILT = [spoil_the_body, spoil_the_state, spoil_the_history, spoil_all_of_it]
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
+@pytest.mark.parametrize("limit", [9, 1])
+async def test_a_run_that_cannot_be_read_dies_of_it_and_the_others_are_run(store, hand, spoil, limit):
+    await spoil(hand)
+    taken = []
+    while runs := await claim(store, limit, token=f"t{len(taken)}", now_ms=T0):
+        taken += runs
+
+    assert sorted(ids(taken)) == ["good", "next"]
+    [dead] = (await store.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
+    assert (dead.id, dead.failed, dead.payload) == ("bad", True, None)
+    assert "it cannot be read" in dead.error
+    counts = await store.counts()
+    assert (counts.ready, counts.leased, counts.dead) == (0, 2, 1)
+    [told] = [end for entry in await entries(store, Ended) for end in entry.ends]
+    assert (told.run_id, told.state, told.cause) == ("bad", RunState.DEAD, dead.cause)
+    assert dead.cause in set(Cause)
+    assert await store.settle([settlement(run, Done()) for run in taken], now_ms=T0) == [Answer.OK, Answer.OK]
+
+
+async def test_the_runs_of_a_job_that_cannot_be_read_die_of_it_and_the_others_are_run(store, url, hand):
+    await hand("HSET", "job:other", "def", "what", "rev", "9")
+
+    assert sorted(ids(await claim(store, now_ms=T0))) == ["bad", "good"]
+    [dead] = (await store.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
+    assert dead.id == "next"
+    assert "its job cannot be read" in dead.error
+    for call in (lambda: store.get_jobs(["other"]), store.list_jobs, store.dump):
+        with pytest.raises(StoreError, match=r"job 'other' cannot be read .* `pollux store check` lists all of them"):
+            await call()
+    assert [job.id for job in await store.get_jobs(["job"]) if job] == ["job"]
+
+
+@pytest.mark.parametrize("field", ["rev", "next", "last", "v"])
+async def test_a_number_of_a_job_that_is_none_stands_in_nobodys_way(store, hand, field):
+    await hand("HSET", "job:other", field, "soon")
+
+    assert {"good", "bad"} <= set(ids(await claim(store, now_ms=T0)))
+    assert len((await store.list_jobs()).jobs) == 2
+
+
+async def test_what_comes_with_a_ring_and_cannot_be_read_dies_of_it_too(url, hand):
+    """The server gives it away by itself, to whoever waits: nobody looked at it before."""
+    store = RedisStore(url)
+    await store.open()
+    try:
+        await given_jobs(store, "job")
+        await hand("HSET", "job:job", "def", "what", "rev", "9")
+        async with waiting(store) as claimed:
+            await store.enqueue([a_run("a", due_ms=0)])
+
+            async def is_dead():
+                return (await store.counts()).dead == 1
+
+            await wait_until(is_dead, "the end of what cannot be read")
+            assert not claimed.done(), "it waits on"
+    finally:
+        await store.close()
+    assert claimed.result().runs == ()
+
+
+async def test_who_lists_what_cannot_be_read_is_told_which_it_is(store, hand):
+    await spoil_the_body(hand)
+
+    for call in (store.list_runs, lambda: store.get_runs(["bad"]), store.dump):
+        with pytest.raises(StoreError, match=r"run 'bad' cannot be read .* correct or delete it"):
+            await call()
+    assert (await store.get_runs(["good"]))[0] is not None
+
+
+@pytest.mark.parametrize("fields", [("nonsense", "1"), ("ends", 0, "entry", "what")], ids=["fields", "entry"])
+async def test_an_entry_of_the_feed_that_cannot_be_read_is_named_and_all_else_goes_on(store, hand, fields):
+    await hand("XADD", "feed", "9999-0", *fields)
+
+    with pytest.raises(StoreError, match=r"entry 9999-0 of the feed cannot be read .* correct or delete it"):
+        await store.feed(limit=100)
+    assert await claim(store, now_ms=T0)
+    await hand("XDEL", "feed", "9999-0")
+    assert (await store.feed(limit=100)).items
+
+
+async def test_a_note_that_cannot_be_read_is_named_and_one_that_is_gone_is_none(store, hand):
+    await store.put_notes([NotePut("a", 1), NotePut("b", 2), NotePut("c", 3)], now_ms=T0)
+    await hand("HDEL", "notes", "a")
+    assert [note.key for note in await store.notes(now_ms=T0)] == ["b", "c"]
+    await hand("HSET", "notes", "b", "what")
+
+    with pytest.raises(StoreError, match=r"note 'b' cannot be read"):
+        await store.notes(now_ms=T0)
+    assert [note.value for note in await store.notes("c", now_ms=T0)] == [3]
+
+
+async def test_what_is_no_node_is_none_and_goes_with_the_next_beat(store, hand):
+    await hand("HSET", "nodes", "odd", "what")
+    await store.beat(Node("n", seats=3), ttl_ms=60_000, now_ms=T0)
+    await hand("HSET", "nodes", "odd", msgspec.msgpack.encode([T0 + 60_000, 1, "[]", "what", T0, 2]), "old", "what")
+
+    assert [node.id for node in await store.nodes(now_ms=T0)] == ["n"]
+    assert (await advance(store)).answer is Answer.OK
+    await store.beat(Node("n", seats=3), ttl_ms=60_000, now_ms=T0 + 1)
+    assert sorted(await hand("HKEYS", "nodes")) == [b"n", b"odd"]
+
+
+async def test_a_node_goes_on_beside_all_of_it(url, hand):
+    """Spoilt under a living node, again and again: what is ours is run, before and after."""
+    app, done = Pollux(url, name="spoilt", seats=4), []
+
+    @app.job(every("200ms"))
+    async def tick(ctx):
+        done.append(ctx.run.id)
+
+    @app.job
+    async def asked(ctx, n=0):
+        done.append(ctx.run.id)
+
+    async with app:
+        for number in range(3):
+            bad = await app.enqueue("asked", {"n": number}, delay="1h")
+            await hand("HSET", f"run:{bad.id}", "b", "not json")
+            [place] = [each for each in await hand("ZRANGE", "line:2", 0, -1) if each.endswith(bad.id.encode())]
+            await hand("ZADD", "line:2", 1, place)  # it is visible at once
+            await hand("ZADD", "line:2", 1, "00000000000001ghost")
+            await hand("XADD", "jobs:normal", "*", "nonsense", "1")
+            await hand("HSET", "nodes", "odd", "what")
+            since = len(done)
+
+            async def goes_on(since=since, number=number):
+                dead = (await app.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
+                return len(done) >= since + 3 and len(dead) == number + 1
+
+            await wait_until(goes_on, "more runs, and the end of what cannot be read")
+    found = await check(url, lambda *_: None)
+    assert [finding.rule for finding in found.findings] == [], found.findings
