@@ -10,9 +10,10 @@ ARGS ?=
 # What `make run` starts.
 DEMO := serve -c examples/demo.yaml --watch
 
-# One test process per core of a small machine; tests that share a thing name a group and stay in one process.
+# One test process more than a small machine has cores, for a third of the time a test waits for something; tests that
+# share a thing name a group and stay in one process.
 PYTEST := $(BIN)/python -m pytest
-SPREAD := -n 2 --dist loadgroup
+SPREAD := -n 3 --dist loadgroup
 
 # Made by make, and therefore removed by `make clean`; also every __pycache__ below these folders.
 DEMO_FILES := $(addprefix pollux-demo.db,-wal -shm .lock .bell .ballast .token .sock .versions)

@@ -10,6 +10,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from functools import cache
 from pathlib import Path
 
 LINES_PER_FILE_MAX = 500
@@ -351,4 +352,10 @@ def repository_files(repository: Path) -> list[Path]:
 
 def modules(package: Path) -> Iterator[tuple[Path, ast.Module]]:
     for path in sorted(package.rglob("*.py")):
-        yield path, ast.parse(path.read_text(), str(path))
+        yield path, _parsed(path.read_text(), str(path))
+
+
+@cache
+def _parsed(text: str, path: str) -> ast.Module:
+    """Read by one rule after the other, changed by none."""
+    return ast.parse(text, path)

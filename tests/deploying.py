@@ -449,6 +449,7 @@ def _thresholds(seen: Mapping[str, str]) -> Problems:
     for name, ending in (
         ("PolluxQueueDeep", f"> {usual.health_queue_depth}"),
         ("PolluxJobStale", f"clamp_min({planned}, {usual.health_staleness_ms // 1000})"),
+        ("PolluxJobNeverSucceeds", f">= {usual.health_intervals}"),
         ("PolluxDueButNotFired", f"> {usual.health_wait_ms // 1000}"),
         ("PolluxReadyButNotClaimed", f"> {usual.health_wait_ms // 1000}"),
         ("PolluxNobodyLeads", "== 0"),

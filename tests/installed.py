@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import zipfile
 from collections.abc import Iterator, Mapping
+from compileall import compile_dir
 from email.parser import Parser
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,7 @@ class Image:
         packages = home / "lib" / version / "site-packages"
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(packages)
+        compile_dir(packages, quiet=1)  # as pip does
         [about] = packages.glob("pollux-*.dist-info")
         self.metadata = Parser().parsestr((about / "METADATA").read_text())
         for name, module, function in re.findall(

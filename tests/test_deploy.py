@@ -106,6 +106,7 @@ FAULTS = [
     ("alerts", "prometheus/pollux.rules.yaml", "[15m]", "[15m", ""),
     ("alerts", "prometheus/pollux.rules.yaml", "> 50", "> 500", "PolluxQueueDeep: its threshold"),
     ("alerts", "prometheus/pollux.rules.yaml", "clamp_min(3 *", "clamp_min(4 *", "PolluxJobStale: its threshold"),
+    ("alerts", "prometheus/pollux.rules.yaml", "_errors_total) >= 3", "_errors_total) >= 9", "Succeeds: its threshold"),
     ("alerts", "prometheus/pollux.rules.yaml", "alert: PolluxDeadLetters", "alert: Dead", "no alert PolluxDeadLetters"),
     ("alerts", "prometheus/pollux.rules.yaml", "pollux why", "pollux explain", "no command `pollux explain`"),
     ("alerts", "prometheus/pollux.rules.yaml", "        for: 1m\n", "        during: 1m\n", "no words of Prometheus"),

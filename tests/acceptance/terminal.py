@@ -164,12 +164,12 @@ def read_until(terminal: int, words: list[str]) -> str:
 def eventually(look: Callable[[], Any], what: str, process: subprocess.Popen | None = None) -> Any:
     """Look again and again until there is something to see."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
+    while (begin := time.monotonic()) < deadline:
         seen = look()
         if seen:
             return seen
         if process is not None and process.poll() is not None:
             out, err = process.communicate()
             raise AssertionError(f"the program ended ({process.returncode}) before {what}:\n{out!r}\n{err!r}")
-        time.sleep(0.05)
+        time.sleep(max(0.05, time.monotonic() - begin))  # whoever is waited for needs the machine, too
     raise AssertionError(f"after {PATIENCE_SECONDS} s still not: {what}")

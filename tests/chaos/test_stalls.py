@@ -25,6 +25,9 @@ async def test_a_leader_that_slept_past_its_term_writes_nothing_more(yard):
     await yard.stop(*nodes)
 
     await yard.judge(first_due=first_due)
-    terms = [won.term for won in yard.told().terms]
-    assert terms == sorted(set(terms))
-    assert len(terms) >= 3
+    won = yard.told().terms
+    terms = [each.term for each in won]
+    assert terms == sorted(terms)
+    assert len(set(terms)) >= 3
+    holders = {(each.term, each.pid) for each in won}
+    assert len(holders) == len(set(terms)), "a term has one holder, who may doubt and trust again"

@@ -38,10 +38,12 @@ T = TypeVar("T")
 
 async def wait_until(look: Callable[[], Awaitable[T]], what: str, *, seconds: float = 60) -> T:
     """The first true answer of `look`, or a failure that says what never came."""
-    deadline = time.monotonic() + seconds
+    deadline, begin = time.monotonic() + seconds, time.monotonic()
     while not (found := await look()):
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
-        await asyncio.sleep(LOOK_SECONDS)
+        took = time.monotonic() - begin
+        assert begin + took < deadline, f"{what}: not within {seconds:g} s"
+        await asyncio.sleep(max(LOOK_SECONDS, took))  # whoever is waited for needs the machine, too
+        begin = time.monotonic()
     return found
 
 

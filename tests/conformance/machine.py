@@ -551,7 +551,7 @@ class StoreMachine(RuleBasedStateMachine):
         before = [self.stops(store) for store in self.stores.stores]
         self.do("put_notes", [NotePut(key, value)], now_ms=self.now)
         after = [self.stops(store) for store in self.stores.stores]
-        is_changed = value is not None or key in self.seen.notes
+        is_changed = self.seen.notes.get(key) != value
         assert [old != new for old, new in zip(before, after, strict=True)] == [is_changed] * len(after)
 
     def stops(self, store):

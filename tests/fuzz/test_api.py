@@ -204,7 +204,7 @@ class World:
         kind = answer.headers.get("content-type", "")
         if answer.status >= 400 and method != "HEAD":
             assert kind == "application/problem+json" or is_ready, seen
-            assert is_ready or answer.json["title"], seen
+            assert is_ready or (answer.json["title"] and answer.json["cure"]), seen
             assert b"Traceback" not in answer.body, seen
         elif kind == "application/json" and method != "HEAD":
             json.loads(answer.body)

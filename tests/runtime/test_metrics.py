@@ -16,7 +16,7 @@ from pollux.app.health import _histogram
 from pollux.clock import FakeClock
 from pollux.errors import InvalidInput, StoreError
 from pollux.events import Events
-from pollux.model import Done, Event, Job, Outcome, RetryAt
+from pollux.model import Cancelled, Dead, Done, Event, Fault, Job, Outcome, RetryAt
 from pollux.observe.metrics import exposition, names
 from pollux.observe.metrics_port import HEAD_BYTES_MAX, MetricsPort
 from pollux.runtime.lag import LoopLag
@@ -340,6 +340,21 @@ async def test_the_first_two_hundred_have_series_of_their_own_and_the_rest_share
         assert seen("metrics_series_dropped_total", label=label) == 100
 
 
+async def test_however_many_jobs_there_are_and_however_they_end_the_series_have_an_end(app):
+    """Each of a thousand has ended in every way, with every kind of error; and none has a success yet."""
+    faults = [Outcome(0, 70, fault=Fault.TRANSIENT, error=error) for error in ("OSError", "TimeoutError")]
+    faults += [Outcome(0, 70, fault=Fault.PERMANENT), Outcome(0, 70, fault=Fault.TRANSIENT, crashed=True)]
+    verdicts = (Done(), Done(failed=True), RetryAt(1), Dead("no"), Cancelled("no"))
+    async with app:
+        tallies = app.crew.settler.tallies
+        for number in range(1_000):
+            job = Job(id=f"j{number}", handler="h", group=f"g{number}", source_id=f"s{number}")
+            for verdict, outcome in zip(verdicts, (*faults, faults[0]), strict=True):
+                tallies.add(job, Settlement("r", "t", verdict, outcome))
+        seen = await scrape(app)
+    assert 8_000 < len(seen.samples) < 10_500, "as the page says"
+
+
 async def test_a_job_called_other_is_one_of_the_others(app):
     async with app:
         ends(app.crew.settler.tallies, 1, id="other", source_id="other")
@@ -655,18 +670,18 @@ async def test_while_a_node_drains_its_metrics_are_still_there():
 
 
 async def test_the_port_stops_with_talks_under_way():
+    asked = asyncio.Event()
+
     class Slow:
         async def readings(self):
+            asked.set()
             await asyncio.Event().wait()
 
     port = MetricsPort(Slow(), "127.0.0.1", 0)
     await port.start()
     asking = asyncio.ensure_future(ask(port.port, "GET /metrics HTTP/1.1"))
-
-    async def look():
-        return port._open
-
-    await until(look, "somebody asks")
+    await asyncio.wait_for(asked.wait(), 60)  # the question was read: who is closed with words unread hears of a reset
+    assert port._open
     await port.stop()
     status, _, _ = await asking
     assert status == ""

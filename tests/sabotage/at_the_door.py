@@ -11,6 +11,7 @@ SECURITY = "tests/acceptance/test_api_security.py::"
 LIMITS = "tests/acceptance/test_api_limits.py::"
 JUDGED = "tests/unit/test_http_addresses.py::test_a_name_is_resolved_once_and_the_connection_goes_to_what_was_judged"
 CHAIN = "tests/store/test_audit_chain.py::"
+AUDITED = "tests/acceptance/test_api_audited.py::"
 SEALED = "tests/acceptance/test_store_sealed.py::"
 
 
@@ -79,6 +80,18 @@ INWARDS = (
             "            identity = await self.tokens.identify(token) if token else None\n",
         ),
         tests=(SECURITY + "test_no_token_that_is_shown_to_the_server_reaches_its_log",),
+    ),
+    sabotage(
+        "S19.events",
+        "whoever listens to events is told secrets",
+        Patch(
+            "server/ring.py",
+            "    if isinstance(value, str):\n        return hide(value)",
+            "    if isinstance(value, str):\n        return value",
+        ),
+        tests=(
+            "tests/acceptance/test_api_events.py::test_what_must_not_be_seen_is_not_seen_by_whoever_listens_either",
+        ),
     ),
     sabotage(
         "door.secret",
@@ -169,6 +182,18 @@ INWARDS = (
         "a line of the audit log is not held against its hash",
         Patch("store/checked.py", "elif chained(line, before=self._chain) != line.chain:", "elif False:"),
         tests=(CHAIN + "test_a_line_that_was_edited_deleted_or_moved_is_named",),
+    ),
+    sabotage(
+        "audit.who",
+        "a change by the API is on record as the node's own",
+        Patch("server/routing.py", "app.acting_as(identity.name))", "app)"),
+        tests=(AUDITED + "test_every_change_by_a_route_is_one_line_with_who_what_and_how",),
+    ),
+    sabotage(
+        "audit.load",
+        "what is loaded from a dump is on no record",
+        Patch("app/pollux.py", "        await self._record_loaded(records, new)\n", ""),
+        tests=(AUDITED + "test_what_a_command_loads_is_on_record_as_well",),
     ),
     sabotage(
         "moved.writes",

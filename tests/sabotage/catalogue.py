@@ -281,13 +281,13 @@ FIRINGS = (
     sabotage(
         "S6.unread-sqlite",
         "an end that came after the feed was read is not looked for",
-        Patch("store/sqlite/plan.py", "    if jobs_that_look(firings, facts):", "    if not facts:"),
+        Patch("store/sqlite/plan.py", "    if tx.tally.ends and jobs_that_look(firings, facts):", "    if not facts:"),
         tests=(SQLITE + ENDED_UNREAD,),
     ),
     sabotage(
         "S6.alone",
         "a firing that waited begins at the next end, whoever else is live",
-        Patch("plan/gate.py", "return run.cause is Cause.SCHEDULE and not run.fence and", "return not run and"),
+        Patch("plan/gate.py", "return run.cause is Cause.SCHEDULE and not is_begun and", "return not run and"),
         tests=(
             ALONE + "test_the_end_of_a_run_that_was_asked_for_lets_nobody_begin_beside_the_first",
             PROMISES + "test_every_due_time_that_is_over_was_fired_once_or_counted_once",

@@ -14,6 +14,7 @@ WHOLE = "tests/store/test_settled_whole.py::"
 TWIN = "tests/store/test_late_twin.py::"
 ENQUEUED = "tests/store/test_postgres_enqueued.py::"
 OFFERS = "tests/store/test_redis_offers.py::"
+FAILOVER = "tests/store/test_redis_failover.py::"
 TOKEN = "test_a_late_settlement_is_refused_once_somebody_else_has_the_run"
 HANDED_BACK = "test_a_late_hand_back_is_refused_once_somebody_else_has_the_run"
 RENEWED = "test_the_token_of_an_earlier_delivery_renews_nothing"
@@ -194,6 +195,35 @@ ON_REDIS = (
         tests=(OFFERS + "test_an_offer_is_taken_back_at_once",),
     ),
     sabotage(
+        "spoilt.redis",
+        "a run that somebody else wrote stays leased, and with it all that was claimed beside it",
+        Patch(
+            "store/redis/plain.py",
+            '                broken[run_id] = f"it cannot be read ({error})"\n                continue\n',
+            "                raise error\n",
+        ),
+        tests=(
+            "tests/store/test_redis_spoilt.py::"
+            "test_a_run_that_cannot_be_read_dies_of_it_and_the_others_are_run[9-spoil_the_body]",
+        ),
+    ),
+    sabotage(
+        "wait.redis",
+        "a write counts as done though no replica has confirmed it",
+        Patch(
+            "store/redis/link.py",
+            "if confirm and (isinstance(answers[1], Exception) or answers[1] < self._address.wait):",
+            "if confirm and isinstance(answers[1], Exception):",
+        ),
+        tests=(FAILOVER + "test_with_wait_a_write_without_its_replica_is_not_called_done",),
+    ),
+    sabotage(
+        "rollback.redis",
+        "writes are lost by a failover, and nobody says so",
+        Patch("store/redis/homes.py", "        self._lose(self.count - left_at)\n", ""),
+        tests=(FAILOVER + "test_what_the_replica_had_not_got_is_lost_and_that_is_said_once",),
+    ),
+    sabotage(
         "leap.redis",
         "the server's clock leaps ahead, and every lease is over at once",
         Patch("store/redis/scripts/claim.lua", "\ntake_back(hold == 0)", "\ntake_back(hold >= 0)"),
@@ -262,6 +292,16 @@ ON_POSTGRES = (
         "a plan of an old term is written",
         Patch("store/postgres/plan.py", "if number != term or not holder:", "if term < 0:"),
         tests=(POSTGRES + FENCED,),
+    ),
+    sabotage(
+        "S4.learn",
+        "a turn of an old term in which nothing fires is written",
+        Patch(
+            "store/postgres/queries/advance.sql",
+            "t.number = $3::bigint AND t.holder <> '' AS is_ours",
+            "$3::bigint > 0 AS is_ours",
+        ),
+        tests=("tests/store/test_postgres_learnt.py::test_an_old_term_reads_nothing_away_and_remembers_nothing",),
     ),
     sabotage(
         "S4.two-postgres",

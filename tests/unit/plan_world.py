@@ -100,6 +100,8 @@ class World:
 
     def end(self, run_id, state=RunState.DONE, *, failed=False, ran=True, error=""):
         run = self.runs[run_id] = replace(self.runs[run_id], state=state, failed=failed, error=error)
+        if ran:
+            run = self.runs[run_id] = replace(run, started_ms=self.now_ms)
         end = End(run.id, run.job_id, state, run.cause, run.due_ms, self.now_ms, 5, failed, error=error, ran=ran)
         self.enter(Ended((end,)))
 

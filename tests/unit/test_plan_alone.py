@@ -112,6 +112,24 @@ def test_a_firing_that_a_pause_held_back_waits_for_what_was_forced_meanwhile(wor
     assert stands(world, second) == (READY, "")
 
 
+def test_a_firing_that_was_handed_back_before_it_began_waits_for_what_was_forced_meanwhile(world, leader):
+    """It was let go, and then the job was paused: the worker gives it back, and somebody forces a run."""
+    world.put(a_job(every_ms=3_600_000))
+    leader.run()
+    [first] = world.live()
+    world.stop("stop:job:a")
+    world.hold(first.id, "job a is paused")
+    world.enqueue("a", "forced", Cause.FORCED)
+    leader.run()
+    world.resume("stop:job:a")
+    leader.go(1_000)
+    assert stands(world, first.id) == (HELD, BEHIND)
+
+    world.end("forced")
+    leader.run()
+    assert stands(world, first.id) == (READY, "")
+
+
 def test_a_firing_that_no_node_could_run_waits_for_what_was_asked_for_before_it_begins(world, leader):
     """Also under skip: it was made when nothing was live."""
     world.beat(Node("n", handlers=()))

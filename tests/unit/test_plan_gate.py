@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from pollux.model import Cause, Job, Node, Note, Overlap, Run
+from pollux.model import Cause, Job, Node, Note, Overlap, Run, lease_lost
 from pollux.plan import GateState, Held, Ready, gate, stop_of, stop_words
 from pollux.plan.gate import begins_alone, handlers_of
 from pollux.plan.gatehouse import Gatehouse
@@ -72,10 +72,20 @@ def test_a_firing_begins_alone_unless_its_runs_may_overlap(overlap):
 
 
 @pytest.mark.parametrize(
-    "run", [Run("r", "j", 1, Cause.FORCED), Run("r", "j", 1, Cause.ENQUEUED), Run("r", "j", 1, fence=1)]
+    "run",
+    [
+        Run("r", "j", 1, Cause.FORCED),
+        Run("r", "j", 1, Cause.ENQUEUED),
+        Run("r", "j", 1, fence=1, started_ms=5, attempt=1),
+        Run("r", "j", 1, fence=1, lease_losses=1, tried=(lease_lost(1, "n", 5),)),
+    ],
 )
 def test_what_somebody_asked_for_and_what_was_begun_waits_for_nobody(run):
     assert not begins_alone(run, JOB)
+
+
+def test_what_was_handed_back_before_it_began_begins_alone():
+    assert begins_alone(Run("r", "j", 1, fence=1), JOB)
 
 
 def test_a_run_of_a_job_that_nobody_declares_waits_for_somebody():

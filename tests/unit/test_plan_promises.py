@@ -150,9 +150,9 @@ class Story:
     # the books
 
     def begun(self):
-        """The firings that are on their way: not held, or handed back by who had them."""
+        """The firings that are on their way: not held, or held to be tried again."""
         live = (run for run in self.world.live() if run.cause is Cause.SCHEDULE)
-        return {run.id for run in live if run.state is not RunState.HELD or run.fence}
+        return {run.id for run in live if run.state is not RunState.HELD or run.started_ms is not None}
 
     def check_alone(self, new):
         """Who began in this step began alone; what was asked for in a step begins nothing in it."""

@@ -50,10 +50,13 @@ class Witness(MemoryStore):
                 self.fired[firing.run.id] += 1
             if answer is Answer.OK and firing.overlap is not Overlap.ALLOW:
                 await self.look_beside(firing.run.id, firing.run.job_id)
-        for run in await self.get_runs([release.run_id for release in plan.releases if release.alone]):
-            if run is not None and run.state is RunState.READY:
-                self.alone[run.id] += 1
-                await self.look_beside(run.id, run.job_id)
+        for run in await self.get_runs([release.run_id for release in plan.releases]):
+            is_firing = run is not None and run.state is RunState.READY and run.cause is Cause.SCHEDULE
+            if is_firing and run.started_ms is None and not run.tried:
+                [job] = await self.get_jobs([run.job_id])
+                if job is not None and job.overlap is not Overlap.ALLOW:
+                    self.alone[run.id] += 1
+                    await self.look_beside(run.id, run.job_id)
         return advanced
 
     async def look_beside(self, run_id, job_id):

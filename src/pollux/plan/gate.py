@@ -64,8 +64,12 @@ def gate(run: Run, job: Job, state: GateState) -> Ready | Held:
 
 
 def begins_alone(run: Run, job: Job) -> bool:
-    """Is it a firing that nobody has begun, of a job whose firings may not overlap?"""
-    return run.cause is Cause.SCHEDULE and not run.fence and job.overlap is not Overlap.ALLOW
+    """Is it a firing that nobody has begun, of a job whose firings may not overlap?
+
+    One that a worker handed back at once (its job was paused meanwhile) has not; one that is tried again has.
+    """
+    is_begun = run.started_ms is not None or bool(run.tried)
+    return run.cause is Cause.SCHEDULE and not is_begun and job.overlap is not Overlap.ALLOW
 
 
 def stop_of(

@@ -70,7 +70,7 @@ def _fire(
     firings = plan.firings
     ids = ids_json(list({firing.run.job_id for firing in firings}))
     facts = {row[0]: Facts(*row[1:]) for row in tx.rows(_advance.facts, (ids, tx.version))}
-    if jobs_that_look(firings, facts):
+    if tx.tally.ends and jobs_that_look(firings, facts):
         note_unread(_unread(tx, plan.read), facts)
     known = known_runs(tx, [firing.run.id for firing in firings])
     keys = [key for key in keys_of(made) if key_holder(tx, key)]
