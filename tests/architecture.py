@@ -77,7 +77,7 @@ def arrows(path: Path, tree: ast.Module, package: Path) -> list[Arrow]:
 def imports(path: Path, tree: ast.Module, package: Path) -> Iterator[Arrow]:
     """Every import, in whatever form, anywhere in the file."""
     here = [package.name, *path.relative_to(package).with_suffix("").parts]
-    for node in ast.walk(tree):
+    for node in _walked(tree):
         match node:
             case ast.Import(names=names):
                 found = [alias.name for alias in names]
@@ -97,7 +97,7 @@ def imports(path: Path, tree: ast.Module, package: Path) -> Iterator[Arrow]:
 
 def clock_readings(tree: ast.Module) -> Iterator[Arrow]:
     """`datetime.now` and its kind: the module is harmless, these ask the machine."""
-    for node in ast.walk(tree):
+    for node in _walked(tree):
         if isinstance(node, ast.Attribute) and node.attr in {"now", "utcnow", "today"}:
             owner, call = ast.unparse(node.value), ast.unparse(node)
             if owner.split(".")[-1] in {"datetime", "date"}:
@@ -122,7 +122,7 @@ def too_long(package: Path) -> list[str]:
             wrong.append(f"{path}: {lines} lines, more than {LINES_PER_FILE_MAX}; split it along the flow")
         wrong += [
             f"{path}:{node.lineno}: {node.name} has {length} lines, more than {LINES_PER_FUNCTION_MAX}"
-            for node in ast.walk(tree)
+            for node in _walked(tree)
             if isinstance(node, Functions) and (length := _length(node)) > LINES_PER_FUNCTION_MAX
         ]
     return wrong
@@ -134,7 +134,7 @@ def vague_names(package: Path) -> list[str]:
     for path, tree in modules(package):
         for name in path.relative_to(package).with_suffix("").parts:
             wrong += [f"{path}: the module name {name!r} says {word!r}; name its one job" for word in _vague(name)]
-        for node in ast.walk(tree):
+        for node in _walked(tree):
             if isinstance(node, ast.ClassDef):
                 wrong += [
                     f"{path}:{node.lineno}: the class name {node.name!r} says {word!r}; name its one job"
@@ -158,7 +158,7 @@ def the_word_task(package: Path) -> list[str]:
 
 def identifiers(tree: ast.Module) -> Iterator[tuple[str, int, bool]]:
     """Every identifier with its line, and whether it only uses a name that was made elsewhere."""
-    for node in ast.walk(tree):
+    for node in _walked(tree):
         match node:
             case ast.Name(id=name, ctx=ctx):
                 yield name, node.lineno, isinstance(ctx, ast.Load)
@@ -355,7 +355,11 @@ def modules(package: Path) -> Iterator[tuple[Path, ast.Module]]:
         yield path, _parsed(path.read_text(), str(path))
 
 
-@cache
+@cache  # read by one rule after the other, changed by none
 def _parsed(text: str, path: str) -> ast.Module:
-    """Read by one rule after the other, changed by none."""
     return ast.parse(text, path)
+
+
+@cache
+def _walked(tree: ast.Module) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree))

@@ -22,6 +22,7 @@ from tests.architecture import (
     wrong_arrows,
 )
 
+pytestmark = pytest.mark.xdist_group("architecture")  # the code is read once for all rules
 GROUND = {
     "errors",
     "clock",

@@ -18,7 +18,7 @@ from pollux.server.limits import Limits
 from pollux.server.tokens import Tokens
 
 SECRETS = {role: f"pf_{role.word}_{'x' * 43}" for role in Role}
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Answer(NamedTuple):

@@ -11,7 +11,7 @@ from pollux import Pollux
 from pollux.app.tokens import MadeToken
 from pollux.server import Server, ServerOptions
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Said(NamedTuple):

@@ -16,7 +16,7 @@ from pollux.server.ring import KINDS, PER_RUN, Ring
 from pollux.server.routes import events as routes
 from tests.acceptance.api_world import SECRETS, an_app, eventually, served
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @asynccontextmanager

@@ -96,6 +96,20 @@ async def test_a_text_too_big_for_a_request_is_refused_at_once(app):
         assert refused.status == 413
 
 
+@pytest.mark.parametrize(
+    ("environ", "arguments", "origin"),
+    [({}, {}, ""), ({"POLLUX_SEATS": "4"}, {}, "environment POLLUX_SEATS"), ({}, {"seats": 4}, "argument")],
+)
+async def test_a_setting_says_whether_the_node_that_is_asked_goes_by_it(app, environ, arguments, origin):
+    app = Pollux.from_config(load_config("p.yaml", environ=environ, arguments={"store": "memory://"} | arguments))
+    async with app:
+        api = api_of(app)
+        told = await api.ok("PUT", "/api/v2/scheduler/settings/pool.seats", {"value": 50})
+        assert (told["value"], told["overruled_by"]) == ("50", origin)
+        assert app.crew.pool.seats == (4 if origin else 50)
+        assert (await api.ok("GET", "/api/v2/scheduler/settings"))["settings"] == [told]
+
+
 async def test_only_an_admin_may_send_one(app):
     async with app:
         for role in (Role.VIEWER, Role.OPERATOR):

@@ -29,7 +29,7 @@ def commands() -> list[tuple[str, ...]]:
 
 @pytest.fixture
 def pollux(tmp_path) -> Terminal:
-    return Terminal(tmp_path, fresh=True)
+    return Terminal(tmp_path)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])

@@ -12,13 +12,13 @@ from pollux import Pollux
 from pollux.app.move import End, Move
 from pollux.clock import SystemClock
 from pollux.errors import Conflict, StoreMoved, StoreRefused
-from pollux.model import DRAIN, AuditLine, Dead, Done, Interval, Job, Node, NotePut, Plan, RunState, chained
-from pollux.store.contract import Answer, JobPut, Settlement
+from pollux.model import DRAIN, AuditLine, Dead, Done, Interval, Job, Node, NotePut, Once, Plan, RunState, chained
+from pollux.store.contract import Answer, JobPut, Pruning, Settlement
 from pollux.store.guard import Wrapped
 from pollux.store.memory import MemoryStore
 from pollux.store.open import open_store
 from pollux.store.seal import marks_of, unseal
-from pollux.testing.conformance.builders import T0, a_failure, a_run, an_outcome
+from pollux.testing.conformance.builders import T0, a_failure, a_firing, a_run, an_outcome
 from pollux.testing.conformance.records import whole_dump
 from tests.acceptance.terminal import SameProcess, Terminal, eventually, stopped
 from tests.servers import postgres, redis
@@ -120,6 +120,35 @@ async def test_everything_arrives_between_any_two_stores(source, target, tmp_pat
         assert (answer.answer, answer.detail) == (Answer.CONFLICT, leased), "its key is taken there, too"
         [put] = await two.put_jobs([JobPut(Job(id="gone", handler="h"))])
         assert put.revision == 2, "a deleted job is remembered there, too"
+    finally:
+        await one.close()
+        await two.close()
+
+
+@pytest.mark.parametrize("target", REAL)
+async def test_a_once_job_whose_history_is_pruned_does_not_fire_again_in_the_other_store(target, tmp_path):
+    """Its code declares it anew when the nodes start there."""
+    once = Job(id="once", handler="h", schedule=Once(T0))
+    one, two = MemoryStore(), await opened(url_of(target, tmp_path, "two"))
+    await one.open()
+    try:
+        await one.put_jobs([JobPut(once)])
+        [job] = await one.get_jobs(["once"])
+        term = await one.elect("old", ttl_ms=1, now_ms=T0)
+        firing = a_firing(job, T0, next_due_ms=None)
+        assert (await one.advance(term.number, Plan(firings=(firing,)), now_ms=T0)).firings == (Answer.OK,)
+        [run] = (await one.claim(node="old", token="t", limit=1, lease_ms=9, now_ms=T0)).runs
+        await one.settle([Settlement(run.id, run.token, Done())], now_ms=T0)
+        await one.prune(Pruning(ids=(run.id,), once_before_ms=T0 + 1))
+
+        await moved(one, two)
+        await two.put_jobs([JobPut(once)])
+
+        [job] = await two.get_jobs(["once"])
+        assert (job.revision, job.last_due_ms) == (2, T0)
+        term = await two.elect("new", ttl_ms=1, now_ms=T0)
+        firing = a_firing(job, T0, next_due_ms=None)
+        assert (await two.advance(term.number, Plan(firings=(firing,)), now_ms=T0)).firings == (Answer.ALREADY,)
     finally:
         await one.close()
         await two.close()

@@ -163,4 +163,4 @@ async def test_when_the_node_is_killed_nothing_of_its_children_lives_on(yard, br
     async def gone() -> bool:
         return left_of(brood) == []
 
-    await wait_until(gone, "the end of the children", seconds=20)
+    await wait_until(gone, "the end of the children")

@@ -11,6 +11,7 @@ from pollux.events import Events, TermWon
 from pollux.model import Cause, Interval, Job, NotePut, Once, RunState, drain_key, run_of
 from pollux.registry import Registry
 from pollux.runtime import Crew, CrewOptions
+from pollux.runtime.crew import ON_ITS_WAY_MS
 from pollux.store.contract import JobPut, RunFilter
 from pollux.store.memory import MemoryStore
 from tests.runtime.fakes import Heard, Spy, a_crew, settle_down
@@ -50,6 +51,27 @@ async def test_an_interval_job_of_ten_minutes_fires_six_times_in_an_hour(store):
     assert [run.due_ms for run in done.runs] == ran[::-1]
     assert crew.status().fired == 6
     assert crew.status().start_late.max_ms < 50
+    await crew.stop()
+
+
+async def test_a_node_is_pressed_until_what_it_fired_had_time_to_find_a_seat(store):
+    clock = store.clock
+    soon = Job(id="soon", handler="h", schedule=Once(at_ms=clock.now_ms() + MINUTE))
+    await store.put_jobs([JobPut(soon)])
+    crew = a_crew(store, Registry(), clock, runs=False)
+    await crew.start()
+    await clock.advance(1_000)
+    assert not crew.is_pressed
+
+    store.faults["advance"] = [written := asyncio.Event()]
+    await clock.advance(MINUTE)
+    assert crew.is_pressed
+    written.set()
+    await settle_down()
+    assert crew.status().fired == 1
+    assert crew.is_pressed
+    await clock.advance(ON_ITS_WAY_MS)
+    assert not crew.is_pressed
     await crew.stop()
 
 

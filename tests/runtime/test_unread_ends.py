@@ -1,8 +1,14 @@
 """Does the next run know how the one before it ended, however close the end comes to its due time?"""
 
-from pollux.model import Done, Overlap
+import asyncio
+
+import pytest
+
+from pollux.model import Done, Node, Overlap, RunState
 from pollux.runtime.loop import Rest
 from pollux.testing.conformance.builders import an_outcome, settlement
+from pollux.testing.conformance.records import whole_dump
+from tests.runtime.fakes import settle_down
 from tests.runtime.test_timekeeper import MINUTE, Office, every
 
 
@@ -109,3 +115,35 @@ async def test_who_allows_runs_beside_each_other_waits_for_no_end():
     _, rests = await world.turn_until_fired()
 
     assert rests == []
+
+
+async def turns(office):
+    """Some turns, none of which waits for anything."""
+    for _ in range(9):
+        turning = asyncio.ensure_future(office.timekeeper.turn())
+        await settle_down()
+        office.timekeeper.interrupt()
+        await turning
+
+
+@pytest.mark.parametrize("is_led", [True, False], ids=["a leader was there before", "a leader comes after"])
+async def test_a_firing_that_waited_for_a_run_whose_end_was_lost_with_its_store_begins_in_the_next(is_led):
+    """What nobody has read of the feed is not in a dump.  It must not wait for ever, and with it its job."""
+    world = await World().begun(overlap=Overlap.QUEUE)
+    await world.timekeeper.turn()
+    [waiting] = [run for run in (await world.store.list_runs()).runs if run.state is RunState.HELD]
+    await world.end()
+    records = [record for record in await whole_dump(world.store.inner) if record[0] != "term"]
+
+    office = Office()
+    await office.open(leads=False)
+    await office.store.beat(Node("n", seats=1, handlers=("h",)), ttl_ms=60 * MINUTE)
+    await office.clock.advance(5 * MINUTE)
+    await office.leader.turn()
+    if is_led:
+        await turns(office)
+    await office.store.load(records)
+    await turns(office)
+
+    [run] = await office.store.get_runs([waiting.id])
+    assert (run.state, run.held_reason) == (RunState.READY, "")

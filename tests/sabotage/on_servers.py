@@ -14,6 +14,7 @@ WHOLE = "tests/store/test_settled_whole.py::"
 TWIN = "tests/store/test_late_twin.py::"
 ENQUEUED = "tests/store/test_postgres_enqueued.py::"
 OFFERS = "tests/store/test_redis_offers.py::"
+SPOILT = "tests/store/test_redis_spoilt.py::"
 FAILOVER = "tests/store/test_redis_failover.py::"
 TOKEN = "test_a_late_settlement_is_refused_once_somebody_else_has_the_run"
 HANDED_BACK = "test_a_late_hand_back_is_refused_once_somebody_else_has_the_run"
@@ -202,10 +203,7 @@ ON_REDIS = (
             '                broken[run_id] = f"it cannot be read ({error})"\n                continue\n',
             "                raise error\n",
         ),
-        tests=(
-            "tests/store/test_redis_spoilt.py::"
-            "test_a_run_that_cannot_be_read_dies_of_it_and_the_others_are_run[9-spoil_the_body]",
-        ),
+        tests=(SPOILT + "test_a_run_that_cannot_be_read_dies_of_it_and_the_others_are_run[9-spoil_the_body]",),
     ),
     sabotage(
         "wait.redis",

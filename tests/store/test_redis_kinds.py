@@ -4,8 +4,6 @@ They take what the machine has, and where it has nothing a wheel's Valkey.  Stre
 are where the two differ most.
 """
 
-import shutil
-
 import pytest
 from redis.asyncio import Redis
 
@@ -21,8 +19,7 @@ from pollux.testing.conformance import (
     TermContract,
     WaitContract,
 )
-from tests.servers.debian import REDIS, find_program
-from tests.servers.redis import NAMED, RedisServer, find_binary, own_url, shared_url
+from tests.servers.redis import NAMED, RedisServer, find_binary, find_other, own_url, shared_url
 from tests.store import test_redis_streams as streams
 
 pytestmark = pytest.mark.xdist_group("redis kinds")  # one server for all of them
@@ -30,13 +27,12 @@ pytestmark = pytest.mark.xdist_group("redis kinds")  # one server for all of the
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Debian's Redis; where the others have a Redis already, or there is none to be had, what they have."""
-    program = find_binary()
-    if not shutil.which("redis-server"):
-        try:
-            program = find_program(REDIS)
-        except FileNotFoundError as missing:
-            print(missing)
+    """Debian's Redis, or a Valkey where the others have a Redis; what they have if there is none to be had."""
+    try:
+        program = find_other()
+    except FileNotFoundError as missing:
+        print(missing)
+        program = find_binary()
     server = RedisServer(tmp_path_factory.mktemp("kinds"), "--appendonly", "yes", program=program).start()
     yield server
     server.stop()

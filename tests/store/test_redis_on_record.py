@@ -1,5 +1,7 @@
 """Redis makes no hashes: what does it cost to have the line in the same write, and what if a job is too big for one?"""
 
+import asyncio
+
 import pytest
 
 from pollux.errors import StoreTimeout
@@ -76,6 +78,14 @@ async def test_a_change_and_its_line_are_one_call_while_the_end_of_the_log_is_kn
 async def test_an_answer_that_is_not_as_hoped_costs_one_call_more(store):
     assert await cost(store, store.delete_jobs(["nobody"], audit=told)) == 2
     assert await lines(store) == []
+
+
+async def test_a_crowd_of_changes_at_once_is_not_refused(store):
+    """The log has one end, and each of them wants to write there."""
+    answers = await asyncio.gather(*(store.put_notes([NotePut(f"n{n}", n)], audit=told) for n in range(100)))
+
+    assert answers == [[Answer.OK]] * 100
+    assert await lines(store) == ["1"] * 100
 
 
 async def test_a_cancel_that_is_cut_off_has_its_line_and_the_same_again_tells_of_the_rest(store):

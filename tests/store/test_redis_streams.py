@@ -470,28 +470,6 @@ async def test_a_job_with_very_many_runs_is_deleted_with_all_that_wait(store, ur
     assert {run.cancel for run in await everything(store) if run.is_finished} == {"its job was deleted"}
 
 
-async def test_a_very_big_job_outlives_us_if_we_die_while_its_runs_are_ended(store, monkeypatch):
-    """No run that waits is left without its job: most of them end before it goes."""
-    await given_jobs(store, "job")
-    for first in range(0, 1_000, 500):
-        await store.enqueue([a_run(f"r{n}", gated=True) for n in range(first, first + 500)], now_ms=T0)
-    run, deletes = store._run, []
-
-    async def dying(verb, *args, **options):
-        deletes.extend([verb] if verb == "delete_jobs" else [])
-        if len(deletes) == 2:
-            raise StoreError("we are dead")
-        return await run(verb, *args, **options)
-
-    monkeypatch.setattr(store, "_run", dying)
-    with pytest.raises(StoreError, match="dead"):
-        await store.delete_jobs(["job"], now_ms=T0)
-    monkeypatch.undo()
-
-    counts = await store.counts()
-    assert (counts.held, counts.jobs) == (0, 1)
-
-
 async def test_every_key_begins_with_the_prefix_and_namespace(redis):
     url = f"{shared_url()}?prefix=crawler-{own_url('x').rpartition('-')[2]}&namespace=two"
     before = set(await redis.keys())

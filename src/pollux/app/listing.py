@@ -67,7 +67,7 @@ class ListingVerbs(Verbs):
         """One job with its state, as exactly as it can be known; all that it takes is asked for at once."""
         where = RunFilter(states=_LIVE, job_id=job_id)
         [job], page, stops, nodes = await asyncio.gather(
-            self._store.get_jobs([job_id]), self._store.list_runs(where, limit=EACH_MAX), *self._around()
+            self._store.get_jobs([job_id]), self._store.list_runs(where, limit=EACH_MAX), self.stops(), self.nodes()
         )
         if job is None:
             job = await self.get_job(job_id)  # it was added meanwhile, or this is refused
@@ -139,7 +139,7 @@ class ListingVerbs(Verbs):
                 break
         ids = sorted({run.job_id for run in live if after is None or run.job_id > after})
         found: list[Standing] = []
-        stops, nodes = await asyncio.gather(*self._around())
+        stops, nodes = await asyncio.gather(self.stops(), self.nodes())
         for start in range(0, len(ids), PAGE_MAX):
             jobs = [job for job in await self._store.get_jobs(ids[start : start + PAGE_MAX]) if job is not None]
             rows = await self._standings([job for job in jobs if job_fits(job, where)], live, stops, nodes)
@@ -161,12 +161,8 @@ class ListingVerbs(Verbs):
     async def _rows(self, jobs: Sequence[Job], counts: Counts) -> tuple[Standing, ...]:
         if not jobs:
             return ()
-        live, stops, nodes = await asyncio.gather(self._live_of(jobs, counts), *self._around())
+        live, stops, nodes = await asyncio.gather(self._live_of(jobs, counts), self.stops(), self.nodes())
         return await self._standings(jobs, live, stops, nodes)
-
-    def _around(self) -> tuple[asyncio.Future[list[Note]], asyncio.Future[list[Node]]]:
-        """What the state of any job depends on: the stops and the nodes, the same for all who ask at this time."""
-        return self._looks.share("stops", self.stops), self._looks.share("nodes", self.nodes)
 
     async def _standings(
         self, jobs: Sequence[Job], live: Sequence[Run], stops: Sequence[Note], nodes: Sequence[Node]

@@ -12,7 +12,6 @@ from pollux.app.accepted import Accepted, there_already
 from pollux.app.audit import AuditVerbs
 from pollux.app.changes import ChangeVerbs, as_words, change_words, filter_words
 from pollux.app.in_turn import runs_like, write_in_turn
-from pollux.app.looks import Looks
 from pollux.app.owned import refuse_backed
 from pollux.app.steering import SteeringVerbs
 from pollux.app.tokens import TokenVerbs
@@ -80,7 +79,6 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         self._store, self._registry = store, registry
         self._clock, self._dice, self._actor, self._ready_max = clock, dice, actor, ready_max
         self._is_named = is_named  # else the actor is but whoever started the program
-        self._looks = Looks()
 
     def acting_as(self, actor: str) -> Self:
         """The same, on behalf of somebody else: what is changed through it stands in the audit log under that name."""

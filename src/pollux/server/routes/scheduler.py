@@ -12,7 +12,7 @@ from pollux.app.overview import nodes_now
 from pollux.app.reload import Reloaded
 from pollux.app.settings import Setting
 from pollux.app.steering import Triggered
-from pollux.config.live import LIVE_PATHS
+from pollux.config.live import LIVE_PATHS, is_overruled
 from pollux.errors import InvalidInput, NotFound, read_at
 from pollux.model import Job
 from pollux.server.identity import Role
@@ -105,6 +105,9 @@ class SettingView(Struct, frozen=True):
     by: str
     at: str | None
     meaning: str
+    overruled_by: Annotated[
+        str, Meta(description="what says otherwise on the node that was asked: its environment, ...")
+    ]
 
 
 class SettingList(Struct, frozen=True):
@@ -209,7 +212,7 @@ async def file_versions(desk: At) -> FileVersions:
 @routes.get("/api/v2/scheduler/settings", Role.VIEWER)
 async def settings(desk: At) -> SettingList:
     """What was changed for all nodes, and by whom."""
-    return SettingList([_setting(each) for each in await desk.verbs.settings()])
+    return SettingList([_setting(desk, each) for each in await desk.verbs.settings()])
 
 
 @routes.put(
@@ -221,7 +224,7 @@ async def settings(desk: At) -> SettingList:
 )
 async def change_setting(desk: At, path: str, body: SettingBody) -> SettingView:
     """Change an option for all nodes, from now on and over restarts."""
-    return _setting(await desk.verbs.set_setting(path, body.value))
+    return _setting(desk, await desk.verbs.set_setting(path, body.value))
 
 
 @routes.delete("/api/v2/scheduler/settings/{path}", Role.ADMIN, parts_say=CHANGEABLE)
@@ -301,5 +304,12 @@ def _reloaded(done: Reloaded) -> ReloadView:
     )
 
 
-def _setting(each: Setting) -> SettingView:
-    return SettingView(each.path, each.value, each.by, moment(each.at_ms), each.meaning)
+def _setting(desk: At, each: Setting) -> SettingView:
+    return SettingView(each.path, each.value, each.by, moment(each.at_ms), each.meaning, _overruled_by(desk, each.path))
+
+
+def _overruled_by(desk: At, path: str) -> str:
+    reloader = desk.verbs.reloader
+    if reloader is None or not is_overruled(reloader.config, path):
+        return ""
+    return reloader.config.origins[path]

@@ -6,9 +6,11 @@ versions that were made from it share its connections.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -61,6 +63,7 @@ class Door:
         self.link: Link | None = None
         self.pid = 0
         self.last_line = ""  # of the audit log, as far as we know
+        self.log_turn = asyncio.Lock()
         self.handles: WeakSet[Handle] = WeakSet()
         self.versions: dict[int, Handle] = {}  # those of other versions: their connections are closed with the door
 
@@ -276,21 +279,23 @@ class Handle:
         """What a verb answers, with the lines that tell of it in the same write.
 
         Their hashes are ours to make, so what will be answered (and in which words the script says so) is guessed, and
-        which line is the last.  If either is wrong nothing is written, and we are told how it is: the next guess.
+        which line is the last.  If either is wrong nothing is written, and we are told how it is: the next guess.  From
+        the second one on those of this handle go one by one: the log has one end.
         """
         if audit is None:
             return read(await self._run(verb, now_ms, **asked))
         believed, said = read(guess[0]), "\n".join(guess[1])
-        for _ in range(LOG_TRIES):
-            last = self._door.last_line
-            lines = chained_after(last, audit(believed))
-            told = {"said": said, "last": last, "lines": lines}
-            is_done, found, *others = await self._run(verb, now_ms, **asked, told=told)
-            believed = read(found)
-            if is_done:
-                self._door.last_line = lines[-1] if lines else last
-                return believed
-            said, self._door.last_line = others
+        door = self._door
+        for nth in range(LOG_TRIES):
+            async with door.log_turn if nth else nullcontext():
+                lines = chained_after(door.last_line, audit(believed))
+                told = {"said": said, "last": door.last_line, "lines": lines}
+                is_done, found, *others = await self._run(verb, now_ms, **asked, told=told)
+                believed = read(found)
+                if is_done:
+                    door.last_line = lines[-1] if lines else door.last_line
+                    return believed
+                said, door.last_line = others
         raise StoreBusy(f"others write to the audit log on {self._address.name} all the time; try again")
 
 
@@ -307,5 +312,5 @@ async def to_the_end(
 
 def chained_after(last: str, lines: Sequence[AuditLine]) -> list[str]:
     """Lines as they may follow the last one of the log, which is empty if there is none."""
-    before = listing.decode_line(last) if last else AuditLine(0, "", "", "")
+    before = legible(listing.decode_line, last, "the last line of the audit log") if last else AuditLine(0, "", "", "")
     return [rows.encode(line).decode() for line in next_lines(lines, before.seq, before.chain)]
