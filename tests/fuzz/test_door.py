@@ -73,7 +73,8 @@ def a_door() -> Door:
     tokens.trust(TOKEN, Identity("token:x", Role.ADMIN))
     clock = lambda: float(next(leaps))  # noqa: E731  as short as it is
     proxies = Proxies(["127.0.0.0/8"])
-    return Door(inside, tokens, Refusals({}, Events(), clock), hosts=Hosts("localhost"), proxies=proxies, clock=clock)
+    refusals = Refusals({}, Events(), clock)
+    return Door(inside, tokens, refusals, lambda: False, hosts=Hosts("localhost"), proxies=proxies, clock=clock)
 
 
 def scope_of(draws: Draws) -> dict:

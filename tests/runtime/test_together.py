@@ -109,8 +109,9 @@ async def test_nobody_is_waited_for_longer_than_a_moment():
     assert await rounds_of(together.add(verbs, "ann", a_put("again"), None)) < 10
 
 
-async def test_those_who_come_in_two_halves_find_together():
+async def test_those_who_come_in_two_halves_find_together(monkeypatch):
     """All are answered before the first of them comes again: whoever was early once waits for the others then."""
+    monkeypatch.setattr(module, "MOMENT_S", 0.2)
     verbs, together = Verbs(), Together()
 
     async with asyncio.timeout(PATIENCE_S):

@@ -120,6 +120,19 @@ async def test_a_run_that_cannot_be_read_dies_of_it_and_the_others_are_run(store
     assert await store.settle([settlement(run, Done()) for run in taken], now_ms=T0) == [Answer.OK, Answer.OK]
 
 
+async def test_a_job_that_is_no_text_at_all_is_as_bad_and_no_worse(store, url, hand):
+    await hand("HSET", "job:other", "def", b"\xff\xfe", "rev", "9")
+
+    assert sorted(ids(await claim(store, now_ms=T0))) == ["bad", "good"]
+    [dead] = (await store.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
+    assert (dead.id, "its job cannot be read" in dead.error) == ("next", True)
+    with pytest.raises(StoreError, match=r"answered to get_jobs cannot be read .* `pollux store check` lists all"):
+        await store.get_jobs(["other"])
+    [found] = (await check(url, lambda *_: None)).findings
+    assert (found.rule, found.count) == ("records", 1)
+    assert found.shown[0].startswith("job other: ")
+
+
 async def test_the_runs_of_a_job_that_cannot_be_read_die_of_it_and_the_others_are_run(store, url, hand):
     await hand("HSET", "job:other", "def", "what", "rev", "9")
 

@@ -19,7 +19,11 @@ def legible(read: Callable[[Read], T], written: Read, what: str) -> T:
     try:
         return read(written)
     except UNREADABLE as error:
-        raise StoreError(
-            f"{what} cannot be read ({error}): somebody else wrote it; `pollux store check` lists all of them; "
-            "correct or delete it"
-        ) from error
+        raise unreadable(what, error) from error
+
+
+def unreadable(what: str, error: Exception) -> StoreError:
+    return StoreError(
+        f"{what} cannot be read ({error}): somebody else wrote it; `pollux store check` lists all of them; "
+        "correct or delete it"
+    )

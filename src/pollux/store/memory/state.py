@@ -192,8 +192,10 @@ class State:
         self.is_there = True
         self.last_grant_ms = max(self.last_grant_ms, old.last_grant_ms)
         self.clock_ms = max(self.clock_ms, old.clock_ms)
-        for run_id in self.live_of.get(job_id, ()):
-            self._take_run(old, self.live[run_id])
+        for run in [self.live[run_id] for run_id in self.live_of.get(job_id, ())]:
+            home = self.home(run)  # one that outlived a deleted job of this id may be elsewhere, or here already
+            if home is not self:
+                self._take_run(home, run)
 
     def _take_run(self, old: State, run: Run) -> None:
         lease_ms = old.leased.get(run.id)

@@ -18,7 +18,27 @@ from pollux.store.records import Record, TermRecord, Tomb
 from pollux.store.redis import plain, rows
 
 decode = msgspec.msgpack.Decoder().decode
+_decode_head = msgspec.msgpack.Decoder(tuple[str, list[msgspec.Raw], Any, Any, int, str, list[str], list[str]]).decode
+_decode_parts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _decode_node = msgspec.json.Decoder(Node).decode
+
+
+def claim_head(packed: bytes) -> list[Any]:
+    """What stands before the runs in a claim's answer; a job that is no text at all comes as its id alone."""
+    try:
+        head: list[Any] = decode(packed)
+    except UNREADABLE:
+        head = [*legible(_decode_head, packed, "what a claim was answered")]
+        head[1] = [_row_or_id(row) for row in head[1]]
+    return head
+
+
+def _row_or_id(packed: msgspec.Raw) -> rows.Row:
+    try:
+        row: rows.Row = decode(packed)
+    except UNREADABLE:
+        row = [decode(_decode_parts(packed)[0])]
+    return row
 
 
 def job_answer(put: JobPut, row: rows.Row, version: int) -> JobAnswer:

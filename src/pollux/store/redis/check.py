@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 from redis import exceptions
 
-from pollux.errors import StoreRefused
+from pollux.errors import StoreError, StoreRefused
 from pollux.model import SCHEDULER_VERSION
 from pollux.store.checked import FOUND_MAX, AuditChain, Checked, Finding, Report, check_ends, finding
+from pollux.store.legible import UNREADABLE
 from pollux.store.redis import listing, rows
 from pollux.store.redis.address import Address, read_address
 from pollux.store.redis.link import Link, Listener
@@ -253,12 +253,25 @@ class _Walk:
         for job_id, words in wrong:
             self._say("jobs", f"{job_id}: {words}")
         strange = {job_id for job_id, _ in wrong}
-        for row in await self._link.run("get_jobs", ids=[job_id for job_id in ids if job_id not in strange]):
+        for row in await self._job_rows([job_id for job_id in ids if job_id not in strange]):
             given = tuple(None if value is False else value for value in row) if row else ()
             if given and (error := _unreadable(lambda given=given: self._shelf.job(given))):  # type: ignore[misc]
                 self._say("records", f"job {given[0]}: {error}")
         if self.mends and wrong:
             await self._link.run("mend_jobs", ids=sorted(strange), dues=[], version=SCHEDULER_VERSION)
+
+    async def _job_rows(self, ids: Sequence[str]) -> list[rows.Row]:
+        """All at once, or one by one if one of them is no text at all."""
+        try:
+            found: list[rows.Row] = await self._link.run("get_jobs", ids=ids)
+        except StoreError as error:
+            if not isinstance(error.__cause__, UNREADABLE):
+                raise
+            if len(ids) == 1:
+                self._say("records", f"job {ids[0]}: {error.__cause__}")
+                return []
+            found = [row for job_id in ids for row in await self._job_rows([job_id])]
+        return found
 
     async def _look_at_dues(self, version: int, dues: Sequence[str]) -> None:
         _, nobodys = await self._link.run("check_jobs", ids=[], dues=dues, version=version)
@@ -315,6 +328,6 @@ def _check_entry(given: dict[bytes, bytes]) -> None:
 def _unreadable(read: Callable[[], Any]) -> str | None:
     try:
         read()
-    except (msgspec.DecodeError, LookupError, TypeError, ValueError) as error:
+    except UNREADABLE as error:
         return str(error) or type(error).__name__
     return None

@@ -169,8 +169,7 @@ class Handle:
 
     def _claimed(self, found: list[bytes]) -> tuple[Claimed, Place, dict[str, str]]:
         """Also what cannot be read, by the ids of the runs, and why."""
-        header = legible(calls.decode, found[0], "what a claim was answered")
-        answer, jobs, stops, look_again, now_ms, place, strays, healed = header
+        answer, jobs, stops, look_again, now_ms, place, strays, healed = calls.claim_head(found[0])
         if strays or healed:
             _say(strays, healed)
         runs, broken = self._leases.take(found)

@@ -19,6 +19,7 @@ from redis import exceptions
 
 from pollux.errors import StoreBusy, StoreError, StoreTimeout
 from pollux.patience import Deadlines
+from pollux.store.legible import UNREADABLE, unreadable
 from pollux.store.redis.address import CLUSTER, Address
 from pollux.store.redis.homes import Homes
 from pollux.store.redis.refusals import PASSING, translated
@@ -108,7 +109,11 @@ class Link:
 
     async def run(self, verb: str, **arguments: Any) -> Any:
         """Call a verb's script; what it packed comes back as plain values."""
-        return _decode(await self.run_raw(verb, **arguments))
+        packed = await self.run_raw(verb, **arguments)
+        try:
+            return _decode(packed)
+        except UNREADABLE as error:
+            raise unreadable(f"what {self._address.name} answered to {verb}", error) from error
 
     async def try_plain(self, verb: str, **arguments: Any) -> bool:
         """Call a script that does all or nothing; did it?"""

@@ -263,6 +263,22 @@ class MoveJobsContract(Contract):
         assert await store.settle([settlement(run, Done(), outcome=an_outcome())], now_ms=t0) == [Answer.OK]
         assert [end.run_id for end in await last_ends(another(store))] == [run.id]
 
+    @pytest.mark.parametrize("to", [SCHEDULER_VERSION, OTHER + 1])
+    async def test_a_run_that_outlived_a_deleted_job_goes_along_with_the_one_in_its_place(
+        self, store: Store, t0: int, to: int
+    ) -> None:
+        """The job was deleted, and added again in another version, while the run was under way."""
+        run = await leased(store)
+        await store.delete_jobs(["job"], now_ms=t0)
+        await given_jobs(another(store), "job")
+
+        await moved(store, "job", to=to)
+
+        assert (await the_run(store, run.id)).scheduler_version == to
+        assert (await store.of_version(to).counts()).leased == 1
+        assert await store.settle([settlement(run, Done())], now_ms=t0) == [Answer.OK]
+        assert [end.run_id for end in await last_ends(store.of_version(to))] == [run.id]
+
     async def test_a_key_stays_taken_over_a_move(self, store: Store, t0: int) -> None:
         await given(store, a_run("a", key="k"))
         await moved(store, "job")
