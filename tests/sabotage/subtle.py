@@ -18,8 +18,13 @@ _LIMITS = "store/limits.py"
 
 SUBTLE: dict[str, tuple[Patch, ...]] = {
     # versions
-    "a run that moves along stands in no line": (
-        Patch(_STATE, "        if lease_ms is None:\n            self.stand(run)\n", "        if lease_ms is None:\n"),
+    "some runs that move along stand in no line": (
+        Patch(
+            _STATE,
+            "        if lease_ms is None:\n            self.stand(run)\n",
+            "        if lease_ms is None:\n"
+            "            self.stand(run) if run.job_id in ('j1', 'j3') else self.live.update({run.id: run})\n",
+        ),
     ),
     # the handle
     "opening begins with nothing": (

@@ -22,9 +22,10 @@ What holds for every verb:
   then `claim` and `advance`; all others as long as anything can be written, because they record what happened.
 * **A run whose job is gone** can run no more: where it would become ready or held it is cancelled instead
   ("its job was deleted").
-* **Versions.**  A handle serves one (`scheduler_version`).  A job is in one version, and its live runs with it; each
-  version has its own lines, leases, due times, term and feed: `due`, `feed`, `advance`, `claim`, `counts`, `elect`
-  and `resign` see that of the handle alone, and `put_jobs` adds to it.  What names a job or a run by its id finds it
+* **Versions.**  A handle serves one (`scheduler_version`).  A job is in one version, and its live runs with it (but for
+  one that outlived a deleted job, until the new one in its place is moved); each version has its own
+  lines, leases, due times, term and feed: `due`, `feed`, `advance`, `claim`, `counts`, `elect` and `resign` see that of
+  the handle alone, and `put_jobs` adds to it.  What names a job or a run by its id finds it
   in whatever version it is, and writes to the feed of that version.  Ids, keys, notes, nodes, the audit log and what
   is finished are over all versions.
 """
