@@ -78,7 +78,11 @@ class Handler:
         self._read_signature()
 
     def _read_signature(self) -> None:
-        parameters = list(inspect.signature(self.call).parameters.values())
+        try:
+            parameters = list(inspect.signature(self.call).parameters.values())
+        except ValueError as error:  # a function of the interpreter's own that does not tell
+            what = f"handler {self.name!r} does not tell which params it takes"
+            raise InvalidInput(what, cure="wrap it in a function of your own") from error
         self.wants_ctx = bool(parameters) and (
             parameters[0].name == "ctx" or parameters[0].annotation in (Context, "Context")
         )

@@ -87,6 +87,13 @@ def test_code_that_is_not_there_is_a_problem_with_a_line(pollux):
     assert "'work' has no 'fien'" in answer.err
 
 
+def test_a_function_that_does_not_tell_its_params_is_a_problem_with_a_line(pollux):
+    pollux.write("p.yaml", 'jobs:\n  - {id: a, python: "time:time", interval: 1h}\n')
+    answer = pollux("check", "-c", "p.yaml")
+    assert answer.code == 2
+    assert "p.yaml:2:21: handler 'time:time' does not tell which params it takes; wrap it in a function" in answer.err
+
+
 def test_params_that_do_not_fit_are_a_problem_with_a_line(pollux):
     pollux.write("p.yaml", 'jobs:\n  - {id: a, python: "work:fine", interval: 1h, params: {wrd: x}}\n')
     answer = pollux("check", "-c", "p.yaml")
