@@ -91,13 +91,16 @@ class Handler:
         named = [p for p in named if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         self.allowed = frozenset(p.name for p in named)
         self.required = frozenset(p.name for p in named if p.default is p.empty)
+        self._fitting: tuple[str, ...] | None = None  # names that fitted lately: runs of a job mostly have the same
 
     def bind(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """The params as keyword arguments, or an error that names what is missing or unknown."""
-        if not params and not self.required:
+        given = tuple(params)
+        if given == self._fitting:
             return params
         names = params.keys()
         if self.required <= names and (self.takes_any or names <= self.allowed):
+            self._fitting = given
             return params
         missing = self.required - names
         unknown = () if self.takes_any else names - self.allowed

@@ -34,6 +34,7 @@ REQUEST_MAX = 1 << 20
 READ_AT_THE_BEGINNING = ("PYTHON", "LD_", "LC_", "LANG", "TZ")
 READ_WITH_AN_IMPORT = {"POLLUX_CRASH_AT", "POLLUX_STOP_AT", "POLLUX_COUNT_FAILPOINTS"}
 STORES = ("pollux.store.memory", "pollux.store.sqlite.store", "pollux.store.redis", "pollux.store.postgres.store")
+USUAL = (True, None, None, None, -1, False, -1)  # signals as usual, nobody's rights, no session or group of its own
 NODE = ("pollux.app", "pollux.config", "pollux.server", "pollux.server.api", "uvicorn", "rich.live", "watchfiles")
 
 
@@ -41,6 +42,8 @@ class Forked(subprocess.Popen):
     """A process of `pollux` with these arguments, in the eyes of a test like any other."""
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest):
+        unusual = (preexec_fn, tuple(pass_fds), rest[9:]) != (None, (), USUAL)
+        assert not unusual, "what a fork cannot have is started afresh"
         pipes = rest[3:9]
         ends = [there if there != -1 else ours for ours, there in enumerate((pipes[0], pipes[3], pipes[5]))]
         self._end, told = os.pipe()
@@ -122,7 +125,7 @@ def stop_nursery() -> None:
 def main() -> None:
     from pollux.cli.menu import ENTRIES
 
-    for name in {*STORES, *NODE, *(entry.home.partition(":")[0] for entry in ENTRIES.values())}:
+    for name in sorted({*STORES, *NODE, *(entry.home.partition(":")[0] for entry in ENTRIES.values())}):
         importlib.import_module(name)
     assert threading.active_count() == 1, "a thread would not be forked"
     gc.collect()

@@ -144,8 +144,12 @@ def stopped(process: subprocess.Popen, number: int = signal.SIGTERM) -> Answer:
 
 
 def is_heard(pid: int, number: int) -> bool:
-    """Does the process catch that signal?"""
-    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    """Does the process catch that signal?  One that has ended does not."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", status, re.MULTILINE)
     assert caught is not None
     return bool(int(caught[1], 16) >> (number - 1) & 1)
 

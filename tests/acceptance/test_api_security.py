@@ -237,6 +237,16 @@ async def test_a_rotated_token_and_its_successor_are_good_together_for_the_overl
         assert (new.token.name, new.token.role) == ("ci", "operator")
 
 
+async def test_a_successor_that_gets_the_id_of_another_token_leaves_that_alone(monkeypatch):
+    async with world() as api:
+        await api.token("operator", name="ci")
+        other = (await api.token("viewer", name="other")).token
+        monkeypatch.setattr("pollux.app.tokens.secrets.token_hex", lambda _: other.id)
+        with pytest.raises(Conflict, match="try again"):
+            await api.app.rotate_token("ci")
+        assert other in await api.app.tokens()
+
+
 async def test_the_store_keeps_hashes_and_lists_have_no_secret(tmp_path):
     async with world(f"sqlite:///{tmp_path}/pollux.db") as api:
         admin = await api.token("admin", name="root")

@@ -133,6 +133,15 @@ def test_a_file_that_is_gone_comes_back_by_a_rollback(pollux, words):
     assert len(pollux.ok("reload", "--versions", "--json", *words).json["versions"]) == 1
 
 
+def test_a_wrong_variable_stops_nobody_from_getting_a_lost_file_back(pollux):
+    (pollux.folder / "pollux.yaml").unlink()
+    for command in (("reload", "--versions"), ("reload", "--rollback")):
+        answer = pollux.ok(*command, environ={"POLLUX_SEATS": "ten"})
+        assert answer.err.count("POLLUX_SEATS") == 1, answer
+        assert "(left out here)" in answer.err
+    assert (pollux.folder / "pollux.yaml").read_text() == RIGHT
+
+
 def test_the_texts_of_a_file_that_is_gone_are_listed(pollux):
     (pollux.folder / "pollux.yaml").unlink()
     assert len(pollux.ok("reload", "--versions", "--json").json["versions"]) == 1

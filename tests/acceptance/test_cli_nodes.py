@@ -2,10 +2,13 @@
 
 import asyncio
 
+import apsw
 import pytest
 
 from pollux import Pollux
+from pollux.app import overview
 from pollux.cli.records import _seats, _seen
+from pollux.errors import StoreError
 from pollux.model import Job, Node
 from tests.acceptance.api_world import api_of
 from tests.acceptance.terminal import SameProcess
@@ -47,6 +50,38 @@ async def test_the_api_tells_the_same():
         await busy(app)
         told = (await api_of(app).ok("GET", "/api/v2/nodes"))["nodes"]
         assert {node["id"]: node["busy"] for node in told} == {"n1": 1, "n2": 0}
+
+    await fill("memory://", asked)
+
+
+AS_THEY_SAID = {"n1": 0, "n2": 3}
+
+
+async def test_a_run_that_cannot_be_read_hides_no_node(tmp_path):
+    path = tmp_path / "p.db"
+
+    async def asked(app):
+        await busy(app)
+        connection = apsw.Connection(str(path))
+        connection.execute("UPDATE runs SET payload = x'ff' WHERE owner = 'n1'")
+        connection.close()
+        with pytest.raises(StoreError, match="cannot be read"):
+            await app.list_runs()
+        told = (await api_of(app).ok("GET", "/api/v2/nodes"))["nodes"]
+        assert {node["id"]: node["busy"] for node in told} == AS_THEY_SAID
+
+    await fill(f"sqlite:///{path}", asked)
+
+
+async def test_many_leases_are_not_read_to_count_them(monkeypatch):
+    monkeypatch.setattr(overview, "LEASES_MAX", 1)
+
+    async def asked(app):
+        await busy(app)
+        assert {node.id: node.busy for node in await overview.nodes_now(app)} == {"n1": 1, "n2": 0}
+        assert (await app._store.claim(node="n1", token="u", limit=1, lease_ms=60_000)).runs
+        monkeypatch.setattr(app, "list_runs", None)  # nobody asks for them
+        assert {node.id: node.busy for node in await overview.nodes_now(app)} == AS_THEY_SAID
 
     await fill("memory://", asked)
 

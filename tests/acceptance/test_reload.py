@@ -309,6 +309,33 @@ def test_the_command_lets_a_node_do_it(pollux):
         assert stopped(process).code == 0
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_rollback_is_never_of_another_file_than_the_one_that_is_named(pollux, is_lost):
+    """The node on that store reads another one: it would put back an earlier text of its own."""
+    (pollux.folder / "p.db").touch()
+    here = asking(pollux)
+    for name, ids in (("a.yaml", "a"), ("b.yaml", "b"), ("a.yaml", "ax"), ("b.yaml", "by")):
+        pollux.write(name, text(*ids))
+        here.ok("reload", "-c", name)
+    ours, other = pollux.folder / "a.yaml", pollux.folder / "b.yaml"
+    versions = here.ok("reload", "--versions", "--json", "-c", "b.yaml").json
+    with pollux.started("serve", "-c", "a.yaml", "--no-reload", "--no-watch", "--port", "0", "--server") as process:
+        eventually(lambda: "a node is asked" in here("jobs", "-c", "a.yaml", "--verbose").err, "it answers", process)
+        for words in ((), ("--store", "sqlite:///p.db")):
+            other.write_text(text(*"by"))
+            if is_lost:
+                other.unlink()
+            assert here.ok("reload", "--versions", "--json", "-c", "b.yaml", *words).json == versions
+            back = here.ok("reload", "--rollback", "-c", "b.yaml", *words)
+            assert "b.yaml has an earlier text again" in back.out
+            assert (ours.read_text(), other.read_text()) == (text(*"ax"), text(*("by" if is_lost else "b")))
+            here.ok("reload", "--rollback", "--to", versions["versions"][1]["digest"], "-c", "b.yaml", *words)
+            versions = here.ok("reload", "--versions", "--json", "-c", "b.yaml").json
+        here.ok("reload", "--rollback", "-c", "a.yaml")
+        assert ours.read_text() == text("a"), "of its own file the node does it"
+        assert stopped(process).code == 0
+
+
 def test_a_node_says_what_another_file_would_change_in_the_place_of_its_own(pollux):
     """A text is prepared under another name; what it would do is seen before it is put in place."""
     pollux.write("p.yaml", text("a", "b"))

@@ -14,6 +14,7 @@ from tests.acceptance.remote_world import (
     check_simulation,
     inhabited,
 )
+from tests.acceptance.terminal import SameProcess, eventually
 from tests.servers import postgres, redis
 
 OWN_URL = {"redis": redis.own_url, "postgres": postgres.own_url}
@@ -40,3 +41,29 @@ def test_what_lies_ahead_is_told_the_same_each_way(house):
     check_live_screen(house)
     check_forecast(house)
     check_simulation(house)
+
+
+@pytest.mark.parametrize("is_in_code", [False, True])
+def test_commands_and_a_node_that_requires_durability_mean_the_same_store(tmp_path, is_in_code):
+    """Whether the file, the code or the environment names the store: they find the node."""
+    server = redis.RedisServer(tmp_path, "--appendonly", "yes").start()
+    pollux = SameProcess(tmp_path)
+    pollux.write("own.py", f'from pollux import Pollux\n\napp = Pollux("{server.url}")\n')
+    named = "app: own:app" if is_in_code else f"store: {server.url}"
+    pollux.write("pollux.yaml", f"{named}\ndurability: required\n")
+    pollux.write("plain.yaml", f"{named}\n")
+    try:
+        with pollux.started("serve", "--no-watch", "--port", "0", environ={"POLLUX_SERVER": "true"}) as process:
+            for words in (("-c", "pollux.yaml"), ("-c", "plain.yaml")):
+                eventually(
+                    lambda words=words: "a node is asked" in pollux("jobs", "--verbose", *words).err,
+                    f"the node is found with {words}",
+                    process,
+                )
+            pollux.write("plain.yaml", "jobs: []\n")
+            here = {"POLLUX_STORE": server.url}
+            assert "a node is asked" in pollux.ok("jobs", "--verbose", "-c", "plain.yaml", environ=here).err
+        if is_in_code:
+            assert "durability=required" in pollux.ok("jobs", "--verbose").err, "alone it asks for it as well"
+    finally:
+        server.stop()

@@ -7,7 +7,7 @@ import pytest
 from pollux import Pollux
 from pollux.clock import FakeClock
 from pollux.errors import StoreTimeout
-from pollux.model import Cause, Dead, Job, Outcome, run_of
+from pollux.model import DRAIN, Cause, Dead, Job, NotePut, Outcome, drain_key, run_of
 from pollux.store.contract import JobPut, Settlement
 from pollux.store.memory import MemoryStore
 from pollux.testing.faults import FaultyStore
@@ -119,4 +119,26 @@ async def test_what_the_store_refused_is_not_on_record(app, store, change):
     with pytest.raises(StoreTimeout):
         await do(app)
 
+    assert (await app.audit(limit=1_000)).lines == before
+
+
+@pytest.mark.parametrize("change", ["drain", "resume"])
+async def test_who_only_tidied_up_changed_nothing(app, store, change):
+    """Somebody else was faster; what goes along is the drain of a node that is gone."""
+    await app.drain_workers(reason="move")
+    await store.put_notes([NotePut(drain_key("gone"), {"reason": "", "by": "x", "at_ms": 1})])
+    before, nodes = (await app.audit(limit=1_000)).lines, store.nodes
+
+    async def late(**asked):
+        if change == "resume":
+            await store.put_notes([NotePut(DRAIN)])
+        return await nodes(**asked)
+
+    store.nodes = late
+    if change == "resume":
+        assert await app.resume_workers() is False
+    else:
+        await app.drain_workers(reason="move")  # at the same moment, in the same words
+
+    assert [note.key for note in await store.notes(f"{DRAIN}:")] == []
     assert (await app.audit(limit=1_000)).lines == before

@@ -433,6 +433,11 @@ def test_a_variable_with_one_underscore_too_few_is_told_with_its_name():
     assert "POLLUX_METRICS_PORT" not in said
 
 
+def test_what_kubernetes_tells_of_a_service_was_meant_by_nobody():
+    """Of one that is called pollux-server."""
+    assert unheeded({"POLLUX_SERVER_PORT": "tcp://10.96.0.7:8060"}) == ""
+
+
 def test_the_variables_of_older_schedulers_set_ours():
     environ = {
         "SCHEDULER_WORKER_POOL_SIZE": "12",

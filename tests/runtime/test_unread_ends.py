@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
+from pollux.events import RunFired, RunReleased
 from pollux.model import Done, Node, Overlap, RunState
 from pollux.runtime.loop import Rest
-from pollux.testing.conformance.builders import an_outcome, settlement
+from pollux.testing.conformance.builders import a_run, an_outcome, settlement
 from pollux.testing.conformance.records import whole_dump
-from tests.runtime.fakes import settle_down
+from tests.runtime.fakes import Heard, settle_down
 from tests.runtime.test_timekeeper import MINUTE, Office, every
 
 
@@ -147,3 +148,21 @@ async def test_a_firing_that_waited_for_a_run_whose_end_was_lost_with_its_store_
 
     [run] = await office.store.get_runs([waiting.id])
     assert (run.state, run.held_reason) == (RunState.READY, "")
+
+
+async def test_only_a_run_that_was_released_is_told_as_released():
+    """The end of a run that somebody asked for is a question; the firing that waits may have to wait on."""
+    world = await World().begun(overlap=Overlap.QUEUE)
+    await world.store.beat(Node("n", seats=1, handlers=("h",)), ttl_ms=60 * MINUTE)
+    await world.timekeeper.turn()
+    [waiting] = [run for run in (await world.store.list_runs()).runs if run.state is RunState.HELD]
+    heard = Heard(world.events, RunFired, RunReleased)  # whoever hears of one hears of the other
+    await world.store.enqueue([a_run("asked", due_ms=0)])
+    [asked] = await world.claim()
+    await world.store.settle([settlement(asked, Done())])
+    await turns(world)
+    assert heard.of(RunReleased) == []
+
+    await world.end()
+    await turns(world)
+    assert [event.run_id for event in heard.of(RunReleased)] == [waiting.id]

@@ -108,7 +108,7 @@ ON_REDIS = (
         "a run that is to begin alone begins beside others",
         Patch(
             "store/redis/scripts/advance.lua",
-            "if is_unread(run.job) or has_mate(run) then",
+            "if has_mate(run) or is_unread(run.job) then",
             "if is_unread(run.job) then",
         ),
         tests=(REDIS + BESIDE,),
@@ -204,6 +204,23 @@ ON_REDIS = (
             "                raise error\n",
         ),
         tests=(SPOILT + "test_a_run_that_cannot_be_read_dies_of_it_and_the_others_are_run[9-spoil_the_body]",),
+    ),
+    sabotage(
+        "spoilt.redis-number",
+        "one number that somebody spoilt in one run stops all claims of its version for good",
+        Patch(
+            "store/redis/scripts/_runs.lua",
+            "    if kind and not is_of(kind, value) then\n",
+            "    if false then\n",
+        ),
+        tests=(SPOILT + "test_one_number_that_is_none_does_not_stop_the_claims_of_the_others[fence-x]",),
+    ),
+    sabotage(
+        "aside.redis",
+        "an older node makes dead letters of all runs of a job that only a newer one can read",
+        Patch("store/aside.py", "import Back\n", "import Dead\n"),
+        Patch("store/aside.py", "Back(now_ms + ASIDE_MS)", 'Dead("its job cannot be read")'),
+        tests=(SPOILT + "test_the_runs_of_a_job_that_cannot_be_read_wait_for_a_node_that_can_and_the_others_are_run",),
     ),
     sabotage(
         "wait.redis",

@@ -21,6 +21,19 @@ def test_of_a_server_in_a_folder_of_the_user_by_its_url_and_not_by_its_password(
     assert len({first, *(beside(url, TOKEN) for url in others)}) == 5
 
 
+def test_what_is_asked_of_a_store_makes_no_other_store_of_it(tmp_path, monkeypatch):
+    """A node that requires durability, and a command that does not, mean the same one."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for plain, asked in (
+        ("redis://db/0", "redis://db/0?durability=required"),
+        ("redis://db/0?namespace=a", "redis://db/0?namespace=a&durability=required"),
+        ("redis://db/0?namespace=a&wait=1", "redis://db/0?namespace=a&durability=usual&wait=1"),
+        ("postgresql://ann:x@db/p?schema=s", "postgresql://ann:y@db/p?durability=required&schema=s"),
+    ):
+        assert beside(plain, SOCKET) == beside(asked, SOCKET)
+    assert beside("redis://db/0", SOCKET) != beside("redis://db/0?namespace=durability", SOCKET)
+
+
 def test_a_state_folder_that_is_no_absolute_path_is_not_meant(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for said in ("", "here"):

@@ -30,6 +30,7 @@ ROOM = (
 )
 BIG = {"ready": 100_000, "later": 1_000_000, "past": 1_000_000}
 SMALL = {"ready": 1_000, "later": 0, "past": 0}
+FEW_AND_MANY = (8, 40)  # of a few ids it is asked beforehand whether they are known
 WALKED = {"tally", "nodes", "term", "notes", "claims"}  # tables of a few rows, whatever happens
 
 # Made without the store, whose way would take minutes: as its statements would leave them.
@@ -243,10 +244,12 @@ async def an_enqueue(house):
 
 
 async def a_plain_enqueue(house):
-    ids = [f"new-{i}" for i in range(100)]
+    return await house.plan("enqueue", "plain", *some_plain(100))
+
+
+def some_plain(n):
     same = ("job-00001", NOW, 2, 2, "", "", False, NOW)
-    ids, payloads = "\n".join(ids), "\n".join(["{}"] * 100)
-    return await house.plan("enqueue", "plain", ids, payloads, *same, 10_000_000, "channel", "")
+    return "\n".join(f"new-{i}" for i in range(n)), "\n".join(["{}"] * n), *same, 10_000_000, "channel", ""
 
 
 async def a_single_plain_enqueue(house):
@@ -256,6 +259,10 @@ async def a_single_plain_enqueue(house):
 
 async def the_leaders_facts(house):
     return await house.plan("advance", "facts", [f"job-{n:05}" for n in range(1, 101)], 2, True, [], 1_000)
+
+
+async def what_a_firing_asks_that_may_wait(house):
+    return await house.plan("advance", "crowds", ["job-00001", "job-00002"], "waits for the previous run", 1_001)
 
 
 async def what_the_leader_learns(house):
@@ -295,6 +302,7 @@ HOT = [
     a_plain_enqueue,
     a_single_plain_enqueue,
     the_leaders_facts,
+    what_a_firing_asks_that_may_wait,
     what_the_leader_learns,
     what_is_due,
     a_cancel,
@@ -347,6 +355,8 @@ async def test_plans_that_were_made_while_all_was_empty_serve_when_it_is_full(se
     for name, (verb, statement, _) in KEPT.items():
         await connection.execute(f"PREPARE {name} AS {here.text(verb, statement)}")
         await connection.execute(f"EXPLAIN EXECUTE {name}({KEPT[name][2]})")
+    for n in FEW_AND_MANY:
+        assert await here.run("enqueue", "plain", *some_plain(n)) == []  # there is no job yet
     for statement in FILL.split(";\n"):
         if statement.strip():
             await connection.execute(
@@ -358,6 +368,9 @@ async def test_plans_that_were_made_while_all_was_empty_serve_when_it_is_full(se
         plan = json.loads(rows[0][0])[0]["Plan"]
         assert walks(plan) == [], name
         assert name != "take" or sorts(plan, "line") == [], name
+    await connection.execute("BEGIN")
+    for n in FEW_AND_MANY:  # what a function does inside is seen by what it reads
+        assert buffers(await here.plan("enqueue", "plain", *some_plain(n))) < 20 * n, n
     await connection.close()
     await store.close()
 
@@ -373,11 +386,11 @@ KEPT = {
     "finish": ("settle", "finish", _empty(13)),
     "retry": ("settle", "retry", _empty(12)),
     "renew": ("renew", "renew", f"{_empty(3)}, 1, 1"),
-    "plain": ("enqueue", "plain", "'{}', '{}', 'j', 1, 2, 2, '', '', false, 1, 9, 'c', ''"),
     "one": ("enqueue", "one", "'r', NULL, 'j', 1, 2, 2, '', '', false, 1, 9, 'c', ''"),
     "known": ("enqueue", "known", "'{}'"),
     "learn": ("advance", "learn", "1, 2, 1, '{}', '{}', '{}', '{}', '{}', '{}', '{}'"),
     "release": ("advance", "release", "'{}', 1, 2"),
+    "crowds": ("advance", "crowds", "'{}', '', 1001"),
 }
 
 

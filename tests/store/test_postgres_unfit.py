@@ -186,15 +186,42 @@ async def test_a_run_that_cannot_be_read_dies_of_it_and_the_others_are_run(plain
     assert (counts.leased, counts.dead) == (2, 1)
 
 
-async def test_the_runs_of_a_job_that_cannot_be_read_die_of_it_and_the_others_are_run(plain, store):
+@pytest.mark.parametrize(
+    "wrong", ["UPDATE {s}.runs SET tried = '[7]' WHERE id = 'bad'", "UPDATE {s}.runs SET cause = 77 WHERE id = 'bad'"]
+)
+async def test_a_lease_that_was_spoilt_ends_like_any_other(plain, store, wrong):
+    """Its worker is gone, and somebody wrote into it: it is taken back, and so are the others."""
+    assert len(await claim(store)) == 3
+    await spoil(plain, store, wrong + "; UPDATE {s}.line SET lease_until_ms = 1")
+    again = await store.claim(node="n", token="again", limit=9, lease_ms=60_000)
+
+    assert {"good", "next"} <= set(ids(again.runs))
+    counts = await store.counts()
+    assert (counts.ready, counts.leased + counts.dead) == (0, 3)
+
+
+async def test_the_runs_of_a_job_that_cannot_be_read_wait_for_a_node_that_can_and_the_others_are_run(plain, store):
+    """As while releases change: an older node must not make dead letters of what a newer one can run."""
+    table = f"{store._address.schema}.jobs"
+    whole = await plain.fetchval(f"SELECT definition FROM {table} WHERE id = 'other'")
     await spoil(plain, store, "UPDATE {s}.jobs SET definition = 'what', revision = 9 WHERE id = 'other'")
 
-    assert sorted(await claim(store)) == ["bad", "good"]
-    [dead] = (await store.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
-    assert dead.id == "next"
-    assert "its job cannot be read" in dead.error
+    claimed = await store.claim(node="n", token="t", limit=9, lease_ms=60_000)
+    assert sorted(ids(claimed.runs)) == ["bad", "good"]
+    [run] = await store.get_runs(["next"])
+    assert (run.state, run.visible_ms - claimed.now_ms) == (RunState.READY, 60_000)
+    assert (run.attempt, run.lease_losses) == (0, 0)
+    assert run.progress == "node n cannot read its job; another one may"
+    counts = await store.counts()
+    assert (counts.ready, counts.leased, counts.dead) == (1, 2, 0)
     with pytest.raises(StoreError, match=r"job 'other' cannot be read .* `pollux store check` lists all of them"):
         await store.get_jobs(["other"])
+    await plain.execute(f"UPDATE {table} SET definition = $1, revision = 10 WHERE id = 'other'", whole)
+    later = run.visible_ms
+    [again] = (await store.claim(node="n", token="later", limit=9, lease_ms=60_000, now_ms=later, losses_max=99)).runs[
+        -1:
+    ]
+    assert (again.id, again.attempt, again.progress) == ("next", 0, "")
 
 
 async def test_who_lists_what_cannot_be_read_is_told_which_it_is(plain, store):

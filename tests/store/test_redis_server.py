@@ -236,6 +236,20 @@ async def test_a_server_without_a_file_is_refused_where_durability_is_required(t
         await opening(server.url)
 
 
+async def test_a_server_that_leaves_the_disk_to_its_system_is_refused_where_durability_is_required(server):
+    """As far as it tells: whoever may not ask is not refused for it."""
+    asked = f"{server.url}?durability=required"
+    async with Redis.from_url(server.url) as client:
+        await client.config_set("appendfsync", "everysec")
+        await opening(asked)
+        await client.config_set("appendfsync", "no")
+        with pytest.raises(StoreRefused, match=r"appendfsync no, and durability is required: .*set appendfsync"):
+            await opening(asked)
+        await opening(server.url)
+        await client.execute_command("ACL", "SETUSER", "poor", "reset", "on", ">pw", "~*", "&*", "+@all", "-config")
+        await opening(asked.replace("redis://", "redis://poor:pw@"))
+
+
 async def test_a_server_that_reads_its_file_in_is_not_said_to_keep_none(tmp_path, caplog):
     """Until it has, it says `aof_enabled:0` of itself: no reason to warn at each of its restarts."""
     server = RedisServer(tmp_path, "--appendonly", "yes", "--appendfsync", "no").start()

@@ -1,6 +1,7 @@
 """What if somebody else wrote into our keys?  A clear word, the others go on, and nobody stands still for ever."""
 
 import asyncio
+import re
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -9,12 +10,14 @@ from redis.asyncio import Redis
 
 from pollux import Pollux, every
 from pollux.errors import StoreError
-from pollux.model import Cause, Done, Ended, Node, NotePut, RunState
-from pollux.store.contract import Answer, RunFilter
+from pollux.model import Cause, Done, Ended, Node, NotePut, Overlap, RunState
+from pollux.store.contract import Answer, Pruning, RunFilter
 from pollux.store.redis import RedisStore
 from pollux.store.redis.check import check
+from pollux.store.redis.scripts import script
 from pollux.testing.conformance.builders import (
     T0,
+    a_firing,
     a_run,
     advance,
     claim,
@@ -23,6 +26,7 @@ from pollux.testing.conformance.builders import (
     ids,
     settlement,
 )
+from pollux.testing.conformance.records import whole_dump
 from tests.chaos.yard import wait_until
 from tests.servers.redis import own_url, shared_url
 
@@ -120,12 +124,103 @@ async def test_a_run_that_cannot_be_read_dies_of_it_and_the_others_are_run(store
     assert await store.settle([settlement(run, Done()) for run in taken], now_ms=T0) == [Answer.OK, Answer.OK]
 
 
+# what the scripts themselves count with, one field at a time
+NUMBERS = [
+    ("fence", "x"),
+    ("fence", 1.5),
+    ("pr", "high"),
+    ("pr", 7),
+    ("pr", 0),
+    ("loss", "many"),
+    ("crash", []),
+    ("att", {}),
+    ("vis", "soon"),
+    ("v", "two"),
+    ("own", 7),
+    ("tok", 7),
+    ("key", [1]),
+    ("ent", 3),
+    ("cancel", 7),
+    ("tried", 7),
+    ("deaths", "none"),
+    ("cause", "because"),
+    ("cause", 7),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), NUMBERS, ids=str)
+async def test_one_number_that_is_none_does_not_stop_the_claims_of_the_others(store, hand, field, value):
+    """It is dead, or runs, by whether a caller can read it; all else is run and settled."""
+    await stands(hand, "bad", **{field: value})
+    taken = await claim(store, now_ms=T0)
+
+    assert {"good", "next"} <= set(ids(taken))
+    assert await store.settle([settlement(run, Done()) for run in taken], now_ms=T0) == [Answer.OK] * len(taken)
+    await all_are_over(store, hand)
+
+
+@pytest.mark.parametrize("field_of_leased", [*NUMBERS, ("til", "late"), ("len", "long"), ("n", "last")], ids=str)
+async def test_a_lease_that_was_spoilt_ends_like_any_other(store, hand, field_of_leased):
+    """Its worker is gone, and somebody wrote into it: it is taken back, and so are the others."""
+    field, value = field_of_leased
+    assert len(await claim(store, now_ms=T0)) == 3
+    await stands(hand, "bad", **{field: value})
+    later = T0 + 60_001
+    taken = await claim(store, token="again", now_ms=later)
+
+    assert {"good", "next"} <= set(ids(taken))
+    assert await store.settle([settlement(run, Done()) for run in taken], now_ms=later) == [Answer.OK] * len(taken)
+    await all_are_over(store, hand, later)
+
+
+READ_BY_CALLERS = ("cause", "because")  # the scripts leave it as it is: who lists it is told
+OF_WAITING = [each for each in [*NUMBERS, ("q", "first"), ("q", []), ("n", "last")] if each != READ_BY_CALLERS]
+
+
+@pytest.mark.parametrize("field_of_waiting", OF_WAITING, ids=str)
+async def test_what_was_spoilt_can_still_be_cancelled(store, hand, field_of_waiting):
+    field, value = field_of_waiting
+    await stands(hand, "bad", **{field: value})
+
+    told = await store.cancel(run_ids=["good", "bad", "next"], now_ms=T0)
+    assert [each.answer for each in told] == [Answer.OK] * 3
+    assert not await claim(store, now_ms=T0)
+    await all_are_over(store, hand)
+
+
+@pytest.mark.parametrize("field", ["fin", "pq", "deaths", "cause", "res"])
+async def test_what_is_finished_and_was_spoilt_can_still_be_pruned(store, hand, field):
+    taken = await claim(store, now_ms=T0)
+    await store.settle([settlement(run, Done()) for run in taken], now_ms=T0)
+    await stands(hand, "bad", **{field: []})
+
+    assert await store.prune(Pruning(finished_before_ms=T0 + 10**6)) == 3
+    assert (await store.list_runs()).runs == ()
+
+
+async def all_are_over(store, hand, now_ms=T0):
+    """Nothing waits, nothing is leased, and the leader can read what it is told."""
+    later = now_ms + 10**7
+    while runs := await claim(store, token=f"rest{later}", now_ms=later):
+        assert await store.settle([settlement(run, Done()) for run in runs], now_ms=later) == [Answer.OK] * len(runs)
+        later += 1
+    counts = await store.counts()
+    assert (counts.ready, counts.leased, counts.held) == (0, 0, 0)
+    told = [end.run_id for entry in await entries(store, Ended) for end in entry.ends]
+    assert {"good", "bad", "next"} <= set(told)
+    assert len((await store.list_runs(RunFilter(states=(RunState.DEAD, RunState.DONE, RunState.CANCELLED)))).runs) == 3
+
+
+async def test_the_causes_that_the_scripts_know_are_all_that_there_are():
+    [line] = [line for line in script("bury").text.splitlines() if line.startswith("local CAUSES =")]
+    assert set(re.findall(r"(\w+) = true", line)) == set(Cause)
+
+
 async def test_a_job_that_is_no_text_at_all_is_as_bad_and_no_worse(store, url, hand):
     await hand("HSET", "job:other", "def", b"\xff\xfe", "rev", "9")
 
     assert sorted(ids(await claim(store, now_ms=T0))) == ["bad", "good"]
-    [dead] = (await store.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
-    assert (dead.id, "its job cannot be read" in dead.error) == ("next", True)
+    await is_aside(store, "next", T0)
     with pytest.raises(StoreError, match=r"answered to get_jobs cannot be read .* `pollux store check` lists all"):
         await store.get_jobs(["other"])
     [found] = (await check(url, lambda *_: None)).findings
@@ -133,13 +228,40 @@ async def test_a_job_that_is_no_text_at_all_is_as_bad_and_no_worse(store, url, h
     assert found.shown[0].startswith("job other: ")
 
 
-async def test_the_runs_of_a_job_that_cannot_be_read_die_of_it_and_the_others_are_run(store, url, hand):
+async def is_aside(store, run_id, now_ms):
+    """For a minute, uncharged, and it says why."""
+    [run] = await store.get_runs([run_id])
+    assert (run.state, run.visible_ms, run.attempt, run.lease_losses) == (RunState.READY, now_ms + 60_000, 0, 0)
+    assert "cannot read its job; another one may" in run.progress
+    assert (await store.counts()).dead == 0
+
+
+async def test_the_runs_of_a_job_that_cannot_be_read_wait_for_a_node_that_can_and_the_others_are_run(
+    store, url, hand, caplog
+):
+    """As while releases change: an older node must not make dead letters of what a newer one can run."""
+    whole = await hand("HGET", "job:other", "def")
     await hand("HSET", "job:other", "def", "what", "rev", "9")
 
-    assert sorted(ids(await claim(store, now_ms=T0))) == ["bad", "good"]
-    [dead] = (await store.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
-    assert dead.id == "next"
-    assert "its job cannot be read" in dead.error
+    taken = await claim(store, now_ms=T0)
+    assert sorted(ids(taken)) == ["bad", "good"]
+    await store.settle([settlement(run, Done()) for run in taken], now_ms=T0)
+    await is_aside(store, "next", T0)
+    assert not await claim(store, token="t2", now_ms=T0 + 59_999)
+    assert not await claim(store, token="t3", now_ms=T0 + 60_000)
+    await is_aside(store, "next", T0 + 60_000)
+    said = [
+        record.getMessage() for record in caplog.records if "job 'other' cannot be read here" in record.getMessage()
+    ]
+    assert len(said) == 1, "it is said once a minute of a job, by the handle's own clock"
+    await told_of_the_job(store)
+    await hand("HSET", "job:other", "def", whole, "rev", "10")
+    [run] = await claim(store, token="t4", now_ms=T0 + 120_000)
+    assert (run.id, run.attempt, run.progress) == ("next", 0, "")
+    assert await store.settle([settlement(run, Done())], now_ms=T0 + 120_000) == [Answer.OK]
+
+
+async def told_of_the_job(store):
     for call in (lambda: store.get_jobs(["other"]), store.list_jobs, store.dump):
         with pytest.raises(StoreError, match=r"job 'other' cannot be read .* `pollux store check` lists all of them"):
             await call()
@@ -154,7 +276,7 @@ async def test_a_number_of_a_job_that_is_none_stands_in_nobodys_way(store, hand,
     assert len((await store.list_jobs()).jobs) == 2
 
 
-async def test_what_comes_with_a_ring_and_cannot_be_read_dies_of_it_too(url, hand):
+async def test_what_comes_with_a_ring_and_whose_job_cannot_be_read_is_set_aside_too(url, hand):
     """The server gives it away by itself, to whoever waits: nobody looked at it before."""
     store = RedisStore(url)
     await store.open()
@@ -164,10 +286,11 @@ async def test_what_comes_with_a_ring_and_cannot_be_read_dies_of_it_too(url, han
         async with waiting(store) as claimed:
             await store.enqueue([a_run("a", due_ms=0)])
 
-            async def is_dead():
-                return (await store.counts()).dead == 1
+            async def is_back():
+                [run] = await store.get_runs(["a"])
+                return run.state is RunState.READY and "cannot read its job" in run.progress
 
-            await wait_until(is_dead, "the end of what cannot be read")
+            await wait_until(is_back, "what cannot be read to be set aside")
             assert not claimed.done(), "it waits on"
     finally:
         await store.close()
@@ -246,3 +369,32 @@ async def test_a_node_goes_on_beside_all_of_it(url, hand):
             await wait_until(goes_on, "more runs, and the end of what cannot be read")
     found = await check(url, lambda *_: None)
     assert [finding.rule for finding in found.findings] == [], found.findings
+
+
+@pytest.mark.parametrize("overlap", [Overlap.QUEUE, Overlap.CANCEL])
+@pytest.mark.parametrize("spoilt", ["gone", "no run"])
+async def test_a_firing_does_not_wait_for_runs_that_nobody_can_read(store, hand, overlap, spoilt):
+    """They never end, so nobody would let it begin; as far as can be known it is alone."""
+    if spoilt == "gone":
+        await hand("DEL", "run:next")
+    else:
+        await hand("HSET", "run:next", "s", "what")
+    [job] = await store.get_jobs(["other"])
+    first, second = (a_firing(job, T0 + n, overlap=overlap) for n in (0, 60_000))
+
+    assert (await advance(store, now_ms=T0, firings=(first,))).firings == (Answer.OK,)
+    assert (await advance(store, now_ms=T0, firings=(second,))).firings == (Answer.WAITS,)
+
+
+@pytest.mark.parametrize("value", ["what", "", "x:y", "7:soon", "7:inf"])
+async def test_what_is_remembered_of_a_deleted_job_and_cannot_be_read_stands_in_nobodys_way(store, hand, value):
+    await given_jobs(store, "third", "fourth")
+    await store.delete_jobs(["third", "fourth"], now_ms=T0)
+    await hand("HSET", "gone", "third", value)
+    revision = 7 if value.startswith("7") else 0
+
+    tombs = [data for kind, data in await whole_dump(store, limit=1) if kind == "tomb"]
+    assert tombs == [{"id": "third", "revision": revision}, {"id": "fourth", "revision": 1}]
+    await given_jobs(store, "third")
+    [job] = await store.get_jobs(["third"])
+    assert (job.revision, job.last_due_ms) == (revision + 1, None)

@@ -3,11 +3,16 @@
 import pytest
 import yaml
 
+from pollux import Pollux
 from pollux.config import Config, load_config
 from pollux.config.reading import FILE_BYTES_MAX
 from pollux.config.settings import OPTIONS
 from pollux.config.told import told
 from pollux.errors import InvalidConfig, InvalidInput
+from pollux.store.memory import MemoryStore
+from pollux.store.postgres.store import PostgresStore
+from pollux.store.redis import RedisStore
+from pollux.store.sqlite import SqliteStore
 
 EVERYTHING = """
 store: sqlite:///x.db
@@ -336,3 +341,17 @@ def test_who_needs_no_jobs_is_not_stopped_by_them(load, tmp_path):
     (tmp_path / "p.yaml").write_text("store: memory://\njobs: [{id: wrong}]")
     config = load_config("p.yaml", environ={}, with_jobs=False)
     assert (config.store, config.jobs) == ("memory://", ())
+
+
+@pytest.mark.parametrize("store", [RedisStore("redis://h/0"), PostgresStore("postgresql://h/db"), MemoryStore()])
+def test_a_store_that_was_made_in_code_cannot_be_told_that_durability_is_required(load, store):
+    """Nothing is passed over in silence."""
+    config = load("durability: required")
+    with pytest.raises(InvalidInput, match="durability is required"):
+        Pollux(store).configure(config, plans=True, runs=True)
+    Pollux(store).configure(load("durability: usual"), plans=True, runs=True)
+
+
+def test_a_file_made_in_code_waits_for_its_disk_always(load, tmp_path):
+    config = load("durability: required")
+    Pollux(SqliteStore(tmp_path / "p.db")).configure(config, plans=True, runs=True)

@@ -250,3 +250,31 @@ def test_under_allow_nothing_is_waited_for(world, leader):
 
     assert len([run for run in world.live() if run.state is READY]) >= 3
     assert all(not release.alone for plan in leader.plans for release in plan.releases)
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["a new leader", "it arrives"])
+def test_a_firing_that_waits_is_let_go_by_the_next_end_though_the_clock_went_back(world, leader, is_new):
+    first, second = queued(world, leader)
+    world.now_ms -= 3_600_000
+    if is_new:
+        leader.rebuild()
+    else:
+        world.hold(second, BEHIND)
+    leader.run()
+    assert stands(world, second) == (HELD, BEHIND)
+
+    world.end(first)
+    leader.run()
+    assert stands(world, second) == (READY, "")
+
+
+def test_of_two_firings_that_wait_the_older_one_goes_first(world, leader):
+    """In whichever order they came to the gate: what was loaded or moved comes as it likes."""
+    first, second = queued(world, leader)
+    world.runs["older"] = replace(world.runs[second], id="older", due_ms=world.runs[second].due_ms - 1)
+    world.hold("older", BEHIND)
+    leader.run()
+
+    world.end(first)
+    leader.run()
+    assert (stands(world, "older"), stands(world, second)) == ((READY, ""), (HELD, BEHIND))

@@ -235,6 +235,13 @@ def test_a_run_that_is_tried_again_later_says_when_and_after_what():
     assert run(visible_ms=NOW + 10_000, state=RunState.HELD).reason == "its time comes in 10s"
 
 
+def test_a_run_that_was_handed_back_for_a_while_says_why():
+    why = run(visible_ms=NOW + 10_000, progress="node n cannot read its job; another one may")
+
+    assert (why.answer, why.expected_ms) == ("waits", NOW + 10_000)
+    assert why.reason == "its time comes in 10s; last said: node n cannot read its job; another one may"
+
+
 def test_a_ready_run_says_whom_it_waits_for():
     assert run().reason == "it is ready and will be claimed next; 7 runs are ready"
     assert "all 2 seats are busy" in run(nodes=[replace(NODE, busy=2)]).reason

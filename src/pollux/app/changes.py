@@ -39,6 +39,11 @@ class ChangeVerbs:
         line = self._line(action, what, how)
         return lambda answers: [line] if any(map(_is_done, answers)) else []
 
+    def _first_on_record(self, action: str, what: str, how: str = "") -> Audit[Sequence[Answer]]:
+        """One line, if the first was done: the others only tidy up."""
+        lines = self._on_record(action, what, how)
+        return lambda answers: lines(answers[:1])
+
     def _jobs_on_record(
         self, action: str, ids: Sequence[str], how: str = "", *, ahead: str = ""
     ) -> Audit[list[Answer]]:
@@ -155,10 +160,11 @@ def _joined(*said: str) -> str:
 
 
 def _named(ids: Sequence[str]) -> str:
-    """`run a`; `1,000 runs: a, b, c, d, e, ...`"""
+    """`run a`; `1,000 runs: a, b, c, d, e, ...`; those of a very big job that nobody has looked at have no id."""
     if len(ids) == 1:
         return f"run {ids[0]}"
-    return f"{counted(len(ids), 'run')}: {', '.join(ids[:NAMED_MAX])}{', ...' if len(ids) > NAMED_MAX else ''}"
+    names = [*filter(None, ids[:NAMED_MAX])]
+    return f"{counted(len(ids), 'run')}: {', '.join(names)}{', ...' if len(ids) > len(names) else ''}"
 
 
 def filter_words(where: RunFilter) -> str:

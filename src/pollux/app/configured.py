@@ -17,6 +17,7 @@ from pollux.registry import Registry
 from pollux.runtime import CrewOptions
 from pollux.runtime.child import check_place
 from pollux.secrets import Secrets
+from pollux.store.open import with_durability, with_prefix
 
 if TYPE_CHECKING:
     from pollux.app.pollux import Pollux
@@ -52,6 +53,11 @@ FIELDS = (
     ("history.dead_age", "history_dead_age_ms", "dead_ms"),
     ("history.audit", "history_audit", "log_max"),
 )
+
+
+def as_configured(url: str, config: Config) -> str:
+    """The URL that an app named in its code, with what the configuration says of stores."""
+    return with_durability(with_prefix(url, config.redis_prefix) if config.redis_prefix else url, config.durability)
 
 
 def options_over(usual: CrewOptions, config: Config, *, plans: bool, runs: bool) -> CrewOptions:

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pollux.errors import StoreError
 from pollux.model import Job, Node, Note, Run, RunState
 from pollux.outcome import Freshness, freshness
 from pollux.plan import why_job
 from pollux.schedule.words import describe
-from pollux.store.contract import PAGE_MAX, Counts, JobFilter, RunFilter
+from pollux.store.contract import Counts, JobFilter, RunFilter
 
 if TYPE_CHECKING:
     from pollux.app.verbs import Verbs
+
+LEASES_MAX = 200  # that are read to tell how many seats are taken
 
 
 class JobRow(Struct, frozen=True):
@@ -120,11 +123,14 @@ def last_outcome(job: Job) -> str:
 
 
 async def nodes_now(app: Verbs) -> list[Node]:
-    """Who is there.  Seats are taken as the leases say it, if one page holds them all: a beat is seconds old."""
+    """Who is there.  Seats are taken as the leases say it, if those are few and can be read: a beat is seconds old."""
     nodes = await app.nodes()
-    if not nodes:
+    try:
+        if not nodes or (await app.counts()).leased > LEASES_MAX:
+            return nodes
+        page = await app.list_runs(RunFilter(states=(RunState.LEASED,)), limit=LEASES_MAX)
+    except StoreError:  # one of the runs cannot be read: who is there can be told all the same
         return nodes
-    page = await app.list_runs(RunFilter(states=(RunState.LEASED,)), limit=PAGE_MAX)
     if page.next is not None:
         return nodes
     taken = Counter(run.owner for run in page.runs)

@@ -15,7 +15,15 @@ from typing import Any, Literal, Self, Unpack, overload
 from pollux.app.alongside import Alongside
 from pollux.app.batches import BatchVerbs
 from pollux.app.blocking import Blocking
-from pollux.app.configured import check_isolation, load_app, missing_secrets, options_over, register_python, set_up
+from pollux.app.configured import (
+    as_configured,
+    check_isolation,
+    load_app,
+    missing_secrets,
+    options_over,
+    register_python,
+    set_up,
+)
 from pollux.app.declared import Declared
 from pollux.app.health import Watch, WatchedVerbs
 from pollux.app.options import NodeOptions, options_of
@@ -41,7 +49,7 @@ from pollux.runtime.child import in_child
 from pollux.secrets import Secrets, hide
 from pollux.store.contract import DumpPage, RunAnswer, RunFilter, Store
 from pollux.store.guard import Guarded
-from pollux.store.open import open_store, with_durability, with_prefix
+from pollux.store.open import open_store
 from pollux.store.seal import Seal, marks_of, refuse_sealed, seal_words
 from pollux.version import __version__
 
@@ -116,7 +124,7 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         version = config.scheduler_version if config.is_given("scheduler_version") else self._store.scheduler_version
         if config.is_given("store"):
             self._store, self.store_url = _backend(config.store, self._clock)
-        elif (url := _as_configured(self.store_url, config)) != self.store_url:
+        elif (url := as_configured(self.store_url, config)) != self.store_url:
             self._store, self.store_url = _backend(url, self._clock)
         if version != self._store.scheduler_version:
             self._store = self._store.of_version(version)
@@ -478,11 +486,6 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         )
         verbs.trace_namespace = self.trace_namespace
         return verbs, store.close
-
-
-def _as_configured(url: str, config: Config) -> str:
-    """The URL that an app named in its code, with what the configuration says of stores."""
-    return with_durability(with_prefix(url, config.redis_prefix) if config.redis_prefix else url, config.durability)
 
 
 def _backend(store: str | Store, clock: Clock) -> tuple[Store, str]:

@@ -46,7 +46,7 @@ class SteeringVerbs(SettingVerbs):
             raise NotFound("node", node, cure="`pollux nodes` lists those that live")
         reason = hide(reason)[:REASON_CHARS_MAX]
         value = {"reason": reason, "by": self._actor, "at_ms": self._clock.now_ms()}
-        audit = self._on_record("drain", node or "all workers", reason)
+        audit = self._first_on_record("drain", node or "all workers", reason)
         await self._steer([NotePut(drain_key(node), value), *await self._orphans(nodes)], audit)
 
     async def resume_workers(self, node: str | None = None) -> bool:
@@ -63,7 +63,7 @@ class SteeringVerbs(SettingVerbs):
             what = "the store was moved elsewhere: nobody claims here before it is unsealed"
             raise StoreMoved(what, cure="`pollux store unseal`")
         gone = await self._orphans(await self._store.nodes())
-        return await self._steer([NotePut(key), *gone], self._on_record("resume", node or "all workers"))
+        return await self._steer([NotePut(key), *gone], self._first_on_record("resume", node or "all workers"))
 
     async def drained_workers(self) -> list[Drained]:
         """Who was asked to claim nothing."""

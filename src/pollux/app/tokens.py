@@ -122,7 +122,8 @@ class TokenVerbs(ChangeVerbs):
         line = self._line("token rotate", old.id, _words(old, words))
         answers = await self._store.put_notes(puts, audit=lambda answers: [] if Answer.CONFLICT in answers else [line])
         if Answer.CONFLICT in answers:
-            await self._store.put_notes([NotePut(f"{RECORDS}{made.token.id}")])
+            if answers[1] is Answer.OK:  # else it has the id of another token, which stays
+                await self._store.put_notes([NotePut(f"{RECORDS}{made.token.id}")])
             raise Conflict(f"token {old.id} was changed meanwhile", cure="try again")
         return made
 

@@ -107,6 +107,8 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
 
         The same `id` again is the same run, and the answer is that run as it is now.  A `key` allows one live run: a
         second one raises `Conflict`.
+
+        One for later is live from now on: unless the job says `overlap: allow`, its schedule rests until it has ended.
         """
         if connection is None:
             asked = await self.accept(job, params, id=id, key=key, at=at, delay=delay, priority=priority)

@@ -12,9 +12,10 @@ from pollux.cli.options import ask, node_or_store, store_lacks
 from pollux.cli.show import clean
 from pollux.cli.way import HELLO_S, app_at, may_open
 from pollux.client import is_address, socket_url
-from pollux.errors import InvalidConfig, PolluxError, StoreError
+from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError
 from pollux.secrets import hide
 from pollux.store.beside import SOCKET, state_folder
+from pollux.store.open import place_of
 
 if TYPE_CHECKING:
     from pollux.app.reload import InForce
@@ -32,17 +33,29 @@ def node_by(config: Config) -> InForce | None:
     if not is_address(address):
         return None
     try:
-        found: InForce = ask(address, lambda app: app.file_in_force())
-    except PolluxError:  # it has no file
+        return ask(address, lambda app: reading(app, config.path))
+    except PolluxError:
         return None
-    return found if Path(found.path).resolve() == Path(config.path).resolve() else None
+
+
+async def reading(app: Any, path: str) -> InForce | None:
+    """What the app runs by if it reads this very file; None if it reads another one, or none."""
+    try:
+        found: InForce = await app.file_in_force()
+    except InvalidInput:  # it has no file
+        return None
+    return found if _is_same(found.path, path) else None
+
+
+def _is_same(path: str, other: str) -> bool:
+    return Path(path).resolve() == Path(other).resolve()
 
 
 def tell_elsewhere(path: str, url: str) -> None:
     """Say it if a node here reads this very file and works on another store than the file names by now."""
     for socket in _sockets_near(path):
         file, other = asyncio.run(_reading(socket)) if may_open(socket) else ("", "")
-        if file and Path(file).resolve() == Path(path).resolve() and other != hide(url):
+        if file and _is_same(file, path) and place_of(other) != place_of(hide(url)):
             words = f"a node reads {path} and works on {other}: it stays there until it is restarted"
             click.echo(f"pollux: {clean(words)}; this is about {clean(hide(url))}", err=True)
             return

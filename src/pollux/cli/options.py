@@ -133,11 +133,12 @@ def _loaded(where: Where) -> Config:
     config, wrong = loaded_or_said(path, {"store": where.store, "app": app})
     if wrong is not None and ctx is not None and not ctx.meta.get(SAID_WRONG):
         ctx.meta[SAID_WRONG] = True
-        _say_wrong(path, wrong)
+        say_wrong(path, wrong)
     return config
 
 
-def _say_wrong(path: str | None, wrong: InvalidConfig) -> None:
+def say_wrong(path: str | None, wrong: InvalidConfig) -> None:
+    """Mistakes that stop nobody here."""
     from pollux.cli.show import clean
     from pollux.config.load import variables_in
 
@@ -151,16 +152,19 @@ def _say_wrong(path: str | None, wrong: InvalidConfig) -> None:
 
 
 def loaded_or_said(
-    path: str | None, arguments: dict[str, Any], *, guesses: bool = False
+    path: str | None, arguments: dict[str, Any], *, guesses: bool = False, raw: bytes | None = None
 ) -> tuple[Config, InvalidConfig | None]:
-    """The options that hold; with mistakes among them as much as tells where the store is, and the mistakes."""
+    """The options that hold; with mistakes among them as much as tells where the store is, and the mistakes.
+
+    `raw`: what the file is to hold, in place of what it holds.
+    """
     from pollux.config import load_config
     from pollux.config.load import store_said
 
     try:
-        return load_config(path, environ=os.environ, arguments=arguments, with_jobs=False), None
+        return load_config(path, environ=os.environ, arguments=arguments, with_jobs=False, raw=raw), None
     except InvalidConfig as error:
-        said = store_said(path, error, environ=os.environ, arguments=arguments, guesses=guesses)
+        said = store_said(path, error, environ=os.environ, arguments=arguments, guesses=guesses, raw=raw)
         if said is None:
             raise
         return said, error
@@ -170,12 +174,11 @@ def _store_of(config: Config, where: Where) -> str:
     if where.store or not config.app or config.is_given("store"):
         return config.store
     from pollux.app import Pollux
-    from pollux.app.configured import load_app
-    from pollux.store.open import with_prefix
+    from pollux.app.configured import as_configured, load_app
 
     find_code_here()
     app = load_app(config.app, Pollux, beside=Path(config.path).resolve().parent if config.path else None)
-    return with_prefix(app.store_url, config.redis_prefix) if config.redis_prefix else app.store_url
+    return as_configured(app.store_url, config)
 
 
 def existing_store(where: Where) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pollux.cli.commands import Taught
-from pollux.cli.in_force import tell_elsewhere
+from pollux.cli.in_force import reading, tell_elsewhere
 from pollux.cli.options import (
     CONFIG_HERE,
     Where,
@@ -21,6 +21,7 @@ from pollux.cli.options import (
     json_option,
     loaded_or_said,
     node_or_store,
+    say_wrong,
     store_lacks,
     store_options,
     whom_to_ask,
@@ -129,27 +130,39 @@ def _sent(where: Where, source: str, *, dry_run: bool) -> dict[str, str]:
 
 
 def _asked(where: Where, question: Callable[[Any], Awaitable[_T]], *, looks: bool = False) -> _T:
-    """A node of the store if one answers here, else the file and the store themselves; the file may have mistakes."""
+    """A node that reads this file if one answers here, else the file and the store; the file may have mistakes."""
     from pollux.client import is_address
 
     lost = None if node_url(where.store) else _lost(where)
     try:
-        url = whom_to_ask(where) if lost is None else node_or_store(lost)
+        url = whom_to_ask(where) if lost is None else lost.store if where.store else node_or_store(lost)
     except InvalidConfig as error:
         cure = "name it with --store, as in: pollux reload --rollback -c pollux.yaml --store sqlite:///pollux.db"
         what = "the file cannot be read, so that nobody knows which store it means"
         raise InvalidInput(what, where=str(where.config or ""), cure=cure) from error
     if is_address(url):
-        tell_way(url)
-        return ask(url, question)
+        path = None if node_url(where.store) else config_path(where.config) if lost is None else lost.path
+        answer = _of_node(url, path, question)
+        if answer is not None:
+            return answer
+        click.echo(clean(f"pollux: the node that answers here does not read {path}: it is not asked"), err=True)
     if lost is None:
         lost = loaded_or_said(_path(where), {"store": where.store})[0]
     return _alone(_options_of(lost.path, lost, looks=looks), question)
 
 
+def _of_node(url: str, path: str | None, question: Callable[[Any], Awaitable[_T]]) -> _T | None:
+    """What the node says; None if a file is meant that it does not read: it would do it to its own."""
+
+    async def asked(app: Any) -> _T | None:
+        return await question(app) if path is None or await reading(app, path) is not None else None
+
+    tell_way(url)
+    return ask(url, asked)
+
+
 def _lost(where: Where) -> Config | None:
     """The options of a file that is gone, as the last text says that was applied, if one lies beside it."""
-    from pollux.config import load_config
     from pollux.config.versions import last_texts
 
     path = where.config or CONFIG_HERE
@@ -157,9 +170,11 @@ def _lost(where: Where) -> Config | None:
     if len(kept) != 1:
         return None
     click.echo(clean(f"pollux: {path} is gone; the text of it that was applied last is {kept[0].path}"), err=True)
-    arguments = {"store": where.store}
     find_code_here()
-    return load_config(path, environ=os.environ, arguments=arguments, with_jobs=False, raw=kept[0].read())
+    config, wrong = loaded_or_said(path, {"store": where.store}, raw=kept[0].read())
+    if wrong is not None:
+        say_wrong(path, wrong)
+    return config
 
 
 def _path(where: Where) -> str:

@@ -107,6 +107,7 @@ async def live_socket(path: Path | None, store_url: str) -> str:
     from pollux.client import socket_url
     from pollux.client.travel import file_mark
     from pollux.secrets import hide
+    from pollux.store.open import place_of
 
     url = socket_url(path)
     node = app_at(url, "hello")
@@ -118,8 +119,9 @@ async def live_socket(path: Path | None, store_url: str) -> str:
     finally:
         await node.close()
     mark = file_mark(store_url)
-    is_same = node.hello.file == mark if mark or node.hello.file else node.hello.store == hide(store_url)
-    return url if is_same else ""
+    if mark or node.hello.file:
+        return url if node.hello.file == mark else ""
+    return url if place_of(node.hello.store) == place_of(hide(store_url)) else ""
 
 
 def may_open(path: Path) -> bool:

@@ -30,7 +30,9 @@ def unheeded(environ: Mapping[str, str]) -> str:
         names = sorted(name for name in environ if name.startswith(start))
         if names:
             told.append(f"without effect: {', '.join(names)} ({means})")
-    told += [f"without effect: {name} (write {ours})" for name, ours in _MISSPELT.items() if environ.get(name)]
+    for name, ours in _MISSPELT.items():
+        if (value := environ.get(name)) and not is_service_link(name, value):
+            told.append(f"without effect: {name} (write {ours})")
     return "; ".join(told)
 
 

@@ -76,13 +76,15 @@ def store_said(
     environ: Mapping[str, str],
     arguments: Mapping[str, Any],
     guesses: bool = False,
+    raw: bytes | None = None,
 ) -> Config | None:
     """As much of a file and an environment with mistakes as tells where the store is, and whose; None: nobody can tell.
 
-    `wrong`: the mistakes.  `guesses`: of a file that is no YAML at all the default is believed.
+    `wrong`: the mistakes.  `guesses`: of a file that is no YAML at all the default is believed.  `raw`: what the file
+    is to hold, in place of what it holds.
     """
     problems = Problems(path or "")
-    raw = None if path is None else _bytes_of(path, problems)
+    raw = _bytes_of(path, problems) if raw is None and path is not None else raw
     root = None if raw is None else _root_of(raw, problems)
     parts: dict[str, Any] = {}
     is_named = bool(arguments.get("store"))

@@ -55,8 +55,9 @@ SETTINGS = {
     "leader.key": "the name of the leadership: a node that names another one is refused, see "
     "[many machines](many-machines.md)",
     "redis.prefix": "what all keys on a [Redis](stores/redis.md) begin with; as `?prefix=` of the store's URL says",
-    "durability": "`required`: a store that may lose by a crash of its server what it has answered is refused: memory, "
-    "[Redis](stores/redis.md) without an append-only file, [PostgreSQL](stores/postgres.md) that awaits no disk",
+    "durability": "`required`: a store that leaves it open when what it has answered comes to a disk is refused: "
+    "memory, [Redis](stores/redis.md#the-server) without an append-only file or with `appendfsync no` (with `everysec` "
+    "a power cut may still cost a second), [PostgreSQL](stores/postgres.md) that awaits no disk",
     "release": "a number that grows with your releases: an older one changes nothing of a newer one's jobs, see "
     "[many machines](many-machines.md)",
     "scheduler_version": "which deployment on this store it belongs to: a number, or `all` for a worker of every one, "

@@ -48,7 +48,9 @@ class Config(Struct, frozen=True, kw_only=True):
     leader_ttl_ms: int = 15_000
     leader_renew_ms: int | None = None  # None: a third of the ttl
     leader_key: str = ""  # the name of the leadership; all nodes of a store agree on it
-    durability: str = "usual"  # or required: a server that may lose what it has answered is refused
+    durability: str = (
+        "usual"  # or required: a server that leaves it open when what it has answered comes to a disk is refused
+    )
     redis_prefix: str = ""  # what all keys on Redis begin with; "": as the store's URL says
     release: int = 0
     scheduler_version: int = SCHEDULER_VERSION  # or ALL_VERSIONS, of a worker

@@ -8,6 +8,10 @@ from heapq import heappop, heappush
 from pollux.model import Run
 
 
+def _due(run: Run) -> int:
+    return run.due_ms
+
+
 class Visitor:
     """A run at the gate, and the feed entries that are settled once it is let through or parked."""
 
@@ -63,11 +67,11 @@ class Gatehouse:
         self._parked.setdefault(key, {})[run.id] = run
 
     def wake(self, key: str, feed: int | None = None) -> int:
-        """Look again at all that wait for this key; answers how many."""
+        """Look again at all that wait for this key, the oldest due first; answers how many."""
         runs = self._parked.pop(key, {})
         if runs:
             self._count(key, -len(runs))
-        for run in runs.values():
+        for run in sorted(runs.values(), key=_due):
             del self._key_of[run.id]
             self.here[run.id] = Visitor(run, () if feed is None else (feed,))
         return len(runs)

@@ -162,7 +162,7 @@ def learn_run(term: TermMemory, run_id: str, run: Run | None) -> None:
     if run.held_reason not in {"", AT_THE_GATE, PREVIOUS_RUN}:
         at_ms = max(at_ms, term.seen_ms + HANDED_BACK_REST_MS)
         inbox.ask_nodes()
-    if at_ms > term.seen_ms:
+    if at_ms > term.seen_ms and not run.is_behind:
         inbox.receipts.pay([*feeds, *gatehouse.forget(run_id)])
         gatehouse.admit_later(run, at_ms)
     else:
@@ -197,10 +197,11 @@ def _wake(term: TermMemory, key: str, feeds: Sequence[int]) -> None:
 def learn_held(term: TermMemory, runs: Iterable[Run]) -> None:
     """The runs that are held when a term begins: all stand at the gate, each is looked at when its time has come.
 
-    Also one that waits for the previous run: that may have ended where nobody told it (a store that was moved).
+    Also one that waits for the previous run: that may have ended where nobody told it (a store that was moved).  It is
+    looked at now: its time had come when it was made, whatever the clock says since.
     """
     for run in runs:
-        if run.visible_ms > term.seen_ms:
+        if run.visible_ms > term.seen_ms and not run.is_behind:
             term.gatehouse.admit_later(run, run.visible_ms)
         else:
             term.gatehouse.admit(run, ())

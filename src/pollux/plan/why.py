@@ -245,11 +245,11 @@ def _delete(job: Job) -> str:
 
 
 def _later(run: Run, now_ms: int) -> str:
-    wait = _span(run.visible_ms - now_ms)
+    wait, last = _span(run.visible_ms - now_ms), f"; last said: {run.progress}" if run.progress else ""
     if run.attempt:
         times = "once" if run.attempt == 1 else f"{run.attempt} times"
-        return f"it failed {times} ({run.error or 'no error was told'}); tried again in {wait}"
-    return f"its time comes in {wait}"
+        return f"it failed {times} ({run.error or 'no error was told'}); tried again in {wait}{last}"
+    return f"its time comes in {wait}{last}"
 
 
 def _ago(at_ms: int | None, now_ms: int) -> str:

@@ -292,8 +292,10 @@ class Timekeeper(Loop):
         for firing, answer in zip(plan.firings, advanced.firings, strict=True):
             if answer is Answer.OK or answer is Answer.WAITS:
                 self.events.emit(RunFired(firing.run.id, firing.run.job_id, firing.run.due_ms, advanced.now_ms))
+        waiting = set(advanced.waiting)
         for release in plan.releases:
-            self.events.emit(RunReleased(release.run_id))
+            if release.run_id not in waiting:
+                self.events.emit(RunReleased(release.run_id))
 
     def _tell_stopped(self, items: Sequence[FeedItem]) -> None:
         ended = (item.entry for item in items if isinstance(item.entry, Ended))

@@ -144,8 +144,11 @@ class Together:
         except InvalidInput as error:  # of one of them: each for itself, then
             if len(batch) == 1:
                 _fail(batch, error)
-            for each in batch if len(batch) > 1 else ():
-                await self._write(verbs, [each], version)
+            try:
+                for each in batch if len(batch) > 1 else ():
+                    await self._write(verbs, [each], version)
+            finally:
+                _fail(batch, asyncio.CancelledError())  # whom nobody came to
         except BaseException as error:
             _fail(batch, error if isinstance(error, Exception) else asyncio.CancelledError())
             if not isinstance(error, Exception):

@@ -2,7 +2,7 @@
 
 sqlite:////var/lib/shop.db     /var/lib/shop.db.token    /var/lib/shop.db.sock
 redis://..., postgresql://...  in a folder of the user's own, ~/.local/state/pollux (or XDG_STATE_HOME), under a name
-                               that is made of the URL without its password
+                               that is made of the URL without its password, and without what is asked of the store
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from hashlib import sha256
 from pathlib import Path
 
-from pollux.store.open import sqlite_file
+from pollux.store.open import place_of, sqlite_file
 
 TOKEN, SOCKET = ".token", ".sock"
 OFF = "off"
@@ -25,7 +25,7 @@ def beside(url: str, ending: str) -> Path:
     if file is not None:
         return Path(f"{Path(file).absolute()}{ending}")
     kind, _, _ = url.partition(":")
-    mark = sha256(_PASSWORD.sub(r"\1@", url).encode()).hexdigest()[:12]
+    mark = sha256(_PASSWORD.sub(r"\1@", place_of(url)).encode()).hexdigest()[:12]
     return state_folder() / f"{kind}-{mark}{ending}"
 
 

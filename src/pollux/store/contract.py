@@ -319,7 +319,8 @@ class Store(Protocol):
         """Held and ready runs are cancelled at once (ok).  For a leased one a request is left beside the lease (ok):
         the owner is rung and reads it in `renew`; if the lease ends first, the run is cancelled.  lost: not live.
         `job_id`: all its live runs, too, each once.  One `Ended` entry for those that ended; a store may take hundreds
-        of a job in parts, each with its own entry: then the first has the lines, by what it saw of the others.
+        of a job in parts, each with its own entry: then the first that does anything has the lines.  `audit` is told of
+        those behind it as ok and without their ids, by their number; of runs that end in that moment it may hear, too.
         """
         ...
 
@@ -352,7 +353,7 @@ class Store(Protocol):
 
     async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
         """Remove finished runs, ended once-jobs and old audit lines as told; answers how many went.
-        `audit` goes with `ids`, and nothing else.
+        `audit` goes with `ids`, and with nothing else (`InvalidInput`).
 
         Live runs are never touched.  A once-job ended with its last run; one whose run was cancelled before it began
         ended when it was due.

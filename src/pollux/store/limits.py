@@ -14,7 +14,15 @@ from msgspec.structs import replace
 
 from pollux.errors import InvalidInput
 from pollux.model import FIRINGS_MAX, NOTE_BYTES_MAX, NOTES_MAX, UPDATES_MAX, Job, NotePut, Plan, Run, RunState
-from pollux.store.contract import BATCH_MAX, PAGE_MAX, PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX, JobPut, Settlement
+from pollux.store.contract import (
+    BATCH_MAX,
+    PAGE_MAX,
+    PAYLOAD_BYTES_MAX,
+    RESULT_BYTES_MAX,
+    JobPut,
+    Pruning,
+    Settlement,
+)
 
 PRIORITIES = (1, 2, 3)
 _MADE = frozenset({RunState.READY, RunState.HELD})
@@ -63,6 +71,15 @@ def check_batch(items: Sized, what: str, *, at_most: int = BATCH_MAX) -> None:
     if len(items) > at_most:
         raise InvalidInput(
             f"{len(items):,} {what} in one call, at most {at_most:,} are taken", cure="send them in parts"
+        )
+
+
+def check_pruning(what: Pruning, *, is_told: bool) -> None:
+    """`is_told`: a line goes along; it can name runs, and is not for what only got old."""
+    check_batch(what.ids, "runs")
+    if is_told and what != Pruning(ids=what.ids, limit=what.limit):
+        raise InvalidInput(
+            "a line of the audit log goes with the ids of runs alone", cure="prune by age in a call of its own"
         )
 
 

@@ -127,7 +127,18 @@ def with_durability(url: str, durability: str) -> str:
     if make is _memory:
         cure = "name another store, or leave durability out"
         raise InvalidInput("durability is required, and memory:// keeps nothing", where="durability", cure=cure)
+    if "://" not in url:  # a store that was made in code: there is no URL to say it in
+        what = f"durability is required, and the app's own {url} store cannot be told so"
+        cure = "put ?durability=required into the store's URL, and leave durability out"
+        raise InvalidInput(what, where="durability", cure=cure)
     return _with_option(url, "durability", REQUIRED, "durability is required", where="durability")
+
+
+def place_of(url: str) -> str:
+    """The URL without what is only asked of the store: whoever asks for more means the same one."""
+    place, is_more, options = url.partition("?")
+    kept = [part for part in options.split("&") if part.partition("=")[0] != "durability"]
+    return f"{place}{is_more if kept else ''}{'&'.join(kept)}"
 
 
 def _with_option(url: str, name: str, value: str, what: str, *, where: str) -> str:

@@ -33,6 +33,11 @@ class JobShelf:
                 return self._keep(row, _current(known[1], row))
         return self._keep(row, _current(_decode_job(row[5]), row))
 
+    def revision(self, job_id: str) -> int | None:
+        """Of a job as it was last read."""
+        known = self._read.get(job_id)
+        return None if known is None else known[0][1]
+
     def _keep(self, row: Row, job: Job) -> Job:
         if len(self._read) >= self._size_max:
             self._read.clear()

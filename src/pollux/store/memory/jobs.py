@@ -120,7 +120,7 @@ def _tell_what_they_bring(state: State, target: State, left: dict[int, list[str]
 
 
 def remember(state: State, job_id: str, gone: Gone) -> None:
-    state.gone[job_id] = gone
+    state.gone[job_id] = replace(gone, place=next(state.house.seq))
     if len(state.gone) > GONE_MAX:
         del state.gone[next(iter(state.gone))]
 

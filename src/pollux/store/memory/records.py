@@ -152,9 +152,10 @@ def _of_kind(state: State, kind: str, place: str) -> Iterator[tuple[str, Any]]:
         case "log":
             rows = ((line.seq, line) for line in state.log[_log_place(state, int(place or 0)) :])
         case _:
-            tombs = enumerate(state.gone.items(), start=1)
             rows = (
-                (n, Tomb(job_id, gone.revision, gone.last_due_ms)) for n, (job_id, gone) in tombs if n > int(place or 0)
+                (gone.place, Tomb(job_id, gone.revision, gone.last_due_ms))
+                for job_id, gone in state.gone.items()
+                if gone.place > int(place or 0)
             )
     for at, value in rows:
         yield f"{kind} {at}", msgspec.to_builtins(value)

@@ -35,6 +35,7 @@ class Gone(Struct, frozen=True):
 
     revision: int
     last_due_ms: int | None
+    place: int = 0  # in the order in which they went
 
 
 class Leadership(Struct, frozen=True):

@@ -62,6 +62,7 @@ from pollux.store.limits import (
     check_first,
     check_page,
     check_plan,
+    check_pruning,
     checked_job,
     checked_notes,
     checked_run,
@@ -267,7 +268,7 @@ class MemoryStore:
         return self._do(run_verbs.lines, self._now(now_ms))
 
     async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
-        check_batch(what.ids, "runs")
+        check_pruning(what, is_told=audit is not None)
         return self._do(record_verbs.recorded, audit, record_verbs.prune, what)
 
     # notes

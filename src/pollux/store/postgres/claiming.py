@@ -15,6 +15,7 @@ import asyncpg
 
 from pollux.clock import Clock
 from pollux.model import Job, Run
+from pollux.store.aside import Aside
 from pollux.store.asking import Asking
 from pollux.store.contract import Answer, Claimed
 from pollux.store.jumps import JumpGuard
@@ -22,6 +23,8 @@ from pollux.store.postgres import leases
 from pollux.store.postgres.database import Database, Ring, Verb
 from pollux.store.postgres.grants import Grants
 from pollux.store.postgres.leases import ENDLESS, Look, Step, Taken
+from pollux.store.postgres.settle import settle
+from pollux.store.relational.settling import prepare
 from pollux.store.shelf import JobShelf
 
 LOOKS_MAX = 50
@@ -54,7 +57,7 @@ class Claimer:
     ) -> None:
         self._database, self._version, self._grants = database, version, grants
         self._shelf, self._clock, self._ring = shelf, clock, ring
-        self._seen = _Seen(clock)
+        self._seen, self._aside = _Seen(clock), Aside(clock)
         self._jumps: JumpGuard | None = None
         self._claims = 0
 
@@ -131,13 +134,16 @@ class Claimer:
         return Claimed(Answer.OK, tuple(runs), jobs, seen.stops, None, seen.now_ms)
 
     async def _clear(self, asking: Asking, seen: Look, taken: Taken) -> None:
-        """What cannot be run goes."""
+        """What cannot be run goes; what others may be able to run goes back."""
         if taken.orphans:
             sweep = partial(leases.sweep, seqs=taken.orphans, token=asking.token, now_ms=seen.now_ms)
             await self._write(sweep, seen.now_ms)
         if taken.broken:
             bury = partial(leases.bury_broken, broken=taken.broken, token=asking.token, now_ms=seen.now_ms)
             await self._write(bury, seen.now_ms)
+        if taken.aside:
+            back = self._aside.settlements(taken.aside, taken.reasons, asking.node, seen.now_ms)
+            await self._write(partial(settle, items=[prepare(each) for each in back]), seen.now_ms)
 
     async def _step(self, asking: Asking, step: Step, now_ms: int | None) -> tuple[Look, Taken | None]:
         return await self._read(partial(leases.take, shelf=self._shelf, asking=asking, step=step), now_ms)

@@ -49,7 +49,7 @@ class Database:
         self._bells = Bells(self._notify)
         self._deadlines = Deadlines()
         # A plan that was made while a table was empty walks over it when it is full: none may walk.  A pooler passes no
-        # settings on, and keeps no plan either.
+        # settings on, and keeps no plan either, but for those inside of functions: see their migrations.
         is_direct = address.listen and address.statement_cache_size > 0
         # After its deadline nobody waits for a write any more: then nobody else shall wait for its locks.
         limits = {

@@ -8,10 +8,12 @@ for them, so that "none" means none.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import NamedTuple
 
 from pollux.model import PROGRESS_CHARS_MAX, End, Job, Run, RunState
+from pollux.store.aside import Leased
 from pollux.store.asking import Asking
 from pollux.store.contract import Answer, Claimed, Renewal, Renewed
 from pollux.store.legible import UNREADABLE
@@ -23,7 +25,7 @@ from pollux.store.postgres.transaction import Transaction
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.ends import JOB_GONE, end_unrun
 from pollux.store.relational.leases import CLAIMS_MAX, LOST_MAX, first_of, lose
-from pollux.store.relational.rows import CAUSES, DEAD, LEASED, SHELF_DEAD, Row
+from pollux.store.relational.rows import DEAD, LEASED, SHELF_DEAD, Row
 from pollux.store.shelf import JobShelf
 
 _claim = Statements("claim")
@@ -57,12 +59,14 @@ async def again(tx: Transaction, shelf: JobShelf, token: str, seen: Look) -> Cla
     for row in await tx.rows(_claim.again, token, seen.now_ms):
         by_id.pop(row[0], None)  # each once, as last taken: the same token may have lost it and taken it again
         by_id[row[0]] = tuple(row)
-    found = list(by_id.values())
-    if not found:
-        return None
-    jobs = {row[COLUMNS]: shelf.job(row[COLUMNS:]) for row in found if row[COLUMNS] is not None}
-    runs = tuple([run_of(row[:COLUMNS]) for row in found])
-    return Claimed(Answer.OK, runs, jobs, seen.stops, None, seen.now_ms)
+    jobs: dict[str, Job] = {}
+    runs: list[Run] = []
+    for row in by_id.values():
+        with suppress(*UNREADABLE):  # one like that is left until its lease ends, and then seen to
+            if row[COLUMNS] is not None:
+                jobs[row[COLUMNS]] = shelf.job(row[COLUMNS:])
+            runs.append(run_of(row[:COLUMNS]))
+    return Claimed(Answer.OK, tuple(runs), jobs, seen.stops, None, seen.now_ms) if runs else None
 
 
 class Taken(NamedTuple):
@@ -71,6 +75,8 @@ class Taken(NamedTuple):
     jobs: dict[str, Job]
     orphans: list[int]  # runs without a job, by their numbers
     broken: dict[int, str]  # runs that cannot be read, and why
+    aside: list[Leased]  # runs whose job cannot be read
+    reasons: dict[str, str]  # why, by job
 
 
 class Step(NamedTuple):
@@ -96,7 +102,7 @@ async def take(tx: Transaction, shelf: JobShelf, asking: Asking, step: Step) -> 
 async def _taken(tx: Transaction, found: Sequence[Row], shelf: JobShelf, asking: Asking, now_ms: int) -> Taken:
     rows: list[Row] = []
     jobs: dict[str, Job] = {}
-    bad_jobs: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for row in found:
         if row[JOB] is not None:
             rows.append(row)
@@ -106,14 +112,16 @@ async def _taken(tx: Transaction, found: Sequence[Row], shelf: JobShelf, asking:
             try:
                 jobs[job_id] = shelf.job(written)
             except UNREADABLE as error:
-                bad_jobs[job_id] = f"its job cannot be read ({error})"
+                reasons[job_id] = str(error)
     rows.sort(key=_PLACE)
-    orphans = [row[SEQ] for row in rows if row[JOB] not in jobs and row[JOB] not in bad_jobs]
-    broken = {row[SEQ]: bad_jobs[row[JOB]] for row in rows if row[JOB] in bad_jobs} if bad_jobs else {}
-    if orphans or broken:
+    orphans = [row[SEQ] for row in rows if row[JOB] not in jobs and row[JOB] not in reasons]
+    aside = [Leased(row[1], f"{asking.token}:{row[FENCE]}", row[JOB]) for row in rows if row[JOB] in reasons]
+    if orphans or aside:
         rows = [row for row in rows if row[JOB] in jobs]
+    broken: dict[int, str] = {}
     runs = await _delivered(tx, rows, asking, now_ms + asking.lease_ms, broken)
-    return Taken([_grant(row, asking.token, tx.version) for row in rows], runs, jobs, orphans, broken)
+    grants = [_grant(row, asking.token, tx.version) for row in rows]
+    return Taken(grants, runs, jobs, orphans, broken, aside, reasons)
 
 
 async def _delivered(
@@ -165,8 +173,7 @@ async def bury_broken(tx: Transaction, broken: dict[int, str], token: str, now_m
     ends: list[tuple[int, End]] = []
     for row in ours:
         tx.tally_of(row[7]).leased -= 1
-        about = (*row[2:5], min(row[5], len(CAUSES) - 1), row[6])
-        ends.append((row[7], end_unrun(about, RunState.DEAD, now_ms, failed=True, error=broken[row[SEQ]])))
+        ends.append((row[7], end_unrun(row[2:7], RunState.DEAD, now_ms, failed=True, error=broken[row[SEQ]])))
     tx.tell_ends(ends)
 
 

@@ -14,6 +14,7 @@ from pollux.store.postgres.transaction import Transaction
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.plan import (
     ENOUGH,
+    Crowd,
     Facts,
     Firings,
     Live,
@@ -110,9 +111,11 @@ async def _fire(
 ) -> tuple[Answer, ...]:
     known = await known_runs(tx, [row[ID] for row in made])
     keys = await held_keys(tx, keys_of(made))
-    behind = looking_behind(plan.firings, facts)
-    rows = await tx.rows(_advance.live, behind, PREVIOUS_RUN, ENOUGH) if behind else []
-    fired = Firings(tx.version, facts, known, keys, [Live._make(row) for row in rows], now_ms)
+    read, told = looking_behind(plan.firings, facts)
+    rows = await tx.rows(_advance.live, read, PREVIOUS_RUN, ENOUGH) if read else []
+    crowds = await tx.rows(_advance.crowds, told, PREVIOUS_RUN, ENOUGH) if told else []
+    live, around = [Live._make(row) for row in rows], {row[0]: Crowd(row[1], row[2]) for row in crowds}
+    fired = Firings(tx.version, facts, known, keys, live, around, now_ms)
     answers = tuple([fired.fire(firing, row) for firing, row in zip(plan.firings, made, strict=True)])
     numbers: dict[str, int] = {}
     for each in fired.rounds:
@@ -143,9 +146,10 @@ async def _release_all(tx: Transaction, plan: Plan, now_ms: int) -> tuple[str, .
     going, staying = let_alone(alone, held, [row[5] for row in unread])
     if going:
         await _release(tx, going, now_ms)
-    if staying:
-        await tx.rows(_advance.hold, staying, [PREVIOUS_RUN] * len(staying), tx.version)
-    return tuple(staying)
+    new = [run.id for run in staying if not run.is_behind]
+    if new:
+        await tx.rows(_advance.hold, new, [PREVIOUS_RUN] * len(new), tx.version)
+    return tuple([run.id for run in staying])
 
 
 async def _release(tx: Transaction, ids: Sequence[str], now_ms: int) -> None:

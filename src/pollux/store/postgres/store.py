@@ -61,7 +61,15 @@ from pollux.store.contract import (
     RunPage,
     Settlement,
 )
-from pollux.store.limits import check_batch, check_first, check_page, check_plan, checked_job, checked_notes
+from pollux.store.limits import (
+    check_batch,
+    check_first,
+    check_page,
+    check_plan,
+    check_pruning,
+    checked_job,
+    checked_notes,
+)
 from pollux.store.parts import one_version
 from pollux.store.postgres import jobs as job_verbs
 from pollux.store.postgres import leases as lease_verbs
@@ -312,7 +320,7 @@ class PostgresStore(Handle):
         return await self._read(now_ms, listing_verbs.lines)
 
     async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
-        check_batch(what.ids, "runs")
+        check_pruning(what, is_told=audit is not None)
         has_any, writers = await self._read(None, prune_verbs.look, what)
         gone = await self._write(None, prune_verbs.prune, what, audit=audit) if has_any else 0
         keep = what.keep_per_job

@@ -55,7 +55,7 @@ class Address(Struct, frozen=True):
     tls: dict[str, Any] | None  # options of TLS; None without it
     prefix: str  # of all keys, without the last colon
     wait: int  # replicas that confirm every write; 0: none
-    is_durable: bool  # a server that may lose what it has answered is refused
+    is_durable: bool  # a server without a file, or one that comes to the disk at some time, is refused
     name: str  # without a password: for messages
 
 

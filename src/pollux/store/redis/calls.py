@@ -124,11 +124,19 @@ Cancelled = tuple[str, str, int]  # the answer to a cancel, the run, and the ord
 
 
 class Part(NamedTuple):
-    """What one call cancelled; where the next begins, if there is more, and up to which run, by their coming."""
+    """What one call cancelled; where the next begins, if there is more, and up to which run, by their coming.
+
+    Of a look also how many are behind it.
+    """
 
     found: list[Cancelled]
     after: str | bool = False
     upto: int | bool = False
+    behind: int = 0
+
+    @property
+    def does_any(self) -> bool:
+        return any(answer == "ok" for answer, _, _ in self.found)
 
     @property
     def said(self) -> list[str]:
@@ -143,12 +151,13 @@ def cancel_of(run_ids: Sequence[str], job_id: str | None, reason: str, limit: in
     """`waiting`: those that are leased are left alone."""
     job = False if job_id is None else job_id
     asked = {"ids": run_ids, "job": job, "reason": reason, "limit": limit, "waiting": waiting}
-    return asked | {"after": False, "upto": False}
+    return asked | {"after": False, "upto": False, "to": False}
 
 
 def run_answers(found: Sequence[Cancelled], named: int) -> list[RunAnswer]:
-    """Those that were named, then those of the job in the order of their coming."""
-    mates = sorted(found[named:], key=lambda each: each[2])
+    """Those that were named, then the others of the job in the order of their coming."""
+    names = {run_id for _, run_id, _ in found[:named]}
+    mates = sorted([each for each in found[named:] if each[1] not in names], key=lambda each: each[2])
     return [RunAnswer(Answer(answer), run_id) for answer, run_id, _ in [*found[:named], *mates]]
 
 

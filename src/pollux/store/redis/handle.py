@@ -9,16 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, TypeVar
+from itertools import count
+from random import Random
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from pollux.clock import Clock, SystemClock
 from pollux.errors import StoreBusy, StoreError
-from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, AuditLine, Cause, FeedItem, Job
-from pollux.store.contract import Answer, Audit, Claimed, RunAnswer
+from pollux.model import ALL_VERSIONS, AT_THE_GATE, SCHEDULER_VERSION, AuditLine, FeedItem, Job
+from pollux.store.aside import Aside, Leased
+from pollux.store.contract import Answer, Audit, Claimed, JobPut, RunAnswer
 from pollux.store.doors import shut
 from pollux.store.legible import legible
 from pollux.store.parts import Turns, handle_version
@@ -35,10 +39,15 @@ from pollux.store.shelf import JobShelf
 DEADLINE_MS = 10_000
 LOOK_AGAIN_MS = 30_000  # a wait looks up at least so often: no ring is lost, but the server's clock may leap
 PIECE = 250  # items that one call of a script works on where there may be any number of them
-LOG_TRIES = 20  # for a line of the audit log, while others write theirs
-NOT_YET = {"said": "?", "last": "", "lines": ()}  # what no script says: it only tells what it would do
+EXACT_TRIES = 3  # to guess what a change will be answered, and the end of the log; then we rest before each
+REST_MAX_S = 0.032
+NOT_YET = {
+    "said": "?",
+    "last": "",
+    "lines": (),
+    "is_late": False,
+}  # what no script says: it only tells what it would do
 JOB_GONE = "its job was deleted"
-JOB_UNREADABLE = "its job cannot be read: somebody else wrote it; `pollux store check` names it"
 T = TypeVar("T")
 Looked = tuple[T, bool, int | None, Place]  # seen, is it enough, in how many ms there may be more, where the bell stood
 
@@ -54,16 +63,28 @@ def _say(strays: list[str], healed: list[str]) -> None:
         _log.warning("the stream %s or its group was gone: somebody deleted it; it was made anew, no run is lost", key)
 
 
+class Unread(NamedTuple):
+    """Of what was claimed: the runs that cannot be read, those whose job cannot be, and why, by run and by job."""
+
+    broken: dict[str, str]
+    aside: list[Leased]
+    reasons: dict[str, str]
+
+    @property
+    def is_any(self) -> bool:
+        return bool(self.broken or self.aside)
+
+
 class Door:
     """What is opened and closed, for a handle and those of other versions that were made from it."""
 
     time: ServerTime
+    log_turn: asyncio.Lock  # made when it is opened, as the connections are: both belong to one loop
 
     def __init__(self) -> None:
         self.link: Link | None = None
         self.pid = 0
         self.last_line = ""  # of the audit log, as far as we know
-        self.log_turn = asyncio.Lock()
         self.handles: WeakSet[Handle] = WeakSet()
         self.versions: dict[int, Handle] = {}  # those of other versions: their connections are closed with the door
 
@@ -89,10 +110,11 @@ class Handle:
         self._deadline_ms = deadline_ms
         self._jobs = JobShelf()
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
-        self._leases = Leases()
+        self._leases, self._aside = Leases(), Aside(self._clock)
         self._term_seen = 0  # the highest number that we were told: no store that lost it gives it away again
         self._runs_ear, self._feed_ear = self._ears()
         self._turns = Turns()
+        self._dice = Random()  # noqa: S311
         self._door = Door()
         self._door.handles.add(self)
 
@@ -131,6 +153,10 @@ class Handle:
     def _job(self, row: rows.Row) -> Job:
         return rows.legible_job(self._jobs, row)
 
+    def _revision_before(self, put: JobPut) -> int:
+        """As it is expected, or was when the job was last read."""
+        return (self._jobs.revision(put.job.id) if put.revision is None else put.revision) or 0
+
     async def _take(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place]:
         if self._version != ALL_VERSIONS:
             return await self._claim(asking | {"v": self._version}, at_ms)
@@ -146,67 +172,96 @@ class Handle:
         return claimed, place_of(place)  # as it stood before we looked: also a version that came since has rung
 
     async def _claim(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place]:
-        """What cannot be read is dead, and stands in nobody's way; if that was all, the next ones are taken."""
+        """What cannot be read stands in nobody's way; if that was all, the next ones are taken."""
         while True:
-            claimed, place, broken = await self._claim_once(asking, at_ms)
-            if broken:
-                told = {"token": asking["token"], "items": [*broken.items()], "causes": [*Cause]}
-                await self._open().run("bury", **told, v=asking["v"], now=at_ms)
-            if claimed.runs or not broken:
+            claimed, place, unread = await self._claim_once(asking, at_ms)
+            if unread.is_any:
+                await self._clear(unread, asking, claimed.now_ms, at_ms)
+            if claimed.runs or not unread.is_any:
                 return claimed, place
 
-    async def _claim_once(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place, dict[str, str]]:
+    async def _clear(self, unread: Unread, asking: dict[str, Any], now_ms: int, at_ms: int | None) -> None:
+        """A run that cannot be read is dead; one whose job cannot be is for others."""
+        link, where = self._open(), {"v": asking["v"], "now": at_ms}
+        if unread.broken:
+            await link.run("bury", token=asking["token"], items=[*unread.broken.items()], **where)
+        if unread.aside:
+            for leased in unread.aside:
+                self._leases.forget(leased.run_id)
+            back = self._aside.settlements(unread.aside, unread.reasons, asking["node"], now_ms)
+            items = [rows.settlement_row(each) for each in back]
+            await link.run("settle", items=items, at_the_gate=AT_THE_GATE, **where)
+
+    async def _claim_once(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place, Unread]:
         lease_ms = asking["lease_ms"]
         asked_ms = self._clock.mono_ms()
         guarded: dict[str, Any] = {"hold_ms": 0, "expected": False}
         if at_ms is None:
             guarded = self._door.time.before(lease_ms)
         found = await self._open().run_raw("claim", **asking, **guarded, now=at_ms)
-        claimed, place, broken = self._claimed(found)
+        claimed, place, unread = self._claimed(found)
         if at_ms is None:
             self._door.time.learn(claimed.now_ms, asked_ms, lease_ms)
-        return claimed, place, broken
+        return claimed, place, unread
 
-    def _claimed(self, found: list[bytes]) -> tuple[Claimed, Place, dict[str, str]]:
-        """Also what cannot be read, by the ids of the runs, and why."""
+    def _claimed(self, found: list[bytes]) -> tuple[Claimed, Place, Unread]:
+        """Also what cannot be read."""
         answer, jobs, stops, look_again, now_ms, place, strays, healed = calls.claim_head(found[0])
         if strays or healed:
             _say(strays, healed)
         runs, broken = self._leases.take(found)
         by_id: dict[str, Job] = {}
+        reasons: dict[str, str] = {}
         for row in jobs:
             try:
                 by_id[row[0]] = self._job(row)
-            except StoreError:
-                broken |= dict.fromkeys([run.id for run in runs if run.job_id == row[0]], JOB_UNREADABLE)
-        if broken:
-            runs = [run for run in runs if run.id not in broken]
+            except StoreError as error:
+                reasons[row[0]] = str(error.__cause__)
+        aside: list[Leased] = []
+        if reasons:
+            aside = [Leased(run.id, run.token, run.job_id) for run in runs if run.job_id in reasons]
+            runs = [run for run in runs if run.job_id not in reasons]
         look_again_ms = None if look_again is False else look_again
-        return Claimed(Answer(answer), tuple(runs), by_id, stops, look_again_ms, now_ms), place_of(place), broken
+        claimed = Claimed(Answer(answer), tuple(runs), by_id, stops, look_again_ms, now_ms)
+        return claimed, place_of(place), Unread(broken, aside, reasons)
 
     def _gift(self, gift: Any) -> Claimed | None:
         """What came with a ring; nothing if some of it cannot be read: the same claim, asked again, sees to that."""
-        claimed, _, broken = self._claimed(gift[0])
-        return None if broken else claimed
+        claimed, _, unread = self._claimed(gift[0])
+        return None if unread.is_any else claimed
 
     async def _cancel(
         self, asked: dict[str, Any], audit: Audit[list[RunAnswer]] | None, now_ms: int | None
     ) -> list[RunAnswer]:
-        """A part at a time; the first has the lines, by what is seen of the others before."""
-        do, look = partial(self._cancel_part, now_ms), partial(self._look_at_part, now_ms)
-        named, later = len(asked["ids"]), list[calls.Cancelled]()
-        first = calls.Part([("ok", run_id, 0) for run_id in asked["ids"]])
-        if audit is not None and asked["job"] is not False:
-            first = await look(asked)
-            later = (await to_the_end(first, asked, look))[len(first.found) :]
+        """A part at a time; the first that does anything has the lines, and the number of those behind it."""
+        do, named = partial(self._cancel_part, now_ms), len(asked["ids"])
+        if audit is None:
+            return calls.run_answers(await to_the_end(await do(asked), asked, do), named)
+        before, part = list[calls.Cancelled](), calls.Part([("ok", run_id, 0) for run_id in asked["ids"]])
+        if asked["job"] is not False:
+            before, part, asked = await self._first_to_do(asked, now_ms)
+        behind = [RunAnswer(Answer.OK, "")] * part.behind
 
-        def lines_of(part: calls.Part) -> Sequence[AuditLine]:
-            assert audit is not None
-            return audit(calls.run_answers([*part.found, *later], named))
+        def lines(part: calls.Part) -> Sequence[AuditLine]:
+            return audit([*calls.run_answers([*before, *part.found], named), *behind])
 
-        lines = None if audit is None else lines_of
-        first = await self._recorded(lines, "cancel", calls.part, (first, first.said), now_ms, **asked)
-        return calls.run_answers(await to_the_end(first, asked, do), named)
+        first = await self._recorded(lines, "cancel", calls.part, (part, part.said), now_ms, **asked)
+        return calls.run_answers([*before, *await to_the_end(first, asked, do)], named)
+
+    async def _first_to_do(
+        self, asked: dict[str, Any], now_ms: int | None
+    ) -> tuple[list[calls.Cancelled], calls.Part, dict[str, Any]]:
+        """The first part of a job in which anything is to be done, as it looks, with what was found before it.
+
+        And how to ask for it: whatever comes or ends meanwhile, it will have no others than these.
+        """
+        before: list[calls.Cancelled] = []
+        part = await self._look_at_part(now_ms, asked)
+        while part.after is not False and not part.does_any:
+            before += part.found
+            asked = asked | {"ids": [], "after": part.after}
+            part = await self._look_at_part(now_ms, asked)
+        return before, part, asked | {"upto": part.upto, "to": part.after}
 
     async def _cancel_part(self, now_ms: int | None, asked: dict[str, Any]) -> calls.Part:
         return calls.part(await self._run("cancel", now_ms, **asked))
@@ -279,23 +334,36 @@ class Handle:
 
         Their hashes are ours to make, so what will be answered (and in which words the script says so) is guessed, and
         which line is the last.  If either is wrong nothing is written, and we are told how it is: the next guess.  From
-        the second one on those of this handle go one by one: the log has one end.
+        the second one on those of this handle go one by one: the log has one end.  Others write there as well: after
+        some tries we rest a thrown while before each, until the deadline.
         """
         if audit is None:
             return read(await self._run(verb, now_ms, **asked))
         believed, said = read(guess[0]), "\n".join(guess[1])
-        door = self._door
-        for nth in range(LOG_TRIES):
+        door, until = self._door, time.monotonic() + self._deadline_ms / 1000
+        for nth in count():
             async with door.log_turn if nth else nullcontext():
+                is_late = nth >= EXACT_TRIES
+                if is_late:
+                    await asyncio.sleep(self._dice.random() * REST_MAX_S)
                 lines = chained_after(door.last_line, audit(believed))
-                told = {"said": said, "last": door.last_line, "lines": lines}
+                told = {"said": said, "last": door.last_line, "lines": lines, "is_late": is_late}
                 is_done, found, *others = await self._run(verb, now_ms, **asked, told=told)
                 believed = read(found)
                 if is_done:
                     door.last_line = lines[-1] if lines else door.last_line
                     return believed
+                was_right = others[0] == said
                 said, door.last_line = others
-        raise StoreBusy(f"others write to the audit log on {self._address.name} all the time; try again")
+            if time.monotonic() > until:
+                raise self._outrun(verb, nth + 1, "wrote to the audit log" if was_right else "changed the same things")
+        raise AssertionError("it counts for ever")
+
+    def _outrun(self, verb: str, tries: int, did: str) -> StoreBusy:
+        return StoreBusy(
+            f"{verb} changed nothing on {self._address.name}: others {did} before each of {tries} tries within "
+            f"{self._deadline_ms} ms; try again"
+        )
 
 
 async def to_the_end(
@@ -304,7 +372,7 @@ async def to_the_end(
     """What a part and all that follow it have found."""
     part, found = first, list(first.found)
     while part.after is not False:
-        part = await ask(asked | {"ids": [], "after": part.after, "upto": part.upto})
+        part = await ask(asked | {"ids": [], "after": part.after, "upto": part.upto, "to": False})
         found += part.found
     return found
 

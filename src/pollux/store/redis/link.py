@@ -25,7 +25,7 @@ from pollux.store.redis.homes import Homes
 from pollux.store.redis.refusals import PASSING, translated
 from pollux.store.redis.route import Wire, route_to
 from pollux.store.redis.scripts import KEYS, Script, script
-from pollux.store.redis.server import FORMAT, check_format, check_server, parse_info
+from pollux.store.redis.server import FORMAT, check_format, check_fsync, check_server, parse_info
 from pollux.store.redis.talk import Talk, Tell
 
 CONNECTIONS_MAX = 16
@@ -237,6 +237,8 @@ class Link:
         await line.connect()
         info = parse_info(await line.ask("INFO"))
         check_server(info, self._address)
+        if self._address.is_durable:
+            check_fsync(await _fsync_of(line), self._address)
         wanted = script("open")
         payload = _encode({"format": FORMAT, "home": str(info.get("run_id", ""))})
         packed, line.count = await line.ask("EVAL", wanted.text, *self._keys, payload)
@@ -291,6 +293,15 @@ class Link:
     def _in_passage(self, error: Exception) -> StoreBusy:
         why = "has lost a node" if isinstance(error, exceptions.ClusterDownError) else "moves our slot to another node"
         return StoreBusy(f"the cluster {self._address.name} {why} ({error}); nothing was changed: try again")
+
+
+async def _fsync_of(line: Line) -> str | None:
+    """When its file comes to the disk; None if this user may not ask."""
+    try:
+        _, said = await line.ask("CONFIG", "GET", "appendfsync")
+    except (exceptions.ResponseError, ValueError):  # forbidden, renamed, or not known where others run it
+        return None
+    return str(said.decode())
 
 
 class Listener:

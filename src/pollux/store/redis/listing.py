@@ -159,14 +159,13 @@ async def _terms(link: Link, after: int) -> AsyncIterator[tuple[object, Any]]:
 
 
 async def _tombs(link: Link, after: int, part: int) -> AsyncIterator[tuple[object, Any]]:
-    """A place is how many of them stand before, and this one."""
     while True:
         page = await link.run("get_tombs", after=after, limit=part)
-        for job_id, revision, last_due_ms in page:
-            after += 1
-            yield after, Tomb(job_id, revision, None if last_due_ms is False else last_due_ms)
+        for place, job_id, revision, last_due_ms in page:
+            yield place, Tomb(job_id, revision, None if last_due_ms is False else last_due_ms)
         if len(page) < part:
             return
+        after = page[-1][0]
 
 
 async def _jobs(link: Link, shelf: JobShelf, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:

@@ -155,6 +155,8 @@ class Leases:
         for n in range(1, len(parts), 3):
             run_id = parts[n].decode()
             try:
+                if not parts[n + 1]:  # the script itself could not read it, and tells which fields
+                    raise ValueError(f"somebody else wrote its {parts[n + 2].decode()}")
                 stand = rows.decode_stand(parts[n + 1])
                 runs.append(rows.run_of(run_id, stand, parts[n + 2]))
             except UNREADABLE as error:

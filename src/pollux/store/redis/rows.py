@@ -6,7 +6,7 @@ gave it.  Texts of JSON go through the scripts untouched: no number in them is e
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct
@@ -117,7 +117,7 @@ class Stand(Struct, gc=False):
     vis: int = 0
     cause: Cause = Cause.SCHEDULE
     key: str | None = None
-    pr: int = 2
+    pr: Annotated[int, msgspec.Meta(ge=1, le=3)] = 2
     gated: bool = False
     why: str = ""
     att: int = 0

@@ -63,6 +63,15 @@ def _forgets(address: Address) -> None:
         )
 
 
+def check_fsync(said: str | None, address: Address) -> None:
+    """Refuse one that leaves it to its system when the file comes to the disk; one that does not tell is trusted."""
+    if said == "no" and address.is_durable:
+        raise StoreRefused(
+            f"the server {address.name} has appendfsync no, and durability is required: a power cut loses what its "
+            "system has not written yet, often half a minute; set appendfsync everysec, or always to lose nothing"
+        )
+
+
 def _check_kind(info: dict[str, Any], address: Address) -> None:
     mode = info.get("redis_mode") or info.get("server_mode")  # as Valkey says
     if mode == "sentinel":

@@ -52,7 +52,15 @@ from pollux.store.contract import (
     RunPage,
     Settlement,
 )
-from pollux.store.limits import check_batch, check_first, check_page, check_plan, checked_job, checked_notes
+from pollux.store.limits import (
+    check_batch,
+    check_first,
+    check_page,
+    check_plan,
+    check_pruning,
+    checked_job,
+    checked_notes,
+)
 from pollux.store.parts import one_version
 from pollux.store.records import read_record
 from pollux.store.redis import calls, listing, plain, rows
@@ -80,6 +88,7 @@ class RedisStore(Handle):
             raise
         link.on_new_home = self._door.at_new_home
         self._door.time = ServerTime(self._clock, now_ms)
+        self._door.log_turn = asyncio.Lock()
         self._door.link, self._door.pid = link, os.getpid()
 
     async def close(self) -> None:
@@ -113,7 +122,7 @@ class RedisStore(Handle):
         check_batch(puts, "jobs")
         one_version(self._version, "put_jobs")
         items = [rows.job_put(checked_job(put.job), put.revision) for put in puts]
-        hoped = [("ok", (put.revision or 0) + 1, "", "") for put in puts]
+        hoped = [("ok", self._revision_before(put) + 1, "", "") for put in puts]
 
         def read(found: list[rows.Row]) -> list[JobAnswer]:
             return [calls.job_answer(put, row, self._version) for put, row in zip(puts, found, strict=True)]
@@ -296,7 +305,7 @@ class RedisStore(Handle):
         return tuple([Line(ready, None if first_ms is False else first_ms) for ready, first_ms in found])
 
     async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
-        check_batch(what.ids, "runs")
+        check_pruning(what, is_told=audit is not None)
         if audit is not None:
             guess = len(what.ids), [str(len(what.ids))]
             return await self._recorded(audit, "prune", int, guess, **calls.pruning_of(what, what.limit))

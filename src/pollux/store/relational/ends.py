@@ -49,7 +49,9 @@ def end_of(
         run_id,
         job_id,
         state,
-        CAUSES[cause],
+        CAUSES[cause]
+        if 0 <= cause < len(CAUSES)
+        else CAUSES[-1],  # somebody else wrote it: an end is told all the same
         due_ms,
         ended_ms,
         duration_ms,

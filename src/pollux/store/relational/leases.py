@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pollux.model import End, RunState, lease_lost, tried_again
 from pollux.store.relational.ends import JOB_GONE, end_unrun
-from pollux.store.relational.rows import CANCELLED, DEAD, READY, SHELF_DEAD, SHELF_PLAIN, Row, decode_tried, encode
+from pollux.store.relational.rows import CANCELLED, DEAD, READY, SHELF_DEAD, SHELF_PLAIN, Row, encode, tried_before
 
 LOST_MAX = 1_000  # leases taken back by one claim
 CLAIMS_MAX = 1_000  # claims that can be repeated
@@ -46,6 +46,5 @@ def lose(row: Row, losses_max: int, now_ms: int) -> Loss:
         error = f"its lease was lost {losses} times: its workers died or stalled"
         end = end_unrun(tuple(about), RunState.DEAD, now_ms, failed=True, error=error)
         return Loss(seq, DEAD, SHELF_DEAD, losses, until_ms, "", error, tried, end)
-    before = () if tried is None else decode_tried(tried)
-    tried = encode(tried_again(before, lease_lost(fence, owner, until_ms)))
+    tried = encode(tried_again(tried_before(tried), lease_lost(fence, owner, until_ms)))
     return Loss(seq, READY, None, losses, until_ms, "", "", tried, end_unrun(tuple(about), RunState.READY, now_ms))

@@ -6,7 +6,7 @@ gathered and written together.  It takes more than one round only if a run that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pollux.model import BEHIND_MAX, PREVIOUS_RUN, UNREAD_MAX, Answer, Cause, Firing, Overlap
@@ -14,8 +14,7 @@ from pollux.store.relational.ends import jobs_of
 from pollux.store.relational.rows import CAUSE_NUMBER, HELD, KEY, LEASED, STATE, Row, made_in, memory_json
 
 CAME_BACK_MS = 60_000  # a last due so far ahead was written before the clock came back
-LOOKS_BEHIND = (Overlap.QUEUE, Overlap.CANCEL)  # those that must know the live runs, not only that there are some
-ENOUGH = BEHIND_MAX + 1  # live runs of a job that are read
+ENOUGH = BEHIND_MAX + 1  # live runs of a job that are read, or counted
 SCHEDULED = CAUSE_NUMBER[Cause.SCHEDULE]
 
 
@@ -52,6 +51,16 @@ class Live(NamedTuple):
     is_behind: int  # does it wait for the others?
 
 
+class Crowd(NamedTuple):
+    """The live runs of a job that fires again, where it is enough to know this of them."""
+
+    size: int  # or ENOUGH
+    is_behind: int  # does one of them wait for the others?
+
+
+NOBODY = Crowd(0, is_behind=False)
+
+
 class Round:
     """What is written together: runs that end (with the reason), owners that are asked to stop, runs that are made."""
 
@@ -83,11 +92,13 @@ class Firings:
         known: Iterable[str],
         keys: Iterable[str],
         live: Iterable[Live],
+        crowds: Mapping[str, Crowd],
         now_ms: int,
     ) -> None:
         self._version, self._now_ms = version, now_ms
         self._facts, self._known, self._keys = facts, set(known), set(keys)
-        self._live: dict[str, list[Live]] = {}
+        self._crowds = crowds
+        self._live: dict[str, list[Live]] = {}  # beside the crowds
         for run in live:
             self._live.setdefault(run.job_id, []).append(run)
         self.rounds = [Round()]
@@ -121,10 +132,11 @@ class Firings:
             return Answer.UNREAD if facts.is_unread else Answer.OK
         if firing.overlap is Overlap.SKIP:
             return Answer.OVERLAPPED
-        live = self._live.get(firing.run.job_id, [])
-        if not live:  # it ended since the facts were read, and so since the feed was
+        live, crowd = self._live.get(firing.run.job_id, []), self._crowds.get(firing.run.job_id, NOBODY)
+        size = crowd.size + len(live)
+        if not size:  # it ended since the facts were read, and so since the feed was
             return Answer.UNREAD
-        waits = len(live) <= BEHIND_MAX and not any(run.is_behind for run in live)
+        waits = size <= BEHIND_MAX and not crowd.is_behind and not any(run.is_behind for run in live)
         if firing.overlap is Overlap.CANCEL:
             self._cancel_previous(live, f"replaced by {firing.run.id}", is_replaced=waits)
         return Answer.WAITS if waits else Answer.OVERLAPPED
@@ -178,10 +190,12 @@ def keys_of(rows: Sequence[Row]) -> list[str]:
     return [row[KEY] for row in rows if row[KEY] is not None]
 
 
-def looking_behind(firings: Sequence[Firing], facts: dict[str, Facts]) -> list[str]:
-    """The jobs whose live runs must be read."""
-    asked = {firing.run.job_id: None for firing in firings if firing.overlap in LOOKS_BEHIND}
-    return [job_id for job_id in asked if job_id in facts and facts[job_id].has_live]
+def looking_behind(firings: Sequence[Firing], facts: dict[str, Facts]) -> tuple[list[str], list[str]]:
+    """The jobs whose live runs must be read, and those of which a word about them is enough."""
+    there = [firing for firing in firings if firing.run.job_id in facts and facts[firing.run.job_id].has_live]
+    read = {firing.run.job_id: None for firing in there if firing.overlap is Overlap.CANCEL}
+    told = {firing.run.job_id: None for firing in there if firing.overlap is Overlap.QUEUE}
+    return list(read), [job_id for job_id in told if job_id not in read]
 
 
 def jobs_that_look(firings: Sequence[Firing], facts: dict[str, Facts]) -> set[str]:
@@ -219,7 +233,9 @@ class Waiting(NamedTuple):
     is_barred: int  # is another run of its job live that neither waits so nor is asked about here?
 
 
-def let_alone(asked: Iterable[str], held: Iterable[Waiting], unread: Iterable[bytes]) -> tuple[list[str], list[str]]:
+def let_alone(
+    asked: Iterable[str], held: Iterable[Waiting], unread: Iterable[bytes]
+) -> tuple[list[str], list[Waiting]]:
     """Of runs that are to begin alone, in their order: those that do, and those that wait on."""
     there = {run.id: run for run in held}
     barred = {run.job_id for run in there.values() if run.is_barred}
@@ -228,12 +244,12 @@ def let_alone(asked: Iterable[str], held: Iterable[Waiting], unread: Iterable[by
     for run in there.values():
         if not run.is_behind:
             others.setdefault(run.job_id, set()).add(run.id)
-    going, staying = [], []
+    going, staying = list[str](), list[Waiting]()
     for run in [there.pop(run_id) for run_id in asked if run_id in there]:
         mates = others.setdefault(run.job_id, set())
         mates.discard(run.id)
         if mates or run.job_id in barred:
-            staying.append(run.id)
+            staying.append(run)
         else:
             going.append(run.id)
             barred.add(run.job_id)

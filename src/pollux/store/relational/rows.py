@@ -25,6 +25,7 @@ from pollux.model import (
     definition,
 )
 from pollux.store.contract import PAYLOAD_BYTES_MAX
+from pollux.store.legible import UNREADABLE
 from pollux.store.limits import PRIORITIES, checked_run, written
 
 HELD, READY, LEASED, DONE, DEAD, CANCELLED = range(6)
@@ -55,10 +56,18 @@ encode = msgspec.json.Encoder().encode
 encode_sorted = msgspec.json.Encoder(order="deterministic").encode
 decode = msgspec.json.Decoder().decode
 decode_entry = msgspec.json.Decoder(Entry).decode
-decode_tried = msgspec.json.Decoder(tuple[Tried, ...]).decode
+_decode_tried = msgspec.json.Decoder(tuple[Tried, ...]).decode
 _decode_node = msgspec.json.Decoder(Node).decode
 _NO_MEMORY = Memory()
 _MADE = (RunState.READY, RunState.HELD)
+
+
+def tried_before(text: bytes | None) -> tuple[Tried, ...]:
+    """For what goes on whatever stands there: what somebody else wrote was no attempt."""
+    try:
+        return () if text is None else _decode_tried(text)
+    except UNREADABLE:
+        return ()
 
 
 def by_version(items: Iterable[tuple[int, T]]) -> dict[int, list[T]]:
@@ -188,7 +197,7 @@ def run(row: Row) -> Run:
         None if row[26] is None else decode(row[26]),
         row[27],
         row[28],
-        () if row[29] is None else decode_tried(row[29]),
+        () if row[29] is None else _decode_tried(row[29]),
         row[30],
     )
 

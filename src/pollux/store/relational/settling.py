@@ -43,8 +43,8 @@ from pollux.store.relational.rows import (
     STATES,
     Row,
     checked_made_row,
-    decode_tried,
     encode,
+    tried_before,
 )
 
 FINAL = (Done, Dead, Cancelled)
@@ -231,6 +231,5 @@ def _left(
 
 
 def _tried(run: Found, started_ms: int | None, ended_ms: int, error: str) -> bytes:
-    before = () if run.tried is None else decode_tried(run.tried)
     began_ms = ended_ms if started_ms is None else started_ms
-    return encode(tried_again(before, Tried(run.fence, began_ms, ended_ms, error)))
+    return encode(tried_again(tried_before(run.tried), Tried(run.fence, began_ms, ended_ms, error)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -18,14 +18,17 @@ from msgspec.structs import replace
 
 from pollux.clock import Clock, SystemClock
 from pollux.errors import StoreTimeout
-from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, FeedItem
+from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, FeedItem, Job, Run
 from pollux.patience import Deadlines
+from pollux.store.aside import Aside
 from pollux.store.asking import Asking
 from pollux.store.contract import Answer, Audit, Claimed
 from pollux.store.doors import shut
+from pollux.store.legible import UNREADABLE
 from pollux.store.parts import Turns, handle_version
 from pollux.store.relational import rows
 from pollux.store.relational.bells import ASKED, WAKE, Waiter
+from pollux.store.relational.settling import prepare
 from pollux.store.shelf import JobShelf
 from pollux.store.sqlite import jobs as job_verbs
 from pollux.store.sqlite import leases as lease_verbs
@@ -37,8 +40,10 @@ from pollux.store.sqlite.bell import Ear
 from pollux.store.sqlite.calls import Call
 from pollux.store.sqlite.database import Database
 from pollux.store.sqlite.leases import Taken
+from pollux.store.sqlite.legible import legible_part
 from pollux.store.sqlite.place import Place
 from pollux.store.sqlite.room import BEGINS, GROWS, RECORDS
+from pollux.store.sqlite.settle import settle
 from pollux.store.sqlite.transaction import Stats, Transaction
 
 DEADLINE_MS = 10_000
@@ -91,7 +96,7 @@ class Handle:
         self._database = database or Database(place, self._clock, deadline_ms)
         self._deadline_ms = deadline_ms
         self._deadlines = Deadlines()
-        self._jobs = JobShelf()
+        self._jobs, self._aside = JobShelf(), Aside(self._clock)
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
         self._door = Door()
         self._turns = Turns()
@@ -169,9 +174,12 @@ class Handle:
         return claimed or Claimed(Answer.OK, (), {}, 0, None, self._now(now_ms, waited_ms))
 
     async def _take_from(self, version: int, asking: Asking, now_ms: int | None, waited_ms: float) -> Claimed:
-        call = self._claim(asking, now_ms, waited_ms, version=version)
-        self._lanes().writer.put(call)
-        return self._claimed(asking, await self._answer_to(call), version)
+        while True:
+            call = self._claim(asking, now_ms, waited_ms, version=version)
+            self._lanes().writer.put(call)
+            claimed, is_all = await self._claimed(asking, await self._answer_to(call), version)
+            if claimed.runs or is_all:
+                return claimed
 
     def _claim(
         self, asking: Asking, now_ms: int | None = None, waited_ms: float = 0.0, *, version: int | None = None
@@ -184,18 +192,26 @@ class Handle:
         look = partial(at, lease_verbs.look)
         return self._call(partial(at, lease_verbs.claim), look=look, need=BEGINS, version=version)
 
-    def _claimed(self, asking: Asking, taken: Taken, version: int) -> Claimed:
+    async def _claimed(self, asking: Asking, taken: Taken, version: int) -> tuple[Claimed, bool]:
+        """What was taken, and whether that is all; what cannot be read stands in nobody's way."""
         until_ms, whole = taken.now_ms + asking.lease_ms, taken.whole
-        runs = tuple(
-            [
-                rows.run(whole[row[0]][1:])
-                if row[0] in whole
-                else rows.leased_run(row, asking.token, asking.node, until_ms, version)
-                for row in taken.runs
-            ]
-        )
-        jobs = {job_id: self._jobs.job(row) for job_id, row in taken.jobs.items()}
-        return Claimed(taken.answer, runs, jobs, taken.stops, taken.look_again_ms, taken.now_ms)
+
+        def run_of(row: rows.Row) -> Run:
+            if row[0] in whole:
+                return rows.run(whole[row[0]][1:])
+            return rows.leased_run(row, asking.token, asking.node, until_ms, version)
+
+        def claimed(runs: Sequence[Run], jobs: dict[str, Job]) -> Claimed:
+            return Claimed(taken.answer, tuple(runs), jobs, taken.stops, taken.look_again_ms, taken.now_ms)
+
+        try:
+            jobs = {job_id: self._jobs.job(row) for job_id, row in taken.jobs.items()}
+            return claimed([run_of(row) for row in taken.runs], jobs), True
+        except UNREADABLE:
+            part = legible_part(taken, run_of, self._jobs, asking.token)
+        back = self._aside.settlements(part.aside, part.reasons, asking.node, taken.now_ms)
+        await self._write_at(taken.now_ms, settle, [prepare(each) for each in [*part.dead, *back]])
+        return claimed(part.runs, part.jobs), False
 
     async def _wait(
         self, kinds: int, look: Callable[[float], Awaitable[Looked[T]]], wait_ms: int, rest: Rests[T] | None = None
@@ -243,7 +259,7 @@ class Handle:
             is_free = writer.stand_down(call)
         if is_free:
             return None
-        claimed = self._claimed(asking, await self._answer_to(call), self._version)
+        claimed, _ = await self._claimed(asking, await self._answer_to(call), self._version)
         return claimed if is_enough(claimed) else None
 
 

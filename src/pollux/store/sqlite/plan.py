@@ -8,6 +8,7 @@ from pollux.model import PREVIOUS_RUN, UNREAD_MAX, Advanced, Answer, End, JobUpd
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.plan import (
     ENOUGH,
+    Crowd,
     Facts,
     Firings,
     Live,
@@ -74,9 +75,12 @@ def _fire(
         note_unread(_unread(tx, plan.read), facts)
     known = known_runs(tx, [firing.run.id for firing in firings])
     keys = [key for key in keys_of(made) if key_holder(tx, key)]
-    behind = looking_behind(firings, facts)
-    live = [Live._make(row) for job_id in behind for row in tx.rows(_advance.live, (job_id, PREVIOUS_RUN, ENOUGH))]
-    fired = Firings(tx.version, facts, known, keys, live, now_ms)
+    read, told = looking_behind(firings, facts)
+    live = [Live._make(row) for job_id in read for row in tx.rows(_advance.live, (job_id, PREVIOUS_RUN, ENOUGH))]
+    crowds = {
+        job_id: Crowd._make(row) for job_id in told for row in tx.rows(_advance.crowd, (job_id, PREVIOUS_RUN, ENOUGH))
+    }
+    fired = Firings(tx.version, facts, known, keys, live, crowds, now_ms)
     answers = tuple([fired.fire(firing, row) for firing, row in zip(firings, made, strict=True)])
     for each in fired.rounds:
         for run, reason in each.ended:
@@ -113,8 +117,9 @@ def _release_all(tx: Transaction, plan: Plan, now_ms: int) -> tuple[str, ...]:
     held = [Waiting._make(row) for row in tx.rows(_advance.alone, (ids_json(alone), tx.version, PREVIOUS_RUN))]
     going, staying = let_alone(alone, held, _unread(tx, plan.read) if held else ())
     _release(tx, going, now_ms)
-    tx.write_many(_advance.hold, [(PREVIOUS_RUN, run_id, tx.version) for run_id in staying])
-    return tuple(staying)
+    new = [run.id for run in staying if not run.is_behind]
+    tx.write_many(_advance.hold, [(PREVIOUS_RUN, run_id, tx.version) for run_id in new])
+    return tuple([run.id for run in staying])
 
 
 def _release(tx: Transaction, ids: Sequence[str], now_ms: int) -> None:

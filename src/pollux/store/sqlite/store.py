@@ -58,7 +58,16 @@ from pollux.store.contract import (
     RunPage,
     Settlement,
 )
-from pollux.store.limits import check_batch, check_first, check_page, check_plan, checked_job, checked_notes
+from pollux.store.legible import legible
+from pollux.store.limits import (
+    check_batch,
+    check_first,
+    check_page,
+    check_plan,
+    check_pruning,
+    checked_job,
+    checked_notes,
+)
 from pollux.store.parts import one_version
 from pollux.store.records import TermRecord, Tomb, read_record
 from pollux.store.relational import rows
@@ -261,12 +270,12 @@ class SqliteStore(Handle):
 
     async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
         listed = await self._list(listing_verbs.list_runs, where or RunFilter(), after, check_page(limit))
-        return RunPage(tuple([rows.run(row) for row in listed.rows]), listed.next)
+        return RunPage(tuple([_legible(row) for row in listed.rows]), listed.next)
 
     async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
         check_batch(ids, "runs")
         found = await self._read(listing_verbs.get_runs, ids)
-        return [rows.run(found[run_id]) if run_id in found else None for run_id in ids]
+        return [_legible(found[run_id]) if run_id in found else None for run_id in ids]
 
     async def counts(self) -> Counts:
         return await self._read(listing_verbs.counts)
@@ -275,7 +284,7 @@ class SqliteStore(Handle):
         return await self._read(listing_verbs.lines, self._now(now_ms))
 
     async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
-        check_batch(what.ids, "runs")
+        check_pruning(what, is_told=audit is not None)
         gone = await self._write(prune_verbs.prune, what, audit=audit)
         if what.keep_per_job is not None and gone < what.limit:
             excess = await self._list(prune_verbs.beyond, what.keep_per_job, what.limit - gone)
@@ -371,3 +380,7 @@ def _feed_item(row: rows.Row) -> FeedItem:
 
 def _wake(tx: Transaction) -> None:
     tx.rings |= WAKE
+
+
+def _legible(row: rows.Row) -> Run:
+    return legible(rows.run, row, f"run {row[0]!r}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pollux.errors import InvalidInput
 from pollux.model import AuditLine, Ended, NotePut, chained
 from pollux.store.contract import Answer, JobPut, Pruning, Store
 from pollux.testing.conformance.builders import (
@@ -163,7 +164,8 @@ class OnRecordContract(Contract):
         given_answers = await store.cancel(job_id="job", audit=scribe, now_ms=t0)
 
         assert [(each.id, each.answer) for each in given_answers] == [(name, Answer.OK) for name in names]
-        assert scribe.told == given_answers
+        assert answers(scribe.told) == answers(given_answers)
+        assert {each.id for each in scribe.told} <= {*names, ""}, "of some in their number alone"
         assert len(await assert_whole(store)) == 1
         assert await self.left(store) == 0
 
@@ -188,6 +190,18 @@ class OnRecordContract(Contract):
         assert len(await assert_whole(store)) == 1
         runs = [*await store.get_runs(names), *await store.get_runs(["other"])]
         assert {run.scheduler_version for run in runs if run is not None} == {7}
+
+    async def test_what_only_got_old_goes_without_a_line(self, store: Store, t0: int) -> None:
+        """It names no runs, so there is nothing to tell of: who asks for it is refused, and all stays."""
+        await finished(store, a_run("done"))
+        old = {"finished_before_ms": t0 + 60_000, "dead_max": 0, "keep_per_job": 0, "log_max": 1}
+
+        for name, value in old.items():
+            with pytest.raises(InvalidInput, match="ids"):
+                await store.prune(Pruning(ids=("done",), **{name: value}), audit=Scribe("prune"))
+
+        assert await store.get_runs(["done"]) != [None]
+        assert await assert_whole(store) == ()
 
     async def crowd(self, store: Store) -> list[str]:
         """Many runs of one job; answers their ids, in the order of their coming."""

@@ -1,11 +1,12 @@
 -- Runs of one job that are alike but for their ids and payloads, which come as lines; answers the job's version, or
 -- nothing, and does nothing, if the job is gone, there is no room, or one of a few ids is known.  Of many ids nobody asks
 -- beforehand: the unique index refuses those that live, and `none_ended` looks, after the rows are there, for those that
--- ended meanwhile.  Their numbers are one step of the sequence.
+-- ended meanwhile.  Their numbers are one step of the sequence.  A session keeps the plans of a function, also behind a
+-- pooler: none may walk over a table that was empty when it was made.
 CREATE FUNCTION {s}.add_alike(
   lines text, payloads text, job text, due bigint, why smallint, rank smallint, of_group text, of_target text,
   at_gate boolean, visible bigint, room bigint, channel text, word text
-) RETURNS smallint LANGUAGE plpgsql VOLATILE
+) RETURNS smallint LANGUAGE plpgsql VOLATILE SET enable_seqscan = off
 AS 'DECLARE
   ids text[] := string_to_array(lines, E''\n'');
   many bigint := cardinality(ids);
@@ -34,3 +35,7 @@ BEGIN
   END IF;
   RETURN of_version;
 END';
+
+ALTER FUNCTION {s}.none_ended(text[]) SET enable_seqscan = off;
+
+ALTER FUNCTION {s}.has_not_ended(text) SET enable_seqscan = off;

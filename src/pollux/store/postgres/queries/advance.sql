@@ -68,6 +68,16 @@ CROSS JOIN LATERAL (
 ) AS r
 JOIN {s}.line AS l ON l.seq = r.seq ORDER BY l.seq FOR UPDATE OF l;
 
+-- As above where nothing is done to them: how many, and does one wait for the others?  Their owners write on meanwhile.
+-- name: crowds
+SELECT asked.job_id, c.size, c.is_behind
+FROM unnest($1::text[]) AS asked (job_id)
+CROSS JOIN LATERAL (
+  SELECT count(*) AS size, coalesce(bool_or(l.state = 0 AND l.held_reason = $2::text), false) AS is_behind
+  FROM (SELECT seq FROM {s}.runs WHERE runs.job_id = asked.job_id ORDER BY runs.seq LIMIT $3::bigint) AS r
+  JOIN {s}.line AS l ON l.seq = r.seq
+) AS c;
+
 -- Held runs that are to begin alone: does each wait for others already, and is another of its job live that neither
 -- waits so nor is one of these?
 -- name: alone

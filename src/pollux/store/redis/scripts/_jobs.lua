@@ -42,7 +42,7 @@ local function read_job(id)
     local row = call("HMGET", job_key(id), "rev", "next", "last", "on", "once", "v")
     job = row[1] and {
       id = id,
-      rev = tonumber(row[1]),
+      rev = tonumber(row[1]) or 0,
       next = tonumber(row[2]) or false,
       last = tonumber(row[3]) or false,
       on = row[4] == "1",
@@ -153,8 +153,8 @@ local function recall_job(id)
   end
   drop("hash", GONE, id)
   drop("zset", GONE_LINE, id)
-  local rev, last = string.match(gone, "^(%d+):(.*)$")
-  return tonumber(rev), tonumber(last) or false
+  local rev, last = string.match(gone, "^(%d+):(%-?%d*)")
+  return tonumber(rev) or 0, tonumber(last) or false
 end
 
 local function drop_job(job)

@@ -47,12 +47,13 @@ local function all_places(run)
   return places
 end
 
--- does it say of itself all that is needed to know where it stands?
+-- does it say of itself all that is needed to know where it stands?  In its own words: `unpacked` has put in what lacks.
 local function is_whole(run)
+  local said = cmsgpack.unpack(call("HGET", run_key(run.id), "s"))
   if not is_live(run) then
-    return type(run.fin) == "number" and type(run.pq) == "number"
+    return type(said.fin) == "number" and tonumber(said.pq) ~= nil
   end
-  return run.st == "held" or (run.st == "ready" and run.q and run.vis) or (run.st == "leased" and run.til) or false
+  return run.st == "held" or (run.st == "ready" and said.q and said.vis) or (run.st == "leased" and said.til) or false
 end
 
 local function is_place_of(run, key, member)

@@ -23,21 +23,59 @@ end
 -- runs as they stand by now, false for none; those that are touched are written at the end
 
 local runs, touched, bodies, packed = {}, {}, {}, {}
+local spoilt = {} -- of which something was left out when it was read, and what; until it is written again
 local as_made = {} -- how plain ones stand, without their place in the order, in their maker's own words: see plain.py
 
--- what is no run of ours (somebody wrote there by hand) is none
+-- what a run says of itself, and of which kind that is
+local KINDS = {
+  vis = "number", cause = "string", key = "string", pr = "number", gated = "boolean", why = "string", att = "number",
+  loss = "number", crash = "number", fence = "number", tok = "string", own = "string", til = "number", len = "number",
+  cancel = "string", beg = "number", fin = "number", failed = "boolean", chg = "boolean", err = "string", res = "string",
+  deaths = "number", prog = "string", tried = "string", v = "number", n = "number", q = "number", pq = "number",
+  ent = "string", settled = "string",
+}
+
+local function is_of(kind, value)
+  return type(value) == kind and (kind ~= "number" or (value % 1 == 0 and math.abs(value) < 1e15))
+end
+
+-- what it must say to stand where it does: without it nobody could take it away from there
+local function complete(run)
+  if run.pr and not LINE[run.pr] then
+    run.pr, spoilt[run.id] = nil, "pr"
+  end
+  run.pr = run.pr or 2
+  run.vis = run.vis or run.due
+  if run.st == "ready" then
+    run.q = run.q or 0
+  elseif run.st == "leased" then
+    run.til, run.len, run.own = run.til or 0, run.len or 0, run.own or ""
+  elseif run.st ~= "held" then
+    run.fin, run.pq = run.fin or 0, run.pq or 0
+  end
+end
+
+-- The one gate: what is no run of ours (somebody wrote there by hand) is none, and what it says that no run can say is not
+-- said.  Nothing behind it asks again; a claim gives no such run to anybody.
 local function unpacked(id, state)
-  local is_whole, run = pcall(cmsgpack.unpack, state)
-  if not is_whole or type(run) ~= "table" or not run.st or type(run.job) ~= "string" or type(run.due) ~= "number" then
+  local is_packed, run = pcall(cmsgpack.unpack, state)
+  if not is_packed or type(run) ~= "table" or not is_of("string", run.st) or not is_of("string", run.job)
+    or not is_of("number", run.due) then
     return false
   end
-  run.id = id
-  run.pr = run.pr or 2
-  if run.z then -- as a plain call wrote it: see `claim_plain.lua`
-    run.q, run.z = tonumber(run.q), nil
-    run.n = run.q
+  run.q, run.pq = tonumber(run.q), tonumber(run.pq) -- plain calls write them as texts
+  if run.z then
+    run.n, run.z = run.q, nil
   end
-  run.pq = tonumber(run.pq)
+  for field, value in pairs(run) do
+    local kind = KINDS[field]
+    if kind and not is_of(kind, value) then
+      run[field] = nil
+      spoilt[id] = (spoilt[id] and spoilt[id] .. ", " or "") .. field
+    end
+  end
+  run.id = id
+  complete(run)
   return run
 end
 
@@ -73,7 +111,7 @@ local function expect_new(ids)
 end
 
 local function touch(run)
-  touched[run.id], as_made[run.id] = run, nil
+  touched[run.id], as_made[run.id], spoilt[run.id] = run, nil, nil
 end
 
 -- goes with touched
@@ -108,6 +146,11 @@ writers[#writers + 1] = {
     touched = {}
   end,
 }
+
+-- is it leased by the claim with that token, whatever the delivery?
+local function is_taken_by(run, token)
+  return run.st == "leased" and run.tok and string.match(run.tok, "^(.*):%-?%d+$") == token
+end
 
 local function is_live(run)
   return run.st == "held" or run.st == "ready" or run.st == "leased"
@@ -258,9 +301,16 @@ local function forget(run)
   runs[run.id], touched[run.id] = false, false
 end
 
+-- the leader reads no other
+local CAUSES = { schedule = true, forced = true, enqueued = true }
+
+local function cause_of(run)
+  return CAUSES[run.cause] and run.cause or "schedule"
+end
+
 -- the end of an attempt in which no handler code ran to its end
 local function idle_end(run, state, failed, why)
-  return { run.id, run.job, state, run.cause or "schedule", run.due, now, 0, failed, cjson.null, "", why,
+  return { run.id, run.job, state, cause_of(run), run.due, now, 0, failed, cjson.null, "", why,
     run.gated or false, false }
 end
 

@@ -73,17 +73,23 @@ local function is_unread(id)
   return unread[id] ~= nil
 end
 
--- the first live runs of a job, as many as a firing looks at
-local function mates_of(job)
-  local mates = {}
-  for _, place in ipairs(call("ZRANGE", fresh(live_key(job)), 0, BEHIND_MAX - 1)) do
-    mates[#mates + 1] = read_run(string.sub(place, 16))
-  end
-  return mates
-end
-
 local function is_behind(run)
   return run.st == "held" and run.why == PREVIOUS_RUN
+end
+
+-- The first live runs of a job, as many as a firing looks at, and whether one of them waits itself.  Only CANCEL must know
+-- them all: the others have seen enough with that one.
+local function mates_of(job, how)
+  local mates, has_behind = {}, false
+  for _, place in ipairs(call("ZRANGE", fresh(live_key(job)), 0, BEHIND_MAX - 1)) do
+    local run = read_run(string.sub(place, 16))
+    mates[#mates + 1] = run
+    has_behind = has_behind or (run and is_behind(run)) or false
+    if has_behind and how ~= "cancel" then
+      break
+    end
+  end
+  return mates, has_behind
 end
 
 -- under CANCEL, runs of the schedule are asked to stop, or end here if they only waited and are replaced
@@ -109,16 +115,17 @@ local function overlap(row, how)
     return "ok"
   end
   local live = call("ZCARD", fresh(live_key(new.job)))
-  if live == 0 then
-    return is_unread(new.job) and "unread" or "ok"
-  end
-  if how == "skip" then
+  if live > 0 and (how == "skip" or (how == "queue" and live > BEHIND_MAX)) then
     return "overlapped"
   end
-  local mates, waits = mates_of(new.job), live <= BEHIND_MAX
-  for _, run in ipairs(mates) do
-    waits = waits and not is_behind(run)
+  local mates, has_behind = {}, false
+  if live > 0 then
+    mates, has_behind = mates_of(new.job, how)
   end
+  if #mates == 0 and live <= BEHIND_MAX then -- none, or none that can be read: nobody would ever let it begin
+    return is_unread(new.job) and "unread" or "ok"
+  end
+  local waits = live <= BEHIND_MAX and not has_behind
   if how == "cancel" then
     cancel_previous(mates, "replaced by " .. row[1], waits)
   end
@@ -189,9 +196,11 @@ local function release_alone(id)
   if not run or run.st ~= "held" then
     return true
   end
-  if is_unread(run.job) or has_mate(run) then
-    run.why = PREVIOUS_RUN
-    touch(run)
+  if has_mate(run) or is_unread(run.job) then
+    if not is_behind(run) then
+      run.why = PREVIOUS_RUN
+      touch(run)
+    end
     return false
   end
   put_back(run, "ready", math.max(now, run.vis))

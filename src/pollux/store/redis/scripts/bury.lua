@@ -1,30 +1,26 @@
 #!lua flags=allow-oom
 -- What was leased by a claim and cannot be read by its caller is dead, and says why: nothing of it stands in the way of
 -- the others.  An item is {run, why}.  Of what somebody else wrote there only what can be ours is kept.
-local KINDS = {
-  st = "string", job = "string", due = "number", vis = "number", cause = "string", key = "string", pr = "number",
-  gated = "boolean", att = "number", loss = "number", crash = "number", fence = "number", tok = "string", own = "string",
-  til = "number", len = "number", ent = "string", n = "number", v = "number", id = "string",
+local KEPT = {
+  st = true, job = true, due = true, vis = true, cause = true, key = true, pr = true, gated = true, att = true,
+  loss = true, crash = true, fence = true, tok = true, own = true, til = true, len = true, ent = true, n = true, v = true,
+  id = true,
 }
-local is_cause = {}
-for _, cause in ipairs(A.causes) do
-  is_cause[cause] = true
-end
 
 local function cleanse(run)
-  for field, value in pairs(run) do
-    if type(value) ~= KINDS[field] then
+  for field in pairs(run) do
+    if not KEPT[field] then
       run[field] = nil
     end
   end
-  run.cause = is_cause[run.cause] and run.cause or nil
+  run.cause = cause_of(run)
   bodies[run.id] = "{}"
 end
 
 promote()
 for _, item in ipairs(A.items) do
   local run = read_run(item[1])
-  if run and run.st == "leased" and run.tok == A.token .. ":" .. text(run.fence) then
+  if run and is_taken_by(run, A.token) then
     cleanse(run)
     run.failed, run.err = true, item[2]
     finish(run, "dead", now, false)

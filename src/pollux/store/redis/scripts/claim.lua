@@ -3,6 +3,7 @@
 local TAKE_BACK_MAX = 1000 -- leases that one call takes back, and runs it shows; the next call goes on
 local LEAP_MS = 1000
 local strays = {} -- what stood in a line and is no run
+local unfit = {} -- of which something was left out when it was read: its caller is told what, and has it buried
 
 local job_rows = {}
 
@@ -35,6 +36,9 @@ local function claimed(kind, ids, texts, look_again)
     healed }) }
   for n, id in ipairs(ids) do
     parts[3 * n - 1], parts[3 * n], parts[3 * n + 1] = id, packed[id], texts[n] or ""
+    if unfit[id] then
+      parts[3 * n], parts[3 * n + 1] = "", unfit[id]
+    end
   end
   return counted(parts)
 end
@@ -47,7 +51,7 @@ local function claimed_before()
   local all = call("LINDEX", claim_key, 0) or ""
   for id in string.gmatch(all, "%S+") do
     local run = read_run(id)
-    if run and run.st == "leased" and run.til > now and run.tok == A.token .. ":" .. text(run.fence) then
+    if run and is_taken_by(run, A.token) and run.til > now then
       local row = call("HMGET", run_key(id), "s", "b")
       ids[#ids + 1] = id
       packed[id], texts[#ids] = row[1], row[2]
@@ -60,7 +64,7 @@ end
 local function cut_leases()
   for _, id in ipairs(call("ZRANGE", LEASES, 0, -1)) do
     local run = read_run(id)
-    if run and run.til > now + run.len then
+    if run and run.st == "leased" and run.til > now + run.len then
       run.til = now + run.len
       put("zset", LEASES, id, run.til)
       touch(run)
@@ -93,7 +97,7 @@ end
 
 -- a lease ended without a settlement; the token goes: whoever held it comes too late
 local function lose(run)
-  local ended, owner, losses = run.til, run.own or "", (run.loss or 0) + 1
+  local ended, owner, losses = run.til, run.own, (run.loss or 0) + 1
   run.tok, run.loss, run.vis = nil, losses, ended
   local why = run.cancel or (not has_job(run.job) and JOB_GONE)
   if why then
@@ -107,7 +111,7 @@ local function lose(run)
     finish(run, "dead", now, false)
     return idle_end(run, "dead", true, lost)
   end
-  add_tried(run, "[" .. text(run.fence) .. "," .. text(ended) .. "," .. cjson.encode(owner) .. "]")
+  add_tried(run, "[" .. text(run.fence or 0) .. "," .. text(ended) .. "," .. cjson.encode(owner) .. "]")
   put_back(run, "ready", ended)
   return idle_end(run, "ready", false, "")
 end
@@ -170,6 +174,8 @@ local function take_from(pr, ids, texts)
         leaving[pr] = leaving[pr] + 1
       elseif job_of(run) then
         drop("zset", LINE[pr], place)
+        unfit[run.id] = spoilt[run.id]
+        run.pr = pr -- whatever it says: it takes an entry of this line
         ids[#ids + 1] = run.id
         texts[#ids] = body
       else

@@ -1,8 +1,11 @@
 #!lua flags=no-writes
--- What is remembered of deleted jobs, in the order in which they went: {id, revision, last due or false}.
+-- What is remembered of deleted jobs, in the order in which they went: {place, id, revision, last due or false}.  A value
+-- that is not of our making says nothing.
+local PLACE_MAX = 9007199254740991
 local tombs = {}
-for n, id in ipairs(call("ZRANGE", GONE_LINE, A.after, A.after + A.limit - 1)) do
-  local rev, last = string.match(call("HGET", GONE, id) or "0:", "^(%d+):(.*)$")
-  tombs[n] = { id, tonumber(rev), tonumber(last) or false }
+local found = call("ZRANGEBYSCORE", GONE_LINE, "(" .. text(A.after), PLACE_MAX, "WITHSCORES", "LIMIT", 0, A.limit)
+for n = 1, #found, 2 do
+  local rev, last = string.match(call("HGET", GONE, found[n]) or "", "^(%d+):(%-?%d*)")
+  tombs[#tombs + 1] = { math.ceil(found[n + 1]), found[n], tonumber(rev) or 0, tonumber(last) or false }
 end
 return answer(tombs)

@@ -55,7 +55,9 @@ end
 
 local function move(job)
   local id, before = job.id, job.v
-  if before ~= TO then
+  if before ~= TO and A.after then
+    return -- somebody moved it on meanwhile, and its runs with it
+  elseif before ~= TO then
     local next_due, last_due = job.next, job.last
     move_job(job, false, false)
     job.v, job.rev = TO, job.rev + 1

@@ -39,7 +39,7 @@ local function end_of(run, state, outcome, failed, why)
       changed = outcome[5]
     end
   end
-  return { run.id, run.job, state, run.cause or "schedule", run.due, ended, math.max(0, ended - started), failed,
+  return { run.id, run.job, state, cause_of(run), run.due, ended, math.max(0, ended - started), failed,
     changed, fingerprint, why, run.gated or false, outcome and true or false }
 end
 
@@ -92,7 +92,7 @@ local function retry(run, at, outcome)
   leave_traces(run, outcome, true, why)
   run.cancel, run.fin, run.att, run.vis = nil, ended, (run.att or 0) + 1, at
   run.why = run.gated and A.at_the_gate or nil
-  add_tried(run, "[" .. text(run.fence) .. "," .. text(started) .. "," .. text(ended) .. ","
+  add_tried(run, "[" .. text(run.fence or 0) .. "," .. text(started) .. "," .. text(ended) .. ","
     .. (outcome and outcome[8] or '""') .. "]")
   add_end(run, end_of(run, state, outcome, true, why))
 end

@@ -19,6 +19,11 @@ SELECT
   seq, state, id, job_id, due_ms, cause, gated, version, cancel, key, state = 0 AND held_reason = ?2
 FROM runs WHERE job_id = ?1 AND shelf IS NULL ORDER BY seq LIMIT ?3;
 
+-- As above where nothing is done to them: how many, and does one wait for the others?
+-- name: crowd
+SELECT count(*), coalesce(max(state = 0 AND held_reason = ?2), 0)
+FROM (SELECT state, held_reason FROM runs WHERE job_id = ?1 AND shelf IS NULL ORDER BY seq LIMIT ?3);
+
 -- Held runs that are to begin alone: does each wait for others already, and is another of its job live that neither
 -- waits so nor is one of these?
 -- name: alone
