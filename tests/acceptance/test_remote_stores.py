@@ -44,10 +44,11 @@ def test_what_lies_ahead_is_told_the_same_each_way(house):
 
 
 @pytest.mark.parametrize("is_in_code", [False, True])
-def test_commands_and_a_node_that_requires_durability_mean_the_same_store(tmp_path, is_in_code):
+def test_commands_and_a_node_that_requires_durability_mean_the_same_store(tmp_path_factory, is_in_code):
     """Whether the file, the code or the environment names the store: they find the node."""
-    server = redis.RedisServer(tmp_path, "--appendonly", "yes").start()
-    pollux = SameProcess(tmp_path)
+    folder = tmp_path_factory.mktemp("near")  # the name of a socket is short
+    server = redis.RedisServer(folder, "--appendonly", "yes").start()
+    pollux = SameProcess(folder)
     pollux.write("own.py", f'from pollux import Pollux\n\napp = Pollux("{server.url}")\n')
     named = "app: own:app" if is_in_code else f"store: {server.url}"
     pollux.write("pollux.yaml", f"{named}\ndurability: required\n")

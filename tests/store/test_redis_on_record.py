@@ -235,7 +235,7 @@ async def test_a_busy_job_is_cancelled_though_its_runs_end_and_come_all_the_time
     await crowd(store)
 
     async def go_on(nth):
-        await other.cancel(run_ids=[f"r{nth:03}"], now_ms=T0)
+        await other.cancel(run_ids=[f"r{2 * nth:03}", f"r{2 * nth + 1:03}"], now_ms=T0)
         await other.enqueue([Run(f"a{nth:03}", "big", T0 - 1, visible_ms=T0)], now_ms=T0)
 
     store.meanwhile = before_writes(go_on, 200)
@@ -249,14 +249,14 @@ async def test_a_busy_job_is_cancelled_though_its_runs_end_and_come_all_the_time
     assert {run.id[0] for run in left} == {"a"}, "what came since is not cancelled"
 
 
-@pytest.mark.parametrize(("ends", "comes"), [(1, 0), (0, 1), (1, 1)])
-async def test_a_big_cancel_tells_of_those_that_it_cancels(store, other, ends, comes):
-    """Though one of them ends, or another comes, before it is written."""
+@pytest.mark.parametrize(("ends", "comes", "due_ms"), [(1, 0, T0), (0, 1, T0 - 1), (1, 1, T0 - 1), (1, 1, T0 + 1)])
+async def test_a_big_cancel_tells_of_those_that_it_cancels(store, other, ends, comes, due_ms):
+    """Though one of them ends, or another comes before or behind them, before it is written."""
     await crowd(store)
 
     async def go_on(_):
         await other.cancel(run_ids=["r001"][:ends], now_ms=T0)
-        await other.enqueue([Run("a", "big", T0 - 1, visible_ms=T0)][:comes], now_ms=T0)
+        await other.enqueue([Run("a", "big", due_ms, visible_ms=T0)][:comes], now_ms=T0)
 
     store.meanwhile = before_writes(go_on, 1)
     answers = await store.cancel(job_id="big", audit=told, now_ms=T0)

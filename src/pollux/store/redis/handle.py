@@ -237,15 +237,17 @@ class Handle:
         do, named = partial(self._cancel_part, now_ms), len(asked["ids"])
         if audit is None:
             return calls.run_answers(await to_the_end(await do(asked), asked, do), named)
-        before, part = list[calls.Cancelled](), calls.Part([("ok", run_id, 0) for run_id in asked["ids"]])
+        before, seen = list[calls.Cancelled](), calls.Part([("ok", run_id, 0) for run_id in asked["ids"]])
         if asked["job"] is not False:
-            before, part, asked = await self._first_to_do(asked, now_ms)
-        behind = [RunAnswer(Answer.OK, "")] * part.behind
+            before, seen, asked = await self._first_to_do(asked, now_ms)
 
         def lines(part: calls.Part) -> Sequence[AuditLine]:
-            return audit([*calls.run_answers([*before, *part.found], named), *behind])
+            # those that came since count for nothing, unless so many stand in between that it ends before its time
+            behind = (seen if part.after == seen.after else part).behind
+            answers = calls.run_answers([*before, *part.found], named)
+            return audit([*answers, *[RunAnswer(Answer.OK, "")] * behind])
 
-        first = await self._recorded(lines, "cancel", calls.part, (part, part.said), now_ms, **asked)
+        first = await self._recorded(lines, "cancel", calls.part, (seen, seen.said), now_ms, **asked)
         return calls.run_answers([*before, *await to_the_end(first, asked, do)], named)
 
     async def _first_to_do(
