@@ -49,8 +49,8 @@ def test_commands_and_a_node_that_requires_durability_mean_the_same_store(tmp_pa
     folder = tmp_path_factory.mktemp("near")  # the name of a socket is short
     server = redis.RedisServer(folder, "--appendonly", "yes").start()
     pollux = SameProcess(folder)
-    pollux.write("own.py", f'from pollux import Pollux\n\napp = Pollux("{server.url}")\n')
-    named = "app: own:app" if is_in_code else f"store: {server.url}"
+    pollux.write("durable_app.py", f'from pollux import Pollux\n\napp = Pollux("{server.url}")\n')
+    named = "app: durable_app:app" if is_in_code else f"store: {server.url}"
     pollux.write("pollux.yaml", f"{named}\ndurability: required\n")
     pollux.write("plain.yaml", f"{named}\n")
     try:
