@@ -30,7 +30,9 @@ run: $(VENV)/.installed ## start the demo: a scheduler with a few jobs, watched 
 	@$(BIN)/pollux $(DEMO) $(ARGS)
 
 test: $(VENV)/.installed ## run every test; a skipped test fails the run
-	@$(BIN)/python -m compileall -q -j 2 src tests # where Python may keep nothing, hundreds of processes compile it anew
+	@# Where Python may keep nothing, hundreds of processes would compile everything anew.
+	@$(BIN)/python -m compileall -q -j 2 -x '/(test_[^/]*|conftest)\.py$$' src tests
+	@$(BIN)/python -m tests.beforehand
 	@POLLUX_NO_SKIP=1 $(PYTEST) $(SPREAD) $(ARGS)
 
 check: $(VENV)/.installed ## format, lint, types, architecture and unit tests: under a minute

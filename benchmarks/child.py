@@ -82,7 +82,7 @@ class Progress:
 
 
 class Pace:
-    """When were how many done?  A mark every so many, for workers that are counted together."""
+    """When were how many done, and by how much CPU?  A mark every so many, for workers that are counted together."""
 
     EVERY = 100
 
@@ -93,7 +93,7 @@ class Pace:
     def step(self) -> None:
         number = next(self._numbers)
         if number % self.EVERY == 0:
-            self.marks.append([time.monotonic(), number])
+            self.marks.append([time.monotonic(), number, time.process_time()])
 
 
 def die_with(parent: int) -> None:

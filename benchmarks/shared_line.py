@@ -41,7 +41,7 @@ def pickup(
 def side_by_side(
     session: Session, work: Callable[..., Any], workers: list[dict[str, Any]], until: Callable[[], bool]
 ) -> dict[str, float]:
-    """The rate of some workers together, while all of them are at work."""
+    """The rate of some workers together, while all of them are at work, and what a run costs them."""
     with ExitStack() as stack:
         children = [stack.enter_context(session.child(work, **arguments)) for arguments in workers]
         for child in children:
@@ -49,15 +49,16 @@ def side_by_side(
         while not until():
             time.sleep(0.02)
         paces = [child.answer() for child in children]
-    return {"rate": together(paces)}
+    return together(paces)
 
 
-def together(paces: list[list[list[float]]]) -> float:
-    """Runs a second from when the last worker had warmed up to when the first one found nothing more."""
+def together(paces: list[list[list[float]]]) -> dict[str, float]:
+    """Runs a second and CPU a run, from when the last worker had warmed up to when the first one found no more."""
     begun = max(marks[len(marks) // 10][0] for marks in paces)
     ended = min(marks[-1][0] for marks in paces)
     inside = [[mark for mark in marks if begun <= mark[0] <= ended] for marks in paces]
-    return sum((marks[-1][1] - marks[0][1]) for marks in inside if marks) / (ended - begun)
+    runs, cpu_s = (sum(marks[-1][n] - marks[0][n] for marks in inside if marks) for n in (1, 2))
+    return {"rate": runs / (ended - begun), "cpu_us": cpu_s / runs * 1e6}
 
 
 def stock(session: Session, small: str, large: str, told: str) -> None:

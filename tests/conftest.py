@@ -1,5 +1,7 @@
 """What holds for every test?  Nothing is skipped unseen, nothing is left running, and dice fall the same way twice."""
 
+import gc
+import logging
 import os
 
 import pytest
@@ -25,6 +27,27 @@ def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")  # of xdist; only the process that prints the summary judges
     if os.environ.get("POLLUX_NO_SKIP") == "1" and not is_worker:
         config.pluginmanager.register(NoSkip(), "pollux-no-skip")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is collected stays to the end: nobody need look through it for garbage, neither meanwhile nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_were():
+    """What a test says of levels ends with it: pytest keeps every line that passes, and a later test counts objects."""
+    loggers = logging.getLogger(), logging.getLogger("pollux")
+    before = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session", autouse=True)

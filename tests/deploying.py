@@ -24,7 +24,6 @@ from typing import Any
 
 import click
 import kubernetes_validate
-import promql_parser
 import yaml
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
@@ -32,9 +31,9 @@ from jsonschema.validators import validator_for
 from pollux.cli.menu import ENTRIES
 from pollux.config import Config
 from pollux.config.settings import OPTIONS
-from pollux.observe.metrics import names
 from pollux.server.door import OPEN
 from pollux.units import duration_ms
+from tests.promql import bad_query, hidden_versions
 
 BIN = Path(sys.executable).parent
 MARGIN_MS = 10_000  # what a node may need after its grace: to stop handlers, to settle, to leave
@@ -436,7 +435,7 @@ def alerts(deploy: Path) -> Problems:
         seen[name] = text
         if unknown := set(rule) - {"alert", "expr", "for", "labels", "annotations"}:
             yield f"{name}: {sorted(unknown)} are no words of Prometheus"
-        yield from (f"{name}: {wrong}" for wrong in bad_query(text))
+        yield from (f"{name}: {wrong}" for wrong in (*bad_query(text), *hidden_versions(text)))
         if set(rule["annotations"]) != {"summary", "cure"} or rule["labels"]["severity"] not in {"warning", "critical"}:
             yield f"{name} says no summary, cure or severity"
         yield from (f"{name}: {wrong}" for wrong in bad_words(str(rule["annotations"])))
@@ -462,20 +461,6 @@ def _thresholds(seen: Mapping[str, str]) -> Problems:
             yield f"{name}: its threshold is not that of the settings ({ending})"
 
 
-def bad_query(text: str) -> Problems:
-    """PromQL that cannot be read, or that asks for what nobody tells."""
-    plain = re.sub(r"\$__(rate_interval|interval)\b", "5m", text)
-    try:
-        promql_parser.parse(plain)
-    except ValueError as error:
-        yield f"{text}: {error}"
-        return
-    asked = set(re.findall(r"\b((?:pollux|process)_[a-z0-9_]+)\b", text))
-    if not asked:
-        yield f"{text}: it asks for no metric of ours"
-    yield from (f"there is no metric {name}" for name in sorted(asked - names()))
-
-
 def dashboard(deploy: Path) -> Problems:
     board = json.loads((deploy / "grafana" / "pollux.json").read_text())
     panels = board["panels"]
@@ -494,7 +479,8 @@ def dashboard(deploy: Path) -> Problems:
         if not panel["targets"] or not panel["description"]:
             yield f"{panel['title']} shows nothing, or does not say what"
         for target in panel["targets"]:
-            yield from (f"{panel['title']}: {wrong}" for wrong in bad_query(target["expr"]))
+            asked = target["expr"]
+            yield from (f"{panel['title']}: {wrong}" for wrong in (*bad_query(asked), *hidden_versions(asked)))
             used = set(re.findall(r"\$\{?([a-z]\w*)", f"{target['expr']} {target['datasource']['uid']}"))
             yield from (f"{panel['title']}: there is no variable {name}" for name in sorted(used - variables))
 

@@ -5,6 +5,7 @@ the fault planted, because a test that cannot fail is a defect.
 """
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,18 @@ def test_what_a_door_lists_can_be_taken(door):
 def test_the_stores_are_symmetrical():
     wrong = crooked_stores(PACKAGE, BACKENDS)
     assert not wrong, said(wrong)
+
+
+def test_the_page_has_a_row_for_every_room():
+    """With the arrows of the map, but for those to rooms that are not built yet."""
+    there = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if path.name[0] != "_"} - {"py.typed", *GROUND}
+    page, arrows = (REPOSITORY / "docs" / "architecture.md").read_text(), {}
+    for names, _, allowed in re.findall(r"^\| (`.+) \| (.+) \| (.+) \|$", page, re.MULTILINE):
+        room = names.split("`")[1].removesuffix(".py").rstrip("/")
+        arrows[room] = set(re.findall(r"\w+", allowed))
+    assert there <= arrows.keys()
+    for room in there - {"config", "app", "testing"}:  # in whose rows words stand for many
+        assert arrows[room] == HOUSE[room] & there, room
 
 
 def test_no_file_tells_where_it_was_written_or_fetched():

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploying import RULES, bad_command, bad_query
+from tests.deploying import RULES, bad_command
+from tests.promql import bad_query, hidden_versions
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -110,11 +111,18 @@ FAULTS = [
     ("alerts", "prometheus/pollux.rules.yaml", "alert: PolluxDeadLetters", "alert: Dead", "no alert PolluxDeadLetters"),
     ("alerts", "prometheus/pollux.rules.yaml", "pollux why", "pollux explain", "no command `pollux explain`"),
     ("alerts", "prometheus/pollux.rules.yaml", "        for: 1m\n", "        during: 1m\n", "no words of Prometheus"),
+    ("alerts", "prometheus/pollux.rules.yaml", "max by (job, scheduler_version) (", "max by (job) (",
+     "PolluxNobodyLeads: pollux_scheduler_leaders is of one version"),
+    ("alerts", "prometheus/pollux.rules.yaml", "by (job, scheduler_version, priority) (", "by (job, priority) (",
+     "PolluxQueueDeep: pollux_scheduler_queue_depth is of one version"),
     ("alerts", "prometheus/prometheus.yaml", "[pollux.rules.yaml]", "[rules.yaml]", "does not read the rules"),
     ("dashboard", "grafana/pollux.json", "pollux_scheduler_nodes{", "pollux_nodes{", "no metric pollux_nodes"),
-    ("dashboard", "grafana/pollux.json", "max(pollux_scheduler_nodes", "max((pollux_scheduler_nodes", ""),
+    ("dashboard", "grafana/pollux.json", "(pollux_scheduler_nodes", "((pollux_scheduler_nodes", ""),
     ("dashboard", "grafana/pollux.json", '"id": 2,', '"id": 3,', "two panels have one id"),
     ("dashboard", "grafana/pollux.json", '=~\\"$job\\"', '=~\\"$jobs\\"', "no variable jobs"),
+    ("dashboard", "grafana/pollux.json", '=~\\"$version\\"', '=~\\"$versions\\"', "no variable versions"),
+    ("dashboard", "grafana/pollux.json", "max by (scheduler_version) (pollux_scheduler_leaders",
+     "max(pollux_scheduler_leaders", "Leader: pollux_scheduler_leaders is of one version"),
     ("dashboard", "grafana/pollux.json", '"w": 8,', '"w": 9,', "lies upon another panel"),
 ]  # fmt: skip
 
@@ -144,3 +152,17 @@ def test_a_query_is_judged_by_its_form_and_by_what_it_asks_for():
     assert list(bad_query("max(pollux_scheduler_leaders")) != []
     assert list(bad_query("max(pollux_scheduler_leader)")) == ["there is no metric pollux_scheduler_leader"]
     assert list(bad_query("vector(1)")) == ["vector(1): it asks for no metric of ours"]
+
+
+def test_a_number_of_one_version_is_looked_at_by_version():
+    """Whatever is told of a version alone; what is of all of them, of a node or of a job is not."""
+    joined = "pollux_scheduler_leaders * on (job, instance) group_left (scheduler_version) pollux_build_info"
+    wrong = "pollux_scheduler_leaders is of one version: without scheduler_version another one hides it"
+    assert list(hidden_versions("max(pollux_scheduler_leaders) == 0")) == [wrong]
+    assert list(hidden_versions(f"max by (job) ({joined}) == 0")) == [wrong]
+    assert list(hidden_versions(f"max by (job, scheduler_version) ({joined}) == 0")) == []
+    assert list(hidden_versions(f"max(sum by (scheduler_version) ({joined}))")) == []
+    assert list(hidden_versions("absent(pollux_scheduler_leaders)")) == []
+    for of_all in ("dead_letter_depth", "runs_dead_total", "worker_pool_size"):
+        assert list(hidden_versions(f"max(pollux_scheduler_{of_all})")) == []
+    assert list(hidden_versions("max by (exported_instance) (pollux_monitor_poll_staleness_seconds)")) == []

@@ -413,6 +413,7 @@ jobs:
   - {id: broken, python: "checks:refuse", interval: 200ms}
   - {id: hangs, python: "checks:slow", interval: 200ms, params: {seconds: 600}}
 """
+BRINGS = "pollux_build_info"  # the labels that a query joins come from it
 OF_PROMETHEUS = {"job", "instance"}  # labels that it adds itself; of ours, `instance` becomes `exported_instance`
 
 
@@ -431,12 +432,17 @@ def missing(text):
             labels.setdefault(sample.name, set()).update(sample.labels)
     for query in queries():
         grouped = {label.strip() for part in re.findall(r"\b(?:by|on) \(([^)]*)\)", query) for label in part.split(",")}
-        ours = {"instance" if label == "exported_instance" else label for label in grouped - OF_PROMETHEUS}
+        brought = {
+            label.strip() for part in re.findall(r"\bgroup_left \(([^)]*)\)", query) for label in part.split(",")
+        }
+        ours = {"instance" if label == "exported_instance" else label for label in grouped - OF_PROMETHEUS - brought}
         for name in set(re.findall(r"\b(?:pollux|process)_[a-z0-9_]+\b", query)):
             if name not in labels:
                 yield f"{name} has no sample"
-            elif ours - labels[name]:
+            elif name != BRINGS and ours - labels[name]:
                 yield f"{name} has no label {sorted(ours - labels[name])}"
+        if brought and brought - labels.get(BRINGS, set()):
+            yield f"{BRINGS} has no label {sorted(brought)}"
 
 
 def test_all_that_alerts_and_dashboard_ask_for_is_in_a_real_scrape(image):

@@ -6,9 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.assertion import rewrite
+
+from tests import beforehand
 
 REPOSITORY = Path(__file__).parents[1]
-WITHOUT = ("-p", "no:cacheprovider", "-p", "no:schemathesis")  # one writes, the other takes a second to load
+WITH = ("--disable-plugin-autoload", "-p", "xdist", "-p", "hypothesispytest")  # the others take seconds to load
+WITHOUT = ("-p", "no:cacheprovider")  # it writes
 
 
 @pytest.fixture
@@ -22,7 +26,7 @@ def session(tmp_path):
         (tmp_path / "test_planted.py").write_text(text)
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *WITHOUT, "--rootdir", str(tmp_path), *arguments],
+            [sys.executable, "-m", "pytest", *WITH, *WITHOUT, "--rootdir", str(tmp_path), *arguments],
             cwd=tmp_path,
             env={**environment, "PYTHONPATH": str(REPOSITORY), "POLLUX_NO_SKIP": "1" if no_skip else ""},
             capture_output=True,
@@ -33,6 +37,14 @@ def session(tmp_path):
 
     return run
 
+
+PLANTED = """
+def one():
+    return 1
+
+def test_planted():
+    assert one() == 2
+"""
 
 SKIPS = """
 import pytest
@@ -102,3 +114,31 @@ def test_a_process_that_ends_by_itself_is_waited_for(session):
         "import subprocess\ndef test_starts():\n    global kept; kept = subprocess.Popen(['sleep', '0.2'])\n"
     )
     assert status == pytest.ExitCode.OK
+
+
+def test_what_was_rewritten_beforehand_is_what_pytest_takes(session, tmp_path):
+    """Else each of its processes would do it again, and nobody would notice."""
+    planted = tmp_path / "test_planted.py"
+    planted.write_text(PLANTED)
+    kept = beforehand.keep(planted)
+    assert kept.exists()
+
+    said, status = session(PLANTED, "--debug=traced.txt")
+
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert "assert 1 == 2" in said  # in the words of a rewritten assert
+    traced = (tmp_path / "traced.txt").read_text()
+    assert f"found cached rewritten pyc for {planted}" in traced
+    assert f"rewriting {planted!r}" not in traced
+
+
+def test_all_that_pytest_rewrites_of_ours_is_rewritten_beforehand():
+    by_pytest = [
+        each
+        for each in sys.modules.values()
+        if type(getattr(each, "__loader__", None)) is rewrite.AssertionRewritingHook
+    ]
+    files = [Path(each.__file__) for each in by_pytest]
+    found = {path for path in files if {REPOSITORY / "tests", REPOSITORY / "src"} & {*path.parents}}
+    assert Path(__file__) in found
+    assert found <= {*beforehand.all_files()}

@@ -58,7 +58,7 @@ from pollux.server import ServerOptions, served
 async def main():
     app, there = Pollux("memory://"), set()
     app.events.listen(NodeStarted, lambda _: there.update(sys.modules))
-    async with served(app, ServerOptions(port=0, is_port_given=True)):
+    async with served(app, ServerOptions(port=0, is_port_given=True), stop=asyncio.Event()):
         late = sorted({name.partition(".")[0] for name in set(sys.modules) - there})
     print(*late)
 

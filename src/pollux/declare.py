@@ -91,6 +91,9 @@ def check_job(job: Job) -> Job:
 
 def _check_kinds(job: Job) -> None:
     """Is every field of its kind?  What could be written but never read again would stop whoever reads it."""
+    rule: object = job.retry
+    if not isinstance(rule, Retry):
+        raise InvalidInput(f"{rule!r} is not a retry rule", where="retry", cure="give one, like Retry(attempts_max=5)")
     try:
         msgspec.json.decode(msgspec.json.encode(definition(job)), type=Job)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:

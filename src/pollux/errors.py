@@ -8,9 +8,11 @@
     ├── Transient          raised by a handler: try again (perhaps not before `retry_after`)
     ├── Permanent          raised by a handler: trying again cannot help
     └── StoreError         the store said no, or nothing at all
+        ├── StoreAway      nobody answers there, or not yet: it may come
         ├── StoreBusy      somebody else holds the write lock past our deadline
         ├── StoreTimeout   no answer in time: the call may have taken effect; repeat it with the same ids
         ├── StoreFull      no room: disk or a line
+        ├── Illegible      records that cannot be read: which, and the answer without them
         └── StoreRefused   this file or server is not ours to use (foreign, newer, unreadable, too old)
             └── StoreMoved nobody works on it any more, or not yet: it was moved elsewhere, or is being filled
 
@@ -22,7 +24,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 _T = TypeVar("_T")
 _Read = TypeVar("_Read")
@@ -111,6 +113,10 @@ class StoreError(PolluxError):
     """The store said no, or nothing at all."""
 
 
+class StoreAway(StoreError):
+    """Nobody answers at the store's address, or it is still starting: it may come, and then the call will do."""
+
+
 class StoreBusy(StoreError):
     """Somebody else held the write lock past our deadline; nothing was changed."""
 
@@ -123,6 +129,33 @@ class StoreFull(StoreError):
     """There is no room: the disk or a line is full; nothing was changed."""
 
 
+class Unreadable(NamedTuple):
+    """A record that cannot be read: its id or key, and why; of a job also what stands beside its definition."""
+
+    name: str
+    why: str
+    version: int | None = None
+    due_ms: int | None = None
+
+
+class Illegible(StoreError):
+    """Somebody else wrote these records, or a newer release did.  `rest`: what the call answers without them."""
+
+    def __init__(self, kind: str, unreadable: Sequence[Unreadable], rest: Any) -> None:
+        self.kind, self.unreadable, self.rest = kind, tuple(unreadable), rest
+        name, why, *_ = unreadable[0]
+        more = f" (and {len(unreadable) - 1} more)" if len(unreadable) > 1 else ""
+        super().__init__(cannot_be_read(f"{kind} {name!r}", why) + more)
+
+
+def cannot_be_read(what: str, why: object) -> str:
+    """In words, with the cure."""
+    return (
+        f"{what} cannot be read ({why}): somebody else wrote it, or a newer release; `pollux store check` lists "
+        "all of them; correct or delete it"
+    )
+
+
 class StoreRefused(StoreError):
     """This file or server is not ours to use; nothing was changed."""
 
@@ -133,6 +166,17 @@ class StoreMoved(StoreRefused):
     def __init__(self, what: str = "", *, cure: str = "") -> None:
         self.what, self.cure = what, cure
         super().__init__(f"{what}; {cure}" if cure else what)
+
+
+def exit_code_of(error: PolluxError) -> int:
+    """How a process ends that could not go on: 2 for what it was told wrongly, 3 for its store, 1 for all else."""
+    match error:
+        case InvalidInput():
+            return 2
+        case StoreError():
+            return 3
+        case _:
+            return 1
 
 
 def did_you_mean(word: object, choices: Iterable[str]) -> str:

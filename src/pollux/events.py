@@ -44,6 +44,14 @@ class JobsElsewhere(Event, frozen=True):
     own: int
 
 
+class JobUnreadable(Event, frozen=True):
+    """A job that a source declares here is stored, and cannot be read here: it is left as it is."""
+
+    source: str
+    job_id: str
+    why: str
+
+
 class JobsDeclared(Event, frozen=True):
     """The store was made to agree with a source: a file, or this process's code."""
 
@@ -113,6 +121,15 @@ class PlanFenced(Event, frozen=True):
 
     node: str
     term: int
+
+
+class RecordUnreadable(Event, frozen=True):
+    """The leader met a record that it cannot read, and goes on beside it; said once of each."""
+
+    kind: str  # job, run, note, or entry (of the feed)
+    name: str
+    why: str
+    more: int = 0  # entries that it takes together with this one
 
 
 class RunStarted(Event, frozen=True):

@@ -41,6 +41,11 @@ def cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - len(CUT)]}{CUT}"
 
 
+def complaint(what: str) -> str:
+    """What a program says before it ends, line by line as it was said: without secrets, and without tricks."""
+    return "\n".join(printable(line) for line in f"pollux: {hide(what)}".split("\n"))
+
+
 class TextLines(logging.Formatter):
     """`2026-03-01 08:00:00,123 WARNING job home: ...`; a traceback follows on lines of its own, set in."""
 

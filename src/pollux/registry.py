@@ -27,6 +27,7 @@ from pollux.units import duration_ms, format_size, printable
 FOLLOW_UPS_MAX = 100
 _LOG = getLogger("pollux.handler")
 FINGERPRINT_CHARS_MAX = 400
+_KINDS = (str, str, str, int)  # of what a run has of its job
 
 
 class Changed(Struct, frozen=True):
@@ -43,7 +44,7 @@ class Observed(Struct, frozen=True):
     """Return it from a handler: what was seen and its fingerprint; it changed if that differs from the last one.
 
     For results that hold more than what is compared (a duration, a status).  The last fingerprint is in
-    `ctx.job.memory.fingerprint`; a handler that compares by itself says `changed`.
+    `ctx.job.memory.fingerprint`; a handler that compares by itself says `changed`: True or False, nothing else.
     """
 
     value: Any
@@ -258,7 +259,7 @@ class Context:
         self.attempt = run.attempt + 1
         self.deadline_ms = deadline_ms
         self.follow_ups: list[Run] = []
-        self.last_progress: str = ""
+        self._progress = ""
         self.cancel_reason = ""
         self.traceparent = ""  # of this attempt, where runs have traces
         self._clock, self._registry = clock, registry
@@ -294,12 +295,17 @@ class Context:
         """A logger whose lines carry the ids of the run and the job: `ctx.log.info("read %d rows", count)`."""
         return RunLog(_LOG, {"run_id": self.run.id, "job_id": self.job.id, "attempt": self.attempt})
 
+    @property
+    def last_progress(self) -> str:
+        """What `progress` was told last, as it is shown."""
+        return self._progress
+
     def progress(self, value: float | str, words: str = "", *, of: float | None = None) -> None:
         """Say how far it is: a fraction (0.4), a count (`progress(3, of=10)`), words, or a number and words.
 
         It costs next to nothing: what was said last is sent to the store about once a second.
         """
-        self.last_progress = progress_text(value, words, of=of)
+        self._progress = progress_text(value, words, of=of)
 
     def enqueue(
         self,
@@ -332,6 +338,8 @@ class Context:
             key=check_key(key),
             priority=None if priority is None else priority_of(priority),
         )
+        if (type(run.job_id), type(run.group), type(run.target), type(run.priority)) != _KINDS:
+            raise InvalidInput(f"{_short(job)} cannot be used", cure="make jobs with the fields and kinds of `Job`")
         self.follow_ups.append(run)
         return run.id
 
@@ -339,10 +347,10 @@ class Context:
 def progress_text(value: float | str, words: str = "", *, of: float | None = None) -> str:
     """One short line that any store and terminal can take: "40%", "30% (3 of 10) reading", "reading"."""
     if isinstance(value, str):
-        said = f"{value} {words}" if words else value
+        share: str = value
     else:
         share = f"{value / of:.0%} ({value:,} of {of:,})" if of else f"{value:.0%}"
-        said = f"{share} {words}" if words else share
+    said = f"{share} {words}"  # joined: plain text, whatever kind of text they were
     return printable(hide(said[: 10 * PROGRESS_CHARS_MAX]).strip())[:PROGRESS_CHARS_MAX]
 
 
@@ -362,16 +370,36 @@ def outcome_of(value: object, *, job: Job, started_ms: int, ended_ms: int) -> Ou
 
 
 def _observed(seen: Observed, job: Job, *, started_ms: int, ended_ms: int) -> Outcome:
-    mark = seen.fingerprint
-    if not 0 < len(mark) <= FINGERPRINT_CHARS_MAX or not mark.isprintable():
-        raise InvalidInput(
-            f"the handler returned {str(mark)[:60]!r} as a fingerprint",
-            cure=f"give 1 to {FINGERPRINT_CHARS_MAX} printable characters: a hash of what is compared",
-        )
-    mark = HIDDEN.hide_in(mark)
+    seen = checked(seen)
+    mark = HIDDEN.hide_in(seen.fingerprint)
     plain, _ = as_json(seen.value)
     changed = mark != job.memory.fingerprint if seen.changed is None else seen.changed
     return Outcome(started_ms, ended_ms, result=plain, changed=changed, fingerprint=mark)
+
+
+def checked(seen: Observed) -> Observed:
+    """As it may be recorded; what is of another kind fails the run that made it, before a store sees it."""
+    given: Any = seen.fingerprint
+    mark = str.__str__(given) if isinstance(given, str) else ""
+    if not 0 < len(mark) <= FINGERPRINT_CHARS_MAX or not mark.isprintable():
+        raise InvalidInput(
+            f"the handler returned {_short(given)} as a fingerprint",
+            cure=f"give text of 1 to {FINGERPRINT_CHARS_MAX} printable characters: a hash of what is compared",
+        )
+    given = seen.changed
+    if given is not None and type(given) is not bool:
+        raise InvalidInput(
+            f"the handler returned Observed(changed={_short(given)})",
+            cure="give True or False, as in changed=bool(...), or leave it out: then the fingerprints are compared",
+        )
+    return Observed(seen.value, mark, given)
+
+
+def _short(value: object) -> str:
+    try:
+        return hide(repr(value))[:60]  # before it is cut: half a secret is one, too
+    except Exception:  # noqa: BLE001  the handler's own object
+        return f"a {type(value).__name__}"
 
 
 def as_json(value: object) -> tuple[Any, bytes]:

@@ -101,6 +101,19 @@ def moment_ms(value: str | datetime) -> int:
     return ms
 
 
+def past_ms(text: str, now_ms: int) -> int:
+    """Since when: "2h" means two hours ago, a moment means itself."""
+    try:
+        return now_ms - duration_ms(text)
+    except InvalidInput:
+        pass
+    try:
+        return moment_ms(text)
+    except InvalidInput:
+        cure = 'write it like "2h" or "2026-12-01T06:00:00+01:00"'
+        raise InvalidInput(f"{_short(text)} is no time", cure=cure) from None
+
+
 def _datetime_of(value: object) -> datetime:
     if isinstance(value, datetime):
         return value
@@ -197,6 +210,15 @@ def format_size(size: int) -> str:
 def counted(number: int, what: str) -> str:
     """`1 run`, `2 runs`, `12,000 dead letters`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def shell_word(text: str) -> str:
+    """As it can be pasted into a shell: in quotes if it holds what ends a command there, or matches files."""
+    if "?" not in text and "&" not in text:
+        return text  # also the `***` of a password, which has to be written anew
+    from shlex import quote
+
+    return quote(text)
 
 
 def _is_number(value: object) -> bool:

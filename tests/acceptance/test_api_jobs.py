@@ -209,7 +209,7 @@ async def test_the_jobs_of_a_file_are_not_the_apis_to_change(client):
 
     assert answer.status == 409
     assert "file:x owns it" in answer.json["detail"]
-    assert "the file x" in answer.json["cure"]
+    assert "the file with name: x" in answer.json["cure"]
 
 
 async def test_a_job_of_a_file_is_not_deleted_here_while_a_node_that_lives_declares_it(client):
@@ -221,7 +221,7 @@ async def test_a_job_of_a_file_is_not_deleted_here_while_a_node_that_lives_decla
 
     assert answer.status == 409
     assert "job 'mine' is declared by file:x, of which a node lives" in answer.json["detail"]
-    assert "the file x" in answer.json["cure"]
+    assert "the file with name: x" in answer.json["cure"]
     assert (await client("GET", "/api/v2/jobs/mine")).status == 200
     await client.app.put_jobs([replace(job, declared=False)])
     assert (await client.ok("DELETE", "/api/v2/jobs/mine"))["message"] == "the job is deleted"

@@ -31,7 +31,7 @@ async def test_who_adds_a_job_that_a_file_owns_is_not_sent_in_a_circle(client):
     one_of_many = await client.ok("POST", "/api/v2/jobs/batch", {"jobs": [{**JOB, "id": "mine"}]})
 
     for cure in (alone.json["cure"], one_of_many["items"][0]["problem"]["cure"]):
-        assert cure.startswith("change it in the file x"), cure
+        assert cure.startswith("change it in the file with name: x"), cure
     ours = await client.ok("POST", "/api/v2/jobs", {**JOB, "id": "ours"})
     again = await client("POST", "/api/v2/jobs", {**ours, "interval": "2m", "revision": None})
     assert (again.status, again.json["cure"]) == (409, "PUT /api/v2/jobs/ours changes it")

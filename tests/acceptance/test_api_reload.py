@@ -1,5 +1,6 @@
 """A text that is sent to a node: what would it change in the place of its file?  It is looked at, never applied."""
 
+import asyncio
 import sys
 
 import pytest
@@ -119,7 +120,7 @@ async def test_only_an_admin_may_send_one(app):
 
 async def test_it_can_be_asked_from_afar_as_the_command_does(app, tmp_path):
     """The same verb over a socket: `pollux reload --dry-run -c new.yaml --url ...`."""
-    async with served(app, ServerOptions(port=0, is_port_given=True)) as server:
+    async with served(app, ServerOptions(port=0, is_port_given=True), stop=asyncio.Event()) as server:
         token = await app.create_token("admin", name="tests")
         remote = Remote(address_of(server.url), token.secret)
         await remote.open()

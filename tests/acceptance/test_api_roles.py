@@ -61,6 +61,7 @@ TABLE = {  # None: open to everybody
     ("GET", "/api/v2/audit"): VIEWER,
     ("GET", "/api/v2/nodes"): VIEWER,
     ("GET", "/api/v2/versions"): VIEWER,
+    ("GET", "/api/v2/versions/compare"): VIEWER,
     ("GET", "/api/v2/events"): VIEWER,
     ("GET", "/api/v2/tokens"): ADMIN,
     ("POST", "/api/v2/tokens"): ADMIN,

@@ -197,7 +197,7 @@ def test_one_run_is_shown_in_full(pollux):
 
 def test_a_run_is_cancelled_once(pollux):
     [run] = pollux.ok("jobs", "run", "asked", "--json", *WHERE).json["runs"]
-    assert pollux.ok("runs", "cancel", run["id"], *WHERE).out == f"run {run['id']}: cancelled, or asked to stop\n"
+    assert pollux.ok("runs", "cancel", run["id"], *WHERE).out == f"run {run['id']}: cancelled\n", "it only waited"
     answer = pollux("runs", "cancel", run["id"], *WHERE)
     assert (answer.code, answer.err) == (1, f"run {run['id']}: was cancelled or asked to stop before\n")
 

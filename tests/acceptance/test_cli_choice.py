@@ -99,6 +99,7 @@ def test_dead_letters_are_revived_and_dropped_by_what_they_are(pollux, verb, cho
         (("jobs", "pause", "--group", "core"), "pause 1 job"),
         (("jobs", "resume", "--all"), "resume 3 jobs"),
         (("jobs", "cancel", "--group", "edge"), "cancel all runs of 1 job"),
+        (("jobs", "move", "--tag", "old", "--to-version", "3"), "move 2 jobs to version 3"),
     ],
 )
 def test_a_filter_without_a_terminal_needs_a_yes(pollux, command, question):

@@ -57,6 +57,7 @@ ASKED = {
     ("store", "backup"): ("copy.db",),
     ("store", "restore"): ("old.db", "--store", "sqlite:///new.db"),
     ("store", "unseal"): ("sqlite:///p.db", "--force"),
+    ("store", "drop"): ("sqlite:///p.db", "--force"),
 }
 
 

@@ -75,7 +75,9 @@ def test_looking_at_a_store_that_is_not_there_says_so_and_makes_none(pollux, kin
         answer = pollux(*command, "--store", url)
         assert (answer.code, answer.out) == (3, ""), (command, answer)
         name = hide(url)
-        assert f"there is no store {name} ({missing}); start one with `pollux serve --store {name}`" in answer.err
+        quoted = f"'{name}'" if "?" in name else name
+        said = f"there is no store {name} ({missing}); start one with `pollux serve --store {quoted}`"
+        assert said in answer.err
     assert asyncio.run(left_behind(kind, url, tmp_path)) == []
 
 

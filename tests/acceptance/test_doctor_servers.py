@@ -90,7 +90,7 @@ def test_a_house_in_order_is_told_so_and_nothing_is_made(pollux, server, kind):
 
     for about in ("server", "role", "rights", "server clock", "distance", place, "leader", "connections", "feed"):
         assert findings[about]["level"] == OK, findings[about]
-    assert "n1 leads, term 1; 1 node" in findings["leader"]["seen"]
+    assert "n1 leads, term 1; no standby: no other node could take over; 1 node" in findings["leader"]["seen"]
     assert "the oldest for" in findings["ready runs"]["seen"], "what waits is told as on every store"
 
 
@@ -215,9 +215,18 @@ def test_a_postgres_user_without_rights_is_told_which(pollux):
     assert f"user {role} may not use runs in schema {schema}" in rights["seen"]
     asyncio.run(execute(f"GRANT DELETE ON {schema}.runs TO {role}"))
     assert found(pollux, theirs, code=0)["rights"]["level"] == OK
+    asyncio.run(sees_all_connections(theirs))
 
     other = theirs.replace(f"schema={schema}", "schema=not_there")
     assert "may not make the schema not_there" in found(pollux, other, code=1)["rights"]["seen"]
+
+
+async def sees_all_connections(url):
+    """Of the connections of others a weak user is not told what they do, but that they are there."""
+    others = [await asyncpg.connect(postgres.shared_url()) for _ in range(5)]
+    assert (await look_at_postgres(url)).connections >= len(others) + 1
+    for connection in others:
+        await connection.close()
 
 
 async def execute(*statements):
@@ -278,9 +287,10 @@ def test_a_store_that_was_moved_is_told(pollux, tmp_path, kind):
     url = own_url("sealed") if kind == "redis" else postgres.own_url("sealed")
     asyncio.run(_leave(url))
     pollux.ok("store", "move", url, f"sqlite:///{tmp_path}/new.db")
-    seal = found(pollux, url, code=1)["seal"]
-    assert "this store was moved to sqlite:///" in seal["seen"]
-    assert "unseal" in seal["cure"]
+    told = found(pollux, url, code=1)
+    assert "this store was moved to sqlite:///" in told["seal"]["seen"]
+    assert told["seal"]["cure"].startswith("use that one")
+    assert not told.keys() & {"leader", "workers", "ready runs", "due times", "feed"}, "what stands still goes on there"
     pollux.ok("store", "move", f"sqlite:///{tmp_path}/new.db", f"sqlite:///{tmp_path}/newer.db")
     assert "was moved to" in found(pollux, f"sqlite:///{tmp_path}/new.db", code=1)["seal"]["seen"]
 

@@ -17,6 +17,23 @@ print(sys.path[0] == os.getcwd(), sys.modules["__main__"].__name__, threading.ac
 sys.stderr.write("complaint")
 app = Pollux("memory://")
 """
+ENDS = """
+import atexit, os, threading
+from pollux import Pollux
+
+class Left:
+    def __init__(self, word):
+        self.word, self.itself = word, self
+
+    def __del__(self):
+        os.write(1, self.word + b"\\n")
+
+kept = Left(b"kept by the module")
+Left(b"kept by itself")
+atexit.register(os.write, 1, b"registered\\n")
+threading.Timer(0.2, os.write, (1, b"from a thread\\n")).start()
+app = Pollux("memory://")
+"""
 WORDS = ("check", "-c", "p.yaml")
 
 
@@ -41,6 +58,14 @@ def test_it_has_its_own_folder_environment_words_and_pipes(pollux):
 @pytest.mark.parametrize(("words", "code"), [(("--version",), 0), (("nonsense",), 2), (("runs", "show", "x"), 3)])
 def test_it_ends_with_its_exit_code(pollux, words, code):
     assert pollux(*words).code == code
+
+
+def test_what_it_leaves_behind_is_seen_at_its_end(pollux):
+    pollux.write("ends.py", ENDS)
+    pollux.write("p.yaml", "app: ends:app")
+    said = pollux.ok(*WORDS).out.splitlines()
+    assert sorted(said)[:4] == ["from a thread", "kept by itself", "kept by the module", "p.yaml: right; 0 jobs"]
+    assert said.index("from a thread") < said.index("registered") < said.index("kept by the module")
 
 
 def test_it_hears_signals_and_its_end_is_told(pollux):

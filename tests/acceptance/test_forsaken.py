@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from pollux import Pollux, every
+from pollux.app.owned import place_of
 from pollux.errors import Conflict
 from tests.acceptance.api_world import api_of
 from tests.acceptance.api_world import eventually as soon
@@ -46,6 +47,12 @@ def ids(here) -> set[str]:
     return {job["id"] for job in answer.json["jobs"]} if answer.code == 0 else set()
 
 
+def test_a_source_is_told_as_where_it_can_be_found():
+    assert place_of("file:p.yaml") == "the file p.yaml"
+    assert place_of("file:shadow") == "the file with name: shadow", "it may be called otherwise"
+    assert place_of("code:shop") == "the code of shop"
+
+
 def test_jobs_of_code_that_is_gone_are_named_with_a_cure_that_works(here):
     """The code runs once and ends; a node with a file lives on."""
     terminal = Terminal(here.folder)
@@ -54,7 +61,7 @@ def test_jobs_of_code_that_is_gone_are_named_with_a_cure_that_works(here):
         alive = here("jobs", "delete", "stock", *WHERE)
         assert (alive.code, ids(here)) == (1, {"stock", "mail"})
         assert "job 'stock' is declared by code:shop, of which a node lives: deleted, it would come back" in alive.err
-        assert "pollux jobs pause stock" in alive.err
+        assert "pollux jobs pause stock; once the nodes that declare it are stopped it can be deleted" in alive.err
         assert stopped(shop).code == 0
     with terminal.started("serve", *WHERE, "--no-server", "--no-watch") as other:
         eventually(lambda: ids(here) == {"stock", "mail", "filed"}, "the file's are there, too", other)

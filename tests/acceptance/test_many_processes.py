@@ -1,5 +1,6 @@
 """Any number of `pollux serve` on one store: one plans, the others stand by, all run, also during a deploy."""
 
+import asyncio
 import contextlib
 import re
 import signal
@@ -7,7 +8,11 @@ import time
 
 import pytest
 
+from pollux.model import RunState
+from pollux.store.contract import PAGE_MAX, RunFilter
+from pollux.store.open import open_store
 from tests.acceptance.terminal import SameProcess, eventually, stopped
+from tests.chaos.checker import Snapshot, double_outcome, firings
 from tests.servers import postgres, redis
 
 TTL_MS = 2_000
@@ -36,6 +41,16 @@ async def work(ctx):
 # Two releases of one app: both have `stays`, at another interval; each has a job that the other one has not.
 OLD = SHOP.replace('"200ms"', '"1h"').replace("tick", "stays") + "\n\n@app.job\nasync def old(ctx):\n    return 1\n"
 NEW = SHOP.replace('"200ms"', '"2h"').replace("tick", "stays") + "\n\n@app.job\nasync def new(ctx):\n    return 2\n"
+# And both have one that is due all the time.  Nobody is killed: then no lease runs out, however busy the machine is.
+LASTING = ('lease="2s"', 'lease="60s", keep_history=1_000_000')
+BEATS = """
+
+@app.job(every("200ms"))
+async def beats(ctx):
+    with open("beats.txt", "a") as file:
+        file.write(f"{ctx.run.due_ms}\\n")
+    return ctx.run.due_ms
+"""
 
 
 @pytest.fixture
@@ -151,24 +166,29 @@ def _shown_to_people(table, leader):
     return any(re.search(words, line) for line in lines)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+@pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
 def test_a_rolling_deploy_with_restarts_ends_with_what_the_new_release_declares(pollux, tmp_path, kind):
-    pollux.write("one.py", OLD)
-    pollux.write("two.py", NEW)
+    """And all along a job that both releases have fires once for each of its due times."""
+    pollux.write("one.py", OLD.replace(*LASTING) + BEATS)
+    pollux.write("two.py", NEW.replace(*LASTING) + BEATS)
     with Cluster(pollux, url_of(kind, tmp_path)) as cluster:
         olds = [cluster.serve("one", "--release", "1") for _ in range(2)]
         cluster.up(*olds)
-        assert cluster.jobs() == {"stays": (3_600_000, True), "old": (None, True)}
+        always = {"beats": (200, True)}
+        assert cluster.jobs() == {"stays": (3_600_000, True), "old": (None, True)} | always
+        _fires_on(pollux)
 
         new = cluster.serve("two", "--release", "2")
         cluster.up(new)
-        both = {"stays": (7_200_000, True), "old": (None, True), "new": (None, True)}
+        both = {"stays": (7_200_000, True), "old": (None, True), "new": (None, True)} | always
         assert cluster.jobs() == both
+        _fires_on(pollux)
         for job_id in ("old", "new"):  # whoever claims it: in the end a node has it that knows the handler
             pollux.ok("enqueue", job_id, "--store", cluster.url)
             eventually(lambda job_id=job_id: cluster.done(job_id), f"{job_id} is run", new)
 
         assert stopped(olds.pop()).code == 0
+        _fires_on(pollux)
         olds.append(cluster.serve("one", "--release", "1"))
         cluster.up(olds[-1])
         assert cluster.jobs() == both, "it put nothing back, and took nothing away"
@@ -179,12 +199,48 @@ def test_a_rolling_deploy_with_restarts_ends_with_what_the_new_release_declares(
             cluster.up(newer[-1])
             assert cluster.jobs() == both
             assert stopped(old).code == 0
+            _fires_on(pollux)
         eventually(lambda: not cluster.jobs()["old"][1], "the job of the old release is retired")
         assert cluster.jobs() == {**both, "old": (None, False)}
         for process in (new, *newer):
             assert stopped(process).code == 0
+        _each_due_time_fired_once(pollux, cluster.url)
     said = (pollux.folder / "one.log").read_text()
     assert "code:shop: release 2 is known, this node has release 1 and changes no job" in said
+
+
+def _fires_on(pollux):
+    """Twice, so that one of them is due only now."""
+    file = pollux.folder / "beats.txt"
+
+    def fired():
+        return len(file.read_text().splitlines()) if file.exists() else 0
+
+    before = fired()
+    eventually(lambda: fired() >= before + 2, "it fires on")
+
+
+def _each_due_time_fired_once(pollux, url):
+    """Or was counted as skipped; and each run of it was run once."""
+    runs, job = asyncio.run(_all_beats(url))
+    assert double_outcome(Snapshot(runs, (job,))) == []
+    assert firings(Snapshot(runs, (job,)), {}) == []
+    ran = sorted(map(int, (pollux.folder / "beats.txt").read_text().split()))
+    assert ran == sorted(run.due_ms for run in runs if run.state is RunState.DONE)
+
+
+async def _all_beats(url):
+    store, runs, after = open_store(url), [], None
+    await store.open()
+    try:
+        while True:
+            page = await store.list_runs(RunFilter(job_id="beats"), after=after, limit=PAGE_MAX)
+            runs, after = [*runs, *page.runs], page.next
+            if after is None:
+                break
+        return tuple(runs), (await store.get_jobs(["beats"]))[0]
+    finally:
+        await store.close()
 
 
 def test_a_node_of_an_old_release_that_comes_last_changes_nothing(pollux, tmp_path):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.acceptance.terminal import SameProcess, Terminal, eventually, stopped
-from tests.runtime.test_metrics import Scrape
+from tests.runtime.scrape import Scrape
 
 CONFIG = """
 store: sqlite:///p.db

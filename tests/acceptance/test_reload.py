@@ -331,6 +331,13 @@ def test_a_rollback_is_never_of_another_file_than_the_one_that_is_named(pollux, 
             assert (ours.read_text(), other.read_text()) == (text(*"ax"), text(*("by" if is_lost else "b")))
             here.ok("reload", "--rollback", "--to", versions["versions"][1]["digest"], "-c", "b.yaml", *words)
             versions = here.ok("reload", "--versions", "--json", "-c", "b.yaml").json
+        stand = ours.read_text(), other.read_text()
+        node = f"http+unix://{pollux.folder}/p.db.sock"
+        for words, environ in ((("--url", node), {}), ((), {"POLLUX_URL": node})):
+            for what in ("--versions", "--rollback"):
+                refused = here("reload", what, "-c", "b.yaml", *words, environ=environ)
+                assert (refused.code, "not those of b.yaml; leave -c out" in refused.err) == (2, True), refused.err
+        assert (ours.read_text(), other.read_text()) == stand
         here.ok("reload", "--rollback", "-c", "a.yaml")
         assert ours.read_text() == text("a"), "of its own file the node does it"
         assert stopped(process).code == 0

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.xdist_group("remote")  # one deployment for all of them
 AT_HOME = {
     **dict.fromkeys(("serve", "worker", "check", "config", "completion"), "of this machine: files, code, processes"),
     **dict.fromkeys(("store check", "store backup", "store restore"), "reads the store itself"),
-    **dict.fromkeys(("store move", "store unseal"), "name the stores they work on"),
+    **dict.fromkeys(("store move", "store unseal", "store drop"), "name the stores they work on"),
 }
 # Tested below in a way of their own.
 APART = {"plan", "simulate", "doctor", "health", "top", "store load", "token revoke", "token curl"}

@@ -5,7 +5,7 @@ import pytest
 from pollux.client import Remote, address_of
 from pollux.errors import StoreError, StoreRefused
 from tests.acceptance.strangers import world
-from tests.acceptance.test_api_security import CERTIFICATES
+from tests.acceptance.test_api_listening import CERTIFICATES
 
 
 async def refusal(url, token=""):

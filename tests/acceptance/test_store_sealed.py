@@ -10,11 +10,11 @@ from pollux.app.move import End, Move
 from pollux.clock import FakeClock, SystemClock
 from pollux.errors import StoreMoved
 from pollux.events import StoreSealed
-from pollux.model import Job, NotePut
+from pollux.model import DRAIN, Job, NotePut
 from pollux.store import guard
 from pollux.store.contract import RunFilter
 from pollux.store.open import open_store
-from pollux.store.seal import LOOK_MS, MOVED_TO, SETTLE_MS, Mark, put_mark, seal, unseal
+from pollux.store.seal import LOOK_MS, MOVED_TO, SETTLE_MS, Mark, put_mark, seal, seal_for_good, unseal
 from pollux.testing.conformance.records import whole_dump
 from tests.acceptance.api_world import eventually, served
 from tests.servers import postgres, redis
@@ -86,8 +86,8 @@ async def test_every_verb_that_changes_something_is_refused_by_an_app_that_has_i
         assert await left(app) == before
         assert [job.id for job in (await app.list_jobs()).jobs] == ["a"], "one may look"
         [drain] = await app.drained_workers()
-        assert str(drain) == "all workers are drained by a move of the store (it is moved to redis://there)"
-        assert drain.ends == "`pollux store unseal` ends it"
+        assert str(drain) == "all workers are drained by a move of the store (it was moved to redis://there)"
+        assert drain.ends == "use that store"
 
         await unseal(store)
         await app.enqueue("a")
@@ -172,6 +172,34 @@ REQUESTS = (
 )
 
 
+async def test_a_node_says_that_its_store_is_moved_and_then_that_it_was(tmp_path):
+    """It claims nothing by then, so no claim tells it.  The drain before the seal is not the seal."""
+    heard, url = [], url_of("sqlite", tmp_path)
+    store = open_store(url)
+    await store.open()
+    app = Pollux(url)
+    app.events.listen(StoreSealed, heard.append)
+    async with app:
+
+        async def is_drained():
+            return app.crew.dispatcher.is_drained
+
+        async def is_told(count):
+            return len(heard) == count
+
+        await store.put_notes([NotePut(DRAIN, {"reason": "it is about to be moved"}, expires_ms=10**14)])
+        await eventually(is_drained, "the node has not heard of the drain")
+        await seal(store, replace(MARK, ended_ms=None))
+        await eventually(lambda: is_told(1), "nothing was logged")
+        await seal_for_good(store, MARK)
+        await eventually(lambda: is_told(2), "its last word is of a move that is under way")
+        drain, *_ = await app.drained_workers()
+    await store.close()
+    assert "is being moved to redis://there" in heard[0].words
+    assert "was moved to redis://there" in heard[1].words
+    assert (drain.reason, drain.cure, drain.ends) == ("it was moved to redis://there", "use that store", drain.cure)
+
+
 @pytest.mark.parametrize("kind", REAL)
 async def test_a_living_node_answers_changes_with_409_and_says_what_has_become_of_its_store(kind, tmp_path):
     url, heard = url_of(kind, tmp_path), []
@@ -183,6 +211,9 @@ async def test_a_living_node_answers_changes_with_409_and_says_what_has_become_o
             app.events.listen(StoreSealed, heard.append)
             await api.ok("POST", "/api/v2/jobs", {"id": "a", "handler": "fine"})
             await api.ok("POST", "/api/v2/jobs", {"id": "extra", "handler": "fine", "interval": "1h"})
+            await api.ok("POST", "/api/v2/jobs", {"id": "live", "handler": "fine"})
+            await api.ok("POST", "/api/v2/scheduler/drain")
+            await api.ok("POST", "/api/v2/jobs/live/force-run")
             await seal(store, MARK)
 
             async def is_refused():
@@ -197,6 +228,9 @@ async def test_a_living_node_answers_changes_with_409_and_says_what_has_become_o
                 assert told["title"] == "nobody works on this store"
                 assert told["detail"].startswith("this store was moved to redis://there"), told
                 assert "pollux store unseal" in told["cure"], told
+            told = (await api("POST", "/api/v2/jobs/live/force-run")).json
+            assert told["title"] == "nobody works on this store", "and not that it has a live run already"
+            assert "pollux store unseal" in told["cure"], told
             assert (await api.ok("GET", "/api/v2/jobs"))["jobs"][0]["id"] == "a", "one may look"
 
             async def is_ill():
@@ -206,7 +240,9 @@ async def test_a_living_node_answers_changes_with_409_and_says_what_has_become_o
 
             found = await eventually(is_ill, "its health says nothing")
             assert found.seen.startswith("this store was moved to redis://there")
-            assert "pollux store unseal" in found.cure
+            assert found.cure.startswith("use that one")
+            told = [each.name for each in (await app.health()).findings]
+            assert told == ["store", "polling", "loop", "handlers"], "the rest is a matter of the other store"
 
             async def is_told():
                 return heard
@@ -244,7 +280,8 @@ async def test_a_node_on_a_sealed_store_neither_plans_nor_claims(tmp_path):
         await seal(store, MARK)
 
         async def is_quiet():
-            return await _all_drained(app) and not app.crew.status().busy
+            is_led = app.crew.leader.term is not None
+            return await _all_drained(app) and not app.crew.status().busy and not is_led
 
         await eventually(is_quiet, "it goes on")
         fired = app.crew.timekeeper.fired

@@ -113,7 +113,8 @@ async def learnt(app, job_id, **memory):
 async def test_the_header_tells_who_is_there_and_what_waits(path):
     async with opened(path) as app:
         await app.put_jobs([a_job("a"), a_job("b", target="t")])
-        await app._store.beat(Node(id="n1", seats=8, busy=3, leads=4, handlers=("h",)), ttl_ms=60_000)
+        term = await app._store.elect("n1", ttl_ms=60_000)
+        await app._store.beat(Node(id="n1", seats=8, busy=3, handlers=("h",)), ttl_ms=60_000)
         await app.enqueue("b")
         await app.enqueue("a", at="2020-01-01T00:00:00Z")
         async with watched(path) as (top, pilot):
@@ -121,7 +122,7 @@ async def test_the_header_tells_who_is_there_and_what_waits(path):
             header = text(top, "#header")
             for words in (
                 "1 node",
-                "led by n1 (term 4)",
+                f"led by n1 (term {term.number})",
                 "running 0 on 8 seats",
                 "ready 1",
                 "held 1",

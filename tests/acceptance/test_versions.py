@@ -108,9 +108,10 @@ def test_jobs_that_go_to_and_fro_between_two_deployments_fire_every_due_once(pol
         assert steps == {EVERY_MS}, f"{job_id}: {steps}"
 
 
-def test_from_version_1_to_version_2(pollux, tmp_path):
-    """The whole way that docs/versions.md tells, with the real program."""
-    url = url_of("sqlite", tmp_path)
+@pytest.mark.parametrize("kind", KINDS)
+def test_from_version_1_to_version_2(pollux, tmp_path, kind):
+    """The whole way that docs/versions.md tells, with the real program; and the finished version begins again."""
+    url = url_of(kind, tmp_path)
     write_config(pollux, url, every=300)
     config = ("-c", "p.yaml")
     there, other = "1", "2"
@@ -140,11 +141,44 @@ def test_from_version_1_to_version_2(pollux, tmp_path):
         pollux.ok("jobs", "move", "--from-version", there, "--to-version", other, "--yes", *config)
         refused = pollux("migrate", "finish", "--from", there, *config)
         assert (refused.code, "nodes that serve it" in refused.err) == (1, True), refused
+        term = terms(pollux)[1]
         assert stopped(old).code == 0
         eventually(lambda: pollux("migrate", "finish", "--from", there, *config).code == 0, "it is done", new)
-        versions = pollux.ok("migrate", "--json", *config).json["versions"]
-        assert [version["number"] for version in versions] == [int(other)]
-        assert pollux("compare", there, other, *config).code == 1, "it is not there any more"
+        assert list(terms(pollux)) == [int(other)]
+        shown = pollux.ok("compare", there, other, *config).out
+        assert shown.splitlines()[0].split() == ["VERSION", there, "VERSION", other], "what it did can still be seen"
+        assert "counted from" in shown
+        begins_again(pollux, nodes.enter_context(serving(pollux, 1)), there, term)
+
+
+def begins_again(pollux, node, version, term):
+    """A version that was finished, with a higher term than before."""
+    ran = len(ledger(pollux))
+    eventually(lambda: terms(pollux).get(int(version), 0) > term, "it is led, with a higher term", node)
+    pollux.ok("jobs", "move", "j0", "--to-version", version, "-c", "p.yaml")
+    eventually(lambda: ("j0", version) in {(j, v) for j, _, v in ledger(pollux)[ran:]}, "it runs there again", node)
+    assert "was gone" not in (pollux.folder / f"serve-{version}.log").read_text(), "nothing had to be mended"
+
+
+def terms(pollux):
+    """The number of the term by version, of those that are there."""
+    versions = pollux.ok("migrate", "--json", "-c", "p.yaml").json["versions"]
+    return {version["number"]: version["term"] for version in versions}
+
+
+def test_a_version_that_was_made_by_mistake_is_named_until_it_is_forgotten(pollux, tmp_path):
+    url = url_of("sqlite", tmp_path)
+    where = ("--store", url)
+    asyncio.run(_put_and_enqueue(url, 2, "home"))
+    pollux.ok("jobs", "move", "home", "--to-version", "5", *where)
+    back = pollux.ok("jobs", "move", "home", "--to-version", "2", *where)
+    cure = "pollux migrate finish --from 5"
+    assert f"version 5 has no job, no live run and no node; if it is done: {cure}" in back.err, back
+    assert "version 2 has no job" not in back.err, back
+    assert cure in pollux.ok("migrate", *where).err
+    assert [each["number"] for each in pollux.ok("migrate", "--json", *where).json["versions"]] == [2, 5]
+    pollux.ok(*cure.split()[1:], *where)
+    assert "finish" not in pollux.ok("migrate", *where).err
 
 
 def compared(pollux, *versions):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager, nullcontext
 from random import Random
 
 from pollux.model import RunState
@@ -17,13 +18,40 @@ LED_SHARE_MIN = 0.08  # of those that were killed
 LOST_SHARE_MAX = 0.02  # leases that a busy machine may cost us by stalling, of all starts
 
 
-async def kill_at_random(yard: Yard, *, kills: int, seed: int) -> None:
-    """Workers, the planner and both are killed with SIGKILL at random moments and started again at once."""
-    dice = Random(seed)
+async def kill_at_random(
+    yard: Yard, *, kills: int, seed: int, around: AbstractAsyncContextManager[object] | None = None
+) -> None:
+    """Workers, the planner and both are killed with SIGKILL at random moments and started again at once; `around` is
+    entered when they are up, and left when the last ones are."""
     print(f"seed {seed}, {kills} kills")
     crew = {name: _started(yard, name) for name in ("serve", "worker")}
     await yard.is_up(*crew.values())
     first_due = await yard.first_dues()
+    async with around or nullcontext():
+        before = len(yard.told().runs)
+        held = await _kill(yard, crew, kills=kills, seed=seed)
+        starts = len(yard.told().runs) - before
+    await yard.quiet()
+    await yard.stop(*crew.values())
+
+    await yard.finish()
+    store = await yard.judge(first_due=first_due)
+    told = yard.told()
+    lost = len(told.lost)
+    print(f"{len(told.kills)} kills, {held} leases held by them, {repeats_count(told)} repeated starts, {lost} lost")
+    leaders = {won.pid for won in told.terms} & {kill.pid for kill in told.kills}
+    print(f"{len(store.runs)} runs, {starts} starts meanwhile, {len(leaders)} of those that were killed led")
+    assert unfinished(store, but=list(INTERVALS)) == []
+    assert sum(run_id.startswith(f"r{seed}.") for run_id in told.asked) == LOAD
+    assert all(run.state is RunState.DONE for run in store.runs if run.job_id not in INTERVALS)
+    assert held > 0, "no kill hit a running handler: the test does not bite"
+    assert len(leaders) >= kills * LED_SHARE_MIN, "hardly a kill hit a leader: the test does not bite"
+    assert lost <= starts * LOST_SHARE_MAX
+
+
+async def _kill(yard: Yard, crew: dict[str, Process], *, kills: int, seed: int) -> int:
+    """Under load; answers how many leases they held.  In the end new ones are up, and all is asked for."""
+    dice = Random(seed)
     client = yard.client(seed=seed, count=LOAD, seconds=kills * 0.2)
     killed = held = 0
     while killed < kills:
@@ -35,22 +63,7 @@ async def kill_at_random(yard: Yard, *, kills: int, seed: int) -> None:
         crew |= {name: _started(yard, name) for name in names}
     assert await client.exit_code() == 0, client.said()
     await yard.is_up(*crew.values())
-    await yard.quiet()
-    await yard.stop(*crew.values())
-
-    await yard.finish()
-    store = await yard.judge(first_due=first_due)
-    told = yard.told()
-    lost = len(told.lost)
-    print(f"{killed} kills, {held} leases held by them, {repeats_count(told)} repeated starts, {lost} leases lost")
-    leaders = {won.pid for won in told.terms} & {kill.pid for kill in told.kills}
-    print(f"{len(store.runs)} runs, {len(told.runs)} starts, {len(leaders)} of those that were killed led")
-    assert unfinished(store, but=list(INTERVALS)) == []
-    assert len(told.asked) == LOAD
-    assert all(run.state is RunState.DONE for run in store.runs if run.job_id not in INTERVALS)
-    assert held > 0, "no kill hit a running handler: the test does not bite"
-    assert len(leaders) >= kills * LED_SHARE_MIN, "hardly a kill hit a leader: the test does not bite"
-    assert lost <= len(told.runs) * LOST_SHARE_MAX
+    return held
 
 
 def _started(yard: Yard, name: str) -> Process:

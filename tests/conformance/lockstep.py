@@ -71,6 +71,19 @@ class Lockstep:
                 assert mine == first, f"{part} of {store.capabilities.name}: {mine}\nof the first: {first}"
         return seen[0]
 
+    def check_lines(self, seen, now_ms):
+        """What could be claimed now, by priority; in each version and over all, as the runs tell it."""
+        for version, handles in ((SCHEDULER_VERSION, self.stores), (OTHER, self.beside), (ALL_VERSIONS, self.over_all)):
+            lines = self.do("lines", stores=handles, now_ms=now_ms)
+            ready = [run for run in seen.live() if run.state is RunState.READY]
+            mine = [run for run in ready if version in (ALL_VERSIONS, run.scheduler_version)]
+            for priority, line in enumerate(lines, start=1):
+                times = [run.visible_ms for run in mine if run.priority == priority]
+                assert (line.ready, line.first_ms) == (
+                    sum(at_ms <= now_ms for at_ms in times),
+                    min(times, default=None),
+                ), f"the line {priority} of version {version}"
+
 
 async def _side_by_side(calls):
     return await asyncio.gather(*calls)

@@ -4,63 +4,49 @@ import tempfile
 from itertools import count
 from pathlib import Path
 
+import msgspec
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
 from pollux.model import (
+    ALL_VERSIONS,
     LIVE,
     SCHEDULER_VERSION,
+    AuditLine,
     Back,
     Cancelled,
-    CancelOrder,
     Cause,
     Dead,
     Done,
-    Ended,
-    Firing,
     Hold,
-    Holding,
     Job,
-    JobUpdate,
-    Memory,
     Node,
     NotePut,
-    Overlap,
-    Plan,
-    Release,
     RetryAt,
     Run,
     RunState,
     stop_key,
 )
-from pollux.store.contract import Answer, JobPut, Pruning, Renewal, Settlement
+from pollux.store.contract import Answer, JobPut, Pruning, Renewal, RunsAlike, Settlement
 from pollux.store.memory import MemoryStore
 from pollux.store.postgres.store import PostgresStore
 from pollux.store.redis import RedisStore
 from pollux.store.sqlite.store import SqliteStore
 from pollux.testing.conformance.builders import T0, a_failure, a_run, an_outcome
 from tests.conformance.lockstep import LOSSES_MAX, OTHER, Ledger, Lockstep
+from tests.conformance.planning import JOBS, PICK, TICK_MS, Planning
 from tests.servers import postgres
 from tests.servers.redis import own_url
 
-TICK_MS = 10_000  # wide enough that no two moments of one history are the same
 LEASE_MS = 30 * TICK_MS
 REPEATABLE = {
-    "move_jobs",
-    "enqueue",
-    "claim",
-    "renew",
-    "settle",
-    "cancel",
-    "revive",
-    "advance",
-    "put_jobs",
-    "delete_jobs",
+    *("move_jobs", "enqueue", "claim", "renew", "settle"),
+    *("cancel", "revive", "advance", "put_jobs", "delete_jobs"),
 }
-JOBS = st.integers(0, 3)
+ON_RECORD = {"put_jobs", "delete_jobs", "move_jobs", "enqueue", "cancel", "revive", "put_notes"}
 VERSIONS = (SCHEDULER_VERSION, SCHEDULER_VERSION, OTHER)
-PICK = st.integers(0, 1_000)
+CLAIMED = (*VERSIONS, ALL_VERSIONS)
 SPANS = st.sampled_from([1, 5, 31, 61, 3_600])
 SHM = Path("/dev/shm")  # no disk is proved here: kill -9 and power cuts have their own tests
 
@@ -82,7 +68,17 @@ new_run = st.fixed_dictionaries(
 )
 
 
-class StoreMachine(RuleBasedStateMachine):
+def told_of(verb, now_ms):
+    """What goes into the log with a call: how many were done, which is the same however they are told."""
+
+    def lines(told):
+        done = sum(Answer.OK in (each, getattr(each, "answer", None)) for each in told)
+        return [AuditLine(now_ms, "ann", verb, f"{done} of {len(told)}")] if done else []
+
+    return lines
+
+
+class StoreMachine(Planning):
     def __init__(self):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(dir=SHM if SHM.is_dir() else None)
@@ -118,15 +114,21 @@ class StoreMachine(RuleBasedStateMachine):
         return ticks * TICK_MS + next(self.numbers) * 13 % 9_973
 
     def do(self, verb, *args, **options):
+        if verb in ON_RECORD and next(self.numbers) % 2:
+            options["audit"] = told_of(verb, self.now)
         answer = self.stores.do(verb, *args, **options)
         if self.is_lost and verb in REPEATABLE:
             self.is_lost = False
-            once = self.stores.look(self.now)
+            once, log = self.stores.look(self.now), self.log()
             again = self.stores.do(verb, *args, **options)
             assert self.stores.look(self.now) == once, f"I13: {verb} sent twice did something twice"
+            assert self.log() == log, f"I13: {verb} sent twice is on record twice"
             if verb == "claim":
                 assert again == answer
         return answer
+
+    def log(self):
+        return self.stores.do("read_log", newest=True, limit=3)
 
     def pick(self, items, number):
         return items[number % len(items)] if items else None
@@ -136,6 +138,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.ledger.latest_ms = max(self.ledger.latest_ms, self.now)
         self.seen = self.stores.look(self.now)
         self.ledger.check(self.before, self.seen, LEASE_MS + TICK_MS)
+        self.stores.check_lines(self.seen, self.now)
+        self.log()
         self.before = self.seen
         self.now = self.moment()
 
@@ -188,9 +192,16 @@ class StoreMachine(RuleBasedStateMachine):
 
     # runs
 
-    @rule(batch=st.lists(new_run, min_size=1, max_size=4), ready_max=st.sampled_from([100, 100, 3]))
-    def enqueue(self, batch, ready_max):
+    @rule(
+        batch=st.lists(new_run, min_size=1, max_size=4),
+        ready_max=st.sampled_from([100, 100, 3]),
+        is_alike=st.sampled_from([False, False, True]),
+    )
+    def enqueue(self, batch, ready_max, is_alike):
         runs = [self.make(**each) for each in batch]
+        if is_alike:
+            one = replace(runs[0], key=None)
+            runs = RunsAlike(one, sorted(run.id for run in runs), [msgspec.json.encode(run.payload) for run in runs])
         answers = self.do("enqueue", runs, ready_max=ready_max, now_ms=self.now)
         for answer in answers:
             if answer.answer is Answer.OK:
@@ -199,7 +210,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def make(self, *, job, key, delay, priority, gated, again):
         number = next(self.numbers)
-        run_id = self.pick(self.ids, number * 7) if again and self.ids else f"r{number}"
+        run_id = self.pick(self.ids, number * 7) if again and self.ids else f"r{number:05}"
         self.ids.append(run_id)
         due_ms = self.moment(delay - 1 if delay == 0 else delay)
         return a_run(run_id, f"j{job}", due_ms=due_ms, key=key, priority=priority, gated=gated, payload={"n": number})
@@ -208,13 +219,13 @@ class StoreMachine(RuleBasedStateMachine):
         limit=st.integers(1, 4),
         first=st.integers(1, 3),
         feed_max=st.sampled_from([1_000, 1_000, 5]),
-        version=st.sampled_from(VERSIONS),
+        version=st.sampled_from(CLAIMED),
     )
     def claim(self, limit, first, feed_max, version=SCHEDULER_VERSION):
         token = f"c{next(self.numbers)}"
         claimed = self.do(
             "claim",
-            stores=self.stores.beside if version == OTHER else None,
+            stores={OTHER: self.stores.beside, ALL_VERSIONS: self.stores.over_all}.get(version),
             node="n",
             token=token,
             limit=limit,
@@ -228,11 +239,27 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.seen.counts.ends > feed_max, "of all versions: at least as many as of this one"
             assert claimed.runs == ()
             return
-        self.check_claim(claimed.runs, limit, first, version)
+        if version == ALL_VERSIONS:
+            self.check_claim_of_all(claimed.runs, limit, first)
+        else:
+            self.check_claim(claimed.runs, limit, first, version)
         self.ledger.delivered(claimed.runs)
         for run in claimed.runs:  # no two leases end at the same time
             self.do("renew", [Renewal(run.id, run.token)], lease_ms=self.span(30), now_ms=self.now)
         self.leases += claimed.runs
+
+    def check_claim_of_all(self, runs, limit, first):
+        """Version by version: whoever was not filled by one has asked it for all it has."""
+        asked = list(dict.fromkeys(run.scheduler_version for run in runs))
+        left = limit
+        for version in asked:
+            mine = [run for run in runs if run.scheduler_version == version]
+            self.check_claim(mine, left, first, version)
+            left -= len(mine)
+        assert left >= 0
+        if left:
+            for version in {job.scheduler_version for job in self.seen.jobs.values()}.difference(asked):
+                self.check_claim([], left, first, version)
 
     def check_claim(self, runs, limit, first, version):
         after = self.stores.look(self.now)
@@ -420,129 +447,6 @@ class StoreMachine(RuleBasedStateMachine):
                 what = Pruning(ids=tuple(sorted(finished)[:1]))
         self.do("prune", what)
         self.ledger.removed |= finished - set(self.stores.look(self.now).runs)
-
-    # plan
-
-    @rule(node=st.integers(0, 1), resigns=st.sampled_from([False, True]))
-    def lead(self, node, resigns):
-        if resigns:
-            self.do("resign", f"n{node}", term=self.terms[-1], now_ms=self.now)
-            return
-        term = self.do("elect", f"n{node}", ttl_ms=15 * TICK_MS, now_ms=self.now)
-        self.ledger.elected(term)
-        if term.holder == f"n{node}":
-            self.terms.append(term.number)
-
-    @rule(
-        n=JOBS,
-        steps=st.lists(st.integers(-2, 0), min_size=1, max_size=2),
-        overlap=st.sampled_from(Overlap),
-        is_stale=st.sampled_from([False, False, False, True]),
-        is_old_term=st.sampled_from([False, False, False, True]),
-        has_read=st.sampled_from([True, True, False]),
-    )
-    def fire(self, n, steps, overlap, is_stale, is_old_term, has_read):
-        job = self.seen.jobs.get(f"j{n}")
-        revision = (job.revision if job else 1) + is_stale
-        base = self.ticks // 60 * 60
-        firings = []
-        for step in steps:
-            due_ms = (base + step * 60) * TICK_MS + n  # the grid of the job: the same due comes up again and again
-            run = a_run(f"j{n}@{due_ms}", f"j{n}", due_ms=due_ms, cause=Cause.SCHEDULE, gated=n == 3)
-            firings.append(Firing(run, revision, due_ms + 60 * TICK_MS, overlap, Memory(ended=next(self.numbers))))
-        term = self.terms[0] if is_old_term else self.terms[-1]
-        feeds = [self.stores.run(store.feed(limit=1_000, now_ms=self.now)).items for store in self.stores.stores]
-        reads = [tuple(item.id for item in items) if has_read else () for items in feeds]
-        plans = [(term, Plan(read=read, firings=tuple(firings))) for read in reads]
-        advanced = self.do("advance", each=plans, now_ms=self.now)
-        if advanced.answer is Answer.FENCED:
-            self.unchanged()
-            return
-        if is_stale:
-            assert set(advanced.firings) == {Answer.STALE}
-        ends = [end for item in feeds[0] if isinstance(item.entry, Ended) for end in item.entry.ends]
-        is_unread = not has_read and any(end.job_id == f"j{n}" for end in ends)
-        self.check_unread(f"j{n}", advanced.firings, is_guarded=is_unread and overlap is not Overlap.ALLOW)
-        is_quiet = not any(run.job_id == f"j{n}" for run in self.seen.live())
-        made = [answer for answer in advanced.firings if answer in {Answer.OK, Answer.WAITS}]
-        assert overlap is Overlap.ALLOW or made[:1] != [Answer.OK] or is_quiet, "I19: fired beside another"
-        assert overlap is Overlap.ALLOW or Answer.OK not in made[1:], "I19: fired beside another"
-        self.ledger.advanced(firings, advanced, can_forget=self.was_set_back)
-
-    def check_unread(self, job_id, answers, *, is_guarded):
-        """I18: no run is made while an end before it is unread; and for no other reason is one left out."""
-        assert is_guarded or Answer.UNREAD not in answers, "I18: what was read is waited for"
-        is_quiet = not any(run.job_id == job_id for run in self.seen.live())
-        assert not (is_guarded and is_quiet and Answer.OK in answers), "I18: fired before the end was read"
-
-    @rule(number=PICK, many=st.integers(1, 3), has_read=st.sampled_from([True, True, False]))
-    def begin_alone(self, number, many, has_read):
-        """I19: a held run begins where no other of its job is live but such as wait themselves; and nowhere else."""
-        held = [run for run in self.seen.live() if run.state is RunState.HELD]
-        first = self.pick(held, number)
-        if first is None:
-            return
-        asked = [run for run in held if run.job_id == first.job_id][:many]
-        feeds = [self.stores.run(store.feed(limit=1_000, now_ms=self.now)).items for store in self.stores.stores]
-        reads = [tuple(item.id for item in items) if has_read else () for items in feeds]
-        releases = tuple(Release(run.id, alone=True) for run in asked)
-        plans = [(self.terms[-1], Plan(read=read, releases=releases)) for read in reads]
-        advanced = self.do("advance", each=plans, now_ms=self.now)
-        if advanced.answer is Answer.FENCED:
-            self.unchanged()
-            return
-        ends = [end for item in feeds[0] if isinstance(item.entry, Ended) for end in item.entry.ends]
-        is_unread = not has_read and any(end.job_id == first.job_id for end in ends)
-        assert advanced.waiting == self.not_alone(asked, is_unread=is_unread), (
-            "I19: begun beside another, or not at all"
-        )
-
-    def not_alone(self, asked, *, is_unread):
-        """Which of the runs of a job may not begin, if they are gone through in their order."""
-        asked = [run for run in asked if run.scheduler_version == SCHEDULER_VERSION]
-        barring = {run.id for run in self.seen.live() if asked and run.job_id == asked[0].job_id and not run.is_behind}
-        waiting = []
-        for run in asked:
-            barring.discard(run.id)
-            if barring or is_unread:
-                waiting.append(run.id)
-            else:
-                barring.add(run.id)
-        return tuple(waiting)
-
-    @rule(number=PICK, do=st.sampled_from(["release", "release", "hold", "cancel"]))
-    def gate(self, number, do):
-        held = [run for run in self.seen.live() if run.state is RunState.HELD]
-        run = self.pick(held or self.seen.live(), number)
-        if run is None:
-            return
-        plans = {
-            "release": Plan(releases=(Release(run.id),)),
-            "hold": Plan(holds=(Holding(run.id, f"full {number}"),)),
-            "cancel": Plan(cancels=(CancelOrder(run.id, "enough"),)),
-        }
-        if self.do("advance", self.terms[-1], plans[do], now_ms=self.now).answer is Answer.FENCED:
-            self.unchanged()
-
-    @rule(limit=st.integers(1, 20))
-    def consume(self, limit):
-        """The oldest entries, by the ids that each store gave them."""
-        for store in self.stores.stores:
-            feed = self.stores.run(store.feed(limit=limit, now_ms=self.now))
-            plan = Plan(consumed=tuple(item.id for item in feed.items))
-            self.stores.run(store.advance(self.terms[-1], plan, now_ms=self.now))
-
-    @precondition(lambda self: self.seen.jobs)
-    @rule(number=PICK, is_stale=st.booleans())
-    def update(self, number, is_stale):
-        job = self.pick(list(self.seen.jobs.values()), number)
-        last_due_ms = None if number % 2 else self.moment(-100)
-        update = JobUpdate(
-            job.id, job.revision + is_stale, self.moment(number % 100), Memory(ended=number), last_due_ms
-        )
-        self.do("advance", self.terms[-1], Plan(updates=(update,)), now_ms=self.now)
-        due = self.do("due", before_ms=self.now + 50 * TICK_MS, limit=3)
-        assert all(job.enabled and job.next_due_ms < self.now + 50 * TICK_MS for job in due)
 
     # the world
 

@@ -8,10 +8,14 @@ No two moments of a script are the same millisecond, where the contract leaves o
 own last three digits, and a call makes at most one run visible "now".
 """
 
+import json
 from random import Random
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from pollux.model import (
+    ALL_VERSIONS,
     SCHEDULER_VERSION,
     AuditLine,
     Back,
@@ -39,7 +43,16 @@ from pollux.model import (
     RunState,
     stop_key,
 )
-from pollux.store.contract import JobFilter, JobPut, Pruning, Renewal, RunFilter, Settlement
+from pollux.store.contract import (
+    Answer,
+    JobFilter,
+    JobPut,
+    Pruning,
+    Renewal,
+    RunFilter,
+    RunsAlike,
+    Settlement,
+)
 from pollux.testing.conformance.builders import T0, a_run
 
 TICK_MS = 1_000
@@ -51,6 +64,7 @@ STEPS = {
     "put_jobs": 5,
     "delete_jobs": 1,
     "enqueue": 8,
+    "enqueue_alike": 3,
     "claim": 9,
     "claim_again": 2,
     "renew": 4,
@@ -75,7 +89,10 @@ STEPS = {
     "versions": 1,
 }
 OTHER = 1  # a version beside the one where nothing is said
-IN_A_VERSION = {"put_jobs", "claim", "elect", "resign", "advance", "consume", "update", "look", "settle", "enqueue"}
+IN_A_VERSION = {
+    *("put_jobs", "claim", "elect", "resign", "advance", "consume", "update", "look", "settle", "enqueue"),
+    "enqueue_alike",
+}
 
 
 class Step(NamedTuple):
@@ -109,10 +126,22 @@ class Script:
         self.now_ms = T0 + self.number * (TICK_MS + MOMENTS) + self.shift_ms
         is_other = step.name in IN_A_VERSION and self.dice.random() < 0.2
         self.cast.version = OTHER if is_other else SCHEDULER_VERSION
+        if step.name == "claim" and self.dice.random() < 0.2:
+            self.cast.version = ALL_VERSIONS
         await getattr(self, step.name)()
 
     async def do(self, verb, *args, **options):
         return await self.cast.do(verb, *args, **options)
+
+    def on_record(self, action):
+        """What goes into the log with a call, if anything does: the same words for the same answers."""
+        at_ms, is_told = self.now_ms, self.dice.random() < 0.5
+
+        def lines(told):
+            words = [in_words(each) for each in (told if isinstance(told, list) else [told]) if is_done(each)]
+            return [AuditLine(at_ms, "ann", action, "these", ", ".join(sorted(words)))] if words else []
+
+        return {"audit": lines} if is_told else {}
 
     def moment(self, ticks=0):
         """A time that nothing else has."""
@@ -145,11 +174,12 @@ class Script:
     async def put_jobs(self):
         revision = self.dice.choice((None, None, None, 0, 1, 2))
         puts = [JobPut(self.job(), revision) for _ in range(self.dice.randint(1, 4))]
-        await self.do("put_jobs", puts, now_ms=self.now_ms)
+        await self.do("put_jobs", puts, **self.on_record("put"), now_ms=self.now_ms)
 
     async def delete_jobs(self):
         ids = [f"j{self.dice.randrange(JOBS)}", "nothing"]
-        await self.do("delete_jobs", ids, reason=self.dice.choice(("", "old")), now_ms=self.now_ms)
+        reason = self.dice.choice(("", "old"))
+        await self.do("delete_jobs", ids, reason=reason, **self.on_record("delete"), now_ms=self.now_ms)
 
     # runs
 
@@ -176,7 +206,21 @@ class Script:
             runs.append(runs[0])
         notes = [NotePut("mark", self.number)] if self.dice.random() < 0.3 else []
         ready_max = self.dice.choice((1_000, 1_000, 1_000, 6))
-        await self.do("enqueue", runs, notes=notes, ready_max=ready_max, now_ms=self.now_ms)
+        record = self.on_record("enqueue")
+        await self.do("enqueue", runs, notes=notes, ready_max=ready_max, **record, now_ms=self.now_ms)
+
+    async def enqueue_alike(self):
+        """Those that differ in their ids and payloads alone, and are all visible at once, in their order."""
+        one = replace(self.new_run("one", can_repeat=False), key=None)
+        self.ids.pop()
+        ids = [f"a{self.number}.{n}" for n in range(self.dice.randint(1, 5))]
+        if self.dice.random() < 0.2:
+            ids.append(self.dice.choice([*self.ids, ids[0]]))
+        self.ids += ids
+        bodies = [self.dice.choice((None, json.dumps({"n": [n, "ü"]}).encode())) for n in range(len(ids))]
+        ready_max = self.dice.choice((1_000, 1_000, 6))
+        record = self.on_record("enqueue")
+        await self.do("enqueue", RunsAlike(one, ids, bodies), ready_max=ready_max, **record, now_ms=self.now_ms)
 
     async def claim(self):
         call = {
@@ -258,12 +302,14 @@ class Script:
         job_id = self.dice.choice((None, None, f"j{self.dice.randrange(JOBS)}"))
         run_ids = self.pick(set_of(self.ids), 2) if job_id is None else []  # together they may be two entries
         reason = self.dice.choice(("", "enough"))
-        await self.do("cancel", run_ids=run_ids, job_id=job_id, reason=reason, now_ms=self.now_ms)
+        record = self.on_record("cancel")
+        await self.do("cancel", run_ids=run_ids, job_id=job_id, reason=reason, **record, now_ms=self.now_ms)
 
     async def revive(self):
         dead = (await self.do("list_runs", RunFilter(states=(RunState.DEAD,)), limit=1_000)).runs
         ids = [run.id for run in self.pick(sorted(dead, key=lambda run: run.id))]
-        await self.do("revive", ids or [self.dice.choice(self.ids)], now_ms=self.now_ms)
+        ids = ids or [self.dice.choice(self.ids)]
+        await self.do("revive", ids, **self.on_record("revive"), now_ms=self.now_ms)
 
     # the plan
 
@@ -337,7 +383,7 @@ class Script:
             )
             for key in self.pick(keys, 3)
         ]
-        await self.cast.put_notes(puts, self.now_ms)
+        await self.cast.put_notes(puts, self.now_ms, **self.on_record("put"))
         await self.do("notes", self.dice.choice(("", "stop:", "ü")), now_ms=self.now_ms)
 
     async def nodes(self):
@@ -371,7 +417,8 @@ class Script:
             Pruning(dead_max=0),
             Pruning(log_max=2),
         )
-        await self.do("prune", self.dice.choice(kinds))
+        what = self.dice.choice(kinds)
+        await self.do("prune", what, **(self.on_record("drop") if what.ids else {}))
 
     async def log(self):
         lines = [AuditLine(self.now_ms + n, "ann", "pause", f"j{n}", "wäre") for n in range(self.dice.randint(1, 3))]
@@ -395,6 +442,10 @@ class Script:
         await self.do("due", after=(T0, "j1"), before_ms=self.now_ms + 9 * TICK_MS, limit=3)
         await self.do("feed", limit=self.dice.choice((1, 5, 1_000)), now_ms=self.now_ms)
         await self.do("wake")
+        await self.do("lines", now_ms=self.now_ms)
+        self.cast.version = ALL_VERSIONS
+        await self.do("lines", now_ms=self.now_ms)
+        await self.do("counts")
 
     async def clock(self):
         """Forwards, or back: by whole seconds, so that no two moments meet."""
@@ -409,16 +460,28 @@ class Script:
 
     async def move_jobs(self):
         ids = [f"j{number}" for number in self.dice.sample(range(JOBS + 1), 2)]
-        await self.do("move_jobs", ids, self.dice.choice((OTHER, SCHEDULER_VERSION)), now_ms=self.now_ms)
+        to = self.dice.choice((OTHER, SCHEDULER_VERSION))
+        await self.do("move_jobs", ids, to, **self.on_record("move"), now_ms=self.now_ms)
         await self.do("versions", now_ms=self.now_ms)
 
     async def versions(self):
         await self.do("versions", now_ms=self.now_ms)
-        await self.do("drop_version", self.dice.choice((OTHER, 7)), now_ms=self.now_ms)
+        number = self.dice.choice((OTHER, 7))
+        await self.do("drop_version", number, **self.on_record("drop"), now_ms=self.now_ms)
 
     async def load(self):
         """What was dumped comes back: nothing of it is new, but for what went meanwhile."""
         await self.cast.load_own_dump()
+
+
+def is_done(told):
+    return told in (Answer.OK, True) or getattr(told, "answer", None) is Answer.OK
+
+
+def in_words(told):
+    """Without what a store says in its own words."""
+    parts = (getattr(told, "answer", told), getattr(told, "id", ""), getattr(told, "revision", ""))
+    return " ".join(str(part) for part in parts)
 
 
 def set_of(ids):

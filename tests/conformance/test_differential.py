@@ -16,10 +16,12 @@ The contract leaves this open, and only this is not compared:
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from redis.asyncio import Redis
 
 from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, Plan
 from pollux.store.contract import Answer, Claimed, DumpPage, Feed, JobAnswer, LogPage, Note, Pruning, RunAnswer, RunPage
@@ -31,8 +33,7 @@ from pollux.store.sqlite.store import SqliteStore
 from pollux.testing.conformance.records import whole_dump
 from tests.conformance.lockstep import entry
 from tests.conformance.script import OTHER, Script, make_script
-from tests.servers import postgres
-from tests.servers.redis import own_url
+from tests.servers import postgres, redis
 
 SEEDS = int(os.environ.get("POLLUX_SCRIPTS", "40"))
 LENGTH = int(os.environ.get("POLLUX_SCRIPT_STEPS", "60"))
@@ -51,6 +52,7 @@ class Cast:
 
     def __init__(self, stores):
         self.stores = stores
+        self.over_all = [store.of_version(ALL_VERSIONS) for store in stores]  # each goes round in its own turn
         self.settled = set()
         self.version = SCHEDULER_VERSION  # whose handles are asked
         self.is_steady = True  # the clock was never set back
@@ -64,6 +66,8 @@ class Cast:
         """Those of the version that is asked; a store is opened and closed by its own."""
         if self.version == SCHEDULER_VERSION or verb in {"open", "close"}:
             return self.stores
+        if self.version == ALL_VERSIONS:
+            return self.over_all
         return [store.of_version(self.version) for store in self.stores]
 
     def compare(self, verb, args, options, answers):
@@ -103,12 +107,12 @@ class Cast:
             answers.append(await store.advance(term, replace(plan, read=read), now_ms=now_ms))
         self.compare("advance", (term, plan, f"the oldest {known} read"), {"now_ms": now_ms}, answers)
 
-    async def put_notes(self, puts, now_ms):
+    async def put_notes(self, puts, now_ms, **record):
         answers = []
         for store in self.stores:
             stands = {note.key: note.revision for note in await store.notes(now_ms=now_ms)}
             ours = [replace(p, revision=stands.get(p.key, 0)) if p.revision == self.CURRENT else p for p in puts]
-            answers.append(await store.put_notes(ours, now_ms=now_ms))
+            answers.append(await store.put_notes(ours, **record, now_ms=now_ms))
         self.compare("put_notes", (puts,), {"now_ms": now_ms}, answers)
 
     async def page_through(self, verb, where, limit):
@@ -184,21 +188,31 @@ def everything(records):
 
 
 class Theatre:
-    """Stores for one performance after the other; a schema of PostgreSQL is emptied in between."""
+    """Stores for one performance after the other; a schema of PostgreSQL is emptied in between.
+
+    Redis and Valkey both play, where both are to be had.
+    """
+
+    other = ""
 
     def __init__(self, folder):
         self.folder, self.postgres = folder, postgres.own_url("script")
         self.number = 0
+        with suppress(FileNotFoundError):  # then a test of its own says so
+            self.other = redis.other_url()
 
     async def cast(self):
         self.number += 1
         await postgres.empty(self.postgres)
-        return [
+        stores = [
             MemoryStore(),
             SqliteStore(self.folder / f"{self.number}.db"),
-            RedisStore(own_url("script")),
+            RedisStore(redis.own_url("script")),
             PostgresStore(self.postgres),
         ]
+        if self.other:
+            stores.append(RedisStore(f"{self.other}?namespace=script-{os.urandom(6).hex()}"))
+        return stores
 
     async def perform(self, seed, steps):
         """What differs, or nothing."""
@@ -253,6 +267,19 @@ async def test_the_same_script_has_the_same_outcomes_on_all_stores(theatre, seed
     if found:
         steps = await theatre.shortest(seed, steps)
         raise AssertionError(f"seed {seed}, the shortest script that differs:\n{await theatre.perform(seed, steps)}")
+
+
+async def test_redis_and_valkey_are_both_among_the_stores(theatre):
+    try:
+        redis.find_other()
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    stores = [store for store in await theatre.cast() if isinstance(store, RedisStore)]
+    kinds = set()
+    for url in (redis.shared_url(), redis.other_url()):
+        async with Redis.from_url(url) as client:
+            kinds.add((await client.info("server")).get("server_name", "redis"))
+    assert (len(stores), kinds) == (2, {"redis", "valkey"})
 
 
 class Greedy(Wrapped):

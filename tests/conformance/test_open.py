@@ -34,6 +34,12 @@ async def test_sqlite_with_four_slashes_is_an_absolute_path(tmp_path):
     assert (tmp_path / "abs.db").exists()
 
 
+@pytest.mark.parametrize("port", ["99999", "0"])
+def test_a_port_that_is_none_is_told_as_that(port):
+    with pytest.raises(InvalidInput, match=rf"names a port that is none: {port}; use one from 1 to 65535"):
+        open_store(f"redis://localhost:{port}/0")
+
+
 @pytest.mark.parametrize("url", ["mysql://localhost", "pollux.db", "", "://", "memory:", "MEMORY://x"])
 def test_an_unknown_url_is_refused_with_what_exists(url):
     with pytest.raises(InvalidInput, match=r"memory://.*sqlite:///"):

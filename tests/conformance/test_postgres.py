@@ -5,7 +5,7 @@ import pytest
 from pollux.store.postgres.store import PostgresStore
 from pollux.testing.conformance import StoreContract
 from pollux.testing.conformance.waits import LONG_MS
-from tests.servers.postgres import empty, own_url
+from tests.servers.postgres import emptied, own_url
 
 
 @pytest.fixture(scope="module")
@@ -15,10 +15,13 @@ def url():
 
 class TestPostgresStore(StoreContract):
     @pytest.fixture
-    async def store(self, url, monkeypatch):
+    def clean(self, url):
+        return emptied(url)
+
+    @pytest.fixture
+    async def store(self, clean, monkeypatch):
         monkeypatch.setattr("pollux.store.postgres.bell.LOOK_AGAIN_MS", LONG_MS)  # who is not rung waits it out
-        await empty(url)
-        store = PostgresStore(url)
+        store = PostgresStore(clean)
         await store.open()
         yield store
         await store.close()

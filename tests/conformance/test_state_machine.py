@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from pollux.model import Overlap, RunState
-from tests.conformance.machine import DISTURBANCES, VERDICTS, VERSIONS, StoreMachine
+from tests.conformance.machine import CLAIMED, DISTURBANCES, VERDICTS, VERSIONS, StoreMachine
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
@@ -39,10 +39,17 @@ WALK = {
     "put_job": (3, lambda dice: (dice.randrange(4), dice.randrange(3), dice.random() < 0.8)),
     "delete_job": (1, lambda dice: (dice.randrange(4), True)),
     "move_jobs": (2, lambda dice: ([dice.randrange(4)], dice.choice(VERSIONS))),
-    "enqueue": (6, lambda dice: ([a_new_run(dice) for _ in range(dice.randint(1, 3))], dice.choice([100, 100, 3]))),
+    "enqueue": (
+        6,
+        lambda dice: (
+            [a_new_run(dice) for _ in range(dice.randint(1, 3))],
+            dice.choice([100, 100, 3]),
+            dice.random() < 0.3,
+        ),
+    ),
     "claim": (
         4,
-        lambda dice: (dice.randint(1, 4), dice.randint(1, 3), dice.choice([1_000, 1_000, 5]), dice.choice(VERSIONS)),
+        lambda dice: (dice.randint(1, 4), dice.randint(1, 3), dice.choice([1_000, 1_000, 5]), dice.choice(CLAIMED)),
     ),
     "work": (
         8,

@@ -44,8 +44,8 @@ def _postgres_plans(request: bytes) -> bool:
     return b"BEGIN" in request
 
 
-def _redis_server(folder: Path) -> redis.RedisServer:
-    return redis.RedisServer(folder, "--appendonly", "yes", "--appendfsync", "always").start()
+def _redis_server(folder: Path, appendfsync: str = "always") -> redis.RedisServer:
+    return redis.RedisServer(folder, "--appendonly", "yes", "--appendfsync", appendfsync).start()
 
 
 def _postgres_server(_: Path) -> postgres.PostgresServer:
@@ -61,6 +61,9 @@ REDIS = Backend(
     may_plan=_redis_plans,
     plans_at=1,
 )
+REDIS_EVERYSEC = REDIS._replace(
+    name="redis-everysec", start_server=lambda folder: _redis_server(folder, "everysec")
+)  # as most are set
 POSTGRES = Backend(
     name="postgres",
     own_url=postgres.own_url,

@@ -3,15 +3,16 @@
 import os
 
 from tests.chaos.storm import kill_at_random
+from tests.faults.bounds import LED_AGAIN_S, TAKEN_UP_S
+from tests.faults.pressure import Pressure
 
 KILLS = int(os.environ.get("POLLUX_CHAOS_KILLS", "60"))
-LEASE_S, LEADER_TTL_S = 2.0, 3.0  # as in `node.OPTIONS`
-SLACK_S = 10.0  # that a busy machine gets; in virtual time it is none
 SEED = int(os.environ.get("POLLUX_CHAOS_SEED", "20264"))
 
 
 async def test_sixty_kills_under_load_lose_nothing_and_double_nothing(far_yard):
-    await kill_at_random(far_yard, kills=KILLS, seed=SEED)
+    """Those that were started in the place of the last ones do at least 70 % of what the first ones did."""
+    await kill_at_random(far_yard, kills=KILLS, seed=SEED, around=Pressure(far_yard).as_before())
 
 
 async def test_what_a_killed_leader_ran_and_planned_is_taken_over_within_its_lease_and_its_term(far_yard, tmp_path):
@@ -40,5 +41,5 @@ async def test_what_a_killed_leader_ran_and_planned_is_taken_over_within_its_lea
     killed_ns = told.kills[0].at_ns
     again = [step for step in told.runs if step.pid == second.pid and step.run_id in names]
     assert {step.fence for step in again} == {2}
-    assert max(step.at_ns for step in again) - killed_ns <= (LEASE_S + 2 + SLACK_S) * 1e9
-    assert max(told.terms).at_ns - killed_ns <= (LEADER_TTL_S + 3 + SLACK_S) * 1e9
+    assert max(step.at_ns for step in again) - killed_ns <= TAKEN_UP_S * 1e9
+    assert max(told.terms).at_ns - killed_ns <= LED_AGAIN_S * 1e9

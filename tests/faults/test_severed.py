@@ -11,10 +11,8 @@ from tests.chaos.node import INTERVALS
 from tests.faults.backends import REDIS, asked_of
 from tests.faults.pressure import Pressure
 
-SECONDS = float(os.environ.get("POLLUX_FAULT_SECONDS", "8"))
+SECONDS = float(os.environ.get("POLLUX_FAULT_SECONDS", "30"))
 EVERY_S = 0.2
-RATE_SHARE = 0.7
-BACKOFF_S, SLACK_S = 3.0, 10.0
 SEVER = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pollux'"
 
 

@@ -114,9 +114,9 @@ def cases(count: int = CASES, size: int = 64, *, at_once: int = 1):
             return always(given(draws=raw.map(Draws))(test))
 
         @wraps(test)
-        def several(draws):
+        def several(draws, **fixtures):
             for part in range(at_once):
-                test(Draws(draws[part::at_once]))
+                test(Draws(draws[part::at_once]), **fixtures)
 
         return always(given(draws=raw)(several))
 

@@ -111,18 +111,18 @@ def mapping_of(draws: Draws, depth: int = 0) -> str:
     return f"{{{', '.join(pairs)}}}"
 
 
-@cases(3_000, size=80)
+@cases(3_000, size=80, at_once=10)
 def test_any_text_is_a_config_or_problems(draws, tmp_path_factory):
     text = "".join(draws.many(lambda: draws.one(CHARACTERS) if draws.number(8) else draws.one(SCRAPS), 60))
     load(text, tmp_path_factory.getbasetemp() / "text.yaml")
 
 
-@cases(4_000)
+@cases(4_000, at_once=10)
 def test_any_slip_of_the_pen_is_a_config_or_problems(draws, tmp_path_factory):
     load(draws.mutated(draws.one(FILES)), tmp_path_factory.getbasetemp() / "slip.yaml")
 
 
-@cases(3_000, size=96)
+@cases(3_000, size=96, at_once=10)
 def test_any_keys_and_values_are_a_config_or_problems(draws, tmp_path_factory):
     if draws.number(2):
         text = "".join(f"{draws.one(KEYS)}: {value_of(draws)}\n" for _ in range(1 + draws.number(3)))

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 from pollux import Changed, Observed, Permanent, Transient, Unchanged
-from pollux.errors import NotFound
+from pollux.errors import InvalidInput, NotFound
+from pollux.model import Job
 
 HERE = os.getpid()
 
@@ -53,6 +54,54 @@ def unchanged(ctx):
 
 def observed(ctx):
     return Observed({"n": 1}, "mark")
+
+
+def observed_odd():
+    return Observed({"n": 1}, "mark", changed="yes")
+
+
+def observed_unmarked():
+    return Observed({"n": 1}, complex(1, 2))
+
+
+class Greedy(Exception):
+    """It asks for more than a number holds."""
+
+    retry_after = 10**400
+
+
+class Silent(Exception):
+    @property
+    def retry_after(self):
+        raise RuntimeError("it does not say")
+
+
+class Endless(Exception):
+    retry_after = float("inf")
+
+
+def greedy():
+    raise Greedy("slow down")
+
+
+def silent():
+    raise Silent("slow down")
+
+
+def endless():
+    raise Endless("slow down")
+
+
+def follows_oddly(ctx):
+    """What the node would refuse: each is an error of the handler's, which it may catch."""
+    said = []
+    asked = ({"key": 5}, {"key": ["k"]}, {"delay": [1]}, {"delay": True}, {"priority": {"a": 1}}, {"priority": 2.5})
+    for job, options in (*(("after", each) for each in asked), (Job(id="after", handler="h", group=5), {})):
+        try:
+            ctx.enqueue(job, **options)
+        except InvalidInput as error:
+            said.append(str(error) if job == "after" else "refused")
+    return said
 
 
 def nothing(ctx):

@@ -3,10 +3,10 @@
 import pytest
 
 from pollux.clock import FakeClock
-from pollux.errors import StoreError
+from pollux.errors import InvalidInput, StoreError
 from pollux.events import Events
 from pollux.model import Node
-from pollux.runtime.beat import Beat
+from pollux.runtime.beat import Beat, check_key
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Rest
 from pollux.runtime.pruner import PruneOptions, Pruner
@@ -37,6 +37,14 @@ async def test_a_node_beats_every_fifteen_seconds_and_is_gone_after_three_missed
     await store.clock.advance(46_000)
     assert await store.nodes() == []
     await beat.stop()
+
+
+def test_a_node_without_a_name_for_the_leadership_is_told_so():
+    with pytest.raises(
+        InvalidInput, match="node b on this store names no leadership, this one names the leadership 'shop'"
+    ):
+        check_key(Node("a", key="shop"), [Node("b")])
+    check_key(Node("a", key="shop"), [Node("b", key="shop")])
 
 
 def a_pruner(store, leader, **options):

@@ -12,10 +12,10 @@ import pytest
 
 from pollux.clock import SystemClock
 from pollux.errors import InvalidInput
-from pollux.model import Isolate, Job, Retry, Run, RunState
+from pollux.model import ERROR_CHARS_MAX, Fault, Isolate, Job, Retry, Run, RunState
 from pollux.registry import Context, Handler, Registry
-from pollux.runtime.child import Child, _to_hide, call_in_child, check_place, in_child, place_in
-from pollux.runtime.child_words import Place
+from pollux.runtime.child import Child, Relayed, _to_hide, call_in_child, check_place, in_child, place_in
+from pollux.runtime.child_words import Failure, Place
 from pollux.secrets import HIDDEN
 from tests.runtime import child_work
 from tests.runtime.fakes import Shop, emptied, settle_down
@@ -92,7 +92,7 @@ async def test_a_handler_sees_in_its_child_what_it_sees_in_the_node(call):
     assert shop.pool.free == 2
 
 
-@pytest.mark.parametrize("name", ["changed", "unchanged", "observed", "nothing", "plain"])
+@pytest.mark.parametrize("name", ["changed", "unchanged", "observed", "nothing", "plain", "follows_oddly"])
 async def test_a_result_is_the_same_as_in_the_node(name):
     call, params = getattr(child_work, name), {"a": 40} if name == "plain" else {}
     _, here = await a_run(call, isolate=Isolate.NEVER, params=params)
@@ -103,7 +103,10 @@ async def test_a_result_is_the_same_as_in_the_node(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["fails", "fails_later", "permanent", "wait_a_minute", "leaves", "leaves_later", "not_json", "too_much"],
+    [
+        *("fails", "fails_later", "permanent", "wait_a_minute", "leaves", "leaves_later", "not_json", "too_much"),
+        *("observed_odd", "observed_unmarked", "greedy", "silent", "endless"),
+    ],
 )
 async def test_a_failure_is_the_same_as_in_the_node(name):
     call = getattr(child_work, name)
@@ -113,6 +116,18 @@ async def test_a_failure_is_the_same_as_in_the_node(name):
     assert [getattr(there, field) for field in told] == [getattr(here, field) for field in told]
     assert there.error
     assert there.crashes == 0
+
+
+async def test_what_a_child_says_of_its_failure_is_cut_and_cleaned_again():
+    """Whatever its code did to it: the words come over a line that it holds."""
+
+    def fail(ctx):
+        raise Relayed(Failure(Fault.TRANSIENT, "a\nb\x1b[31m" * 10_000, "x\ny", None))
+
+    _, run = await a_run(fail, isolate=Isolate.NEVER)
+    assert len(run.error) <= ERROR_CHARS_MAX
+    assert run.error.isprintable()
+    assert run.error.endswith("(x y)")
 
 
 async def test_no_memory_is_a_failure_and_no_crash():

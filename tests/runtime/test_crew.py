@@ -4,9 +4,10 @@ import asyncio
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from pollux.clock import FakeClock, SystemClock
-from pollux.errors import InvalidInput, StoreError
+from pollux.errors import InvalidInput, StoreError, StoreTimeout
 from pollux.events import Events, TermWon
 from pollux.model import Cause, Interval, Job, NotePut, Once, RunState, drain_key, run_of
 from pollux.registry import Registry
@@ -201,6 +202,70 @@ async def test_draining_gives_the_term_away_within_a_second(store):
     await other.stop()
 
 
+@pytest.mark.parametrize("options", [{"seats": 1}, {"runs": False}])
+async def test_a_node_that_hears_no_bell_takes_a_term_that_is_given_away_within_a_second(store, options):
+    """All its seats are taken, or it never claims: so it does not wait where it would be rung."""
+    leader = a_crew(store, Registry(), store.clock, runs=False)
+    await leader.start()
+    await settle_down()
+    other, _ = await working(store, "a", node_id="node-2", **options)
+    assert (leader.leader.term, other.pool.busy) == (1, options.get("seats", 0))
+    await store.clock.advance(7_500)
+    await leader.stop()
+    assert other.leader.term is None
+
+    await store.clock.advance(1_000)
+
+    assert other.leader.term == 2
+    await other.stop()
+
+
+@pytest.mark.parametrize("phase_ms", [0, 300, 600, 900])
+async def test_where_a_bell_is_heard_late_a_term_that_is_given_away_is_taken_within_a_second_all_the_same(
+    store, phase_ms
+):
+    """A store that asks now and then whether anybody wrote: whoever waits there does not rely on being rung."""
+    store.capabilities = replace(store.capabilities, rings=False)
+    store.faults["wake"] = [StoreTimeout("it is heard too late")]
+    leader = a_crew(store, Registry(), store.clock, runs=False)
+    await leader.start()
+    await settle_down()
+    other = a_crew(store, Registry(), store.clock, node_id="node-2")
+    await other.start()
+    await store.clock.advance(7_500 + phase_ms)
+    await leader.stop()
+    assert other.leader.term is None
+
+    await store.clock.advance(1_000)
+
+    assert other.leader.term == 2
+    await other.stop()
+
+
+async def test_a_bell_that_rings_between_two_claims_is_missed_for_a_second_at_most(store):
+    """The node had waited for long, got a run, and is about to wait again."""
+    leader = a_crew(store, Registry(), store.clock, runs=False)
+    await leader.start()
+    await settle_down()
+    other, work = await working(store, node_id="node-2")
+    work.may_end.set()
+    [job] = await store.get_jobs(["work"])
+    await store.clock.advance(7_500)
+    store.faults["claim"] = [sent := asyncio.Event()]
+    await store.enqueue([run_of(job, store.clock.now_ms(), Cause.ENQUEUED, id="a")])
+    await settle_down()
+    assert work.started == ["a"]
+    await leader.stop()
+    sent.set()
+    await settle_down()
+    assert other.leader.term is None
+
+    await store.clock.advance(1_000)
+
+    assert other.leader.term == 2
+    await other.stop()
+
+
 async def test_a_dead_leader_is_replaced_within_its_term_and_three_seconds(store):
     crew, _ = await working(store)
     other = a_crew(store, Registry(), store.clock, node_id="node-2")
@@ -256,8 +321,8 @@ async def test_a_node_that_only_runs_never_leads_and_one_that_only_plans_never_c
     assert runner.status().term is None
     assert planner.status().term == 1
     assert {sent["node"] for _, sent in store.sent("claim")} == {"node-1"}
-    seats = {node.id: (node.seats, node.leads) for node in await store.nodes()}
-    assert seats == {"node-1": (10, 0), "node-2": (0, 1)}
+    seats = {node.id: (node.seats, node.leads, node.plans) for node in await store.nodes()}
+    assert seats == {"node-1": (10, 0, False), "node-2": (0, 1, True)}
     await runner.stop()
     await planner.stop()
 

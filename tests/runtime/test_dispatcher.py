@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from pollux.errors import StoreError, StoreTimeout
-from pollux.events import ClaimsRefused
+from pollux.events import ClaimsRefused, LoopRecovered
 from pollux.model import ALL_VERSIONS, DRAIN, Cause, Node, NotePut, RunState
 from pollux.runtime.dispatcher import ClaimOptions
 from pollux.runtime.loop import Rest
@@ -94,6 +94,23 @@ async def test_a_store_that_cannot_wait_is_asked_once_a_second():
     shop.dispatcher.start()
     await shop.clock.advance(MINUTE)
     assert 50 <= shop.store.count("claim") <= 61
+    await shop.dispatcher.stop()
+
+
+async def test_an_idle_node_knows_at_once_that_the_store_is_back():
+    """Its first claim after an error does not wait for work; the next one does, as ever."""
+    shop = await a_shop()
+    heard = Heard(shop.events, LoopRecovered)
+    shop.store.faults["claim"] = [StoreError("down")] * 3
+    shop.dispatcher.start()
+    await shop.clock.advance(2_000)
+
+    assert [said.count for said in heard.of(LoopRecovered)] == [3]
+    waits = [sent["wait_ms"] for _, sent in shop.store.sent("claim")]
+    assert waits[1:4] == [0, 0, 0]
+    assert waits[4] > 0
+    await shop.clock.advance(MINUTE)
+    assert shop.store.count("claim") <= 9
     await shop.dispatcher.stop()
 
 

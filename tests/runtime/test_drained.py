@@ -38,6 +38,24 @@ async def test_a_claim_that_had_begun_is_handed_back_uncharged():
     assert (run.state, run.attempt, run.lease_losses) == (RunState.READY, 0, 0)
 
 
+async def test_one_drain_that_becomes_another_is_told_although_nothing_is_claimed():
+    shop, told = await Shop(seats=2).open(), []
+    shop.dispatcher.on_steered = lambda: told.append(shop.dispatcher.is_drained)
+
+    async def hears(reason, **options):
+        await shop.store.put_notes([NotePut(DRAIN, reason, **options)])
+        shop.dispatcher.heed()
+        await shop.dispatcher.turn()
+        return len(told)
+
+    assert await hears({"reason": "it is about to be moved"}, expires_ms=10**14) == 1
+    assert await hears({"reason": "it is about to be moved"}, expires_ms=10**14 + 1) == 1, "it only goes on"
+    assert await hears({"reason": "it is moved"}) == 2
+    await shop.store.put_notes([NotePut(DRAIN)])
+    await shop.dispatcher.turn()
+    assert told[:3] == [True, True, False]
+
+
 async def test_what_a_claim_took_whose_answer_never_came_goes_back_too():
     """Else it would be leased to a node that never runs it, for as long as the drain lasts."""
     shop = await Shop(seats=2).open()

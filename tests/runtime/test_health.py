@@ -7,11 +7,14 @@ import re
 import pytest
 
 from pollux import Permanent, Pollux, every
+from pollux.clock import FakeClock
+from pollux.model import Node
 from pollux.observe.documents import health_document, workers_document
 from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY
+from pollux.store.memory import MemoryStore
 from pollux.units import moment_ms
+from tests.runtime.scrape import worries
 from tests.runtime.test_app import until
-from tests.runtime.test_metrics import worries
 
 
 async def found(app, name: str, level: str):
@@ -155,6 +158,49 @@ async def test_a_worker_of_all_versions_can_be_asked(tmp_path):
         assert health.snapshot.deployment.overdue_ms is None
 
 
+async def test_a_version_beside_this_one_that_nobody_leads_any_more_is_told(tmp_path):
+    """Its figures are another version's: only who leads it tells that it stands still."""
+    store = f"sqlite:///{tmp_path}/p.db"
+    new = Pollux(store, scheduler_version=2, leader_ttl="1s")
+    old = Pollux(store, scheduler_version=1)
+    old.add(old.handler(home), every("1h"))
+    async with new:
+        async with old:
+            assert (await found(new, "versions", HEALTHY)).seen == "led as well: version 1 (1 job)"
+        finding = await found(new, "versions", UNHEALTHY)
+        assert "pollux jobs move --from-version 1 --to-version 2" in finding.cure
+        assert not await new._is_well(), "the heartbeat stops"
+        await new.move_jobs(["home"], to=2)
+        await until(lambda: _has_no(new, "versions"), "nothing is left that wants a leader")
+
+
+async def _has_no(app, name):
+    return name not in {finding.name for finding in (await app.health()).findings}
+
+
+async def test_a_look_costs_no_more_calls_where_versions_share_the_store():
+    clock = FakeClock()
+    app = Pollux(MemoryStore(clock), clock=clock)
+    app.handler(home)
+    await app.open()
+    await app.put_jobs([app.add("home", id="one"), app.add("home", id="other")])
+    await app.backend.beat(Node("n1", seats=1, handlers=("home",)), ttl_ms=600_000)
+
+    async def calls():
+        before = {verb: stats.calls for verb, stats in app.backend.calls.items()}
+        health = await app.health()
+        asked = {verb: stats.calls - before[verb] for verb, stats in app.backend.calls.items()}
+        return {verb: count for verb, count in asked.items() if count}, {each.name for each in health.findings}
+
+    alone, _ = await calls()
+    assert alone == dict.fromkeys(("lines", "nodes", "versions", "due", "list_jobs"), 1) | {"notes": 2}
+    await app.move_jobs(["other"], to=5)
+    await clock.advance(2_000)  # a look serves for a second
+    beside, names = await calls()
+    assert (beside, "versions" in names) == (alone, True)
+    await app.close()
+
+
 @pytest.mark.parametrize("count", [3, 250])
 async def test_a_look_reads_a_bounded_number_of_jobs(count):
     app = Pollux("memory://", plans=False)
@@ -166,5 +212,5 @@ async def test_a_look_reads_a_bounded_number_of_jobs(count):
     asked = {verb: stats.calls - before[verb] for verb, stats in app.backend.calls.items()}
     assert len(health.snapshot.deployment.jobs) == min(count, 200)
     assert health_document(health)["cron_jobs_count"] == (0 if count <= 200 else None)
-    assert sum(asked.values()) <= 7
+    assert sum(asked.values()) <= 8
     await app.close()

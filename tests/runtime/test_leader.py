@@ -171,6 +171,63 @@ async def test_a_hint_that_comes_right_after_a_question_is_not_forgotten(store):
     await other.stop()
 
 
+@pytest.mark.parametrize("since", [None, 999, 1_000, 1_700])
+async def test_who_was_not_listening_long_before_it_asked_asks_again_within_a_second(store, since):
+    """A bell that rang in between was not heard."""
+    leader, other = a_leader(store), a_leader(store, "b")
+    await leader.turn()
+    await store.clock.advance(2_000)
+    other.hears_since = lambda: None if since is None else store.clock.mono_ms() - since
+
+    rest = await other.turn()
+
+    assert rest.ms == (5_000 if since is not None and since >= 1_000 else 950)
+
+
+async def test_the_second_is_counted_from_the_question_but_a_slow_store_is_not_asked_on_and_on(store):
+    leader, other = a_leader(store), a_leader(store, "b")
+    await leader.turn()
+    other.hears_since = lambda: None
+    for took_ms, rests_ms in ((300, 650), (2_000, 475)):
+        store.faults["elect"] = [answers := asyncio.Event()]
+        turn = asyncio.ensure_future(other.turn())
+        await store.clock.advance(took_ms)
+        answers.set()
+
+        assert (await turn).ms == rests_ms
+
+
+async def test_who_stops_listening_while_it_rests_does_not_rest_for_long(store):
+    """However often it begins and ends to listen, it asks about once a second."""
+    leader, other = a_leader(store), a_leader(store, "b")
+    await leader.turn()
+    await store.clock.advance(2_000)
+    since = 0.0
+    other.hears_since = lambda: since
+    other.start()
+    await settle_down()
+    await store.clock.advance(2_000)
+    await leader.resign()
+    since = store.clock.mono_ms()
+    other.unheard()
+    await settle_down()
+
+    assert other.term == 2
+
+
+async def test_who_listens_with_gaps_asks_about_once_a_second(store):
+    leader, other = a_leader(store), a_leader(store, "b")
+    await leader.turn()
+    await store.clock.advance(1_000)
+    other.hears_since = store.clock.mono_ms
+    other.start()
+    for _ in range(80):
+        await store.clock.advance(50)
+        other.unheard()
+    assert 4 <= store.count("elect") - 1 <= 5
+    await other.stop()
+
+
 async def test_a_refused_plan_ends_the_term_whatever_the_clock_says(store):
     leader = a_leader(store)
     await leader.turn()

@@ -1,35 +1,30 @@
 """Do the metrics tell the truth?  What was done is counted, what is there is shown, and neither grows for ever."""
 
 import asyncio
-import sys
 import time
 from bisect import bisect_left
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_newer
-from prometheus_client.parser import text_string_to_metric_families as read
 
 from pollux import Permanent, Pollux, every, once
 from pollux.app.health import _histogram
 from pollux.clock import FakeClock
 from pollux.errors import InvalidInput, StoreError
 from pollux.events import Events
-from pollux.model import Cancelled, Dead, Done, Event, Fault, Job, Outcome, RetryAt
+from pollux.model import Done, Job, Outcome, RetryAt
 from pollux.observe.metrics import exposition, names
-from pollux.observe.metrics_port import HEAD_BYTES_MAX, MetricsPort
 from pollux.runtime.lag import LoopLag
 from pollux.runtime.lateness import Lateness
 from pollux.runtime.leader import Leader
-from pollux.runtime.tallies import NAMES_MAX, Tallies
+from pollux.runtime.tallies import Tallies
 from pollux.store.contract import JobPut, Settlement
 from pollux.store.memory import MemoryStore
 from pollux.testing.faults import FaultyStore
+from tests.runtime.scrape import Scrape, scrape, settled, worries
 from tests.runtime.test_app import until
-from tests.servers import postgres, redis
 
-MANY = 100_000
 OF_SEEDS = {
     # a crawler's scheduler
     *("scheduler_jobs_scheduled_total", "scheduler_jobs_executed_total", "scheduler_job_duration_seconds_bucket"),
@@ -44,55 +39,6 @@ OF_SEEDS = {
     "monitor_poll_inflight",
     *("scheduler_queue_due_soon", "scheduler_queue_wait_seconds_bucket", "scheduler_dead_letter_depth"),
 }
-
-
-class Scrape:
-    """What a scraper reads."""
-
-    def __init__(self, text: str, read=read) -> None:
-        self.text = text
-        self.samples = {}
-        self.families = {}
-        for family in read(text):
-            self.families[family.name] = family
-            for sample in family.samples:
-                key = sample.name, tuple(sorted(sample.labels.items()))
-                assert key not in self.samples, f"{key} is there twice"
-                self.samples[key] = sample.value
-
-    def __call__(self, name: str, **labels: str) -> float:
-        return self.samples[f"pollux_{name}", tuple(sorted(labels.items()))]
-
-    def total(self, name: str, **labels: str) -> float:
-        return sum(self.all(name, **labels).values())
-
-    def all(self, name: str, **labels: str) -> dict:
-        wanted = labels.items()
-        return {key: value for key, value in self.samples.items() if key[0] == f"pollux_{name}" and wanted <= {*key[1]}}
-
-    def names(self) -> set[str]:
-        return {name for name, _ in self.samples}
-
-
-async def scrape(app) -> Scrape:
-    return Scrape((await exposition(app)).decode())
-
-
-async def settled(app, count: int) -> None:
-    async def look():
-        return app.crew.settler.settled >= count
-
-    await until(look, f"{count} ends are recorded")
-
-
-def worries(health) -> list[str]:
-    """Of what; a busy machine may hold any event loop."""
-    return [finding.name for finding in health.worries() if finding.name != "loop"]
-
-
-@pytest.fixture
-def app() -> Pollux:
-    return Pollux("memory://", name="shop")
 
 
 async def test_every_end_is_counted_by_how_it_ended_and_whose_it_was(app):
@@ -317,164 +263,6 @@ async def test_both_formats_tell_the_same(app):
     assert newer("scheduler_settled_total") == older("scheduler_settled_total") == 1
 
 
-# bounds
-
-
-def ends(tallies: Tallies, count: int, **job: str) -> None:
-    for n in range(count):
-        fields = {name: value.format(n) for name, value in job.items()}
-        tallies.add(Job(handler="h", **fields), Settlement("r", "t", Done(), Outcome(0, 70)))
-
-
-async def test_the_first_two_hundred_have_series_of_their_own_and_the_rest_share_one(app):
-    async with app:
-        ends(app.crew.settler.tallies, 300, id="job-{}", source_id="source-{}")
-        seen = await scrape(app)
-    polls = seen.all("monitor_poll_total", result="success")
-    assert len(polls) == NAMES_MAX + 1
-    assert seen("monitor_poll_total", instance="other", instance_type="other", result="success") == 100
-    assert sum(polls.values()) == 300, "nothing is lost"
-    assert seen("monitor_poll_total", instance="job-199", instance_type="h", result="success") == 1
-    assert len(seen.all("scheduler_jobs_executed_total")) == NAMES_MAX + 1
-    for label in ("instance", "source_id"):
-        assert seen("metrics_series_dropped_total", label=label) == 100
-
-
-async def test_however_many_jobs_there_are_and_however_they_end_the_series_have_an_end(app):
-    """Each of a thousand has ended in every way, with every kind of error; and none has a success yet."""
-    faults = [Outcome(0, 70, fault=Fault.TRANSIENT, error=error) for error in ("OSError", "TimeoutError")]
-    faults += [Outcome(0, 70, fault=Fault.PERMANENT), Outcome(0, 70, fault=Fault.TRANSIENT, crashed=True)]
-    verdicts = (Done(), Done(failed=True), RetryAt(1), Dead("no"), Cancelled("no"))
-    async with app:
-        tallies = app.crew.settler.tallies
-        for number in range(1_000):
-            job = Job(id=f"j{number}", handler="h", group=f"g{number}", source_id=f"s{number}")
-            for verdict, outcome in zip(verdicts, (*faults, faults[0]), strict=True):
-                tallies.add(job, Settlement("r", "t", verdict, outcome))
-        seen = await scrape(app)
-    assert 8_000 < len(seen.samples) < 10_500, "as the page says"
-
-
-async def test_a_job_called_other_is_one_of_the_others(app):
-    async with app:
-        ends(app.crew.settler.tallies, 1, id="other", source_id="other")
-        ends(app.crew.settler.tallies, 250, id="job-{}")
-        seen = await scrape(app)
-    assert seen("monitor_poll_total", instance="other", instance_type="other", result="success") == 1 + 51
-
-
-HOSTILE = ('a"b', "a\\b", "a\nb", "a\x1b[31mb", "a\u202eb", "a\x00b", "<img onerror>", "x" * 5_000, "é")
-
-
-async def test_a_hostile_name_is_one_line_of_harmless_text(app):
-    async with app:
-        tallies = app.crew.settler.tallies
-        for number, name in enumerate(HOSTILE):
-            ends(tallies, 1, id=f"j{number}", source_id=name, group=name)
-        ends(tallies, 1, id="k", source_id="x" * 6_000)  # the same once it is cut
-        text = (await exposition(app)).decode()
-        newer = await exposition(app, openmetrics=True)
-    seen = Scrape(text)
-    assert not any(ord(char) < 32 or char in "\x7f\u202e" for line in text.split("\n") for char in line)
-    assert len(seen.all("scheduler_jobs_executed_total")) == len(HOSTILE)
-    assert max(map(len, text.split("\n"))) < 500
-    Scrape(newer.decode(), read_newer)
-
-
-async def test_a_scrape_of_a_hundred_thousand_jobs_costs_what_one_of_a_hundred_costs():
-    """Counted in calls, which no other work disturbs; and it asks the store the same few things."""
-    costs, asked = [], []
-    for count in (100, MANY):
-        app = Pollux("memory://", plans=False)
-        async with app:
-            for start in range(0, count, 1_000):
-                jobs = [Job(id=f"j{n}", handler="h", schedule=Event()) for n in range(start, min(count, start + 1_000))]
-                await app.backend.put_jobs([JobPut(job) for job in jobs])
-            ends(app.crew.settler.tallies, min(count, 300), id="j{}", source_id="s{}")
-            await exposition(app)
-            app.watch._last = None
-            before = {verb: stats.calls for verb, stats in app.backend.calls.items()}
-            seen = Scrape((await exposition(app)).decode())
-            after = {verb: stats.calls for verb, stats in app.backend.calls.items()}
-            asked.append(sum(after.values()) - sum(before.values()))
-            costs.append(await calls_of_a_scrape(app))
-            assert seen("scheduler_jobs") == count
-            assert len(seen.all("monitor_poll_last_success_timestamp")) <= NAMES_MAX
-    assert 1_000 < costs[1] <= 3 * costs[0], costs
-    assert max(asked) <= 8, "a claim or a renewal may fall into the same moment"
-
-
-async def calls_of_a_scrape(app: Pollux) -> int:
-    """How many functions are called until it is written, by this thread."""
-    app.watch._last = None
-    calls = 0
-
-    def count(_frame: object, event: str, _arg: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        await exposition(app)
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
-async def test_however_many_ask_the_store_is_asked_once_a_second():
-    clock = FakeClock()
-    app = Pollux(MemoryStore(clock), clock=clock)
-    await app.open()
-    counted = app.backend.calls["counts"]
-    await asyncio.gather(*(exposition(app) for _ in range(20)))
-    assert counted.calls == 1
-    await clock.advance(999)
-    seen = await scrape(app)
-    assert (counted.calls, seen("store_reading_age_seconds")) == (1, pytest.approx(0.999))
-    await clock.advance(1)
-    seen = await scrape(app)
-    assert (counted.calls, seen("store_reading_age_seconds")) == (2, 0)
-    await app.close()
-
-
-def store_url(kind: str, tmp_path) -> str:
-    if kind == "sqlite":
-        return f"sqlite:///{tmp_path}/p.db"
-    return (redis if kind == "redis" else postgres).own_url("metrics")
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
-async def test_every_store_tells_the_same(kind, tmp_path):
-    app = Pollux(store_url(kind, tmp_path))
-
-    @app.job(every("100ms"), group="edge")
-    async def tick(ctx): ...
-
-    @app.job(priority="low")
-    async def asked(ctx): ...
-
-    async with app:
-        await settled(app, 2)
-        await app.drain_workers()
-        await app.enqueue_many(asked, [None] * 3)
-        await app.enqueue(asked, delay="1h")
-
-        async def look():
-            seen = await scrape(app)
-            depth = seen.all("scheduler_queue_depth", priority="low")
-            is_whole = list(depth.values()) == [3] and seen("scheduler_runs", state="ready") >= 4
-            return seen if is_whole else None  # a claim that began before the drain may hold one for a moment
-
-        seen = await until(look, "three wait for a seat, and the delayed one for its time")
-        assert (seen("scheduler_jobs"), seen("scheduler_leaders"), seen("scheduler_nodes")) == (2, 1, 1)
-        assert seen("store_reachable") == 1
-        assert seen("scheduler_queue_process_lag_seconds", priority="low") >= 0
-        assert len(seen.all("monitor_poll_staleness_seconds")) == 1
-        health = await app.health()
-        assert worries(health) == ["stops"]
-        await app.resume_workers()
-
-
 # trouble
 
 
@@ -544,144 +332,15 @@ async def test_a_retried_attempt_and_one_handed_back_are_told_apart():
     assert only.by_status == {"retried": 1}
 
 
-# its own port
-
-
-@asynccontextmanager
-async def served(**options) -> AsyncIterator[tuple[Pollux, int]]:
-    app = Pollux("memory://", metrics_port=0, **options)
-    async with app:
-        yield app, app._alongside.port.port
-
-
-async def ask(port: int, request: str, host: str = "127.0.0.1") -> tuple[str, dict[str, str], bytes]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"{request}\r\nHost: {host}\r\n\r\n".encode())
-    async with asyncio.timeout(60):
-        answer = await reader.read()
-    writer.close()
-    head, _, body = answer.partition(b"\r\n\r\n")
-    status, *lines = head.decode().split("\r\n")
-    return status.partition(" ")[2], dict(line.split(": ", 1) for line in lines), body
-
-
-async def test_the_port_answers_metrics_in_both_formats_and_nothing_else():
-    async with served() as (_, port):
-        status, head, body = await ask(port, "GET /metrics HTTP/1.1")
-        assert (status, head["Content-Type"]) == ("200 OK", "text/plain; version=0.0.4; charset=utf-8")
-        assert int(head["Content-Length"]) == len(body)
-        assert Scrape(body.decode())("scheduler_is_leader") in (0, 1)
-        accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
-        status, head, body = await ask(port, f"GET /metrics?x=1 HTTP/1.1\r\n{accept}")
-        assert (status, body[-6:]) == ("200 OK", b"# EOF\n")
-        assert head["Content-Type"].startswith("application/openmetrics-text")
-        status, head, body = await ask(port, "HEAD /metrics HTTP/1.1")
-        assert (status, body, int(head["Content-Length"]) > 1_000) == ("200 OK", b"", True)
-        assert (await ask(port, "GET / HTTP/1.1"))[0] == "404 Not Found"
-        assert (await ask(port, "POST /metrics HTTP/1.1"))[0] == "405 Method Not Allowed"
-        assert (await ask(port, "nonsense"))[0] == "404 Not Found"
-
-
-async def test_on_this_machine_it_answers_to_names_of_this_machine_only():
-    """A web page that gives its own name our address does not get to read it."""
-    async with served() as (_, port):
-        for host in ("localhost:9091", "127.0.0.1", "[::1]:9091", ""):
-            assert (await ask(port, "GET /metrics HTTP/1.1", host))[0] == "200 OK"
-        assert (await ask(port, "GET /metrics HTTP/1.1", "evil.example:9091"))[0] == "421 Misdirected Request"
-    async with served(metrics_host="0.0.0.0") as (_, port):
-        assert (await ask(port, "GET /metrics HTTP/1.1", "node-7.example:9091"))[0] == "200 OK"
-
-
-async def test_whoever_says_nothing_or_too_much_is_sent_away_and_holds_nobody_up(monkeypatch):
-    """The patience with those who say nothing is short here; that with those who speak is as usual."""
-    met, answer = [], MetricsPort._answer
-
-    async def meet(port, reader):
-        met.append(reader)
-        return await answer(port, reader)
-
-    monkeypatch.setattr(MetricsPort, "_answer", meet)
-    async with served() as (_, port):
-        with monkeypatch.context() as short:
-            short.setattr("pollux.observe.metrics_port.PATIENCE_SECONDS", 0.2)
-            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
-
-            async def look():
-                return len(met) == 20
-
-            await until(look, "all are met")
-        assert (await ask(port, "GET /metrics HTTP/1.1"))[0] == "200 OK"
-        assert (await ask(port, f"GET /metrics HTTP/1.1\r\nX: {'x' * HEAD_BYTES_MAX}"))[0].startswith("431")
-        for reader, writer in silent:
-            async with asyncio.timeout(60):
-                assert await reader.read() == b""
-            writer.close()
-
-
-async def test_too_many_at_once_are_told_to_come_again(monkeypatch):
-    monkeypatch.setattr("pollux.observe.metrics_port.CONNECTIONS_MAX", 3)
-    async with served() as (app, port):
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-
-        async def look():
-            return len(app._alongside.port._open) == 3
-
-        await until(look, "all are connected")
-        assert (await ask(port, "GET /metrics HTTP/1.1"))[0] == "503 Service Unavailable"
-        for _, writer in silent:
-            writer.close()
-
-
-async def test_a_port_that_is_taken_is_an_error_of_the_start_and_leaves_nothing_behind():
-    async with served() as (_, port):
-        app = Pollux("memory://", metrics_port=port)
-        with pytest.raises(InvalidInput, match=f"cannot be served on 127.0.0.1:{port}") as refused:
-            await app.start()
-        assert "metrics.port" in str(refused.value)
-        assert app.crew is None
-
-
-async def test_while_a_node_drains_its_metrics_are_still_there():
-    app = Pollux("memory://", metrics_port=0)
-    started, may_end = asyncio.Event(), asyncio.Event()
-
-    @app.job()
-    async def slow(ctx):
-        started.set()
-        await may_end.wait()
-
-    await app.start()
-    port = app._alongside.port.port
-    await app.enqueue(slow)
-    await asyncio.wait_for(started.wait(), 60)
-    drain = asyncio.ensure_future(app.drain())
-
-    async def look():
-        seen = Scrape((await ask(port, "GET /metrics HTTP/1.1"))[2].decode())
-        return seen("scheduler_is_draining") == 1 and seen
-
-    seen = await until(look, "it drains")
-    assert seen("scheduler_jobs_currently_running") == 1
-    may_end.set()
-    await drain
-    await app.close()
-    with pytest.raises(OSError, match=r"refused|Connect"):
-        await ask(port, "GET /metrics HTTP/1.1")
-
-
-async def test_the_port_stops_with_talks_under_way():
-    asked = asyncio.Event()
-
-    class Slow:
-        async def readings(self):
-            asked.set()
-            await asyncio.Event().wait()
-
-    port = MetricsPort(Slow(), "127.0.0.1", 0)
-    await port.start()
-    asking = asyncio.ensure_future(ask(port.port, "GET /metrics HTTP/1.1"))
-    await asyncio.wait_for(asked.wait(), 60)  # the question was read: who is closed with words unread hears of a reset
-    assert port._open
-    await port.stop()
-    status, _, _ = await asking
-    assert status == ""
+async def test_nodes_of_two_versions_on_one_store_tell_each_of_its_own(tmp_path):
+    """And a scraper that has both can tell whose is whose; a worker for all of them has the sum."""
+    url, seen = f"sqlite:///{tmp_path}/v.db", {}
+    for number, jobs in ((1, ["a", "b", "c"]), (2, ["d"]), ("all", [])):
+        app = Pollux(url, scheduler_version=number, plans=number != "all")
+        for job_id in jobs:
+            app.add(app.handler(once_more, name=f"h.{job_id}"), id=job_id)
+        async with app:
+            found = await scrape(app)
+        [(_, labels)] = found.all("build_info")
+        seen[dict(labels)["scheduler_version"]] = found("scheduler_jobs")
+    assert seen == {"1": 3, "2": 1, "all": 4}

@@ -6,7 +6,7 @@ import pytest
 
 from pollux import Pollux
 from pollux.clock import FakeClock
-from pollux.errors import StoreTimeout
+from pollux.errors import Illegible, StoreTimeout, Unreadable
 from pollux.model import DRAIN, Cause, Dead, Job, NotePut, Outcome, drain_key, run_of
 from pollux.store.contract import JobPut, Settlement
 from pollux.store.memory import MemoryStore
@@ -120,6 +120,39 @@ async def test_what_the_store_refused_is_not_on_record(app, store, change):
         await do(app)
 
     assert (await app.audit(limit=1_000)).lines == before
+
+
+@pytest.mark.parametrize("same", [5, 1_000])
+async def test_only_what_is_new_is_told_as_new_where_nobody_has_read_what_was_before(app, same):
+    """Of a crowd that is put nothing is read before, as little as of the few that come behind a thousand."""
+    crowd = [Job(id=f"s{n:04}", handler="h") for n in range(same)]
+    few = [Job(id=f"z{n:02}", handler="h") for n in range(18)]
+    await app.put_jobs([*crowd, *few])
+    await app.delete_jobs(["z01"])
+    changed = [Job(id=job.id, handler="h", priority=1) for job in few[:1]]
+
+    await app.put_jobs([*crowd, *changed, *few[1:], Job(id="zzz", handler="h")])
+
+    lines = {line.subject: line.detail for line in (await app.audit(limit=1_000)).lines[-3:]}
+    assert lines == {
+        "z00": "now: when asked; handler h; priority 1",
+        "z01": "now: when asked; handler h",
+        "zzz": "new: when asked; handler h",
+    }
+
+
+async def test_what_must_be_new_and_what_was_read_before_is_told_as_it_is(app):
+    await app.put_jobs([Job(id="home", handler="h", priority=1), Job(id="b", handler="h")])
+
+    lines = {line.subject: line.detail for line in (await app.audit(limit=1_000)).lines[-2:]}
+    assert lines == {"home": "priority (usual) -> 1", "b": "new: when asked; handler h"}
+
+
+async def test_what_could_not_be_read_before_is_not_told_as_new(app, store):
+    store.fail("get_jobs", Illegible("job", [Unreadable("home", "no JSON")], [None]))
+    await app.put_jobs([Job(id="home", handler="h", priority=1)])
+
+    assert (await app.audit(limit=1_000)).lines[-1].detail == "now: when asked; handler h; priority 1"
 
 
 @pytest.mark.parametrize("change", ["drain", "resume"])

@@ -39,6 +39,28 @@ def test_progress_is_one_short_line_that_every_terminal_can_take(said, text):
     assert ascii(ctx.last_progress) == ascii(text)
 
 
+class Word(str):
+    """Text of a kind of its own, as libraries have it."""
+
+    __slots__ = ()
+
+    def __getitem__(self, _):
+        return self
+
+    def strip(self):
+        return self
+
+
+def test_progress_is_plain_text_and_is_said_by_nothing_else():
+    """It goes to the store with that of all other runs: one that could not be written would stop them all."""
+    ctx = a_context()
+    ctx.progress(Word("reading"))
+    assert (type(ctx.last_progress), ctx.last_progress) == (str, "reading")
+    with pytest.raises(AttributeError):
+        ctx.last_progress = 5
+    assert ctx.last_progress == "reading"
+
+
 async def speaking(shop, *ids):
     """Runs whose handlers wait; their contexts by id."""
     contexts = {}

@@ -419,10 +419,10 @@ def test_a_release_that_the_configuration_says_is_that_of_the_code_too(tmp_path,
 async def test_a_node_that_names_another_leadership_is_refused_and_leaves_no_trace(tmp_path):
     url = f"sqlite:///{tmp_path}/p.db"
     async with an_app(url, leader_key="production") as first:
-        for key in ("staging", ""):
+        for key, named in (("staging", "the leadership 'staging'"), ("", "no leadership")):
             other = an_app(url, leader_key=key)
             other.add("tick", every("2h"), id="other")
-            with pytest.raises(InvalidInput, match=rf"'production', this one names '{key}'.*stop them all first"):
+            with pytest.raises(InvalidInput, match=f"'production', this one names {named};.*stop them all first"):
                 await other.start()
             assert other.crew is None
         assert [node.id for node in await first.nodes()] == [first.node_id]

@@ -2,84 +2,24 @@
 
 import asyncio
 import gc
+import logging
 import os
 import signal
-import stat
-import sys
 
 import pytest
 
-from pollux import Pollux, every
+from pollux import every
+from pollux.app import steered
 from pollux.app.declared import Declared
 from pollux.app.process import OWNS_PROCESS
 from pollux.app.reload import BY_SIGNAL
-from pollux.config import load_config
-from pollux.config.versions import KEPT_MAX, Versions
-from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, StoreError, StoreTimeout
-from pollux.events import ConfigReloaded, FileDiffers, ReloadRefused
+from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound
+from pollux.events import ConfigReloaded, ReloadRefused
 from pollux.model import Job, RunState
 from pollux.store.contract import RunFilter
-from pollux.testing.faults import FaultyStore
 from tests.runtime.fakes import Heard
+from tests.runtime.reload_world import FIRST, SECOND, all_jobs, an_app, planned
 from tests.runtime.test_app import PATIENCE, until
-
-WORK = """
-async def one(ctx): return 1
-async def two(ctx): return 2
-"""
-FIRST = """
-pool: {seats: 3}
-jobs:
-  - {id: a, python: "reload_work:one", interval: 1h}
-  - {id: b, python: "reload_work:one", interval: 1h}
-"""
-SECOND = """
-pool: {seats: 5}
-jobs:
-  - {id: a, python: "reload_work:one", interval: 1h}
-  - {id: b, python: "reload_work:two", interval: 2h}
-  - {id: c, python: "reload_work:two", interval: 1h}
-"""
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """A folder with a file and the code that it names."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    sys.modules.pop("reload_work", None)
-    (tmp_path / "reload_work.py").write_text(WORK)
-    (tmp_path / "reload_exits.py").write_text("import sys\nsys.exit(7)\n")
-    (tmp_path / "p.yaml").write_text(FIRST)
-    yield tmp_path
-    sys.modules.pop("reload_work", None)
-    sys.modules.pop("reload_later", None)
-
-
-def an_app(store="memory://", path="p.yaml", *, plans=True, **arguments):
-    config = load_config(path, environ={}, arguments={"store": store} | arguments)
-    return Pollux.from_config(config, plans=plans)
-
-
-async def truly(look, what):
-    async def looked():
-        return look()
-
-    return await until(looked, what)
-
-
-async def all_jobs(app):
-    return {job.id: job for job in (await app.list_jobs(limit=1_000)).jobs}
-
-
-async def planned(app, *ids):
-    """The jobs, once they have fired for the first time and rest until the next."""
-
-    async def look():
-        jobs = await all_jobs(app)
-        return jobs if all(job_id in jobs and jobs[job_id].memory.ended for job_id in ids) else None
-
-    return await until(look, f"{ids} are planned")
 
 
 async def test_what_differs_is_written_and_what_does_not_keeps_its_phase_and_memory(here):
@@ -311,325 +251,14 @@ async def test_a_reload_that_means_another_text_is_refused_with_the_file_that_is
         assert (await app.reload(only=app.reloader.digest_there())).added == 1
 
 
-# what is in force
-
-
-async def test_what_is_in_force_is_told_although_the_file_says_otherwise(here):
-    async with an_app("sqlite:///p.db", grace="7s") as app:
-        (here / "p.yaml").write_text("pool: {seats: 9, lease: 1m}\njobs: [{id: a}]\n")
-        with pytest.raises(InvalidConfig):
-            await app.reload()
-        told = await app.file_in_force()
-        values = {each.option: (each.value, each.origin) for each in told.options}
-        assert (told.is_there, told.path) == (False, str(here / "p.yaml"))
-        assert told.refused[0].startswith("p.yaml:2:8")
-        assert values["pool.seats"] == ("3", "p.yaml:2")
-        assert values["pool.grace"] == ("7s", "argument")
-        (here / "p.yaml").write_text("pool: {seats: 9, lease: 1m}\n")
-        await app.reload()
-        await app.set_setting("pool.seats", 20)
-        told = await app.file_in_force()
-        values = {each.option: each.value for each in told.options}
-        assert (told.is_there, told.refused) == (True, ())
-        assert (values["pool.seats"], values["pool.lease"]) == ("20", "30s"), "the lease changes with a restart"
-        assert [str(change) for change in told.needs_restart] == ["pool.lease 30s -> 1m"]
-
-
-async def test_a_file_that_was_refused_is_a_finding_of_health_until_it_is_mended(here):
-    async with an_app() as app:
-
-        async def finding():
-            app.watch._last = None  # a look serves for a second
-            return next(each for each in (await app.health()).findings if each.name == "file")
-
-        assert (await finding()).level == "healthy"
-        (here / "p.yaml").unlink()
-        refused = Heard(app.events, ReloadRefused)
-        for _ in range(2):
-            with pytest.raises(InvalidConfig):
-                await app.reload()
-        assert len(refused.all) == 1
-        assert "the file is gone" in (await finding()).seen
-        (here / "p.yaml").write_text(FIRST)
-        await app.reload()
-        assert (await finding()).level == "healthy"
-
-
-async def test_seats_and_history_change_at_once_and_the_rest_is_named_until_the_restart(here):
-    async with an_app() as app:
-        (here / "p.yaml").write_text("pool: {seats: 9, grace: 1s, lease: 1m}\nleader: {ttl: 20s}\nhistory: {keep: 7}\n")
-
-        answer = await app.reload()
-
-        assert [str(change) for change in answer.options] == [
-            "pool.seats 3 -> 9",
-            "pool.grace 25s -> 1s",
-            "history.keep 100 -> 7",
-        ]
-        assert [change.path for change in answer.needs_restart] == ["pool.lease", "leader.ttl"]
-        crew = app.crew
-        assert (crew.pool.seats, crew.options.grace_ms, crew.pruner.options.keep_per_job) == (9, 1_000, 7)
-        assert (crew.options.lease_ms, crew.leader.ttl_ms) == (30_000, 15_000)
-        again = await app.reload()
-        assert (again.options, again.lines) == ((), ())
-        assert [change.path for change in again.needs_restart] == ["pool.lease", "leader.ttl"], "not forgotten"
-    async with an_app() as app:
-        assert (await app.reload()).needs_restart == ()
-        assert app.crew.leader.ttl_ms == 20_000
-
-
-async def test_an_argument_still_wins_after_a_reload(here):
-    async with an_app(seats=4) as app:
-        (here / "p.yaml").write_text("pool: {seats: 9}\n")
-        answer = await app.reload()
-        assert (answer.options, app.crew.pool.seats) == ((), 4)
-
-
-async def test_commands_can_be_allowed_while_it_runs(here):
-    async with an_app() as app:
-        (here / "p.yaml").write_text('allow_exec: true\njobs: [{id: x, exec: ["true"], once: true}]\n')
-        answer = await app.reload()
-        assert [str(change) for change in answer.options] == ["pool.seats 3 -> 10", "allow_exec false -> true"]
-
-        async def done():
-            return (await app.list_runs(RunFilter(states=(RunState.DONE,), job_id="x"))).runs
-
-        assert await until(done, "it ran")
-        (here / "p.yaml").write_text("allow_exec: false\n")
-        assert [str(change) for change in (await app.reload()).needs_restart] == ["allow_exec true -> false"]
-
-
-async def test_ten_at_once_go_one_after_the_other_and_the_last_wins(here):
-    """The first is held up in the middle of its writing; the others have newer texts, and must not overtake it."""
-    app = an_app()
-    faulty = app._store = FaultyStore(app.backend)
-    async with app:
-        await planned(app, "a", "b")
-        gate = asyncio.Event()
-        faulty.delay("put_jobs", gate)
-        calls = []
-        for n in range(10):
-            (here / "p.yaml").write_text(f'jobs: [{{id: n{n}, python: "reload_work:one", interval: 1h}}]\n')
-            calls.append(asyncio.create_task(app.reload()))
-            await truly(lambda: faulty.struck, "the first is in the middle of it")
-        await asyncio.sleep(0.1)
-        assert not any(call.done() for call in calls)
-        gate.set()
-
-        answers = await asyncio.gather(*calls)
-
-        assert set(await all_jobs(app)) == {"n9"}
-        assert {answer.digest for answer in answers[1:]} == {app.reloader.config.digest}
-
-
-async def test_a_reload_stands_in_the_audit_log_with_who_and_what(here):
-    async with an_app() as app:
-        (here / "p.yaml").write_text(SECOND)
-        await app.acting_as("ann").reload()
-        await app.acting_as("ann").reload()
-        lines = [line for line in (await app.audit()).lines if line.action == "reload"]
-    assert [(line.actor, line.subject) for line in lines] == [("ann", "p.yaml")], "what changed nothing is not told"
-    assert lines[0].detail == "jobs: 1 added, 1 changed, 0 gone, 1 the same; pool.seats 3 -> 5"
-
-
-async def test_a_reload_whose_answer_is_lost_is_on_record_once(here):
-    """The line is in the log with the first job that is written: asked again there is nothing left to tell."""
-    app = an_app()
-    faulty = app._store = FaultyStore(app.backend)
-    async with app:
-        await planned(app, "a", "b")
-        (here / "p.yaml").write_text(FIRST + '  - {id: c, python: "reload_work:one", interval: 1h}\n')
-        faulty.lose_answer("put_jobs")
-        with pytest.raises(StoreTimeout):
-            await app.acting_as("ann").reload()
-        for _ in range(2):
-            lines = [line for line in (await app.audit()).lines if line.action == "reload"]
-            assert [(line.actor, line.detail) for line in lines] == [
-                ("ann", "jobs: 1 added, 0 changed, 0 gone, 2 the same")
-            ]
-            assert "c" in await all_jobs(app)
-            await app.acting_as("ann").reload()
-        assert "log" not in faulty.calls
-
-
-async def test_a_worker_takes_handlers_and_seats_and_writes_no_job(here):
-    async with an_app("sqlite:///p.db") as leader, an_app("sqlite:///p.db", plans=False) as worker:
-        before = await planned(leader, "a", "b")
-        (here / "p.yaml").write_text(SECOND)
-        answer = await worker.reload()
-        assert (answer.added, answer.changed, worker.crew.pool.seats) == (0, 0, 5)
-        assert "reload_work:two" in worker.crew.registry.names()
-        assert await all_jobs(leader) == before
-
-
-async def test_without_a_file_there_is_nothing_to_read_again():
-    async with Pollux("memory://") as app:
-        with pytest.raises(InvalidInput, match="there is no file to read again"):
-            await app.reload()
-
-
-async def test_a_store_that_fails_meanwhile_is_tried_again(here):
-    app = an_app()
-    faulty = FaultyStore(app.backend)
-    app._store = faulty
-    async with app:
-        await planned(app, "a", "b")
-        (here / "p.yaml").write_text(SECOND)
-        faulty.fail("put_jobs", StoreError("not now"))
-        app.steward.read_again("file watch")
-        await planned(app, "a", "b", "c")
-        assert "put_jobs" in faulty.struck
-        assert app.crew.pool.seats == 5
-
-
-# several nodes
-
-
-async def test_a_node_with_an_older_text_does_not_undo_what_another_applied(here):
-    (here / "old").mkdir()
-    (here / "old" / "p.yaml").write_text(FIRST)
-    (here / "old" / "reload_work.py").write_text(WORK)
-    async with an_app("sqlite:///p.db", "old/p.yaml") as older, an_app("sqlite:///p.db") as newer:
-        await planned(newer, "a", "b")
-        told = Heard(older.events, FileDiffers)
-        (here / "p.yaml").write_text(SECOND)
-        await newer.reload()
-        await truly(lambda: told.all, "the older one hears of it")
-        after = await planned(newer, "a", "b", "c")
-
-        older._registrar._looks = 2
-        await older._registrar.turn()
-        await older._registrar.turn()
-
-        assert await all_jobs(newer) == after
-        assert [(event.source, event.node) for event in told.all] == [("file:p.yaml", newer.node_id)]
-        (here / "old" / "p.yaml").write_text(SECOND)
-        assert (await older.reload()).lines == ("~ pool.seats 3 -> 5",)
-
-
-async def test_a_reload_on_one_node_is_heard_by_all_that_have_the_file(here):
-    async with an_app("sqlite:///p.db") as one, an_app("sqlite:///p.db") as other:
-        await planned(one, "a", "b")
-        (here / "p.yaml").write_text(SECOND)
-        await one.reload()
-        await truly(lambda: other.crew.pool.seats == 5, "the other one has read it, too")
-        assert "reload_work:two" in other.crew.registry.names()
-
-
-# versions
-
-
-async def test_the_last_texts_are_kept_for_their_owner_alone(here):
-    async with an_app("sqlite:///p.db") as app:
-        for n in range(12):
-            (here / "p.yaml").write_text(f"pool: {{seats: {n + 10}}}\n")
-            await app.reload()
-            await app.reload()
-        kept = await app.file_versions()
-    assert len(kept) == KEPT_MAX
-    assert [each.read().decode().split()[-1] for each in kept] == [f"{n + 10}}}" for n in range(2, 12)]
-    folder = here / "p.db.versions" / "p.yaml"
-    assert [stat.S_IMODE(each.stat().st_mode) for each in (folder, folder.parent)] == [0o700, 0o700]
-    assert {stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()} == {0o600}
-
-
-async def test_what_was_left_open_to_others_is_shut_by_the_next_start(here):
-    async with an_app("sqlite:///p.db"):
-        pass
-    folder = here / "p.db.versions" / "p.yaml"
-    [kept] = folder.iterdir()
-    for each, mode in ((folder.parent, 0o755), (folder, 0o750), (kept, 0o644)):
-        each.chmod(mode)
-    async with an_app("sqlite:///p.db"):
-        pass
-    assert [stat.S_IMODE(each.stat().st_mode) for each in (folder.parent, folder, kept)] == [0o700, 0o700, 0o600]
-
-
-async def test_a_rollback_puts_the_text_before_back_and_makes_it_hold(here):
-    async with an_app("sqlite:///p.db") as app:
-        (here / "p.yaml").chmod(0o640)
-        os.chown(here / "p.yaml", -1, os.getgid())
-        before = await planned(app, "a", "b")
-        (here / "p.yaml").write_text(SECOND)
-        await app.reload()
-
-        answer = await app.acting_as("ann").rollback()
-
-        assert (here / "p.yaml").read_text() == FIRST
-        assert stat.S_IMODE((here / "p.yaml").stat().st_mode) == 0o640
-        assert (answer.removed, answer.changed, app.crew.pool.seats) == (1, 1, 3)
-        after = await all_jobs(app)
-        assert (after["a"], set(after)) == (before["a"], {"a", "b"})
-        await app.rollback()
-        assert (here / "p.yaml").read_text() == SECOND, "again: back to the newer one"
-        first = (await app.file_versions())[0]
-        await app.rollback(first.digest[:6])
-        assert (here / "p.yaml").read_text() == FIRST
-        with pytest.raises(NotFound):
-            await app.rollback("ffff")
-        assert [line.actor for line in (await app.audit()).lines if line.action == "reload"][1] == "ann"
-
-
-async def test_a_rollback_from_a_file_with_a_mistake_goes_to_what_holds(here):
-    async with an_app("sqlite:///p.db") as app:
-        (here / "p.yaml").write_text("jobs: [")
-        with pytest.raises(InvalidConfig):
-            await app.reload()
-        answer = await app.rollback()
-        assert (here / "p.yaml").read_text() == FIRST
-        assert answer.is_empty
-
-
-async def test_a_text_that_no_longer_fits_is_not_put_back(here):
-    async with an_app("sqlite:///p.db") as app:
-        (here / "p.yaml").write_text("pool: {seats: 5}\n")
-        await app.reload()
-        sys.modules["reload_work"].__dict__.pop("one")
-        with pytest.raises(InvalidConfig, match="has no 'one'"):
-            await app.rollback()
-        assert (here / "p.yaml").read_text() == "pool: {seats: 5}\n"
-
-
-async def test_a_link_and_a_file_that_nobody_may_write_are_not_written(here):
-    async with an_app("sqlite:///p.db") as app:
-        (here / "p.yaml").write_text(SECOND)
-        await app.reload()
-        (here / "p.yaml").chmod(0o444)
-        with pytest.raises(InvalidInput, match="cannot be written"):
-            await app.rollback()
-        (here / "real.yaml").write_text(SECOND)
-        (here / "p.yaml").unlink()
-        (here / "p.yaml").symlink_to("real.yaml")
-        with pytest.raises(InvalidInput, match="is a link to real"):
-            await app.rollback()
-        assert (here / "real.yaml").read_text() == SECOND
-
-
-async def test_versions_that_cannot_be_kept_stop_nothing(here):
-    (here / "p.db.versions").write_text("in the way")
-    async with an_app("sqlite:///p.db") as app:
-        (here / "p.yaml").write_text(SECOND)
-        assert (await app.reload()).added == 1
-        assert await app.file_versions() == []
-        with pytest.raises(Conflict, match="no other text") as refused:
-            await app.rollback()
-        assert "change the file itself" in refused.value.cure
-
-
-def test_without_a_file_as_store_they_lie_beside_the_config(tmp_path):
-    versions = Versions(tmp_path / "p.yaml")
-    versions.keep(b"a", 1)
-    versions.keep(b"b", 1)
-    assert (tmp_path / ".p.yaml.versions").is_dir()
-    assert [each.read() for each in versions.all()] == [b"a", b"b"], "in order, also within a millisecond"
-    (tmp_path / ".p.yaml.versions" / "notes.txt").write_text("somebody's own")
-    assert len(versions.all()) == 2
-
-
 # for long
 
 
-async def test_five_hundred_reloads_under_load_leak_nothing(here):
+async def test_five_hundred_reloads_under_load_leak_nothing(here, caplog, monkeypatch):
+    """Pytest keeps what is said, a record and more for each reload: here nothing is, also not where the log is ours."""
+    monkeypatch.setattr(steered, "kind_written", lambda: None)
+    caplog.set_level(logging.ERROR)
+
     def objects():
         for _ in range(3):
             gc.collect()
@@ -646,9 +275,9 @@ async def test_five_hundred_reloads_under_load_leak_nothing(here):
                 await app.enqueue_many("load", [None] * 5)
             await app.reload()
             if n in (50, 500):
-                await until(lambda: _idle(app), "what was asked for has run")
+                await until(lambda: _idle(app), "what was asked for has run, and the leader knows")
                 counted[n] = objects()
-    assert counted[500] <= counted[50] * 1.02, counted
+    assert counted[500] - counted[50] < 450, counted  # fewer than one for each of them
 
 
 async def _noop(ctx):
@@ -657,7 +286,7 @@ async def _noop(ctx):
 
 async def _idle(app):
     counts = await app.counts()
-    return counts.ready + counts.leased == 0 and app.crew.status().backlog == 0
+    return counts.ready + counts.leased + counts.feed == 0 and app.crew.status().backlog == 0
 
 
 def test_a_trial_changes_nothing_of_what_is_declared():

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from pollux.errors import InvalidInput, Permanent, StoreBusy, StoreTimeout
 from pollux.events import LeaseWasLost, RunFailed
@@ -107,6 +108,22 @@ async def test_one_settlement_that_the_store_cannot_take_does_not_stop_the_other
     assert buried.state is RunState.DEAD, "its handler has run: it must not run again at every lease end"
     assert "its outcome cannot be recorded: InvalidInput: indigestible" in buried.error
     assert shop.kit.leases == {}
+    await shop.settler.stop()
+
+
+async def test_an_outcome_of_another_kind_is_its_own_runs_end_and_nobody_elses():
+    """Handlers' words are looked at before; whatever comes by another way is stopped at the store's door."""
+    shop = await Shop(seats=3).open()
+    await ended(shop, "r1", "r2", "r3")
+    waiting = shop.settler._waiting
+    attempt, settlement = waiting[1]
+    waiting[1] = attempt, replace(settlement, outcome=replace(settlement.outcome, changed="yes"))
+    shop.settler.start()
+    await shop.clock.advance(10_000)
+    assert (shop.settler.backlog, shop.settler.refused, shop.kit.leases) == (0, 1, {})
+    runs = [await shop.run(f"r{n}") for n in (1, 2, 3)]
+    assert [run.state for run in runs] == [RunState.DONE, RunState.DEAD, RunState.DONE]
+    assert "the outcome of run 'r2' cannot be recorded: Expected `bool | null`, got `str`" in runs[1].error
     await shop.settler.stop()
 
 

@@ -405,6 +405,21 @@ async def test_a_turn_is_asked_for_wherever_the_leader_is(tmp_path):
             await asker.close()
 
 
+async def test_a_turn_is_asked_for_of_the_leader_of_each_version(tmp_path):
+    """Also of a node that leads one of them itself, which could turn alone."""
+    url = f"sqlite:///{tmp_path}/p.db"
+    async with Pollux(url, runs=False, scheduler_version=1) as old, Pollux(url, runs=False) as new:
+        await truly(lambda: old.crew.leader.term and new.crew.leader.term, "both lead")
+        await until(lambda: _all_lead(new, 2), "that is told")
+        answer = await new.trigger()
+        assert answer.leaders == answer.answered == (old.node_id, new.node_id)
+        assert await new.backend.notes("turn:") == [], "nothing is left behind"
+
+
+async def _all_lead(app, count):
+    return len([node for node in await app.nodes() if node.leads]) == count
+
+
 async def _leads(app):
     return any(node.leads for node in await app.nodes())
 

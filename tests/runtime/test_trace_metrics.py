@@ -4,8 +4,8 @@ from pollux import Pollux
 from pollux.observe.metrics import exposition
 from pollux.observe.trace_export import Export
 from tests.collector import collecting
+from tests.runtime.scrape import Scrape
 from tests.runtime.test_app import until
-from tests.runtime.test_metrics import Scrape
 
 SPANS = "traces_spans_total"
 RESULTS = ("exported", "dropped", "failed")

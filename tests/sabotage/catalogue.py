@@ -1,7 +1,11 @@
 """What is broken on purpose?  One promise at a time; where stores keep it in code of their own, each is broken.
 
 Here are the memory store, SQLite and the runtime; the stores that are servers are in `on_servers.py`, what comes in
-and goes out over the network in `at_the_door.py`.
+and goes out over the network in `at_the_door.py`, records that cannot be read in `beside_spoilt.py`, the versions of
+one store in `between_versions.py`.
+
+What is broken in a store bears the store's name behind its own (`S4.two-redis`, `S1.redis-plain`), and there is one for
+each store; `test_fits.py` knows where there is none, and why.
 
 The tests named are those that should notice first; a sabotage is caught by the first of them that goes red.
 
@@ -13,12 +17,16 @@ the feed (an entry is consumed by a plan that does not carry all its effects).
 from __future__ import annotations
 
 from tests.sabotage.at_the_door import INWARDS, OUTWARDS
+from tests.sabotage.beside_spoilt import BESIDE_SPOILT
+from tests.sabotage.between_versions import BETWEEN_VERSIONS
 from tests.sabotage.copy import Patch, Sabotage
 from tests.sabotage.on_servers import BESIDE, ENDED_UNREAD, ON_POSTGRES, ON_REDIS
+from tests.sabotage.unreadable_job import UNREADABLE_JOB
 
 MEMORY = "tests/conformance/test_memory.py::TestMemoryStore::"
 SQLITE = "tests/conformance/test_sqlite.py::TestSqliteStore::"
 CREW = "tests/runtime/test_crew.py::"
+CANNOT_PLAN = "tests/runtime/test_cannot_plan.py::"
 RENEWER = "tests/runtime/test_renewer.py::"
 PLANNER = "tests/unit/test_plan_planner.py::"
 PROMISES = "tests/unit/test_plan_promises.py::"
@@ -158,6 +166,30 @@ LEASES = (
         tests=("tests/runtime/test_leader.py::test_trust_does_not_move_with_the_wall_clock",),
     ),
     sabotage(
+        "leader.aside",
+        "a leader that cannot plan keeps the term from one that can",
+        Patch(
+            "runtime/timekeeper.py",
+            "            await self._let_another(error)\n",
+            "            self._failing_since = None\n",
+        ),
+        tests=(CANNOT_PLAN + "test_another_one_leads_after_two_terms_and_what_is_due_fires",),
+    ),
+    sabotage(
+        "leader.asked",
+        "who stepped aside is brought back by a question that was under way",
+        Patch("runtime/leader.py", "if self.has_resigned or self._aside_ms() > 0:", "if self.has_resigned:"),
+        tests=(CANNOT_PLAN + "test_a_question_that_was_under_way_when_it_stepped_aside_wins_it_nothing",),
+    ),
+    sabotage(
+        "late-bell",
+        "where bells are heard late a standby rests as if it were rung in time",
+        Patch("runtime/dispatcher.py", "not wait_ms or not self.is_rung", "not wait_ms"),
+        tests=(
+            CREW + "test_where_a_bell_is_heard_late_a_term_that_is_given_away_is_taken_within_a_second_all_the_same",
+        ),
+    ),
+    sabotage(
         "S13.renewer",
         "trust in a lease is measured by the wall clock",
         Patch("runtime/renewer.py", "        sent = self.clock.mono_ms()", "        sent = self.clock.now_ms()"),
@@ -196,10 +228,24 @@ LEASES = (
         tests=(DRAIN + "test_a_handler_longer_than_the_grace_is_handed_back_uncharged",),
     ),
     sabotage(
-        "leap",
+        "leap.memory",
         "the clock leaps ahead, and every lease is over at once",
-        Patch("store/jumps.py", "return int(left) + 1 if left > 0 else 0", "return 0 if left else 0"),
-        tests=(JUMP.format("memory"), JUMP.format("sqlite")),
+        Patch(
+            "store/memory/store.py",
+            "self._jumps.hold_ms(asking.lease_ms) if now_ms is None else 0",
+            "self._jumps.hold_ms(asking.lease_ms) if now_ms == 0 else 0",
+        ),
+        tests=(JUMP.format("memory"),),
+    ),
+    sabotage(
+        "leap.sqlite",
+        "the clock leaps ahead, and every lease is over at once",
+        Patch(
+            "store/sqlite/handle.py",
+            "self._database.jumps.hold_ms(asking.lease_ms) if now_ms is None else 0",
+            "self._database.jumps.hold_ms(asking.lease_ms) if now_ms == 0 else 0",
+        ),
+        tests=(JUMP.format("sqlite"),),
     ),
 )
 
@@ -273,7 +319,7 @@ FIRINGS = (
         tests=(UNREAD + "test_a_run_is_not_made_before_what_was_read_of_the_one_before_is_written",),
     ),
     sabotage(
-        "S6.unread",
+        "S6.unread-memory",
         "an end that came after the feed was read is not looked for",
         Patch("store/memory/plan.py", "    asked = _asking(state, plan) if state.ends else ()", "    asked = ()"),
         tests=(UNREAD + "test_a_run_is_not_made_before_the_end_of_the_one_before_was_read", MEMORY + ENDED_UNREAD),
@@ -302,7 +348,7 @@ FIRINGS = (
     sabotage(
         "S6.alone-sqlite",
         "a run that is to begin alone begins beside others",
-        Patch("store/relational/plan.py", "        if mates or run.job_id in barred:", "        if mates:"),
+        Patch("store/relational/plan.py", "        if run.job_id in barred:", "        if False:"),
         tests=(SQLITE + BESIDE,),
     ),
     sabotage(
@@ -321,7 +367,7 @@ FIRINGS = (
 
 WRITES = (
     sabotage(
-        "S7",
+        "S7.sqlite",
         "a settlement and its follow-ups are two transactions",
         Patch(
             "store/sqlite/store.py",
@@ -339,19 +385,25 @@ WRITES = (
         tests=(SWEEP,),
     ),
     sabotage(
-        "S8",
+        "alike.sqlite",
+        "runs that are alike all have the first one's payload",
+        Patch("store/relational/rows.py", "(run_id, *head, body, *tail)", "(run_id, *head, runs.bodies[0], *tail)"),
+        tests=(SQLITE + "test_runs_alike_are_taken_as_a_list_of_them_is[plain]",),
+    ),
+    sabotage(
+        "S8.sqlite",
         "the writer does not wait for the disk (synchronous = OFF)",
         Patch("store/sqlite/schema.py", '"PRAGMA synchronous = FULL"', '"PRAGMA synchronous = OFF"'),
         tests=("tests/store/test_sqlite_writer.py::test_every_answer_was_synced_first",),
     ),
     sabotage(
-        "S8.pragma",
+        "S8.sqlite-pragma",
         "the same, as the test of the settings sees it",
         Patch("store/sqlite/schema.py", '"PRAGMA synchronous = FULL"', '"PRAGMA synchronous = OFF"'),
         tests=("tests/store/test_sqlite_files.py::test_the_writer_waits_for_the_disk_and_nobody_maps_the_file",),
     ),
     sabotage(
-        "early",
+        "early.sqlite",
         "calls are answered before they are committed",
         Patch(
             "store/sqlite/writer.py",
@@ -375,4 +427,7 @@ WRITES = (
     ),
 )
 
-SABOTAGES: tuple[Sabotage, ...] = (*TOKENS, *LEASES, *FIRINGS, *WRITES, *ON_REDIS, *ON_POSTGRES, *OUTWARDS, *INWARDS)
+SABOTAGES: tuple[Sabotage, ...] = (
+    *(*TOKENS, *LEASES, *FIRINGS, *WRITES, *BETWEEN_VERSIONS, *BESIDE_SPOILT, *UNREADABLE_JOB),
+    *(*ON_REDIS, *ON_POSTGRES, *OUTWARDS, *INWARDS),
+)

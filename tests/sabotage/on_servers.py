@@ -1,7 +1,6 @@
 """What is broken on purpose in the stores that are servers?  The same promises as elsewhere, in Lua and in SQL.
 
-Each name is that of the same sabotage of the memory store and SQLite, with the store's own behind it.  S12 is Redis'
-alone: only there is the line a stream that could be cut.
+Each name is that of the same sabotage of the memory store and SQLite, with the store's own behind it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ WHOLE = "tests/store/test_settled_whole.py::"
 TWIN = "tests/store/test_late_twin.py::"
 ENQUEUED = "tests/store/test_postgres_enqueued.py::"
 OFFERS = "tests/store/test_redis_offers.py::"
-SPOILT = "tests/store/test_redis_spoilt.py::"
 FAILOVER = "tests/store/test_redis_failover.py::"
 TOKEN = "test_a_late_settlement_is_refused_once_somebody_else_has_the_run"
 HANDED_BACK = "test_a_late_hand_back_is_refused_once_somebody_else_has_the_run"
@@ -28,6 +26,7 @@ EARLIER = "test_an_earlier_due_does_not_fire_after_a_later_one"
 LIVING = "test_a_lease_that_still_runs_is_left_alone"
 UNCHARGED = "test_a_run_handed_back_is_ready_at_once_and_not_charged"
 TOLD = "test_the_leader_is_told_how_the_attempt_ended"
+ALIKE = "test_runs_alike_are_taken_as_a_list_of_them_is"
 
 
 def sabotage(name: str, broken: str, *patches: Patch, tests: tuple[str, ...]) -> Sabotage:
@@ -35,6 +34,12 @@ def sabotage(name: str, broken: str, *patches: Patch, tests: tuple[str, ...]) ->
 
 
 ON_REDIS = (
+    sabotage(
+        "alike.redis",
+        "of runs that are alike the first stands alone",
+        Patch("store/redis/plain.py", "groups[-1][2] = len(ids)", "pass"),
+        tests=(REDIS + ALIKE + "[plain]",),
+    ),
     sabotage(
         "S1.redis",
         "settle ends a run whatever token it is shown",
@@ -98,9 +103,15 @@ ON_REDIS = (
         tests=(REDIS + EARLIER, REDIS + ONCE),
     ),
     sabotage(
+        "S5.redis-plain",
+        "the short script that makes many runs does not look whether one of them is known",
+        Patch("store/redis/scripts/enqueue_plain.lua", ' or call("EXISTS", unpack(keys)) > 0 then', " then"),
+        tests=(REDIS + "test_the_id_of_a_finished_run_is_known",),
+    ),
+    sabotage(
         "S6.unread-redis",
         "an end that came after the feed was read is not looked for",
-        Patch("store/redis/scripts/advance.lua", 'return is_unread(new.job) and "unread" or "ok"', 'return "ok"'),
+        Patch("store/redis/scripts/advance.lua", 'return is_unread(job.id) and "unread" or "ok"', 'return "ok"'),
         tests=(REDIS + ENDED_UNREAD,),
     ),
     sabotage(
@@ -148,7 +159,7 @@ ON_REDIS = (
         tests=(REDIS + LIVING,),
     ),
     sabotage(
-        "S12",
+        "S12.redis",
         "the stream of the work is cut at a length (MAXLEN)",
         Patch(
             "store/redis/scripts/_streams.lua",
@@ -196,33 +207,6 @@ ON_REDIS = (
         tests=(OFFERS + "test_an_offer_is_taken_back_at_once",),
     ),
     sabotage(
-        "spoilt.redis",
-        "a run that somebody else wrote stays leased, and with it all that was claimed beside it",
-        Patch(
-            "store/redis/plain.py",
-            '                broken[run_id] = f"it cannot be read ({error})"\n                continue\n',
-            "                raise error\n",
-        ),
-        tests=(SPOILT + "test_a_run_that_cannot_be_read_dies_of_it_and_the_others_are_run[9-spoil_the_body]",),
-    ),
-    sabotage(
-        "spoilt.redis-number",
-        "one number that somebody spoilt in one run stops all claims of its version for good",
-        Patch(
-            "store/redis/scripts/_runs.lua",
-            "    if kind and not is_of(kind, value) then\n",
-            "    if false then\n",
-        ),
-        tests=(SPOILT + "test_one_number_that_is_none_does_not_stop_the_claims_of_the_others[fence-x]",),
-    ),
-    sabotage(
-        "aside.redis",
-        "an older node makes dead letters of all runs of a job that only a newer one can read",
-        Patch("store/aside.py", "import Back\n", "import Dead\n"),
-        Patch("store/aside.py", "Back(now_ms + ASIDE_MS)", 'Dead("its job cannot be read")'),
-        tests=(SPOILT + "test_the_runs_of_a_job_that_cannot_be_read_wait_for_a_node_that_can_and_the_others_are_run",),
-    ),
-    sabotage(
         "wait.redis",
         "a write counts as done though no replica has confirmed it",
         Patch(
@@ -250,6 +234,12 @@ ON_REDIS = (
 
 ON_POSTGRES = (
     sabotage(
+        "alike.postgres",
+        "ids of several lines go as lines",
+        Patch("store/postgres/rows.py", 'if any(each.count("\\n") >= len(many) for each in lines):', "if False:"),
+        tests=(POSTGRES + ALIKE + "[plain]",),
+    ),
+    sabotage(
         "S6.unread-postgres",
         "an end that came after the feed was read is not looked for",
         Patch(
@@ -276,7 +266,7 @@ ON_POSTGRES = (
         tests=(POSTGRES + TOKEN,),
     ),
     sabotage(
-        "S1.plain",
+        "S1.postgres-plain",
         "the one statement that ends many runs does not ask whose they are",
         Patch("store/postgres/queries/settle.sql", " AND l.token = coalesce(b.token, ($2::text[])[1])", ""),
         tests=(TWIN + "test_a_plain_end_that_comes_after_another_handle_took_the_run_is_lost[postgres]",),
@@ -309,7 +299,7 @@ ON_POSTGRES = (
         tests=(POSTGRES + FENCED,),
     ),
     sabotage(
-        "S4.learn",
+        "S4.postgres-learn",
         "a turn of an old term in which nothing fires is written",
         Patch(
             "store/postgres/queries/advance.sql",
@@ -322,6 +312,7 @@ ON_POSTGRES = (
         "S4.two-postgres",
         "a term is given to whoever asks, though another holds it",
         Patch("store/postgres/nodes.py", "if is_vacant or holder == node_id:", "if is_vacant or node_id:"),
+        Patch("store/postgres/queries/nodes.sql", "AND holder NOT IN ('', $3::text)", "AND holder = ''"),
         tests=(POSTGRES + LEADS,),
     ),
     sabotage(
@@ -335,7 +326,7 @@ ON_POSTGRES = (
         tests=(POSTGRES + EARLIER, POSTGRES + ONCE),
     ),
     sabotage(
-        "S5.plain",
+        "S5.postgres-plain",
         "the one statement that makes many runs does not look whether one of them has ended meanwhile",
         Patch("store/postgres/migrations/0006_alike.sql", "  PERFORM {s}.none_ended(ids);\n", ""),
         tests=(ENQUEUED + "test_an_id_that_ends_while_it_is_made_again_is_not_made_again",),

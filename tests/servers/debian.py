@@ -36,18 +36,25 @@ class Parcel(NamedTuple):
 
     path: str
     packages: tuple[str, ...]
+    called: str = ""  # where several have programs of one name
 
     @property
     def name(self) -> str:
-        return Path(self.path).name
+        return self.called or Path(self.path).name
 
     @property
     def cure(self) -> str:
         return f"install the package {self.packages[0]}, or let apt-get reach a mirror of Debian"
 
 
+IP = Parcel("usr/bin/ip", ("iproute2",))
 PGBOUNCER = Parcel("usr/sbin/pgbouncer", ("pgbouncer",))
+POSTGRES = {
+    major: Parcel(f"usr/lib/postgresql/{major}/bin/postgres", (f"postgresql-{major}",), f"postgresql-{major}")
+    for major in (15, 17)  # a release of Debian has one of them
+}
 REDIS = Parcel("usr/bin/redis-server", ("redis-server", "redis-tools"))
+PROMTOOL = Parcel("usr/bin/promtool", ("prometheus",))
 
 
 def find_program(parcel: Parcel) -> Program:
@@ -62,7 +69,7 @@ def find_program(parcel: Parcel) -> Program:
             shutil.rmtree(folder, ignore_errors=True)
             _fetch(parcel, folder)
             (folder / "whole").touch()
-    return Program(str(folder / parcel.path), _libraries(folder))
+    return Program(str(_place(parcel, folder)), _libraries(folder))
 
 
 def _shelf() -> Path:
@@ -75,6 +82,12 @@ def _shelf() -> Path:
         if os.access(place, os.W_OK):
             return place
     return Path(tempfile.mkdtemp(prefix="pollux-tests-"))
+
+
+def _place(parcel: Parcel, folder: Path) -> Path:
+    """Packages from before the two trees were one have it without `usr`."""
+    old = folder / parcel.path.removeprefix("usr/")
+    return old if old.exists() else folder / parcel.path
 
 
 def _libraries(folder: Path) -> str:
@@ -122,7 +135,7 @@ def _download(parcel: Parcel, folder: Path, packages: Sequence[str], own: Sequen
 def _missing(parcel: Parcel, folder: Path) -> list[str]:
     """Libraries that the program does not find."""
     told = subprocess.run(
-        ["ldd", str(folder / parcel.path)],
+        ["ldd", str(_place(parcel, folder))],
         capture_output=True,
         text=True,
         check=False,

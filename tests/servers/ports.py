@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import SystemRandom
 
@@ -30,6 +32,14 @@ def free_port() -> int:
             _named.add(port)
             return port
     raise OSError(f"no port between {FIRST} and {_last()} is free")
+
+
+@contextmanager
+def nobodys_port() -> Iterator[int]:
+    """Nobody answers there, nor can anybody take it before the end of the block."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and never listens
+        yield held.getsockname()[1]
 
 
 def _last() -> int:

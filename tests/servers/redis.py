@@ -114,17 +114,27 @@ def named_url() -> str | None:
     return os.environ.get(NAMED)
 
 
-_shared: list[tuple[RedisServer, tempfile.TemporaryDirectory[str]]] = []
+_shared: dict[str, tuple[RedisServer, tempfile.TemporaryDirectory[str]]] = {}
 
 
 def shared_url() -> str:
     """One server for all tests of this process that do no harm to it; each takes a namespace of its own."""
     if named := named_url():
         return named
-    if not _shared:
+    return _started("usual", None)
+
+
+def other_url() -> str:
+    """The same on the other kind of server, Redis or Valkey; FileNotFoundError if it cannot be had."""
+    return _started("other", find_other())
+
+
+def _started(kind: str, program: Program | None) -> str:
+    if kind not in _shared:
         folder = tempfile.TemporaryDirectory(prefix="pollux-redis-")
-        _shared.append((RedisServer(Path(folder.name), "--appendonly", "yes", "--appendfsync", "no").start(), folder))
-    return _shared[0][0].url
+        options = ("--appendonly", "yes", "--appendfsync", "no")
+        _shared[kind] = (RedisServer(Path(folder.name), *options, program=program).start(), folder)
+    return _shared[kind][0].url
 
 
 def own_url(what: str) -> str:
@@ -134,6 +144,6 @@ def own_url(what: str) -> str:
 
 def stop_shared() -> None:
     while _shared:
-        server, folder = _shared.pop()
+        _, (server, folder) = _shared.popitem()
         server.stop()
         folder.cleanup()

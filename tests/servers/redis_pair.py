@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
-from tests.servers.ports import free_port
+from tests.servers.ports import nobodys_port
 from tests.servers.redis import RedisServer
 from tests.servers.redis_cluster import ask, until
 from tests.servers.redis_sentinel import follow
@@ -15,6 +16,7 @@ class Pair:
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder, self.options = folder, ("--repl-diskless-sync-delay", "0", *options)
+        self._held = ExitStack()  # a server that came to where the replica looks would give it its own data
         self.primary, self.replica = self._made("a"), self._made("b")
         self.port = self.primary.port
         self.url = f"redis://127.0.0.1:{self.port}/0"
@@ -26,13 +28,15 @@ class Pair:
 
     def cut(self) -> None:
         """From now on the replica gets nothing; it keeps what it has."""
-        ask(self.replica, "REPLICAOF", "127.0.0.1", free_port())
+        ask(self.replica, "REPLICAOF", "127.0.0.1", self._held.enter_context(nobodys_port()))
 
     def mend(self) -> None:
         follow(self.replica, self.primary)
 
     def catch_up(self) -> None:
-        until(lambda: ask(self.primary, "WAIT", 1, 100) == 1, "the replica has everything")
+        """By the bytes: `WAIT` asks for the writes of its own connection, and a new one has none."""
+        written = _offset(self.primary, "master_repl_offset")
+        until(lambda: _offset(self.replica, "slave_repl_offset") >= written, "the replica has everything")
 
     def fail_over(self) -> None:
         self.primary.kill()
@@ -57,3 +61,9 @@ class Pair:
     def stop(self) -> None:
         self.primary.stop()
         self.replica.stop()
+        self._held.close()
+
+
+def _offset(server: RedisServer, name: str) -> int:
+    told = str(ask(server, "INFO", "replication"))
+    return int(next(line for line in told.splitlines() if line.startswith(f"{name}:")).partition(":")[2])

@@ -70,9 +70,11 @@ class Watched:
 
 
 def follow(replica: RedisServer, primary: RedisServer) -> None:
-    """Make it a replica, and wait until it has everything."""
+    """Make it a replica, and wait until it has everything, and its primary sends it what comes next."""
     ask(replica, "REPLICAOF", "127.0.0.1", primary.port)
     until(lambda: "master_link_status:up" in str(ask(replica, "INFO", "replication")), "the replica follows")
+    known = f"port={replica.port},state=online"  # a moment later, and until then no write is confirmed
+    until(lambda: known in str(ask(primary, "INFO", "replication")), "its primary knows that")
 
 
 def _made(folder: Path) -> Path:

@@ -20,8 +20,8 @@ from tests.servers.redis import RedisServer
 PATIENCE_S = 60
 
 
-async def fire(store, n, overlap=Overlap.QUEUE):
-    firing = a_firing(await the_job(store), T0 + n * 60_000, overlap=overlap)
+async def fire(store, n, overlap=Overlap.QUEUE, job="job"):
+    firing = a_firing(await the_job(store, job), T0 + n * 60_000, overlap=overlap)
     [answer] = (await advance(store, now_ms=T0, firings=(firing,))).firings
     return firing.run.id, answer
 
@@ -127,3 +127,46 @@ async def test_a_firing_reads_no_further_than_to_the_one_that_waits_already(tmp_
     finally:
         await store.close()
         server.stop()
+
+
+BACKLOGS = {
+    "before it": {"due_ms": 0},
+    "behind it": {"due_ms": T0 + 1_000},
+    "at the gate": {"due_ms": 0, "gated": True},
+}
+
+
+@pytest.fixture
+async def on_redis(tmp_path):
+    """A store, and how to ask its server how many commands a firing of a job took."""
+    server = RedisServer(tmp_path).start()
+    store = RedisStore(server.url)
+    await store.open()
+    async with Redis.from_url(server.url) as client:
+
+        async def cost(n, job, overlap=Overlap.QUEUE):
+            await client.config_resetstat()
+            _, answer = await fire(store, n, overlap, job)
+            return answer, sum(each["calls"] for each in (await client.info("commandstats")).values())
+
+        yield store, cost
+    await store.close()
+    server.stop()
+
+
+@pytest.mark.parametrize("backlog", BACKLOGS)
+async def test_what_a_firing_costs_does_not_grow_with_the_backlog_wherever_that_stands(on_redis, backlog):
+    """Runs are found by their due: the one that waits already may stand behind all others, or before them."""
+    store, cost = on_redis
+    await given_jobs(store, "few", "many")
+    await store.enqueue([a_run(f"first of {job}", job, due_ms=0) for job in ("few", "many")], now_ms=T0)
+    await store.enqueue([a_run(f"r{n:03}", "many", **BACKLOGS[backlog]) for n in range(300)], now_ms=T0)
+
+    costs = [(await cost(n, "few"), await cost(n, "many")) for n in range(3)]
+
+    wanted = [Answer.WAITS, Answer.OVERLAPPED, Answer.OVERLAPPED]
+    assert [(few[0], many[0]) for few, many in costs] == [(answer, answer) for answer in wanted]
+    if backlog == "at the gate":
+        costs.pop(0)  # it looks once at those that are held: one of them may wait so, too
+    assert all(many[1] < few[1] + 20 for few, many in costs), costs
+    assert (await cost(3, "many", Overlap.CANCEL))[1] > 300, "what they are counted by"

@@ -13,8 +13,8 @@ from pollux.store.postgres.address import read_address
 from pollux.store.postgres.check import check, index_statements, repair
 from pollux.store.postgres.store import PostgresStore
 from pollux.testing.conformance.builders import a_run
+from tests.acceptance.move_world import populate
 from tests.acceptance.terminal import SameProcess
-from tests.acceptance.test_store_move import populate
 from tests.servers.postgres import own_url, shared_url
 
 

@@ -151,17 +151,22 @@ async def test_the_connection_that_listens_is_made_anew_and_hears_again(plain, s
     await given_jobs(store, "job")
     other = PostgresStore(url)
     await other.open()
+
+    def claimed(token):
+        return asyncio.ensure_future(store.claim(node="n", token=token, limit=1, lease_ms=60_000, wait_ms=600_000))
+
     for nth in range(2):
-        waiting = asyncio.ensure_future(
-            store.claim(node="n", token=f"w{nth}", limit=1, lease_ms=60_000, wait_ms=600_000)
-        )
+        waiting = claimed(f"v{nth}")
         pid = await listener(plain, url)
         await plain.execute(f"SELECT pg_terminate_backend({pid})")
         for _ in range(6_000):
-            if (again := await listener(plain, url)) != pid:
+            if (new_pid := await listener(plain, url)) != pid:
                 break
             await asyncio.sleep(0.01)
-        assert again != pid
+        assert new_pid != pid
+        assert (await asyncio.wait_for(waiting, 60)).runs == (), "all may have been called back meanwhile"
+        waiting = claimed(f"w{nth}")
+        await asyncio.sleep(0)
         await other.enqueue([a_run(f"r{nth}", due_ms=0)])
         assert ids((await asyncio.wait_for(waiting, 60)).runs) == [f"r{nth}"], "by the bell: nobody looks by himself"
     await other.close()

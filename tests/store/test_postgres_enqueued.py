@@ -17,7 +17,7 @@ from pollux.store.contract import BATCH_MAX, Answer, RunFilter
 from pollux.store.postgres import rows, runs
 from pollux.store.postgres.store import PostgresStore
 from pollux.testing.conformance.builders import a_job, a_run, given_jobs, ids, settlement
-from tests.servers.postgres import empty, has_rung, own_url, shared_url
+from tests.servers.postgres import emptied, empty, has_rung, own_url, shared_url
 
 NOW = 1_800_000_000_000
 MANY = 11  # of so many ids nobody asks beforehand whether they are known
@@ -43,9 +43,13 @@ async def taken(monkeypatch):
 
 
 @pytest.fixture
-async def store(url):
-    await empty(url)
-    opened = PostgresStore(url)
+def clean(url):
+    return emptied(url)
+
+
+@pytest.fixture
+async def store(clean):
+    opened = PostgresStore(clean)
     await opened.open()
     await given_jobs(opened, a_job("job"))
     yield opened

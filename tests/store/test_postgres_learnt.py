@@ -9,7 +9,7 @@ from pollux.model import Done, JobUpdate, Memory, Outcome, Plan
 from pollux.store.contract import Answer
 from pollux.store.postgres.store import PostgresStore
 from pollux.testing.conformance.builders import a_job, a_run, given_jobs, settlement
-from tests.servers.postgres import empty, has_rung, own_url, shared_url
+from tests.servers.postgres import emptied, has_rung, own_url, shared_url
 
 NOW = 1_800_000_000_000
 
@@ -20,9 +20,13 @@ def url():
 
 
 @pytest.fixture
-async def store(url):
-    await empty(url)
-    opened = PostgresStore(url)
+def clean(url):
+    return emptied(url)
+
+
+@pytest.fixture
+async def store(clean):
+    opened = PostgresStore(clean)
     await opened.open()
     await given_jobs(opened, a_job("a"), a_job("b"))
     await opened.enqueue([a_run("r", "a", due_ms=NOW)], now_ms=NOW)

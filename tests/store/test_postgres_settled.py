@@ -12,7 +12,7 @@ from pollux.store.contract import Answer, Renewal, RunFilter
 from pollux.store.postgres import settle
 from pollux.store.postgres.store import PostgresStore
 from pollux.testing.conformance.builders import a_job, a_run, given_jobs, settlement
-from tests.servers.postgres import empty, own_url
+from tests.servers.postgres import emptied, empty, own_url
 
 NOW = 1_800_000_000_000
 WAYS = ("short", "long")
@@ -24,7 +24,12 @@ def url():
 
 
 @pytest.fixture
-async def handles(url, monkeypatch):
+def clean(url):
+    return emptied(url)
+
+
+@pytest.fixture
+async def handles(clean, monkeypatch):
     """Two handles, and which ways settlements took: true for the short one."""
     taken = []
     short = settle.settle_plainly
@@ -34,8 +39,7 @@ async def handles(url, monkeypatch):
         return taken[-1]
 
     monkeypatch.setitem(PostgresStore.settle.__globals__, "settle_plainly", watched)
-    await empty(url)
-    stores = [PostgresStore(url), PostgresStore(url)]
+    stores = [PostgresStore(clean), PostgresStore(clean)]
     for store in stores:
         await store.open()
     yield (*stores, taken)

@@ -6,15 +6,17 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from pollux.errors import StoreError, StoreRefused
+from pollux.errors import InvalidInput, StoreError, StoreRefused
 from pollux.model import AuditLine, JobUpdate, Memory, Plan, RunState
 from pollux.store.contract import Pruning
 from pollux.store.redis import RedisStore
 from pollux.store.redis.address import read_address
 from pollux.store.redis.check import check, repair
+from pollux.store.redis.glance import lacking
+from pollux.store.redis.scripts import KEYS
 from pollux.testing.conformance.builders import T0, a_run
+from tests.acceptance.move_world import populate
 from tests.acceptance.terminal import SameProcess
-from tests.acceptance.test_store_move import populate
 from tests.servers.redis import own_url, shared_url
 
 
@@ -35,6 +37,9 @@ class Hand:
     async def __call__(self, command, name, *arguments):
         return await self.client.execute_command(command, self.key(name), *arguments)
 
+    async def names(self):
+        return [key.decode().removeprefix(self.key("")) async for key in self.client.scan_iter(self.key("*"))]
+
     async def stand(self, run_id):
         """What the hash of a run says of how it stands."""
         return msgspec.msgpack.decode(await self("HGET", f"run:{run_id}", "s"))
@@ -48,7 +53,10 @@ class Hand:
 @pytest.fixture
 async def url():
     """A store with something of everything in it."""
-    url = own_url("check")
+    return await filled(own_url("check"))
+
+
+async def filled(url):
     store = RedisStore(url)
     await store.open()
     await populate(store)
@@ -86,6 +94,65 @@ async def test_a_store_in_order_has_no_findings(url):
     assert seen.findings == ()
     assert (seen.runs, seen.jobs, seen.notes, seen.log) == (10, 3, 3, 4)
     assert {"the scripts", "the keys", "the index leases"} <= {step[0] for step in steps}
+
+
+async def test_a_store_in_a_namespace_beside_it_is_none_of_its_business():
+    """Their keys begin alike.  What is no store stays foreign."""
+    server, _, namespace = own_url("beside").partition("?namespace=")
+    outer, inner = f"{server}?prefix={namespace}", f"{server}?prefix={namespace}&namespace=b"
+    assert await lacking(outer) == f"no keys {namespace}:*"
+    await filled(inner)
+    assert await lacking(outer) == f"no key {namespace}:meta; there is one with ?namespace=b"
+    await filled(outer)
+
+    assert (await lacking(outer), await lacking(inner)) == ("", "")
+    assert [(await check(url, silent)).findings for url in (outer, inner)] == [(), ()]
+
+    hand = Hand(outer)
+    await hand("SET", "c:odd", 1)
+    await hand("HSET", "d:meta", "what", 1)
+    await hand.client.aclose()
+    assert (await found(outer))["foreign"].count == 2
+
+
+OF_IDS = {"run", "job", "live", "past", "dead"}  # what follows is an id, and an id may be any word
+
+
+async def stems_of(hand):
+    return {key.partition(":")[0] for key in (*await hand.names(), *KEYS) if ":" in key}
+
+
+async def test_a_namespace_is_refused_if_a_key_of_it_may_be_one_of_the_store_around_it(hand):
+    """`job:meta` is a job of that name out there, and the house of a store in here; `jobs:high` is nothing in here."""
+    both = {key.partition(":")[0] for key in KEYS if key.partition(":")[2] in KEYS}
+    assert both == {"notes", "bell"}
+    stems = await stems_of(hand)
+    assert {"run", "job", "live", "jobs", "line", "shelf", "gone"} <= stems
+
+    for name in [*OF_IDS, *both, "v1", "v3", "v9999"]:
+        with pytest.raises(InvalidInput, match=f"a store's own keys begin with: '{name}'"):
+            read_address(f"redis://localhost?namespace={name}")
+        with pytest.raises(InvalidInput):
+            read_address(f"redis+cluster://localhost?prefix={{a}}&namespace={name}")
+        assert read_address(f"redis+cluster://localhost?namespace={name}").prefix == f"{{pollux:{name}}}"
+    for name in [*(stems - OF_IDS - both), "claim", "v2", "v0", "v03", "v12345"]:
+        assert read_address(f"redis://localhost?namespace={name}").prefix == f"pollux:{name}"
+
+
+@pytest.mark.parametrize("alike", ["jobs:high", "line:2", "gone:line", "shelf:plain", "claim:t"])
+async def test_stores_whose_keys_begin_alike_are_in_order_side_by_side(alike):
+    name = alike.partition(":")[0]
+    server, _, namespace = own_url("alike").partition("?namespace=")
+    outer, inner = f"{server}?prefix={namespace}", f"{server}?prefix={namespace}&namespace={name}"
+    for url in (inner, outer):
+        await filled(url)
+
+    assert [(await check(url, silent)).findings for url in (outer, inner)] == [(), ()]
+    hand = Hand(outer)
+    assert alike in await hand.names()
+    await hand("HSET", f"{name}:meta", "ends", 99)
+    await hand.client.aclose()
+    assert (await rules(outer), await rules(inner)) == ([], ["counts"]), "each is looked at alone"
 
 
 # places
@@ -286,7 +353,36 @@ async def test_foreign_keys_are_named(url, hand):
         await check(url, silent)
     await hand("DEL", "log")
     seen = (await found(url))["foreign"]
-    assert set(seen.shown) == {"mine", "past:job9 is a set, and should be a zset"}
+    assert set(seen.shown) == {hand.key("mine"), f"{hand.key('past:job9')} is a set, and should be a zset"}
+
+
+async def test_a_foreign_key_in_the_place_of_a_line_is_named_once_with_its_cure(url, hand, tmp_path):
+    """Neither a repair nor a backup is the cure: somebody deletes it."""
+    await hand("DEL", "v7:line:3")
+    await hand("HSET", "versions", 7, "")
+    await hand("SET", "v7:line:3", "not yours")
+    seen = (await found(url))["foreign"]
+    assert seen.shown == (f"{hand.key('v7:line:3')} is a string, and should be a zset",)
+    told = await asyncio.to_thread(SameProcess(tmp_path), "store", "check", "--store", url)
+    assert (told.code, told.out.count(hand.key("v7:line:3"))) == (1, 1)
+    assert "delete the keys that are not ours" in told.err
+    assert "backup" not in told.err
+
+
+async def test_an_entry_of_the_feed_that_lacks_its_fields_is_told_in_words(url, hand):
+    await hand("XADD", "feed", "9999-0", "odd", 1)
+    assert (await found(url))["feed"].shown == ("9999-0: it has no field 'entry'",)
+
+
+async def test_what_a_script_refuses_is_told_without_where_in_the_script(url, hand):
+    await hand("DEL", "log")
+    await hand("SET", "log", "a text")
+    with pytest.raises(StoreRefused) as refused:
+        await check(url, silent)
+    assert "script" not in str(refused.value)
+    assert refused.match(
+        r"is not ours \(WRONGTYPE .*\); delete it \(`pollux store check` names it\), or choose another"
+    )
 
 
 async def test_orphans_leases_and_the_feed(url, hand):

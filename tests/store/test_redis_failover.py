@@ -216,9 +216,9 @@ async def test_with_wait_nothing_that_was_answered_is_lost(pair, opened):
 
 async def test_with_wait_a_write_without_its_replica_is_not_called_done(pair, opened, monkeypatch):
     """Nor is its repetition, though the server then knows the run already."""
-    monkeypatch.setattr(link, "WAIT_MS", 100)
     store = await opened(f"{pair.url}?wait=1")
     await given_jobs(store, "job")
+    monkeypatch.setattr(link, "WAIT_MS", 100)
     pair.cut()
     until(lambda: "connected_slaves:0" in str(ask(pair.primary, "INFO", "replication")), "it is gone")
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from pollux import Pollux
 from pollux.errors import StoreBusy, StoreTimeout
 from pollux.model import AuditLine, Job, NotePut, Run, RunState
 from pollux.store.contract import Answer, JobPut, RunFilter
@@ -173,23 +174,20 @@ async def test_a_delete_that_was_cut_off_ends_what_was_left_when_it_is_asked_for
     assert ((await store.counts()).held, await lines(store)) == (0, ["1"])
 
 
-async def test_a_job_that_is_made_anew_meanwhile_keeps_its_runs(store):
+async def test_a_job_that_is_made_anew_meanwhile_keeps_its_runs(store, other):
     """What is left of the old one ends; what came since is another's."""
     await crowd(store)
-    again = store.twin()
-    await again.open()
-    begun = store._cancel_part
 
-    async def late(now_ms, asked):
-        if asked["waiting"] and asked["after"] == "":
-            await again.put_jobs([JobPut(Job(id="big", handler="h"))], now_ms=T0)
-            await again.enqueue([Run("new", "big", T0, visible_ms=T0)], now_ms=T0)
-        return await begun(now_ms, asked)
+    async def add_again(verb, arguments):
+        if verb == "finish":
+            store.meanwhile = None
+            await other.put_jobs([JobPut(Job(id="big", handler="h"))], now_ms=T0)
+            await other.enqueue([Run("new", "big", T0, visible_ms=T0)], now_ms=T0)
 
-    store._cancel_part = late
+    store.meanwhile = add_again
     await store.delete_jobs(["big"], now_ms=T0)
-    await again.close()
 
+    assert store.meanwhile is None
     assert [run.id for run in (await store.list_runs(RunFilter(job_id="big"), limit=1)).runs] == ["new"]
     assert (await store.counts()).ready == 1
 
@@ -288,6 +286,26 @@ async def test_there_is_no_line_where_no_run_is_left_to_cancel(store, other):
     assert (done(answers), await lines(store)) == ([], [])
 
 
+async def test_there_is_no_line_of_a_big_job_that_somebody_else_cancels_meanwhile(store, other):
+    await crowd(store)
+    store.meanwhile = before_writes(lambda _: other.cancel(job_id="big", now_ms=T0), 1)
+
+    answers = await store.cancel(job_id="big", audit=told, now_ms=T0)
+
+    assert (done(answers), await lines(store)) == ([], [])
+
+
+async def test_the_line_goes_with_the_next_part_if_somebody_else_cancels_the_first_meanwhile(store, other):
+    await crowd(store)
+    first = [f"r{n:03}" for n in range(PIECE)]
+    store.meanwhile = before_writes(lambda _: other.cancel(run_ids=first, now_ms=T0), 1)
+
+    answers = await store.cancel(job_id="big", audit=told, now_ms=T0)
+
+    assert (len(done(answers)), await lines(store)) == (MANY - PIECE, [f"{MANY - PIECE}"])
+    assert (await store.counts()).ready == 0
+
+
 async def test_a_very_big_job_is_cancelled_part_by_part_and_whoever_is_cut_off_has_come_that_far(store):
     await crowd(store, 3_000)
     for parts in (1, 3):
@@ -332,6 +350,23 @@ async def test_the_line_goes_with_the_first_part_that_does_anything(store):
     assert [each.id for each in answers] == [f"{letter}{n:03}" for letter in "rs" for n in range(MANY)]
     assert done(answers) == [f"s{n:03}" for n in range(MANY)]
     assert await lines(store) == [f"{MANY}"]
+
+
+async def test_what_is_behind_the_first_part_of_a_big_job_is_not_told_of_as_cancelled(store):
+    """Nobody has looked at it, and much of it was asked to stop before."""
+    await leased(store, MANY)
+    await store.cancel(job_id="big", now_ms=T0)
+    await store.enqueue([Run(f"a{n:03}", "big", T0 - 1, visible_ms=T0) for n in range(PIECE + 1)], now_ms=T0)
+    app = Pollux(store._url)
+    await app.open()
+    try:
+        answers = await app.acting_as("ann").cancel("big")
+    finally:
+        await app.close()
+
+    assert len(done(answers)) == PIECE + 1
+    [line] = (await store.read_log()).lines
+    assert line.detail == f"{PIECE} runs: a000, a001, a002, a003, a004, ... and up to {MANY + 1} behind them"
 
 
 async def test_a_leased_run_that_is_named_with_its_big_job_is_answered_and_told_of_once(store):

@@ -336,7 +336,7 @@ async def test_what_was_answered_is_there_after_the_server_was_killed(server):
         ("redis://host/name", "use redis://host:6379/0"),
         ("redis://host:99999999/0", "use redis://host:6379/0"),
         ("unix://", "unix:///run/redis.sock"),
-        ("redis://host/0?colour=red", r"\?prefix="),
+        ("redis://host/0?colour=red", r"use one of \?prefix=, \?namespace=, \?wait=, \?durability="),
         ("redis://host/0?prefix=", "letters"),
         ("redis://host/0?namespace=a%20b", "letters"),
         ("redis://host/0?prefx=a", 'did you mean "prefix"'),

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from pollux import Pollux, every
 from pollux.errors import StoreError
-from pollux.model import Cause, Done, Ended, Node, NotePut, Overlap, RunState
+from pollux.model import Cause, Done, Ended, Node, NotePut, Outcome, Overlap, RunState, Spoilt
 from pollux.store.contract import Answer, Pruning, RunFilter
 from pollux.store.redis import RedisStore
 from pollux.store.redis.check import check
@@ -221,19 +221,21 @@ async def test_a_job_that_is_no_text_at_all_is_as_bad_and_no_worse(store, url, h
 
     assert sorted(ids(await claim(store, now_ms=T0))) == ["bad", "good"]
     await is_aside(store, "next", T0)
-    with pytest.raises(StoreError, match=r"answered to get_jobs cannot be read .* `pollux store check` lists all"):
-        await store.get_jobs(["other"])
+    with pytest.raises(StoreError, match=r"job 'other' cannot be read .* `pollux store check` lists all"):
+        await store.get_jobs(["job", "other"])
     [found] = (await check(url, lambda *_: None)).findings
     assert (found.rule, found.count) == ("records", 1)
     assert found.shown[0].startswith("job other: ")
 
 
-async def is_aside(store, run_id, now_ms):
-    """For a minute, uncharged, and it says why."""
+async def is_aside(store, run_id, now_ms, rest_ms=1_000):
+    """For a while, up to twice as long, uncharged, and it says why; answers until when."""
     [run] = await store.get_runs([run_id])
-    assert (run.state, run.visible_ms, run.attempt, run.lease_losses) == (RunState.READY, now_ms + 60_000, 0, 0)
+    assert (run.state, run.attempt, run.lease_losses) == (RunState.READY, 0, 0)
+    assert rest_ms <= run.visible_ms - now_ms < 2 * rest_ms
     assert "cannot read its job; another one may" in run.progress
     assert (await store.counts()).dead == 0
+    return run.visible_ms
 
 
 async def test_the_runs_of_a_job_that_cannot_be_read_wait_for_a_node_that_can_and_the_others_are_run(
@@ -246,10 +248,11 @@ async def test_the_runs_of_a_job_that_cannot_be_read_wait_for_a_node_that_can_an
     taken = await claim(store, now_ms=T0)
     assert sorted(ids(taken)) == ["bad", "good"]
     await store.settle([settlement(run, Done()) for run in taken], now_ms=T0)
-    await is_aside(store, "next", T0)
-    assert not await claim(store, token="t2", now_ms=T0 + 59_999)
-    assert not await claim(store, token="t3", now_ms=T0 + 60_000)
-    await is_aside(store, "next", T0 + 60_000)
+    again_ms = await is_aside(store, "next", T0)
+    assert not await claim(store, token="t2", now_ms=again_ms - 1)
+    assert await is_aside(store, "next", T0) == again_ms, "until then nobody has it"
+    assert not await claim(store, token="t3", now_ms=again_ms)
+    await is_aside(store, "next", again_ms, 2_000)
     said = [
         record.getMessage() for record in caplog.records if "job 'other' cannot be read here" in record.getMessage()
     ]
@@ -306,15 +309,61 @@ async def test_who_lists_what_cannot_be_read_is_told_which_it_is(store, hand):
     assert (await store.get_runs(["good"]))[0] is not None
 
 
-@pytest.mark.parametrize("fields", [("nonsense", "1"), ("ends", 0, "entry", "what")], ids=["fields", "entry"])
-async def test_an_entry_of_the_feed_that_cannot_be_read_is_named_and_all_else_goes_on(store, hand, fields):
-    await hand("XADD", "feed", "9999-0", *fields)
+BESIDE = {
+    "fields": ("9999-0", "nonsense", "1"),
+    "entry": ("9999-0", "ends", 0, "entry", "what"),
+    "number": ("9999-7", "ends", 0, "entry", msgspec.msgpack.encode({"type": "node", "node": "n"})),
+}
 
-    with pytest.raises(StoreError, match=r"entry 9999-0 of the feed cannot be read .* correct or delete it"):
-        await store.feed(limit=100)
+
+@pytest.mark.parametrize("entry", BESIDE.values(), ids=BESIDE)
+async def test_an_entry_of_the_feed_that_cannot_be_read_is_told_as_such_and_can_be_consumed(store, hand, entry):
+    """Also one whose number none of ours can have, and one beside another under the same number."""
+    await hand("XADD", "feed", *entry)
+    await hand("XADD", "feed", "9999-8", "more", "of it")
+    [*ours, spoilt] = (await store.feed(limit=100)).items
+
+    assert ours
+    assert (spoilt.id, type(spoilt.entry)) == (9999, Spoilt)
     assert await claim(store, now_ms=T0)
-    await hand("XDEL", "feed", "9999-0")
-    assert (await store.feed(limit=100)).items
+    assert (await advance(store, consumed=(9999,))).answer is Answer.OK
+    assert [item.id for item in (await store.feed(limit=100)).items] == [item.id for item in ours]
+    assert (await store.counts()).ends == 0
+
+
+async def test_what_stands_beside_an_entry_of_ours_under_the_same_number_goes_with_it(store, hand):
+    [*_, ours] = (await store.feed(limit=100)).items
+    await hand("XADD", "feed", f"{ours.id}-1", "what", "ever")
+    assert (await store.feed(limit=100)).items[-1] == ours
+    await advance(store, consumed=(ours.id,))
+    assert ours.id not in [item.id for item in (await store.feed(limit=100)).items]
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["there", "deleted again"])
+async def test_an_entry_with_a_number_of_its_own_does_not_break_the_writes_that_come_after_it(
+    store, hand, url, is_gone
+):
+    """As `XADD feed *` makes it.  A plain settle, any other, and one that tells two versions at once."""
+    number = await hand("XADD", "feed", "*", "what", "ever")
+    if is_gone:
+        await hand("XDEL", "feed", number)
+    before = [item.id for item in (await store.feed(limit=100)).items]
+    taken = await claim(store, now_ms=T0)
+    plainly = settlement(taken[0], Done(), outcome=Outcome(T0, T0 + 1))
+    assert await store.settle([plainly], now_ms=T0) == [Answer.OK]
+    await hand("XADD", "feed", f"{(await store.feed(limit=100)).items[-1].id + 1_000}-0", "what", "ever")
+    assert await store.settle([settlement(run, Done()) for run in taken[1:]], now_ms=T0) == [Answer.OK, Answer.OK]
+    assert await store.move_jobs(["other"], 3) == [Answer.OK]
+    found = [item for item in (await store.feed(limit=100)).items if item.id not in before]
+
+    assert Spoilt in map(type, [item.entry for item in found])
+    assert [item.id for item in found] == sorted(item.id for item in found)
+    assert {end.run_id for item in found if isinstance(item.entry, Ended) for end in item.entry.ends} == {
+        *("good", "bad", "next")
+    }
+    assert (await advance(store, consumed=tuple(before) + tuple(item.id for item in found))).answer is Answer.OK
+    assert (await store.feed(limit=100)).items == ()
+    assert [found.rule for found in (await check(url, lambda *_: None)).findings] == []
 
 
 async def test_a_note_that_cannot_be_read_is_named_and_one_that_is_gone_is_none(store, hand):

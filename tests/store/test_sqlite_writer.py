@@ -9,7 +9,7 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
-from pollux.errors import StoreBusy, StoreError, StoreFull, StoreTimeout
+from pollux.errors import InvalidInput, StoreBusy, StoreError, StoreFull, StoreTimeout
 from pollux.model import AuditLine, NotePut
 from pollux.store.contract import Answer, JobPut
 from pollux.store.sqlite import SqliteStore, wal
@@ -54,6 +54,19 @@ async def test_calls_that_wait_share_one_commit(store):
 
     assert [answer.answer for (answer,) in answers] == [Answer.OK] * 100
     assert store.stats.commits - before == 1
+
+
+async def test_a_value_of_another_kind_is_the_callers_mistake_and_no_failure_of_the_store(store):
+    """Who hears of a failing store asks again; this would fail again for ever."""
+    async with Gate(store):
+        odd = [replace(run, due_ms="soon") for run in some_runs(0, 1)]
+        calls = [asyncio.ensure_future(store.enqueue(runs)) for runs in (odd, some_runs(1, 1))]
+        await until(lambda: store._database.writer._queue.qsize() == 2)
+    mistake, [neighbour] = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert isinstance(mistake, InvalidInput)
+    assert "TEXT value in INTEGER column" in str(mistake)
+    assert neighbour.answer is Answer.OK
 
 
 async def test_a_failing_call_does_not_undo_its_neighbours(store):

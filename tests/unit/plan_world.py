@@ -4,6 +4,7 @@ from itertools import count
 
 from msgspec.structs import replace
 
+from pollux.errors import Unreadable
 from pollux.model import (
     FINISHED,
     FIRINGS_MAX,
@@ -55,6 +56,7 @@ class World:
         self._ids = count(1)
         self.advances = 0
         self.unread = set()  # jobs with ends that the plan under way has not read
+        self.illegible = {}  # jobs that nobody can read, and why
 
     def enter(self, entry):
         self.feed[next(self._ids)] = entry
@@ -127,7 +129,19 @@ class World:
             for job in self.jobs.values()
             if job.enabled and job.next_due_ms is not None and job.next_due_ms < before_ms
         )
-        return [self.jobs[job_id] for due_ms, job_id in found if after is None or (due_ms, job_id) > after][:limit]
+        return [self.read(job_id) for due_ms, job_id in found if after is None or (due_ms, job_id) > after][:limit]
+
+    def read(self, job_id):
+        """A job as a leader gets it."""
+        job = self.jobs.get(job_id)
+        if job is not None and job_id in self.illegible:
+            return Unreadable(job_id, self.illegible[job_id], job.scheduler_version, job.next_due_ms)
+        return job
+
+    def page(self, after, limit=7):
+        """Of all jobs, few at a time, and where the next page begins."""
+        ids = sorted(job_id for job_id in self.jobs if after is None or job_id > after)
+        return [self.read(job_id) for job_id in ids[:limit]], ids[limit - 1] if len(ids) > limit else None
 
     def advance(self, plan):
         assert len(plan.firings) + len(plan.releases) <= FIRINGS_MAX
@@ -136,6 +150,10 @@ class World:
         self.advances += 1
         for feed in plan.consumed:
             self.feed.pop(feed, None)
+        for put in plan.notes:
+            self.notes.pop(put.key, None)
+            if put.value is not None:
+                self.notes[put.key] = Note(put.key, put.value, 1, put.expires_ms)
         self.unread = {
             end.job_id
             for feed, entry in self.feed.items()
@@ -143,20 +161,25 @@ class World:
             for end in entry.ends
         }
         firings = tuple(self._fire(firing) for firing in plan.firings)
-        waiting = tuple(release.run_id for release in plan.releases if not self._release(release))
+        alone = {release.run_id for release in plan.releases if release.alone}
+        waiting = tuple(release.run_id for release in plan.releases if not self._release(release, alone))
         for holding in plan.holds:
             run = self.runs.get(holding.run_id)
             if run is not None and run.state is RunState.HELD:
                 self.runs[run.id] = replace(run, held_reason=holding.reason)
+        for order in plan.cancels:
+            ended = replace(self.runs[order.run_id], cancel=order.reason, state=RunState.CANCELLED)
+            self.runs[order.run_id] = ended  # the leader is not told what it did itself
         updates = tuple(self._update(update) for update in plan.updates)
         ready = sum(run.state is RunState.READY for run in self.runs.values()) + self.ready_extra
         return Advanced(Answer.OK, self.now_ms, firings, updates, ready=ready, seats=self.seats, waiting=waiting)
 
-    def _release(self, release):
+    def _release(self, release, alone):
         run = self.runs.get(release.run_id)
         if run is None or run.state is not RunState.HELD:
             return True
         others = [mate for mate in self.live(run.job_id) if mate.id != run.id and not mate.is_behind]
+        others = [mate for mate in others if mate.state is not RunState.HELD or mate.id not in alone]
         if release.alone and (others or run.job_id in self.unread):
             self.runs[run.id] = replace(run, held_reason=BEHIND)
             return False
@@ -219,11 +242,12 @@ class Leader:
             if not wants:
                 return
             planner.learn(
-                jobs=[(job_id, world.jobs.get(job_id)) for job_id in wants.jobs],
+                jobs=[(job_id, world.read(job_id)) for job_id in wants.jobs],
                 runs=[(run_id, world.runs.get(run_id)) for run_id in wants.runs],
                 timers=None if wants.timers is None else world.due(wants.timers),
                 notes=world.standing_notes() if wants.notes else None,
                 nodes=list(world.nodes.values()) if wants.nodes else None,
+                all_jobs=None if wants.all_jobs is None else world.page(wants.all_jobs.after),
             )
         raise AssertionError(f"the planner never stops asking: {wants}")
 

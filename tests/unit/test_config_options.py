@@ -10,6 +10,7 @@ from pollux.config.settings import OPTIONS
 from pollux.config.told import told
 from pollux.errors import InvalidConfig, InvalidInput
 from pollux.store.memory import MemoryStore
+from pollux.store.open import EXAMPLES
 from pollux.store.postgres.store import PostgresStore
 from pollux.store.redis import RedisStore
 from pollux.store.sqlite import SqliteStore
@@ -221,6 +222,9 @@ def test_no_password_of_a_url_is_told(load):
 def test_two_prefixes_are_refused(load):
     said = complaint(lambda: load("store: redis://h/0?prefix=a\nredis: {prefix: b}"))
     assert "begin with 'b', but the store's URL says prefix=a; leave one of them out" in said
+    variable = {"SCHEDULER_QUEUE_PREFIX": "b"}
+    said = complaint(lambda: load("store: redis://h/0?prefix=a", variable))
+    assert said.startswith("environment SCHEDULER_QUEUE_PREFIX: redis.prefix: the keys shall begin with 'b'")
     assert "letters, digits" in complaint(lambda: load("redis: {prefix: a b}"))
 
 
@@ -267,7 +271,11 @@ def test_every_option_has_a_field_and_a_name_of_its_own():
         ("pool: 5", "p.yaml:1:7: pool: '5' is not a mapping"),
         ("pool: {seat: 5}", """p.yaml:1:8: pool: unknown key 'seat'; did you mean "seats"?"""),
         ("pol: {seats: 5}", """p.yaml:1:1: unknown key 'pol'; did you mean "pool"?"""),
-        ("store: pollux.db", "p.yaml:1:8: store: 'pollux.db' cannot be used; write it like \"sqlite:///pollux.db\""),
+        (
+            "store: 10.0.0.5:6379",
+            f"p.yaml:1:8: store: '10.0.0.5:6379' cannot be used; use one of {', '.join(EXAMPLES)}",
+        ),
+        ("store: pollux.db", "p.yaml:1:8: store: 'pollux.db' cannot be used; use one of memory://, sqlite:///"),
         ("store: 5", "p.yaml:1:8: store: '5' cannot be used"),
         ("app: nowhere", "p.yaml:1:6: app: 'nowhere' cannot be used; write it like"),
         ("release: -1", "p.yaml:1:10: release: -1 cannot be used"),

@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from pollux.model import Counts, Drained, Line, Node, Run, RunState
+from pollux.model import ALL_VERSIONS, Counts, Drained, Line, Node, Run, RunState, SetAside, Version
 from pollux.observe.documents import health_document, workers_document
 from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY, judge
 from pollux.observe.snapshot import Deployment, JobSeen, Limits, LoopSeen, NodeSeen, Sitting, Snapshot
@@ -85,9 +85,90 @@ def test_where_all_is_well_each_question_is_answered_and_none_is_a_worry():
     health = judge(WELL)
     assert (health.status, health.worries(), health.is_well) == (HEALTHY, [], True)
     assert [finding.name for finding in health.findings] == [
-        *("store", "nodes", "leader", "due", "ready", "queue", "freshness", "sources", "feed", "dead", "stops"),
-        *("polling", "loop", "handlers"),
+        *("store", "nodes", "leader", "due", "ready", "queue", "freshness", "sources", "feed", "records"),
+        *("dead", "stops", "polling", "loop", "handlers"),
     ]
+
+
+OLD = replace(NODE, id="o1", scheduler_version=1, leads=5)
+NOTHING = Counts(held=0, ready=0, leased=0, dead=0, feed=0, ends=0, jobs=0)
+
+
+def beside(*elsewhere: Node, **counts: int) -> Snapshot:
+    """Version 1 has so much, and these nodes."""
+    versions = (Version(1, replace(NOTHING, **counts), 5, "o1"), Version(2, SEEN.counts, 3, "n1"))
+    return seen(versions=versions, elsewhere=elsewhere)
+
+
+KILLED = replace(OLD, leads=0, leads_ms=NOW - 2 * MINUTE)
+STANDS_STILL = {
+    "its only node was killed": (beside(KILLED, jobs=2), UNHEALTHY, "version 1 (2 jobs): nobody leads and no node can"),
+    "nobody serves it": (beside(jobs=1, held=2), UNHEALTHY, "version 1 (1 job, 2 live runs): nobody leads and no"),
+    "only a run is left": (beside(leased=1), UNHEALTHY, "version 1 (0 jobs, 1 live run): nobody leads and no node can"),
+    "one stands by": (beside(KILLED, replace(OLD, leads=0), jobs=2), DEGRADED, "version 1 (2 jobs): nobody leads: no"),
+    "not heard of": (
+        beside(replace(OLD, beat_ms=NOW - 40_000), jobs=1),
+        DEGRADED,
+        "version 1 (1 job): o1 leads, not heard of for 40s",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STANDS_STILL)
+def test_a_version_beside_this_one_that_stands_still_is_told(name):
+    snapshot, level, words = STANDS_STILL[name]
+    health = judge(snapshot)
+    [worry] = health.worries()
+    assert (health.status, worry.name, worry.level) == (level, "versions", level)
+    assert worry.seen.startswith(words)
+    assert worry.cure
+
+
+def test_the_cure_of_a_version_that_stands_still_names_it_and_where_its_jobs_could_go():
+    [worry] = judge(beside(KILLED, jobs=2)).worries()
+    assert worry.cure == (
+        "start one that can: pollux serve --scheduler-version 1 (pollux worker and --no-plans never lead); "
+        "or move what is there: pollux jobs move --from-version 1 --to-version 2"
+    )
+
+
+def test_a_version_beside_this_one_that_is_led_is_named_and_one_without_work_is_not():
+    told = {each.name: each for each in judge(beside(OLD, jobs=2, leased=1)).findings}
+    assert (told["versions"].level, told["versions"].seen) == (HEALTHY, "led as well: version 1 (2 jobs, 1 live run)")
+    assert told["store"].seen == "the store answers; 1 job in version 2, 2 in others"
+    told = {each.name: each for each in judge(beside()).findings}
+    assert "versions" not in told, "one that is empty wants no leader"
+    assert told["store"].seen == "the store answers; 1 job"
+
+
+def test_just_after_a_start_the_other_version_may_be_about_to_start_too():
+    young = replace(beside(jobs=2), node=replace(OWN, started_ms=NOW - 29_000))
+    assert judge(young).status == DEGRADED
+
+
+def test_a_worker_of_all_versions_looks_at_each():
+    everywhere = replace(beside(jobs=2).deployment, version=ALL_VERSIONS)
+    [worry] = judge(replace(WELL, deployment=everywhere)).worries()
+    assert worry.seen.startswith("version 1 (2 jobs): nobody leads")
+
+
+def test_where_no_node_of_this_version_lives_the_cure_is_one_of_this_version():
+    alone = judge(seen(nodes=(), version=1))
+    cures = {each.name: each.cure for each in alone.worries()}
+    assert cures["nodes"] == "start one: pollux serve --scheduler-version 1"
+    assert "pollux serve --scheduler-version 1 " in cures["leader"]
+    found = {each.name: each for each in judge(seen(nodes=(), version=1, elsewhere=(NODE,))).findings}
+    assert found["nodes"].seen == "no node serves version 1: nothing of it is planned or run"
+    assert found["nodes"].cure.endswith("pollux jobs move --from-version 1 --to-version 2")
+
+
+def test_where_no_node_lives_nothing_is_said_of_what_nodes_do():
+    told = {each.name: each for each in judge(seen(nodes=(), lines=waits(1_000))).findings}
+    assert told["ready"].seen == "none of 3 ready runs has waited for 1m"
+    assert told["sources"].seen == "no node lives: all jobs wait, whoever declared them"
+    assert told["records"].seen == "no job is set aside"
+    told = {each.name: each for each in judge(seen(nodes=(), lines=waits(61_000))).findings}
+    assert (told["ready"].level, told["ready"].cure) == (UNHEALTHY, "no node lives that could: pollux serve")
 
 
 BAD = {
@@ -126,6 +207,12 @@ BAD = {
     "never fresh": (home(last_success_ms=None, failures=3), "freshness", DEGRADED, "home (never)"),
     "ends unread": (counted(ends=10_001), "feed", DEGRADED, "10,001 ends are unread"),
     "claims refused": (counted(ends=100_001), "feed", UNHEALTHY, "nothing is claimed"),
+    "a job that the leader cannot read": (
+        seen(aside=(SetAside("jobs", 2, 2, {"a": "odd", "b": "odd"}), SetAside("feed", 2, 1, {"17": "cut off"}))),
+        "records",
+        DEGRADED,
+        "the leader cannot read job a: odd (and 1 more): nothing of it is fired",
+    ),
     "dead letters": (counted(dead=1), "dead", DEGRADED, "1 dead letter"),
     "everything paused": (seen(stops=(("all", "night (by ada)"),)), "stops", DEGRADED, "everything is paused (night"),
     "drained": (seen(drained=(DRAINED,)), "stops", DEGRADED, f"{WORDS} (database moves)"),
@@ -288,3 +375,10 @@ def test_the_workers_are_those_of_all_nodes_and_ours_is_told_as_it_is_now():
     told = workers_document(judge(drained))
     assert (told["total"], told["draining"], told["workers"][0]["status"]) == (0, True, "draining")
     json.dumps(told)
+
+
+def test_an_entry_that_was_set_aside_is_named_and_is_no_worry():
+    health = judge(seen(aside=(SetAside("feed", 2, 3, {"17": "cut off"}),)))
+    [found] = [finding for finding in health.findings if finding.name == "records"]
+    assert (health.status, found.level) == (HEALTHY, HEALTHY)
+    assert found.seen.endswith("set aside in the last week: entry 17 of the feed: cut off (and 2 more)")

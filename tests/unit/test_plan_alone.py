@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from pollux.model import Cause, Node, Overlap, RunState
+from pollux.model import FIRINGS_MAX, Cause, Node, Overlap, RunState
 from tests.unit.plan_world import BEHIND, T0, Leader, World, a_job
 
 WAITING = [Overlap.QUEUE, Overlap.CANCEL]
@@ -278,3 +278,85 @@ def test_of_two_firings_that_wait_the_older_one_goes_first(world, leader):
     world.end(first)
     leader.run()
     assert (stands(world, "older"), stands(world, second)) == ((READY, ""), (HELD, BEHIND))
+
+
+@pytest.mark.parametrize(("older", "newer"), ["xy", "yx"])
+def test_of_firings_that_come_back_together_the_oldest_goes_first(world, leader, older, newer):
+    """In whichever order they come."""
+    first, second = queued(world, leader)
+    due_ms = world.runs[second].due_ms
+    del world.runs[second]
+    for name, at_ms in ((older, due_ms - 1), (newer, due_ms)):
+        world.runs[name] = replace(world.runs[first], id=name, due_ms=at_ms, visible_ms=at_ms)
+        world.hold(name, "job a is paused")
+    world.end(first)
+    leader.go(1_000)
+
+    assert (stands(world, older), stands(world, newer)) == ((READY, ""), (HELD, BEHIND))
+
+
+def test_a_firing_whose_wake_was_lost_is_asked_about_when_the_next_one_is_due(world, leader):
+    """The end before it was told where nobody reads, or never: its job must not stand still until a new term."""
+    first, second = queued(world, leader)
+    world.end(first)
+    world.feed.clear()
+    leader.run()
+    assert stands(world, second) == (HELD, BEHIND)
+
+    leader.go(10_000)
+    assert stands(world, second) == (READY, "")
+
+
+def test_a_firing_that_waits_is_asked_about_once_a_due(world, leader):
+    _, second = queued(world, leader)
+    before = len(leader.plans)
+
+    leader.go(30_000)
+
+    asked = [release.run_id for plan in leader.plans[before:] for release in plan.releases]
+    assert asked == [second] * 3
+    assert stands(world, second) == (HELD, BEHIND)
+    assert leader.reports[-1].held == (), "it waits as before: nothing to tell"
+
+
+def test_it_is_asked_about_in_the_plan_of_the_due_time_and_no_other_follows(world, leader):
+    _, second = queued(world, leader)
+    before = len(leader.plans)
+
+    leader.go(30_000)
+
+    plans = leader.plans[before:]
+    assert [(len(plan.firings), [each.run_id for each in plan.releases]) for plan in plans] == [(1, [second])] * 3
+    assert all(release.alone for plan in plans for release in plan.releases)
+
+
+def test_firings_are_not_kept_waiting_by_those_that_are_asked_about(world, leader):
+    """A plan that is full of them asks in the next one."""
+    world.put(*[a_job(f"j{n}", every_ms=10_000, overlap=Overlap.QUEUE) for n in range(FIRINGS_MAX)])
+    leader.go(40_000)
+    assert leader.planner.look(soon_ms=0).held["previous"] == FIRINGS_MAX
+    for job in world.jobs.values():
+        world.jobs[job.id] = replace(job, next_due_ms=world.now_ms + 60_000)
+    leader.rebuild()
+    leader.run()
+    for run in world.live():
+        if run.state is READY:
+            world.end(run.id)
+    world.feed.clear()
+    before = len(leader.plans)
+    world.now_ms += 60_000
+    leader.run()
+
+    assert [(len(plan.firings), len(plan.releases)) for plan in leader.plans[before:]] == [
+        (FIRINGS_MAX, 0),
+        (0, FIRINGS_MAX),
+    ]
+    assert {run.state for run in world.live()} == {READY}
+
+
+def test_where_nobody_waits_a_firing_that_overlaps_asks_nothing(world, leader):
+    world.put(a_job(every_ms=10_000))
+    leader.go(50_000)
+
+    assert world.jobs["a"].memory.skips["overlap"] >= 4
+    assert not any(plan.releases for plan in leader.plans)

@@ -387,6 +387,47 @@ def test_a_once_job_that_nobody_declares_waits_for_somebody(world, leader):
     assert world.feed == {}
 
 
+def test_a_waiting_firing_of_a_job_that_is_retired_ends_cancelled(world, leader):
+    """Whatever it waited for: a handler that only the old code knew will not come."""
+    world.put(a_job(every_ms=10_000, handler="rare", target="t"))
+    leader.run()
+    assert only(world).held_reason == "no live node knows handler rare"
+    world.put(replace(world.jobs["a"], declared=False))
+    leader.run()
+
+    run = world.runs[f"a@{T0}"]
+    assert (run.state, run.cancel) == (RunState.CANCELLED, "nobody declares its job any more")
+    assert len(leader.planner._term.gatehouse) == 0
+    assert world.feed == {}
+
+
+def test_a_firing_that_a_worker_hands_back_after_its_job_was_retired_ends_cancelled(world, leader):
+    world.put(a_job(every_ms=10_000))
+    leader.run()
+    world.put(replace(world.jobs["a"], declared=False))
+    leader.run()
+    world.hold(only(world).id, "handler h is not known here")
+    leader.go(1_000)
+
+    assert states(world) == {f"a@{T0}": RunState.CANCELLED}
+    assert world.feed == {}
+
+
+def test_what_somebody_asked_for_waits_until_a_retired_job_is_declared_again(world, leader):
+    world.put(a_job(schedule=None, handler="rare", target="t"))
+    world.enqueue("a", "r")
+    leader.run()
+    world.put(replace(world.jobs["a"], declared=False))
+    leader.run()
+    assert (only(world).state, only(world).held_reason) == (RunState.HELD, "nobody declares it")
+    world.beat(Node(id="m", seats=1, handlers=("rare",)))
+    world.put(replace(world.jobs["a"], declared=True))
+    leader.run()
+
+    assert only(world).state is RunState.READY
+    assert world.feed == {}
+
+
 # the gate
 
 

@@ -23,7 +23,7 @@ from pollux.model import (
 from pollux.plan import why_job, why_run
 
 NOW = 1_800_000_000_000
-NODE = Node(id="n1", seats=2, busy=0, handlers=("h",))
+NODE = Node(id="n1", seats=2, busy=0, handlers=("h",), leads=1, beat_ms=NOW)
 COUNTS = Counts(held=0, ready=7, leased=2, dead=0, feed=0, ends=0, jobs=1)
 JOB = Job(id="j", handler="h", schedule=Interval(60_000), next_due_ms=NOW + 20_000, last_due_ms=NOW - 40_000)
 RUN = Run("j@1", "j", NOW - 5_000, visible_ms=NOW - 5_000)
@@ -38,11 +38,28 @@ def run(stops=(), nodes=(NODE,), counts=COUNTS, of=JOB, **changes):
     return why_run(replace(RUN, **changes), of, stops=stops, nodes=nodes, counts=counts, now_ms=NOW)
 
 
+# who leads
+
+
+def test_a_job_that_is_overdue_while_nobody_leads_says_that_and_what_helps():
+    worker = replace(NODE, leads=0, plans=False)
+    why = job(next_due_ms=NOW - 65_000, nodes=(worker,))
+    assert (why.answer, why.is_held) == ("stranded", True)
+    assert why.reason == "it was due 1m5s ago, and nobody leads and no node can: nothing is planned"
+    assert why.cure.startswith("start one that can: pollux serve")
+    standby = replace(NODE, id="n2", leads=0)
+    assert job(next_due_ms=NOW - 65_000, nodes=(worker, standby)).cure.startswith("n2 can lead")
+    assert job(next_due_ms=NOW - 65_000).reason.endswith("missed due times are made up for step by step")
+
+
 # versions
 
 
 def test_where_no_node_serves_the_version_it_says_so_and_which_is_served():
-    cure = "start one with `--scheduler-version 99`, or move what is there to version 3, which is served"
+    cure = (
+        "start one: pollux serve --scheduler-version 99; or move what is there to a version that is served: "
+        "pollux jobs move --from-version 99 --to-version 3"
+    )
     node = replace(NODE, scheduler_version=3)
     why = job(nodes=(node,), scheduler_version=99)
     assert (why.answer, why.reason) == ("stranded", "no node serves version 99: nobody fires or runs it")
@@ -51,6 +68,26 @@ def test_where_no_node_serves_the_version_it_says_so_and_which_is_served():
     for state in (RunState.READY, RunState.HELD):
         why = run(nodes=(node,), scheduler_version=99, state=state)
         assert (why.answer, why.reason, why.cure) == ("stranded", "it waits, but no node serves version 99", cure)
+
+
+def test_a_version_whose_leader_was_killed_is_started_by_its_number_or_moved():
+    """A plain `pollux serve` would be of another version, and cure nothing."""
+    killed = replace(NODE, leads=0, leads_ms=NOW - 90_000, scheduler_version=1)
+    why = job(nodes=(killed, replace(NODE, id="n2")), scheduler_version=1, next_due_ms=NOW - 65_000)
+    assert why.cure == (
+        "start one that can: pollux serve --scheduler-version 1 (pollux worker and --no-plans never lead); "
+        "or move what is there: pollux jobs move --from-version 1 --to-version 2"
+    )
+    for why in (job(nodes=(), scheduler_version=1), run(nodes=(), scheduler_version=1)):
+        assert why.cure == "start a node: pollux serve --scheduler-version 1"
+    assert job(nodes=()).cure == "start a node: pollux serve"
+
+
+@pytest.mark.parametrize("schedule", [None, Event()])
+def test_of_a_job_that_is_never_due_no_due_times_are_told(schedule):
+    for changes in ({"declared": False, "source": "code:shop"}, {"enabled": False}):
+        assert "due times" in job(**changes).reason
+        assert "due times" not in job(schedule=schedule, next_due_ms=None, **changes).reason
 
 
 def test_a_node_of_another_version_does_not_count():
@@ -191,6 +228,21 @@ def test_a_job_of_code_that_is_gone_says_so_and_how_to_take_it_away():
     assert why.cure == "no node of code:shop lives: start one, or take the job away: pollux jobs delete j"
     assert job(nodes=others, source="code:other").cure == "start a node that has it"
     assert job(nodes=others).cure == "start a node that has it", "one of the API has no node of its own"
+
+
+def test_a_retired_job_and_what_waits_of_it_say_so_and_how_to_end_it():
+    """Its app lives, in a newer release: to start one would not help."""
+    newer = [replace(NODE, handlers=("x",), declares=(Declares("code:shop", 8),))]
+    retired = replace(JOB, source="code:shop", release=8, declared=False)
+    cure = "declare it again, in a release that is not older; or take it away with what waits: pollux jobs delete j"
+    why = job(nodes=newer, source="code:shop", release=8, declared=False)
+    assert (why.answer, why.cure) == ("undeclared", cure)
+    assert why.reason.startswith("nobody declares it: code:shop has no such job since release 8")
+    why = run(nodes=newer, of=retired, state=RunState.HELD, held_reason="no live node knows handler h")
+    words = "nobody declares it: code:shop has no such job since release 8; it waits until somebody does"
+    assert (why.answer, why.reason, why.cure) == ("held", words, cure)
+    why = run(nodes=newer, of=retired, state=RunState.READY)
+    assert (why.answer, why.cure) == ("stranded", cure)
 
 
 def test_a_job_whose_run_is_held_tells_the_reason_of_the_run():

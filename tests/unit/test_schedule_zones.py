@@ -93,7 +93,8 @@ def transitions(tz):
     for day in range(FROM + DAY, TO, DAY):
         after = offset(info, day)
         if after != before:
-            found.append(next(s for s in range(day - DAY, day + 1, 60) if offset(info, s) != before))
+            quarter = next(s for s in range(day - DAY + QUARTER, day + 1, QUARTER) if offset(info, s) != before)
+            found.append(next(s for s in range(quarter - QUARTER, quarter + 1, 60) if offset(info, s) != before))
             assert offset(info, found[-1] - 1) == before, "a jump off the minutes"
         before = after
     return found
@@ -124,20 +125,15 @@ class Window:
 
     def expected(self, wish):
         """The real seconds inside the window at which the wish fires, by the rule as it is written."""
-        fires = set()
-        for wall in self._wanted(wish):
-            if wall in self.first:
-                fires.add(self.first[wall])
-                if wish.is_real:
-                    fires.add(self.last[wall])
-            elif not wish.is_real:
-                fires.update(real for before, after, real in self.gaps if before < wall < after)
+        days = [day * DAY for day in self.days if wish.day(date(1970, 1, 1) + timedelta(days=day))]
+        wanted = [day + time for day in days for time in wish.times]
+        fires = {self.first[wall] for wall in wanted if wall in self.first}
+        if wish.is_real:
+            fires |= {self.last[wall] for wall in wanted if wall in self.last}
+        else:
+            missing = [wall for wall in wanted if wall not in self.first] if self.gaps else []
+            fires |= {real for wall in missing for before, after, real in self.gaps if before < wall < after}
         return sorted(fire for fire in fires if fire in self.shown)
-
-    def _wanted(self, wish):
-        for day in self.days:
-            if wish.day(date(1970, 1, 1) + timedelta(days=day)):
-                yield from (day * DAY + time for time in wish.times)
 
 
 def dues(compiled, shown):

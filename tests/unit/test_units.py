@@ -16,6 +16,7 @@ from pollux.units import (
     format_ms,
     format_size,
     moment_ms,
+    shell_word,
     size_bytes,
     zone_of,
 )
@@ -253,3 +254,8 @@ def test_whatever_is_given_as_a_size_is_read_or_refused(text):
         assert 0 <= size_bytes(text) <= SIZE_MAX_BYTES
     except InvalidInput as refusal:
         assert refusal.cure  # noqa: PT017
+
+
+def test_a_url_that_a_shell_would_not_read_as_one_word_is_quoted():
+    assert shell_word("redis://h:6379/0?namespace=a&wait=1") == "'redis://h:6379/0?namespace=a&wait=1'"
+    assert shell_word("postgresql://u:***@h/db") == "postgresql://u:***@h/db", "there is nothing to paste anyway"

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from pollux.app.pollux import Pollux
 from pollux.config import Config
+from pollux.errors import Unreadable
 from pollux.model import Job, Note, Run, RunState
 from pollux.plan import reconcile
 from pollux.plan.courses import placed
@@ -33,6 +34,7 @@ class Known(Struct, frozen=True):
     held_count: int
     seats: int  # of living nodes
     nodes: int
+    unreadable: tuple[Unreadable, ...] = ()  # jobs of which nobody here knows when they fire
 
 
 NOTHING = Known((), (), (), 0, 0, 0)
@@ -46,10 +48,12 @@ def declared_by(config: Config) -> list[Job]:
 async def known_of(app: Pollux) -> Known:
     """Read all that is needed, page by page."""
     jobs: list[Job] = []
+    unreadable: list[Unreadable] = []
     after: str | None = None
     while True:
         page = await app.list_jobs(JobFilter(), after=after, limit=PAGE_MAX)
         jobs += page.jobs
+        unreadable += page.unreadable
         after = page.next
         if after is None:
             break
@@ -62,6 +66,7 @@ async def known_of(app: Pollux) -> Known:
         held_count=(await app.counts()).held,
         seats=sum(node.seats for node in nodes if not node.draining),
         nodes=len(nodes),
+        unreadable=tuple(unreadable),
     )
 
 

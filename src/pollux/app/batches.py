@@ -12,10 +12,11 @@ from pollux.app.accepted import Accepted, there_already
 from pollux.app.changes import filter_words
 from pollux.app.kept import KeptVerbs
 from pollux.app.listing import ListingVerbs
-from pollux.errors import InvalidConfig, InvalidInput, NotFound, PolluxError, problems_of
+from pollux.errors import Illegible, InvalidConfig, InvalidInput, NotFound, PolluxError, Unreadable, problems_of
 from pollux.ids import new_id
 from pollux.model import Job, NotePut, Run, check_version
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobPut, RunAnswer, RunFilter, Store
+from pollux.store.legible import as_far
 
 
 class Ask(Struct, frozen=True):
@@ -79,10 +80,12 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         """Accept runs of jobs that are there, in batches: each run as it was accepted, or why it was not."""
         ids = list(dict.fromkeys(ask.job_id for ask in asks))
         jobs: dict[str, Job] = {}
+        unreadable: dict[str, Unreadable] = {}
         for start in range(0, len(ids), PAGE_MAX):
-            found = await self._store.get_jobs(ids[start : start + PAGE_MAX])
+            found, unread = await as_far(self._store.get_jobs(ids[start : start + PAGE_MAX]))
             jobs |= {job.id: job for job in found if job is not None}
-        made = [self._asked(ask, jobs) for ask in asks]
+            unreadable |= {job.name: job for job in unread}
+        made = [self._asked(ask, jobs, unreadable) for ask in asks]
         runs = [run for run in made if isinstance(run, Run)]
         told: list[RunAnswer] = []
         for start in range(0, len(runs), BATCH_MAX):
@@ -95,8 +98,10 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         await self._record_accepted(answers)
         return answers
 
-    def _asked(self, ask: Ask, jobs: Mapping[str, Job]) -> Run | PolluxError:
+    def _asked(self, ask: Ask, jobs: Mapping[str, Job], unreadable: Mapping[str, Unreadable]) -> Run | PolluxError:
         job = jobs.get(ask.job_id)
+        if ask.job_id in unreadable:
+            return Illegible("job", [unreadable[ask.job_id]], None)
         if job is None:
             return NotFound("job", ask.job_id, cure="add it first")
         try:

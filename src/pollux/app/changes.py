@@ -13,6 +13,7 @@ from pollux.model import AuditLine, Job, definition
 from pollux.schedule.words import describe
 from pollux.secrets import HIDDEN, hide
 from pollux.store.contract import BATCH_MAX, Answer, Audit, JobAnswer, JobPut, RunAnswer, RunFilter, Store
+from pollux.store.legible import as_far
 from pollux.units import counted
 
 TOLD_MAX = 20  # jobs of one call whose change is told; of more only their number and the first names
@@ -89,24 +90,30 @@ class ChangeVerbs:
         return answers
 
     def _puts_on_record(self, puts: Sequence[JobPut], before: Mapping[str, Job | None]) -> Audit[list[JobAnswer]]:
-        """What they changed, job by job; of a crowd how many there were, and the first names."""
+        """What they changed, job by job; of a crowd how many there were, and the first names.
+
+        Where nobody has read what was before, the first revision tells what is new; else it is told how it is `now`.
+        """
         at_ms = self._clock.now_ms()
-        ready = [] if len(puts) > TOLD_MAX else [change_words(before.get(put.job.id), put.job) for put in puts]
+        ready = {n: change_words(before[put.job.id], put.job) for n, put in enumerate(puts) if put.job.id in before}
 
         def lines(answers: list[JobAnswer]) -> list[AuditLine]:
             done = [n for n, answer in enumerate(answers) if answer.answer is Answer.OK]
             if len(done) > TOLD_MAX:
                 names = ", ".join(puts[n].job.id for n in done[:TOLD_MAX])
                 return [self._line("put", counted(len(done), "job"), names, at_ms=at_ms)]
-            jobs = [(puts[n].job, ready[n] if ready else change_words(None, puts[n].job)) for n in done]
-            return [self._line("put", job.id, words, at_ms=at_ms) for job, words in jobs]
+            unread = {n: "new" if answers[n].revision == 1 else "now" for n in done if n not in ready}
+            told = ready | {n: _as_it_is(word, puts[n].job) for n, word in unread.items()}
+            return [self._line("put", puts[n].job.id, told[n], at_ms=at_ms) for n in done]
 
         return lines
 
     async def _before(self, puts: Sequence[JobPut]) -> dict[str, Job | None]:
-        """The jobs as they are before they are put over; nothing is read for what must be new."""
+        """The jobs as they are before they are put over, as far as they can be read; what must be new was not there."""
         ids = [put.job.id for put in puts if put.revision != 0]
-        return dict(zip(ids, await self._store.get_jobs(ids), strict=True)) if ids else {}
+        found, unreadable = await as_far(self._store.get_jobs(ids)) if ids else ([], ())
+        there = dict.fromkeys([put.job.id for put in puts]) | dict(zip(ids, found, strict=True))
+        return {job_id: there[job_id] for job_id in there.keys() - {each.name for each in unreadable}}
 
     async def _record_enqueued(
         self, jobs: Collection[str], runs: Sequence[str], params: Mapping[str, Any] | None = None
@@ -161,10 +168,10 @@ def _joined(*said: str) -> str:
 
 def _named(ids: Sequence[str]) -> str:
     """`run a`; `1,000 runs: a, b, c, d, e, ...`; those of a very big job that nobody has looked at have no id."""
-    if len(ids) == 1:
-        return f"run {ids[0]}"
-    names = [*filter(None, ids[:NAMED_MAX])]
-    return f"{counted(len(ids), 'run')}: {', '.join(names)}{', ...' if len(ids) > len(names) else ''}"
+    known = [*filter(None, ids)]
+    names = f"{', '.join(known[:NAMED_MAX])}{', ...' if len(known) > NAMED_MAX else ''}"
+    words = f"run {names}" if len(known) == 1 else f"{counted(len(known), 'run')}: {names}"
+    return words + (f" and up to {len(ids) - len(known):,} behind them" if len(known) < len(ids) else "")
 
 
 def filter_words(where: RunFilter) -> str:
@@ -189,9 +196,12 @@ def change_words(before: Job | None, after: Job | None) -> str:
         job = before or after
         if job is None:
             return ""
-        fields = (f"{name} {value}" for name, value in _told(job).items())
-        return "; ".join([f"{'new' if before is None else 'was'}: {describe(job.schedule)}", *fields])
+        return _as_it_is("new" if before is None else "was", job)
     return "; ".join(_steps(before, after))
+
+
+def _as_it_is(word: str, job: Job) -> str:
+    return "; ".join([f"{word}: {describe(job.schedule)}", *(f"{name} {value}" for name, value in _told(job).items())])
 
 
 def _steps(before: Job, after: Job) -> Iterator[str]:

@@ -13,12 +13,13 @@ import msgspec
 
 from pollux.app.changes import Once
 from pollux.declare import job_of
-from pollux.errors import Conflict, InvalidInput
+from pollux.errors import Conflict, InvalidInput, Unreadable
 from pollux.model import Declares, Isolate, Job, Node, Schedule, declares
 from pollux.plan import Diff, reconcile
 from pollux.registry import Registry
 from pollux.runtime.child import check_place
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobFilter, JobPut, Store
+from pollux.store.legible import as_far
 
 
 class Declared:
@@ -102,14 +103,25 @@ class Declared:
             others = [job_id for job_id in jobs if job_id not in known]
             owners: dict[str, str] = {}
             elsewhere: dict[str, int] = {}
+            unreadable: list[Unreadable] = []
             for start in range(0, len(others), PAGE_MAX):
-                found = [job for job in await store.get_jobs(others[start : start + PAGE_MAX]) if job is not None]
+                there, unread = await as_far(store.get_jobs(others[start : start + PAGE_MAX]))
+                unreadable += unread
+                found = [job for job in there if job is not None]
                 owners |= {job.id: job.source for job in found}
                 away = (job for job in found if job.scheduler_version != store.scheduler_version)
                 elsewhere |= {job.id: job.scheduler_version for job in away}
-            release, wanted = self._releases[source], list(jobs.values())
             diffs.append(
-                reconcile(stored, wanted, source, owners=owners, release=release, peers=peers, elsewhere=elsewhere)
+                reconcile(
+                    stored,
+                    list(jobs.values()),
+                    source,
+                    owners=owners,
+                    release=self._releases[source],
+                    peers=peers,
+                    elsewhere=elsewhere,
+                    unreadable=unreadable,
+                )
             )
         return diffs
 
@@ -155,11 +167,12 @@ class Declared:
 
 
 async def _stored(store: Store, source: str) -> list[Job]:
+    """Those that can be read: one that cannot be is never taken away, and who declares it meets it by its id."""
     jobs: list[Job] = []
     after: str | None = None
     while True:
         where = JobFilter(source=source, scheduler_version=store.scheduler_version)
-        page = await store.list_jobs(where, after=after, limit=PAGE_MAX)
+        page, _ = await as_far(store.list_jobs(where, after=after, limit=PAGE_MAX))
         jobs += page.jobs
         after = page.next
         if after is None:
@@ -179,8 +192,9 @@ async def _put(store: Store, jobs: Sequence[Job], audit: Once | None) -> None:
         refused = {answer.id: answer.detail for answer in answers if answer.answer not in (Answer.OK, Answer.ALREADY)}
         if not refused:
             continue
-        there = await store.get_jobs(list(refused))
+        there, unreadable = await as_far(store.get_jobs(list(refused)))
         left = {job.id for job in there if job is not None and _is_left(job, some, store.scheduler_version)}
+        left |= {each.name for each in unreadable}  # a newer release's: it is not ours to change
         wrong = [f"job {job_id!r}: {detail}" for job_id, detail in refused.items() if job_id not in left]
         if wrong:
             raise Conflict("; ".join(wrong[:20]))

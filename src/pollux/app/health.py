@@ -14,7 +14,23 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec.structs import replace
 
 from pollux.errors import PolluxError
-from pollux.model import ALL_VERSIONS, DRAIN, STOP, Cron, Drained, Job, Node, Note, Run, RunState, drained_of
+from pollux.model import (
+    ALL_VERSIONS,
+    ASIDE,
+    DRAIN,
+    STOP,
+    Cron,
+    Drained,
+    Job,
+    Node,
+    Note,
+    Run,
+    RunState,
+    Version,
+    all_aside,
+    by_term,
+    drained_of,
+)
 from pollux.observe.documents import health_document
 from pollux.observe.health import Health, judge
 from pollux.observe.metrics_reading import Readings
@@ -42,6 +58,7 @@ from pollux.runtime.tallies import BOUNDS_MS, kind_of
 from pollux.secrets import HIDDEN, hide
 from pollux.store.contract import FEED_MAX, Counts, RunFilter, Store
 from pollux.store.guard import Guarded
+from pollux.store.legible import as_far, due_as_far, stops_as_far
 from pollux.version import __version__
 
 if TYPE_CHECKING:
@@ -91,6 +108,7 @@ class Watch:
             prefix=app.options.metrics_prefix,
             version=__version__,
             python=platform.python_version(),
+            scheduler_version=app.backend.scheduler_version,
             snapshot=self._snapshot(look),
             age_ms=max(0.0, app.clock.mono_ms() - look.at),
             calls=cast("dict[str, Calls]", guarded.calls),
@@ -127,11 +145,17 @@ class Watch:
 
     async def _read(self, store: Store) -> Deployment:
         now_ms = self._now_ms()
-        counts = await store.counts()
-        lines, nodes, stops, overdue, jobs = await asyncio.gather(
-            store.lines(), store.nodes(), store.notes(STOP), self._overdue(store, now_ms), self._jobs(store, counts)
-        )
+        versions, nodes = await _versions_and_nodes(store)
         version = store.scheduler_version
+        told = [each.counts for each in versions if each.number == version]  # as `counts` does: a call is spared
+        counts = told[0] if told else await store.counts()
+        lines, (stops, _), (aside, _), overdue, jobs = await asyncio.gather(
+            store.lines(),
+            stops_as_far(store.notes(STOP)),
+            as_far(store.notes(ASIDE)),
+            self._overdue(store, now_ms),
+            self._jobs(store, counts),
+        )
         serving = tuple(node for node in nodes if version == ALL_VERSIONS or node.serves(version))
         drained = [drained_of(note) for note in stops]
         return Deployment(
@@ -139,19 +163,23 @@ class Watch:
             counts=counts,
             lines=lines,
             nodes=serving,
+            version=version,
+            versions=tuple(versions),
+            elsewhere=tuple([node for node in nodes if node not in serving]),
             overdue_job=overdue.id if overdue is not None else "",
             overdue_ms=overdue.next_due_ms if overdue is not None else None,
             jobs=tuple(job_seen(job, now_ms, self._category(job)) for job in jobs),
             stops=tuple(_stop(note) for note, drain in zip(stops, drained, strict=True) if drain is None),
             drained=tuple(_told(drain) for drain in drained if drain is not None and _stands(drain, nodes)),
             sealed=await self._app.sealed() if DRAIN in {note.key for note in stops} else "",  # none is without it
+            aside=tuple([each for each in all_aside(aside) if version in (ALL_VERSIONS, each.version)]),
             forsaken=tuple((source, tuple(ids)) for source, ids in forsaken(jobs, serving).items()),
         )
 
     async def _overdue(self, store: Store, now_ms: int) -> Job | None:
         if store.scheduler_version == ALL_VERSIONS:
             return None  # such a node plans nothing, and has no due times of its own
-        found = await store.due(before_ms=now_ms, limit=1)
+        found = await due_as_far(store, before_ms=now_ms, limit=1)
         return found[0] if found else None
 
     async def _jobs(self, store: Store, counts: Counts) -> list[Job]:
@@ -159,9 +187,11 @@ class Watch:
         crew, found = self.crew, list[Job]()
         if counts.jobs > JOBS_MAX and crew is not None:
             met = dict.fromkeys((*crew.settler.tallies.by_job.names(), *crew.timekeeper.planned.names))
-            found = [job for job in await store.get_jobs(list(met)[:JOBS_MAX]) if job is not None]
+            known, _ = await as_far(store.get_jobs(list(met)[:JOBS_MAX]))
+            found = [job for job in known if job is not None]
         if not found:
-            found = list((await store.list_jobs(limit=JOBS_MAX)).jobs)
+            page, _ = await as_far(store.list_jobs(limit=JOBS_MAX))
+            found = list(page.jobs)
         version = store.scheduler_version
         return [job for job in found if version in (ALL_VERSIONS, job.scheduler_version)]
 
@@ -229,6 +259,12 @@ class WatchedVerbs:
     async def readings(self) -> Readings:
         """All that the metrics are made of: see `pollux.observe.metrics.exposition`."""
         return await self.watch.readings()
+
+
+async def _versions_and_nodes(store: Store) -> tuple[list[Version], list[Node]]:
+    """Which versions there are, and all nodes that live, as the terms stand."""
+    living, versions = await store.nodes(), await store.versions()
+    return versions, by_term(living, versions)
 
 
 def job_seen(job: Job, now_ms: int, category: str | None = None) -> JobSeen:

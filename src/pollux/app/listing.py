@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from pollux.app.overview import Standing, standings_of
 from pollux.app.verbs import Verbs
-from pollux.errors import InvalidInput
+from pollux.errors import InvalidInput, Unreadable
 from pollux.model import LIVE, Counts, Job, Node, Note, Run, RunState
+from pollux.plan import unreadable_words
 from pollux.plan.courses import placed
-from pollux.store.contract import PAGE_MAX, JobFilter, RunFilter
+from pollux.store.contract import PAGE_MAX, JobFilter, RunFilter, RunPage
 from pollux.store.filters import job_fits
 
 OFFSET_MAX = 10_000
@@ -34,6 +35,8 @@ class JobRows(Struct, frozen=True):
     rows: tuple[Standing, ...]
     next: str | None
     total: int | None = None  # of all that the filter means; None: nobody counted
+    unreadable: tuple[Unreadable, ...] = ()  # jobs that should be among them
+    unreadable_runs: tuple[Unreadable, ...] = ()  # live ones that were met: what is told of their jobs leaves them out
 
 
 class ListingVerbs(Verbs):
@@ -67,15 +70,16 @@ class ListingVerbs(Verbs):
         """One job with its state, as exactly as it can be known; all that it takes is asked for at once."""
         where = RunFilter(states=_LIVE, job_id=job_id)
         [job], page, stops, nodes = await asyncio.gather(
-            self._store.get_jobs([job_id]), self._store.list_runs(where, limit=EACH_MAX), self.stops(), self.nodes()
+            self.jobs_by_id([job_id]), self.list_runs(where, limit=EACH_MAX), self.stops(), self.nodes()
         )
         if job is None:
-            job = await self.get_job(job_id)  # it was added meanwhile, or this is refused
+            job = await self.get_job(job_id)  # it was added meanwhile, or this is refused, and says why
         live = list(page.runs)
         if page.next is not None:
             running = replace(where, states=(RunState.LEASED,))
-            live += (await self._store.list_runs(running, limit=1)).runs
-        return (await self._standings([job], live, stops, nodes))[0]
+            live += (await self.list_runs(running, limit=1)).runs
+        [row] = await self._standings([job], live, stops, nodes)
+        return row if row.held or not page.unreadable else replace(row, held=unreadable_words(page.unreadable[0]))
 
     async def new_row(self, job: Job, stops: Sequence[Note]) -> Standing:
         """A job that was added just now: it has no runs yet, and the due that the leader is about to give it."""
@@ -103,7 +107,8 @@ class ListingVerbs(Verbs):
     ) -> JobRows:
         if state is None:
             page = await self.list_jobs(where, after=after, limit=limit)
-            return JobRows(await self._rows(page.jobs, counts), page.next)
+            rows, runs = await self._rows(page.jobs, counts)
+            return JobRows(rows, page.next, unreadable=page.unreadable, unreadable_runs=runs)
         if state not in STATES:
             raise InvalidInput(f"no job is {state[:60]!r}", where="state", cure=f"one of {', '.join(STATES)}")
         if state in _BY_RUNS:
@@ -115,25 +120,30 @@ class ListingVerbs(Verbs):
         if where.enabled not in (None, state != "disabled"):
             return JobRows((), None)
         where = replace(where, enabled=state != "disabled")
-        found: list[Standing] = []
+        found, unreadable, runs = list[Standing](), list[Unreadable](), dict[str, Unreadable]()
         for _ in range(SCAN_PAGES):
             page = await self.list_jobs(where, after=after, limit=PAGE_MAX)
-            rows = await self._rows(page.jobs, counts)
+            rows, met = await self._rows(page.jobs, counts)
             found += [row for row in rows if row.state == state]
+            unreadable += page.unreadable
+            runs |= {run.name: run for run in met}
             after = page.next
             if len(found) > limit:
-                return JobRows(tuple(found[:limit]), found[limit - 1].job.id)
+                found, after = found[:limit], found[limit - 1].job.id
+                unreadable = [job for job in unreadable if job.name <= after]  # the others come with the next page
+                break
             if after is None:
                 break
-        return JobRows(tuple(found), after)
+        return JobRows(tuple(found), after, unreadable=tuple(unreadable), unreadable_runs=tuple(runs.values()))
 
     async def _by_runs(self, where: JobFilter, state: str, after: str | None, limit: int) -> JobRows:
         """Those that have live runs; of the first ten thousand runs."""
-        live: list[Run] = []
+        live, unreadable = list[Run](), list[Unreadable]()
         cursor: str | None = None
         for _ in range(SCAN_PAGES):
-            page = await self._store.list_runs(RunFilter(states=_BY_RUNS[state]), after=cursor, limit=PAGE_MAX)
+            page = await self.list_runs(RunFilter(states=_BY_RUNS[state]), after=cursor, limit=PAGE_MAX)
             live += page.runs
+            unreadable += page.unreadable
             cursor = page.next
             if cursor is None:
                 break
@@ -141,28 +151,32 @@ class ListingVerbs(Verbs):
         found: list[Standing] = []
         stops, nodes = await asyncio.gather(self.stops(), self.nodes())
         for start in range(0, len(ids), PAGE_MAX):
-            jobs = [job for job in await self._store.get_jobs(ids[start : start + PAGE_MAX]) if job is not None]
+            jobs = [job for job in await self.jobs_by_id(ids[start : start + PAGE_MAX]) if job is not None]
             rows = await self._standings([job for job in jobs if job_fits(job, where)], live, stops, nodes)
             found += [row for row in rows if row.state == state]
             if len(found) > limit:
-                return JobRows(tuple(found[:limit]), found[limit - 1].job.id)
-        return JobRows(tuple(found), None)
+                break
+        after = found[limit - 1].job.id if len(found) > limit else None
+        return JobRows(tuple(found[:limit]), after, unreadable_runs=tuple(unreadable))
 
-    async def _live_of(self, jobs: Sequence[Job], counts: Counts) -> Sequence[Run]:
+    async def _live_of(self, jobs: Sequence[Job], counts: Counts) -> RunPage:
         """Live runs of these jobs: all that matter, unless the page is long and so is the line."""
         count = counts.held + counts.ready + counts.leased
         if not count or not jobs:
-            return ()
+            return RunPage((), None)
         if len(jobs) > EACH_MAX or count <= min(PAGE_MAX, RUNS_A_CALL * len(jobs)):
-            return (await self._store.list_runs(RunFilter(states=_LIVE), limit=PAGE_MAX)).runs
-        asked = (self._store.list_runs(RunFilter(states=_LIVE, job_id=job.id), limit=1) for job in jobs)
-        return [run for page in await asyncio.gather(*asked) for run in page.runs]
+            return await self.list_runs(RunFilter(states=_LIVE), limit=PAGE_MAX)
+        asked = (self.list_runs(RunFilter(states=_LIVE, job_id=job.id), limit=1) for job in jobs)
+        pages = await asyncio.gather(*asked)
+        runs = tuple(run for page in pages for run in page.runs)
+        return RunPage(runs, None, tuple(run for page in pages for run in page.unreadable))
 
-    async def _rows(self, jobs: Sequence[Job], counts: Counts) -> tuple[Standing, ...]:
+    async def _rows(self, jobs: Sequence[Job], counts: Counts) -> tuple[tuple[Standing, ...], tuple[Unreadable, ...]]:
+        """What each is at, and the live runs that cannot be read."""
         if not jobs:
-            return ()
+            return (), ()
         live, stops, nodes = await asyncio.gather(self._live_of(jobs, counts), self.stops(), self.nodes())
-        return await self._standings(jobs, live, stops, nodes)
+        return await self._standings(jobs, live.runs, stops, nodes), live.unreadable
 
     async def _standings(
         self, jobs: Sequence[Job], live: Sequence[Run], stops: Sequence[Note], nodes: Sequence[Node]

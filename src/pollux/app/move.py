@@ -20,23 +20,36 @@ from msgspec.structs import replace
 
 from pollux.clock import Clock
 from pollux.errors import Conflict
-from pollux.model import ALL_VERSIONS, DRAIN, FINISHED, AuditLine, Job, Node, Note, NotePut, Run, RunState
+from pollux.model import (
+    ALL_VERSIONS,
+    DRAIN,
+    FINISHED,
+    AuditLine,
+    Job,
+    Node,
+    Note,
+    NotePut,
+    Run,
+    RunState,
+    by_term,
+    leader_of,
+)
 from pollux.store.contract import PAGE_MAX, Counts, RunFilter, Store
 from pollux.store.records import Record, read_record
 from pollux.store.seal import (
     MARKS,
     MOVED_FROM,
-    MOVED_TO,
     SETTLE_MS,
     Mark,
     Marks,
+    begin_filling,
     mark_put,
     marks_of,
-    put_mark,
     seal,
+    seal_for_good,
     unseal,
 )
-from pollux.units import counted, format_moment, format_ms
+from pollux.units import counted, format_moment, format_ms, shell_word
 
 TRAIL = "move:trail"
 KINDS = ("jobs", "live runs", "dead letters", "finished runs", "notes", "audit lines")
@@ -112,7 +125,7 @@ class Move:
             await self._copy_whole()
             counts = await self._count()
             mark = replace(mark, ended_ms=self._clock.now_ms(), counts=counts)
-            await put_mark(self.source.store, MOVED_TO, mark)
+            await seal_for_good(self.source.store, mark)
         await self._hand_over(mark, actor)
         left = tuple(node.id for node in await self.source.store.nodes())
         ends = self.source.name, self.target.name
@@ -126,7 +139,7 @@ class Move:
             return
         words = f"{counted(sum(mark.counts.values()), 'record')}, move {mark.move}"
         line = AuditLine(mark.ended_ms or 0, actor, "move", f"from {name}"[:200], words)
-        puts = [mark_put(MOVED_FROM, replace(mark, other=name)), NotePut(TRAIL)]
+        puts = [mark_put(MOVED_FROM, replace(mark, other=name)), NotePut(TRAIL), NotePut(DRAIN)]
         await store.put_notes(puts, audit=lambda _: [line])
         await store.wake()
 
@@ -155,7 +168,7 @@ class Move:
         if same is not None and same.move == mark.move:
             await unseal(self.source.store)
             raise Conflict(f"{self.source.name} and {self.target.name} are the same store; name another one")
-        await put_mark(self.target.store, MOVED_FROM, replace(mark, other=self.source.name))
+        await begin_filling(self.target.store, replace(mark, other=self.source.name))
 
     def _refuse_chain(self, here: Marks, there: Marks) -> None:
         if here.origin is not None and not here.origin.is_over:
@@ -165,22 +178,20 @@ class Move:
         if there.to is not None and (here.to is None or there.to.move != here.to.move):
             raise Conflict(
                 f"{self.target.name} was moved to {there.to.other}, so nobody works on it; name another store, or "
-                f"unseal it by `pollux store unseal {self.target.name} --force`"
+                f"unseal it by `pollux store unseal {shell_word(self.target.name)} --force`"
             )
 
     async def _refuse_filled(self, there: Marks) -> None:
         """The target of a new move must be empty, and nobody may work on it."""
         name = self.target.name
         if there.origin is not None and not there.origin.is_over:
-            raise Conflict(
-                f"{name} holds a part of another move, from {there.origin.other}, begun on "
-                f"{format_moment(there.origin.began_ms)}; complete that one, or name an empty store"
-            )
+            raise Conflict(_part_of_another(there.origin, self.source.name, name))
         if found := await _first_kind(self.target.store):
             raise Conflict(
-                f"{name} is not empty: there is a {found} in it; name an empty store (or drop what is there)"
+                f"{name} is not empty: there is a {found} in it; name an empty store, or throw away what is there: "
+                f"`pollux store drop {shell_word(name)}`"
             )
-        if nodes := await self.target.store.nodes():
+        if nodes := await _nodes(self.target.store):
             raise Conflict(f"{_named(nodes)} on {name}; start nodes there when the move is over")
 
     async def _refuse_another(self, mark: Mark, there: Marks) -> None:
@@ -189,12 +200,12 @@ class Move:
         if mark.is_over:
             raise Conflict(
                 f"{source} was moved to {mark.other} on {format_moment(mark.ended_ms or 0)}; move from there, or "
-                f"unseal it by `pollux store unseal {source} --force`"
+                f"unseal it by `pollux store unseal {shell_word(source)} --force`"
             )
         if mark.other != target:
             raise Conflict(
                 f"a move of {source} to {mark.other} was begun on {format_moment(mark.began_ms)}; complete that one, "
-                f"or give it up: `pollux store unseal {source}`"
+                f"or give it up: `pollux store unseal {shell_word(source)}`"
             )
         await self._refuse_filled(there)
 
@@ -202,7 +213,7 @@ class Move:
 
     async def _quiet(self, *, live: bool, wait_ms: int) -> None:
         """Nobody works on the source any more, or it is refused."""
-        nodes = await self.source.store.nodes()
+        nodes = await _nodes(self.source.store)
         if nodes and not live:
             raise Conflict(
                 f"{_named(nodes)} on {self.source.name}; stop them (one that was killed is seen for some seconds "
@@ -235,7 +246,7 @@ class Move:
                 raise Conflict(_still(running, wait_ms))
             if not running:
                 read_by = min(read_by, now + LEADER_MS)
-                is_led = any(node.leads for node in await store.nodes())
+                is_led = leader_of(await _nodes(store)) is not None
                 if not is_led or now >= read_by or not (await _counts(store)).ends:
                     return
             await asyncio.sleep(LOOK_S)
@@ -258,7 +269,8 @@ class Move:
             await self._put_trail(Trail())
         raise Conflict(
             f"somebody still writes to {self.source.name}, or its counts are wrong: {await self._levels()}; stop "
-            f"whoever enqueues there, `pollux store check --store {self.source.name}`, and run the move again"
+            f"whoever enqueues there, `pollux store check --store {shell_word(self.source.name)}`, and run the move "
+            "again"
         )
 
     async def _copy(self) -> None:
@@ -301,8 +313,8 @@ class Move:
                 break
         if seen.counts != told.counts or seen.sums != told.sums:
             raise Conflict(
-                f"{self.target.name} does not hold what {self.source.name} does: {_difference(told, seen)}; empty it "
-                f"and give this move up (`pollux store unseal {self.source.name}`), then move again"
+                f"{self.target.name} does not hold what {self.source.name} does: {_difference(told, seen)}; throw away "
+                f"what came (`pollux store drop {shell_word(self.target.name)}`), then move again"
             )
         return told.counts
 
@@ -361,6 +373,12 @@ def _difference(told: Trail, seen: Trail) -> str:
     return ", ".join(wrong or other)
 
 
+async def _nodes(store: Store) -> list[Node]:
+    """As their terms stand: of a killed leader the last beat is there for a while, and reads no ends."""
+    nodes = await store.nodes()
+    return by_term(nodes, await store.versions()) if nodes else []
+
+
 async def _counts(store: Store) -> Counts:
     return await store.of_version(ALL_VERSIONS).counts()
 
@@ -381,6 +399,15 @@ async def _first_kind(store: Store) -> str:
         after = page.next
         if after is None:
             return ""
+
+
+def _part_of_another(origin: Mark, source: str, name: str) -> str:
+    """A half-filled target; if it came from this very source, whose seal is gone, that move was given up."""
+    ways = f"throw away what came: `pollux store drop {shell_word(name)}`, or name an empty store"
+    part = f"{name} holds a part of another move, from {origin.other}, begun on {format_moment(origin.began_ms)}"
+    return (
+        f"{part}, which was given up there; {ways}" if origin.other == source else f"{part}; complete that one, {ways}"
+    )
 
 
 def _named(nodes: Sequence[Node]) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.errors import StoreError
 from pollux.model import Job, Node, Note, Run, RunState
 from pollux.outcome import Freshness, freshness
 from pollux.plan import why_job
@@ -125,13 +124,10 @@ def last_outcome(job: Job) -> str:
 async def nodes_now(app: Verbs) -> list[Node]:
     """Who is there.  Seats are taken as the leases say it, if those are few and can be read: a beat is seconds old."""
     nodes = await app.nodes()
-    try:
-        if not nodes or (await app.counts()).leased > LEASES_MAX:
-            return nodes
-        page = await app.list_runs(RunFilter(states=(RunState.LEASED,)), limit=LEASES_MAX)
-    except StoreError:  # one of the runs cannot be read: who is there can be told all the same
+    if not nodes or (await app.counts()).leased > LEASES_MAX:
         return nodes
-    if page.next is not None:
+    page = await app.list_runs(RunFilter(states=(RunState.LEASED,)), limit=LEASES_MAX)
+    if page.unreadable or page.next is not None:
         return nodes
     taken = Counter(run.owner for run in page.runs)
     return [replace(node, busy=taken[node.id]) for node in nodes]

@@ -8,19 +8,22 @@ from pollux.errors import Conflict
 from pollux.model import API_SOURCE, Job
 from pollux.plan import forsaken, is_backed
 from pollux.store.contract import PAGE_MAX, Store
+from pollux.store.legible import as_far
 
 __all__ = ["cure_of", "forsaken", "place_of", "refuse_backed"]
 NAMED_MAX = 5
 
 
 async def refuse_backed(store: Store, ids: Sequence[str]) -> list[Job]:
-    """Raise `Conflict` for jobs that a living node would put back; answers those that are there."""
+    """Raise `Conflict` for jobs that a living node would put back; answers those that are there and can be read."""
     jobs: list[Job] = []
     for start in range(0, len(ids), PAGE_MAX):
-        jobs += [job for job in await store.get_jobs(ids[start : start + PAGE_MAX]) if job is not None]
+        found, _ = await as_far(store.get_jobs(ids[start : start + PAGE_MAX]))
+        jobs += [job for job in found if job is not None]
     nodes = await store.nodes() if any(job.source != API_SOURCE for job in jobs) else []
     if backed := [job for job in jobs if is_backed(job, nodes)]:
-        raise Conflict(_words(backed), cure=cure_of(backed[0], f"pollux jobs pause {backed[0].id}"))
+        cure = cure_of(backed[0], f"pollux jobs pause {backed[0].id}")
+        raise Conflict(_words(backed), cure=f"{cure}; once the nodes that declare it are stopped it can be deleted")
     return jobs
 
 
@@ -31,9 +34,11 @@ def cure_of(job: Job, pause: str, *, do: str = "take it out of") -> str:
 
 
 def place_of(source: str) -> str:
-    """`the file pollux.yaml`, `the code of shop`."""
+    """`the file pollux.yaml`, `the file with name: shop`, `the code of shop`."""
     kind, _, name = source.partition(":")
-    return f"the file {name}" if kind == "file" else f"the code of {name}"
+    if kind != "file":
+        return f"the code of {name}"
+    return f"the file {name}" if "." in name else f"the file with name: {name}"
 
 
 def _words(backed: Sequence[Job]) -> str:

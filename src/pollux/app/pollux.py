@@ -28,9 +28,9 @@ from pollux.app.declared import Declared
 from pollux.app.health import Watch, WatchedVerbs
 from pollux.app.options import NodeOptions, options_of
 from pollux.app.overview import Overview, rows_of, told_by
-from pollux.app.process import listen_for_signals, run_to_end
 from pollux.app.registrar import Registrar
 from pollux.app.reload import Reloader
+from pollux.app.starting import run_alone
 from pollux.app.steered import Steered
 from pollux.app.steward import Steward
 from pollux.app.verbs import Verbs, default_actor
@@ -378,16 +378,13 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
     def run(self) -> None:
         """Run until SIGTERM or SIGINT, then drain; a second signal ends at once.
 
+        It is the program, and behaves as `pollux serve` does: it waits for a store that does not answer yet, ends by a
+        line on stderr and `SystemExit` (2: an option, 3: the store), and logs to stderr unless logging is set up.
         In a child that was started for a handler (`isolate`) it does nothing: there the module is only imported.
         """
         if in_child():
             return
-        run_to_end(self._run_until_signalled())
-
-    async def _run_until_signalled(self) -> None:
-        stop = asyncio.Event()
-        listen_for_signals(stop)
-        await self.serve(stop)
+        run_alone(self)
 
     @contextmanager
     def relocated(

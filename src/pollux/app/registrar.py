@@ -12,7 +12,7 @@ import msgspec
 
 from pollux.app.declared import Declared, declared_by_nodes
 from pollux.clock import Clock
-from pollux.events import Events, JobsDeclared, JobsElsewhere, ReleaseIsOld
+from pollux.events import Events, JobsDeclared, JobsElsewhere, JobUnreadable, ReleaseIsOld
 from pollux.model import Declares, Node
 from pollux.plan import Diff, with_other_jobs
 from pollux.runtime.loop import Loop, Rest
@@ -47,6 +47,7 @@ class Registrar(Loop):
         self._is_begun = False
         self._is_old: set[str] = set()  # sources of which a newer release is known; said once
         self._elsewhere: dict[str, int] = {}  # how many jobs of a source are in another version; said when it changes
+        self._unreadable: dict[str, set[str]] = {}  # jobs of a source that are left alone; each said once
 
     async def begin(self) -> None:
         """The first look; what stands against it is an error of the start.  The loop has the next one a beat later."""
@@ -68,8 +69,8 @@ class Registrar(Loop):
         if self._looks:
             await self._write()
             self._looks -= 1
-        if any(self._elsewhere.values()):
-            self._looks = max(1, self._looks)  # somebody may move them here
+        if any(self._elsewhere.values()) or any(self._unreadable.values()):
+            self._looks = max(1, self._looks)  # somebody may move them here, or delete them
             return Rest(QUIET_BEATS * self.beat_ms)
         return Rest(self.beat_ms if others or self._looks else QUIET_BEATS * self.beat_ms)
 
@@ -89,6 +90,7 @@ class Registrar(Loop):
                 self._is_old.add(diff.source)
                 self.events.emit(ReleaseIsOld(diff.source, diff.release, diff.newer))
             self._say_elsewhere(diff)
+            self._say_unreadable(diff)
             if not diff.is_empty:
                 gone = len(diff.remove) + len(diff.undeclare)
                 self.events.emit(JobsDeclared(diff.source, len(diff.add), len(diff.change), gone))
@@ -101,3 +103,11 @@ class Registrar(Loop):
             own = self.store.scheduler_version
             self.events.emit(JobsElsewhere(diff.source, count, job_id, version, own))
         self._elsewhere[diff.source] = count
+
+    def _say_unreadable(self, diff: Diff) -> None:
+        """A newer release wrote them: what this one declares under their ids is not written."""
+        before = self._unreadable.get(diff.source, set())
+        self._unreadable[diff.source] = {job.name for job in diff.unreadable}
+        for job in diff.unreadable:
+            if job.name not in before:
+                self.events.emit(JobUnreadable(diff.source, job.name, job.why))

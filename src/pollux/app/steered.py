@@ -81,8 +81,10 @@ class Steered(ReloadVerbs, SteeringVerbs):
         return next((each for each in await self.drained_workers() if each.node is None), None)
 
     async def trigger(self) -> Triggered:
-        """Plan now and say what that fired and released: here if this node leads, else wherever the leader is."""
-        turned = await self.crew.turn_now(TURN_MS) if self.crew is not None else None
+        """Plan now and say what that fired and released: here if this node alone leads, else wherever a leader is."""
+        crew = self.crew
+        is_alone = crew is not None and len(await self._leaders()) <= 1
+        turned = await crew.turn_now(TURN_MS) if crew is not None and is_alone else None
         if turned is None:
             return await super().trigger()
         await self._record("trigger", "the leader", self.node_id)

@@ -14,9 +14,22 @@ from msgspec import Struct
 from pollux.app.settings import SettingVerbs
 from pollux.errors import Conflict, NotFound, StoreMoved
 from pollux.ids import new_id
-from pollux.model import ALL_VERSIONS, DRAIN, TURN, Drained, Node, Note, NotePut, drain_key, drained_of, leader_of
+from pollux.model import (
+    ALL_VERSIONS,
+    DRAIN,
+    TURN,
+    Drained,
+    Node,
+    Note,
+    NotePut,
+    by_term,
+    drain_key,
+    drained_of,
+    leader_of,
+)
 from pollux.runtime.crew import Turned
 from pollux.secrets import hide
+from pollux.store.legible import stops_as_far
 from pollux.store.seal import marks_of
 
 LOOKS_MS = (10, 20, 50, 100, *(200,) * 25)  # how long a turn elsewhere is waited for
@@ -51,7 +64,7 @@ class SteeringVerbs(SettingVerbs):
 
     async def resume_workers(self, node: str | None = None) -> bool:
         """Let them claim again: all, or that node.  False if they were not drained."""
-        notes = await self._store.notes(DRAIN)
+        notes, _ = await stops_as_far(self._store.notes(DRAIN))
         key = drain_key(node)
         if key not in {note.key for note in notes}:
             return False
@@ -61,21 +74,22 @@ class SteeringVerbs(SettingVerbs):
                 raise Conflict(what, cure="wait for the end of `pollux store move`, or stop it where it runs")
         if key == DRAIN and (await marks_of(self._store)).to is not None:
             what = "the store was moved elsewhere: nobody claims here before it is unsealed"
-            raise StoreMoved(what, cure="`pollux store unseal`")
+            raise StoreMoved(what, cure="use the store that it was moved to: `pollux doctor` names it")
         gone = await self._orphans(await self._store.nodes())
         return await self._steer([NotePut(key), *gone], self._first_on_record("resume", node or "all workers"))
 
     async def drained_workers(self) -> list[Drained]:
         """Who was asked to claim nothing."""
         living = {node.id for node in await self._store.nodes()}
-        drained = [drained_of(note) for note in await self._store.notes(DRAIN)]
+        notes, _ = await stops_as_far(self._store.notes(DRAIN))
+        drained = [drained_of(note) for note in notes]
         return [each for each in drained if each is not None and (each.node is None or each.node in living)]
 
     async def trigger(self) -> Triggered:
         """Plan now, wherever the leader is, and say what that fired and released."""
         asked = f"{TURN}{new_id(self._clock.now_ms(), self._dice)}:"
         value = {"by": self._actor, "at_ms": self._clock.now_ms()}
-        leaders = leaders_of(await self._store.nodes())
+        leaders = await self._leaders()
         ask = NotePut(f"{asked}ask", value, expires_ms=self._clock.now_ms() + ASKED_MS)
         await self._steer([ask], self._on_record("trigger", "the leader", ", ".join(leaders)))
         answers = await self._answers(asked, len(leaders))
@@ -89,6 +103,9 @@ class SteeringVerbs(SettingVerbs):
         )
 
     # inside
+
+    async def _leaders(self) -> tuple[str, ...]:
+        return leaders_of(by_term(await self._store.nodes(), await self._store.versions()))
 
     async def _answers(self, asked: str, count: int) -> list[Note]:
         """What the leaders wrote back, and their questions tidied away."""
@@ -104,8 +121,8 @@ class SteeringVerbs(SettingVerbs):
     async def _orphans(self, nodes: Sequence[Node]) -> list[NotePut]:
         """Drains of nodes that are gone: their ids never come again."""
         living = {drain_key(node.id) for node in nodes}
-        gone = [note.key for note in await self._store.notes(f"{DRAIN}:") if note.key not in living]
-        return [NotePut(key) for key in gone]
+        notes, _ = await stops_as_far(self._store.notes(f"{DRAIN}:"))
+        return [NotePut(note.key) for note in notes if note.key not in living]
 
 
 def leaders_of(nodes: Sequence[Node]) -> tuple[str, ...]:

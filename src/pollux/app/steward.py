@@ -27,6 +27,7 @@ from pollux.events import FileDiffers, SettingsHeard, StoreSealed
 from pollux.model import SETTING, TURN, Note, NotePut, drain_key
 from pollux.runtime.crew import Crew
 from pollux.runtime.loop import Loop, Rest
+from pollux.store.legible import as_far
 
 if TYPE_CHECKING:
     from pollux.app.pollux import Pollux
@@ -60,7 +61,7 @@ class Steward(Loop):
         if OWNS_PROCESS.get():
             self._has_terminal = _has_terminal()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
-        self.live = read_live(await self.app.backend.notes(SETTING))
+        self.live = read_live(await self._notes(SETTING))
         self.app.retune()
 
     async def begin(self, crew: Crew) -> None:
@@ -120,7 +121,7 @@ class Steward(Loop):
         crew = self.crew
         if crew is None or crew.leader.term is not None:
             return crew is not None
-        heard_at = crew.dispatcher.heard_at
+        heard_at = None if crew.dispatcher.is_drained else crew.dispatcher.heard_at
         return heard_at is not None and self.clock.mono_ms() - heard_at <= crew.options.long_poll_ms + self.beat_ms
 
     # doing
@@ -175,7 +176,7 @@ class Steward(Loop):
     async def _look_at_seal(self) -> None:
         """Stops and terms keep a node from working on a store that was moved elsewhere; here it is said."""
         before, self._sealed = self._sealed, await self.app.sealed()
-        if self._sealed and not before:
+        if self._sealed and self._sealed != before:  # a move begins, and is over
             self.events.emit(StoreSealed(self._sealed))
 
     async def _give_turns(self, notes: list[Note]) -> None:
@@ -192,7 +193,9 @@ class Steward(Loop):
             await self.app.backend.put_notes([NotePut(f"{key}{version}", value, expires_ms=expires_ms)])
 
     async def _notes(self, prefix: str) -> list[Note]:
-        return await self.app.backend.notes(prefix)
+        """Those that can be read."""
+        found, _ = await as_far(self.app.backend.notes(prefix))
+        return found
 
 
 def _has_terminal() -> bool:

@@ -72,7 +72,8 @@ class TokenVerbs(ChangeVerbs):
             cure = "revoke some: `pollux token ls`, `pollux token revoke ID`"
             raise Conflict(f"there are {TOKENS_MAX:,} tokens", cure=cure)
         made = _made(secrets.token_hex(4), _name(name), _role(role), now_ms, expires_ms)
-        await self._keep(made)
+        if not await self._keep(made):
+            raise Conflict(f"the new token got the id {made.token.id}, which another one has", cure="try again")
         return made
 
     async def needs_first_token(self) -> bool:

@@ -11,14 +11,16 @@ from typing import Any, Self, cast
 from pollux.app.accepted import Accepted, there_already
 from pollux.app.audit import AuditVerbs
 from pollux.app.changes import ChangeVerbs, as_words, change_words, filter_words
-from pollux.app.in_turn import runs_like, write_in_turn
+from pollux.app.finding import FORGOTTEN, FindingVerbs
+from pollux.app.in_turn import batches_like, write_in_turn
 from pollux.app.owned import refuse_backed
+from pollux.app.payloads import bodies_for, payloads_for
 from pollux.app.steering import SteeringVerbs
 from pollux.app.tokens import TokenVerbs
 from pollux.app.versions import VersionVerbs
 from pollux.clock import Clock
 from pollux.declare import check_job, check_stop
-from pollux.errors import Conflict, InvalidInput, NotFound, PolluxError, StoreFull, placed, read_at
+from pollux.errors import Conflict, InvalidInput, NotFound, PolluxError, StoreFull, Unreadable, read_at
 from pollux.ids import check_id, check_key, new_id
 from pollux.model import (
     LIVE,
@@ -31,36 +33,34 @@ from pollux.model import (
     Overlap,
     Run,
     RunState,
+    by_term,
     run_of,
     stop_key,
 )
 from pollux.model.params import priority_of
 from pollux.observe.trace_ids import link_runs
-from pollux.plan import Why, why_job, why_run
+from pollux.plan import Why, beside_unreadable, why_job, why_run, why_unreadable, why_unreadable_run
 from pollux.registry import Registry, job_id_of
-from pollux.secrets import check_payload
 from pollux.store.contract import (
     BATCH_MAX,
     Answer,
     JobAnswer,
-    JobFilter,
-    JobPage,
     JobPut,
     Joins,
     Pruning,
     RunAnswer,
     RunFilter,
-    RunPage,
+    RunsAlike,
     Store,
 )
+from pollux.store.legible import as_far, due_as_far, stops_as_far
 from pollux.units import counted, duration_ms, format_ms, moment_ms
 
 REVIVE_PAGE = 500
 ANYWAY = "`anyway=True`"  # how Python says it; whoever asks in another way hears of that one
-FORGOTTEN = "those that ended are forgotten after a while: `pollux config` has history.age (7d unless set otherwise)"
 
 
-class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
+class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
     """Everything that can be asked of a store full of jobs and runs, in the caller's words."""
 
     trace_namespace = ""  # of the runs' traces, for the link that a caller's own span gets
@@ -115,9 +115,13 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
             return asked.run
         known = await self._job(job)
         run = self._wanted(known, params, at, delay, priority, id=id, key=key)
-        [answer] = await self._joined().enqueue_in(connection, [run], ready_max=self._ready_max)
+        joined = self._joined()
+        [answer] = await joined.enqueue_in(connection, [run], ready_max=self._ready_max)
         self._refuse(answer, known)
         link_runs([run.id], self.trace_namespace)
+        if answer.answer is Answer.ALREADY:
+            [there] = await joined.get_runs_in(connection, [run.id])
+            return there_already(run, there or run).run
         return run
 
     async def accept(
@@ -160,30 +164,40 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         at: str | datetime | None = None,
         delay: str | float | None = None,
         priority: int | str | None = None,
+        connection: Any = None,
     ) -> list[str]:
         """Accept a run for each of the params, in batches; answers their ids in order.
 
         None is accepted if one of the params cannot be.  A batch that the store refuses ends it: those before stay.
+        With a `connection` they are part of the caller's own transaction, as with `enqueue`.
         """
+        joined = None if connection is None else self._joined()
         known = await self._job(job)
         due_ms = self._due(at, delay)
         rank = None if priority is None else priority_of(priority)
-        payloads = self._payloads(known, params)
+        bodies = await bodies_for(self._registry, known, params)
         ids: list[str] = []
 
-        async def write(runs: list[Run]) -> None:
-            answers = await self._store.enqueue(runs, ready_max=self._ready_max)
-            refused = [answer for answer in answers if answer.answer is not Answer.OK]
-            ids.extend([each.id for each in answers if not refused or each.answer in (Answer.OK, Answer.ALREADY)])
-            for answer in refused:
+        async def write(runs: RunsAlike) -> None:
+            if joined is None:
+                answers = await self._store.enqueue(runs, ready_max=self._ready_max)
+            else:
+                answers = await joined.enqueue_in(connection, runs, ready_max=self._ready_max)
+            told = [answer.answer for answer in answers]
+            if told.count(Answer.OK) == len(told):
+                ids.extend(runs.ids)
+                return
+            ids.extend([each.id for each in answers if each.answer in (Answer.OK, Answer.ALREADY)])
+            for answer in answers:
                 self._refuse(answer, known)
 
         one = self._run(known, None, due_ms, priority=rank)
         try:
-            await write_in_turn(runs_like(one, payloads, self._clock, self._dice), write)
+            await write_in_turn(batches_like(one, bodies, self._clock, self._dice), write)
         finally:  # what was accepted before a refusal stays, and is told
             link_runs(ids, self.trace_namespace)
-            await self._record_enqueued([known.id], ids)
+            if joined is None:  # else it may yet be undone
+                await self._record_enqueued([known.id], ids)
         return ids
 
     async def run_now(
@@ -195,14 +209,9 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         """
         known = await self._job(job, fresh=True)
         if known.overlap is not Overlap.ALLOW and not anyway:
-            live = await self._store.list_runs(RunFilter(states=tuple(LIVE), job_id=known.id), limit=1)
-            if live.runs and live.runs[0].id != id:
-                raise Conflict(
-                    f"job {known.id!r} has a live run, {live.runs[0].id} ({live.runs[0].state})",
-                    found={"run_id": live.runs[0].id, "run_state": str(live.runs[0].state)},
-                    cure=f"wait for it, cancel it, or run the job anyway: {ANYWAY}",
-                )
-        run = self._run(known, self._payloads(known, [params])[0], self._clock.now_ms(), id=id, cause=Cause.FORCED)
+            await self._refuse_overlap(known, id)
+        payload = self._payload(known, params)
+        run = self._run(known, payload, self._clock.now_ms(), id=id, cause=Cause.FORCED)
         audit = self._on_record("run", known.id, run.id)
         [answer] = await self._store.enqueue([run], ready_max=self._ready_max, audit=audit)
         self._refuse(answer, known)
@@ -214,10 +223,10 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         name = job_id_of(ref)
         why = as_words(reason) or f"cancelled by {self._actor}"
         audit = self._runs_on_record("cancel", name, reason)
-        [run] = await self._store.get_runs([name])
-        if run is not None:
+        [run], spoilt = await as_far(self._store.get_runs([name]))
+        if run is not None or spoilt:
             return await self._store.cancel(run_ids=[name], reason=why, audit=audit)
-        await self._job(name, fresh=True)
+        await self.find_job(name)
         return await self._store.cancel(job_id=name, reason=why, audit=audit)
 
     async def cancel_runs(self, run_ids: Sequence[str], *, reason: str = "") -> list[RunAnswer]:
@@ -238,15 +247,6 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
     async def drop(self, run_ids: Sequence[str] | None = None, *, job: object = None) -> int:
         """Forget dead letters for good: these, those of a job, or all."""
         return await self._drop_each(self._dead(run_ids, job), self._chosen_by(run_ids, job))
-
-    async def get_run(self, run_id: str) -> Run:
-        [run] = await self._store.get_runs([run_id])
-        if run is None:
-            raise NotFound("run", run_id, cure=f"`pollux runs` lists them; {FORGOTTEN}")
-        return run
-
-    async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
-        return await self._store.list_runs(where, after=after, limit=limit)
 
     # jobs
 
@@ -274,16 +274,6 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
             missing = [job_id for job_id, answer in zip(batch, answers, strict=True) if answer is not Answer.OK]
             if missing:
                 raise NotFound("job", missing[0], cure="`pollux jobs` lists them")
-
-    async def get_job(self, job: object) -> Job:
-        return await self._job(job, fresh=True)
-
-    async def jobs_by_id(self, ids: Sequence[str]) -> list[Job | None]:
-        """These jobs as they are now, in order; None for one that is not there.  At most a page of them."""
-        return await self._store.get_jobs(ids)
-
-    async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
-        return await self._store.list_jobs(where, after=after, limit=limit)
 
     # stops
 
@@ -321,7 +311,8 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         return await self._store.put_notes([NotePut(key)], audit=audit) == [Answer.OK]
 
     async def stops(self) -> list[Note]:
-        return await self._store.notes(STOP)
+        """All that is paused; one that nobody here can read stands, too."""
+        return (await stops_as_far(self._store.notes(STOP)))[0]
 
     # answers
 
@@ -329,44 +320,39 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         """Why does it run, or not?  For a run or a job, in words, with the expected start and the cure."""
         name = job_id_of(ref)
         now_ms = self._clock.now_ms()
-        stops, nodes = await self._store.notes(STOP), await self._store.nodes()
-        [run] = await self._store.get_runs([name])
+        stops, nodes = await self.stops(), await self.nodes()
+        [run], spoilt = await as_far(self._store.get_runs([name]))
+        if spoilt:
+            return why_unreadable_run(spoilt[0])
         if run is not None:
-            [owner] = await self._store.get_jobs([run.job_id])
+            [owner], unreadable = await as_far(self._store.get_jobs([run.job_id]))
+            if unreadable and run.state in {RunState.HELD, RunState.READY}:
+                return why_unreadable(unreadable[0], run)
             counts = await self._store.of_version(run.scheduler_version).counts()
             return why_run(run, owner, stops=stops, nodes=nodes, counts=counts, now_ms=now_ms)
-        [job] = await self._store.get_jobs([name])
-        if job is None:
+        try:
+            job = await self.find_job(name)
+        except NotFound:
             cure = f"`pollux jobs` and `pollux runs` list them; if it was a run: {FORGOTTEN}"
-            raise NotFound("job or run", name, cure=cure)
-        live = await self._store.list_runs(RunFilter(states=tuple(LIVE), job_id=job.id), limit=1)
-        return why_job(job, stops=stops, now_ms=now_ms, live=live.runs[0] if live.runs else None, nodes=nodes)
+            raise NotFound("job or run", name, cure=cure) from None
+        if isinstance(job, Unreadable):
+            return why_unreadable(job)
+        live = await self.list_runs(RunFilter(states=tuple(LIVE), job_id=job.id), limit=1)
+        why = why_job(job, stops=stops, now_ms=now_ms, live=live.runs[0] if live.runs else None, nodes=nodes)
+        return beside_unreadable(why, live.unreadable)
 
     async def nodes(self) -> list[Node]:
-        return await self._store.nodes()
+        """Those that live; who leads is told by the term that stands, not by what a node believed in its last beat."""
+        return by_term(await self._store.nodes(), await self._store.versions())
 
     async def overdue(self, *, limit: int = 1) -> list[Job]:
-        """Jobs whose due has passed and was not fired yet, the most overdue first."""
+        """Jobs whose due has passed and was not fired yet, the most overdue first; of those that can be read."""
         now_ms, found = self._clock.now_ms(), []
         for version in await self._store.versions():
-            found += await self._store.of_version(version.number).due(before_ms=now_ms, limit=limit)
+            found += await due_as_far(self._store.of_version(version.number), before_ms=now_ms, limit=limit)
         return sorted(found, key=lambda job: (job.next_due_ms or 0, job.id))[:limit]
 
     # inside
-
-    async def _job(self, ref: object, *, fresh: bool = False) -> Job:
-        if isinstance(ref, Job) and not fresh:
-            return ref
-        if not fresh:
-            try:
-                return self._registry.job(ref)
-            except NotFound:
-                pass
-        name = job_id_of(ref)
-        [job] = await self._store.get_jobs([name])
-        if job is None:
-            raise NotFound("job", name, cure="`pollux jobs` lists them")
-        return job
 
     def _adopted(self, job: Job) -> Job:
         try:
@@ -387,7 +373,7 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
     ) -> Run:
         """The run that somebody asks for."""
         rank = None if priority is None else priority_of(priority)
-        return self._run(job, self._payloads(job, [params])[0], self._due(at, delay), id=id, key=key, priority=rank)
+        return self._run(job, self._payload(job, params), self._due(at, delay), id=id, key=key, priority=rank)
 
     def _run(
         self,
@@ -404,15 +390,8 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         run_id = new_id(self._clock.now_ms(), self._dice) if id is None else check_id(id, what="run id")
         return run_of(job, due_ms, cause, payload, id=run_id, key=check_key(key), priority=priority)
 
-    def _payloads(self, job: Job, many: Iterable[Mapping[str, Any] | None]) -> list[dict[str, Any] | None]:
-        try:
-            payloads = [check_payload(params) if params else None for params in many]
-            if (handler := self._registry.get(job.handler)) is not None:
-                for payload in payloads:
-                    handler.check({**job.params, **payload} if payload and job.params else payload or job.params)
-        except InvalidInput as error:
-            raise placed(error, "params") from error
-        return payloads
+    def _payload(self, job: Job, params: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        return payloads_for(self._registry, job, [params])[0][0]
 
     def _due(self, at: str | datetime | None, delay: str | float | None) -> int:
         if at is not None and delay is not None:
@@ -420,6 +399,18 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
         if at is not None:
             return read_at("at", moment_ms, at)
         return self._clock.now_ms() + (0 if delay is None else read_at("delay", duration_ms, delay))
+
+    async def _refuse_overlap(self, job: Job, run_id: str | None) -> None:
+        """A live run of it that cannot be read is one all the same."""
+        live = await self.list_runs(RunFilter(states=tuple(LIVE), job_id=job.id), limit=1)
+        found = [(run.id, str(run.state)) for run in live.runs] or [(run.name, "unreadable") for run in live.unreadable]
+        if found and found[0][0] != run_id:
+            name, state = found[0]
+            raise Conflict(
+                f"job {job.id!r} has a live run, {name} ({state})",
+                found={"run_id": name, "run_state": state},
+                cure=f"wait for it, cancel it, or run the job anyway: {ANYWAY}",
+            )
 
     def _refuse(self, answer: RunAnswer, job: Job) -> None:
         match answer.answer:
@@ -477,7 +468,8 @@ class Verbs(VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
             )
         check_stop(group=group, target=target)
         if job is not None:
-            return stop_key("job", (await self._job(job, fresh=True)).id)
+            await self.find_job(job)
+            return stop_key("job", job_id_of(job))
         if group is not None:
             return stop_key("group", group)
         return stop_key("all") if target is None else stop_key("target", target)

@@ -13,15 +13,18 @@ from msgspec import Struct
 from pollux.app.changes import ChangeVerbs
 from pollux.errors import Conflict, NotFound
 from pollux.model import ALL_VERSIONS, FINISHED, LIVE, Run, RunState, Version, check_version
-from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Counts, JobFilter, RunFilter
+from pollux.model.counted import ENDS, Counted, counted_since
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Counts, JobFilter, RunFilter, RunPage
+from pollux.store.legible import as_far
 from pollux.units import counted
 
 COMPARED_MAX = 100_000  # finished runs of a version that are looked at
 NAMED_MAX = 5
+NOTHING = Counts(held=0, ready=0, leased=0, dead=0, feed=0, ends=0, jobs=0)
 
 
 class Spread(Struct, frozen=True):
-    """Of many times: half of them lie below the first, 99 of a hundred below the second."""
+    """Of many times: half of them are at most the first, 99 of a hundred at most the second."""
 
     count: int = 0
     p50_ms: int = 0
@@ -30,19 +33,26 @@ class Spread(Struct, frozen=True):
 
 
 class Figures(Struct, frozen=True):
-    """How one version did: of its runs that ended since then."""
+    """How one version did: of its runs that ended since then.
+
+    Its leaders count them.  The times are of those that the history still has, which is thinned.
+    """
 
     version: int
     jobs: int
     waiting: int  # ready or held, now
     running: int
+    unread: int  # ends that its leader has not read: they are not counted yet
+    counted_from_ms: int | None  # None: no leader has counted, and only what the history has is known
     ended: int
     failed: int  # of them
     dead: int
     cancelled: int
+    kept: int  # of them the history has
     late: Spread  # from due to the handler's start
     took: Spread
-    is_cut: bool  # there were more than are looked at; the newest count
+    is_cut: bool  # it has more than are looked at: the newest
+    uncounted: int = 0  # of those that it has: ended before a leader counted, as others may have that are gone from it
 
 
 class Left(Struct, frozen=True):
@@ -87,28 +97,32 @@ class VersionVerbs(ChangeVerbs):
         return answers
 
     async def compare(self, versions: Sequence[int], *, since_ms: int) -> list[Figures]:
-        """How these versions did since then, from the history; each number is of a version that is there."""
+        """How these versions did since then.  One that is finished can be asked for as long as anything tells of it."""
         known = {version.number: version for version in await self._store.versions()}
+        notes, _ = await as_far(self._store.notes(ENDS))
         figures = []
         for number in versions:
-            if number not in known:
-                raise NotFound("version", str(number), cure="`pollux migrate` lists them")
+            counted = counted_since(notes, check_version(number), since_ms, self._clock.now_ms())
             runs, is_cut = await self._ended(number, since_ms)
-            figures.append(_figures(known[number], runs, is_cut=is_cut))
+            if number not in known and counted.from_ms is None and not runs:
+                raise NotFound("version", str(number), cure="`pollux migrate` lists them")
+            version = known.get(number) or Version(number, NOTHING, 0, "")
+            figures.append(_figures(version, counted, runs, is_cut=is_cut))
         return figures
 
     async def left_in(self, number: int) -> Left:
         """What stands against the end of a version."""
         counts = await self._store.of_version(check_version(number)).counts()
-        jobs = await self._store.list_jobs(JobFilter(scheduler_version=number), limit=NAMED_MAX)
+        where_jobs = JobFilter(scheduler_version=number)
+        jobs, unreadable = await as_far(self._store.list_jobs(where_jobs, limit=NAMED_MAX))
         where = RunFilter(states=tuple(sorted(LIVE)), scheduler_version=number)
         live = counts.held + counts.ready + counts.leased
-        runs = await self._store.list_runs(where, limit=NAMED_MAX) if live else None
+        runs, spoilt = await as_far(self._store.list_runs(where, limit=NAMED_MAX)) if live else (RunPage((), None), ())
         nodes = [node.id for node in await self._store.nodes() if node.scheduler_version == number]
         return Left(
-            jobs=tuple(job.id for job in jobs.jobs),
+            jobs=(*(job.id for job in jobs.jobs), *(job.name for job in unreadable))[:NAMED_MAX],
             job_count=counts.jobs,
-            runs=tuple(run.id for run in runs.runs) if runs is not None else (),
+            runs=(*(run.id for run in runs.runs), *(run.name for run in spoilt))[:NAMED_MAX],
             run_count=live,
             nodes=tuple(nodes),
         )
@@ -130,7 +144,7 @@ class VersionVerbs(ChangeVerbs):
         runs: list[Run] = []
         after: str | None = None
         while True:
-            page = await self._store.list_runs(where, after=after, limit=PAGE_MAX)
+            page, _ = await as_far(self._store.list_runs(where, after=after, limit=PAGE_MAX))
             runs += page.runs
             after = page.next
             if after is None:
@@ -139,17 +153,22 @@ class VersionVerbs(ChangeVerbs):
                 return runs[:COMPARED_MAX], True
 
 
-def _figures(version: Version, runs: Sequence[Run], *, is_cut: bool) -> Figures:
+def _figures(version: Version, counted: Counted, runs: Sequence[Run], *, is_cut: bool) -> Figures:
+    """What the history has is at least true: also of the time before anybody counted, and of the last seconds."""
     began = [run for run in runs if run.started_ms is not None]
     return Figures(
         version=version.number,
         jobs=version.counts.jobs,
         waiting=version.counts.ready + version.counts.held,
         running=version.counts.leased,
-        ended=len(runs),
-        failed=sum(run.failed for run in runs),
-        dead=sum(run.state is RunState.DEAD for run in runs),
-        cancelled=sum(run.state is RunState.CANCELLED for run in runs),
+        unread=version.counts.ends,
+        counted_from_ms=counted.from_ms,
+        ended=max(counted.ended, len(runs)),
+        failed=max(counted.failed, sum(run.failed or run.state is RunState.DEAD for run in runs)),
+        dead=max(counted.dead, sum(run.state is RunState.DEAD for run in runs)),
+        cancelled=max(counted.cancelled, sum(run.state is RunState.CANCELLED for run in runs)),
+        kept=len(runs),
+        uncounted=sum((run.finished_ms or 0) < (counted.from_ms or 0) for run in runs),
         late=spread([max(0, (run.started_ms or 0) - run.due_ms) for run in began if not run.attempt]),
         took=spread([max(0, (run.finished_ms or 0) - (run.started_ms or 0)) for run in began]),
         is_cut=is_cut,
@@ -157,10 +176,11 @@ def _figures(version: Version, runs: Sequence[Run], *, is_cut: bool) -> Figures:
 
 
 def spread(times: Sequence[int]) -> Spread:
+    """By the nearest rank: each is a time that was taken, and of fewer than a hundred the second is the longest."""
     if not times:
         return Spread()
-    ranked = sorted(times)
-    return Spread(len(ranked), ranked[(len(ranked) - 1) // 2], ranked[(len(ranked) - 1) * 99 // 100], ranked[-1])
+    ranked, count = sorted(times), len(times)
+    return Spread(count, ranked[(50 * count - 1) // 100], ranked[(99 * count - 1) // 100], ranked[-1])
 
 
 def _in_words(number: int, left: Left) -> str:

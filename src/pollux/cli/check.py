@@ -9,7 +9,7 @@ import click
 
 from pollux.cli.commands import Taught, complain_all
 from pollux.cli.menu import USAGE
-from pollux.cli.options import Where, config_path, find_code_here, store_lacks, store_url
+from pollux.cli.options import Where, config_path, find_code_here, overruled, store_lacks, store_url
 from pollux.cli.preview import as_option, place_for, say_place
 from pollux.cli.show import clean, print_json
 from pollux.cli.way import refuse_url
@@ -46,13 +46,13 @@ def check(config: str | None, store: str | None, as_file: str | None, *, diff: b
     if path is None:
         raise InvalidInput("there is nothing to check", cure="name a file with -c, or create ./pollux.yaml")
     try:
-        loaded, app = _load(path, store, file_source(as_file) if as_file else "", diff=diff)
+        loaded, app, aside = _load(config, path, store, file_source(as_file) if as_file else "", diff=diff)
     except InvalidConfig as error:
         return _report(path, list(error.problems), error, as_json=as_json)
     except InvalidInput as error:
         return _report(path, [error], InvalidConfig([error]), as_json=as_json)
     changes = _changes(app) if diff else None
-    warnings = doubts(loaded, os.environ)
+    warnings = [*aside, *doubts(loaded, os.environ)]
     if as_json:
         told = [_told(warning) for warning in warnings]
         print_json({"config": path, "problems": [], "warnings": told, "jobs": len(loaded.jobs), "diff": changes})
@@ -67,13 +67,16 @@ def check(config: str | None, store: str | None, as_file: str | None, *, diff: b
     return 0
 
 
-def _load(path: str, store: str | None, source: str, *, diff: bool) -> tuple[Any, Any]:
+def _load(
+    given: str | None, path: str, store: str | None, source: str, *, diff: bool
+) -> tuple[Any, Any, list[InvalidInput]]:
     from pollux.app import Pollux
     from pollux.config import load_config
     from pollux.server import server_options
 
     find_code_here()
     loaded = load_config(path, environ=os.environ, arguments={"store": store}, source=source)
+    aside = [each for each in (overruled(given, loaded),) if each is not None]
     if diff and not source and (source := place_for(loaded, store_url(Where(path, store)))):
         say_place(loaded, source)
         loaded = load_config(path, environ=os.environ, arguments={"store": store}, source=source)
@@ -82,7 +85,7 @@ def _load(path: str, store: str | None, source: str, *, diff: bool) -> tuple[Any
     app = Pollux.from_config(loaded)
     app.check_secrets()
     server_options(loaded, plans=True)
-    return loaded, app
+    return loaded, app, aside
 
 
 def _changes(app: Any) -> list[dict[str, Any]]:

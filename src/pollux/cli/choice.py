@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from pollux.cli.menu import FAILED
 from pollux.cli.options import ask
-from pollux.cli.show import now_ms
-from pollux.errors import InvalidInput
-from pollux.units import counted, duration_ms, moment_ms
+from pollux.cli.show import now_ms, say_unreadable
+from pollux.errors import InvalidInput, read_at
+from pollux.units import counted, past_ms
 
 CHOSEN_MAX = 100_000  # by one command; the next one takes the rest
 BATCH = 500
@@ -82,15 +82,7 @@ def choice_of(what: str, ids: tuple[str, ...], given: dict[str, Any]) -> Choice:
 
 def since_ms(text: str) -> int:
     """`2h` means two hours ago; a moment means itself."""
-    try:
-        return now_ms() - duration_ms(text)
-    except InvalidInput:
-        pass
-    try:
-        return moment_ms(text)
-    except InvalidInput:
-        cure = 'write it like "2h" or "2026-12-01T06:00:00+01:00"'
-        raise InvalidInput(f"{text!r} is no time", where="--since", cure=cure) from None
+    return read_at("--since", lambda told: past_ms(told, now_ms()), text)
 
 
 def chosen_runs(url: str, choice: Choice, states: Sequence[str], *, verb: str) -> list[str]:
@@ -130,6 +122,7 @@ async def _all(page_after: Callable[[str | None], Awaitable[Any]], kind: str) ->
     while len(ids) < CHOSEN_MAX:
         page = await page_after(after)
         ids += [item.id for item in getattr(page, kind)]
+        say_unreadable(page.unreadable, kind.removesuffix("s"))  # whether they are meant nobody knows
         after = page.next
         if after is None:
             return ids
@@ -138,13 +131,17 @@ async def _all(page_after: Callable[[str | None], Awaitable[Any]], kind: str) ->
 
 
 def _confirmed(ids: list[str], choice: Choice, *, verb: str) -> list[str]:
-    """Whoever names a filter is told how many that is, and asked, before anything is changed."""
+    """Whoever names a filter is told how many that is, and asked, before anything is changed.
+
+    Their number stands behind the verb, or in place of its dots: `move ... to version 2`.
+    """
     if not ids or choice.yes:
         return ids
-    count = counted(len(ids), choice.what)
+    verb, _, rest = verb.partition("...")
+    deed = f"{verb.strip()} {counted(len(ids), choice.what)}{rest}"
     if not sys.stdin.isatty():
-        raise InvalidInput(f"this would {verb} {count}, and nobody is here to confirm it", cure="add --yes")
-    if not click.confirm(f"{verb} {count}?", err=True):
+        raise InvalidInput(f"this would {deed}, and nobody is here to confirm it", cure="add --yes")
+    if not click.confirm(f"{deed}?", err=True):
         click.echo("nothing was changed", err=True)
         raise click.exceptions.Exit(FAILED)
     return ids
@@ -177,14 +174,36 @@ def bar(doing: str, total: int) -> Iterator[Callable[[int], None]]:
         yield line.update
 
 
-def print_answers(answers: Sequence[Any], *, done: str, why_not: dict[str, str], none: str, what: str) -> int:
-    """Each answer on a line if there are few, else how many of each; the exit code."""
+def how_cancelled(url: str, answers: Sequence[Any]) -> dict[str, str]:
+    """In a word, by the run's id: one that waited is over, one that runs was asked to stop.  Only few are looked at."""
+    ids = [answer.id for answer in answers if answer.answer.value == "ok"]
+    if not ids or len(answers) > LINES_MAX:
+        return {}
+
+    async def question(app: Any) -> list[Any]:
+        return [await app.find_run(run_id) for run_id in ids]
+
+    words = {"cancelled": "cancelled", "leased": "asked to stop"}
+    states = [str(getattr(run, "state", "")) for run in ask(url, question)]  # one that cannot be read has none
+    return {run_id: words[state] for run_id, state in zip(ids, states, strict=True) if state in words}
+
+
+def print_answers(
+    answers: Sequence[Any],
+    *,
+    done: str,
+    why_not: dict[str, str],
+    none: str,
+    what: str,
+    each: Mapping[str, str] | None = None,
+) -> int:
+    """Each answer on a line if there are few, in words of its own if it has some, else how many; the exit code."""
     words = [(answer, why_not.get(answer.answer.value, answer.answer.value)) for answer in answers]
     refused = [(answer, word) for answer, word in words if answer.answer.value != "ok"]
     if len(answers) <= LINES_MAX:
         for answer, word in words:
             is_ok = answer.answer.value == "ok"
-            click.echo(f"run {answer.id}: {done if is_ok else word}", err=not is_ok)
+            click.echo(f"run {answer.id}: {(each or {}).get(answer.id, done) if is_ok else word}", err=not is_ok)
     else:
         click.echo(f"{counted(len(answers) - len(refused), what)}: {done}")
         for reason in dict.fromkeys(word for _, word in refused):

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from pollux.cli import menu
-from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError
+from pollux.errors import InvalidConfig, PolluxError, exit_code_of
 
 HELP_OPTIONS = ("-h", "--help")
 EVERYWHERE = {  # options of nearly every command, which may also stand before it: do they take a value?
@@ -192,16 +192,6 @@ def _stray_file(arguments: Sequence[str]) -> str:
     return ""
 
 
-def exit_code_of(error: PolluxError) -> int:
-    match error:
-        case InvalidInput():
-            return menu.USAGE
-        case StoreError():
-            return menu.UNAVAILABLE
-        case _:
-            return menu.FAILED
-
-
 def complain_all(error: InvalidConfig) -> int:
     """Every problem of a config on its own line, then how many."""
     count = len(error.problems)
@@ -220,8 +210,7 @@ def _unforeseen(error: Exception) -> tuple[str, int]:
 
 
 def _complain(what: str, code: int) -> int:
-    from pollux.secrets import hide
-    from pollux.units import printable
+    from pollux.lines import complaint
 
-    click.echo("\n".join(printable(line) for line in f"pollux: {hide(what)}".split("\n")), err=True)
+    click.echo(complaint(what), err=True)
     return code

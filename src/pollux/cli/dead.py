@@ -11,7 +11,16 @@ from pollux.cli.commands import Listing
 from pollux.cli.completion import job_ids, run_ids_of
 from pollux.cli.options import Where, ask, existing_store, json_option, page_options, store_options
 from pollux.cli.runs import SAYS_MAX, print_run
-from pollux.cli.show import ago, now_ms, print_json, print_more, print_table, shortened
+from pollux.cli.show import (
+    ago,
+    now_ms,
+    print_json,
+    print_more,
+    print_table,
+    say_unreadable,
+    shortened,
+    unreadable_json,
+)
 from pollux.errors import Conflict
 from pollux.units import counted
 
@@ -70,7 +79,7 @@ def ls(
     where = RunFilter(states=(RunState.DEAD,), finished_after_ms=begin_ms, **parts)
     page = ask(existing_store(Where(config, store)), lambda app: app.list_runs(where, after=after, limit=limit))
     if as_json:
-        print_json({"dead": page.runs, "next": page.next})
+        print_json({"dead": page.runs, "next": page.next, "unreadable": unreadable_json(page.unreadable)})
         return
     now = now_ms()
     print_table(
@@ -87,7 +96,8 @@ def ls(
             for run in page.runs
         ),
     )
-    if not page.runs:
+    say_unreadable(page.unreadable, "run")
+    if not page.runs and not page.unreadable:
         click.echo("there are no dead letters", err=True)
     print_more(page.next)
 

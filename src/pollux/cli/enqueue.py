@@ -12,9 +12,10 @@ from pollux.cli.completion import job_ids
 from pollux.cli.follow import exit_code, follow
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
 from pollux.cli.runs import print_run
-from pollux.cli.show import ago, now_ms, print_json
+from pollux.cli.show import ago, clean, now_ms, print_json
 from pollux.cli.stops import say_drained
 from pollux.errors import InvalidInput
+from pollux.model import Overlap, RunState, unserved
 from pollux.units import duration_ms
 
 EXAMPLE = """write it like --params '{"depth": 2}'"""
@@ -48,6 +49,10 @@ def enqueue(
 ) -> int:
     """Ask for a run of a job.  It is on disk when this returns, and runs when a node has a free seat.
 
+    A run for later is live from now on: unless the job says `overlap: allow`, its own schedule rests until that run has
+    ended.  This is said beside the answer; so is what keeps the run from running: a drain, that nobody declares the job
+    any more, or that no node serves its version.
+
     A value of KEY=VALUE is JSON if it can be read so, else text: `depth=2` is a number, `depth='"2"'` is not.
 
     For example:
@@ -65,6 +70,8 @@ def enqueue(
         if not as_json:
             click.echo(f"{_told(accepted)}{'' if wait else _look(run)}")
         await say_drained(app)
+        for hint in await _hints(app, run):
+            click.echo(clean(hint), err=True)
         return (await follow(app, run.id, quiet=as_json, wait_ms=wait_ms) if wait else run), accepted
 
     run, accepted = ask(existing_store(Where(config, store)), question)
@@ -73,6 +80,22 @@ def enqueue(
     elif wait:
         print_run(run)
     return exit_code(run) if wait else 0
+
+
+async def _hints(app: Any, run: Any) -> list[str]:
+    """What whoever hears "is ready" would not expect."""
+    if run.state not in (RunState.HELD, RunState.READY):
+        return []
+    job, found = await app.get_job(run.job_id), []
+    if not job.declared:
+        words = f"nobody declares job {job.id} any more: the run waits until somebody does"
+        found.append(f"{words}; `pollux jobs delete {job.id}` takes both away")
+    if lack := unserved(run.scheduler_version, await app.nodes()):
+        found.append(f"{lack[0]}: the run waits; {lack[1]}")
+    if run.due_ms > now_ms() and job.declared and job.is_recurring and job.overlap is not Overlap.ALLOW:
+        words = f"the schedule of job {job.id} rests until this run has ended (overlap: {job.overlap.value})"
+        found.append(f"{words}; with overlap: allow it would go on")
+    return found
 
 
 def params_of(text: str | None, pairs: tuple[str, ...] = ()) -> dict[str, Any] | None:

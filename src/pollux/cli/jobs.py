@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from pollux.cli.choice import LINES_MAX, choice_of, chosen_jobs, in_batches, job_filter_options
+from pollux.cli.choice import LINES_MAX, choice_of, chosen_jobs, how_cancelled, in_batches, job_filter_options
 from pollux.cli.commands import Listing
 from pollux.cli.completion import job_ids
 from pollux.cli.enqueue import params_of
 from pollux.cli.history import JobShown, print_job, row_json
 from pollux.cli.menu import FAILED
 from pollux.cli.options import Where, ask, existing_store, json_option, page_options, store_options
-from pollux.cli.show import ago, now_ms, print_json, print_more, print_table
+from pollux.cli.show import ago, now_ms, print_json, print_more, print_table, say_unreadable, unreadable_json
 from pollux.cli.stops import say_drained
 from pollux.cli.versions import move
-from pollux.errors import Conflict, NotFound
+from pollux.errors import Conflict, InvalidInput, NotFound, StoreError, StoreFull, Unreadable
 from pollux.model import API_SOURCE
 from pollux.units import counted
 
@@ -71,19 +71,23 @@ def ls(
 
     where = JobFilter(group=group, target=target, tag=tag, source=source, text=text)
 
-    async def question(app: Any) -> tuple[Any, str | None, bool]:
-        return *await job_rows(app, where, after, limit), len(await app.versions()) > 1
+    async def question(app: Any) -> tuple[Any, Any, Any, bool]:
+        page = await app.list_jobs(where, after=after, limit=limit)
+        return page, *await _rows(app, page.jobs), len(await app.versions()) > 1
 
-    rows, cursor, has_versions = ask(existing_store(Where(config, store)), question)
+    page, rows, spoilt, has_versions = ask(existing_store(Where(config, store)), question)
     if as_json:
-        print_json({"jobs": [row_json(row) for row in rows], "next": cursor})
+        unreadable = {"unreadable": unreadable_json(page.unreadable), "unreadable_runs": unreadable_json(spoilt)}
+        print_json({"jobs": [row_json(row) for row in rows], "next": page.next, **unreadable})
         return
     _print_rows(rows, has_versions=has_versions)
-    if not rows:
+    say_unreadable(page.unreadable)
+    say_unreadable(spoilt, "run")
+    if not rows and not page.unreadable:
         click.echo(
             "there are no jobs" if where == JobFilter() and after is None else "there are no such jobs", err=True
         )
-    print_more(cursor)
+    print_more(page.next)
 
 
 def _print_rows(rows: Sequence[JobRow], *, has_versions: bool) -> None:
@@ -121,7 +125,8 @@ def show(job_id: str, config: str | None, store: str | None, *, as_json: bool) -
     """
 
     async def question(app: Any) -> JobShown:
-        [row] = await _rows(app, (await app.get_job(job_id),))
+        [row], spoilt = await _rows(app, (await app.get_job(job_id),))
+        say_unreadable(spoilt, "run")
         live = await _live_of(app, job_id)
         has_versions = len(await app.versions()) > 1
         return JobShown(row, tuple(live), await app.why(job_id), has_versions)
@@ -210,6 +215,7 @@ def pause(
     async def act(app: Any, batch: list[str]) -> list[str]:
         for job_id in batch:
             await app.pause(job_id, reason=reason, duration=duration)
+        await _say_unreadable(app, batch)
         return batch
 
     done = in_batches(url, chosen, act, doing="pausing")
@@ -239,7 +245,9 @@ def resume(ids: tuple[str, ...], config: str | None, store: str | None, *, as_js
     chosen = chosen_jobs(url, choice, verb="resume")
 
     async def act(app: Any, batch: list[str]) -> list[tuple[str, bool]]:
-        return [(job_id, await app.resume(job_id)) for job_id in batch]
+        resumed = [(job_id, await app.resume(job_id)) for job_id in batch]
+        await _say_unreadable(app, batch)
+        return resumed
 
     done = in_batches(url, chosen, act, doing="resuming")
     if as_json:
@@ -272,16 +280,18 @@ def cancel(
     async def act(app: Any, batch: list[str]) -> list[Any]:
         answers = []
         for job_id in batch:
-            await app.get_job(job_id)
+            await app.find_job(job_id)
             answers += await app.cancel(job_id, reason=reason)
+        await _say_unreadable(app, batch)
         return answers
 
     answers = in_batches(url, chosen, act, doing="cancelling")
     if as_json:
         print_json({"runs": answers})
         return
+    words = how_cancelled(url, answers)
     for answer in answers:
-        click.echo(f"run {answer.id}: cancelled, or asked to stop")
+        click.echo(f"run {answer.id}: {words.get(answer.id, 'cancelled, or asked to stop')}")
     if not answers:
         click.echo(f"job {chosen[0]} has no live run" if len(chosen) == 1 else "there is no such live run")
 
@@ -356,7 +366,11 @@ async def _run_each(app: Any, batch: list[str], params: dict[str, Any] | None, *
     for job_id in batch:
         try:
             made.append(await run_one(app, job_id, params, anyway=anyway))
-        except (Conflict, NotFound) as error:
+        except (Conflict, NotFound, InvalidInput, StoreFull) as error:
+            made.append(Refused(job_id, str(error)))
+        except StoreError as error:  # from a node it is of no closer class
+            if not isinstance(await app.find_job(job_id), Unreadable):
+                raise
             made.append(Refused(job_id, str(error)))
     return made
 
@@ -366,13 +380,15 @@ def _say_none(done: Sequence[Any]) -> None:
         click.echo("there are no such jobs")
 
 
-async def job_rows(app: Any, where: Any, after: str | None, limit: int) -> tuple[Any, str | None]:
-    page = await app.list_jobs(where, after=after, limit=limit)
-    return await _rows(app, page.jobs), page.next
+async def _say_unreadable(app: Any, ids: list[str]) -> None:
+    """Something was done to these, for which an id is enough."""
+    found = zip(ids, await app.jobs_by_id(ids), strict=True)
+    others = [await app.find_job(job_id) for job_id, job in found if job is None]
+    say_unreadable([job for job in others if isinstance(job, Unreadable)])
 
 
-async def _rows(app: Any, found: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Rows as the live table has them."""
+async def _rows(app: Any, found: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Unreadable, ...]]:
+    """Rows as the live table has them, and the live runs that cannot be read."""
     from pollux.app.overview import rows_of, told_by
     from pollux.model import LIVE
     from pollux.store.contract import RunFilter
@@ -380,7 +396,7 @@ async def _rows(app: Any, found: tuple[Any, ...]) -> tuple[Any, ...]:
     states = tuple(sorted(LIVE))
     alone = found[0].id if len(found) == 1 else None
     live = await app.list_runs(RunFilter(states=states, job_id=alone), limit=LIVE_MAX)
-    return rows_of(
+    rows = rows_of(
         found,
         live={run.job_id: run for run in live.runs},
         stops=await app.stops(),
@@ -388,6 +404,7 @@ async def _rows(app: Any, found: tuple[Any, ...]) -> tuple[Any, ...]:
         progress=told_by(live.runs),
         now_ms=now_ms(),
     )
+    return rows, live.unreadable
 
 
 async def _live_of(app: Any, job_id: str) -> Sequence[Any]:

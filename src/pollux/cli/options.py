@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from pollux.cli.way import app_at, live_socket, node_url, refuse_url, tell_way, url_options
-from pollux.errors import InvalidConfig, StoreMoved, StoreRefused
+from pollux.errors import InvalidConfig, InvalidInput, StoreMoved, StoreRefused
 
 if TYPE_CHECKING:
     from pollux.config import Config
@@ -173,12 +173,39 @@ def loaded_or_said(
 def _store_of(config: Config, where: Where) -> str:
     if where.store or not config.app or config.is_given("store"):
         return config.store
+    from pollux.app.configured import as_configured
+
+    return as_configured(_url_in_code(config), config)
+
+
+def _url_in_code(config: Config) -> str:
+    """The store that the app names itself; nothing has told it of another yet."""
     from pollux.app import Pollux
-    from pollux.app.configured import as_configured, load_app
+    from pollux.app.configured import load_app
 
     find_code_here()
     app = load_app(config.app, Pollux, beside=Path(config.path).resolve().parent if config.path else None)
-    return as_configured(app.store_url, config)
+    return app.store_url
+
+
+def overruled(given: str | None, config: Config) -> InvalidInput | None:
+    """Somebody named an app, and a file that nobody named is read as well and has another store; that is said.
+
+    An app that names no store of its own leaves that to the file.  To be asked before the app is configured.
+    """
+    in_file = f"{CONFIG_HERE}:"
+    is_implied = given is None and config.origins["store"].startswith(in_file)
+    if not is_implied or not config.app or config.origins["app"].startswith(in_file):
+        return None
+    from pollux.config import Config
+    from pollux.secrets import hide
+    from pollux.store.open import place_of
+
+    own = _url_in_code(config)
+    if place_of(own) in {place_of(config.store), Config().store}:
+        return None
+    what = f"it is read, too: its store {hide(config.store)} is used, and not {hide(own)}, which {config.app} names"
+    return InvalidInput(what, where=config.origins["store"], cure="name the one that is meant by --store")
 
 
 def existing_store(where: Where) -> str:
@@ -200,10 +227,11 @@ def _there(url: str, where: Where) -> str:
         )
     from pollux.client import is_address
     from pollux.secrets import hide
+    from pollux.units import shell_word
 
     if not is_address(url) and (missing := store_lacks(url)):
         file = None if where.store or os.environ.get("POLLUX_STORE") else config_path(where.config)
-        how = f"-c {file}" if file else f"--store {hide(url)}"
+        how = f"-c {file}" if file else f"--store {shell_word(hide(url))}"
         cure = f"start one with `pollux serve {how}`, or name the right one with --store or -c"
         raise StoreRefused(f"there is no store {hide(url)} ({missing}); {cure}")
     return url

@@ -19,7 +19,7 @@ from pollux.cli.options import (
     store_lacks,
 )
 from pollux.cli.picture import picture
-from pollux.cli.show import ago, clean, now_ms, print_json, print_table, span
+from pollux.cli.show import ago, clean, now_ms, print_json, print_table, say_unreadable, span
 from pollux.cli.way import node_url, url_options
 from pollux.cli.zones import clock, local_zone
 from pollux.errors import InvalidInput
@@ -133,7 +133,9 @@ def _known(where: Where) -> tuple[Any, str]:
     async def question(app: Any) -> tuple[Any, str]:
         return await known_of(app), app.store_url
 
-    return ask(existing_store(where), question)
+    known, name = ask(existing_store(where), question)
+    say_unreadable(known.unreadable)
+    return known, name
 
 
 def _window(at: str | None, duration: str, now: int, *, is_stored: bool) -> tuple[int, int]:

@@ -9,9 +9,9 @@ import click
 from pollux.cli.commands import Listing, Taught
 from pollux.cli.menu import FAILED, OK
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
-from pollux.cli.show import ago, moment, now_ms, print_json, print_table, span
+from pollux.cli.show import ago, full, moment, now_ms, print_json, print_table, span
 from pollux.errors import InvalidInput
-from pollux.model import ALL_VERSIONS, Declares, Drained, Node, leader_of
+from pollux.model import ALL_VERSIONS, Declares, Drained, Node, role_of
 from pollux.units import counted
 
 SILENT_MS = 20_000  # nodes beat every 15 s
@@ -23,6 +23,10 @@ SILENT_MS = 20_000  # nodes beat every 15 s
 def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
     """List the processes that live on this store: seats, handlers, which code they have, and which of them leads.
 
+    Each is the leader (of its term, and since when), on standby (it takes over when the leader goes), a worker, which
+    never leads, or silent: it led, its term has ended, and it was not heard of since.
+
+    SERVES is the scheduler version that it plans or runs for, POLLUX the release of the program itself.
     What a node declares is told by source: its release, and how many jobs.  With --json each source has a mark, too:
     nodes of one release whose marks differ have different code.
 
@@ -32,25 +36,24 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
     """
     from pollux.app.overview import nodes_now
 
-    async def question(app: Any) -> tuple[list[Node], list[Drained]]:
-        return await nodes_now(app), await app.drained_workers()
+    async def question(app: Any) -> tuple[list[Node], list[Drained], bool]:
+        return await nodes_now(app), await app.drained_workers(), bool(await app.sealed())
 
-    found, drained = ask(existing_store(Where(config, store)), question)
-    versions = sorted({node.scheduler_version for node in found})
-    leaders = [leader_of(node for node in found if node.scheduler_version == version) for version in versions]
+    found, drained, is_sealed = ask(existing_store(Where(config, store)), question)
     if as_json:
-        print_json({"nodes": found, "leaders": [node.id for node in leaders if node is not None], "drained": drained})
+        rows = [full(node) | {"role": role_of(node)} for node in found]
+        print_json({"nodes": rows, "leaders": [node.id for node in found if node.leads], "drained": drained})
         return
     now = now_ms()
     print_table(
-        ("id", "host", "pid", "seats", "leads", "handlers", "declares", "serves", "started", "seen", "version"),
+        ("id", "host", "pid", "seats", "leads", "handlers", "declares", "serves", "started", "seen", "pollux"),
         (
             (
                 node.id,
                 node.host,
                 str(node.pid),
                 _seats(node),
-                f"term {node.leads}, {span(now - node.leads_ms)}" if node in leaders else "",
+                _leads(node, now, is_sealed=is_sealed),
                 str(len(node.handlers)),
                 ", ".join(_declared(source) for source in node.declares),
                 "all" if node.scheduler_version == ALL_VERSIONS else str(node.scheduler_version),
@@ -71,6 +74,14 @@ def _seats(node: Node) -> str:
     """`1/4`; one that was told to end gives its seats away, and only waits for those who sit."""
     taken = f"{node.busy}/{node.seats}" if node.seats else str(node.busy or "-")
     return f"{taken} draining" if node.draining else taken
+
+
+def _leads(node: Node, now: int, *, is_sealed: bool) -> str:
+    """`term 3, 5m`, or its role.  Where the store was moved elsewhere nobody takes over."""
+    if node.leads:
+        return f"term {node.leads}, {span(now - node.leads_ms)}"
+    role = role_of(node)
+    return "-" if is_sealed and role == "standby" else role
 
 
 def _seen(node: Node, now: int) -> str:

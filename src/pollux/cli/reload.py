@@ -119,7 +119,7 @@ def _reloaded(where: Where, source: str, *, dry_run: bool) -> Any:
 def _sent(where: Where, source: str, *, dry_run: bool) -> dict[str, str]:
     """What a node is told of the file here; one that was named by its address only of what the command line names."""
     path = config_path(where.config)
-    if node_url(where.store) and click.get_current_context().get_parameter_source("config") is not COMMANDLINE:
+    if node_url(where.store) and not _is_config_said():
         path = None
     if path is None:
         if source:
@@ -133,7 +133,9 @@ def _asked(where: Where, question: Callable[[Any], Awaitable[_T]], *, looks: boo
     """A node that reads this file if one answers here, else the file and the store; the file may have mistakes."""
     from pollux.client import is_address
 
-    lost = None if node_url(where.store) else _lost(where)
+    if named := node_url(where.store):
+        _refuse_file(named, where)
+    lost = None if named else _lost(where)
     try:
         url = whom_to_ask(where) if lost is None else lost.store if where.store else node_or_store(lost)
     except InvalidConfig as error:
@@ -141,7 +143,7 @@ def _asked(where: Where, question: Callable[[Any], Awaitable[_T]], *, looks: boo
         what = "the file cannot be read, so that nobody knows which store it means"
         raise InvalidInput(what, where=str(where.config or ""), cure=cure) from error
     if is_address(url):
-        path = None if node_url(where.store) else config_path(where.config) if lost is None else lost.path
+        path = None if named else config_path(where.config) if lost is None else lost.path
         answer = _of_node(url, path, question)
         if answer is not None:
             return answer
@@ -149,6 +151,19 @@ def _asked(where: Where, question: Callable[[Any], Awaitable[_T]], *, looks: boo
     if lost is None:
         lost = loaded_or_said(_path(where), {"store": where.store})[0]
     return _alone(_options_of(lost.path, lost, looks=looks), question)
+
+
+def _refuse_file(url: str, where: Where) -> None:
+    """A node that was named by its address does it with its own file, and not with one that the command line names."""
+    if _is_config_said():
+        what = f"{url} has the texts of the file that it reads itself, and not those of {where.config}"
+        cure = "leave -c out, or ask on the machine of that file, without --url and POLLUX_URL"
+        raise InvalidInput(what, where="config", cure=cure)
+
+
+def _is_config_said() -> bool:
+    """By an argument, not only by the environment."""
+    return click.get_current_context().get_parameter_source("config") is COMMANDLINE
 
 
 def _of_node(url: str, path: str | None, question: Callable[[Any], Awaitable[_T]]) -> _T | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pollux.cli.choice import choice_of, chosen_runs, in_batches, print_answers, run_filter_options
+from pollux.cli.choice import choice_of, chosen_runs, how_cancelled, in_batches, print_answers, run_filter_options
 from pollux.cli.commands import Listing
 from pollux.cli.completion import job_ids, run_ids_of
 from pollux.cli.follow import exit_code, follow
@@ -22,8 +22,10 @@ from pollux.cli.show import (
     print_more,
     print_pairs,
     print_table,
+    say_unreadable,
     shortened,
     span,
+    unreadable_json,
 )
 
 STATES = ("held", "ready", "leased", "done", "dead", "cancelled")
@@ -82,7 +84,7 @@ def ls(
     where = RunFilter(states=chosen, failed=True if failed else None, **parts)
     page = ask(existing_store(Where(config, store)), lambda app: app.list_runs(where, after=after, limit=limit))
     if as_json:
-        print_json({"runs": page.runs, "next": page.next})
+        print_json({"runs": page.runs, "next": page.next, "unreadable": unreadable_json(page.unreadable)})
         return
     now = now_ms()
     print_table(
@@ -101,7 +103,8 @@ def ls(
             for run in page.runs
         ),
     )
-    if not page.runs:
+    say_unreadable(page.unreadable, "run")
+    if not page.runs and not page.unreadable:
         click.echo("there are no such runs", err=True)
     print_more(page.next)
 
@@ -167,7 +170,7 @@ def cancel(
     async def act(app: Any, batch: list[str]) -> Any:
         if choice.is_named:
             for run_id in batch:  # an id may also be a job's: here it must be a run's
-                await app.get_run(run_id)
+                await app.find_run(run_id)
         return await app.cancel_runs(batch, reason=reason)
 
     answers = in_batches(url, ids, act, doing="cancelling")
@@ -176,7 +179,8 @@ def cancel(
         return int(any(answer.answer.value != "ok" for answer in answers))
     why_not = {"lost": "is over already", "already": "was cancelled or asked to stop before"}
     done, none = "cancelled, or asked to stop", "there are no such live runs"
-    return print_answers(answers, done=done, why_not=why_not, none=none, what="run")
+    each = how_cancelled(url, answers)
+    return print_answers(answers, done=done, why_not=why_not, none=none, what="run", each=each)
 
 
 def print_run(run: Any) -> None:

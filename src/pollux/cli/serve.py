@@ -12,7 +12,7 @@ import click
 
 from pollux.cli.commands import Taught
 from pollux.cli.every_option import every_option
-from pollux.cli.options import config_path, find_code_here, leader_options, node_options
+from pollux.cli.options import config_path, find_code_here, leader_options, node_options, overruled
 from pollux.config import Config, load_config
 from pollux.config.foreign import unheeded
 
@@ -98,17 +98,18 @@ def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch:
 
     find_code_here()
     loaded = load_config(config_path(config), environ=os.environ, arguments=arguments)
+    warnings = [str(each) for each in (overruled(config, loaded), unheeded(os.environ)) if each]
     app = Pollux.from_config(loaded, plans=plans, runs=True)
     options = server_options(loaded, plans=plans, store_url=app.store_url)
     if sys.stdout.isatty() if watch is None else watch:
         from pollux.cli.watch import run_watched
 
-        run_watched(app, loaded, options, unheeded(os.environ))
+        run_watched(app, loaded, options, warnings)
     else:
         log_to(logging.StreamHandler(), loaded)
         log = logging.getLogger("pollux")
         log.info("%s", greeting(app, loaded))
-        if warning := unheeded(os.environ):
+        for warning in warnings:
             log.warning("%s", warning)
         run_to_end(_until_signalled(app, options))
     _end_without_threads()
@@ -120,7 +121,7 @@ async def _until_signalled(app: Pollux, options: ServerOptions | None) -> None:
 
     stop = asyncio.Event()
     listen_for_signals(stop)
-    async with served(app, options) as server:
+    async with served(app, options, stop=stop) as server:
         if server is not None and server.first_token and sys.stderr.isatty():
             click.echo(f"the first token, shown this once: {server.first_token}", err=True)
         await stop.wait()

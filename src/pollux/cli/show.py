@@ -78,6 +78,17 @@ def print_more(next_cursor: object) -> None:
         click.echo(f"there are more: add --after {next_cursor}", err=True)
 
 
+def say_unreadable(found: Iterable[Any], kind: str = "job") -> None:
+    """What is there besides, and nobody can show."""
+    for each in found:
+        words = f"{kind} {each.name} cannot be read here ({each.why}); see `pollux why {each.name}`"
+        click.echo(clean(words), err=True)
+
+
+def unreadable_json(found: Iterable[Any]) -> list[dict[str, str]]:
+    return [{"id": each.name, "why": each.why} for each in found]
+
+
 def shortened(text: str, at_most: int) -> str:
     """For a line of a table; what shows one thing shows it whole."""
     return text if len(text) <= at_most else f"{text[: at_most - 3]}..."

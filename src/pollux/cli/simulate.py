@@ -14,7 +14,7 @@ import click
 
 from pollux.cli.commands import Taught
 from pollux.cli.options import Where, ask, config_path, existing_store, find_code_here
-from pollux.cli.show import now_ms, print_json, print_table, span
+from pollux.cli.show import now_ms, print_json, print_table, say_unreadable, span
 from pollux.cli.way import is_url_said, url_options
 from pollux.errors import InvalidInput
 from pollux.units import MINUTE_MS, SECOND_MS, counted, duration_ms, format_moment, format_ms, moment_ms
@@ -127,6 +127,7 @@ async def _learn(app: Any) -> tuple[list[Job], dict[str, Habit]]:
     while True:
         page = await app.list_jobs(after=after, limit=1_000)
         jobs += [definition(job) for job in page.jobs]
+        say_unreadable(page.unreadable)
         after = page.next
         if after is None:
             break

@@ -16,7 +16,7 @@ from typing import IO, Any
 import click
 import msgspec
 
-from pollux.cli import store_files, store_move
+from pollux.cli import store_drop, store_files, store_move
 from pollux.cli.commands import Listing
 from pollux.cli.options import Where, ask, existing_store, store_options, store_url
 from pollux.cli.way import node_url
@@ -48,6 +48,7 @@ store.add_command(store_files.backup)
 store.add_command(store_files.restore)
 store.add_command(store_move.move)
 store.add_command(store_move.unseal)
+store.add_command(store_drop.drop)
 
 
 @store.command()

@@ -6,7 +6,7 @@ Backup and restore work on the database file itself, beside the processes that u
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from pollux.units import counted
 if TYPE_CHECKING:
     from pollux.store.checked import Checked
 
+FOREIGN = "foreign"  # the rule that keys of others break
 FORCE = "Replace what is there."
 OF_A_FILE = "backup and restore work on the database file itself"
 
@@ -175,6 +176,16 @@ def _tell(found: Checked, *, repaired: bool) -> None:
     if not found.findings:
         click.echo(f"ok: {found.path} (schema {found.schema}): {_size(found)}")
         return
-    can_repair = any(finding.can_repair for finding in found.findings)
-    cure = "`pollux store check --repair` can mend this" if can_repair else "no repair for this"
-    click.echo(f"{cure}; else put a backup back", err=True)
+    for cure in _cures(found):
+        click.echo(cure, err=True)
+
+
+def _cures(found: Checked) -> Iterator[str]:
+    """What is not ours is theirs to delete: neither a repair nor a backup would help."""
+    if any(finding.rule == FOREIGN for finding in found.findings):
+        yield "delete the keys that are not ours (`redis-cli DEL KEY`), or choose another ?prefix= or ?namespace="
+    ours = [finding for finding in found.findings if finding.rule != FOREIGN]
+    if any(finding.can_repair for finding in ours):
+        yield "`pollux store check --repair` can mend this; else put a backup back"
+    elif ours:
+        yield "no repair for this: correct or delete it, or put a backup back"

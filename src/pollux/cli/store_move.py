@@ -51,7 +51,7 @@ def move(source: str, target: str, wait: str, *, live: bool, as_json: bool) -> N
 
     wait_ms = duration_ms(wait)
     for url in (source, target):
-        _refuse_memory(url)
+        refuse_memory(url)
     existing_store(Where(None, source))
     if source == target:
         raise InvalidInput("FROM and TO are the same store", cure="name another one to move to")
@@ -74,7 +74,7 @@ def unseal(url: str, *, force: bool, as_json: bool) -> None:
       pollux store unseal sqlite:///pollux.db
       pollux store unseal redis://old:6379/0 --force
     """
-    _refuse_memory(url)
+    refuse_memory(url)
     existing_store(Where(None, url))
     mark = asyncio.run(_unseal(url, force=force))
     if as_json:
@@ -91,7 +91,7 @@ async def _move(
     from pollux.clock import SystemClock
 
     clock = SystemClock()
-    async with _opened(source) as origin, _opened(target) as goal:
+    async with opened(source) as origin, opened(target) as goal:
         ends = End(origin, hide(source)), End(goal, hide(target))
         move_id = new_id(clock.now_ms(), Random())  # noqa: S311  an id, not a secret
         moving = Move(*ends, clock=clock, report=report)
@@ -99,10 +99,13 @@ async def _move(
 
 
 async def _unseal(url: str, *, force: bool) -> Any:
-    from pollux.store.seal import marks_of, unseal
+    from pollux.store.seal import filled_words, marks_of, unseal
 
-    async with _opened(url) as store:
-        mark = (await marks_of(store)).to
+    async with opened(url) as store:
+        mark, origin = await marks_of(store)
+        if mark is None and origin is not None and not origin.is_over:
+            what, _, cure = filled_words(origin, hide(url)).partition("; ")
+            raise Conflict(f"{hide(url)} {what}: it is not whole, and cannot be used as it is", cure=cure)
         if mark is None:
             raise NotFound("seal on", hide(url), cure="everybody may use it")
         if mark.is_over and not force:
@@ -114,7 +117,7 @@ async def _unseal(url: str, *, force: bool) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def _opened(url: str) -> AsyncIterator[Store]:
+async def opened(url: str) -> AsyncIterator[Store]:
     from pollux.clock import SystemClock
     from pollux.store.guard import Guarded
     from pollux.store.open import open_store
@@ -153,11 +156,12 @@ def _tell(moved: Moved) -> None:
     click.echo(f"{moved.source} is sealed: nobody can serve it any more")
     if moved.nodes:
         nodes = ", ".join(moved.nodes[:5]) + (" ..." if len(moved.nodes) > 5 else "")
-        click.echo(
-            f"{counted(len(moved.nodes), 'node')} left there ({nodes}), which do nothing; start them on the other store"
-        )
+        is_one = len(moved.nodes) == 1
+        left = f"{counted(len(moved.nodes), 'node')} {'is' if is_one else 'are'} left there ({nodes})"
+        does, them = ("does", "it") if is_one else ("do", "them")
+        click.echo(f"{left}, and {does} nothing; start {them} on the other store")
 
 
-def _refuse_memory(url: str) -> None:
+def refuse_memory(url: str) -> None:
     if url.startswith("memory:"):
         raise InvalidInput("a memory store lives inside the one process that made it", cure="name another store")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import click
@@ -11,10 +11,12 @@ from pollux.cli.choice import LINES_MAX, choice_of, chosen_jobs, in_batches, job
 from pollux.cli.commands import Listing, Taught
 from pollux.cli.completion import job_ids
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
-from pollux.cli.show import print_json, print_table
+from pollux.cli.show import moment, now_ms, print_json, print_table
+from pollux.errors import NotFound, Unreadable
 from pollux.model import VERSION_MAX, unserved
-from pollux.units import counted, format_ms
+from pollux.units import MINUTE_MS, WEEK_MS, counted, format_ms
 
+KEPT_MS = WEEK_MS - MINUTE_MS  # what was counted longer ago is forgotten about now
 VERSION = click.IntRange(1, VERSION_MAX)
 
 
@@ -47,7 +49,9 @@ def move(
     """
     choice = choice_of("job", ids, given | ({"yes": True} if dry_run else {}))
     url = existing_store(Where(config, store))
-    chosen = chosen_jobs(url, choice, verb=f"move to version {to}")
+    chosen = chosen_jobs(url, choice, verb=f"move ... to version {to}")
+    if not chosen and (number := given["scheduler_version"]) is not None:
+        ask(url, lambda app: _is_there(app, number))
     there = in_batches(url, chosen, _versions_of, doing="looking")
     goes = [job_id for job_id, version in zip(chosen, there, strict=True) if version not in (to, None)]
     if not dry_run:
@@ -60,13 +64,33 @@ def move(
     names = f": {', '.join(goes)}" if len(goes) <= LINES_MAX and goes else ""
     says = f"would go to version {to}" if dry_run else f"moved to version {to}"
     click.echo(f"{counted(len(goes), 'job')} {says}{names}")
+    if goes and not dry_run:
+        _, empty = ask(url, _versions)
+        _say_empty(number for number in empty if number in there)
     stays = len([version for version in there if version == to])
     if stays:
         click.echo(f"{counted(stays, 'job')} there already")
 
 
+async def _is_there(app: Any, number: int) -> None:
+    """Nothing goes from a version without jobs; from one that nobody knows it is a slip of the pen."""
+    if number not in {version.number for version in await app.versions()}:
+        raise NotFound("version", str(number), cure="`pollux migrate` lists them")
+
+
 async def _versions_of(app: Any, batch: list[str]) -> list[int | None]:
-    return [None if job is None else job.scheduler_version for job in await app.jobs_by_id(batch)]
+    found = zip(batch, await app.jobs_by_id(batch), strict=True)
+    return [await _version_of(app, job_id) if job is None else job.scheduler_version for job_id, job in found]
+
+
+async def _version_of(app: Any, job_id: str) -> int | None:
+    """Of one that cannot be read: it goes like all others; None if it is not there."""
+    try:
+        found = await app.find_job(job_id)
+    except NotFound:
+        return None
+    version: int | None = found.version if isinstance(found, Unreadable) else found.scheduler_version
+    return version
 
 
 async def _move(app: Any, batch: list[str], to: int) -> list[Any]:
@@ -80,7 +104,9 @@ async def _move(app: Any, batch: list[str], to: int) -> list[Any]:
 @json_option
 @store_options
 def compare(one: int, other: int, since: str, config: str | None, store: str | None, *, as_json: bool) -> None:
-    """How do two versions of your deployment do, side by side?  From the runs that ended since then.
+    """How do two versions of your deployment do, side by side?  Of the runs that ended since then.
+
+    Their leaders count what ended, by the minute.  The times are of the runs that the history still has.
 
     For example:
       pollux compare 1 2
@@ -96,8 +122,22 @@ def compare(one: int, other: int, since: str, config: str | None, store: str | N
         ("", *(f"version {each.version}" for each in figures)),
         ((name, *(told(each) for each in figures)) for name, told in ROWS.items()),
     )
-    if any(each.is_cut for each in figures):
-        click.echo("there were more runs than are looked at: the newest count; choose a shorter --since", err=True)
+    for line in _lacks(figures, began_ms):
+        click.echo(line, err=True)
+
+
+def _lacks(figures: Any, since: int) -> Iterator[str]:
+    """What the table cannot tell of the time that was asked for."""
+    for each in figures:
+        if each.counted_from_ms is None:
+            yield f"version {each.version}: no leader has counted what ended; these are the runs that the history has"
+        elif each.uncounted or since < each.counted_from_ms <= now_ms() - KEPT_MS:
+            before = f"version {each.version}: what ended before {moment(each.counted_from_ms)}"
+            yield f"{before} is counted only as far as the history still has it"
+        if each.unread:
+            yield f"version {each.version}: {counted(each.unread, 'end')} that its leader has not read: not counted yet"
+        if each.is_cut:
+            yield f"version {each.version}: the times are of its newest {each.kept} runs; choose a shorter --since"
 
 
 def _share(part: int, whole: int) -> str:
@@ -108,10 +148,12 @@ ROWS: dict[str, Callable[[Any], str]] = {
     "jobs": lambda each: str(each.jobs),
     "waiting": lambda each: str(each.waiting),
     "running": lambda each: str(each.running),
+    "counted from": lambda each: moment(each.counted_from_ms) or "-",
     "ended": lambda each: str(each.ended),
     "failed": lambda each: _share(each.failed, each.ended),
     "dead": lambda each: str(each.dead),
     "cancelled": lambda each: str(each.cancelled),
+    "times of": lambda each: f"{each.kept} of {each.ended} runs",
     "late, half of them": lambda each: _at_most(each.late, each.late.p50_ms),
     "late, 99 of 100": lambda each: _at_most(each.late, each.late.p99_ms),
     "took, half of them": lambda each: _at_most(each.took, each.took.p50_ms),
@@ -142,7 +184,7 @@ def ls(config: str | None, store: str | None, *, as_json: bool) -> None:
     For example:
       pollux migrate ls --json
     """
-    found = ask(existing_store(Where(config, store)), lambda app: app.versions())
+    found, empty = ask(existing_store(Where(config, store)), _versions)
     if as_json:
         print_json({"versions": found})
         return
@@ -159,6 +201,25 @@ def ls(config: str | None, store: str | None, *, as_json: bool) -> None:
             for each in found
         ),
     )
+    _say_empty(empty)
+
+
+async def _versions(app: Any) -> tuple[list[Any], list[int]]:
+    """All, and the numbers of those that have nothing and nobody."""
+    found, nodes = await app.versions(), await app.nodes()
+    served = {node.scheduler_version for node in nodes}
+    return found, [each.number for each in found if _is_empty(each) and each.number not in served]
+
+
+def _is_empty(version: Any) -> bool:
+    counts = version.counts
+    return not (version.leader or counts.jobs or counts.ready or counts.held or counts.leased)
+
+
+def _say_empty(numbers: Iterable[int]) -> None:
+    for number in numbers:
+        what = f"version {number} has no job, no live run and no node"
+        click.echo(f"pollux: {what}; if it is done: pollux migrate finish --from {number}", err=True)
 
 
 @migrate.command()

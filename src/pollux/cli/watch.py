@@ -9,6 +9,7 @@ import asyncio
 import logging
 import sys
 from collections import deque
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console, Group, OverflowMethod, RenderableType
@@ -46,10 +47,10 @@ class News(logging.Handler):
         self.lines.append(clean(self.format(record).splitlines()[0]))
 
 
-def run_watched(app: Pollux, config: Config, options: ServerOptions | None, warning: str) -> None:
+def run_watched(app: Pollux, config: Config, options: ServerOptions | None, warnings: Sequence[str]) -> None:
     news = News()
     log_to(news, config, moments="%H:%M:%S")
-    news.lines += [clean(line) for line in (greeting(app, config), warning) if line]
+    news.lines += [clean(line) for line in (greeting(app, config), *warnings)]
     run_to_end(_run(app, options, news))
 
 
@@ -57,7 +58,11 @@ async def _run(app: Pollux, options: ServerOptions | None, news: News) -> None:
     stop = asyncio.Event()
     listen_for_signals(stop)
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
-    async with served(app, options) as server:
+
+    def say(words: str) -> None:
+        console.print(clean(words), style="yellow", highlight=False, soft_wrap=True)
+
+    async with served(app, options, stop=stop, say=say) as server:
         if server is not None and server.first_token and console.is_terminal:
             console.print(f"the first token, shown this once: {server.first_token}", highlight=False, soft_wrap=True)
         api = "" if server is None else server.url
@@ -70,7 +75,8 @@ async def _run(app: Pollux, options: ServerOptions | None, news: News) -> None:
             while not stop.is_set():
                 console.print(await _frame(app, news, ROWS_MAX, api=api, cut=False))
                 await _rest(stop, PIPE_SECONDS)
-        console.print("draining: running handlers may finish; Ctrl-C again ends at once")
+        if app.crew is not None:
+            console.print("draining: running handlers may finish; Ctrl-C again ends at once")
     console.print("stopped")
 
 

@@ -13,6 +13,7 @@ from pollux.cli.menu import FAILED
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
 from pollux.cli.progress import progress
 from pollux.cli.show import print_json
+from pollux.model import ALL_VERSIONS, Node
 from pollux.units import counted
 
 LOOK_S = 0.5
@@ -88,13 +89,14 @@ async def _wait(app: Any, node: str | None) -> int:
 def trigger(config: str | None, store: str | None, *, as_json: bool) -> int:
     """Let the leader plan now, wherever it is, and say what that fired and released.
 
+    Where several versions share the store the leader of each is asked, and named with its version.
     Nothing fires before its time: what is due, and what waits for something that has come, goes out.
 
     For example:
       pollux trigger
       pollux trigger --json
     """
-    answer = ask(existing_store(Where(config, store)), lambda app: app.trigger())
+    answer, nodes = ask(existing_store(Where(config, store)), _triggered)
     if as_json:
         print_json({"triggered": answer})
         return 0
@@ -102,9 +104,19 @@ def trigger(config: str | None, store: str | None, *, as_json: bool) -> int:
         click.echo("pollux: nobody leads, so nobody plans; start a node with `pollux serve`", err=True)
         return FAILED
     silent = [node for node in answer.leaders if node not in answer.answered]
-    click.echo(
-        f"{answer.fired} fired, {answer.released} released, {answer.skipped} skipped ({', '.join(answer.leaders)})"
-    )
+    leaders = ", ".join(_with_version(node, nodes) for node in answer.leaders)
+    click.echo(f"{answer.fired} fired, {answer.released} released, {answer.skipped} skipped ({leaders})")
     if silent:
         click.echo(f"pollux: asked, but not answered in time: {', '.join(silent)}", err=True)
     return FAILED if silent else 0
+
+
+async def _triggered(app: Any) -> tuple[Any, list[Node]]:
+    return await app.trigger(), await app.nodes()
+
+
+def _with_version(leader: str, nodes: list[Node]) -> str:
+    """`n1`, or `n1 of version 1` where several versions share the store."""
+    versions = {node.id: node.scheduler_version for node in nodes}
+    is_one = len(set(versions.values()) - {ALL_VERSIONS}) == 1
+    return leader if is_one or leader not in versions else f"{leader} of version {versions[leader]}"

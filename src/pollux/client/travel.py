@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from pollux import errors
 from pollux.app import Pollux
-from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, PolluxError, StoreMoved, read_at
+from pollux.errors import Conflict, Illegible, InvalidConfig, InvalidInput, NotFound, PolluxError, StoreMoved, read_at
 from pollux.model import Job
 from pollux.secrets import HIDDEN, check_payload, hide, looks_secret
 from pollux.store.open import sqlite_file
@@ -28,9 +28,9 @@ PATH = "/api/v2/verbs"
 VERSION_HEADER = "Pollux-Version"
 LOOKS = frozenset(  # verbs that change nothing: they may be asked again
     {
-        *("get_job", "jobs_by_id", "list_jobs", "get_run", "list_runs", "overdue", "counts", "stops", "nodes", "why"),
-        *("audit", "verify_audit", "versions", "compare", "left_in", "overview", "settings", "drained_workers"),
-        *("file_versions", "file_in_force", "tokens", "dump", "health_document"),
+        *("get_job", "find_job", "jobs_by_id", "list_jobs", "get_run", "find_run", "list_runs", "overdue", "counts"),
+        *("stops", "nodes", "why", "audit", "verify_audit", "versions", "compare", "left_in", "overview"),
+        *("settings", "drained_workers", "file_versions", "file_in_force", "tokens", "dump", "health_document"),
     }
 )
 _INSIDE = frozenset({"self", "connection"})  # arguments that cannot leave the process
@@ -139,7 +139,7 @@ def _masked(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _masked(HIDDEN.hide_in(item, is_secret=looks_secret(str(key)))) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_masked(item) for item in value)
+        return [_masked(item) for item in value]
     return value
 
 
@@ -170,6 +170,8 @@ def told(error: PolluxError) -> Refusal:
             return Refusal(kind, error.kind, name=hide(error.name), cure=error.cure)
         case Conflict() | StoreMoved():
             return Refusal(kind, hide(error.what), cure=hide(error.cure))
+        case Illegible():  # what could be read stays behind
+            return Refusal("StoreError", hide(str(error)))
         case _:
             return Refusal(kind, hide(str(error)))
 

@@ -155,11 +155,16 @@ class Taken:
 
     def take(self, option: Option, value: Any, origin: str) -> None:
         self.written.pop(option.path, None)
-        stored = option.path in {"name", "app"}  # these are kept in the store: no place for a secret
-        self.values[option.field] = option.read(value if stored else self.secrets.resolve(value))
+        self.values[option.field] = option.read(self._resolved(option, value))
         self.origins[option.path] = origin
         if isinstance(value, str) and has_reference(value):
             self.written[option.path] = value
+
+    def _resolved(self, option: Option, value: Any) -> Any:
+        if option.path in {"name", "app"}:  # these are kept in the store: no place for a secret
+            return value
+        is_address = option.path == "store" and isinstance(value, str)
+        return self.secrets.resolve_address(value) if is_address else self.secrets.resolve(value)
 
 
 def _take(given: Iterator[Given], taken: Taken, problems: Problems) -> None:
@@ -246,7 +251,7 @@ def _add_to_url(values: dict[str, Any], origins: Mapping[str, str], problems: Pr
             try:
                 values["store"] = add(values["store"], values[field])
             except InvalidInput as error:
-                problems.keep(error.at(origins[path]))
+                problems.keep(InvalidInput(error.what, where=f"{origins[path]}: {path}", cure=error.cure))
 
 
 def _root_of(raw: bytes, problems: Problems) -> Node | None:

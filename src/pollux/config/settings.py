@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from pollux.config import listening
 from pollux.errors import InvalidInput
 from pollux.model import ALL_VERSIONS, RENEW_MIN_MS, SCHEDULER_VERSION, VERSION_MAX, Job
-from pollux.store.open import check_url
+from pollux.store.open import EXAMPLES, check_url
 from pollux.units import DAY_MS, HOUR_MS, duration_ms, format_ms, format_size, size_bytes
 
 DEFAULT = "default"
@@ -135,7 +135,7 @@ def _text(pattern: re.Pattern[str], cure: str) -> Callable[[Any], str]:
 
 
 def _store(value: Any) -> str:
-    return check_url(_text(_STORE, 'write it like "sqlite:///pollux.db" or "memory://"')(value))
+    return check_url(_text(_STORE, f"use one of {', '.join(EXAMPLES)}")(value))
 
 
 def _duration(at_least: int, at_most: int) -> Callable[[Any], int]:

@@ -1,6 +1,7 @@
 """What are we talking about?  The values, and nothing but values: frozen, comparable, made of plain data."""
 
 from pollux.model.answer import Advanced, Answer, Counts, Line
+from pollux.model.aside import ASIDE, SetAside, all_aside, aside_key, feed_value, jobs_value, set_aside
 from pollux.model.audit import AuditLine, chained
 from pollux.model.feed import (
     Arrived,
@@ -13,6 +14,7 @@ from pollux.model.feed import (
     JobsPut,
     NodeSeen,
     NotesChanged,
+    Spoilt,
 )
 from pollux.model.job import (
     API_SOURCE,
@@ -28,7 +30,8 @@ from pollux.model.job import (
     is_gated,
     recurs,
 )
-from pollux.model.node import RENEW_MIN_MS, Declares, Node, Term, check_term, declares, leader_of, unserved
+from pollux.model.leading import BEAT_LATE_MS, Leadership, NodeRole, by_term, leader_of, leadership, role_of
+from pollux.model.node import RENEW_MIN_MS, Declares, Node, Term, check_term, declares, serve_words, unserved
 from pollux.model.note import (
     DRAIN,
     NOTE_BYTES_MAX,
@@ -82,7 +85,9 @@ from pollux.model.schedule import INTERVAL_MIN_MS, Cron, Event, Interval, Once, 
 __all__ = [
     "ALL_VERSIONS",
     "API_SOURCE",
+    "ASIDE",
     "AT_THE_GATE",
+    "BEAT_LATE_MS",
     "BEHIND_MAX",
     "DRAIN",
     "ERROR_CHARS_MAX",
@@ -137,10 +142,12 @@ __all__ = [
     "JobsDeleted",
     "JobsMoved",
     "JobsPut",
+    "Leadership",
     "Line",
     "Memory",
     "Misfire",
     "Node",
+    "NodeRole",
     "NodeSeen",
     "Note",
     "NotePut",
@@ -155,11 +162,16 @@ __all__ = [
     "Run",
     "RunState",
     "Schedule",
+    "SetAside",
+    "Spoilt",
     "Term",
     "Transition",
     "Tried",
     "Verdict",
     "Version",
+    "all_aside",
+    "aside_key",
+    "by_term",
     "chained",
     "check_term",
     "check_version",
@@ -167,12 +179,18 @@ __all__ = [
     "definition",
     "drain_key",
     "drained_of",
+    "feed_value",
     "is_gated",
+    "jobs_value",
     "leader_of",
+    "leadership",
     "lease_lost",
     "may_become",
     "recurs",
+    "role_of",
     "run_of",
+    "serve_words",
+    "set_aside",
     "stop_key",
     "tried_again",
     "unserved",

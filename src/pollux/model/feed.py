@@ -67,6 +67,13 @@ class NodeSeen(Struct, frozen=True, tag="node"):
 Entry = Ended | JobsPut | JobsDeleted | JobsMoved | Arrived | NotesChanged | NodeSeen
 
 
+class Spoilt(Struct, frozen=True):
+    """An entry that cannot be read: put there by hand, cut off, or of a newer release."""
+
+    why: str
+    text: str = ""  # how it stands there, as far as it can be shown
+
+
 class FeedItem(Struct, frozen=True):
     id: int
-    entry: Entry
+    entry: Entry | Spoilt

@@ -39,7 +39,8 @@ class Node(Struct, frozen=True, omit_defaults=True):
     declares: tuple[Declares, ...] = ()  # the sources it declares jobs of
     version: str = ""
     draining: bool = False
-    leads: int = 0  # the term it believes to hold; 0: none
+    plans: bool = True  # it can lead; those of older releases do not tell
+    leads: int = 0  # the term it believes to hold; 0: none.  Whether it does: `by_term`
     leads_ms: int = 0  # since when
     key: str = ""  # the name of the leadership it belongs to
     beat_ms: int = 0
@@ -68,19 +69,24 @@ def declares(source: str, release: int, ids: Iterable[str]) -> Declares:
     return Declares(source, release, len(names), blake2b("\n".join(names).encode(), digest_size=6).hexdigest())
 
 
-def leader_of(nodes: Iterable[Node]) -> Node | None:
-    """Who leads, of the nodes of one version: one that died believed so in its last beat, but terms only rise."""
-    return max((node for node in nodes if node.leads), key=lambda node: node.leads, default=None)
-
-
 def unserved(version: int, nodes: Iterable[Node]) -> tuple[str, str] | None:
     """What is wrong, and what helps, where nodes live and none of them serves this version."""
     served = sorted({node.scheduler_version for node in nodes})
-    if not served or {version, ALL_VERSIONS} & set(served):
+    if not served or version == ALL_VERSIONS or {version, ALL_VERSIONS} & set(served):
         return None
-    others = " or ".join(map(str, served))
-    cure = f"start one with `--scheduler-version {version}`, or move what is there to version {others}, which is served"
-    return f"no node serves version {version}", cure
+    cure = f"start one: {serve_words(version)}; or move what is there to a version that is served: "
+    return f"no node serves version {version}", cure + move_words(version, served[-1])
+
+
+def serve_words(version: int) -> str:
+    """What starts a node that plans this version; where nothing is said it is that of `SCHEDULER_VERSION`."""
+    is_meant = version in (SCHEDULER_VERSION, ALL_VERSIONS)
+    return "pollux serve" if is_meant else f"pollux serve --scheduler-version {version}"
+
+
+def move_words(version: int, to: int) -> str:
+    """What takes all jobs of a version over into another one."""
+    return f"pollux jobs move --from-version {version} --to-version {to}"
 
 
 def check_term(*, ttl_ms: int, renew_ms: int) -> None:

@@ -51,6 +51,7 @@ class Drained(Struct, frozen=True):
     by: str = ""
     at_ms: int = 0
     expires_ms: int | None = None  # of one that ends by itself: somebody moves the store, and asks again and again
+    is_over: bool = False  # of a move of the store
 
     def __str__(self) -> str:
         """`all workers are drained by ann since 2026-11-16T06:48:27Z (database moves)`"""
@@ -61,17 +62,17 @@ class Drained(Struct, frozen=True):
 
     @property
     def cure(self) -> str:
-        """The command that ends it."""
+        """The command that ends it, or what to do."""
         if self.expires_ms is not None:
             return "it ends by itself when that is over"
         if self.by == MOVE:
-            return "pollux store unseal"
+            return "use that store" if self.is_over else "it ends with the move; `pollux store move` again if cut off"
         return f"pollux resume --workers --node {self.node}" if self.node else "pollux resume --workers"
 
     @property
     def ends(self) -> str:
         """What ends it, in a sentence."""
-        return self.cure if self.expires_ms is not None else f"`{self.cure}` ends it"
+        return self.cure if self.expires_ms is not None or self.by == MOVE else f"`{self.cure}` ends it"
 
 
 def drained_of(note: Note) -> Drained | None:
@@ -81,7 +82,13 @@ def drained_of(note: Note) -> Drained | None:
         return None
     value = note.value if isinstance(note.value, dict) else {}
     said = {name: str(value.get(name) or "") for name in ("reason", "by")}
-    return Drained(node or None, **said, at_ms=int(value.get("at_ms") or 0), expires_ms=note.expires_ms)
+    return Drained(
+        node or None,
+        **said,
+        at_ms=int(value.get("at_ms") or 0),
+        expires_ms=note.expires_ms,
+        is_over=value.get("is_over") is True,
+    )
 
 
 def drain_key(node_id: str | None = None) -> str:

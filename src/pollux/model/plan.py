@@ -40,7 +40,7 @@ class Release(Struct, frozen=True, omit_defaults=True):
 
     `alone`: a firing that begins, unless its runs may overlap.  It stays held ("waits for the previous run") while
     another run of its job is live, but for those that wait so themselves, or while an end of its job is unread (see
-    `Firing`); the answer then names it.
+    `Firing`); the answer then names it.  Of several of a job in one plan the first begins, whatever they were held for.
     """
 
     run_id: str
@@ -71,6 +71,7 @@ class JobUpdate(Struct, frozen=True, omit_defaults=True):
 
 class Plan(Struct, frozen=True, omit_defaults=True):
     consumed: tuple[int, ...] = ()
+    spoilt: tuple[int, ...] = ()  # of them: those that could not be read; whether they were ever counted nobody knows
     read: tuple[int, ...] = ()  # entries that it knows, too, but leaves; said if something fires or goes on alone
     firings: tuple[Firing, ...] = ()
     releases: tuple[Release, ...] = ()

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pollux.model import Node, Run, leader_of
+from pollux.model import Node, Run, leader_of, role_of
 from pollux.observe.health import Finding, Health, is_stale
 from pollux.observe.snapshot import Deployment, JobSeen, Snapshot
 from pollux.units import format_moment
@@ -95,7 +95,9 @@ def _nodes(snapshot: Snapshot) -> list[Node]:
     for node in () if seen is None else seen.nodes:
         if own is not None and node.id == own.id:
             seats = 0 if own.is_draining else own.seats
+            since_ms = node.leads_ms if own.term else 0
             node = replace(node, seats=seats, busy=own.busy, draining=own.is_draining, leads=own.term or 0)  # noqa: PLW2901
+            node = replace(node, leads_ms=since_ms)  # noqa: PLW2901
         found.append(node)
     return found
 
@@ -113,6 +115,7 @@ def _worker(node: Node, snapshot: Snapshot) -> dict[str, Any]:
         "status": "draining" if node.draining else "busy" if node.busy else "idle",
         "seats": node.seats,
         "busy": node.busy,
+        "role": role_of(node),
         "is_leader": bool(node.leads),
         "version": node.version,
         "started_at": _moment(node.started_ms),

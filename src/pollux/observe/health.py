@@ -1,7 +1,8 @@
 """Is it well, and if not, what is to be done?  A pure judgement of one look at the deployment.
 
-    store  nodes  leader  due  ready  queue  freshness  sources  feed  dead  stops     the deployment, by its store
-    polling  loop  handlers  file                                                     this node, as it knows itself
+    store  nodes  leader  due  ready  queue  freshness  sources  feed  records  dead  stops     all, by the store
+    versions                                                        the others on the store, if there are any
+    polling  loop  handlers  file                                                 this node, as it knows itself
 
 Each finding says what was seen and the cure.  The worst one is the status: `healthy`, `degraded` (it works, somebody
 should look), `unhealthy` (what should run does not).  Whether the process lives is another question: `/live`.
@@ -13,14 +14,15 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from pollux.model import Node, leader_of
+from pollux.model import ALL_VERSIONS, BEAT_LATE_MS, Node, Version, leader_of, leadership, serve_words, unserved
+from pollux.model.aside import JOBS
 from pollux.observe.snapshot import Deployment, JobSeen, NodeSeen, Snapshot
 from pollux.units import format_ms
 
 HEALTHY, DEGRADED, UNHEALTHY = LEVELS = ("healthy", "degraded", "unhealthy")
 SILENT_MS = 120_000  # no loop rests or waits so long
 FAILING = 3  # errors in a row
-BEAT_LATE_MS = 30_000  # a node that lives says so every 15 s
+DUE_NOW_MS = 1_000  # what is due for less is about to fire
 NAMED_MAX = 5
 
 
@@ -58,9 +60,15 @@ def _findings(snapshot: Snapshot) -> Iterator[Finding]:
         why = snapshot.trouble or "it gave no answer"
         cure = "see that it runs and can be reached from here: pollux doctor; nodes go on by themselves once it answers"
         yield Finding("store", UNHEALTHY, f"the store does not answer: {why}", cure)
+    elif seen.sealed:
+        yield _store(seen)  # and nothing else: what stands still here goes on there
     else:
         yield _store(seen)
-        for question in (_nodes, _leader, _due, _ready, _queue, _freshness, _sources, _feed, _dead, _stops):
+        yield _nodes(snapshot, seen)
+        yield _leader(snapshot, seen)
+        if seen.others:
+            yield _versions(snapshot, seen)
+        for question in (_due, _ready, _queue, _freshness, _sources, _feed, _records, _dead, _stops):
             yield question(snapshot, seen)
     if node is not None:
         for ask in (_polling, _loop, _handlers, _file) if node.file else (_polling, _loop, _handlers):
@@ -74,15 +82,21 @@ def _store(seen: Deployment) -> Finding:
     if seen.sealed:
         what, _, cure = seen.sealed.partition("; ")
         return Finding("store", UNHEALTHY, f"{what}: nothing is planned or run here", cure)
-    return Finding("store", HEALTHY, f"the store answers; {_many(seen.counts.jobs, 'job')}")
+    where = ""
+    if seen.others and seen.version != ALL_VERSIONS:
+        where = f" in version {seen.version}, {_count(sum(each.counts.jobs for each in seen.others))} in others"
+    return Finding("store", HEALTHY, f"the store answers; {_many(seen.counts.jobs, 'job')}{where}")
 
 
 def _nodes(snapshot: Snapshot, seen: Deployment) -> Finding:
     seats = sum(node.seats for node in seen.nodes)
+    serve = serve_words(seen.version)
+    if lack := unserved(seen.version, seen.everybody):
+        return Finding("nodes", UNHEALTHY, f"{lack[0]}: nothing of it is planned or run", lack[1])
     if not seen.nodes:
-        return Finding("nodes", UNHEALTHY, "no node lives: nothing is planned or run", "start one: pollux serve")
+        return Finding("nodes", UNHEALTHY, "no node lives: nothing is planned or run", f"start one: {serve}")
     if not seats and (seen.counts.ready or seen.counts.jobs):
-        cure = "start a node that runs (pollux serve, pollux worker), or wait until the draining ones are replaced"
+        cure = f"start a node that runs ({serve}, pollux worker), or wait until the draining ones are replaced"
         return Finding("nodes", UNHEALTHY, f"{_many(len(seen.nodes), 'node')}, and none has seats", cure)
     late = [node for node in seen.nodes if snapshot.now_ms - node.beat_ms > BEAT_LATE_MS]
     if late:
@@ -94,17 +108,34 @@ def _nodes(snapshot: Snapshot, seen: Deployment) -> Finding:
 
 
 def _leader(snapshot: Snapshot, seen: Deployment) -> Finding:
-    leader = leader_of(seen.nodes)
-    if leader is None:
-        node = snapshot.node
-        is_young = node is not None and snapshot.now_ms - node.started_ms < 2 * node.leader_ttl_ms
-        cure = "a new leader comes within seconds; workers (pollux worker, --no-plans) never lead: start pollux serve"
-        return Finding("leader", DEGRADED if is_young else UNHEALTHY, "nobody leads: nothing is planned", cure)
-    silent_ms = snapshot.now_ms - leader.beat_ms
-    if silent_ms > BEAT_LATE_MS:
-        cure = "look at that machine; another node takes over once its term ends"
-        return Finding("leader", DEGRADED, f"{leader.id} leads, not heard of for {_rough(silent_ms)}", cure)
-    return Finding("leader", HEALTHY, f"{leader.id} leads, term {leader.leads}")
+    found = leadership(seen.everybody, now_ms=snapshot.now_ms, version=seen.version)
+    level = HEALTHY if not found.cure else DEGRADED if found.is_led or _is_young(snapshot) else UNHEALTHY
+    return Finding("leader", level, found.seen, found.cure)
+
+
+def _is_young(snapshot: Snapshot) -> bool:
+    """Are we just after a start, when nobody may lead yet?"""
+    node = snapshot.node
+    return node is not None and snapshot.now_ms - node.started_ms < 2 * node.leader_ttl_ms
+
+
+def _versions(snapshot: Snapshot, seen: Deployment) -> Finding:
+    """The figures of this version say nothing of a neighbour that stands still."""
+    now_ms, everybody = snapshot.now_ms, seen.everybody
+    found = [(each, leadership(everybody, now_ms=now_ms, version=each.number)) for each in seen.others]
+    amiss = [(each, led) for each, led in found if led.cure]
+    if not amiss:
+        return Finding("versions", HEALTHY, f"led as well: {_named([_version(each) for each, _ in found])}")
+    is_lost = any(not led.can_be for _, led in amiss) and not _is_young(snapshot)
+    what = "; ".join(f"{_version(each)}: {led.seen}" for each, led in amiss[:NAMED_MAX])
+    cures = "; ".join(led.cure for _, led in amiss[:NAMED_MAX])
+    return Finding("versions", UNHEALTHY if is_lost else DEGRADED, what, cures)
+
+
+def _version(each: Version) -> str:
+    live = each.counts.held + each.counts.ready + each.counts.leased
+    runs = f", {_many(live, 'live run')}" if live else ""
+    return f"version {each.number} ({_many(each.counts.jobs, 'job')}{runs})"
 
 
 def _due(snapshot: Snapshot, seen: Deployment) -> Finding:
@@ -113,6 +144,10 @@ def _due(snapshot: Snapshot, seen: Deployment) -> Finding:
         what = f"due but not fired: job {seen.overdue_job} for {_rough(late_ms)}"
         cure = "see that a node leads and keeps up: pollux nodes, and the CPU of the leader"
         return Finding("due", UNHEALTHY, what, cure)
+    if late_ms > DUE_NOW_MS:
+        longest = f"the longest: {seen.overdue_job}, {_rough(late_ms)}"
+        words = f"nothing is due for longer than {format_ms(snapshot.limits.wait_ms)} ({longest})"
+        return Finding("due", HEALTHY, words)
     return Finding("due", HEALTHY, "what was due has fired")
 
 
@@ -120,13 +155,16 @@ def _ready(snapshot: Snapshot, seen: Deployment) -> Finding:
     firsts = [line.first_ms for line in seen.lines if line.first_ms is not None]
     waited_ms = snapshot.now_ms - min(firsts, default=snapshot.now_ms)
     if waited_ms <= snapshot.limits.wait_ms:
-        return Finding("ready", HEALTHY, "what is ready is claimed")
+        few = f"none of {_many(seen.waiting, 'ready run')} has waited for {format_ms(snapshot.limits.wait_ms)}"
+        return Finding("ready", HEALTHY, few if seen.waiting else "nothing waits to be claimed")
     what = f"ready but not claimed: {_count(seen.waiting)}, the first for {_rough(waited_ms)}"
     if seen.drained:
         return Finding("ready", DEGRADED, what, f"{seen.drained[0]}: {seen.drained[0].cure}")
     if sum(_free(node) for node in seen.nodes):
         cure = "seats are free, and nobody claims: look at the log of the workers, restart one that hangs"
         return Finding("ready", UNHEALTHY, what, cure)
+    if not seen.nodes:
+        return Finding("ready", UNHEALTHY, what, f"no node lives that could: {serve_words(seen.version)}")
     return Finding("ready", DEGRADED, what, "all seats are taken: add seats (pollux set pool.seats) or nodes")
 
 
@@ -163,6 +201,8 @@ def is_stale(job: JobSeen, snapshot: Snapshot) -> bool:
 
 def _sources(_: Snapshot, seen: Deployment) -> Finding:
     """Code that is gone leaves its jobs behind: it may be about to come back."""
+    if not seen.nodes:
+        return Finding("sources", HEALTHY, "no node lives: all jobs wait, whoever declared them")
     if not seen.forsaken:
         return Finding("sources", HEALTHY, "whoever declares jobs that nobody else knows lives")
     parts = [f"{source} ({_many(len(ids), 'job')}: {_named(list(ids))})" for source, ids in seen.forsaken]
@@ -174,12 +214,24 @@ def _sources(_: Snapshot, seen: Deployment) -> Finding:
 def _feed(snapshot: Snapshot, seen: Deployment) -> Finding:
     ends, limits = seen.counts.ends, snapshot.limits
     if ends > limits.feed_max:
-        cure = "start a node that plans: pollux serve"
+        cure = f"start a node that plans: {serve_words(seen.version)}"
         return Finding("feed", UNHEALTHY, f"{_count(ends)} ends are unread: nothing is claimed any more", cure)
     if ends > limits.feed:
         cure = "the leader is behind: look at its CPU, its disk, and at the store"
         return Finding("feed", DEGRADED, f"{_count(ends)} ends are unread", cure)
     return Finding("feed", HEALTHY, f"{_count(seen.counts.feed)} unread")
+
+
+def _records(_: Snapshot, seen: Deployment) -> Finding:
+    """What the leader cannot read it leaves alone; an entry of its feed it has made up for."""
+    jobs = [each.words for each in seen.aside if each.kind == JOBS]
+    if jobs:
+        cure = "let a newer release lead; if none knows it put it anew or delete it: pollux store check"
+        return Finding("records", DEGRADED, f"the leader cannot read {'; '.join(jobs)}: nothing of it is fired", cure)
+    entries = [each.words for each in seen.aside]
+    what = f"; set aside in the last week: {'; '.join(entries)}" if entries else ""
+    all_read = "the leader can read all jobs" if leader_of(seen.nodes) else "no job is set aside"
+    return Finding("records", HEALTHY, f"{all_read}{what}")
 
 
 def _dead(_: Snapshot, seen: Deployment) -> Finding:

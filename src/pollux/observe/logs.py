@@ -89,8 +89,25 @@ def _term_lost(event: e.TermLost) -> None:
 
 
 def _plan_fenced(event: e.PlanFenced) -> None:
-    words = "a plan of node %s for term %d came too late: another node leads, and nothing of it was written"
+    words = "a plan of node %s for term %d came too late: its term was over, and nothing of it was written"
     _say(logging.WARNING, event, words, event.node, event.term)
+
+
+_UNREADABLE = {
+    "job": "it is left as it is, and nothing of it is fired; all others go on. A newer release may know it; if none "
+    "does, put it anew or delete it",
+    "entry": "it is set aside, all jobs are looked at again, and planning goes on. `pollux store check` shows it for a "
+    "week; nothing else is to be done",
+    "run": "it is passed over. Delete it",
+    "note": "a pause stands, anything else of it is passed over. Write it anew or delete it",
+}
+
+
+def _record_unreadable(event: e.RecordUnreadable) -> None:
+    what = f"entry {event.name} of the feed" if event.kind == "entry" else f"{event.kind} {event.name!r}"
+    what += f", and {event.more} more," if event.more else ""
+    words = "%s cannot be read by the leader (%s): %s"
+    _say(logging.WARNING, event, words, safe(what), safe(event.why), _UNREADABLE.get(event.kind, "it is passed over"))
 
 
 def _jobs_declared(event: e.JobsDeclared) -> None:
@@ -102,6 +119,14 @@ def _jobs_elsewhere(event: e.JobsElsewhere) -> None:
     words = "%s: %s left in another version (%s in version %d); to have them here: pollux jobs move %s --to-version %d"
     what = event.source, counted(event.count, "job"), event.job_id, event.version, event.job_id, event.own
     _say(logging.WARNING, event, words, *what)
+
+
+def _job_unreadable(event: e.JobUnreadable) -> None:
+    words = (
+        "%s: job %r is stored and cannot be read here (%s): it is left as it is, for a node of a newer release; if "
+        "there is none, somebody else wrote it: once it is deleted, it is declared anew"
+    )
+    _say(logging.WARNING, event, words, event.source, event.job_id, safe(event.why))
 
 
 def _release_is_old(event: e.ReleaseIsOld) -> None:
@@ -226,6 +251,7 @@ _ALWAYS: dict[type[e.Event], e.Listener] = {
     e.JobsDeclared: _jobs_declared,
     e.ReleaseIsOld: _release_is_old,
     e.JobsElsewhere: _jobs_elsewhere,
+    e.JobUnreadable: _job_unreadable,
     e.ConfigReloaded: _reloaded,
     e.ReloadRefused: _reload_refused,
     e.FileDiffers: _file_differs,
@@ -235,6 +261,7 @@ _ALWAYS: dict[type[e.Event], e.Listener] = {
     e.TermWon: _term_won,
     e.TermLost: _term_lost,
     e.PlanFenced: _plan_fenced,
+    e.RecordUnreadable: _record_unreadable,
     e.LeaseWasLost: _lease_lost,
     e.LoopFailed: _loop_failed,
     e.LoopRecovered: _loop_recovered,

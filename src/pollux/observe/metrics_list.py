@@ -175,7 +175,7 @@ FAMILIES: tuple[Family, ...] = (
         GAUGE,
         LEADER,
         "runs at the gate by what they wait for: paused, previous_run, undeclared, handler (no node knows it), "
-        "retry (their time), gate (about to be looked at)",
+        "unreadable_job (the leader cannot read it), retry (their time), gate (about to be looked at)",
         ("reason",),
         at.held,
     ),
@@ -478,5 +478,12 @@ FAMILIES: tuple[Family, ...] = (
         (),
         at.tallied(lambda t: t.listener_errors),
     ),
-    Family("build", INFO, NODE, "what runs here", ("version", "python", "store"), at.build),
+    Family(
+        "build",
+        INFO,
+        NODE,
+        "what runs here, and which version of the deployment it serves",
+        ("version", "python", "store", "scheduler_version"),
+        at.build,
+    ),
 )

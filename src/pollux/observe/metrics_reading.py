@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from msgspec import Struct
 
 from pollux.lines import safe
+from pollux.model import ALL_VERSIONS
 from pollux.observe.snapshot import Calls, Deployment, Ends, Histogram, JobSeen, LoopSeen, NodeSeen, Snapshot, Tally
 
 PRIORITIES = {1: "high", 2: "normal", 3: "low"}
@@ -15,6 +16,7 @@ HELD = {
     "previous": "previous_run",
     "declared": "undeclared",
     "handler": "handler",
+    "unreadable": "unreadable_job",
     "gate": "gate",
     "later": "retry",
 }
@@ -30,6 +32,7 @@ class Readings(Struct, frozen=True, kw_only=True):
     prefix: str
     version: str
     python: str
+    scheduler_version: int
     snapshot: Snapshot
     age_ms: float  # of what was read from the store
     calls: dict[str, Calls]  # by verb
@@ -192,7 +195,8 @@ def held(readings: Readings) -> Iterator[Sample]:
 
 
 def build(readings: Readings) -> Iterator[Sample]:
-    yield (readings.version, readings.python, readings.snapshot.store), 1
+    served = "all" if readings.scheduler_version == ALL_VERSIONS else str(readings.scheduler_version)
+    yield (readings.version, readings.python, readings.snapshot.store, served), 1
 
 
 def refused(readings: Readings) -> Iterator[Sample]:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from pollux.model import Counts, Drained, Line, Node, Run
+from pollux.model import SCHEDULER_VERSION, Counts, Drained, Line, Node, Run, SetAside, Version
 
 SOON_MS = 12_000  # what is due within this is due soon
 JOBS_MAX = 200  # jobs that are looked at one by one
@@ -44,18 +44,36 @@ class Deployment(Struct, frozen=True):
     counts: Counts
     lines: tuple[Line, ...]  # by priority, from 1 on
     nodes: tuple[Node, ...]
+    version: int = SCHEDULER_VERSION  # whose figures and nodes these are, or `ALL_VERSIONS`
+    versions: tuple[Version, ...] = ()  # all that are on the store
+    elsewhere: tuple[Node, ...] = ()  # nodes that serve another version alone
     overdue_job: str = ""  # the job that is due for the longest time
     overdue_ms: int | None = None  # since then
     jobs: tuple[JobSeen, ...] = ()  # all of them, if there are at most JOBS_MAX
     stops: tuple[tuple[str, str], ...] = ()  # pauses: what is stopped, and why in words
     drained: tuple[Drained, ...] = ()
     sealed: str = ""  # why nobody works on the store, and the cure, if it was moved elsewhere
+    aside: tuple[SetAside, ...] = ()  # what the leader cannot read
     forsaken: tuple[tuple[str, tuple[str, ...]], ...] = ()  # sources of which no node lives, and their jobs
 
     @property
     def waiting(self) -> int:
         """Runs that could be claimed now; those that wait for a retry or a later time are `counts.ready`, too."""
         return sum(line.ready for line in self.lines)
+
+    @property
+    def others(self) -> tuple[Version, ...]:
+        """The other versions on the store that have something to do."""
+        return tuple([each for each in self.versions if each.number != self.version and has_work(each.counts)])
+
+    @property
+    def everybody(self) -> tuple[Node, ...]:
+        return (*self.nodes, *self.elsewhere)
+
+
+def has_work(counts: Counts) -> bool:
+    """Is there anything that wants a leader?"""
+    return bool(counts.jobs or counts.held or counts.ready or counts.leased)
 
 
 class LoopSeen(Struct, frozen=True):

@@ -1,6 +1,6 @@
 """What follows?  The pure judgement of ends: which fault, again when, dead or not, and what the job learns from it."""
 
-from pollux.outcome.fault import classify, describe, place_of
+from pollux.outcome.fault import classify, describe, one_line, place_of, retry_after_s
 from pollux.outcome.freshness import Freshness, count_skips, freshness, learn
 from pollux.outcome.recent import RECENT_MAX, Mark, marks, within_ms
 from pollux.outcome.retry import delay_ms, validate_retry
@@ -20,7 +20,9 @@ __all__ = [
     "freshness",
     "learn",
     "marks",
+    "one_line",
     "place_of",
+    "retry_after_s",
     "validate_retry",
     "within_ms",
 ]

@@ -11,6 +11,7 @@ from pathlib import PurePath
 
 from pollux.errors import Permanent
 from pollux.model import ERROR_CHARS_MAX, Fault
+from pollux.outcome.verdict import RETRY_AFTER_MAX_MS
 
 CAUSES_MAX = 3
 _CUT = "..."
@@ -38,7 +39,7 @@ def describe(error: BaseException, hide: Callable[[str], str] = str) -> str:
         words = _told(cause, hide)
         message = words.partition(": ")[2]
         if message and message not in told:  # what is said already is not said again
-            told = _clean(f"{told}, from {words}")
+            told = one_line(f"{told}, from {words}")
         cause = cause.__cause__
     return told
 
@@ -49,8 +50,8 @@ def _told(error: BaseException, hide: Callable[[str], str]) -> str:
         text = str(error)
     except Exception:  # noqa: BLE001  a message that cannot be had must not hide the failure itself
         text = "(its message cannot be read)"
-    words = _clean(hide(text))  # before it is cut: half a secret is one, too
-    return _clean(f"{name}: {words}" if words else name)
+    words = one_line(hide(text))  # before it is cut: half a secret is one, too
+    return one_line(f"{name}: {words}" if words else name)
 
 
 def place_of(error: BaseException) -> str:
@@ -61,10 +62,21 @@ def place_of(error: BaseException) -> str:
         if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] != "pollux":
             found = f"{PurePath(code.co_filename).name}:{trace.tb_lineno} in {code.co_name}"
         trace = trace.tb_next
-    return _clean(found)
+    return one_line(found)
 
 
-def _clean(text: str) -> str:
+def retry_after_s(error: BaseException) -> float | None:
+    """How many seconds the source asked for, in whatever exception carries it; a number that is none is no wish."""
+    try:
+        seconds = getattr(error, "retry_after", None)
+        if not isinstance(seconds, int | float) or not seconds >= 0:
+            return None
+        return float(min(seconds, RETRY_AFTER_MAX_MS / 1000))
+    except Exception:  # noqa: BLE001  strangers' code: the failure itself is told all the same
+        return None
+
+
+def one_line(text: str) -> str:
     """One line of at most ERROR_CHARS_MAX characters that any store and terminal can take."""
     clean = text[: ERROR_CHARS_MAX + 1].translate(_CONTROLS).encode("utf-8", "replace").decode().strip()
     return clean if len(text) <= ERROR_CHARS_MAX else clean[: ERROR_CHARS_MAX - len(_CUT)] + _CUT

@@ -5,7 +5,7 @@ firing       what follows
 ok           the job moves on; a held run is parked
 already      the same, but whether the run was made, overlapped or waits was lost with the first answer: read again
 waits        the job moves on; the run is parked until another of the job ends
-overlapped   the job moves on; its memory counts the due time
+overlapped   the job moves on; its memory counts the due time; one that waits is asked about, if this plan did not
 unread       the job stays due; the feed, which is read before the next plan, holds an end of it
 stale        nothing; the job is read again
 
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from pollux.model import PREVIOUS_RUN, Advanced, Answer, Cron, Event, Interval, Once, Overlap, Run, RunState
 from pollux.plan.compose import OVERLAP, Change, Draft, Shot, Skip
-from pollux.plan.gate import previous_key
+from pollux.plan.gate import PREVIOUS, previous_key
 from pollux.plan.memory import TermMemory
 
 # The kinds of schedules, as older schedulers name them.
@@ -43,6 +43,8 @@ def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
     inbox = term.inbox
     inbox.receipts.pay(draft.paid)
     inbox.receipts.drop(draft.plan.consumed)
+    term.aside.accept(draft.plan)
+    term.counting.accept(draft.plan, draft.now_ms)
     skipped: list[Skip] = []
     held: list[tuple[str, str]] = []
     late = []
@@ -53,7 +55,7 @@ def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
         if answer is Answer.STALE or answer is Answer.UNREAD:
             unread_late += _not_fired(term, shot.slot.job.id, answer)
         else:
-            _fired(term, shot, answer, held)
+            _fired(term, draft, shot, answer, held)
             due_ms = shot.firing.run.due_ms
             if answer is Answer.OVERLAPPED:
                 skipped.append((shot.slot.job.id, due_ms, 1, OVERLAP))
@@ -96,7 +98,7 @@ def _not_fired(term: TermMemory, job_id: str, answer: Answer) -> int:
 
 
 def _pass_gate(term: TermMemory, draft: Draft, waiting: tuple[str, ...], held: list[tuple[str, str]]) -> list[Run]:
-    """Those that are through have left the gate, the others are parked; answers the first."""
+    """Those that are through, or over, have left the gate, the others are parked; answers the first."""
     through: list[Run] = []
     for run in [visitor.run for visitor in draft.releases]:
         if run.id not in waiting:
@@ -109,10 +111,12 @@ def _pass_gate(term: TermMemory, draft: Draft, waiting: tuple[str, ...], held: l
     for visitor, reason in draft.holds:
         term.gatehouse.park(replace(visitor.run, held_reason=reason.reason), reason.key)
         held.append((visitor.run.id, reason.reason))
+    for visitor in draft.cancels:
+        term.gatehouse.forget(visitor.run.id)
     return through
 
 
-def _fired(term: TermMemory, shot: Shot, answer: Answer, held: list[tuple[str, str]]) -> None:
+def _fired(term: TermMemory, draft: Draft, shot: Shot, answer: Answer, held: list[tuple[str, str]]) -> None:
     slot, firing = shot.slot, shot.firing
     job_id, run = slot.job.id, firing.run
     slot.last_ms = run.due_ms
@@ -125,6 +129,8 @@ def _fired(term: TermMemory, shot: Shot, answer: Answer, held: list[tuple[str, s
     elif answer is Answer.OVERLAPPED:
         if firing.if_overlapped is not None:
             slot.memory = firing.if_overlapped
+        if term.gatehouse.held.get(PREVIOUS) and job_id not in draft.asked:
+            term.gatehouse.wake(previous_key(job_id))
     elif answer is Answer.WAITS:
         _wait_for_previous(term, run)
         held.append((run.id, PREVIOUS_RUN))

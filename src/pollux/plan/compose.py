@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from pollux.model import (
     FIRINGS_MAX,
     UPDATES_MAX,
+    CancelOrder,
     Cause,
     Firing,
     Holding,
@@ -33,7 +34,22 @@ from pollux.model import (
 )
 from pollux.outcome import count_skips, describe, learn
 from pollux.plan.dues import Fire, Pass, judge, pass_all
-from pollux.plan.gate import UNDECLARED, GateState, Held, begins_alone, declared_key, gate, stop_words
+from pollux.plan.gate import (
+    PREVIOUS,
+    READY,
+    RETIRED,
+    UNDECLARED,
+    UNREADABLE,
+    GateState,
+    Held,
+    begins_alone,
+    declared_key,
+    gate,
+    is_over,
+    previous_key,
+    stop_words,
+    unreadable_key,
+)
 from pollux.plan.gatehouse import Visitor
 from pollux.plan.memory import TermMemory
 from pollux.plan.slots import Slot
@@ -78,7 +94,9 @@ class Draft:
         self.shots: list[Shot] = []
         self.releases: list[Visitor] = []
         self.alone: set[str] = set()  # of them: those that may begin only where no other run of their job is live
+        self.asked: set[str] = set()  # jobs whose waiting firings are asked about beside a due time
         self.holds: list[tuple[Visitor, Held]] = []
+        self.cancels: list[Visitor] = []  # firings of a job that was retired since
         self.changes: list[Change] = []
         self.paid: list[int] = []  # feed entries, once for each effect that is written
         self.touched: set[str] = set()  # jobs that are written
@@ -89,6 +107,11 @@ class Draft:
     @property
     def room(self) -> int:
         return FIRINGS_MAX - len(self.shots) - len(self.releases)
+
+    @property
+    def stays(self) -> int:
+        """How many at the gate are written without being let through."""
+        return len(self.holds) + len(self.cancels)
 
 
 def compose(term: TermMemory, now_ms: int, *, ready_max: int) -> Draft:
@@ -104,16 +127,24 @@ def compose(term: TermMemory, now_ms: int, *, ready_max: int) -> Draft:
         _take_late(term, draft)
     if here:
         _look_at_gate(term, draft, visitors, room=FIRINGS_MAX)
+    if draft.shots and term.gatehouse.held.get(PREVIOUS):
+        _ask_again(term, draft)
     if term.inbox.work:
         _take_work(term, draft)
+    if len(draft.alone) > 1:  # the store lets the first of a job begin
+        draft.releases.sort(key=lambda visitor: visitor.run.due_ms if visitor.run.id in draft.alone else 0)
     consumed = term.inbox.receipts.settled(draft.paid)
     draft.plan = Plan(
         consumed=consumed,
+        spoilt=term.aside.spoilt(consumed),
         read=term.inbox.receipts.others(consumed) if draft.shots or draft.alone else (),
         firings=tuple([shot.firing for shot in draft.shots]),
         releases=tuple([Release(visitor.run.id, visitor.run.id in draft.alone) for visitor in draft.releases]),
         holds=tuple([Holding(visitor.run.id, held.reason) for visitor, held in draft.holds]),
+        cancels=tuple([CancelOrder(visitor.run.id, RETIRED) for visitor in draft.cancels]),
         updates=tuple([change.update for change in draft.changes]),
+        notes=term.aside.notes(consumed, now_ms, looks=term.inbox.survey is not None)
+        + term.counting.notes(consumed, len(draft.cancels), now_ms),
     )
     return draft
 
@@ -122,29 +153,54 @@ def compose(term: TermMemory, now_ms: int, *, ready_max: int) -> Draft:
 
 
 def _look_at_gate(term: TermMemory, draft: Draft, visitors: Iterator[Visitor], *, room: int) -> None:
-    while len(draft.releases) < min(room, len(draft.releases) + draft.room) and len(draft.holds) < HOLDS_MAX:
+    while len(draft.releases) < min(room, len(draft.releases) + draft.room) and draft.stays < HOLDS_MAX:
         visitor = next(visitors, None)
         if visitor is None:
             return
         run = visitor.run
         slot = term.slots.get(run.job_id)
         if slot is None:
-            term.inbox.jobs[run.job_id] = None  # it was forgotten meanwhile
+            if run.job_id in term.aside.jobs:
+                _hold(term, draft, visitor, Held(UNREADABLE, unreadable_key(run.job_id)))
+            else:
+                term.inbox.jobs[run.job_id] = None  # it was forgotten meanwhile
             continue
         answer = gate(run, slot.job, draft.gate_state)
-        if not isinstance(answer, Held):
-            if not _learn_before(term, draft, slot):
-                continue  # in the next plan
+        if isinstance(answer, Held) and is_over(run, slot.job):
+            draft.cancels.append(visitor)
+            draft.paid += visitor.feeds
+        elif isinstance(answer, Held):
+            _hold(term, draft, visitor, answer)
+        elif _learn_before(term, draft, slot):  # else in the next plan
             draft.releases.append(visitor)
             draft.paid += visitor.feeds
             if begins_alone(run, slot.job):
                 draft.alone.add(run.id)
-        elif answer.reason != run.held_reason:
-            draft.holds.append((visitor, answer))
-            draft.paid += visitor.feeds
-        else:  # the store says so already: nothing to write
-            term.inbox.receipts.pay(visitor.feeds)
-            term.gatehouse.park(run, answer.key)
+
+
+def _ask_again(term: TermMemory, draft: Draft) -> None:
+    """A due time that meets a waiting firing asks about it, too: the end that it waits for may have been told nowhere.
+
+    In the same plan, behind all else: it is no reason to write another.
+    """
+    for shot in draft.shots:
+        job = shot.slot.job
+        waiting = term.gatehouse.waiting(previous_key(job.id))
+        if not waiting or len(waiting) > draft.room:
+            continue
+        if all(begins_alone(run, job) and gate(run, job, draft.gate_state) is READY for run in waiting):
+            draft.asked.add(job.id)
+            draft.releases += [Visitor(run) for run in waiting]
+            draft.alone.update(run.id for run in waiting)
+
+
+def _hold(term: TermMemory, draft: Draft, visitor: Visitor, held: Held) -> None:
+    if held.reason != visitor.run.held_reason:
+        draft.holds.append((visitor, held))
+        draft.paid += visitor.feeds
+    else:  # the store says so already: nothing to write
+        term.inbox.receipts.pay(visitor.feeds)
+        term.gatehouse.park(visitor.run, held.key)
 
 
 def _learn_before(term: TermMemory, draft: Draft, slot: Slot) -> bool:

@@ -6,6 +6,7 @@ A held run is parked under that key and looked at again when the event comes, ne
     previous:<job>                                        another run of the job ends
     declared:<job>                                        somebody declares the job again
     handler:<name>                                        a node that knows the handler beats
+    unreadable:<job>                                      the leader can read the job again
 
 A forced run is let through by pauses: a person asked for it now.
 
@@ -23,6 +24,9 @@ from msgspec import Struct
 from pollux.model import Cause, Drained, Job, Node, Note, Overlap, Run, drained_of, stop_key
 
 UNDECLARED = "nobody declares it"
+RETIRED = "nobody declares its job any more"
+UNREADABLE = "the leader cannot read its job"
+PREVIOUS = "previous"  # the kind of the key under which a firing waits for another run of its job
 STOP_ALL = stop_key("all")
 
 
@@ -61,6 +65,14 @@ def gate(run: Run, job: Job, state: GateState) -> Ready | Held:
         if held is not None:
             return held
     return READY
+
+
+def is_over(run: Run, job: Job) -> bool:
+    """Is it a firing of a recurring job that was retired since?  It would wait for ever, and be of no use if it came.
+
+    What somebody asked for, and the only firing of a once-job, wait until the job is declared again or deleted.
+    """
+    return not job.declared and run.cause is Cause.SCHEDULE and job.is_recurring
 
 
 def begins_alone(run: Run, job: Job) -> bool:
@@ -124,11 +136,15 @@ def handler_key(name: str) -> str:
 
 
 def previous_key(job_id: str) -> str:
-    return f"previous:{job_id}"
+    return f"{PREVIOUS}:{job_id}"
 
 
 def declared_key(job_id: str) -> str:
     return f"declared:{job_id}"
+
+
+def unreadable_key(job_id: str) -> str:
+    return f"unreadable:{job_id}"
 
 
 # the checks

@@ -68,13 +68,18 @@ class Gatehouse:
 
     def wake(self, key: str, feed: int | None = None) -> int:
         """Look again at all that wait for this key, the oldest due first; answers how many."""
-        runs = self._parked.pop(key, {})
+        runs = self.waiting(key)
         if runs:
             self._count(key, -len(runs))
-        for run in sorted(runs.values(), key=_due):
+            del self._parked[key]
+        for run in runs:
             del self._key_of[run.id]
             self.here[run.id] = Visitor(run, () if feed is None else (feed,))
         return len(runs)
+
+    def waiting(self, key: str) -> list[Run]:
+        """Those that wait for this key, the oldest due first."""
+        return sorted(self._parked.get(key, {}).values(), key=_due)
 
     def forget(self, run_id: str) -> list[int]:
         """The run is not at the gate any more; answers the feed entries that waited for it."""

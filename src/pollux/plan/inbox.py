@@ -77,6 +77,16 @@ class Work:
         return not (self.ends or self.writes or self.error)
 
 
+class Survey:
+    """A look at all jobs, a page at a time, because an entry may have told of any."""
+
+    __slots__ = ("after", "feeds")
+
+    def __init__(self) -> None:
+        self.after: str | None = None
+        self.feeds: list[int] = []
+
+
 class Inbox:
     def __init__(self) -> None:
         self.receipts = Receipts()
@@ -85,6 +95,7 @@ class Inbox:
         self.runs: dict[str, list[int]] = {}  # to be read, with the entries that ask
         self.notes: list[int] | None = None  # to be read, with the entries that ask
         self.nodes: list[int] | None = None
+        self.survey: Survey | None = None
         self._entry: tuple[int, ...] = ()  # the latest one
 
     def work_of(self, job_id: str, feed: int | None = None) -> Work:
@@ -121,6 +132,14 @@ class Inbox:
         self.nodes = self.nodes or []
         if feed is not None:
             self.nodes.append(feed)
+            self.receipts.owe(feed)
+
+    def ask_all_jobs(self, feed: int | None = None) -> None:
+        """From the first on, whatever was seen of them before."""
+        self.survey = self.survey or Survey()
+        self.survey.after = None
+        if feed is not None:
+            self.survey.feeds.append(feed)
             self.receipts.owe(feed)
 
     def tidy(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from pollux.errors import Unreadable
 from pollux.model import (
     AT_THE_GATE,
     PREVIOUS_RUN,
@@ -28,14 +29,16 @@ from pollux.model import (
     NotesChanged,
     Run,
     RunState,
+    Spoilt,
 )
 from pollux.outcome import describe
 from pollux.plan.dues import place
-from pollux.plan.gate import declared_key, handler_key, handlers_of, previous_key
+from pollux.plan.gate import declared_key, handler_key, handlers_of, previous_key, unreadable_key
 from pollux.plan.memory import TermMemory
 from pollux.plan.slots import Slot
 
 _DONE, _DEAD, _CANCELLED = RunState.DONE, RunState.DEAD, RunState.CANCELLED  # an enum in a set is slow to find
+UNREADABLE_KIND = unreadable_key("").partition(":")[0]
 HANDED_BACK_REST_MS = 500  # a node that cannot run a run may claim it again: not at once
 
 
@@ -47,9 +50,10 @@ def apply(term: TermMemory, item: FeedItem) -> None:
     inbox.receipts.open(feed)
     match item.entry:
         case Ended(ends):
+            term.counting.read(feed, ends)
             for end in ends:
                 _apply_end(term, feed, end)
-        case JobsPut() | JobsDeleted() | JobsMoved():
+        case JobsPut() | JobsDeleted() | JobsMoved() | Spoilt():
             _apply_jobs(term, feed, item.entry)
         case Arrived(run_ids):
             for run_id in run_ids:
@@ -61,7 +65,11 @@ def apply(term: TermMemory, item: FeedItem) -> None:
             inbox.ask_nodes(feed)
 
 
-def _apply_jobs(term: TermMemory, feed: int, entry: JobsPut | JobsDeleted | JobsMoved) -> None:
+def _apply_jobs(term: TermMemory, feed: int, entry: JobsPut | JobsDeleted | JobsMoved | Spoilt) -> None:
+    if isinstance(entry, Spoilt):  # it may have told of any job; all else was read when this planner began
+        term.aside.entries[feed] = entry
+        term.inbox.ask_all_jobs(feed)
+        return
     for job_id in entry.ids:
         work = term.inbox.work_of(job_id, feed)
         term.inbox.jobs[job_id] = None
@@ -84,24 +92,64 @@ def _apply_end(term: TermMemory, feed: int, end: End) -> None:
 # what was read
 
 
-def learn_timers(term: TermMemory, jobs: Sequence[Job]) -> None:
+def learn_timers(term: TermMemory, found: Sequence[Job | Unreadable]) -> None:
     """The next page of due jobs.  What the planner knows already it knows better."""
     window, term.window = term.window, None
     if window is None:
         return
-    last = jobs[-1] if jobs else None
-    last_due_ms = last.next_due_ms if last is not None else None
-    term.timers.reach(window, len(jobs), None if last is None or last_due_ms is None else (last_due_ms, last.id))
-    for job in jobs:
+    term.timers.reach(window, len(found), max(filter(None, map(_place_of, found)), default=None))
+    for job in found:
+        if isinstance(job, Unreadable):
+            learn_unreadable(term, job)
+            continue
         slot = term.slots.get(job.id) or term.slots.add(job)
         if slot.next_ms is not None and job.id not in term.due and job.id not in term.late:
             term.timers.put(job.id, slot.next_ms)
 
 
-def learn_job(term: TermMemory, job_id: str, job: Job | None) -> None:
+def _place_of(found: Job | Unreadable) -> tuple[int, str] | None:
+    due_ms, name = (found.due_ms, found.name) if isinstance(found, Unreadable) else (found.next_due_ms, found.id)
+    return None if due_ms is None else (due_ms, name)
+
+
+def learn_unreadable(term: TermMemory, job: Unreadable) -> None:
+    """A job that cannot be read is left alone, as it stands; what the feed told of it is over."""
+    term.inbox.jobs.pop(job.name, None)
+    term.disarm(job.name)
+    term.slots.drop(job.name)
+    term.inbox.finish(job.name)
+    term.aside.put(job.name, job.why, term.seen_ms)
+
+
+def learn_all_jobs(term: TermMemory, found: Sequence[Job | Unreadable], after: str | None) -> None:
+    """A page of all jobs, each as if it had just been put: one whose due stands already is left as it is."""
+    inbox, survey = term.inbox, term.inbox.survey
+    assert survey is not None
+    jobs = [job for job in found if isinstance(job, Job)]
+    crowd = sum([job.next_due_ms is None and job.last_due_ms is None for job in jobs])
+    for job in jobs:
+        work = inbox.work_of(job.id)
+        for feed in survey.feeds[:1]:  # as long as one of them stays, the next leader looks at all jobs again
+            inbox.work_of(job.id, feed)
+        work.is_put, work.crowd = True, max(work.crowd, crowd)
+        learn_job(term, job.id, job)
+    for each in found:
+        if isinstance(each, Unreadable):
+            learn_unreadable(term, each)
+    survey.after = after
+    if after is None:
+        inbox.receipts.pay(survey.feeds)
+        inbox.survey = None
+
+
+def learn_job(term: TermMemory, job_id: str, job: Job | Unreadable | None) -> None:
     """What a job is now."""
     inbox = term.inbox
     inbox.jobs.pop(job_id, None)
+    if isinstance(job, Unreadable):
+        learn_unreadable(term, job)
+        return
+    term.aside.drop(job_id)
     if job is None:
         term.forget_job(job_id)
         return
@@ -113,8 +161,9 @@ def learn_job(term: TermMemory, job_id: str, job: Job | None) -> None:
             _place(term, slot, job, None, is_placed=False)
     else:
         _read_again(term, slot, job)
-    if job.declared:
-        _wake(term, declared_key(job_id), work.feeds)
+    _wake(term, declared_key(job_id) if job.declared else handler_key(job.handler), work.feeds)
+    if term.gatehouse.held.get(UNREADABLE_KIND):
+        _wake(term, unreadable_key(job_id), work.feeds)
     work.is_put, work.is_moved, work.crowd = False, False, 1
     term.arm(job_id, slot)
     if work.is_idle():
@@ -192,6 +241,18 @@ def _wake(term: TermMemory, key: str, feeds: Sequence[int]) -> None:
     woken = term.gatehouse.wake(key, feed)
     if feed is not None:
         term.inbox.receipts.owe(feed, woken)
+
+
+def learn_aside(term: TermMemory, notes: Iterable[Note]) -> None:
+    """What the leader before could not read is looked at as if it had just been put: perhaps we can."""
+    found = term.aside.recall(notes)
+    if found is None:
+        return
+    for job_id in found.named:
+        term.inbox.work_of(job_id).is_put = True
+        term.inbox.jobs[job_id] = None
+    if found.count > len(found.named):
+        term.inbox.ask_all_jobs()
 
 
 def learn_held(term: TermMemory, runs: Iterable[Run]) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pollux.model import Note
+from pollux.model import SCHEDULER_VERSION, Note
+from pollux.plan.aside import Aside
+from pollux.plan.counting import Counting
 from pollux.plan.dues import CAME_BACK_MS, Choose, Fire, follow_back, judge
 from pollux.plan.gate import GateState, stop_of
 from pollux.plan.gatehouse import Gatehouse
@@ -24,11 +26,22 @@ POPPED_MAX = 10_000  # timers taken from the heap at once
 
 
 class TermMemory:
-    def __init__(self, *, now_ms: int, catch_up_per_s: float, ready: int, timers: Timers, slots: Slots) -> None:
+    def __init__(
+        self,
+        *,
+        now_ms: int,
+        catch_up_per_s: float,
+        ready: int,
+        timers: Timers,
+        slots: Slots,
+        version: int = SCHEDULER_VERSION,
+    ) -> None:
         self.seen_ms = now_ms  # the latest time we were told
         self.timers, self.slots = timers, slots
         self.inbox = Inbox()
         self.gatehouse = Gatehouse()
+        self.aside = Aside(version)
+        self.counting = Counting(version, now_ms)
         self.due: dict[str, bool] = {}  # job -> was it late, and overtaken by a fresh due?
         self.late: dict[str, bool] = {}  # job -> has it a timer for its next fresh due?
         self._untimed = 0  # of them have none
@@ -51,6 +64,8 @@ class TermMemory:
         self.seen_ms = now_ms
         if self.stops_end_ms is not None and self.stops_end_ms <= now_ms:
             self._end_stops(now_ms)
+        if self.aside.jobs and self.aside.is_time(now_ms):
+            self._look_aside()
         self.gatehouse.come_due(now_ms)
         slot_of, due, late = self.slots.get, self.due, self.late
         for job_id in self.timers.pop_due(now_ms, POPPED_MAX):
@@ -61,6 +76,12 @@ class TermMemory:
                 due[job_id] = False
             elif job_id not in due:
                 self._line_up(job_id, slot, now_ms)
+
+    def _look_aside(self) -> None:
+        """Perhaps they can be read by now."""
+        for job_id in self.aside.jobs:
+            self.inbox.work_of(job_id).is_put = True
+            self.inbox.jobs[job_id] = None
 
     def _line_up(self, job_id: str, slot: Slot, now_ms: int) -> None:
         was_late = job_id in self.late
@@ -188,7 +209,7 @@ class TermMemory:
         inbox = self.inbox
         if self.due or self.gatehouse.here or inbox.work or inbox.jobs or inbox.runs:
             return True
-        if inbox.notes is not None or inbox.nodes is not None:
+        if inbox.notes is not None or inbox.nodes is not None or inbox.survey is not None:
             return True
         if self.late and self.pace.left(self.seen_ms) >= 1:
             return True
@@ -206,6 +227,8 @@ class TermMemory:
             self.timers.refill_ms(busy=self.busy),
             self.gatehouse.next_ms(),
             self.stops_end_ms,
+            self.aside.again_ms,
+            self.counting.again_ms,
             self.pace.ready_ms() if self.late else None,
         ]
         return min((time for time in times if time is not None), default=None)

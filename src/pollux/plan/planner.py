@@ -16,10 +16,12 @@ from itertools import islice
 
 from msgspec import Struct
 
-from pollux.model import Advanced, FeedItem, Job, Node, Note, Plan, Run
+from pollux.errors import Unreadable
+from pollux.model import SCHEDULER_VERSION, Advanced, FeedItem, Job, Node, Note, Plan, Run
 from pollux.plan import intake
 from pollux.plan.accept import Report, accept
 from pollux.plan.compose import Draft, compose
+from pollux.plan.counting import Untold
 from pollux.plan.memory import TermMemory
 from pollux.plan.slots import IDLE_MAX, Slots
 from pollux.plan.timers import TIMERS_MAX, WINDOW_MS, Timers, TimerWindow
@@ -27,6 +29,12 @@ from pollux.plan.timers import TIMERS_MAX, WINDOW_MS, Timers, TimerWindow
 READS_MAX = 1_000  # jobs, and runs, in one read
 CATCH_UP_PER_SEAT_S = 2
 SOON_MAX = 1_000
+
+
+class JobsAfter(Struct, frozen=True):
+    """All jobs, a page of them: those after that id, or from the first on."""
+
+    after: str | None
 
 
 class Wants(Struct, frozen=True):
@@ -37,9 +45,11 @@ class Wants(Struct, frozen=True):
     timers: TimerWindow | None = None
     notes: bool = False
     nodes: bool = False
+    all_jobs: JobsAfter | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.jobs or self.runs or self.timers is not None or self.notes or self.nodes)
+        asks = self.timers is not None or self.all_jobs is not None
+        return bool(self.jobs or self.runs or asks or self.notes or self.nodes)
 
 
 class Looked(Struct, frozen=True):
@@ -48,7 +58,9 @@ class Looked(Struct, frozen=True):
     timers: int  # due times in memory
     due_soon: int  # counted to SOON_MAX
     late: int  # jobs whose missed due times wait for the pace
-    held: dict[str, int]  # runs at the gate by what they wait for: stop, previous, declared, handler, gate, later
+    held: dict[
+        str, int
+    ]  # runs at the gate by what they wait for: stop, previous, declared, handler, unreadable, gate, later
 
 
 class Planner:
@@ -60,19 +72,30 @@ class Planner:
         window_ms: int = WINDOW_MS,
         timers_max: int = TIMERS_MAX,
         idle_max: int = IDLE_MAX,
+        scheduler_version: int = SCHEDULER_VERSION,
     ) -> None:
+        self._version = scheduler_version
         self._seats, self._ready_max = max(1, seats), ready_max
         self._window_ms, self._timers_max, self._idle_max = window_ms, timers_max, idle_max
         self._term = self._blank(0, 0)
         self._draft: Draft | None = None
 
     def begin(
-        self, now_ms: int, *, notes: Sequence[Note], held: Sequence[Run], nodes: Sequence[Node], ready: int
+        self,
+        now_ms: int,
+        *,
+        notes: Sequence[Note],
+        held: Sequence[Run],
+        nodes: Sequence[Node],
+        ready: int,
+        left: Untold | None = None,
     ) -> None:
-        """A term begins: what was known is forgotten, what is held stands at the gate."""
+        """A term begins: what was known is forgotten, what is held stands at the gate; `left` by the planner before."""
         self._term, self._draft = self._blank(now_ms, ready), None
         intake.learn_nodes(self._term, nodes)
         intake.learn_notes(self._term, notes)
+        intake.learn_aside(self._term, notes)
+        self._term.counting.recall(notes, now_ms, left)
         intake.learn_held(self._term, held)
 
     def apply(self, item: FeedItem) -> None:
@@ -91,18 +114,20 @@ class Planner:
             timers=term.window,
             notes=inbox.notes is not None,
             nodes=inbox.nodes is not None,
+            all_jobs=None if inbox.survey is None else JobsAfter(inbox.survey.after),
         )
 
     def learn(
         self,
         *,
-        jobs: Sequence[tuple[str, Job | None]] = (),
+        jobs: Sequence[tuple[str, Job | Unreadable | None]] = (),
         runs: Sequence[tuple[str, Run | None]] = (),
-        timers: Sequence[Job] | None = None,
+        timers: Sequence[Job | Unreadable] | None = None,
         notes: Sequence[Note] | None = None,
         nodes: Sequence[Node] | None = None,
+        all_jobs: tuple[Sequence[Job | Unreadable], str | None] | None = None,
     ) -> None:
-        """What was read, as it was asked for by the last `wants`."""
+        """What was read, as it was asked for by the last `wants`; of all jobs also where the next page begins."""
         term = self._term
         if timers is not None:
             intake.learn_timers(term, timers)
@@ -112,6 +137,8 @@ class Planner:
             intake.learn_nodes(term, nodes)
         for job_id, job in jobs:
             intake.learn_job(term, job_id, job)
+        if all_jobs is not None:
+            intake.learn_all_jobs(term, *all_jobs)
         for run_id, run in runs:
             intake.learn_run(term, run_id, run)
 
@@ -129,6 +156,14 @@ class Planner:
         if advanced.seats > 0:
             self._term.pace.per_s = float(CATCH_UP_PER_SEAT_S * advanced.seats)
         return accept(self._term, draft, advanced)
+
+    def leave(self, doubtful: Plan | None) -> Untold:
+        """What the next planner must know and finds in no store; `doubtful`: a plan whose answer is not known."""
+        return self._term.counting.leave(doubtful)
+
+    def farewell(self) -> Plan:
+        """What shall be written before somebody else plans: what was counted, and no plan told yet."""
+        return Plan(notes=self._term.counting.untold())
 
     def next_ms(self) -> int | None:
         """When something happens by itself: a due time, a held run's time, a pause's end, a refill; None: never."""
@@ -163,4 +198,5 @@ class Planner:
         timers = Timers(limit=self._timers_max, window_ms=self._window_ms)
         slots = Slots(idle_max=self._idle_max)
         per_s = CATCH_UP_PER_SEAT_S * self._seats
-        return TermMemory(now_ms=now_ms, catch_up_per_s=per_s, ready=ready, timers=timers, slots=slots)
+        version = self._version
+        return TermMemory(now_ms=now_ms, catch_up_per_s=per_s, ready=ready, timers=timers, slots=slots, version=version)

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from pollux.errors import Conflict
+from pollux.errors import Conflict, Unreadable
 from pollux.model import Declares, Job, declares, definition
 from pollux.schedule.words import describe
 
@@ -37,6 +37,7 @@ class Diff(Struct, frozen=True):
     release: int = 0  # of what is wanted
     newer: int | None = None  # the release that is known and above ours: nothing is changed
     elsewhere: tuple[tuple[str, int], ...] = ()  # wanted here, but in that version: nobody takes them from there
+    unreadable: tuple[Unreadable, ...] = ()  # wanted here, but stored as nobody here can read it: left as they are
 
     @property
     def is_empty(self) -> bool:
@@ -53,6 +54,7 @@ class Diff(Struct, frozen=True):
             *(f"- job {job.id}  no longer declared; its due times are skipped" for job in self.undeclare),
             *(f"  job {job.id}  no longer declared here; it is left while older nodes live" for job in self.left),
             *(f"  job {job_id}  is in version {version}: pollux jobs move" for job_id, version in self.elsewhere),
+            *(f"  job {job.name}  cannot be read here ({job.why}): it is left as it is" for job in self.unreadable),
         ]
 
 
@@ -65,12 +67,14 @@ def reconcile(
     release: int | None = None,
     peers: Collection[Declares] = (),
     elsewhere: Mapping[str, int] | None = None,
+    unreadable: Collection[Unreadable] = (),
 ) -> Diff:
     """Compare the jobs that `source` has in the store with those that it wants.
 
     `owners` tells the source of wanted ids that are stored under another one; any such raises `Conflict`.  `release`
     None: that of the wanted jobs.  `peers` is what the other living nodes declare.  `elsewhere` tells the version of
-    wanted jobs that are stored in another one: they are left there.
+    wanted jobs that are stored in another one: they are left there.  `unreadable` are wanted jobs that are stored and
+    cannot be read: they are left as the newer release wrote them.
     """
     if release is None:
         release = max((job.release for job in wanted), default=0)
@@ -82,6 +86,7 @@ def reconcile(
         return Diff(source=source, release=release, newer=newest)
     after = {job.id: job for job in wanted}
     away = {job_id: version for job_id, version in (elsewhere or {}).items() if job_id in after}
+    alone = away.keys() | {job.name for job in unreadable}
     gone = tuple(job for job_id, job in before.items() if job_id not in after)
     is_code = source.startswith(CODE)
     dropped = tuple(job for job in gone if job.declared) if is_code else ()
@@ -90,7 +95,7 @@ def reconcile(
     change = tuple((old, new) for old, new in pairs if definition(old) != definition(new))
     return Diff(
         source=source,
-        add=tuple(job for job_id, job in after.items() if job_id not in before and job_id not in away),
+        add=tuple(job for job_id, job in after.items() if job_id not in before and job_id not in alone),
         change=change,
         remove=() if is_code else gone,
         undeclare=dropped if is_alone else (),
@@ -98,6 +103,7 @@ def reconcile(
         same=len(pairs) - len(change),
         release=release,
         elsewhere=tuple(away.items()),
+        unreadable=tuple(unreadable),
     )
 
 

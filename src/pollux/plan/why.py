@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pollux.errors import Unreadable
 from pollux.model import (
     API_SOURCE,
     AT_THE_GATE,
@@ -24,6 +25,8 @@ from pollux.model import (
     Overlap,
     Run,
     RunState,
+    leadership,
+    serve_words,
     unserved,
 )
 from pollux.plan.gate import (
@@ -40,7 +43,7 @@ from pollux.plan.gate import (
 from pollux.plan.sources import is_backed
 from pollux.units import SECOND_MS, format_ms
 
-_HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded", "drained"})
+_HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded", "drained", "unreadable"})
 GRACE_MS = 5_000  # a due time that passed so long ago should have been fired
 
 
@@ -65,7 +68,8 @@ def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, n
         why = why_run(live, job, stops=stops, nodes=nodes, counts=None, now_ms=now_ms)
         return replace(why, reason=why.reason + _meanwhile(job, live))
     if not job.enabled:
-        return Why("disabled", "it is disabled; its due times do not come", cure="enable the job")
+        words = "it is disabled; its due times do not come" if _has_dues(job) else "it is disabled"
+        return Why("disabled", words, cure="enable the job")
     stop = stop_of(by_key, job_id=job.id, group=job.group, target=job.target, now_ms=now_ms)
     if stop is not None:
         words = stop_words(stop) + ("; due times meanwhile are skipped and counted" if job.is_recurring else "")
@@ -73,8 +77,8 @@ def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, n
     if live is not None:
         return why_run(live, job, stops=stops, nodes=nodes, counts=None, now_ms=now_ms)
     if not job.declared:
-        words = f"{UNDECLARED}: no living node has it in {job.source}; its due times are skipped and counted"
-        return Why("undeclared", words, cure=f"start a node that declares it, or take it away: {_delete(job)}")
+        words = "; its due times are skipped and counted" if _has_dues(job) else ""
+        return Why("undeclared", f"{_retired(job)}{words}", cure=_start_one(job, nodes))
     if job.next_due_ms is None:
         return _never(job, nodes)
     coming = _coming(job, job.next_due_ms, nodes, now_ms)
@@ -84,6 +88,34 @@ def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, n
         return coming
     words = f"{coming.reason}, and its run will wait: {drain}"
     return Why("drained", words, drain.expires_ms, drain.cure)
+
+
+def why_unreadable(job: Unreadable, run: Run | None = None) -> Why:
+    """Why a job that cannot be read here, or a run of it that waits, does not run: others may know more."""
+    whose = "it" if run is None else f"its job {job.name}"
+    words = f"{whose} cannot be read here ({job.why}): only a node of the release that wrote it fires and runs it"
+    cure = f"start such a node; if somebody else wrote it, put it anew, or take it away: pollux jobs delete {job.name}"
+    return Why("unreadable", words, cure=cure)
+
+
+def why_unreadable_run(run: Unreadable) -> Why:
+    """A run that cannot be read here: whoever claims it may."""
+    words = f"it cannot be read here ({run.why}): a node of a newer release may know it, else it dies when claimed"
+    return Why("unreadable", words, cure=f"start such a node; if somebody else wrote it: pollux runs cancel {run.name}")
+
+
+def beside_unreadable(why: Why, runs: Sequence[Unreadable]) -> Why:
+    """What a job is at, as far as its live runs can be read."""
+    named = "".join(f"; {unreadable_words(run)}" for run in runs)
+    return replace(why, reason=why.reason + named) if named else why
+
+
+def unreadable_words(run: Unreadable) -> str:
+    return f"its run {run.name} cannot be read here ({run.why})"
+
+
+def _has_dues(job: Job) -> bool:
+    return job.schedule is not None and not isinstance(job.schedule, Event)
 
 
 def _serving(version: int, nodes: Sequence[Node]) -> list[Node]:
@@ -143,15 +175,19 @@ def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
     """A job whose next due is known."""
     if lack := unserved(job.scheduler_version, nodes):
         return Why("stranded", f"{lack[0]}: nobody fires or runs it", cure=lack[1])
-    nodes = _serving(job.scheduler_version, nodes)
+    everybody, nodes = nodes, _serving(job.scheduler_version, nodes)
     if not nodes:
-        return Why("stranded", "no live node: nobody fires or runs it", cure="start a node")
+        cure = f"start a node: {serve_words(job.scheduler_version)}"
+        return Why("stranded", "no live node: nobody fires or runs it", cure=cure)
     if job.handler not in handlers_of(nodes):
         return Why("stranded", nobody_knows(job.handler), cure=_start_one(job, nodes))
     late_ms = now_ms - due_ms
+    led = leadership(everybody, now_ms=now_ms, version=job.scheduler_version)
+    if late_ms > GRACE_MS and not led.is_led:
+        return Why("stranded", f"it was due {_span(late_ms)} ago, and {led.seen}", cure=led.cure)
     if late_ms > GRACE_MS:
         words = f"it was due {_span(late_ms)} ago; missed due times are made up for step by step"
-        return Why("due", words, now_ms, "if it stays so, see that a node leads")
+        return Why("due", words, now_ms, "if it stays so, look at the CPU and the log of the leader: pollux nodes")
     if late_ms >= 0:
         return Why("due", "it is due now", due_ms)
     return Why("waits", f"it is due in {_span(-late_ms)}", due_ms)
@@ -193,9 +229,12 @@ def _held(run: Run, job: Job | None, stops: Mapping[str, Note], nodes: Sequence[
             stop = stops.get(answer.key)
             if stop is not None:
                 return Why("paused", answer.reason, stop.expires_ms, _resume(stop))
-            return Why("held", answer.reason, cure=_start_one(job, nodes))
+            reason = answer.reason if job.declared else f"{_retired(job)}; it waits until somebody does"
+            return Why("held", reason, cure=_start_one(job, nodes))
     reason = "it stands at the gate; the leader looks at it next" if run.held_reason in {"", AT_THE_GATE} else ""
-    return Why("held", reason or run.held_reason, cure="" if nodes else "no node lives: start one")
+    return Why(
+        "held", reason or run.held_reason, cure="" if nodes else f"no node lives: {serve_words(run.scheduler_version)}"
+    )
 
 
 def _drained(run: Run, drain: Drained, now_ms: int) -> Why:
@@ -208,7 +247,8 @@ def _ready(run: Run, job: Job | None, nodes: Sequence[Node], counts: Counts | No
     if run.visible_ms > now_ms:
         return Why("waits", _later(run, now_ms), run.visible_ms)
     if not nodes:
-        return Why("stranded", "it is ready, but no node lives", cure="start a node")
+        cure = f"start a node: {serve_words(run.scheduler_version)}"
+        return Why("stranded", "it is ready, but no node lives", cure=cure)
     if job is not None and job.handler not in handlers_of(nodes):
         return Why("stranded", f"it is ready, but {nobody_knows(job.handler)}", cure=_start_one(job, nodes))
     working = [node for node in nodes if not node.draining]
@@ -235,9 +275,15 @@ def _leased(run: Run, now_ms: int) -> Why:
 
 def _start_one(job: Job, nodes: Sequence[Node]) -> str:
     """What helps a job that no living node knows."""
+    if not job.declared:
+        return f"declare it again, in a release that is not older; or take it away with what waits: {_delete(job)}"
     if job.source == API_SOURCE or is_backed(job, nodes):
         return "start a node that has it"
     return f"no node of {job.source} lives: start one, or take the job away: {_delete(job)}"
+
+
+def _retired(job: Job) -> str:
+    return f"{UNDECLARED}: {job.source} has no such job" + (f" since release {job.release}" if job.release else "")
 
 
 def _delete(job: Job) -> str:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pollux.clock import Clock
 from pollux.events import Events, HandlerStuck, LeaseWasLost, RunStarted
 from pollux.model import ERROR_CHARS_MAX, TIMEOUT_MS, Back, Cancelled, Dead, Fault, Job, Outcome, Run, Verdict
-from pollux.outcome import CRASHES_MAX, RETRY_AFTER_MAX_MS, classify, decide, describe, place_of
+from pollux.outcome import CRASHES_MAX, classify, decide, describe, one_line, place_of, retry_after_s
 from pollux.registry import Context, Handler, Registry, outcome_of
 from pollux.runtime.child import CHILD_MEMORY, Crashed, Relayed, call_in_child, check_place, isolates
 from pollux.runtime.hands import Hands
@@ -292,7 +292,7 @@ class Attempt:
             ended_ms=ended_ms,
             fault=fault,
             error=error_text,
-            retry_after_ms=_retry_after_ms(error),
+            retry_after_ms=None if (seconds := retry_after_s(error)) is None else int(seconds * 1000),
             crashed=isinstance(error, Crashed),
         )
 
@@ -390,13 +390,5 @@ def _fault_of(error: BaseException) -> Fault:
 def _told(error: BaseException) -> tuple[str, str]:
     """What is said of an error, and the place in the user's code; of one in a child, what it said itself."""
     if isinstance(error, Relayed):
-        return hide(error.text), error.place
+        return one_line(hide(error.text)), one_line(error.place)
     return describe(error, hide), place_of(error)
-
-
-def _retry_after_ms(error: BaseException) -> int | None:
-    """What the source asked for, in whatever exception carries it; a number that is none is nobody's wish."""
-    seconds = getattr(error, "retry_after", None)
-    if isinstance(seconds, int | float) and seconds >= 0:
-        return int(min(seconds * 1000, RETRY_AFTER_MAX_MS))
-    return None

@@ -42,7 +42,11 @@ def check_key(node: Node, living: Iterable[Node]) -> None:
     for other in living:
         if other.key != node.key and other.scheduler_version == node.scheduler_version:
             raise InvalidInput(
-                f"node {other.id} on this store names the leadership {other.key!r}, this one names {node.key!r}",
+                f"node {other.id} on this store {_named(other.key)}, this one {_named(node.key)}",
                 where="leader.key",
                 cure="name the store that is meant, or say one name on all nodes; to change it stop them all first",
             )
+
+
+def _named(key: str) -> str:
+    return f"names the leadership {key!r}" if key else "names no leadership"

@@ -192,8 +192,8 @@ def _call(place: Place, handler: Handler, ctx: Context, kwargs: Mapping[str, Any
 
 def _to_hide(kwargs: Mapping[str, Any]) -> list[str]:
     """The secrets that a child can know: those it is given, and those of the environment it inherits."""
-    texts, environment = [text for _, text in texts_of(dict(kwargs))], set(os.environ.values())
-    return [value for value in HIDDEN.values() if value in environment or any(value in text for text in texts)]
+    texts = ["\0".join(os.environ.values()), *(text for _, text in texts_of(dict(kwargs)))]  # a part may be secret
+    return [value for value in HIDDEN.values() if any(value in text for text in texts)]
 
 
 class Child:

@@ -26,8 +26,8 @@ from pollux.errors import InvalidInput, NotFound, PolluxError
 from pollux.lines import write_lines
 from pollux.model import Fault, Job
 from pollux.model.params import check_params
-from pollux.outcome import classify, describe, place_of
-from pollux.registry import Changed, Context, Handler, Observed, Unchanged, as_json, job_id_of
+from pollux.outcome import classify, describe, place_of, retry_after_s
+from pollux.registry import Changed, Context, Handler, Observed, Unchanged, as_json, checked, job_id_of
 from pollux.runtime.child_words import (
     HEADER_BYTES,
     Accepted,
@@ -42,6 +42,7 @@ from pollux.runtime.child_words import (
     Stopped,
     ToChild,
     ToNode,
+    check_word,
     framed,
     length_of,
     read_by_child,
@@ -149,7 +150,9 @@ class ChildContext(Context):
         priority: int | str | None = None,
     ) -> str:
         ref = job if isinstance(job, Job) else job_id_of(job)
-        reply = self._line.ask(FollowUp(ref, check_params(params) if params else None, key, delay, priority))
+        asked = FollowUp(ref, check_params(params) if params else None, key, delay, priority)
+        check_word(asked)
+        reply = self._line.ask(asked)
         if isinstance(reply, Accepted):
             return reply.run_id
         raise _error_of(reply)
@@ -224,15 +227,14 @@ def _answer(value: Any) -> Answer:
         case Changed():
             return Answer(as_json(value.value)[0], "changed")
         case Observed():
-            return Answer(as_json(value.value)[0], "observed", value.fingerprint, value.changed)
+            seen = checked(value)
+            return Answer(as_json(seen.value)[0], "observed", seen.fingerprint, seen.changed)
         case _:
             return Answer(as_json(value)[0])
 
 
 def _failure(error: BaseException, fault: Fault | None = None) -> Failure:
-    after = getattr(error, "retry_after", None)
-    seconds = float(after) if isinstance(after, int | float) else None
-    return Failure(fault or classify(error), describe(error, hide), place_of(error), seconds)
+    return Failure(fault or classify(error), describe(error, hide), place_of(error), retry_after_s(error))
 
 
 def find(place: Place) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from pollux.errors import InvalidInput
 from pollux.model import Fault, Job, Run
 
 FRAME_BYTES_MAX = 4_000_000  # params, payload and the job's own memory are bounded far below
@@ -65,13 +66,13 @@ class Progress(Struct, frozen=True, tag="progress"):
 
 
 class FollowUp(Struct, frozen=True, tag="follow_up"):
-    """`ctx.enqueue` of the child; `job` is an id or a whole job."""
+    """`ctx.enqueue` of the child; `job` is an id or a whole job.  What else there is the node looks at, as always."""
 
     job: str | Job
     params: dict[str, Any] | None = None
-    key: str | None = None
-    delay: str | float = 0
-    priority: int | str | None = None
+    key: Any = None
+    delay: Any = 0
+    priority: Any = None
 
 
 class Answer(Struct, frozen=True, tag="answer"):
@@ -79,7 +80,7 @@ class Answer(Struct, frozen=True, tag="answer"):
 
     value: Any = None
     wrap: str = ""
-    fingerprint: Any = None
+    fingerprint: str = ""
     changed: bool | None = None
 
 
@@ -107,6 +108,15 @@ class Unreadable(Exception):
 def framed(word: ToChild | ToNode) -> bytes:
     body = msgspec.json.encode(word)
     return len(body).to_bytes(HEADER_BYTES, "big") + body
+
+
+def check_word(word: FollowUp) -> None:
+    """Refuse here what the node could not read: it would take the child for broken."""
+    try:
+        read_by_node(msgspec.json.encode(word))
+    except (TypeError, ValueError, OverflowError, RecursionError, Unreadable) as error:
+        cure = "make jobs with the fields and kinds of `Job`, and ask for runs with plain values"
+        raise InvalidInput(f"this follow-up cannot be asked for: {error}", cure=cure) from error
 
 
 def length_of(header: bytes) -> int:

@@ -149,7 +149,11 @@ class Crew:
             self.store,
             self.leader,
             time,
-            lambda: Planner(seats=self.options.seats, ready_max=self.options.ready_max),
+            lambda: Planner(
+                seats=self.options.seats,
+                ready_max=self.options.ready_max,
+                scheduler_version=self.store.scheduler_version,
+            ),
             clock=clock,
             events=events,
             turn_rest_ms=options.turn_rest_ms,
@@ -170,6 +174,8 @@ class Crew:
         self.pool.on_free = self.settler.on_room = self.dispatcher.nudge
         self.pool.on_empty = self._quiet.set
         self.dispatcher.on_bell, self.dispatcher.on_steered = self._heard_bell, self._heard_steering
+        self.dispatcher.on_deaf = self.leader.unheard
+        self.leader.hears_since = lambda: self.dispatcher.listens_since
 
     # life
 
@@ -242,6 +248,7 @@ class Crew:
         self.pool.drain()
         await asyncio.gather(*(loop.stop() for loop in (self.dispatcher, self.timekeeper, self.pruner, self.leader)))
         await self._try(self.dispatcher.hand_back_unanswered())
+        await self._try(self.timekeeper.farewell())
         await self._try(self.leader.resign())
         self.beat.nudge()
 
@@ -388,6 +395,7 @@ class Crew:
             declares=self.declares,
             version=self.version,
             draining=self._is_draining or self.dispatcher.is_drained,
+            plans=self.options.plans and not self._is_draining,
             leads=term or 0,
             leads_ms=self.leader.since_ms if term else 0,
             key=self.options.leader_key,

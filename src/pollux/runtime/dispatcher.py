@@ -22,6 +22,7 @@ from pollux.runtime.loop import Loop, Rest
 from pollux.runtime.manners import Manners
 from pollux.runtime.renewer import margin_ms
 from pollux.store.contract import BATCH_MAX, FEED_MAX, LOSSES_MAX, Answer, Claimed, Store
+from pollux.store.legible import stops_as_far
 
 FULL_REST_MS = 1_000
 DRAINED_REST_MS = 1_000  # somebody asks all nodes to claim nothing: look so often whether that is over
@@ -48,7 +49,10 @@ class Dispatcher(Loop):
         self.store, self.kit, self.node_id = store, kit, node_id
         self.options = options or ClaimOptions()
         self.waits = store.capabilities.waits
+        self.is_rung = store.capabilities.rings
         self.on_bell: Callable[[], None] | None = None
+        self.on_deaf: Callable[[], None] | None = None  # a wait is over, in which bells were heard
+        self.listens_since: float | None = None  # none: we do not wait, or hear no bell in time
         self.on_steered: Callable[[], None] | None = None  # a stop or a setting has changed
         self.claims = 0
         self.claimed = 0
@@ -60,7 +64,7 @@ class Dispatcher(Loop):
         self._stops: dict[str, Note] = {}
         self._stops_revision: int | None = None
         self._own_drain = drain_key(node_id)
-        self._is_drained = False
+        self._drains: list[object] = []  # what is said of them
         self._must_look = True  # before the first claim, too
         self.heard_at: float | None = None  # when a claim was last answered, and told of what steers
         self._refused_at: float | None = None
@@ -73,7 +77,7 @@ class Dispatcher(Loop):
     @property
     def is_drained(self) -> bool:
         """Were all nodes, or was this one, asked to claim nothing?"""
-        return self._is_drained
+        return bool(self._drains)
 
     @property
     def min_poll_ms(self) -> int:
@@ -86,9 +90,9 @@ class Dispatcher(Loop):
         self.wake()
 
     async def turn(self) -> Rest:
-        if self._is_drained or self._must_look:
+        if self.is_drained or self._must_look:
             await self._look_at_stops()
-            if self._is_drained:
+            if self.is_drained:
                 await self.hand_back_unanswered()  # or what an interrupted claim took would stay ours, and idle
                 return Rest(DRAINED_REST_MS)
         free = self._free()
@@ -96,6 +100,7 @@ class Dispatcher(Loop):
             return Rest.UNTIL_WOKEN  # a freed seat, room in the backlog or `resume` rings
         begun = self.clock.mono_ms()
         asked, waits = self.manners.limit(free), self.waits and not self.manners.is_polite
+        waits = waits and not self.errors_in_a_row  # whether the store is back is to be known at once
         claimed = await self._claim(max(1, asked), wait_ms=self.options.long_poll_ms if waits and free else 0)
         if claimed is None:
             return Rest.NONE  # somebody wants a turn now
@@ -165,7 +170,15 @@ class Dispatcher(Loop):
             feed_max=options.feed_max,
             wait_ms=0 if self.is_woken else wait_ms,
         )
-        return await self.interruptible(call)
+        if self.is_woken or not wait_ms or not self.is_rung:
+            return await self.interruptible(call)
+        self.listens_since = self.clock.mono_ms()
+        try:
+            return await self.interruptible(call)
+        finally:
+            self.listens_since = None
+            if self.on_deaf is not None:
+                self.on_deaf()
 
     def _refused(self) -> Rest:
         """The leader is too far behind with the ends of runs; more ends would not help it."""
@@ -197,12 +210,12 @@ class Dispatcher(Loop):
 
     async def _look_at_stops(self) -> None:
         self._must_look = False
-        self._stops = {note.key: note for note in await self.store.notes(STOP)}
-        is_drained = DRAIN in self._stops or self._own_drain in self._stops
-        if is_drained != self._is_drained:
-            self._is_drained = is_drained
-            if self.on_steered is not None:
-                self.on_steered()
+        stops, _ = await stops_as_far(self.store.notes(STOP))
+        self._stops = {note.key: note for note in stops}
+        drains = [self._stops[key].value for key in (DRAIN, self._own_drain) if key in self._stops]
+        before, self._drains = self._drains, drains
+        if drains != before and self.on_steered is not None:  # no claim would tell that one drain became another
+            self.on_steered()
 
     def _stop_of(self, run: Run) -> Note | None:
         """The stop that forbids this run; a forced one is forbidden by none."""
@@ -254,7 +267,7 @@ class Dispatcher(Loop):
             verdict = Hold(f"handler {job.handler} is not known here" if refusal is None else str(refusal))
         elif self.kit.suspect is not None and run.lease_losses and isolates(handler, job, run):
             verdict = Back(self.kit.time.now_ms() + self._turn_ms())  # suspects are tried one at a time
-        elif self._is_drained or attempt.trust_until <= mono_ms or (seat := self.kit.pool.try_seat(run)) is None:
+        elif self.is_drained or attempt.trust_until <= mono_ms or (seat := self.kit.pool.try_seat(run)) is None:
             verdict = Back()  # of a claim that had begun before we were asked to claim nothing, or stood still
         else:
             attempt.begin(handler, seat, now_ms, mono_ms)

@@ -10,6 +10,7 @@ the end; trust only keeps us from asking in vain.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from pollux.clock import Clock
@@ -20,6 +21,9 @@ from pollux.store.contract import Store
 
 MARGIN_MS = 1_000
 HINTS_APART_MS = 500  # a resigned term is taken within a second, also by who has just asked for it
+HEARS_MS = 1_000  # who waits for so long is taken to hear the bells
+ASIDE_TERMS = 2  # so long who could not plan does not stand: time for another one to show that it can
+DEAF_MS = 950  # and by who may not have heard that it was, or not soon enough: he asks so often
 
 
 class Leader(Loop):
@@ -46,13 +50,16 @@ class Leader(Loop):
         self.since_ms = 0  # when our latest term was won, by the store's clock
         self.on_change: list[Callable[[], None]] = []
         self.on_answer: Callable[[Term], None] | None = None
+        self.hears_since: Callable[[], float | None] = lambda: -math.inf  # what rings in the store, all the time
         self._term: int | None = None
         self._trust_until = 0.0
         self._asked_at: float | None = None
         self._is_hinted = False
+        self._is_patient = False  # we rest for long, and rely on the bell
         self._is_asking = False
         self._is_unsure = False  # we asked, and have not heard what became of it
         self._has_resigned = False
+        self._aside_until = -math.inf
 
     @property
     def term(self) -> int | None:
@@ -71,6 +78,8 @@ class Leader(Loop):
     async def turn(self) -> Rest:
         if self.has_resigned:
             return Rest.UNTIL_WOKEN
+        if (aside_ms := self._aside_ms()) > 0:
+            return Rest(aside_ms)
         if self._is_hinted and (early_ms := self._early_ms()) > 0:
             return Rest(early_ms)
         self._is_hinted = False
@@ -93,15 +102,28 @@ class Leader(Loop):
         self.seen, self._is_unsure = term, False
         if self.on_answer is not None:
             self.on_answer(term)
-        if self.has_resigned:  # while the question was under way
+        if self.has_resigned or self._aside_ms() > 0:  # while the question was under way
             await self._give_up(term)
-            return Rest.UNTIL_WOKEN
+            return Rest.UNTIL_WOKEN if self.has_resigned else Rest(max(1.0, self._aside_ms()))
         if term.holder != self.node_id:
             self._lose(f"node {term.holder} holds term {term.number}")
-            return Rest(min(self.renew_ms, max(1, term.until_ms - term.now_ms + 1)))
+            return Rest(min(self._rest_ms(sent), max(1, term.until_ms - term.now_ms + 1)))
         is_trusted, self._trust_until = self.term is not None, sent + self.ttl_ms - self.margin_ms
         self._keep(term, is_trusted=is_trusted)
         return Rest(max(1.0, sent + self.renew_ms - self.clock.mono_ms()))
+
+    def _rest_ms(self, sent: float) -> float:
+        """How long to wait for a bell: not for long unless we had been listening when we asked, and still are."""
+        since = self.hears_since()
+        self._is_patient = since is not None and since + HEARS_MS <= sent
+        patience_ms = self.renew_ms if self._is_patient else min(self.renew_ms, DEAF_MS)
+        return max(patience_ms / 2, sent + patience_ms - self.clock.mono_ms())  # a slow store is not asked on and on
+
+    def unheard(self) -> None:
+        """Nobody listens in this moment: a bell that rings now is missed."""
+        if self._is_patient:
+            self._is_patient = False
+            self.hint()
 
     def hint(self) -> None:
         """Something rang in the store: if we do not lead, the term may be free.  Asked at most twice a second, and a
@@ -121,6 +143,16 @@ class Leader(Loop):
         self._is_hinted = True  # asked again, but at most twice a second
         self._lose(why)
         self.nudge()
+
+    async def step_aside(self, why: str) -> None:
+        """The term is ours, but we cannot plan: another one may.  We stand again after some terms, if nobody leads."""
+        term, self._aside_until = self._term, self.clock.mono_ms() + ASIDE_TERMS * self.ttl_ms
+        self._lose(why)
+        if term is not None:
+            await self._give_up(Term(term, self.node_id, 0, 0))
+
+    def _aside_ms(self) -> float:
+        return self._aside_until - self.clock.mono_ms()
 
     async def resign(self) -> None:
         """Give the term up and do not take it again; whoever waits for it is rung."""

@@ -14,19 +14,50 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from pollux.clock import Clock
-from pollux.errors import StoreBusy, StoreTimeout
-from pollux.events import Events, FiringSkipped, PlanFenced, RunFired, RunHeld, RunReleased, RunsFired, RunStopped
-from pollux.model import Advanced, Answer, Ended, FeedItem, Job, JobsPut, Node, NotesChanged, Plan, Run, RunState
-from pollux.plan import Planner, Report, Wants
+from pollux.errors import PolluxError, StoreBusy, StoreTimeout, Unreadable
+from pollux.events import (
+    Events,
+    FiringSkipped,
+    PlanFenced,
+    RecordUnreadable,
+    RunFired,
+    RunHeld,
+    RunReleased,
+    RunsFired,
+    RunStopped,
+)
+from pollux.model import (
+    STOP,
+    Advanced,
+    Answer,
+    Ended,
+    FeedItem,
+    Job,
+    JobsPut,
+    Node,
+    Note,
+    NotesChanged,
+    Plan,
+    Run,
+    RunState,
+    Spoilt,
+)
+from pollux.outcome import describe
+from pollux.plan import Planner, Report, Untold, Wants
 from pollux.runtime.lateness import Lateness
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Loop, Rest
+from pollux.runtime.spoilt import SpoiltEntries
 from pollux.runtime.storetime import StoreTime
 from pollux.runtime.tallies import Planned
-from pollux.store.contract import BATCH_MAX, PAGE_MAX, RunFilter, Store
+from pollux.secrets import hide
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, JobFilter, RunFilter, Store
+from pollux.store.legible import as_far, stops_as_far
+from pollux.units import format_ms
 
 Rests = tuple[tuple[float, float], ...]
 
@@ -45,7 +76,9 @@ RUSH = 50  # a turn that did nothing but take in so many ends: nobody waits for 
 RUSH_REST_MS = 100
 PUTS_RUSH = 10  # a turn that did nothing but give so many jobs their due: others are being added, and share the next
 LEARN_ROUNDS_MAX = 8
+SAID_MAX = 10_000  # records of which that is remembered; beyond it all may be named anew
 FRUITLESS_MAX = 200
+FAILING_TERMS = 2  # who fails to plan for so long lets another one lead
 T = TypeVar("T", Job, Run)
 
 
@@ -81,6 +114,7 @@ class Timekeeper(Loop):
         self._term: int | None = None
         self._planner: Planner | None = None
         self._unanswered: Plan | None = None
+        self._left: Untold | None = None  # by the planner that was forgotten
         self.is_pressed = False  # a run waits to be fired, and this turn is to do it
         self.fired_at = -math.inf  # when runs were last written that somebody is to start, on the monotonic clock
         self._is_asked = False
@@ -89,6 +123,9 @@ class Timekeeper(Loop):
         self._crowd = 0.0  # firings of a turn, on average of late
         self._ends = self._puts = 0  # that this turn has read; none if there may be more
         self._fruitless = 0  # turns in a row that had something to do and did nothing
+        self._said: dict[tuple[str, str], str] = {}  # records that could not be read, and why
+        self._spoilt = SpoiltEntries()
+        self._failing_since: float | None = None  # each turn since then
 
     @property
     def planner(self) -> Planner | None:
@@ -109,7 +146,13 @@ class Timekeeper(Loop):
     async def turn(self) -> Rest:
         askers, self._askers = self._askers, []
         try:
-            return await self._turn()
+            rest = await self._turn()
+            self._failing_since = None
+        except Exception as error:
+            await self._let_another(error)
+            raise
+        else:
+            return rest
         finally:
             self.is_pressed = False
             for asker in askers:
@@ -131,13 +174,25 @@ class Timekeeper(Loop):
             self._forget()
             raise
 
+    async def _let_another(self, error: Exception) -> None:
+        """Who keeps the term but fails to plan, turn by turn, stands in the way of one that can."""
+        now = self.clock.mono_ms()
+        if self._failing_since is None:
+            self._failing_since = now
+        failing_ms = now - self._failing_since
+        if failing_ms >= FAILING_TERMS * self.leader.ttl_ms and self.leader.term is not None:
+            self._failing_since = None
+            why = f"no plan went through for {format_ms(round(failing_ms))}: {describe(error, hide)}"
+            with suppress(PolluxError):  # else the term ends by itself
+                await self.leader.step_aside(why)
+
     async def _lead(self, term: int) -> Rest:
         planner = await self._planner_of(term)
         if self._unanswered is not None:
             return await self._write(term, planner, self._unanswered)
         begun = self.clock.mono_ms()
         self.is_pressed = planner.is_due(self.time.now_ms())
-        await self._read_feed(planner)
+        planner = await self._read_feed(term, planner)
         self.is_pressed = planner.is_due(self.time.now_ms())
         await self._learn(planner)
         plan = planner.plan(self.time.now_ms())
@@ -149,6 +204,16 @@ class Timekeeper(Loop):
         self._fruitless = 0
         return await self._write(term, planner, plan)
 
+    async def farewell(self) -> None:
+        """Before the term is given up: what was counted is told.  The loop stands still."""
+        planner, term = self._planner, self.leader.term
+        if planner is None or term is None or term != self._term or self._unanswered is not None:
+            return
+        plan = planner.farewell()
+        if not plan.is_empty():
+            await self.store.advance(term, plan)
+            self._planner = self._left = None
+
     # reading
 
     async def _planner_of(self, term: int) -> Planner:
@@ -157,11 +222,11 @@ class Timekeeper(Loop):
             return self._planner
         self._forget()
         planner = self.make_planner()
-        notes, nodes, counts = await self.store.notes(), await self._nodes(), await self.store.counts()
+        notes, nodes, counts = await self._notes(), await self._nodes(), await self.store.counts()
         held = await self._held()
-        planner.begin(self.time.now_ms(), notes=notes, held=held, nodes=nodes, ready=counts.ready)
+        planner.begin(self.time.now_ms(), notes=notes, held=held, nodes=nodes, ready=counts.ready, left=self._left)
         await self._learn(planner)
-        self._planner, self._term = planner, term
+        self._planner, self._term, self._left = planner, term, None
         self._is_asked = True  # what is due is due now
         self.rebuilds += 1
         return planner
@@ -170,28 +235,53 @@ class Timekeeper(Loop):
         where, after = RunFilter(states=(RunState.HELD,), scheduler_version=self.store.scheduler_version), None
         held: list[Run] = []
         while True:
-            page = await self.store.list_runs(where, after=after, limit=PAGE_MAX)
+            page, unreadable = await as_far(self.store.list_runs(where, after=after, limit=PAGE_MAX))
+            self._say("run", unreadable)
             held += page.runs
             after = page.next
             if after is None:
                 return held
 
-    async def _read_feed(self, planner: Planner) -> None:
+    async def _read_feed(self, term: int, planner: Planner) -> Planner:
+        """Take in what came; answers the planner, which is another one if an entry cannot be read."""
         wait_ms = self._wait_ms(planner)
         self._is_asked, self._ends, self._puts = False, 0, 0
-        feed = await self.interruptible(self.store.feed(limit=FEED_LIMIT, wait_ms=wait_ms))
+        limit = FEED_LIMIT + self._spoilt.page
+        feed = await self.interruptible(self.store.feed(limit=limit, wait_ms=wait_ms))
         if feed is None:
-            return  # somebody wants a turn now; the entries are still there
+            return planner  # somebody wants a turn now; the entries are still there
         self.time.learn(feed.now_ms)
+        if any(isinstance(item.entry, Spoilt) for item in feed.items) or self._spoilt:
+            planner = await self._begun_behind(term, planner, feed.items)
         for item in feed.items:
+            if item.id in self._spoilt.waiting:
+                continue
             planner.apply(item)
             if isinstance(item.entry, NotesChanged) and self.on_notes is not None:
                 self.on_notes(item.entry.keys)
-        if len(feed.items) < FEED_LIMIT:
+        if len(feed.items) < limit:
             self._ends = sum([len(item.entry.ends) for item in feed.items if isinstance(item.entry, Ended)])
             self._puts = sum([len(item.entry.ids) for item in feed.items if isinstance(item.entry, JobsPut)])
         if self.events.wants(RunStopped):
             self._tell_stopped(feed.items)
+        return planner
+
+    async def _begun_behind(self, term: int, planner: Planner, items: Sequence[FeedItem]) -> Planner:
+        """What an entry told that cannot be read is not known; a planner that begins after it finds most in the store.
+
+        The rest is in the jobs: the entry stays in the feed until that planner has looked at all of them.
+        """
+        spoilt = self._spoilt.behind(items, self.clock.mono_ms())
+        is_known = not spoilt
+        if is_known:
+            return planner
+        said = [Unreadable(str(number), f"{entry.why}: {entry.text}") for number, entry in spoilt.items()]
+        self._say("entry", said, together=True)
+        self._forget()
+        planner = await self._planner_of(term)
+        if self.on_notes is not None:
+            self.on_notes(tuple(note.key for note in await self._notes()))
+        return planner
 
     def _wait_ms(self, planner: Planner) -> int:
         if not self.waits or self.is_woken or self._is_asked or planner.left_over:
@@ -215,53 +305,87 @@ class Timekeeper(Loop):
                 jobs=await self._jobs(wants),
                 runs=await self._runs(wants),
                 timers=None if wants.timers is None else await self._timers(wants),
-                notes=await self.store.notes() if wants.notes else None,
+                notes=await self._notes(STOP) if wants.notes else None,
                 nodes=await self._nodes() if wants.nodes else None,
+                all_jobs=None if wants.all_jobs is None else await self._all_jobs(wants.all_jobs.after),
             )
+
+    async def _notes(self, prefix: str = "") -> list[Note]:
+        notes, unreadable = await stops_as_far(self.store.notes(prefix))
+        self._say("note", unreadable)
+        return notes
 
     async def _nodes(self) -> list[Node]:
         """Those that are of use to us."""
         return [node for node in await self.store.nodes() if node.serves(self.store.scheduler_version)]
 
-    async def _jobs(self, wants: Wants) -> list[tuple[str, Job | None]]:
+    async def _jobs(self, wants: Wants) -> list[tuple[str, Job | Unreadable | None]]:
         ids = list(wants.jobs)
-        found: list[tuple[str, Job | None]] = []
+        found: list[tuple[str, Job | Unreadable | None]] = []
         for start in range(0, len(ids), BATCH_MAX):
             some = ids[start : start + BATCH_MAX]
-            found += zip(some, map(self._ours, await self.store.get_jobs(some)), strict=True)
+            jobs, illegible = await as_far(self.store.get_jobs(some))
+            unreadable = {each.name: each for each in self._unreadable_jobs(illegible)}
+            found += [(name, unreadable.get(name) or self._ours(job)) for name, job in zip(some, jobs, strict=True)]
         return found
+
+    async def _all_jobs(self, after: str | None) -> tuple[list[Job | Unreadable], str | None]:
+        where = JobFilter(scheduler_version=self.store.scheduler_version)
+        page, unreadable = await as_far(self.store.list_jobs(where, after=after, limit=PAGE_MAX))
+        return [*page.jobs, *self._unreadable_jobs(unreadable)], page.next
+
+    def _unreadable_jobs(self, unreadable: Sequence[Unreadable]) -> list[Unreadable]:
+        ours = [each for each in unreadable if each.version in (None, self.store.scheduler_version)]
+        self._say("job", ours)
+        return ours
 
     async def _runs(self, wants: Wants) -> list[tuple[str, Run | None]]:
         ids = list(wants.runs)
         found: list[tuple[str, Run | None]] = []
         for start in range(0, len(ids), BATCH_MAX):
             some = ids[start : start + BATCH_MAX]
-            found += zip(some, map(self._ours, await self.store.get_runs(some)), strict=True)
+            runs, unreadable = await as_far(self.store.get_runs(some))
+            self._say("run", unreadable)
+            found += zip(some, map(self._ours, runs), strict=True)
         return found
 
     def _ours(self, found: T | None) -> T | None:
         """What is in another version is gone, as far as we are concerned."""
         return found if found is not None and found.scheduler_version == self.store.scheduler_version else None
 
-    async def _timers(self, wants: Wants) -> list[Job]:
+    async def _timers(self, wants: Wants) -> list[Job | Unreadable]:
         assert wants.timers is not None
         window = wants.timers
-        return await self.store.due(after=window.after, before_ms=window.before_ms, limit=window.limit)
+        due = self.store.due(after=window.after, before_ms=window.before_ms, limit=window.limit)
+        jobs, unreadable = await as_far(due)
+        return [*jobs, *self._unreadable_jobs(unreadable)]
+
+    def _say(self, kind: str, unreadable: Sequence[Unreadable], *, together: bool = False) -> None:
+        """Once of each, as long as it is as bad."""
+        new = [each for each in unreadable if self._said.get((kind, each.name)) != each.why]
+        for each in new:
+            if len(self._said) >= SAID_MAX:
+                self._said.clear()
+            self._said[kind, each.name] = each.why
+        more = len(new) - 1 if together else 0
+        for each in new[:1] if together else new:
+            self.events.emit(RecordUnreadable(kind, each.name, each.why, more))
 
     # writing
 
     async def _write(self, term: int, planner: Planner, plan: Plan) -> Rest:
-        self._unanswered = plan
+        is_again, self._unanswered = self._unanswered is not None, plan
         asked = self.clock.mono_ms()
         advanced = await self.store.advance(term, plan)
-        self._unanswered = None
         if advanced.answer is not Answer.OK and advanced.answer is not Answer.ALREADY:
+            self._unanswered = plan if is_again else None  # it may have been written when nobody answered
             self._forget()
             self.fenced += 1
             self.events.emit(PlanFenced(self.leader.node_id, term))
             if self.leader.term == term:  # and not a later one, won while the answer was under way
                 self.leader.doubt(f"the store answered {advanced.answer} to our plan")
             return Rest.NONE
+        self._unanswered = None
         self.time.learn(advanced.now_ms, asked=asked)
         report = planner.accept(plan, advanced)
         self.plans += 1
@@ -336,4 +460,7 @@ class Timekeeper(Loop):
         return Rest(rest_ms if left_ms is None else max(1.0, min(rest_ms, left_ms)))
 
     def _forget(self) -> None:
+        """But for what was counted and not told: the next planner goes on with that."""
+        if self._planner is not None:
+            self._left = self._planner.leave(self._unanswered)
         self._planner = self._term = self._unanswered = None

@@ -2,7 +2,7 @@
 
 from pollux.secrets.hidden import HIDDEN, MASK, hide, looks_secret
 from pollux.secrets.references import check_references, has_reference, may_hold_references, references_of, texts_of
-from pollux.secrets.resolve import Secrets, check_payload
+from pollux.secrets.resolve import Secrets, check_payload, payload_and_json
 
 __all__ = [
     "HIDDEN",
@@ -14,6 +14,7 @@ __all__ = [
     "hide",
     "looks_secret",
     "may_hold_references",
+    "payload_and_json",
     "references_of",
     "texts_of",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from pollux.secrets.references import (
     texts_of,
     unescaped,
 )
+from pollux.secrets.within import secrets_in_url, whole
 from pollux.units import format_size
 
 FILE_BYTES_MAX = 64_000
@@ -60,6 +61,15 @@ class Secrets:
         """Plain data with every reference replaced by its value; raises `InvalidInput`, which never names a value."""
         return mapped(value, self._resolve_text)
 
+    def resolve_address(self, text: str) -> str:
+        """As `resolve`, for the address of a server, which people must see: of a whole URL only its secrets are hidden.
+
+        Only of a whole one: in `${env:FRONT}@host` nobody can tell what `FRONT` ends with.
+        """
+        found = references_of(text)
+        is_whole = len(found) == 1 and str(found[0]) == text
+        return self.value_of(found[0], secrets_in_url) if is_whole else self._resolve_text(text)
+
     def problems(self, value: Any) -> Iterator[InvalidInput]:
         """Every reference that cannot be had here, each once, with its path."""
         seen: set[Reference] = set()
@@ -84,9 +94,11 @@ class Secrets:
                 if reference.kind == "file" and self._path(reference.name).stat().st_mode & stat.S_IWGRP:
                     yield InvalidInput(f"{reference}: its group may change it", where=path, cure="chmod 640 the file")
 
-    def value_of(self, reference: Reference) -> str:
+    def value_of(self, reference: Reference, secrets_in: Callable[[str], list[str]] = whole) -> str:
+        """Its value, in which from now on the secrets are hidden: unless something else is said, all of it."""
         value = self._variable(reference) if reference.kind == "env" else self._content(reference)
-        HIDDEN.add(value)
+        for secret in secrets_in(value):
+            HIDDEN.add(secret)
         return value
 
     def _resolve_text(self, text: str) -> str:
@@ -135,9 +147,14 @@ def check_payload(params: object) -> dict[str, Any]:
 
     An escaped reference is the text that it stands for.
     """
+    return payload_and_json(params)[0]
+
+
+def payload_and_json(params: object) -> tuple[dict[str, Any], bytes]:
+    """The same, and as JSON, as which it is stored."""
     plain, encoded = params_and_json(params)
     if b"$" not in encoded and not HIDDEN.knows_any:
-        return plain
+        return plain, encoded
     is_escaped = False
     for path, text in texts_of(plain):
         is_escaped = is_escaped or "$${" in text
@@ -148,7 +165,7 @@ def check_payload(params: object) -> dict[str, Any]:
         if HIDDEN.has_value(text):
             what = "the value of a secret would be stored with the run"
             raise InvalidInput(what, where=path, cure="put its reference into the job's own params")
-    return mapped(plain, unescaped) if is_escaped else plain
+    return params_and_json(mapped(plain, unescaped)) if is_escaped else (plain, encoded)
 
 
 def _needs_resolving(params: Mapping[str, Any]) -> bool:

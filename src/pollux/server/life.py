@@ -10,14 +10,16 @@ import errno
 import logging
 import resource
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pollux.app import Pollux
+from pollux.app.starting import has_started
 from pollux.errors import Conflict, InvalidInput
 from pollux.server.first import make_first_token
 from pollux.server.holder import holder_of
@@ -38,6 +40,7 @@ NOT_STARTED = "this node was not started, and nothing was changed"
 PORT_CURE = "--port 0 (any that is free), --port N, --no-server; or `pollux worker`, which needs none"
 HOST_CURE = "that is none of this machine's addresses: --host 127.0.0.1 (this machine alone), or one of its own"
 END_S = 5  # requests under way at the end have this long
+TAKE_OVER_S = 5.0  # how often a node looks whether the machine's socket is its own, or its neighbour is gone
 
 log = logging.getLogger("pollux")
 
@@ -50,12 +53,15 @@ class Server:
         self.port = 0  # once it listens
         self.first_token = ""  # made by this start
         self.socket: Nook | None = None  # while it listens there
+        self._may_listen_there = True  # until it turns out that nobody can
         self._certificate: Certificate | None = None
         self._reach: list[socket.socket] | None = None  # once the port is taken; empty: a neighbour has it
         self._sockets: list[socket.socket] = []
         self._uvicorn: uvicorn.Server | None = None
         self.connections: Connections | None = None  # while it answers
         self._protocol: Any = None
+        self._nearby: asyncio.Server | None = None  # that accepts on the socket
+        self._heir: asyncio.Task[None] | None = None  # looks whether the socket can be ours, and still is
 
     def take_port(self) -> list[socket.socket]:
         """Before anything else is done: whoever cannot have the port that was named has changed nothing."""
@@ -81,6 +87,8 @@ class Server:
         except BaseException:
             await self.stop()
             raise
+        if options.socket is not None and self._may_listen_there:  # not before: it answers, too
+            self._heir = asyncio.create_task(self._take_over(options.socket), name="pollux socket")
         if reach:
             log.info("the API is at %s, with a page to try it: %s/api/v2/docs", self.url, self.url)
         return bool(reach)
@@ -114,14 +122,18 @@ class Server:
     def _open_socket(self) -> socket.socket | None:
         if self.options.socket is None:
             return None
-        nook = Nook(self.options.socket)
         try:
-            found = nook.listen()
+            return self._take_socket(self.options.socket)
         except InvalidInput as error:
             if self.options.is_socket_given:
                 raise
             log.warning("no socket for commands on this machine: %s", error)
+            self._may_listen_there = False
             return None
+
+    def _take_socket(self, path: Path) -> socket.socket | None:
+        nook = Nook(path)
+        found = nook.listen()
         if found is not None:
             self.socket = nook
             self._sockets.append(found)
@@ -159,24 +171,65 @@ class Server:
         self._protocol = bounded(config.http_protocol_class, self.connections)
         self._uvicorn = uvicorn.Server(config)
         self._uvicorn.lifespan = config.lifespan_class(config)
-        await self._accept(self._uvicorn, config, reach, nook)
+        await self._accept(self._uvicorn, reach, nook)
 
-    async def _accept(
-        self, server: uvicorn.Server, config: uvicorn.Config, reach: list[socket.socket], nook: socket.socket | None
-    ) -> None:
+    async def _accept(self, server: uvicorn.Server, reach: list[socket.socket], nook: socket.socket | None) -> None:
         """As uvicorn's own startup, but each socket has its own kind of encryption."""
         loop, server.servers = asyncio.get_running_loop(), []
-
-        def protocol() -> Any:
-            return self._protocol(config=config, server_state=server.server_state, app_state={})
-
+        protocol = self._speaker(server)
         context = None if self._certificate is None else self._certificate.context
         for each in reach:
             encrypted: dict[str, Any] = {} if context is None else {"ssl_handshake_timeout": HANDSHAKE_S}
             server.servers.append(await loop.create_server(protocol, sock=each, ssl=context, **encrypted))
         if nook is not None:
-            server.servers.append(await loop.create_unix_server(protocol, sock=nook))
+            await self._accept_there(server, nook)
         server.started = True
+
+    async def _accept_there(self, server: uvicorn.Server, nook: socket.socket) -> None:
+        self._nearby = await asyncio.get_running_loop().create_unix_server(self._speaker(server), sock=nook)
+        server.servers.append(self._nearby)
+
+    def _speaker(self, server: uvicorn.Server) -> Callable[[], Any]:
+        return lambda: self._protocol(config=server.config, server_state=server.server_state, app_state={})
+
+    async def _take_over(self, path: Path) -> None:
+        """The neighbour that has the socket may go: then commands on this machine are answered here.
+
+        Ours may go as well: two who took over at once, or somebody who tidied up.
+        """
+        said = ""
+        while True:
+            await asyncio.sleep(TAKE_OVER_S)
+            if self.socket is not None and self.socket.is_there():
+                continue
+            self._let_go()
+            try:
+                found = self._take_socket(path)
+                if found is not None and self._uvicorn is None:
+                    await self._answer([], found)
+                elif found is not None and self._uvicorn is not None:
+                    await self._accept_there(self._uvicorn, found)
+                said = ""
+            except Exception as error:  # noqa: BLE001  nobody waits for this; one that is not answered is no socket
+                self._let_go()
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("no socket for commands on this machine: %s", said)
+
+    def _let_go(self) -> None:
+        """The socket is not ours, or nobody answers there: it is left, and taken away if it is ours."""
+        nook, self.socket = self.socket, None
+        if nook is None:
+            return
+        nook.remove()
+        if self._nearby is not None:
+            self._nearby.close()
+            if self._uvicorn is not None:
+                self._uvicorn.servers.remove(self._nearby)
+            self._nearby = None
+        for each in [each for each in self._sockets if each.family == socket.AF_UNIX]:
+            each.close()
+            self._sockets.remove(each)
 
     def _meet(self, transport: Any) -> Identity | None:
         if self._certificate is not None:
@@ -184,9 +237,14 @@ class Server:
         return peer_of(transport)
 
     async def stop(self) -> None:
+        if self._heir is not None:
+            self._heir.cancel()
+            await asyncio.wait([self._heir])
+            self._heir = None
         if self.socket is not None:
             self.socket.remove()
             self.socket = None
+        self._nearby = None
         if self.connections is not None:
             self.connections.end_streams()
         if self._uvicorn is not None:
@@ -201,15 +259,20 @@ class Server:
 
 
 @asynccontextmanager
-async def served(app: Pollux, options: ServerOptions | None) -> AsyncIterator[Server | None]:
-    """The app started, with its API beside it (None: without); while it drains the API still answers."""
+async def served(
+    app: Pollux, options: ServerOptions | None, *, stop: asyncio.Event, say: Callable[[str], None] = log.warning
+) -> AsyncIterator[Server | None]:
+    """The app started, with its API beside it (None: without); while it drains the API still answers.
+
+    A store that does not answer yet is waited for: whole deployments start at once.  So nothing is started if
+    somebody says `stop` before.
+    """
     server = None if options is None else Server(app, options)
     try:
         if server is not None:
             server.take_port()
             _bring_framework()
-        await app.start()
-        if server is not None:
+        if await has_started(app, stop, say) and server is not None:
             await server.start()
         yield server
     finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import pwd
+import secrets
 import socket
 import stat
 import struct
@@ -79,28 +80,48 @@ class Nook:
             )
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return self._bound(name) if self._clear() else None
+            return self._put_there() if self._is_free() else None
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:
+            if error.errno == errno.EADDRINUSE:  # somebody is about to put one there
                 return None
-            what = f"there can be no socket at {self.path}: {error.strerror}"
+            what = f"there can be no socket at {self.path}: {error.strerror or error}"
             raise InvalidInput(what, where="server.socket", cure="name another place, or say false") from error
 
-    def _bound(self, name: bytes) -> socket.socket:
+    def _put_there(self) -> socket.socket:
+        """One that listens already, in the place of a dead one.
+
+        Of two who do so at once the later one has it, and the other sees that when it looks again: whoever took a dead
+        one away first, to have its name, could take away that of the other.
+        """
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made = self.path.with_name(f"{self.path.name}.{secrets.token_hex(1)}")
         try:
-            listener.bind(name)
-            self.path.chmod(0o600)  # nobody can connect before it listens
-            listener.listen(BACKLOG)
-            seen = self.path.lstat()
+            listener.bind(os.fsencode(made))
         except OSError:
             listener.close()
+            raise
+        try:
+            made.chmod(0o600)  # nobody can connect before it listens
+            listener.listen(BACKLOG)
+            seen = made.lstat()
+            made.rename(self.path)
+        except OSError:
+            listener.close()
+            made.unlink(missing_ok=True)
             raise
         self._mark = seen.st_ino, seen.st_dev
         return listener
 
-    def _clear(self) -> bool:
-        """Take a dead one away; false if a living neighbour has it."""
+    def is_there(self) -> bool:
+        """Is ours the one that others find?"""
+        try:
+            seen = self.path.lstat()
+        except OSError:
+            return False
+        return (seen.st_ino, seen.st_dev) == self._mark
+
+    def _is_free(self) -> bool:
+        """Nothing is there, or a dead one; false if a living neighbour has it."""
         try:
             seen = self.path.lstat()
         except FileNotFoundError:
@@ -111,16 +132,12 @@ class Nook:
             )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(0)  # a living one with a full line says so
-            if probe.connect_ex(os.fsencode(self.path)) == errno.ECONNREFUSED:
-                self.path.unlink(missing_ok=True)
-                return True
-        return False
+            return probe.connect_ex(os.fsencode(self.path)) in (errno.ECONNREFUSED, errno.ENOENT)
 
     def remove(self) -> None:
         """Ours goes; one that a neighbour has put there since stays."""
-        with suppress(OSError):
-            seen = self.path.lstat()
-            if (seen.st_ino, seen.st_dev) == self._mark:
+        if self.is_there():
+            with suppress(OSError):
                 self.path.unlink()
 
 

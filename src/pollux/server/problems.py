@@ -14,10 +14,12 @@ from starlette.responses import Response
 
 from pollux.errors import (
     Conflict,
+    Illegible,
     InvalidConfig,
     InvalidInput,
     NotFound,
     PolluxError,
+    StoreAway,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -33,12 +35,15 @@ LINE_END = b"\n"  # of every document, for those who read it at a terminal
 PROBLEMS_MAX = 100  # of one body that are told
 log = logging.getLogger("pollux")
 _AGAIN = "try again in a moment, with the same idempotency key if it has one"
+_ANEW = "ask a node of the release that wrote it; if there is none put it anew, or delete it (a run: cancel or drop it)"
 _STATUS: tuple[tuple[type[PolluxError], int, str, str], ...] = (  # the first that fits; the cure if none is told
     (InvalidInput, 422, "the request cannot be used", "mend what `problems` names"),
     (NotFound, 404, "there is no such thing", "the list of them has those that are there"),
     (Conflict, 409, "it is not as you believed", "look at it as it is now, then decide"),
     (StoreMoved, 409, "nobody works on this store", "`pollux doctor` on the node says why"),
+    (Illegible, 409, "this node cannot read it", _ANEW),  # and will not: nobody is told to try again
     (StoreFull, 429, "there is no room", "wait until some of it is worked off, or add workers"),
+    (StoreAway, 503, "the store cannot be reached", _AGAIN),
     (StoreBusy, 503, "the store is busy", _AGAIN),
     (StoreTimeout, 503, "the store did not answer in time", _AGAIN),
     (StoreError, 503, "the store said no", "`pollux doctor` on the node says why"),

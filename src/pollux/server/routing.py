@@ -26,7 +26,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pollux.app import Pollux
-from pollux.errors import InvalidConfig, InvalidInput
+from pollux.errors import Conflict, InvalidConfig, InvalidInput, StoreError, StoreMoved
 from pollux.server.idempotency import KEY_HEADER, answered_once
 from pollux.server.identity import Identity, Role
 from pollux.server.limits import BODY_MAX
@@ -105,6 +105,10 @@ class Operation(Struct, frozen=True, kw_only=True):
             return await self._answered(request)
         except InvalidInput as error:
             raise with_places(error, "query" if self.body is None else "body") from error.__cause__
+        except Conflict:
+            if self.method != "GET":
+                await _refuse_sealed(desk_of(request))
+            raise
 
     async def _answered(self, request: Request) -> Response:
         desk = desk_of(request)
@@ -153,6 +157,16 @@ def desk_of(request: Request) -> At:
     if identity is None:  # an open route, or one that the door let in by another name
         return At(request, Identity("nobody", Role(0)), app)
     return At(request, identity, app.acting_as(identity.name))
+
+
+async def _refuse_sealed(desk: At) -> None:
+    """On a store that was moved away no cure of a conflict helps: that is said first."""
+    try:
+        what, _, cure = (await desk.verbs.sealed()).partition("; ")
+    except StoreError:
+        return
+    if what:
+        raise StoreMoved(what, cure=cure)
 
 
 class Place:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
-from pollux.errors import InvalidInput, placed, read_at
+from pollux.errors import InvalidInput, Unreadable, placed, read_at
 from pollux.model import VERSION_MAX, Run, RunState
 from pollux.secrets import HIDDEN, hide
 from pollux.server.wire_jobs import Duration, JobId, JobRef, Moment, PriorityWord, moment
@@ -72,9 +72,21 @@ class AcceptedView(RunView, frozen=True, kw_only=True, gc=False):
     message: str
 
 
-class RunList(Struct, frozen=True):
+class UnreadableView(Struct, frozen=True):
+    """A job or run that this node cannot read: a newer release wrote it, or somebody by hand."""
+
+    id: str
+    reason: str
+
+
+class RunList(Struct, frozen=True, omit_defaults=True):
     runs: list[RunView]
     next: str | None
+    unreadable: list[UnreadableView] = []  # that should be among them; left out if there is none
+
+
+def unreadable_views(found: Sequence[Unreadable]) -> list[UnreadableView]:
+    return [UnreadableView(each.name, hide(each.why)) for each in found]
 
 
 class RunQuery(Struct, frozen=True, forbid_unknown_fields=True):

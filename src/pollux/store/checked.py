@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
-from pollux.model import AuditLine, Ended, Entry, chained
+from pollux.model import ASIDE, AuditLine, Ended, Entry, Note, all_aside, chained
+from pollux.model.aside import FEED, JOBS
 
+ENTRIES_ASIDE = f"{ASIDE}{FEED}:"  # what the notes begin with that a repair forgets: somebody has seen them
 SHOWN_MAX = 5
 FOUND_MAX = 1_000  # of one rule: beyond that it is "at least"
 
@@ -46,6 +48,19 @@ def check_ends(entry: Entry, told: int) -> None:
 def finding(rule: str, what: str, found: Sequence[str], *, can_repair: bool = False) -> list[Finding]:
     """Nothing if nothing was found."""
     return [Finding(rule, what, len(found), tuple(found[:SHOWN_MAX]), can_repair)] if found else []
+
+
+def aside_findings(notes: Iterable[Note]) -> list[Finding]:
+    """What the leader could not read, as it told it itself; entries of the feed as they stood there."""
+    jobs, entries = list[str](), list[str]()
+    for each in all_aside(notes):
+        for name, why in each.named.items():
+            text = each.texts.get(name, "")
+            line = f"{name} of version {each.version}: {why}" + (f": {text}" if text else "")
+            (jobs if each.kind == JOBS else entries).append(line)
+    found = finding("unplanned", "the leader cannot read a job, and leaves it alone", jobs)
+    what = "an entry of the feed could not be read, and was set aside: it is shown for a week"
+    return found + finding("aside", what, entries, can_repair=True)
 
 
 class AuditChain:

@@ -20,6 +20,9 @@ What holds for every verb:
   Wake-ups are hints and may be lost; polling stays correct.
 * **No room** (a full disk): `put_jobs`, `enqueue` and `load` raise `StoreFull` first, and nothing of them is there;
   then `claim` and `advance`; all others as long as anything can be written, because they record what happened.
+* **What cannot be read** (somebody else wrote it, or a newer release): a verb that answers jobs, runs or notes raises
+  `Illegible`, which names all of them and has the answer without them; in `feed` such an entry is `Spoilt`.  A page
+  names what lies before its `next` and no more, so that page after page names each once.
 * **A run whose job is gone** can run no more: where it would become ready or held it is cancelled instead
   ("its job was deleted").
 * **Versions.**  A handle serves one (`scheduler_version`).  A job is in one version, and its live runs with it (but for
@@ -68,6 +71,7 @@ from pollux.store.values import (
     Renewal,
     Renewed,
     RunAnswer,
+    RunsAlike,
     Settlement,
 )
 
@@ -99,6 +103,7 @@ __all__ = [
     "RunAnswer",
     "RunFilter",
     "RunPage",
+    "RunsAlike",
     "Settlement",
     "Store",
 ]
@@ -110,7 +115,14 @@ class Joins(Protocol):
     async def enqueue_in(
         self, connection: Any, runs: Sequence[Run], *, ready_max: int = READY_MAX, now_ms: int | None = None
     ) -> list[RunAnswer]:
-        """As `enqueue`, inside a transaction of the caller's own: the runs are there if and when it commits."""
+        """As `enqueue`, inside a transaction of the caller's own: the runs are there if and when it commits.
+
+        A connection that does not lead to this store is refused with `InvalidInput`, and nothing is written.
+        """
+        ...
+
+    async def get_runs_in(self, connection: Any, ids: Sequence[str]) -> list[Run | None]:
+        """As `get_runs`, as that transaction sees them: with what it has written itself."""
         ...
 
 
@@ -157,6 +169,7 @@ class Store(Protocol):
           another source owns the id (the detail names both), or the stored release is newer than the put one.
         * One `JobsPut` entry for all that were written, which tells how many were new.  A new job has no next due:
           the leader gives it one.
+        * In the place of a deleted job: what of it is leased, in whatever version, comes along; nothing of it waits.
         """
         ...
 
@@ -171,7 +184,8 @@ class Store(Protocol):
         """Take jobs away: ok, or lost if there is none.
 
         * Held and ready runs of theirs are cancelled in the same write, with one `Ended` entry; a leased one may end.
-          A store may end hundreds of them in parts, right after the job went; what a crash leaves can run no more.
+          A store may end hundreds of them in parts, right after the job went; what a crash leaves can run no more, and
+          ends with the next `prune`, or before a job of the same id is added.
         * One `JobsDeleted` entry.  Finished runs stay until pruned.  A later job of the same id starts at revision 1
           more than the deleted one had, with its `last_due_ms` (no due fires twice by delete and add).
         """
@@ -207,14 +221,16 @@ class Store(Protocol):
         Entries: `Ended` (settle, cancel, delete_jobs, and claim for every lease it found lost), `JobsPut`,
         `JobsDeleted`, `JobsMoved`, `Arrived` (enqueue or follow-up of a gated run, RetryAt and Hold of a settle, revive
         of a gated run, move_jobs), `NotesChanged` (put_notes, enqueue, settle; not advance, and not expiry) in all
-        versions, `NodeSeen` (beat) in those that the node serves.
+        versions, `NodeSeen` (beat) in those that the node serves.  `Spoilt` stands for one that cannot be read; it is
+        consumed like any other.
         """
         ...
 
     async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
         """Write a plan whole, if `term` is the current term; else `fenced` and nothing.
 
-        * Consumed entries vanish; unknown ids are ignored.
+        * Consumed entries vanish; unknown ids are ignored.  If one of them was `spoilt`, what is left of the feed is
+          counted anew: somebody may have put it there by hand.
         * A firing is accepted if the job's revision is the given one (else stale) and `run.due_ms > last_due_ms`
           (equal or less: already).  If `last_due_ms` lies more than 60 s in the store's future (the clock came back)
           it is accepted when no run of that id is live or finished.  Accepted, the job's last due becomes the run's due
@@ -248,7 +264,8 @@ class Store(Protocol):
         """Accept runs: ok; already (the id is live or finished, or twice in the batch); conflict (its key is live;
         the detail names the holder); stale (no such job); full (`ready_max` runs wait, ready or held).
 
-        A held (gated) run gives one `Arrived` entry for all.  Notes are written if at least one run was accepted.
+        `RunsAlike` are taken as a list of the same runs is, and cheaper.  A held (gated) run gives one `Arrived` entry
+        for all.  Notes are written if at least one run was accepted.
         """
         ...
 
@@ -319,8 +336,8 @@ class Store(Protocol):
         """Held and ready runs are cancelled at once (ok).  For a leased one a request is left beside the lease (ok):
         the owner is rung and reads it in `renew`; if the lease ends first, the run is cancelled.  lost: not live.
         `job_id`: all its live runs, too, each once.  One `Ended` entry for those that ended; a store may take hundreds
-        of a job in parts, each with its own entry: then the first that does anything has the lines.  `audit` is told of
-        those behind it as ok and without their ids, by their number; of runs that end in that moment it may hear, too.
+        of a job in parts, each with its own entry: then the first that does anything has the lines.  `audit` is told
+        how many there may be behind it, as ok and without their ids; of runs that end in that moment it may hear, too.
         """
         ...
 
@@ -355,8 +372,9 @@ class Store(Protocol):
         """Remove finished runs, ended once-jobs and old audit lines as told; answers how many went.
         `audit` goes with `ids`, and with nothing else (`InvalidInput`).
 
-        Live runs are never touched.  A once-job ended with its last run; one whose run was cancelled before it began
-        ended when it was due.
+        Live runs are never touched, but for those that a delete or a move which was cut off has left: they end, or
+        come along, and count.
+        A once-job ended with its last run; one whose run was cancelled before it began ended when it was due.
         """
         ...
 

@@ -41,6 +41,7 @@ from pollux.store.contract import (
     RunAnswer,
     RunFilter,
     RunPage,
+    RunsAlike,
     Settlement,
     Store,
 )
@@ -151,6 +152,9 @@ class Wrapped:
     ) -> list[RunAnswer]:
         call = cast("Joins", self.store).enqueue_in(connection, runs, ready_max=ready_max, now_ms=now_ms)
         return self.accepted(runs, await self.call("enqueue", call))
+
+    async def get_runs_in(self, connection: Any, ids: Sequence[str]) -> list[Run | None]:
+        return await self.call("get_runs", cast("Joins", self.store).get_runs_in(connection, ids))
 
     async def claim(
         self,
@@ -318,6 +322,10 @@ class Guarded(Wrapped):
         return Guarded(store, clock=self._clock, deadline_ms=self.deadline_ms, counted=self, seal=self._seal)
 
     def accepted(self, runs: Sequence[Run], answers: list[RunAnswer]) -> list[RunAnswer]:
+        if isinstance(runs, RunsAlike):
+            if not runs.one.gated:
+                self.enqueued[runs.one.priority] += [answer.answer for answer in answers].count(Answer.OK)
+            return answers
         for run, answer in zip(runs, answers, strict=True):
             if answer.answer is Answer.OK and not run.gated:
                 self.enqueued[run.priority] += 1

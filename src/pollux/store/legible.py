@@ -1,17 +1,27 @@
-"""What if somebody else wrote into our records?  Whoever reads one that cannot be read is told which it is."""
+"""What if somebody else wrote into our records?  Whoever reads one that cannot be read is told which it is.
+
+A call that reads many reads on, and tells of all that it could not read at its end, with the rest beside
+(`Illegible`): the leader goes on with that, anybody else has an error in his hands.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from pollux.errors import StoreError
+from pollux.errors import Illegible, StoreError, Unreadable, cannot_be_read
+from pollux.model import STOP, Job, Note, Spoilt
 
 UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, ValueError)  # what reading it may raise
+ILLEGIBLE = "what it says cannot be read"
+WHY_CHARS_MAX = 300
+TEXT_CHARS_MAX = 600
+BEHIND_PAGE, BEHIND_PAGES = 500, 4  # due jobs that are looked at behind those that cannot be read
 T = TypeVar("T")
 Read = TypeVar("Read")
+Answered = TypeVar("Answered")
 
 
 def legible(read: Callable[[Read], T], written: Read, what: str) -> T:
@@ -23,7 +33,86 @@ def legible(read: Callable[[Read], T], written: Read, what: str) -> T:
 
 
 def unreadable(what: str, error: Exception) -> StoreError:
-    return StoreError(
-        f"{what} cannot be read ({error}): somebody else wrote it; `pollux store check` lists all of them; "
-        "correct or delete it"
-    )
+    return StoreError(cannot_be_read(what, error))
+
+
+class Reading(Generic[Read, T]):
+    """One call that reads many of a kind: what cannot be read is left out, and told of with the answer."""
+
+    def __init__(self, kind: str, read: Callable[[Read], T]) -> None:
+        self._kind, self._read = kind, read
+        self._unreadable: list[Unreadable] = []
+        self._cause: Exception | None = None
+
+    def __call__(self, written: Read, name: str, version: int | None = None, due_ms: int | None = None) -> T | None:
+        try:
+            return self._read(written)
+        except UNREADABLE as error:
+            self._cause = self._cause or error
+            self._unreadable.append(Unreadable(name, why(error), version, due_ms))
+            return None
+
+    @property
+    def count(self) -> int:
+        """Of those that could not be read so far."""
+        return len(self._unreadable)
+
+    def answer(self, rest: Answered, *, first: int | None = None) -> Answered:
+        """The answer itself, if all of it could be read; who read past its end tells of the `first` so many alone."""
+        told = self._unreadable[:first]
+        if told:
+            raise Illegible(self._kind, told, rest) from self._cause
+        return rest
+
+
+async def as_far(answer: Awaitable[T]) -> tuple[T, tuple[Unreadable, ...]]:
+    """What of an answer can be read, and what cannot."""
+    try:
+        return await answer, ()
+    except Illegible as error:
+        rest: T = error.rest
+        return rest, error.unreadable
+
+
+async def stops_as_far(answer: Awaitable[list[Note]]) -> tuple[list[Note], tuple[Unreadable, ...]]:
+    """Notes as far as they can be read; a pause that cannot be is one all the same."""
+    notes, unreadable = await as_far(answer)
+    stops = [illegible_stop(each.name) for each in unreadable if each.name.startswith(STOP)]
+    return [*notes, *stops], unreadable
+
+
+def illegible_stop(key: str) -> Note:
+    return Note(key, {"reason": ILLEGIBLE})
+
+
+class AsksDue(Protocol):
+    async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]: ...
+
+
+async def due_as_far(store: AsksDue, *, before_ms: int, limit: int) -> list[Job]:
+    """The most overdue jobs that can be read.
+
+    Nobody here fires one that cannot be, so it stays the most overdue: who asked for the first alone would never hear
+    of those behind it.
+    """
+    found, after, many = list[Job](), None, limit
+    for _ in range(1 + BEHIND_PAGES):
+        jobs, unreadable = await as_far(store.due(after=after, before_ms=before_ms, limit=many))
+        found += jobs
+        places = [(job.next_due_ms, job.id) for job in jobs] + [(each.due_ms, each.name) for each in unreadable]
+        known = [(due_ms, name) for due_ms, name in places if due_ms is not None]
+        if len(found) >= limit or len(places) < many or not known:
+            break
+        after, many = max(known), max(limit, BEHIND_PAGE)
+    return found[:limit]
+
+
+def why(error: Exception) -> str:
+    return (str(error) or type(error).__name__)[:WHY_CHARS_MAX]
+
+
+def spoilt(error: Exception, written: object) -> Spoilt:
+    """An entry of the feed that cannot be read, as it can be shown: letters and marks, the rest as numbers."""
+    text = written if isinstance(written, bytes) else str(written).encode(errors="replace")
+    shown = text[: 2 * TEXT_CHARS_MAX].decode(errors="backslashreplace")
+    return Spoilt(why(error), ascii(shown)[1:-1][:TEXT_CHARS_MAX])

@@ -13,7 +13,18 @@ import msgspec
 from msgspec.structs import replace
 
 from pollux.errors import InvalidInput
-from pollux.model import FIRINGS_MAX, NOTE_BYTES_MAX, NOTES_MAX, UPDATES_MAX, Job, NotePut, Plan, Run, RunState
+from pollux.model import (
+    FIRINGS_MAX,
+    NOTE_BYTES_MAX,
+    NOTES_MAX,
+    UPDATES_MAX,
+    Done,
+    Job,
+    NotePut,
+    Plan,
+    Run,
+    RunState,
+)
 from pollux.store.contract import (
     BATCH_MAX,
     PAGE_MAX,
@@ -127,8 +138,40 @@ def checked_notes(puts: Sequence[NotePut], *, at_most: int = BATCH_MAX) -> list[
     ]
 
 
-def checked_settlements(settlements: Sequence[Settlement]) -> list[Settlement]:
+def check_settlements(settlements: Sequence[Settlement]) -> None:
+    """Not too many, and each of its kind: what could be written, but never read again, would stop whoever reads it."""
     check_batch(settlements, "settlements")
+    for settlement in settlements:
+        outcome = settlement.outcome
+        if type(settlement.progress) is not str or (outcome is not None and not _fits(outcome)):
+            raise InvalidInput(
+                f"the outcome of run {settlement.run_id!r} cannot be recorded: {_odd(settlement)}",
+                cure="make it with the fields and kinds of `Outcome`",
+            )
+
+
+def _fits(outcome: Any) -> bool:
+    """Is all that is written as it is of its kind?  A result may be anything that is JSON."""
+    return (
+        type(outcome.started_ms) is int is type(outcome.ended_ms)
+        and type(outcome.error) is str is type(outcome.fingerprint)
+        and (outcome.changed is None or type(outcome.changed) is bool)
+        and type(outcome.crashed) is bool
+    )
+
+
+def _odd(settlement: Settlement) -> str:
+    """What is of another kind, in words: "Expected `bool | null`, got `str` - at `$.changed`"."""
+    told = Settlement(settlement.run_id, "", Done(), settlement.outcome, progress=settlement.progress)
+    try:
+        msgspec.json.decode(_encode(told), type=Settlement)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        return str(error)
+    return "it has values of a kind of their own"
+
+
+def checked_settlements(settlements: Sequence[Settlement]) -> list[Settlement]:
+    check_settlements(settlements)
     return [_checked_settlement(settlement) for settlement in settlements]
 
 

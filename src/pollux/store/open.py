@@ -33,7 +33,7 @@ def check_url(url: str) -> str:
         raise InvalidInput(
             f"{_shown(url)!r} names no store that is known here",
             where="store",
-            cure=f"use one of {', '.join(_EXAMPLES)}",
+            cure=f"use one of {', '.join(EXAMPLES)}",
         )
     if scheme == "sqlite":
         _sqlite_file(url, rest)
@@ -189,4 +189,4 @@ _STORES: dict[str, Callable[[str, str, Clock | None], Store]] = {
     "postgresql": _postgres,
     "postgres": _postgres,
 }
-_EXAMPLES = ("memory://", "sqlite:///pollux.db", "redis://localhost:6379/0", "postgresql://localhost/pollux")
+EXAMPLES = ("memory://", "sqlite:///pollux.db", "redis://localhost:6379/0", "postgresql://localhost/pollux")

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from pollux.errors import Unreadable
 from pollux.model import AuditLine, Job, Run, RunState
 
 
@@ -22,9 +23,10 @@ class JobFilter(Struct, frozen=True, omit_defaults=True):
     enabled: bool | None = None
 
 
-class JobPage(Struct, frozen=True):
+class JobPage(Struct, frozen=True, omit_defaults=True):
     jobs: tuple[Job, ...]
     next: str | None  # cursor of the next page
+    unreadable: tuple[Unreadable, ...] = ()  # jobs that should be among them; where a store finds any, it raises
 
 
 class RunFilter(Struct, frozen=True, omit_defaults=True):
@@ -38,9 +40,10 @@ class RunFilter(Struct, frozen=True, omit_defaults=True):
     scheduler_version: int | None = None
 
 
-class RunPage(Struct, frozen=True):
+class RunPage(Struct, frozen=True, omit_defaults=True):
     runs: tuple[Run, ...]
     next: str | None
+    unreadable: tuple[Unreadable, ...] = ()  # runs that should be among them; where a store finds any, it raises
 
 
 class LogPage(Struct, frozen=True):

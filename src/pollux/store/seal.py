@@ -3,10 +3,10 @@
     FROM   note `move:to`     moving ───▶ moved         it stays, until somebody takes the store into use again
     TO     note `move:from`   arriving ─▶ arrived       it stays as a record
 
-A sealed store is still read, but nobody works on it: nodes claim nothing (`DRAIN`), and the term belongs to a holder
-that never plans, so that whatever an old leader writes is fenced.  `Pollux.open` refuses it in words, and so does
-every verb that would change something: a process that has the store open looks for the marks at most `LOOK_MS` before
-it writes.  A move waits longer than that (`SETTLE_MS`) between the seal and the first record that it copies, so
+A sealed store is still read, but nobody works on it: nodes claim nothing (`DRAIN`, at both ends), and the term belongs
+to a holder that never plans, so that whatever an old leader writes is fenced.  `Pollux.open` refuses it in words, and
+so does every verb that would change something: a process that has the store open looks for the marks at most `LOOK_MS`
+before it writes.  A move waits longer than that (`SETTLE_MS`) between the seal and the first record that it copies, so
 whatever was accepted before is carried.
 """
 
@@ -22,7 +22,7 @@ from pollux.errors import Conflict, StoreMoved
 from pollux.model import DRAIN, Note, NotePut
 from pollux.model.note import MOVE
 from pollux.store.contract import Store
-from pollux.units import DAY_MS, format_moment
+from pollux.units import DAY_MS, format_moment, shell_word
 
 MARKS = "move:"
 MOVED_TO, MOVED_FROM = "move:to", "move:from"
@@ -77,23 +77,32 @@ def mark_put(key: str, mark: Mark) -> NotePut:
 
 def seal_words(marks: Marks, url: str) -> str:
     """Why nobody may work on this store, and the cure; nothing if everybody may."""
+    here = shell_word(url)
     if marks.to is not None and marks.to.is_over:
         when = format_moment(marks.to.ended_ms or 0)
         return (
-            f"this store was moved to {marks.to.other}, on {when}; use that one, or take this one into use again: "
-            f"unseal it by `pollux store unseal {url} --force`"
+            f"this store was moved to {marks.to.other}, on {when}; use that one, or take this one into use again, "
+            f"if nobody uses that: unseal it by `pollux store unseal {here} --force`"
         )
     if marks.to is not None:
+        move = f"`pollux store move {here} {shell_word(marks.to.other)}`"
         return (
             f"this store is being moved to {marks.to.other}, since {format_moment(marks.to.began_ms)}; complete that: "
-            f"`pollux store move {url} {marks.to.other}`, or give it up: unseal it by `pollux store unseal {url}`"
+            f"{move}, or give it up: unseal it by `pollux store unseal {here}`"
         )
     if marks.origin is not None and not marks.origin.is_over:
-        return (
-            f"this store is being filled from {marks.origin.other}, since {format_moment(marks.origin.began_ms)}; "
-            f"complete that: `pollux store move {marks.origin.other} {url}`"
-        )
+        return f"this store {filled_words(marks.origin, url)}"
     return ""
+
+
+def filled_words(origin: Mark, url: str) -> str:
+    """Of a store that holds a part of a move, with both ways out: whether it goes on only the other end knows."""
+    here, there = shell_word(url), shell_word(origin.other)
+    return (
+        f"is being filled from {origin.other}, since {format_moment(origin.began_ms)}; complete that: "
+        f"`pollux store move {there} {here}`, or, if it was given up there, throw away what came: "
+        f"`pollux store drop {here}`"
+    )
 
 
 async def refuse_sealed(store: Store, url: str) -> None:
@@ -120,10 +129,27 @@ class Seal:
 async def seal(store: Store, mark: Mark) -> None:
     """Nobody works on the store from here on.  Doing it again changes nothing."""
     await put_mark(store, MOVED_TO, mark)
-    await store.put_notes([NotePut(DRAIN, {"reason": f"it is moved to {mark.other}", "by": MOVE})])
+    await store.put_notes([_drain_put(mark)])
     for handle in await of_all_versions(store):
         await _take_term(handle)
     await store.wake()
+
+
+async def seal_for_good(store: Store, mark: Mark) -> None:
+    """The move is over: whoever looks is told where to go."""
+    await store.put_notes([mark_put(MOVED_TO, mark), _drain_put(mark)])
+    await store.wake()
+
+
+async def begin_filling(store: Store, origin: Mark) -> None:
+    """Nobody works on the store before it is whole; whoever looks at what stops it sees the drain, and asks why."""
+    drain = NotePut(DRAIN, {"reason": f"it is being filled from {origin.other}", "by": MOVE, "is_over": False})
+    await store.put_notes([mark_put(MOVED_FROM, origin), drain])
+
+
+def _drain_put(mark: Mark) -> NotePut:
+    words = "was moved" if mark.is_over else "is moved"
+    return NotePut(DRAIN, {"reason": f"it {words} to {mark.other}", "by": MOVE, "is_over": mark.is_over})
 
 
 async def unseal(store: Store) -> Mark | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from pollux.model import Job, Memory
+from pollux.store.legible import Reading
 
 Row = tuple[Any, ...]
 
@@ -43,6 +45,19 @@ class JobShelf:
             self._read.clear()
         self._read[row[0]] = (row, job)
         return job
+
+
+class JobReading(Reading[Row, Job]):
+    """The jobs of one call; what cannot be read is told of with its answer."""
+
+    def __init__(self, shelf: JobShelf) -> None:
+        super().__init__("job", shelf.job)
+
+    def job(self, row: Row) -> Job | None:
+        return self(row, row[0], row[6], row[2])
+
+    def jobs(self, rows: Iterable[Row]) -> list[Job]:
+        return [job for row in rows if (job := self.job(row)) is not None]
 
 
 def _current(job: Job, row: Row) -> Job:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, overload
 
-from msgspec import Struct
+from msgspec import Struct, json
+from msgspec.structs import replace
 
 from pollux.model import Answer, AuditLine, FeedItem, Job, NotePut, Outcome, Run, Verdict
 
+_decode = json.Decoder().decode
 A = TypeVar("A")
 Audit = Callable[[A], Sequence[AuditLine]]  # what the audit log gets with a write that is answered so
 
@@ -24,6 +26,7 @@ class Capabilities(Struct, frozen=True):
 
     name: str
     waits: bool = True  # claim and feed can wait inside the store
+    rings: bool = True  # who waits there is rung at once; else it asks now and then whether anybody wrote
     durable: bool = True  # survives a power cut once answered
     shared: bool = True  # other processes may use it at the same time
     writes_are_cheap: bool = False  # a write costs microseconds: turns need not be saved
@@ -47,6 +50,36 @@ class JobAnswer(Struct, frozen=True, omit_defaults=True):
 class Feed(Struct, frozen=True):
     items: tuple[FeedItem, ...]
     now_ms: int
+
+
+class RunsAlike(Sequence[Run]):
+    """Runs that differ only in their ids and payloads, as many are made at once; `one` stands for all.
+
+    A payload is here as the JSON that it was checked as, and as which it is stored.  A run is made when somebody looks
+    at it: a store that takes them as they are makes none.
+    """
+
+    def __init__(self, one: Run, ids: list[str], bodies: list[bytes | None]) -> None:
+        self.one, self.ids, self.bodies = one, ids, bodies
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, at: int) -> Run: ...
+    @overload
+    def __getitem__(self, at: slice) -> RunsAlike: ...
+    def __getitem__(self, at: int | slice) -> Run | RunsAlike:
+        if isinstance(at, slice):
+            return RunsAlike(self.one, self.ids[at], self.bodies[at])
+        return self._made(self.ids[at], self.bodies[at])
+
+    def __iter__(self) -> Iterator[Run]:
+        return map(self._made, self.ids, self.bodies)
+
+    def _made(self, run_id: str, body: bytes | None) -> Run:
+        payload: Any = None if body is None else _decode(body)
+        return replace(self.one, id=run_id, payload=payload)
 
 
 class RunAnswer(Struct, frozen=True, omit_defaults=True):

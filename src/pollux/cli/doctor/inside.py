@@ -7,13 +7,15 @@ from pathlib import Path
 
 from pollux.cli.doctor.finding import Finding, fail, ok, warn
 from pollux.errors import StoreRefused
-from pollux.model import drained_of, stop_key
+from pollux.model import SCHEDULER_VERSION, drained_of, leadership, serve_words, stop_key
+from pollux.model.aside import JOBS
 from pollux.store.contract import FEED_MAX
 from pollux.store.sqlite.glance import Inside, files_of, look_inside
 from pollux.units import MINUTE_MS, counted, format_ms
 
 AHEAD_MS_MAX = 5_000  # so far may the store's time lie ahead of ours
 WAIT_MS_MAX = MINUTE_MS  # a ready run or a due job that waits longer is worth a look
+DUE_NOW_MS = 1_000  # what is due for less is about to fire
 FEED_WARN = FEED_MAX // 10
 NAMED_MAX = 5
 
@@ -43,13 +45,15 @@ def judge(inside: Inside, now_ms: int) -> Iterator[Finding]:
     if inside.seal:
         what, _, cure = inside.seal.partition("; ")
         yield fail("seal", what, cure)
-    yield of_leader(inside, now_ms)
+        return
+    yield from of_leaders(inside, now_ms)
     yield from of_sources(inside)
     yield of_workers(inside)
     yield of_ready(inside, now_ms)
     yield of_dues(inside, now_ms)
     yield of_dead(inside)
     yield of_feed(inside)
+    yield of_records(inside)
 
 
 def of_schema(path: Path, inside: Inside) -> Finding:
@@ -72,16 +76,21 @@ def of_time(inside: Inside, now_ms: int) -> Finding:
     return ok("store clock", "no later than ours")
 
 
-def of_leader(inside: Inside, now_ms: int) -> Finding:
-    is_led = bool(inside.leader) and inside.term_until_ms > now_ms
-    count = len(inside.nodes)
-    nodes = f"{count} node{'' if count == 1 else 's'}"
-    if is_led:
-        return ok("leader", f"{inside.leader} leads, term {inside.term}; {nodes}")
+def of_leaders(inside: Inside, now_ms: int) -> Iterator[Finding]:
+    """Each version that has jobs, or nodes of its own, wants a leader."""
     if not inside.nodes:
-        return warn("leader", "no node lives: nothing is planned or run", "start one: pollux serve")
-    seen = f"{nodes} live, but none leads"
-    return warn("leader", seen, "a new leader comes within seconds; workers (`pollux worker`) never lead")
+        with_jobs = [each.number for each in inside.versions if each.counts.jobs] or [SCHEDULER_VERSION]
+        cure = f"start one: {', and '.join(map(serve_words, with_jobs[:NAMED_MAX]))}"
+        yield warn("leader", "no node lives: nothing is planned or run", cure)
+        return
+    served = {node.scheduler_version for node in inside.nodes}
+    wanted = [each.number for each in inside.versions if each.counts.jobs or each.leader or each.number in served]
+    for number in wanted:
+        nodes = [node for node in inside.nodes if node.serves(number)]
+        found = leadership(inside.nodes, now_ms=now_ms, version=number)
+        about = "leader" if len(wanted) == 1 else f"leader of {number}"
+        seen = f"{found.seen}; {counted(len(nodes), 'node')}"
+        yield warn(about, seen, found.cure) if found.cure else ok(about, seen)
 
 
 def of_workers(inside: Inside) -> Finding:
@@ -120,6 +129,9 @@ def of_dues(inside: Inside, now_ms: int) -> Finding:
     if inside.most_overdue_ms is not None and now_ms - inside.most_overdue_ms > WAIT_MS_MAX:
         late = format_ms((now_ms - inside.most_overdue_ms) // 1_000 * 1_000)
         return warn("due times", f"a job was due {late} ago and has not fired", "see that a node leads: pollux nodes")
+    if inside.most_overdue_ms is not None and now_ms - inside.most_overdue_ms > DUE_NOW_MS:
+        late = format_ms((now_ms - inside.most_overdue_ms) // 1_000 * 1_000)
+        return ok("due times", f"none has waited for {format_ms(WAIT_MS_MAX)} yet; one was due {late} ago")
     return ok("due times", "none is missed")
 
 
@@ -139,6 +151,17 @@ def of_feed(inside: Inside) -> Finding:
     if ends > FEED_WARN:
         return warn("feed", f"{_count(ends)} ends are unread", "the leader is behind: look at its CPU and disk")
     return ok("feed", f"{_count(ends)} unread")
+
+
+def of_records(inside: Inside) -> Finding:
+    """What can the leader not read?"""
+    jobs = [each.words for each in inside.aside if each.kind == JOBS]
+    if jobs:
+        seen = f"the leader cannot read {'; '.join(jobs)}: nothing of it is fired"
+        return warn("records", seen, "let a newer release lead; if none knows it put it anew or delete it")
+    entries = [each.words for each in inside.aside]
+    all_read = "the leader can read all" if any(each.leader for each in inside.versions) else "no job is set aside"
+    return ok("records", f"set aside in the last week: {'; '.join(entries)}" if entries else all_read)
 
 
 def _count(number: int) -> str:

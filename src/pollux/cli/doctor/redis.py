@@ -62,15 +62,22 @@ def of_persistence(server: Server) -> Finding:
     info = server.info
     if not info.get("aof_enabled"):
         seen = "no append-only file: a crash loses what was written since the last snapshot"
-        return warn("persistence", seen, "CONFIG SET appendonly yes, and the same in redis.conf")
+        return _forgets(server, seen, "CONFIG SET appendonly yes, and the same in redis.conf")
     if info.get("aof_last_write_status", "ok") != "ok":
         return fail("persistence", "its append-only file cannot be written", "make room on its disk; see its log")
     if server.fsync is None:
         return ok("persistence", "append-only file; appendfsync is not told to this user")
     if server.fsync not in FORGETFUL:
         seen = f"append-only file, but appendfsync {server.fsync}: a power cut loses what the kernel has not written"
-        return warn("persistence", seen, "CONFIG SET appendfsync everysec (or always), and the same in redis.conf")
+        return _forgets(server, seen, "CONFIG SET appendfsync everysec (or always), and the same in redis.conf")
     return ok("persistence", f"append-only file, appendfsync {FORGETFUL[server.fsync]}")
+
+
+def _forgets(server: Server, seen: str, cure: str) -> Finding:
+    """Something to know of, unless the store's URL requires more: then no node starts on it."""
+    if server.address.is_durable:
+        return fail("persistence", f"{seen}; durability is required, so no node starts on it", cure)
+    return warn("persistence", seen, cure)
 
 
 def of_saves(server: Server) -> Finding:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pollux.cli.doctor.finding import Finding, fail, ok, warn
 from pollux.errors import PolluxError
-from pollux.model import ALL_VERSIONS, STOP, RunState, leader_of
+from pollux.model import ALL_VERSIONS, ASIDE, STOP, RunState, all_aside, by_term
 from pollux.store.sqlite.glance import JOBS_MAX, Inside
 from pollux.units import format_ms
 
@@ -67,31 +67,33 @@ def _judged(url: str) -> tuple[list[Finding], bool]:
 async def _inside(url: str, now_ms: int) -> Inside:
     from pollux.secrets import hide
     from pollux.store.contract import RunFilter
+    from pollux.store.legible import as_far, due_as_far, stops_as_far
     from pollux.store.open import open_store
     from pollux.store.seal import marks_of, of_all_versions, seal_words
 
     store = open_store(url)
     await store.open()
     try:
-        nodes = await store.nodes()
-        leader = leader_of(nodes)
-        ready = (await store.list_runs(RunFilter(states=(RunState.READY,)), limit=1)).runs
+        nodes, versions = await store.nodes(), await store.versions()
+        ready, _ = await as_far(store.list_runs(RunFilter(states=(RunState.READY,)), limit=1))
         handles = await of_all_versions(store)
-        overdue = [job.next_due_ms for each in handles for job in await each.due(before_ms=now_ms, limit=1)]
+        dues = [await due_as_far(each, before_ms=now_ms, limit=1) for each in handles]
+        overdue = [job.next_due_ms for jobs in dues for job in jobs]
+        (stops, _), (aside, _) = await stops_as_far(store.notes(STOP)), await as_far(store.notes(ASIDE))
+        jobs, _ = await as_far(store.list_jobs(limit=JOBS_MAX))
         return Inside(
             is_ours=True,
             version=1,
             newest=1,
             counts=await store.of_version(ALL_VERSIONS).counts(),
-            nodes=tuple(nodes),
-            leader="" if leader is None else leader.id,
-            term=0 if leader is None else leader.leads,
-            term_until_ms=0 if leader is None else now_ms + 1,
-            oldest_ready_ms=ready[0].visible_ms if ready else None,
+            nodes=tuple(by_term(nodes, versions)),
+            versions=tuple(versions),
+            oldest_ready_ms=ready.runs[0].visible_ms if ready.runs else None,
             most_overdue_ms=min((due_ms for due_ms in overdue if due_ms is not None), default=None),
             seal=seal_words(await marks_of(store), hide(url)),
-            stops=tuple(await store.notes(STOP)),
-            jobs=(await store.list_jobs(limit=JOBS_MAX)).jobs,
+            stops=tuple(stops),
+            jobs=jobs.jobs,
+            aside=all_aside(aside),
         )
     finally:
         await store.close()

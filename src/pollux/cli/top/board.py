@@ -121,9 +121,11 @@ class Sweep:
         self.text = text
         self.entries: dict[str, Entry] = {}
         self.is_whole = False  # every job was read once
+        self.unreadable: set[str] = set()  # jobs that nobody can show, as of the last round
         self._where = filter_of(text)
         self._after: str | None = None
         self._seen: set[str] = set()
+        self._met: set[str] = set()
 
     async def go_on(self, app: Pollux) -> None:
         """Read some more pages: many in the first round, then few; never beyond the end of a round."""
@@ -132,6 +134,7 @@ class Sweep:
             for job in page.jobs:
                 self.entries[job.id] = entry_of(job)
                 self._seen.add(job.id)
+            self._met |= {job.name for job in page.unreadable}
             self._after = page.next
             if page.next is None:
                 self._end_round()
@@ -140,7 +143,7 @@ class Sweep:
     def _end_round(self) -> None:
         for gone in self.entries.keys() - self._seen:
             del self.entries[gone]
-        self._seen = set()
+        self._seen, self.unreadable, self._met = set(), self._met, set()
         self.is_whole = True
 
     def learn(self, jobs: Iterable[Job]) -> None:

@@ -178,6 +178,8 @@ class Top(App[None]):
         read = len(self.sweep.entries)
         shown = f"{len(self.rows)} of {counted(read, 'job')}" if read > len(self.rows) else counted(read, "job")
         partly = "" if self.sweep.is_whole else " (still reading)"
+        unread = sorted(self.sweep.unreadable)
+        partly += f" and {len(unread)} that cannot be read ({unread[0]})" if unread else ""
         chosen = f", filter {self.sweep.text}" if self.sweep.text else ""
         return f"{shown}{partly}{chosen}, by {self.sort}{' reversed' if self.is_reversed else ''}"
 

@@ -12,7 +12,18 @@ from pollux.server.identity import Role
 from pollux.server.pieces import each_made
 from pollux.server.routing import At, Routes
 from pollux.server.wire_jobs import Moment
-from pollux.server.wire_runs import OTHER_CURSOR, RUN_CURSOR, Limit, RunView, Text, given, of_cursor, run_view
+from pollux.server.wire_runs import (
+    OTHER_CURSOR,
+    RUN_CURSOR,
+    Limit,
+    RunView,
+    Text,
+    UnreadableView,
+    given,
+    of_cursor,
+    run_view,
+    unreadable_views,
+)
 from pollux.store.contract import RunFilter
 from pollux.units import moment_ms
 
@@ -40,10 +51,11 @@ class DeadQuery(Struct, frozen=True, forbid_unknown_fields=True):
     limit: Limit = 100
 
 
-class DeadList(Struct, frozen=True):
+class DeadList(Struct, frozen=True, omit_defaults=True):
     dead_letters: list[RunView]
     total: int | None  # null: it would cost too much to count them
     next: str | None
+    unreadable: list[UnreadableView] = []  # that should be among them; left out if there is none
 
 
 class DeadBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -102,7 +114,7 @@ async def list_dead(desk: At, query: DeadQuery) -> DeadList:
     total = (await desk.verbs.counts()).dead if is_all else None
     if total is None and page.next is None and query.cursor is UNSET:
         total = len(page.runs)
-    return DeadList(await each_made(run_view, page.runs), total, page.next)
+    return DeadList(await each_made(run_view, page.runs), total, page.next, unreadable_views(page.unreadable))
 
 
 @routes.get("/api/v2/dead-letters/{run_id}", Role.VIEWER, refuses=(409,))

@@ -8,8 +8,9 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from pollux.app.verbs import ANYWAY
-from pollux.errors import Conflict
-from pollux.model import STOP
+from pollux.errors import Conflict, Unreadable
+from pollux.model import STOP, Job
+from pollux.secrets import hide
 from pollux.server.identity import Role
 from pollux.server.permits import check_asker
 from pollux.server.pieces import each_made
@@ -26,6 +27,7 @@ from pollux.server.wire_runs import (
     of_cursor,
     run_filter_of,
     run_view,
+    unreadable_views,
 )
 from pollux.units import counted
 
@@ -83,27 +85,30 @@ class WhyView(Struct, frozen=True):
 async def pause(desk: At, job_id: str, body: PauseBody) -> PausedView:
     """Stop the firings of a job until it is resumed, or for a while."""
     key = await desk.verbs.pause(job_id, reason=body.reason or "", duration=body.duration)
+    found = await desk.verbs.find_job(job_id)
     stop = next((each for each in await desk.verbs.stops() if each.key == key), None)
     until = None if stop is None else moment(stop.expires_ms)
-    return PausedView("the job is paused; due times meanwhile are skipped", job_id, key.removeprefix(STOP), until)
+    words = "the job is paused; due times meanwhile are skipped" + _unreadable(found)
+    return PausedView(words, job_id, key.removeprefix(STOP), until)
 
 
 @routes.post("/api/v2/jobs/{job_id}/resume", Role.OPERATOR)
 async def resume(desk: At, job_id: str) -> ResumedView:
     """Let a paused job go on."""
     was = await desk.verbs.resume(job_id)
-    return ResumedView("the job goes on" if was else "the job was not paused", job_id, was)
+    words = ("the job goes on" if was else "the job was not paused") + _unreadable(await desk.verbs.find_job(job_id))
+    return ResumedView(words, job_id, was)
 
 
 @routes.post("/api/v2/jobs/{job_id}/cancel", Role.OPERATOR)
 async def cancel(desk: At, job_id: str, body: ReasonBody) -> CancelledView:
     """Cancel the live runs of a job: waiting ones at once, running ones by request.  Its schedule stays."""
-    await desk.verbs.get_job(job_id)
+    found = await desk.verbs.find_job(job_id)
     answers = await desk.verbs.cancel(job_id, reason=body.reason or "")
     words = "the job has no live run"
     if answers:
         words = f"{counted(len(answers), 'run')} {'is' if len(answers) == 1 else 'are'} cancelled or asked to stop"
-    return CancelledView(words, job_id, [answer.id for answer in answers])
+    return CancelledView(words + _unreadable(found), job_id, [answer.id for answer in answers])
 
 
 @routes.post(
@@ -134,7 +139,7 @@ async def force_run(desk: At, job_id: str, body: ForceBody) -> ForcedView:
 @routes.get("/api/v2/jobs/{job_id}/why", Role.VIEWER)
 async def why(desk: At, job_id: str) -> WhyView:
     """Why does the job run, or not?"""
-    await desk.verbs.get_job(job_id)
+    await desk.verbs.find_job(job_id)
     return await why_view(desk, job_id)
 
 
@@ -145,10 +150,15 @@ async def runs_of(desk: At, job_id: str, query: RunQuery) -> RunList:
     with of_cursor():
         page = await desk.verbs.list_runs(where, after=given(query.cursor), limit=query.limit)
     if not page.runs:
-        await desk.verbs.get_job(job_id)
-    return RunList(await each_made(run_view, page.runs), page.next)
+        await desk.verbs.find_job(job_id)
+    return RunList(await each_made(run_view, page.runs), page.next, unreadable_views(page.unreadable))
 
 
 async def why_view(desk: At, name: str) -> WhyView:
     found = await desk.verbs.why(name)
     return WhyView(name, found.answer, found.reason, moment(found.expected_ms), found.cure)
+
+
+def _unreadable(job: Job | Unreadable) -> str:
+    """What is to be said of a job besides, if this node cannot read it."""
+    return f"; this node cannot read it ({hide(job.why)})" if isinstance(job, Unreadable) else ""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pollux.app.batches import Written
 from pollux.app.overview import Standing
 from pollux.app.owned import cure_of
-from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, PolluxError, problems_of
+from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, PolluxError, Unreadable, problems_of
 from pollux.model import API_SOURCE, VERSION_MAX, Answer, Job, Note
 from pollux.model.params import PRIORITIES
 from pollux.server.identity import Role
@@ -25,7 +25,7 @@ from pollux.server.together import Together
 from pollux.server.wire import read_body
 from pollux.server.wire_given import also_wrong, job_of_body, place_in, word_of_params
 from pollux.server.wire_jobs import ID_PATTERN, JobBody, JobView, StateWord, view_of
-from pollux.server.wire_runs import Limit, Text, given
+from pollux.server.wire_runs import Limit, Text, UnreadableView, given, unreadable_views
 from pollux.store.contract import JobFilter, JobPut
 
 ITEMS_MAX = 1_000
@@ -42,12 +42,14 @@ _OLDER = {"scheduled": "active", "completed": "done", "pending": "waiting"}  # w
 routes = Routes("jobs")
 
 
-class JobList(Struct, frozen=True):
+class JobList(Struct, frozen=True, omit_defaults=True):
     jobs: list[JobView]
     total: int | None  # of all that fit; null: it would cost too much to count them
     limit: int
     offset: int
     next: str | None
+    unreadable: list[UnreadableView] = []  # that should be among them; left out if there is none
+    unreadable_runs: list[UnreadableView] = []  # live ones, which `state` leaves out; left out if there is none
 
 
 class JobQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -161,10 +163,11 @@ async def list_jobs(desk: At, query: JobQuery) -> JobList:
         where, state=state, after=given(query.cursor), offset=query.offset, limit=query.limit
     )
     views = await each_made(row_view, page.rows)
-    return JobList(views, page.total, query.limit, query.offset, page.next)
+    unreadable, runs = unreadable_views(page.unreadable), unreadable_views(page.unreadable_runs)
+    return JobList(views, page.total, query.limit, query.offset, page.next, unreadable, runs)
 
 
-@routes.get("/api/v2/jobs/{job_id}", Role.VIEWER, answer=JobView)
+@routes.get("/api/v2/jobs/{job_id}", Role.VIEWER, answer=JobView, refuses=(409,))
 async def show(desk: At, job_id: str) -> Reply:
     """Show one job: what it is, how it went, what it is at."""
     row = await desk.verbs.job_row(job_id)
@@ -191,7 +194,7 @@ async def change(desk: At, job_id: str, body: JobBody) -> Reply:
     if body.id not in (None, job_id):
         raise InvalidInput(f"the path says {job_id!r}", where="id", cure="leave it out")
     wanted = _revision(desk, body)
-    [there] = await desk.verbs.jobs_by_id([job_id])
+    there = await _there(desk, job_id)
     if there is None and (wanted or desk.request.headers.get("if-match") == "*"):
         raise NotFound("job", job_id, cure="leave the revision out to add it")
     written = await _put(desk, body, job_id, revision=wanted)
@@ -200,7 +203,7 @@ async def change(desk: At, job_id: str, body: JobBody) -> Reply:
         written = replace(written, answer=Answer.CONFLICT, detail=words)
     more = {} if wanted is None else {"expected": wanted}
     cure = "read it again, and send the change with its revision"
-    if there is not None and there.source != API_SOURCE:
+    if isinstance(there, Job) and there.source != API_SOURCE:
         cure = _cure_of_owned(there)
     stops = await desk.verbs.stops() if there is None else None
     return await _put_reply(desk, written, stops=stops, cure=cure, **more)
@@ -256,6 +259,14 @@ async def create_batch(desk: At, body: BatchBody) -> BatchAnswer:
 
 
 # inside
+
+
+async def _there(desk: At, job_id: str) -> Job | Unreadable | None:
+    """The job in whose place another is put."""
+    try:
+        return await desk.verbs.find_job(job_id)
+    except NotFound:
+        return None
 
 
 async def _given(desk: At, body: JobBody, job_id: str) -> Job:

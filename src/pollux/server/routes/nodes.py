@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from pollux.app.overview import nodes_now
-from pollux.model import Node, leader_of
+from pollux.app.versions import Figures, Spread
+from pollux.errors import read_at
+from pollux.model import VERSION_MAX, Node, NodeRole, leader_of, role_of
 from pollux.server.identity import Role
 from pollux.server.routing import At, Routes
 from pollux.server.wire_jobs import moment
+from pollux.units import past_ms
 
 routes = Routes("nodes")
+Number = Annotated[int, Meta(ge=1, le=VERSION_MAX, description="a scheduler version")]
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
@@ -21,6 +28,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
     seats: int
     busy: int
     draining: bool
+    role: NodeRole
     is_leader: bool
     term: int
     handlers: list[str]
@@ -48,6 +56,37 @@ class VersionList(Struct, frozen=True):
     versions: list[VersionView]
 
 
+class CompareQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    one: Number
+    other: Number
+    since: Annotated[str, Meta(max_length=64, description='so long ago ("1h", "7d"), or a moment')] = "1h"
+
+
+class FiguresView(Struct, frozen=True, kw_only=True):
+    """How one version did: of its runs that ended since then.  The times are of those that the history still has."""
+
+    version: int
+    jobs: int
+    waiting: int
+    running: int
+    unread: int  # ends that its leader has not read: they are not counted yet
+    counted_from: str | None  # None: no leader has counted, and only what the history has is known
+    ended: int
+    failed: int
+    dead: int
+    cancelled: int
+    kept: int  # of those that ended the history has so many
+    late: Spread  # from due to the handler's start, first attempts only
+    took: Spread
+    is_cut: bool  # the history has more than are looked at: these are the newest
+    uncounted: int  # of those that it has so many ended before the leaders began to count
+
+
+class ComparedView(Struct, frozen=True):
+    since: str | None
+    versions: list[FiguresView]
+
+
 @routes.get("/api/v2/nodes", Role.VIEWER)
 async def list_nodes(desk: At) -> NodeList:
     """The processes that live, and who leads."""
@@ -68,6 +107,14 @@ async def list_versions(desk: At) -> VersionList:
     return VersionList(found)
 
 
+@routes.get("/api/v2/versions/compare", Role.VIEWER, refuses=(404,), beyond="a time that cannot be read")
+async def compare_versions(desk: At, query: CompareQuery) -> ComparedView:
+    """How two scheduler versions did, side by side: of the runs that ended since then."""
+    since_ms = read_at("since", lambda told: past_ms(told, desk.verbs.now_ms()), query.since)
+    figures = await desk.verbs.compare((query.one, query.other), since_ms=since_ms)
+    return ComparedView(moment(since_ms), [_figures(each) for each in figures])
+
+
 def _view(node: Node) -> NodeView:
     return NodeView(
         id=node.id,
@@ -77,6 +124,7 @@ def _view(node: Node) -> NodeView:
         seats=node.seats,
         busy=node.busy,
         draining=node.draining,
+        role=role_of(node),
         is_leader=bool(node.leads),
         term=node.leads,
         handlers=list(node.handlers),
@@ -85,3 +133,8 @@ def _view(node: Node) -> NodeView:
         beat_at=moment(node.beat_ms or None),
         scheduler_version=node.scheduler_version,
     )
+
+
+def _figures(each: Figures) -> FiguresView:
+    told = asdict(each)
+    return FiguresView(counted_from=moment(told.pop("counted_from_ms")), **told)

@@ -34,6 +34,7 @@ from pollux.server.wire_runs import (
     of_cursor,
     run_filter_of,
     run_view,
+    unreadable_views,
 )
 
 ITEMS_MAX = 1_000
@@ -77,7 +78,7 @@ async def list_runs(desk: At, query: RunQuery) -> RunList:
     where = run_filter_of(query)
     with of_cursor():
         page = await desk.verbs.list_runs(where, after=given(query.cursor), limit=query.limit)
-    return RunList(await each_made(run_view, page.runs), page.next)
+    return RunList(await each_made(run_view, page.runs), page.next, unreadable_views(page.unreadable))
 
 
 @routes.post(
@@ -129,7 +130,7 @@ async def enqueue_batch(desk: At, body: RunsBody) -> RunsAnswer:
     return RunsAnswer(ok, already, refused, items)
 
 
-@routes.get("/api/v2/runs/{run_id}", Role.VIEWER)
+@routes.get("/api/v2/runs/{run_id}", Role.VIEWER, refuses=(409,))
 async def show(desk: At, run_id: str) -> RunView:
     """Show one run in full."""
     return run_view(await desk.verbs.get_run(run_id))
@@ -138,7 +139,7 @@ async def show(desk: At, run_id: str) -> RunView:
 @routes.post("/api/v2/runs/{run_id}/cancel", Role.OPERATOR)
 async def cancel(desk: At, run_id: str, body: ReasonBody) -> RunCancelled:
     """Cancel one run: at once if it waits, by request if it runs."""
-    await desk.verbs.get_run(run_id)
+    await desk.verbs.find_run(run_id)
     [answer] = await desk.verbs.cancel_runs([run_id], reason=body.reason or "")
     is_new = answer.answer is Answer.OK
     words = "it is cancelled, or asked to stop" if is_new else "it is over already, or was asked to stop before"
@@ -148,7 +149,7 @@ async def cancel(desk: At, run_id: str, body: ReasonBody) -> RunCancelled:
 @routes.get("/api/v2/runs/{run_id}/why", Role.VIEWER)
 async def why(desk: At, run_id: str) -> WhyView:
     """Why does the run run, or not?"""
-    await desk.verbs.get_run(run_id)
+    await desk.verbs.find_run(run_id)
     return await why_view(desk, run_id)
 
 

@@ -41,11 +41,10 @@ class DueLine:
         """The ids after that pair and due before that time, in order."""
         first = 0 if after is None else bisect_left(self._numbers, after[0] // BUCKET_MS)
         for place in range(first, bisect_right(self._numbers, before_ms // BUCKET_MS)):
-            order = self._order(self._numbers[place])
+            bucket, order = self._buckets[self._numbers[place]], self._order(self._numbers[place])
             start = 0 if after is None else bisect_right(order, after)
             for due_ms, job_id in order[start : bisect_left(order, (before_ms, ""))]:
-                row = self._jobs.get(job_id)
-                if row is not None and row.next_due_ms == due_ms and row.enabled:
+                if job_id in bucket and self._jobs[job_id].next_due_ms == due_ms:  # it may be due elsewhere by now
                     yield job_id
 
     def _order(self, number: int) -> list[tuple[int, str]]:

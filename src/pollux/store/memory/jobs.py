@@ -51,9 +51,10 @@ def _put_job(state: State, put: JobPut) -> JobAnswer:
 
 
 def _add_job(state: State, job: Job) -> JobAnswer:
-    """In the place of a deleted job no due time fires again that fired there."""
+    """In the place of a deleted job no due time fires again that fired there; what is leased of it comes along."""
     gone = state.gone.pop(job.id, Gone(0, None))
     state.add_job(replace(job, revision=gone.revision + 1, last_due_ms=gone.last_due_ms))
+    state.take_runs(job.id)
     return JobAnswer(Answer.OK, job.id, gone.revision + 1)
 
 

@@ -47,7 +47,8 @@ def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
         if not release.alone:
             _release(state, release.run_id, now_ms)
     alone = [release.run_id for release in plan.releases if release.alone]
-    waiting = tuple([run_id for run_id in alone if not _release_alone(state, run_id, unread, now_ms)])
+    asked = frozenset(alone)
+    waiting = tuple([run_id for run_id in alone if not _release_alone(state, run_id, asked, unread, now_ms)])
     for holding in plan.holds:
         _hold(state, holding.run_id, holding.reason)
     for order in plan.cancels:
@@ -160,12 +161,16 @@ def _release(state: State, run_id: str, now_ms: int) -> None:
         state.put_back(replace(run, state=READY, held_reason="", visible_ms=max(now_ms, run.visible_ms)))
 
 
-def _release_alone(state: State, run_id: str, unread: dict[str, bool], now_ms: int) -> bool:
-    """False if it waits on: another run of its job is live that does not wait so itself, or an end of it is unread."""
+def _release_alone(state: State, run_id: str, asked: frozenset[str], unread: dict[str, bool], now_ms: int) -> bool:
+    """False if it waits on: another run of its job is live that does not wait so itself, or an end of it is unread.
+
+    Of those that are asked about here, the first that may begins; what they were held for bars nobody.
+    """
     run = _here(state, run_id)
     if run is None or run.state is not HELD:
         return True
-    mates = (state.live[mate_id] for mate_id in state.live_of[run.job_id] if mate_id != run_id)
+    others = (state.live[mate_id] for mate_id in state.live_of[run.job_id] if mate_id != run_id)
+    mates = (mate for mate in others if mate.state is not HELD or mate.id not in asked)
     if run.job_id in unread or any(not mate.is_behind for mate in mates):
         _hold(state, run_id, PREVIOUS_RUN)
         return False

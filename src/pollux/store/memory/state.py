@@ -193,12 +193,18 @@ class State:
         self.is_there = True
         self.last_grant_ms = max(self.last_grant_ms, old.last_grant_ms)
         self.clock_ms = max(self.clock_ms, old.clock_ms)
+        self.take_runs(job_id)
+
+    def take_runs(self, job_id: str) -> None:
+        """The live runs of a job of this version: one that outlived a deleted job of its id may be elsewhere."""
         for run in [self.live[run_id] for run_id in self.live_of.get(job_id, ())]:
-            home = self.home(run)  # one that outlived a deleted job of this id may be elsewhere, or here already
+            home = self.home(run)
             if home is not self:
                 self._take_run(home, run)
 
     def _take_run(self, old: State, run: Run) -> None:
+        self.last_grant_ms = max(self.last_grant_ms, old.last_grant_ms)
+        self.clock_ms = max(self.clock_ms, old.clock_ms)
         lease_ms = old.leased.get(run.id)
         old.step_out(run)
         run = replace(run, scheduler_version=self.version)

@@ -16,6 +16,7 @@ _DRIVERS = frozenset(
     | {"sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "ssl_min_protocol_version", "target_session_attrs"}
     | {"ssl_max_protocol_version", "krbsrvname", "gsslib"}
 )
+_TLS_FILES = ("sslcert", "sslkey", "sslrootcert", "sslcrl")
 _OURS = ("schema", "listen", "pool", "statement_cache_size", "durability")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 
@@ -30,6 +31,12 @@ class Address(Struct, frozen=True):
     pool: int = POOL
     statement_cache_size: int = CACHED
     is_durable: bool = False  # a server that may lose what it has answered is refused
+    sslmode: str = ""  # as the URL says it; nothing: the driver takes TLS where there is some
+    tls_files: tuple[str, ...] = ()  # that the URL names
+
+    @property
+    def wants_tls(self) -> bool:
+        return self.sslmode in ("require", "verify-ca", "verify-full")
 
 
 def read_address(url: str) -> Address:
@@ -57,6 +64,8 @@ def read_address(url: str) -> Address:
         _number("pool", ours.get("pool", str(POOL)), 1),
         _number("statement_cache_size", ours.get("statement_cache_size", str(CACHED)), 0),
         _is_durable(ours.get("durability", "usual")),
+        dict(given).get("sslmode", ""),
+        tuple(value for name, value in given if name in _TLS_FILES),
     )
 
 

@@ -2,7 +2,7 @@
 
 LISTEN has a connection of its own, made when the first call waits and made anew when it is lost.  Where there must be
 none (a pooler forgets it) the handle asks now and then whether anybody wrote.  Both are hints: whoever waits also
-looks again now and then, and everybody looks once after the connection was made anew.
+looks again now and then, and everybody comes back after the connection was made anew.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pollux.store.postgres.faults import THEIRS
 from pollux.store.relational.bells import ASKED, EVERY, FEED, RUNS, WAKE, Waiter
 
 LOOK_AGAIN_MS = 15_000  # a wait looks up at least so often: bells are hints
+FELT_AGAIN_MS = 30_000  # while a pulse tells of all that was written before it
 POLL_MS = 1_500  # and so often while none can be heard
 STAND_S = 2.0
 LISTEN_S = 10.0
@@ -43,6 +44,9 @@ class Ear:
         self._waiters: set[Waiter] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._standing = asyncio.Event()
+        self._pulse: Pulse | None = None
+        self._felt_at = 0.0
+        self._again_ms = LOOK_AGAIN_MS
 
     def hear_by(self, connect: Callable[[], Awaitable[Connection]], channel: str) -> None:
         """By NOTIFY, on a connection of its own."""
@@ -50,7 +54,7 @@ class Ear:
 
     def feel_by(self, pulse: Callable[[], Awaitable[Pulse]]) -> None:
         """By asking now and then whether anybody wrote: one question, however many wait."""
-        self._keep = partial(self._feel, pulse)
+        self._keep, self._again_ms = partial(self._feel, pulse), FELT_AGAIN_MS
 
     @property
     def is_standing(self) -> bool:
@@ -91,7 +95,7 @@ class Ear:
 
     async def _listen(self, connect: Callable[[], Awaitable[Connection]], channel: str) -> None:
         """For ever; after a loss try again, less and less often."""
-        pause_s = BACKOFF_S
+        pause_s, has_stood = BACKOFF_S, False
         while True:
             try:
                 connection = await connect()
@@ -107,7 +111,9 @@ class Ear:
                         await connection.add_listener(channel, self._hear)
                     pause_s = BACKOFF_S
                     self._standing.set()
-                    self.ring(RUNS | FEED)  # whatever rang meanwhile was missed
+                    # Whatever rang meanwhile was missed, perhaps that all are to come back.
+                    self.ring(RUNS | FEED | (WAKE if has_stood else 0))
+                    has_stood = True
                     await lost.wait()
             finally:
                 self._standing.clear()
@@ -115,23 +121,32 @@ class Ear:
             await asyncio.sleep(pause_s)
 
     async def _feel(self, pulse: Callable[[], Awaitable[Pulse]]) -> None:
-        """As long as anybody waits.  What cannot be asked may have changed."""
-        last: Pulse | None = None
+        """As long as anybody waits, unless somebody else brings it.  What cannot be asked may have changed."""
+        self._pulse = None
         try:
             while self._waiters:
                 try:
-                    felt: Pulse | None = await pulse()
+                    self._compare(await pulse())
                 except PolluxError:
-                    felt = None
-                if felt is None or felt != last:
-                    self.ring(RUNS | FEED)
-                if felt is not None and last is not None and felt[1] != last[1]:
-                    self.ring(WAKE)
-                last = felt or last
+                    self._compare(None)
                 self._standing.set()
-                await self._clock.wait(asyncio.Event(), POLL_MS)
+                while (rest_ms := self._felt_at + POLL_MS - self._clock.mono_ms()) > 0:
+                    await self._clock.wait(asyncio.Event(), rest_ms)
         finally:
             self._standing.clear()
+
+    def feel(self, pulse: Pulse) -> None:
+        """It came with the answer to something else: then it need not be asked for so soon."""
+        if self._pulse is not None and self.is_standing:
+            self._compare(pulse)
+
+    def _compare(self, felt: Pulse | None) -> None:
+        last, self._felt_at = self._pulse, self._clock.mono_ms()
+        if felt is None or felt != last:
+            self.ring(RUNS | FEED)
+        if felt is not None and last is not None and felt[1] != last[1]:
+            self.ring(WAKE)
+        self._pulse = felt or last
 
     def _hear(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
         sender, kinds, versions = _said(payload)
@@ -152,7 +167,7 @@ class Ear:
                     return found
                 if await self.stand():
                     continue  # what came before the bell could be heard
-                most_ms = LOOK_AGAIN_MS if self.is_standing else POLL_MS
+                most_ms = self._again_ms if self.is_standing else POLL_MS
                 rest_ms = wait_ms - waited_ms
                 is_last = rest_ms <= most_ms and (left_ms is None or rest_ms < left_ms)
                 nap_ms = max(1.0, min(rest_ms, most_ms, most_ms if left_ms is None else left_ms))

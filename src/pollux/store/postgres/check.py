@@ -17,12 +17,22 @@ import msgspec
 from asyncpg import Connection
 
 from pollux.errors import StoreRefused
-from pollux.model import SCHEDULER_VERSION
-from pollux.store.checked import FOUND_MAX, AuditChain, Checked, Finding, Report, check_ends, finding
+from pollux.model import ASIDE, SCHEDULER_VERSION, Note
+from pollux.store.checked import (
+    ENTRIES_ASIDE,
+    FOUND_MAX,
+    AuditChain,
+    Checked,
+    Finding,
+    Report,
+    aside_findings,
+    check_ends,
+    finding,
+)
 from pollux.store.postgres import records as record_verbs
 from pollux.store.postgres import rows, schema
 from pollux.store.postgres.address import Address, read_address
-from pollux.store.postgres.faults import AGAIN, THEIRS, in_our_words, unreachable
+from pollux.store.postgres.faults import AGAIN, DOOR, THEIRS, at_the_door, in_our_words
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Space, Transaction
 from pollux.store.relational.rows import Row, decode_entry
@@ -47,7 +57,7 @@ _RULES = {
 
 async def check(url: str, report: Report) -> Checked:
     """Look at everything.  Raises if the schema is not ours or cannot be read."""
-    async with _connected(url) as (connection, space, address):
+    async with connected(url) as (connection, space, address):
         version = await _recognised(connection, address, space)
         tx = Transaction(connection, space, SCHEDULER_VERSION)
         report("the indexes", 0, 0)
@@ -65,14 +75,16 @@ async def check(url: str, report: Report) -> Checked:
 
 async def repair(url: str) -> None:
     """Build indexes again and count again."""
-    async with _connected(url) as (connection, space, address):
+    async with connected(url) as (connection, space, address):
         await _recognised(connection, address, space)
         await _mend_indexes(connection, space)
         for nth in range(1, REPAIR_TRIES + 1):
             try:
                 async with connection.transaction():
                     await connection.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
-                    await _recount(Transaction(connection, space, SCHEDULER_VERSION))
+                    tx = Transaction(connection, space, SCHEDULER_VERSION)
+                    await _recount(tx)
+                    await tx.rows(_sql.forget, ENTRIES_ASIDE)
                 return
             except AGAIN:
                 if nth == REPAIR_TRIES:
@@ -80,12 +92,12 @@ async def repair(url: str) -> None:
 
 
 @asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[tuple[Connection, Space, Address]]:
+async def connected(url: str) -> AsyncIterator[tuple[Connection, Space, Address]]:
     address = read_address(url)
     try:
         connection = await asyncpg.connect(address.dsn, timeout=ASK_S, statement_cache_size=0)
-    except (TimeoutError, OSError, asyncpg.PostgresConnectionError) as error:
-        raise unreachable(error, address.where) from error
+    except DOOR as error:
+        raise at_the_door(error, address) from error
     except THEIRS as error:
         raise in_our_words(error, address.where) from error
     try:
@@ -184,7 +196,7 @@ async def _recount(tx: Transaction) -> None:
 
 async def _of_records(tx: Transaction, total: int, report: Report) -> list[Finding]:
     """Every job, run and note can be read, and every line of the audit log follows from the one before."""
-    unread: list[str] = []
+    unread, aside = list[str](), list[Note]()
     chain, shelf = AuditChain(), JobShelf()
     done, after = 0, None
     while True:
@@ -194,11 +206,14 @@ async def _of_records(tx: Transaction, total: int, report: Report) -> list[Findi
                 chain.follow(record_verbs.line_of(row))
             elif (error := _unreadable(kind, tuple(row), shelf)) is not None:
                 unread.append(f"{kind} {row[0]}: {error}")
+            elif kind == "note" and row[0].startswith(ASIDE):
+                aside.append(rows.note(tuple(row)))
         done += len(page.rows)
         report("the records", done, total)
         after = page.next
         if after is None:
-            return finding("records", "a record cannot be read", unread) + chain.findings()
+            found = finding("records", "a record cannot be read", unread) + aside_findings(aside)
+            return found + chain.findings()
 
 
 def _unreadable(kind: str, row: Row, shelf: JobShelf) -> str | None:

@@ -23,7 +23,8 @@ from pollux.store.keepalive import keep_alive
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import Address
 from pollux.store.postgres.arrays import teach
-from pollux.store.postgres.faults import AGAIN, GONE, MAY_HAVE, THEIRS, in_our_words, unreachable
+from pollux.store.postgres.faults import AGAIN, DOOR, GONE, MAY_HAVE, THEIRS, at_the_door, in_our_words
+from pollux.store.postgres.place import Home, Place, place_of
 from pollux.store.postgres.pool import Pool
 from pollux.store.postgres.ringing import Bells
 from pollux.store.postgres.sql import Statements
@@ -33,6 +34,7 @@ TRIES_MAX = 8
 _finish = Statements("finish")
 PLANS = {"enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}  # made once, and kept
 PAUSE_S = 0.005
+GREETED = 0.8  # of a deadline: who has not greeted by then has been asked for nothing yet
 T = TypeVar("T")
 Verb = Callable[[Transaction], Awaitable[T]]
 Ring = Callable[[int, frozenset[int]], None]
@@ -47,6 +49,7 @@ class Database:
         self._sender = sender
         self._pool = Pool(self.connect, pool_size, address.where)
         self._bells = Bells(self._notify)
+        self._home = Home(address.where, address.schema)
         self._deadlines = Deadlines()
         # A plan that was made while a table was empty walks over it when it is full: none may walk.  A pooler passes no
         # settings on, and keeps no plan either, but for those inside of functions: see their migrations.
@@ -67,14 +70,14 @@ class Database:
             try:
                 connection = await asyncpg.connect(
                     address.dsn,
-                    timeout=self._deadline_s,
+                    timeout=self._deadline_s * GREETED,
                     statement_cache_size=address.statement_cache_size,
                     server_settings=self._settings,
                 )
             except asyncpg.CannotConnectNowError:
                 await asyncio.sleep(PAUSE_S * 10)
-            except (OSError, asyncpg.PostgresConnectionError) as error:
-                raise unreachable(error, address.where) from error
+            except DOOR as error:
+                raise at_the_door(error, address) from error
             else:
                 keep_alive(connection._transport.get_extra_info("socket"))  # noqa: SLF001  it has no other way to it
                 teach(connection)
@@ -96,11 +99,10 @@ class Database:
 
     async def join(self, connection: Connection, verb: Verb[T], version: int, now_ms: int | None) -> T:
         """Inside a transaction of the user's own: what it writes is there when they commit."""
-        tx = Transaction(
-            connection, self.space, version, now_ms
-        )  # nobody's bell yet: our own waiters hear it at their commit
+        tx = Transaction(connection, self.space, version, now_ms)  # nobody's bell yet: our waiters hear their commit
         try:
             async with connection.transaction():  # a savepoint: refused, it leaves theirs as it was
+                await self._home.refuse_foreign(connection, tx, self._place)
                 answer = await verb(tx)
                 await tx.finish(is_users=True)
         except Again as error:
@@ -108,6 +110,9 @@ class Database:
         except THEIRS as error:
             raise in_our_words(error, self.address.where) from error
         return answer
+
+    async def _place(self) -> Place:
+        return await self.read(lambda tx: place_of(tx, self.space.schema), SCHEDULER_VERSION)
 
     async def _bounded(self, call: Awaitable[T]) -> T:
         patience = self._deadlines.enter(self._deadline_s)
@@ -156,13 +161,20 @@ class Database:
             except (asyncpg.PostgresError, StoreError, ValueError) as error:
                 if not isinstance(error, GONE):
                     await connection.execute("ROLLBACK")
-                    is_sound = True
+                    is_sound = self._may_stay(error)
                 raise
             finally:
                 self._pool.give(connection, is_sound=is_sound)
             self._ring(tx, ring)
             return answer
         raise AssertionError("the last try raises")
+
+    def _may_stay(self, error: Exception) -> bool:
+        """False for one that was made while its server only read: it will not write when the server does again."""
+        if not isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+            return True
+        self._pool.drop_idle()
+        return False
 
     def _ring(self, tx: Transaction, ring: Ring | None) -> None:
         """It is committed: our own waiters hear it, and the others if they have not heard it with it."""
@@ -207,8 +219,8 @@ class Database:
                 self._pool.drop_idle()
                 if is_last or (isinstance(error, asyncpg.InterfaceError) and not connection.is_closed()):
                     raise
-            except (asyncpg.PostgresError, ValueError):
-                is_sound = True
+            except (asyncpg.PostgresError, ValueError) as error:
+                is_sound = self._may_stay(error)
                 raise
             finally:
                 self._pool.give(connection, is_sound=is_sound)

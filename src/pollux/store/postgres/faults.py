@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import ssl
+
 from asyncpg import exceptions as pg
 
-from pollux.errors import InvalidInput, PolluxError, StoreBusy, StoreError, StoreFull, StoreRefused, system_words
+from pollux.errors import (
+    InvalidInput,
+    PolluxError,
+    StoreAway,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreRefused,
+    system_words,
+)
+from pollux.store.postgres.address import Address
 
 MAY_HAVE = "the call may have taken effect; repeat it with the same ids"
+LET_IN = "the owner of the database can let it in: GRANT CONNECT ON DATABASE"
+LET_IT = "the owner of the schema can let it: GRANT USAGE ON SCHEMA, then ALL ON ALL TABLES IN SCHEMA and ALL SEQUENCES"
+NO_TLS = "rejected SSL upgrade"  # in the driver's words, of a server that answers, but not with TLS
 AGAIN = (pg.DeadlockDetectedError, pg.SerializationError)
 GONE = (
     pg.PostgresConnectionError,
@@ -20,6 +36,7 @@ GONE = (
     EOFError,
 )
 
+DOOR = (pg.PostgresConnectionError, pg.InsufficientPrivilegeError, pg.ClientConfigurationError, OSError)
 THEIRS = (pg.PostgresError, pg.InterfaceError, pg.InternalClientError, OSError, EOFError, UnicodeEncodeError)
 
 _WORDS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], ...] = (
@@ -36,7 +53,7 @@ _WORDS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], ...
     (
         (pg.InsufficientPrivilegeError,),
         StoreRefused,
-        "{where}: this user may not do that ({error}); GRANT CREATE ON DATABASE, or let the owner open it once",
+        "{where}: this user may not do that ({error}); " + LET_IT,
     ),
     (
         (pg.ReadOnlySQLTransactionError,),
@@ -94,7 +111,28 @@ def in_our_words(error: BaseException, where: str) -> BaseException:
     return ours
 
 
-def unreachable(error: BaseException, where: str) -> StoreError:
-    ours = StoreError(f"{where} cannot be reached ({system_words(error)}); start the server, or correct the URL")
+def at_the_door(error: BaseException, address: Address) -> StoreError:
+    """No connection could be made (one of `DOOR`): nothing was asked of the server yet."""
+    where, said = address.where, system_words(error)
+    ours: StoreError = StoreAway(f"{where} cannot be reached ({said}); start the server, or correct the URL")
+    match error:
+        case pg.InsufficientPrivilegeError():  # for other rights a connection is needed first
+            ours = StoreRefused(f"{where}: this user may not connect ({said}); {LET_IN}")
+        case pg.ClientConfigurationError():
+            ours = StoreRefused(f"{where}: the URL asks for what cannot be done ({said}); correct it")
+        case OSError() if lost := [name for name in address.tls_files if not os.access(name, os.R_OK)]:
+            ours = StoreRefused(f"{where}: the URL names {lost[0]}, which cannot be read ({said}); correct it")
+        case ssl.SSLCertVerificationError():
+            ours = StoreRefused(
+                f"the certificate of {where} is not trusted ({error.verify_message}); name its authority by sslrootcert"
+            )
+        case ConnectionError() if address.wants_tls and NO_TLS in said:
+            ours = StoreRefused(
+                f"{where} speaks no TLS, and sslmode={address.sslmode} wants it; switch it on there (ssl = on), or "
+                "take sslmode out of the URL"
+            )
+        case TimeoutError():
+            what = "nobody there answers as a PostgreSQL does"
+            ours = StoreAway(f"{where} cannot be reached: {what}; correct host and port of the URL")
     ours.__cause__ = error
     return ours

@@ -16,7 +16,7 @@ from pollux.model import SCHEDULER_VERSION
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import Address, read_address
 from pollux.store.postgres.database import Database
-from pollux.store.postgres.faults import THEIRS, in_our_words, unreachable
+from pollux.store.postgres.faults import DOOR, THEIRS, at_the_door, in_our_words
 from pollux.store.postgres.sql import Statements
 
 ASK_S = 5.0
@@ -67,11 +67,11 @@ async def look_at_server(url: str) -> Server:
     address = read_address(url)
     try:
         connection = await asyncpg.connect(address.dsn, timeout=ASK_S, statement_cache_size=0)
-    except (TimeoutError, asyncpg.PostgresConnectionError) as error:
-        raise unreachable(error, address.where) from error
+    except DOOR as error:
+        raise at_the_door(error, address) from error
     except THEIRS as error:
         known = isinstance(error, asyncpg.PostgresError)
-        raise (in_our_words(error, address.where) if known else unreachable(error, address.where)) from error
+        raise (in_our_words(error, address.where) if known else at_the_door(error, address)) from error
     try:
         return await _look(connection, address)
     except THEIRS as error:

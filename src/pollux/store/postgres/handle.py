@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from pollux.clock import Clock, SystemClock
 from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, FeedItem, Job
 from pollux.store.asking import Asking
-from pollux.store.contract import Answer, Audit, Claimed
+from pollux.store.contract import Answer, Audit, Capabilities, Claimed
 from pollux.store.doors import shut
 from pollux.store.parts import Turns, handle_version
 from pollux.store.postgres import records as record_verbs
@@ -49,6 +49,7 @@ class Handle:
     ) -> None:
         self._version = handle_version(scheduler_version)
         self._address = url if isinstance(url, Address) else read_address(url)
+        self.capabilities = Capabilities(name="postgres", joins=True, rings=self._address.listen)
         self._clock = clock or SystemClock()
         self._deadline_ms = deadline_ms
         self._pool = pool or self._address.pool

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import Ended, Job, JobsDeleted, JobsMoved, JobsPut
+from pollux.model import Job, JobsDeleted, JobsMoved, JobsPut
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
 from pollux.store.postgres.rows import JOB_COLUMNS, columns, got, job_row, put
 from pollux.store.postgres.runs import cancel_waiting
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import JOBS_LOCK, Transaction
 from pollux.store.relational.bells import RUNS
-from pollux.store.relational.ends import JOB_GONE
+from pollux.store.relational.ends import JOB_GONE, ends_of
 from pollux.store.relational.jobs import TOMBS_MAX, Puts, Stored, each_once, moved_once
-from pollux.store.relational.rows import HELD, LEASED, READY, Row, by_version, decode_entry
+from pollux.store.relational.rows import HELD, LEASED, READY, Row, by_version
 
 CHANGED_COLUMNS = 12
 
@@ -42,6 +42,7 @@ async def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
         await tx.rows(_versions.use, tx.version)
         if tombs:
             await tx.rows(_put.forget_tombs, list(batch.added))
+            await _take_runs(tx, [job_id for job_id in batch.added if job_id in tombs])
     if batch.changed:
         await tx.rows(_put.change, *columns([_row(*each) for each in batch.changed.values()], CHANGED_COLUMNS))
     written = dict.fromkeys(answer.id for answer in answers if answer.answer is Answer.OK)
@@ -89,6 +90,14 @@ async def move_jobs(tx: Transaction, ids: Sequence[str], to: int) -> list[Answer
     return moved_once(ids, stored, moved)
 
 
+async def _take_runs(tx: Transaction, again: Sequence[str]) -> None:
+    """What is still leased of deleted jobs comes along with those in their place, from whatever version."""
+    versions = [row[0] for row in await tx.rows(_move.elsewhere, again, tx.version)]
+    if versions:
+        await _move_runs(tx, again, tx.version)
+        tx.tally.clock_ms = max(tx.tally.clock_ms, (await tx.one(_move.clock, versions))[0])
+
+
 async def _move_runs(tx: Transaction, moved: Sequence[str], to: int) -> list[str]:
     """The live runs go along; answers those that are held."""
     place = {job_id: n for n, job_id in enumerate(moved)}
@@ -112,10 +121,8 @@ async def _tell_moved(tx: Transaction, left: dict[str, int], held: Sequence[str]
     tx.tally_of(to).clock_ms = (await tx.one(_move.clock, versions))[0]
     tx.tell(to, JobsMoved(tuple(left)))
     tx.tell_arrived([(to, run_id) for run_id in held])
-    unread = [decode_entry(row[0]) for row in await tx.rows(_move.unread, versions)]
-    tx.tell_ends(
-        [(to, end) for entry in unread if isinstance(entry, Ended) for end in entry.ends if end.job_id in left]
-    )
+    bodies = [row[0] for row in await tx.rows(_move.unread, versions)]
+    tx.tell_ends([(to, end) for end in ends_of(bodies, left)])
 
 
 async def get_jobs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:

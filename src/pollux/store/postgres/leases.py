@@ -115,7 +115,8 @@ async def _taken(tx: Transaction, found: Sequence[Row], shelf: JobShelf, asking:
                 reasons[job_id] = str(error)
     rows.sort(key=_PLACE)
     orphans = [row[SEQ] for row in rows if row[JOB] not in jobs and row[JOB] not in reasons]
-    aside = [Leased(row[1], f"{asking.token}:{row[FENCE]}", row[JOB]) for row in rows if row[JOB] in reasons]
+    met = [row for row in rows if row[JOB] in reasons] if reasons else []
+    aside = [Leased(row[1], f"{asking.token}:{row[FENCE]}", row[JOB], row[FENCE]) for row in met]
     if orphans or aside:
         rows = [row for row in rows if row[JOB] in jobs]
     broken: dict[int, str] = {}

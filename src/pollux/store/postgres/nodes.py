@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, Node, NodeSeen, Term
+from pollux.store.legible import UNREADABLE
+from pollux.store.postgres.bell import Pulse
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
-from pollux.store.relational.rows import encode
+from pollux.store.relational.rows import encode, living
 from pollux.store.relational.rows import node as node_of
 
 _sql = Statements("nodes")
@@ -29,7 +33,7 @@ async def beat_again(tx: Transaction, node: Node, ttl_ms: int) -> bool:
 async def beat(tx: Transaction, node: Node, ttl_ms: int) -> None:
     now_ms = await tx.now()
     row = await tx.row(_sql.stored, node.id)
-    is_known = row is not None and row[1] > now_ms and node_of(tuple(row)).does_as(node)
+    is_known = row is not None and row[1] > now_ms and any(each.does_as(node) for each in living([row]))
     await tx.rows(_sql.put, node.id, node.seats, now_ms + ttl_ms, encode(node), node.scheduler_version, now_ms)
     if not is_known:
         await tx.rows(_sql.bury, now_ms)
@@ -46,22 +50,28 @@ async def _served(tx: Transaction, version: int) -> list[int]:
 
 
 async def nodes(tx: Transaction) -> list[Node]:
-    return [replace(node_of(row), beat_ms=row[1]) for row in await tx.rows(_sql.living, tx.given_ms)]
+    """The living; what somebody else wrote there is none."""
+    found = []
+    for row in await tx.rows(_sql.living, tx.given_ms):
+        with suppress(*UNREADABLE):
+            found.append(replace(node_of(row), beat_ms=row[1]))
+    return found
 
 
 async def leave(tx: Transaction, node_id: str) -> None:
     await tx.rows(_sql.leave, node_id)
 
 
-async def go_on(tx: Transaction, node_id: str, ttl_ms: int) -> Term | None:
-    """What nearly every election is: the holder renews its term, in one statement."""
-    renewed = await tx.row(_sql.renew, tx.given_ms, ttl_ms, node_id, tx.version)
-    return None if renewed is None else Term(renewed[0], node_id, renewed[1] + ttl_ms, renewed[1])
+async def go_on(tx: Transaction, node_id: str, ttl_ms: int) -> tuple[Term, Pulse] | None:
+    """What nearly every election is, in one statement: the holder renews its term, or somebody else's lasts.
+
+    Who stands by asks so often that nobody need take the pulse besides.
+    """
+    row = await tx.row(_sql.go_on, tx.given_ms, ttl_ms, node_id, tx.version)
+    return None if row is None else (Term(*row[:4]), (row[4], row[5]))
 
 
 async def elect(tx: Transaction, node_id: str, ttl_ms: int) -> Term:
-    if (term := await go_on(tx, node_id, ttl_ms)) is not None:
-        return term
     number, holder, until_ms, length_ms = await tx.one(_sql.stands, tx.version)
     now_ms = await tx.now()  # asked only after the lock: nobody is elected by a time from before the wait
     if until_ms > now_ms + length_ms:  # the clock came back: nobody leads longer than it was promised

@@ -37,8 +37,8 @@ async def feed(tx: Transaction, limit: int, known: Sequence[int]) -> list[Row]:
 
 
 def only_learns(plan: Plan) -> bool:
-    """Nothing fires, and no run is touched; no job is remembered twice."""
-    does_more = plan.firings or plan.releases or plan.holds or plan.cancels or plan.notes
+    """Nothing fires, no run is touched, and the counts can be believed; no job is remembered twice."""
+    does_more = plan.firings or plan.releases or plan.holds or plan.cancels or plan.notes or plan.spoilt
     return not does_more and len({update.job_id for update in plan.updates}) == len(plan.updates)
 
 
@@ -74,9 +74,7 @@ async def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row]) -
     if number != term or not holder:
         return Advanced(Answer.FENCED, now_ms)
     if plan.consumed:
-        gone = await tx.rows(_advance.consume, plan.consumed, tx.version)
-        tx.tally.feed -= len(gone)
-        tx.tally.ends -= sum(row[0] for row in gone)
+        await _consume(tx, plan)
     facts = await _facts(tx, plan)
     ends: list[tuple[int, End]] = []
     firings = await _fire(tx, plan, made, facts, ends, now_ms) if plan.firings else ()
@@ -92,6 +90,16 @@ async def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row]) -
     await write_notes(tx, plan.notes, {})
     tx.tell_ends(ends)
     return Advanced(Answer.OK, now_ms, firings, updates, ready + tx.tally.ready, seats, waiting)
+
+
+async def _consume(tx: Transaction, plan: Plan) -> None:
+    """What somebody put there by hand was never counted: after such an entry the counts become what is there."""
+    gone = await tx.rows(_advance.consume, plan.consumed, tx.version)
+    entries, ends = -len(gone), -sum(row[0] for row in gone)
+    if plan.spoilt:
+        entries, ends = await tx.one(_advance.miscounted, tx.version)
+    tx.tally.feed += entries
+    tx.tally.ends += ends
 
 
 async def _facts(tx: Transaction, plan: Plan) -> dict[str, Facts]:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from pollux.model import Job, Note, Run, RunState
-from pollux.store.contract import PAYLOAD_BYTES_MAX
+from pollux.store.contract import PAYLOAD_BYTES_MAX, RunsAlike
 from pollux.store.legible import legible as plain_legible
-from pollux.store.relational.rows import RUN_COLUMNS, Row, checked_made_row, decode
+from pollux.store.relational.rows import PAYLOAD, RUN_COLUMNS, Row, checked_made_row, decode
 from pollux.store.relational.rows import job_row as plain_job_row
 from pollux.store.relational.rows import leased_run as plain_leased_run
 from pollux.store.relational.rows import run as plain_run
@@ -31,13 +31,12 @@ COLUMNS = len(RUN_COLUMNS_OF_R.split(","))
 JOB_COLUMNS = 17
 _RUN_TEXTS = (4, 7, 8, 11, 18, 20, 25, 28)
 _MADE_TEXTS = (4, 7, 8, 11)
-PAYLOAD = 5  # its place in a made row
 _JOB_TEXTS = (3, 4, 5, 6, 7, 8)
 _alike = attrgetter(
     *("job_id", "due_ms", "cause", "key", "priority", "group", "target", "gated", "state", "held_reason"),
     *("visible_ms", "fence", "token", "cancel"),
 )
-_encode_lines = msgspec.json.Encoder().encode_lines
+_encode = msgspec.json.Encoder().encode
 T = TypeVar("T")
 _LEASE_TEXTS = (5, 8, 9)
 
@@ -82,30 +81,36 @@ class Alike(NamedTuple):
 
 def alike(runs: Sequence[Run]) -> Alike | None:
     """As many runs are made at once.  None: they differ in more, or are not simply ready."""
-    first = runs[0]
-    if first.key is not None or first.state is not RunState.READY or first.held_reason:
-        return None
-    row = made_row(first)
     if len(runs) == 1:
-        return Alike([first.id], (first.id, row[PAYLOAD]), row)
-    one = _alike(first)
-    if any(map(one.__ne__, map(_alike, runs))):
+        if not _is_plain(runs[0]):
+            return None
+        row = made_row(runs[0])
+        return Alike([row[0]], (row[0], row[PAYLOAD]), row)
+    many = runs if isinstance(runs, RunsAlike) else _as_alike(runs)
+    if many is None or not _is_plain(many.one):
         return None
-    ids, payloads = [run.id for run in runs], _lines([run.payload for run in runs])
-    if payloads is None or "\n" in "".join(ids):
+    lines = "\n".join(many.ids), b"\n".join([b"null" if body is None else body for body in many.bodies]).decode()
+    if any(each.count("\n") >= len(many) for each in lines):
         return None
-    return Alike(ids, ("\n".join(ids), payloads), row)
+    return Alike(many.ids, lines, made_row(many.one))
 
 
-def _lines(payloads: list[dict[str, Any] | None]) -> str | None:
-    """As JSON, one a line; None if one of them is to be refused, which the long way does in words."""
+def _is_plain(run: Run) -> bool:
+    return run.key is None and run.state is RunState.READY and not run.held_reason
+
+
+def _as_alike(runs: Sequence[Run]) -> RunsAlike | None:
+    """None: they differ in more, or a payload is to be refused, which the long way does in words."""
+    one = _alike(runs[0])
+    if not _is_plain(runs[0]) or any(map(one.__ne__, map(_alike, runs))):
+        return None
     try:
-        lines = _encode_lines(payloads)
+        bodies = [_encode(run.payload) for run in runs]
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None
-    if len(lines) > PAYLOAD_BYTES_MAX and max(map(len, lines.split(b"\n"))) > PAYLOAD_BYTES_MAX:
+    if max(map(len, bodies)) > PAYLOAD_BYTES_MAX:
         return None
-    return lines[:-1].decode()
+    return RunsAlike(runs[0], [run.id for run in runs], [*bodies])
 
 
 def run_row(run: Run) -> Row:

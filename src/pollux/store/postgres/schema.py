@@ -7,7 +7,7 @@ or newer schema is refused before anything is written to it.
 
 from __future__ import annotations
 
-from asyncpg import Connection
+from asyncpg import Connection, InsufficientPrivilegeError
 
 from pollux.errors import StoreRefused
 from pollux.store.postgres.address import Address
@@ -31,6 +31,16 @@ async def prepare(connection: Connection, space: Space, address: Address) -> Non
         await _check_durability(connection, where)
     if await version_of(connection, space, where) == migrations()[-1].number:
         return
+    try:
+        await _bring_up_to_date(connection, space, where)
+    except InsufficientPrivilegeError as error:
+        raise StoreRefused(
+            f"{where}: this user may not make or change the schema {space.schema!r} ({error}); nothing was changed; "
+            "let its owner open the store once with this release, or GRANT CREATE ON DATABASE if it is not there yet"
+        ) from error
+
+
+async def _bring_up_to_date(connection: Connection, space: Space, where: str) -> None:
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1::int, $2::int)", space.lock_number, SCHEMA_LOCK)
         version = await version_of(connection, space, where)  # somebody may have been quicker
@@ -91,8 +101,8 @@ async def version_of(connection: Connection, space: Space, where: str) -> int:
         return 0
     row = None
     columns = await connection.fetch(
-        "SELECT column_name FROM information_schema.columns WHERE table_schema = $1 AND table_name = 'meta'",
-        space.schema,
+        "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped",
+        f'"{space.schema}".meta',
     )
     if {column[0] for column in columns} == {"mark", "version"}:
         row = await connection.fetchrow(space.sql("SELECT mark, version FROM {s}.meta"))

@@ -12,7 +12,7 @@ from operator import itemgetter
 
 from asyncpg import DivisionByZeroError
 
-from pollux.model import PROGRESS_CHARS_MAX, Done, End, Ended, NotePut, Verdict
+from pollux.model import PROGRESS_CHARS_MAX, Cause, Done, End, Ended, NotePut, Verdict
 from pollux.store.contract import Answer
 from pollux.store.postgres.notes import tell_notes, write_notes
 from pollux.store.postgres.rows import columns, got, packed, put
@@ -21,7 +21,7 @@ from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
 from pollux.store.relational.bells import FEED, RUNS
 from pollux.store.relational.plan import keys_of
-from pollux.store.relational.rows import DEAD, HELD, LEASED, Row, encode
+from pollux.store.relational.rows import CAUSE_NUMBER, DEAD, HELD, LEASED, Row, encode
 from pollux.store.relational.settling import (
     FINAL,
     Finish,
@@ -186,29 +186,35 @@ class _Writes:
 
     def __init__(self, letters: dict[str, int]) -> None:
         self._letters = letters
-        self._died: dict[str, list[int]] = {}  # places in `finished`, by job
+        self._dead = 0  # new dead letters
+        self._died: dict[str, list[int]] = {}  # those of the schedule: places in `finished`, by job
         self._finished: list[tuple[int, Finish, Row]] = []
         self.retried: list[Row] = []
         self.handed_back: list[Row] = []
 
     def finish(self, run: Found, after: Finish, item: Prepared) -> None:
-        if after.state == DEAD:
+        self._dead += after.state == DEAD
+        if after.state == DEAD and run.cause == CAUSE_NUMBER[Cause.SCHEDULE]:
             self._died.setdefault(run.job_id, []).append(len(self._finished))
         row = after._replace(error=put(after.error), cancel=put(after.cancel))
         self._finished.append((run.seq, row, _told(item)))
 
     def take_letters(self, job_id: str) -> int:
-        """Those that were there before, and those of this call so far; for how many deaths they stood."""
+        """Those that were there before, and those of this call so far; for how many deaths they stood.
+
+        Not what somebody asked for: that is theirs to revive or drop.
+        """
         deaths = self._letters.pop(job_id, 0)
         for place in self._died.pop(job_id, ()):
             seq, after, told = self._finished[place]
             deaths += after.deaths
+            self._dead -= 1
             self._finished[place] = (seq, after._replace(shelf=NOWHERE), told)
         return deaths
 
     async def write(self, tx: Transaction) -> None:
         finished = [(seq, *after, *told) for seq, after, told in self._finished]
-        tx.shared.dead += sum(map(len, self._died.values()))
+        tx.shared.dead += self._dead
         for sql, rows in ((_sql.finish, finished), (_sql.retry, self.retried), (_sql.hand_back, self.handed_back)):
             if rows:
                 await tx.rows(sql, *columns(rows, 0))

@@ -43,7 +43,6 @@ from pollux.store.contract import (
     Advanced,
     Answer,
     Audit,
-    Capabilities,
     Claimed,
     Counts,
     DumpPage,
@@ -61,12 +60,14 @@ from pollux.store.contract import (
     RunPage,
     Settlement,
 )
+from pollux.store.legible import Reading
 from pollux.store.limits import (
     check_batch,
     check_first,
     check_page,
     check_plan,
     check_pruning,
+    check_settlements,
     checked_job,
     checked_notes,
 )
@@ -88,15 +89,14 @@ from pollux.store.postgres.handle import Handle
 from pollux.store.postgres.settle import settle, settle_plainly
 from pollux.store.records import TermRecord, Tomb, read_record
 from pollux.store.relational.bells import ASKED, FEED, RUNS
-from pollux.store.relational.rows import Row, decode_entry
+from pollux.store.relational.rows import Row, entry
 from pollux.store.relational.settling import prepare
+from pollux.store.shelf import JobReading
 
 TWIN_POOL = 2
 
 
 class PostgresStore(Handle):
-    capabilities = Capabilities(name="postgres", joins=True)
-
     @property
     def scheduler_version(self) -> int:
         return self._version
@@ -165,14 +165,14 @@ class PostgresStore(Handle):
 
     async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
         check_batch(ids, "jobs")
-        found = await self._read(None, job_verbs.get_jobs, list(ids))
-        return [self._job(found[job_id]) if job_id in found else None for job_id in ids]
+        found, reading = await self._read(None, job_verbs.get_jobs, list(ids)), JobReading(self._jobs)
+        return reading.answer([reading.job(tuple(found[job_id])) if job_id in found else None for job_id in ids])
 
     async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
         limit = check_page(limit)
         found = await self._read(None, job_verbs.list_jobs, where or JobFilter(), after, limit + 1)
-        jobs = tuple([self._job(row) for row in found[:limit]])
-        return JobPage(jobs, jobs[-1].id if len(found) > limit else None)
+        reading, following = JobReading(self._jobs), found[limit - 1][0] if len(found) > limit else None
+        return reading.answer(JobPage(tuple(reading.jobs(map(tuple, found[:limit]))), following))
 
     async def move_jobs(
         self, ids: Sequence[str], to: int, *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
@@ -183,8 +183,8 @@ class PostgresStore(Handle):
 
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
         one_version(self._version, "due")
-        found = await self._read(None, job_verbs.due, after, before_ms, limit)
-        return [self._job(row) for row in found]
+        found, reading = await self._read(None, job_verbs.due, after, before_ms, limit), JobReading(self._jobs)
+        return reading.answer(reading.jobs(map(tuple, found)))
 
     # plan
 
@@ -195,9 +195,7 @@ class PostgresStore(Handle):
             known = self._entries
             found = await self._read(_later(now_ms, waited_ms), plan_verbs.feed, limit, list(known))
             entries = [row for row in found if row[1] is not None]
-            items = tuple(
-                [known[row[1]] if row[2] is None else rows.legible(_item, row[1:], "entry") for row in entries]
-            )
+            items = tuple([known[row[1]] if row[2] is None else FeedItem(row[1], entry(row[2])) for row in entries])
             self._entries = {item.id: item for item in items}
             return Feed(items, found[0][0]), bool(items), None
 
@@ -238,15 +236,18 @@ class PostgresStore(Handle):
     ) -> list[RunAnswer]:
         """As `enqueue`, inside the transaction of an asyncpg connection: there when it commits, and only then."""
         check_batch(runs, "runs")
-        if not isinstance(connection, asyncpg.Connection) or not connection.is_in_transaction():
-            raise InvalidInput(
-                "enqueue needs an asyncpg connection that is inside a transaction",
-                where="connection",
-                cure="call it inside `async with connection.transaction():`",
-            )
+        _check_transaction(connection)
         made = [rows.made_row(run) for run in runs]
         return await self._opened().join(
             connection, lambda tx: run_verbs.enqueue(tx, made, (), ready_max), self._version, now_ms
+        )
+
+    async def get_runs_in(self, connection: Any, ids: Sequence[str]) -> list[Run | None]:
+        check_batch(ids, "runs")
+        _check_transaction(connection)
+        return _runs_of(
+            ids,
+            await self._opened().join(connection, partial(listing_verbs.get_runs, ids=list(ids)), self._version, None),
         )
 
     async def claim(
@@ -278,7 +279,7 @@ class PostgresStore(Handle):
         return await self._read(now_ms, lease_verbs.renew, renewals, lease_ms) if renewals else []
 
     async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
-        check_batch(settlements, "settlements")
+        check_settlements(settlements)
         items = [prepare(settlement, rows.made_row) for settlement in settlements]
         if plain := self._door.grants.take(items):
             verb = partial(settle_plainly, items=items, rows=plain)
@@ -306,12 +307,13 @@ class PostgresStore(Handle):
 
     async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
         listed = await self._read(None, listing_verbs.list_runs, where or RunFilter(), after, check_page(limit))
-        return RunPage(tuple([rows.legible(rows.run, row, "run") for row in listed.rows]), listed.next)
+        reading = Reading("run", rows.run)
+        runs = [run for row in listed.rows if (run := reading(row, row[0])) is not None]
+        return reading.answer(RunPage(tuple(runs), listed.next))
 
     async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
         check_batch(ids, "runs")
-        found = await self._read(None, listing_verbs.get_runs, list(ids))
-        return [rows.legible(rows.run, found[run_id], "run") if run_id in found else None for run_id in ids]
+        return _runs_of(ids, await self._read(None, listing_verbs.get_runs, list(ids)))
 
     async def counts(self) -> Counts:
         return await self._read(None, listing_verbs.counts)
@@ -340,7 +342,8 @@ class PostgresStore(Handle):
         return await self._write(now_ms, note_verbs.put_notes, checked_notes(puts), audit=audit)
 
     async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
-        return [rows.legible(rows.note, row, "note") for row in await self._read(now_ms, note_verbs.notes, prefix)]
+        found, reading = await self._read(now_ms, note_verbs.notes, prefix), Reading("note", rows.note)
+        return reading.answer([note for row in found if (note := reading(row, rows.got(row[0]))) is not None])
 
     # nodes and terms
 
@@ -364,7 +367,9 @@ class PostgresStore(Handle):
 
     async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
         one_version(self._version, "elect")
-        if (term := await self._read(now_ms, node_verbs.go_on, node_id, ttl_ms)) is not None:
+        if (standing := await self._read(now_ms, node_verbs.go_on, node_id, ttl_ms)) is not None:
+            term, pulse = standing
+            self._door.ear.feel(pulse)
             return term
         return await self._write(now_ms, node_verbs.elect, node_id, ttl_ms)
 
@@ -429,9 +434,19 @@ class PostgresStore(Handle):
                 return msgspec.to_builtins(record_verbs.line_of(row))
 
 
+def _runs_of(ids: Sequence[str], found: dict[str, Row]) -> list[Run | None]:
+    reading = Reading("run", rows.run)
+    return reading.answer([reading(found[run_id], run_id) if run_id in found else None for run_id in ids])
+
+
+def _check_transaction(connection: Any) -> None:
+    if not isinstance(connection, asyncpg.Connection) or not connection.is_in_transaction():
+        raise InvalidInput(
+            "enqueue needs an asyncpg connection that is inside a transaction",
+            where="connection",
+            cure="call it inside `async with connection.transaction():`",
+        )
+
+
 def _later(now_ms: int | None, waited_ms: float) -> int | None:
     return None if now_ms is None else now_ms + int(waited_ms)
-
-
-def _item(row: Row) -> FeedItem:
-    return FeedItem(row[0], decode_entry(row[1]))

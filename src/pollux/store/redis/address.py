@@ -38,6 +38,9 @@ TLS = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_chec
 FILES = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
 SENTINEL_LOGIN = {"sentinel_username", "sentinel_password"}
 CHOICES = {"ssl_cert_reqs": ("none", "optional", "required"), "ssl_check_hostname": ("true", "false")}
+# namespaces of which a key may be one of the store around them: `job:meta` is its job `meta`, `notes:keys` and
+# `bell:feed` are its own, `v3:meta` is that of its version 3
+TAKEN = re.compile("bell|dead|job|live|notes|past|run|v(?!2$)[1-9][0-9]{0,3}")
 _WORD = re.compile(r"[\w.{}-]{1,100}", re.ASCII)
 _TAG = re.compile(r"[^{}]*\{[^{}]+\}[^{}]*")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?")
@@ -110,7 +113,8 @@ def _options(url: str, parts: SplitResult, kind: str, *, has_tls: bool) -> dict[
         if option == "db" and kind == CLUSTER:
             raise _wrong(url, "names a database, and a cluster has only one", "leave it out, and use ?namespace=")
         if option not in known:
-            cure = f"leave it out, or use ?prefix=, ?namespace= or ?wait={did_you_mean(option, known)}"
+            words = ", ".join(f"?{name}=" for name in ("prefix", "namespace", "wait", "durability"))
+            cure = f"leave it out, or use one of {words}{did_you_mean(option, known)}"
             raise _wrong(url, f"has an option that is not known: {option!r}", cure)
         options[option] = value
     return options
@@ -119,7 +123,13 @@ def _options(url: str, parts: SplitResult, kind: str, *, has_tls: bool) -> dict[
 def _prefix(url: str, kind: str, options: dict[str, str]) -> str:
     prefix = _word(url, "prefix", options.get("prefix", PREFIX))
     if "namespace" in options:
-        prefix = f"{prefix}:{_word(url, 'namespace', options['namespace'])}"
+        namespace = _word(url, "namespace", options["namespace"])
+        is_tagged = kind == CLUSTER and "{" not in prefix  # then the store around it has another tag
+        if TAKEN.fullmatch(namespace) and not is_tagged:
+            what = f"has a namespace that a store's own keys begin with: {namespace!r}"
+            cure = f"choose another name, as {namespace}-2; what is there is moved by the release that put it there"
+            raise _wrong(url, what, cure)
+        prefix = f"{prefix}:{namespace}"
     if kind != CLUSTER:
         return prefix
     if "{" not in prefix and "}" not in prefix:
@@ -163,8 +173,10 @@ def _places(url: str, parts: SplitResult, kind: str) -> Iterator[Place]:
     for each in written:
         found = _HOST.fullmatch(each)
         port = int(found[2] or PORTS[kind]) if found else 0
-        if found is None or not 0 < port < 65_536:
+        if found is None:
             raise _wrong(url, "names no Redis server and database", CURES[kind])
+        if not 0 < port < 65_536:
+            raise _wrong(url, f"names a port that is none: {port}", f"use one from 1 to 65535; {PORTS[kind]} is usual")
         yield found[1].strip("[]"), port
 
 

@@ -9,9 +9,22 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from pollux.model import LIVE, PROGRESS_CHARS_MAX, AuditLine, FeedItem, Job, Node, Note, Plan, Run, RunState
+from pollux.model import (
+    LIVE,
+    PROGRESS_CHARS_MAX,
+    AuditLine,
+    Entry,
+    FeedItem,
+    Job,
+    Node,
+    Note,
+    Plan,
+    Run,
+    RunState,
+    Spoilt,
+)
 from pollux.store.contract import Answer, JobAnswer, JobPut, Pruning, Renewal, RunAnswer
-from pollux.store.legible import UNREADABLE, legible
+from pollux.store.legible import UNREADABLE, legible, spoilt
 from pollux.store.limits import checked_notes
 from pollux.store.parts import other_version
 from pollux.store.records import Record, TermRecord, Tomb
@@ -21,24 +34,42 @@ decode = msgspec.msgpack.Decoder().decode
 _decode_head = msgspec.msgpack.Decoder(tuple[str, list[msgspec.Raw], Any, Any, int, str, list[str], list[str]]).decode
 _decode_parts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _decode_node = msgspec.json.Decoder(Node).decode
+NO_TEXT = "\N{REPLACEMENT CHARACTER}"
 
 
 def claim_head(packed: bytes) -> list[Any]:
-    """What stands before the runs in a claim's answer; a job that is no text at all comes as its id alone."""
+    """What stands before the runs in a claim's answer; of a job that is no text at all what can be read comes."""
     try:
         head: list[Any] = decode(packed)
     except UNREADABLE:
         head = [*legible(_decode_head, packed, "what a claim was answered")]
-        head[1] = [_row_or_id(row) for row in head[1]]
+        head[1] = [_job_row(row) for row in head[1]]
     return head
 
 
-def _row_or_id(packed: msgspec.Raw) -> rows.Row:
+def job_rows(packed: bytes) -> list[rows.Row]:
+    """The answer of a script that reads jobs; of one that is no text at all what can be read comes."""
+    try:
+        found: list[rows.Row] = decode(packed)
+    except UNREADABLE:
+        found = [_job_row(row) for row in legible(_decode_parts, packed, "what a script answered of jobs")]
+    return found
+
+
+def _job_row(packed: msgspec.Raw) -> rows.Row:
+    """What is no text stands there as a mark that is no JSON either."""
     try:
         row: rows.Row = decode(packed)
     except UNREADABLE:
-        row = [decode(_decode_parts(packed)[0])]
+        row = [_text_or(part, NO_TEXT) for part in _decode_parts(packed)]
     return row
+
+
+def _text_or(packed: msgspec.Raw, usual: str) -> Any:
+    try:
+        return decode(packed)
+    except UNREADABLE:
+        return usual
 
 
 def job_answer(put: JobPut, row: rows.Row, version: int) -> JobAnswer:
@@ -60,19 +91,36 @@ def job_answer(put: JobPut, row: rows.Row, version: int) -> JobAnswer:
     return JobAnswer(Answer(answer), put.job.id, revision, detail)
 
 
-def feed_item(item: list[bytes], known: dict[int, FeedItem]) -> FeedItem:
-    """`<id>-0` and the packed entry, which is left out if it is known."""
-    entry_id = int(item[0].partition(b"-")[0])
-    if len(item) == 1 and entry_id in known:
-        return known[entry_id]
-    entry = legible(lambda parts: rows.decode_entry(parts[1]), item, f"entry {item[0].decode()} of the feed")
-    return FeedItem(entry_id, entry)
+def feed_items(found: Sequence[list[bytes]], known: dict[int, FeedItem]) -> tuple[FeedItem, ...]:
+    """`<id>-0` and the packed entry, which is left out if it is known; one that is not ours with all that it says.
+
+    Somebody may have written beside an entry of ours, under the same number: that goes with it, and tells nothing.
+    """
+    items: dict[int, FeedItem] = {}
+    for item in found:
+        entry_id = int(item[0].partition(b"-")[0])
+        each = known[entry_id] if len(item) == 1 and entry_id in known else FeedItem(entry_id, _entry(item))
+        items.setdefault(entry_id, each)
+    return tuple(items.values())
+
+
+def _entry(item: list[bytes]) -> Entry | Spoilt:
+    if len(item) > 2:
+        return spoilt(ValueError("it has other fields than ends and entry"), item[2])
+    if not item[0].endswith(b"-0"):
+        return spoilt(ValueError(f"its number {item[0].decode()} is none of ours"), item[1])
+    try:
+        entry: Entry = rows.decode_entry(item[1])
+    except UNREADABLE as error:
+        return spoilt(error, item[1])
+    return entry
 
 
 def plan_of(term: int, plan: Plan) -> dict[str, Any]:
     return {
         "term": term,
         "consumed": plan.consumed,
+        "spoilt": plan.spoilt,
         "read": plan.read,
         "firings": [
             [
@@ -147,10 +195,9 @@ def part(row: rows.Row) -> Part:
     return Part(*row)
 
 
-def cancel_of(run_ids: Sequence[str], job_id: str | None, reason: str, limit: int, *, waiting: bool = False) -> Any:
-    """`waiting`: those that are leased are left alone."""
+def cancel_of(run_ids: Sequence[str], job_id: str | None, reason: str, limit: int) -> Any:
     job = False if job_id is None else job_id
-    asked = {"ids": run_ids, "job": job, "reason": reason, "limit": limit, "waiting": waiting}
+    asked = {"ids": run_ids, "job": job, "reason": reason, "limit": limit}
     return asked | {"after": False, "upto": False, "to": False}
 
 

@@ -15,8 +15,18 @@ from typing import Any
 from redis import exceptions
 
 from pollux.errors import StoreError, StoreRefused
-from pollux.model import SCHEDULER_VERSION
-from pollux.store.checked import FOUND_MAX, AuditChain, Checked, Finding, Report, check_ends, finding
+from pollux.model import ASIDE, SCHEDULER_VERSION, Note
+from pollux.store.checked import (
+    ENTRIES_ASIDE,
+    FOUND_MAX,
+    AuditChain,
+    Checked,
+    Finding,
+    Report,
+    aside_findings,
+    check_ends,
+    finding,
+)
 from pollux.store.legible import UNREADABLE
 from pollux.store.redis import listing, rows
 from pollux.store.redis.address import Address, read_address
@@ -29,12 +39,13 @@ from pollux.store.shelf import JobShelf
 ASK_S = 10.0
 DEADLINE_MS = 30_000
 PAGE = 500
+NAMESPACES_MAX = 1_000  # that are remembered
 # Indexes of runs, and where the id begins in their members: one each, one a version, one a job.
 INDEXES = {"live": 16, "shelf:plain": 30, "shelf:unchanged": 30, "shelf:dead": 30}
 OF_VERSIONS = {"line:1": 15, "line:2": 15, "line:3": 15, "leases": 1, "held": 16}
 OF_JOBS = {"live": 16, "past": 30, "dead": 30}
 TYPES = {
-    **dict.fromkeys(("meta", "keys", "gone", "notes", "nodes", "home", "versions"), "hash"),
+    **dict.fromkeys(("meta", "keys", "gone", "notes", "nodes", "home", "unfinished", "versions"), "hash"),
     **dict.fromkeys(("jobs:high", "jobs:normal", "jobs:low", "feed", "bell:runs", "bell:feed", "log"), "stream"),
 }
 _VERSION = re.compile(r"v[0-9]+:")
@@ -95,7 +106,9 @@ class _Walk:
         self._runs = self._jobs = self._seen = 0
         self._shelf = JobShelf()
         self._past: set[str] = set()  # jobs with finished runs
+        self._aside: list[Note] = []
         self._versions: list[int] = []
+        self._namespaces: dict[str, bool] = {}  # beginnings of keys that are not ours: are they another store's?
 
     async def look(self, report: Report) -> Checked:
         report("the scripts", 0, 0)
@@ -124,7 +137,7 @@ class _Walk:
             self._jobs,
             notes,
             log,
-            (*self._findings(), *audit),
+            (*self._findings(), *aside_findings(self._aside), *audit),
         )
 
     def _findings(self) -> list[Finding]:
@@ -135,7 +148,7 @@ class _Walk:
         ]
 
     def _say(self, rule: str, words: str) -> None:
-        if len(self._wrong[rule]) < FOUND_MAX:
+        if len(self._wrong[rule]) < FOUND_MAX and words not in self._wrong[rule]:  # SCAN may answer a key twice
             self._wrong[rule].append(words)
 
     async def _ask(self, *command: Any) -> Any:
@@ -172,16 +185,33 @@ class _Walk:
             elif has_name and kind in OF_JOBS and await self._check_type(key, "zset"):
                 await self._look_at_members(key, OF_JOBS[kind])
                 self._past |= {name} if kind == "past" else set()
-            elif not has_name or kind not in {"job", "claim", *OF_JOBS}:
-                self._say("foreign", key)
+            elif not has_name and self._is_of_the_store_around(key):
+                continue
+            elif not has_name or not (kind in {"job", "claim", *OF_JOBS} or await self._is_namespace(kind)):
+                self._say("foreign", f"{self._address.prefix}:{key}")
         for start in range(0, len(runs), PAGE):
             await self._look_at_runs(runs[start : start + PAGE])
+
+    def _is_of_the_store_around(self, key: str) -> bool:
+        """With `?namespace=jobs` the lines `jobs:high` of the store beside it begin as our own keys do."""
+        own = self._address.prefix.rpartition(":")[2]
+        return own == "claim" or f"{own}:{key}" in KEYS
+
+    async def _is_namespace(self, name: str) -> bool:
+        """Does another store stand beside this one, under `?namespace=`?"""
+        if name not in self._namespaces:
+            found = await self._ask("TYPE", f"{self._address.prefix}:{name}:meta")
+            is_ours = found == b"hash" and await self._ask("HEXISTS", f"{self._address.prefix}:{name}:meta", "format")
+            if len(self._namespaces) >= NAMESPACES_MAX:
+                self._namespaces.clear()
+            self._namespaces[name] = bool(is_ours)
+        return self._namespaces[name]
 
     async def _check_type(self, key: str, kind: str) -> bool:
         found = (await self._ask("TYPE", f"{self._address.prefix}:{key}")).decode()
         if found in (kind, "none"):
             return True
-        self._say("foreign", f"{key} is a {found}, and should be a {kind}")
+        self._say("foreign", f"{self._address.prefix}:{key} is a {found}, and should be a {kind}")
         return False
 
     async def _all_versions(self) -> list[int]:
@@ -308,6 +338,11 @@ class _Walk:
             count += 1
             if error := _unreadable(lambda row=row: rows.note(row)):  # type: ignore[misc]
                 self._say("records", f"note {row[0]}: {error}")
+            elif row[0].startswith(ASIDE):
+                self._aside.append(rows.note(row))
+        seen = [[note.key, False, False, False] for note in self._aside if note.key.startswith(ENTRIES_ASIDE)]
+        if self.mends and seen:
+            await self._link.run("put_notes", puts=seen, v=SCHEDULER_VERSION)
         return count
 
     async def _look_at_log(self) -> tuple[int, list[Finding]]:
@@ -322,6 +357,9 @@ class _Walk:
 
 
 def _check_entry(given: dict[bytes, bytes]) -> None:
+    for name in (b"entry", b"ends"):
+        if name not in given:
+            raise ValueError(f"it has no field {name.decode()!r}")
     check_ends(rows.decode_entry(given[b"entry"]), int(given[b"ends"]))
 
 

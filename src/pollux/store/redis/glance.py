@@ -21,6 +21,8 @@ from pollux.store.redis.scripts import script, verbs
 from pollux.store.redis.server import parse_info
 
 ASK_S = 5.0
+PAGE, PAGES_MAX = 1_000, 20  # keys that are looked through for another namespace
+NAMED_MAX = 3  # of them
 TRIPS = 21
 _CALLED = re.compile(r'call\("([A-Z]+)"')
 # Commands that take something else than a key and two words; "K" is a key of ours.
@@ -81,14 +83,34 @@ async def lacking(url: str) -> str:
             for is_last in (False, False, True):
                 try:
                     format_ = await listener.ask("HGET", f"{address.prefix}:meta", "format", within_s=ASK_S)
-                except (exceptions.MovedError, *PASSING):  # the slot is on its way to another node of the cluster
+                except PASSING:  # the slot is on its way to another node of the cluster
                     if is_last:
                         raise
                 else:
-                    return "" if format_ is not None else f"no keys {address.prefix}:*"
+                    return "" if format_ is not None else await _what_else(listener, address)
     finally:
         await listener.close()
     raise AssertionError("the last try raises")
+
+
+async def _what_else(listener: Listener, address: Address) -> str:
+    """There is no store of this name; perhaps there are some under another namespace."""
+    found: set[str] = set()
+    cursor, beginning, end = "0", f"{address.prefix}:", ":meta"
+    for _ in range(PAGES_MAX):
+        command = ("SCAN", cursor, "MATCH", f"{beginning}*{end}", "COUNT", PAGE)
+        page = await _or_none(lambda *command: listener.ask(*command, within_s=ASK_S), *command)
+        if page is None:
+            break
+        found |= {key.decode(errors="replace").removeprefix(beginning).removesuffix(end) for key in page[1]}
+        cursor = page[0].decode()
+        if cursor == "0":
+            break
+    names = sorted(name for name in found if ":" not in name)
+    if not names:
+        return f"no keys {beginning}*"
+    there = " or ".join(f"?namespace={name}" for name in names[:NAMED_MAX])
+    return f"no key {beginning}meta; there is one with {there}"
 
 
 async def _look(listener: Listener, address: Address) -> Server:

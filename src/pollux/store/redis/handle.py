@@ -33,6 +33,7 @@ from pollux.store.redis.ear import OFFER_MS, Ear, Offer, Place, place_of
 from pollux.store.redis.leaps import ServerTime
 from pollux.store.redis.link import Link
 from pollux.store.redis.plain import Leases
+from pollux.store.redis.refusals import Unfinished
 from pollux.store.redis.scripts import BELL_FEED, BELL_RUNS
 from pollux.store.shelf import JobShelf
 
@@ -47,7 +48,6 @@ NOT_YET = {
     "lines": (),
     "is_late": False,
 }  # what no script says: it only tells what it would do
-JOB_GONE = "its job was deleted"
 T = TypeVar("T")
 Looked = tuple[T, bool, int | None, Place]  # seen, is it enough, in how many ms there may be more, where the bell stood
 
@@ -150,6 +150,9 @@ class Handle:
     async def _run(self, verb: str, now_ms: int | None = None, **arguments: Any) -> Any:
         return await self._open().run(verb, now=now_ms, v=self._version, **arguments)
 
+    async def _job_rows(self, verb: str, **arguments: Any) -> list[rows.Row]:
+        return calls.job_rows(await self._open().run_raw(verb, now=None, v=self._version, **arguments))
+
     def _job(self, row: rows.Row) -> Job:
         return rows.legible_job(self._jobs, row)
 
@@ -219,7 +222,7 @@ class Handle:
                 reasons[row[0]] = str(error.__cause__)
         aside: list[Leased] = []
         if reasons:
-            aside = [Leased(run.id, run.token, run.job_id) for run in runs if run.job_id in reasons]
+            aside = [Leased(run.id, run.token, run.job_id, run.fence) for run in runs if run.job_id in reasons]
             runs = [run for run in runs if run.job_id not in reasons]
         look_again_ms = None if look_again is False else look_again
         claimed = Claimed(Answer(answer), tuple(runs), by_id, stops, look_again_ms, now_ms)
@@ -233,37 +236,34 @@ class Handle:
     async def _cancel(
         self, asked: dict[str, Any], audit: Audit[list[RunAnswer]] | None, now_ms: int | None
     ) -> list[RunAnswer]:
-        """A part at a time; the first that does anything has the lines, and the number of those behind it."""
+        """A part at a time; the first that does anything has the lines, and how many there may be behind it."""
         do, named = partial(self._cancel_part, now_ms), len(asked["ids"])
         if audit is None:
             return calls.run_answers(await to_the_end(await do(asked), asked, do), named)
         before, seen = list[calls.Cancelled](), calls.Part([("ok", run_id, 0) for run_id in asked["ids"]])
-        if asked["job"] is not False:
-            before, seen, asked = await self._first_to_do(asked, now_ms)
-
-        def lines(part: calls.Part) -> Sequence[AuditLine]:
-            # those that came since count for nothing, unless so many stand in between that it ends before its time
-            behind = (seen if part.after == seen.after else part).behind
-            answers = calls.run_answers([*before, *part.found], named)
-            return audit([*answers, *[RunAnswer(Answer.OK, "")] * behind])
-
-        first = await self._recorded(lines, "cancel", calls.part, (seen, seen.said), now_ms, **asked)
-        return calls.run_answers([*before, *await to_the_end(first, asked, do)], named)
+        while True:
+            if asked["job"] is not False:
+                seen, asked = await self._first_to_do(asked, before, now_ms)
+            lines = partial(lines_of_part, audit, before, seen, named)
+            part = await self._recorded(lines, "cancel", calls.part, (seen, seen.said), now_ms, **asked)
+            if part.does_any or part.after is False:
+                return calls.run_answers([*before, *await to_the_end(part, asked, do)], named)
+            before += part.found  # somebody else was quicker
+            asked = behind(part, asked)
 
     async def _first_to_do(
-        self, asked: dict[str, Any], now_ms: int | None
-    ) -> tuple[list[calls.Cancelled], calls.Part, dict[str, Any]]:
-        """The first part of a job in which anything is to be done, as it looks, with what was found before it.
+        self, asked: dict[str, Any], before: list[calls.Cancelled], now_ms: int | None
+    ) -> tuple[calls.Part, dict[str, Any]]:
+        """The first part of a job in which anything is to be done, as it looks; what is found before it is added there.
 
         And how to ask for it: whatever comes or ends meanwhile, it will have no others than these.
         """
-        before: list[calls.Cancelled] = []
         part = await self._look_at_part(now_ms, asked)
         while part.after is not False and not part.does_any:
             before += part.found
-            asked = asked | {"ids": [], "after": part.after}
+            asked = behind(part, asked)
             part = await self._look_at_part(now_ms, asked)
-        return before, part, asked | {"upto": part.upto, "to": part.after}
+        return part, asked | {"upto": part.upto, "to": part.after}
 
     async def _cancel_part(self, now_ms: int | None, asked: dict[str, Any]) -> calls.Part:
         return calls.part(await self._run("cancel", now_ms, **asked))
@@ -272,6 +272,29 @@ class Handle:
         """What a part would be; nothing is done."""
         _, found, _, self._door.last_line = await self._run("cancel", now_ms, **asked, told=NOT_YET)
         return calls.part(found)
+
+    async def _finish(self, ids: Sequence[str] = (), now_ms: int | None = None, limit: int | None = None) -> int:
+        """Do what deletes and moves have left of these jobs, or of all: how many runs were looked at, up to `limit`."""
+        looked, is_more = 0, True
+        while is_more and (limit is None or looked < limit):
+            piece = PIECE if limit is None else min(PIECE, limit - looked)
+            count, is_more, move = await self._run("finish", now_ms, ids=ids, limit=piece)
+            looked += count
+            if move:
+                job_id, after, to = move
+                await self._run("move_jobs", now_ms, ids=[job_id], after=after, to=to, limit=piece)
+                looked += piece
+        return looked
+
+    async def _finished_before(
+        self, add: Callable[[], Awaitable[T]], ids: Sequence[str], now_ms: int | None = None
+    ) -> T:
+        """Add jobs, of which some may have been deleted by somebody who was cut off: what he left ends first."""
+        while True:
+            try:
+                return await add()
+            except Unfinished:
+                await self._finish(ids, now_ms)
 
     def _offer_of(self, asking: dict[str, Any]) -> Callable[[Claimed], Offer] | None:
         """The claim as it goes with a wait, after a look; none of more than one version or for the replicas' word."""
@@ -374,9 +397,29 @@ async def to_the_end(
     """What a part and all that follow it have found."""
     part, found = first, list(first.found)
     while part.after is not False:
-        part = await ask(asked | {"ids": [], "after": part.after, "upto": part.upto, "to": False})
+        part = await ask(behind(part, asked))
         found += part.found
     return found
+
+
+def behind(part: calls.Part, asked: dict[str, Any]) -> dict[str, Any]:
+    """How to ask for what follows a part."""
+    return asked | {"ids": [], "after": part.after, "upto": part.upto, "to": False}
+
+
+def lines_of_part(
+    audit: Audit[list[RunAnswer]], before: Sequence[calls.Cancelled], seen: calls.Part, named: int, part: calls.Part
+) -> Sequence[AuditLine]:
+    """What tells of a part, which looked like `seen`; nothing if it does nothing and there is more behind it.
+
+    Those behind it nobody has looked at: so many answers without an id.
+    """
+    if not part.does_any and part.after is not False:
+        return ()
+    # those that came since count for nothing, unless so many stand in between that it ends before its time
+    unseen = (seen if part.after == seen.after else part).behind
+    answers = calls.run_answers([*before, *part.found], named)
+    return audit([*answers, *[RunAnswer(Answer.OK, "")] * unseen])
 
 
 def chained_after(last: str, lines: Sequence[AuditLine]) -> list[str]:

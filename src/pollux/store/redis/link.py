@@ -155,15 +155,18 @@ class Link:
 
     async def _until_said(self, talk: Callable[[Line], Awaitable[Any]]) -> Any:
         """What did nothing is said again."""
-        until = time.monotonic() + self._deadline_ms / 1000 * PASSAGE
+        until, tries = time.monotonic() + self._deadline_ms / 1000 * PASSAGE, 0
         while True:
+            tries += 1
             try:
                 line = await self._line()
                 answer = await self._guarded(line, talk(line))
-            except exceptions.MovedError as error:
-                await self._doubt()
-                self._route.moved(error)
             except PASSING as error:
+                if isinstance(error, exceptions.MovedError):
+                    await self._doubt()
+                    self._route.moved(error)
+                    if tries == 1:  # who is sent elsewhere goes there at once, but not to and fro
+                        continue
                 if time.monotonic() > until:
                     raise self._in_passage(error) from error
                 await asyncio.sleep(NAP_S)

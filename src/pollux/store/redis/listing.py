@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import msgspec
 
-from pollux.model import FINISHED, LIVE, AuditLine, Run, RunState
+from pollux.model import FINISHED, LIVE, AuditLine, Job, Run, RunState
 from pollux.store.contract import DumpPage, JobFilter, JobPage, RunFilter, RunPage
 from pollux.store.filters import job_fits, run_filter, run_place
 from pollux.store.records import TermRecord, Tomb, dump_place
 from pollux.store.redis import rows
+from pollux.store.redis.calls import job_rows
 from pollux.store.redis.link import Link
-from pollux.store.shelf import JobShelf
+from pollux.store.shelf import JobReading, JobShelf
 
 PART = 200  # rows that one call to the server reads, unless the page is bigger
 DIGITS = 29  # of a finished run's place
@@ -25,40 +26,48 @@ decode_line = msgspec.json.Decoder(AuditLine).decode
 
 
 async def list_jobs(link: Link, shelf: JobShelf, where: JobFilter, after: str | None, limit: int) -> JobPage:
-    found = []
+    """What cannot be read behind the last job of a page belongs to the next one, and is told there."""
+    found, reading, told = list[Job](), JobReading(shelf), 0
     async for row in _job_rows(link, after, limit):
-        job = rows.legible_job(shelf, row)
-        if job_fits(job, where):
-            found.append(job)
-        if len(found) > limit:
-            return JobPage(tuple(found[:limit]), found[limit - 1].id)
-    return JobPage(tuple(found), None)
+        job = reading.job(rows.job_given(row))
+        if job is None or not job_fits(job, where):
+            continue
+        if len(found) == limit:
+            return reading.answer(JobPage(tuple(found), found[-1].id), first=told)
+        found.append(job)
+        told = reading.count
+    return reading.answer(JobPage(tuple(found), None))
 
 
 async def _job_rows(link: Link, after: str | None, limit: int) -> AsyncIterator[rows.Row]:
     part = max(PART, limit + 1)
     while True:
-        page = await link.run("list_jobs", after=False if after is None else after, limit=part)
+        page = job_rows(await link.run_raw("list_jobs", after=False if after is None else after, limit=part))
         for row in page:
-            yield row
+            if len(row) > 1:
+                yield row
         if len(page) < part:
             return
         after = page[-1][0]
 
 
 async def list_runs(link: Link, where: RunFilter, after: str | None, limit: int) -> RunPage:
-    fits = run_filter(where)
-    found: list[tuple[str, Run]] = []
-    async for cursor, run in _runs(link, where, after, limit):
-        if fits(run):
-            found.append((cursor, run))
-        if len(found) > limit:
-            break
-    page = tuple(run for _, run in found[:limit])
-    return RunPage(page, found[limit - 1][0] if len(found) > limit else None)
+    """As with jobs: a page tells of what lies before its end."""
+    fits, reading, told = run_filter(where), rows.RunReading(), 0
+    found, last = list[Run](), ""
+    async for cursor, run in _runs(link, where, after, limit, reading):
+        if not fits(run):
+            continue
+        if len(found) == limit:
+            return reading.answer(RunPage(tuple(found), last), first=told)
+        found.append(run)
+        last, told = cursor, reading.count
+    return reading.answer(RunPage(tuple(found), None))
 
 
-async def _runs(link: Link, where: RunFilter, after: str | None, limit: int) -> AsyncIterator[tuple[str, Run]]:
+async def _runs(
+    link: Link, where: RunFilter, after: str | None, limit: int, reading: rows.RunReading
+) -> AsyncIterator[tuple[str, Run]]:
     """Live ones from a place on, then finished ones from theirs, as far as the filter can mean them."""
     live_after, below = run_place(after)
     states = frozenset(where.states) or LIVE | FINISHED
@@ -66,48 +75,57 @@ async def _runs(link: Link, where: RunFilter, after: str | None, limit: int) -> 
     if below is None and states & LIVE:
         is_held = states & LIVE == {RunState.HELD} and where.job_id is None and where.scheduler_version is not None
         held_in = where.scheduler_version if is_held else None
-        async for run in live_runs(link, live_after, where.job_id, part, held_in=held_in):
+        async for run in live_runs(link, live_after, where.job_id, part, held_in=held_in, reading=reading):
             yield f"live:{run.due_ms}:{run.id}", run
     if states & FINISHED:
         place = None if below is None else str(below).zfill(DIGITS)
-        async for number, run in past_runs(link, "newest", place, where.job_id, part):
+        async for number, run in past_runs(link, "newest", place, where.job_id, part, reading):
             yield f"past:{number}", run
 
 
 async def live_runs(
-    link: Link, after: tuple[int, str] | None, job_id: str | None, part: int, *, held_in: int | None = None
+    link: Link,
+    after: tuple[int, str] | None,
+    job_id: str | None,
+    part: int,
+    *,
+    held_in: int | None = None,
+    reading: rows.RunReading | None = None,
 ) -> AsyncIterator[Run]:
     """By (due, id); those that are held in a version have a list of their own."""
     while True:
         asked: dict[str, Any] = {"kind": "live", "after": after or False, "job": _or_false(job_id), "limit": part}
         asked |= {"is_held": held_in is not None, "v": held_in}
-        page = await _page(link, asked)
-        for place, run in page:
+        places, runs = await _page(link, asked, reading)
+        for place, run in zip(places, runs, strict=True):
             after = (int(place[:15]) - PLACE_ZERO, place[15:])
             if run is not None:
                 yield run
-        if len(page) < part:
+        if len(places) < part:
             return
 
 
 async def past_runs(
-    link: Link, order: str, after: str | None, job_id: str | None, part: int
+    link: Link, order: str, after: str | None, job_id: str | None, part: int, reading: rows.RunReading | None = None
 ) -> AsyncIterator[tuple[str, Run]]:
     """Finished runs with their places, `newest` or `oldest` first."""
     while True:
-        page = await _page(link, {"kind": order, "after": _or_false(after), "job": _or_false(job_id), "limit": part})
-        for place, run in page:
+        asked = {"kind": order, "after": _or_false(after), "job": _or_false(job_id), "limit": part}
+        places, runs = await _page(link, asked, reading)
+        for place, run in zip(places, runs, strict=True):
             after = place
             if run is not None:
                 yield place, run
-        if len(page) < part:
+        if len(places) < part:
             return
 
 
-async def _page(link: Link, asked: dict[str, Any]) -> list[tuple[str, Run | None]]:
-    """Places, and the runs that stand there."""
+async def _page(
+    link: Link, asked: dict[str, Any], reading: rows.RunReading | None
+) -> tuple[list[str], Iterable[Run | None]]:
+    """Places, and the runs that stand there, read as they are taken."""
     found = await link.run_raw("list_runs", **asked)
-    return list(zip(_decode_places(found[0]), rows.runs(found, first=1), strict=True))
+    return _decode_places(found[0]), rows.runs(found, first=1) if reading is None else reading.each(found, first=1)
 
 
 def _or_false(text: str | None) -> str | bool:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from pollux.model import SCHEDULER_VERSION, Cause, Done, End, Ended, Outcome, Run, RunState
-from pollux.store.contract import RESULT_BYTES_MAX, Settlement
+from pollux.store.contract import RESULT_BYTES_MAX, RunsAlike, Settlement
 from pollux.store.legible import UNREADABLE
 from pollux.store.limits import PRIORITIES, written
 from pollux.store.redis import rows
@@ -85,8 +85,17 @@ def _digits(time_ms: int) -> str:
 
 def enqueue_of(runs: Sequence[Run], version: int) -> dict[str, Any] | None:
     """The call as `enqueue_plain.lua` takes it; None if one of the runs is not plain, or they do not go together."""
-    if not runs or len({run.id for run in runs}) < len(runs):
+    ids, each = (runs.ids, [runs.one]) if isinstance(runs, RunsAlike) else ([run.id for run in runs], runs)
+    groups = _groups(each, version) if ids and len(set(ids)) == len(ids) else None
+    if groups is None:
         return None
+    groups[-1][2] = len(ids)
+    one, bodies = each[0], rows.bodies_of(runs)
+    return {"ids": ids, "bodies": bodies, "groups": groups, "pr": one.priority, "vis": one.visible_ms, "v": version}
+
+
+def _groups(runs: Sequence[Run], version: int) -> list[rows.Row] | None:
+    """Those that are to stand alike, as the script takes them."""
     priority, visible_ms = runs[0].priority, runs[0].visible_ms
     if priority not in PRIORITIES:
         return None
@@ -102,8 +111,7 @@ def enqueue_of(runs: Sequence[Run], version: int) -> dict[str, Any] | None:
         else:
             like = (run.job_id, run.due_ms, run.cause)
             groups.append([run.job_id, n, n, _raw(_waiting(run)), _digits(run.due_ms)])
-    ids, bodies = [run.id for run in runs], [rows.body_of(run) for run in runs]
-    return {"ids": ids, "bodies": bodies, "groups": groups, "pr": priority, "vis": visible_ms, "v": version}
+    return groups
 
 
 def _is_new(run: Run) -> bool:

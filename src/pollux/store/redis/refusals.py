@@ -9,13 +9,25 @@ from contextlib import contextmanager
 
 from redis import exceptions
 
-from pollux.errors import StoreError, StoreFull, StoreRefused, system_words
+from pollux.errors import StoreAway, StoreBusy, StoreError, StoreFull, StoreRefused, system_words
 
-# The server did nothing: a slot is on its way to another node, or the cluster is choosing a new primary.
-PASSING = (exceptions.AskError, exceptions.TryAgainError, exceptions.ClusterDownError)
+# The server did nothing: our slot has gone to another node or is on its way, or the cluster is choosing a new primary.
+PASSING = (exceptions.MovedError, exceptions.AskError, exceptions.TryAgainError, exceptions.ClusterDownError)
 
 # How servers say that a user lacks a right: Redis, Valkey, and Redis 7.0 from within a script.
 FORBIDDEN = ("NOPERM", "ACL failure", "The user executing the script can't")
+
+
+# Which script it was, and where in it: `WRONGTYPE ... value script: be80f8..., on @user_script:47.` of Redis 7, and
+# `ERR Error running script (call to f_be80f8...): @user_script:47: WRONGTYPE ...` of others.  Nobody can look there.
+_IN_A_SCRIPT = re.compile(
+    r",? ?script: (?:[0-9a-f]{40}, )?on @?user_script:\d+\.?$"
+    r"|(?:ERR )?Error running script \(call to f_[0-9a-f]{40}\): @?user_script: ?\d+: (?:-)?"
+)
+
+
+class Unfinished(StoreBusy):
+    """A job cannot be added yet: runs of the one that was deleted in its place still wait, and end first."""
 
 
 @contextmanager
@@ -27,14 +39,14 @@ def in_our_words(name: str) -> Iterator[None]:
 
 
 def translated(error: Exception, name: str) -> StoreError:
-    said = str(error)
+    said = _IN_A_SCRIPT.sub("", str(error)).strip()
     match error:
         case exceptions.AuthenticationError() | exceptions.AuthorizationError():
             return StoreRefused(f"the server {name} does not let us in ({said}); check user and password in the URL")
         case exceptions.MovedError():
             return StoreRefused(f"the server {name} is part of a cluster; use redis+cluster://host:port,... in the URL")
         case exceptions.BusyLoadingError():
-            return StoreError(f"the server {name} is still loading its data; it answers when that is done")
+            return StoreAway(f"the server {name} is still loading its data; it answers when that is done")
         case exceptions.ConnectionError() | exceptions.TimeoutError() | OSError():
             return _unreachable(error, said, name)
     if isinstance(error, exceptions.OutOfMemoryError) or "OOM" in said or "MISCONF" in said:
@@ -58,7 +70,7 @@ def _unreachable(error: Exception, said: str, name: str) -> StoreError:
     elif "closed by server" in said:
         hint = " (rediss:// if it wants TLS)"
     why = _why(error, said, name)
-    return StoreError(f"the server {name} cannot be reached ({why}); start it, or correct the store's URL{hint}")
+    return StoreAway(f"the server {name} cannot be reached ({why}); start it, or correct the store's URL{hint}")
 
 
 def _why(error: Exception, said: str, name: str) -> str:
@@ -97,8 +109,11 @@ def _refused(said: str, name: str, *, is_forbidden: bool) -> StoreError:
         return StoreRefused(f"the sentinels know no such service as {name} names; correct it in the store's URL")
     if "SENTINEL" in said.upper() and "unknown command" in said:
         return StoreRefused(f"{name} names no sentinel but a server ({said}); use redis://host:port/0")
+    if said.startswith("UNFINISHED"):
+        return Unfinished(f"on {name} runs of a deleted job still wait in the place of the new one ({said}); try again")
     if "WRONGTYPE" in said:
         return StoreRefused(
-            f"a key under our prefix on {name} is not ours ({said}); choose another ?prefix= or ?namespace="
+            f"a key under our prefix on {name} is not ours ({said}); delete it (`pollux store check` names it), or "
+            "choose another ?prefix= or ?namespace="
         )
     return StoreError(f"the server {name} refused: {said}")

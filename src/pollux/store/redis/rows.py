@@ -6,6 +6,7 @@ gave it.  Texts of JSON go through the scripts untouched: no number in them is e
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -36,8 +37,8 @@ from pollux.model import (
     lease_lost,
     tried_again,
 )
-from pollux.store.contract import PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX, Settlement
-from pollux.store.legible import legible
+from pollux.store.contract import PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX, RunsAlike, Settlement
+from pollux.store.legible import Reading, legible
 from pollux.store.limits import PRIORITIES, checked_notes, checked_run, written
 from pollux.store.shelf import JobShelf
 
@@ -68,9 +69,13 @@ def job_put(job: Job, revision: int | None = None) -> dict[str, Any]:
     }
 
 
+def job_given(row: Row) -> tuple[Any, ...]:
+    """What `job_row` answers, as a shelf takes it."""
+    return (*[None if value is False else value for value in row], SCHEDULER_VERSION)
+
+
 def legible_job(shelf: JobShelf, row: Row) -> Job:
-    """From what `job_row` answers."""
-    given = (*[None if value is False else value for value in row], SCHEDULER_VERSION)
+    given = job_given(row)
     return legible(shelf.job, given, f"job {given[0]!r}")
 
 
@@ -99,6 +104,10 @@ def value_text(value: Any) -> str | bool:
 
 def note(row: Row) -> Note:
     return Note(row[0], decode(row[1]), row[2], None if row[3] is False else row[3])
+
+
+def note_reading() -> Reading[Row, Note]:
+    return Reading("note", note)
 
 
 def legible_note(row: Row) -> Note:
@@ -191,15 +200,26 @@ def past_row(run: Run) -> Row:
 
 def body_of(run: Run) -> str | bool:
     """What a run was given, as JSON; refused in the words of all stores."""
-    if run.payload is None and not run.group and not run.target:
-        return False
     try:
-        data = encode(Body(run.payload, run.group, run.target))
+        data = _body(run.payload, run.group, run.target)
     except (TypeError, ValueError, OverflowError, RecursionError):
         data = None
     if data is None or len(data) > PAYLOAD_BYTES_MAX:
         written(run.payload, PAYLOAD_BYTES_MAX, "the payload of run", run.id)
     return data.decode() if data else False
+
+
+def bodies_of(runs: Sequence[Run]) -> list[str | bool]:
+    """The same of many; what is JSON already goes as it is."""
+    if not isinstance(runs, RunsAlike):
+        return [body_of(run) for run in runs]
+    group, target = runs.one.group, runs.one.target
+    bodies = [_body(None if body is None else msgspec.Raw(body), group, target) for body in runs.bodies]
+    return [body.decode() if body else False for body in bodies]
+
+
+def _body(payload: object, group: str, target: str) -> bytes:
+    return b"" if payload is None and not group and not target else encode(Body(payload, group, target))
 
 
 _COUNTS = (("att", "attempt"), ("loss", "lease_losses"), ("crash", "crashes"), ("fence", "fence"))
@@ -278,6 +298,23 @@ def run_of(run_id: str, stand: Stand, body: bytes) -> Run:
 def runs(parts: list[bytes], first: int = 0) -> list[Run | None]:
     """From id, state, body, and again; None where there is no run."""
     return [legible_run(*parts[n : n + 3]) if parts[n + 1] else None for n in range(first, len(parts), 3)]
+
+
+class RunReading(Reading[list[bytes], Run]):
+    """The runs of one call; what cannot be read is told of with its answer."""
+
+    def __init__(self) -> None:
+        super().__init__("run", lambda parts: run(*parts))
+
+    def runs(self, parts: list[bytes], first: int = 0) -> list[Run | None]:
+        """As `runs`; None also where one cannot be read."""
+        return list(self.each(parts, first))
+
+    def each(self, parts: list[bytes], first: int = 0) -> Iterator[Run | None]:
+        """The same, each read when its turn comes."""
+        for n in range(first, len(parts), 3):
+            found = parts[n : n + 3]
+            yield self(found, found[0].decode(errors="replace")) if found[1] else None
 
 
 def _tried(lines: str) -> tuple[Tried, ...]:

@@ -47,10 +47,11 @@ KEYS = (
     "log",
     "home",  # how many writes there were, and on which servers: see homes.py
     "held",
+    "unfinished",  # jobs that were deleted or moved, while not all of their runs have ended or come along
     "versions",  # which versions of the deployment there are; all but one have lines, feed and counts of their own
 )
 BELL_RUNS, BELL_FEED = "bell:runs", "bell:feed"
-SHARED = tuple(f"_{name}.lua" for name in ("house", "writes", "jobs", "notes", "streams", "runs"))
+SHARED = tuple(f"_{name}.lua" for name in ("house", "writes", "jobs", "notes", "streams", "runs", "moves"))
 PLAIN = "_plain"  # how a script ends that works on plain runs alone: see plain.py
 LEVEL_NAMES, USES_MAX = 30, 60
 _LOCALS = re.compile(r"^local (?:function )?(\w+(?:\s*,\s*\w+)*)", re.MULTILINE)

@@ -58,6 +58,7 @@ from pollux.store.limits import (
     check_page,
     check_plan,
     check_pruning,
+    check_settlements,
     checked_job,
     checked_notes,
 )
@@ -65,9 +66,10 @@ from pollux.store.parts import one_version
 from pollux.store.records import read_record
 from pollux.store.redis import calls, listing, plain, rows
 from pollux.store.redis.ear import place_of
-from pollux.store.redis.handle import JOB_GONE, PIECE, Handle, Looked, to_the_end
+from pollux.store.redis.handle import PIECE, Handle, Looked
 from pollux.store.redis.leaps import ServerTime
 from pollux.store.redis.link import Link
+from pollux.store.shelf import JobReading
 
 
 class RedisStore(Handle):
@@ -128,7 +130,8 @@ class RedisStore(Handle):
             return [calls.job_answer(put, row, self._version) for put, row in zip(puts, found, strict=True)]
 
         said = [f"ok {row[1]}  " for row in hoped]
-        return await self._recorded(audit, "put_jobs", read, (hoped, said), now_ms, puts=items)
+        put_all = partial(self._recorded, audit, "put_jobs", read, (hoped, said), now_ms, puts=items)
+        return await self._finished_before(put_all, [put.job.id for put in puts], now_ms)
 
     async def delete_jobs(
         self,
@@ -142,17 +145,17 @@ class RedisStore(Handle):
         asked = {"ids": ids, "reason": reason, "limit": PIECE}
         said = ["ok"] * len(ids)
         answers: list[Answer]
-        answers, left, upto = await self._recorded(
-            _of_first(audit), "delete_jobs", _behind_answers, ((said, (), 0), said), now_ms, **asked
+        answers, left = await self._recorded(
+            _of_first(audit), "delete_jobs", _behind_answers, ((said, ()), said), now_ms, **asked
         )
-        for job_id in left:
-            rest = calls.cancel_of((), job_id, reason or JOB_GONE, PIECE, waiting=True)
-            await to_the_end(calls.Part([], "", upto), rest, partial(self._cancel_part, now_ms))
+        if left:
+            await self._finish(left, now_ms)
         return answers
 
     async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
         check_batch(ids, "jobs")
-        return [self._job(row) if row else None for row in await self._run("get_jobs", ids=ids)]
+        found, reading = await self._job_rows("get_jobs", ids=ids), JobReading(self._jobs)
+        return reading.answer([reading.job(rows.job_given(row)) if row else None for row in found])
 
     async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
         return await listing.list_jobs(self._open(), self._jobs, where or JobFilter(), after, check_page(limit))
@@ -173,8 +176,9 @@ class RedisStore(Handle):
 
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
         one_version(self._version, "due")
-        found = await self._run("due", after=after or False, before=before_ms, limit=limit)
-        return [self._job(row) for row in found]
+        found = await self._job_rows("due", after=after or False, before=before_ms, limit=limit)
+        reading = JobReading(self._jobs)
+        return reading.answer(reading.jobs([rows.job_given(row) for row in found]))
 
     # plan
 
@@ -187,7 +191,7 @@ class RedisStore(Handle):
             found = await self._open().run_raw("feed", limit=limit, known=list(known), now=at_ms, v=self._version)
             if self._entries is not known:  # forgotten meanwhile: at another server the same ids may be other entries
                 return await look(waited_ms)
-            items = tuple([calls.feed_item(item, known) for item in found[2]])
+            items = calls.feed_items(found[2], known)
             self._entries = {item.id: item for item in items}
             return Feed(items, int(found[0])), bool(items), None, place_of(found[1].decode())
 
@@ -216,10 +220,10 @@ class RedisStore(Handle):
         check_batch(runs, "runs")
         asked = None if notes or audit is not None else plain.enqueue_of(runs, self._version)
         if asked and await self._open().try_plain("enqueue_plain", **asked, ready_max=ready_max, now=now_ms):
-            return [RunAnswer(Answer.OK, run.id) for run in runs]
+            return [RunAnswer(Answer.OK, run_id) for run_id in asked["ids"]]
         made = [rows.checked_row(run) for run in runs]
         written = rows.note_rows(checked_notes(notes))
-        ids = [run.id for run in runs]
+        ids = [row[0] for row in made]
 
         def read(found: Any) -> list[RunAnswer]:
             return _run_answers(ids, [["ok", ""]] * len(ids) if found is True else found)
@@ -262,7 +266,7 @@ class RedisStore(Handle):
         return [Renewed(Answer(answer), cancel) for answer, cancel in answers]
 
     async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
-        check_batch(settlements, "settlements")
+        check_settlements(settlements)
         await asyncio.sleep(0)  # a claim of the same moment goes first: the server is at it while we write this down
         asked = self._leases.settle_of(settlements)
         if asked is not None and await self._open().try_plain("settle_plain", **asked):
@@ -295,7 +299,8 @@ class RedisStore(Handle):
 
     async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
         check_batch(ids, "runs")
-        return rows.runs(await self._open().run_raw("get_runs", ids=ids))
+        reading = rows.RunReading()
+        return reading.answer(reading.runs(await self._open().run_raw("get_runs", ids=ids)))
 
     async def counts(self) -> Counts:
         return Counts(*await self._run("counts"))
@@ -316,7 +321,7 @@ class RedisStore(Handle):
             gone += went
             if went < piece:
                 break
-        return gone
+        return gone + await self._finish(limit=what.limit - gone)
 
     # notes
 
@@ -327,8 +332,8 @@ class RedisStore(Handle):
         return await self._recorded(audit, "put_notes", _answers, (said, said), now_ms, puts=written)
 
     async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
-        found = listing.note_rows(self._open(), prefix, expired=False, now_ms=now_ms)
-        return [rows.legible_note(row) async for row in found]
+        found, reading = listing.note_rows(self._open(), prefix, expired=False, now_ms=now_ms), rows.note_reading()
+        return reading.answer([note async for row in found if (note := reading(row, row[0])) is not None])
 
     # nodes and terms
 
@@ -386,10 +391,12 @@ class RedisStore(Handle):
 
     async def load(self, records: Sequence[tuple[str, Any]]) -> int:
         check_batch(records, "records")
-        items = [calls.record_row(read_record(kind, data)) for kind, data in records]
-        new = 0
+        read = [read_record(kind, data) for kind, data in records]
+        jobs = [value.id for value in read if isinstance(value, Job)]
+        items, new = [calls.record_row(value) for value in read], 0
         for first in range(0, len(items), PIECE):
-            new += sum(await self._run("load", items=items[first : first + PIECE]))
+            load = partial(self._run, "load", items=items[first : first + PIECE])
+            new += sum(await self._finished_before(load, jobs))
         return new
 
 

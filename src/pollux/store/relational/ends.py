@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+
 from msgspec import Struct
 from msgspec.json import Decoder
 
-from pollux.model import End, Outcome, RunState
-from pollux.store.relational.rows import CAUSES, Row
+from pollux.model import End, Ended, Outcome, RunState
+from pollux.store.legible import UNREADABLE
+from pollux.store.relational.rows import CAUSES, Row, entry
 
 JOB_GONE = "its job was deleted"
 
@@ -26,8 +29,17 @@ _decode = Decoder(_Ended).decode
 
 
 def jobs_of(body: bytes) -> list[str]:
-    """Whose ends an `Ended` entry tells; the rest of it is left unread."""
-    return [end.job_id for end in _decode(body).ends]
+    """Whose ends an `Ended` entry tells; the rest of it is left unread.  One that cannot be read tells of nobody."""
+    try:
+        return [end.job_id for end in _decode(body).ends]
+    except UNREADABLE:
+        return []
+
+
+def ends_of(bodies: Iterable[bytes], jobs: Container[str]) -> list[End]:
+    """The ends of these jobs in entries of a feed, as far as they can be read."""
+    entries = [entry(body) for body in bodies]
+    return [end for each in entries if isinstance(each, Ended) for end in each.ends if end.job_id in jobs]
 
 
 def end_unrun(row: Row, state: RunState, now_ms: int, *, failed: bool = False, error: str = "") -> End:

@@ -240,15 +240,9 @@ def let_alone(
     there = {run.id: run for run in held}
     barred = {run.job_id for run in there.values() if run.is_barred}
     barred |= {job_id for body in unread for job_id in jobs_of(body)} if there else set()
-    others: dict[str, set[str]] = {}  # held for another reason: each bars the rest until it was looked at
-    for run in there.values():
-        if not run.is_behind:
-            others.setdefault(run.job_id, set()).add(run.id)
     going, staying = list[str](), list[Waiting]()
     for run in [there.pop(run_id) for run_id in asked if run_id in there]:
-        mates = others.setdefault(run.job_id, set())
-        mates.discard(run.id)
-        if mates or run.job_id in barred:
+        if run.job_id in barred:
             staying.append(run)
         else:
             going.append(run.id)

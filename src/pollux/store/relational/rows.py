@@ -5,7 +5,8 @@ Columns stand in the order of the fields, so that a row becomes a `Run` in one s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,11 +22,12 @@ from pollux.model import (
     Once,
     Run,
     RunState,
+    Spoilt,
     Tried,
     definition,
 )
-from pollux.store.contract import PAYLOAD_BYTES_MAX
-from pollux.store.legible import UNREADABLE
+from pollux.store.contract import PAYLOAD_BYTES_MAX, RunsAlike
+from pollux.store.legible import UNREADABLE, spoilt
 from pollux.store.limits import PRIORITIES, checked_run, written
 
 HELD, READY, LEASED, DONE, DEAD, CANCELLED = range(6)
@@ -47,7 +49,7 @@ RUN_COLUMNS = (
     " error, result, deaths, progress, tried, version"
 )
 
-ID, JOB, KEY, STATE, VERSION = 0, 1, 4, 10, 13  # places in the row of a run that is made
+ID, JOB, KEY, PAYLOAD, STATE, VERSION = 0, 1, 4, 5, 10, 13  # places in the row of a run that is made
 
 Row = tuple[Any, ...]
 T = TypeVar("T")
@@ -126,6 +128,27 @@ def node(row: Row) -> Node:
     return _decode_node(row[0])
 
 
+def living(rows: Iterable[Row]) -> list[Node]:
+    """The nodes that have beaten; what somebody else wrote there is none."""
+    found = []
+    for row in rows:
+        with suppress(*UNREADABLE):
+            found.append(node(row))
+    return found
+
+
+# the feed
+
+
+def entry(body: bytes) -> Entry | Spoilt:
+    """As it is told, or that it cannot be read."""
+    try:
+        read: Entry = decode_entry(body)
+    except UNREADABLE as error:
+        return spoilt(error, body)
+    return read
+
+
 # runs
 
 
@@ -163,6 +186,15 @@ def checked_made_row(run: Run) -> Row:
     if run.priority not in PRIORITIES or run.state not in _MADE or run.fence or run.token or run.cancel:
         checked_run(run)
     return made_row(run)
+
+
+def checked_made_rows(runs: Sequence[Run]) -> list[Row]:
+    """The same of many; of runs that are alike one is looked at."""
+    if not isinstance(runs, RunsAlike):
+        return [checked_made_row(run) for run in runs]
+    one = checked_made_row(runs.one)
+    head, tail = one[1:PAYLOAD], one[PAYLOAD + 1 :]
+    return [(run_id, *head, body, *tail) for run_id, body in zip(runs.ids, runs.bodies, strict=True)]
 
 
 def run(row: Row) -> Run:

@@ -80,7 +80,7 @@ def restore(file: Path, path: Path, report: Report, *, force: bool = False) -> C
         found = _look_over(fresh, file)
         voided = _void_leases(fresh)
         size = fresh.stat().st_size
-        with _unused(path):
+        with unused(path):
             for ending in ("-wal", "-shm"):  # a log of the old file would be taken for the new one's
                 path.with_name(path.name + ending).unlink(missing_ok=True)
             _put(fresh, path)
@@ -133,7 +133,7 @@ def _opened(file: Path, mode: int) -> apsw.Connection:
 
 
 @contextmanager
-def _unused(path: Path) -> Iterator[None]:
+def unused(path: Path) -> Iterator[None]:
     """Nobody else has the file open, and nobody can begin to use it until we are done."""
     if not path.exists():
         yield

@@ -74,10 +74,11 @@ def in_our_words(error: Exception) -> Exception:
     """SQLite's errors as ours; what is no error of the store stays what it is."""
     if isinstance(error, PolluxError):
         return error
+    ours: PolluxError
     if isinstance(error, UnicodeEncodeError):
-        ours: PolluxError = InvalidInput(
-            "text with characters that cannot be written down", cure="use whole Unicode characters"
-        )
+        ours = InvalidInput("text with characters that cannot be written down", cure="use whole Unicode characters")
+    elif getattr(error, "extendedresult", None) == apsw.SQLITE_CONSTRAINT_DATATYPE:
+        ours = InvalidInput(f"a value of another kind than its column's ({error})", cure="use the kinds of the model")
     else:
         found = [(kind, words) for theirs, kind, words in _WORDS if isinstance(error, theirs)]
         if not found:

@@ -8,6 +8,7 @@ only the files are told of.
 from __future__ import annotations
 
 import os
+from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,19 +17,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pollux.errors import StoreRefused
-from pollux.model import SCHEDULER_VERSION, STOP, Counts, Job, Node, Note
+from pollux.model import ASIDE, SCHEDULER_VERSION, STOP, Counts, Job, Node, Note, SetAside, Version, all_aside, by_term
 from pollux.store.contract import JobFilter
+from pollux.store.legible import BEHIND_PAGE, BEHIND_PAGES, Reading, illegible_stop
 from pollux.store.limits import PRIORITIES
 from pollux.store.relational import rows
 from pollux.store.seal import MARKS, read_marks, seal_words
-from pollux.store.shelf import JobShelf
-from pollux.store.sqlite import jobs, listing, nodes, notes, schema
+from pollux.store.shelf import JobReading, JobShelf
+from pollux.store.sqlite import jobs, listing, nodes, notes, schema, versions
 from pollux.store.sqlite.sql import Statements
 from pollux.store.sqlite.transaction import Stats, Transaction
 
 _sql = Statements("glance")
 _tally = Statements("tally")
-_elect = Statements("elect")
 JOBS_MAX = 200  # jobs that are looked at one by one
 _LOCKS = Path("/proc/locks")
 _FILES = ("", "-wal", "-shm", ".lock", ".bell", ".ballast")
@@ -41,16 +42,15 @@ class Inside(Struct, frozen=True):
     version: int  # migrations it has seen; 0: none
     newest: int  # migrations that this program knows
     counts: Counts | None = None  # this and the following only if the version is ours
-    nodes: tuple[Node, ...] = ()
-    leader: str = ""
-    term: int = 0
-    term_until_ms: int = 0
+    nodes: tuple[Node, ...] = ()  # as their terms stand
+    versions: tuple[Version, ...] = ()
     clock_ms: int = 0  # the latest time that anybody wrote
     oldest_ready_ms: int | None = None
     most_overdue_ms: int | None = None
     seal: str = ""  # why nobody may work on it, in words, if it was moved elsewhere
     stops: tuple[Note, ...] = ()  # pauses and drains
     jobs: tuple[Job, ...] = ()  # the first of them
+    aside: tuple[SetAside, ...] = ()  # what the leader cannot read
 
 
 def files_of(path: Path) -> dict[str, os.stat_result]:
@@ -102,35 +102,56 @@ def _look(tx: Transaction, now_ms: int, url: str = "") -> Inside:
         return Inside(is_ours=True, version=0, newest=newest)
     if application != schema.APPLICATION_ID or version != newest:
         return Inside(is_ours=application == schema.APPLICATION_ID, version=version, newest=newest)
-    term = tx.row(_elect.stands, (SCHEDULER_VERSION,))
     tally = tx.row(_tally.read, (SCHEDULER_VERSION,))
-    assert term is not None
     assert tally is not None
-    found = [row[0] for first in PRIORITIES for row in tx.rows(_sql.oldest_ready, (first, now_ms))]
-    ready = [visible_ms for visible_ms in found if visible_ms is not None]
-    overdue = tx.row(_sql.most_overdue, (now_ms,))
+    firsts = [row[0] for first in PRIORITIES for row in tx.rows(_sql.oldest_ready, (first, now_ms))]
+    ready = [visible_ms for visible_ms in firsts if visible_ms is not None]
+    found = versions.versions(tx, now_ms)
     return Inside(
         is_ours=True,
         version=version,
         newest=newest,
         counts=listing.counts(tx),
-        nodes=tuple(rows.node(row) for row in nodes.nodes(tx, now_ms)),
-        leader=term[1],
-        term=term[0],
-        term_until_ms=term[2],
+        nodes=tuple(by_term(rows.living(nodes.nodes(tx, now_ms)), found)),
+        versions=tuple(found),
         clock_ms=tally[-1],
         oldest_ready_ms=min(ready, default=None),
-        most_overdue_ms=None if overdue is None else overdue[0],
-        seal=seal_words(read_marks([rows.note(row) for row in notes.notes(tx, MARKS, now_ms)]), url),
-        stops=tuple(rows.note(row) for row in notes.notes(tx, STOP, now_ms)),
+        most_overdue_ms=_most_overdue(tx, found, now_ms),
+        seal=seal_words(read_marks(_notes(tx, MARKS, now_ms)), url),
+        stops=tuple(_stops(tx, now_ms)),
+        aside=all_aside(_notes(tx, ASIDE, now_ms)),
     )
+
+
+def _most_overdue(tx: Transaction, found: list[Version], now_ms: int) -> int | None:
+    """As `due_as_far` has it: of those that can be read, in each version."""
+    firsts: list[int] = []
+    for version in found:
+        tx.version, reading = version.number, JobReading(JobShelf())
+        due = jobs.due(tx, None, now_ms, BEHIND_PAGE * BEHIND_PAGES)
+        firsts += [row[2] for row in islice((row for row in due if reading.job(row) is not None), 1)]
+    tx.version = SCHEDULER_VERSION
+    return min(firsts, default=None)
+
+
+def _stops(tx: Transaction, now_ms: int) -> list[Note]:
+    """As `stops_as_far` has it: what nobody can read stands."""
+    reading = Reading("note", rows.note)
+    return [reading(row, row[0]) or illegible_stop(row[0]) for row in notes.notes(tx, STOP, now_ms)]
+
+
+def _notes(tx: Transaction, prefix: str, now_ms: int) -> list[Note]:
+    """Those that can be read."""
+    reading = Reading("note", rows.note)
+    return [note for row in notes.notes(tx, prefix, now_ms) if (note := reading(row, row[0])) is not None]
 
 
 def _with_jobs(tx: Transaction, inside: Inside) -> Inside:
     """As many as tell something, however many there are."""
     if inside.counts is None:
         return inside
-    return replace(inside, jobs=tuple(map(JobShelf().job, jobs.list_jobs(tx, JobFilter(), None, JOBS_MAX))))
+    found = jobs.list_jobs(tx, JobFilter(), None, JOBS_MAX)
+    return replace(inside, jobs=tuple(JobReading(JobShelf()).jobs(found)))
 
 
 def _one(tx: Transaction, sql: str) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import End, Ended, Job, JobsDeleted, JobsMoved, JobsPut
+from pollux.model import End, Job, JobsDeleted, JobsMoved, JobsPut
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
 from pollux.store.relational.bells import RUNS
-from pollux.store.relational.ends import JOB_GONE
+from pollux.store.relational.ends import JOB_GONE, ends_of
 from pollux.store.relational.jobs import TOMBS_MAX, Puts, Stored, each_once, moved_once
-from pollux.store.relational.rows import HELD, LEASED, READY, Row, by_version, decode_entry, job_row
+from pollux.store.relational.rows import HELD, LEASED, READY, Row, by_version, job_row
 from pollux.store.sqlite.runs import cancel_waiting
 from pollux.store.sqlite.sql import Statements, ids_json
 from pollux.store.sqlite.transaction import Transaction, feed_numbers
@@ -36,6 +36,9 @@ def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
         rows = [(*_row(*each), batch.last_due_ms(job_id), tx.version) for job_id, each in batch.added.items()]
         tx.insert(_put.add, rows)
         tx.tally.jobs += len(rows)
+        for job_id in tombs:
+            if job_id in batch.added:
+                _take_runs(tx, job_id, tx.version)
     if batch.changed:
         tx.write_many(_put.change, [_row(*each) for each in batch.changed.values()])
     if written := dict.fromkeys(answer.id for answer in answers if answer.answer is Answer.OK):
@@ -78,15 +81,23 @@ def move_jobs(tx: Transaction, ids: Sequence[str], to: int) -> list[Answer]:
 def _move_one(tx: Transaction, job_id: str, old: int, to: int) -> list[str]:
     """The job with its live runs; answers those that are held."""
     tx.write(_move.job, (to, job_id))
-    runs = tx.rows(_move.live, (job_id,))
-    if runs:
-        tx.write(_move.runs, (to, job_id))
     before, after = tx.tally_of(old), tx.tally_of(to)
     before.jobs -= 1
     after.jobs += 1
     after.clock_ms = max(after.clock_ms, before.clock_ms)
+    return _take_runs(tx, job_id, to)
+
+
+def _take_runs(tx: Transaction, job_id: str, to: int) -> list[str]:
+    """The live runs of a job, wherever they are; answers those that are held."""
+    runs, after = tx.rows(_move.live, (job_id,)), tx.tally_of(to)
+    if any(version != to for *_, version in runs):
+        tx.write(_move.runs, (to, job_id))
+        tx.rings |= RUNS
     for _, state, _, version in runs:
-        for tally, count in ((tx.tally_of(version), -1), (after, 1)):
+        before = tx.tally_of(version)
+        after.clock_ms = max(after.clock_ms, before.clock_ms)
+        for tally, count in ((before, -1), (after, 1)):
             tally.held += count * (state == HELD)
             tally.ready += count * (state == READY)
             tally.leased += count * (state == LEASED)
@@ -99,9 +110,8 @@ def _tell_moved(tx: Transaction, left: dict[str, int], held: Sequence[str], to: 
         tx.tell(version, JobsMoved(tuple(some)))
     tx.tell(to, JobsMoved(tuple(left)))
     tx.tell_arrived([(to, run_id) for run_id in held])
-    bodies = [row for version in sorted(set(left.values())) for row in tx.rows(_move.unread, feed_numbers(version))]
-    unread = [entry for entry in (decode_entry(row[0]) for row in bodies) if isinstance(entry, Ended)]
-    tx.tell_ends([(to, end) for entry in unread for end in entry.ends if end.job_id in left])
+    bodies = [row[0] for version in sorted(set(left.values())) for row in tx.rows(_move.unread, feed_numbers(version))]
+    tx.tell_ends([(to, end) for end in ends_of(bodies, left)])
 
 
 def bury(tx: Transaction, rows: Sequence[Row]) -> None:

@@ -16,7 +16,7 @@ from pollux.store.relational.rows import Row
 from pollux.store.shelf import JobShelf
 from pollux.store.sqlite.leases import ID, JOB, SEQ, Taken
 
-TOKEN = 18  # its place in a whole row
+FENCE, TOKEN = 17, 18  # their places in a whole row
 
 
 class Part(NamedTuple):
@@ -35,9 +35,10 @@ def legible_part(taken: Taken, run_of: Callable[[Row], Run], shelf: JobShelf, to
         except UNREADABLE as error:
             part.reasons[job_id] = str(error)
     for row in taken.runs:
-        own = taken.whole[row[SEQ]][TOKEN] if row[SEQ] in taken.whole else f"{token}:1"
+        whole = taken.whole.get(row[SEQ])
+        fence, own = (1, f"{token}:1") if whole is None else whole[FENCE : TOKEN + 1]
         if row[JOB] in part.reasons:
-            part.aside.append(Leased(row[ID], own, row[JOB]))
+            part.aside.append(Leased(row[ID], own, row[JOB], fence))
             continue
         try:
             part.runs.append(run_of(row))

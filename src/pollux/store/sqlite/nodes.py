@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, Node, NodeSeen, Term
-from pollux.store.relational.rows import Row, encode
-from pollux.store.relational.rows import node as node_of
+from pollux.store.relational.rows import Row, encode, living
 from pollux.store.sqlite.sql import Statements
 from pollux.store.sqlite.transaction import Transaction
 
@@ -18,7 +17,7 @@ _versions = Statements("versions")
 
 def beat(tx: Transaction, node: Node, ttl_ms: int, now_ms: int) -> None:
     row = tx.row(_beat.stored, (node.id,))
-    is_known = row is not None and row[1] > now_ms and node_of(row).does_as(node)
+    is_known = row is not None and row[1] > now_ms and any(each.does_as(node) for each in living([row]))
     body = encode(replace(node, beat_ms=now_ms))
     tx.write(_beat.put, (node.id, node.seats, now_ms + ttl_ms, body, node.scheduler_version))
     served = _served(tx, node.scheduler_version)

@@ -43,7 +43,7 @@ def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms:
     if not is_current(tx, term):
         return Advanced(Answer.FENCED, now_ms)
     if plan.consumed:
-        _consume(tx, plan.consumed)
+        _consume(tx, plan)
     ends: list[tuple[int, End]] = []
     firings = _fire(tx, plan, made, ends, now_ms) if plan.firings else ()
     if plan.firings:
@@ -59,10 +59,17 @@ def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms:
     return Advanced(Answer.OK, now_ms, firings, updates, tx.tally.ready, seats(tx, now_ms), waiting)
 
 
-def _consume(tx: Transaction, ids: Sequence[int]) -> None:
-    gone = tx.rows(_advance.consume, (ids_json(ids), *feed_numbers(tx.version)))
-    tx.tally.feed -= len(gone)
-    tx.tally.ends -= sum(row[0] for row in gone)
+def _consume(tx: Transaction, plan: Plan) -> None:
+    """What somebody put there by hand was never counted: a count that this may have spoilt is taken anew.
+
+    One that is too low would hide unread ends from the firings.
+    """
+    numbers, tally = feed_numbers(tx.version), tx.tally
+    gone = tx.rows(_advance.consume, (ids_json(plan.consumed), *numbers))
+    tally.feed -= len(gone)
+    tally.ends -= sum(row[0] for row in gone)
+    if plan.spoilt or tally.feed < 0 or tally.ends < 0:
+        tally.feed, tally.ends = tx.rows(_advance.left, numbers)[0]
 
 
 def _fire(

@@ -58,13 +58,14 @@ from pollux.store.contract import (
     RunPage,
     Settlement,
 )
-from pollux.store.legible import legible
+from pollux.store.legible import Reading
 from pollux.store.limits import (
     check_batch,
     check_first,
     check_page,
     check_plan,
     check_pruning,
+    check_settlements,
     checked_job,
     checked_notes,
 )
@@ -73,6 +74,7 @@ from pollux.store.records import TermRecord, Tomb, read_record
 from pollux.store.relational import rows
 from pollux.store.relational.bells import ASKED, FEED, RUNS, WAKE
 from pollux.store.relational.settling import prepare
+from pollux.store.shelf import JobReading
 from pollux.store.sqlite import jobs as job_verbs
 from pollux.store.sqlite import leases as lease_verbs
 from pollux.store.sqlite import listing as listing_verbs
@@ -155,14 +157,14 @@ class SqliteStore(Handle):
 
     async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
         check_batch(ids, "jobs")
-        found = await self._read(job_verbs.get_jobs, ids)
-        return [self._jobs.job(found[job_id]) if job_id in found else None for job_id in ids]
+        found, reading = await self._read(job_verbs.get_jobs, ids), JobReading(self._jobs)
+        return reading.answer([reading.job(found[job_id]) if job_id in found else None for job_id in ids])
 
     async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
         limit = check_page(limit)
         found = await self._list(job_verbs.list_jobs, where or JobFilter(), after, limit + 1)
-        jobs = tuple([self._jobs.job(row) for row in found[:limit]])
-        return JobPage(jobs, jobs[-1].id if len(found) > limit else None)
+        reading, following = JobReading(self._jobs), found[limit - 1][0] if len(found) > limit else None
+        return reading.answer(JobPage(tuple(reading.jobs(found[:limit])), following))
 
     async def move_jobs(
         self,
@@ -177,8 +179,8 @@ class SqliteStore(Handle):
 
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
         one_version(self._version, "due")
-        found = await self._read(job_verbs.due, after, before_ms, limit)
-        return [self._jobs.job(row) for row in found]
+        found, reading = await self._read(job_verbs.due, after, before_ms, limit), JobReading(self._jobs)
+        return reading.answer(reading.jobs(found))
 
     # plan
 
@@ -200,7 +202,10 @@ class SqliteStore(Handle):
         firings = [rows.checked_made_row(firing.run) for firing in plan.firings]
         if plan.notes:
             plan = replace(plan, notes=tuple(checked_notes(plan.notes)))
-        return await self._write_at(now_ms, plan_verbs.advance, term, plan, firings)
+        advanced = await self._write_at(now_ms, plan_verbs.advance, term, plan, firings)
+        for number in plan.consumed:  # who inserts by hand may get a number that was there before
+            self._entries.pop(number, None)
+        return advanced
 
     # runs
 
@@ -214,7 +219,7 @@ class SqliteStore(Handle):
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(runs, "runs")
-        made = [rows.checked_made_row(run) for run in runs]
+        made = rows.checked_made_rows(runs)
         return await self._write_at(now_ms, run_verbs.enqueue, made, checked_notes(notes), ready_max, audit=audit)
 
     async def claim(
@@ -247,7 +252,7 @@ class SqliteStore(Handle):
         return await self._write_at(now_ms, lease_verbs.renew, renewals, lease_ms)
 
     async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
-        check_batch(settlements, "settlements")
+        check_settlements(settlements)
         return await self._write_at(now_ms, settle, [prepare(settlement) for settlement in settlements])
 
     async def cancel(
@@ -270,12 +275,14 @@ class SqliteStore(Handle):
 
     async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
         listed = await self._list(listing_verbs.list_runs, where or RunFilter(), after, check_page(limit))
-        return RunPage(tuple([_legible(row) for row in listed.rows]), listed.next)
+        reading = Reading("run", rows.run)
+        runs = [run for row in listed.rows if (run := reading(row, row[0])) is not None]
+        return reading.answer(RunPage(tuple(runs), listed.next))
 
     async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
         check_batch(ids, "runs")
-        found = await self._read(listing_verbs.get_runs, ids)
-        return [_legible(found[run_id]) if run_id in found else None for run_id in ids]
+        found, reading = await self._read(listing_verbs.get_runs, ids), Reading("run", rows.run)
+        return reading.answer([reading(found[run_id], run_id) if run_id in found else None for run_id in ids])
 
     async def counts(self) -> Counts:
         return await self._read(listing_verbs.counts)
@@ -300,7 +307,8 @@ class SqliteStore(Handle):
 
     async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
         found = await self._read(note_verbs.notes, prefix, self._now(now_ms))
-        return [rows.note(row) for row in found]
+        reading = Reading("note", rows.note)
+        return reading.answer([note for row in found if (note := reading(row, row[0])) is not None])
 
     # nodes and terms
 
@@ -308,7 +316,7 @@ class SqliteStore(Handle):
         await self._write_at(now_ms, node_verbs.beat, node, ttl_ms)
 
     async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
-        return [rows.node(row) for row in await self._read(node_verbs.nodes, self._now(now_ms))]
+        return rows.living(await self._read(node_verbs.nodes, self._now(now_ms)))
 
     async def leave(self, node_id: str) -> None:
         await self._write(node_verbs.leave, node_id)
@@ -375,12 +383,8 @@ class SqliteStore(Handle):
 
 
 def _feed_item(row: rows.Row) -> FeedItem:
-    return FeedItem(row[0], rows.decode_entry(row[1]))
+    return FeedItem(row[0], rows.entry(row[1]))
 
 
 def _wake(tx: Transaction) -> None:
     tx.rings |= WAKE
-
-
-def _legible(row: rows.Row) -> Run:
-    return legible(rows.run, row, f"run {row[0]!r}")

@@ -182,7 +182,12 @@ class Transaction:
         shared.entries += 1
         tally.feed += 1
         tally.ends += ends
-        self.write(_sql.tell, (feed_numbers(version)[0] + shared.entries, ends, encode(entry)))
+        first, last = feed_numbers(version)
+        try:
+            self.write(_sql.tell, (first + shared.entries, ends, encode(entry)))
+        except apsw.ConstraintError:  # somebody else wrote an entry of that number: ours goes behind all
+            shared.entries = self.rows(_sql.highest, (first, last))[0][0] - first + 1
+            self.write(_sql.tell, (first + shared.entries, ends, encode(entry)))
         self.rings |= FEED
 
     def tell_ends(self, ends: Sequence[tuple[int, End]]) -> None:

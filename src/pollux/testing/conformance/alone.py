@@ -248,23 +248,47 @@ class AloneContract(Contract):
 
         assert await states(store, "a", "b") == [(RunState.READY, ""), BEHIND]
 
-    @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
-    async def test_one_that_waits_does_not_bar_one_that_is_held_for_another_reason(
-        self, store: Store, t0: int, order: tuple[str, str]
-    ) -> None:
+    async def test_one_that_waits_does_not_bar_one_that_is_held_for_another_reason(self, store: Store, t0: int) -> None:
         """Or both would wait for each other, for ever."""
         await given(store, held_firing("a"), held_firing("b", PREVIOUS_RUN))
 
-        assert (await begin(store, t0, *order)).waiting == ("b",)
+        assert (await begin(store, t0, "b")).waiting == ("b",)
+        assert (await begin(store, t0, "a")).waiting == ()
 
         assert await states(store, "a", "b") == [(RunState.READY, ""), BEHIND]
 
-    async def test_of_two_that_are_held_for_other_reasons_one_begins(self, store: Store, t0: int) -> None:
-        await given(store, held_firing("a"), held_firing("b"))
+    @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+    @pytest.mark.parametrize("reasons", [("paused", "paused"), ("paused", PREVIOUS_RUN)])
+    async def test_of_those_that_are_asked_about_together_the_first_begins(
+        self, store: Store, t0: int, reasons: tuple[str, str], order: tuple[str, str]
+    ) -> None:
+        """Whatever each was held for."""
+        await given(store, *[held_firing(name, reason) for name, reason in zip("ab", reasons, strict=True)])
+        first, second = order
 
-        assert (await begin(store, t0, "a", "b")).waiting == ("a",)
+        assert (await begin(store, t0, first, second)).waiting == (second,)
 
-        assert await states(store, "a", "b") == [BEHIND, (RunState.READY, "")]
+        assert await states(store, first, second) == [(RunState.READY, ""), BEHIND]
+
+    @pytest.mark.parametrize("overlap", WAITING)
+    @pytest.mark.parametrize("is_over", [True, False])
+    async def test_one_that_waits_may_be_asked_about_in_the_plan_that_meets_it(
+        self, store: Store, t0: int, overlap: Overlap, is_over: bool
+    ) -> None:
+        """The due time is skipped because of it; and if nothing else is live it begins, in the same write."""
+        run = await leased(store, a_run("a"))
+        first = await waiting(store, t0, overlap)
+        if is_over:
+            await done(store, run, t0)
+            await forget_feed(store)
+        firing = a_firing(await the_job(store), t0 + MINUTE, overlap=overlap)
+
+        asked = (Release(first, alone=True),)
+        advanced = await advance(store, now_ms=t0 + MINUTE, firings=(firing,), releases=asked)
+
+        assert advanced.firings == (Answer.OVERLAPPED,)
+        assert advanced.waiting == (() if is_over else (first,))
+        assert await states(store, first) == [(RunState.READY, "") if is_over else BEHIND]
 
     async def test_a_plain_release_looks_at_nothing_and_comes_first(self, store: Store, t0: int) -> None:
         await given(store, held_firing("a", PREVIOUS_RUN), held_firing("b", PREVIOUS_RUN))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any, Protocol, TypeVar
+
+from msgspec import json
 
 from pollux.model import (
     AT_THE_GATE,
@@ -27,7 +29,7 @@ from pollux.model import (
     RunState,
     Verdict,
 )
-from pollux.store.contract import Advanced, Answer, JobPut, Renewal, Settlement, Store
+from pollux.store.contract import Advanced, Answer, JobPut, Renewal, RunsAlike, Settlement, Store
 
 T0 = 1_800_000_000_000
 LEASE_MS = 30_000
@@ -56,6 +58,12 @@ def a_run(id: str = "a", job_id: str = "job", *, due_ms: int = T0, **fields: Any
     if fields.get("state") is RunState.HELD:
         fields.setdefault("held_reason", AT_THE_GATE)
     return Run(id, job_id, due_ms, **fields)
+
+
+def runs_alike(payloads: Mapping[str, Any], **fields: Any) -> RunsAlike:
+    """Runs by their ids, each with its payload."""
+    bodies = [None if payload is None else json.encode(payload) for payload in payloads.values()]
+    return RunsAlike(a_run("one", **fields), list(payloads), bodies)
 
 
 def ids(things: Iterable[_Named]) -> list[str]:

@@ -154,6 +154,21 @@ class DeadLetterContract(Contract):
         assert (await the_run(store, "next")).deaths == (2 if isinstance(verdict, Dead) else 1)
         assert (await store.counts()).dead == (3 if isinstance(verdict, Dead) else 2)
 
+    @pytest.mark.parametrize("verdict", [Done(clears=True), Dead("no", sole=True)], ids=["cleared", "replaced"])
+    async def test_of_those_that_die_in_one_call_what_was_asked_for_stays(
+        self, store: Store, t0: int, verdict: Done | Dead
+    ) -> None:
+        asked = await leased(store, a_run("asked", cause=Cause.ENQUEUED))
+        fired = await leased(store, a_run("fired", cause=Cause.SCHEDULE))
+        last = await leased(store, a_run("last", cause=Cause.SCHEDULE))
+
+        ends = [settlement(asked, Dead("no")), settlement(fired, Dead("no", sole=True)), settlement(last, verdict)]
+        assert await store.settle(ends, now_ms=t0) == [Answer.OK, Answer.OK, Answer.OK]
+
+        assert [run and run.state for run in await store.get_runs(["asked", "fired"])] == [RunState.DEAD, None]
+        assert (await the_run(store, "last")).deaths == (2 if isinstance(verdict, Dead) else 1)
+        assert (await store.counts()).dead == (2 if isinstance(verdict, Dead) else 1)
+
     async def test_a_success_that_does_not_clear_leaves_the_dead_letter(self, store: Store, t0: int) -> None:
         await dead_letter(store, a_run("letter"))
         await finished(store, a_run("good"))

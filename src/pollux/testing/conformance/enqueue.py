@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from pollux.model import Arrived, NotePut, NotesChanged, RunState
-from pollux.store.contract import Answer, RunAnswer, Store
+from pollux.store.contract import Answer, RunAnswer, RunsAlike, Store
 from pollux.testing.conformance.builders import (
     a_firing,
     a_job,
@@ -19,6 +22,7 @@ from pollux.testing.conformance.builders import (
     given_jobs,
     ids,
     leased,
+    runs_alike,
     the_run,
 )
 from pollux.testing.conformance.contract import Contract
@@ -46,8 +50,49 @@ class EnqueueContract(Contract):
             ("a", Answer.OK),
         ]
 
+    @pytest.mark.parametrize(
+        "fields",
+        [{}, {"priority": 1, "group": "g", "target": "a\nhost"}, {"gated": True}, {"key": "k"}],
+        ids=["plain", "with a target", "gated", "with a key"],
+    )
+    async def test_runs_alike_are_taken_as_a_list_of_them_is(
+        self, store: Store, t0: int, fields: dict[str, Any]
+    ) -> None:
+        await given_jobs(store, "job")
+        payloads = {"c": {"n": [1, {"x": None}]}, "a": None, "b": {"text": "two\nlines \u2603"}, "new\nline": {"n": 1}}
+
+        told = await store.enqueue(runs_alike(payloads, due_ms=t0, **fields), now_ms=t0)
+
+        made = list(payloads)[:1] if "key" in fields else list(payloads)
+        rest = [RunAnswer(Answer.CONFLICT, each, "c") for each in list(payloads)[len(made) :]]
+        assert told == [RunAnswer(Answer.OK, each) for each in made] + rest
+        assert await store.get_runs(made) == [a_run(each, due_ms=t0, payload=payloads[each], **fields) for each in made]
+        assert ids(await claim(store, now_ms=t0)) == ([] if "gated" in fields else made)
+
+    async def test_of_runs_alike_each_is_answered(self, store: Store, t0: int) -> None:
+        await given(store, a_run("b"))
+        some = runs_alike(dict.fromkeys("abcd"))
+
+        assert answers(await store.enqueue(some, ready_max=3, now_ms=t0)) == [
+            Answer.OK,
+            Answer.ALREADY,
+            Answer.OK,
+            Answer.FULL,
+        ]
+        assert answers(await store.enqueue(some, now_ms=t0)) == [*[Answer.ALREADY] * 3, Answer.OK]
+        assert answers(await store.enqueue(runs_alike(dict.fromkeys("ef"), job_id="nobody"))) == [Answer.STALE] * 2
+
+    async def test_runs_alike_with_one_id_are_one(self, store: Store, t0: int) -> None:
+        await given_jobs(store, "job")
+        one = runs_alike({"a": {"n": 1}})
+        twice = RunsAlike(one.one, one.ids * 2, one.bodies * 2)
+
+        assert answers(await store.enqueue(twice, now_ms=t0)) == [Answer.OK, Answer.ALREADY]
+        assert (await store.counts()).ready == 1
+
     async def test_an_empty_batch_is_harmless(self, store: Store, t0: int) -> None:
         assert await store.enqueue([], now_ms=t0) == []
+        assert await store.enqueue(runs_alike({}), now_ms=t0) == []
 
     async def test_an_id_twice_in_one_batch_is_accepted_once(self, store: Store, t0: int) -> None:
         await given_jobs(store, "job")

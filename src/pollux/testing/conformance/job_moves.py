@@ -83,6 +83,17 @@ class MoveJobsContract(Contract):
         assert await due_ids(store) == []
         assert await due_ids(another(store)) == ["job"]
 
+    async def test_a_job_that_was_just_looked_at_is_due_in_its_new_version_alone(self, store: Store, t0: int) -> None:
+        """Beside another one that is due in the same moment, and stays."""
+        for job in await given_jobs(store, "goes", "stays"):
+            await advance(store, updates=(JobUpdate(job.id, job.revision, t0, a_memory()),))
+        assert await due_ids(store) == ["goes", "stays"]
+
+        await moved(store, "goes")
+
+        assert await due_ids(store) == ["stays"]
+        assert await due_ids(another(store)) == ["goes"]
+
     async def test_a_move_answers_for_each_job(self, store: Store, t0: int) -> None:
         await given_jobs(store, "a", "b")
         await given_jobs(another(store), "c")
@@ -278,6 +289,31 @@ class MoveJobsContract(Contract):
         assert (await store.of_version(to).counts()).leased == 1
         assert await store.settle([settlement(run, Done())], now_ms=t0) == [Answer.OK]
         assert [end.run_id for end in await last_ends(store.of_version(to))] == [run.id]
+
+    async def test_what_is_leased_of_a_deleted_job_comes_along_with_the_one_in_its_place(
+        self, store: Store, t0: int
+    ) -> None:
+        """Or the leader there, whose firing waits behind it, would not hear of its end."""
+        run, there = await leased(store), another(store)
+        await store.delete_jobs(["job"], now_ms=t0)
+        await given_jobs(there, "job")
+
+        assert await fired(there, due_ms=t0 + 1, overlap=Overlap.QUEUE) is Answer.WAITS
+        assert ((await store.counts()).leased, (await there.counts()).leased) == (0, 1)
+        assert [each.answer for each in await store.renew([renewal(run)], lease_ms=LEASE_MS, now_ms=t0)] == [Answer.OK]
+        assert await store.settle([settlement(run, Done())], now_ms=t0) == [Answer.OK]
+        assert [end.run_id for end in await last_ends(there)] == [run.id]
+        assert (await there.counts()).leased == 0
+
+    async def test_a_lease_that_came_along_with_a_job_is_lost_in_its_version(self, store: Store, t0: int) -> None:
+        run, there = await leased(store), another(store)
+        await store.delete_jobs(["job"], now_ms=t0)
+        await given_jobs(there, "job")
+
+        assert not await claim(store, now_ms=t0 + LEASE_MS)
+        [again] = await claim(there, now_ms=t0 + LEASE_MS)
+
+        assert (again.id, again.lease_losses, again.scheduler_version) == (run.id, 1, OTHER)
 
     async def test_a_key_stays_taken_over_a_move(self, store: Store, t0: int) -> None:
         await given(store, a_run("a", key="k"))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from pollux.errors import InvalidInput
 from pollux.model import (
@@ -209,6 +212,32 @@ class LimitsContract(Contract):
             await store.settle([settlement(a, Done()), bad], now_ms=t0)
 
         assert (await store.counts()).leased == 2
+
+    async def test_an_outcome_of_another_kind_is_refused_and_no_lease_of_its_batch_falls(
+        self, store: Store, t0: int
+    ) -> None:
+        """It could be written, but not read again: neither the run nor what the leader is told of its end."""
+        await given(store, a_run("a"), a_run("b"))
+        a, b = await claim(store, now_ms=t0)
+        odd: list[tuple[str, Any]] = [
+            ("changed", 3),
+            ("changed", "yes"),
+            ("fingerprint", None),
+            ("error", 7),
+            ("started_ms", 1.5),
+            ("ended_ms", 1.5),
+            ("crashed", 1),
+            ("progress", 5),
+        ]
+        for field, value in odd:
+            part = {field: value}
+            outcome = an_outcome(t0) if field == "progress" else replace(an_outcome(t0), **part)
+            bad = Settlement(b.id, b.token, Done(), outcome, **(part if field == "progress" else {}))
+            with pytest.raises(InvalidInput, match=f"'b' cannot be recorded: .*{field}"):
+                await store.settle([settlement(a, Done()), bad], now_ms=t0)
+
+        assert await store.get_runs(["a", "b"]) == [a, b]
+        assert await store.settle([settlement(a, Done()), settlement(b, Done())], now_ms=t0) == [Answer.OK] * 2
 
     async def test_a_note_that_is_too_big_is_refused(self, store: Store, t0: int) -> None:
         with pytest.raises(InvalidInput, match="'big'"):

@@ -39,6 +39,15 @@ SELECT is_ours, now_ms, ready, seats, ARRAY(SELECT id FROM learnt) FROM term;
 -- name: consume
 DELETE FROM {s}.feed WHERE version = $2::smallint AND id = ANY($1::bigint[]) RETURNING ends;
 
+-- By how much the counts differ from what is there.  Both are seen at one moment, and whoever writes changes both at once.
+-- name: miscounted
+SELECT f.entries - t.entries, f.ends - t.ends
+FROM
+  (SELECT count(*) AS entries, coalesce(sum(greatest(ends, 0)), 0)::bigint AS ends FROM {s}.feed
+   WHERE version = $1::smallint) AS f,
+  (SELECT coalesce(sum(feed), 0)::bigint AS entries, coalesce(sum(ends), 0)::bigint AS ends FROM {s}.tally
+   WHERE version = $1::smallint) AS t;
+
 -- Whether a run is live, and whether its end is in the feed, is seen at one moment: none can end in between.  What the
 -- plan has not read of the feed comes as rows without an id.
 -- name: facts

@@ -26,6 +26,9 @@ WHERE NOT EXISTS (SELECT 1 FROM {s}.tally AS t WHERE t.version = v.version AND t
 SELECT (SELECT count(*) FROM {s}.runs) + (SELECT count(*) FROM {s}.past), (SELECT count(*) FROM {s}.jobs),
   (SELECT count(*) FROM {s}.notes), (SELECT count(*) FROM {s}.log);
 
+-- name: forget
+DELETE FROM {s}.notes WHERE starts_with(key, $1::text);
+
 -- name: indexes
 SELECT c.relname::text, i.indisvalid AND i.indisready FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
 JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1::text;

@@ -5,7 +5,9 @@ SELECT extract(epoch FROM clock_timestamp()) * 1000;
 SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int AS number,
   pg_is_in_recovery() AS is_standby, current_setting('server_encoding') AS encoding, current_user::text AS username,
   current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS connections_max,
-  (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
+  -- of what belongs to others a user without rights sees who and where, but not what it is
+  (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'
+   OR backend_type IS NULL AND datid IS NOT NULL AND usesysid IS NOT NULL) AS connections,
   has_database_privilege(current_database(), 'CREATE') AS may_create, pg_backend_pid() AS pid,
   (SELECT extract(epoch FROM max(clock_timestamp() - xact_start)) FROM pg_stat_activity
    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend')

@@ -13,6 +13,10 @@ WITH live AS MATERIALIZED (
 UPDATE {s}.line AS l SET version = $2::smallint FROM live WHERE l.seq = live.seq
 RETURNING l.seq, l.state, live.id, live.job_id, live.version;
 
+-- name: elsewhere
+SELECT DISTINCT l.version FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
+WHERE r.job_id = ANY($1::text[]) AND l.version <> $2::smallint;
+
 -- name: unread
 SELECT body FROM {s}.feed WHERE version = ANY($1::smallint[]) AND ends > 0 ORDER BY id;
 

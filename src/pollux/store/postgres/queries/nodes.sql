@@ -29,11 +29,23 @@ SELECT body, beat_ms FROM {s}.nodes WHERE until_ms > coalesce($1::bigint, {s}.no
 -- name: leave
 DELETE FROM {s}.nodes WHERE id = $1::text;
 
--- What nearly every election is: the holder goes on, in one statement.
--- name: renew
-UPDATE {s}.term SET until_ms = c.now_ms + $2::bigint, ttl_ms = $2::bigint
-FROM (SELECT coalesce($1::bigint, {s}.now_ms()) AS now_ms) AS c
-WHERE version = $4::smallint AND holder = $3::text AND until_ms > c.now_ms AND until_ms <= c.now_ms + ttl_ms RETURNING number, c.now_ms;
+-- What nearly every election is, in one statement: the holder goes on, or another one's term lasts; and the pulse.
+-- name: go_on
+WITH c AS MATERIALIZED (
+  SELECT coalesce($1::bigint, {s}.now_ms()) AS now_ms
+), renewed AS (
+  UPDATE {s}.term SET until_ms = c.now_ms + $2::bigint, ttl_ms = $2::bigint FROM c
+  WHERE version = $4::smallint AND holder = $3::text AND until_ms > c.now_ms AND until_ms <= c.now_ms + ttl_ms
+  RETURNING number, holder, until_ms, c.now_ms
+), standing AS (
+  SELECT * FROM renewed
+  UNION ALL
+  SELECT number, holder, until_ms, c.now_ms FROM {s}.term, c
+  WHERE version = $4::smallint AND holder NOT IN ('', $3::text) AND until_ms > c.now_ms AND until_ms <= c.now_ms + ttl_ms
+)
+SELECT standing.*, pulse.* FROM standing, (
+  SELECT string_agg(xmin::text, ' ' ORDER BY version, slot), sum(wakes)::bigint FROM {s}.tally
+) AS pulse;
 
 -- name: stands
 SELECT number, holder, until_ms, ttl_ms FROM {s}.term WHERE version = $1::smallint FOR UPDATE;

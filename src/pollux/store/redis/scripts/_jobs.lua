@@ -39,7 +39,7 @@ local jobs = {}
 local function read_job(id)
   local job = jobs[id]
   if job == nil then
-    local row = call("HMGET", job_key(id), "rev", "next", "last", "on", "once", "v")
+    local row = call("HMGET", job_key(id), "rev", "next", "last", "on", "once", "v", "behind")
     job = row[1] and {
       id = id,
       rev = tonumber(row[1]) or 0,
@@ -48,6 +48,7 @@ local function read_job(id)
       on = row[4] == "1",
       once = row[5] == "1",
       v = tonumber(row[6]) or DEFAULT,
+      behind = row[7],
       fields = {},
     }
     jobs[id], known_versions[id] = job or false, job and job.v
@@ -101,6 +102,11 @@ local function move_job(job, next_due, last_due)
   end
 end
 
+-- which of its firings was last seen waiting for another of its runs
+local function note_behind(job, run_id)
+  job.behind, job.fields.behind = run_id, run_id
+end
+
 -- `new` is {definition, release, source, enabled, once}
 local function define_job(job, new, rev)
   job.rev, job.on, job.once = rev, new.on, new.once
@@ -116,7 +122,14 @@ local function count_job(version, change)
   end
 end
 
+-- Of a job that was deleted or moved with more runs than one call takes: what is left to do, by id.
+local UNFINISHED = PREFIX .. "unfinished"
+
+-- what still waits of one of the same id that was deleted must not become its own: that ends first
 local function add_job(id, new, rev, next_due, last_due, memory, version)
+  if field_of(UNFINISHED, id) then
+    error({ err = "UNFINISHED " .. id })
+  end
   local job = { id = id, next = false, last = false, v = version, fields = { v = text(version) } }
   jobs[id], known_versions[id] = job, version
   count_job(version, 1)

@@ -342,6 +342,37 @@ local function add_arrived(run)
   arrived[#arrived + 1] = run.id
 end
 
+-- What is noted of a job: {behind which place its runs are left, or false; the last one that is to end, by their coming;
+-- why} of one that was deleted, {place, version} of one that was moved.
+local function unfinished(id)
+  local packed = field_of(UNFINISHED, id)
+  local is_packed, left = pcall(cmsgpack.unpack, packed or "")
+  local is_ours = is_packed and type(left) == "table" and (not left[1] or is_of("string", left[1]))
+    and is_of("number", left[2]) and (not left[3] or is_of("string", left[3]))
+  return packed and is_ours and left or nil
+end
+
+-- End what waits of a job that is gone, of no more than `limit` runs.  What is left is noted in the same write, so that whoever
+-- is cut off leaves nothing that nobody would end.  Answers how many were looked at, and whether there are more.
+local function end_waiting(id, upto, after, why, limit)
+  local from = after and "(" .. after or "-"
+  local places = limit > 0 and call("ZRANGEBYLEX", live_key(id), from, "+", "LIMIT", 0, limit) or {}
+  for _, place in ipairs(places) do
+    local run = read_run(string.sub(place, 16))
+    if run and run.st ~= "leased" and (run.n or 0) <= upto then
+      add_end(run, cancel_waiting(run, why))
+    end
+    after = place
+  end
+  local is_more = #places == limit and call("ZLEXCOUNT", live_key(id), after and "(" .. after or "-", "+") > 0
+  if is_more then
+    put("hash", UNFINISHED, id, cmsgpack.pack({ after, upto, why }))
+  else
+    drop("hash", UNFINISHED, id)
+  end
+  return #places, is_more
+end
+
 -- make a run live, if nothing stands against it; that one came to the gate is told
 local function accept(row)
   local id, run = row[1], row[2]

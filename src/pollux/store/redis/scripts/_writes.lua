@@ -176,7 +176,17 @@ local function versions_there(also)
   return there
 end
 
-local used = {} -- versions that are there from now on
+-- Where somebody may wait: in one that was dropped nobody does, and a bell that is rung there would never go.  Who waits for
+-- all versions listens where the first one rings.
+local function versions_heard(also)
+  local heard = { [DEFAULT] = true }
+  for _, version in ipairs(versions_there(also)) do
+    heard[version] = true
+  end
+  return heard
+end
+
+local used, STREAMS = {}, { "jobs:high", "jobs:normal", "jobs:low" } -- versions that are there from now on, and what each has
 
 local function use(version)
   used[version] = call("HGET", VERSIONS, version) or ""
@@ -185,14 +195,17 @@ end
 -- goes with use
 writers[#writers + 1] = {
   check = function()
-    if next(used) then
+    for version, before in pairs(used) do
       check(VERSIONS, "hash")
+      for _, name in ipairs(before ~= "1" and version ~= DEFAULT and STREAMS or {}) do
+        check(key_of(version, name), "stream")
+      end
     end
   end,
   write = function()
     for version, before in pairs(used) do
-      if before == "" and version ~= DEFAULT then
-        for _, name in ipairs({ "jobs:high", "jobs:normal", "jobs:low" }) do
+      if before ~= "1" and version ~= DEFAULT then -- it is new, or was dropped with its streams
+        for _, name in ipairs(STREAMS) do
           redis.pcall("XGROUP", "CREATE", key_of(version, name), GROUP, "0", "MKSTREAM")
         end
       end
@@ -257,10 +270,26 @@ end
 -- an owner may listen in another version than its run is in by now
 local function ring_asked()
   for owner in pairs(asked) do
-    for version in pairs(versions_known()) do
+    for version in pairs(versions_heard()) do
       call("XADD", key_of(version, "bell:runs"), "MAXLEN", "~", BELL_MAX, "*", "kind", "asked", "node", owner)
     end
   end
+end
+
+-- Numbers that only rise.  If somebody else wrote an entry that is ahead of them (`XADD feed *`), ours go on behind it.
+local function tell_now(each)
+  local added = redis.pcall("XADD", FEED, each[1], "ends", each[2], "entry", each[3])
+  if type(added) ~= "table" or not added.err then
+    return
+  end
+  local info, number = call("XINFO", "STREAM", FEED), "1"
+  for n = 1, #info, 2 do
+    if info[n] == "last-generated-id" then
+      number = text(tonumber(string.match(info[n + 1], "^%d+")) + 1)
+    end
+  end
+  call("XADD", FEED, number .. "-0", "ends", each[2], "entry", each[3])
+  call("HSET", META, "entries", number)
 end
 
 check_all = function()
@@ -274,10 +303,14 @@ check_all = function()
       check(FEED, "stream")
       check(BELL_FEED, "stream")
     end
-    if rings.runs or next(asked) then
+    if rings.runs then
       check(BELL_RUNS, "stream")
+      check(key_of(DEFAULT, "bell:runs"), "stream")
     end
   end)
+  for version in pairs(next(asked) and versions_heard() or {}) do
+    check(key_of(version, "bell:runs"), "stream")
+  end
   for key, batch in pairs(gathered) do
     check(key, batch.kind)
   end
@@ -305,7 +338,7 @@ local function commit()
   end
   each_part(function()
     for _, each in ipairs(told) do
-      call("XADD", FEED, each[1], "ends", each[2], "entry", each[3])
+      tell_now(each)
     end
     ring()
   end)

@@ -3,6 +3,7 @@
 local CAME_BACK_MS = 60000 -- a last due so far ahead was written before the clock came back
 local BEHIND_MAX = 1000 -- live runs of its job behind which a firing waits
 local PREVIOUS_RUN = "waits for the previous run"
+local CONSUMED_MAX = 100 -- entries of one number: more than one only if somebody else wrote them
 local UNREAD_MAX = 1000 -- unread ends that a firing looks at, the latest first
 local stands = call("HMGET", META, "term", "holder", "term_home")
 local is_at_home = stands[3] == (call("HGET", HOME, "home") or "")
@@ -11,17 +12,45 @@ if tonumber(stands[1] or 0) ~= A.term or (stands[2] or "") == "" or not is_at_ho
 end
 promote()
 local consumed, feed = {}, FEED
+local is_miscounted = #A.spoilt > 0
 
+-- how many ends an entry says that it has; one that is not of our making has none
+local function ends_told(item)
+  return item[2][1] == "ends" and math.max(0, tonumber(item[2][2]) or 0) or 0
+end
+
+-- What somebody wrote beside ours, under the same number, goes with it.  What it says of ends was never counted.
 local function consume(id)
   if id < 1 then
     return
   end
-  local place = text(id) .. "-0"
-  local found = call("XRANGE", feed, place, place)
-  if found[1] then
-    consumed[#consumed + 1] = place
-    set_count("ends", count_of("ends") - (tonumber(found[1][2][2]) or 0))
+  for _, item in ipairs(call("XRANGE", feed, text(id), text(id), "COUNT", CONSUMED_MAX)) do
+    consumed[#consumed + 1] = item[1]
+    is_miscounted = is_miscounted or string.sub(item[1], -2) ~= "-0"
+    set_count("ends", count_of("ends") - ends_told(item))
   end
+end
+
+-- A count that such an entry may have spoilt is taken anew: one that is too low would hide unread ends from the firings.
+local function count_anew()
+  local gone, from, ends = {}, "-", 0
+  for _, place in ipairs(consumed) do
+    gone[place] = true
+  end
+  repeat
+    local items = call("XRANGE", feed, from, "+", "COUNT", CONSUMED_MAX)
+    for _, item in ipairs(items) do
+      ends = ends + (gone[item[1]] and 0 or ends_told(item))
+      from = "(" .. item[1]
+    end
+  until #items < CONSUMED_MAX
+  set_count("ends", ends)
+end
+
+-- the ends that an entry tells; none if it cannot be read
+local function ends_in(item)
+  local is_whole, entry = pcall(cmsgpack.unpack, item[2][4] or "")
+  return is_whole and type(entry) == "table" and type(entry.ends) == "table" and entry.ends or {}
 end
 
 local function is_fired(last, row)
@@ -56,11 +85,16 @@ local function look_into_feed()
   end
   while left > 0 and seen < UNREAD_MAX do
     local item = call("XREVRANGE", feed, from, "-", "COUNT", 1)[1]
+    if not item then
+      return
+    end
     from = "(" .. item[1]
     if not known[item[1]] then
-      left, seen = left - 1, seen + tonumber(item[2][2])
-      for _, each in ipairs(cmsgpack.unpack(item[2][4]).ends or {}) do
-        unread[each[2]] = false
+      left, seen = left - 1, seen + ends_told(item)
+      for _, each in ipairs(ends_in(item)) do
+        if type(each) == "table" and each[2] then
+          unread[each[2]] = false
+        end
       end
     end
   end
@@ -77,19 +111,43 @@ local function is_behind(run)
   return run.st == "held" and run.why == PREVIOUS_RUN
 end
 
--- The first live runs of a job, as many as a firing looks at, and whether one of them waits itself.  Only CANCEL must know
--- them all: the others have seen enough with that one.
-local function mates_of(job, how)
-  local mates, has_behind = {}, false
-  for _, place in ipairs(call("ZRANGE", fresh(live_key(job)), 0, BEHIND_MAX - 1)) do
-    local run = read_run(string.sub(place, 16))
-    mates[#mates + 1] = run
-    has_behind = has_behind or (run and is_behind(run)) or false
-    if has_behind and how ~= "cancel" then
-      break
+-- Is one of these live runs legible?  Mostly the first.
+local function has_legible(live)
+  for at = 0, BEHIND_MAX - 1 do
+    local place = call("ZRANGE", live, at, at)[1]
+    if not place or read_run(string.sub(place, 16)) then
+      return place and true or false
     end
   end
-  return mates, has_behind
+  return false
+end
+
+-- Does one of these live runs wait itself?  The job knows which one it was last; else it is one of those that are held.  So
+-- nobody looks at all the others, wherever they stand.
+local function has_waiting(job, live)
+  local last = job.behind and read_run(job.behind)
+  if last and last.job == job.id and is_behind(last) then
+    return true
+  end
+  local held = key_of(OWN, "held")
+  check(held, "zset")
+  for _, place in ipairs(call("ZINTER", 2, live, held)) do
+    local run = read_run(string.sub(place, 16))
+    if run and is_behind(run) then
+      note_behind(job, run.id)
+      return true
+    end
+  end
+  return false
+end
+
+-- the first live runs, as many as a firing looks at
+local function mates_of(live)
+  local mates = {}
+  for _, place in ipairs(call("ZRANGE", live, 0, BEHIND_MAX - 1)) do
+    mates[#mates + 1] = read_run(string.sub(place, 16))
+  end
+  return mates
 end
 
 -- under CANCEL, runs of the schedule are asked to stop, or end here if they only waited and are replaced
@@ -106,7 +164,7 @@ local function cancel_previous(mates, reason, is_replaced)
 end
 
 -- ok, waits, overlapped or unread
-local function overlap(row, how)
+local function overlap(job, row, how)
   local new = row[2]
   if new.key and field_of(UNIQUE, new.key) then
     return "overlapped"
@@ -114,20 +172,17 @@ local function overlap(row, how)
   if how == "allow" then
     return "ok"
   end
-  local live = call("ZCARD", fresh(live_key(new.job)))
-  if live > 0 and (how == "skip" or (how == "queue" and live > BEHIND_MAX)) then
+  local live = fresh(live_key(job.id))
+  local size = call("ZCARD", live)
+  if size > 0 and (how == "skip" or (how == "queue" and size > BEHIND_MAX)) then
     return "overlapped"
   end
-  local mates, has_behind = {}, false
-  if live > 0 then
-    mates, has_behind = mates_of(new.job, how)
+  if size == 0 or (size <= BEHIND_MAX and not has_legible(live)) then -- nobody would ever let it begin
+    return is_unread(job.id) and "unread" or "ok"
   end
-  if #mates == 0 and live <= BEHIND_MAX then -- none, or none that can be read: nobody would ever let it begin
-    return is_unread(new.job) and "unread" or "ok"
-  end
-  local waits = live <= BEHIND_MAX and not has_behind
+  local waits = size <= BEHIND_MAX and not has_waiting(job, live)
   if how == "cancel" then
-    cancel_previous(mates, "replaced by " .. row[1], waits)
+    cancel_previous(mates_of(live), "replaced by " .. row[1], waits)
   end
   return waits and "waits" or "overlapped"
 end
@@ -146,7 +201,7 @@ local function fire(firing)
   if unread and unread[run.job] then
     return "unread"
   end
-  local kind = overlap(row, how)
+  local kind = overlap(job, row, how)
   if kind == "unread" then
     unread[run.job] = true
     move_job(job, run.due, job.last)
@@ -160,6 +215,7 @@ local function fire(firing)
   elseif kind == "waits" then
     run.st, run.why = "held", PREVIOUS_RUN
     admit_row(row)
+    note_behind(job, row[1])
   else
     admit_row(row)
   end
@@ -179,11 +235,17 @@ local function release(id)
   end
 end
 
--- one that is live and does not wait itself is mostly the first that is found
+local is_alone = {}
+for _, id in ipairs(A.alone) do
+  is_alone[id] = true
+end
+
+-- One that is live and does not wait itself is mostly the first that is found.  Nor do those that are asked about here bar each
+-- other: the first of them that may begins.
 local function has_mate(run)
   for _, place in ipairs(call("ZRANGE", fresh(live_key(run.job)), 0, BEHIND_MAX)) do
     local mate = read_run(string.sub(place, 16))
-    if mate and mate.id ~= run.id and not is_behind(mate) then
+    if mate and mate.id ~= run.id and not is_behind(mate) and not (mate.st == "held" and is_alone[mate.id]) then
       return true
     end
   end
@@ -250,6 +312,9 @@ end
 
 for _, id in ipairs(A.consumed) do
   consume(id)
+end
+if is_miscounted or count_of("ends") < 0 then
+  count_anew()
 end
 local firings, updates, new_ids = {}, {}, {}
 for n, firing in ipairs(A.firings) do

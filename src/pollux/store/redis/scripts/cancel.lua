@@ -55,7 +55,7 @@ if A.job then
     local id = string.sub(place, 16)
     local run = read_run(id)
     behind = behind + (is_named[id] and 1 or 0)
-    if run and not is_named[id] and (run.n or 0) <= upto and not (A.waiting and run.st == "leased") then
+    if run and not is_named[id] and (run.n or 0) <= upto then
       add(id, run)
     end
   end

@@ -28,7 +28,10 @@ local function look(run)
   if run.st == "leased" and (not run.tok or run.tok == "") then
     say(run.id, "leases", "has no token")
   end
-  local version = version_of(run.job)
+  local version, left = version_of(run.job), unfinished(run.job)
+  if left then
+    return -- the leader puts it in order, if nobody else does
+  end
   if (run.st == "ready" or run.st == "held") and not version then
     say(run.id, "orphans", "waits for job " .. run.job)
   elseif is_live(run) and version and version ~= (run.v or DEFAULT) then

@@ -1,20 +1,15 @@
 #!lua flags=allow-oom
 -- Take jobs away, and end their runs that wait, in one write.  Of hundreds of runs no more than `limit` are looked at: of
--- which jobs there are more is told, and they are the caller's to end, as far as they are not younger than `upto`.
+-- which jobs there are more is told, and noted.
 promote()
 local deleted, answers, rest, left = {}, {}, {}, A.limit
+local upto, why = count_of("seq"), A.reason ~= "" and A.reason or JOB_GONE
 
-local function cancel_waiting_of(id)
-  local count = call("ZCARD", live_key(id))
-  if count > left then
-    rest[#rest + 1], count = id, left
-  end
-  left = left - count
-  for _, place in ipairs(count > 0 and call("ZRANGE", live_key(id), 0, count - 1) or {}) do
-    local run = read_run(string.sub(place, 16))
-    if run and run.st ~= "leased" then
-      add_end(run, cancel_waiting(run, A.reason ~= "" and A.reason or JOB_GONE))
-    end
+local function end_runs_of(id)
+  local looked, is_more = end_waiting(id, upto, false, why, left)
+  left = left - looked
+  if is_more then
+    rest[#rest + 1] = id
   end
 end
 
@@ -22,9 +17,9 @@ local seen = {}
 
 local function delete(id)
   local job = read_job(id)
-  if not seen[id] then -- of one that is gone, too: whoever took it may have been cut off
+  if not seen[id] then -- of one that is gone, too: an older release that was cut off has noted nothing
     seen[id] = true
-    cancel_waiting_of(id)
+    end_runs_of(id)
   end
   if not job then
     return "lost"
@@ -43,4 +38,4 @@ for version, ids in pairs(deleted) do
   enter(version)
   tell({ type = "deleted", ids = ids })
 end
-return answer_told({ answers, rest, count_of("seq") }, answers)
+return answer_told({ answers, rest }, answers)

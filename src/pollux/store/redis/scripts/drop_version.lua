@@ -1,6 +1,14 @@
 #!lua flags=allow-oom
--- Forget a version, if it has nothing; the number of its term stays: terms only rise.
+-- Forget a version, if it has nothing: its feed, its bells, and its streams, which mean nothing without runs.  The number of
+-- its term stays: terms only rise.  The first one keeps bells and streams: who waits for all versions listens there, and
+-- every opening makes them.
 local number = A.number
+local goes = { key_of(number, "feed") }
+if number ~= DEFAULT then
+  for _, name in ipairs({ "bell:runs", "bell:feed", "jobs:high", "jobs:normal", "jobs:low" }) do
+    goes[#goes + 1] = key_of(number, name)
+  end
+end
 
 local function judged()
   if not versions_known()[number] then
@@ -16,10 +24,19 @@ end
 local kind = judged()
 if kind == "ok" then
   set_count_in(number, "ends", 0)
+  for pr = 1, number ~= DEFAULT and 3 or 0 do -- what is said of the streams goes with them
+    set_count_in(number, "owed" .. pr, 0)
+    set_count_in(number, "last" .. pr, "")
+    set_count_in(number, "kept" .. pr, "")
+  end
   writers[#writers + 1] = {
-    check = function() end, -- they were read
+    check = function()
+      for _, key in ipairs(goes) do
+        check(key, "stream")
+      end
+    end,
     write = function()
-      call("DEL", key_of(number, "feed"))
+      call("DEL", unpack(goes))
       call("HSET", key_of(number, "meta"), "holder", "", "term_until", 0, "term_ttl", 0)
       call("HSET", VERSIONS, number, "0")
     end,

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
--- Jobs by id, those after that one.
+-- Jobs by id, those after that one; of one that is not there its id alone.
 local rows = {}
 for n, id in ipairs(call("ZRANGEBYLEX", JOBS, A.after and "(" .. A.after or "-", "+", "LIMIT", 0, A.limit)) do
-  rows[n] = job_row(id)
+  rows[n] = job_row(id) or { id }
 end
 return answer(rows)

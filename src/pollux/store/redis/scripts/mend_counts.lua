@@ -3,7 +3,7 @@
 for _, version in ipairs(A.versions) do
   local ends = 0
   for _, item in ipairs(call("XRANGE", key_of(version, "feed"), "-", "+")) do
-    ends = ends + (tonumber(item[2][2]) or 0)
+    ends = ends + (item[2][1] == "ends" and tonumber(item[2][2]) or 0)
   end
   set_count_in(version, "ends", ends)
 end

@@ -1,32 +1,12 @@
 #!lua flags=allow-oom
 -- Take jobs over into version `to`, with their live runs, in one write.  Of hundreds of runs no more than `limit` come along:
--- of which jobs there are more is told, with the place of the last one that came, and they are the caller's to bring, by
--- calls with `after`.
+-- of which jobs there are more is told and noted, with the place of the last one that came, and they are the caller's to
+-- bring, by calls with `after`.
 promote()
 local TO, left = A.to, A.limit
 local moved, leaving_of, rest = {}, {}, {}
-local leased = {} -- they take their entries last, when all that is to be written is known
 
--- as it stands; what it holds in a stream is given up there and taken here
-local function move_run(run)
-  local state, visible, owner, til, len, why = run.st, run.vis, run.own, run.til, run.len, run.why
-  step_out(run)
-  run.v = TO ~= DEFAULT and TO or nil
-  enter(TO)
-  if state == "leased" then
-    run.own, run.til, run.len = owner, til, len
-    put("zset", LEASES, run.id, til)
-    leased[#leased + 1] = run
-  else
-    stand(run, state, visible)
-    run.why = why
-  end
-  touch(run)
-  if state == "held" then
-    add_arrived(run)
-  end
-end
-
+-- true if none is left behind
 local function move_runs_of(id)
   local from = A.after and "(" .. A.after or "-"
   local places, found = call("ZRANGEBYLEX", fresh(live_key(id)), from, "+", "LIMIT", 0, left), {}
@@ -38,25 +18,38 @@ local function move_runs_of(id)
   end
   table.sort(found, function(one, other) return (one.q or one.n or 0) < (other.q or other.n or 0) end)
   for _, run in ipairs(found) do
-    move_run(run)
+    move_run(run, TO)
   end
-  if #places == left and (left > 0 or call("ZCARD", live_key(id)) > 0) then
+  local is_more = #places == left and (left > 0 or call("ZCARD", live_key(id)) > 0)
+  if is_more then
     rest[#rest + 1] = { id, places[#places] or "" }
+    put("hash", UNFINISHED, id, cmsgpack.pack({ places[#places] or "", TO }))
+  else
+    drop("hash", UNFINISHED, id)
   end
   left = left - #places
+  return not is_more
 end
 
--- no lease of theirs may last longer here than it was given for, and what was visible there is visible here
-local function bring_clock(version)
-  for _, field in ipairs({ "granted", "clock" }) do
-    set_count_in(TO, field, math.max(count_in(TO, field), count_in(version, field)))
+-- The firing of a job that waits there already.  What a move that was cut off left may have ended where it was, and that
+-- was told there: so the firing is looked at when all have come.
+local function waiting_there(job)
+  local run = job.behind and read_run(job.behind)
+  return run and run.job == job.id and run.st == "held" and (run.v or DEFAULT) == TO and run
+end
+
+-- Nothing is left to bring: it is gone, or somebody moved it on, and its runs with it.
+local function leave_be(id)
+  local noted = unfinished(id)
+  if noted and not noted[3] and noted[2] == TO then
+    drop("hash", UNFINISHED, id)
   end
 end
 
 local function move(job)
   local id, before = job.id, job.v
   if before ~= TO and A.after then
-    return -- somebody moved it on meanwhile, and its runs with it
+    return leave_be(id)
   elseif before ~= TO then
     local next_due, last_due = job.next, job.last
     move_job(job, false, false)
@@ -66,12 +59,15 @@ local function move(job)
     known_versions[id] = TO
     count_job(before, -1)
     count_job(TO, 1)
-    bring_clock(before)
+    bring_clock(before, TO)
     moved[#moved + 1] = id
     leaving_of[before] = leaving_of[before] or {}
     table.insert(leaving_of[before], id)
   end
-  move_runs_of(id)
+  local waiting = before == TO and unfinished(id) and waiting_there(job)
+  if move_runs_of(id) and waiting then
+    add_arrived(waiting)
+  end
 end
 
 -- the ends of these jobs that nobody has read yet
@@ -81,9 +77,9 @@ local function unread(version, ids)
     is_theirs[id] = true
   end
   for _, item in ipairs(call("XRANGE", key_of(version, "feed"), "-", "+")) do
-    local entry = tonumber(item[2][2]) > 0 and cmsgpack.unpack(item[2][4])
-    for _, each in ipairs(entry and entry.ends or {}) do
-      if is_theirs[each[2]] then
+    local is_whole, entry = pcall(cmsgpack.unpack, (tonumber(item[2][2]) or 0) > 0 and item[2][4] or "")
+    for _, each in ipairs(is_whole and type(entry) == "table" and type(entry.ends) == "table" and entry.ends or {}) do
+      if type(each) == "table" and is_theirs[each[2]] then
         each[9] = each[9] == nil and cjson.null or each[9]
         found[#found + 1] = each
       end
@@ -107,6 +103,8 @@ for _, id in ipairs(A.ids) do
   local job = read_job(id)
   if job then
     move(job)
+  else
+    leave_be(id)
   end
 end
 for version, ids in pairs(leaving_of) do
@@ -126,8 +124,5 @@ if #old_ends > 0 then
   enter(TO)
   tell({ type = "ended", ends = old_ends })
 end
-for _, run in ipairs(leased) do
-  enter(TO)
-  run.ent = take_entries(run.pr, 1, run.own)[1]
-end
+give_entries()
 return answer_told({ answers, rest }, answers)

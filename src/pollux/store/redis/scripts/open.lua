@@ -18,6 +18,10 @@ local function note_home()
   return homes
 end
 
+for pr = 1, 3 do
+  check(STREAM[pr], "stream")
+end
+check(HOME, "hash")
 local format = call("HGET", META, "format")
 if not format then
   call("HSET", META, "format", A.format)

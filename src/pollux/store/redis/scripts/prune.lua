@@ -47,10 +47,11 @@ local function drop_beyond(keep)
   end
 end
 
--- it ended with its last run; if no run taught the leader anything, when it was due
+-- it ended with its last run; if no run taught the leader anything, or that cannot be read, when it was due
 local function has_ended(id, job, before)
-  local memory = call("HGET", job_key(id), "mem")
-  local ended = memory and memory ~= "" and cjson.decode(memory).last_end_ms or job.last
+  local is_whole, memory = pcall(cjson.decode, call("HGET", job_key(id), "mem") or "")
+  local told = is_whole and type(memory) == "table" and memory.last_end_ms
+  local ended = type(told) == "number" and told or job.last
   if not ended or ended >= before or call("EXISTS", live_key(id)) == 1 or call("EXISTS", shelf_key(id, true)) == 1 then
     return false
   end

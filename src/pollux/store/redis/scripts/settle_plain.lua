@@ -143,7 +143,17 @@ else
   call("HSET", PREFIX .. "meta", "seq", format("%d", seq + count))
 end
 call("HSET", META, unpack(counts))
-call("XADD", FEED, counts[2] .. "-0", "ends", format("%d", count), "entry", A.ends)
+local added = redis.pcall("XADD", FEED, counts[2] .. "-0", "ends", format("%d", count), "entry", A.ends)
+if type(added) == "table" and added.err then -- somebody else wrote an entry that is ahead: see `tell_now`
+  local info, number = call("XINFO", "STREAM", FEED), "1"
+  for n = 1, #info, 2 do
+    if info[n] == "last-generated-id" then
+      number = format("%d", tonumber(string.match(info[n + 1], "^%d+")) + 1)
+    end
+  end
+  call("XADD", FEED, number .. "-0", "ends", format("%d", count), "entry", A.ends)
+  call("HSET", META, "entries", number)
+end
 if found[1] == 0 then -- a leader that still has something to read does not sleep
   call("XADD", BELL, "MAXLEN", "~", "1000", "*", "kind", "feed")
 end

@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
-for version in pairs(versions_known()) do
+local bells = {}
+for version in pairs(versions_heard(OWN)) do
   for _, bell in ipairs({ "bell:runs", "bell:feed" }) do
-    call("XADD", key_of(version, bell), "MAXLEN", "~", BELL_MAX, "*", "kind", "wake")
+    bells[#bells + 1] = key_of(version, bell)
+    check(bells[#bells], "stream")
   end
 end
-if not call("HGET", VERSIONS, OWN) then
-  for _, bell in ipairs({ BELL_RUNS, BELL_FEED }) do
-    call("XADD", bell, "MAXLEN", "~", BELL_MAX, "*", "kind", "wake")
-  end
+check(HOME, "hash")
+for _, bell in ipairs(bells) do
+  call("XADD", bell, "MAXLEN", "~", BELL_MAX, "*", "kind", "wake")
 end
 return answer(true)

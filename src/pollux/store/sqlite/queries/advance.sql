@@ -1,6 +1,9 @@
 -- name: consume
 DELETE FROM feed WHERE id IN (SELECT value FROM json_each(?1)) AND id BETWEEN ?2 AND ?3 RETURNING ends;
 
+-- name: left
+SELECT count(*), coalesce(sum(max(ends, 0)), 0) FROM feed WHERE id BETWEEN ? AND ?;
+
 -- name: facts
 SELECT
   j.id, j.n, j.revision, j.last_due_ms,

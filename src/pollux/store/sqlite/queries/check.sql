@@ -19,6 +19,9 @@ SELECT (SELECT coalesce(max(id & 0xFFFFFFFFFFFF), 0) FROM feed), (SELECT coalesc
 -- name: sizes
 SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM jobs), (SELECT count(*) FROM notes), (SELECT count(*) FROM log);
 
+-- name: forget
+DELETE FROM notes WHERE substr(key, 1, length(?1)) = ?1;
+
 -- name: single
 SELECT name FROM (
   SELECT 'term' AS name, count(*) AS n FROM term WHERE version = 2

@@ -9,3 +9,6 @@ WHERE version = ?;
 
 -- name: tell
 INSERT INTO feed (id, ends, body) VALUES (?, ?, ?);
+
+-- name: highest
+SELECT max(id) FROM feed WHERE id BETWEEN ? AND ?;

@@ -1,0 +1,84 @@
+"""Which job or run is meant, and can it be read here?  One that cannot be is there all the same, and often its id will
+do.
+
+A newer release wrote it, or somebody by hand.  Whoever lists is told of it; it can be paused, cancelled, put over and
+taken away.  To run it, or to show what it is, takes a node that can read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from pollux.errors import Illegible, NotFound, Unreadable
+from pollux.model import Job, Run
+from pollux.registry import Registry, job_id_of
+from pollux.store.contract import JobFilter, JobPage, RunFilter, RunPage, Store
+from pollux.store.legible import as_far
+
+FORGOTTEN = "those that ended are forgotten after a while: `pollux config` has history.age (7d unless set otherwise)"
+
+
+class FindingVerbs:
+    """How jobs and runs are found in the store."""
+
+    _store: Store
+    _registry: Registry
+
+    async def get_job(self, job: object) -> Job:
+        return await self._job(job, fresh=True)
+
+    async def find_job(self, job: object) -> Job | Unreadable:
+        """The job as it is now, or why it cannot be read here; `NotFound` if there is none."""
+        name = job_id_of(job)
+        [found], unreadable = await as_far(self._store.get_jobs([name]))
+        if found is not None:
+            return found
+        if not unreadable:
+            raise NotFound("job", name, cure="`pollux jobs` lists them")
+        return unreadable[0]
+
+    async def jobs_by_id(self, ids: Sequence[str]) -> list[Job | None]:
+        """These jobs as they are now, in order; None for one that is not there, or cannot be read.  At most a page."""
+        return (await as_far(self._store.get_jobs(ids)))[0]
+
+    async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
+        """A page of jobs, and beside it those that cannot be read."""
+        page, unreadable = await as_far(self._store.list_jobs(where, after=after, limit=limit))
+        return replace(page, unreadable=unreadable) if unreadable else page
+
+    async def get_run(self, run_id: str) -> Run:
+        found = await self.find_run(run_id)
+        if isinstance(found, Unreadable):
+            raise Illegible("run", [found], [None])
+        return found
+
+    async def find_run(self, run_id: str) -> Run | Unreadable:
+        """The run as it is now, or why it cannot be read here; `NotFound` if there is none."""
+        [found], unreadable = await as_far(self._store.get_runs([run_id]))
+        if found is not None:
+            return found
+        if not unreadable:
+            raise NotFound("run", run_id, cure=f"`pollux runs` lists them; {FORGOTTEN}")
+        return unreadable[0]
+
+    async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
+        """A page of runs, and beside it those that cannot be read."""
+        page, unreadable = await as_far(self._store.list_runs(where, after=after, limit=limit))
+        return replace(page, unreadable=unreadable) if unreadable else page
+
+    # inside
+
+    async def _job(self, ref: object, *, fresh: bool = False) -> Job:
+        if isinstance(ref, Job) and not fresh:
+            return ref
+        if not fresh:
+            try:
+                return self._registry.job(ref)
+            except NotFound:
+                pass
+        found = await self.find_job(ref)
+        if isinstance(found, Unreadable):
+            raise Illegible("job", [found], [None])
+        return found

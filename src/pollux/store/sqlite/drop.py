@@ -1,0 +1,33 @@
+"""How is a store thrown away?  Its file goes last of those that matter, while nobody else can open it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from pollux.errors import Conflict
+from pollux.store.sqlite import schema
+from pollux.store.sqlite.backup import BUSY_MS, unused
+from pollux.store.sqlite.check import in_words
+
+_FIRST = ("-wal", "-shm", "-journal", "")  # a log that stayed would be taken for that of the next file
+_THEN = (".bell", ".ballast", ".lock")
+
+
+def drop(path: Path) -> int:
+    """Remove the database and what lies beside it; refused if it is not ours, or somebody uses it.  Nothing is left."""
+    with in_words():
+        with closing(schema.open_reader(path, busy_ms=BUSY_MS)) as connection:
+            schema.recognise(connection, path)
+        try:
+            with unused(path):
+                _remove(path, _FIRST)
+            _remove(path, _THEN)
+        except OSError as error:
+            raise Conflict(f"{path} cannot be removed ({error.strerror}); remove it by hand") from error
+    return 0
+
+
+def _remove(path: Path, endings: tuple[str, ...]) -> None:
+    for ending in endings:
+        path.with_name(path.name + ending).unlink(missing_ok=True)

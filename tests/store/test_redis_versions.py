@@ -1,0 +1,186 @@
+"""What is left of a version that was dropped?  The number of its term; should it come again, all works as before."""
+
+import asyncio
+
+import pytest
+from redis.asyncio import Redis
+
+from pollux.model import ALL_VERSIONS, Done, Node
+from pollux.store.contract import Answer
+from pollux.store.redis import RedisStore
+from pollux.testing.conformance.builders import T0, a_run, claim, finished, given, given_jobs, ids, leased, settlement
+from tests.servers.redis import own_url, shared_url
+
+OLD = 1
+LINES = ("jobs:high", "jobs:normal", "jobs:low")
+BELLS = ("bell:runs", "bell:feed")
+SOON_S = 10.0
+
+
+@pytest.fixture
+async def redis():
+    async with Redis.from_url(shared_url()) as client:
+        yield client
+
+
+@pytest.fixture
+def url():
+    return own_url("versions")
+
+
+@pytest.fixture
+async def store(url):
+    store = RedisStore(url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+def prefix(url):
+    return f"pollux:{url.partition('namespace=')[2]}"
+
+
+async def keys_of(redis, url, version=OLD):
+    """Those that have the number of the version in their names."""
+    begins = f"{prefix(url)}:v{version}:"
+    return {key.decode().removeprefix(begins) for key in await redis.keys(f"{begins}*")}
+
+
+async def lived(store, redis, url):
+    """A version that was led, whose runs of all priorities ended in one way or another, and that has nothing left."""
+    old = store.of_version(OLD)
+    term = await old.elect("n", ttl_ms=9_000, now_ms=T0)
+    await old.beat(Node("n", scheduler_version=OLD), ttl_ms=9_000, now_ms=T0)
+    for priority in (1, 2, 3):
+        await finished(old, a_run(f"done-{priority}", "old", priority=priority))
+    held = await leased(old, a_run("asked", "old"))
+    await store.cancel(run_ids=["asked"], now_ms=T0)
+    assert await store.settle([settlement(held, Done())], now_ms=T0) == [Answer.OK]
+    await store.delete_jobs(["old"], now_ms=T0)
+    await old.resign("n", term=term.number, now_ms=T0)
+    assert await keys_of(redis, url) == {"meta", "feed", *LINES, *BELLS}, "there is something to be dropped"
+    return term
+
+
+async def test_of_a_dropped_version_only_the_number_of_its_term_is_left(store, redis, url):
+    term = await lived(store, redis, url)
+
+    assert await store.drop_version(OLD, now_ms=T0) is Answer.OK
+
+    assert await keys_of(redis, url) == {"meta"}
+    left = await redis.hgetall(f"{prefix(url)}:v{OLD}:meta")
+    assert left[b"term"] == b"%d" % term.number
+    of_streams = [b"%b%d" % (name, pr) for name in (b"owed", b"last", b"kept") for pr in (1, 2, 3)]
+    assert {left.get(name, b"") for name in of_streams} <= {b"", b"0"}
+
+
+async def test_a_version_that_is_not_done_keeps_its_streams(store, redis, url):
+    await given(store.of_version(OLD), a_run("a", "old"))
+    before = await keys_of(redis, url)
+
+    assert await store.drop_version(OLD, now_ms=T0) is Answer.CONFLICT
+
+    assert await keys_of(redis, url) == before
+    assert ids(await claim(store.of_version(OLD), now_ms=T0)) == ["a"]
+
+
+async def test_no_bell_is_rung_in_a_dropped_version(store, redis, url):
+    await lived(store, redis, url)
+    await store.drop_version(OLD, now_ms=T0)
+    await leased(store, a_run("a"))
+
+    await store.wake()
+    await store.cancel(run_ids=["a"], now_ms=T0)
+
+    assert await keys_of(redis, url) == {"meta"}
+
+
+async def elected(store):
+    await store.of_version(OLD).elect("new", ttl_ms=9_000, now_ms=T0)
+
+
+async def beaten(store):
+    await store.beat(Node("new", scheduler_version=OLD), ttl_ms=9_000, now_ms=T0)
+
+
+async def put(store):
+    await given_jobs(store.of_version(OLD), "job")
+
+
+async def moved(store):
+    await given_jobs(store, "job")
+    await store.move_jobs(["job"], OLD, now_ms=T0)
+
+
+@pytest.mark.parametrize("comes", [elected, beaten, put, moved])
+async def test_a_dropped_version_that_comes_again_has_streams_and_a_higher_term(store, redis, url, comes, caplog):
+    """Also with the first word that is heard of it, whichever that is: nobody has to mend anything."""
+    before = await lived(store, redis, url)
+    await store.drop_version(OLD, now_ms=T0)
+
+    await comes(store)
+
+    for line in LINES:
+        [group] = await redis.xinfo_groups(f"{prefix(url)}:v{OLD}:{line}")
+        assert (group["name"], group["lag"], group["pending"]) == (b"scheduler", 0, 0)
+    old = store.of_version(OLD)
+    assert (await old.elect("new", ttl_ms=9_000, now_ms=T0)).number == before.number + 1
+    for priority in (1, 2, 3):
+        await given(old, a_run(f"again-{priority}", priority=priority))
+    runs = await claim(old, now_ms=T0)
+    assert ids(runs) == ["again-1", "again-2", "again-3"]
+    pending = [(await redis.xinfo_groups(f"{prefix(url)}:v{OLD}:{line}"))[0]["pending"] for line in LINES]
+    assert pending == [1, 1, 1]
+    assert await store.settle([settlement(run, Done()) for run in runs], now_ms=T0) == [Answer.OK] * 3
+    assert caplog.records == [], "no stream was missed"
+
+
+async def claiming(store, redis, token):
+    """A claim that waits, once it stands in its wait."""
+    waits = asyncio.create_task(store.claim(node="n", token=token, limit=1, lease_ms=9_000, wait_ms=60_000))
+    while True:
+        if any(each["cmd"] == "xread" and "b" in each["flags"] for each in await redis.client_list()):
+            return waits
+        await asyncio.sleep(0.01)
+
+
+async def test_workers_of_a_dropped_version_hear_its_bell_when_it_comes_again(store, redis):
+    old = store.of_version(OLD)
+    await given_jobs(old, "job")
+    await store.move_jobs(["job"], 2)
+    assert await store.drop_version(OLD) is Answer.OK
+
+    async with asyncio.timeout(SOON_S):
+        waits = await claiming(old, redis, "t")
+        await store.move_jobs(["job"], OLD)
+        await store.enqueue([a_run("a", due_ms=1)])
+        assert ids((await waits).runs) == ["a"]
+
+
+async def test_who_waits_for_all_versions_is_rung_also_when_the_first_one_was_dropped(store, redis):
+    await given_jobs(store, "job")
+    await store.move_jobs(["job"], 3)
+    assert await store.drop_version(2) is Answer.OK
+    everywhere, third = store.of_version(ALL_VERSIONS), store.of_version(3)
+
+    async with asyncio.timeout(SOON_S):
+        waits = await claiming(everywhere, redis, "t")
+        await third.wake()
+        assert (await waits).runs == ()
+        await third.enqueue([a_run("a", due_ms=1)])
+        [run] = (await everywhere.claim(node="n", token="u", limit=1, lease_ms=9_000)).runs
+        waits = await claiming(everywhere, redis, "v")
+        await third.cancel(run_ids=[run.id])
+        assert (await waits).runs == ()
+
+
+async def test_the_first_version_keeps_the_streams_that_every_opening_makes(store, redis, url):
+    await finished(store, a_run("a"))
+    await store.delete_jobs(["job"], now_ms=T0)
+    before = {key.decode() for key in await redis.keys(f"{prefix(url)}:*")}
+
+    assert await store.drop_version(2, now_ms=T0) is Answer.OK
+
+    gone = before - {key.decode() for key in await redis.keys(f"{prefix(url)}:*")}
+    assert gone == {f"{prefix(url)}:feed"}
+    assert {f"{prefix(url)}:{name}" for name in (*LINES, *BELLS)} <= before

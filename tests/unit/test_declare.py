@@ -1,0 +1,21 @@
+"""A job that was made by hand: is a field of another kind said in our words?"""
+
+import pytest
+
+from pollux.declare import check_job
+from pollux.errors import InvalidInput
+from pollux.model import Job
+
+DEFINITION = Job.__struct_fields__[: Job.__struct_fields__.index("declared") + 1]
+
+
+@pytest.mark.parametrize("field", DEFINITION)
+def test_a_field_of_another_kind_is_refused(field):
+    with pytest.raises(InvalidInput):
+        check_job(Job(**{"id": "home", "handler": "h", field: object()}))
+
+
+@pytest.mark.parametrize("rule", [None, 5, "5", {"attempts_max": 5}])
+def test_what_is_no_retry_rule_is_said_to_be_none(rule):
+    with pytest.raises(InvalidInput, match=r"^job 'home'.*retry: .* is not a retry rule; give one, like Retry\("):
+        check_job(Job(id="home", handler="h", retry=rule))
