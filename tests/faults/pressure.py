@@ -1,7 +1,9 @@
 """The load that never ends: so many runs always wait, and the ledger is told what was asked and heard.
 
 It also tells how much gets done: ends of handlers in windows of equal length, one after the other.  A rate is the
-median of several in a row: neither a burst is one nor a moment in which the machine stood still.
+median of several in a row: neither a burst is one nor a moment in which the machine stood still.  Handlers take their
+time, so that the rate is bound by the seats of all nodes and by what a freed seat waits for the next run, and not by
+what other tests leave of the processors.
 """
 
 from __future__ import annotations
@@ -13,9 +15,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from itertools import count
-from pathlib import Path
-from statistics import mean, median
-from typing import NamedTuple
+from statistics import median
 
 from pollux.errors import StoreError
 from pollux.model import Answer, Cause, Run, run_of
@@ -28,23 +28,12 @@ BATCH = 50
 WAITING_MAX = 200
 WINDOW_S = 0.6
 WINDOWS = 5  # whose median is a rate
-HELP_MAX = 1.5  # by how much at most a window counts for more, if the machine is busier than it was
+HANDLER_MS = 20
 RATE_SHARE = 0.7  # of the rate before, which must be reached again
 ANSWERED_S = 60.0  # what was asked for last; a store that never answers again ends the test
-FULL_S = 120.0  # a machine that is shared may have its busy minute just now
+FULL_S = 40.0  # until the rate is what it was
 END, END_OF_ASKED = re.compile(rb"^end ", re.MULTILINE), re.compile(rb"^end p\d+ ", re.MULTILINE)
 KINDS = ("plain", "parent", "plain", "flaky")  # a parent has a follow-up, a flaky one fails twice
-
-
-class Pace(NamedTuple):
-    """How much gets done in a window, and the share of it in which a node was not kept from the processors."""
-
-    ends: float
-    share: float
-
-    def under(self, share: float) -> float:
-        """How much it had been with that share: how busy others are is not the doing of a fault."""
-        return self.ends * min(HELP_MAX, max(1.0, share / max(self.share, 0.01)))
 
 
 class Pressure:
@@ -84,7 +73,7 @@ class Pressure:
                 job = jobs[KINDS[number % len(KINDS)]]
                 assert job is not None
                 run_id = f"p{next(self._batches)}"
-                made.append(run_of(job, time.time_ns() // 1_000_000, Cause.ENQUEUED, {"ms": 0}, id=run_id))
+                made.append(run_of(job, time.time_ns() // 1_000_000, Cause.ENQUEUED, {"ms": HANDLER_MS}, id=run_id))
             await self._ask(store, made)
 
     async def _ask(self, store: Store, runs: list[Run]) -> None:
@@ -115,32 +104,15 @@ class Pressure:
         self._answered += len(END_OF_ASKED.findall(news))
         return self._ends
 
-    async def window(self) -> int:
-        """How many reach it in the next while."""
-        before = self.ends()
+    async def window(self) -> float:
+        """How many reach it in the next while; if it took longer, so many as there would have been."""
+        begun, before = time.monotonic(), self.ends()
         await asyncio.sleep(WINDOW_S)
-        return self.ends() - before
+        return (self.ends() - before) * WINDOW_S / (time.monotonic() - begun)
 
-    async def pace(self) -> Pace:
-        """The same, and how far the machine let the nodes work meanwhile."""
-        begun, waited = time.monotonic(), self._waited_s()
-        done = await self.window()
-        took_s, now = time.monotonic() - begun, self._waited_s()
-        kept_s = mean([now[pid] - waited[pid] for pid in now.keys() & waited.keys()] or [0.0])
-        return Pace(done * WINDOW_S / took_s, max(0.0, 1 - kept_s / took_s))
-
-    def _waited_s(self) -> dict[int, float]:
-        """For how long each living node has waited for a processor so far, by its pid."""
-        waited = {}
-        for process in self.yard.processes:
-            with contextlib.suppress(OSError):  # it has ended, or this kernel does not tell
-                if process.is_alive:
-                    waited[process.pid] = int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[1]) / 1e9
-        return waited
-
-    async def usual(self) -> Pace:
-        paces = [await self.pace() for _ in range(WINDOWS)]
-        return Pace(median(pace.ends for pace in paces), median(pace.share for pace in paces))
+    async def usual(self) -> float:
+        """The rate, in ends a window."""
+        return median([await self.window() for _ in range(WINDOWS)])
 
     @contextlib.asynccontextmanager
     async def as_before(self) -> AsyncIterator[None]:
@@ -151,7 +123,7 @@ class Pressure:
         async with self.on():
             print(await self.works_again(usual))
 
-    async def works_again(self, usual: Pace) -> str:
+    async def works_again(self, usual: float) -> str:
         """Something is done within the longest rest of a loop, and soon as much as before, and on; in words."""
         begun, before = time.monotonic(), self.ends()
 
@@ -162,19 +134,19 @@ class Pressure:
         after_s = time.monotonic() - begun
         rate = await self._reaches(usual, seconds=FULL_S)
         full_s = time.monotonic() - begun
-        words = f"{usual.ends:.0f} ends a window before; works after {after_s:.1f} s"
+        words = f"{usual:.0f} ends a window before; works after {after_s:.1f} s"
         return f"{words}, {rate:.0f} ends a window within {full_s:.1f} s"
 
-    async def _reaches(self, usual: Pace, *, seconds: float) -> float:
+    async def _reaches(self, usual: float, *, seconds: float) -> float:
         """The first rate that is high enough.  What waited at the end of the fault is done before it is measured."""
-        least, until, backlog = usual.ends * RATE_SHARE, time.monotonic() + seconds, self.asked
+        least, until, backlog = usual * RATE_SHARE, time.monotonic() + seconds, self.asked
         last: deque[float] = deque(maxlen=WINDOWS)
         rates = [0.0]
         while time.monotonic() < until:
-            pace = await self.pace()
+            done = await self.window()
             if self._answered < backlog:
                 continue
-            last.append(pace.under(usual.share))
+            last.append(done)
             if len(last) == WINDOWS:
                 rates.append(median(last))
             if rates[-1] >= least:

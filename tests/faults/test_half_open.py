@@ -67,7 +67,8 @@ async def test_every_line_to_a_server_is_probed(backend, url, monkeypatch):
 
         await wait_until(both_are_probed, "a line that is probed for calls, and one for rings")
         assert (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S) in made
-    await waits
+    with contextlib.suppress(StoreError):  # closed while it looked, or while it waited
+        await waits
 
 
 def test_a_line_inside_the_machine_is_not_probed():

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.ledger import Ledger
 from tests.faults import pressure as measures
-from tests.faults.pressure import WAITING_MAX, Pace, Pressure
+from tests.faults.pressure import WAITING_MAX, Pressure
 
 USUAL = 20.0  # ends a window
 
@@ -18,7 +18,7 @@ def pressure(tmp_path, monkeypatch):
     monkeypatch.setattr(measures, "WINDOW_S", 0.1)
     monkeypatch.setattr(measures, "FULL_S", 3.0)
     ledger = Ledger(tmp_path / "ledger")
-    pressure = Pressure(SimpleNamespace(ledger=ledger, processes=[]))
+    pressure = Pressure(SimpleNamespace(ledger=ledger))
     pressure.asked = WAITING_MAX
     yield pressure
     ledger.close()
@@ -40,7 +40,7 @@ async def judged(pressure, *first, then):
     numbers = pressure._batches
     worker = asyncio.ensure_future(work())
     try:
-        return await pressure.works_again(Pace(USUAL, 1.0))
+        return await pressure.works_again(USUAL)
     finally:
         worker.cancel()
 
@@ -58,9 +58,4 @@ async def test_a_burst_of_what_had_waited_is_no_rate(pressure, burst):
 async def test_who_does_nothing_does_not_work_again(pressure, monkeypatch):
     monkeypatch.setattr(measures, "WORKS_AGAIN_S", 0.3)
     with pytest.raises(AssertionError, match="the end of any handler"):
-        await pressure.works_again(Pace(USUAL, 1.0))
-
-
-@pytest.mark.parametrize(("share", "counts"), [(1.0, 10), (0.5, 10), (0.4, 12.5), (0.1, 15), (0.0, 15)])
-def test_a_window_counts_for_more_where_others_kept_the_nodes_from_the_processors_but_not_for_much(share, counts):
-    assert Pace(10, share).under(0.5) == pytest.approx(counts)
+        await pressure.works_again(USUAL)

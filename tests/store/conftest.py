@@ -1,8 +1,10 @@
 """What do these tests share?  Other processes, of which none is left behind, also by a test that failed."""
 
 import pytest
+from redis.asyncio import Redis
 
 from pollux.store.redis import RedisStore
+from tests.servers.redis import shared_url
 from tests.store import children
 
 
@@ -36,3 +38,10 @@ async def opened():
     yield begin
     for store in stores:
         await store.close()
+
+
+@pytest.fixture
+async def redis():
+    """The server itself, as an operator sees it."""
+    async with Redis.from_url(shared_url()) as client:
+        yield client

@@ -30,12 +30,6 @@ from tests.store.test_redis_streams import opened, prefix
 
 
 @pytest.fixture
-async def redis():
-    async with Redis.from_url(shared_url()) as client:
-        yield client
-
-
-@pytest.fixture
 def url():
     return own_url("foreign")
 

@@ -5,20 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis import exceptions
-from redis.asyncio import Redis
 
 from pollux.model import RunState
 from pollux.store.redis import RedisStore, ear, handle
 from pollux.testing.conformance.builders import LEASE_MS, a_run, given, given_jobs, ids, the_run
-from tests.servers.redis import own_url, shared_url
+from tests.servers.redis import own_url
 
 WAIT_MS, PATIENCE_S = 60_000, 60
-
-
-@pytest.fixture
-async def redis():
-    async with Redis.from_url(shared_url()) as client:
-        yield client
 
 
 @pytest.fixture

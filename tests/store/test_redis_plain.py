@@ -2,7 +2,6 @@
 
 import pytest
 from msgspec.structs import replace
-from redis.asyncio import Redis
 
 from pollux.errors import StoreRefused
 from pollux.model import Done, Ended, Overlap, RunState
@@ -24,13 +23,7 @@ from pollux.testing.conformance.builders import (
     settlement,
     the_run,
 )
-from tests.servers.redis import own_url, shared_url
-
-
-@pytest.fixture
-async def redis():
-    async with Redis.from_url(shared_url()) as client:
-        yield client
+from tests.servers.redis import own_url
 
 
 @pytest.fixture

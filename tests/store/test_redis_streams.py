@@ -4,7 +4,6 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from redis.asyncio import Redis
 
 from pollux.clock import FakeClock
 from pollux.model import (
@@ -35,12 +34,6 @@ from pollux.testing.conformance.builders import (
 from tests.servers.redis import own_url, shared_url
 
 TRIES = 3  # for what is to be quick
-
-
-@pytest.fixture
-async def redis():
-    async with Redis.from_url(shared_url()) as client:
-        yield client
 
 
 @pytest.fixture

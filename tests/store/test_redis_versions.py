@@ -3,24 +3,17 @@
 import asyncio
 
 import pytest
-from redis.asyncio import Redis
 
 from pollux.model import ALL_VERSIONS, Done, Node
 from pollux.store.contract import Answer
-from pollux.store.redis import RedisStore
 from pollux.testing.conformance.builders import T0, a_run, claim, finished, given, given_jobs, ids, leased, settlement
-from tests.servers.redis import own_url, shared_url
+from tests.servers.redis import own_url
+from tests.store.test_redis_streams import opened, prefix
 
 OLD = 1
 LINES = ("jobs:high", "jobs:normal", "jobs:low")
 BELLS = ("bell:runs", "bell:feed")
 SOON_S = 10.0
-
-
-@pytest.fixture
-async def redis():
-    async with Redis.from_url(shared_url()) as client:
-        yield client
 
 
 @pytest.fixture
@@ -30,14 +23,8 @@ def url():
 
 @pytest.fixture
 async def store(url):
-    store = RedisStore(url)
-    await store.open()
-    yield store
-    await store.close()
-
-
-def prefix(url):
-    return f"pollux:{url.partition('namespace=')[2]}"
+    async with opened(url) as store:
+        yield store
 
 
 async def keys_of(redis, url, version=OLD):

@@ -165,7 +165,7 @@ class Ear:
                 found, is_enough, left_ms = await look(waited_ms)
                 if is_enough or waited_ms >= wait_ms or waiter.heard & (WAKE | ASKED) or is_over():
                     return found
-                if await self.stand():
+                if await self.stand() and not is_over():
                     continue  # what came before the bell could be heard
                 most_ms = self._again_ms if self.is_standing else POLL_MS
                 rest_ms = wait_ms - waited_ms
