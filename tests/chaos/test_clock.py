@@ -4,11 +4,13 @@ Only wall time jumps; the monotonic clock goes on, as on a machine whose time se
 """
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
 from pollux.clock import SystemClock
-from pollux.events import LoopFailed
+from pollux.errors import StoreTimeout
+from pollux.events import LeaseWasLost, LoopFailed
 from pollux.model import Cause, Job, RunState, run_of
 from pollux.store.contract import PAGE_MAX, Answer, JobPut, Renewal
 from pollux.store.open import open_store
@@ -19,6 +21,7 @@ from tests.chaos.yard import wait_until
 
 HOUR_MS = 3_600_000
 LEASE_MS = 2_000
+TRIES = 3  # a machine that stands still for a lease loses it, and rightly so
 
 
 class SetClock(SystemClock):
@@ -38,8 +41,15 @@ class World:
         self.ledger = Ledger(folder / "ledger")
         self.app = make_app(store, self.ledger, clock=self.clock, lease=f"{LEASE_MS}ms", grace="2s")
         listen(self.app, self.ledger)
-        self.failures = []
+        self.failures, self.lost = [], []
         self.app.events.listen(LoopFailed, self.failures.append)
+        self.app.events.listen(LeaseWasLost, self.lost.append)
+
+    @property
+    def stood_still(self):
+        """A call was not answered in time, or a lease not renewed in time; nobody took it."""
+        late = any(isinstance(failure.error, StoreTimeout) for failure in self.failures)
+        return late or any("renewed in time" in event.why for event in self.lost)
 
     async def ask(self, job, run_id, **params):
         self.ledger.write("ask", run_id)
@@ -74,20 +84,45 @@ class World:
         return read(self.ledger.path)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def world(request, tmp_path):
-    store = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'pollux.db'}"
-    world = World(store, tmp_path)
+@asynccontextmanager
+async def a_world(kind, folder):
+    folder.mkdir(exist_ok=True)
+    world = World("memory://" if kind == "memory" else f"sqlite:///{folder / 'pollux.db'}", folder)
     async with world.app:
         yield world
     world.ledger.close()
 
 
+@pytest.fixture(params=["memory", "sqlite"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+async def world(kind, tmp_path):
+    async with a_world(kind, tmp_path) as world:
+        yield world
+
+
 @pytest.mark.parametrize("jumps", [(+1,), (-1,), (+1, -1), (-1, +1)], ids=["+1h", "-1h", "+1h-1h", "-1h+1h"])
-async def test_a_jump_of_the_wall_clock_loses_nothing_doubles_nothing_and_steals_no_living_lease(
-    world, jumps, tmp_path
-):
-    gate = tmp_path / "gate"
+async def test_a_jump_of_the_wall_clock_loses_nothing_doubles_nothing_and_steals_no_living_lease(kind, jumps, tmp_path):
+    for number in range(TRIES):
+        async with a_world(kind, tmp_path / str(number)) as world:
+            store = await _lived_through(world, jumps, gate=tmp_path / f"gate{number}")
+        if not world.stood_still:
+            break
+
+    # Once the clock came back, dues of the hour that is lived twice are fired where they were only counted before.
+    broken = [each for each in judge(world.told(), store) if each.rule != "firings" or jumps == (+1,)]
+    assert broken == [], "\n".join(map(str, broken))
+    for n in range(len(jumps)):
+        [run] = [run for run in store.runs if run.id == f"long{n}"]
+        assert (run.fence, run.lease_losses) == (1, 0), "a living lease was stolen"
+    assert world.failures == []
+
+
+async def _lived_through(world, jumps, gate):
+    """What is there after the clock was set by so many hours, one after the other, under runs of all kinds."""
     await world.fires_on()
     for n, jump in enumerate(jumps):
         await world.ask("patient", f"long{n}", file=str(gate))
@@ -101,15 +136,7 @@ async def test_a_jump_of_the_wall_clock_loses_nothing_doubles_nothing_and_steals
     await _all_done(world)
     assert [loop.name for loop in world.app.crew.status().loops if not loop.is_alive] == []
     await world.app.drain()
-    store = await world.snapshot()
-
-    # Once the clock came back, dues of the hour that is lived twice are fired where they were only counted before.
-    broken = [each for each in judge(world.told(), store) if each.rule != "firings" or jumps == (+1,)]
-    assert broken == [], "\n".join(map(str, broken))
-    for n in range(len(jumps)):
-        [run] = [run for run in store.runs if run.id == f"long{n}"]
-        assert (run.fence, run.lease_losses) == (1, 0), "a living lease was stolen"
-    assert world.failures == []
+    return await world.snapshot()
 
 
 @pytest.mark.parametrize("jumps", [(+1,), (+1, -1)], ids=["+1h", "+1h-1h"])
