@@ -3,10 +3,12 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from pollux.events import RecordUnreadable
 from pollux.model import FeedItem, Job, JobsPut, NotePut, Spoilt
 from pollux.runtime.spoilt import APART_MS, PAGE_MAX, WAITING_MAX, SpoiltEntries
+from pollux.store.contract import PAGE_MAX as JOBS_PAGE_MAX
 from pollux.store.contract import JobPut
 from pollux.store.memory.state import State
 from tests.runtime.fakes import Heard, settle_down
@@ -112,3 +114,26 @@ async def test_of_all_notes_only_the_pauses_are_read_when_one_changes(office):
     await office.quiet()
 
     assert [args for args, _ in office.store.sent("notes")[before:]] == [("stop:",)]
+
+
+async def test_of_all_jobs_one_page_is_read_in_a_turn_so_that_firings_go_on_beside_it(office):
+    many = [JobPut(Job(id=f"j{number:04}", handler="h")) for number in range(JOBS_PAGE_MAX)]
+    for number in (2, 3):
+        version = office.store.inner.of_version(number)
+        for start in range(0, len(many), 500):
+            some = many[start : start + 500]
+            await version.put_jobs([JobPut(replace(put.job, id=f"v{number}{put.job.id}")) for put in some])
+    await office.quiet()
+    spoil(office)
+    office.store.calls.clear()
+
+    pages = []
+    for _ in range(4):
+        before = office.store.count("list_jobs")
+        turn = asyncio.ensure_future(office.timekeeper.turn())
+        await settle_down()
+        office.timekeeper.interrupt()
+        await turn
+        pages.append(office.store.count("list_jobs") - before)
+    assert pages[:3] == [1, 1, 1]
+    assert await left(office) == 0, "all of them were looked at, those of another version too"

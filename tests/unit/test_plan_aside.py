@@ -126,6 +126,17 @@ def test_a_leader_that_dies_before_it_has_looked_at_all_leaves_the_note_as_it_is
     assert world.notes[JOBS] == before
 
 
+def test_a_look_at_all_jobs_keeps_no_more_of_them_than_may_be_idle(world):
+    """Nothing is written while all of them stand as they should, so no plan forgets them either."""
+    world.put(*[a_job(f"j{n:03}", schedule=None) for n in range(90)])
+    Leader(world).run()
+    world.enter(Spoilt("odd"))
+    leader = Leader(world, idle_max=10)
+    leader.read()
+
+    assert len(leader.planner._term.slots) <= 10
+
+
 def test_a_page_of_due_jobs_that_nobody_can_read_does_not_hide_those_behind_it(world, leader):
     bad = [a_job(f"bad{n:04}") for n in range(PAGE + 5)]
     world.put(*bad, a_job("good"))

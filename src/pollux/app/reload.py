@@ -31,6 +31,7 @@ from pollux.events import ConfigReloaded, ReloadRefused, VersionNotKept
 from pollux.model import SETTING, AuditLine, Job, NotePut
 from pollux.plan import Diff
 from pollux.secrets import hide
+from pollux.store.legible import as_far
 from pollux.store.open import sqlite_file
 
 if TYPE_CHECKING:
@@ -267,7 +268,8 @@ class Reloader:
     async def _live_changes(self, config: Config) -> tuple[OptionChange, ...]:
         """What changes while the node runs, or would, if something else were not set for all nodes."""
         changes = tuple(_changes(self.config, config, is_live=True))
-        live = read_live(await self.app.backend.notes(SETTING)) if changes else {}
+        notes, _ = await as_far(self.app.backend.notes(SETTING))
+        live = read_live(notes) if changes else {}
         heard = {path: str(said.value) for path, said in live.items() if not is_overruled(config, path)}
         return tuple(msgspec.structs.replace(each, overruled=heard.get(each.path, "")) for each in changes)
 
@@ -325,19 +327,24 @@ class Reloader:
         store = self.app.backend
         if not store.capabilities.shared:
             return
-        key = f"{FILE_NOTE}{self.config.source}"
-        told = [note.value for note in await store.notes(key) if note.key == key]
-        if told and digest_in(told[0]) == config.digest:
+        if await self._digest_told() == config.digest:
             return
         value = {"digest": config.digest, "node": self.app.node_id, "at_ms": self.app.clock.now_ms()}
-        await store.put_notes([NotePut(key, value)])
+        await store.put_notes([NotePut(self._text_key, value)])
         await store.wake()
 
     async def is_stale(self) -> bool:
         """Has another node made another text of the file hold since?  Then it is not for us to write its jobs."""
-        key = f"{FILE_NOTE}{self.config.source}"
-        told = [note.value for note in await self.app.backend.notes(key) if note.key == key]
-        return bool(told) and digest_in(told[0]) != self.config.digest
+        return await self._digest_told() not in (None, self.config.digest)
+
+    @property
+    def _text_key(self) -> str:
+        return f"{FILE_NOTE}{self.config.source}"
+
+    async def _digest_told(self) -> str | None:
+        """Of the text that holds, as far as somebody has told it and it can be read."""
+        notes, _ = await as_far(self.app.backend.notes(self._text_key))
+        return next((digest_in(note.value) for note in notes if note.key == self._text_key), None)
 
     async def _keep(self, raw: bytes) -> None:
         try:

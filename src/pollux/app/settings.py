@@ -16,6 +16,7 @@ from pollux.config.meanings import SETTINGS
 from pollux.config.told import plain, shown
 from pollux.model import SETTING, NotePut
 from pollux.store.contract import Answer, Audit
+from pollux.store.legible import ILLEGIBLE, as_far
 
 
 class Setting(Struct, frozen=True):
@@ -33,7 +34,7 @@ class SettingVerbs(ChangeVerbs):
 
     async def settings(self) -> list[Setting]:
         """Those that were changed and not unset since, by name."""
-        live = read_live(await self._store.notes(SETTING))
+        live, _ = await self._live(SETTING)
         return [_setting(said) for _, said in sorted(live.items())]
 
     async def set_setting(self, path: str, value: Any) -> Setting:
@@ -43,21 +44,27 @@ class SettingVerbs(ChangeVerbs):
         """
         live_value(path, value)
         said = Live(path, value, self._actor, self._clock.now_ms())
-        before = read_live(await self._store.notes(setting_key(path))).get(path)
+        live, _ = await self._live(setting_key(path))
         note = {"value": value, "by": said.by, "at_ms": said.at_ms}
         new = _setting(said)
-        was = "" if before is None else f"{_setting(before).value} -> "
+        was = f"{_setting(live[path]).value} -> " if path in live else ""
         await self._steer([NotePut(setting_key(path), note)], self._on_record("set", path, f"{was}{new.value}"))
         return new
 
     async def unset_setting(self, path: str) -> bool:
         """Let the file, or the default, decide again; false if nobody had set it."""
         live_option(path)
-        before = read_live(await self._store.notes(setting_key(path))).get(path)
-        if before is None:
+        key = setting_key(path)
+        live, there = await self._live(key)
+        if key not in there:
             return False
-        audit = self._on_record("unset", path, f"it was {_setting(before).value}")
-        return await self._steer([NotePut(setting_key(path))], audit)
+        audit = self._on_record("unset", path, f"it was {_setting(live[path]).value}" if path in live else ILLEGIBLE)
+        return await self._steer([NotePut(key)], audit)
+
+    async def _live(self, prefix: str) -> tuple[dict[str, Live], set[str]]:
+        """What is set under keys that begin so, as far as it can be read, and which keys there are."""
+        notes, unreadable = await as_far(self._store.notes(prefix))
+        return read_live(notes), {note.key for note in notes} | {each.name for each in unreadable}
 
     async def _steer(self, puts: Sequence[NotePut], audit: Audit[list[Answer]]) -> bool:
         """Write it, and ring: whoever waits for work hears of it now.  Was the first of them written?"""

@@ -29,7 +29,7 @@ from pollux.model import (
 )
 from pollux.runtime.crew import Turned
 from pollux.secrets import hide
-from pollux.store.legible import stops_as_far
+from pollux.store.legible import as_far, stops_as_far
 from pollux.store.seal import marks_of
 
 LOOKS_MS = (10, 20, 50, 100, *(200,) * 25)  # how long a turn elsewhere is waited for
@@ -114,7 +114,8 @@ class SteeringVerbs(SettingVerbs):
             await asyncio.sleep(rest_ms / 1000)
             if len(found) >= count:
                 break
-            found = [note for note in await self._store.notes(asked) if not note.key.endswith("ask")]
+            notes, _ = await as_far(self._store.notes(asked))
+            found = [note for note in notes if not note.key.endswith("ask")]
         await self._store.put_notes([NotePut(f"{asked}ask"), *(NotePut(note.key) for note in found)])
         return found
 

@@ -18,12 +18,14 @@ from pollux.errors import Conflict, InvalidInput, NotFound, read_at
 from pollux.model import Note, NotePut
 from pollux.secrets import HIDDEN
 from pollux.store.contract import Answer
+from pollux.store.legible import ILLEGIBLE, UNREADABLE, as_far
 from pollux.units import HOUR_MS, duration_ms, format_ms
 
 PREFIX = "pf_"
 RECORDS = "token:"
 BEGUN = "tokens-begun"  # a note: there were tokens once, so the first one is not made again
 ROLES = ("viewer", "operator", "admin")  # each may all that the ones before it may
+NOBODY = "nobody"  # the role of a token that cannot be read
 FIRST = "first"
 TOKENS_MAX = 1_000
 NAME_CHARS_MAX = 100
@@ -77,8 +79,11 @@ class TokenVerbs(ChangeVerbs):
         return made
 
     async def needs_first_token(self) -> bool:
-        """Has this store never had any?"""
-        return not (await self._store.notes(RECORDS) or await self._store.notes(BEGUN))
+        """Has this store never had any?  One that cannot be read was one."""
+        for prefix in (RECORDS, BEGUN):
+            if any(await as_far(self._store.notes(prefix))):
+                return False
+        return True
 
     async def first_token(self) -> MadeToken | None:
         """The admin's token of a store that never had any; None if somebody has or had one."""
@@ -88,13 +93,25 @@ class TokenVerbs(ChangeVerbs):
         return made if await self._keep(made) else None  # another node was quicker
 
     async def tokens(self) -> list[Token]:
-        """All of them, by when they were made."""
-        found = [record.token for record in await self.token_records()]
+        """All of them, by when they were made; one that cannot be read lets nobody in, and can be revoked by its id."""
+        records, odd = await self._records()
+        found = [*(record.token for record in records), *(Token(each, ILLEGIBLE, NOBODY, 0) for each in odd)]
         return sorted(found, key=lambda token: (token.made_ms, token.id))
 
     async def token_records(self) -> list[TokenRecord]:
         """With their hashes: for whoever lets people in."""
-        return [_record(note) for note in await self._store.notes(RECORDS)]
+        return (await self._records())[0]
+
+    async def _records(self) -> tuple[list[TokenRecord], list[str]]:
+        """Those that can be read, and the ids of those that cannot."""
+        notes, unreadable = await as_far(self._store.notes(RECORDS))
+        found, odd = [], [each.name.removeprefix(RECORDS) for each in unreadable]
+        for note in notes:
+            try:
+                found.append(_record(note))
+            except UNREADABLE:
+                odd.append(note.key.removeprefix(RECORDS))
+        return found, odd
 
     async def revoke_token(self, ref: str) -> Token:
         """Take a token back, by its id or its name; every node refuses it within seconds."""
@@ -111,7 +128,10 @@ class TokenVerbs(ChangeVerbs):
         """
         now_ms = self._clock.now_ms()
         old = _chosen(await self.tokens(), ref)
-        [record] = [each for each in await self.token_records() if each.token.id == old.id]
+        record = next((each for each in await self.token_records() if each.token.id == old.id), None)
+        if record is None:
+            cure = f"take it away and make a new one: `pollux token revoke {old.id}`, `pollux token create`"
+            raise Conflict(f"token {old.id} is gone, or {ILLEGIBLE}", cure=cure)
         if old.is_over(now_ms):
             cure = f"make a new one: `pollux token create --role {old.role}`"
             raise Conflict(f"token {old.id} has expired", cure=cure)

@@ -12,7 +12,7 @@ import click
 from pollux.cli.menu import FAILED
 from pollux.cli.options import ask
 from pollux.cli.show import now_ms, say_unreadable
-from pollux.errors import InvalidInput, read_at
+from pollux.errors import InvalidInput, NotFound, read_at
 from pollux.units import counted, past_ms
 
 CHOSEN_MAX = 100_000  # by one command; the next one takes the rest
@@ -180,12 +180,16 @@ def how_cancelled(url: str, answers: Sequence[Any]) -> dict[str, str]:
     if not ids or len(answers) > LINES_MAX:
         return {}
 
-    async def question(app: Any) -> list[Any]:
-        return [await app.find_run(run_id) for run_id in ids]
+    async def question(app: Any) -> dict[str, Any]:
+        found = {}
+        for run_id in ids:
+            with contextlib.suppress(NotFound):  # it ended, and is forgotten
+                found[run_id] = await app.find_run(run_id)
+        return found
 
     words = {"cancelled": "cancelled", "leased": "asked to stop"}
-    states = [str(getattr(run, "state", "")) for run in ask(url, question)]  # one that cannot be read has none
-    return {run_id: words[state] for run_id, state in zip(ids, states, strict=True) if state in words}
+    states = {run_id: str(getattr(run, "state", "")) for run_id, run in ask(url, question).items()}
+    return {run_id: words[state] for run_id, state in states.items() if state in words}  # unreadable ones have none
 
 
 def print_answers(

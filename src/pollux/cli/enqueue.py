@@ -15,7 +15,7 @@ from pollux.cli.runs import print_run
 from pollux.cli.show import ago, clean, now_ms, print_json
 from pollux.cli.stops import say_drained
 from pollux.errors import InvalidInput
-from pollux.model import Overlap, RunState, unserved
+from pollux.model import Job, Overlap, RunState, unserved
 from pollux.units import duration_ms
 
 EXAMPLE = """write it like --params '{"depth": 2}'"""
@@ -83,19 +83,23 @@ def enqueue(
 
 
 async def _hints(app: Any, run: Any) -> list[str]:
-    """What whoever hears "is ready" would not expect."""
+    """What whoever hears "is ready" would not expect.  The run is accepted, whatever can be found out of its job."""
     if run.state not in (RunState.HELD, RunState.READY):
         return []
-    job, found = await app.get_job(run.job_id), []
-    if not job.declared:
+    [job], found = await app.jobs_by_id([run.job_id]), []
+    if job is not None and not job.declared:
         words = f"nobody declares job {job.id} any more: the run waits until somebody does"
         found.append(f"{words}; `pollux jobs delete {job.id}` takes both away")
     if lack := unserved(run.scheduler_version, await app.nodes()):
         found.append(f"{lack[0]}: the run waits; {lack[1]}")
-    if run.due_ms > now_ms() and job.declared and job.is_recurring and job.overlap is not Overlap.ALLOW:
+    if job is not None and run.due_ms > now_ms() and _rests_meanwhile(job):
         words = f"the schedule of job {job.id} rests until this run has ended (overlap: {job.overlap.value})"
         found.append(f"{words}; with overlap: allow it would go on")
     return found
+
+
+def _rests_meanwhile(job: Job) -> bool:
+    return job.declared and job.is_recurring and job.overlap is not Overlap.ALLOW
 
 
 def params_of(text: str | None, pairs: tuple[str, ...] = ()) -> dict[str, Any] | None:

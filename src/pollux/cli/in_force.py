@@ -109,9 +109,10 @@ def live_of(config: Config, *, is_asked: bool) -> dict[str, Live]:
     from pollux.app.reload import FILE_NOTE, digest_in
     from pollux.config.live import read_live
     from pollux.model import SETTING
+    from pollux.store.legible import as_far
 
     async def question(app: Any) -> tuple[list[Any], list[Any]]:
-        return await app.backend.notes(SETTING), await app.nodes()
+        return (await as_far(app.backend.notes(SETTING)))[0], await app.nodes()
 
     try:
         if store_lacks(url):

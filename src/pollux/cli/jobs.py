@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -383,8 +384,10 @@ def _say_none(done: Sequence[Any]) -> None:
 async def _say_unreadable(app: Any, ids: list[str]) -> None:
     """Something was done to these, for which an id is enough."""
     found = zip(ids, await app.jobs_by_id(ids), strict=True)
-    others = [await app.find_job(job_id) for job_id, job in found if job is None]
-    say_unreadable([job for job in others if isinstance(job, Unreadable)])
+    for job_id in [job_id for job_id, job in found if job is None]:
+        with contextlib.suppress(NotFound):  # it went in between
+            if isinstance(job := await app.find_job(job_id), Unreadable):
+                say_unreadable([job])
 
 
 async def _rows(app: Any, found: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Unreadable, ...]]:

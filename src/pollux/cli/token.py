@@ -69,7 +69,7 @@ def ls(config: str | None, store: str | None, *, as_json: bool) -> None:
                 each.id,
                 each.name,
                 each.role,
-                ago(each.made_ms, now=now),
+                ago(each.made_ms or None, now=now),
                 _used(each.used_ms, now=now),
                 "expired" if each.is_over(now) else moment(each.expires_ms) or "never",
             )

@@ -60,7 +60,7 @@ async def _run(app: Pollux, options: ServerOptions | None, news: News) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
 
     def say(words: str) -> None:
-        console.print(clean(words), style="yellow", highlight=False, soft_wrap=True)
+        console.print(clean(words), style="yellow", highlight=False, markup=False, soft_wrap=True)
 
     async with served(app, options, stop=stop, say=say) as server:
         if server is not None and server.first_token and console.is_terminal:

@@ -140,6 +140,7 @@ def learn_all_jobs(term: TermMemory, found: Sequence[Job | Unreadable], after: s
     if after is None:
         inbox.receipts.pay(survey.feeds)
         inbox.survey = None
+    term.trim()
 
 
 def learn_job(term: TermMemory, job_id: str, job: Job | Unreadable | None) -> None:

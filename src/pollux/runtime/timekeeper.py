@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from pollux.clock import Clock
 from pollux.errors import PolluxError, StoreBusy, StoreTimeout, Unreadable
 from pollux.events import (
@@ -55,7 +57,7 @@ from pollux.runtime.spoilt import SpoiltEntries
 from pollux.runtime.storetime import StoreTime
 from pollux.runtime.tallies import Planned
 from pollux.secrets import hide
-from pollux.store.contract import BATCH_MAX, PAGE_MAX, JobFilter, RunFilter, Store
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, RunFilter, Store
 from pollux.store.legible import as_far, stops_as_far
 from pollux.units import format_ms
 
@@ -296,11 +298,17 @@ class Timekeeper(Loop):
         return None if next_ms is None else next_ms - self.time.now_ms()
 
     async def _learn(self, planner: Planner) -> None:
-        """Read what the planner asks for, in batches; what it learns may make it ask again."""
+        """Read what the planner asks for, in batches; what it learns may make it ask again.
+
+        Of all jobs it is one page a turn, so that firings go on beside the look at many.
+        """
+        has_looked = False
         for _ in range(LEARN_ROUNDS_MAX):
             wants = planner.wants(self.time.now_ms())
+            wants = replace(wants, all_jobs=None) if has_looked else wants
             if not wants:
                 return
+            has_looked = has_looked or wants.all_jobs is not None
             planner.learn(
                 jobs=await self._jobs(wants),
                 runs=await self._runs(wants),
@@ -330,9 +338,10 @@ class Timekeeper(Loop):
         return found
 
     async def _all_jobs(self, after: str | None) -> tuple[list[Job | Unreadable], str | None]:
-        where = JobFilter(scheduler_version=self.store.scheduler_version)
-        page, unreadable = await as_far(self.store.list_jobs(where, after=after, limit=PAGE_MAX))
-        return [*page.jobs, *self._unreadable_jobs(unreadable)], page.next
+        """A page, and where the next one begins.  Other versions' are read along, or a call might have to pass many."""
+        page, unreadable = await as_far(self.store.list_jobs(after=after, limit=PAGE_MAX))
+        jobs = [job for job in page.jobs if self._ours(job)]
+        return [*jobs, *self._unreadable_jobs(unreadable)], page.next
 
     def _unreadable_jobs(self, unreadable: Sequence[Unreadable]) -> list[Unreadable]:
         ours = [each for each in unreadable if each.version in (None, self.store.scheduler_version)]

@@ -13,6 +13,7 @@ whatever was accepted before is carried.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,6 +23,7 @@ from pollux.errors import Conflict, StoreMoved
 from pollux.model import DRAIN, Note, NotePut
 from pollux.model.note import MOVE
 from pollux.store.contract import Store
+from pollux.store.legible import legible
 from pollux.units import DAY_MS, format_moment, shell_word
 
 MARKS = "move:"
@@ -60,11 +62,11 @@ async def marks_of(store: Store) -> Marks:
 
 def read_marks(notes: Sequence[Note]) -> Marks:
     found = {note.key: note.value for note in notes}
-    return Marks(_mark(found.get(MOVED_TO)), _mark(found.get(MOVED_FROM)))
+    return Marks(*(_mark(key, found.get(key)) for key in (MOVED_TO, MOVED_FROM)))
 
 
-def _mark(value: Any) -> Mark | None:
-    return None if value is None else msgspec.convert(value, Mark)
+def _mark(key: str, value: Any) -> Mark | None:
+    return None if value is None else legible(partial(msgspec.convert, type=Mark), value, f"the note {key}")
 
 
 async def put_mark(store: Store, key: str, mark: Mark) -> None:

@@ -84,8 +84,8 @@ class WhyView(Struct, frozen=True):
 @routes.post("/api/v2/jobs/{job_id}/pause", Role.OPERATOR)
 async def pause(desk: At, job_id: str, body: PauseBody) -> PausedView:
     """Stop the firings of a job until it is resumed, or for a while."""
-    key = await desk.verbs.pause(job_id, reason=body.reason or "", duration=body.duration)
     found = await desk.verbs.find_job(job_id)
+    key = await desk.verbs.pause(job_id, reason=body.reason or "", duration=body.duration)
     stop = next((each for each in await desk.verbs.stops() if each.key == key), None)
     until = None if stop is None else moment(stop.expires_ms)
     words = "the job is paused; due times meanwhile are skipped" + _unreadable(found)
@@ -95,8 +95,9 @@ async def pause(desk: At, job_id: str, body: PauseBody) -> PausedView:
 @routes.post("/api/v2/jobs/{job_id}/resume", Role.OPERATOR)
 async def resume(desk: At, job_id: str) -> ResumedView:
     """Let a paused job go on."""
+    found = await desk.verbs.find_job(job_id)
     was = await desk.verbs.resume(job_id)
-    words = ("the job goes on" if was else "the job was not paused") + _unreadable(await desk.verbs.find_job(job_id))
+    words = ("the job goes on" if was else "the job was not paused") + _unreadable(found)
     return ResumedView(words, job_id, was)
 
 
