@@ -1,7 +1,7 @@
 """A yard for each test.
 
-The tests of this ring, and those of the faults, stay in one process of xdist: they measure leases against time, and
-two of them at once would slow each other down.
+The tests of this ring stay in one process of xdist: they measure leases against time, and two of them at once would
+slow each other down.
 """
 
 import pytest

@@ -1,11 +1,12 @@
 """A store on a real server, reached by a way that can break; and a yard for nodes on it.
 
-Tests with nodes stay in one process of xdist, that of the chaos, for they measure leases against time.
+Tests with nodes measure leases against time: those of one kind of server stay in one process of xdist, so that no two
+of them slow each other down.
 """
 
 import pytest
 
-from tests.faults.backends import BACKENDS, by_way_of, way_to
+from tests.faults.backends import BACKENDS, POSTGRES, by_way_of, way_to
 from tests.faults.partition import frozen_way, partition_before
 from tests.faults.yard import FarYard
 
@@ -14,7 +15,9 @@ from tests.faults.yard import FarYard
 def pytest_collection_modifyitems(items):
     for item in items:
         if "/faults/" in item.path.as_posix() and "far_yard" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("against time"))
+            params = item.callspec.params if hasattr(item, "callspec") else {}
+            kind = params.get("backend", POSTGRES).name.partition("-")[0]  # a test of PgBouncer has no choice
+            item.add_marker(pytest.mark.xdist_group(f"against time on {kind}"))
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)

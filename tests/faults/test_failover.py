@@ -6,13 +6,14 @@ import pytest
 
 from tests.chaos.checker import double_outcome, terms, unfinished
 from tests.chaos.node import INTERVALS
+from tests.chaos.yard import wait_until
 from tests.faults.backends import REDIS
 from tests.faults.pressure import Pressure
 from tests.faults.yard import FarYard
 from tests.servers.redis_cluster import again
 from tests.servers.redis_pair import Pair
 
-pytestmark = pytest.mark.xdist_group("against time")  # as all tests with nodes
+pytestmark = pytest.mark.xdist_group("against time on redis")  # as all tests with nodes
 
 
 @pytest.fixture
@@ -65,6 +66,7 @@ async def test_without_wait_only_what_the_replica_had_not_got_is_gone_and_that_i
     await asyncio.to_thread(pair.catch_up)
     await asyncio.to_thread(pair.cut)
     await ask_for(yard, names["late"])
+    await all_know_of(yard, nodes, names["late"])
     await asyncio.to_thread(pair.fail_over)
     await ask_for(yard, names["after"])
     await yard.fires_on()
@@ -82,6 +84,17 @@ async def test_without_wait_only_what_the_replica_had_not_got_is_gone_and_that_i
     assert [won.term for won in sorted(told.terms, key=lambda won: won.at_ns)] == sorted(won.term for won in told.terms)
     assert double_outcome(await yard.snapshot()) == []
     assert {step.run_id for step in told.ends} >= {*names["early"], *names["after"]}
+
+
+async def all_know_of(yard, nodes, late):
+    """Each of them runs one: who heard nothing from the server meanwhile could not tell that it went back."""
+
+    async def look():
+        await ask_for(yard, [f"late{len(late)}"])
+        late.append(f"late{len(late)}")
+        return {node.pid for node in nodes} <= {step.pid for step in yard.told().runs if step.run_id in late}
+
+    await wait_until(look, "a late run on every node")
 
 
 async def ask_for(yard, run_ids):
