@@ -120,8 +120,10 @@ async def test_a_job_cannot_go_while_a_run_of_it_is_being_made(store, connection
 
 
 async def test_outside_of_a_transaction_it_is_refused(store, connection):
-    with pytest.raises(InvalidInput, match=r"connection\.transaction"):
+    with pytest.raises(InvalidInput, match=r"enqueue needs an asyncpg connection .* connection\.transaction"):
         await store.enqueue_in(connection, [a_run("a")])
+    with pytest.raises(InvalidInput, match=r"get_runs needs an asyncpg connection .* connection\.transaction"):
+        await store.get_runs_in(connection, ["a"])
 
 
 async def test_the_app_passes_the_connection_on(connection):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from pollux.errors import StoreError, StoreRefused
+from pollux.errors import StoreAway, StoreError, StoreRefused
 from pollux.model import RunState, Spoilt
 from pollux.store.contract import Answer, RunFilter
 from pollux.store.postgres.address import read_address
@@ -24,6 +24,10 @@ from tests.servers.postgres import QUICK, PostgresServer, own_url, shared_url
 from tests.servers.redis import shared_url as redis_url
 
 CERTIFICATES = Path(__file__).parents[1] / "acceptance" / "certificates"
+UNANSWERED = (
+    "nobody there answers as a PostgreSQL does; if something else listens there, correct host and port of the URL; "
+    "if the server stands still, restart it; if the way to it is cut, mend the network or open the firewall"
+)
 
 
 @pytest.fixture
@@ -168,10 +172,26 @@ async def test_who_does_not_answer_as_a_postgres_does_is_told_as_such():
     redis = urlsplit(redis_url())
     store = PostgresStore(f"postgresql://pollux:x@{redis.hostname}:{redis.port}/monitor", deadline_ms=1_000)
 
-    with pytest.raises(StoreError, match="nobody there answers as a PostgreSQL does; correct host and port") as caught:
+    with pytest.raises(StoreAway, match=UNANSWERED) as caught:
         await store.open()
     assert "taken effect" not in str(caught.value)
     await store.close()
+
+
+async def test_a_server_that_stands_still_is_told_with_the_cure_for_it():
+    """From outside nobody can tell it from a way that is cut, or from somebody who waits for other words."""
+    server = PostgresServer(*QUICK).start()
+    try:
+        os.kill(server.pid, signal.SIGSTOP)
+        store = PostgresStore(server.url(), deadline_ms=1_000)
+        with pytest.raises(StoreAway, match=UNANSWERED):
+            await store.open()
+        await store.close()
+        os.kill(server.pid, signal.SIGCONT)
+        await (await asyncpg.connect(server.url())).close()  # whoever came meanwhile is gone: nobody holds up its end
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+        server.stop()
 
 
 async def test_a_server_that_became_read_only_says_so_and_is_served_again_when_it_is_not(database, plain):

@@ -105,7 +105,9 @@ class Database:
                 await self._home.refuse_foreign(connection, tx, self._place)
                 answer = await verb(tx)
                 await tx.finish(is_users=True)
-        except Again as error:
+        except (Again, asyncpg.UniqueViolationError) as error:
+            with suppress(PolluxError):  # for the next try
+                await self.read(lambda tx: tx.step_over(), SCHEDULER_VERSION)
             raise StoreBusy("another process was writing the same runs; nothing was changed; try again") from error
         except THEIRS as error:
             raise in_our_words(error, self.address.where) from error
@@ -124,8 +126,12 @@ class Database:
             raise StoreTimeout(
                 f"{self.address.where} gave no answer within {self._deadline_s:g} s: {MAY_HAVE}"
             ) from error
+        except Again as error:
+            raise StoreBusy(
+                f"{self.address.where}: others were quicker again and again; nothing was changed; try again"
+            ) from error
         except asyncpg.UniqueViolationError:
-            raise
+            raise  # a claim knows it; a settler looks which one it is, and goes on with the others
         except THEIRS as error:
             raise in_our_words(error, self.address.where) from error
         finally:
@@ -151,8 +157,10 @@ class Database:
                 self.space.statements += 1
                 await connection.execute("COMMIT")
                 is_sound = True
-            except (Again, asyncpg.UniqueViolationError, *AGAIN):
+            except (Again, asyncpg.UniqueViolationError, *AGAIN) as error:
                 await connection.execute("ROLLBACK")
+                if not isinstance(error, AGAIN):
+                    await tx.step_over()
                 is_sound = True
                 if nth == TRIES_MAX:
                     raise

@@ -22,6 +22,10 @@ from pollux.store.postgres.address import Address
 MAY_HAVE = "the call may have taken effect; repeat it with the same ids"
 LET_IN = "the owner of the database can let it in: GRANT CONNECT ON DATABASE"
 LET_IT = "the owner of the schema can let it: GRANT USAGE ON SCHEMA, then ALL ON ALL TABLES IN SCHEMA and ALL SEQUENCES"
+NO_ANSWER = (
+    "nobody there answers as a PostgreSQL does; if something else listens there, correct host and port of the URL; if "
+    "the server stands still, restart it; if the way to it is cut, mend the network or open the firewall"
+)
 NO_TLS = "rejected SSL upgrade"  # in the driver's words, of a server that answers, but not with TLS
 AGAIN = (pg.DeadlockDetectedError, pg.SerializationError)
 GONE = (
@@ -132,7 +136,6 @@ def at_the_door(error: BaseException, address: Address) -> StoreError:
                 "take sslmode out of the URL"
             )
         case TimeoutError():
-            what = "nobody there answers as a PostgreSQL does"
-            ours = StoreAway(f"{where} cannot be reached: {what}; correct host and port of the URL")
+            ours = StoreAway(f"{where} cannot be reached: {NO_ANSWER}")
     ours.__cause__ = error
     return ours

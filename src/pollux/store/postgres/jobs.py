@@ -9,7 +9,7 @@ from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
 from pollux.store.postgres.rows import JOB_COLUMNS, columns, got, job_row, put
 from pollux.store.postgres.runs import cancel_waiting
 from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import JOBS_LOCK, Transaction
+from pollux.store.postgres.transaction import JOBS_LOCK, Again, Transaction
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.ends import JOB_GONE, ends_of
 from pollux.store.relational.jobs import TOMBS_MAX, Puts, Stored, each_once, moved_once
@@ -37,7 +37,8 @@ async def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
             (*_row(*each), None, batch.last_due_ms(job_id), None, None, tx.version)
             for job_id, each in batch.added.items()
         ]
-        await tx.rows(_put.add, *columns(rows, JOB_COLUMNS))
+        if len(await tx.rows(_put.add, *columns(rows, JOB_COLUMNS))) < len(rows):
+            raise Again  # somebody else wrote one of them, without the lock
         tx.tally.jobs += len(batch.added)
         await tx.rows(_versions.use, tx.version)
         if tombs:

@@ -12,6 +12,8 @@ from contextlib import suppress
 from operator import itemgetter
 from typing import NamedTuple
 
+from asyncpg import UniqueViolationError
+
 from pollux.model import PROGRESS_CHARS_MAX, End, Job, Run, RunState
 from pollux.store.aside import Leased
 from pollux.store.asking import Asking
@@ -93,7 +95,11 @@ async def take(tx: Transaction, shelf: JobShelf, asking: Asking, step: Step) -> 
     """What was seen, and what was leased; None: something else comes first, or nothing is visible."""
     about = (asking.token, tx.given_ms, tx.version, step.order, step.feed_max, step.limit)
     args = (*about, put(asking.node), asking.lease_ms, step.is_sure, step.part)
-    *found, last = await tx.rows(_claim.take, *args)
+    try:
+        *found, last = await tx.rows(_claim.take, *args)
+    except UniqueViolationError:
+        await tx.step_over()  # unless the same claim was under way
+        raise
     now_ms, high, normal, low, ends_ms, parts, ends, stops, clock_ms, chosen = last[-1]
     seen = Look(now_ms, (high, normal, low), ends_ms, parts, ends, stops, clock_ms)
     return seen, None if chosen is None else await _taken(tx, found, shelf, asking, now_ms)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import itemgetter
 
-from asyncpg import DivisionByZeroError
+from asyncpg import DivisionByZeroError, UniqueViolationError
 
 from pollux.model import PROGRESS_CHARS_MAX, Cause, Done, End, Ended, NotePut, Verdict
 from pollux.store.contract import Answer
+from pollux.store.postgres.faults import AGAIN
 from pollux.store.postgres.notes import tell_notes, write_notes
 from pollux.store.postgres.rows import columns, got, packed, put
 from pollux.store.postgres.runs import accept, arrived, look
@@ -21,7 +22,7 @@ from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
 from pollux.store.relational.bells import FEED, RUNS
 from pollux.store.relational.plan import keys_of
-from pollux.store.relational.rows import CAUSE_NUMBER, DEAD, HELD, LEASED, Row, encode
+from pollux.store.relational.rows import CAUSE_NUMBER, DEAD, HELD, JOB, LEASED, Row, encode
 from pollux.store.relational.settling import (
     FINAL,
     Finish,
@@ -43,7 +44,9 @@ NOWHERE = -1  # the shelf of a dead letter that goes in the call that wrote it
 
 
 async def settle_plainly(tx: Transaction, items: Sequence[Prepared], rows: Sequence[Row]) -> bool:
-    """Done, and nothing else, with runs of which `rows` are known; False: something else had happened to one."""
+    """Done, and nothing else, with runs of which `rows` are known; False: something stood against it, and nothing has
+    happened.
+    """
     ends: list[End] = []
     finished: list[Row] = []
     for row, item in zip(rows, items, strict=True):
@@ -58,13 +61,14 @@ async def settle_plainly(tx: Transaction, items: Sequence[Prepared], rows: Seque
     tx.rings |= FEED
     try:
         await tx.rows(_sql.done, *packed(finished, (0, 6, 8)), encode(Ended(tuple(ends))), *tx.bell(), version)
-    except DivisionByZeroError:
+    except (DivisionByZeroError, UniqueViolationError, *AGAIN):
         tx.rings = 0
         return False
     return True
 
 
 async def settle(tx: Transaction, items: Sequence[Prepared]) -> list[Answer]:
+    jobs = await _standing_jobs(tx, items)
     ids = [item.settlement.run_id for item in items]
     rows = await tx.rows(_sql.found, ids, tx.given_ms)
     found = {row[0]: _found(row) for row in rows}
@@ -74,7 +78,7 @@ async def settle(tx: Transaction, items: Sequence[Prepared]) -> list[Answer]:
     ended = {row[0]: row for row in await tx.rows(_sql.ended, missing)} if missing else {}
     answers, ours = _ours(items, found, ended)
     versions = {row[0]: row[VERSION] for row in rows}
-    batch = _Batch(tx, now_ms, versions, await _standing_jobs(tx, ours))
+    batch = _Batch(tx, now_ms, versions, jobs)
     steps = [[each] for each in ours] if _must_step(ours, {row[KEY_FREED] for row in rows}) else [ours]
     for step in steps:
         await batch.settle(step)
@@ -109,10 +113,13 @@ def _ours(items: Sequence[Prepared], found: dict[str, Found], ended: dict[str, R
     return answers, list(ours.values())
 
 
-async def _standing_jobs(tx: Transaction, ours: Ours) -> set[str]:
-    """The jobs that are there, of runs that may be tried again; they stay until this write ends."""
-    ids = {run.job_id for run, item in ours if not isinstance(item.settlement.verdict, FINAL)}
-    return {row[0] for row in await tx.rows(_sql.jobs, list(ids))} if ids else set()
+async def _standing_jobs(tx: Transaction, items: Sequence[Prepared]) -> set[str]:
+    """The jobs that are there, of runs that may be tried again and of follow-ups; they stay until this write ends."""
+    again = [item.settlement.run_id for item in items if not isinstance(item.settlement.verdict, FINAL)]
+    wanted = {row[JOB] for item in items for row in item.follow_ups}
+    if not (again or wanted):
+        return set()
+    return {row[0] for row in await tx.rows(_sql.standing, again, list(wanted))}
 
 
 def _must_step(ours: Ours, freed: set[str | None]) -> bool:

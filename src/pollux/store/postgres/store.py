@@ -236,7 +236,7 @@ class PostgresStore(Handle):
     ) -> list[RunAnswer]:
         """As `enqueue`, inside the transaction of an asyncpg connection: there when it commits, and only then."""
         check_batch(runs, "runs")
-        _check_transaction(connection)
+        _check_transaction(connection, "enqueue")
         made = [rows.made_row(run) for run in runs]
         return await self._opened().join(
             connection, lambda tx: run_verbs.enqueue(tx, made, (), ready_max), self._version, now_ms
@@ -244,7 +244,7 @@ class PostgresStore(Handle):
 
     async def get_runs_in(self, connection: Any, ids: Sequence[str]) -> list[Run | None]:
         check_batch(ids, "runs")
-        _check_transaction(connection)
+        _check_transaction(connection, "get_runs")
         return _runs_of(
             ids,
             await self._opened().join(connection, partial(listing_verbs.get_runs, ids=list(ids)), self._version, None),
@@ -439,10 +439,10 @@ def _runs_of(ids: Sequence[str], found: dict[str, Row]) -> list[Run | None]:
     return reading.answer([reading(found[run_id], run_id) if run_id in found else None for run_id in ids])
 
 
-def _check_transaction(connection: Any) -> None:
+def _check_transaction(connection: Any, verb: str) -> None:
     if not isinstance(connection, asyncpg.Connection) or not connection.is_in_transaction():
         raise InvalidInput(
-            "enqueue needs an asyncpg connection that is inside a transaction",
+            f"{verb} needs an asyncpg connection that is inside a transaction",
             where="connection",
             cure="call it inside `async with connection.transaction():`",
         )

@@ -21,6 +21,7 @@ from pollux.store.relational.bells import FEED
 from pollux.store.relational.rows import Row, by_version, encode
 
 JOBS_LOCK, NOTES_LOCK, LOG_LOCK, SCHEMA_LOCK = range(1, 5)
+REACH = 100_000  # numbers that are passed over at once
 _sql = Statements("finish")
 
 
@@ -139,6 +140,10 @@ class Transaction:
         if what not in self._locks:
             self._locks.add(what)
             await self.rows(_sql.lock, self._space.lock_number, what)
+
+    async def step_over(self) -> None:
+        """Numbers that rows have which we did not make: the next that is asked for is a free one."""
+        await self.rows(_sql.step_over, REACH)
 
     def tell(self, version: int, entry: Entry) -> None:
         """Put an entry into the inbox of a version's leader."""

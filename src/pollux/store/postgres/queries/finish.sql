@@ -33,6 +33,36 @@ SELECT {s}.now_ms();
 -- name: lock
 SELECT pg_advisory_xact_lock($1::int, $2::int);
 
+-- Somebody put rows there under numbers of their own, or brought them from elsewhere without the sequences: ours go on
+-- behind all that are within reach.  By `nextval` alone: no number is given twice, whoever asks for one meanwhile.
+-- name: step_over
+SELECT count(nextval('{s}.feed_id_seq')) FROM {s}.feed_id_seq AS s, generate_series(s.last_value + 1, (
+  SELECT max(f.id) FROM (SELECT DISTINCT version FROM {s}.tally) AS v CROSS JOIN LATERAL (
+    SELECT id FROM {s}.feed WHERE feed.version = v.version AND id <= s.last_value + $1::bigint ORDER BY id DESC LIMIT 1
+  ) AS f
+))
+UNION ALL
+SELECT count(nextval('{s}.claims_n_seq')) FROM {s}.claims_n_seq AS s, generate_series(s.last_value + 1, (
+  SELECT max(n) FROM {s}.claims WHERE n <= s.last_value + $1::bigint
+))
+UNION ALL
+SELECT count(nextval('{s}.jobs_n_seq')) FROM {s}.jobs_n_seq AS s, generate_series(s.last_value + 1, (
+  SELECT max(n) FROM {s}.jobs WHERE n <= s.last_value + $1::bigint
+))
+UNION ALL
+SELECT count(nextval('{s}.tombs_n_seq')) FROM {s}.tombs_n_seq AS s, generate_series(s.last_value + 1, (
+  SELECT max(n) FROM {s}.tombs WHERE n <= s.last_value + $1::bigint
+))
+UNION ALL
+SELECT count(nextval('{s}.tally_slot')) FROM {s}.tally_slot AS s, generate_series(s.last_value + 1, (
+  SELECT max(slot) FROM {s}.tally WHERE slot <= s.last_value + $1::bigint
+))
+UNION ALL
+SELECT count(nextval('{s}.run_seq')) FROM {s}.run_seq AS s, generate_series(s.last_value + 1000, greatest(
+  (SELECT max(seq) FROM {s}.line WHERE seq <= s.last_value + 1000 * $1::bigint),
+  (SELECT max(seq) FROM {s}.past WHERE seq <= s.last_value + 1000 * $1::bigint)
+), 1000);
+
 -- name: gather
 WITH gone AS (
   DELETE FROM {s}.tally

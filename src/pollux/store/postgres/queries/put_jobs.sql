@@ -16,7 +16,7 @@ SELECT * FROM unnest(
   $10::boolean[], $11::boolean[], $12::bytea[], $13::bigint[], $14::bigint[], $15::bytea[], $16::bigint[],
   $17::smallint[]
 )
-ON CONFLICT DO NOTHING RETURNING id;
+ON CONFLICT (id) DO NOTHING RETURNING id;
 
 -- name: change
 UPDATE {s}.jobs AS j

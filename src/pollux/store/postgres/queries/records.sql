@@ -34,7 +34,7 @@ SELECT n, id, revision, last_due_ms FROM {s}.tombs WHERE n > $1::bigint ORDER BY
 INSERT INTO {s}.tombs (id, revision, last_due_ms)
 SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS b (id, revision, last_due_ms)
 WHERE NOT EXISTS (SELECT 1 FROM {s}.jobs AS j WHERE j.id = b.id)
-ON CONFLICT DO NOTHING RETURNING id;
+ON CONFLICT (id) DO NOTHING RETURNING id;
 
 -- Runs as they were dumped, whose ids and keys nobody has; arrays in the order of a run's columns, then its version and
 -- its shelf, which live ones have none of.  A live one goes where its job is.

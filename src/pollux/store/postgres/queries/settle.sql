@@ -8,6 +8,11 @@ WHERE r.id = ANY($1::text[]) ORDER BY l.seq FOR UPDATE OF l;
 -- name: ended
 SELECT id, seq, token, state, settled FROM {s}.past WHERE id = ANY($1::text[]);
 
+-- Before the runs: whoever moves or deletes jobs locks them first, and their runs after them.
+-- name: standing
+SELECT id FROM {s}.jobs
+WHERE id = ANY(ARRAY(SELECT job_id FROM {s}.runs WHERE id = ANY($1::text[])) || $2::text[]) ORDER BY id FOR KEY SHARE;
+
 -- name: jobs
 SELECT id, version FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR KEY SHARE;
 
