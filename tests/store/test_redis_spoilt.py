@@ -24,6 +24,7 @@ from pollux.testing.conformance.builders import (
     entries,
     given_jobs,
     ids,
+    ids_of,
     settlement,
 )
 from pollux.testing.conformance.records import whole_dump
@@ -309,6 +310,17 @@ async def test_who_lists_what_cannot_be_read_is_told_which_it_is(store, hand):
     assert (await store.get_runs(["good"]))[0] is not None
 
 
+@pytest.mark.parametrize("line", ["line:1", "line:3"])
+async def test_a_run_that_somebody_put_into_another_line_as_well_is_given_once(store, hand, line):
+    await hand("ZADD", line, T0 - 1, "00000000000099good")
+
+    runs = await claim(store, now_ms=T0)
+
+    assert sorted(ids(runs)) == ["bad", "good", "next"]
+    assert await store.settle([settlement(run, Done()) for run in runs], now_ms=T0) == [Answer.OK] * 3
+    assert await claim(store, now_ms=T0) == ()
+
+
 BESIDE = {
     "fields": ("9999-0", "nonsense", "1"),
     "entry": ("9999-0", "ends", 0, "entry", "what"),
@@ -364,6 +376,76 @@ async def test_an_entry_with_a_number_of_its_own_does_not_break_the_writes_that_
     assert (await advance(store, consumed=tuple(before) + tuple(item.id for item in found))).answer is Answer.OK
     assert (await store.feed(limit=100)).items == ()
     assert [found.rule for found in (await check(url, lambda *_: None)).findings] == []
+
+
+# Beyond what a script counts exactly; the last one is the highest that there is, behind which nothing can be added.
+FAR = ["9007199254740991", "9007199254740993", "9223372036854775809", "18446744073709551615"]
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["there", "deleted again"])
+@pytest.mark.parametrize("number", FAR)
+async def test_an_entry_with_a_number_that_nobody_counts_to_loses_none_of_ours(store, hand, url, number, is_gone):
+    """A plain settle, any other, and one that tells two versions at once: each tells the leader, and it stays so."""
+
+    async def is_in_the_way():
+        await hand("XADD", "feed", f"{number}-0", "what", "ever")
+        if is_gone:
+            await hand("XDEL", "feed", f"{number}-0")
+
+    before = (await store.feed(limit=100)).items
+    taken = await claim(store, now_ms=T0)
+    await is_in_the_way()
+    plainly = settlement(taken[0], Done(), outcome=Outcome(T0, T0 + 1))
+    assert await store.settle([plainly], now_ms=T0) == [Answer.OK]
+    await is_in_the_way()
+    assert await store.settle([settlement(taken[1], Done())], now_ms=T0) == [Answer.OK]
+    await is_in_the_way()
+    assert await store.settle([settlement(taken[2], Done())], now_ms=T0) == [Answer.OK]
+    await is_in_the_way()
+    assert await store.move_jobs(["other"], 3) == [Answer.OK]
+
+    found = (await store.feed(limit=100)).items
+    assert found[: len(before)] == before
+    assert [type(item.entry).__name__ for item in found[len(before) :]] == ["Ended"] * 3 + ["JobsMoved"]
+    numbers = [item.id for item in found]
+    assert numbers == list(range(numbers[0], numbers[0] + len(found))), "as if it had never been"
+    assert [end.run_id for ended in await entries(store, Ended) for end in ended.ends] == ids(taken)
+    assert (await store.counts()).ends == 3
+    assert (await advance(store, consumed=tuple(numbers))).answer is Answer.OK
+    assert [found.rule for found in (await check(url, lambda *_: None)).findings] == []
+
+
+async def test_entries_with_numbers_that_a_script_takes_for_each_other_are_read_again_and_again(store, hand):
+    numbers = [9007199254740993, 9007199254740994, 9223372036854775809]
+    for number in numbers[1:]:
+        await hand("XADD", "feed", f"{number}-0", "what", "ever")
+        assert (await store.feed(limit=100)).items[-1].id == number
+    await hand("DEL", "feed")
+    for number in numbers:
+        await hand("XADD", "feed", f"{number}-0", "what", "ever")
+        assert (await store.feed(limit=100)).items == (await store.feed(limit=100)).items
+    assert [item.id for item in (await store.feed(limit=100)).items] == numbers
+
+    assert (await advance(store, consumed=tuple(numbers), spoilt=tuple(numbers))).answer is Answer.OK
+    assert (await store.feed(limit=100)).items == ()
+
+
+@pytest.mark.parametrize("number", FAR)
+async def test_an_entry_with_a_number_that_nobody_counts_to_can_be_consumed(store, hand, number):
+    """What it says of ends was never counted."""
+    await hand("XADD", "feed", f"{number}-0", "ends", 5, "entry", "nonsense")
+    [*ours, spoilt] = (await store.feed(limit=100)).items
+    assert (spoilt.id, type(spoilt.entry)) == (int(number), Spoilt)
+    [job] = await store.get_jobs(["job"])
+    firing = a_firing(job, T0, overlap=Overlap.SKIP)
+
+    assert (await advance(store, read=(spoilt.id,), firings=(firing,))).answer is Answer.OK
+    assert (await advance(store, consumed=(spoilt.id,), spoilt=(spoilt.id,))).answer is Answer.OK
+
+    assert (await store.feed(limit=100)).items == tuple(ours)
+    assert (await store.counts()).ends == 0
+    await store.put_notes([NotePut("n", 1)], now_ms=T0)
+    assert [item.id for item in (await store.feed(limit=100)).items] == [*ids_of(ours), ours[-1].id + 1]
 
 
 async def test_a_note_that_cannot_be_read_is_named_and_one_that_is_gone_is_none(store, hand):

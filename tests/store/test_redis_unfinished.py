@@ -17,6 +17,8 @@ from pollux.runtime.leader import Leader
 from pollux.runtime.pruner import MORE_MS, Pruner
 from pollux.runtime.storetime import StoreTime
 from pollux.store.contract import Answer, JobPut, Pruning, RunFilter, Settlement
+from pollux.store.memory import MemoryStore
+from pollux.store.redis import RedisStore
 from pollux.store.redis.check import check
 from pollux.store.redis.handle import PIECE
 from pollux.testing.conformance.builders import a_firing, advance, entries, the_job
@@ -170,6 +172,17 @@ async def test_a_job_that_is_added_again_after_a_cut_delete_has_none_of_the_old_
     assert await live_ids(store) == ["new"]
 
 
+@pytest.mark.parametrize("job_id", ["db-replica-lag", "ZOOM-sync", "MISCONF", "NOPERM: DB index", "WRONGTYPE"])
+async def test_whatever_words_are_in_its_id_a_job_is_added_again_after_a_cut_delete(store, job_id):
+    """The server's refusals have words of their own, and an id may have the same."""
+    await crowd(store, job_id, PIECE + 1)
+    await cut_off(store, job_id)
+
+    [answer] = await store.put_jobs([JobPut(Job(id=job_id, handler="h"))])
+
+    assert (answer.answer, await live_ids(store, job_id)) == (Answer.OK, [])
+
+
 async def test_a_job_is_not_added_as_long_as_the_runs_of_the_deleted_one_wait(store):
     """Who adds it is cut off, too: nothing is added, and what waits belongs to nobody."""
     await crowd(store)
@@ -233,6 +246,46 @@ async def test_what_several_deletes_left_ends_in_pieces_of_bounded_size(store):
     assert ended == [300] * (left // 300) + [left % 300]
     assert (await waiting(store), await ends(store)) == (0, once(ids))
     assert await findings(store) == ()
+
+
+@pytest.mark.parametrize("makes", [RedisStore, MemoryStore])
+async def test_what_is_dumped_after_a_cut_delete_loads_without_its_runs(store, makes):
+    """Nobody would end them there: what was noted of them stays here."""
+    await crowd(store)
+    await cut_off(store)
+
+    records = await dumped(store)
+
+    assert (await waiting(store), await noted(store)) == (0, 0)
+    other = makes(own_url("loaded")) if makes is RedisStore else makes()
+    await other.open()
+    await loaded(other, records)
+    assert (await waiting(other), len(await live_ids(other))) == (0, 0)
+    await other.close()
+
+
+async def test_what_is_dumped_after_a_cut_move_has_all_its_runs_where_the_job_is(store):
+    await crowd(store)
+    await cut_move(store)
+
+    records = await dumped(store)
+
+    assert {data.get("scheduler_version") for kind, data in records if kind == "run"} == {3}
+    assert await noted(store) == 0
+
+
+async def dumped(store):
+    page = await store.dump()
+    records = list(page.records)
+    while page.next is not None:
+        page = await store.dump(after=page.next)
+        records += page.records
+    return records
+
+
+async def loaded(store, records):
+    for first in range(0, len(records), 1_000):
+        await store.load(records[first : first + 1_000])
 
 
 async def cut_move(store, to=3):

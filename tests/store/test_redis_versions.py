@@ -71,15 +71,75 @@ async def test_a_version_that_is_not_done_keeps_its_streams(store, redis, url):
     assert ids(await claim(store.of_version(OLD), now_ms=T0)) == ["a"]
 
 
-async def test_no_bell_is_rung_in_a_dropped_version(store, redis, url):
-    await lived(store, redis, url)
-    await store.drop_version(OLD, now_ms=T0)
+async def rung(store):
     await leased(store, a_run("a"))
-
     await store.wake()
     await store.cancel(run_ids=["a"], now_ms=T0)
 
-    assert await keys_of(redis, url) == {"meta"}
+
+async def lasting(redis, url, version=OLD):
+    """Those of its keys that do not go by themselves."""
+    begins = f"{prefix(url)}:v{version}:"
+    return {key for key in await keys_of(redis, url, version) if await redis.pttl(begins + key) == -1}
+
+
+async def test_a_bell_that_is_rung_in_a_dropped_version_goes_by_itself(store, redis, url):
+    """Who still waits there hears it; and nothing is left of it."""
+    await lived(store, redis, url)
+    await store.drop_version(OLD, now_ms=T0)
+
+    await rung(store)
+
+    assert await keys_of(redis, url) == {"meta", *BELLS}
+    assert await lasting(redis, url) == {"meta"}
+    assert {0 < await redis.pttl(f"{prefix(url)}:v{OLD}:{bell}") <= 60_000 for bell in BELLS} == {True}
+
+
+async def test_a_bell_that_is_rung_where_no_version_ever_was_goes_by_itself(store, redis, url):
+    await store.of_version(7).wake()
+
+    assert await keys_of(redis, url, 7) == {*BELLS}
+    assert await lasting(redis, url, 7) == set()
+
+
+async def test_the_bells_of_versions_that_are_there_stay(store, redis, url):
+    await given_jobs(store.of_version(OLD), "old")
+
+    await rung(store)
+
+    assert {*BELLS} < await lasting(redis, url)
+    assert {await redis.pttl(f"{prefix(url)}:{bell}") for bell in BELLS} == {-1}
+
+
+async def test_who_waits_in_a_dropped_version_looks_no_more_often_for_it(store, redis, monkeypatch):
+    """Its bell has gone, and stands behind all that was heard of it."""
+    monkeypatch.setattr("pollux.store.redis.handle.LOOK_AGAIN_MS", 50)
+    old, looks = store.of_version(OLD), []
+    await given_jobs(old, "job")
+    await old.enqueue([a_run("a", due_ms=1)])
+    await finished_now(old)
+    await store.delete_jobs(["job"])
+    take = old._take
+
+    async def counted(*asked):
+        looks.append(asked)
+        return await take(*asked)
+
+    monkeypatch.setattr(old, "_take", counted)
+    async with asyncio.timeout(SOON_S):
+        waits = await claiming(old, redis, "t")
+        assert await store.drop_version(OLD) is Answer.OK
+        looks.clear()
+        await asyncio.sleep(0.5)
+        seen = len(looks)
+        await store.wake()
+        await waits
+    assert 2 <= seen <= 25, "once in 50 ms, and once more when it was first missed"
+
+
+async def finished_now(store):
+    runs = (await store.claim(node="n", token="first", limit=9, lease_ms=9_000)).runs
+    assert await store.settle([settlement(run, Done()) for run in runs]) == [Answer.OK] * len(runs)
 
 
 async def elected(store):
@@ -104,12 +164,14 @@ async def test_a_dropped_version_that_comes_again_has_streams_and_a_higher_term(
     """Also with the first word that is heard of it, whichever that is: nobody has to mend anything."""
     before = await lived(store, redis, url)
     await store.drop_version(OLD, now_ms=T0)
+    await store.wake()
 
     await comes(store)
 
     for line in LINES:
         [group] = await redis.xinfo_groups(f"{prefix(url)}:v{OLD}:{line}")
         assert (group["name"], group["lag"], group["pending"]) == (b"scheduler", 0, 0)
+    assert await lasting(redis, url) == await keys_of(redis, url) >= {*LINES, *BELLS}
     old = store.of_version(OLD)
     assert (await old.elect("new", ttl_ms=9_000, now_ms=T0)).number == before.number + 1
     for priority in (1, 2, 3):

@@ -35,6 +35,7 @@ _decode_head = msgspec.msgpack.Decoder(tuple[str, list[msgspec.Raw], Any, Any, i
 _decode_parts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _decode_node = msgspec.json.Decoder(Node).decode
 NO_TEXT = "\N{REPLACEMENT CHARACTER}"
+COUNTED_MAX = 2**53  # a script counts exactly up to here; entries of the feed beyond it are not ours, and go together
 
 
 def claim_head(packed: bytes) -> list[Any]:
@@ -119,9 +120,9 @@ def _entry(item: list[bytes]) -> Entry | Spoilt:
 def plan_of(term: int, plan: Plan) -> dict[str, Any]:
     return {
         "term": term,
-        "consumed": plan.consumed,
-        "spoilt": plan.spoilt,
-        "read": plan.read,
+        "consumed": [min(entry_id, COUNTED_MAX) for entry_id in plan.consumed],
+        "spoilt": [min(entry_id, COUNTED_MAX) for entry_id in plan.spoilt],
+        "read": [min(entry_id, COUNTED_MAX) for entry_id in plan.read],
         "firings": [
             [
                 plain.made_row(firing.run),

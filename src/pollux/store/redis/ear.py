@@ -51,8 +51,8 @@ class Waiter:
     """Somebody who waits, perhaps for a node; it remembers all rings since it listens."""
 
     __slots__ = (
-        *("_ear", "_has_missed", "_is_last_look", "_looked_at", "_rings", "_since"),
-        *("event", "gift", "is_asleep", "node"),
+        *("_ear", "_has_missed", "_is_last_look", "_rings", "_since"),
+        *("event", "gift", "is_asleep", "looked_at", "node"),
     )
 
     def __init__(self, ear: Ear, node: str) -> None:
@@ -62,7 +62,7 @@ class Waiter:
         self.gift: Any = None  # what the server answered to our offer
         self._rings: list[tuple[Place, bool]] = []  # where, and whether it asks us to come back
         self._since: Place | None = None  # where the bell stood at our first look
-        self._looked_at: Place | None = None  # and at our last
+        self.looked_at: Place | None = None  # and at our last
         self._has_missed = self._is_last_look = False
 
     def __enter__(self) -> Self:
@@ -79,7 +79,7 @@ class Waiter:
     def hear(self, place: Place, kind: str, node: str) -> None:
         is_asked = kind == "wake" or (kind == "asked" and node == self.node)
         is_work = kind in ("runs", "feed") or (kind == "other" and self._ear.is_anywhere)
-        if is_asked or (is_work and (self._looked_at is None or place > self._looked_at)):
+        if is_asked or (is_work and (self.looked_at is None or place > self.looked_at)):
             self._rings.append((place, is_asked))
             self.wake()
 
@@ -91,7 +91,7 @@ class Waiter:
     def looked(self, place: Place) -> None:
         """Only what rang after a look is news; being asked back counts from the first look on."""
         since = self._since = self._since or place
-        self._looked_at = place
+        self.looked_at = place
         self._rings = [ring for ring in self._rings if ring[0] > (since if ring[1] else place)]
 
     def miss(self, place: Place) -> None:
@@ -147,7 +147,11 @@ class Ear:
                     self._reader = asyncio.create_task(self._read())
 
     def follow(self, waiter: Waiter, place: Place, offer: Offer | None = None) -> None:
-        """Before going to sleep: nothing that rings after that place is missed."""
+        """Before going to sleep: nothing that rings after that place is missed.
+
+        A look that was before what we heard is taken again; but if it stands where it stood, the bell was begun anew.
+        """
+        is_behind = self._place is not None and place < self._place and place != waiter.looked_at
         waiter.looked(place)
         waiter.is_asleep = True
         if self._is_idle:
@@ -157,7 +161,7 @@ class Ear:
                 self._offer = waiter, offer
                 self._offer_until = asyncio.get_running_loop().time() + OFFER_MS / 1000
             self._reader = asyncio.create_task(self._read())
-        elif self._place is not None and (waiter.has_news or place < self._place):
+        elif self._place is not None and (waiter.has_news or is_behind):
             waiter.wake()
 
     @property

@@ -40,6 +40,8 @@ def in_our_words(name: str) -> Iterator[None]:
 
 def translated(error: Exception, name: str) -> StoreError:
     said = _IN_A_SCRIPT.sub("", str(error)).strip()
+    if (ours := _said_by_us(said, name)) is not None:
+        return ours
     match error:
         case exceptions.AuthenticationError() | exceptions.AuthorizationError():
             return StoreRefused(f"the server {name} does not let us in ({said}); check user and password in the URL")
@@ -52,6 +54,25 @@ def translated(error: Exception, name: str) -> StoreError:
     if isinstance(error, exceptions.OutOfMemoryError) or "OOM" in said or "MISCONF" in said:
         return StoreFull(f"the server {name} has no room ({said}); raise maxmemory, free its disk, or prune")
     return _refused(said, name, is_forbidden=isinstance(error, exceptions.NoPermissionError))
+
+
+def _said_by_us(said: str, name: str) -> StoreError | None:
+    """What our own scripts refuse, by its first word.
+
+    Behind it stand ids and keys, in which there may be any of the words that the server's refusals are known by: so
+    nobody looks for those before.
+    """
+    match said.partition(" ")[0]:
+        case "UNFINISHED":
+            return Unfinished(
+                f"on {name} runs of a deleted job still wait in the place of the new one ({said}); try again"
+            )
+        case "WRONGTYPE":
+            return StoreRefused(
+                f"a key under our prefix on {name} is not ours ({said}); delete it (`pollux store check` names it), or "
+                "choose another ?prefix= or ?namespace="
+            )
+    return None
 
 
 def _unreachable(error: Exception, said: str, name: str) -> StoreError:
@@ -109,11 +130,4 @@ def _refused(said: str, name: str, *, is_forbidden: bool) -> StoreError:
         return StoreRefused(f"the sentinels know no such service as {name} names; correct it in the store's URL")
     if "SENTINEL" in said.upper() and "unknown command" in said:
         return StoreRefused(f"{name} names no sentinel but a server ({said}); use redis://host:port/0")
-    if said.startswith("UNFINISHED"):
-        return Unfinished(f"on {name} runs of a deleted job still wait in the place of the new one ({said}); try again")
-    if "WRONGTYPE" in said:
-        return StoreRefused(
-            f"a key under our prefix on {name} is not ours ({said}); delete it (`pollux store check` names it), or "
-            "choose another ?prefix= or ?namespace="
-        )
     return StoreError(f"the server {name} refused: {said}")

@@ -53,6 +53,7 @@ KEYS = (
 BELL_RUNS, BELL_FEED = "bell:runs", "bell:feed"
 SHARED = tuple(f"_{name}.lua" for name in ("house", "writes", "jobs", "notes", "streams", "runs", "moves"))
 PLAIN = "_plain"  # how a script ends that works on plain runs alone: see plain.py
+FLUSHES, WRAPPER = "fresh", "to_its_end"  # who writes before its end, and what takes that back if it comes to none
 LEVEL_NAMES, USES_MAX = 30, 60
 _LOCALS = re.compile(r"^local (?:function )?(\w+(?:\s*,\s*\w+)*)", re.MULTILINE)
 _ADDS = re.compile(r"^(?!end\b|local\b)(\w+)", re.MULTILINE)
@@ -90,6 +91,9 @@ def script(verb: str) -> Script:
     writes = "no-writes" not in first
     places = _parts("_places.lua") if verb.startswith(("check_", "mend_")) else ()
     parts = _needed((*_parts(*SHARED), *places), _names(body))
+    if writes and any(FLUSHES in part.owns for part in parts):
+        body = f"return {WRAPPER}(function()\n{body}\nend)"
+        parts = _needed((*_parts(*SHARED), *places), _names(body))
     text = "\n".join([first, *_plain(verb), f"local WRITES = {str(writes).lower()}", *_nested(parts, body)]) + "\n"
     return _script(text, writes=writes)
 

@@ -188,7 +188,8 @@ class RedisStore(Handle):
         async def look(waited_ms: float) -> Looked[Feed]:
             known = self._entries
             at_ms = None if now_ms is None else now_ms + int(waited_ms)
-            found = await self._open().run_raw("feed", limit=limit, known=list(known), now=at_ms, v=self._version)
+            exact = [entry_id for entry_id in known if entry_id < calls.COUNTED_MAX]
+            found = await self._open().run_raw("feed", limit=limit, known=exact, now=at_ms, v=self._version)
             if self._entries is not known:  # forgotten meanwhile: at another server the same ids may be other entries
                 return await look(waited_ms)
             items = calls.feed_items(found[2], known)
@@ -387,7 +388,10 @@ class RedisStore(Handle):
         return LogPage(tuple(reversed(lines)) if newest else tuple(lines), following)
 
     async def dump(self, *, after: str | None = None, limit: int = PAGE_MAX) -> DumpPage:
-        return await listing.dump(self._open(), self._jobs, after, check_page(limit))
+        limit = check_page(limit)
+        if after is None and await self._run("unfinished"):
+            await self._finish()  # what is noted of it goes into no dump, and where that is loaded nobody would end it
+        return await listing.dump(self._open(), self._jobs, after, limit)
 
     async def load(self, records: Sequence[tuple[str, Any]]) -> int:
         check_batch(records, "records")

@@ -11,11 +11,12 @@ import pytest
 
 from pollux.errors import StoreError
 from pollux.model import Back, Ended, Plan, Release
-from pollux.store.contract import Claimed, Store
+from pollux.store.contract import Answer, Claimed, Store
 from pollux.testing.conformance.builders import LEASE_MS, a_run, entries, given, given_jobs, ids, settlement
 from pollux.testing.conformance.contract import Contract
 
 T = TypeVar("T")
+OTHER = 3
 LONG_MS = 60_000
 SOON_S = 20.0  # far below LONG_MS: whoever waits it out is found
 PAUSES_S = (0.1, 1.0, 5.0)  # until those who were started wait; a busy machine has a few tries, each with more time
@@ -47,6 +48,15 @@ def waiting(store: Store, wait_ms: int = LONG_MS, token: str = "t", node: str = 
     return asyncio.ensure_future(
         store.claim(node=node, token=token, limit=9, lease_ms=LEASE_MS, wait_ms=wait_ms),
     )
+
+
+async def dropped(store: Store) -> Store:
+    """A handle of a version that was there, and was dropped."""
+    there = store.of_version(OTHER)
+    await given_jobs(there, "old")
+    await store.delete_jobs(["old"])
+    assert await store.drop_version(OTHER) is Answer.OK
+    return there
 
 
 class WaitContract(Contract):
@@ -169,6 +179,37 @@ class WaitContract(Contract):
             claim = waiting(store, node="owner", token=f"t{pause_s}")
             await asyncio.sleep(pause_s)
             await store.cancel(run_ids=[run_id])
+            return await end_soon(claim) and (await claim).runs == ()
+
+        assert await one_of_them(rings)
+
+    async def test_waking_ends_every_wait_in_a_version_that_was_dropped(self, store: Store) -> None:
+        """Its workers wait on until somebody tells them to go, or its jobs come again."""
+        there = await dropped(store)
+
+        async def wakes_all(pause_s: float) -> bool:
+            feed = asyncio.ensure_future(there.feed(limit=9, wait_ms=LONG_MS))
+            claim = waiting(there, token=f"t{pause_s}")
+            await asyncio.sleep(pause_s)
+            await store.wake()
+            return await end_soon(feed, claim)
+
+        assert await one_of_them(wakes_all)
+
+    async def test_a_request_to_stop_rings_an_owner_whose_version_was_dropped(self, store: Store) -> None:
+        """Its jobs were moved with the runs that it holds; it still waits where they were."""
+        there = store.of_version(OTHER)
+        await given_jobs(there, "job")
+        await there.enqueue([a_run(f"a{n}", due_ms=0) for n in range(len(PAUSES_S))])
+        held = await there.claim(node="owner", token="held", limit=len(PAUSES_S), lease_ms=600_000)
+        asked = iter(held.runs)
+        assert await store.move_jobs(["job"], store.scheduler_version) == [Answer.OK]
+        assert await store.drop_version(OTHER) is Answer.OK
+
+        async def rings(pause_s: float) -> bool:
+            claim = waiting(there, node="owner", token=f"t{pause_s}")
+            await asyncio.sleep(pause_s)
+            await store.cancel(run_ids=[next(asked).id])
             return await end_soon(claim) and (await claim).runs == ()
 
         assert await one_of_them(rings)

@@ -29,6 +29,11 @@ end
 
 -- an entry more for each: those that are there are of the runs that wait
 local function give_entries()
+  for _, run in ipairs(came_leased) do -- what one took would stay taken if another were refused
+    enter(run.v or DEFAULT)
+    check(STREAM[run.pr], "stream")
+    check(LINE[run.pr], "zset")
+  end
   for _, run in ipairs(came_leased) do
     enter(run.v or DEFAULT)
     coming[run.pr] = coming[run.pr] + 1

@@ -9,9 +9,9 @@ local coming, leaving, spent = { 0, 0, 0 }, { 0, 0, 0 }, { {}, {}, {} }
 
 -- somebody deleted the stream or its group: what is left of it means nothing, and what waits gets new entries
 local function heal(pr)
+  set_count("owed" .. pr, call("ZCOUNT", fresh(LINE[pr]), "-inf", now))
   call("DEL", STREAM[pr])
   call("XGROUP", "CREATE", STREAM[pr], GROUP, "0", "MKSTREAM")
-  set_count("owed" .. pr, call("ZCOUNT", fresh(LINE[pr]), "-inf", now))
   set_count("last" .. pr, "")
   set_count("kept" .. pr, "")
   coming[pr] = 0
@@ -54,6 +54,7 @@ end
 local function take_entries(pr, count, node)
   check_all()
   check(STREAM[pr], "stream")
+  check(LINE[pr], "zset") -- of which a stream is healed
   add_entries(pr, coming[pr])
   coming[pr] = 0
   local heals = #healed
@@ -85,10 +86,8 @@ end
 
 -- no visible run is left in a line: entries that nobody took are not of our making
 local function drop_surplus(pr, node)
-  if call("XLEN", STREAM[pr]) > 0 then
-    for _, id in ipairs(read_entries(pr, PAY_MAX, node)) do
-      spend(pr, id)
-    end
+  for _, id in ipairs(read_entries(pr, PAY_MAX, node)) do
+    spend(pr, id)
   end
 end
 

@@ -1,11 +1,13 @@
 -- How does a script write?  It looks first, and gathers what it will write; all of it is written at its end, what goes to
--- one key in one command.  If one of the keys is not of our making, nothing is written at all.
+-- one key in one command.  If one of the keys is not of our making, nothing is written at all: what had to be written before
+-- the end, to be looked at, goes back as it was (`to_its_end`).
 local ARGUMENTS_MAX = 4000 -- of one command
 local COMMANDS = {
   zset = { function(...) call("ZADD", ...) end, function(...) call("ZREM", ...) end },
   hash = { function(...) call("HSET", ...) end, function(...) call("HDEL", ...) end },
 }
 local gathered, sound = {}, {}
+local undos = {} -- what `fresh` has written over, the last one last; none is kept from when all is written
 local writers = {} -- what else is written at the end: each checks its keys, then writes
 
 local function check(key, kind)
@@ -64,15 +66,53 @@ local function drop(kind, key, member)
   batch.drops[member] = true
 end
 
+-- how the members of a batch stand by now, as a batch that brings it back
+local function standing(key, batch)
+  local members, before = {}, { kind = batch.kind, puts = {}, drops = {} }
+  for member in pairs(batch.drops) do
+    members[#members + 1] = member
+  end
+  for member in pairs(batch.puts) do
+    members[#members + 1] = member
+  end
+  in_parts(function(_, ...)
+    local asked = { ... }
+    for n, value in ipairs(call(batch.kind == "zset" and "ZMSCORE" or "HMGET", key, ...)) do
+      if value then
+        before.puts[asked[n]] = value
+      else
+        before.drops[asked[n]] = true
+      end
+    end
+  end, key, members)
+  return before
+end
+
 -- whoever looks at a key that this call writes to looks at what will be there
 local function fresh(key)
   local batch = gathered[key]
   if batch then
     check_all()
+    if undos then
+      undos[#undos + 1] = { key, standing(key, batch) }
+    end
     write(key, batch)
     gathered[key] = nil
   end
   return key
+end
+
+-- The loader calls each body that may write before its end by this.  Of one that comes upon something it cannot go on with,
+-- nothing is left.
+local function to_its_end(body)
+  local is_done, found = pcall(body)
+  if is_done then
+    return found
+  end
+  for n = undos and #undos or 0, 1, -1 do
+    write(unpack(undos[n], 1, 2))
+  end
+  return error(found, 0)
 end
 
 local function field_of(key, field)
@@ -176,17 +216,29 @@ local function versions_there(also)
   return there
 end
 
--- Where somebody may wait: in one that was dropped nobody does, and a bell that is rung there would never go.  Who waits for
--- all versions listens where the first one rings.
+-- Where somebody may wait, and whether the version is there: in one that was dropped its workers wait until they are told to
+-- go.  Who waits for all versions listens where the first one rings.
 local function versions_heard(also)
-  local heard = { [DEFAULT] = true }
-  for _, version in ipairs(versions_there(also)) do
-    heard[version] = true
+  local heard = versions_known()
+  if also and heard[also] == nil then
+    heard[also] = false
   end
+  heard[DEFAULT] = true
   return heard
 end
 
-local used, STREAMS = {}, { "jobs:high", "jobs:normal", "jobs:low" } -- versions that are there from now on, and what each has
+-- a bell that is rung where no version is goes by itself, when everybody has heard it
+local BELL_LEFT_MS = 60000
+
+local function ring_at(bell, is_there, ...)
+  call("XADD", bell, "MAXLEN", "~", BELL_MAX, "*", ...)
+  if not is_there then
+    call("PEXPIRE", bell, BELL_LEFT_MS)
+  end
+end
+
+-- versions that are there from now on, and what each has
+local used, STREAMS, BELLS = {}, { "jobs:high", "jobs:normal", "jobs:low" }, { "bell:runs", "bell:feed" }
 
 local function use(version)
   used[version] = call("HGET", VERSIONS, version) or ""
@@ -197,8 +249,10 @@ writers[#writers + 1] = {
   check = function()
     for version, before in pairs(used) do
       check(VERSIONS, "hash")
-      for _, name in ipairs(before ~= "1" and version ~= DEFAULT and STREAMS or {}) do
-        check(key_of(version, name), "stream")
+      for _, names in ipairs(before ~= "1" and version ~= DEFAULT and { STREAMS, BELLS } or {}) do
+        for _, name in ipairs(names) do
+          check(key_of(version, name), "stream")
+        end
       end
     end
   end,
@@ -207,6 +261,9 @@ writers[#writers + 1] = {
       if before ~= "1" and version ~= DEFAULT then -- it is new, or was dropped with its streams
         for _, name in ipairs(STREAMS) do
           redis.pcall("XGROUP", "CREATE", key_of(version, name), GROUP, "0", "MKSTREAM")
+        end
+        for _, name in ipairs(BELLS) do
+          call("PERSIST", key_of(version, name))
         end
       end
       if before ~= "1" then
@@ -269,27 +326,53 @@ end
 
 -- an owner may listen in another version than its run is in by now
 local function ring_asked()
+  local heard = next(asked) and versions_heard() or {}
   for owner in pairs(asked) do
-    for version in pairs(versions_heard()) do
-      call("XADD", key_of(version, "bell:runs"), "MAXLEN", "~", BELL_MAX, "*", "kind", "asked", "node", owner)
+    for version, is_there in pairs(heard) do
+      ring_at(key_of(version, "bell:runs"), is_there, "kind", "asked", "node", owner)
     end
   end
 end
 
--- Numbers that only rise.  If somebody else wrote an entry that is ahead of them (`XADD feed *`), ours go on behind it.
+-- A feed without what stands from `id` on, where none of ours is.  It is made anew: a stream remembers the highest number that
+-- it ever had.
+local function clear_ahead(feed, id)
+  local ours = call("XRANGE", feed, "-", "(" .. id)
+  call("DEL", feed)
+  for _, item in ipairs(ours) do
+    if #item[2] <= ARGUMENTS_MAX then -- no entry of ours has more than two fields
+      call("XADD", feed, item[1], unpack(item[2]))
+    end
+  end
+end
+
+local function last_number(stream)
+  local info = call("XINFO", "STREAM", stream)
+  for n = 1, #info, 2 do
+    if info[n] == "last-generated-id" then
+      return string.match(info[n + 1], "^%d+")
+    end
+  end
+  return "0"
+end
+
+local DIGITS_MAX = 15 -- of a number from which we count on: scripts count exactly up to 2^53
+
+-- Numbers that only rise.  If somebody else wrote an entry that is ahead of them (`XADD feed *`), ours go on behind it; one so
+-- far ahead that nobody can count on from there goes.
 local function tell_now(each)
   local added = redis.pcall("XADD", FEED, each[1], "ends", each[2], "entry", each[3])
   if type(added) ~= "table" or not added.err then
     return
   end
-  local info, number = call("XINFO", "STREAM", FEED), "1"
-  for n = 1, #info, 2 do
-    if info[n] == "last-generated-id" then
-      number = text(tonumber(string.match(info[n + 1], "^%d+")) + 1)
-    end
+  local id, last = each[1], last_number(FEED)
+  if #last > DIGITS_MAX then
+    clear_ahead(FEED, id)
+  else
+    set_count("entries", tonumber(last) + 1)
+    id = text(count_of("entries")) .. "-0"
   end
-  call("XADD", FEED, number .. "-0", "ends", each[2], "entry", each[3])
-  call("HSET", META, "entries", number)
+  call("XADD", FEED, id, "ends", each[2], "entry", each[3])
 end
 
 check_all = function()
@@ -336,12 +419,7 @@ local function commit()
       new_counters[version] = {}
     end
   end
-  each_part(function()
-    for _, each in ipairs(told) do
-      tell_now(each)
-    end
-    ring()
-  end)
+  each_part(ring)
   ring_asked()
 end
 
@@ -376,6 +454,19 @@ writers[#writers + 1] = {
       call("XADD", LOG, text(lines_after + n) .. "-0", "line", line)
     end
     lines = {}
+  end,
+}
+
+-- goes with told: of streams whether a number is free shows as it is written, so they come before all that stays
+writers[#writers + 1] = {
+  check = function() end, -- see `check_all`
+  write = function()
+    each_part(function()
+      for _, each in ipairs(told) do
+        tell_now(each)
+      end
+    end)
+    undos = nil
   end,
 }
 

@@ -12,6 +12,7 @@ if tonumber(stands[1] or 0) ~= A.term or (stands[2] or "") == "" or not is_at_ho
 end
 promote()
 local consumed, feed = {}, FEED
+local is_ahead, AHEAD = false, 1e15 -- entries of others with numbers that we do not count to: see `tell_now`
 local is_miscounted = #A.spoilt > 0
 
 -- how many ends an entry says that it has; one that is not of our making has none
@@ -24,6 +25,10 @@ local function consume(id)
   if id < 1 then
     return
   end
+  if id >= AHEAD and id > count_of("entries") then
+    is_ahead = true
+    return
+  end
   for _, item in ipairs(call("XRANGE", feed, text(id), text(id), "COUNT", CONSUMED_MAX)) do
     consumed[#consumed + 1] = item[1]
     is_miscounted = is_miscounted or string.sub(item[1], -2) ~= "-0"
@@ -31,14 +36,19 @@ local function consume(id)
   end
 end
 
+local function behind_ours()
+  return text(count_of("entries") + 1) .. "-0"
+end
+
 -- A count that such an entry may have spoilt is taken anew: one that is too low would hide unread ends from the firings.
 local function count_anew()
   local gone, from, ends = {}, "-", 0
+  local upto = is_ahead and "(" .. behind_ours() or "+"
   for _, place in ipairs(consumed) do
     gone[place] = true
   end
   repeat
-    local items = call("XRANGE", feed, from, "+", "COUNT", CONSUMED_MAX)
+    local items = call("XRANGE", feed, from, upto, "COUNT", CONSUMED_MAX)
     for _, item in ipairs(items) do
       ends = ends + (gone[item[1]] and 0 or ends_told(item))
       from = "(" .. item[1]
@@ -79,7 +89,7 @@ local function look_into_feed()
   end
   for _, id in ipairs(A.read) do
     local place = text(id) .. "-0"
-    if not known[place] and call("XRANGE", feed, place, place)[1] then
+    if id < AHEAD and not known[place] and call("XRANGE", feed, place, place)[1] then
       known[place], left = true, left - 1
     end
   end
@@ -357,6 +367,9 @@ writers[#writers + 1] = {
   write = function()
     if #consumed > 0 then
       call("XDEL", feed, unpack(consumed))
+    end
+    if is_ahead then
+      clear_ahead(feed, behind_ours())
     end
   end,
 }

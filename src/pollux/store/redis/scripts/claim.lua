@@ -31,6 +31,7 @@ end
 -- the runs come behind the packed answer: id, state, body, and again
 local function claimed(kind, ids, texts, look_again)
   local jobs_found = jobs_of(ids)
+  check(BELL_RUNS, "stream")
   commit()
   local parts = { cmsgpack.pack({ kind, jobs_found, count_of("stops"), look_again, now, bell_place(BELL_RUNS), strays,
     healed }) }
@@ -132,6 +133,7 @@ local function take_back(can_reclaim)
         drop("zset", LEASES, id)
       end
     end
+    sound[LEASES] = true
   end
 end
 
@@ -159,14 +161,14 @@ local function run_at(place)
   return run, row[2]
 end
 
+-- true if nothing visible is left in the line
 local function take_from(pr, ids, texts)
   while #ids < A.limit do
     local wanted = A.limit - #ids
     local places = call("ZRANGEBYSCORE", fresh(LINE[pr]), "-inf", now, "LIMIT", 0, wanted)
     if #places == 0 then
-      return drop_surplus(pr, A.node)
+      return true
     end
-    local first = #ids
     for _, place in ipairs(places) do
       local run, body = run_at(place)
       if not run or run.st ~= "ready" then
@@ -175,21 +177,53 @@ local function take_from(pr, ids, texts)
       elseif job_of(run) then
         drop("zset", LINE[pr], place)
         unfit[run.id] = spoilt[run.id]
-        run.pr = pr -- whatever it says: it takes an entry of this line
+        run.st, run.pr = "leased", pr -- should it stand elsewhere, too: it takes one entry, of this line
         ids[#ids + 1] = run.id
         texts[#ids] = body
       else
         add_end(run, cancel_waiting(run, JOB_GONE))
       end
     end
-    if #ids > first then
-      local entries = take_entries(pr, #ids - first, A.node)
-      for n = first + 1, #ids do
-        lease(runs[ids[n]], entries[n - first])
-      end
-    end
     if #places < wanted then
-      return
+      return false
+    end
+  end
+  return false
+end
+
+-- {line, first, last, is it empty by now} of each line, as they stand in the caller's order
+local function taken(ids, texts)
+  local lots = {}
+  for n = 0, 2 do
+    local pr = (A.first - 1 + n) % 3 + 1
+    if n > 0 and pr < A.first then
+      pr = n - (3 - A.first)
+    end
+    local first = #ids + 1
+    local is_empty = take_from(pr, ids, texts)
+    lots[n + 1] = { pr, first, #ids, is_empty }
+  end
+  return lots
+end
+
+-- Entries cannot be put back as they were, so all that could still be refused is looked at before.
+local function lease_all(lots, ids)
+  check(LEASES, "zset")
+  check(BELL_RUNS, "stream")
+  local had = {}
+  for pr = 1, 3 do
+    had[pr], sound[STREAM[pr]] = call("XLEN", STREAM[pr]), true
+  end
+  check_all()
+  undos = nil -- from here on nothing is
+  for _, lot in ipairs(lots) do
+    local pr, first, last, is_empty = unpack(lot, 1, 4)
+    local entries = last >= first and take_entries(pr, last - first + 1, A.node)
+    for n = first, last do
+      lease(runs[ids[n]], entries[n - first + 1])
+    end
+    if is_empty and had[pr] > 0 then
+      drop_surplus(pr, A.node)
     end
   end
 end
@@ -226,13 +260,9 @@ end
 promote()
 local ids, texts = {}, {}
 take_back(hold == 0)
-for n = 0, 2 do
-  local pr = (A.first - 1 + n) % 3 + 1
-  if n > 0 and pr < A.first then
-    pr = n - (3 - A.first)
-  end
-  take_from(pr, ids, texts)
-end
+local lots = taken(ids, texts)
+tell_gathered()
+lease_all(lots, ids)
 if #ids > 0 then
   if was_used then
     call("DEL", claim_key)
@@ -241,5 +271,4 @@ if #ids > 0 then
   call("PEXPIRE", claim_key, 2 * A.lease_ms + 60000)
   note_grant(call("ZCARD", fresh(LEASES)) == #ids)
 end
-tell_gathered()
 return claimed("ok", ids, texts, #ids == 0 and look_again(hold))

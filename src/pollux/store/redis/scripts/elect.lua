@@ -18,5 +18,6 @@ if is_vacant or holder == A.node then
   term, holder, ends, ttl = term + (is_vacant and 1 or 0), A.node, now + A.ttl_ms, A.ttl_ms
 end
 use(OWN)
+check_all()
 call("HSET", META, "term", term, "holder", holder, "term_until", ends, "term_ttl", ttl, "term_home", home)
 return answer({ term, holder, ends, now })

@@ -71,6 +71,12 @@ end
 local seq, told = tonumber(found[2] or 0), found[3]
 local counts = { "entries", format("%d", tonumber(told[1] or 0) + 1), "ends", format("%d", tonumber(told[2] or 0) + count) }
 
+-- First, while nothing else is written: if somebody else wrote an entry that is ahead, `settle` sees to it (`tell_now`).
+local added = redis.pcall("XADD", FEED, counts[2] .. "-0", "ends", format("%d", count), "entry", A.ends)
+if type(added) == "table" and added.err then
+  return false
+end
+
 -- Acknowledged and deleted together.  What lies before the first entry that is still pending goes at once; of what lies
 -- behind it the entry that was delivered last stays: see `_streams.lua`.
 local function drop_entries(pr, gone, last, kept)
@@ -143,17 +149,6 @@ else
   call("HSET", PREFIX .. "meta", "seq", format("%d", seq + count))
 end
 call("HSET", META, unpack(counts))
-local added = redis.pcall("XADD", FEED, counts[2] .. "-0", "ends", format("%d", count), "entry", A.ends)
-if type(added) == "table" and added.err then -- somebody else wrote an entry that is ahead: see `tell_now`
-  local info, number = call("XINFO", "STREAM", FEED), "1"
-  for n = 1, #info, 2 do
-    if info[n] == "last-generated-id" then
-      number = format("%d", tonumber(string.match(info[n + 1], "^%d+")) + 1)
-    end
-  end
-  call("XADD", FEED, number .. "-0", "ends", format("%d", count), "entry", A.ends)
-  call("HSET", META, "entries", number)
-end
 if found[1] == 0 then -- a leader that still has something to read does not sleep
   call("XADD", BELL, "MAXLEN", "~", "1000", "*", "kind", "feed")
 end

@@ -1,13 +1,14 @@
 #!lua flags=allow-oom
 local bells = {}
-for version in pairs(versions_heard(OWN)) do
-  for _, bell in ipairs({ "bell:runs", "bell:feed" }) do
-    bells[#bells + 1] = key_of(version, bell)
-    check(bells[#bells], "stream")
+for version, is_there in pairs(versions_heard(OWN)) do
+  for _, name in ipairs(BELLS) do
+    local bell = key_of(version, name)
+    check(bell, "stream")
+    bells[bell] = is_there
   end
 end
 check(HOME, "hash")
-for _, bell in ipairs(bells) do
-  call("XADD", bell, "MAXLEN", "~", BELL_MAX, "*", "kind", "wake")
+for bell, is_there in pairs(bells) do
+  ring_at(bell, is_there, "kind", "wake")
 end
 return answer(true)
