@@ -106,11 +106,11 @@ class Counted(Wrapped):
         return value
 
 
-async def cut_off(one, two, at, *, after):
+async def cut_off(one, two, at, *, after, live=False):
     """Begin a move that is killed at its n-th call to a store; was it?"""
     clock = {"calls": 0, "at": at, "after": after}
     try:
-        await moved(Counted(one, clock), Counted(two, clock), page=4)
+        await moved(Counted(one, clock), Counted(two, clock), page=4, live=live)
     except Cut:
         return True
     return False

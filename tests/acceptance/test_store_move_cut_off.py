@@ -1,17 +1,21 @@
 """A move that is cut off anywhere is completed by running it again."""
 
+import asyncio
 import json
 
 import pytest
 
-from pollux.model import Job
+from pollux import Pollux
+from pollux.errors import Conflict
+from pollux.model import DRAIN, Done, Job, Node, NotePut, RunState
 from pollux.store.contract import JobPut
 from pollux.store.memory import MemoryStore
-from pollux.store.seal import marks_of
-from pollux.testing.conformance.builders import a_run
+from pollux.store.seal import MOVED_TO, Mark, mark_put, marks_of, seal
+from pollux.testing.conformance.builders import a_run, settlement
 from pollux.testing.conformance.records import whole_dump
 from tests.acceptance.move_world import carried, cut_off, moved, opened, populate, url_of
 from tests.acceptance.terminal import Terminal
+from tests.chaos.yard import wait_until
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the call", "after the call"])
@@ -77,3 +81,67 @@ async def test_a_program_that_is_killed_goes_on_where_it_was(tmp_path):
     assert lines[-1]["counts"]["live runs"] == 8_000
     again = here.ok(*command).out.splitlines()
     assert json.loads(again[-1])["counts"] == lines[-1]["counts"], "once more: all is there already"
+
+
+async def with_a_node():
+    """A store on which a node lives, and something waits; and an empty one."""
+    one, two = MemoryStore(), MemoryStore()
+    await one.open()
+    await two.open()
+    await one.put_jobs([JobPut(Job(id="job", handler="h"))])
+    await one.beat(Node(id="lives", seats=1), ttl_ms=600_000)
+    await one.enqueue([a_run("a", "job", due_ms=0)])
+    return one, two
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the call", "after the call"])
+async def test_killed_at_any_call_whoever_hears_of_the_move_claims_nothing(after):
+    cuts = 0
+    for at in range(1, 1_000):
+        one, two = await with_a_node()
+        if not await cut_off(one, two, at, after=after, live=True):
+            break
+        if (await marks_of(one)).to is not None:
+            cuts += 1
+            [drain] = await one.notes(DRAIN)
+            assert drain.expires_ms is None, f"killed at call {at}: after a while its workers go on"
+        await moved(one, two, live=True)
+        assert [run.state for run in await two.get_runs(["a"])] == [RunState.READY]
+    assert cuts > 10
+
+
+async def test_what_a_living_node_runs_ends_before_a_move_goes_on():
+    """It claimed in the moment of the seal; in the copy it would be ready, and run again."""
+    one, two = await with_a_node()
+    await seal(one, Mark("m", "two", 1))
+    [run] = (await one.claim(node="lives", token="t", limit=1, lease_ms=600_000)).runs
+
+    words = r"there still run 1: a on lives; nothing more was moved, and nobody claims here; wait longer"
+    with pytest.raises(Conflict, match=words):
+        await moved(one, two, wait_ms=20)
+    assert await whole_dump(two) == []
+    going_on = asyncio.ensure_future(moved(one, two, wait_ms=60_000))
+    await asyncio.sleep(0.05)
+    assert not going_on.done()
+    await one.settle([settlement(run, Done())])
+    await going_on
+    assert [run.state for run in await two.get_runs(["a"])] == [RunState.DONE]
+
+
+async def test_a_leader_that_the_move_left_its_term_gives_it_up(tmp_path):
+    """The move was killed between its two steps: nobody claims any more, and the term is not yet taken."""
+    url = f"sqlite:///{tmp_path}/one.db"
+    store = await opened(url)
+    async with Pollux(url, runs=False) as app:
+
+        async def leads():
+            return app.crew.leader.term is not None
+
+        async def does_not_lead():
+            return app.crew.leader.term is None
+
+        await wait_until(leads, "a leader")
+        await store.put_notes([mark_put(MOVED_TO, Mark("m", "two", 1)), NotePut(DRAIN, {"by": "move"})])
+        await store.wake()
+        await wait_until(does_not_lead, "it gives its term up")
+    await store.close()

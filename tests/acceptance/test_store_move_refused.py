@@ -52,7 +52,7 @@ async def test_a_target_on_which_nodes_live_is_refused():
 
 async def test_a_part_of_another_move_is_refused():
     one, two, three = await fresh(filled=True), await fresh(), await fresh(filled=True)
-    assert await cut_off(three, two, 14, after=True)
+    assert await cut_off(three, two, 15, after=True)
     with pytest.raises(Conflict, match="a part of another move, from one"):
         await moved(one, two)
 

@@ -14,7 +14,7 @@ from pollux.model import DRAIN, Job, NotePut
 from pollux.store import guard
 from pollux.store.contract import RunFilter
 from pollux.store.open import open_store
-from pollux.store.seal import LOOK_MS, MOVED_TO, SETTLE_MS, Mark, put_mark, seal, seal_for_good, unseal
+from pollux.store.seal import LOOK_MS, MOVED_TO, SETTLE_MS, Mark, mark_put, seal, seal_for_good, unseal
 from pollux.testing.conformance.records import whole_dump
 from tests.acceptance.api_world import eventually, served
 from tests.servers import postgres, redis
@@ -150,7 +150,7 @@ async def test_a_store_that_is_being_filled_is_not_written_to_either():
     app, clock = None, FakeClock()
     app = Pollux(source, clock=clock)
     await app.open()
-    await put_mark(source, "move:from", replace(MARK, ended_ms=None))
+    await source.put_notes([mark_put("move:from", replace(MARK, ended_ms=None))])
     with pytest.raises(StoreMoved, match="is being filled from redis://there"):
         await app.put_jobs([Job(id="a", handler="fine")])
     await app.close()

@@ -159,6 +159,7 @@ class Move:
         if not mark.is_over:
             await seal(self.source.store, mark)
             await asyncio.sleep(self._settle_ms / 1_000)  # whoever has not heard of it yet has written by then
+            await self._let_end(wait_ms)
         if there.origin is None or there.origin.move != mark.move:
             await self._mark_target(mark)
         return mark
@@ -228,6 +229,15 @@ class Move:
             await self.source.store.wake()
             raise
 
+    async def _let_end(self, wait_ms: int) -> None:
+        """What living nodes still run, of a move that was cut off, ends first: it would be run again in the copy."""
+        store, began = self.source.store, self._clock.mono_ms()
+        while await store.nodes() and (running := await self._running()):
+            self._report(Step("draining", len(running)))
+            if self._clock.mono_ms() - began > wait_ms:
+                raise Conflict(_still(running, wait_ms, then="nothing more was moved, and nobody claims here"))
+            await asyncio.sleep(LOOK_S)
+
     async def _drain(self, wait_ms: int) -> None:
         """Ask all nodes to claim nothing, wait until nothing runs, and until the leader has read how it ended."""
         store, began = self.source.store, self._clock.mono_ms()
@@ -243,7 +253,7 @@ class Move:
             running = await self._running()
             self._report(Step("draining", len(running)))
             if running and now - began > wait_ms:
-                raise Conflict(_still(running, wait_ms))
+                raise Conflict(_still(running, wait_ms, then="nothing was moved, and the nodes go on"))
             if not running:
                 read_by = min(read_by, now + LEADER_MS)
                 is_led = leader_of(await _nodes(store)) is not None
@@ -416,9 +426,9 @@ def _named(nodes: Sequence[Node]) -> str:
     return f"{len(nodes)} node{' lives' if len(nodes) == 1 else 's live'} ({', '.join([*shown, *more])})"
 
 
-def _still(running: Sequence[Run], wait_ms: int) -> str:
+def _still(running: Sequence[Run], wait_ms: int, *, then: str) -> str:
     shown = ", ".join(f"{run.id} on {run.owner}" for run in running[:SHOWN_MAX])
     return (
-        f"after {format_ms(wait_ms)} there still run {len(running)}: {shown}; nothing was moved, and the nodes go on; "
+        f"after {format_ms(wait_ms)} there still run {len(running)}: {shown}; {then}; "
         "wait longer (--wait), cancel them (`pollux runs cancel`), or stop their nodes"
     )

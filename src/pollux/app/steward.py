@@ -174,10 +174,15 @@ class Steward(Loop):
             self.events.emit(FileDiffers(reloader.config.source, node))
 
     async def _look_at_seal(self) -> None:
-        """Stops and terms keep a node from working on a store that was moved elsewhere; here it is said."""
+        """Stops and terms keep a node from working on a store that was moved elsewhere; here it is said.
+
+        A term that the move has not taken yet, or was killed before it could, is given up.
+        """
         before, self._sealed = self._sealed, await self.app.sealed()
         if self._sealed and self._sealed != before:  # a move begins, and is over
             self.events.emit(StoreSealed(self._sealed))
+        if self._sealed and self.crew is not None and self.crew.leader.term is not None:
+            await self.crew.leader.step_aside(self._sealed)
 
     async def _give_turns(self, notes: list[Note]) -> None:
         """Somebody elsewhere asked for a turn: have it, and tell what came of it."""

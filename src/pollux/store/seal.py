@@ -69,10 +69,6 @@ def _mark(key: str, value: Any) -> Mark | None:
     return None if value is None else legible(partial(msgspec.convert, type=Mark), value, f"the note {key}")
 
 
-async def put_mark(store: Store, key: str, mark: Mark) -> None:
-    await store.put_notes([mark_put(key, mark)])
-
-
 def mark_put(key: str, mark: Mark) -> NotePut:
     return NotePut(key, msgspec.to_builtins(mark))
 
@@ -129,9 +125,13 @@ class Seal:
 
 
 async def seal(store: Store, mark: Mark) -> None:
-    """Nobody works on the store from here on.  Doing it again changes nothing."""
-    await put_mark(store, MOVED_TO, mark)
-    await store.put_notes([_drain_put(mark)])
+    """Nobody works on the store from here on.  Doing it again changes nothing.
+
+    What says so and what stops the workers are one write; a leader that hears of it before its term is taken from it
+    steps aside by itself.
+    """
+    await store.put_notes([mark_put(MOVED_TO, mark), _drain_put(mark)])
+    await store.wake()
     for handle in await of_all_versions(store):
         await _take_term(handle)
     await store.wake()
