@@ -44,7 +44,7 @@ def a_place(kind, tmp_path):
         return f"sqlite:///{tmp_path}/typo.db", f"no file {tmp_path}/typo.db"
     if kind == "redis":
         url = redis_servers.own_url("looking")
-        return url, f"no keys {redis_address(url).prefix}:*"
+        return url, f"no key {redis_address(url).prefix}:meta"
     url = postgres.own_url("looking")
     return url, f"no schema '{postgres_address(url).schema}'"
 

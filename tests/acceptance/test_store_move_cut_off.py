@@ -10,11 +10,11 @@ from pollux.errors import Conflict
 from pollux.model import DRAIN, Done, Job, Node, NotePut, RunState
 from pollux.store.contract import JobPut
 from pollux.store.memory import MemoryStore
-from pollux.store.seal import MOVED_TO, Mark, mark_put, marks_of, seal
+from pollux.store.seal import MOVED_TO, Mark, begin_filling, mark_put, marks_of, seal
 from pollux.testing.conformance.builders import a_run, settlement
 from pollux.testing.conformance.records import whole_dump
 from tests.acceptance.move_world import carried, cut_off, moved, opened, populate, url_of
-from tests.acceptance.terminal import Terminal
+from tests.acceptance.terminal import SameProcess, Terminal
 from tests.chaos.yard import wait_until
 
 
@@ -145,3 +145,18 @@ async def test_a_leader_that_the_move_left_its_term_gives_it_up(tmp_path):
         await store.wake()
         await wait_until(does_not_lead, "it gives its term up")
     await store.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
+async def test_a_check_tells_that_a_store_holds_only_a_part(kind, tmp_path):
+    here, url = SameProcess(tmp_path), url_of(kind, tmp_path, "part")
+    two = await opened(url)
+    assert (await asyncio.to_thread(here.ok, "store", "check", "--store", url)).out.startswith("ok: ")
+    await begin_filling(two, Mark("m", "redis://there", 1))
+    await two.close()
+
+    told = await asyncio.to_thread(here, "store", "check", "--store", url)
+    assert told.code == 1
+    assert "move: a move fills this store, and it holds only a part (1)" in told.out
+    assert "from redis://there, since 1970-01-01" in told.out
+    assert told.err == "complete the move that fills it, or throw away what came: `pollux store drop`\n"

@@ -50,6 +50,13 @@ async def test_a_target_on_which_nodes_live_is_refused():
         await moved(one, two)
 
 
+async def test_nobody_is_told_to_throw_away_a_store_that_is_in_use():
+    one, two = await fresh(filled=True), await fresh(filled=True)
+    await two.beat(Node("works"), ttl_ms=60_000)
+    with pytest.raises(Conflict, match=r"^two is in use: 1 node lives \(works\) on it.*; name an empty store$"):
+        await moved(one, two)
+
+
 async def test_a_part_of_another_move_is_refused():
     one, two, three = await fresh(filled=True), await fresh(), await fresh(filled=True)
     assert await cut_off(three, two, 15, after=True)

@@ -100,7 +100,7 @@ async def test_a_store_in_a_namespace_beside_it_is_none_of_its_business():
     """Their keys begin alike.  What is no store stays foreign."""
     server, _, namespace = own_url("beside").partition("?namespace=")
     outer, inner = f"{server}?prefix={namespace}", f"{server}?prefix={namespace}&namespace=b"
-    assert await lacking(outer) == f"no keys {namespace}:*"
+    assert await lacking(outer) == f"no key {namespace}:meta"
     await filled(inner)
     assert await lacking(outer) == f"no key {namespace}:meta; there is one with ?namespace=b"
     await filled(outer)
@@ -349,8 +349,8 @@ async def test_foreign_keys_are_named(url, hand):
     await hand("SADD", "past:job9", "x")
     await hand.client.delete(hand.key("log"))
     await hand("SET", "log", "a text")
-    with pytest.raises(StoreError, match="not ours"):
-        await check(url, silent)
+    seen = (await found(url))["foreign"]
+    assert seen.shown == (f"{hand.key('log')} is a string, and should be a stream",), "the rest when that is gone"
     await hand("DEL", "log")
     seen = (await found(url))["foreign"]
     assert set(seen.shown) == {hand.key("mine"), f"{hand.key('past:job9')} is a set, and should be a zset"}
@@ -369,6 +369,26 @@ async def test_a_foreign_key_in_the_place_of_a_line_is_named_once_with_its_cure(
     assert "backup" not in told.err
 
 
+async def test_a_foreign_key_where_a_store_begins_is_named_by_every_command(url, hand, tmp_path):
+    await hand.client.delete(hand.key("meta"))
+    await hand("SET", "meta", "not yours")
+    here = SameProcess(tmp_path)
+    for words in (("jobs",), ("store", "check"), ("health",)):
+        told = await asyncio.to_thread(here, *words, "--store", url)
+        assert told.code == 3, words
+        assert f"the key {hand.key('meta')} on redis://" in told.err
+        assert f"delete it (`redis-cli DEL {hand.key('meta')}`), or choose another" in told.err
+
+
+async def test_keys_without_a_store_are_not_said_to_be_none(hand, tmp_path):
+    url = own_url("no-store")
+    async with Redis.from_url(shared_url()) as client:
+        await client.rpush(f"pollux:{url.partition('namespace=')[2]}:jobs:normal", "x")
+    told = await asyncio.to_thread(SameProcess(tmp_path), "store", "check", "--store", url)
+    assert (told.code, "there is no store" in told.err) == (3, True)
+    assert ":meta)" in told.err
+
+
 async def test_an_entry_of_the_feed_that_lacks_its_fields_is_told_in_words(url, hand):
     await hand("XADD", "feed", "9999-0", "odd", 1)
     assert (await found(url))["feed"].shown == ("9999-0: it has no field 'entry'",)
@@ -377,8 +397,11 @@ async def test_an_entry_of_the_feed_that_lacks_its_fields_is_told_in_words(url, 
 async def test_what_a_script_refuses_is_told_without_where_in_the_script(url, hand):
     await hand("DEL", "log")
     await hand("SET", "log", "a text")
+    store = RedisStore(url)
+    await store.open()
     with pytest.raises(StoreRefused) as refused:
-        await check(url, silent)
+        await store.log([AuditLine(0, "ann", "pause", "x")])
+    await store.close()
     assert "script" not in str(refused.value)
     assert refused.match(
         r"is not ours \(WRONGTYPE .*\); delete it \(`pollux store check` names it\), or choose another"
@@ -455,7 +478,7 @@ def test_the_command_tells_and_repairs(url, tmp_path):
     answer = here("store", "check", *where)
     assert answer.code == 1
     assert "counts: a count differs from what is there" in answer.out
-    assert "`pollux store check --repair` can mend this" in answer.err
+    assert "`pollux store check --repair` mends what" in answer.err
     assert "written anew" in here.ok("store", "check", "--repair", *where).err
     assert here.ok("store", "check", "--json", *where).json["ok"] is True
 

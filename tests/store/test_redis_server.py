@@ -417,3 +417,17 @@ async def test_a_server_on_a_unix_socket_is_as_good(tmp_path):
         await store.close()
     finally:
         server.stop()
+
+
+async def test_whoever_answers_and_is_no_redis_is_told_so():
+    async def answer(reader, writer):
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n<html></html>\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        with pytest.raises(StoreRefused, match=rf"at redis://127.0.0.1:{port}/0 is no Redis .*; correct host and port"):
+            await RedisStore(f"redis://127.0.0.1:{port}/0").open()

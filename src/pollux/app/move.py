@@ -187,13 +187,16 @@ class Move:
         name = self.target.name
         if there.origin is not None and not there.origin.is_over:
             raise Conflict(_part_of_another(there.origin, self.source.name, name))
-        if found := await _first_kind(self.target.store):
+        found, nodes = await _first_kind(self.target.store), await _nodes(self.target.store)
+        if found and nodes:
+            raise Conflict(f"{name} is in use: {_named(nodes)} on it, and it holds a {found}; name an empty store")
+        if nodes:
+            raise Conflict(f"{_named(nodes)} on {name}; start nodes there when the move is over")
+        if found:
             raise Conflict(
                 f"{name} is not empty: there is a {found} in it; name an empty store, or throw away what is there: "
                 f"`pollux store drop {shell_word(name)}`"
             )
-        if nodes := await _nodes(self.target.store):
-            raise Conflict(f"{_named(nodes)} on {name}; start nodes there when the move is over")
 
     async def _refuse_another(self, mark: Mark, there: Marks) -> None:
         """The source was sealed by a move whose mark the target does not bear."""

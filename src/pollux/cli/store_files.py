@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pollux.store.checked import Checked
 
 FOREIGN = "foreign"  # the rule that keys of others break
+FILLED = "move"  # and that which a store breaks that holds only a part
 FORCE = "Replace what is there."
 OF_A_FILE = "backup and restore work on the database file itself"
 
@@ -172,7 +173,8 @@ def _tell(found: Checked, *, repaired: bool) -> None:
         for line in finding.shown:
             click.echo(f"  {clean(line)}")
     if repaired:
-        click.echo("what can be told from the runs themselves was written anew: counts, indexes, places", err=True)
+        words = "what can be told from the runs themselves was written anew (counts, indexes, places), "
+        click.echo(f"{words}what was only to be seen is forgotten", err=True)
     if not found.findings:
         click.echo(f"ok: {found.path} (schema {found.schema}): {_size(found)}")
         return
@@ -185,7 +187,10 @@ def _cures(found: Checked) -> Iterator[str]:
     if any(finding.rule == FOREIGN for finding in found.findings):
         yield "delete the keys that are not ours (`redis-cli DEL KEY`), or choose another ?prefix= or ?namespace="
     ours = [finding for finding in found.findings if finding.rule != FOREIGN]
+    if any(finding.rule == FILLED for finding in ours):
+        yield "complete the move that fills it, or throw away what came: `pollux store drop`"
+    ours = [finding for finding in ours if finding.rule != FILLED]
     if any(finding.can_repair for finding in ours):
-        yield "`pollux store check --repair` can mend this; else put a backup back"
-    elif ours:
-        yield "no repair for this: correct or delete it, or put a backup back"
+        yield "`pollux store check --repair` mends what can be told from the runs themselves, or was only to be seen"
+    if not all(finding.can_repair for finding in ours):
+        yield "no repair for the rest: correct or delete it, or put a backup back"

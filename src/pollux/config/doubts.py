@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pollux.config.settings import Config
+from pollux.config.settings import ENVIRONMENT, Config
 from pollux.errors import InvalidInput
 from pollux.secrets import Secrets, has_reference, looks_secret
 
@@ -22,8 +22,11 @@ def doubts(config: Config, environ: Mapping[str, str]) -> list[InvalidInput]:
     secrets = Secrets(environ=environ, folder=Path(config.path).resolve().parent if config.path else None)
     found: list[InvalidInput] = []
     if _has_password(config.written.get("store", config.store)):
+        where = config.origins["store"]
         cure = "write ${env:NAME} in its place"
-        found.append(InvalidInput("store: a password is written out", where=config.origins["store"], cure=cure))
+        if where.startswith(ENVIRONMENT):
+            cure = "whoever sees the environment of the process sees it: write ${file:/path} in its place"
+        found.append(InvalidInput("store: a password is written out", where=where, cure=cure))
     for job in config.jobs:
         where = f"{config.places.get(job.id, config.path)}: job {job.id!r}: params"
         found += [doubt.at(where) for doubt in _written_out(job.params)]

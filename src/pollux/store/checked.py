@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
+from pollux.errors import StoreError
 from pollux.model import ASIDE, AuditLine, Ended, Entry, Note, all_aside, chained
 from pollux.model.aside import FEED, JOBS
+from pollux.store.seal import MARKS, read_marks
+from pollux.units import format_moment
 
+NOTED = (ASIDE, MARKS)  # what notes begin with that tell of what is not in order
 ENTRIES_ASIDE = f"{ASIDE}{FEED}:"  # what the notes begin with that a repair forgets: somebody has seen them
 SHOWN_MAX = 5
 FOUND_MAX = 1_000  # of one rule: beyond that it is "at least"
@@ -50,7 +54,24 @@ def finding(rule: str, what: str, found: Sequence[str], *, can_repair: bool = Fa
     return [Finding(rule, what, len(found), tuple(found[:SHOWN_MAX]), can_repair)] if found else []
 
 
-def aside_findings(notes: Iterable[Note]) -> list[Finding]:
+def noted_findings(notes: Sequence[Note]) -> list[Finding]:
+    """What notes say of a store that is not in order."""
+    return _filled(notes) + _aside([note for note in notes if note.key.startswith(ASIDE)])
+
+
+def _filled(notes: Sequence[Note]) -> list[Finding]:
+    """A move has brought a part of what is to come."""
+    what = "a move fills this store, and it holds only a part"
+    try:
+        origin = read_marks([note for note in notes if note.key.startswith(MARKS)]).origin
+    except StoreError as error:
+        return finding("move", what, [str(error)])
+    if origin is None or origin.is_over:
+        return []
+    return finding("move", what, [f"from {origin.other}, since {format_moment(origin.began_ms)}: run that move again"])
+
+
+def _aside(notes: Iterable[Note]) -> list[Finding]:
     """What the leader could not read, as it told it itself; entries of the feed as they stood there."""
     jobs, entries = list[str](), list[str]()
     for each in all_aside(notes):

@@ -10,6 +10,7 @@ from pollux.store.postgres.glance import Server, Table
 from pollux.store.postgres.schema import SERVER_MIN
 from pollux.units import SECOND_MS, format_ms
 
+NAMED_MAX = 5  # tables
 LEFT_WARN = 10  # connections
 BLOAT_ROWS, BLOAT_SHARE = 10_000, 5  # dead rows at least, and so many times the living ones
 OLD_S = 600  # a transaction that is open for longer keeps the vacuum from its work
@@ -102,7 +103,9 @@ def of_pooler(server: Server) -> Finding:
 def of_rights(server: Server) -> Finding:
     name = server.address.schema
     if server.refused:
-        seen = f"user {server.user} may not use {', '.join(server.refused[:5])} in schema {name}"
+        more = f" and {len(server.refused) - NAMED_MAX} more" if len(server.refused) > NAMED_MAX else ""
+        named = ", ".join(server.refused[:NAMED_MAX])
+        seen = f"user {server.user} may not use {named}{more} in schema {name}"
         grant = f"GRANT ALL ON ALL TABLES IN SCHEMA {name} TO {server.user}; the same for ALL SEQUENCES"
         return fail("rights", seen, grant)
     if server.schema is None and server.is_ours and not server.may_create:

@@ -17,17 +17,18 @@ import msgspec
 from asyncpg import Connection
 
 from pollux.errors import StoreRefused
-from pollux.model import ASIDE, SCHEDULER_VERSION, Note
+from pollux.model import SCHEDULER_VERSION, Note
 from pollux.store.checked import (
     ENTRIES_ASIDE,
     FOUND_MAX,
+    NOTED,
     AuditChain,
     Checked,
     Finding,
     Report,
-    aside_findings,
     check_ends,
     finding,
+    noted_findings,
 )
 from pollux.store.postgres import records as record_verbs
 from pollux.store.postgres import rows, schema
@@ -196,7 +197,7 @@ async def _recount(tx: Transaction) -> None:
 
 async def _of_records(tx: Transaction, total: int, report: Report) -> list[Finding]:
     """Every job, run and note can be read, and every line of the audit log follows from the one before."""
-    unread, aside = list[str](), list[Note]()
+    unread, noted = list[str](), list[Note]()
     chain, shelf = AuditChain(), JobShelf()
     done, after = 0, None
     while True:
@@ -206,13 +207,13 @@ async def _of_records(tx: Transaction, total: int, report: Report) -> list[Findi
                 chain.follow(record_verbs.line_of(row))
             elif (error := _unreadable(kind, tuple(row), shelf)) is not None:
                 unread.append(f"{kind} {row[0]}: {error}")
-            elif kind == "note" and row[0].startswith(ASIDE):
-                aside.append(rows.note(tuple(row)))
+            elif kind == "note" and row[0].startswith(NOTED):
+                noted.append(rows.note(tuple(row)))
         done += len(page.rows)
         report("the records", done, total)
         after = page.next
         if after is None:
-            found = finding("records", "a record cannot be read", unread) + aside_findings(aside)
+            found = finding("records", "a record cannot be read", unread) + noted_findings(noted)
             return found + chain.findings()
 
 

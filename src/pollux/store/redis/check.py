@@ -15,21 +15,23 @@ from typing import Any
 from redis import exceptions
 
 from pollux.errors import StoreError, StoreRefused
-from pollux.model import ASIDE, SCHEDULER_VERSION, Note
+from pollux.model import SCHEDULER_VERSION, Note
 from pollux.store.checked import (
     ENTRIES_ASIDE,
     FOUND_MAX,
+    NOTED,
     AuditChain,
     Checked,
     Finding,
     Report,
-    aside_findings,
     check_ends,
     finding,
+    noted_findings,
 )
 from pollux.store.legible import UNREADABLE
 from pollux.store.redis import listing, rows
 from pollux.store.redis.address import Address, read_address
+from pollux.store.redis.glance import format_at
 from pollux.store.redis.link import Link, Listener
 from pollux.store.redis.refusals import in_our_words
 from pollux.store.redis.scripts import KEYS, name_of, script, verbs
@@ -84,7 +86,7 @@ async def _connected(url: str) -> AsyncIterator[_Walk]:
     listener, link = Listener(address), Link(address, DEADLINE_MS)
     try:
         with in_our_words(address.name):
-            found = await listener.ask("HGET", f"{address.prefix}:meta", "format", within_s=ASK_S)
+            found = await format_at(listener, address)
             if found is None:
                 raise StoreRefused(
                     f"{address.name} has no store under {address.prefix}:; name the right one with ?namespace="
@@ -106,13 +108,15 @@ class _Walk:
         self._runs = self._jobs = self._seen = 0
         self._shelf = JobShelf()
         self._past: set[str] = set()  # jobs with finished runs
-        self._aside: list[Note] = []
+        self._noted: list[Note] = []
         self._versions: list[int] = []
         self._namespaces: dict[str, bool] = {}  # beginnings of keys that are not ours: are they another store's?
 
     async def look(self, report: Report) -> Checked:
         report("the scripts", 0, 0)
         await self._load_scripts()
+        if not await self._are_ours():
+            return self._checked(notes=0, log=0, findings=self._findings())
         total = int(await self._ask("DBSIZE"))
         async for keys in self._scan():
             await self._sort_out(keys)
@@ -130,15 +134,11 @@ class _Walk:
             await self._look_at_feed(version)
         notes = await self._look_at_notes()
         log, audit = await self._look_at_log()
-        return Checked(
-            f"{self._address.name}, keys {self._address.prefix}:*",
-            FORMAT,
-            self._runs,
-            self._jobs,
-            notes,
-            log,
-            (*self._findings(), *aside_findings(self._aside), *audit),
-        )
+        return self._checked(notes, log, [*self._findings(), *noted_findings(self._noted), *audit])
+
+    def _checked(self, notes: int, log: int, findings: list[Finding]) -> Checked:
+        what = f"{self._address.name}, keys {self._address.prefix}:*"
+        return Checked(what, FORMAT, self._runs, self._jobs, notes, log, tuple(findings))
 
     def _findings(self) -> list[Finding]:
         return [
@@ -162,6 +162,10 @@ class _Walk:
                 await self._ask("SCRIPT", "LOAD", script(verb).text)
             except exceptions.ResponseError as error:
                 self._say("scripts", f"{verb}: {error}")
+
+    async def _are_ours(self) -> bool:
+        """The keys that every store has.  As long as one is somebody else's, nothing behind it can be looked at."""
+        return all([await self._check_type(key, TYPES.get(key, "zset")) for key in KEYS])
 
     async def _scan(self) -> AsyncIterator[list[str]]:
         """Pages of all our keys, without the prefix; each is there at least once."""
@@ -338,9 +342,9 @@ class _Walk:
             count += 1
             if error := _unreadable(lambda row=row: rows.note(row)):  # type: ignore[misc]
                 self._say("records", f"note {row[0]}: {error}")
-            elif row[0].startswith(ASIDE):
-                self._aside.append(rows.note(row))
-        seen = [[note.key, False, False, False] for note in self._aside if note.key.startswith(ENTRIES_ASIDE)]
+            elif row[0].startswith(NOTED):
+                self._noted.append(rows.note(row))
+        seen = [[note.key, False, False, False] for note in self._noted if note.key.startswith(ENTRIES_ASIDE)]
         if self.mends and seen:
             await self._link.run("put_notes", puts=seen, v=SCHEDULER_VERSION)
         return count

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 from redis import exceptions
 
+from pollux.errors import StoreRefused
 from pollux.store.redis.address import Address, read_address
 from pollux.store.redis.link import Listener
 from pollux.store.redis.refusals import PASSING, in_our_words
@@ -82,7 +83,7 @@ async def lacking(url: str) -> str:
         with in_our_words(address.name):
             for is_last in (False, False, True):
                 try:
-                    format_ = await listener.ask("HGET", f"{address.prefix}:meta", "format", within_s=ASK_S)
+                    format_ = await format_at(listener, address)
                 except PASSING:  # the slot is on its way to another node of the cluster
                     if is_last:
                         raise
@@ -91,6 +92,21 @@ async def lacking(url: str) -> str:
     finally:
         await listener.close()
     raise AssertionError("the last try raises")
+
+
+async def format_at(listener: Listener, address: Address) -> bytes | None:
+    """That of our keys; None if there is no store.  A key in its place that is not ours is named."""
+    key = f"{address.prefix}:meta"
+    try:
+        found: bytes | None = await listener.ask("HGET", key, "format", within_s=ASK_S)
+    except exceptions.ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
+        raise StoreRefused(
+            f"the key {key} on {address.name} is not ours: it holds no hash; delete it (`redis-cli DEL {key}`), or "
+            "choose another ?prefix= or ?namespace="
+        ) from error
+    return found
 
 
 async def _what_else(listener: Listener, address: Address) -> str:
@@ -108,7 +124,7 @@ async def _what_else(listener: Listener, address: Address) -> str:
             break
     names = sorted(name for name in found if ":" not in name)
     if not names:
-        return f"no keys {beginning}*"
+        return f"no key {beginning}meta"
     there = " or ".join(f"?namespace={name}" for name in names[:NAMED_MAX])
     return f"no key {beginning}meta; there is one with {there}"
 

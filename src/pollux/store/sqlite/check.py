@@ -17,18 +17,19 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from pollux.model import ASIDE, SCHEDULER_VERSION, AuditLine, Note
+from pollux.model import SCHEDULER_VERSION, AuditLine, Note
 from pollux.store.checked import (
     ENTRIES_ASIDE,
     FOUND_MAX,
+    NOTED,
     SHOWN_MAX,
     AuditChain,
     Checked,
     Finding,
     Report,
-    aside_findings,
     check_ends,
     finding,
+    noted_findings,
 )
 from pollux.store.relational import rows
 from pollux.store.shelf import JobShelf
@@ -186,7 +187,7 @@ def _of_rule(tx: Transaction, rule: str) -> Finding | None:
 
 def _of_records(tx: Transaction, total: int, report: Report) -> list[Finding]:
     """Every job, run and note can be read, and every line of the audit log follows from the one before."""
-    unread, aside = list[str](), list[Note]()
+    unread, noted = list[str](), list[Note]()
     chain = AuditChain()
     shelf = JobShelf()
     done, after = 0, None
@@ -197,14 +198,14 @@ def _of_records(tx: Transaction, total: int, report: Report) -> list[Finding]:
                 chain.follow(AuditLine(*row))
             elif (error := _unreadable(kind, row, shelf)) is not None:
                 unread.append(f"{kind} {row[0]}: {error}")
-            elif kind == "note" and row[0].startswith(ASIDE):
-                aside.append(rows.note(row))
+            elif kind == "note" and row[0].startswith(NOTED):
+                noted.append(rows.note(row))
         done += len(page.rows)
         report("the records", done, total)
         after = page.next
         if after is None:
             break
-    return finding("records", "a record cannot be read", unread) + aside_findings(aside) + chain.findings()
+    return finding("records", "a record cannot be read", unread) + noted_findings(noted) + chain.findings()
 
 
 def _unreadable(kind: str, row: rows.Row, shelf: JobShelf) -> str | None:
