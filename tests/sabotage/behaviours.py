@@ -34,8 +34,8 @@ CLAIM, REFUSAL, CRASH = "claim", "refusal", "crash"
 HANGS_S = 2.0  # of the processor: no behaviour needs a tenth of it
 SEARCH_S = 1.0  # patience with a wait while searching,
 HELD_S = 5.0  # and with what was found; the suite's own is for servers on a busy machine
-PATIENCE_S = 20.0
-CHILD_MAX_S = 60.0
+WAITS = len(waits.PAUSES_S) + 1  # in one behaviour, one after the other
+CHILD_MAX_S = 90.0
 T = TypeVar("T")
 SLOW_S = 0.03  # those that wait by the real clock wait side by side
 
@@ -205,10 +205,15 @@ def _plain(store_class: Any, names: list[str], slow: frozenset[str], out: Any) -
     waits.SOON_S = SEARCH_S if together else HELD_S
     for name in names:
         if name not in slow:
-            _say(out, name=name, how=_alone(store_class, name, 3 * SEARCH_S if together else PATIENCE_S))
+            _say(out, name=name, how=_alone(store_class, name, _patience_s(SEARCH_S if together else HELD_S)))
     if together:
         signal.setitimer(signal.ITIMER_VIRTUAL, HANGS_S)
         _finish(_side_by_side(store_class, together, out))
+
+
+def _patience_s(soon_s: float) -> float:
+    """With a behaviour all of whose waits never end."""
+    return WAITS * soon_s + sum(waits.PAUSES_S)
 
 
 def _alone(store_class: Any, name: str, patience_s: float) -> str:
@@ -223,7 +228,7 @@ def _alone(store_class: Any, name: str, patience_s: float) -> str:
 
 async def _side_by_side(store_class: Any, names: list[str], out: Any) -> None:
     async def one(name: str) -> None:
-        _say(out, name=name, how=await _behave(store_class, name, 3 * SEARCH_S))
+        _say(out, name=name, how=await _behave(store_class, name, _patience_s(SEARCH_S)))
 
     await asyncio.gather(*map(one, names))
 
@@ -254,7 +259,7 @@ def _traced(store_class: Any, names: list[str], _: frozenset[str], out: Any) -> 
         began = time.monotonic()
         sys.settrace(note)
         try:
-            how = _finish(_behave(store_class, name, PATIENCE_S))
+            how = _finish(_behave(store_class, name, _patience_s(HELD_S)))
         finally:
             sys.settrace(None)
         _say(out, name=name, how=how, seconds=time.monotonic() - began, lines=sorted(lines))
