@@ -18,6 +18,7 @@ EDITED = (
     "test_a_line_that_was_edited_deleted_or_moved_is_named[{}-edited-line 3 was changed]"
 )
 AUDITED = "tests/acceptance/test_api_audited.py::"
+CUT_OFF = "tests/acceptance/test_store_move_cut_off.py::"
 SEALED = "tests/acceptance/test_store_sealed.py::"
 
 
@@ -229,5 +230,28 @@ INWARDS = (
         "a move does not wait for those who have not heard of it",
         Patch("app/move.py", "await asyncio.sleep(self._settle_ms / 1_000)", "await asyncio.sleep(0)"),
         tests=(SEALED + "test_what_is_accepted_by_somebody_who_has_not_heard_is_carried",),
+    ),
+    sabotage(
+        "moved.halves",
+        "a move says that a store is sealed before anything stops its workers",
+        Patch(
+            "store/seal.py",
+            "    await store.put_notes([mark_put(MOVED_TO, mark), _drain_put(mark)])\n    await store.wake()\n    for",
+            "    await store.put_notes([mark_put(MOVED_TO, mark)])\n"
+            "    await store.put_notes([_drain_put(mark)])\n    await store.wake()\n    for",
+        ),
+        tests=(CUT_OFF + "test_killed_at_any_call_whoever_hears_of_the_move_claims_nothing[after the call]",),
+    ),
+    sabotage(
+        "moved.leased",
+        "a move that goes on copies what living nodes still run",
+        Patch("app/move.py", "            await self._let_end(wait_ms)\n", ""),
+        tests=(CUT_OFF + "test_what_a_living_node_runs_ends_before_a_move_goes_on",),
+    ),
+    sabotage(
+        "moved.leads",
+        "a leader plans on where its store is being moved",
+        Patch("app/steward.py", "            await self.crew.leader.step_aside(self._sealed)\n", "            pass\n"),
+        tests=(CUT_OFF + "test_a_leader_that_the_move_left_its_term_gives_it_up",),
     ),
 )

@@ -157,6 +157,14 @@ BESIDE_SPOILT = (
         ),
     ),
     sabotage(
+        "number-postgres-plain",
+        "the same: a good run is called spoilt",
+        Patch("store/postgres/settle.py", "(DivisionByZeroError, UniqueViolationError, *AGAIN)", "DivisionByZeroError"),
+        tests=(
+            "tests/store/test_postgres_numbers.py::test_a_plain_settlement_goes_behind_an_entry_that_has_its_number[1]",
+        ),
+    ),
+    sabotage(
         "number-sqlite",
         NEXT_NUMBER,
         Patch("store/sqlite/transaction.py", "except apsw.ConstraintError:", "except ZeroDivisionError:"),

@@ -66,8 +66,8 @@ ABSENT = {
     "legible.jobs": (("memory",), UNSHARED),
     "legible.number": (("memory",), UNSHARED),
     "legible.number-plain": (
-        ("memory", "sqlite", "postgres"),
-        "the short way of Redis numbers its entry itself; elsewhere all entries get theirs in one place",
+        ("memory", "sqlite"),
+        "the servers have a short way; elsewhere all entries get their number in one place",
     ),
     "legible.unread": (("memory",), UNSHARED),
     "legible.prune": (
@@ -83,6 +83,7 @@ DECIDED_ONCE = {
     "unreadable.soon": "how long a run rests is a sum; `aside` shows that each store asks for it",
     "unreadable.longer": "how long a run rests is a sum; `aside` shows that each store asks for it",
     "unreadable.many": "how long a run rests is a sum; `aside` shows that each store asks for it",
+    "moved.halves": "a move says in one place what goes at once; that notes of one call do each store shows",
 }
 
 
