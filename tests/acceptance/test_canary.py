@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.acceptance.terminal import SameProcess, Terminal, eventually
+from tests.acceptance.terminal import Answer, SameProcess, Terminal, eventually
 from tests.servers.ports import free_port
 
 WORK = """
@@ -335,6 +335,11 @@ def processes() -> bytes:
     return b"\n".join(lines)
 
 
+def all_ended(answer: Answer, count: int) -> bool:
+    states = [run["state"] for run in answer.json["runs"]] if answer.code == 0 else []
+    return len(states) >= count and not set(states) & {"ready", "leased", "held"}
+
+
 def test_no_planted_secret_is_ever_found(tmp_path, secrets, port):
     assert len(secrets) == 40
     environ = plant(tmp_path, secrets, port) | {"PYTHONWARNINGS": "default", "POLLUX_SERVER": "true"}
@@ -356,16 +361,10 @@ def test_no_planted_secret_is_ever_found(tmp_path, secrets, port):
         (tmp_path / "json.err").open("wb") as err,
         pollux.started(*serve, "json", environ=environ, stderr=err) as process,
     ):
-
-        def all_ended(more: int = 0) -> bool:
-            answer = asks(*look, environ=environ)
-            states = [run["state"] for run in answer.json["runs"]] if answer.code == 0 else []
-            return len(states) >= count + more and not set(states) & {"ready", "leased", "held"}
-
-        eventually(all_ended, "every run has ended", process)
+        eventually(lambda: all_ended(asks(*look, environ=environ), count), "every run has ended", process)
         # What failed before the kill may have told its error to a trace that died with it.
         asks.ok("jobs", "run", "caused", "-c", "p.yaml", environ=environ)
-        eventually(lambda: all_ended(1), "one more run has ended", process)
+        eventually(lambda: all_ended(asks(*look, environ=environ), count + 1), "one more run has ended", process)
         root = re.search(r"port: (\d+), token", (tmp_path / "p.yaml").read_text())[1]
         seen = asks(*look, environ=environ).json["runs"]
         artefacts |= all_that_the_api_shows(f"http://127.0.0.1:{root}", secrets["SERVER"], seen)

@@ -159,6 +159,23 @@ async def test_a_run_that_cannot_end_for_its_number_is_the_only_one(store, take)
     assert await store.settle([done(run)], now_ms=T0) == [Answer.OK]
 
 
+async def test_runs_of_a_copy_that_came_without_its_sequences_get_numbers_behind_all_others(store, psql):
+    """As after a failover to a logical replica; whoever opens it sees to that."""
+    await store.enqueue([a_run(f"old{n}") for n in range(5)], now_ms=T0)
+    assert await store.settle([done(run) for run in await claim(store)], now_ms=T0) == [Answer.OK] * 5
+    await store.close()
+    sequence = f"{store._address.schema}.run_seq"
+    await psql.execute(f"SELECT setval('{sequence}', 1, false)")
+
+    await store.open()
+    await store.enqueue([a_run("new")], now_ms=T0)
+    assert await store.settle([done(run) for run in await claim(store)], now_ms=T0) == [Answer.OK]
+    last = await psql.fetchval(f"SELECT last_value FROM {sequence}")
+    await store.close()
+    await store.open()
+    assert await psql.fetchval(f"SELECT last_value FROM {sequence}") == last, "where nothing is behind it stays"
+
+
 async def test_others_that_are_always_quicker_are_told_of_as_a_busy_store(store):
     """Not as a fault of what was asked: then a settlement would be given up that can be written next time."""
 

@@ -142,6 +142,8 @@ class Database:
         is_sound = False
         try:
             await schema.prepare(connection, self.space, self.address)
+            with suppress(asyncpg.InsufficientPrivilegeError):  # who may not use the numbers makes no runs
+                await Transaction(connection, self.space, SCHEDULER_VERSION, None).catch_up()
             is_sound = True
         finally:
             self._pool.give(connection, is_sound=is_sound)

@@ -141,6 +141,10 @@ class Transaction:
             self._locks.add(what)
             await self.rows(_sql.lock, self._space.lock_number, what)
 
+    async def catch_up(self) -> None:
+        """New runs get numbers behind all that there are."""
+        await self.rows(_sql.catch_up)
+
     async def step_over(self) -> None:
         """Numbers that rows have which we did not make: the next that is asked for is a free one."""
         await self.rows(_sql.step_over, REACH)

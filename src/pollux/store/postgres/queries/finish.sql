@@ -33,6 +33,14 @@ SELECT {s}.now_ms();
 -- name: lock
 SELECT pg_advisory_xact_lock($1::int, $2::int);
 
+-- At every opening: a copy that came without its sequences (no logical replication takes them along) would give new runs the
+-- numbers of finished ones, and they could never end.  A number that is given stands for a block of 1000.
+-- name: catch_up
+SELECT setval('{s}.run_seq', m.seq) FROM {s}.run_seq AS s, (
+  SELECT greatest((SELECT max(seq) FROM {s}.line), (SELECT max(seq) FROM {s}.past)) AS seq
+) AS m
+WHERE m.seq >= s.last_value + CASE WHEN s.is_called THEN 1000 ELSE 0 END;
+
 -- Somebody put rows there under numbers of their own, or brought them from elsewhere without the sequences: ours go on
 -- behind all that are within reach.  By `nextval` alone: no number is given twice, whoever asks for one meanwhile.
 -- name: step_over
