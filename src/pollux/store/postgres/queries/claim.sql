@@ -94,10 +94,10 @@ SET payload = NULL, result = NULL, tried = NULL, cause = CASE WHEN cause BETWEEN
 FROM {s}.line AS l WHERE l.seq = ANY($1::bigint[]) AND r.job_id = l.job_id AND r.seq = l.seq;
 
 -- name: forget
-DELETE FROM {s}.claims WHERE n IN (
+DELETE FROM {s}.claims WHERE n = ANY(ARRAY(
   SELECT n FROM {s}.claims WHERE n <= (SELECT max(n) FROM {s}.claims) - $1::bigint
   ORDER BY n LIMIT 1000 FOR UPDATE SKIP LOCKED
-);
+));
 
 -- What others hold that may yet be left to us: waits until they let go.
 -- name: await

@@ -74,9 +74,9 @@ SELECT count(nextval('{s}.run_seq')) FROM {s}.run_seq AS s, generate_series(s.la
 -- name: gather
 WITH gone AS (
   DELETE FROM {s}.tally
-  WHERE (version, slot) IN (
-    SELECT version, slot FROM {s}.tally WHERE slot >= 16 ORDER BY slot LIMIT 10000 FOR UPDATE SKIP LOCKED
-  )
+  WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM {s}.tally WHERE slot >= 16 ORDER BY slot LIMIT 10000 FOR UPDATE SKIP LOCKED
+  ))
   RETURNING *
 ), total AS (
   SELECT version, sum(held) AS held, sum(ready) AS ready, sum(feed) AS feed, sum(ends) AS ends, sum(stops) AS stops

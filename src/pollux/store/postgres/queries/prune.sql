@@ -13,11 +13,13 @@ SELECT
 -- name: named
 DELETE FROM {s}.past WHERE id = ANY($1::text[]) RETURNING shelf;
 
+-- What goes by a limit is gathered into an array first.  `IN (SELECT ... LIMIT n)` may be planned as a nested loop that
+-- runs the subquery once for each row: each time it finds the next ones, and the limit does not hold.
 -- name: old
-DELETE FROM {s}.past WHERE seq IN (
+DELETE FROM {s}.past WHERE seq = ANY(ARRAY(
   SELECT seq FROM {s}.past WHERE shelf = $1::smallint AND finished_ms < $2::bigint
   ORDER BY finished_ms LIMIT $3::int FOR UPDATE SKIP LOCKED
-) RETURNING shelf;
+)) RETURNING shelf;
 
 -- The jobs that have more than so many finished runs: two steps along the index each, whatever they have.
 -- name: beyond
@@ -32,11 +34,11 @@ WHERE EXISTS (SELECT 1 FROM {s}.past AS r WHERE r.job_id = finished.job_id AND r
 LIMIT $2::int;
 
 -- name: excess
-DELETE FROM {s}.past WHERE seq IN (
+DELETE FROM {s}.past WHERE seq = ANY(ARRAY(
   SELECT e.seq FROM unnest($1::text[]) AS j (id) CROSS JOIN LATERAL (
     SELECT seq FROM {s}.past WHERE job_id = j.id AND shelf < 2 ORDER BY finished_ms DESC, seq DESC OFFSET $2::int LIMIT $3::int
   ) AS e LIMIT $3::int
-) RETURNING shelf;
+)) RETURNING shelf;
 
 -- name: spent
 SELECT j.id, j.revision, j.last_due_ms, j.version FROM {s}.jobs AS j
@@ -47,13 +49,13 @@ WHERE j.once AND j.next_due_ms IS NULL AND j.last_due_ms IS NOT NULL AND coalesc
 ORDER BY coalesce(j.ended_ms, j.last_due_ms) LIMIT $2::int FOR UPDATE OF j SKIP LOCKED;
 
 -- name: oldest_dead
-DELETE FROM {s}.past WHERE seq IN (
+DELETE FROM {s}.past WHERE seq = ANY(ARRAY(
   SELECT seq FROM {s}.past WHERE shelf = 2 ORDER BY finished_ms, seq
   LIMIT least($2::int, greatest(0, (SELECT sum(dead)::bigint FROM {s}.tally) + $3::int - $1::int)) FOR UPDATE SKIP LOCKED
-) RETURNING shelf;
+)) RETURNING shelf;
 
 -- Numbers without gaps: what lies so far below the last is beyond.
 -- name: log
-DELETE FROM {s}.log WHERE seq IN (
+DELETE FROM {s}.log WHERE seq = ANY(ARRAY(
   SELECT seq FROM {s}.log WHERE seq <= (SELECT max(seq) FROM {s}.log) - $1::bigint ORDER BY seq LIMIT $2::int
-) RETURNING seq;
+)) RETURNING seq;

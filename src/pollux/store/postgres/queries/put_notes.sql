@@ -1,7 +1,7 @@
 -- name: expired
-DELETE FROM {s}.notes WHERE key IN (
+DELETE FROM {s}.notes WHERE key = ANY(ARRAY(
   SELECT key FROM {s}.notes WHERE expires_ms IS NOT NULL AND expires_ms <= $1::bigint ORDER BY expires_ms LIMIT 1000
-) RETURNING key;
+)) RETURNING key;
 
 -- name: stored
 SELECT key, revision, expires_ms, value FROM {s}.notes WHERE key = ANY($1::text[]) ORDER BY key FOR UPDATE;
