@@ -46,6 +46,7 @@ class Deadlines:
         self._open: set[Patience] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # what the timer was set to; a loop may round it
 
     def enter(self, seconds: float) -> Patience:
         loop = asyncio.get_running_loop()
@@ -53,7 +54,7 @@ class Deadlines:
             self._loop, self._timer, self._open = loop, None, set()
         patience = Patience(loop.time() + seconds, loop)
         self._open.add(patience)
-        if self._timer is None or patience.at < self._timer.when():
+        if self._timer is None or patience.at < self._due:
             self._set(patience.at)
         return patience
 
@@ -64,11 +65,12 @@ class Deadlines:
     def _set(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._due = at
         self._timer = asyncio.get_running_loop().call_at(at, self._look)
 
     def _look(self) -> None:
         self._timer = None
-        now = asyncio.get_running_loop().time()
+        now = max(asyncio.get_running_loop().time(), self._due)  # the timer has rung: what it was set to is over
         for patience in [each for each in self._open if each.at <= now]:
             self._open.discard(patience)
             patience.end()

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from pollux.errors import InvalidInput, PolluxError
+from pollux.patience import Deadlines
 from pollux.simulate import VirtualClock, VirtualTime, virtual
 
 LONG_S = 3_600.0
@@ -62,6 +63,66 @@ def test_timers_of_the_same_moment_go_by_turn_whatever_the_floats_say():
     with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
         runner.run(go())
     assert woken == ["first", "second"]
+
+
+UP_US, DELAY_S = 13_273, 0.1  # to a float their sum is a hair above the whole microsecond where its timer stands
+
+
+def play(scene) -> None:
+    """The scene on a loop whose time begins at zero."""
+
+    async def go() -> None:
+        ours = VirtualTime(asyncio.get_running_loop(), is_fresh=True)
+        ours.install()
+        await asyncio.sleep(UP_US / 1_000_000)
+        assert ours.us == UP_US
+        await scene(ours)
+
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(go())
+
+
+def test_time_goes_on_for_a_timer_that_is_set_again_until_its_moment_has_come():
+    looks = []
+
+    async def scene(ours) -> None:
+        due, over = ours.time() + DELAY_S, asyncio.Event()
+
+        def look() -> None:
+            looks.append(ours.us)
+            if ours.time() < due and len(looks) < 1_000:
+                ours.loop.call_at(due, look)
+            else:
+                over.set()
+
+        ours.loop.call_at(due, look)
+        await over.wait()
+
+    play(scene)
+    assert looks == [UP_US + 100_000, UP_US + 100_001]
+
+
+def test_a_deadline_a_hair_above_a_microsecond_ends_its_wait_at_the_first_look():
+    looks = []
+
+    class Counted(Deadlines):
+        def _look(self) -> None:
+            looks.append(asyncio.get_running_loop().time())
+            if len(looks) < 1_000:  # one that stands still would not end the test
+                super()._look()
+            else:
+                [patience.end() for patience in self._open]
+
+    async def scene(ours) -> None:
+        deadlines = Counted()
+        patience = deadlines.enter(DELAY_S)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        assert patience.is_over()
+        assert ours.us == UP_US + 100_000
+
+    play(scene)
+    assert len(looks) == 1
 
 
 async def test_quiet_comes_when_all_is_done_that_can_be_done_now(virtual_time):

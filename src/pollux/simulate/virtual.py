@@ -121,9 +121,16 @@ class VirtualTime:
         return future
 
     def _call_at_whole(self, when: float, call: Callable[..., Any], *args: Any, context: Any = None) -> Any:
-        """Timers stand at whole microseconds: what is due at the same time is so to the last bit, and goes by turn."""
+        """Timers stand at whole microseconds: what is due at the same time is so to the last bit, and goes by turn.
+
+        A timer for the future never stands at the present: a callback that sets it again until its moment has come
+        would otherwise run for ever at one instant.
+        """
         self._turns += 1
-        timer = _Turn(round(when * SECOND_US) / SECOND_US, call, args, self.loop, context)
+        us = round(when * SECOND_US)
+        if us <= self._us and when > self.time():
+            us = self._us + 1
+        timer = _Turn(us / SECOND_US, call, args, self.loop, context)
         timer.turn = self._turns
         heapq.heappush(self.loop._scheduled, timer)  # noqa: SLF001  where asyncio's own would stand
         timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001
