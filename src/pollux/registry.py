@@ -256,7 +256,8 @@ class Context:
         self, run: Run, job: Job, handler: Handler, clock: Clock, deadline_ms: int, registry: Registry | None = None
     ) -> None:
         self.run, self.job, self.handler = run, job, handler
-        self.attempt = run.attempt + 1
+        self.attempt = run.attempt + 1  # failures before this one, and one
+        self.delivery = run.fence  # how often the run was given to a worker: above 1, another may have begun it before
         self.deadline_ms = deadline_ms
         self.follow_ups: list[Run] = []
         self._progress = ""

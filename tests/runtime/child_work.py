@@ -27,6 +27,7 @@ def about(ctx, word="none"):
         "job": ctx.job.id,
         "handler": ctx.handler.name,
         "attempt": ctx.attempt,
+        "delivery": ctx.delivery,
         "deadline_ms": ctx.deadline_ms,
         "deadline": ctx.deadline.timestamp(),
         "cancelled": ctx.cancelled,

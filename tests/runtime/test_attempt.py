@@ -287,6 +287,26 @@ async def test_a_sync_handler_past_its_timeout_is_settled_told_and_keeps_its_sea
 # asked to stop
 
 
+async def test_the_context_tells_a_second_delivery_from_a_second_attempt():
+    """A failure makes another attempt and another delivery; a lost lease only another delivery."""
+    told = []
+
+    async def fails(ctx):
+        told.append((ctx.delivery, ctx.attempt))
+        raise OSError("no")
+
+    shop = await a_shop()
+    job = await shop.job("job", fails)
+    await shop.enqueue(job, "r1")
+    await shop.store.claim(node="gone", token="t", limit=1, lease_ms=1_000)
+    for _ in range(2):
+        await shop.clock.advance(60_000)
+        await shop.dispatcher.turn()
+        await settle_down()
+        await shop.settler.turn()
+    assert told == [(2, 1), (3, 2)]
+
+
 async def test_a_cancel_request_reaches_a_running_handler():
     reasons = []
 
@@ -331,7 +351,26 @@ async def test_a_handler_that_does_not_obey_a_cancel_request_is_settled_after_te
     await shop.watchman.stop()
 
 
-async def test_work_that_was_finished_before_it_heard_of_the_cancel_request_is_done():
+@pytest.mark.parametrize("value", [None, {"rows": 3}], ids=["nothing", "a value"])
+async def test_a_cancelled_sync_handler_that_returns_is_cancelled_whatever_it_returns(value):
+    started = threading.Event()
+
+    def work(ctx):
+        started.set()
+        assert ctx.wait_cancelled(30)
+        return value
+
+    shop = await a_shop()
+    await seated(shop, work)
+    await asyncio.to_thread(started.wait, 10)
+    shop.kit.leases["r1"].cancel("ann said so")
+    await emptied(shop.pool)
+    run = await recorded(shop)
+    assert (run.state, run.cancel, run.result) == (RunState.CANCELLED, "ann said so", None)
+    shop.kit.hands.stop()
+
+
+async def test_an_async_handler_that_catches_its_cancellation_and_returns_a_value_is_done():
     async def finish(ctx):
         try:
             await asyncio.Event().wait()

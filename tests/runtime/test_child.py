@@ -85,6 +85,7 @@ async def test_a_handler_sees_in_its_child_what_it_sees_in_the_node(call):
         "job": "job",
         "handler": "job",
         "attempt": 1,
+        "delivery": 1,
         "deadline_ms": run.started_ms + 5_000,
         "cancelled": False,
         "is_main_thread": True,
@@ -238,6 +239,15 @@ async def test_a_cancelled_async_handler_cleans_up_in_its_child(tmp_path):
     assert (run.state, run.cancel) == (RunState.CANCELLED, "not wanted")
     assert left.read_text() == "not wanted"
     assert alive(pids) == []
+
+
+async def test_a_cancelled_sync_handler_in_a_child_is_cancelled_whatever_it_returns(tmp_path):
+    shop, attempt = await begun(child_work.obedient, tmp_path / "pids", 1)
+    attempt.cancel("not wanted")
+    await emptied(shop.pool)
+    await shop.settler.turn()
+    run = await shop.run("r1")
+    assert (run.state, run.result) == (RunState.CANCELLED, None)
 
 
 async def test_a_drain_hands_it_back_uncharged_and_kills_the_child(tmp_path):

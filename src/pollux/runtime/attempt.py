@@ -11,7 +11,8 @@ A job may ask for a child process (`child.py`), and a run with a lost lease is t
 asked to stop and does not is killed, so it never outlives what its run was settled as by more than a moment.
 
 A handler that blocks cannot be interrupted: its timeout settles it at once, and `ctx.cancelled` tells it.  After it
-was asked to stop, a handler that answers nothing has stopped; one that answers a value has finished.
+was asked to stop, a handler that returns nothing has stopped; one that returns a value has finished, except for a
+cancelled plain function: its run is cancelled, whatever it returns.
 """
 
 from __future__ import annotations
@@ -256,7 +257,7 @@ class Attempt:
             return Settlement(self.run.id, self.token, Dead(reason), outcome)
 
     def _judge(self, value: Any, error: BaseException | None, fault: Fault | None) -> Settlement:
-        if self.asked is not None and value is None and self._has_obeyed(error):
+        if self.asked is not None and self._has_stopped(value, error):
             return self._stopped(self.asked)
         ended_ms = self.kit.time.now_ms()
         if error is None:
@@ -268,8 +269,16 @@ class Attempt:
             outcome = self._failure(error, fault or _fault_of(error), ended_ms)
         return self._decided(outcome)
 
-    def _has_obeyed(self, error: BaseException | None) -> bool:
-        """Did it end because it was asked to?  After a timeout an error of its own says more than ours."""
+    def _has_stopped(self, value: Any, error: BaseException | None) -> bool:
+        """Did it end because it was asked to?  After a timeout an error of its own says more than ours.
+
+        A plain function cannot be interrupted, so after a cancel request it stops by returning, whatever it returns.
+        An async one that catches its cancellation and returns a value has finished.
+        """
+        if self.asked is Asked.CANCEL and not self.handler.is_async:
+            return True
+        if value is not None:
+            return False
         return self.asked is not Asked.TIMEOUT or error is None or isinstance(error, asyncio.CancelledError)
 
     def _decided(self, outcome: Outcome) -> Settlement:
