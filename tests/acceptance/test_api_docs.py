@@ -16,7 +16,7 @@ from pollux.server import Server, ServerOptions
 from pollux.server.door import Door
 from pollux.server.identity import Identity, Role
 from pollux.server.limits import Limits
-from pollux.server.openapi import OPENAPI, PAGE, document
+from pollux.server.openapi import OPENAPI, PAGE, START, document
 from pollux.server.routes import EVERY
 from pollux.server.routing import Operation
 from tests.acceptance.api_world import SECRETS, an_app, served
@@ -81,6 +81,32 @@ async def test_the_page_needs_no_token_and_nothing_from_elsewhere():
             assert (await stranger("GET", link)).status == 200, link
         assert (await stranger("GET", OPENAPI)).json["openapi"] == "3.1.0"
         assert (await stranger("GET", "/api/v2/jobs")).status == 401
+
+
+async def test_the_page_keeps_the_token_for_as_long_as_its_tab_is_open():
+    """Over a reload; not on the disk, where whoever comes next would find it."""
+    async with served(runs=False) as client:
+        script = (await client.as_(None)("GET", START)).body.decode()
+    scheme = next(iter(document(EVERY)["components"]["securitySchemes"]))
+    assert f'preauthorizeApiKey("{scheme}", ' in script
+    for call in ("getItem", "setItem", "removeItem"):
+        assert f"sessionStorage.{call}(" in script
+    assert "localStorage" not in script
+    assert "persistAuthorization" not in script
+
+
+async def test_examples_and_descriptions_have_the_field_names_of_today():
+    described = document(EVERY)
+    fields = described["components"]["schemas"]["JobBody"]["properties"]
+    older = {name for name, field in fields.items() if field.get("deprecated")}
+    assert older == {"schedule_type", "cron_expression", "schedule_enabled", "timeout_seconds"}
+    for name in older:
+        assert re.search(r"an older (name|way)", fields[name]["description"]), name
+    for path, operations in described["paths"].items():
+        for operation in operations.values():
+            example = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("example")
+            for body in (example or {}).get("jobs", [example or {}]):
+                assert not older & set(body), path
 
 
 async def test_what_is_told_is_what_happens(tmp_path):

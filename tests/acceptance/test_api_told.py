@@ -278,6 +278,10 @@ async def test_the_front_door_says_where_to_read_on_and_nothing_else(path):
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert b'<a href="/api/v2/docs">' in page.body
     assert b"pollux token --curl" in page.body
+    assert b"a polling and job scheduler" in page.body
+    for command in (b"pollux top", b"pollux jobs", b"pollux health", b"pollux why"):
+        assert command in page.body
+    assert b"there is no dashboard yet" in page.body
     assert set(json.loads(for_programs.body)) == {"message", "docs", "openapi", "token"}
     assert all(__version__.encode() not in body for body in (for_programs.body, page.body))
 

@@ -26,6 +26,7 @@ START = f"{PAGE}/start.js"
 WELCOMES = ("/", "/api", "/api/v2", "/api/v2/")  # where people look first
 OPEN_PAGES = frozenset({OPENAPI, PAGE, START, *WELCOMES, *(f"{PAGE}/{name}" for name in PAGE_FILES)})  # tell of no job
 API_VERSION = "2"
+SCHEME = "token"  # the name of the one way to prove who asks
 _REF = "#/components/schemas/{name}"
 ABOUT = """Jobs, runs and the scheduler itself.
 
@@ -63,10 +64,10 @@ def document(routes: Sequence[Routes]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "pf_<id>_<secret>"}},
+            "securitySchemes": {SCHEME: {"type": "http", "scheme": "bearer", "bearerFormat": "pf_<id>_<secret>"}},
             "responses": {str(status): _refusal(status) for status in _REFUSALS},
         },
-        "security": [{"token": []}],
+        "security": [{SCHEME: []}],
         "tags": [
             {"name": group.subject} for group in routes if any(each.include_in_schema for each in group.operations)
         ],

@@ -54,6 +54,7 @@ Moment = Annotated[
         extra_json_schema={"format": "date-time", "pattern": "^(19[7-9]|[2-9][0-9])"},
     ),
 ]
+_OLDER = {"deprecated": True}  # fields of older schedulers, which are read as well
 PriorityWord = Literal["high", "normal", "low", 1, 2, 3]
 StateWord = Literal["active", "running", "waiting", "paused", "disabled", "undeclared", "done"]
 
@@ -84,9 +85,15 @@ class JobBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     handler: Annotated[PrintedText, Meta(description="the name of a handler that a node has registered")] | None = None
     params: dict[str, Any] | None = None
     # when
-    schedule_type: Literal["cron", "interval", "immediate", "once", "event", "manual"] | None = None
-    cron_expression: Annotated[str, Meta(max_length=200, examples=["0 */6 * * *"])] | None = None
-    cron: Annotated[str, Meta(max_length=200)] | None = None
+    schedule_type: Annotated[
+        Literal["cron", "interval", "immediate", "once", "event", "manual"] | None,
+        Meta(description="an older way to say which of `cron`, `interval`, `at`, ... it is", extra_json_schema=_OLDER),
+    ] = None
+    cron_expression: Annotated[
+        Annotated[str, Meta(max_length=200)] | None,
+        Meta(description="an older name of `cron`", extra_json_schema=_OLDER),
+    ] = None
+    cron: Annotated[str, Meta(max_length=200, examples=["0 */6 * * *"])] | None = None
     tz: Annotated[str, Meta(max_length=64, examples=["Europe/Berlin"])] | None = None
     interval: Duration | None = None
     start: Moment | None = None
@@ -94,11 +101,16 @@ class JobBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     at: Moment | None = None
     once: bool | None = None
     event: bool | None = None
-    schedule_enabled: bool | None = None
+    schedule_enabled: Annotated[
+        bool | None, Meta(description="an older name of `enabled`", extra_json_schema=_OLDER)
+    ] = None
     enabled: bool | None = None
     # how
     priority: PriorityWord | None = None
-    timeout_seconds: Annotated[float, Meta(ge=0)] | None = None
+    timeout_seconds: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(description="an older name of `timeout`", extra_json_schema=_OLDER),
+    ] = None
     timeout: Duration | None = None
     retry: bool | int | RetryBody | None = None
     overlap: Literal["skip", "queue", "cancel", "allow"] | None = None

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from starlette.responses import Response
 
-from pollux.server.openapi import OPENAPI, PAGE, PAGE_FILES, START, WELCOMES, document
+from pollux.server.openapi import OPENAPI, PAGE, PAGE_FILES, SCHEME, START, WELCOMES, document
 from pollux.server.routing import At, Routes
 
 _POLICY = (
@@ -35,12 +35,35 @@ _HTML = f"""<!doctype html>
 </body>
 </html>
 """
-_START = f"""SwaggerUIBundle({{
+# The token is kept for as long as the tab is open, and not on the disk as the page's own `persistAuthorization` does.
+_START = f"""const PLACE = "pollux.token";
+const keeping = () => ({{
+  statePlugins: {{
+    auth: {{
+      wrapActions: {{
+        authorize: (act) => (given) => {{
+          if (given.{SCHEME}) sessionStorage.setItem(PLACE, given.{SCHEME}.value);
+          return act(given);
+        }},
+        logout: (act) => (names) => {{
+          sessionStorage.removeItem(PLACE);
+          return act(names);
+        }},
+      }},
+    }},
+  }},
+}});
+const ui = SwaggerUIBundle({{
   url: "{OPENAPI}",
   dom_id: "#page",
   deepLinking: true,
   defaultModelsExpandDepth: 0,
   validatorUrl: null,
+  plugins: [keeping],
+  onComplete: () => {{
+    const token = sessionStorage.getItem(PLACE);
+    if (token) ui.preauthorizeApiKey("{SCHEME}", token);
+  }},
 }});
 """
 
@@ -61,11 +84,17 @@ _WELCOME_HTML = f"""<!doctype html>
 </head>
 <body>
 <h1>Pollux</h1>
-<p>This is the API of Pollux. <a href="{PAGE}">Its page</a> has every path and lets you try them; for programs the same
-is in <a href="{OPENAPI}">{OPENAPI}</a>.</p>
-<p>Every request needs a token. On the machine of the node:</p>
+<p>This is a node of Pollux, a polling and job scheduler: it decides when each of many things is checked or run, and
+runs it. Here is its HTTP API; there is no dashboard yet.</p>
+<p><a href="{PAGE}">The page of the API</a> has every path and lets you try them; for programs the same is in
+<a href="{OPENAPI}">{OPENAPI}</a>. Every request needs a token. On the machine of the node:</p>
 <pre>pollux token --curl                   for curl
 pollux token create --role viewer     for others: Authorization: Bearer pf_...</pre>
+<p>On the command line the same is at hand without one:</p>
+<pre>pollux top       everything live, full screen
+pollux jobs      what there is, and when it is due
+pollux health    is it well, and what is the cure?
+pollux why ID    why does it not run?</pre>
 </body>
 </html>
 """

@@ -29,13 +29,7 @@ from pollux.server.wire_runs import Limit, Text, UnreadableView, given, unreadab
 from pollux.store.contract import JobFilter, JobPut
 
 ITEMS_MAX = 1_000
-EXAMPLE = {
-    "source_id": "feed-1",
-    "url": "https://example.com",
-    "schedule_type": "cron",
-    "cron_expression": "0 */6 * * *",
-    "priority": 1,
-}
+EXAMPLE = {"id": "home", "url": "https://example.com", "cron": "0 */6 * * *", "timeout": "10s", "priority": "high"}
 BEYOND = "a cron line, time zone, URL, handler or params that cannot be used, and words that contradict each other"
 _OLDER = {"scheduled": "active", "completed": "done", "pending": "waiting"}  # words of older clients
 
