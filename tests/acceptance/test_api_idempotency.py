@@ -26,6 +26,23 @@ async def runs(client):
 @pytest.mark.parametrize(
     ("path", "body"),
     [
+        ("/api/v2/jobs", {"id": "", "handler": "fine"}),
+        ("/api/v2/jobs/batch", {"jobs": [{"id": "", "handler": "fine"}]}),
+        ("/api/v2/runs", {"id": "", "job_id": "home"}),
+        ("/api/v2/runs/batch", {"job_id": "home", "runs": [{"id": ""}]}),
+    ],
+)
+async def test_an_empty_id_is_refused_and_not_made_of_the_key(client, path, body):
+    refused = await client("POST", path, body, headers=KEY)
+    told = refused.json["items"][0]["problem"] if refused.status == 200 else refused.json
+    assert told["status"] == 422
+    assert not await runs(client)
+    assert (await client.ok("GET", "/api/v2/jobs"))["total"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
         ("/api/v2/jobs", {"handler": "fine", "name": "a"}),
         ("/api/v2/jobs/batch", {"jobs": [{"handler": "fine"}, {"handler": "fine", "name": "b"}]}),
         ("/api/v2/runs", {"job_id": "home"}),

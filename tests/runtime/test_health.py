@@ -8,10 +8,11 @@ import pytest
 
 from pollux import Permanent, Pollux, every
 from pollux.clock import FakeClock
-from pollux.model import Node
+from pollux.model import Interval, JobUpdate, Node
 from pollux.observe.documents import health_document, workers_document
 from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY
 from pollux.store.memory import MemoryStore
+from pollux.testing.conformance.builders import a_job, advance, given_jobs, the_job
 from pollux.units import moment_ms
 from tests.runtime.scrape import worries
 from tests.runtime.test_app import until
@@ -156,6 +157,32 @@ async def test_a_worker_of_all_versions_can_be_asked(tmp_path):
         health = await app.health()
         assert worries(health) == ["leader"]
         assert health.snapshot.deployment.overdue_ms is None
+
+
+@pytest.mark.parametrize("version", [None, "all"])
+async def test_a_due_time_that_is_neither_fired_nor_skipped_is_not_healthy(version):
+    """Somebody leads and beats, and does not fire: a second is much for a job that is due each second."""
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    app = Pollux(store, clock=clock, scheduler_version=version)
+    app.handler(home)
+    await app.open()
+    now_ms = clock.now_ms()
+    for seconds in (1, 86_400):
+        await given_jobs(store, a_job(f"every-{seconds}", handler="home", schedule=Interval(seconds * 1_000)))
+        job = await the_job(store, f"every-{seconds}")
+        await advance(store, now_ms=now_ms, updates=(JobUpdate(job.id, job.revision, now_ms, job.memory),))
+    term = await store.elect("leader", ttl_ms=120_000)
+    await store.beat(Node("leader", seats=1, handlers=("home",), leads=term.number), ttl_ms=120_000)
+    assert [each.name for each in (await app.health()).worries()] == []
+    await clock.advance(2_000)
+    health = await app.health()
+    [finding] = health.worries()
+    assert (health.status, finding.name) == (DEGRADED, "due")
+    assert finding.seen == "due but not fired: job every-1 for 2s"
+    await store.beat(Node("leader", seats=1, handlers=("home",), leads=term.number), ttl_ms=120_000)
+    await clock.advance(59_500)
+    assert (await app.health()).status == UNHEALTHY
 
 
 async def test_a_version_beside_this_one_that_nobody_leads_any_more_is_told(tmp_path):

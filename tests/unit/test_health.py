@@ -189,6 +189,12 @@ BAD = {
         UNHEALTHY,
         "due but not fired: job home for 1m1s",
     ),
+    "due, and later than is usual for it": (
+        seen(overdue_job="home", overdue_ms=NOW - 2_500, late_after_ms=1_000),
+        "due",
+        DEGRADED,
+        "due but not fired: job home for 2s",
+    ),
     "ready but not claimed": (seen(lines=waits(61_000)), "ready", UNHEALTHY, "ready but not claimed"),
     "ready, and all seats taken": (
         seen(lines=waits(61_000), nodes=(replace(NODE, busy=10),)),
@@ -253,6 +259,7 @@ GOOD = {
     "at the limit of the queue": seen(lines=depth(50)),
     "runs for tomorrow": counted(ready=500),
     "due a moment ago": seen(overdue_job="home", overdue_ms=NOW - MINUTE),
+    "due a moment ago, and often": seen(overdue_job="home", overdue_ms=NOW - 1_000, late_after_ms=1_000),
     "ready a moment ago": seen(lines=waits(MINUTE)),
     "ready, but only later": seen(lines=waits(-MINUTE)),
     "three intervals without a success": home(last_success_ms=NOW - 90_000),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
@@ -55,6 +56,8 @@ from pollux.runtime import Crew
 from pollux.runtime.lateness import LatenessSeen
 from pollux.runtime.loop import LoopStatus
 from pollux.runtime.tallies import BOUNDS_MS, kind_of
+from pollux.schedule import late_after_of
+from pollux.schedule.missed import LATE_AFTER_MAX_MS
 from pollux.secrets import HIDDEN, hide
 from pollux.store.contract import FEED_MAX, Counts, RunFilter, Store
 from pollux.store.guard import Guarded
@@ -67,6 +70,8 @@ if TYPE_CHECKING:
 KEPT_MS = 1_000  # a look serves for so long
 LOOK_SECONDS = 5.0
 DEAD_MAX = 25
+DUE_MAX = 100  # due jobs that are looked at, and versions of a node that serves all
+VERSIONS_MAX = 5
 LATE_BOUNDS = (1, 4, 6, 8, 10, 12, 14, 16, 19, 22)  # of the buckets of lateness that are told: 1 ms to 70 minutes
 
 
@@ -153,7 +158,7 @@ class Watch:
             store.lines(),
             stops_as_far(store.notes(STOP)),
             as_far(store.notes(ASIDE)),
-            self._overdue(store, now_ms),
+            _overdue(store, versions, now_ms),
             self._jobs(store, counts),
         )
         serving = tuple(node for node in nodes if version == ALL_VERSIONS or node.serves(version))
@@ -168,6 +173,7 @@ class Watch:
             elsewhere=tuple([node for node in nodes if node not in serving]),
             overdue_job=overdue.id if overdue is not None else "",
             overdue_ms=overdue.next_due_ms if overdue is not None else None,
+            late_after_ms=LATE_AFTER_MAX_MS if overdue is None else late_after(overdue),
             jobs=tuple(job_seen(job, now_ms, self._category(job)) for job in jobs),
             stops=tuple(_stop(note) for note, drain in zip(stops, drained, strict=True) if drain is None),
             drained=tuple(_told(drain) for drain in drained if drain is not None and _stands(drain, nodes)),
@@ -175,12 +181,6 @@ class Watch:
             aside=tuple([each for each in all_aside(aside) if version in (ALL_VERSIONS, each.version)]),
             forsaken=tuple((source, tuple(ids)) for source, ids in forsaken(jobs, serving).items()),
         )
-
-    async def _overdue(self, store: Store, now_ms: int) -> Job | None:
-        if store.scheduler_version == ALL_VERSIONS:
-            return None  # such a node plans nothing, and has no due times of its own
-        found = await due_as_far(store, before_ms=now_ms, limit=1)
-        return found[0] if found else None
 
     async def _jobs(self, store: Store, counts: Counts) -> list[Job]:
         """All jobs if they are few; else those that this node met first."""
@@ -265,6 +265,29 @@ async def _versions_and_nodes(store: Store) -> tuple[list[Version], list[Node]]:
     """Which versions there are, and all nodes that live, as the terms stand."""
     living, versions = await store.nodes(), await store.versions()
     return versions, by_term(living, versions)
+
+
+async def _overdue(store: Store, versions: list[Version], now_ms: int) -> Job | None:
+    """The most overdue job; a node of all versions looks at each that has jobs."""
+    handles = [store]
+    if store.scheduler_version == ALL_VERSIONS:
+        handles = [store.of_version(each.number) for each in versions if each.counts.jobs][:VERSIONS_MAX]
+    found = await asyncio.gather(*(due_as_far(each, before_ms=now_ms, limit=DUE_MAX) for each in handles))
+    return most_overdue([job for jobs in found for job in jobs], now_ms)
+
+
+def most_overdue(jobs: Sequence[Job], now_ms: int) -> Job | None:
+    """Of due jobs the one that waits longest: of those that are late by their own schedule, if there are any."""
+    late = [job for job in jobs if now_ms - (job.next_due_ms or now_ms) > late_after(job)]
+    return min(late or jobs, key=lambda job: job.next_due_ms or now_ms, default=None)
+
+
+def late_after(job: Job) -> int:
+    """How late its due time may fire without being missed; a schedule that nobody can compute has the longest time."""
+    try:
+        return late_after_of(job.schedule, job.id, job.next_due_ms or 0)
+    except PolluxError:
+        return LATE_AFTER_MAX_MS
 
 
 def job_seen(job: Job, now_ms: int, category: str | None = None) -> JobSeen:

@@ -139,15 +139,16 @@ def _version(each: Version) -> str:
 
 
 def _due(snapshot: Snapshot, seen: Deployment) -> Finding:
+    """A due time that is later than its schedule allows is neither fired nor skipped by a policy."""
     late_ms = 0 if seen.overdue_ms is None else snapshot.now_ms - seen.overdue_ms
-    if late_ms > snapshot.limits.wait_ms:
+    wait_ms = snapshot.limits.wait_ms
+    if late_ms > min(wait_ms, seen.late_after_ms):
         what = f"due but not fired: job {seen.overdue_job} for {_rough(late_ms)}"
         cure = "see that a node leads and keeps up: pollux nodes, and the CPU of the leader"
-        return Finding("due", UNHEALTHY, what, cure)
+        return Finding("due", UNHEALTHY if late_ms > wait_ms else DEGRADED, what, cure)
     if late_ms > DUE_NOW_MS:
         longest = f"the longest: {seen.overdue_job}, {_rough(late_ms)}"
-        words = f"nothing is due for longer than {format_ms(snapshot.limits.wait_ms)} ({longest})"
-        return Finding("due", HEALTHY, words)
+        return Finding("due", HEALTHY, f"nothing is due for longer than its schedule allows ({longest})")
     return Finding("due", HEALTHY, "what was due has fired")
 
 

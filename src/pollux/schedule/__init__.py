@@ -4,6 +4,7 @@
     first_due(schedule, job_id, now_ms=, crowd=)    the due of a job that is new
     next_due(schedule, job_id, after_ms)            the due that follows a due: always later; None: nothing follows
     catch_up(schedule, job_id, due_ms=, ...)        what to do about dues that passed while nobody planned
+    late_after_of(schedule, job_id, due_ms)         how late a due may fire without being missed
 
 The clock is an argument and there are no dice: what looks random (phase, `H`, the spreading of a crowd) is a stable
 hash of the job's id.
@@ -11,6 +12,6 @@ hash of the job's id.
 
 from pollux.schedule.cron import CompiledCron, compile_cron
 from pollux.schedule.dues import first_due, next_due, validate
-from pollux.schedule.missed import Catchup, catch_up
+from pollux.schedule.missed import Catchup, catch_up, late_after_of
 
-__all__ = ["Catchup", "CompiledCron", "catch_up", "compile_cron", "first_due", "next_due", "validate"]
+__all__ = ["Catchup", "CompiledCron", "catch_up", "compile_cron", "first_due", "late_after_of", "next_due", "validate"]

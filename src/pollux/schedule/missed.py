@@ -24,6 +24,7 @@ from msgspec import Struct
 from pollux.model.schedule import Cron, Event, Interval, Once, Schedule
 from pollux.schedule import interval
 from pollux.schedule.cron import CompiledCron, compile_cron
+from pollux.schedule.dues import next_due
 from pollux.units import DAY_MS, DURATION_MAX_MS
 
 LATE_AFTER_MIN_MS = 1_000
@@ -73,6 +74,12 @@ def catch_up(
             return Catchup((due_ms,), 0, None)
         case Event():
             return Catchup((), 0, None)
+
+
+def late_after_of(schedule: Schedule | None, job_id: str, due_ms: int) -> int:
+    """How late this due may be planned without being missed."""
+    next_ms = None if schedule is None else next_due(schedule, job_id, due_ms)
+    return LATE_AFTER_MAX_MS if next_ms is None else late_after_ms(next_ms - due_ms)
 
 
 def late_after_ms(distance_ms: int) -> int:

@@ -125,7 +125,7 @@ async def create(desk: At, body: JobBody) -> Reply:
 
     200 if it is there already, just as it was sent; 409 if it is there otherwise: PUT changes it.
     """
-    job = await _given(desk, body, body.id or made_id(desk))
+    job = await _given(desk, body, made_id(desk) if body.id is None else body.id)
     together: Together = desk.request.app.state.together
     said, stops = await together.add(desk.verbs, desk.identity.name, JobPut(job, 0), body.scheduler_version)
     written = _sure(said, body)
@@ -231,7 +231,7 @@ async def create_batch(desk: At, body: BatchBody) -> BatchAnswer:
     async for number, sent in in_pieces(body.jobs):
         try:
             one = read_body(JobBody, sent)
-            job = job_of_body(one, one.id or made_id(desk, number), desk.verbs.check_params)
+            job = job_of_body(one, made_id(desk, number) if one.id is None else one.id, desk.verbs.check_params)
             if job.handler not in known:
                 known = await known_handlers(desk.verbs, {job.handler})
             check_author(desk, job, known)

@@ -104,7 +104,7 @@ async def enqueue(desk: At, body: RunBody) -> Reply:
     accepted = await desk.verbs.accept(
         job,
         body.params,
-        id=body.id or (made_id(desk) if desk.once else None),
+        id=made_id(desk) if body.id is None and desk.once else body.id,
         key=body.key,
         at=body.at,
         delay=body.delay,
@@ -158,7 +158,7 @@ def _ask(desk: At, sent: dict[str, Any], number: int) -> Ask | PolluxError:
         one = read_fields(RunBody, sent)
     except PolluxError as error:
         return error
-    run_id = one.id or (made_id(desk, number) if desk.once else None)
+    run_id = made_id(desk, number) if one.id is None and desk.once else one.id
     return Ask(one.job_id, one.params, run_id, one.key, one.at, one.delay, one.priority)
 
 
