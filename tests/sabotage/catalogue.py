@@ -38,6 +38,7 @@ CLOCK = "tests/chaos/test_clock.py::"
 SWEEP = (
     "tests/chaos/test_failpoints.py::test_a_crash_at_any_failpoint_and_the_same_call_again_is_as_if_nothing_happened"
 )
+RIGHT_AFTER = "test_the_due_time_right_after_fires_on_time_where_a_catch_up_run_would_still_be_live"
 JUMP = CLOCK + "test_a_jump_of_the_wall_clock_loses_nothing_doubles_nothing_and_steals_no_living_lease[{}-+1h]"
 
 
@@ -356,6 +357,12 @@ FIRINGS = (
         "the clock comes back by an hour, and recurring jobs wait until that hour is over",
         Patch("plan/memory.py", "if now_ms < self.seen_ms - CAME_BACK_MS:", "if now_ms < 0:"),
         tests=(BACK + "test_after_a_wrong_hour_a_recurring_job_goes_on_where_the_clock_is_and_no_due_fires_twice",),
+    ),
+    sabotage(
+        "catch-up",
+        "a run that catches up makes the due time right after it an overlap",
+        Patch("plan/dues.py", "else memory.duration_ms", "else 0"),
+        tests=("tests/runtime/test_catch_up.py::" + RIGHT_AFTER,),
     ),
     sabotage(
         "skips",

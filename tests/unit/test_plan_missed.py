@@ -110,3 +110,23 @@ def test_a_fast_job_that_is_far_behind_does_not_choose_for_ever(world, leader):
         world.now_ms += 700
 
     assert len(fired(world)) > 5
+
+
+def test_what_one_leader_chose_and_could_not_fire_is_counted_once_by_the_next(world, leader):
+    """It dies between the two writes, and the next due comes before there is another one."""
+    world.put(a_job(schedule=Interval(MINUTE, spread=False)))
+    leader.run()
+    down(world, leader, 10 * MINUTE - 20_000 + (MINUTE - T0 % MINUTE))
+    while leader.turn() and not leader.skipped():
+        pass
+    counted = sum(count for _, _, count, _ in leader.skipped())
+    assert fired(world) == [T0]
+    assert counted > 1
+
+    world.now_ms += 25_000  # five seconds after the next due time
+    again = Leader(world)
+    again.run()
+    fresh_ms = world.now_ms // MINUTE * MINUTE
+    assert fired(world) == [T0, fresh_ms]
+    missed = list(range(T0 - T0 % MINUTE + MINUTE, fresh_ms, MINUTE))
+    assert world.jobs["a"].memory.skips == {"late": len(missed)}

@@ -46,8 +46,9 @@ def slow_catch_up(schedule, due_ms, now_ms, misfire):
     for due, after in zip(dues, [*dues[1:], next_ms], strict=True):
         distance = schedule.every_ms if isinstance(schedule, Interval) else after - due
         (missed if now_ms - due > min(max(distance // 2, 1_000), 60_000) else fresh).append(due)
+    is_served = fresh or next_ms - now_ms <= 1_000
     kept = {
-        "one": missed[-1:],
+        "one": [] if is_served else missed[-1:],
         "skip": [],
         "all": [due for due in missed[-CATCH_UP_MAX:] if now_ms - due <= CATCH_UP_AGE_MAX_MS],
     }[misfire]
@@ -79,10 +80,23 @@ def test_the_tolerance_is_half_the_distance_but_between_a_second_and_a_minute(di
     assert late_after_ms(distance) == late
 
 
-def test_one_fires_the_latest_missed_and_the_current_and_counts_the_others():
+def test_one_fires_the_latest_missed_and_counts_the_others():
+    now_ms = T0 + 10 * MINUTE_MS - 20_000
+    answer = caught_up(MINUTELY, due_ms=T0, now_ms=now_ms, misfire="one")
+    assert answer == Catchup((T0 + 9 * MINUTE_MS,), 9, T0 + 10 * MINUTE_MS)
+
+
+def test_one_fires_the_current_where_there_is_one_and_counts_what_was_missed():
     now_ms = T0 + 10 * MINUTE_MS + 5
     answer = caught_up(MINUTELY, due_ms=T0, now_ms=now_ms, misfire="one")
-    assert answer == Catchup((T0 + 9 * MINUTE_MS, T0 + 10 * MINUTE_MS), 9, T0 + 11 * MINUTE_MS)
+    assert answer == Catchup((T0 + 10 * MINUTE_MS,), 10, T0 + 11 * MINUTE_MS)
+
+
+@pytest.mark.parametrize(("soon_ms", "fire"), [(10_000, ()), (9_999, (T0 + 9 * MINUTE_MS,))])
+def test_one_leaves_the_missed_to_a_due_that_comes_before_a_run_would_be_over(soon_ms, fire):
+    now_ms = T0 + 10 * MINUTE_MS - 10_000
+    answer = catch_up(MINUTELY, "a", due_ms=T0, now_ms=now_ms, misfire="one", soon_ms=soon_ms)
+    assert answer == Catchup(fire, 10 - len(fire), T0 + 10 * MINUTE_MS)
 
 
 def test_skip_fires_the_current_only():
@@ -114,10 +128,10 @@ def test_a_first_due_off_the_grid_is_followed_by_the_grid():
     assert answer == Catchup((T0 + 7, T0 + 60_000), 0, T0 + 120_000)
 
 
-@pytest.mark.parametrize(("misfire", "missed"), [("one", (T0 + 8_000,)), ("skip", ())])
-def test_a_line_of_every_second_may_have_two_fresh_dues(misfire, missed):
+@pytest.mark.parametrize("misfire", ["one", "skip"])
+def test_a_line_of_every_second_may_have_two_fresh_dues(misfire):
     answer = caught_up(Cron("* * * * * *"), due_ms=T0, now_ms=T0 + 10_000, misfire=misfire)
-    assert answer == Catchup((*missed, T0 + 9_000, T0 + 10_000), 9 - len(missed), T0 + 11_000)
+    assert answer == Catchup((T0 + 9_000, T0 + 10_000), 9, T0 + 11_000)
 
 
 def test_the_shortest_interval_may_have_eleven_fresh_dues():

@@ -183,7 +183,7 @@ def _changed(term: TermMemory, change: Change, answer: Answer) -> bool:
         term.arm(job_id, slot)
         if change.is_chosen:
             term.timers.drop(job_id)
-            term.due[job_id] = False
+            term.due[job_id] = None
     elif job_id not in term.due and job_id not in term.late and slot.next_ms is not None:
         term.timers.put(job_id, slot.next_ms)
     return True

@@ -230,8 +230,9 @@ def _take_late(term: TermMemory, draft: Draft) -> None:
     for job_id in term.late:
         if draft.caught_up + 1 > left or draft.room <= 0 or len(draft.changes) >= draft.updates_max:
             return
-        if _take(term, draft, job_id):
-            draft.caught_up += 1
+        shots = len(draft.shots)
+        if _take(term, draft, job_id) and (len(draft.shots) > shots or draft.changes[-1].is_chosen):
+            draft.caught_up += 1  # what is passed over, for its next due comes soon, costs no pace
 
 
 def _take(term: TermMemory, draft: Draft, job_id: str) -> bool:
@@ -260,7 +261,7 @@ def _learns_first(term: TermMemory, slot: Slot) -> bool:
 
 
 def _decide(term: TermMemory, draft: Draft, slot: Slot, held: Held | None = None) -> None:
-    decision = judge(slot, draft.now_ms, is_overtaken=term.due.get(slot.job.id, False))
+    decision = judge(slot, draft.now_ms)
     if isinstance(decision, Fire):
         _fire(term, draft, slot, decision, held)
     elif isinstance(decision, Pass):

@@ -14,10 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux import schedule as when
 from pollux.model import Cron, Event, Interval, Job, Note, Once, stop_key
 from pollux.outcome import describe
-from pollux.plan.dues import place
+from pollux.plan.dues import catch_up, place
 from pollux.plan.gate import UNDECLARED, stop_words
 from pollux.schedule import CompiledCron, compile_cron, interval
 
@@ -103,7 +102,7 @@ def _course(job: Job, due_ms: int, now_ms: int, quiet_ms: int) -> Course:
         return Course(job, (), first_of_tail(tail, quiet_ms), every_ms, cron)
     if due_ms > now_ms:
         return Course(job, ((due_ms, due_ms),), _following(schedule, cron, job.id, due_ms), every_ms, cron)
-    missed = when.catch_up(schedule, job.id, due_ms=due_ms, now_ms=now_ms, misfire=job.misfire.value)
+    missed = catch_up(job, job.memory, due_ms=due_ms, now_ms=now_ms)
     return Course(job, tuple((now_ms, late_ms) for late_ms in missed.fire), missed.next_ms, every_ms, cron)
 
 

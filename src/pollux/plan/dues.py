@@ -12,7 +12,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from pollux import schedule as when
-from pollux.model import Interval, Job, Misfire, Once, Schedule
+from pollux.model import Interval, Job, Memory, Once, Overlap, Schedule
 from pollux.plan.slots import Footing, Slot
 from pollux.schedule import interval
 from pollux.schedule.missed import LATE_AFTER_MAX_MS, LATE_AFTER_MIN_MS, late_after_ms
@@ -45,11 +45,8 @@ class Pass(Struct, frozen=True, gc=False):
     next_ms: int | None
 
 
-def judge(slot: Slot, now_ms: int, *, is_overtaken: bool = False) -> Fire | Choose | Pass:
-    """Decide about the due times of a slot up to now.  Raises whatever a bad schedule raises.
-
-    `is_overtaken`: a missed due has waited for the pace until a fresh one came; where one firing is enough, that is it.
-    """
+def judge(slot: Slot, now_ms: int) -> Fire | Choose | Pass:
+    """Decide about the due times of a slot up to now.  Raises whatever a bad schedule raises."""
     due_ms, job = slot.next_ms, slot.job
     assert due_ms is not None
     assert job.schedule is not None
@@ -58,17 +55,33 @@ def judge(slot: Slot, now_ms: int, *, is_overtaken: bool = False) -> Fire | Choo
         next_ms = _following(slot, job.schedule, due_ms)
         if is_chosen or next_ms is None or next_ms > now_ms:
             return Fire(due_ms, next_ms)
-    missed = when.catch_up(job.schedule, job.id, due_ms=due_ms, now_ms=now_ms, misfire=job.misfire.value)
+    missed = catch_up(job, slot.memory, due_ms=due_ms, now_ms=now_ms)
     if not missed.fire:
         return Pass(missed.skipped, missed.next_ms)
     fire, skipped = missed.fire, missed.skipped
-    if is_overtaken and job.misfire is Misfire.ONE and len(fire) > 1 and _is_missed(fire[0], fire[1], now_ms):
-        fire, skipped = fire[1:], skipped + 1
     next_ms = fire[1] if len(fire) > 1 else missed.next_ms
     is_missed = _is_missed(fire[0], next_ms, now_ms)
     if skipped:
         return Choose(fire[0], skipped, is_missed, missed.next_ms)
     return Fire(fire[0], next_ms, is_missed, missed.next_ms)
+
+
+def catch_up(job: Job, memory: Memory, *, due_ms: int, now_ms: int) -> when.Catchup:
+    """What becomes of the due times from `due_ms` up to now.
+
+    A run that catches up is expected to take as long as the last one did: until then it would make the next due time
+    an overlap, unless the job's runs may overlap.
+    """
+    assert job.schedule is not None
+    busy_ms = 0 if job.overlap is Overlap.ALLOW else memory.duration_ms
+    return when.catch_up(
+        job.schedule,
+        job.id,
+        due_ms=due_ms,
+        now_ms=now_ms,
+        misfire=job.misfire.value,
+        soon_ms=max(LATE_AFTER_MIN_MS, busy_ms),
+    )
 
 
 def pass_all(slot: Slot, now_ms: int) -> Pass:
@@ -78,10 +91,9 @@ def pass_all(slot: Slot, now_ms: int) -> Pass:
         return Pass(1, decision.next_ms)
     if isinstance(decision, Pass):
         return decision
-    due_ms, job = slot.next_ms, slot.job
+    due_ms = slot.next_ms
     assert due_ms is not None
-    assert job.schedule is not None
-    missed = when.catch_up(job.schedule, job.id, due_ms=due_ms, now_ms=now_ms, misfire=job.misfire.value)
+    missed = catch_up(slot.job, slot.memory, due_ms=due_ms, now_ms=now_ms)
     return Pass(missed.skipped + len(missed.fire), missed.next_ms)
 
 

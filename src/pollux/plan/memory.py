@@ -42,7 +42,7 @@ class TermMemory:
         self.gatehouse = Gatehouse()
         self.aside = Aside(version)
         self.counting = Counting(version, now_ms)
-        self.due: dict[str, bool] = {}  # job -> was it late, and overtaken by a fresh due?
+        self.due: dict[str, None] = {}  # jobs, in the order in which they came due
         self.late: dict[str, bool] = {}  # job -> has it a timer for its next fresh due?
         self._untimed = 0  # of them have none
         self.taught: set[str] = set()  # due jobs that have learnt what they had to before they fire
@@ -73,7 +73,7 @@ class TermMemory:
             if slot is None or slot.next_ms is None:
                 continue
             if now_ms - slot.next_ms <= LATE_AFTER_MIN_MS and job_id not in late:
-                due[job_id] = False
+                due[job_id] = None
             elif job_id not in due:
                 self._line_up(job_id, slot, now_ms)
 
@@ -84,11 +84,10 @@ class TermMemory:
             self.inbox.jobs[job_id] = None
 
     def _line_up(self, job_id: str, slot: Slot, now_ms: int) -> None:
-        was_late = job_id in self.late
         self._unlate(job_id)
-        missed = self._missed(slot, now_ms, is_overtaken=was_late)
+        missed = self._missed(slot, now_ms)
         if missed is None:
-            self.due[job_id] = was_late
+            self.due[job_id] = None
             return
         self.late[job_id] = missed.fresh_ms is not None
         if missed.fresh_ms is not None:
@@ -100,12 +99,12 @@ class TermMemory:
         if self.late.pop(job_id, None) is False:
             self._untimed -= 1
 
-    def _missed(self, slot: Slot, now_ms: int, *, is_overtaken: bool) -> Fire | Choose | None:
+    def _missed(self, slot: Slot, now_ms: int) -> Fire | Choose | None:
         """The missed firing that must wait for the pace; None if there is nothing to wait for."""
         if not slot.job.declared or self.stop_of(slot) is not None:
             return None
         try:
-            decision = judge(slot, now_ms, is_overtaken=is_overtaken)
+            decision = judge(slot, now_ms)
         except Exception:  # noqa: BLE001  a bad schedule is dealt with by the plan
             return None
         return decision if isinstance(decision, Fire | Choose) and decision.is_missed else None

@@ -6,8 +6,9 @@
 
 A due is *missed* if it is older than `late_after` when it is planned: half the interval (of a cron line: half the
 distance to the following due), at least a second, at most a minute.  Fresh dues always fire.  Of the missed ones
-`one` fires the latest, `skip` none, `all` the latest hundred of the last 24 hours; the others are counted.  A one-shot
-job is never missed.
+`skip` fires none and `all` the latest hundred of the last 24 hours.  `one` fires the latest, unless a due is fresh or
+comes within `soon_ms`: that one is the firing, on time, and a run that caught up would only stand in its way.  The
+others are counted.  A one-shot job is never missed.
 
 Afterwards every due up to `now_ms` is either fired or counted, and `next_ms` lies after `now_ms`.  The answer
 depends on the arguments alone: asked again, it is the same.  No downtime is too long: an interval is counted by
@@ -60,16 +61,23 @@ class _Dues(Protocol):
 
 
 def catch_up(
-    schedule: Schedule, job_id: str, *, due_ms: int, now_ms: int, misfire: Literal["one", "skip", "all"]
+    schedule: Schedule,
+    job_id: str,
+    *,
+    due_ms: int,
+    now_ms: int,
+    misfire: Literal["one", "skip", "all"],
+    soon_ms: int = LATE_AFTER_MIN_MS,
 ) -> Catchup:
-    """Decide about every due from the stored `due_ms` up to `now_ms`."""
+    """Decide about every due from the stored `due_ms` up to `now_ms`; `soon_ms`: how long a run is expected to take."""
     if due_ms > now_ms:
         return Catchup((), 0, due_ms)
     match schedule:
         case Interval():
-            return _judge(_GridDues(schedule, job_id, due_ms, now_ms), now_ms, misfire)
+            return _judge(_GridDues(schedule, job_id, due_ms, now_ms), now_ms, misfire, soon_ms)
         case Cron():
-            return _judge(_CronDues(compile_cron(schedule.line, schedule.tz, job_id), due_ms, now_ms), now_ms, misfire)
+            cron = compile_cron(schedule.line, schedule.tz, job_id)
+            return _judge(_CronDues(cron, due_ms, now_ms), now_ms, misfire, soon_ms)
         case Once():
             return Catchup((due_ms,), 0, None)
         case Event():
@@ -87,7 +95,7 @@ def late_after_ms(distance_ms: int) -> int:
     return min(max(distance_ms // 2, LATE_AFTER_MIN_MS), LATE_AFTER_MAX_MS)
 
 
-def _judge(dues: _Dues, now_ms: int, misfire: Literal["one", "skip", "all"]) -> Catchup:
+def _judge(dues: _Dues, now_ms: int, misfire: Literal["one", "skip", "all"], soon_ms: int) -> Catchup:
     kept_max = _KEPT[misfire]
     latest = dues.latest(kept_max + dues.fresh_max)
     following = [*latest[1:], dues.next_ms]
@@ -97,6 +105,8 @@ def _judge(dues: _Dues, now_ms: int, misfire: Literal["one", "skip", "all"]) -> 
     if misfire == "all":
         missed = [due for due in missed if now_ms - due <= CATCH_UP_AGE_MAX_MS]
     fresh = [due for due, late in zip(latest, is_late, strict=True) if not late]
+    if misfire == "one" and (fresh or dues.next_ms - now_ms <= soon_ms):
+        missed = []
     fire = (*missed[max(0, len(missed) - kept_max) :], *fresh)
     return Catchup(fire, dues.total - len(fire), dues.next_ms)
 
