@@ -20,41 +20,56 @@ DEMO_FILES := $(addprefix pollux-demo.db,-wal -shm .lock .bell .ballast .token .
 MADE := $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis build dist pollux-demo.db $(DEMO_FILES)
 CODE := src tests benchmarks docs examples
 
+# The locks are complete and hold hashes, so pip installs them without resolving: a package that is released tomorrow
+# changes nothing.  `pip check` then names whatever is missing.  pip is the machine's own: no ensurepip is needed.
+PIP := $(PYTHON) -m pip --disable-pip-version-check --python $(VENV)
+INSTALL := $(PIP) install -qq --no-deps --no-compile
+CHECK := report=$$($(PIP) check) || { \
+	echo "$$report" >&2; echo "make: a lock misses that package; cure: make lock" >&2; exit 1; }
+
+COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-annotate --no-header pyproject.toml
+FOR_RUN := --extra tui --group build
+FOR_TEST := --all-extras --group build --group dev -c requirements/run.lock
+ALREADY := sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p'
+
 .DEFAULT_GOAL := help
 .PHONY: help run test check bench sabotage docs lock clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(VENV)/.installed ## start the demo: a scheduler with a few jobs, watched in the terminal
+run: $(VENV)/.run ## start the demo: a scheduler with a few jobs, watched in the terminal
 	@$(BIN)/pollux $(DEMO) $(ARGS)
 
-test: $(VENV)/.installed ## run every test; a skipped test fails the run
+test: $(VENV)/.test ## run every test; a skipped test fails the run
 	@# Where Python may keep nothing, hundreds of processes would compile everything anew.
 	@$(BIN)/python -m compileall -q -j 2 -x '/(test_[^/]*|conftest)\.py$$' src tests
 	@$(BIN)/python -m tests.beforehand
 	@POLLUX_NO_SKIP=1 $(PYTEST) $(SPREAD) $(ARGS)
 
-check: $(VENV)/.installed ## format, lint, types, architecture and unit tests: under a minute
+check: $(VENV)/.test ## format, lint, types, architecture and unit tests: under a minute
 	@$(BIN)/ruff format --check --quiet . || { echo "make: not formatted; cure: $(BIN)/ruff format ." >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@POLLUX_NO_SKIP=1 $(PYTEST) -q tests/test_architecture.py tests/unit
 
-bench: $(VENV)/.installed ## measure, next to peers in the same run
+bench: $(VENV)/.bench ## measure, next to peers in the same run
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-sabotage: $(VENV)/.installed ## break each promise on purpose and see the tests go red
+sabotage: $(VENV)/.test ## break each promise on purpose and see the tests go red
 	@$(BIN)/python -m tests.sabotage $(ARGS)
 
-docs: $(VENV)/.installed ## write the generated parts of the documentation anew
+docs: $(VENV)/.test ## write the generated parts of the documentation anew
 	@$(BIN)/python -m docs.build $(ARGS)
 
-lock: ## resolve the dependencies anew into requirements.lock (needs uv)
+# Each lock holds what the ones before it do not.
+lock: ## resolve the dependencies anew into requirements/*.lock (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make: uv is not installed; cure: $(PYTHON) -m pip install uv" >&2; exit 1; }
-	@echo "resolving dependencies into requirements.lock ..."
-	@$(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-annotate --no-header \
-		--all-extras --group dev --group bench pyproject.toml -o requirements.lock
+	@echo "resolving dependencies into requirements/*.lock ..."
+	@$(COMPILE) --upgrade $(FOR_RUN) -o requirements/run.lock
+	@$(COMPILE) --upgrade $(FOR_TEST) $$($(ALREADY) requirements/run.lock) -o requirements/test.lock
+	@$(COMPILE) --upgrade $(FOR_TEST) -c requirements/test.lock --group bench \
+		$$($(ALREADY) requirements/run.lock requirements/test.lock) -o requirements/bench.lock
 
 clean: ## remove what make made, nothing else
 	@rm -rf $(MADE)
@@ -74,15 +89,29 @@ $(PYTHON) -m pip --version >/dev/null 2>&1 || { \
 	exit 1; }
 endef
 
-# Two steps, so that a change of settings in pyproject.toml costs a second and a change of the lock a fresh .venv.
-# No ensurepip and no pip inside: this also works on a Python that the system's package manager owns.
-$(VENV)/.locked: requirements.lock
+# What running needs; a change of its lock makes a fresh .venv, a change of pyproject.toml costs a second.
+$(VENV)/.locked: requirements/run.lock
 	@$(REFUSE_UNFIT_PYTHON)
-	@echo "setting up $(VENV) from requirements.lock (half a minute, once) ..."
+	@echo "setting up $(VENV) from requirements/run.lock (a quarter of a minute, once) ..."
 	@$(PYTHON) -m venv --clear --without-pip $(VENV)
-	@$(PYTHON) -m pip --python $(VENV) install -qq --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(INSTALL) --require-hashes -r requirements/run.lock
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.locked pyproject.toml
-	@$(PYTHON) -m pip --python $(VENV) install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+$(VENV)/.run: $(VENV)/.locked pyproject.toml
+	@$(INSTALL) --no-build-isolation -e .
+	@$(CHECK)
+	@touch $@
+
+# What tests and benchmarks add.  Tests start hundreds of processes: everything is compiled once, beforehand.
+$(VENV)/.test: $(VENV)/.run requirements/test.lock
+	@echo "adding what tests need (half a minute, once) ..."
+	@$(INSTALL) --require-hashes -r requirements/test.lock
+	@$(CHECK)
+	@$(BIN)/python -m compileall -q -j 2 $(VENV)/lib
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.test requirements/bench.lock
+	@echo "adding the peers that benchmarks measure against ..."
+	@$(INSTALL) --require-hashes -r requirements/bench.lock
+	@$(CHECK)
 	@touch $@

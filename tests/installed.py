@@ -114,7 +114,7 @@ class Image:
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(packages)
         compile_dir(packages, quiet=1)  # as pip does
-        [about] = packages.glob("pollux-*.dist-info")
+        [about] = packages.glob("pollux_scheduler-*.dist-info")
         self.metadata = Parser().parsestr((about / "METADATA").read_text())
         for name, module, function in re.findall(
             r"^(\w+) = ([\w.]+):(\w+)$", (about / "entry_points.txt").read_text(), re.MULTILINE

@@ -13,7 +13,7 @@ from tests.promql import bad_query, hidden_versions
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
-BESIDE = ("pyproject.toml", "requirements.lock", "README.md", "LICENSE", "src")
+BESIDE = ("pyproject.toml", "requirements", "README.md", "LICENSE", "src")
 
 
 @pytest.mark.parametrize("rule", RULES)

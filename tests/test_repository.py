@@ -6,13 +6,18 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
+from importlib import metadata
+from itertools import combinations
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 REPOSITORY = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
-LOCK = (REPOSITORY / "requirements.lock").read_text()
+LOCKS = {name: (REPOSITORY / "requirements" / f"{name}.lock").read_text() for name in ("run", "test", "bench")}
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 
 # Where the name to import is not the name to install; tzdata is data, which zoneinfo finds by itself, and httptools
@@ -86,7 +91,7 @@ def test_make_says_what_is_wrong_with_a_python_that_will_not_do(tmp_path, python
     for name, script in scripts.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
-    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+    for name in ("Makefile", "requirements", "pyproject.toml"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
 
     made = make("test", f"PYTHON={python}", cwd=tmp_path, path=str(tmp_path))
@@ -102,20 +107,76 @@ def test_the_ci_runs_what_people_run():
     assert "make test" in script.read_text()
 
 
-def test_the_lock_names_no_address():
-    assert not re.search(r"://|--(extra-)?index-url|--find-links|^file:| @ ", LOCK, re.MULTILINE)
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_names_no_address(lock):
+    assert not re.search(r"://|--(extra-)?index-url|--find-links|^file:| @ ", LOCKS[lock], re.MULTILINE)
 
 
-def test_the_lock_pins_everything_by_hash():
-    entries = LOCK.replace("\\\n", " ").splitlines()
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_pins_everything_by_hash(lock):
+    entries = LOCKS[lock].replace("\\\n", " ").splitlines()
     loose = [entry for entry in entries if entry.strip() and not re.match(r"[\w.-]+==\S+ .*--hash=sha256:", entry)]
     assert loose == []
 
 
-def test_the_lock_holds_everything_that_is_declared():
-    groups = [item for group in PROJECT["dependency-groups"].values() for item in group]
-    locked = {normal(line) for line in LOCK.splitlines() if "==" in line}
-    assert declared() | {normal(item) for item in groups} <= locked, "cure: make lock"
+def locked(*locks: str) -> set[str]:
+    """The names in these locks; markers may pin one name several times."""
+    return {normal(line) for lock in locks for line in LOCKS[lock].splitlines() if "==" in line}
+
+
+def needed(requirements: Iterable[str]) -> set[str]:
+    """The packages that these requirements need on this machine, with extras and markers, as installed here."""
+    wanted, found = [(Requirement(each), "") for each in requirements], set[str]()
+    seen = set[tuple[str, str]]()
+    while wanted:
+        requirement, of_extra = wanted.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": of_extra}):
+            continue
+        name = normal(requirement.name)
+        found.add(name)
+        for extra in {"", *requirement.extras} - {each for package, each in seen if package == name}:
+            seen.add((name, extra))
+            wanted += [(Requirement(each), extra) for each in metadata.requires(name) or ()]
+    return found
+
+
+def test_the_locks_hold_everything_that_is_needed():
+    """`pip check` does not look at extras, so the walk over all requirements is made here."""
+    project, groups = PROJECT["project"], PROJECT["dependency-groups"]
+    run = [*project["dependencies"], *project["optional-dependencies"]["tui"], *groups["build"]]
+    test = [*run, *groups["dev"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+    assert needed(run) - locked("run") == set(), "cure: make lock"
+    assert needed(test) - locked("run", "test") == set(), "cure: make lock"
+    assert {normal(each) for each in groups["bench"]} <= locked(*LOCKS), "cure: make lock"
+
+
+def test_no_package_is_in_two_locks():
+    """Two locks could disagree about its version, and the second would change what the first one installed."""
+    assert [sorted(locked(one) & locked(other)) for one, other in combinations(LOCKS, 2)] == [[], [], []]
+
+
+def test_running_needs_no_test_tools_and_no_peers():
+    groups = PROJECT["dependency-groups"]
+    assert locked("run") & {normal(each) for each in [*groups["dev"], *groups["bench"]]} == set()
+
+
+def test_nobody_is_told_to_install_another_project():
+    """`pollux` on the package index is not ours; the distribution is `pollux-scheduler`."""
+    files = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
+    paths = [REPOSITORY / name for name in files.splitlines()] or list(REPOSITORY.rglob("*.*"))
+    wrong = []
+    for path in paths:
+        if path.suffix in {".lock", ".svg"} or not path.is_file() or path == Path(__file__):
+            continue
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            if re.search(r"\bpollux\[|(pip|pipx|uv)( tool)? (install|add) [^.\n]*?\bpollux(?![-\w./])", line):
+                wrong.append(f"{path.relative_to(REPOSITORY)}:{number}: {line.strip()}")
+    assert wrong == []
+
+
+def test_the_command_tells_the_version_of_our_distribution():
+    done = subprocess.run([BIN / "pollux", "--version"], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == f"pollux {metadata.version('pollux-scheduler')}\n"
 
 
 def test_the_package_declares_what_it_imports():

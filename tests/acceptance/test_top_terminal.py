@@ -178,4 +178,4 @@ def test_without_textual_it_names_the_cure(tmp_path):
         os.close(master)
         os.close(slave)
     assert done.returncode == 1
-    assert b'pip install "pollux[tui]"' in done.stderr
+    assert b'pip install "pollux-scheduler[tui]"' in done.stderr

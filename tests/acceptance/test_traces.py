@@ -219,7 +219,7 @@ def test_without_the_extra_the_cure_is_named(pollux):
     ) as process:
         _, said = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "pip install 'pollux[otel]'" in said.decode()
+    assert "pip install 'pollux-scheduler[otel]'" in said.decode()
 
 
 def test_a_variable_that_a_platform_sets_everywhere_stops_nobody(pollux):
@@ -228,7 +228,7 @@ def test_a_variable_that_a_platform_sets_everywhere_stops_nobody(pollux):
     said = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
     ended = served(pollux, environ=said, until=lambda: is_done(run_of(pollux, "look")))
     assert ended.code == 0
-    assert ended.err.count("pip install 'pollux[otel]'") == 1
+    assert ended.err.count("pip install 'pollux-scheduler[otel]'") == 1
 
 
 def test_the_options_are_told_with_their_origin(pollux):

@@ -269,5 +269,5 @@ def test_without_the_client_the_cure_is_named(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("pollux.store.postgres")]:
         monkeypatch.delitem(sys.modules, name)
 
-    with pytest.raises(InvalidInput, match=r'pip install "pollux\[postgres\]"'):
+    with pytest.raises(InvalidInput, match=r'pip install "pollux-scheduler\[postgres\]"'):
         open_store("postgresql://h/db")

@@ -403,7 +403,7 @@ def test_a_missing_client_is_refused_with_the_cure():
     seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
 
     assert seen.stdout.startswith("InvalidInput")
-    assert 'pip install "pollux[redis]"' in seen.stdout
+    assert 'pip install "pollux-scheduler[redis]"' in seen.stdout
 
 
 async def test_a_server_on_a_unix_socket_is_as_good(tmp_path):

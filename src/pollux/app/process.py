@@ -37,7 +37,7 @@ def listen_for_signals(stop: asyncio.Event) -> None:
 
 
 def fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The loop of uvloop where it is installed (`pip install pollux[fast]`), else asyncio's own."""
+    """The loop of uvloop where it is installed (`pip install pollux-scheduler[fast]`), else asyncio's own."""
     try:
         import uvloop
     except ImportError:

@@ -147,7 +147,7 @@ def refuse_unknown(ctx: click.Context, name: str, known: Any) -> None:
 
 
 @click.group(cls=Menu, context_settings={"help_option_names": list(HELP_OPTIONS)})
-@click.version_option(package_name="pollux", message="pollux %(version)s")
+@click.version_option(package_name="pollux-scheduler", message="pollux %(version)s")
 def program() -> None:
     """Never seen: the menu is the help."""
 

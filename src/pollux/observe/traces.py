@@ -28,7 +28,7 @@ from pollux.secrets import hide
 STANDARD = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 PATH = "/v1/traces"
-CURE = "pip install 'pollux[otel]', or take `traces.endpoint` away"
+CURE = "pip install 'pollux-scheduler[otel]', or take `traces.endpoint` away"
 ID_CHARS_MAX = 300
 ERROR_CHARS_MAX = 100  # of the name of an error's class
 _CLASS = re.compile(r"[A-Za-z_][\w.]*(?=$|:|,| \()", re.ASCII)

@@ -68,7 +68,9 @@ def _redis(url: str, rest: str, clock: Clock | None) -> Store:  # noqa: ARG001  
         if (error.name or "").partition(".")[0] not in {"redis", "hiredis"}:
             raise
         raise InvalidInput(
-            "a Redis store needs the client, which is not installed", where="store", cure='pip install "pollux[redis]"'
+            "a Redis store needs the client, which is not installed",
+            where="store",
+            cure='pip install "pollux-scheduler[redis]"',
         ) from error
     return RedisStore(url, clock=clock)
 
@@ -82,7 +84,7 @@ def _postgres(url: str, rest: str, clock: Clock | None) -> Store:  # noqa: ARG00
         raise InvalidInput(
             "a PostgreSQL store needs the client, which is not installed",
             where="store",
-            cure='pip install "pollux[postgres]"',
+            cure='pip install "pollux-scheduler[postgres]"',
         ) from error
     return PostgresStore(url, clock=clock)
 

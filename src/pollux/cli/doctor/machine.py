@@ -136,7 +136,7 @@ def of_extras() -> Iterator[Finding]:
         if version:
             yield ok(package, f"{version}, for {purpose}")
         else:
-            yield ok(package, f"not installed; it is for {purpose}", f'pip install "pollux[{extra}]"')
+            yield ok(package, f"not installed; it is for {purpose}", f'pip install "pollux-scheduler[{extra}]"')
 
 
 def _version(package: str) -> str:

@@ -44,7 +44,9 @@ def top(config: str | None, store: str | None, *, as_json: bool) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "textual":
             raise
-        raise PolluxError('pollux top needs textual, which is not installed; pip install "pollux[tui]"') from error
+        raise PolluxError(
+            'pollux top needs textual, which is not installed; pip install "pollux-scheduler[tui]"'
+        ) from error
     Top(url, socket=socket).run()
 
 
