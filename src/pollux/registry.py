@@ -146,6 +146,7 @@ class Registry:
         self._jobs: dict[str, Job] = {}
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._refused: dict[str, InvalidInput] = {}
+        self._written: set[str] = set()  # jobs that this process has found in the store, or put there
 
     def add(
         self,
@@ -216,6 +217,13 @@ class Registry:
     def forget(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:
             self._jobs.pop(job_id, None)
+
+    def unwritten(self, job_id: str) -> Job | None:
+        """A job that this program declares, unless it has been in the store: what is missing then was deleted."""
+        return None if job_id in self._written else self._jobs.get(job_id)
+
+    def mark_written(self, job_ids: Iterable[str]) -> None:
+        self._written.update(job_id for job_id in job_ids if job_id in self._jobs)
 
     def job(self, ref: object) -> Job:
         """The job meant by a Job, an id or a decorated function."""

@@ -78,6 +78,10 @@ class Declared:
         for job_id, job in self._by_source.get(self._code, {}).items():
             self._by_source[self._code][job_id] = msgspec.structs.replace(job, release=release)
 
+    def mark_written(self) -> None:
+        """A start has written them: what of them is missing from the store later was deleted."""
+        self._registry.mark_written(job.id for job in self.jobs())
+
     def sources(self) -> tuple[str, ...]:
         return tuple(self._by_source)
 
@@ -177,6 +181,12 @@ async def _stored(store: Store, source: str) -> list[Job]:
         after = page.next
         if after is None:
             return jobs
+
+
+async def newest_release(store: Store, source: str) -> int:
+    """The highest release of the source that is known, by its stored jobs or by a living node."""
+    told = [each.release for node in await store.nodes() for each in node.declares if each.source == source]
+    return max([*told, *(job.release for job in await _stored(store, source))], default=0)
 
 
 def _hear(audit: Once | None, answers: Sequence[Answer | JobAnswer]) -> None:

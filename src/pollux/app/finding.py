@@ -7,23 +7,24 @@ taken away.  To run it, or to show what it is, takes a node that can read it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec.structs import replace
 
+from pollux.app.changes import ChangeVerbs
+from pollux.app.declared import newest_release
 from pollux.errors import Illegible, NotFound, Unreadable
-from pollux.model import Job, Run
+from pollux.model import ALL_VERSIONS, Job, Run
 from pollux.registry import Registry, job_id_of
-from pollux.store.contract import JobFilter, JobPage, RunFilter, RunPage, Store
+from pollux.store.contract import Answer, JobFilter, JobPage, JobPut, RunAnswer, RunFilter, RunPage
 from pollux.store.legible import as_far
 
 FORGOTTEN = "those that ended are forgotten after a while: `pollux config` has history.age (7d unless set otherwise)"
 
 
-class FindingVerbs:
+class FindingVerbs(ChangeVerbs):
     """How jobs and runs are found in the store."""
 
-    _store: Store
     _registry: Registry
 
     async def get_job(self, job: object) -> Job:
@@ -82,3 +83,48 @@ class FindingVerbs:
         if isinstance(found, Unreadable):
             raise Illegible("job", [found], [None])
         return found
+
+    async def _job_to_run(self, ref: object) -> Job:
+        """The job as it is now; one that this program declares and that is not in the store yet is added."""
+        try:
+            return await self._job(ref, fresh=True)
+        except NotFound:
+            if not await self._add_declared(job_id_of(ref)):
+                raise
+        return await self._job(ref, fresh=True)
+
+    async def _offered(self, job: Job, write: Callable[[], Awaitable[list[RunAnswer]]]) -> list[RunAnswer]:
+        """What `write` answers, which enqueues runs of the job; where that is missing, it is added first."""
+        answers = await write()
+        if not any(answer.answer is Answer.STALE for answer in answers[:1]):
+            self._registry.mark_written([job.id])
+        elif await self._add_declared(job.id):
+            return await write()
+        return answers
+
+    async def _see_to(self, job: Job) -> None:
+        """Before the caller's own transaction looks: what is added later is not in its snapshot."""
+        if self._registry.unwritten(job.id) is None:
+            return
+        [there], unreadable = await as_far(self._store.get_jobs([job.id]))
+        if there is not None or unreadable:
+            self._registry.mark_written([job.id])
+        else:
+            await self._add_declared(job.id)
+
+    async def _add_declared(self, job_id: str) -> bool:
+        """Add the definition of a job that this program declares and that was never in the store; never change one.
+
+        Raises `NotFound` where a newer release of its source decides, which has no such job.
+        """
+        job = self._registry.unwritten(job_id)
+        if job is None or self._store.scheduler_version == ALL_VERSIONS:
+            return False
+        newest = await newest_release(self._store, job.source)
+        if newest > job.release:
+            cure = f"release {newest} of {job.source} is known and has no such job, this program is release"
+            raise NotFound("job", job_id, cure=f"{cure} {job.release}: ask in the newer one")
+        put = JobPut(job, revision=0)
+        await self._store.put_jobs([put], audit=self._puts_on_record([put], {job_id: None}))
+        self._registry.mark_written([job_id])
+        return True

@@ -52,11 +52,13 @@ class Registrar(Loop):
     async def begin(self) -> None:
         """The first look; what stands against it is an error of the start.  The loop has the next one a beat later."""
         await self.turn()
+        self.declared.mark_written()
         self._is_begun = True
 
     def declare_anew(self, declared: Declared) -> None:
         """The file says something else now, and it is written."""
         self.declared, self.me = declared, msgspec.structs.replace(self.me, declares=declared.declares())
+        declared.mark_written()
 
     async def turn(self) -> Rest:
         if self._is_begun:

@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 
 from pollux.app.accepted import Accepted, there_already
 from pollux.app.audit import AuditVerbs
-from pollux.app.changes import ChangeVerbs, as_words, change_words, filter_words
+from pollux.app.changes import as_words, change_words, filter_words
 from pollux.app.finding import FORGOTTEN, FindingVerbs
 from pollux.app.in_turn import batches_like, write_in_turn
 from pollux.app.owned import refuse_backed
@@ -39,7 +39,7 @@ from pollux.model import (
 )
 from pollux.model.params import priority_of
 from pollux.observe.trace_ids import link_runs
-from pollux.plan import Why, beside_unreadable, why_job, why_run, why_unreadable, why_unreadable_run
+from pollux.plan import Why, beside_unreadable, why_job, why_run, why_unreadable, why_unreadable_run, why_unwritten
 from pollux.registry import Registry, job_id_of
 from pollux.store.contract import (
     BATCH_MAX,
@@ -60,7 +60,7 @@ REVIVE_PAGE = 500
 ANYWAY = "`anyway=True`"  # how Python says it; whoever asks in another way hears of that one
 
 
-class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, ChangeVerbs):
+class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
     """Everything that can be asked of a store full of jobs and runs, in the caller's words."""
 
     trace_namespace = ""  # of the runs' traces, for the link that a caller's own span gets
@@ -113,9 +113,9 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, C
         if connection is None:
             asked = await self.accept(job, params, id=id, key=key, at=at, delay=delay, priority=priority)
             return asked.run
-        known = await self._job(job)
+        known, joined = await self._job(job), self._joined()
         run = self._wanted(known, params, at, delay, priority, id=id, key=key)
-        joined = self._joined()
+        await self._see_to(known)
         [answer] = await joined.enqueue_in(connection, [run], ready_max=self._ready_max)
         self._refuse(answer, known)
         link_runs([run.id], self.trace_namespace)
@@ -138,7 +138,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, C
         """As `enqueue`, and says whether the run is new, or was there already and kept what it had."""
         known = await self._job(job)
         run = self._wanted(known, params, at, delay, priority, id=id, key=key)
-        [answer] = await self._store.enqueue([run], ready_max=self._ready_max)
+        [answer] = await self._offered(known, lambda: self._store.enqueue([run], ready_max=self._ready_max))
         self._refuse(answer, known)
         link_runs([run.id], self.trace_namespace)
         if answer.answer is Answer.ALREADY:
@@ -178,9 +178,12 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, C
         bodies = await bodies_for(self._registry, known, params)
         ids: list[str] = []
 
+        if joined is not None:
+            await self._see_to(known)
+
         async def write(runs: RunsAlike) -> None:
             if joined is None:
-                answers = await self._store.enqueue(runs, ready_max=self._ready_max)
+                answers = await self._offered(known, lambda: self._store.enqueue(runs, ready_max=self._ready_max))
             else:
                 answers = await joined.enqueue_in(connection, runs, ready_max=self._ready_max)
             told = [answer.answer for answer in answers]
@@ -207,7 +210,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, C
 
         The same `id` again is the same run.
         """
-        known = await self._job(job, fresh=True)
+        known = await self._job_to_run(job)
         if known.overlap is not Overlap.ALLOW and not anyway:
             await self._refuse_overlap(known, id)
         payload = self._payload(known, params)
@@ -333,6 +336,8 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs, C
         try:
             job = await self.find_job(name)
         except NotFound:
+            if (declared := self._registry.unwritten(name)) is not None:
+                return why_unwritten(declared)
             cure = f"`pollux jobs` and `pollux runs` list them; if it was a run: {FORGOTTEN}"
             raise NotFound("job or run", name, cure=cure) from None
         if isinstance(job, Unreadable):

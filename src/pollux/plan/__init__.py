@@ -15,6 +15,7 @@ from pollux.plan.why import (
     why_run,
     why_unreadable,
     why_unreadable_run,
+    why_unwritten,
 )
 
 __all__ = [
@@ -43,5 +44,6 @@ __all__ = [
     "why_run",
     "why_unreadable",
     "why_unreadable_run",
+    "why_unwritten",
     "with_other_jobs",
 ]

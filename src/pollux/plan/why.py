@@ -90,6 +90,12 @@ def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, n
     return Why("drained", words, drain.expires_ms, drain.cure)
 
 
+def why_unwritten(job: Job) -> Why:
+    """Why a job does not run that its program declares and no node has written to the store."""
+    words = f"it is declared here and not in the store yet: no node of {job.source} has started"
+    return Why("stranded", words, cure="start one; `enqueue` and `run_now` of this program add the job, too")
+
+
 def why_unreadable(job: Unreadable, run: Run | None = None) -> Why:
     """Why a job that cannot be read here, or a run of it that waits, does not run: others may know more."""
     whose = "it" if run is None else f"its job {job.name}"
