@@ -1,9 +1,11 @@
 """Which addresses may be polled, by whom, and however they are written?"""
 
 import socket
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from pollux.errors import InvalidInput
 from pollux.handlers.http import client as clients
@@ -16,7 +18,9 @@ DENIED_V4 = ["127.0.0.1", "127.8.9.10", "169.254.169.254", "10.0.0.5", "172.16.0
              "239.255.255.250", "255.255.255.255", "198.18.0.1", "240.0.0.1"]  # fmt: skip
 DENIED_V6 = ["::1", "::", "fe80::1", "fe80::a9fe:a9fe", "febf::1", "fc00::1", "fd00:ec2::254", "fd20:ce::254",
              "fec0::1",
-             "ff02::1", "100::1", "2001:db8::1", "3fff::1", "5f00::1", "64:ff9b:1::a00:1", "2001::1"]  # fmt: skip
+             "ff02::1", "100::1", "2001:db8::1", "3fff::1", "5f00::1", "64:ff9b:1::a00:1", "2001::1",
+             "fd12::5efe:808:808", "fe80::5efe:808:808", "ff02::5efe:808:808", "fd00:ec2::5efe:808:808",
+             "64:ff9b:1::808:808", "64:ff9b:1:a9fe:a9:fe00::1"]  # fmt: skip
 ODD = [
     "http://localhost/", "http://LOCALHOST/", "http://localhost./", "http://ip6-localhost/", "http://127.1/",
     "http://127.0.1/", "http://2130706433/", "http://0x7f000001/", "http://0x7f.0x0.0x0.0x1/", "http://0177.0.0.1/",
@@ -122,6 +126,64 @@ async def test_nothing_of_the_corpus_gets_past_for_a_job_that_came_by_api():
             passed.append(f"{url}: answered")
     await http.close()
     assert not passed, passed
+
+
+FORMS = {  # where an IPv4 address stands in an IPv6 one: the rest of the bits, and the address put into them
+    "compatible": ("::/96", lambda rest, inner: inner),
+    "mapped": ("::ffff:0:0/96", lambda rest, inner: inner),
+    "translated": ("::ffff:0:0:0/96", lambda rest, inner: inner),
+    "NAT64": ("64:ff9b::/96", lambda rest, inner: inner),
+    "local NAT64, /96": ("64:ff9b:1::/48", lambda rest, inner: rest >> 32 << 32 | inner),
+    "local NAT64, /64": ("64:ff9b:1::/48", lambda rest, inner: rest >> 64 << 64 | inner << 24 | rest & 0xFFFFFF),
+    "local NAT64, /56": (
+        "64:ff9b:1::/48",
+        lambda rest, inner: rest >> 72 << 72 | inner >> 24 << 64 | (inner & 0xFFFFFF) << 32 | rest & 0xFFFFFFFF,
+    ),
+    "local NAT64, /48": (
+        "64:ff9b:1::/48",
+        lambda rest, inner: inner >> 16 << 64 | (inner & 0xFFFF) << 40 | rest & 0xFFFFFFFFFF,
+    ),
+    "6to4": ("2002::/16", lambda rest, inner: inner << 80 | rest & (1 << 80) - 1),
+    "Teredo server": ("2001::/32", lambda rest, inner: inner << 64 | rest & (1 << 64) - 1),
+    "Teredo client": ("2001::/32", lambda rest, inner: rest >> 32 << 32 | ~inner & 0xFFFFFFFF),
+    "ISATAP": ("::/0", lambda rest, inner: rest >> 64 << 64 | 0x5EFE << 32 | inner),
+    "ISATAP, universal": ("::/0", lambda rest, inner: rest >> 64 << 64 | 0x02005EFE << 32 | inner),
+}
+NUMBERS = st.integers(0, 2**32 - 1) | st.sampled_from([int(IPv4Address(text)) for text in [*DENIED_V4, "8.8.8.8"]])
+PREFIXES = st.integers(0, 2**64 - 1) | st.sampled_from([int(IPv6Address(text)) >> 64 for text in DENIED_V6])
+
+
+@given(st.sampled_from(sorted(FORMS)), NUMBERS, PREFIXES, st.integers(0, 2**64 - 1))
+@example("ISATAP", int(IPv4Address("8.8.8.8")), int(IPv6Address("fd12::")) >> 64, 0)
+@example("ISATAP", int(IPv4Address("8.8.8.8")), int(IPv6Address("fe80::")) >> 64, 0)
+@example("ISATAP", int(IPv4Address("8.8.8.8")), int(IPv6Address("ff02::")) >> 64, 0)
+@example("ISATAP", int(IPv4Address("8.8.8.8")), int(IPv6Address("fd00:ec2::")) >> 64, 0)
+@example("local NAT64, /96", int(IPv4Address("8.8.8.8")), 0, 0)
+@example("local NAT64, /48", int(IPv4Address("169.254.169.254")), 0, 1)
+def test_the_worst_reading_of_an_address_counts_the_outer_one_included(form, number, prefix, low):
+    """However an IPv4 address stands in an IPv6 one, neither makes the other more harmless than it is alone."""
+    network, put_in = FORMS[form]
+    outer = ip_network(network)
+    free = (1 << 128 - outer.prefixlen) - 1
+    address = IPv6Address(int(outer[0]) | put_in(prefix << 64 | low, number) & free)
+    inner = IPv4Address(number)
+
+    padding = form in {"local NAT64, /48", "local NAT64, /56", "local NAT64, /64"} and number < 2**24
+    if not padding and int(address) > 1:
+        assert reach_of(address) <= reach_of(inner)
+    alone = ip_address(int(address) & ~0xFFFFFFFFFFFFFFFF | 0x1111111111111111)  # the same prefix, nothing inside
+    if outer.prefixlen < 64 and "local" not in form:
+        assert reach_of(address) <= reach_of(alone)
+    if "local" in form:
+        assert reach_of(address) <= Reach.INSIDE
+
+
+def test_a_private_address_behind_a_local_nat64_prefix_stays_open_to_a_file_and_to_what_was_allowed():
+    """The paddings of other prefix lengths are no readings of their own."""
+    address = IPv6Address("64:ff9b:1::10.9.8.7")
+    assert Policy(inside=True).refusal(address) == ""
+    assert Policy(inside=False, allowed=networks_of(["10.0.0.0/8"])).refusal(address)
+    assert Policy(inside=False, allowed=networks_of(["10.0.0.0/8", "64:ff9b:1::/48"])).refusal(address) == ""
 
 
 @pytest.mark.parametrize("text", [*DENIED_V4, *DENIED_V6])

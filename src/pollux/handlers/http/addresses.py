@@ -8,8 +8,8 @@
     everything else                                              yes                             yes
 
 A URL that comes with a run counts as API, whatever its job is.  The tables are our own: what `ipaddress` calls private
-differs between Python versions.  An IPv4 address inside an IPv6 one (mapped, compatible, translated, NAT64, 6to4,
-Teredo, ISATAP) is taken out and judged as well; the worst counts.
+differs between Python versions.  An IPv6 address that may hold an IPv4 one (mapped, compatible, translated, NAT64,
+6to4, Teredo, ISATAP) has several readings: itself, and each IPv4 address that may be meant.  The worst of them counts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _EMBEDDED = {  # an IPv4 address stands this many bits from the right
     "2002::/16": (80,),  # 6to4
 }
 _TEREDO = IPv6Network("2001::/32")
-_ISATAP = (0x0000_5EFE, 0x0200_5EFE)
+_LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")  # RFC 8215: any prefix length of RFC 6052 may be in use below it
+_ISATAP, _ISATAP_MASK = 0x0000_5EFE, 0xFCFF_FFFF  # the two bits left out are flags of the interface id
 _HOST = re.compile(r"(?=.{1,253}\Z)(?!-)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
@@ -90,13 +91,13 @@ class Policy:
 
     def _is_allowed(self, address: Address) -> bool:
         """Every address in it that is not public must be in a network that was allowed."""
-        inner = [each for each in unwrapped(address) if _own_reach(each) is not Reach.OUTSIDE]
-        return all(any(each in network for network in self.allowed) for each in inner or [address])
+        near = [each for each in readings(address) if _own_reach(each) is not Reach.OUTSIDE]
+        return all(any(each in network for network in self.allowed) for each in near)
 
 
 @lru_cache(maxsize=16_384)
 def reach_of(address: Address) -> Reach:
-    return min(_own_reach(each) for each in unwrapped(address))
+    return min(_own_reach(each) for each in readings(address))
 
 
 def _own_reach(address: Address) -> Reach:
@@ -107,10 +108,11 @@ def _own_reach(address: Address) -> Reach:
     return Reach.OUTSIDE
 
 
-def unwrapped(address: Address) -> Iterator[Address]:
-    """The address, unless it is but a wrapping, and every IPv4 address in it."""
-    inner = () if isinstance(address, IPv4Address) or int(address) <= 1 else tuple(_embedded(address))
-    yield from inner or (address,)
+def readings(address: Address) -> Iterator[Address]:
+    """Every reading of an address: itself, and each IPv4 address that may be meant by it."""
+    yield address
+    if isinstance(address, IPv6Address) and int(address) > 1:  # :: and ::1 hold none
+        yield from _embedded(address)
 
 
 def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
@@ -121,8 +123,22 @@ def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
     if address in _TEREDO:
         yield IPv4Address(number >> 64 & 0xFFFF_FFFF)
         yield IPv4Address(~number & 0xFFFF_FFFF)
-    if number >> 32 & 0xFFFF_FFFF in _ISATAP:
+    if address in _LOCAL_NAT64:
+        yield from _split(number)
+    if number >> 32 & _ISATAP_MASK == _ISATAP:
         yield IPv4Address(number & 0xFFFF_FFFF)
+
+
+def _split(number: int) -> Iterator[IPv4Address]:
+    """The IPv4 addresses after a NAT64 prefix of 48, 56 and 64 bits, around the reserved bits 64 to 71 (RFC 6052).
+
+    0.x.x.x is left out: there it is the padding of a longer prefix, whose own reading is judged.
+    """
+    joined = number >> 64 << 56 | number & (1 << 56) - 1  # without the reserved bits: 120 are left
+    for prefix in (48, 56, 64):
+        inner = IPv4Address(joined >> 120 - prefix - 32 & 0xFFFF_FFFF)
+        if inner.packed[0]:
+            yield inner
 
 
 @lru_cache(maxsize=16_384)
