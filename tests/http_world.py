@@ -66,9 +66,9 @@ async def serve_raw(seen: list[tuple[str, str]], host: str, port: int = 0) -> as
     return await asyncio.start_server(answer, host, port)
 
 
-async def until(look: Callable[[], Awaitable[Any]]) -> Any:
+async def until(look: Callable[[], Awaitable[Any]], *, patience_s: float = PATIENCE_S) -> Any:
     """Look again and again until there is something to see."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(patience_s):
         while not (seen := await look()):  # noqa: ASYNC110  what is looked at is in a store, and rings for nobody here
             await asyncio.sleep(0.005)
     return seen

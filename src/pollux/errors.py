@@ -7,6 +7,7 @@
     ├── Conflict           the thing exists, but not as the caller believed
     ├── Transient          raised by a handler: try again (perhaps not before `retry_after`)
     ├── Permanent          raised by a handler: trying again cannot help
+    ├── Postponed          raised by a built-in handler before it began: later, and no failure
     └── StoreError         the store said no, or nothing at all
         ├── StoreAway      nobody answers there, or not yet: it may come
         ├── StoreBusy      somebody else holds the write lock past our deadline
@@ -107,6 +108,14 @@ class Transient(PolluxError):
 
 class Permanent(PolluxError):
     """Raise it in a handler when trying again cannot help."""
+
+
+class Postponed(PolluxError):
+    """The handler could not begin yet: the run goes back uncharged, and comes again `after_s` seconds later."""
+
+    def __init__(self, reason: str, *, after_s: float) -> None:
+        self.reason, self.after_s = reason, after_s
+        super().__init__(reason)
 
 
 class StoreError(PolluxError):

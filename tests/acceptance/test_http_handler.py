@@ -13,7 +13,6 @@ from aiohttp import web
 
 from pollux import Pollux, Retry, every
 from pollux.config import load_config
-from pollux.handlers.http import lanes
 from pollux.model import Job, Run, RunState
 from pollux.store.contract import RunFilter
 from tests.acceptance.hostile import CERTIFICATES, tls
@@ -389,9 +388,8 @@ async def test_a_job_that_came_by_api_names_no_file(site):
 # many at a time
 
 
-async def test_a_target_gets_a_few_requests_at_a_time_and_a_stuck_one_does_not_hold_the_others(site, monkeypatch):
-    """Twenty jobs on a page that never answers, in twelve seats: others are polled meanwhile, and the rest is told."""
-    monkeypatch.setattr(lanes, "STILL_S", 0.2)
+async def test_a_target_gets_a_few_requests_at_a_time_and_who_waits_for_a_place_holds_no_seat(site):
+    """Twenty jobs on a page that does not answer, in six seats: others are polled meanwhile, and none of them fails."""
     released = asyncio.Event()
 
     async def stuck(request: web.Request) -> web.Response:
@@ -402,22 +400,42 @@ async def test_a_target_gets_a_few_requests_at_a_time_and_a_stuck_one_does_not_h
         return web.Response()
 
     site.answers["/stuck"] = stuck
-    app = Pollux("memory://", seats=12, http_per_target=3)
+    app = Pollux("memory://", seats=6, http_per_target=3)
     for number in range(20):
         app.add("http", id=f"stuck-{number}", params={"url": site.url("/stuck")}, retry=False)
     other = await serve_raw([], "127.0.0.1")
     app.add("http", id="other", params={"url": f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}/"})
     async with app:
         runs = [await app.run_now(f"stuck-{number}") for number in range(20)]
-        assert (await finished(app, "other")).state is RunState.DONE
+
+        async def seen() -> list[Run]:
+            return [await app.get_run(run.id) for run in runs]
 
         async def sent_away() -> list[Run]:
-            ended = [run for run in [await app.get_run(run.id) for run in runs] if run.is_finished]
-            return ended if len(ended) >= 17 else []
+            waiting = [run for run in await seen() if "waits for a place" in run.progress]
+            return waiting if len(waiting) >= 12 else []
 
-        busy = await until(sent_away)
-        assert all(run.error.startswith("TargetBusy: 3 requests to") for run in busy)
+        waiting = await until(sent_away)
+        assert waiting[0].progress.startswith("waits for a place: 3 polls of target 127.0.0.1:")
+        for _ in range(3):
+            assert (await finished(app, "other")).state is RunState.DONE
+
+        async def told() -> list[str]:
+            whys = [(await app.why(run.id)).reason for run in waiting]
+            return [why for why in whys if "waits for a place" in why]
+
+        assert "its time comes in" in (await until(told))[0]
+        charged = [run for run in await seen() if run.attempt or run.error or run.is_finished]
+        assert not charged
         released.set()
+
+        async def all_ended() -> list[Run]:
+            ended = await seen()
+            return ended if all(run.is_finished for run in ended) else []
+
+        ended = await until(all_ended)
+        assert {(run.state, run.failed) for run in ended} == {(RunState.DONE, False)}
+        assert max(run.fence for run in ended) > 1, "some came again"
     other.close()
     await other.wait_closed()
     assert site.most_at_once == 3

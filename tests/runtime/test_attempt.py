@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pollux.errors import Permanent, Transient
+from pollux.errors import Permanent, Postponed, Transient
 from pollux.events import HandlerStuck, LeaseWasLost, RunSettled, RunStarted
 from pollux.model import Interval, RunState, run_of
 from pollux.registry import Changed, Registry
@@ -104,6 +104,26 @@ async def test_runs_that_fail_together_do_not_come_again_together():
     runs = [await shop.run(name) for name in names]
     assert {run.state for run in runs} == {RunState.READY}
     assert len({run.visible_ms for run in runs}) > 10
+
+
+@pytest.mark.parametrize(("after_s", "least_ms"), [(0.7, 700), (0.0, 100)])
+async def test_a_run_that_was_postponed_goes_back_uncharged_says_why_and_is_not_claimed_again_at_once(
+    after_s, least_ms
+):
+    async def waits(ctx):
+        raise Postponed("waits for a place", after_s=after_s)
+
+    shop = await a_shop()
+    await seated(shop, waits)
+    assert shop.pool.free == 2, "it holds no seat"
+    run = await recorded(shop)
+    assert (run.state, run.attempt, run.error, run.tried) == (RunState.READY, 0, "", ())
+    assert run.progress == "waits for a place"
+    assert run.visible_ms == shop.clock.now_ms() + least_ms
+    assert not (await shop.store.claim(node="n2", token="t2", limit=9, lease_ms=30_000)).runs
+    await shop.clock.advance(least_ms)
+    [again] = (await shop.store.claim(node="n2", token="t3", limit=9, lease_ms=30_000)).runs
+    assert (again.id, again.progress) == ("r1", ""), "whoever has it now has not said anything"
 
 
 async def test_the_source_may_ask_for_a_later_retry():

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pollux import Permanent, Pollux, every
+from pollux import Permanent, Pollux, cron, every
 from pollux.clock import FakeClock
 from pollux.model import Interval, JobUpdate, Node
 from pollux.observe.documents import health_document, workers_document
@@ -112,6 +112,37 @@ async def test_a_job_that_only_fails_is_stale_and_its_instance_tells_why():
         assert instance["warnings"]
         await app.set_setting("health.intervals", 1_000)
         await found(app, "freshness", HEALTHY)
+
+
+async def test_a_nightly_job_that_is_not_yet_due_is_not_stale():
+    app = Pollux("memory://")
+    app.add(app.handler(home), cron("0 2 * * *"), id="nightly")
+    async with app:
+
+        async def planned():
+            return (await app.get_job("nightly")).next_due_ms
+
+        await until(planned, "it has a due time")
+        document = health_document(await app.health())
+    [told] = document["staleness"]
+    assert (told["instance"], told["score"], told["lastSuccess"]) == ("nightly", 0.0, None)
+    assert document["instances"][0]["warnings"] == []
+
+
+async def test_among_many_jobs_those_that_do_not_succeed_are_looked_at_first():
+    """Only 200 are looked at one by one: a failing one of 250 is among them, whatever its name and age."""
+    app = Pollux("memory://", health_staleness="0s", health_intervals=1)
+
+    async def fails(ctx):
+        raise TimeoutError("no answer")
+
+    fine, bad = app.handler(home), app.handler(fails)
+    for n in range(250):
+        app.add(fine, every("1h"), id=f"job-{n:03}")
+    app.add(bad, every("1s"), id="last")
+    async with app:
+        finding = await found(app, "freshness", DEGRADED)
+    assert finding.seen == "no success for too long: last (never)"
 
 
 async def test_a_running_handler_is_seen_with_its_progress():

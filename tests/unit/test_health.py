@@ -210,6 +210,8 @@ BAD = {
     ),
     "a deep queue": (seen(lines=depth(51)), "queue", DEGRADED, "51 runs wait"),
     "stale": (home(last_success_ms=NOW - 90_001), "freshness", DEGRADED, "home (1m30s)"),
+    "stale by its interval": (home(planned_ms=1_000, last_success_ms=NOW - 5_001), "freshness", DEGRADED, "home (5s)"),
+    "never polled": (home(last_success_ms=None, wanted_ms=90_001), "freshness", DEGRADED, "home (never)"),
     "never fresh": (home(last_success_ms=None, failures=3), "freshness", DEGRADED, "home (never)"),
     "ends unread": (counted(ends=10_001), "feed", DEGRADED, "10,001 ends are unread"),
     "claims refused": (counted(ends=100_001), "feed", UNHEALTHY, "nothing is claimed"),

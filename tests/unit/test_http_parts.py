@@ -7,14 +7,15 @@ import os
 import zlib
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.errors import InvalidInput, Permanent, Transient
-from pollux.handlers.http import lanes as lanes_module
+from pollux.errors import InvalidInput, Permanent, Postponed, Transient
 from pollux.handlers.http import matcher as matchers
+from pollux.handlers.http import places as places_module
 from pollux.handlers.http.body import Unpacker, read_body
 from pollux.handlers.http.client import KEPT_BODY_MAX, kept_of, text_of
 from pollux.handlers.http.extract import dig, path_of, take_of
@@ -25,14 +26,15 @@ from pollux.handlers.http.faults import (
     NothingTaken,
     RefusedStatus,
     SlowPattern,
-    TargetBusy,
     TooBig,
     retry_after_s,
     status_fault,
 )
-from pollux.handlers.http.lanes import LANES_MAX, Lanes
+from pollux.handlers.http.hops import Prepared
 from pollux.handlers.http.marks import Mark, digest_of, read_mark, validator_of
 from pollux.handlers.http.matcher import Matcher
+from pollux.handlers.http.options import read_options
+from pollux.handlers.http.places import TARGETS_MAX, Places
 from pollux.registry import FINGERPRINT_CHARS_MAX
 from pollux.secrets import HIDDEN
 
@@ -282,94 +284,163 @@ def test_retry_after_is_read_as_seconds_or_a_date():
     assert status_fault(503, "t", "2xx", "7").retry_after == 7.0
 
 
-# lanes
+# places of targets
 
 
-async def entered(lanes: Lanes, lane, patience_s: float = 30) -> None:
-    if not lanes.try_enter(lane):
-        await lanes.wait(lane, "t", patience_s=patience_s)
+async def entered(places: Places, target, patience_s: float = 30) -> None:
+    await places.enter(target, "t", patience_s=patience_s)
 
 
-async def test_a_lane_lets_so_many_in_and_the_others_in_their_order():
-    lanes = Lanes(per_target=2)
-    lane, order = lanes.of(("h", 80)), []
+async def test_a_target_lets_so_many_in_and_the_others_in_their_order():
+    places = Places(per_target=2)
+    target, order = places.of("h:80"), []
+    target.hold_s = 0.01
 
     async def go(number: int) -> None:
-        await entered(lanes, lane)
+        await entered(places, target)
         order.append(number)
 
     await go(0)
     await go(1)
     waiting = [asyncio.create_task(go(number)) for number in (2, 3, 4)]
     await asyncio.sleep(0)
-    assert (order, lane.active) == ([0, 1], 2)
+    assert (order, target.active) == ([0, 1], 2)
     for expected in (2, 3, 4):
-        lanes.leave(lane)
+        places.leave(target, 0.01)
         await waiting[expected - 2]
-        assert (order[-1], lane.active) == (expected, 2)
-    lanes.leave(lane)
-    lanes.leave(lane)
-    assert lane.is_empty
+        assert (order[-1], target.active) == (expected, 2)
+    places.leave(target, 0.01)
+    places.leave(target, 0.01)
+    assert target.is_empty
 
 
-async def test_one_lane_does_not_wait_for_another():
-    lanes = Lanes(per_target=1)
-    assert lanes.try_enter(lanes.of(("a", 80)))
-    assert lanes.try_enter(lanes.of(("b", 80)))
-    assert lanes.try_enter(lanes.of(("a", 81)))
-    assert not lanes.try_enter(lanes.of(("a", 80)))
+async def test_one_target_does_not_wait_for_another():
+    places = Places(per_target=1)
+    assert places.try_enter(places.of("a"))
+    assert places.try_enter(places.of("b"))
+    assert not places.try_enter(places.of("a"))
 
 
-async def test_a_line_that_does_not_move_is_left_and_whoever_comes_then_does_not_even_wait(monkeypatch):
-    monkeypatch.setattr(lanes_module, "STILL_S", 0.05)
-    lanes = Lanes(per_target=1)
-    lane = lanes.of(("h", 80))
-    lanes.try_enter(lane)
+async def test_in_a_line_that_stands_still_one_waits_and_whoever_comes_then_is_sent_away_at_once():
+    places = Places(per_target=1)
+    target = places.of("t")
+    places.try_enter(target)
+    target.moved_at -= 60
+    first = asyncio.create_task(entered(places, target, 0.01))
+    await asyncio.sleep(0)
+    with pytest.raises(Postponed, match=r"waits for a place: 1 poll of target t under way \(http.per_target\)"):
+        entered(places, target, 0.01).send(None)  # at its first step
+    with pytest.raises(Postponed):
+        await asyncio.wait_for(first, 60)
+    assert (len(target.line), target.active) == (0, 1)
+
+
+async def test_nobody_waits_in_a_line_that_is_too_long_to_be_through_in_time():
+    places = Places(per_target=2)
+    target = places.of("t")
+    target.hold_s = 0.1  # so a place becomes free every 50 ms: two are through within 100
     for _ in range(2):
-        with pytest.raises(TargetBusy, match="1 request to t under way"):
-            await asyncio.wait_for(entered(lanes, lane), 60)
-    with pytest.raises(TargetBusy):
-        entered(lanes, lane).send(None)  # at its first step
-    assert not lane.line
+        places.try_enter(target)
+    waiting = [asyncio.create_task(entered(places, target, 0.1)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(Postponed):
+        entered(places, target, 0.1).send(None)
+    assert len(target.line) == 2
+    for task in waiting:
+        places.leave(target, 0.1)
+        await asyncio.wait_for(task, 60)
+
+
+async def test_those_who_are_sent_away_come_again_one_after_another_as_fast_as_places_become_free():
+    places = Places(per_target=4)
+    target = places.of("t")
+    target.hold_s = 2.0
+    for _ in range(4):
+        places.try_enter(target)
+    target.moved_at -= 60
+    target.line.append(asyncio.get_running_loop().create_future())
+
+    async def sent_away() -> tuple[float, float]:
+        """How much later it is to come again, and which time that is left for the next."""
+        with pytest.raises(Postponed) as postponed:
+            await places.enter(target, "t")
+        return postponed.value.after_s, target.again_at
+
+    assert (await sent_away())[0] == pytest.approx(0.2)
+    target.again_at = asyncio.get_running_loop().time() + 5.0
+    times = [await sent_away() for _ in range(40)]
+    steps = [later - sooner for (_, sooner), (_, later) in pairwise(times[:5])]
+    assert steps == pytest.approx([0.5] * 4), "four places that are each held for 2 s"
+    assert max(after_s for after_s, _ in times) <= 10.0 + 1e-6
+    target.hold_s, target.again_at = 0.0, asyncio.get_running_loop().time() + 5.0
+    [(_, sooner), (_, later)] = [await sent_away() for _ in range(2)]
+    assert later - sooner == pytest.approx(0.005), "however quick its polls are, they do not come back all at once"
+
+
+async def test_fewer_places_are_there_once_those_have_left_who_are_too_many():
+    places = Places(per_target=2)
+    target = places.of("t")
+    places.try_enter(target)
+    places.try_enter(target)
+    waiting = asyncio.create_task(entered(places, target))
+    await asyncio.sleep(0)
+    places.per_target = 1
+    places.leave(target, 0.1)
+    assert (target.active, waiting.done()) == (1, False)
+    places.leave(target, 0.1)
+    await asyncio.wait_for(waiting, 60)
+    assert target.active == 1
 
 
 async def test_who_gives_up_as_its_turn_comes_passes_it_on():
-    lanes = Lanes(per_target=1)
-    lane = lanes.of(("h", 80))
-    lanes.try_enter(lane)
-    first, second = (asyncio.create_task(entered(lanes, lane)) for _ in range(2))
+    places = Places(per_target=1)
+    target = places.of("t")
+    target.hold_s = 0.01
+    places.try_enter(target)
+    first, second = (asyncio.create_task(entered(places, target)) for _ in range(2))
     await asyncio.sleep(0)
-    lanes.leave(lane)
+    places.leave(target, 0.01)
     first.cancel()
     await asyncio.wait_for(second, 60)
-    assert lane.active == 1
-    lanes.leave(lane)
-    assert lane.is_empty
+    assert target.active == 1
+    places.leave(target, 0.01)
+    assert target.is_empty
 
 
 async def test_who_is_cancelled_in_line_is_gone():
-    lanes = Lanes(per_target=1)
-    lane = lanes.of(("h", 80))
-    lanes.try_enter(lane)
-    waiting = asyncio.create_task(entered(lanes, lane))
+    places = Places(per_target=1)
+    target = places.of("t")
+    places.try_enter(target)
+    waiting = asyncio.create_task(entered(places, target))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    lanes.leave(lane)
-    assert lane.is_empty
+    places.leave(target, 0.1)
+    assert target.is_empty
 
 
-async def test_lanes_nobody_uses_are_forgotten_and_those_in_use_are_not(monkeypatch):
-    monkeypatch.setattr(lanes_module, "LANES_MAX", 100)
-    assert LANES_MAX == 20_000
-    lanes = Lanes(per_target=1)
-    busy = lanes.of(("busy", 80))
-    lanes.try_enter(busy)
+async def test_targets_nobody_uses_are_forgotten_and_those_in_use_are_not(monkeypatch):
+    monkeypatch.setattr(places_module, "TARGETS_MAX", 100)
+    assert TARGETS_MAX == 20_000
+    places = Places(per_target=1)
+    busy = places.of("busy")
+    places.try_enter(busy)
     for number in range(1_000):
-        lanes.of((str(number), 80))
-    assert len(lanes._lanes) <= 100
-    assert lanes.of(("busy", 80)) is busy
+        places.of(str(number))
+    assert len(places._targets) <= 100
+    assert places.of("busy") is busy
+
+
+@pytest.mark.parametrize(
+    ("job_ms", "patience_s", "total_ms"), [(60_000, 0.1, 30_000), (5_000, 0.1, 4_800), (200, 0.02, 160)]
+)
+def test_what_a_poll_waits_for_its_place_is_not_taken_from_the_time_of_the_server(job_ms, patience_s, total_ms):
+    """Waiting, the request and the word about what took so long each have a share of the job's timeout."""
+    options = read_options({"url": "http://h/"})
+    prepared = Prepared({}, options, recipe="", source="file:p.yaml", is_trusted=True, job_ms=job_ms)
+    assert (prepared.patience_s, prepared.total_ms) == (patience_s, total_ms)
+    assert prepared.timeout.total == total_ms / 1000
 
 
 async def test_a_child_that_somebody_killed_does_not_make_its_pattern_a_slow_one(matcher, monkeypatch):

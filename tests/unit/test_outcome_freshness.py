@@ -5,6 +5,7 @@ from itertools import permutations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pollux.model import Cause, Cron, End, Event, Interval, Job, Memory, Once, RunState
 from pollux.outcome import RECENT_MAX, Mark, count_skips, freshness, learn, marks, within_ms
@@ -224,10 +225,23 @@ def scored(age_s, schedule=EVERY_MINUTE):
     return freshness(job, T + age_s * 1000)
 
 
-def test_a_job_that_never_succeeded_is_stale():
-    job = Job(id="j", handler="h", schedule=Interval(60_000))
+@pytest.mark.parametrize("schedule", [EVERY_MINUTE, Cron("0 2 * * *")])
+def test_a_job_whose_first_time_is_still_to_come_is_fresh(schedule):
+    for due_ms in (None, T + 1, T + 86_400_000):
+        job = Job(id="j", handler="h", schedule=schedule, next_due_ms=due_ms)
+        fresh = freshness(job, T)
+        assert (fresh.age_ms, fresh.score, fresh.wanted_ms) == (None, 1.0, 0)
 
-    assert (freshness(job, T).age_ms, freshness(job, T).score) == (None, 0.0)
+
+def test_a_job_that_was_due_and_failed_or_never_ended_is_stale():
+    job = Job(id="j", handler="h", schedule=EVERY_MINUTE, last_due_ms=T, next_due_ms=T + 60_000)
+    assert freshness(job, T + 30_000).score == 1.0, "its first run may still be at it"
+    assert freshness(job, T + 150_000).score == pytest.approx(0.5)
+    assert freshness(replace(job, memory=Memory(failures=1, ended=1)), T + 1).score == 0.0
+    skipping = replace(job, memory=Memory(skips={"overlap": 3, "late": 1, "paused": 9}))
+    assert (freshness(skipping, T).wanted_ms, freshness(skipping, T).score) == (240_000, 0.0)
+    never_fired = Job(id="j", handler="h", schedule=EVERY_MINUTE, next_due_ms=T)
+    assert freshness(never_fired, T + 240_000).score == 0.0
 
 
 @pytest.mark.parametrize(

@@ -183,10 +183,11 @@ class Watch:
         )
 
     async def _jobs(self, store: Store, counts: Counts) -> list[Job]:
-        """All jobs if they are few; else those that this node met first."""
+        """All jobs if they are few; else those that do not succeed on this node, then those that it met first."""
         crew, found = self.crew, list[Job]()
         if counts.jobs > JOBS_MAX and crew is not None:
-            met = dict.fromkeys((*crew.settler.tallies.by_job.names(), *crew.timekeeper.planned.names))
+            tallies = crew.settler.tallies
+            met = dict.fromkeys((*tallies.unwell, *tallies.by_job.names(), *crew.timekeeper.planned.names))
             known, _ = await as_far(store.get_jobs(list(met)[:JOBS_MAX]))
             found = [job for job in known if job is not None]
         if not found:
@@ -300,6 +301,7 @@ def job_seen(job: Job, now_ms: int, category: str | None = None) -> JobSeen:
         is_watched=job.is_recurring and job.enabled and job.declared,
         is_cron=isinstance(job.schedule, Cron),
         planned_ms=fresh.planned_ms,
+        wanted_ms=fresh.wanted_ms,
         score=fresh.score,
         last_success_ms=memory.last_success_ms,
         last_error_ms=memory.last_error_ms,

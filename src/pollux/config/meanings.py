@@ -82,7 +82,7 @@ SETTINGS = {
     "server.rate": "requests a second that one token may send, twice as many at once; `0`: any number",
     "server.connections": "connections at the same time",
     "server.requests": "requests at work at the same time",
-    "http.per_target": "requests that go to one host and port at the same time",
+    "http.per_target": "polls of one target that go on at the same time in a process",
     "http.allow_networks": "inside networks that jobs which came by API may poll; none",
     "traces.endpoint": "of an OpenTelemetry collector (OTLP over HTTP), like `http://collector:4318`: see "
     "[traces](traces.md); runs have no traces",
@@ -94,7 +94,7 @@ SETTINGS = {
     "metrics.port": "serves `/metrics` without a token: see [metrics](metrics.md); no port does",
     "metrics.host": "where that port listens; beyond this machine only if it is said",
     "health.queue_depth": "ready runs beyond which [health](health.md) is degraded",
-    "health.staleness": "a job whose last success is older than this, and than `health.intervals`, is stale",
+    "health.staleness": "a last success no older than this is fresh, however short the interval",
     "health.intervals": "and so many planned intervals; a job that never succeeded is stale once it failed that often",
     "health.wait": "how long a due job or a ready run may wait",
     "health.loop_lag": "how long the event loop may be held",

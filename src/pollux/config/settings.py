@@ -86,7 +86,7 @@ class Config(Struct, frozen=True, kw_only=True):
     metrics_port: int | None = None  # None: metrics have no port of their own
     metrics_host: str = "127.0.0.1"
     health_queue_depth: int = 50
-    health_staleness_ms: int = 60_000
+    health_staleness_ms: int = 5_000
     health_intervals: int = 3
     health_wait_ms: int = 60_000
     health_loop_lag_ms: int = 1_000

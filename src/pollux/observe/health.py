@@ -188,16 +188,17 @@ def _freshness(snapshot: Snapshot, seen: Deployment) -> Finding:
 
 
 def is_stale(job: JobSeen, snapshot: Snapshot) -> bool:
-    """Is its last success older than the limit and than so many planned intervals?
+    """Is its last success older than so many planned intervals, and than the least age that is worth a word?
 
-    One that never succeeded is stale once it has failed that often.
+    One that never succeeded is stale once it has failed that often, or has been due for so long.
     """
     limits = snapshot.limits
     if not job.is_watched or job.planned_ms is None:
         return False
-    if job.last_success_ms is None:
-        return job.failures >= limits.intervals
-    return snapshot.now_ms - job.last_success_ms > max(limits.staleness_ms, limits.intervals * job.planned_ms)
+    age_ms = job.wanted_ms if job.last_success_ms is None else snapshot.now_ms - job.last_success_ms
+    if job.last_success_ms is None and job.failures >= limits.intervals:
+        return True
+    return age_ms > max(limits.staleness_ms, limits.intervals * job.planned_ms)
 
 
 def _sources(_: Snapshot, seen: Deployment) -> Finding:

@@ -26,6 +26,7 @@ class JobSeen(Struct, frozen=True):
     is_watched: bool = True  # it should succeed again and again: enabled, and by the clock
     is_cron: bool = False
     planned_ms: int | None = None  # between two successes
+    wanted_ms: int = 0  # without a success so far: how long one has been due
     score: float = 0.0  # of its freshness
     last_success_ms: int | None = None
     last_error_ms: int | None = None
@@ -189,7 +190,7 @@ class Limits(Struct, frozen=True):
     """From when on something is worth a word."""
 
     queue_depth: int = 50
-    staleness_ms: int = 60_000
+    staleness_ms: int = 5_000
     wait_ms: int = 60_000  # of what is due, or ready
     lag_ms: int = 1_000
     intervals: int = 3  # planned ones without a success

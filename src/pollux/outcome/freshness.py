@@ -15,6 +15,7 @@ from pollux.model import Cause, Cron, End, Interval, Job, Memory, RunState
 from pollux.outcome.recent import remember
 
 STALE_AFTER = 4  # planned intervals until the score has fallen to nothing
+UNPOLLED = ("overlap", "late", "full")  # due times that passed without a run, although one was wanted
 
 
 def learn(memory: Memory, end: End) -> Memory:
@@ -93,23 +94,41 @@ def count_skips(memory: Memory, reason: str, n: int = 1) -> Memory:
 
 
 class Freshness(Struct, frozen=True):
-    """How old the last success is, against what was planned: 1 fresh, 0 stale or never."""
+    """How old the last success is, against what was planned: 1 fresh, 0 stale."""
 
-    age_ms: int | None
+    age_ms: int | None  # None: it never succeeded
     planned_ms: int | None
     score: float
+    wanted_ms: int = 0  # without a success so far: how long one has been due
 
 
 def freshness(job: Job, now_ms: int) -> Freshness:
-    """1 while the last success is no older than planned, falling evenly to 0 at four times that age."""
-    planned_ms = _planned_ms(job, now_ms)
-    if job.memory.last_success_ms is None:
-        return Freshness(None, planned_ms, 0.0)
-    age_ms = max(0, now_ms - job.memory.last_success_ms)
+    """1 while the last success is no older than planned, falling evenly to 0 at four times that age.
+
+    Without a success what counts is how long one has been due: a job whose first time is still to come is fresh.
+    """
+    planned_ms, memory = _planned_ms(job, now_ms), job.memory
+    if memory.last_success_ms is not None:
+        age_ms = max(0, now_ms - memory.last_success_ms)
+        return Freshness(age_ms, planned_ms, _score(age_ms, planned_ms))
+    wanted_ms = _wanted_ms(job, planned_ms, now_ms)
+    return Freshness(None, planned_ms, 0.0 if memory.failures else _score(wanted_ms, planned_ms), wanted_ms)
+
+
+def _score(age_ms: int, planned_ms: int | None) -> float:
     if planned_ms is None:
-        return Freshness(age_ms, None, 1.0)
+        return 1.0
     left = (STALE_AFTER * planned_ms - age_ms) / ((STALE_AFTER - 1) * planned_ms)
-    return Freshness(age_ms, planned_ms, min(1.0, max(0.0, left)))
+    return min(1.0, max(0.0, left))
+
+
+def _wanted_ms(job: Job, planned_ms: int | None, now_ms: int) -> int:
+    """Since its first due time, as far as that can be told: by the latest one, and by those that passed before it."""
+    due_ms = job.next_due_ms if job.last_due_ms is None else job.last_due_ms
+    if due_ms is None:
+        return 0
+    skipped = sum(job.memory.skips.get(reason, 0) for reason in UNPOLLED)
+    return max(0, now_ms - due_ms, skipped * (planned_ms or 0))
 
 
 def _planned_ms(job: Job, now_ms: int) -> int | None:

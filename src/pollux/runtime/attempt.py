@@ -25,6 +25,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux.clock import Clock
+from pollux.errors import Postponed
 from pollux.events import Events, HandlerStuck, LeaseWasLost, RunStarted
 from pollux.model import ERROR_CHARS_MAX, TIMEOUT_MS, Back, Cancelled, Dead, Fault, Job, Outcome, Run, Verdict
 from pollux.outcome import CRASHES_MAX, classify, decide, describe, one_line, place_of, retry_after_s
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 DEAF_MS = 2_000  # how long a handler may take to obey a timeout
 CANCEL_MS = 10_000  # how long it may take to obey a cancel request
 KILL_SECONDS = 1.0  # what is left of these for the end of a child
+POSTPONED_MS = 100  # a run that could not begin comes again no sooner: no tight loop of claims
 NEVER = float("inf")
 
 
@@ -260,6 +262,9 @@ class Attempt:
         if self.asked is not None and self._has_stopped(value, error):
             return self._stopped(self.asked)
         ended_ms = self.kit.time.now_ms()
+        if isinstance(error, Postponed):
+            again_ms = ended_ms + max(POSTPONED_MS, int(error.after_s * 1000))
+            return Settlement(self.run.id, self.token, Back(again_ms), progress=one_line(hide(error.reason)))
         if error is None:
             try:
                 outcome = outcome_of(value, job=self.job, started_ms=self.started_ms, ended_ms=ended_ms)

@@ -53,7 +53,7 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
     metrics_port: int | None = None  # serves /metrics without a token; None: nothing does
     metrics_host: str = "127.0.0.1"
     health_queue_depth: int = 50  # ready runs; more are worth a word, here and below
-    health_staleness_ms: int = 60_000
+    health_staleness_ms: int = 5_000
     health_intervals: int = 3  # planned ones without a success
     health_wait_ms: int = 60_000
     health_loop_lag_ms: int = 1_000

@@ -16,6 +16,7 @@ from pollux.store.contract import Settlement
 NAMES_MAX = 200
 NAME_CHARS_MAX = 200
 OTHER = "other"
+UNWELL_MAX = 1_000
 BOUNDS_MS = (10, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 30_000, 60_000, 300_000, 3_600_000)
 DONE, FAILED, RETRIED, DEAD, CANCELLED = STATUSES = ("done", "failed", "retried", "dead", "cancelled")
 _STATUS = {Done: DONE, RetryAt: RETRIED, Dead: DEAD, Cancelled: CANCELLED}
@@ -96,12 +97,17 @@ class Tallies:
     def __init__(self) -> None:
         self.by_job = Named()
         self.by_source = Named()
+        self.unwell: dict[str, None] = {}  # jobs whose latest attempt here was no success, the longest so first
         self.backs = 0  # runs handed back uncharged
         self.holds = 0  # runs handed back to the gate
 
     def add(self, job: Job, settlement: Settlement) -> None:
         verdict = settlement.verdict
         kind = type(verdict)
+        if kind is Done and not verdict.failed:  # type: ignore[union-attr]
+            self.unwell.pop(job.id, None)
+        elif len(self.unwell) < UNWELL_MAX:
+            self.unwell[job.id] = None
         if kind is Back:
             self.backs += 1
         elif kind is Hold:

@@ -1,4 +1,4 @@
-"""How is one poll done?  Prepared once for each job, then: lane, request, redirects, body, what was taken, its mark.
+"""How is one poll done?  Prepared once for each job, then: a place, request, redirects, body, what was taken, its mark.
 
 Two pools of connections: one for jobs that may talk to inside addresses, one for those that may not, so that nobody
 gets a connection that was judged by another's rights.  Names are resolved once; all answers are judged, and the
@@ -21,11 +21,11 @@ from pollux.handlers.http.body import read_body
 from pollux.handlers.http.extract import Take, dig
 from pollux.handlers.http.faults import DeniedAddress, TooBig, TooManyRedirects, UnfitParams, status_fault
 from pollux.handlers.http.hops import REDIRECTS, Hop, Prepared, next_hop
-from pollux.handlers.http.lanes import Lanes
 from pollux.handlers.http.marks import Mark, digest_of, read_mark, validator_of
 from pollux.handlers.http.matcher import Matcher
 from pollux.handlers.http.names import Names
 from pollux.handlers.http.options import HttpOptions
+from pollux.handlers.http.places import Places
 from pollux.registry import Observed
 from pollux.secrets import HIDDEN
 from pollux.units import format_size
@@ -38,6 +38,8 @@ KEPT_MARGIN = 16 * 1024
 KEPT_VALUE_MAX = 8 * 1024
 DNS_TTL_S = 10
 CONTEXTS_MAX = 100
+KEEP_S = 15.0  # a connection is worth keeping if its host is asked again within this time
+HOSTS_MAX = 20_000
 TRACEPARENT = "traceparent"
 _NO_COOKIES_KEPT = aiohttp.DummyCookieJar
 
@@ -105,13 +107,14 @@ class Client:
         self._policies = {True: inside, False: outside}
         self._pools: dict[bool, Pool] = {}
         self._resolver = resolver or Names()
-        self._lanes = Lanes(per_target=per_target)
+        self._places = Places(per_target=per_target)
+        self._asked_at: dict[tuple[str, int], float] = {}  # hosts and ports, the longest unasked first
         self._matcher = Matcher()
         self._contexts: dict[str, ssl.SSLContext] = {}
 
     def set_per_target(self, per_target: int) -> None:
         """More are let in as others leave; fewer as soon as those have left who are too many."""
-        self._lanes.per_target = per_target
+        self._places.per_target = per_target
 
     async def close(self) -> None:
         pools, self._pools = self._pools, {}
@@ -120,9 +123,18 @@ class Client:
         await self._resolver.close()
         await self._matcher.close()
 
-    async def poll(self, prepared: Prepared, fingerprint: str, traceparent: str = "") -> Observed:
-        """One poll, from the lane to the mark; raises a fault of `faults.py`."""
+    async def poll(self, prepared: Prepared, fingerprint: str, traceparent: str = "", *, target: str = "") -> Observed:
+        """One poll in a place of its target; raises a fault of `faults.py`, or `Postponed` if no place became free."""
+        name = target or prepared.hop.target
+        place = self._places.of(name)
+        await self._places.enter(place, name, patience_s=prepared.patience_s)
         begun = time.perf_counter()
+        try:
+            return await self._poll(prepared, fingerprint, traceparent, begun)
+        finally:
+            self._places.leave(place, time.perf_counter() - begun)
+
+    async def _poll(self, prepared: Prepared, fingerprint: str, traceparent: str, begun: float) -> Observed:
         before = read_mark(fingerprint) if fingerprint else None
         if before is not None and before.recipe != prepared.recipe:
             before = None
@@ -170,15 +182,11 @@ class Client:
     async def _ask(
         self, pool: Pool, prepared: Prepared, hop: Hop, headers: dict[str, str], begun: float, hops: int
     ) -> Answer | Hop:
-        """One request in its lane: the answer, or where it redirects to."""
-        lane = self._lanes.of(hop.key)
+        """One request: the answer, or where it redirects to."""
         timeout = prepared.timeout if not hops else prepared.rest(begun)
-        if not lane.is_lively:
+        if not self._is_asked_often(hop.key):
             # nobody will use it again in time: no idle sockets by the thousands
             headers = {**headers, "Connection": "close"}
-        if not self._lanes.try_enter(lane):
-            await self._lanes.wait(lane, hop.target, patience_s=timeout.total or 0)
-            timeout = prepared.rest(begun)
         response: aiohttp.ClientResponse | None = None
         try:
             response = await pool.session.request(
@@ -199,7 +207,7 @@ class Client:
         finally:
             if response is not None:
                 response.close()  # what was read to its end is in the pool already
-            self._lanes.leave(lane)
+            self._was_asked(hop.key)
 
     async def _read(self, response: aiohttp.ClientResponse, prepared: Prepared, hop: Hop, hops: int) -> Answer | Hop:
         options, status = prepared.options, response.status
@@ -243,6 +251,17 @@ class Client:
         return await self._matcher.search(take.pattern, text_of(answer.body, answer.charset), answer.target)
 
     # what is shared
+
+    def _is_asked_often(self, host: tuple[str, int]) -> bool:
+        """Will a connection to it be used again in time?"""
+        asked_at = self._asked_at.get(host)
+        return asked_at is not None and time.perf_counter() - asked_at < KEEP_S
+
+    def _was_asked(self, host: tuple[str, int]) -> None:
+        self._asked_at.pop(host, None)
+        if len(self._asked_at) >= HOSTS_MAX:
+            del self._asked_at[next(iter(self._asked_at))]
+        self._asked_at[host] = time.perf_counter()
 
     def _pool(self, *, is_trusted: bool) -> Pool:
         pool = self._pools.get(is_trusted)

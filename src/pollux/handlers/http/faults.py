@@ -1,7 +1,7 @@
 """What can go wrong with a poll, and may trying again help?  One class each; its name begins the error people read.
 
     transient   ConnectTimeout, AnswerTimeout, BodyTimeout, Refused, NoSuchHost, TlsFailed, Interrupted, BadAnswer,
-                TargetBusy, NothingTaken, BadStatus (408, 425, 429, 5xx and odd ones)
+                NothingTaken, BadStatus (408, 425, 429, 5xx and odd ones)
     permanent   DeniedAddress, TooBig, BadEncoding, TooManyRedirects, Untrusted, SlowPattern, UnfitParams,
                 RefusedStatus (other 3xx and 4xx)
 
@@ -77,10 +77,6 @@ class TooManyRedirects(Permanent):
 
 class DeniedAddress(Permanent):
     """The job may not talk to that address."""
-
-
-class TargetBusy(Transient):
-    """As many requests as may be are under way to that target, and none of them ends."""
 
 
 class NothingTaken(Transient):

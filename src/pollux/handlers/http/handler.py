@@ -66,7 +66,7 @@ class Http:
         prepared = self._prepared.get(job.id)
         if prepared is None or not prepared.fits(params, _source_of(ctx), job.timeout_ms):
             prepared = self._prepare(ctx, params)
-        return await client.poll(prepared, job.memory.fingerprint, ctx.traceparent)
+        return await client.poll(prepared, job.memory.fingerprint, ctx.traceparent, target=ctx.run.target)
 
     # rules
 

@@ -13,6 +13,7 @@ from pollux.errors import InvalidInput
 from pollux.handlers.http.addresses import Policy, literal
 from pollux.handlers.http.faults import RefusedStatus
 from pollux.handlers.http.options import HttpOptions, check_url, target_name
+from pollux.handlers.http.places import WAIT_S
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 MARGIN_MS = 100  # we want to say what took so long before the engine cuts us off
@@ -44,6 +45,7 @@ class Prepared:
         "job_ms",
         "options",
         "params",
+        "patience_s",
         "recipe",
         "source",
         "timeout",
@@ -63,7 +65,9 @@ class Prepared:
         self.params, self.source, self.job_ms = params, source, job_ms
         self.options, self.recipe, self.is_trusted = options, recipe, is_trusted
         self.expect = options.expect.statuses
-        self.total_ms = min(options.timeout_ms, job_ms - min(MARGIN_MS, job_ms // 10))
+        patience_ms = min(int(WAIT_S * 1000), job_ms // 10)  # set apart: waiting takes nothing of the server's time
+        self.patience_s = patience_ms / 1000
+        self.total_ms = min(options.timeout_ms, job_ms - patience_ms - min(MARGIN_MS, job_ms // 10))
         self.timeout = aiohttp.ClientTimeout(total=self.total_ms / 1000, connect=options.connect_ms / 1000)
         self.hop = Hop(options.url, options.method, options.headers, options.content)
 
@@ -72,7 +76,7 @@ class Prepared:
         return self.job_ms == job_ms and self.source == source and self.params == params
 
     def rest(self, begun: float) -> aiohttp.ClientTimeout:
-        """What is left of the time, for a later hop or after waiting in line."""
+        """What is left of the time, for a later hop."""
         left = self.total_ms / 1000 - (time.perf_counter() - begun)
         return aiohttp.ClientTimeout(total=max(left, 0.001), connect=self.timeout.connect)
 
