@@ -21,6 +21,7 @@ from pollux.testing.conformance.builders import a_run
 from tests.acceptance.terminal import SameProcess
 from tests.servers import postgres
 from tests.servers.redis import RedisServer, own_url
+from tests.servers.redis_cluster import ask, until
 
 SECRET = "hunter2222"
 
@@ -113,6 +114,20 @@ def test_each_trouble_of_a_redis_is_told(pollux, server):
 def test_replicas_that_are_missing_are_told(pollux, server):
     replicas = found(pollux, f"{server.url}?wait=1", code=1)["replicas"]
     assert "?wait=1, but 0 replicas follow" in replicas["seen"]
+
+
+def test_a_replica_in_its_first_synchronisation_is_told(pollux, server, tmp_path):
+    """It follows, but has nothing yet: it confirms no write, and whoever promotes it loses everything."""
+    ask(server, "CONFIG", "SET", "repl-diskless-sync-delay", 3600)
+    replica = RedisServer(tmp_path, "--replicaof", "127.0.0.1", str(server.port)).start()
+    try:
+        until(lambda: "state=wait_bgsave" in str(ask(server, "INFO", "replication")), "it waits")
+        replicas = found(pollux, f"{server.url}?wait=1", code=1)["replicas"]
+        assert "of 1 replicas 0 are in step" in replicas["seen"]
+        assert "promote none" in replicas["cure"]
+        assert found(pollux, server.url)["replicas"]["level"] == WARN
+    finally:
+        replica.stop()
 
 
 def test_a_replica_is_told(pollux, server, tmp_path):

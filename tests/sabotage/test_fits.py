@@ -58,6 +58,7 @@ ABSENT = {
     "offer": (("memory", "sqlite", "postgres"), BY_RING),
     "offer.cut": (("memory", "sqlite", "postgres"), BY_RING),
     "wait": (("memory", "sqlite", "postgres"), REPLICATED),
+    "wait.promoted": (("memory", "sqlite", "postgres"), REPLICATED),
     "rollback": (("memory", "sqlite", "postgres"), REPLICATED),
     "spoilt": (("memory",), UNSHARED),
     "spoilt.number": (("memory",), UNSHARED),

@@ -90,6 +90,38 @@ async def test_the_new_primary_is_found_and_nobody_stays_deaf(watched, opened, f
         assert ids((await waiting).runs) == ["new"]
 
 
+async def test_nothing_answered_is_lost_when_the_primary_is_moved_by_hand(watched, opened):
+    """The old one lives on for seconds, and one replica still follows it: its word alone must not be enough."""
+    store = await opened(f"{watched.url}?namespace=moved&wait=1")
+    await again(lambda: given_jobs(store, "job"))
+    answered, is_enough = [], asyncio.Event()
+
+    async def write():
+        while not is_enough.is_set():
+            name = f"r{len(answered)}"
+            await again(lambda name=name: store.enqueue([a_run(name)], now_ms=T0))
+            answered.append(name)
+
+    async def more(count=100):
+        wanted = len(answered) + count
+        await asyncio.to_thread(until, lambda: len(answered) >= wanted or writing.done(), "more is written")
+
+    writing = asyncio.create_task(write())
+    await more()
+    before = watched.primary
+    await asyncio.to_thread(by_hand, watched)
+    await asyncio.to_thread(until, lambda: watched.primary is not before, "another one leads")
+    await asyncio.to_thread(watched.follow, before)
+    await more()
+    is_enough.set()
+    await writing
+
+    pages = [answered[first : first + 1_000] for first in range(0, len(answered), 1_000)]
+    found = [run for page in pages for run in await again(lambda page=page: store.get_runs(page))]
+    assert found.count(None) == 0, f"of {len(answered)}"
+    assert store._link.homes.lost == 0
+
+
 def test_serve_and_worker_go_on_after_a_failover(watched, tmp_path):
     """What the new primary had not got may be the end of a run: it is run again when its lease ends."""
     pollux = Terminal(tmp_path)

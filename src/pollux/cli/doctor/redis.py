@@ -9,6 +9,7 @@ from pollux.cli.doctor.finding import Finding, fail, ok, warn
 from pollux.cli.doctor.servers import of_distance, of_offset
 from pollux.store.redis.address import CLUSTER
 from pollux.store.redis.glance import Server
+from pollux.store.redis.replicas import in_step
 from pollux.store.redis.server import FORMAT, OLDEST
 from pollux.units import format_size
 
@@ -107,13 +108,18 @@ def of_memory(server: Server) -> Finding:
 
 
 def of_replicas(server: Server) -> Finding:
-    there, wanted = int(server.info.get("connected_slaves", 0)), server.address.wait
+    there, wanted, ready = int(server.info.get("connected_slaves", 0)), server.address.wait, in_step(server.info)
+    if wanted > ready and there > ready:
+        seen = f"?wait={wanted}, but of {there} replicas {ready} are in step: no write is confirmed by the others"
+        return fail("replicas", seen, "wait until they have everything (INFO replication: state=online), promote none")
     if wanted > there:
         seen = f"?wait={wanted}, but {there} replicas follow: every write will be told as unconfirmed"
         return fail("replicas", seen, f"start {wanted - there} more, or lower ?wait=")
     if not there:
         return ok("replicas", "none", "a replica and ?wait=1 keep what was answered when this machine is lost")
-    confirmed = f"{wanted} confirm every write" if wanted else "none is waited for"
+    confirmed = f"{max(wanted, ready)} confirm every write" if wanted else "none is waited for"
+    if there > ready:
+        return warn("replicas", f"{there} follow, {ready} in step, {confirmed}", "promote none that is not in step")
     return ok("replicas", f"{there} follow, {confirmed}", "" if wanted else "?wait=1: no answer before one has it")
 
 

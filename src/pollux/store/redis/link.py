@@ -23,6 +23,7 @@ from pollux.store.legible import UNREADABLE, unreadable
 from pollux.store.redis.address import CLUSTER, Address
 from pollux.store.redis.homes import Homes
 from pollux.store.redis.refusals import PASSING, translated
+from pollux.store.redis.replicas import GRACE_S, Replicas
 from pollux.store.redis.route import Wire, route_to
 from pollux.store.redis.scripts import KEYS, Script, script
 from pollux.store.redis.server import FORMAT, check_format, check_fsync, check_server, parse_info
@@ -98,6 +99,7 @@ class Link:
         self._is_closed = False
         self._round = 0  # lines of an earlier round are not used again
         self._now_ms = 0
+        self._replicas = Replicas(address.wait)
         self.homes = Homes(address.name)
         self.homes.on_change = self._at_new_home
         self.on_new_home: Callable[[], None] = lambda: None
@@ -179,7 +181,7 @@ class Link:
 
     async def _evaluate(self, line: Line, wanted: Script, payload: bytes) -> Any:
         """The script's answer, and with `?wait=` the replicas' over the same connection."""
-        confirm = [("WAIT", self._address.wait, WAIT_MS)] if self._address.wait and wanted.writes else []
+        confirm = self._confirmation() if self._address.wait and wanted.writes else []
         packed = b"%b$%d\r\n%b\r\n" % (self._call_of(line, wanted.sha), len(payload), payload)
         if confirm:
             packed += b"".join(line.wire.pack_commands(confirm))
@@ -190,11 +192,24 @@ class Link:
             raise answers[0]
         if not wanted.writes or answers[0] is None:  # it did nothing, and says so
             return answers[0]
-        if confirm and (isinstance(answers[1], Exception) or answers[1] < self._address.wait):
-            raise self._unconfirmed(answers[1])
+        if confirm:
+            self._check_confirmed(confirm[0][1], *answers[1:])
         value, count = answers[0]
         self._hear(line, count)
         return value
+
+    def _confirmation(self) -> list[tuple[Any, ...]]:
+        """What follows a write; once a second it also asks which replicas there are."""
+        commands: list[tuple[Any, ...]] = [("WAIT", self._replicas.needed, WAIT_MS)]
+        if self._replicas.is_unseen(time.monotonic()):
+            commands.append(("INFO", "replication"))
+        return commands
+
+    def _check_confirmed(self, needed: int, confirmed: object, info: object = None) -> None:
+        if isinstance(info, bytes):
+            self._replicas.see(parse_info(info), time.monotonic())
+        if not isinstance(confirmed, int) or confirmed < needed:
+            raise self._unconfirmed(confirmed, needed)
 
     def _call_of(self, line: Line, sha: str) -> bytes:
         """All of a call but its payload: packing it each time would cost more than all the rest."""
@@ -240,6 +255,7 @@ class Link:
         await line.connect()
         info = parse_info(await line.ask("INFO"))
         check_server(info, self._address)
+        self._replicas.see(info, time.monotonic())
         if self._address.is_durable:
             check_fsync(await _fsync_of(line), self._address)
         wanted = script("open")
@@ -285,12 +301,14 @@ class Link:
 
     # refusals
 
-    def _unconfirmed(self, got: object) -> StoreTimeout:
+    def _unconfirmed(self, got: object, needed: int) -> StoreTimeout:
         confirmed = got if isinstance(got, int) else 0
+        cure = "see that a replica follows"
+        if confirmed >= self._address.wait:
+            cure = f"one that was in step may have been promoted: without it writes go on after {GRACE_S:g} s"
         return StoreTimeout(
-            f"the server {self._address.name} took the write, but {confirmed} of {self._address.wait} replicas "
-            f"confirmed it within {WAIT_MS} ms: it may have taken effect; repeat it with the same ids, and see that a "
-            "replica follows"
+            f"the server {self._address.name} took the write, but {confirmed} of {needed} replicas "
+            f"confirmed it within {WAIT_MS} ms: it may have taken effect; repeat it with the same ids, and {cure}"
         )
 
     def _in_passage(self, error: Exception) -> StoreBusy:

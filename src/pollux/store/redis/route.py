@@ -9,7 +9,7 @@ also one that has slept through the last failover.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec.structs import replace
 from redis.asyncio import Connection, SSLConnection, UnixDomainSocketConnection
@@ -65,6 +65,14 @@ class Direct:
         return
 
 
+class Named(NamedTuple):
+    """A sentinel's answer."""
+
+    epoch: int  # of the last failover that it saw
+    place: Place
+    is_leaving: bool  # it is about to promote a replica in place of that server
+
+
 class BySentinels:
     """Ask all sentinels before every connection, and believe the one that saw the last failover."""
 
@@ -75,9 +83,9 @@ class BySentinels:
     async def find(self) -> Wire:
         asked = (self._ask(place) for place in self._address.places)
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        named = [answer for answer in answers if isinstance(answer, tuple)]
+        named = [answer for answer in answers if isinstance(answer, Named)]
         if named:
-            return wire_to(self._address, max(named)[1])
+            return wire_to(self._address, _primary_of(named))
         failure = next((answer for answer in answers if isinstance(answer, ResponseError)), answers[0])
         assert isinstance(failure, BaseException)
         raise failure
@@ -88,7 +96,7 @@ class BySentinels:
     def doubt(self) -> None:
         return
 
-    async def _ask(self, place: Place) -> tuple[int, Place]:
+    async def _ask(self, place: Place) -> Named:
         """Which failover it saw last, and where the primary is since then.
 
         While one is under way the sentinel that leads it already names the new primary to who asks for the address,
@@ -101,9 +109,21 @@ class BySentinels:
         said = {name.decode(): value.decode() for name, value in zip(found[::2], found[1::2], strict=True)}
         host, port = named[0].decode(), int(named[1])
         is_old = (host, str(port)) == (said["ip"], said["port"])
-        if is_old and {"s_down", "o_down"} & set(said["flags"].split(",")):
+        flags = set(said["flags"].split(","))
+        if is_old and {"s_down", "o_down"} & flags:
             raise Unreachable(f"the sentinels find {host}:{port} down, and have named no other yet")
-        return int(said["config-epoch"]), (host, port)
+        return Named(int(said["config-epoch"]), (host, port), is_leaving=is_old and "failover_in_progress" in flags)
+
+
+def _primary_of(named: list[Named]) -> Place:
+    """As the sentinel says that saw the last failover; while one begins, nobody is told the server that it replaces."""
+    latest = max(each.epoch for each in named)
+    last = [each for each in named if each.epoch == latest]
+    for each in last:
+        if each.is_leaving:
+            host, port = each.place
+            raise Unreachable(f"the sentinels replace {host}:{port}, and have named no other yet")
+    return max(each.place for each in last)
 
 
 class ByCluster:
