@@ -321,8 +321,8 @@ async def test_a_held_event_loop_is_seen():
 
     await until(look, "the timer rings")
     lag.stop()
-    assert lag.worst_ms >= 250
-    assert lag.late.seen().max_ms == lag.worst_ms
+    assert lag.worst.ms >= 250
+    assert lag.late.seen().max_ms == lag.worst.ms
 
 
 async def test_a_retried_attempt_and_one_handed_back_are_told_apart():

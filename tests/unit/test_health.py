@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, Counts, Drained, Line, Node, Run, RunState, SetAside, Version
+from pollux.model import ALL_VERSIONS, Counts, Drained, Line, Node, NodeLoad, Run, RunState, SetAside, Version
 from pollux.observe.documents import health_document, workers_document
 from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY, judge
 from pollux.observe.snapshot import Deployment, JobSeen, Limits, LoopSeen, NodeSeen, Sitting, Snapshot
@@ -241,8 +241,36 @@ BAD = {
     "a loop never turned": (loop(silent_ms=None), "polling", UNHEALTHY, "alive but not polling: dispatcher"),
     "a loop fails": (loop(errors_in_a_row=3), "polling", DEGRADED, "dispatcher (3 times)"),
     "this node drains": (own(is_draining=True), "polling", DEGRADED, "draining"),
-    "a slow loop": (own(lag_ms=1_001), "loop", DEGRADED, "held for 1s"),
-    "a deaf handler": (own(stuck=1), "handlers", DEGRADED, "1 handler did not stop"),
+    "a slow loop": (
+        own(load=NodeLoad(held_ms=1_001, held_by="handler fetch, shop.py:31 in parse")),
+        "loop",
+        DEGRADED,
+        "the event loop was held for 1s by handler fetch, shop.py:31 in parse",
+    ),
+    "a slow loop elsewhere": (
+        nodes({}, {"id": "n2", "load": NodeLoad(held_ms=3_000, held_by="handler fetch, shop.py:31 in parse")}),
+        "loop",
+        DEGRADED,
+        "the event loop of node n2 was held for 3s by handler fetch, shop.py:31 in parse",
+    ),
+    "a slow loop, and the store was asked": (
+        replace(nodes({"load": NodeLoad(held_ms=3_000)}), node=None),
+        "loop",
+        DEGRADED,
+        "the event loop of node n1 was held for 3s",
+    ),
+    "a deaf handler": (
+        own(load=NodeLoad(stuck=1, stuck_at=("handler fetch, shop.py:31 in parse",))),
+        "handlers",
+        DEGRADED,
+        "1 handler did not stop at the timeout, and still holds a seat: handler fetch, shop.py:31 in parse",
+    ),
+    "deaf handlers elsewhere": (
+        nodes({}, {"id": "n2", "load": NodeLoad(stuck=2)}),
+        "handlers",
+        DEGRADED,
+        "2 handlers of node n2 did not stop at the timeout, and still hold a seat each",
+    ),
 }
 
 
@@ -278,6 +306,18 @@ GOOD = {
 @pytest.mark.parametrize("case", GOOD)
 def test_what_is_not_wrong_is_no_worry(case):
     assert judge(GOOD[case]).worries() == []
+
+
+def test_whoever_has_all_seats_is_named():
+    full = (replace(NODE, busy=10, load=NodeLoad(seated=("fetch (8)", "parse (2)"))),)
+    health = judge(replace(seen(lines=waits(61_000), nodes=full), node=None))
+    [ready] = health.worries()
+    assert (
+        ready.cure
+        == "all seats are taken by fetch (8), parse (2) of node n1: add seats (pollux set pool.seats) or nodes"
+    )
+    [handlers] = [finding for finding in health.findings if finding.name == "handlers"]
+    assert handlers.seen == "10 of 10 seats busy by fetch (8), parse (2) of node n1"
 
 
 def test_who_has_just_started_is_given_time_to_elect():

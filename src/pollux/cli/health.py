@@ -14,7 +14,7 @@ SAYS = {
     "degraded": "it works, and somebody should have a look",
     "unhealthy": "what should run does not",
 }
-OF_A_NODE = "how a node itself does (polling, loop, handlers, file) is known to it alone, and the store was asked"
+OF_A_NODE = "whether a node polls and holds its file (polling, file) is known to it alone, and the store was asked"
 
 
 @click.command(cls=Taught)

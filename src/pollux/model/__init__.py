@@ -31,7 +31,7 @@ from pollux.model.job import (
     recurs,
 )
 from pollux.model.leading import BEAT_LATE_MS, Leadership, NodeRole, by_term, leader_of, leadership, role_of
-from pollux.model.node import RENEW_MIN_MS, Declares, Node, Term, check_term, declares, serve_words, unserved
+from pollux.model.node import RENEW_MIN_MS, Declares, Node, NodeLoad, Term, check_term, declares, serve_words, unserved
 from pollux.model.note import (
     DRAIN,
     NOTE_BYTES_MAX,
@@ -147,6 +147,7 @@ __all__ = [
     "Memory",
     "Misfire",
     "Node",
+    "NodeLoad",
     "NodeRole",
     "NodeSeen",
     "Note",

@@ -26,6 +26,16 @@ class Declares(Struct, frozen=True, omit_defaults=True):
     mark: str = ""
 
 
+class NodeLoad(Struct, frozen=True, omit_defaults=True):
+    """What holds a node up, as it saw itself: its event loop, handlers that do not stop, who has all its seats."""
+
+    held_ms: int = 0  # the longest that the event loop was held in the last minute, if that was long
+    held_by: str = ""  # the handler and the line, if they were seen: "handler fetch, shop.py:31 in parse"
+    stuck: int = 0  # handlers that did not stop at their timeout, and hold a seat each
+    stuck_at: tuple[str, ...] = ()  # the first of them, and their lines
+    seated: tuple[str, ...] = ()  # handlers with most seats, if all are taken: "fetch (8)"
+
+
 class Node(Struct, frozen=True, omit_defaults=True):
     """One process, as its last beat described it.  The id is new at every start."""
 
@@ -45,6 +55,7 @@ class Node(Struct, frozen=True, omit_defaults=True):
     key: str = ""  # the name of the leadership it belongs to
     beat_ms: int = 0
     scheduler_version: int = SCHEDULER_VERSION  # the one it serves, or `ALL_VERSIONS`
+    load: NodeLoad = NodeLoad()
 
     def serves(self, version: int) -> bool:
         return self.scheduler_version in (version, ALL_VERSIONS)

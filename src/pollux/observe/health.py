@@ -2,7 +2,8 @@
 
     store  nodes  leader  due  ready  queue  freshness  sources  feed  records  dead  stops     all, by the store
     versions                                                        the others on the store, if there are any
-    polling  loop  handlers  file                                                 this node, as it knows itself
+    loop  handlers                                       this node as it knows itself, others by their last beat
+    polling  file                                                                 this node, as it knows itself
 
 Each finding says what was seen and the cure.  The worst one is the status: `healthy`, `degraded` (it works, somebody
 should look), `unhealthy` (what should run does not).  Whether the process lives is another question: `/live`.
@@ -13,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, BEAT_LATE_MS, Node, Version, leadership, serve_words, unserved
+from pollux.model import ALL_VERSIONS, BEAT_LATE_MS, Node, NodeLoad, Version, leadership, serve_words, unserved
 from pollux.model.aside import JOBS
 from pollux.observe.snapshot import Deployment, JobSeen, NodeSeen, Snapshot
 from pollux.units import format_ms
@@ -71,8 +73,12 @@ def _findings(snapshot: Snapshot) -> Iterator[Finding]:
         for question in (_due, _ready, _queue, _freshness, _sources, _feed, _records, _dead, _stops):
             yield question(snapshot, seen)
     if node is not None:
-        for ask in (_polling, _loop, _handlers, _file) if node.file else (_polling, _loop, _handlers):
-            yield ask(snapshot, node)
+        yield _polling(snapshot, node)
+    if node is not None or (seen is not None and seen.nodes and not seen.sealed):
+        yield _loop(snapshot)
+        yield _handlers(snapshot)
+    if node is not None and node.file:
+        yield _file(snapshot, node)
 
 
 # the deployment
@@ -166,7 +172,8 @@ def _ready(snapshot: Snapshot, seen: Deployment) -> Finding:
         return Finding("ready", UNHEALTHY, what, cure)
     if not seen.nodes:
         return Finding("ready", UNHEALTHY, what, f"no node lives that could: {serve_words(seen.version)}")
-    return Finding("ready", DEGRADED, what, "all seats are taken: add seats (pollux set pool.seats) or nodes")
+    taken = f"all seats are taken{_by(_seated(snapshot))}"
+    return Finding("ready", DEGRADED, what, f"{taken}: add seats (pollux set pool.seats) or nodes")
 
 
 def _queue(snapshot: Snapshot, seen: Deployment) -> Finding:
@@ -276,18 +283,56 @@ def _polling(snapshot: Snapshot, node: NodeSeen) -> Finding:
     return Finding("polling", HEALTHY, f"{_many(len(node.loops), 'loop')} turn")
 
 
-def _loop(snapshot: Snapshot, node: NodeSeen) -> Finding:
-    if node.lag_ms > snapshot.limits.lag_ms:
+def _loads(snapshot: Snapshot) -> list[tuple[str, NodeLoad]]:
+    """Whose load, and the load: of this node as it is now, of the others as they told with their last beat."""
+    own, seen = snapshot.node, snapshot.deployment
+    others = [node for node in (() if seen is None else seen.nodes) if own is None or node.id != own.id]
+    mine = [] if own is None else [("", replace(own.load, held_ms=max(own.load.held_ms, own.lag_ms)))]
+    return [*mine, *((f" of node {node.id}", node.load) for node in others)]
+
+
+def _loop(snapshot: Snapshot) -> Finding:
+    node, most = snapshot.node, snapshot.limits.lag_ms
+    held = sorted([(load.held_ms, whose, load.held_by) for whose, load in _loads(snapshot)], reverse=True)
+    if held[0][0] > most:
+        slow = [f"the event loop{whose} was held for {_rough(ms)}{_by(by)}" for ms, whose, by in held if ms > most]
         cure = "a handler computes or blocks on it: make it a plain def, or say isolate: process; or the CPU is full"
-        return Finding("loop", DEGRADED, f"the event loop was held for {_rough(node.lag_ms)}", cure)
+        return Finding("loop", DEGRADED, "; ".join(slow[:NAMED_MAX]), cure)
+    if node is None:
+        return Finding("loop", HEALTHY, "no node tells of an event loop that was held for long")
     return Finding("loop", HEALTHY, f"the event loop was held for {node.lag_ms} ms at most in the last minute")
 
 
-def _handlers(_: Snapshot, node: NodeSeen) -> Finding:
-    if node.stuck:
-        what = f"{_many(node.stuck, 'handler')} did not stop at the timeout, and still hold a seat each"
-        return Finding("handlers", DEGRADED, what, "let it look at ctx.cancelled, or say isolate: process")
-    return Finding("handlers", HEALTHY, f"{node.busy} of {_many(node.seats, 'seat')} busy")
+def _handlers(snapshot: Snapshot) -> Finding:
+    stuck = [(whose, load) for whose, load in _loads(snapshot) if load.stuck]
+    if stuck:
+        words = []
+        for whose, load in stuck[:NAMED_MAX]:
+            names = f": {', '.join(load.stuck_at)}" if load.stuck_at else ""
+            still = "still holds a seat" if load.stuck == 1 else "still hold a seat each"
+            words.append(f"{_many(load.stuck, 'handler')}{whose} did not stop at the timeout, and {still}{names}")
+        return Finding("handlers", DEGRADED, "; ".join(words), "let it look at ctx.cancelled, or say isolate: process")
+    busy, seats = _busy(snapshot)
+    return Finding("handlers", HEALTHY, f"{busy} of {_many(seats, 'seat')} busy{_by(_seated(snapshot))}")
+
+
+def _busy(snapshot: Snapshot) -> tuple[int, int]:
+    """Of this node, or of all where only the store is asked."""
+    if snapshot.node is not None:
+        return snapshot.node.busy, snapshot.node.seats
+    nodes = () if snapshot.deployment is None else snapshot.deployment.nodes
+    return sum(node.busy for node in nodes), sum(node.seats for node in nodes)
+
+
+def _seated(snapshot: Snapshot) -> str:
+    """Who has the seats, if all are taken: as many handlers of each node as it named."""
+    return ", ".join(
+        [f"{', '.join(load.seated)}{whose}" for whose, load in _loads(snapshot) if load.seated][:NAMED_MAX]
+    )
+
+
+def _by(who: str) -> str:
+    return f" by {who}" if who else ""
 
 
 def _file(_: Snapshot, node: NodeSeen) -> Finding:

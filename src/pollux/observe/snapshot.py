@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from pollux.model import SCHEDULER_VERSION, Counts, Drained, Line, Node, Run, SetAside, Version
+from pollux.model import SCHEDULER_VERSION, Counts, Drained, Line, Node, NodeLoad, Run, SetAside, Version
 
 SOON_MS = 12_000  # what is due within this is due soon
 JOBS_MAX = 200  # jobs that are looked at one by one
@@ -146,6 +146,7 @@ class NodeSeen(Struct, frozen=True, kw_only=True):
     leases: int
     loops: tuple[LoopSeen, ...]
     lag_ms: int  # the longest that the event loop was held in the last minute
+    load: NodeLoad = NodeLoad()
     sitting: tuple[Sitting, ...]
     file: str = ""  # the config that it reads again when it changes; "": none
     refused: str = ""  # what is wrong with the text that the file holds now, if that does not hold

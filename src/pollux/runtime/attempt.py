@@ -99,6 +99,7 @@ class Kit:
         self.started = 0
         self.stuck = 0  # handlers that outlive what they were settled as, now
         self.stuck_ever = 0
+        self.on_stuck: Callable[[], None] | None = None  # one more outlives it, or one less
         self.leases_lost = 0
 
 
@@ -244,6 +245,8 @@ class Attempt:
         if self.is_stuck:
             kit.stuck -= 1
             self.is_stuck = False
+            if kit.on_stuck is not None:
+                kit.on_stuck()
         if not self.is_settled:
             self.is_settled = True
             kit.settler.put(self, self._judged(value, error, fault))
@@ -388,6 +391,8 @@ class Attempt:
             self.kit.stuck += 1
             self.kit.stuck_ever += 1
             self.kit.events.emit(HandlerStuck(self.run.id, self.run.job_id, self.kit.stuck))
+            if self.kit.on_stuck is not None:
+                self.kit.on_stuck()
 
 
 def timeout_of(job: Job, handler: Handler) -> int:

@@ -24,13 +24,13 @@ from msgspec import Struct
 from pollux.clock import Clock
 from pollux.errors import InvalidInput
 from pollux.events import Events
-from pollux.model import DRAIN, STEERING, TURN, Declares, Node, Term
+from pollux.model import DRAIN, STEERING, TURN, Declares, Node, NodeLoad, Term
 from pollux.plan import Planner
 from pollux.registry import Registry
 from pollux.runtime.attempt import DEAF_MS, Kit
 from pollux.runtime.beat import Beat, check_key
 from pollux.runtime.dispatcher import ClaimOptions, Dispatcher
-from pollux.runtime.lag import LoopLag
+from pollux.runtime.lag import Hold, LoopLag, LoopSampler
 from pollux.runtime.lateness import LatenessSeen
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Loop, LoopStatus, bounded
@@ -39,6 +39,7 @@ from pollux.runtime.pool import Pool
 from pollux.runtime.pruner import PruneOptions, Pruner
 from pollux.runtime.renewer import RelayedEvents, Renewer, RenewerThread, Tell
 from pollux.runtime.settler import Settler
+from pollux.runtime.stacks import holder_of, load_of
 from pollux.runtime.timekeeper import Timekeeper
 from pollux.runtime.watchman import Watchman, by_run
 from pollux.secrets import Secrets
@@ -134,6 +135,7 @@ class Crew:
         self._make_running_loops()
         self.renewer: RenewerThread | Renewer | None = None
         self.lag = LoopLag()
+        self.lag.on_held, self.kit.on_stuck = self._was_held, self.beat.nudge
 
     def _make_planning_loops(self) -> None:
         options, clock, events, time = self.options, self.clock, self.events, self.kit.time
@@ -374,13 +376,32 @@ class Crew:
                 events = RelayedEvents(self.events, tell)
                 return Renewer(store, kit.leases, lease_ms=lease_ms, tell=tell, clock=clock, events=events)
 
-            thread = RenewerThread(self.store, make)
+            thread = RenewerThread(self.store, make, self._make_sampler)
             await thread.start()
             self.renewer = thread
         else:
             renewer = Renewer(self.store, kit.leases, lease_ms=lease_ms, tell=_at_once, clock=clock, events=self.events)
             renewer.start()
             self.renewer = renewer
+
+    def _make_sampler(self, store: Store, tell: Tell) -> LoopSampler:
+        """It looks at this loop from another one, and beats in its place while it is held."""
+        running = self.kit.running
+
+        def look(is_frozen: bool) -> str:  # noqa: FBT001  by place
+            return holder_of(self.lag.thread_id, running.copy(), is_frozen=is_frozen)
+
+        return LoopSampler(
+            self.lag,
+            look,
+            lambda: store.beat(self._describe(), ttl_ms=self.options.beat_ttl_ms),
+            clock=self.clock,
+            events=RelayedEvents(self.events, tell),
+        )
+
+    def load(self) -> NodeLoad:
+        """What holds this node up; from any thread."""
+        return load_of(self.lag.worst, self.pool, sorted(self.kit.running.copy(), key=by_run))
 
     def _describe(self) -> Node:
         may_run, term = self.options.runs and not self._is_draining, self.leader.term
@@ -400,7 +421,12 @@ class Crew:
             leads_ms=self.leader.since_ms if term else 0,
             key=self.options.leader_key,
             scheduler_version=self.store.scheduler_version,
+            load=self.load(),
         )
+
+    def _was_held(self, hold: Hold) -> None:
+        if hold.ms > self.options.health_loop_lag_ms:
+            self.beat.nudge()  # whoever asks the store is told, too
 
     def _hear_term(self, term: Term) -> None:
         self.kit.time.learn(term.now_ms, asked=self.leader.asked_at)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.clock import Clock
 from pollux.events import Event, Events
+from pollux.runtime.lag import LoopSampler
 from pollux.runtime.loop import Loop, LoopStatus, Rest, bounded
 from pollux.store.contract import BATCH_MAX, Answer, Renewal, Store
 
@@ -125,10 +126,12 @@ class RelayedEvents(Events):
 
 
 class RenewerThread:
-    """The Renewer in a thread of its own, on a twin of the store."""
+    """The Renewer in a thread of its own, on a twin of the store; the sampler of the main loop lives beside it."""
 
-    def __init__(self, store: Store, make: Callable[[Store, Tell], Renewer]) -> None:
-        self._store, self._make = store, make
+    def __init__(
+        self, store: Store, make: Callable[[Store, Tell], Renewer], make_sampler: Callable[[Store, Tell], LoopSampler]
+    ) -> None:
+        self._store, self._make, self._make_sampler = store, make, make_sampler
         self._main = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -171,10 +174,12 @@ class RenewerThread:
         await store.open()
         try:
             self._renewer = renewer = self._make(store, self._tell)
+            sampler = self._make_sampler(store, self._tell)
             renewer.start()
+            sampler.start()
             self._tell(_resolve, self._ready)
             await self._stop.wait()
-            await renewer.stop()
+            await asyncio.gather(renewer.stop(), sampler.stop())
         finally:
             await store.close()
 

@@ -1,0 +1,98 @@
+"""`python app.py` with `app.run()`: what holds it up is known to `pollux health`, by handler and line."""
+
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+
+from tests.acceptance.terminal import PATIENCE_SECONDS, Terminal, eventually
+
+APP = """
+import asyncio
+import time
+from pathlib import Path
+
+from pollux import Pollux, every
+
+app = Pollux("sqlite:///shop.db", name="shop", seats=2, grace="100ms")
+
+
+def busy(name):
+    Path("began-" + name).touch()
+    while not Path("end").exists():
+        time.sleep(0.01)  # the line of busy
+
+
+@app.job()
+async def blocking(ctx):
+    busy("blocking")  # the line of blocking
+
+
+@app.job(timeout="1s")
+def deaf(ctx):
+    busy("deaf")
+
+
+@app.job()
+async def slow(ctx):
+    Path("began-slow").touch()
+    while not Path("end").exists():
+        await asyncio.sleep(0.01)
+
+
+if __name__ == "__main__":
+    app.run()
+"""
+LINE = next(number for number, line in enumerate(APP.splitlines(), 1) if "the line of busy" in line)
+
+
+class Program(Terminal):
+    """`app.py` in a folder of its own, and commands beside it."""
+
+    def __init__(self, folder, text=APP):
+        super().__init__(folder)
+        self.write("app.py", text)
+
+    @contextmanager
+    def running(self):
+        log = (self.folder / "log").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "app.py"], cwd=self.folder, env=self.environ({}), stdout=log, stderr=log
+        )
+        try:
+            eventually(lambda: "leads" in (self.folder / "log").read_text(), "it leads", process)
+            yield process
+        finally:
+            (self.folder / "end").touch()
+            process.kill()
+            process.wait(PATIENCE_SECONDS)
+            log.close()
+
+    def began(self, name, process):
+        eventually((self.folder / f"began-{name}").exists, f"{name} began", process)
+
+    def finding(self, name, *where):
+        told = self("health", *where)
+        [line] = [line for line in told.out.splitlines() if line.startswith(f"{name} ")] or [""]
+        return line
+
+
+STORE = ("--store", "sqlite:///shop.db")
+
+
+def test_a_blocked_loop_is_told_while_it_is_blocked_with_the_handler_and_the_line(tmp_path):
+    program = Program(tmp_path)
+    with program.running() as process:
+        assert program("enqueue", "blocking", *STORE).code == 0
+        program.began("blocking", process)
+        words = rf"degraded .*held for \S+ by handler blocking, app.py:{LINE} in busy"
+        eventually(lambda: re.search(words, program.finding("loop", *STORE)), "health tells it", process)
+
+
+def test_a_handler_that_does_not_stop_and_full_seats_are_told_with_their_handlers(tmp_path):
+    program = Program(tmp_path)
+    with program.running() as process:
+        assert program("enqueue", "deaf", *STORE).code == 0
+        program.began("deaf", process)
+        words = rf"1 handler of node \S+ did not stop at the timeout, .*: handler deaf, app.py:{LINE} in busy"
+        eventually(lambda: re.search(words, program.finding("handlers", *STORE)), "health tells it", process)
