@@ -101,6 +101,10 @@ class Process:
         self._backstop: asyncio.TimerHandle | None = None
         self._end = self._loop.create_task(self._watch(), name=f"pollux process {self._popen.pid}")
 
+    @property
+    def has_ended(self) -> bool:
+        return self._end.done()
+
     async def ended(self) -> Ended:
         """How it ended, when it has, with all that it started; to be asked by any number."""
         return await asyncio.shield(self._end)

@@ -249,6 +249,14 @@ def brood(ctx, pids):
     return "done"
 
 
+def threaded(ctx):
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+
+
+def marks(ctx, mark):
+    Path(mark).touch()
+
+
 def where(ctx):
     return os.getpid()
 

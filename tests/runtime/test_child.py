@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import gc
 import os
+import select
+import signal
 import sys
 import time
 from pathlib import Path
@@ -14,13 +16,15 @@ from pollux.clock import SystemClock
 from pollux.errors import InvalidInput
 from pollux.model import ERROR_CHARS_MAX, Fault, Isolate, Job, Retry, Run, RunState
 from pollux.registry import Context, Handler, Registry
-from pollux.runtime.child import Child, Relayed, _to_hide, call_in_child, check_place, in_child, place_in
+from pollux.runtime.attempt import Asked
+from pollux.runtime.child import Child, IdleChildren, Relayed, _to_hide, call_in_child, check_place, in_child, place_in
 from pollux.runtime.child_words import Failure, Place
 from pollux.secrets import HIDDEN
 from tests.runtime import child_work
 from tests.runtime.fakes import Shop, emptied, settle_down
 
 PATIENCE_SECONDS = 60
+FREELY = {"memory": 1_000_000_000, "patience": lambda: 1.0, "leave": lambda: 60.0}
 
 
 async def a_run(call, *, isolate=Isolate.PROCESS, crashes=0, **options):
@@ -287,7 +291,7 @@ async def test_nothing_is_left_open_and_no_thread_waits():
     async def once():
         handler = Registry().add("where", child_work.where)
         ctx = Context(Run("r", "j", 0), Job(id="j", handler="where"), handler, SystemClock(), 0)
-        return await call_in_child(handler, ctx, {}, memory=1_000_000_000, patience=lambda: 1.0)
+        return await call_in_child(handler, ctx, {}, **FREELY)
 
     await once()
     gc.collect()  # what earlier tests left to it is closed now, and not while we count
@@ -320,49 +324,128 @@ def children() -> set[str]:
 # suspects
 
 
-async def suspects(call, count=1, *, seats=4, **options):
-    """A shop whose runs were leased to a node that vanished; it has claimed them once."""
+async def suspects(call, count=1, *, seats=4, losses=2, suspects_max=2, **options):
+    """A shop whose runs were leased to nodes that vanished, so many times; it has claimed them once."""
     shop = await Shop(seats=seats).open()
+    shop.kit.suspects_max = suspects_max
     job = await shop.job("job", call, **options)
     await shop.enqueue(job, *(f"r{number}" for number in range(1, count + 1)))
-    await shop.store.claim(node="gone", token="t", limit=count, lease_ms=1_000)
-    await shop.clock.advance(1_000)
+    for number in range(losses):
+        await shop.store.claim(node="gone", token=f"t{number}", limit=count, lease_ms=1_000)
+        await shop.clock.advance(1_000)
     await shop.dispatcher.turn()
     return shop
 
 
-async def test_after_a_lost_lease_a_run_is_tried_in_a_child():
+async def closed(shop):
+    """All that sit have ended and are settled, and no child is left."""
+    await emptied(shop.pool)
+    await shop.settler.turn()
+    shop.kit.hands.stop()
+    await shop.kit.idle_children.close()
+
+
+async def test_after_one_lost_lease_a_run_is_delivered_as_any_other():
+    shop = await suspects(child_work.where, 4, losses=1)
+    assert len(shop.kit.running) == 4
+    assert not shop.kit.suspects
+    await closed(shop)
+    for number in range(1, 5):
+        run = await shop.run(f"r{number}")
+        assert (run.state, run.lease_losses, run.result) == (RunState.DONE, 1, os.getpid())
+
+
+async def test_after_a_second_lost_lease_a_run_is_tried_in_a_child():
+    shop = await suspects(child_work.where)
+    await closed(shop)
+    run = await shop.run("r1")
+    assert (run.state, run.lease_losses) == (RunState.DONE, 2)
+    assert run.result != os.getpid()
+    assert not shop.kit.suspects
+
+
+async def test_some_suspects_are_tried_at_a_time_and_the_others_wait_uncharged():
+    """As many come back at a time as are tried, so that none waits for a place that is free."""
+    shop = await suspects(child_work.where, 5, seats=9)
+    assert {attempt.run.id for attempt in shop.kit.running} == {"r1", "r2"}
+    await shop.settler.turn()
+    waiting = [await shop.run(id) for id in ("r3", "r4", "r5")]
+    assert [(run.state, run.attempt, run.lease_losses) for run in waiting] == 3 * [(RunState.READY, 0, 2)]
+    assert [run.visible_ms - shop.clock.now_ms() for run in waiting] == [200, 200, 400]
+    for at_work in (2, 1):
+        await emptied(shop.pool)
+        assert not shop.kit.suspects
+        await shop.clock.advance(200)
+        await shop.settler.turn()
+        await shop.dispatcher.turn()
+        assert len(shop.kit.suspects) == at_work
+    await closed(shop)
+    assert {(await shop.run(f"r{number}")).state for number in range(1, 6)} == {RunState.DONE}
+
+
+async def test_a_child_is_used_again_for_the_next_suspect():
+    shop = await suspects(child_work.where, 3, suspects_max=1)
+    for _ in range(2):
+        await emptied(shop.pool)
+        await shop.clock.advance(1_000)
+        await shop.settler.turn()
+        await shop.dispatcher.turn()
+    await closed(shop)
+    assert len({(await shop.run(id)).result for id in ("r1", "r2", "r3")} - {os.getpid()}) == 1
+
+
+@pytest.mark.parametrize("call", [child_work.brood, child_work.threaded, child_work.hungry, child_work.leaves])
+async def test_a_child_is_not_used_again_where_a_handler_left_something_behind_or_broke_it(call, tmp_path):
+    pids = tmp_path / "pids"
+    options = {"params": {"pids": str(pids)}} if call is child_work.brood else {}
+    shop = await suspects(call, **options)
+    await emptied(shop.pool)
+    assert not shop.kit.idle_children._idle
+    if pids.exists():
+        assert alive(pids) == []
+    await closed(shop)
+
+
+async def test_a_suspect_that_has_crashed_is_tried_again_in_a_fresh_child():
+    """Another one may have broken the child that it shared: the proof must be its own."""
+    shop = await suspects(child_work.where)
+    await emptied(shop.pool)
+    assert len(shop.kit.idle_children._idle) == 1
+    handler, job = Handler("where", child_work.where), Job(id="job", handler="where")
+    pids = []
+    for crashes in (0, 1):
+        ctx = Context(Run("r", "job", 0, crashes=crashes), job, handler, SystemClock(), 0)
+        pids.append(await call_in_child(handler, ctx, {}, **FREELY, idle=shop.kit.idle_children))
+    await closed(shop)
+    first = (await shop.run("r1")).result
+    assert pids[0] == first
+    assert pids[1] != first
+
+
+async def test_a_child_that_died_while_it_was_idle_is_no_crash_of_the_next_suspect():
+    idle = IdleChildren()
+    handler, job = Handler("where", child_work.where), Job(id="job", handler="where")
+    ctx = Context(Run("r", "job", 0), job, handler, SystemClock(), 0)
+    first = await call_in_child(handler, ctx, {}, **FREELY, idle=idle)
+    os.kill(first, signal.SIGKILL)  # the event loop has not heard of it when the next one is called
+    second = await call_in_child(handler, ctx, {}, **FREELY, idle=idle)
+    assert second != first
+    await idle.close()
+    assert not is_alive(second)
+
+
+async def test_an_idle_child_ends_after_a_while(monkeypatch):
+    monkeypatch.setattr("pollux.runtime.child.IDLE_SECONDS", 0.01)
     shop = await suspects(child_work.where)
     await emptied(shop.pool)
     await shop.settler.turn()
-    run = await shop.run("r1")
-    assert (run.state, run.lease_losses) == (RunState.DONE, 1)
-    assert run.result != os.getpid()
-    assert shop.kit.suspect is None
-
-
-async def test_suspects_are_tried_one_at_a_time_and_the_others_wait_uncharged():
-    shop = await suspects(child_work.where, 3)
-    assert [attempt.run.id for attempt in shop.kit.running] == ["r1"]
-    await shop.settler.turn()
-    waiting = [await shop.run("r2"), await shop.run("r3")]
-    assert [(run.state, run.attempt, run.lease_losses) for run in waiting] == 2 * [(RunState.READY, 0, 1)]
-    assert [run.visible_ms - shop.clock.now_ms() for run in waiting] == [200, 400]
-    for left in (2, 1):
-        await emptied(shop.pool)
-        assert shop.kit.suspect is None
-        await shop.clock.advance(500)
-        await shop.settler.turn()
-        await shop.dispatcher.turn()
-        assert len(shop.kit.running) == 1, f"{left} were left"
-        await shop.settler.turn()
-    await emptied(shop.pool)
-    await shop.settler.turn()
-    assert {(await shop.run(id)).state for id in ("r1", "r2", "r3")} == {RunState.DONE}
+    child = (await shop.run("r1")).result
+    await eventually(lambda: not is_alive(child))
+    await closed(shop)
 
 
 async def test_a_suspect_holds_up_nobody_else():
-    shop = await suspects(child_work.where, 2)
+    shop = await suspects(child_work.where, 3)
     await shop.enqueue(await shop.job("innocent", child_work.where), "i1")
     await shop.settler.turn()
     await shop.dispatcher.turn()
@@ -370,8 +453,51 @@ async def test_a_suspect_holds_up_nobody_else():
     await shop.settler.turn()
     run = await shop.run("i1")
     assert (run.state, run.result) == (RunState.DONE, os.getpid())
+    await closed(shop)
+
+
+# the lease before the handler
+
+
+async def test_a_child_whose_node_lost_the_lease_meanwhile_never_begins_its_handler(tmp_path, monkeypatch):
+    """The node stands still while its child starts; when it goes on, its lease may be somebody else's."""
+    shop = await Shop().open()
+    mark = tmp_path / "begun"
+    job = await shop.job("job", child_work.marks, isolate=Isolate.PROCESS, params={"mark": str(mark)})
+    await shop.enqueue(job, "r1")
+    made, start = [], Child.__init__
+    monkeypatch.setattr(Child, "__init__", lambda self, memory: (made.append(self), start(self, memory))[1])
+    await shop.dispatcher.turn()
+    [attempt] = shop.kit.running
+    await eventually(lambda: made)
+    await settle_down()
+    ready, _, _ = select.select([made[0]._socket], [], [], PATIENCE_SECONDS)  # our loop stands still
+    assert ready, "the child never said a word"
+    attempt.trust_until = shop.clock.mono_ms()
     await emptied(shop.pool)
-    shop.kit.hands.stop()
+    assert shop.settler.backlog == 0, "nothing is recorded"
+    assert attempt.asked is Asked.LOST
+    assert not mark.exists()
+
+
+async def test_a_leave_to_begin_that_is_over_is_asked_for_again(tmp_path):
+    """The child itself stood still: what it may do is judged by the node anew."""
+    mark, leaves = tmp_path / "begun", [-1.0, None]
+    handler, job = Handler("marks", child_work.marks), Job(id="job", handler="marks")
+    ctx = Context(Run("r", "job", 0), job, handler, SystemClock(), 0)
+
+    def leave():
+        left = leaves.pop(0)
+        if left is None:
+            call.cancel()
+        return left
+
+    options = {**FREELY, "leave": leave}
+    call = asyncio.create_task(call_in_child(handler, ctx, {"mark": str(mark)}, **options))
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert leaves == []
+    assert not mark.exists()
 
 
 async def test_what_no_child_can_find_or_may_have_is_tried_in_the_node():
@@ -466,7 +592,7 @@ def test_this_process_is_no_child():
 async def test_an_answer_counts_although_the_node_is_asked_to_stop_while_its_child_ends(monkeypatch):
     handler, job = Handler("plain", child_work.plain), Job(id="job", handler="plain")
     ctx = Context(Run("r1", "job", 0), job, handler, SystemClock(), 0)
-    call = asyncio.create_task(call_in_child(handler, ctx, {"a": 1}, memory=1_000_000_000, patience=lambda: 1.0))
+    call = asyncio.create_task(call_in_child(handler, ctx, {"a": 1}, **FREELY))
     end, asked = Child.end, []
 
     async def asked_meanwhile(self):
@@ -483,7 +609,7 @@ def a_call(name, kwargs, *, patience=1.0):
     call = getattr(child_work, name)
     handler = Handler(name, call)
     ctx = Context(Run("r1", "job", 0), Job(id="job", handler=name), handler, SystemClock(), 0)
-    return ctx, call_in_child(handler, ctx, kwargs, memory=1_000_000_000, patience=lambda: patience)
+    return ctx, call_in_child(handler, ctx, kwargs, **{**FREELY, "patience": lambda: patience})
 
 
 async def test_what_a_handler_printed_is_written_before_its_child_is_killed(tmp_path):

@@ -38,7 +38,7 @@ class Misfire(StrEnum):
 class Isolate(StrEnum):
     """Where a handler of one's own runs."""
 
-    SUSPECT = "suspect"  # in the node; after a worker vanished with the run, alone in a child process
+    SUSPECT = "suspect"  # in the node; after two workers vanished with the run, in a child process
     PROCESS = "process"  # always in a child process
     NEVER = "never"  # always in the node
 

@@ -7,7 +7,7 @@
                    │              ├─ drain ────▶ asked to stop ─▶ deaf for 2 s ─▶ handed back, still seated
                    └─ unfit       └─ lease lost ▶ asked to stop ─▶ never settled: somebody else may be at it
 
-A job may ask for a child process (`child.py`), and a run with a lost lease is tried in one, alone.  A child that is
+A job may ask for a child process (`child.py`), and a run that lost its lease twice is tried in one.  A child that is
 asked to stop and does not is killed, so it never outlives what its run was settled as by more than a moment.
 
 A handler that blocks cannot be interrupted: its timeout settles it at once, and `ctx.cancelled` tells it.  After it
@@ -30,7 +30,17 @@ from pollux.events import Events, HandlerStuck, LeaseWasLost, RunStarted
 from pollux.model import ERROR_CHARS_MAX, TIMEOUT_MS, Back, Cancelled, Dead, Fault, Job, Outcome, Run, Verdict
 from pollux.outcome import CRASHES_MAX, classify, decide, describe, one_line, place_of, retry_after_s
 from pollux.registry import Context, Handler, Registry, outcome_of
-from pollux.runtime.child import CHILD_MEMORY, Crashed, Relayed, call_in_child, check_place, isolates
+from pollux.runtime.child import (
+    CHILD_MEMORY,
+    SUSPECTS_MAX,
+    Crashed,
+    IdleChildren,
+    Relayed,
+    call_in_child,
+    check_place,
+    is_suspect,
+    isolates,
+)
 from pollux.runtime.hands import Hands
 from pollux.runtime.lateness import Lateness
 from pollux.runtime.pool import Pool, Seat
@@ -90,7 +100,9 @@ class Kit:
         self.hands = Hands()
         self.child_memory, self.crashes_max, self.isolates = CHILD_MEMORY, CRASHES_MAX, True
         self.tracing: Tracing | None = None  # None: runs have no traces
-        self.suspect: Attempt | None = None  # the one run with a lost lease that is tried in a child now
+        self.suspects: set[Attempt] = set()  # tried in children now, because workers vanished with them
+        self.suspects_max = SUSPECTS_MAX
+        self.idle_children = IdleChildren()
         self.settler: Settler
         self.watchman: Watchman
         self.leases: dict[str, Attempt] = {}  # by run: claimed, and the settle is not yet answered
@@ -178,8 +190,8 @@ class Attempt:
             kit.events.emit(RunStarted(*told))
         kit.running.add(self)
         self.is_isolated = kit.isolates and isolates(handler, job, run)
-        if self.is_isolated and run.lease_losses:
-            kit.suspect = self
+        if self.is_isolated and is_suspect(handler, job, run):
+            kit.suspects.add(self)
         try:
             if self.is_isolated:
                 check_place(handler, is_whole=True)
@@ -234,14 +246,24 @@ class Attempt:
         def patience() -> float:
             return (CANCEL_MS if self.asked is Asked.CANCEL else DEAF_MS) / 1000 - KILL_SECONDS
 
-        return await call_in_child(handler, ctx, kwargs, memory=self.kit.child_memory, patience=patience)
+        idle = self.kit.idle_children if self in self.kit.suspects else None
+        memory = self.kit.child_memory
+        return await call_in_child(
+            handler, ctx, kwargs, memory=memory, patience=patience, leave=self._leave_to_begin, idle=idle
+        )
+
+    def _leave_to_begin(self) -> float | None:
+        """For how many seconds a child may begin the handler; None: it is to stop, or its lease is not trusted."""
+        left_ms = self.trust_until - self.kit.clock.mono_ms()
+        if left_ms <= 0:
+            self.lose("it could not be renewed before its handler began")
+        return None if self.asked is not None else left_ms / 1000
 
     def _ended(self, value: Any, error: BaseException | None, *, fault: Fault | None = None) -> None:
         """Handler code has ended: settle the run, unless that was done without waiting for it, and free the seat."""
         kit = self.kit
         kit.running.discard(self)
-        if kit.suspect is self:
-            kit.suspect = None
+        kit.suspects.discard(self)
         if self.is_stuck:
             kit.stuck -= 1
             self.is_stuck = False

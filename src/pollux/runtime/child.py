@@ -1,13 +1,16 @@
-"""How does a handler run apart from the node?  In a child: a fresh interpreter that finds the function by its name.
+"""Handlers in child processes: fresh interpreters that find the function by its name.
 
     node ── Call ──▶ child            the handler, its context and its params travel as JSON
+         ◀── Ready ──                 the function is found
+         ── Begin ──▶                 only while the lease is trusted; the leave ends with it
          ◀── Progress, FollowUp ──
          ── Cancel ──▶                asked to stop; after its patience it is killed, with all that it started
          ◀── Answer, Failure ──       the same values and the same words as in the node
          (dies without a word)        a crash: `Crashed`, which the store counts
 
 A child cannot take the node with it, whatever it does.  It is killed at the deadline, on cancel, when the lease is
-lost, on drain, and when the node dies.
+lost, on drain, and when the node dies.  Runs of `isolate: process` have a child each.  Suspects (runs that two workers
+vanished with) share children, one after another: starting an interpreter for each of a hundred would take minutes.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,12 +34,15 @@ from pollux.runtime.child_words import (
     HEADER_BYTES,
     Accepted,
     Answer,
+    Begin,
     Call,
     Cancel,
     Failure,
     FollowUp,
+    Free,
     Place,
     Progress,
+    Ready,
     Refused,
     Stopped,
     ToChild,
@@ -49,6 +56,10 @@ from pollux.secrets import HIDDEN, texts_of
 
 CHILD_MEMORY = 1_000_000_000  # bytes
 CHILD_MEMORY_MIN = 64_000_000  # an interpreter alone needs half of it
+SUSPECT_LOSSES = 2  # workers that may vanish with a run before it is tried in a child
+SUSPECTS_MAX = 8  # suspects that are tried at a time on one node
+IDLE_SECONDS = 5.0  # how long a child waits for another suspect
+LEAVE_SECONDS_MAX = 86_400.0  # of a lease that never ends (tests)
 # The search path comes as arguments: nothing of ours may be imported before it stands.
 _BEGIN = (
     "import sys; pollux_child = True; sys.path[:] = sys.argv[2:]; del sys.argv[2:]; "
@@ -75,10 +86,17 @@ def in_child() -> bool:
 
 
 def isolates(handler: Handler, job: Job, run: Run) -> bool:
-    """Is this run to be tried in a child?  If its job says so, or if a worker vanished with it and a child can."""
-    if job.isolate is Isolate.SUSPECT:
-        return run.lease_losses > 0 and place_in(handler) is not None
-    return job.isolate is Isolate.PROCESS
+    """Is this run to be tried in a child?  If its job says so, or if it is a suspect."""
+    return job.isolate is Isolate.PROCESS or is_suspect(handler, job, run)
+
+
+def is_suspect(handler: Handler, job: Job, run: Run) -> bool:
+    """Have workers vanished with this run again, and can a child try it?
+
+    Once may happen to every run beside the one that did it.
+    """
+    may_be = job.isolate is Isolate.SUSPECT and run.lease_losses >= SUSPECT_LOSSES
+    return may_be and place_in(handler) is not None
 
 
 # where a function is
@@ -151,42 +169,69 @@ async def call_in_child(
     *,
     memory: int,
     patience: Callable[[], float],
+    leave: Callable[[], float | None],
+    idle: IdleChildren | None = None,
 ) -> Any:
     """What the handler returns or raises, had from a child; `Crashed` if the child dies without a word.
 
     Cancelled, it asks the handler to stop, gives it `patience` seconds, and kills it; cancelled again, at once.
+    `leave`: for how many seconds from now the handler may begin; None: not any more.  `idle`: it is a suspect, and may
+    have a child that served others.  One that has crashed before has a fresh one, so that it answers for itself alone.
     """
     place = place_in(handler)
     assert place is not None, "whoever calls has looked (`check_place`)"
-    child = Child(memory)
+    call = _call(place, handler, ctx, kwargs, stays=idle is not None)
+    child = Child(memory) if idle is None or ctx.run.crashes else idle.take(memory)
+    while True:
+        try:
+            return await _call_one(child, call, ctx, patience, leave, idle)
+        except Crashed:
+            if child.calls == 1 or child.has_begun:
+                raise
+            child = Child(memory)  # it had died while it was idle
+
+
+async def _call_one(
+    child: Child,
+    call: Call,
+    ctx: Context,
+    patience: Callable[[], float],
+    leave: Callable[[], float | None],
+    idle: IdleChildren | None,
+) -> Any:
     try:
-        talk = asyncio.get_running_loop().create_task(child.talk(_call(place, handler, ctx, kwargs), ctx))
+        talk = asyncio.get_running_loop().create_task(child.talk(call, ctx, leave))
         talk.add_done_callback(lambda over: over.cancelled() or over.exception())  # nobody may be left to ask for it
         try:
             value = await asyncio.shield(talk)
         except asyncio.CancelledError:
             if talk.cancelled():
                 raise  # it stopped by itself
-            child.say(Cancel(ctx.cancel_reason))
+            child.ask_to_stop(ctx.cancel_reason)
             await asyncio.wait({talk}, timeout=patience())
             if not talk.done():
                 talk.cancel()
                 raise
             value = talk.result()
     except BaseException:
-        await child.end()
+        await _dismiss(child, idle)
         raise
     with contextlib.suppress(asyncio.CancelledError):  # asked to stop after it had answered: the answer counts
-        await child.end()
+        await _dismiss(child, idle)
     return value
 
 
-def _call(place: Place, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> Call:
+async def _dismiss(child: Child, idle: IdleChildren | None) -> None:
+    if idle is None or not idle.keep(child):
+        await child.end()
+
+
+def _call(place: Place, handler: Handler, ctx: Context, kwargs: Mapping[str, Any], *, stays: bool) -> Call:
     root = logging.getLogger()
     level = root.level if root.handlers else None
     kind = kind_written() or "text"
     hidden, traceparent = _to_hide(kwargs), ctx.traceparent
-    told = ctx.run, ctx.job, dict(kwargs), ctx.deadline_ms, level, kind, hidden, traceparent
+    told = ctx.run, ctx.job, dict(kwargs), ctx.deadline_ms, level, kind, hidden, traceparent, stays
     return Call(place, handler.name, *told)
 
 
@@ -200,6 +245,11 @@ class Child:
     """A fresh interpreter and the line to it."""
 
     def __init__(self, memory: int) -> None:
+        self.memory = memory
+        self.calls = 0
+        self.has_begun = False  # the handler of the current call
+        self.is_free = False  # it can take another call
+        self._was_asked = False  # to stop: it may hear of that in its next call
         self._socket, theirs = socket.socketpair()
         try:
             self.process = Process(
@@ -213,38 +263,65 @@ class Child:
             raise
         finally:
             theirs.close()
+        self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._unsaid: list[ToChild] = []  # before the line stood
 
-    async def talk(self, call: Call, ctx: Context) -> Any:
+    async def talk(self, call: Call, ctx: Context, leave: Callable[[], float | None]) -> Any:
         """Tell it what to run, hear it out."""
-        reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
-        for first in (call, *self._unsaid):
-            self.say(first)
+        self.calls += 1
+        self.has_begun = self.is_free = False
+        reader = await self._connected(call)
         while True:
-            try:
-                word = await _heard(reader)
-            except (asyncio.IncompleteReadError, ConnectionError):
-                raise Crashed(_crash(await self.process.ended())) from None
-            except Unreadable as error:
-                raise Crashed(f"its child said what cannot be read: {error}") from error
-            match word:
-                case Progress():
-                    ctx.progress(word.words)
-                case FollowUp():
-                    self.say(_followed(word, ctx))
-                case Answer():
-                    return _value(word)
-                case Failure():
-                    raise Relayed(word)
+            match await self._heard(reader):
+                case Ready():
+                    self._let_begin(leave())
+                case Free():
+                    self.is_free = not self._was_asked
+                case Progress(words):
+                    ctx.progress(words)
+                case FollowUp() as asked:
+                    self.say(_followed(asked, ctx))
+                case Answer() as answer:
+                    return _value(answer)
+                case Failure() as failure:
+                    raise Relayed(failure)
                 case Stopped():
                     raise asyncio.CancelledError
+
+    async def _connected(self, call: Call) -> asyncio.StreamReader:
+        """The line stands, and the call is the first word on it."""
+        if self._reader is None:
+            self._reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
+        unsaid, self._unsaid = self._unsaid, []
+        for first in (call, *unsaid):
+            self.say(first)
+        return self._reader
+
+    async def _heard(self, reader: asyncio.StreamReader) -> ToNode:
+        try:
+            length = length_of(await reader.readexactly(HEADER_BYTES))
+            return read_by_node(await reader.readexactly(length))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise Crashed(_crash(await self.process.ended())) from None
+        except Unreadable as error:
+            raise Crashed(f"its child said what cannot be read: {error}") from error
 
     def say(self, word: ToChild) -> None:
         if self._writer is None:
             self._unsaid.append(word)
         elif not self._writer.is_closing():
             self._writer.write(framed(word))
+
+    def ask_to_stop(self, reason: str) -> None:
+        self._was_asked = True
+        self.say(Cancel(reason))
+
+    def _let_begin(self, seconds: float | None) -> None:
+        """Without a leave nothing is said: whoever refuses it has asked for the end."""
+        if seconds is not None:
+            self.has_begun = True
+            self.say(Begin(time.monotonic() + min(seconds, LEAVE_SECONDS_MAX)))
 
     async def end(self) -> None:
         """Kill it, with whatever it started, and wait until nothing of it is left."""
@@ -256,9 +333,51 @@ class Child:
         await self.process.ended()
 
 
-async def _heard(reader: asyncio.StreamReader) -> ToNode:
-    length = length_of(await reader.readexactly(HEADER_BYTES))
-    return read_by_node(await reader.readexactly(length))
+class IdleChildren:
+    """Children whose handler ended well, kept for a while for the next suspect."""
+
+    def __init__(self) -> None:
+        self._idle: dict[Child, asyncio.TimerHandle] = {}
+        self._ends: set[asyncio.Task[None]] = set()  # of those that are being killed
+        self._is_closed = False
+
+    def take(self, memory: int) -> Child:
+        """One that waits, else a fresh one."""
+        while self._idle:
+            child, timer = self._idle.popitem()
+            timer.cancel()
+            if child.memory == memory and not child.process.has_ended:
+                return child
+            self._end(child)
+        return Child(memory)
+
+    def keep(self, child: Child) -> bool:
+        """False if it cannot be used again, or there are enough."""
+        if self._is_closed or not child.is_free or len(self._idle) >= SUSPECTS_MAX:
+            return False
+        self._idle[child] = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._expire, child)
+        return True
+
+    def stop(self) -> None:
+        """Kill those that wait, and keep none from here on."""
+        self._is_closed = True
+        for child in list(self._idle):
+            self._idle.pop(child).cancel()
+            self._end(child)
+
+    async def close(self) -> None:
+        """Kill them, and wait until nothing of them is left."""
+        self.stop()
+        await asyncio.gather(*self._ends)
+
+    def _expire(self, child: Child) -> None:
+        del self._idle[child]
+        self._end(child)
+
+    def _end(self, child: Child) -> None:
+        end = asyncio.get_running_loop().create_task(child.end())
+        self._ends.add(end)
+        end.add_done_callback(self._ends.discard)
 
 
 def _value(answer: Answer) -> Any:

@@ -1,4 +1,7 @@
-"""What happens inside a child?  It finds one function, calls it once with a context, says how that went, and is gone.
+"""The inside of a child process: it finds a function, calls it with a context, says how that went, and mostly is gone.
+
+A handler begins only with the node's leave, which ends with the lease (`Line.may_begin`).  A child that was started for
+a suspect takes further calls as long as handlers return and leave nothing behind.
 
 The context is like any other: `progress` is relayed, `enqueue` asks the node, a request to stop arrives as in the node.
 Importing the user's code starts nothing: an app that meets itself here does not run (`in_child`).
@@ -32,12 +35,15 @@ from pollux.runtime.child_words import (
     HEADER_BYTES,
     Accepted,
     Answer,
+    Begin,
     Call,
     Cancel,
     Failure,
     FollowUp,
+    Free,
     Place,
     Progress,
+    Ready,
     Refused,
     Stopped,
     ToChild,
@@ -56,21 +62,35 @@ PROGRESS_SECONDS = 0.1  # between two words of progress
 def main() -> None:
     """The whole life of a child; `sys.argv[1]` is the descriptor of its line to the node."""
     line = Line(socket.socket(fileno=int(sys.argv.pop(1))))
-    call = line.read()
-    assert isinstance(call, Call)
-    for secret in call.hidden:
-        HIDDEN.add(secret)
     faulthandler.enable()  # a crash leaves its traceback in the node's log
-    if call.log_level is not None:
-        write_lines(logging.StreamHandler(), call.log_kind, call.log_level)
-    said = _run(call, line)
-    _flush()  # first: who has said its last word is killed
-    line.say(said)
+    is_first = is_free = True
+    while is_free and (call := line.next_call()) is not None:
+        for secret in call.hidden:
+            HIDDEN.add(secret)
+        if is_first and call.log_level is not None:
+            write_lines(logging.StreamHandler(), call.log_kind, call.log_level)
+        is_first = False
+        said, error = _run(call, line)
+        is_free = call.stays and _is_harmless(error) and line.is_alone()
+        _flush(is_last=not is_free)  # first: who has said its last word is killed
+        with contextlib.suppress(OSError):  # the node is gone
+            line.end_call(said, is_free=is_free)
     os._exit(0)  # threads that the handler left behind, and what it registered for the end, count no more
 
 
-def _flush() -> None:
-    logging.shutdown()
+def _is_harmless(error: BaseException | None) -> bool:
+    """Can the process go on after this end of a handler?"""
+    return error is None or (isinstance(error, Exception) and not isinstance(error, MemoryError))
+
+
+def _flush(*, is_last: bool) -> None:
+    if is_last:
+        logging.shutdown()
+    else:
+        for known in logging._handlerList:  # type: ignore[attr-defined]  # noqa: SLF001  what `shutdown` goes through
+            if (handler := known()) is not None:
+                with contextlib.suppress(Exception):  # the handler's own, perhaps closed
+                    handler.flush()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the handler's own, perhaps closed
             stream.flush()
@@ -83,6 +103,12 @@ class Line:
         connection.set_inheritable(False)
         self._socket, self._lock, self._asking = connection, threading.Lock(), threading.Lock()
         self._replies: SimpleQueue[Accepted | Refused] = SimpleQueue()
+        self._orders: SimpleQueue[Call | Begin | Cancel | None] = SimpleQueue()  # None: the node is gone
+        self._cancelling = threading.Lock()
+        self._on_cancel: Callable[[str], None] | None = None
+        self._cancel_reason: str | None = None
+        self._reader = threading.Thread(target=self._hear, name="pollux-line", daemon=True)
+        self._reader.start()
 
     def say(self, word: ToNode) -> None:
         with self._lock:
@@ -93,22 +119,72 @@ class Line:
             self.say(follow_up)
             return self._replies.get()
 
-    def read(self) -> ToChild:
-        return read_by_child(self._take(length_of(self._take(HEADER_BYTES))))
+    def next_call(self) -> Call | None:
+        order = self._orders.get()
+        return order if isinstance(order, Call) else None
+
+    def may_begin(self) -> bool:
+        """Ask the node for leave to begin; false if it wants the end instead, or is gone.
+
+        A leave that was given before this process stood still may be over: it is asked for again.
+        """
+        while True:
+            self.say(Ready())
+            order = self._orders.get()
+            if not isinstance(order, Begin):
+                return False
+            if time.monotonic() < order.by:
+                return True
 
     def listen(self, on_cancel: Callable[[str], None]) -> None:
-        def hear() -> None:
-            while True:
-                try:
-                    word = self.read()
-                except EOFError:
-                    return  # the node is gone; the warden ends us
-                if isinstance(word, Cancel):
-                    on_cancel(word.reason)
-                elif not isinstance(word, Call):
-                    self._replies.put(word)
+        """Call this when the node asks the handler to stop, also if it has asked already."""
+        with self._cancelling:
+            self._on_cancel = on_cancel
+            if self._cancel_reason is not None:
+                on_cancel(self._cancel_reason)
 
-        threading.Thread(target=hear, name="pollux-line", daemon=True).start()
+    def end_call(self, last: Answer | Failure | Stopped, *, is_free: bool) -> None:
+        with self._cancelling:
+            self._on_cancel = None
+        if is_free:
+            self.say(Free())
+        self.say(last)
+
+    def is_alone(self) -> bool:
+        """Has the handler left no thread and no process behind?"""
+        if len(threading.enumerate()) > len({threading.current_thread(), self._reader}):
+            return False
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return True
+        return False
+
+    def _hear(self) -> None:
+        while True:
+            try:
+                word = self._read()
+            except (EOFError, OSError):
+                self._orders.put(None)  # the node is gone; the warden ends us
+                return
+            match word:
+                case Accepted() | Refused():
+                    self._replies.put(word)
+                case Cancel():
+                    self._heard_cancel(word)
+                case _:
+                    self._orders.put(word)
+
+    def _heard_cancel(self, word: Cancel) -> None:
+        with self._cancelling:
+            self._cancel_reason = word.reason
+            if self._on_cancel is not None:
+                self._on_cancel(word.reason)
+            else:
+                self._orders.put(word)
+
+    def _read(self) -> ToChild:
+        return read_by_child(self._take(length_of(self._take(HEADER_BYTES))))
 
     def _take(self, size: int) -> bytes:
         taken = bytearray()
@@ -168,21 +244,23 @@ def _error_of(refused: Refused) -> PolluxError:
             return PolluxError(*refused.args)
 
 
-def _run(call: Call, line: Line) -> Answer | Failure | Stopped:
-    """Find the function, call it, and put into words how that went."""
+def _run(call: Call, line: Line) -> tuple[Answer | Failure | Stopped, BaseException | None]:
+    """Find the function, call it, and put into words how that went; the error itself, if there was one."""
     try:
         handler = Handler(call.handler, find(call.place))
+        if not line.may_begin():
+            return Stopped(), None
         ctx = ChildContext(call, handler, line)
         value = _awaited(handler, ctx, call, line) if handler.is_async else _called(handler, ctx, call, line)
     except BaseException as error:  # noqa: BLE001  whatever it raises is its outcome
-        return _failure(error)
+        return _failure(error), error
     ctx.tell_progress()
     if isinstance(value, Stopped):
-        return value
+        return value, None
     try:
-        return _answer(value)
+        return _answer(value), None
     except Exception as unfit:  # noqa: BLE001  a result is the handler's own: anything may be in it
-        return _failure(unfit, Fault.PERMANENT)
+        return _failure(unfit, Fault.PERMANENT), unfit
 
 
 def _called(handler: Handler, ctx: ChildContext, call: Call, line: Line) -> Any:

@@ -1,6 +1,7 @@
 """What do a node and its child say to each other?  Frames of JSON with a length before them, and nothing else.
 
-    node ──▶ Call, Cancel, Accepted, Refused         child ──▶ Progress, FollowUp, then Answer, Failure or Stopped
+    node ──▶ Call, Begin, Cancel, Accepted, Refused
+    child ──▶ Ready, Progress, FollowUp, perhaps Free, then Answer, Failure or Stopped
 
 No pickle: what a child sends is data, whatever its code did.  A frame that is too long or is none ends the child.
 """
@@ -28,7 +29,7 @@ class Place(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True, tag="call"):
-    """The first word: what to run, and with what."""
+    """The first word: what to find, and with what to run it once the node says `Begin`."""
 
     place: Place
     handler: str
@@ -40,6 +41,13 @@ class Call(Struct, frozen=True, tag="call"):
     log_kind: str  # text or json
     hidden: list[str]  # secrets that it must not show
     traceparent: str = ""
+    stays: bool = False  # another call may follow
+
+
+class Begin(Struct, frozen=True, tag="begin"):
+    """Begin the handler before `by` on this machine's monotonic clock; later the lease may be over: ask again."""
+
+    by: float
 
 
 class Cancel(Struct, frozen=True, tag="cancel"):
@@ -61,6 +69,10 @@ class Refused(Struct, frozen=True, tag="refused"):
     args: list[str]
 
 
+class Ready(Struct, frozen=True, tag="ready"):
+    """The function is found: may its handler begin?"""
+
+
 class Progress(Struct, frozen=True, tag="progress"):
     words: str
 
@@ -73,6 +85,10 @@ class FollowUp(Struct, frozen=True, tag="follow_up"):
     key: Any = None
     delay: Any = 0
     priority: Any = None
+
+
+class Free(Struct, frozen=True, tag="free"):
+    """Before the last word: the handler left nothing behind, and the child can take another call."""
 
 
 class Answer(Struct, frozen=True, tag="answer"):
@@ -97,8 +113,8 @@ class Stopped(Struct, frozen=True, tag="stopped"):
     """It was asked to stop, and did."""
 
 
-ToChild = Call | Cancel | Accepted | Refused
-ToNode = Progress | FollowUp | Answer | Failure | Stopped
+ToChild = Call | Begin | Cancel | Accepted | Refused
+ToNode = Ready | Progress | FollowUp | Free | Answer | Failure | Stopped
 
 
 class Unreadable(Exception):

@@ -117,7 +117,7 @@ class Crew:
         self.pool = Pool(self.options.seats)
         self.kit = Kit(registry, self.pool, clock=clock, events=events, dice=dice, secrets=secrets)
         self.kit.child_memory, self.kit.crashes_max = self.options.child_memory, self.options.crashes_max
-        self.kit.isolates = self.options.isolates
+        self.kit.isolates, self.kit.suspects_max = self.options.isolates, self.options.suspects_max
         self._is_announced = self._is_draining = self._is_hurried = False
         self._was_drained = False
         self.on_steered: Callable[[], None] | None = None  # a note of `LISTENED` has changed, as far as we heard
@@ -240,6 +240,7 @@ class Crew:
         for attempt in sorted(self.kit.running, key=by_run):
             attempt.lose("its node is gone")
         self.kit.hands.stop()
+        self.kit.idle_children.stop()
 
     def _hurry(self) -> None:
         self._is_hurried = True
@@ -266,6 +267,7 @@ class Crew:
         if self.renewer is not None:
             await self.renewer.stop()
         self.kit.hands.stop()
+        await self._try(self.kit.idle_children.close())
         await self._try(self.registry.close())
         await self._try(self.store.leave(self.node_id))
 

@@ -17,7 +17,7 @@ from pollux.ids import new_id
 from pollux.model import ALL_VERSIONS, DRAIN, STOP, Back, Cancelled, Cause, Hold, Job, Node, Note, Run, drain_key
 from pollux.plan import stop_of, stop_words
 from pollux.runtime.attempt import Attempt, Kit
-from pollux.runtime.child import isolates
+from pollux.runtime.child import is_suspect
 from pollux.runtime.loop import Loop, Rest
 from pollux.runtime.manners import Manners
 from pollux.runtime.renewer import margin_ms
@@ -29,7 +29,7 @@ DRAINED_REST_MS = 1_000  # somebody asks all nodes to claim nothing: look so oft
 SLOW_MS = 1_000  # a claim that took longer has waited: its lease began some time in between
 SAY_AGAIN_MS = 60_000
 NODES_MS = 2_000  # how old our picture of the others may be when we are given what only they can run
-SUSPECT_MS = (200, 30_000)  # a suspect that finds another one at work comes again so much later for each before it
+SUSPECT_MS = (200, 30_000)  # a suspect that finds no place comes again so much later for each group before it
 
 
 class ClaimOptions(Struct, frozen=True):
@@ -265,20 +265,21 @@ class Dispatcher(Loop):
             self._strangers.add(job.handler)
             refusal = self.kit.registry.refusal(job.handler)
             verdict = Hold(f"handler {job.handler} is not known here" if refusal is None else str(refusal))
-        elif self.kit.suspect is not None and run.lease_losses and isolates(handler, job, run):
-            verdict = Back(self.kit.time.now_ms() + self._turn_ms())  # suspects are tried one at a time
+        elif len(self.kit.suspects) >= self.kit.suspects_max and is_suspect(handler, job, run):
+            verdict = Back(self.kit.time.now_ms() + self._turn_ms())  # only some are tried at a time
         elif self.is_drained or attempt.trust_until <= mono_ms or (seat := self.kit.pool.try_seat(run)) is None:
             verdict = Back()  # of a claim that had begun before we were asked to claim nothing, or stood still
         else:
             attempt.begin(handler, seat, now_ms, mono_ms)
-            self._crowd = 0 if self.kit.suspect is attempt else self._crowd
+            self._crowd = 0 if attempt in self.kit.suspects else self._crowd
             return True
         self.handed_back += 1
         attempt.hand_back(verdict)
         return False
 
     def _turn_ms(self) -> int:
-        """How long a suspect waits for its turn: they come back one after another, not all at once."""
+        """How long a suspect waits for its turn: they come back as many at a time as are tried, not all at once."""
+        groups = 1 + self._crowd // self.kit.suspects_max
         self._crowd += 1
         step_ms, most_ms = SUSPECT_MS
-        return min(most_ms, step_ms * self._crowd)
+        return min(most_ms, step_ms * groups)
