@@ -21,15 +21,16 @@ MADE := $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis 
 CODE := src tests benchmarks docs examples
 
 # The locks are complete and hold hashes, so pip installs them without resolving: a package that is released tomorrow
-# changes nothing.  `pip check` then names whatever is missing.  pip is the machine's own: no ensurepip is needed.
-PIP := $(PYTHON) -m pip --disable-pip-version-check --python $(VENV)
-INSTALL := $(PIP) install -qq --no-deps --no-compile
+# changes nothing.  `pip check` then names whatever is missing.  The machine's pip, whichever it is, installs the locked
+# one, which does the rest: no ensurepip is needed, and old pips take twice as long.
+INSTALL := install -qq --disable-pip-version-check --no-deps --no-compile
+PIP := $(BIN)/python -m pip
 CHECK := report=$$($(PIP) check) || { \
 	echo "$$report" >&2; echo "make: a lock misses that package; cure: make lock" >&2; exit 1; }
 
-COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-annotate --no-header pyproject.toml
-FOR_RUN := --extra tui --group build
-FOR_TEST := --all-extras --group build --group dev -c requirements/run.lock
+COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-annotate --no-header --upgrade
+FOR_RUN := pyproject.toml --extra tui --group build
+FOR_TEST := pyproject.toml --all-extras --group build --group dev -c requirements/run.lock
 ALREADY := sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p'
 
 .DEFAULT_GOAL := help
@@ -66,9 +67,10 @@ docs: $(VENV)/.test ## write the generated parts of the documentation anew
 lock: ## resolve the dependencies anew into requirements/*.lock (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make: uv is not installed; cure: $(PYTHON) -m pip install uv" >&2; exit 1; }
 	@echo "resolving dependencies into requirements/*.lock ..."
-	@$(COMPILE) --upgrade $(FOR_RUN) -o requirements/run.lock
-	@$(COMPILE) --upgrade $(FOR_TEST) $$($(ALREADY) requirements/run.lock) -o requirements/test.lock
-	@$(COMPILE) --upgrade $(FOR_TEST) -c requirements/test.lock --group bench \
+	@echo 'pip>=26.0' | $(COMPILE) - -o requirements/pip.lock
+	@$(COMPILE) $(FOR_RUN) -o requirements/run.lock
+	@$(COMPILE) $(FOR_TEST) $$($(ALREADY) requirements/run.lock) -o requirements/test.lock
+	@$(COMPILE) $(FOR_TEST) -c requirements/test.lock --group bench \
 		$$($(ALREADY) requirements/run.lock requirements/test.lock) -o requirements/bench.lock
 
 clean: ## remove what make made, nothing else
@@ -90,28 +92,29 @@ $(PYTHON) -m pip --version >/dev/null 2>&1 || { \
 endef
 
 # What running needs; a change of its lock makes a fresh .venv, a change of pyproject.toml costs a second.
-$(VENV)/.locked: requirements/run.lock
+$(VENV)/.locked: requirements/pip.lock requirements/run.lock
 	@$(REFUSE_UNFIT_PYTHON)
 	@echo "setting up $(VENV) from requirements/run.lock (a quarter of a minute, once) ..."
 	@$(PYTHON) -m venv --clear --without-pip $(VENV)
-	@$(INSTALL) --require-hashes -r requirements/run.lock
+	@$(PYTHON) -m pip --python $(VENV) $(INSTALL) --require-hashes -r requirements/pip.lock
+	@$(PIP) $(INSTALL) --require-hashes -r requirements/run.lock
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.locked pyproject.toml
-	@$(INSTALL) --no-build-isolation -e .
+	@$(PIP) $(INSTALL) --no-build-isolation -e .
 	@$(CHECK)
 	@touch $@
 
 # What tests and benchmarks add.  Tests start hundreds of processes: everything is compiled once, beforehand.
 $(VENV)/.test: $(VENV)/.run requirements/test.lock
 	@echo "adding what tests need (half a minute, once) ..."
-	@$(INSTALL) --require-hashes -r requirements/test.lock
+	@$(PIP) $(INSTALL) --require-hashes -r requirements/test.lock
 	@$(CHECK)
 	@$(BIN)/python -m compileall -q -j 2 $(VENV)/lib
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.test requirements/bench.lock
 	@echo "adding the peers that benchmarks measure against ..."
-	@$(INSTALL) --require-hashes -r requirements/bench.lock
+	@$(PIP) $(INSTALL) --require-hashes -r requirements/bench.lock
 	@$(CHECK)
 	@touch $@

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
+import tomllib
 import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
+from tests.servers.ports import free_port
 from tests.wheels import wheel
 
 REPOSITORY = Path(__file__).parents[1]
@@ -60,29 +65,38 @@ build_wheel = build_editable
 
 
 @pytest.fixture(scope="module", params=["oldest", "newest"])
-def pip(request, tmp_path_factory) -> Path:
+def pip(request, tmp_path_factory, locked_pip) -> Path:
     """A folder from which Python imports this pip."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "oldest":
         (folder / "oldest.txt").write_text(OLDEST_PIP)
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes"]
-        command += ["-d", str(folder), "-r", str(folder / "oldest.txt")]
-        subprocess.run(command, check=True, timeout=300)
-        with zipfile.ZipFile(next(folder.glob("*.whl"))) as packed:
-            packed.extractall(folder)
+        packed = download(folder / "oldest.txt", folder)
     else:
-        import pip
-
-        (folder / "pip").symlink_to(Path(pip.__file__).parent, target_is_directory=True)
+        packed = locked_pip
+    with zipfile.ZipFile(packed) as wheel:
+        wheel.extractall(folder)
     return folder
 
 
+@pytest.fixture(scope="module")
+def locked_pip(tmp_path_factory) -> Path:
+    return download(REPOSITORY / "requirements" / "pip.lock", tmp_path_factory.mktemp("locked"))
+
+
+def download(requirements: Path, folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes"]
+    subprocess.run([*command, "-d", str(folder), "-r", str(requirements)], check=True, timeout=300)
+    return next(folder.glob("*.whl"))
+
+
 @pytest.fixture
-def project(tmp_path) -> Path:
+def project(tmp_path, locked_pip) -> Path:
     """A project that is set up by the Makefile of this one, and its index."""
     index, locks = tmp_path / "index", tmp_path / "requirements"
     index.mkdir()
     locks.mkdir()
+    (index / locked_pip.name).symlink_to(locked_pip)
+    (locks / "pip.lock").symlink_to(REPOSITORY / "requirements" / "pip.lock")
     hashes = {}
     for (name, version), requires in RELEASES.items():
         hashes[name, version] = hashlib.sha256(wheel(index, name, version, requires).read_bytes()).hexdigest()
@@ -130,3 +144,44 @@ def test_a_lock_that_misses_a_package_is_named(project, pip):
     assert "small 1.0 requires plain, which is not installed" in done.stderr
     assert "cure: make lock" in done.stderr
     assert not (project / ".venv" / ".run").exists()
+
+
+def test_make_run_starts_the_demo_from_nothing(tmp_path):
+    """From the real locks, into a fresh environment: what running needs is there, and nothing else."""
+    for name in ("Makefile", "pyproject.toml", "requirements", "src", "README.md", "LICENSE", "examples"):
+        (tmp_path / name).symlink_to(REPOSITORY / name)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "run", f"ARGS=--no-watch --port {free_port()}", f"PYTHON={sys._base_executable}"]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as demo:
+        try:
+            lines = list(iter_until(demo.stdout, "the API is at"))
+        finally:
+            os.killpg(demo.pid, signal.SIGINT)
+        rest = demo.stdout.read()
+    assert "setting up .venv" in lines[0]
+    assert "12 jobs added" in "".join(lines)
+    assert "stopped, drained" in rest
+    groups = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["dependency-groups"]
+    others = {Requirement(each).name.lower() for each in [*groups["dev"], *groups["bench"]]}
+    command = [tmp_path / ".venv" / "bin" / "python", "-m", "pip", "freeze"]
+    frozen = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    there = {line.partition("==")[0].lower() for line in frozen.splitlines()}
+    assert {"aiohttp", "textual"} <= there
+    assert there & others == set()
+
+
+def iter_until(stream: Iterable[str], words: str) -> Iterator[str]:
+    """Lines of a program up to the one with these words; its end is a failure."""
+    for line in stream:
+        yield line
+        if words in line:
+            return
+    pytest.fail(f"the program ended before it wrote {words!r}")
