@@ -21,7 +21,7 @@ from pollux.errors import InvalidInput, NotFound
 from pollux.ids import check_key
 from pollux.model import PROGRESS_CHARS_MAX, Cause, Job, Outcome, Run, run_of
 from pollux.model.params import RESULT_BYTES_MAX, priority_of
-from pollux.secrets import HIDDEN, check_payload, hide
+from pollux.secrets import HIDDEN, check_payload, hide, may_hold_references
 from pollux.units import duration_ms, format_size, printable
 
 FOLLOW_UPS_MAX = 100
@@ -57,6 +57,10 @@ class Rules(Protocol):
 
     def check(self, params: Mapping[str, Any], *, partial: bool) -> None:
         """Raise `InvalidInput` for what cannot be used; `partial`: more params come with the asking."""
+        ...
+
+    def check_by_api(self, params: Mapping[str, Any]) -> None:
+        """Raise `InvalidInput` for what only a job of a file or of code may hold."""
         ...
 
     def target_of(self, params: Mapping[str, Any]) -> str:
@@ -130,8 +134,12 @@ class Handler:
     def adopt(self, job: Job) -> Job:
         """The job as it is to be stored: its params fit, and its target is named."""
         self.check(job.params, partial=job.schedule is None)
-        target = "" if self.rules is None or job.target else self.rules.target_of(job.params)
-        return msgspec.structs.replace(job, target=target) if target else job
+        if self.rules is None:
+            return job
+        if not may_hold_references(job.source):
+            self.rules.check_by_api(job.params)
+        target = job.target or self.rules.target_of(job.params)
+        return job if target == job.target else msgspec.structs.replace(job, target=target)
 
     def invoke(self, ctx: Context, kwargs: Mapping[str, Any]) -> Any:
         """Call the function; for an async one the answer is its coroutine."""

@@ -167,6 +167,21 @@ async def test_a_job_that_comes_by_api_names_no_address_inside():
         assert (await api.app.list_jobs()).jobs == ()
 
 
+async def test_what_could_never_run_is_refused_when_it_is_put():
+    """A file on the worker, and a secret in plain text: with the place, and the cure."""
+    params = {"url": "https://example.com/", "ca": "/etc/passwd", "headers": {"Authorization": "Bearer swordfish-9000"}}
+    async with world() as api:
+        token = (await api.token("admin")).secret
+        body = json.dumps({"id": "never", "http": params, "interval": "1h"}).encode()
+        for method, path in (("POST", JOBS), ("PUT", f"{JOBS}/never")):
+            said = await api.ask(path, method, token=token, body=body)
+            assert said.status == 422, said.body
+            assert b"a job that came by API names no file" in said.body
+            assert b"${env:NAME} or ${file:PATH}" in said.body
+            assert b"swordfish" not in said.body
+        assert (await api.app.list_jobs()).jobs == ()
+
+
 async def test_an_allowed_network_and_a_public_name_are_open_to_the_api():
     async with world(app=Pollux("memory://", http_allow_networks=["10.0.0.0/8"])) as api:
         token = (await api.token("operator")).secret

@@ -79,6 +79,41 @@ def test_a_file_that_is_no_config_is_one_message(pollux, raw, what):
     assert answer.err.splitlines()[-1] == "1 problem"
 
 
+NEVER = """\
+store: sqlite:///p.db
+jobs:
+  - {id: a, http: "http://169.254.169.254/latest/", interval: 1h}
+  - {id: b, http: {url: "http://[fe80::5efe:808:808]/"}, interval: 1h}
+  - {id: c, http: "http://metadata.google.internal/", interval: 1h}
+  - {id: d, http: "http://127.0.0.1:8000/", interval: 1h}
+"""
+
+
+def test_an_address_that_is_never_reached_is_a_problem_with_a_line(pollux):
+    pollux.write("p.yaml", NEVER)
+    answer = pollux("check", "-c", "p.yaml")
+    assert answer.code == 2
+    lines = answer.err.removeprefix("pollux: ").splitlines()
+    assert [line.split(":")[1] for line in lines[:-1]] == ["3", "4", "5"]
+    assert "169.254.169.254 is never reached" in lines[0]
+    assert "is never asked; name another host" in lines[2]
+
+
+def test_a_token_in_plain_text_is_told_with_what_to_write_in_its_place(pollux):
+    """`auth` is refused, a header is a doubt; neither is quoted."""
+    job = '  - {{id: {}, http: {{url: "http://example.com/", {}}}, interval: 1h}}\n'
+    auth = job.format("a", "auth: {bearer: swordfish-9000}")
+    header = job.format("b", 'headers: {Authorization: "Bearer swordfish-9000"}')
+    pollux.write("p.yaml", f"jobs:\n{auth}")
+    refused = pollux("check", "-c", "p.yaml")
+    assert refused.code == 2
+    assert "http.auth.bearer: the secret stands here in plain text; write ${env:NAME} or ${file:PATH}" in refused.err
+    pollux.write("p.yaml", f"store: sqlite:///p.db\njobs:\n{header}")
+    doubt = pollux.ok("check", "-c", "p.yaml")
+    assert "headers.Authorization: a secret is written out; write ${env:NAME} or ${file:PATH} in its place" in doubt.err
+    assert "swordfish" not in refused.err + doubt.err
+
+
 def test_code_that_is_not_there_is_a_problem_with_a_line(pollux):
     pollux.write("p.yaml", 'jobs:\n  - {id: a, python: "work:fien"}\n')
     answer = pollux("check", "-c", "p.yaml")

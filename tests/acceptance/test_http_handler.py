@@ -13,8 +13,9 @@ from aiohttp import web
 
 from pollux import Pollux, Retry, every
 from pollux.config import load_config
+from pollux.errors import InvalidInput
 from pollux.model import Job, Run, RunState
-from pollux.store.contract import RunFilter
+from pollux.store.contract import JobPut, RunFilter
 from tests.acceptance.hostile import CERTIFICATES, tls
 from tests.http_world import serve_raw, until
 
@@ -272,6 +273,18 @@ async def test_retry_after_is_obeyed(site, status):
     assert len(site.requests) == 1
 
 
+async def test_a_fixed_job_asks_again_at_its_next_due_time_whatever_retry_after_says(site):
+    """The next firing is the retry: `Retry-After` puts off retries, not firings."""
+    site.answers["/page"] = lambda request: web.Response(status=429, headers={"Retry-After": "600"})
+    app = Pollux("memory://")
+    app.add("http", every("100ms"), id="poll", params={"url": site.url()})
+    async with app:
+        await learnt(app, "poll", 3)
+        job = await app.get_job("poll")
+    assert len(site.requests) >= 3
+    assert "answered 429" in job.memory.last_error
+
+
 async def test_a_payload_that_cannot_be_used_is_a_permanent_fault_that_quotes_nothing(site):
     """Whoever asks is told at once; a run that got past that (of another version, say) is told by its run."""
     app = Pollux("memory://")
@@ -380,9 +393,25 @@ async def test_a_job_that_came_by_api_may_not_poll_loopback_unless_its_network_i
 async def test_a_job_that_came_by_api_names_no_file(site):
     app = Pollux("memory://", http_allow_networks=["127.0.0.0/8"])
     async with app:
-        await app.put_jobs([Job(id="by-api", handler="http", params={"url": site.url(), "ca": "/etc/passwd"})])
+        by_api = Job(id="by-api", handler="http", params={"url": site.url(), "ca": "/etc/passwd"})
+        with pytest.raises(InvalidInput, match=r"'by-api': params\.ca: a job that came by API names no file; declare"):
+            await app.put_jobs([by_api])
+        await app.backend.put_jobs([JobPut(by_api)])  # of a release that did not look
         run = await finished(app, "by-api")
     assert "UnfitParams: ca: a job that came by API names no file" in run.error
+
+
+@pytest.mark.parametrize("name", ["Authorization", "authorization"])
+async def test_a_job_that_came_by_api_holds_no_authorization_in_plain_text(site, name):
+    app = Pollux("memory://", http_allow_networks=["127.0.0.0/8"])
+    params = {"url": site.url(), "headers": {name: "Bearer swordfish-9000", "X": "y"}}
+    async with app:
+        with pytest.raises(InvalidInput) as refused:
+            await app.put_jobs([Job(id="by-api", handler="http", params=params)])
+        await app.put_jobs([Job(id="by-file", handler="http", params=params, source="file:p.yaml")])
+    assert f"params.headers.{name}: the secret stands here in plain text" in str(refused.value)
+    assert "${env:NAME} or ${file:PATH}" in refused.value.cure
+    assert "swordfish" not in str(refused.value)
 
 
 # many at a time

@@ -49,5 +49,5 @@ def _http_params(value: object, *, partial: bool) -> dict[str, Any]:
     if not isinstance(params, Mapping):
         cure = 'write http: "https://example.com/health", or http: {url: "https://example.com/health", expect: 200}'
         raise InvalidInput("it is neither a URL nor a mapping", cure=cure)
-    check_options(params, partial=partial)
+    check_options(params, partial=partial, in_file=True)
     return dict(params)

@@ -200,6 +200,13 @@ def refused_name(host: str) -> str:
     return f"{host} serves the machine's own credentials and is never asked" if is_metadata else ""
 
 
+def refused_host(host: str, policy: Policy) -> str:
+    """Why a host may not be asked, as far as that is known before a name is looked up; nothing if it may."""
+    name = host.lower()
+    address = LOOPBACK if name == "localhost" or name.endswith(".localhost") else literal(name)
+    return refused_name(name) if address is None else policy.refusal(address)
+
+
 def networks_of(values: Iterable[object]) -> tuple[Network, ...]:
     """Networks as people write them: "10.0.0.0/8", "fd00::/8", a single address."""
     found: list[Network] = []

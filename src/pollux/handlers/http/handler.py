@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pollux.errors import InvalidInput
-from pollux.handlers.http.addresses import LOOPBACK, Network, Policy, literal, networks_of, refused_name
+from pollux.handlers.http.addresses import Network, Policy, networks_of, refused_host
 from pollux.handlers.http.faults import UnfitParams
 from pollux.model import Job
 from pollux.registry import Context, Observed, Registry
@@ -73,6 +73,9 @@ class Http:
     def check(self, params: Mapping[str, Any], *, partial: bool) -> None:
         _options().check_options(params, partial=partial)
 
+    def check_by_api(self, params: Mapping[str, Any]) -> None:
+        _options().check_by_api(params)
+
     def target_of(self, params: Mapping[str, Any]) -> str:
         target: str = _options().target_of(params)
         return target
@@ -80,15 +83,10 @@ class Http:
     def out_of_reach(self, params: Mapping[str, Any]) -> str:
         """Why a job that came by API could not poll its URL, as far as that is known before a name is looked up."""
         try:
-            host = (_options().URL(params["url"]).raw_host or "").lower()
-            address = literal(host)
+            host = _options().URL(params["url"]).raw_host or ""
+            return refused_host(host, Policy(inside=False, allowed=self.allow_networks))
         except (KeyError, TypeError, ValueError, InvalidInput):
             return ""  # what is wrong with it is said by `check`
-        if address is None and (host == "localhost" or host.endswith(".localhost")):
-            address = LOOPBACK
-        if address is None:
-            return refused_name(host)
-        return Policy(inside=False, allowed=self.allow_networks).refusal(address)
 
     # inside
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from yarl import URL
 
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
-from pollux.handlers.http.addresses import is_host_name, literal
+from pollux.handlers.http.addresses import Policy, is_host_name, literal, refused_host
 from pollux.handlers.http.extract import Take, take_of
 from pollux.secrets import has_reference
 from pollux.units import MINUTE_MS, SECOND_MS, duration_ms, format_ms, format_size, size_bytes
@@ -41,6 +41,9 @@ _OURS = frozenset({
     "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 })  # fmt: skip
 _URL_CURE = "write it like https://example.com/health"
+_IN_PLAIN_TEXT = "the secret stands here in plain text"
+_HIDE_CURE = "write ${env:NAME} or ${file:PATH} in its place"
+_MOVE_CURE = "declare the job in a config file or in code, and write there ${env:NAME} or ${file:PATH} in its place"
 _AUTH_CURE = "write {basic: {user: ann, password: '${env:PASSWORD}'}} or {bearer: '${env:TOKEN}'}"
 _DEFAULT_HEADERS = {"User-Agent": f"pollux/{__version__}", "Accept": "*/*", "Accept-Encoding": "gzip, deflate"}
 
@@ -79,12 +82,25 @@ def read_options(params: Mapping[str, Any], *, declared: bool = False, partial: 
     return _options(_values(params, declared=declared, partial=partial))
 
 
-def check_options(params: Mapping[str, Any], *, partial: bool = False) -> None:
-    """Can they be read as they stand in a definition?"""
-    _values(params, declared=True, partial=partial)
+def check_options(params: Mapping[str, Any], *, partial: bool = False, in_file: bool = False) -> None:
+    """Can they be read as they stand in a definition?  `in_file`: for whoever reads the complaint, they are in one."""
+    _values(params, declared=True, partial=partial, in_file=in_file)
 
 
-def _values(params: Mapping[str, Any], *, declared: bool, partial: bool) -> dict[str, Any]:
+def check_by_api(params: Mapping[str, Any]) -> None:
+    """What a definition that came by API may not hold: the name of a file, and a secret in a header."""
+    problems = []
+    if params.get("ca"):
+        cure = "declare the job in a config file or in code"
+        problems.append(InvalidInput("a job that came by API names no file", where="ca", cure=cure))
+    for name, value in (params.get("headers") or {}).items():
+        if name.lower() == "authorization" and value:
+            problems.append(InvalidInput(_IN_PLAIN_TEXT, where=f"headers.{name}", cure=_MOVE_CURE))
+    if problems:
+        raise problems[0] if len(problems) == 1 else InvalidConfig(problems)
+
+
+def _values(params: Mapping[str, Any], *, declared: bool, partial: bool, in_file: bool = False) -> dict[str, Any]:
     problems = [_unknown(str(name)[:60]) for name in params if name not in _READERS]
     values = dict(_USUAL)
     for name, read in _READERS.items():
@@ -92,7 +108,9 @@ def _values(params: Mapping[str, Any], *, declared: bool, partial: bool) -> dict
             try:
                 values[name] = read(params[name])
                 if declared and name == "auth":
-                    _check_hidden(params[name])
+                    _check_hidden(params[name], _HIDE_CURE if in_file else _MOVE_CURE)
+                elif declared and name == "url":
+                    _check_reach(values[name])
             except InvalidInput as error:
                 problems.append(error.at(name))
     if params.get("url") is None and not partial:
@@ -237,15 +255,18 @@ def _part(value: Any, where: str) -> str:
         raise error.at(where) from None
 
 
-def _check_hidden(auth: Any) -> None:
+def _check_hidden(auth: Any, cure: str) -> None:
     """In a definition a password or a token is a reference; nothing else keeps it out of files and databases."""
     kind, given = next(iter(auth.items()))
     secret, where = (given, "bearer") if kind == "bearer" else (given["password"], "basic.password")
     if secret and not has_reference(secret):
-        cure = (
-            "declare the job in a config file or in code, and name there where it is kept: ${env:NAME} or ${file:PATH}"
-        )
-        raise InvalidInput("the secret stands here in plain text", where=where, cure=cure)
+        raise InvalidInput(_IN_PLAIN_TEXT, where=where, cure=cure)
+
+
+def _check_reach(url: URL) -> None:
+    """Whoever declares it: is it an address that is never reached?"""
+    if words := refused_host(url.raw_host or "", Policy(inside=True)):
+        raise InvalidInput(words, cure="name another host; no setting opens this one")
 
 
 def _body(value: Any) -> str:
