@@ -7,6 +7,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import guard
 from tests.acceptance.forked import stop_nursery
 from tests.leaks import MARK, leftovers, stop
 from tests.noskip import NoSkip
@@ -54,10 +55,12 @@ def logs_as_they_were():
 def no_process_left_behind():
     """Whatever a test starts ends with the session, also when its parent died before it.
 
-    The mark in the environment finds the orphans: they have another parent, but they inherited it.
+    The mark in the environment finds the orphans: they have another parent, but they inherited it.  Of a session that
+    is interrupted or killed nothing comes so far: its guard ends them.
     """
     mark = f"{os.getpid()}-{os.urandom(8).hex()}"
     before = os.environ.get(MARK)
+    guard.begin(mark)
     os.environ[MARK] = mark
     yield
     if before is None:
@@ -65,8 +68,9 @@ def no_process_left_behind():
     else:
         os.environ[MARK] = before
     left = leftovers(mark, patience_ms=PATIENCE_MS)
+    stop(left)
+    guard.end()
     if left:
-        stop(left)
         pytest.fail(
             "processes started by the tests were still running at the end (stopped now):\n"
             + "\n".join(f"  pid {process.pid}: {process.command}" for process in left),

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 MARK = "POLLUX_TEST_SESSION"
-# Python's own companions live as long as the interpreter that needs them and end with it.
-COMPANIONS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# Python's own companions, and our guard, live as long as the interpreter that needs them and end with it.
+COMPANIONS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "tests.guard")
 
 
 class Process(NamedTuple):
@@ -31,13 +31,13 @@ def leftovers(mark: str, *, patience_ms: int) -> list[Process]:
 
 def ours(mark: str) -> list[Process]:
     """Descendants of this process, and whoever carries the mark: an orphan has lost its parent, not its environment."""
-    table = _table(mark)
+    there = table(mark)
     family = {os.getpid()}
-    while more := {process.pid for process in table if process.parent in family} - family:
+    while more := {process.pid for process in there if process.parent in family} - family:
         family |= more
     return [
         process
-        for process in table
+        for process in there
         if process.pid != os.getpid()
         and (process.pid in family or process.is_marked)
         and not any(companion in process.command for companion in COMPANIONS)
@@ -52,7 +52,8 @@ def stop(processes: list[Process]) -> None:
             continue
 
 
-def _table(mark: str) -> list[Process]:
+def table(mark: str) -> list[Process]:
+    """All processes that can be looked at."""
     return [process for entry in Path("/proc").glob("[0-9]*") if (process := _read(entry, mark)) is not None]
 
 

@@ -1,6 +1,9 @@
 """Do the guards of `conftest.py` bite?  Each is shown a session with the fault planted, in a pytest of its own."""
 
+import json
 import os
+import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +12,12 @@ import pytest
 from _pytest.assertion import rewrite
 
 from tests import beforehand
+from tests.servers.redis_cluster import until
 
 REPOSITORY = Path(__file__).parents[1]
 WITH = ("--disable-plugin-autoload", "-p", "xdist", "-p", "hypothesispytest")  # the others take seconds to load
 WITHOUT = ("-p", "no:cacheprovider")  # it writes
+SOON_S = 120.0  # on a busy machine
 
 
 @pytest.fixture
@@ -142,3 +147,70 @@ def test_all_that_pytest_rewrites_of_ours_is_rewritten_beforehand():
     found = {path for path in files if {REPOSITORY / "tests", REPOSITORY / "src"} & {*path.parents}}
     assert Path(__file__) in found
     assert found <= {*beforehand.all_files()}
+
+
+HANGS = """
+import json, os, subprocess, threading
+from pathlib import Path
+from tests import guard
+from tests.servers import postgres, redis
+
+def test_hangs(tmp_path):
+    redis.shared_url()
+    if os.environ["PLANTED"] == "both":
+        postgres.shared_url()
+    own = redis.RedisServer(tmp_path).start()
+    apart = "setsid sleep 600 >/dev/null 2>&1 & echo $!"
+    orphan = subprocess.run(["sh", "-c", apart], stdout=subprocess.PIPE, text=True)
+    pids = [redis._shared["usual"].pid, own.pid, int(orphan.stdout), *[each.pid for each in postgres._shared]]
+    note = {"worker": os.getpid(), "pids": pids, "folder": str(guard._guards[-1].folder)}
+    Path(os.environ["NOTE"] + ".new").write_text(json.dumps(note))
+    os.rename(os.environ["NOTE"] + ".new", os.environ["NOTE"])
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the process table of Linux")
+@pytest.mark.parametrize(
+    ("arguments", "whom", "how", "servers"),
+    [
+        ((), "runner", signal.SIGINT, "both"),
+        ((), "runner", signal.SIGKILL, "both"),
+        (("-n", "1"), "group", signal.SIGINT, "one"),
+        (("-n", "1"), "runner", signal.SIGINT, "one"),
+        (("-n", "1"), "runner", signal.SIGKILL, "one"),
+        (("-n", "1"), "worker", signal.SIGKILL, "one"),
+    ],
+    ids=["interrupted", "killed", "Ctrl-C", "spread-interrupted", "spread-killed", "worker-killed"],
+)
+def test_a_run_that_is_interrupted_leaves_no_process_and_no_folder(tmp_path, arguments, whom, how, servers):
+    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
+    (tmp_path / "test_planted.py").write_text(HANGS)
+    note = tmp_path / "note.json"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    own = {"PYTHONPATH": str(REPOSITORY), "NOTE": str(note), "PLANTED": servers}
+    with (tmp_path / "said.txt").open("wb") as said:
+        runner = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *WITH, *WITHOUT, "--rootdir", str(tmp_path), *arguments],
+            cwd=tmp_path,
+            env=environment | own,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+    until(lambda: note.exists() or runner.poll() is not None, "servers run", SOON_S)
+    assert note.exists(), (tmp_path / "said.txt").read_text()
+    there = json.loads(note.read_text())
+    ends = [os.pidfd_open(pid) for pid in there["pids"]]
+    assert Path(there["folder"]).exists()
+
+    if whom == "group":
+        os.killpg(runner.pid, how)
+    else:
+        os.kill(there["worker"] if whom == "worker" else runner.pid, how)
+
+    for end in ends:
+        assert select.select([end], [], [], SOON_S)[0], "a process is left"
+        os.close(end)
+    until(lambda: not Path(there["folder"]).exists(), "its folder is gone", SOON_S)
+    runner.wait(SOON_S)

@@ -9,10 +9,10 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tests import guard
 from tests.servers.debian import PGBOUNCER, find_program
 from tests.servers.ports import free_port
 from tests.servers.redis import await_port
@@ -25,7 +25,7 @@ class PgBouncer:
 
     def __init__(self, url: str, *, size: int = 3, folder: Path | None = None) -> None:
         there = urlsplit(url)
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="pollux-pgbouncer-"))
+        self.folder = folder or guard.new_folder("pgbouncer")
         self.port = free_port()
         self._user, self._password = there.username or "", there.password or ""
         self._database = there.path.lstrip("/")
@@ -52,6 +52,7 @@ class PgBouncer:
                 stderr=log,
                 env=program.environment,
             )
+        guard.watch(self._process.pid)
         await_port(self.port, self._process, START_S)
         return self
 

@@ -12,7 +12,6 @@ import pwd
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,6 +23,7 @@ import asyncpg
 
 from pollux.store.postgres.address import read_address
 from pollux.store.postgres.store import PostgresStore
+from tests import guard
 from tests.servers.debian import POSTGRES, Program, find_program
 from tests.servers.ports import free_port
 from tests.servers.redis import await_port
@@ -79,7 +79,7 @@ class PostgresServer:
     def __init__(self, *settings: str, program: Program | None = None) -> None:
         self.settings = settings
         self.program = program or Program(str(find_binaries() / "postgres"))
-        self.folder = Path(tempfile.mkdtemp(prefix="pollux-postgres-"))
+        self.folder = guard.new_folder("postgres")
         self.port = free_port()
         self.user = _unprivileged()
         self._process: subprocess.Popen[bytes] | None = None
@@ -111,6 +111,7 @@ class PostgresServer:
                 stderr=log,
                 **self._as_user(),
             )
+        guard.watch(self._process.pid)
         await_port(self.port, self._process, until - time.monotonic())
         self._await_ready(until)
 

@@ -11,11 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests import guard
 from tests.servers.debian import REDIS, Program, find_program
 from tests.servers.ports import free_port
 
@@ -70,6 +70,7 @@ class RedisServer:
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=program.environment
         )
+        guard.watch(self._process.pid)
         await_port(self.port, self._process, START_S)
         return self
 
@@ -114,7 +115,7 @@ def named_url() -> str | None:
     return os.environ.get(NAMED)
 
 
-_shared: dict[str, tuple[RedisServer, tempfile.TemporaryDirectory[str]]] = {}
+_shared: dict[str, RedisServer] = {}
 
 
 def shared_url() -> str:
@@ -131,10 +132,9 @@ def other_url() -> str:
 
 def _started(kind: str, program: Program | None) -> str:
     if kind not in _shared:
-        folder = tempfile.TemporaryDirectory(prefix="pollux-redis-")
         options = ("--appendonly", "yes", "--appendfsync", "no")
-        _shared[kind] = (RedisServer(Path(folder.name), *options, program=program).start(), folder)
-    return _shared[kind][0].url
+        _shared[kind] = RedisServer(guard.new_folder("redis"), *options, program=program).start()
+    return _shared[kind].url
 
 
 def own_url(what: str) -> str:
@@ -144,6 +144,6 @@ def own_url(what: str) -> str:
 
 def stop_shared() -> None:
     while _shared:
-        _, (server, folder) = _shared.popitem()
+        _, server = _shared.popitem()
         server.stop()
-        folder.cleanup()
+        shutil.rmtree(server.folder, ignore_errors=True)
