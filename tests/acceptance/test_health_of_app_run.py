@@ -5,7 +5,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
-from tests.acceptance.terminal import PATIENCE_SECONDS, Terminal, eventually
+from tests.acceptance.terminal import PATIENCE_SECONDS, Terminal, eventually, stopped
 
 APP = """
 import asyncio
@@ -96,3 +96,26 @@ def test_a_handler_that_does_not_stop_and_full_seats_are_told_with_their_handler
         program.began("deaf", process)
         words = rf"1 handler of node \S+ did not stop at the timeout, .*: handler deaf, app.py:{LINE} in busy"
         eventually(lambda: re.search(words, program.finding("handlers", *STORE)), "health tells it", process)
+
+
+def test_the_cure_names_how_this_app_is_started(tmp_path):
+    """Once it is gone: a program of one's own, and a file."""
+    program = Program(tmp_path, APP.replace("@app.job()\nasync def slow", '@app.job(every("1h"))\nasync def slow'))
+    with program.running() as process:
+        process.terminate()
+        process.wait(PATIENCE_SECONDS)
+    how = f"start one: `python app.py` (in {tmp_path} on "
+    assert how in program.finding("nodes", *STORE)
+    assert f"start a node: `python app.py` (in {tmp_path} on " in program("why", "slow", *STORE).out
+    assert "start one with `python app.py` (in " in program("nodes", *STORE).err
+
+
+def test_the_cure_for_a_file_names_the_file(tmp_path):
+    pollux = Terminal(tmp_path)
+    pollux.write("shop.yaml", "store: sqlite:///shop.db\njobs: [{id: fine, python: 'work:fine', interval: 1h}]\n")
+    with pollux.started("serve", "-c", "shop.yaml") as process:
+        eventually(lambda: "term 1" in pollux("nodes", *STORE).out, "it leads", process)
+        assert stopped(process).code == 0
+    told = pollux("health", *STORE).out
+    assert f"start one: `pollux serve -c shop.yaml` (in {tmp_path} on " in told
+    assert "`pollux serve -c shop.yaml`" in pollux("why", "fine", *STORE).out

@@ -69,7 +69,7 @@ def test_where_the_term_is_over_no_command_names_a_leader(pollux, url):
     assert "pollux serve" in leader["cure"]
     assert (health["leader"], health["term"]) == (None, None)
     due = of(health["findings"], "due", "name")
-    assert due["seen"].startswith("nothing is due for longer than 1m (the longest: tick, 3")
+    assert due["seen"].startswith("nothing is due for longer than its schedule allows (the longest: tick, 3")
     doctor = pollux("doctor", "--json", "--store", url).json["findings"]
     leader = of(doctor, "leader", "about")
     assert (leader["level"], "pollux serve" in leader["cure"]) == (WARN, True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
+from pollux.app.owned import starts_of
 from pollux.errors import PolluxError
 from pollux.model import (
     ALL_VERSIONS,
@@ -163,6 +164,8 @@ class Watch:
         )
         serving = tuple(node for node in nodes if version == ALL_VERSIONS or node.serves(version))
         drained = [drained_of(note) for note in stops]
+        left = forsaken(jobs, serving)
+        is_missed = bool(left) or not any(node.plans for node in serving)
         return Deployment(
             read_ms=now_ms,
             counts=counts,
@@ -179,7 +182,8 @@ class Watch:
             drained=tuple(_told(drain) for drain in drained if drain is not None and _stands(drain, nodes)),
             sealed=await self._app.sealed() if DRAIN in {note.key for note in stops} else "",  # none is without it
             aside=tuple([each for each in all_aside(aside) if version in (ALL_VERSIONS, each.version)]),
-            forsaken=tuple((source, tuple(ids)) for source, ids in forsaken(jobs, serving).items()),
+            forsaken=tuple((source, tuple(ids)) for source, ids in left.items()),
+            starts=await starts_of(store) if is_missed else (),
         )
 
     async def _jobs(self, store: Store, counts: Counts) -> list[Job]:

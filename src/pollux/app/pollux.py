@@ -104,7 +104,7 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         self.secrets = Secrets()
         self.crew: Crew | None = None
         self._registrar: Registrar | None = None
-        self.node_id = ""
+        self.node_id = self.program = ""  # the program: what starts this app; nothing: as the process was
         self.blocking = Blocking(self._blocking_verbs)
         self._stand_ready(http_per_target)
         self.watch = Watch(self)
@@ -335,6 +335,7 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
             events=self.events,
             beat_ms=beat_ms,
             reloader=self.reloader,
+            program=self.program,
         )
         await registrar.begin()
         if self._store.capabilities.shared:

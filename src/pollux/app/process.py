@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
+from pathlib import Path
 from typing import Any
 
 ECHO_SECONDS = 0.3  # a person who wants it to end at once is not quicker
@@ -75,6 +77,21 @@ async def _cancel_others() -> bool:
         return True
     _, deaf = await asyncio.wait(others, timeout=LEAVE_SECONDS)
     return not deaf
+
+
+def program_words() -> str:
+    """What was typed to start this process, without its arguments: they may be secrets."""
+    main, script = sys.modules.get("__main__"), sys.argv[0]
+    spec = getattr(main, "__spec__", None)
+    more = " ..." if len(sys.argv) > 1 else ""
+    if spec is not None:
+        return f"python -m {spec.name.removesuffix('.__main__')}{more}"
+    if script in ("", "-", "-c"):
+        return ""
+    path = Path(script)
+    is_script = path.suffix == ".py"
+    shown = os.path.relpath(script) if is_script else path.name
+    return f"python {shown}{more}" if is_script else f"{shown}{more}"
 
 
 def threads_left() -> list[str]:

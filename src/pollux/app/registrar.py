@@ -6,16 +6,20 @@ did (a job that only the old code declares, a write that crossed another) is dec
 
 from __future__ import annotations
 
+import platform
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from pollux.app.declared import Declared, declared_by_nodes
+from pollux.app.process import program_words
 from pollux.clock import Clock
 from pollux.events import Events, JobsDeclared, JobsElsewhere, JobUnreadable, ReleaseIsOld
-from pollux.model import Declares, Node
+from pollux.model import START, Declares, Node, NotePut, Start
 from pollux.plan import Diff, with_other_jobs
 from pollux.runtime.loop import Loop, Rest
+from pollux.secrets import hide
 from pollux.store.contract import Store
 
 if TYPE_CHECKING:
@@ -38,10 +42,11 @@ class Registrar(Loop):
         events: Events,
         beat_ms: int,
         reloader: Reloader | None = None,
+        program: str = "",
     ) -> None:
         super().__init__("registrar", clock=clock, events=events, rest_max_ms=QUIET_BEATS * beat_ms)
         self.store, self.declared, self.me, self.beat_ms = store, declared, me, beat_ms
-        self.reloader = reloader
+        self.reloader, self.program = reloader, program
         self._others: set[Declares] = set()
         self._looks = 1
         self._is_begun = False
@@ -52,6 +57,7 @@ class Registrar(Loop):
     async def begin(self) -> None:
         """The first look; what stands against it is an error of the start.  The loop has the next one a beat later."""
         await self.turn()
+        await self._tell_start()
         self.declared.mark_written()
         self._is_begun = True
 
@@ -75,6 +81,15 @@ class Registrar(Loop):
             self._looks = max(1, self._looks)  # somebody may move them here, or delete them
             return Rest(QUIET_BEATS * self.beat_ms)
         return Rest(self.beat_ms if others or self._looks else QUIET_BEATS * self.beat_ms)
+
+    async def _tell_start(self) -> None:
+        """Remember how this app is started, for those who ask once it is gone; a store that nobody shares has none."""
+        program = self.program or program_words()
+        if not self.store.capabilities.shared or not program:
+            return
+        version, host = self.store.scheduler_version, platform.node()
+        starts = [Start(each, hide(program), str(Path.cwd()), host, version) for each in self.declared.sources()]
+        await self.store.put_notes([NotePut(f"{START}{each.source}", msgspec.to_builtins(each)) for each in starts])
 
     async def _sources(self) -> list[str]:
         """Those that are ours to write: of a file whose text changed elsewhere since we read it we keep our hands."""

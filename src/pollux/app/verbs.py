@@ -13,7 +13,7 @@ from pollux.app.audit import AuditVerbs
 from pollux.app.changes import as_words, change_words, filter_words
 from pollux.app.finding import FORGOTTEN, FindingVerbs
 from pollux.app.in_turn import batches_like, write_in_turn
-from pollux.app.owned import refuse_backed
+from pollux.app.owned import named_start, refuse_backed
 from pollux.app.payloads import bodies_for, payloads_for
 from pollux.app.steering import SteeringVerbs
 from pollux.app.tokens import TokenVerbs
@@ -332,7 +332,8 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
             if unreadable and run.state in {RunState.HELD, RunState.READY}:
                 return why_unreadable(unreadable[0], run)
             counts = await self._store.of_version(run.scheduler_version).counts()
-            return why_run(run, owner, stops=stops, nodes=nodes, counts=counts, now_ms=now_ms)
+            why = why_run(run, owner, stops=stops, nodes=nodes, counts=counts, now_ms=now_ms)
+            return await named_start(self._store, why, owner, run)
         try:
             job = await self.find_job(name)
         except NotFound:
@@ -344,7 +345,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
             return why_unreadable(job)
         live = await self.list_runs(RunFilter(states=tuple(LIVE), job_id=job.id), limit=1)
         why = why_job(job, stops=stops, now_ms=now_ms, live=live.runs[0] if live.runs else None, nodes=nodes)
-        return beside_unreadable(why, live.unreadable)
+        return beside_unreadable(await named_start(self._store, why, job), live.unreadable)
 
     async def nodes(self) -> list[Node]:
         """Those that live; who leads is told by the term that stands, not by what a node believed in its last beat."""

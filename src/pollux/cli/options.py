@@ -231,8 +231,10 @@ def _there(url: str, where: Where) -> str:
 
     if not is_address(url) and (missing := store_lacks(url)):
         file = None if where.store or os.environ.get("POLLUX_STORE") else config_path(where.config)
-        how = f"-c {file}" if file else f"--store {shell_word(hide(url))}"
-        cure = f"start one with `pollux serve {how}`, or name the right one with --store or -c"
+        app = None if where.store else _loaded(where).app
+        how = f"-c {file}" if file else f"--app {app}" if app else f"--store {shell_word(hide(url))}"
+        own = ", or your program if it calls app.run()" if app and not file else ""
+        cure = f"start one with `pollux serve {how}`{own}, or name the right one with --store or -c"
         raise StoreRefused(f"there is no store {hide(url)} ({missing}); {cure}")
     return url
 

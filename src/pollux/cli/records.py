@@ -11,7 +11,7 @@ from pollux.cli.menu import FAILED, OK
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
 from pollux.cli.show import ago, full, moment, now_ms, print_json, print_table, span
 from pollux.errors import InvalidInput
-from pollux.model import ALL_VERSIONS, Declares, Drained, Node, role_of
+from pollux.model import ALL_VERSIONS, Declares, Drained, Node, Start, role_of
 from pollux.units import counted
 
 SILENT_MS = 20_000  # nodes beat every 15 s
@@ -34,12 +34,7 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
       pollux nodes
       pollux nodes --json
     """
-    from pollux.app.overview import nodes_now
-
-    async def question(app: Any) -> tuple[list[Node], list[Drained], bool]:
-        return await nodes_now(app), await app.drained_workers(), bool(await app.sealed())
-
-    found, drained, is_sealed = ask(existing_store(Where(config, store)), question)
+    found, drained, is_sealed, starts = ask(existing_store(Where(config, store)), _who_is_there)
     if as_json:
         rows = [full(node) | {"role": role_of(node)} for node in found]
         print_json({"nodes": rows, "leaders": [node.id for node in found if node.leads], "drained": drained})
@@ -65,9 +60,22 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
         ),
     )
     if not found:
-        click.echo("nobody is there; start one with `pollux serve`", err=True)
+        click.echo(f"nobody is there; start one with {_how(starts)}", err=True)
     for each in drained:
         click.echo(f"{each}: nothing is claimed; {each.ends}", err=True)
+
+
+async def _who_is_there(app: Any) -> tuple[list[Node], list[Drained], bool, tuple[Start, ...]]:
+    from pollux.app.overview import nodes_now
+    from pollux.app.owned import starts_of
+
+    found = await nodes_now(app)
+    starts = () if found else await starts_of(app.backend)  # a node that is asked is there
+    return found, await app.drained_workers(), bool(await app.sealed()), starts
+
+
+def _how(starts: tuple[Start, ...]) -> str:
+    return " or ".join(dict.fromkeys(map(str, starts))) or "`pollux serve`"
 
 
 def _seats(node: Node) -> str:

@@ -15,6 +15,7 @@ from pollux.cli.every_option import every_option
 from pollux.cli.options import config_path, find_code_here, leader_options, node_options, overruled
 from pollux.config import Config, load_config
 from pollux.config.foreign import unheeded
+from pollux.units import shell_word
 
 if TYPE_CHECKING:
     from pollux.app import Pollux
@@ -100,6 +101,7 @@ def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch:
     loaded = load_config(config_path(config), environ=os.environ, arguments=arguments)
     warnings = [str(each) for each in (overruled(config, loaded), unheeded(os.environ)) if each]
     app = Pollux.from_config(loaded, plans=plans, runs=True)
+    app.program = _program(loaded)
     options = server_options(loaded, plans=plans, store_url=app.store_url)
     if sys.stdout.isatty() if watch is None else watch:
         from pollux.cli.watch import run_watched
@@ -113,6 +115,20 @@ def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch:
             log.warning("%s", warning)
         run_to_end(_until_signalled(app, options))
     _end_without_threads()
+
+
+def _program(config: Config) -> str:
+    """What starts such a node again; the options that the command line named besides are left out."""
+    words = ["pollux", "serve"]
+    for flag, option, value in (
+        ("-c", "", config.path),
+        ("--app", "app", config.app),
+        ("--store", "store", config.store),
+        ("--scheduler-version", "scheduler_version", str(config.scheduler_version)),
+    ):
+        if value and (not option or config.origins.get(option, "").startswith("argument")):
+            words += [flag, shell_word(value)]
+    return " ".join(words)
 
 
 async def _until_signalled(app: Pollux, options: ServerOptions | None) -> None:

@@ -81,6 +81,7 @@ from pollux.model.run import (
     tried_again,
 )
 from pollux.model.schedule import INTERVAL_MIN_MS, Cron, Event, Interval, Once, Schedule
+from pollux.model.start import START, Start, starts_in, with_start
 
 __all__ = [
     "ALL_VERSIONS",
@@ -102,6 +103,7 @@ __all__ = [
     "RENEW_MIN_MS",
     "SCHEDULER_VERSION",
     "SETTING",
+    "START",
     "STEERING",
     "STOP",
     "TIMEOUT_MS",
@@ -165,6 +167,7 @@ __all__ = [
     "Schedule",
     "SetAside",
     "Spoilt",
+    "Start",
     "Term",
     "Transition",
     "Tried",
@@ -192,7 +195,9 @@ __all__ = [
     "run_of",
     "serve_words",
     "set_aside",
+    "starts_in",
     "stop_key",
     "tried_again",
     "unserved",
+    "with_start",
 ]

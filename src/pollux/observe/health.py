@@ -16,7 +16,17 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, BEAT_LATE_MS, Node, NodeLoad, Version, leadership, serve_words, unserved
+from pollux.model import (
+    ALL_VERSIONS,
+    BEAT_LATE_MS,
+    Node,
+    NodeLoad,
+    Version,
+    leadership,
+    serve_words,
+    unserved,
+    with_start,
+)
 from pollux.model.aside import JOBS
 from pollux.observe.snapshot import Deployment, JobSeen, NodeSeen, Snapshot
 from pollux.units import format_ms
@@ -51,9 +61,17 @@ class Health(Struct, frozen=True):
 
 def judge(snapshot: Snapshot) -> Health:
     """Every question in order; the answer has a finding for each that can be asked of this snapshot."""
-    findings = tuple(_findings(snapshot))
+    findings = tuple(_with_start(finding, snapshot.deployment) for finding in _findings(snapshot))
     worst = max((LEVELS.index(finding.level) for finding in findings), default=0)
     return Health(LEVELS[worst], findings, snapshot)
+
+
+def _with_start(finding: Finding, seen: Deployment | None) -> Finding:
+    """A cure that says to start a node names the command by which this app was started."""
+    if seen is None or not seen.starts or not finding.cure:
+        return finding
+    source = seen.forsaken[0][0] if seen.forsaken and finding.name == "sources" else ""
+    return replace(finding, cure=with_start(finding.cure, seen.starts, version=seen.version, source=source))
 
 
 def _findings(snapshot: Snapshot) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from pollux.model import SCHEDULER_VERSION, Counts, Drained, Line, Node, NodeLoad, Run, SetAside, Version
+from pollux.model import SCHEDULER_VERSION, Counts, Drained, Line, Node, NodeLoad, Run, SetAside, Start, Version
 
 SOON_MS = 12_000  # what is due within this is due soon
 JOBS_MAX = 200  # jobs that are looked at one by one
@@ -57,6 +57,7 @@ class Deployment(Struct, frozen=True):
     sealed: str = ""  # why nobody works on the store, and the cure, if it was moved elsewhere
     aside: tuple[SetAside, ...] = ()  # what the leader cannot read
     forsaken: tuple[tuple[str, tuple[str, ...]], ...] = ()  # sources of which no node lives, and their jobs
+    starts: tuple[Start, ...] = ()  # how nodes were started, where one is missing
 
     @property
     def waiting(self) -> int:

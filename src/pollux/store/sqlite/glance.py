@@ -17,7 +17,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pollux.errors import StoreRefused
-from pollux.model import ASIDE, SCHEDULER_VERSION, STOP, Counts, Job, Node, Note, SetAside, Version, all_aside, by_term
+from pollux.model import (
+    ASIDE,
+    SCHEDULER_VERSION,
+    START,
+    STOP,
+    Counts,
+    Job,
+    Node,
+    Note,
+    SetAside,
+    Start,
+    Version,
+    all_aside,
+    by_term,
+    starts_in,
+)
 from pollux.store.contract import JobFilter
 from pollux.store.legible import BEHIND_PAGE, BEHIND_PAGES, Reading, illegible_stop
 from pollux.store.limits import PRIORITIES
@@ -51,6 +66,7 @@ class Inside(Struct, frozen=True):
     stops: tuple[Note, ...] = ()  # pauses and drains
     jobs: tuple[Job, ...] = ()  # the first of them
     aside: tuple[SetAside, ...] = ()  # what the leader cannot read
+    starts: tuple[Start, ...] = ()  # how nodes were started
 
 
 def files_of(path: Path) -> dict[str, os.stat_result]:
@@ -120,6 +136,7 @@ def _look(tx: Transaction, now_ms: int, url: str = "") -> Inside:
         seal=seal_words(read_marks(_notes(tx, MARKS, now_ms)), url),
         stops=tuple(_stops(tx, now_ms)),
         aside=all_aside(_notes(tx, ASIDE, now_ms)),
+        starts=starts_in(_notes(tx, START, now_ms)),
     )
 
 
