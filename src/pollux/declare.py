@@ -35,6 +35,13 @@ JOB_OPTIONS = (
     "tags",
     "source_id",
 )
+_SCHEDULE_WORDS = {  # of the file: how code says it
+    "interval": 'every("30s")',
+    "cron": 'cron("0 6 * * *")',
+    "tz": 'cron("0 6 * * *", tz="Europe/Berlin")',
+    "once": "once()",
+    "at": 'once("2026-12-01T06:00:00+01:00")',
+}
 _RETRY_OPTIONS = ("attempts", "base", "factor", "max", "jitter")
 _T = TypeVar("_T")
 
@@ -164,13 +171,17 @@ def retry_of(value: object) -> Retry:
 
 
 def _unknown(options: Mapping[str, Any]) -> list[InvalidInput]:
-    return [
-        InvalidInput(
-            f"unknown option {name!r}{did_you_mean(name, JOB_OPTIONS)}", cure=f"a job has {', '.join(JOB_OPTIONS)}"
-        )
-        for name in options
-        if name not in JOB_OPTIONS
-    ]
+    return [_unknown_option(name) for name in options if name not in JOB_OPTIONS]
+
+
+def _unknown_option(name: str) -> InvalidInput:
+    """The words of a schedule are no options of a job: in code the schedule is a value of its own, and comes first."""
+    for word, example in _SCHEDULE_WORDS.items():
+        if name == word or did_you_mean(name, (word,)):
+            return InvalidInput(f"unknown option {name!r}", cure=f"give the schedule as the first argument: {example}")
+    return InvalidInput(
+        f"unknown option {name!r}{did_you_mean(name, JOB_OPTIONS)}", cure=f"a job has {', '.join(JOB_OPTIONS)}"
+    )
 
 
 def _check_schedule(given: object, job_id: str) -> None:

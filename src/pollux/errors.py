@@ -188,11 +188,32 @@ def exit_code_of(error: PolluxError) -> int:
             return 1
 
 
+# What other schedulers call it, where no spelling leads to our word.
+_ELSEWHERE = {
+    "seats": ("workers", "max_workers", "num_workers", "concurrency", "threads", "pool_size"),
+    "tz": ("timezone", "time_zone", "zone"),
+    "python": ("func", "function", "callable", "module", "handler", "task"),
+    "http": ("url", "uri"),
+    "exec": ("command", "cmd", "shell", "script"),
+    "params": ("args", "kwargs", "arguments", "payload"),
+    "interval": ("every", "seconds", "minutes", "hours", "period", "frequency"),
+    "cron": ("crontab", "cron_expression"),
+    "at": ("run_date", "when", "eta"),
+    "retry": ("max_retries", "attempts", "backoff"),
+    "overlap": ("max_instances", "concurrency_policy"),
+    "misfire": ("misfire_grace_time", "coalesce", "catchup"),
+    "group": ("queue", "pool"),
+    "target": ("host", "domain"),
+}
+
+
 def did_you_mean(word: object, choices: Iterable[str]) -> str:
     """`; did you mean "interval"?`, or nothing if nothing is near."""
     from difflib import get_close_matches  # costs more than the rest of this module, and is rarely wanted
 
-    close = get_close_matches(str(word), list(choices), n=1, cutoff=0.6)
+    known = list(choices)
+    close = [ours for ours, theirs in _ELSEWHERE.items() if word in theirs and ours in known]
+    close += get_close_matches(str(word), known, n=1, cutoff=0.6)
     return f'; did you mean "{close[0]}"?' if close else ""
 
 

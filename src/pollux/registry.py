@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from logging import Logger, LoggerAdapter, getLogger
 from threading import Event as Flag
@@ -119,8 +119,15 @@ class Handler:
                 )
                 if part
             ),
-            cure=f"it takes {', '.join(sorted(self.allowed)) or 'none'}",
+            cure=f"it takes {', '.join(sorted(self.allowed)) or 'none'}{self._context_hint(missing)}",
         )
+
+    def _context_hint(self, missing: Collection[str]) -> str:
+        """The context goes to a first parameter of one name only; people call it otherwise."""
+        first = next(iter(inspect.signature(self.call).parameters), "")
+        if self.wants_ctx or first not in missing or first not in {"context", "c", "cx", "_", "_ctx", "self"}:
+            return ""
+        return f"; if {first!r} is to be the run's context, call it ctx, or annotate it: {first}: Context"
 
     def check(self, params: Mapping[str, Any], *, partial: bool = False) -> None:
         """Would a run with these params be called?  For whoever declares a job or asks for a run.

@@ -36,10 +36,19 @@ def test_a_config_that_lies_here_is_found(pollux):
     assert pollux.ok("check").out == "pollux.yaml: right; 2 jobs\n"
 
 
+def test_the_file_can_be_an_argument(pollux):
+    pollux.write("p.yaml", RIGHT)
+    assert pollux.ok("check", "p.yaml").out == "p.yaml: right; 2 jobs\n"
+    assert pollux.ok("check", "p.yaml", environ={"POLLUX_CONFIG": "other.yaml"}).out == "p.yaml: right; 2 jobs\n"
+    answer = pollux("check", "p.yaml", "-c", "p.yaml")
+    assert answer.code == 2
+    assert "named twice" in answer.err
+
+
 def test_nothing_to_check_says_so(pollux):
     answer = pollux("check")
     assert (answer.code, answer.out) == (2, "")
-    assert "name a file with -c" in answer.err
+    assert "name a file: pollux check FILE" in answer.err
 
 
 def test_five_planted_errors_give_five_messages(pollux):

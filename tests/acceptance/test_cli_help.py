@@ -64,7 +64,6 @@ def test_the_help_of_every_command_teaches_with_examples_that_work(command, caps
         (("runs", "--state", "asleep"), "'held'"),
         (("jobs", "--limit", "0"), "1<=x<=1000"),
         (("jobs", "show"), "ID"),
-        (("check", "my.yaml"), "did you mean `-c my.yaml`?"),
         (("serve", "--no-watch", "my.yml"), "did you mean `-c my.yml`?"),
         (("jobs", "--limit", "x"), "'x' is no whole number."),
         (("serve", "--seats", "many"), "'many' is no whole number."),

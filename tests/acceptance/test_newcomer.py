@@ -1,8 +1,12 @@
-"""What do people try first?  Small things of the Python side that must not go wrong in silence."""
+"""What people try first on the Python side: none of it goes wrong in silence, and each mistake names the cure."""
+
+import asyncio
+import logging
 
 import pytest
 
-from pollux import Pollux, every
+from pollux import Pollux, cron, every
+from pollux.declare import job_of
 from pollux.errors import Conflict, InvalidInput
 from pollux.model import RunState
 
@@ -54,3 +58,84 @@ async def test_a_node_says_which_version_it_is(app):
     async with app:
         [node] = await app.nodes()
         assert node.version
+
+
+@pytest.mark.parametrize(
+    ("option", "cure"),
+    [
+        ({"interval": "30s"}, r'give the schedule as the first argument: every\("30s"\)'),
+        ({"seconds": 30}, r'give the schedule as the first argument: every\("30s"\)'),
+        ({"cron": "0 6 * * *"}, r'first argument: cron\("0 6 \* \* \*"\)'),
+        ({"timezone": "Europe/Berlin"}, r'tz="Europe/Berlin"\)'),
+        ({"max_retries": 3}, 'did you mean "retry"'),
+        ({"kwargs": {}}, 'did you mean "params"'),
+    ],
+)
+def test_a_word_of_another_scheduler_leads_to_ours(app, option, cure):
+    with pytest.raises(InvalidInput, match=cure):
+
+        @app.job(**option)
+        def check(ctx): ...
+
+
+def test_workers_are_called_seats():
+    with pytest.raises(InvalidInput, match="unknown option 'workers'; did you mean \"seats\""):
+        Pollux("memory://", workers=5)  # type: ignore[call-arg]
+
+
+def test_the_time_zone_of_a_cron_line_is_called_tz():
+    with pytest.raises(InvalidInput, match=r"cron\(\) has no option 'timezone'; did you mean \"tz\""):
+        cron("0 6 * * *", timezone="Europe/Berlin")
+
+
+def test_a_context_by_another_name_is_told_how_to_be_called(app):
+    with pytest.raises(InvalidInput, match=r"missing context.*call it ctx, or annotate it: context: Context"):
+
+        @app.job(every("30s"))
+        def check(context): ...
+
+
+async def test_a_function_without_a_context_is_called_with_its_params_alone(app):
+    seen = asyncio.Queue()
+
+    @app.job()
+    async def greet(name):
+        seen.put_nowait(name)
+
+    async with app:
+        await app.enqueue(greet, {"name": "Ada"})
+        assert await asyncio.wait_for(seen.get(), 60) == "Ada"
+
+
+async def test_other_params_under_a_known_id_are_said_to_be_dropped(app, caplog):
+    """The command line prints it; a program gets the run that is there, and a warning."""
+
+    @app.job()
+    def greet(ctx, name: str): ...
+
+    caplog.set_level(logging.WARNING, logger="pollux")
+    await app.open()
+    await app.enqueue(greet, {"name": "Ada"}, id="one", delay="1h")
+    await app.enqueue(greet, {"name": "Ada"}, id="one", delay="1h")
+    assert caplog.messages == []
+    await app.enqueue(greet, {"name": "Bob"}, id="one", delay="1h")
+    assert caplog.messages == [
+        "run one exists already and is ready; its params were kept, and what was sent now was dropped"
+    ]
+    await app.close()
+
+
+async def test_a_job_of_a_handler_that_nobody_has_is_put_with_a_warning(app, caplog):
+    app.handler(lambda ctx: None, name="fetch")
+    caplog.set_level(logging.WARNING, logger="pollux")
+    await app.open()
+    await app.put_jobs([job_of(id="good", handler="fetch", schedule=every("1h"))])
+    assert caplog.messages == []
+    await app.put_jobs([job_of(id="odd", handler="fecth", schedule=every("1h"))])
+    [said] = caplog.messages
+    assert said == (
+        'job odd: no live node knows handler fecth, nor does this program; did you mean "fetch"; '
+        "its runs wait until a node with it starts"
+    )
+    assert [job.id for job in (await app.list_jobs()).jobs] == ["good", "odd"]
+    await app.close()

@@ -248,3 +248,17 @@ def test_fifty_thousand_jobs_load(load):
     line = "  - {{id: job-{0}, python: 'm:f', interval: 30s, target: h{0}, params: {{url: 'http://x/{0}'}}}}\n"
     config = load("jobs:\n" + "".join(line.format(n) for n in range(50_000)))
     assert len(config.jobs) == 50_000
+
+
+@pytest.mark.parametrize(
+    ("written", "ours"),
+    [
+        ("timezone: Europe/Berlin", "tz"),
+        ("max_instances: 1", "overlap"),
+        ("kwargs: {}", "params"),
+        ("url: http://a", "http"),
+    ],
+)
+def test_a_word_of_another_scheduler_leads_to_ours(problems, written, ours):
+    [problem] = problems(f"jobs:\n  - {{id: a, {HANDLER}, cron: '0 6 * * *', {written}}}\n")
+    assert f'did you mean "{ours}"?' in problem

@@ -1,14 +1,19 @@
-"""Was the run that was asked for made, or was it there already?
+"""Answers to a program that asked for a run or put a job: new, there already, or waiting for a handler.
 
 The same id again is the same run: what was asked for beside it the second time is not laid over it, and that is said.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
-from pollux.errors import Conflict
-from pollux.model import Run, RunState
+from pollux.errors import Conflict, did_you_mean
+from pollux.model import Job, Run, RunState
+from pollux.observe.logs import say_handler_unknown, say_kept
+from pollux.registry import Registry
+from pollux.store.contract import Store
 
 _PARTS = {"payload": "params", "key": "key", "priority": "priority"}  # of a run: what people call them
 
@@ -30,9 +35,27 @@ class Accepted(Struct, frozen=True):
         return f"{words}; to run it again: {revive}" if self.run.state is RunState.DEAD else words
 
 
+def said(accepted: Accepted) -> Run:
+    """The run, for a caller who gets nothing else: what it asked for and did not get is logged."""
+    if accepted.kept:
+        say_kept(accepted.run.id, accepted.in_words(revive=f"await app.revive([{accepted.run.id!r}])"))
+    return accepted.run
+
+
 def there_already(asked: Run, there: Run) -> Accepted:
     """A run of that id is there; what of it differs from what was asked for?  It must be one of the same job."""
     if there.job_id != asked.job_id:
         raise Conflict(f"run {asked.id} is one of job {there.job_id!r}, not of {asked.job_id!r}", cure="use another id")
     kept = [word for name, word in _PARTS.items() if (getattr(asked, name) or None) != (getattr(there, name) or None)]
     return Accepted(there, is_new=False, kept=tuple(kept))
+
+
+async def say_unknown_handlers(store: Store, registry: Registry, jobs: Sequence[Job]) -> None:
+    """Log a warning for each handler that neither this program nor a living node has; nothing is refused for it."""
+    first = {job.handler: job.id for job in reversed(jobs) if registry.get(job.handler) is None}
+    if not first:
+        return
+    known = {name for node in await store.nodes() for name in node.handlers}
+    for handler, job_id in first.items():
+        if handler not in known:
+            say_handler_unknown(job_id, handler, did_you_mean(handler, {*known, *registry.names()}).rstrip("?"))

@@ -8,7 +8,7 @@ from datetime import datetime
 from random import Random
 from typing import Any, Self, cast
 
-from pollux.app.accepted import Accepted, there_already
+from pollux.app.accepted import Accepted, said, say_unknown_handlers, there_already
 from pollux.app.audit import AuditVerbs
 from pollux.app.changes import as_words, change_words, filter_words
 from pollux.app.finding import FORGOTTEN, FindingVerbs
@@ -111,8 +111,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         One for later is live from now on: unless the job says `overlap: allow`, its schedule rests until it has ended.
         """
         if connection is None:
-            asked = await self.accept(job, params, id=id, key=key, at=at, delay=delay, priority=priority)
-            return asked.run
+            return said(await self.accept(job, params, id=id, key=key, at=at, delay=delay, priority=priority))
         known, joined = await self._job(job), self._joined()
         run = self._wanted(known, params, at, delay, priority, id=id, key=key)
         await self._see_to(known)
@@ -121,7 +120,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         link_runs([run.id], self.trace_namespace)
         if answer.answer is Answer.ALREADY:
             [there] = await joined.get_runs_in(connection, [run.id])
-            return there_already(run, there or run).run
+            return said(there_already(run, there or run))
         return run
 
     async def accept(
@@ -257,6 +256,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         """Add or change jobs; raises `Conflict` with everything that stands against it, the others are written."""
         checked = [self._adopted(check_job(job)) for job in jobs]
         answers = await self._put_on_record(self._store, [JobPut(job) for job in checked])
+        await say_unknown_handlers(self._store, self._registry, checked)
         refused = [answer for answer in answers if answer.answer not in (Answer.OK, Answer.ALREADY)]
         if refused:
             raise Conflict("; ".join(f"job {answer.id!r}: {answer.detail}" for answer in refused[:20]))

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from pollux.cli.commands import Taught, complain_all
 from pollux.cli.menu import USAGE
@@ -19,6 +20,7 @@ from pollux.errors import InvalidConfig, InvalidInput
 
 
 @click.command(cls=Taught)
+@click.argument("file", required=False, type=click.Path())
 @click.option(
     "-c", "--config", type=click.Path(), envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml."
 )
@@ -26,7 +28,9 @@ from pollux.errors import InvalidConfig, InvalidInput
 @click.option("--diff", is_flag=True, help="Show what a start would change in the store.")
 @as_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def check(config: str | None, store: str | None, as_file: str | None, *, diff: bool, as_json: bool) -> int:
+def check(
+    file: str | None, config: str | None, store: str | None, as_file: str | None, *, diff: bool, as_json: bool
+) -> int:
     """Look for every mistake in a config; import the code that it names; change nothing.
 
     Problems are printed with file, line and cure; the exit code is 2.  Warnings, like a password that is written out,
@@ -34,17 +38,18 @@ def check(config: str | None, store: str | None, as_file: str | None, *, diff: b
     - goes.  One that has the jobs of another file is compared as the next text of that.
 
     For example:
-      pollux check -c pollux.yaml
-      pollux check -c pollux.yaml --diff
-      pollux check -c new.yaml --diff --as pollux.yaml
+      pollux check
+      pollux check pollux.yaml --diff
+      pollux check new.yaml --diff --as pollux.yaml
     """
+    config = _named_once(file, config)
     if as_file and not diff:
         raise InvalidInput("--as is about what would change", cure="give it with --diff")
     if diff:
         refuse_url(store, "check --diff compares with the store itself (`pollux reload --dry-run` asks a node)")
     path = config_path(config)
     if path is None:
-        raise InvalidInput("there is nothing to check", cure="name a file with -c, or create ./pollux.yaml")
+        raise InvalidInput("there is nothing to check", cure="name a file: pollux check FILE, or create ./pollux.yaml")
     try:
         loaded, app, aside = _load(config, path, store, file_source(as_file) if as_file else "", diff=diff)
     except InvalidConfig as error:
@@ -65,6 +70,14 @@ def check(config: str | None, store: str | None, as_file: str | None, *, diff: b
         for line in [line for change in changes for line in change["lines"]] or ["a start would change nothing"]:
             click.echo(clean(line))
     return 0
+
+
+def _named_once(file: str | None, config: str | None) -> str | None:
+    """The file as an argument or by -c; POLLUX_CONFIG only if neither names one."""
+    is_option = click.get_current_context().get_parameter_source("config") is ParameterSource.COMMANDLINE
+    if file and is_option:
+        raise InvalidInput("the file is named twice", cure="name it once: pollux check FILE")
+    return file or config
 
 
 def _load(

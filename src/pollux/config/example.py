@@ -71,7 +71,7 @@ def example_config() -> str:
 
 
 def _head() -> Iterator[str]:
-    yield "# A config of Pollux: `pollux check -c FILE` looks for mistakes, `pollux serve -c FILE` starts it."
+    yield "# A config of Pollux: `pollux check FILE` looks for mistakes, `pollux serve -c FILE` starts it."
     yield "# Every option is here.  Take the # of a line like #name: away to set it; what has none holds anyway."
 
 

@@ -34,6 +34,16 @@ def _say(level: int, event: e.Event, words: str, *args: Any, error: BaseExceptio
     log.log(level, words, *args, exc_info=error, extra={"event": event})
 
 
+def say_kept(run_id: str, words: str) -> None:
+    """To a program that asked for a run of a known id and another content; it may have no node, and so no events."""
+    log.warning("%s", safe(words), extra={"run_id": run_id})
+
+
+def say_handler_unknown(job_id: str, handler: str, hint: str) -> None:
+    words = "job %s: no live node knows handler %s, nor does this program%s; its runs wait until a node with it starts"
+    log.warning(words, job_id, safe(handler), safe(hint), extra={"job_id": job_id})
+
+
 class Often:
     """What may happen every second: said at once, then sparingly."""
 

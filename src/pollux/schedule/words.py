@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
+from pollux.errors import InvalidInput, did_you_mean
 from pollux.model.schedule import Cron, Event, Interval, Once, Schedule
 from pollux.units import duration_ms, format_moment, format_ms, moment_ms
 
 
-def every(interval: str | float, *, start: str | datetime | None = None, spread: bool = True) -> Interval:
+def every(
+    interval: str | float, *, start: str | datetime | None = None, spread: bool = True, **unknown: Any
+) -> Interval:
     """Every so often, at a phase of the job's own; `spread=False`: on the full minute or hour; `start`: not before."""
+    _refuse("every", unknown, ("start", "spread"))
     return Interval(
         every_ms=duration_ms(interval), start_ms=None if start is None else moment_ms(start), spread=bool(spread)
     )
 
 
-def cron(line: str, *, tz: str = "UTC") -> Cron:
+def cron(line: str, *, tz: str = "UTC", **unknown: Any) -> Cron:
     """At the times a cron line names (5 fields, 6 with seconds first, or @daily), in a time zone."""
+    _refuse("cron", unknown, ("tz",))
     return Cron(line=line, tz=tz)
 
 
 def once(at: str | datetime | None = None) -> Once:
     """One single time: now, or at a moment with an offset ("2026-12-01T06:00:00+01:00")."""
     return Once(at_ms=None if at is None else moment_ms(at))
+
+
+def _refuse(schedule: str, unknown: Iterable[str], options: Sequence[str]) -> None:
+    for name in unknown:
+        what = f"{schedule}() has no option {name!r}{did_you_mean(name, options)}"
+        raise InvalidInput(what, cure=f"it takes {' and '.join(options)}")
 
 
 def on_event() -> Event:
