@@ -35,6 +35,7 @@ SUBTLE: dict[str, tuple[Patch, ...]] = {
             "        self._state = self._house.state(self._state.version)\n",
         ),
     ),
+    "a sound store complains": (Patch(_HANDLE, "self._do(lambda _: ())", "self._do(lambda _: ('odd; mend it',))"),),
     "closing twice is refused": (
         Patch(
             _HANDLE,

@@ -11,8 +11,10 @@ import sys
 import pytest
 from redis.asyncio import Redis
 
+from pollux import Pollux
 from pollux.errors import InvalidInput, StoreError, StoreFull, StoreRefused
 from pollux.model import Done
+from pollux.observe.health import DEGRADED, HEALTHY
 from pollux.store.contract import Answer
 from pollux.store.open import open_store
 from pollux.store.redis import RedisStore, route
@@ -178,6 +180,28 @@ async def test_a_server_that_forgets_keys_is_refused(server):
 
     with pytest.raises(StoreRefused, match="set maxmemory-policy noeviction"):
         await opening(server.url)
+
+
+async def test_what_becomes_wrong_with_a_server_while_it_is_used_is_told_by_store_and_health(server):
+    app = Pollux(server.url)
+    async with app, Redis.from_url(server.url) as client:
+
+        async def store_finding():
+            app.watch._last = None  # look anew
+            return (await app.health()).findings[0]
+
+        assert (await store_finding()).level == HEALTHY
+        await client.config_set("maxmemory-policy", "allkeys-lru")
+        [problem] = await app.backend.problems()
+        assert "forgets keys when its memory is full (maxmemory-policy allkeys-lru)" in problem
+        finding = await store_finding()
+        assert (finding.name, finding.level) == ("store", DEGRADED)
+        assert finding.cure == "set maxmemory-policy noeviction (CONFIG SET, and in redis.conf)"
+        await client.config_set("maxmemory", "1")
+        assert "the memory of the server" in (await store_finding()).seen
+        await client.config_set("maxmemory", "0")
+        await client.config_set("maxmemory-policy", "noeviction")
+        assert (await store_finding()).level == HEALTHY
 
 
 async def test_a_replica_is_refused(server):

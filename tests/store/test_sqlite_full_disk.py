@@ -8,8 +8,11 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
+from pollux import Pollux, every
+from pollux.app.starting import has_started
 from pollux.errors import StoreFull
 from pollux.model import Cause, Done, Firing, Outcome, Overlap, Plan, run_of
+from pollux.observe.health import DEGRADED
 from pollux.store.contract import Answer, JobPut, Renewal, Settlement
 from pollux.store.sqlite import SqliteStore, room
 from tests.store.children import JOB, some_runs
@@ -64,6 +67,13 @@ async def settle_until_full(store, outcomes) -> None:
 
 def settled(runs, now_ms):
     return [Settlement(run.id, run.token, Done(), Outcome(now_ms, now_ms, result={"n": 1})) for run in runs]
+
+
+async def home(ctx): ...
+
+
+def ballast(disk) -> Path:
+    return disk.file.with_name("pollux.db.ballast")
 
 
 async def check_sound(store, disk) -> None:
@@ -123,6 +133,56 @@ async def test_it_goes_on_by_itself_when_there_is_room_and_the_ballast_is_back(s
     assert answer.answer is Answer.OK
     assert disk.file.with_name("pollux.db.ballast").stat().st_size == room.BALLAST_BYTES
     await check_sound(store, disk)
+
+
+async def test_what_is_short_is_told_while_it_is(store, disk):
+    assert await store.problems() == ()
+    disk.fill()
+    await enqueue_until_full(store)
+    [problem] = await store.problems()
+    assert problem.startswith(f"the disk under {disk.file} is full: no new work is taken in")
+    disk.fill()  # somebody else takes the ballast's bytes
+    [problem] = await store.problems()
+    assert "nothing new is taken in or begun" in problem
+    disk.make_room()
+    await until_accepted(lambda: store.enqueue(some_runs(500_000, 1)))
+    assert await store.problems() == ()
+
+
+async def test_health_names_a_full_disk(disk):
+    app = Pollux(f"sqlite:///{disk.file}")
+    async with app:
+        await app.put_jobs([JOB])
+        disk.fill()
+        await enqueue_until_full(app.backend)
+        finding = (await app.health()).findings[0]
+        document = await app.health_document()
+    assert (finding.name, finding.level) == ("store", DEGRADED)
+    assert finding.seen.startswith(f"the disk under {disk.file} is full")
+    assert finding.cure == "make at least 5 MB of room, then it goes on by itself"
+    assert "is full" in document["store"]["trouble"]
+
+
+@pytest.mark.parametrize("leave", [0, 400_000], ids=["not even opened", "opened"])
+async def test_a_node_that_starts_on_a_full_disk_waits_and_starts_once_there_is_room(disk, leave):
+    """Whether the store cannot be opened or its jobs cannot be written: it says so, and goes on by itself."""
+    before = SqliteStore(disk.file)
+    await before.open()
+    await before.close()
+    ballast(disk).write_bytes(b"")  # as one leaves it that met the full disk itself
+    disk.fill(leave=leave)
+    app, stop, said = Pollux(f"sqlite:///{disk.file}"), asyncio.Event(), asyncio.Queue()
+    app.add(app.handler(home), every("1h"))
+    starting = asyncio.create_task(has_started(app, stop, said.put_nowait))
+    words = await asyncio.wait_for(said.get(), 60)
+    assert f"the disk under {disk.file} is full" in words
+    assert words.endswith("; trying again until there is room, Ctrl-C stops")
+    disk.make_room()
+    assert await asyncio.wait_for(starting, 60)
+    try:
+        assert (await app.get_job("home")).id == "home"
+    finally:
+        await app.close()
 
 
 async def test_when_the_ballast_is_used_up_nothing_is_begun_and_the_outcome_can_be_told_later(store, disk):

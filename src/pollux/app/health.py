@@ -155,8 +155,9 @@ class Watch:
         version = store.scheduler_version
         told = [each.counts for each in versions if each.number == version]  # as `counts` does: a call is spared
         counts = told[0] if told else await store.counts()
-        lines, (stops, _), (aside, _), overdue, jobs = await asyncio.gather(
+        lines, problems, (stops, _), (aside, _), overdue, jobs = await asyncio.gather(
             store.lines(),
+            store.problems(),
             stops_as_far(store.notes(STOP)),
             as_far(store.notes(ASIDE)),
             _overdue(store, versions, now_ms),
@@ -170,6 +171,7 @@ class Watch:
             read_ms=now_ms,
             counts=counts,
             lines=lines,
+            problems=tuple(hide(problem) for problem in problems),
             nodes=serving,
             version=version,
             versions=tuple(versions),

@@ -1,7 +1,8 @@
 """How does an app begin as a process?  It waits for its store; what it cannot mend itself is a line and an exit code.
 
-Whole deployments start at once, so a store that does not answer yet may come.  All else that Pollux refuses (a wrong
-password, a store that was moved, an option) does not become better by waiting, and a person needs no traceback for it.
+Whole deployments start at once, so a store that does not answer yet may come, and one without room may get some.  All
+else that Pollux refuses (a wrong password, a store that was moved, an option) does not become better by waiting, and a
+person needs no traceback for it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pollux.app.process import listen_for_signals, run_to_end
-from pollux.errors import PolluxError, StoreAway, StoreBusy, StoreTimeout, exit_code_of
+from pollux.errors import PolluxError, StoreAway, StoreBusy, StoreFull, StoreTimeout, exit_code_of
 from pollux.lines import complaint, write_lines
 
 if TYPE_CHECKING:
@@ -29,15 +30,16 @@ log = logging.getLogger("pollux")
 
 
 async def has_started(app: Pollux, stop: asyncio.Event, say: Callable[[str], None] = log.warning) -> bool:
-    """Started, or told to stop while the store was away; that is said once a minute."""
+    """Started, or told to stop while the store was away or had no room; that is said once a minute."""
     rest_s, said_at, said = AWAY_S[0], 0.0, ""
     while not stop.is_set():
         try:
             await app.start()
-        except (StoreAway, StoreBusy, StoreTimeout) as error:
+        except (StoreAway, StoreBusy, StoreTimeout, StoreFull) as error:
             words, at = str(error), time.monotonic()
             if words != said or at >= said_at + SAY_AGAIN_S:
-                say(f"{words}; trying again until it answers, Ctrl-C stops")
+                until = "there is room" if isinstance(error, StoreFull) else "it answers"
+                say(f"{words}; trying again until {until}, Ctrl-C stops")
                 said_at, said = at, words
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), rest_s)

@@ -39,7 +39,11 @@ def health_document(health: Health) -> dict[str, Any]:
         "last_check_at": _moment(snapshot.now_ms if seen is None else seen.read_ms),
         "uptime_seconds": 0 if node is None else max(0, snapshot.now_ms - node.started_ms) // 1_000,
         "circuit_breaker_state": "closed",
-        "store": {"kind": snapshot.store, "reachable": seen is not None, "trouble": snapshot.trouble},
+        "store": {
+            "kind": snapshot.store,
+            "reachable": seen is not None,
+            "trouble": snapshot.trouble or ("" if seen is None else "; ".join(seen.problems)),
+        },
         **_of_monitor(health),
     }
 

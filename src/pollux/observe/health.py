@@ -106,6 +106,9 @@ def _store(seen: Deployment) -> Finding:
     if seen.sealed:
         what, _, cure = seen.sealed.partition("; ")
         return Finding("store", UNHEALTHY, f"{what}: nothing is planned or run here", cure)
+    if seen.problems:
+        found = [problem.rpartition("; ") for problem in seen.problems]
+        return Finding("store", DEGRADED, "; ".join(what for what, *_ in found), "; ".join(cure for *_, cure in found))
     where = ""
     if seen.others and seen.version != ALL_VERSIONS:
         where = f" in version {seen.version}, {_count(sum(each.counts.jobs for each in seen.others))} in others"

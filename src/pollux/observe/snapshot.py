@@ -54,6 +54,7 @@ class Deployment(Struct, frozen=True):
     jobs: tuple[JobSeen, ...] = ()  # all of them, if there are at most JOBS_MAX
     stops: tuple[tuple[str, str], ...] = ()  # pauses: what is stopped, and why in words
     drained: tuple[Drained, ...] = ()
+    problems: tuple[str, ...] = ()  # what is wrong with the place of the store, each with its cure after the last `; `
     sealed: str = ""  # why nobody works on the store, and the cure, if it was moved elsewhere
     aside: tuple[SetAside, ...] = ()  # what the leader cannot read
     forsaken: tuple[tuple[str, tuple[str, ...]], ...] = ()  # sources of which no node lives, and their jobs

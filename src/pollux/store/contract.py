@@ -368,6 +368,13 @@ class Store(Protocol):
         """What could be claimed now, by priority from 1 to 3; what waits for its time does not count."""
         ...
 
+    async def problems(self) -> tuple[str, ...]:
+        """What is wrong with the place of the store now: a full disk, a server that forgets keys.
+
+        Each says what follows, and after its last `; ` the cure; none if all is well.
+        """
+        ...
+
     async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
         """Remove finished runs, ended once-jobs and old audit lines as told; answers how many went.
         `audit` goes with `ids`, and with nothing else (`InvalidInput`).

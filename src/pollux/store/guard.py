@@ -52,6 +52,7 @@ T = TypeVar("T")
 VERBS = (
     *("open", "close", "put_jobs", "delete_jobs", "get_jobs", "list_jobs", "due", "feed", "advance", "enqueue"),
     *("claim", "renew", "settle", "cancel", "revive", "list_runs", "get_runs", "counts", "lines", "prune", "put_notes"),
+    "problems",
     *("notes", "beat", "nodes", "leave", "elect", "resign", "wake", "log", "read_log", "dump", "load"),
     *("move_jobs", "versions", "drop_version"),
 )
@@ -216,6 +217,9 @@ class Wrapped:
 
     async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
         return await self.call("lines", self.store.lines(now_ms=now_ms))
+
+    async def problems(self) -> tuple[str, ...]:
+        return await self.call("problems", self.store.problems())
 
     async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
         return await self.call("prune", self.store.prune(what, audit=audit))

@@ -267,6 +267,9 @@ class MemoryStore:
     async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
         return self._do(run_verbs.lines, self._now(now_ms))
 
+    async def problems(self) -> tuple[str, ...]:
+        return self._do(lambda _: ())
+
     async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
         check_pruning(what, is_told=audit is not None)
         return self._do(record_verbs.recorded, audit, record_verbs.prune, what)

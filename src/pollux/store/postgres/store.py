@@ -321,6 +321,9 @@ class PostgresStore(Handle):
     async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
         return await self._read(now_ms, listing_verbs.lines)
 
+    async def problems(self) -> tuple[str, ...]:
+        return ()  # one that has no room or only reads says so itself, in the answer to each write
+
     async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
         check_pruning(what, is_told=audit is not None)
         has_any, writers = await self._read(None, prune_verbs.look, what)

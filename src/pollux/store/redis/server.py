@@ -36,15 +36,33 @@ def check_server(info: dict[str, Any], address: Address) -> None:
         raise StoreRefused(f"the server {name} is Redis {version}; use 7.0 or newer, or Valkey")
     if info.get("role") == "slave":
         _refuse_replica(address)
-    policy = info.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction":
-        raise StoreRefused(
-            f"the server {name} forgets keys when its memory is full (maxmemory-policy {policy}), and so would lose "
-            "runs; set maxmemory-policy noeviction"
-        )
+    if words := _evicts(info, name):
+        raise StoreRefused(words)
     # While it reads the file in, it says that it keeps none.
     if not int(info.get("aof_enabled", 0)) and not int(info.get("loading", 0)):
         _forgets(address)
+
+
+def problems_of(info: dict[str, Any], address: Address) -> tuple[str, ...]:
+    """What has become wrong with a server that was fit when we connected."""
+    found = [_evicts(info, address.name)]
+    used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    if 0 < most <= used:
+        found.append(
+            f"the memory of the server {address.name} is full: nothing new is planned or taken in, what runs is still "
+            "recorded; raise maxmemory, or keep less history (history.keep, history.age)"
+        )
+    return tuple(filter(None, found))
+
+
+def _evicts(info: dict[str, Any], name: str) -> str:
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy == "noeviction":
+        return ""
+    return (
+        f"the server {name} forgets keys when its memory is full (maxmemory-policy {policy}), and so would lose runs; "
+        "set maxmemory-policy noeviction (CONFIG SET, and in redis.conf)"
+    )
 
 
 def _forgets(address: Address) -> None:

@@ -69,6 +69,7 @@ from pollux.store.redis.ear import place_of
 from pollux.store.redis.handle import PIECE, Handle, Looked
 from pollux.store.redis.leaps import ServerTime
 from pollux.store.redis.link import Link
+from pollux.store.redis.server import problems_of
 from pollux.store.shelf import JobReading
 
 
@@ -309,6 +310,9 @@ class RedisStore(Handle):
     async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
         found = await self._run("lines", now_ms)
         return tuple([Line(ready, None if first_ms is False else first_ms) for ready, first_ms in found])
+
+    async def problems(self) -> tuple[str, ...]:
+        return problems_of(await self._open().info(), self._address)
 
     async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
         check_pruning(what, is_told=audit is not None)

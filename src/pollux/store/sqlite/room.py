@@ -117,17 +117,25 @@ class Room:
         return self.words(level) if need + level > GROWS else None
 
     def words(self, level: int = TIGHT) -> StoreFull:
+        what, cure = self._shortage(level)
+        return StoreFull(f"{what}; nothing was changed; {cure}")
+
+    def problems(self) -> tuple[str, ...]:
+        """What is short now, and the cure; changes nothing, so that any thread may ask."""
+        level, is_whole = self._of_log(), self._ballast.is_whole
+        if not is_whole or self._free() < TINY_BYTES:
+            level = max(level, TIGHT if is_whole else self._without_ballast())
+        return () if level == OPEN else ("; ".join(self._shortage(level)),)
+
+    def _shortage(self, level: int) -> tuple[str, str]:
+        """What is short and what follows from it; the cure."""
         follows = "no new work is taken in" if level == TIGHT else "nothing new is taken in or begun"
         if self.is_log_long:
-            return StoreFull(
-                f"the write-ahead log of {self._path} has {self._log_pages:,} pages and cannot be carried over because "
-                f"{self._readers()} without end; {follows}; nothing was changed; end that"
-            )
+            what = f"the write-ahead log of {self._path} has {self._log_pages:,} pages and cannot be carried over"
+            return f"{what} because {self._readers()} without end; {follows}", "end that"
         megabytes = (BALLAST_BYTES + SPARE_BYTES) >> 20
-        return StoreFull(
-            f"the disk under {self._path} is full: {follows}, what runs is still recorded; nothing was changed; make "
-            f"at least {megabytes} MB of room, then it goes on by itself"
-        )
+        cure = f"make at least {megabytes} MB of room, then it goes on by itself"
+        return f"the disk under {self._path} is full: {follows}, what runs is still recorded", cure
 
     def close(self, *, is_last: bool) -> None:
         self._ballast.close(is_last=is_last)
@@ -141,6 +149,9 @@ class Room:
             self._is_spent = False  # what failed then may work now: the next write tells
             if self._has_spare() and self._ballast.restore():
                 return OPEN
+        return self._without_ballast()
+
+    def _without_ballast(self) -> int:
         return SPENT if self._is_spent or self._free() < BALLAST_BYTES // 4 else TIGHT
 
     def _of_log(self) -> int:

@@ -103,11 +103,17 @@ def in_file_words(path: Path) -> Iterator[None]:
     except IsADirectoryError as error:
         raise StoreRefused(f"{path} is a directory; name a file inside it, such as {path / 'pollux.db'}") from error
     except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise no_room(path) from error
         raise StoreRefused(_unusable(path, error)) from error
     except apsw.FullError as error:
-        raise StoreFull(f"the disk under {path} is full, it cannot even be opened; make room") from error
+        raise no_room(path) from error
     except (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError) as error:
         raise StoreRefused(f"{path} cannot be opened ({error}); {_RIGHTS}") from error
+
+
+def no_room(path: Path) -> StoreFull:
+    return StoreFull(f"the disk under {path} is full, it cannot even be opened; make room")
 
 
 _RIGHTS = "run as the user who owns it, or give that user the right to read and write it and its folder"
@@ -131,8 +137,6 @@ def _unusable(path: Path, error: OSError) -> str:
             cure = "its file system is mounted read-only; mount it for writing, or name a file elsewhere"
         case errno.EACCES | errno.EPERM:
             cure = _RIGHTS
-        case errno.ENOSPC | errno.EDQUOT:
-            cure = "make room on its disk"
         case _:
             cure = "name another file"
     where = f": {error.filename}" if error.filename and str(error.filename) != str(path) else ""

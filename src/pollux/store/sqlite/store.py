@@ -290,6 +290,9 @@ class SqliteStore(Handle):
     async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
         return await self._read(listing_verbs.lines, self._now(now_ms))
 
+    async def problems(self) -> tuple[str, ...]:
+        return self._lanes().writer.room.problems()
+
     async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
         check_pruning(what, is_told=audit is not None)
         gone = await self._write(prune_verbs.prune, what, audit=audit)

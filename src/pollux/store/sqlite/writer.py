@@ -116,7 +116,12 @@ class Writer:
             if not self.room.is_full(error):
                 raise
             self.room.ran_out()
-        return schema.open_writer(self._path, self.lock, deadline=deadline, busy_ms=BUSY_MS)
+        try:
+            return schema.open_writer(self._path, self.lock, deadline=deadline, busy_ms=BUSY_MS)
+        except apsw.Error as error:
+            if self.room.is_full(error):
+                raise schema.no_room(self._path) from error
+            raise
 
     def _close(self) -> None:
         with suppress(apsw.Error):  # what could not be carried over is in the log, for whoever opens it next

@@ -18,6 +18,9 @@ class HandleContract(Contract):
         for answer in (store.capabilities.waits, store.capabilities.durable, store.capabilities.shared):
             assert isinstance(answer, bool)
 
+    async def test_a_store_in_a_sound_place_has_no_problems(self, store: Store) -> None:
+        assert await store.problems() == ()
+
     async def test_closing_twice_is_harmless(self, store: Store) -> None:
         await store.close()
         await store.close()
