@@ -28,6 +28,7 @@ from tests.acceptance.remote_world import (
     CHANGES,
     LOOKS,
     WAYS,
+    alike,
     check_changes,
     check_forecast,
     check_live_screen,
@@ -102,17 +103,20 @@ def test_a_simulation_learns_from_a_node_as_from_a_store(house):
 
 
 def test_health_is_the_same_each_way(house):
-    """But for what only the node itself knows; and a look may fall on either side of a beat, so that a few are had."""
-    for _ in range(8):
-        by_store, by_node, by_socket = (house.by(way, "health --json") for way in WAYS)
-        found = [[one for one in each.json["findings"] if one["name"] not in OF_A_NODE] for each in (by_store, by_node)]
-        if found[0] == found[1]:
-            break
-    assert found[0] == found[1]
-    assert by_store.json.keys() == by_node.json.keys() == by_socket.json.keys()
-    assert {one["name"] for one in by_node.json["findings"]} - {one["name"] for one in found[1]} == OF_A_NODE
-    assert by_store.code == by_node.code == by_socket.code == 0
-    assert by_node.json["status"] == "degraded", "there are dead letters"
+    """But for what only the node itself knows."""
+    said = {}
+
+    def shared():
+        said.update({way: house.by(way, "health --json") for way in WAYS})
+        found = [[one for one in each.json["findings"] if one["name"] not in OF_A_NODE] for each in said.values()]
+        return [(each.code, each.json.keys(), shared) for each, shared in zip(said.values(), found, strict=True)]
+
+    by_store, by_node, by_socket = alike(shared)
+    assert by_store == by_node == by_socket
+    assert by_store[0] == 0
+    names = {one["name"] for one in said["distant"].json["findings"]}
+    assert names - {one["name"] for one in by_node[2]} == OF_A_NODE
+    assert said["distant"].json["status"] == "degraded", "there are dead letters"
     table = house.by("distant", "health")
     assert "dead letters" in table.out
     assert "pollux dead lists them" in table.out
@@ -122,14 +126,15 @@ def test_health_is_the_same_each_way(house):
 def test_health_is_the_document_of_the_api(house):
     request = urllib.request.Request(f"{house.url}/api/v2/scheduler/health")
     request.add_header("Authorization", f"Bearer {house.token}")
-    for _ in range(8):  # it tells the time
+
+    def looked():
         with urllib.request.urlopen(request, timeout=60) as answer:
-            told = json.load(answer)
-        found = house.by("distant", "health --json").json
-        for each in (told, found):
+            both = json.load(answer), house.by("distant", "health --json").json
+        for each in both:  # it tells the time
             each["last_check_at"] = each["updatedAt"] = each["uptime_seconds"] = None
-        if told == found:
-            break
+        return [*both]
+
+    told, found = alike(looked)
     assert found == told
 
 

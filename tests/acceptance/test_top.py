@@ -110,6 +110,30 @@ async def learnt(app, job_id, **memory):
 # what is seen
 
 
+async def test_a_cell_that_is_drawn_before_the_table_was_idle_is_whole(path, monkeypatch):
+    """As when the terminal is resized or a program comes back just then; what is drawn is kept as it is."""
+
+    def drawn(table):
+        return "\n".join(table.render_line(line).text for line in range(table.size.height))
+
+    early = []
+
+    def show_and_draw(top, look, show=Top._show_jobs):
+        show(top, look)
+        early.append(drawn(top._table))
+
+    monkeypatch.setattr(Top, "_show_jobs", show_and_draw)
+    async with opened(path) as app, watched(path) as (top, pilot):
+        for names in (["home"], ["a-much-longer-name", "home"], ["home"]):
+            await app.put_jobs([a_job(name) for name in names if name not in shown(top)])
+            await app.delete_jobs([name for name in shown(top) if name not in names])
+            await come(top, pilot, names)
+            await pilot.pause()
+            for name in names:
+                assert f" {name} " in early[-1]
+                assert f" {name} " in drawn(top._table)
+
+
 async def test_the_header_tells_who_is_there_and_what_waits(path):
     async with opened(path) as app:
         await app.put_jobs([a_job("a"), a_job("b", target="t")])

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen, Screen
-from textual.widgets import DataTable, Footer, Static
+from textual.widgets import Footer, Static
 
 from pollux.cli.show import ago, clean
+from pollux.cli.top.table import FittedTable
 from pollux.model import Run
 from pollux.units import format_moment
 
@@ -85,27 +86,27 @@ class DeadLetters(Screen[str]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Static(id="dead-title")
-            yield DataTable[Any](id="dead", cursor_type="row", zebra_stripes=True)
+            yield FittedTable(id="dead", cursor_type="row", zebra_stripes=True)
             yield Static(id="dead-said")
         yield Footer()
 
     def on_mount(self) -> None:
-        self.query_one(DataTable).add_columns("run", "job", "when", "times", "error")
+        self.query_one(FittedTable).add_columns("run", "job", "when", "times", "error")
         self._fill()
 
     def _fill(self) -> None:
-        table = self.query_one(DataTable)
-        table.clear()
-        for run in self.runs:
-            error = clean(run.error.partition("\n")[0])
-            when = ago(run.finished_ms, now=self.now_ms)
-            table.add_row(run.id, run.job_id, when, str(run.deaths), Text(error, "red"), key=run.id)
+        table = self.query_one(FittedTable)
+        table.show({run.id: self._cells_of(run) for run in self.runs})
         shown = f", the newest {len(self.runs)} are shown" if self.count > len(self.runs) else ""
         self.query_one("#dead-title", Static).update(Text(f"dead letters: {self.count:,}{shown}", "bold"))
         table.focus()
 
+    def _cells_of(self, run: Run) -> tuple[Text, ...]:
+        when, error = ago(run.finished_ms, now=self.now_ms), clean(run.error.partition("\n")[0])
+        return Text(run.id), Text(run.job_id), Text(when), Text(str(run.deaths)), Text(error, "red")
+
     def _chosen(self) -> Run | None:
-        row = self.query_one(DataTable).cursor_row
+        row = self.query_one(FittedTable).cursor_row
         return self.runs[row] if 0 <= row < len(self.runs) else None
 
     def on_data_table_row_selected(self) -> None:

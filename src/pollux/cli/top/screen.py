@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.widgets import DataTable, Footer, Input, Static
+from textual.widgets import Footer, Input, Static
 
 from pollux.app import JobRow, Pollux
 from pollux.cli.jobs import run_one
@@ -21,6 +21,7 @@ from pollux.cli.top.board import SORTS, Look, Sweep, look_at, rows_for
 from pollux.cli.top.cells import COLUMNS, cells_of, header_of, held_of, running_of
 from pollux.cli.top.dialogs import HELP, DeadLetters, Question, Told
 from pollux.cli.top.link import Link
+from pollux.cli.top.table import FittedTable
 from pollux.cli.top.terminal import OwnTerminal
 from pollux.errors import PolluxError
 from pollux.model import Run, RunState
@@ -78,7 +79,7 @@ class Top(App[None]):
         # Kept at hand: another screen may be in front, or all of them gone, when a look comes back.
         self._header, self._trouble, self._said = Static(id="header"), Static(id="trouble"), Static(id="said")
         self._runs_pane, self._held_pane = Static(id="running"), Static(id="held")
-        self._table = DataTable[Any](id="jobs", cursor_type="row", zebra_stripes=True)
+        self._table = FittedTable(id="jobs", cursor_type="row", zebra_stripes=True)
         self._box = Input(id="filter", placeholder="part of an id or name, or group:edge target:db-1 tag:fast")
 
     # the screen
@@ -154,25 +155,14 @@ class Top(App[None]):
         self._show_jobs(look)
 
     def _show_jobs(self, look: Look) -> None:
-        table, wanted = self._table, list(self.rows)
-        if [key.value for key in table.rows] != wanted:
-            self._fill(wanted, look)
-        else:
-            for job_id, row in self.rows.items():
-                for column, cell in zip(COLUMNS, cells_of(row, look.now_ms, plain=self._plain), strict=True):
-                    if table.get_cell(job_id, column) != cell:
-                        table.update_cell(job_id, column, cell, update_width=True)
+        """The cursor stays on its job if that is still there."""
+        table, wanted, chosen, place = self._table, list(self.rows), self.chosen(), self._table.cursor_row
+        is_other = [key.value for key in table.rows] != wanted
+        table.show({job_id: cells_of(row, look.now_ms, plain=self._plain) for job_id, row in self.rows.items()})
+        if is_other and wanted:
+            table.move_cursor(row=wanted.index(chosen) if chosen in wanted else min(place, len(wanted) - 1))
         table.border_title = self._title()
         table.styles.border_top = ("solid", "gray")
-
-    def _fill(self, wanted: list[str], look: Look) -> None:
-        """All rows anew; the cursor stays on its job if that is still there."""
-        table, chosen, place = self._table, self.chosen(), self._table.cursor_row
-        table.clear()
-        for job_id in wanted:
-            table.add_row(*cells_of(self.rows[job_id], look.now_ms, plain=self._plain), key=job_id)
-        if wanted:
-            table.move_cursor(row=wanted.index(chosen) if chosen in wanted else min(place, len(wanted) - 1))
 
     def _title(self) -> str:
         read = len(self.sweep.entries)
