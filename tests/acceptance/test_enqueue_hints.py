@@ -59,18 +59,6 @@ async def test_of_a_job_in_a_version_that_no_node_serves(pollux):
     assert served.err == ""
 
 
-@pytest.mark.parametrize("overlap", ["skip", "queue", "cancel"])
-def test_of_a_run_for_later_that_stops_the_schedule(pollux, overlap):
-    started(release(pollux.folder, 1, "stock", overlap=overlap))
-    asked = pollux.ok("enqueue", "stock", "--delay", "1h", "--json", *WHERE)
-    assert asked.err == (
-        f"the schedule of job stock rests until this run has ended (overlap: {overlap}); "
-        "with overlap: allow it would go on\n"
-    )
-    assert asked.json["run"]["job_id"] == "stock"
-    assert pollux.ok("enqueue", "stock", *WHERE).err == ""
-
-
-def test_nothing_is_said_of_a_schedule_that_goes_on(pollux):
-    started(release(pollux.folder, 1, "stock", overlap="allow"))
+def test_nothing_is_said_of_a_run_for_later_which_lets_the_schedule_go_on(pollux):
+    started(release(pollux.folder, 1, "stock"))
     assert pollux.ok("enqueue", "stock", "--delay", "1h", *WHERE).err == ""

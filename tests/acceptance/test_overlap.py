@@ -56,6 +56,45 @@ async def test_two_firings_are_never_at_work_together_though_somebody_runs_the_j
         assert busy.begun.count(Cause.SCHEDULE) >= 4, "they were not kept from it for ever"
 
 
+@pytest.mark.parametrize("overlap", ["skip", "queue", "cancel"])
+async def test_a_run_for_later_lets_the_schedule_go_on(overlap):
+    """The schedule fires every 10 s and takes 25; what was enqueued for the fifth minute runs then."""
+    busy = Busy(overlap)
+    async with story(busy.app, at=AT) as tale:
+        later = await busy.app.enqueue("slow", delay="5m")
+        await tale.advance("4m")
+
+        assert busy.begun.count(Cause.SCHEDULE) >= 8
+        assert (await busy.app.get_run(later.id)).state is RunState.READY
+        await tale.advance("2m")
+        assert (await busy.app.get_run(later.id)).state is RunState.DONE
+
+
+async def test_a_waiting_firing_begins_when_the_run_before_it_is_put_off_for_a_retry():
+    app = Pollux("memory://", name="shop")
+    begun = []
+
+    @app.job(every("10m"), overlap="queue", retry={"base": "30m", "max": "1h"})
+    async def report(ctx):
+        begun.append(ctx.run.cause)
+        await asyncio.sleep(900 if ctx.run.cause is Cause.ENQUEUED else 1)
+        if ctx.run.cause is Cause.ENQUEUED:
+            raise ConnectionError("no route")
+
+    async with story(app, at=AT) as tale:
+        await tale.advance("5s")
+        asked = await app.enqueue("report")
+        await tale.advance("899s")
+        assert begun[-1] is Cause.ENQUEUED, "a firing waits for it"
+        await tale.advance("2s")
+
+        assert begun[-1] is Cause.SCHEDULE
+        assert (await app.get_run(asked.id)).attempt == 1, "it is to be tried again in half an hour"
+        fired = len(begun)
+        await tale.advance("21m")
+        assert len(begun) == fired + 2
+
+
 async def test_with_allow_they_are():
     busy = Busy("allow")
     async with story(busy.app, at=AT) as tale:

@@ -49,22 +49,23 @@ class Witness(MemoryStore):
             if answer in {Answer.OK, Answer.WAITS}:
                 self.fired[firing.run.id] += 1
             if answer is Answer.OK and firing.overlap is not Overlap.ALLOW:
-                await self.look_beside(firing.run.id, firing.run.job_id)
+                await self.look_beside(firing.run.id, firing.run.job_id, advanced.now_ms)
         for run in await self.get_runs([release.run_id for release in plan.releases]):
             is_firing = run is not None and run.state is RunState.READY and run.cause is Cause.SCHEDULE
             if is_firing and run.started_ms is None and not run.tried:
                 [job] = await self.get_jobs([run.job_id])
                 if job is not None and job.overlap is not Overlap.ALLOW:
                     self.alone[run.id] += 1
-                    await self.look_beside(run.id, run.job_id)
+                    await self.look_beside(run.id, run.job_id, advanced.now_ms)
         return advanced
 
-    async def look_beside(self, run_id, job_id):
-        """It begins: no other run of its job is live, but for one that waits itself."""
-        mates = (await self.list_runs(RunFilter(job_id=job_id, states=tuple(LIVE)))).runs
-        self.beside += [
-            f"{run_id}: begun beside {mate.id}" for mate in mates if mate.id != run_id and not mate.is_behind
-        ]
+    async def look_beside(self, run_id, job_id, now_ms):
+        """It begins: no other run of its job is live, but for one that waits itself, and what was asked for later."""
+        for mate in (await self.list_runs(RunFilter(job_id=job_id, states=tuple(LIVE)))).runs:
+            is_later = mate.cause is not Cause.SCHEDULE and mate.state is not RunState.LEASED
+            is_later = is_later and mate.visible_ms > now_ms
+            if mate.id != run_id and not (mate.is_behind or is_later):
+                self.beside.append(f"{run_id}: begun beside {mate.id}")
 
     async def settle(self, settlements, *, now_ms=None):
         answers = await super().settle(settlements, now_ms=now_ms)

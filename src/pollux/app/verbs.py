@@ -108,7 +108,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         The same `id` again is the same run, and the answer is that run as it is now.  A `key` allows one live run: a
         second one raises `Conflict`.
 
-        One for later is live from now on: unless the job says `overlap: allow`, its schedule rests until it has ended.
+        One for later lets the job's schedule go on until its time has come.
         """
         if connection is None:
             return said(await self.accept(job, params, id=id, key=key, at=at, delay=delay, priority=priority))
@@ -205,17 +205,18 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
     async def run_now(
         self, job: object, params: Mapping[str, Any] | None = None, *, anyway: bool = False, id: str | None = None
     ) -> Run:
-        """Run a job now, whatever its schedule or pauses say; `Conflict` if it is running and may not overlap.
+        """Run a job now, whatever its schedule or pauses say; `Conflict` if one is live and they may not overlap.
 
-        The same `id` again is the same run.
+        However many ask at once, one of them gets its run.  The same `id` again is the same run.
         """
         known = await self._job_to_run(job)
-        if known.overlap is not Overlap.ALLOW and not anyway:
-            await self._refuse_overlap(known, id)
+        unless_live = known.overlap is not Overlap.ALLOW and not anyway
         payload = self._payload(known, params)
         run = self._run(known, payload, self._clock.now_ms(), id=id, cause=Cause.FORCED)
         audit = self._on_record("run", known.id, run.id)
-        [answer] = await self._store.enqueue([run], ready_max=self._ready_max, audit=audit)
+        [answer] = await self._store.enqueue([run], ready_max=self._ready_max, unless_live=unless_live, audit=audit)
+        if answer.answer is Answer.OVERLAPPED:
+            raise await self._overlapped(known, answer.detail)
         self._refuse(answer, known)
         link_runs([run.id], self.trace_namespace)
         return run
@@ -406,17 +407,15 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
             return read_at("at", moment_ms, at)
         return self._clock.now_ms() + (0 if delay is None else read_at("delay", duration_ms, delay))
 
-    async def _refuse_overlap(self, job: Job, run_id: str | None) -> None:
-        """A live run of it that cannot be read is one all the same."""
-        live = await self.list_runs(RunFilter(states=tuple(LIVE), job_id=job.id), limit=1)
-        found = [(run.id, str(run.state)) for run in live.runs] or [(run.name, "unreadable") for run in live.unreadable]
-        if found and found[0][0] != run_id:
-            name, state = found[0]
-            raise Conflict(
-                f"job {job.id!r} has a live run, {name} ({state})",
-                found={"run_id": name, "run_state": state},
-                cure=f"wait for it, cancel it, or run the job anyway: {ANYWAY}",
-            )
+    async def _overlapped(self, job: Job, run_id: str) -> Conflict:
+        """That a live run kept another out, and how it stands by now; one that cannot be read is live all the same."""
+        [run], _ = await as_far(self._store.get_runs([run_id]))
+        state = "unreadable" if run is None else str(run.state)
+        return Conflict(
+            f"job {job.id!r} has a live run, {run_id} ({state})",
+            found={"run_id": run_id, "run_state": state},
+            cure=f"wait for it, cancel it, or run the job anyway: {ANYWAY}",
+        )
 
     def _refuse(self, answer: RunAnswer, job: Job) -> None:
         match answer.answer:

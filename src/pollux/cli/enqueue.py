@@ -15,7 +15,7 @@ from pollux.cli.runs import print_run
 from pollux.cli.show import ago, clean, now_ms, print_json
 from pollux.cli.stops import say_drained
 from pollux.errors import InvalidInput
-from pollux.model import Job, Overlap, RunState, unserved
+from pollux.model import RunState, unserved
 from pollux.units import duration_ms
 
 EXAMPLE = """write it like --params '{"depth": 2}'"""
@@ -49,9 +49,8 @@ def enqueue(
 ) -> int:
     """Ask for a run of a job.  It is on disk when this returns, and runs when a node has a free seat.
 
-    A run for later is live from now on: unless the job says `overlap: allow`, its own schedule rests until that run has
-    ended.  This is said beside the answer; so is what keeps the run from running: a drain, that nobody declares the job
-    any more, or that no node serves its version.
+    Beside the answer it is said what keeps the run from running: a drain, that nobody declares the job any more, or
+    that no node serves its version.  A run for later lets the job's own schedule go on.
 
     A value of KEY=VALUE is JSON if it can be read so, else text: `depth=2` is a number, `depth='"2"'` is not.
 
@@ -92,14 +91,7 @@ async def _hints(app: Any, run: Any) -> list[str]:
         found.append(f"{words}; `pollux jobs delete {job.id}` takes both away")
     if lack := unserved(run.scheduler_version, await app.nodes()):
         found.append(f"{lack[0]}: the run waits; {lack[1]}")
-    if job is not None and run.due_ms > now_ms() and _rests_meanwhile(job):
-        words = f"the schedule of job {job.id} rests until this run has ended (overlap: {job.overlap.value})"
-        found.append(f"{words}; with overlap: allow it would go on")
     return found
-
-
-def _rests_meanwhile(job: Job) -> bool:
-    return job.declared and job.is_recurring and job.overlap is not Overlap.ALLOW
 
 
 def params_of(text: str | None, pairs: tuple[str, ...] = ()) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ class Answer(StrEnum):
     FENCED = "fenced"  # the term is not the current one
     FULL = "full"  # a line is full
     BUSY = "busy"  # try again
-    OVERLAPPED = "overlapped"  # advance only: no run was made, another of the job is live
+    OVERLAPPED = "overlapped"  # no run was made: another of the job is live (see `Run.overlaps_at`)
     WAITS = "waits"  # advance only: made, but held behind other runs of the job
     UNREAD = "unread"  # advance only: no run was made, an end of the job is in the feed that the plan has not read
 

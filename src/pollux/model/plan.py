@@ -18,13 +18,14 @@ BEHIND_MAX = 1_000  # live runs of its job behind which a firing waits
 class Firing(Struct, frozen=True, omit_defaults=True):
     """Make `run`, if the job still has `revision` and its last due lies before the run's; move the job on.
 
-    `overlap` is a guard kept inside the write, against all live runs of the job, whoever asked for them: SKIP makes no
-    run while one is live; QUEUE and CANCEL make it held ("waits for the previous run"), or none if one waits so already
-    or more than `BEHIND_MAX` are live; ALLOW looks at nothing.  CANCEL besides asks the leased runs of the schedule to
-    stop, and if the new one is made those that only waited end; what somebody asked for is let be, and waited for.
+    `overlap` is a guard kept inside the write, against the live runs of the job that overlap (`Run.overlaps_at`): its
+    firings, and what somebody asked for as soon as it could start.  SKIP makes no run while there is one; QUEUE and
+    CANCEL make it held ("waits for the previous run"), or none if one waits so already or there are more than
+    `BEHIND_MAX`; ALLOW looks at nothing.  CANCEL besides asks the leased runs of the schedule to stop, and if the new
+    one is made those that only waited end; what somebody asked for is let be, and waited for.
     Where no run is made for that reason `if_overlapped` becomes the job's memory.
 
-    Where nothing is live, all but ALLOW look into the feed: a run that ended after the plan had read it has taught the
+    Where none overlaps, all but ALLOW look into the feed: a run that ended after the plan had read it has taught the
     job nothing yet.  Then the firing is *unread*: no run is made, and the job stays due at this very time.
     """
 
@@ -39,7 +40,7 @@ class Release(Struct, frozen=True, omit_defaults=True):
     """Held -> ready.
 
     `alone`: a firing that begins, unless its runs may overlap.  It stays held ("waits for the previous run") while
-    another run of its job is live, but for those that wait so themselves, or while an end of its job is unread (see
+    another run of its job overlaps, but for those that wait so themselves, or while an end of its job is unread (see
     `Firing`); the answer then names it.  Of several of a job in one plan the first begins, whatever they were held for.
     """
 

@@ -91,6 +91,14 @@ class Run(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value hol
     def is_finished(self) -> bool:
         return self.state in FINISHED
 
+    def overlaps_at(self, now_ms: int) -> bool:
+        """Does it, live, keep a firing of its job from beginning?
+
+        Every firing does, also one that is to be tried again.  A run that somebody asked for does from when it could
+        start: until then, put off by its maker or by a retry, it is in nobody's way.
+        """
+        return self.cause is Cause.SCHEDULE or self.state is RunState.LEASED or self.visible_ms <= now_ms
+
     @property
     def is_behind(self) -> bool:
         """Does it wait for other runs of its job to end?"""

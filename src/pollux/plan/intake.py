@@ -16,6 +16,7 @@ from pollux.model import (
     PREVIOUS_RUN,
     STOP,
     Arrived,
+    Cause,
     End,
     Ended,
     FeedItem,
@@ -80,8 +81,12 @@ def _apply_jobs(term: TermMemory, feed: int, entry: JobsPut | JobsDeleted | Jobs
 
 def _apply_end(term: TermMemory, feed: int, end: End) -> None:
     inbox, gatehouse, state = term.inbox, term.gatehouse, end.state
-    if (state is _DONE or state is _DEAD or state is _CANCELLED) and gatehouse.is_open:
+    is_over = state is _DONE or state is _DEAD or state is _CANCELLED
+    if is_over and gatehouse.is_open:
         inbox.receipts.pay(gatehouse.forget(end.run_id))
+    if (
+        is_over or end.cause is not Cause.SCHEDULE
+    ) and gatehouse.is_open:  # else it is to be tried again, and in the way
         inbox.receipts.owe(feed, gatehouse.wake(previous_key(end.job_id), feed))
     if end.ran or state is _DEAD:
         inbox.work_of(end.job_id, feed).add(end)

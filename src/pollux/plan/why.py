@@ -64,6 +64,8 @@ class Why(Struct, frozen=True):
 def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, nodes: Sequence[Node]) -> Why:
     """Why a job runs or does not; `live` is one of its live runs, if there is one; `nodes` are all that live."""
     by_key = {stop.key: stop for stop in stops}
+    if live is not None and not live.overlaps_at(now_ms) and job.next_due_ms is not None:
+        live = None  # it is for later, and the next due time comes all the same
     if live is not None and live.state is not RunState.HELD:
         why = why_run(live, job, stops=stops, nodes=nodes, counts=None, now_ms=now_ms)
         return replace(why, reason=why.reason + _meanwhile(job, live))

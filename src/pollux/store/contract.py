@@ -258,11 +258,15 @@ class Store(Protocol):
         *,
         notes: Sequence[NotePut] = (),
         ready_max: int = READY_MAX,
+        unless_live: bool = False,
         audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         """Accept runs: ok; already (the id is live or finished, or twice in the batch); conflict (its key is live;
         the detail names the holder); stale (no such job); full (`ready_max` runs wait, ready or held).
+
+        `unless_live`: only where no run of its job overlaps (see `Run.overlaps_at`), and one of them at a time, however
+        many call at once; else overlapped, and the detail names one that does.
 
         `RunsAlike` are taken as a list of the same runs is, and cheaper.  A held (gated) run gives one `Arrived` entry
         for all.  Notes are written if at least one run was accepted.

@@ -142,10 +142,13 @@ class Wrapped:
         *,
         notes: Sequence[NotePut] = (),
         ready_max: int = READY_MAX,
+        unless_live: bool = False,
         audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
-        call = self.store.enqueue(runs, notes=notes, ready_max=ready_max, audit=audit, now_ms=now_ms)
+        call = self.store.enqueue(
+            runs, notes=notes, ready_max=ready_max, unless_live=unless_live, audit=audit, now_ms=now_ms
+        )
         return self.accepted(runs, await self.call("enqueue", call))
 
     async def enqueue_in(

@@ -85,7 +85,7 @@ class RunsAlike(Sequence[Run]):
 class RunAnswer(Struct, frozen=True, omit_defaults=True):
     answer: Answer
     id: str
-    detail: str = ""  # conflict: the id of the run that holds the key
+    detail: str = ""  # conflict: the id of the run that holds the key; overlapped: that of the live run
 
 
 class Claimed(Struct, frozen=True):

@@ -123,7 +123,8 @@ async def cancel(desk: At, job_id: str, body: ReasonBody) -> CancelledView:
 async def force_run(desk: At, job_id: str, body: ForceBody) -> ForcedView:
     """Run a job now, whatever its schedule and pauses say.
 
-    409 with the live run's id if one is live and the job may not overlap, unless `anyway`.
+    409 with the live run's id if one is live and the job may not overlap, unless `anyway`.  Of many requests at once
+    one gets its run.  A run for later is not in the way.
     """
     job = await desk.verbs.get_job(job_id)
     check_asker(desk, job, body.params)

@@ -96,8 +96,7 @@ async def enqueue(desk: At, body: RunBody) -> Reply:
     """Ask for one run of a job, now, `at` a moment or after a `delay`.
 
     The same `id` again is the same run: 200, and `message` says what of it was kept.  A `key` allows one live run: 409
-    if there is one.  One for later is live from now on: unless the job says `overlap: allow`, its schedule rests until
-    that run has ended.
+    if there is one.  One for later lets the job's schedule go on until its time has come.
     """
     job = await desk.verbs.get_job(body.job_id)
     check_asker(desk, job, body.params)

@@ -132,16 +132,15 @@ def _overlap(state: State, firing: Firing, unread: dict[str, bool], told: Told, 
         return Answer.OVERLAPPED
     if firing.overlap is Overlap.ALLOW:
         return Answer.OK
-    live = state.live_of.get(run.job_id)
-    if not live:
+    mates = list(islice(state.overlapping(run.job_id, now_ms), 1 if firing.overlap is Overlap.SKIP else BEHIND_MAX + 1))
+    if not mates:
         return Answer.UNREAD if run.job_id in unread else Answer.OK
     if firing.overlap is Overlap.SKIP:
         return Answer.OVERLAPPED
-    mates = [state.live[run_id] for run_id in live[:BEHIND_MAX]]
-    waits = len(live) <= BEHIND_MAX and not any(mate.is_behind for mate in mates)
+    waits = len(mates) <= BEHIND_MAX and not any(mate.is_behind for mate in mates)
     if firing.overlap is Overlap.CANCEL:
         reason = f"replaced by {run.id}"
-        for mate in [mate for mate in mates if mate.cause is Cause.SCHEDULE]:
+        for mate in [mate for mate in mates[:BEHIND_MAX] if mate.cause is Cause.SCHEDULE]:
             if mate.state is LEASED:
                 state.ask_to_stop(mate, reason)
             elif waits:
@@ -169,7 +168,7 @@ def _release_alone(state: State, run_id: str, asked: frozenset[str], unread: dic
     run = _here(state, run_id)
     if run is None or run.state is not HELD:
         return True
-    others = (state.live[mate_id] for mate_id in state.live_of[run.job_id] if mate_id != run_id)
+    others = (mate for mate in state.overlapping(run.job_id, now_ms) if mate.id != run_id)
     mates = (mate for mate in others if mate.state is not HELD or mate.id not in asked)
     if run.job_id in unread or any(not mate.is_behind for mate in mates):
         _hold(state, run_id, PREVIOUS_RUN)

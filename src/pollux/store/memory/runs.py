@@ -19,7 +19,12 @@ LINE_MAX = 10_001  # beyond ten thousand nobody counts
 
 
 def enqueue(
-    state: State, runs: Sequence[Run], notes: Sequence[NotePut], ready_max: int, now_ms: int
+    state: State,
+    runs: Sequence[Run],
+    notes: Sequence[NotePut],
+    ready_max: int,
+    now_ms: int,
+    unless_live: bool,  # noqa: FBT001  the verb's
 ) -> list[RunAnswer]:
     told = Told()
     answers = []
@@ -27,6 +32,8 @@ def enqueue(
         home = _home_of(state, run.job_id)
         if home.ready + home.held >= ready_max and not state.knows(run.id):
             answers.append(RunAnswer(Answer.FULL, run.id))
+        elif unless_live and (live := _overlapping(state, run, now_ms)):
+            answers.append(RunAnswer(Answer.OVERLAPPED, run.id, live.id))
         else:
             answers.append(accept(state, run, told))
     state.tell_told(told)
@@ -35,6 +42,13 @@ def enqueue(
         write_notes(state, notes, now_ms, written)
         tell_notes(state, written)
     return answers
+
+
+def _overlapping(state: State, run: Run, now_ms: int) -> Run | None:
+    """A live run of its job that keeps out a run which would be accepted otherwise."""
+    if state.knows(run.id) or run.job_id not in state.jobs:
+        return None
+    return next(state.overlapping(run.job_id, now_ms), None)
 
 
 def _home_of(state: State, job_id: str) -> State:

@@ -10,6 +10,7 @@ dropped when it comes up.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
 from threading import Lock
@@ -248,6 +249,11 @@ class State:
     def knows(self, run_id: str) -> bool:
         return run_id in self.live or run_id in self.past
 
+    def overlapping(self, job_id: str, now_ms: int) -> Iterator[Run]:
+        """The live runs of a job that keep a firing of it from beginning."""
+        mates = (self.live[run_id] for run_id in self.live_of.get(job_id, ()))
+        return (run for run in mates if run.overlaps_at(now_ms))
+
     def admit(self, run: Run) -> Run:
         """A new live run, held or ready, where its job is."""
         row = self.jobs.get(run.job_id)
@@ -350,8 +356,11 @@ class State:
         return len(found)
 
     def show(self, now_ms: int) -> None:
-        """The clock came back: what had been visible before stays so, in its order."""
+        """The clock came back: what had been visible before stays so, in its order, also what is leased."""
         back_ms = self.clock_ms - now_ms
+        for run in [self.live[run_id] for run_id in self.leased]:
+            if now_ms < run.visible_ms <= self.clock_ms:
+                self.live[run.id] = replace(run, visible_ms=run.visible_ms - back_ms)
         for line in self.lines:
             for visible_ms, seq, run_id in [e for e in line if now_ms < e[0] <= self.clock_ms and self.stands(e)]:
                 self.live[run_id] = replace(self.live[run_id], visible_ms=visible_ms - back_ms)

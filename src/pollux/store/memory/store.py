@@ -202,12 +202,13 @@ class MemoryStore:
         *,
         notes: Sequence[NotePut] = (),
         ready_max: int = READY_MAX,
+        unless_live: bool = False,
         audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         asked, notes = checked_runs(runs), checked_notes(notes)
         verb = run_verbs.enqueue
-        return self._do(record_verbs.recorded, audit, verb, asked, notes, ready_max, self._now(now_ms))
+        return self._do(record_verbs.recorded, audit, verb, asked, notes, ready_max, self._now(now_ms), unless_live)
 
     async def claim(
         self,

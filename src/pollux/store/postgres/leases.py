@@ -188,6 +188,7 @@ async def come_back(tx: Transaction, now_ms: int, clock_ms: int) -> None:
     """The clock came back.  All leases are walked only then."""
     await tx.rows(_claim.cut, now_ms, tx.version)
     await tx.rows(_claim.show, now_ms, clock_ms, tx.version)
+    await tx.rows(_claim.show_leased, now_ms, clock_ms, tx.version)
     await tx.rows(_claim.came_back, now_ms, tx.version)
 
 

@@ -75,7 +75,7 @@ async def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row]) -
         return Advanced(Answer.FENCED, now_ms)
     if plan.consumed:
         await _consume(tx, plan)
-    facts = await _facts(tx, plan)
+    facts = await _facts(tx, plan, now_ms)
     ends: list[tuple[int, End]] = []
     firings = await _fire(tx, plan, made, facts, ends, now_ms) if plan.firings else ()
     if plan.firings:
@@ -102,13 +102,13 @@ async def _consume(tx: Transaction, plan: Plan) -> None:
     tx.tally.ends += ends
 
 
-async def _facts(tx: Transaction, plan: Plan) -> dict[str, Facts]:
+async def _facts(tx: Transaction, plan: Plan, now_ms: int) -> dict[str, Facts]:
     """Of all jobs that the plan moves; nobody else can change them before this write ends."""
     ids = {firing.run.job_id for firing in plan.firings} | {update.job_id for update in plan.updates}
     if not ids:
         return {}
     looks = any(firing.overlap is not Overlap.ALLOW for firing in plan.firings)
-    rows = await tx.rows(_advance.facts, list(ids), tx.version, looks, plan.read, UNREAD_MAX)
+    rows = await tx.rows(_advance.facts, list(ids), tx.version, looks, plan.read, UNREAD_MAX, now_ms)
     facts = {row[0]: Facts(*list(row)[1:5]) for row in rows if row[0] is not None}
     note_unread([row[5] for row in rows if row[0] is None], facts)
     return facts
@@ -120,8 +120,8 @@ async def _fire(
     known = await known_runs(tx, [row[ID] for row in made])
     keys = await held_keys(tx, keys_of(made))
     read, told = looking_behind(plan.firings, facts)
-    rows = await tx.rows(_advance.live, read, PREVIOUS_RUN, ENOUGH) if read else []
-    crowds = await tx.rows(_advance.crowds, told, PREVIOUS_RUN, ENOUGH) if told else []
+    rows = await tx.rows(_advance.live, read, PREVIOUS_RUN, ENOUGH, now_ms) if read else []
+    crowds = await tx.rows(_advance.crowds, told, PREVIOUS_RUN, ENOUGH, now_ms) if told else []
     live, around = [Live._make(row) for row in rows], {row[0]: Crowd(row[1], row[2]) for row in crowds}
     fired = Firings(tx.version, facts, known, keys, live, around, now_ms)
     answers = tuple([fired.fire(firing, row) for firing, row in zip(plan.firings, made, strict=True)])
@@ -145,12 +145,12 @@ async def _release_all(tx: Transaction, plan: Plan, now_ms: int) -> tuple[str, .
     alone = [release.run_id for release in plan.releases if release.alone]
     if others:
         await _release(tx, others, now_ms)
-    held = (
-        [Waiting._make(row) for row in await tx.rows(_advance.alone, alone, tx.version, PREVIOUS_RUN)] if alone else []
-    )
+    found = await tx.rows(_advance.alone, alone, tx.version, PREVIOUS_RUN, now_ms) if alone else []
+    held = [Waiting._make(row) for row in found]
     if not held:
         return ()
-    unread = await tx.rows(_advance.facts, [], tx.version, True, plan.read, UNREAD_MAX)  # noqa: FBT003  of its statement
+    looks = True
+    unread = await tx.rows(_advance.facts, [], tx.version, looks, plan.read, UNREAD_MAX, now_ms)
     going, staying = let_alone(alone, held, [row[5] for row in unread])
     if going:
         await _release(tx, going, now_ms)

@@ -76,9 +76,19 @@ async def enqueue_plainly(tx: Transaction, made: Alike, ready_max: int) -> bool:
     return True
 
 
-async def enqueue(tx: Transaction, made: Sequence[Row], notes: Sequence[NotePut], ready_max: int) -> list[RunAnswer]:
+async def enqueue(
+    tx: Transaction,
+    made: Sequence[Row],
+    notes: Sequence[NotePut],
+    ready_max: int,
+    unless_live: bool = False,  # noqa: FBT001, FBT002  the verb's
+) -> list[RunAnswer]:
+    if unless_live:
+        await tx.rows(_enqueue.lock_jobs, list({row[JOB] for row in made}))
     facts = await look(tx, made)
-    if max(facts.waiting.values()) + len(made) <= ready_max:
+    if unless_live:
+        answers = [await _accept_unless_live(tx, row, facts, ready_max) for row in made]
+    elif max(facts.waiting.values()) + len(made) <= ready_max:
         answers = await accept(tx, made, facts)
     else:
         answers = await _accept_below(tx, made, facts, ready_max)
@@ -95,6 +105,15 @@ def arrived(made: Sequence[Row], answers: Sequence[RunAnswer], facts: Facts) -> 
     pairs = zip(made, answers, strict=True)
     at_gate = (row for row, answer in pairs if row[STATE] == HELD and answer.answer is Answer.OK)
     return [(facts.jobs[row[JOB]], row[ID]) for row in at_gate]
+
+
+async def _accept_unless_live(tx: Transaction, row: Row, facts: Facts, ready_max: int) -> RunAnswer:
+    if row[JOB] in facts.jobs and not await known_runs(tx, [row[ID]]):
+        live = await tx.row(_enqueue.overlapping, row[JOB], await tx.now())
+        if live is not None:
+            return RunAnswer(Answer.OVERLAPPED, row[ID], got(live[0]))
+    [answer] = await _accept_below(tx, [row], facts, ready_max)
+    return answer
 
 
 async def _accept_below(tx: Transaction, made: Sequence[Row], facts: Facts, ready_max: int) -> list[RunAnswer]:

@@ -221,15 +221,17 @@ class PostgresStore(Handle):
         *,
         notes: Sequence[NotePut] = (),
         ready_max: int = READY_MAX,
+        unless_live: bool = False,
         audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(runs, "runs")
-        alike = rows.alike(runs) if runs and not notes and audit is None else None
+        alike = rows.alike(runs) if runs and not (notes or unless_live) and audit is None else None
         if alike is not None and await self._enqueue(alike, ready_max):
             return [RunAnswer(Answer.OK, run_id) for run_id in alike.ids]
         made = [rows.made_row(run) for run in runs]
-        return await self._write(now_ms, run_verbs.enqueue, made, checked_notes(notes), ready_max, audit=audit)
+        asked = (made, checked_notes(notes), ready_max, unless_live)
+        return await self._write(now_ms, run_verbs.enqueue, *asked, audit=audit)
 
     async def enqueue_in(
         self, connection: Any, runs: Sequence[Run], *, ready_max: int = READY_MAX, now_ms: int | None = None

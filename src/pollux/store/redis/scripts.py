@@ -51,7 +51,7 @@ KEYS = (
     "versions",  # which versions of the deployment there are; all but one have lines, feed and counts of their own
 )
 BELL_RUNS, BELL_FEED = "bell:runs", "bell:feed"
-SHARED = tuple(f"_{name}.lua" for name in ("house", "writes", "jobs", "notes", "streams", "runs", "moves"))
+SHARED = tuple(f"_{name}.lua" for name in ("house", "writes", "jobs", "notes", "streams", "runs", "moves", "overlap"))
 PLAIN = "_plain"  # how a script ends that works on plain runs alone: see plain.py
 FLUSHES, WRAPPER = "fresh", "to_its_end"  # who writes before its end, and what takes that back if it comes to none
 LEVEL_NAMES, USES_MAX = 30, 60

@@ -216,11 +216,12 @@ class RedisStore(Handle):
         *,
         notes: Sequence[NotePut] = (),
         ready_max: int = READY_MAX,
+        unless_live: bool = False,
         audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(runs, "runs")
-        asked = None if notes or audit is not None else plain.enqueue_of(runs, self._version)
+        asked = None if notes or unless_live or audit is not None else plain.enqueue_of(runs, self._version)
         if asked and await self._open().try_plain("enqueue_plain", **asked, ready_max=ready_max, now=now_ms):
             return [RunAnswer(Answer.OK, run_id) for run_id in asked["ids"]]
         made = [rows.checked_row(run) for run in runs]
@@ -231,9 +232,8 @@ class RedisStore(Handle):
             return _run_answers(ids, [["ok", ""]] * len(ids) if found is True else found)
 
         guess = True, ["ok "] * len(ids)
-        return await self._recorded(
-            audit, "enqueue", read, guess, now_ms, rows=made, notes=written, ready_max=ready_max
-        )
+        asked = {"rows": made, "notes": written, "ready_max": ready_max, "unless_live": unless_live}
+        return await self._recorded(audit, "enqueue", read, guess, now_ms, **asked)
 
     async def claim(
         self,

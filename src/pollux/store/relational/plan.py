@@ -230,7 +230,8 @@ class Waiting(NamedTuple):
     id: str
     job_id: str
     is_behind: int  # does it wait for others already?
-    is_barred: int  # is another run of its job live that neither waits so nor is asked about here?
+    overlaps: int  # would it be in the way of others itself, once it has begun?
+    is_barred: int  # does another run of its job overlap that neither waits so nor is asked about here?
 
 
 def let_alone(
@@ -246,5 +247,5 @@ def let_alone(
             staying.append(run)
         else:
             going.append(run.id)
-            barred.add(run.job_id)
+            barred |= {run.job_id} if run.overlaps else set()
     return going, staying

@@ -56,7 +56,7 @@ def delete_jobs(tx: Transaction, ids: Sequence[str], reason: str, now_ms: int) -
     deleted = [job_id for job_id in dict.fromkeys(ids) if job_id in stored]
     ends: list[tuple[int, End]] = []
     for job_id in deleted:
-        waiting = tx.rows(_delete.waiting, (job_id,))
+        waiting = sorted(tx.rows(_delete.waiting, (job_id,)))
         ends += cancel_waiting(tx, waiting, reason or JOB_GONE, now_ms)
     tx.tell_ends(ends)
     if deleted:
@@ -90,7 +90,7 @@ def _move_one(tx: Transaction, job_id: str, old: int, to: int) -> list[str]:
 
 def _take_runs(tx: Transaction, job_id: str, to: int) -> list[str]:
     """The live runs of a job, wherever they are; answers those that are held."""
-    runs, after = tx.rows(_move.live, (job_id,)), tx.tally_of(to)
+    runs, after = sorted(tx.rows(_move.live, (job_id,))), tx.tally_of(to)
     if any(version != to for *_, version in runs):
         tx.write(_move.runs, (to, job_id))
         tx.rings |= RUNS

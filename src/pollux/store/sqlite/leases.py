@@ -147,6 +147,7 @@ def _take_back(tx: Transaction, losses_max: int, now_ms: int, *, can_reclaim: bo
     if now_ms < tx.tally.clock_ms:
         tx.write(_claim.cut, (now_ms, tx.version))
         tx.write(_claim.show, (now_ms, tx.tally.clock_ms, tx.version))
+        tx.write(_claim.show_leased, (now_ms, tx.tally.clock_ms, tx.version))
         tx.tally.clock_ms = now_ms
     if not can_reclaim:
         return []

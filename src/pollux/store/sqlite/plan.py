@@ -24,7 +24,7 @@ from pollux.store.relational.plan import (
 from pollux.store.relational.rows import LEASED, Row, memory_json
 from pollux.store.sqlite.nodes import is_current, seats
 from pollux.store.sqlite.notes import write_notes
-from pollux.store.sqlite.runs import ask_to_stop, cancel_waiting, insert, key_holder, known_runs
+from pollux.store.sqlite.runs import ask_to_stop, cancel_waiting, insert, key_holder, known_runs, overlap_bounds
 from pollux.store.sqlite.sql import Statements, ids_json
 from pollux.store.sqlite.transaction import Transaction, feed_numbers
 
@@ -53,7 +53,7 @@ def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms:
         tx.write_many(_advance.hold, [(holding.reason, holding.run_id, tx.version) for holding in plan.holds])
     for order in plan.cancels:
         _cancel_one(tx, order.run_id, order.reason, now_ms)
-    updates = _update(tx, plan.updates) if plan.updates else ()
+    updates = _update(tx, plan.updates, now_ms) if plan.updates else ()
     write_notes(tx, plan.notes, now_ms, {})
     tx.tell_ends(ends)
     return Advanced(Answer.OK, now_ms, firings, updates, tx.tally.ready, seats(tx, now_ms), waiting)
@@ -76,17 +76,17 @@ def _fire(
     tx: Transaction, plan: Plan, made: Sequence[Row], ends: list[tuple[int, End]], now_ms: int
 ) -> tuple[Answer, ...]:
     firings = plan.firings
+    bounds = overlap_bounds(tx.tally, now_ms)
     ids = ids_json(list({firing.run.job_id for firing in firings}))
-    facts = {row[0]: Facts(*row[1:]) for row in tx.rows(_advance.facts, (ids, tx.version))}
+    facts = {row[0]: Facts(*row[1:]) for row in tx.rows(_advance.facts, (ids, tx.version, *bounds))}
     if tx.tally.ends and jobs_that_look(firings, facts):
         note_unread(_unread(tx, plan.read), facts)
     known = known_runs(tx, [firing.run.id for firing in firings])
     keys = [key for key in keys_of(made) if key_holder(tx, key)]
     read, told = looking_behind(firings, facts)
-    live = [Live._make(row) for job_id in read for row in tx.rows(_advance.live, (job_id, PREVIOUS_RUN, ENOUGH))]
-    crowds = {
-        job_id: Crowd._make(row) for job_id in told for row in tx.rows(_advance.crowd, (job_id, PREVIOUS_RUN, ENOUGH))
-    }
+    how = (PREVIOUS_RUN, ENOUGH, *bounds)
+    live = [Live._make(row) for job_id in read for row in tx.rows(_advance.live, (job_id, *how))]
+    crowds = {job_id: Crowd._make(row) for job_id in told for row in tx.rows(_advance.crowd, (job_id, *how))}
     fired = Firings(tx.version, facts, known, keys, live, crowds, now_ms)
     answers = tuple([fired.fire(firing, row) for firing, row in zip(firings, made, strict=True)])
     for each in fired.rounds:
@@ -121,7 +121,8 @@ def _release_all(tx: Transaction, plan: Plan, now_ms: int) -> tuple[str, ...]:
     alone = [release.run_id for release in plan.releases if release.alone]
     if not alone:
         return ()
-    held = [Waiting._make(row) for row in tx.rows(_advance.alone, (ids_json(alone), tx.version, PREVIOUS_RUN))]
+    asked = (ids_json(alone), tx.version, PREVIOUS_RUN, *overlap_bounds(tx.tally, now_ms))
+    held = [Waiting._make(row) for row in tx.rows(_advance.alone, asked)]
     going, staying = let_alone(alone, held, _unread(tx, plan.read) if held else ())
     _release(tx, going, now_ms)
     new = [run.id for run in staying if not run.is_behind]
@@ -148,7 +149,7 @@ def _cancel_one(tx: Transaction, run_id: str, reason: str, now_ms: int) -> None:
         ask_to_stop(tx, row[0], reason)
 
 
-def _update(tx: Transaction, updates: Sequence[JobUpdate]) -> tuple[Answer, ...]:
+def _update(tx: Transaction, updates: Sequence[JobUpdate], now_ms: int) -> tuple[Answer, ...]:
     rows = [
         (
             update.next_due_ms,
@@ -164,5 +165,6 @@ def _update(tx: Transaction, updates: Sequence[JobUpdate]) -> tuple[Answer, ...]
     if tx.write_many(_advance.update, rows) == len(rows):
         return (Answer.OK,) * len(rows)
     ids = ids_json(list({update.job_id for update in updates}))
-    revisions = {row[0]: row[2] for row in tx.rows(_advance.facts, (ids, tx.version))}
+    found = tx.rows(_advance.facts, (ids, tx.version, *overlap_bounds(tx.tally, now_ms)))
+    revisions = {row[0]: row[2] for row in found}
     return tuple(Answer.OK if revisions.get(update.job_id) == update.revision else Answer.STALE for update in updates)

@@ -25,7 +25,7 @@ from pollux.store.relational.rows import (
 )
 from pollux.store.sqlite.notes import tell_notes, write_notes
 from pollux.store.sqlite.sql import Statements, ids_json
-from pollux.store.sqlite.transaction import Transaction
+from pollux.store.sqlite.transaction import Tally, Transaction
 
 _enqueue = Statements("enqueue")
 _cancel = Statements("cancel")
@@ -33,11 +33,18 @@ _revive = Statements("revive")
 
 
 def enqueue(
-    tx: Transaction, made: Sequence[Row], notes: Sequence[NotePut], ready_max: int, now_ms: int
+    tx: Transaction,
+    made: Sequence[Row],
+    notes: Sequence[NotePut],
+    ready_max: int,
+    unless_live: bool,  # noqa: FBT001  the verb's
+    now_ms: int,
 ) -> list[RunAnswer]:
     jobs = versions_of(tx, made)
     tallies = [tx.tally_of(version) for version in {tx.version, *jobs.values()}]
-    if max(tally.ready + tally.held for tally in tallies) + len(made) <= ready_max:
+    if unless_live:
+        answers = [_accept_unless_live(tx, row, jobs, ready_max, now_ms) for row in made]
+    elif max(tally.ready + tally.held for tally in tallies) + len(made) <= ready_max:
         answers = accept(tx, made, jobs)
     else:
         answers = [_accept_below(tx, row, jobs, ready_max) for row in made]
@@ -58,6 +65,20 @@ def arrived(made: Sequence[Row], answers: Sequence[RunAnswer], jobs: dict[str, i
 def versions_of(tx: Transaction, made: Sequence[Row]) -> dict[str, int]:
     """Which of their jobs are there, and in which version."""
     return dict(tx.rows(_enqueue.jobs, (ids_json(list({row[JOB] for row in made})),)))
+
+
+def _accept_unless_live(tx: Transaction, row: Row, jobs: dict[str, int], ready_max: int, now_ms: int) -> RunAnswer:
+    if row[JOB] in jobs and not known_runs(tx, [row[ID]]):
+        bounds = overlap_bounds(tx.tally_of(jobs[row[JOB]]), now_ms)
+        live = tx.row(_enqueue.overlapping, (row[JOB], *bounds))
+        if live is not None:
+            return RunAnswer(Answer.OVERLAPPED, row[ID], live[0])
+    return _accept_below(tx, row, jobs, ready_max)
+
+
+def overlap_bounds(tally: Tally, now_ms: int) -> tuple[int, int]:
+    """Until when a run must be visible to overlap, and until when it is if it is leased: no later one ever was."""
+    return now_ms, max(now_ms, tally.clock_ms)
 
 
 def _accept_below(tx: Transaction, row: Row, jobs: dict[str, int], ready_max: int) -> RunAnswer:
@@ -136,7 +157,7 @@ def key_holder(tx: Transaction, key: str | None) -> str:
 
 def cancel(tx: Transaction, run_ids: Sequence[str], job_id: str | None, reason: str, now_ms: int) -> list[RunAnswer]:
     if job_id is not None:
-        of_job = [row[0] for row in tx.rows(_cancel.of_job, (job_id,))]
+        of_job = [run_id for _, run_id in sorted(tx.rows(_cancel.of_job, (job_id,)))]
         run_ids = [*run_ids, *(run_id for run_id in of_job if run_id not in set(run_ids))]
     found = {row[2]: row for row in tx.rows(_cancel.found, (ids_json(run_ids),))}
     waiting: list[Row] = []

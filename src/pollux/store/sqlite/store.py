@@ -215,12 +215,14 @@ class SqliteStore(Handle):
         *,
         notes: Sequence[NotePut] = (),
         ready_max: int = READY_MAX,
+        unless_live: bool = False,
         audit: Audit[list[RunAnswer]] | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(runs, "runs")
         made = rows.checked_made_rows(runs)
-        return await self._write_at(now_ms, run_verbs.enqueue, made, checked_notes(notes), ready_max, audit=audit)
+        asked = (made, checked_notes(notes), ready_max, unless_live)
+        return await self._write_at(now_ms, run_verbs.enqueue, *asked, audit=audit)
 
     async def claim(
         self,

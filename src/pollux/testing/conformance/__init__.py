@@ -40,6 +40,7 @@ from pollux.testing.conformance.lost import LostLeaseContract  # noqa: E402
 from pollux.testing.conformance.notes import NoteContract  # noqa: E402
 from pollux.testing.conformance.odd import LimitsContract, OddDataContract  # noqa: E402
 from pollux.testing.conformance.on_record import OnRecordContract  # noqa: E402
+from pollux.testing.conformance.overlap import OverlappingContract, UnlessLiveContract  # noqa: E402
 from pollux.testing.conformance.partitions import PartitionContract  # noqa: E402
 from pollux.testing.conformance.plan import PlanContract  # noqa: E402
 from pollux.testing.conformance.prune import PruneContract  # noqa: E402
@@ -72,6 +73,8 @@ class StoreContract(
     CancelContract,
     FiringContract,
     OverlapContract,
+    OverlappingContract,
+    UnlessLiveContract,
     AskedForContract,
     UnreadContract,
     AloneContract,
@@ -126,6 +129,7 @@ __all__ = [
     "OddDataContract",
     "OnRecordContract",
     "OverlapContract",
+    "OverlappingContract",
     "PartitionContract",
     "PlanContract",
     "ProgressContract",
@@ -136,6 +140,7 @@ __all__ = [
     "TermContract",
     "TriedContract",
     "UniqueKeyContract",
+    "UnlessLiveContract",
     "UnreadContract",
     "WaitContract",
 ]

@@ -247,9 +247,8 @@ class OverlapContract(Contract):
 
     async def test_every_live_state_overlaps(self, store: Store, t0: int) -> None:
         held = a_run("held", "j1", gated=True)
-        later = a_run("later", "j2", due_ms=t0 + MINUTE)
-        await given(store, held, later)
         await leased(store, a_run("leased", "j3"))
+        await given(store, held, a_run("ready", "j2"))
         jobs = [await the_job(store, job_id) for job_id in ("j1", "j2", "j3")]
 
         firings = tuple(a_firing(job, t0, overlap=Overlap.SKIP) for job in jobs)

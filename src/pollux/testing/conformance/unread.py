@@ -9,6 +9,7 @@ from pollux.model import (
     UNREAD_MAX,
     Advanced,
     Cancelled,
+    Cause,
     Dead,
     Done,
     Firing,
@@ -159,9 +160,9 @@ class UnreadContract(Contract):
 
         assert (await fire(store, next_of(await the_job(store), t0))).firings == (Answer.UNREAD,)
 
-    async def test_a_run_that_is_tried_again_is_live_and_overlaps(self, store: Store, t0: int) -> None:
+    async def test_a_firing_that_is_tried_again_is_live_and_overlaps(self, store: Store, t0: int) -> None:
         """What its attempt taught is not read either, but this due time will not need it."""
-        run = await leased(store)
+        run = await leased(store, a_run(cause=Cause.SCHEDULE))
         await store.settle([settlement(run, RetryAt(t0 + 9 * MINUTE), outcome=a_failure(t0))], now_ms=t0)
         job = await the_job(store)
 

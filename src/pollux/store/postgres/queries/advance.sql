@@ -48,11 +48,16 @@ FROM
   (SELECT coalesce(sum(feed), 0)::bigint AS entries, coalesce(sum(ends), 0)::bigint AS ends FROM {s}.tally
    WHERE version = $1::smallint) AS t;
 
--- Whether a run is live, and whether its end is in the feed, is seen at one moment: none can end in between.  What the
--- plan has not read of the feed comes as rows without an id.
+-- Whether a run overlaps (see `Run.overlaps_at`), and whether its end is in the feed, is seen at one moment: none can end in
+-- between.  What the plan has not read of the feed comes as rows without an id.  Where a run stands is asked run by run, for
+-- what is no firing: a join might be planned over the whole line.
 -- name: facts
 WITH facts AS MATERIALIZED (
-  SELECT j.id, j.n, j.revision, j.last_due_ms, EXISTS (SELECT 1 FROM {s}.runs WHERE runs.job_id = j.id)
+  SELECT j.id, j.n, j.revision, j.last_due_ms, EXISTS (
+    SELECT 1 FROM {s}.runs AS r WHERE r.job_id = j.id AND CASE WHEN r.cause = 0 THEN true ELSE (
+      SELECT l.state = 2 OR l.visible_ms <= $6::bigint FROM {s}.line AS l WHERE l.seq = r.seq
+    ) END
+  )
   FROM {s}.jobs AS j WHERE j.id = ANY($1::text[]) AND j.version = $2::smallint ORDER BY j.id FOR NO KEY UPDATE OF j
 ), latest AS MATERIALIZED (
   SELECT l.id, sum(l.ends) OVER (ORDER BY l.id DESC) - l.ends AS later
@@ -73,7 +78,10 @@ SELECT
   l.state = 0 AND l.held_reason = $2::text
 FROM unnest($1::text[]) AS asked (job_id)
 CROSS JOIN LATERAL (
-  SELECT * FROM {s}.runs WHERE runs.job_id = asked.job_id ORDER BY runs.seq LIMIT $3::bigint
+  SELECT * FROM {s}.runs WHERE runs.job_id = asked.job_id AND CASE WHEN runs.cause = 0 THEN true ELSE (
+      SELECT l.state = 2 OR l.visible_ms <= $4::bigint FROM {s}.line AS l WHERE l.seq = runs.seq
+    ) END
+  ORDER BY runs.seq LIMIT $3::bigint
 ) AS r
 JOIN {s}.line AS l ON l.seq = r.seq ORDER BY l.seq FOR UPDATE OF l;
 
@@ -83,18 +91,24 @@ SELECT asked.job_id, c.size, c.is_behind
 FROM unnest($1::text[]) AS asked (job_id)
 CROSS JOIN LATERAL (
   SELECT count(*) AS size, coalesce(bool_or(l.state = 0 AND l.held_reason = $2::text), false) AS is_behind
-  FROM (SELECT seq FROM {s}.runs WHERE runs.job_id = asked.job_id ORDER BY runs.seq LIMIT $3::bigint) AS r
+  FROM (
+    SELECT seq FROM {s}.runs WHERE runs.job_id = asked.job_id AND CASE WHEN runs.cause = 0 THEN true ELSE (
+      SELECT l.state = 2 OR l.visible_ms <= $4::bigint FROM {s}.line AS l WHERE l.seq = runs.seq
+    ) END
+    ORDER BY runs.seq LIMIT $3::bigint
+  ) AS r
   JOIN {s}.line AS l ON l.seq = r.seq
 ) AS c;
 
--- Held runs that are to begin alone: does each wait for others already, and is another of its job live that neither
+-- Held runs that are to begin alone: does each wait for others already, and does another of its job overlap that neither
 -- waits so nor is one of these?
 -- name: alone
 SELECT
-  r.id, r.job_id, l.held_reason = $3::text,
+  r.id, r.job_id, l.held_reason = $3::text, r.cause = 0 OR l.visible_ms <= $4::bigint,
   EXISTS (
     SELECT 1 FROM {s}.runs AS o JOIN {s}.line AS ol ON ol.seq = o.seq
     WHERE o.job_id = r.job_id AND NOT (ol.state = 0 AND (ol.held_reason = $3::text OR o.id = ANY($1::text[])))
+      AND (o.cause = 0 OR ol.state = 2 OR ol.visible_ms <= $4::bigint)
   )
 FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
 WHERE r.id = ANY($1::text[]) AND l.state + 0 = 0 AND l.version = $2::smallint;

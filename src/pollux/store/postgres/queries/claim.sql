@@ -150,5 +150,10 @@ UPDATE {s}.line SET visible_ms = visible_ms - ($2::bigint - $1::bigint)
 WHERE state = 1 AND version = $3::smallint AND priority IN (1, 2, 3)
   AND visible_ms > $1::bigint AND visible_ms <= $2::bigint;
 
+-- So does what is leased.
+-- name: show_leased
+UPDATE {s}.line SET visible_ms = visible_ms - ($2::bigint - $1::bigint)
+WHERE state = 2 AND version = $3::smallint AND visible_ms > $1::bigint AND visible_ms <= $2::bigint;
+
 -- name: came_back
 UPDATE {s}.tally SET clock_ms = least(clock_ms, $1::bigint) WHERE version = $2::smallint;

@@ -6,6 +6,17 @@ SELECT
   ARRAY(SELECT ARRAY[id, version::text] FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR KEY SHARE),
   ARRAY(SELECT id FROM {s}.past WHERE id = ANY($2::text[]));
 
+-- Whoever makes a run only where none overlaps waits here for all others who do, and for the leader's firings.
+-- name: lock_jobs
+SELECT id FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR NO KEY UPDATE;
+
+-- name: overlapping
+SELECT r.id FROM {s}.runs AS r
+WHERE r.job_id = $1::text AND CASE WHEN r.cause = 0 THEN true ELSE (
+    SELECT l.state = 2 OR l.visible_ms <= $2::bigint FROM {s}.line AS l WHERE l.seq = r.seq
+  ) END
+LIMIT 1;
+
 -- Arrays as `packed` makes them: one value stands for all.
 -- name: add
 WITH made AS MATERIALIZED (

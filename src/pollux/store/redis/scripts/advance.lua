@@ -121,17 +121,6 @@ local function is_behind(run)
   return run.st == "held" and run.why == PREVIOUS_RUN
 end
 
--- Is one of these live runs legible?  Mostly the first.
-local function has_legible(live)
-  for at = 0, BEHIND_MAX - 1 do
-    local place = call("ZRANGE", live, at, at)[1]
-    if not place or read_run(string.sub(place, 16)) then
-      return place and true or false
-    end
-  end
-  return false
-end
-
 -- Does one of these live runs wait itself?  The job knows which one it was last; else it is one of those that are held.  So
 -- nobody looks at all the others, wherever they stand.
 local function has_waiting(job, live)
@@ -184,11 +173,20 @@ local function overlap(job, row, how)
   end
   local live = fresh(live_key(job.id))
   local size = call("ZCARD", live)
-  if size > 0 and (how == "skip" or (how == "queue" and size > BEHIND_MAX)) then
+  if size > BEHIND_MAX then -- those for later count for nothing
+    size = call("ZLEXCOUNT", live, "-", behind_due(job))
+  end
+  if how == "queue" and size > BEHIND_MAX then
     return "overlapped"
   end
-  if size == 0 or (size <= BEHIND_MAX and not has_legible(live)) then -- nobody would ever let it begin
+  local is_met = size > 0 and first_overlapping(job, live, function(run)
+    return run or how == "skip" or size > BEHIND_MAX -- behind one that cannot be read nobody would ever let it begin
+  end)
+  if not is_met then
     return is_unread(job.id) and "unread" or "ok"
+  end
+  if how == "skip" then
+    return "overlapped"
   end
   local waits = size <= BEHIND_MAX and not has_waiting(job, live)
   if how == "cancel" then
@@ -250,19 +248,16 @@ for _, id in ipairs(A.alone) do
   is_alone[id] = true
 end
 
--- One that is live and does not wait itself is mostly the first that is found.  Nor do those that are asked about here bar each
--- other: the first of them that may begins.
+-- One that overlaps and does not wait itself is mostly the first that is found.  Nor do those that are asked about here bar
+-- each other: the first of them that may begins.
 local function has_mate(run)
-  for _, place in ipairs(call("ZRANGE", fresh(live_key(run.job)), 0, BEHIND_MAX)) do
-    local mate = read_run(string.sub(place, 16))
-    if mate and mate.id ~= run.id and not is_behind(mate) and not (mate.st == "held" and is_alone[mate.id]) then
-      return true
-    end
-  end
-  return false
+  local job = read_job(run.job) or { v = OWN }
+  return first_overlapping(job, fresh(live_key(run.job)), function(mate)
+    return mate and mate.id ~= run.id and not is_behind(mate) and not (mate.st == "held" and is_alone[mate.id])
+  end)
 end
 
--- false if it waits on: another run of its job is live that does not wait so itself, or an end of it is unread
+-- false if it waits on: another run of its job overlaps that does not wait so itself, or an end of it is unread
 local function release_alone(id)
   local run = our_run(id)
   if not run or run.st ~= "held" then

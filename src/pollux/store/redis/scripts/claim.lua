@@ -74,9 +74,16 @@ local function cut_leases()
   set_count("granted", now)
 end
 
--- and what had been visible before stays so, in its order
+-- and what had been visible before stays so, in its order, also what is leased
 local function show(latest)
   local back, count = latest - now, 0
+  for _, id in ipairs(call("ZRANGE", LEASES, 0, -1)) do
+    local run = read_run(id)
+    if run and run.st == "leased" and run.vis > now and run.vis <= latest then
+      run.vis = run.vis - back
+      touch(run)
+    end
+  end
   for pr = 1, 3 do
     local ahead = call("ZRANGEBYSCORE", LINE[pr], "(" .. text(now), latest, "WITHSCORES", "LIMIT", 0, TAKE_BACK_MAX)
     for n = 1, #ahead, 2 do

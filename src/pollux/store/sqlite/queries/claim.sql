@@ -47,3 +47,8 @@ UPDATE runs SET lease_until_ms = ?1 + lease_ms WHERE state = 2 AND version = ?2 
 -- name: show
 UPDATE runs SET visible_ms = visible_ms - (?2 - ?1)
 WHERE state = 1 AND version = ?3 AND priority IN (1, 2, 3) AND visible_ms > ?1 AND visible_ms <= ?2;
+
+-- So does what is leased: a firing looks whether it was visible.
+-- name: show_leased
+UPDATE runs SET visible_ms = visible_ms - (?2 - ?1)
+WHERE state = 2 AND version = ?3 AND visible_ms > ?1 AND visible_ms <= ?2;

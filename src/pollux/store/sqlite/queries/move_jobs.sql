@@ -5,7 +5,7 @@ SELECT j.id, j.version FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked
 UPDATE jobs SET version = ?, revision = revision + 1 WHERE id = ?;
 
 -- name: live
-SELECT seq, state, id, version FROM runs WHERE job_id = ? AND shelf IS NULL ORDER BY seq;
+SELECT seq, state, id, version FROM runs WHERE job_id = ? AND shelf IS NULL;
 
 -- name: runs
 UPDATE runs SET version = ? WHERE job_id = ? AND shelf IS NULL;
