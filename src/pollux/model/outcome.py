@@ -25,6 +25,7 @@ class Outcome(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value
     fingerprint: str = ""
     retry_after_ms: int | None = None  # the source said not before
     crashed: bool = False  # the child that it ran in died without a word; the run's `crashes` go up
+    traceback: str = ""  # lines: the last frames of the user's code where it broke, capped
 
 
 class Done(Struct, frozen=True, tag="done", omit_defaults=True, gc=False):

@@ -27,6 +27,7 @@ class RunState(StrEnum):
     CANCELLED = "cancelled"
 
 
+_TRACE = "\n\x1e"  # between an error and its traceback; errors of attempts hold no control characters
 LIVE = frozenset({RunState.HELD, RunState.READY, RunState.LEASED})
 FINISHED = frozenset({RunState.DONE, RunState.DEAD, RunState.CANCELLED})
 
@@ -46,6 +47,7 @@ class Tried(Struct, frozen=True, array_like=True):
     started_ms: int
     ended_ms: int
     error: str  # capped
+    traceback: str = ""
 
 
 class Run(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value holds no cycle, and there are many
@@ -86,6 +88,7 @@ class Run(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value hol
         Tried, ...
     ] = ()  # the latest attempts that were in vain, oldest first; the last one's error stands above
     scheduler_version: int = SCHEDULER_VERSION  # its job's as long as it lives; where it ended once it is finished
+    traceback: str = ""  # of `error`
 
     @property
     def is_finished(self) -> bool:
@@ -110,12 +113,22 @@ def lease_lost(fence: int, owner: str, until_ms: int) -> Tried:
     return Tried(fence, until_ms, until_ms, f"its lease ran out: node {owner!r} died or stalled")
 
 
+def error_text(error: str, traceback: str) -> str:
+    """An error and its traceback as one text, for stores that keep them in one place."""
+    return f"{error}{_TRACE}{traceback}" if traceback else error
+
+
+def error_parts(text: str) -> tuple[str, str]:
+    """The error and its traceback again; what is no text is refused, as a stored row may hold anything."""
+    error, _, traceback = str.partition(text, _TRACE)
+    return error, traceback
+
+
 def tried_again(tried: tuple[Tried, ...], attempt: Tried) -> tuple[Tried, ...]:
     """What a run remembers of its attempts after one more that failed."""
     if len(attempt.error) > TRIED_CHARS_MAX:
-        attempt = Tried(
-            attempt.fence, attempt.started_ms, attempt.ended_ms, f"{attempt.error[: TRIED_CHARS_MAX - 3]}..."
-        )
+        error = f"{attempt.error[: TRIED_CHARS_MAX - 3]}..."
+        attempt = Tried(attempt.fence, attempt.started_ms, attempt.ended_ms, error, attempt.traceback)
     return (*tried, attempt)[-TRIED_MAX:]
 
 

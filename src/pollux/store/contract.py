@@ -315,9 +315,9 @@ class Store(Protocol):
           lost: the token is not the current one; nothing of this settlement is there.
         * Done, Dead, Cancelled: the run leaves the live runs and becomes a finished one, its key is free.
           RetryAt: attempt + 1, ready at that time (gated: held, `Arrived`), and the attempt's error is kept in `tried`
-          (the latest `TRIED_MAX`, each of at most `TRIED_CHARS_MAX` characters).  Back: ready now, or at its `at_ms` if
-          that is later.  Hold: held with that reason, `Arrived`.  Back and Hold charge nothing and keep the outcome
-          fields as they were.
+          with its traceback (the latest `TRIED_MAX`, each error of at most `TRIED_CHARS_MAX` characters).  Back: ready
+          now, or at its `at_ms` if that is later.  Hold: held with that reason, `Arrived`.  Back and Hold charge
+          nothing and keep the outcome fields as they were.
         * An outcome that `crashed` adds one to the run's `crashes`, unless the run goes back by Back or Hold.
         * A cancel request turns RetryAt, Back and Hold into cancelled.
         * Dead with `sole` removes the job's earlier dead letters of its schedule and counts on in `deaths`; Done with

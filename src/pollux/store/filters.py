@@ -38,7 +38,7 @@ def run_filter(where: RunFilter) -> Callable[[Run], bool]:
                 where.finished_after_ms is None
                 or (run.finished_ms is not None and run.finished_ms > where.finished_after_ms)
             )
-            and (where.error is None or where.error in run.error)
+            and (where.error is None or where.error in run.error or where.error in run.traceback)
             and (where.scheduler_version is None or run.scheduler_version == where.scheduler_version)
         )
 

@@ -155,6 +155,7 @@ def _fits(outcome: Any) -> bool:
     return (
         type(outcome.started_ms) is int is type(outcome.ended_ms)
         and type(outcome.error) is str is type(outcome.fingerprint)
+        and type(outcome.traceback) is str
         and (outcome.changed is None or type(outcome.changed) is bool)
         and type(outcome.crashed) is bool
     )

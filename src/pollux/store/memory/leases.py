@@ -146,7 +146,7 @@ def _lose(state: State, run: Run, losses_max: int, now_ms: int) -> End:
         return end_of(run, CANCELLED, now_ms, error=why)
     if free.lease_losses >= losses_max:
         error = f"its lease was lost {free.lease_losses} times: its workers died or stalled"
-        state.finish(replace(free, state=DEAD, failed=True, error=error, finished_ms=now_ms))
+        state.finish(replace(free, state=DEAD, failed=True, error=error, traceback="", finished_ms=now_ms))
         return end_of(run, DEAD, now_ms, failed=True, error=error)
     lost = lease_lost(run.fence, run.owner, run.lease_until_ms)
     state.put_back(replace(free, state=READY, tried=tried_again(run.tried, lost)))

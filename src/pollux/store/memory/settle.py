@@ -130,7 +130,8 @@ def _hand_back(state: State, run: Run, verdict: RetryAt | Back | Hold, outcome: 
 
 def _tried(run: Run, outcome: Outcome | None, error: str, now_ms: int) -> tuple[Tried, ...]:
     began_ms, ended_ms = (now_ms, now_ms) if outcome is None else (outcome.started_ms, outcome.ended_ms)
-    return tried_again(run.tried, Tried(run.fence, began_ms, ended_ms, error))
+    traceback = "" if outcome is None else outcome.traceback
+    return tried_again(run.tried, Tried(run.fence, began_ms, ended_ms, error, traceback))
 
 
 def _after(
@@ -156,6 +157,7 @@ def _after(
         failed=failed,
         changed=None if outcome is None else outcome.changed,
         error=error,
+        traceback="" if outcome is None else outcome.traceback,
         result=None if outcome is None else outcome.result,
         deaths=deaths,
         crashes=run.crashes + (outcome is not None and outcome.crashed),

@@ -34,6 +34,8 @@ from pollux.model import (
     Tried,
     Verdict,
     definition,
+    error_parts,
+    error_text,
     lease_lost,
     tried_again,
 )
@@ -241,6 +243,8 @@ def _history(run: Run) -> dict[str, Any]:
         fields["res"] = encode(run.result).decode()
     if run.deaths != 1:
         fields["deaths"] = run.deaths
+    if run.traceback:
+        fields["err"] = error_text(run.error, run.traceback)
     if run.tried:
         fields["tried"] = "\n".join(encode(each).decode() for each in run.tried)
     return fields
@@ -260,6 +264,7 @@ def legible_run(run_id: bytes, state: bytes, body: bytes) -> Run:
 
 def run_of(run_id: str, stand: Stand, body: bytes) -> Run:
     given = _decode_body(body) if body else _NO_BODY
+    error, traceback = error_parts(stand.err)
     return Run(
         run_id,
         stand.job,
@@ -286,12 +291,13 @@ def run_of(run_id: str, stand: Stand, body: bytes) -> Run:
         stand.fin,
         stand.failed,
         stand.chg,
-        stand.err,
+        error,
         None if stand.res is None else decode(stand.res),
         stand.deaths,
         stand.prog,
         _tried(stand.tried) if stand.tried else (),
         stand.v,
+        traceback,
     )
 
 
@@ -370,6 +376,7 @@ def _outcome(outcome: Outcome, run_id: str) -> Row:
         or outcome.changed is not None
         or outcome.fingerprint
         or outcome.crashed
+        or outcome.traceback
     ):
         row += (
             outcome.error,
@@ -377,8 +384,10 @@ def _outcome(outcome: Outcome, run_id: str) -> Row:
             "" if outcome.changed is None else outcome.changed,
             outcome.fingerprint,
             outcome.crashed,
-            _kept(outcome.error) if outcome.error else '""',
+            _kept(outcome) if outcome.error else '""',
         )
+    if outcome.traceback:
+        row.append(error_text(outcome.error, outcome.traceback))
     return row
 
 
@@ -388,7 +397,8 @@ def _result(outcome: Outcome, run_id: str) -> str | bool:
     return written(outcome.result, RESULT_BYTES_MAX, "the result of run", run_id).decode()
 
 
-def _kept(error: str) -> str:
-    """As much of an error as a run remembers of an earlier attempt, as JSON."""
-    [kept] = tried_again((), Tried(0, 0, 0, error))
-    return encode(kept.error).decode()
+def _kept(outcome: Outcome) -> str:
+    """What a run remembers of the error of an earlier attempt, as JSON: its last fields."""
+    [kept] = tried_again((), Tried(0, 0, 0, outcome.error, outcome.traceback))
+    error = encode(kept.error).decode()
+    return f"{error},{encode(kept.traceback).decode()}" if kept.traceback else error

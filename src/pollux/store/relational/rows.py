@@ -25,6 +25,8 @@ from pollux.model import (
     Spoilt,
     Tried,
     definition,
+    error_parts,
+    error_text,
 )
 from pollux.store.contract import PAYLOAD_BYTES_MAX, RunsAlike
 from pollux.store.legible import UNREADABLE, spoilt
@@ -198,7 +200,8 @@ def checked_made_rows(runs: Sequence[Run]) -> list[Row]:
 
 
 def run(row: Row) -> Run:
-    """From `RUN_COLUMNS`."""
+    """From `RUN_COLUMNS`; an error and its traceback stand in one."""
+    error, traceback = error_parts(row[25])
     return Run(
         row[0],
         row[1],
@@ -225,12 +228,13 @@ def run(row: Row) -> Run:
         row[22],
         row[23] == 1,
         None if row[24] is None else row[24] == 1,
-        row[25],
+        error,
         None if row[26] is None else decode(row[26]),
         row[27],
         row[28],
         () if row[29] is None else _decode_tried(row[29]),
         row[30],
+        traceback,
     )
 
 
@@ -277,7 +281,7 @@ def run_row(run: Run) -> Row:
         run.finished_ms,
         run.failed,
         run.changed,
-        run.error,
+        error_text(run.error, run.traceback),
         None if run.result is None else encode(run.result),
         run.deaths,
         run.progress,

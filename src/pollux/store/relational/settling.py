@@ -24,6 +24,7 @@ from pollux.model import (
     RunState,
     Tried,
     Verdict,
+    error_text,
     tried_again,
 )
 from pollux.store.contract import RESULT_BYTES_MAX, Answer, Settlement
@@ -152,7 +153,8 @@ def finish(
     started_ms, ended_ms, changed, result = _left(outcome, now_ms, item.result)
     why = cancel if after == CANCELLED else error
     end = end_of(run.about, STATES[after], outcome, now_ms, failed=failed, error=why)
-    return Finish(after, shelf, started_ms, ended_ms, failed, changed, error, result, cancel, deaths), end
+    kept = error_text(error, "" if outcome is None else outcome.traceback)
+    return Finish(after, shelf, started_ms, ended_ms, failed, changed, kept, result, cancel, deaths), end
 
 
 def done(row: Row, item: Prepared, *, failed: bool, now_ms: int) -> tuple[Row, End]:
@@ -160,9 +162,11 @@ def done(row: Row, item: Prepared, *, failed: bool, now_ms: int) -> tuple[Row, E
     outcome = item.settlement.outcome
     if outcome is None:
         started_ms, ended_ms, duration_ms, changed, fingerprint, error = None, now_ms, 0, None, "", ""
+        kept = ""
     else:
         started_ms, ended_ms, changed = outcome.started_ms, outcome.ended_ms, outcome.changed
         fingerprint, error = outcome.fingerprint, outcome.error
+        kept = error_text(error, outcome.traceback)
         duration_ms = ended_ms - started_ms if ended_ms > started_ms else 0
     shelf = SHELF_UNCHANGED if changed is False and not failed else SHELF_PLAIN
     end = End(
@@ -180,7 +184,7 @@ def done(row: Row, item: Prepared, *, failed: bool, now_ms: int) -> tuple[Row, E
         row[8] == 1,
         outcome is not None,
     )
-    return (DONE, shelf, started_ms, ended_ms, failed, changed, error, item.result, "", 1), end
+    return (DONE, shelf, started_ms, ended_ms, failed, changed, kept, item.result, "", 1), end
 
 
 class HandBack(NamedTuple):
@@ -209,8 +213,11 @@ def hand_back(run: Found, verdict: Verdict, item: Prepared, now_ms: int) -> tupl
         case RetryAt():
             after, reason = (HELD, AT_THE_GATE) if run.gated else (READY, "")
             error = "" if outcome is None else outcome.error
+            traceback = "" if outcome is None else outcome.traceback
             left = _left(outcome, now_ms, item.result)
-            retry = Retry(after, reason, verdict.at_ms, *left[:3], error, left[3], _tried(run, left[0], left[1], error))
+            tried = _tried(run, left[0], left[1], error, traceback)
+            kept = error_text(error, traceback)
+            retry = Retry(after, reason, verdict.at_ms, *left[:3], kept, left[3], tried)
             return retry, end_of(run.about, STATES[after], outcome, now_ms, failed=True, error=error)
         case Back():
             visible_ms = max(now_ms, verdict.at_ms)
@@ -230,6 +237,6 @@ def _left(
     return (outcome.started_ms, outcome.ended_ms, outcome.changed, result)
 
 
-def _tried(run: Found, started_ms: int | None, ended_ms: int, error: str) -> bytes:
+def _tried(run: Found, started_ms: int | None, ended_ms: int, error: str, traceback: str) -> bytes:
     began_ms = ended_ms if started_ms is None else started_ms
-    return encode(tried_again(tried_before(run.tried), Tried(run.fence, began_ms, ended_ms, error)))
+    return encode(tried_again(tried_before(run.tried), Tried(run.fence, began_ms, ended_ms, error, traceback)))

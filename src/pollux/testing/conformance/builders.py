@@ -81,8 +81,8 @@ def an_outcome(now_ms: int = T0, **fields: Any) -> Outcome:
     return Outcome(**fields)
 
 
-def a_failure(now_ms: int = T0, error: str = "ConnectionError: refused") -> Outcome:
-    return an_outcome(now_ms, fault=Fault.TRANSIENT, error=error)
+def a_failure(now_ms: int = T0, error: str = "ConnectionError: refused", *, traceback: str = "") -> Outcome:
+    return an_outcome(now_ms, fault=Fault.TRANSIENT, error=error, traceback=traceback)
 
 
 def settlement(run: Run, verdict: Verdict, **fields: Any) -> Settlement:

@@ -13,12 +13,13 @@ from pollux.model import (
     Cancelled,
     Dead,
     Done,
+    Ended,
     Hold,
     RetryAt,
     RunState,
     Tried,
 )
-from pollux.store.contract import Answer, Store
+from pollux.store.contract import Answer, RunFilter, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
     a_failure,
@@ -61,6 +62,40 @@ class TriedContract(Contract):
 
         done = await the_run(store, run.id)
         assert (done.error, done.tried) == ("", waiting.tried)
+
+    async def test_the_traceback_of_each_attempt_is_kept_beside_its_error(self, store: Store, t0: int) -> None:
+        """With the run as it waits, as it is claimed and as it ends; the leader's feed has the error alone."""
+        await given(store, a_run())
+        traces = [f'File "shop.py", line {n}, in fetch\n    login("{n}")' for n in range(3)]
+        [run] = await claim(store, now_ms=t0)
+        failure = a_failure(t0, "ValueError: 0", traceback=traces[0])
+        await store.settle([settlement(run, RetryAt(t0), outcome=failure)], now_ms=t0)
+        [run] = await claim(store, now_ms=t0)
+        failure = a_failure(t0, "ValueError: 1", traceback=traces[1])
+        await store.settle([settlement(run, RetryAt(t0), outcome=failure)], now_ms=t0)
+        waiting = await the_run(store, run.id)
+        assert (waiting.error, waiting.traceback) == ("ValueError: 1", traces[1])
+        assert [(each.error, each.traceback) for each in waiting.tried] == [
+            ("ValueError: 0", traces[0]),
+            ("ValueError: 1", traces[1]),
+        ]
+        [run] = await claim(store, now_ms=t0)
+        assert (run.traceback, run.tried) == (traces[1], waiting.tried)
+        failure = a_failure(t0, "ValueError: 2", traceback=traces[2])
+
+        await store.settle([settlement(run, Dead("gave up"), outcome=failure)], now_ms=t0)
+
+        letter = await the_run(store, run.id)
+        assert (letter.error, letter.traceback, letter.tried) == ("ValueError: 2", traces[2], waiting.tried)
+        ends = [end for entry in await entries(store, Ended) for end in entry.ends]
+        assert [end.error for end in ends] == ["ValueError: 0", "ValueError: 1", "ValueError: 2"]
+
+    async def test_a_list_by_error_looks_at_the_traceback_too(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        failure = a_failure(t0, "ValueError: 1", traceback='File "shop.py"')
+        await store.settle([settlement(run, Dead("x"), outcome=failure)], now_ms=t0)
+        for part, found in (("ValueError", [run.id]), ("shop.py", [run.id]), ("other.py", [])):
+            assert ids((await store.list_runs(RunFilter(error=part))).runs) == found
 
     async def test_a_run_remembers_its_latest_attempts_only(self, store: Store, t0: int) -> None:
         await given(store, a_run())

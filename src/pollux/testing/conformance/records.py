@@ -233,6 +233,20 @@ class MoveContract(Contract):
         with pytest.raises(InvalidInput, match="no place in a dump"):
             await store.dump(after=cursor)
 
+    async def test_a_failed_firing_and_a_dump_carry_the_traceback(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        failure = a_failure(t0, "ValueError: 1\nor 2", traceback="File a\nFile b")
+        await store.settle([settlement(run, Done(failed=True), outcome=failure)], now_ms=t0)
+        before = await the_run(store, run.id)
+        assert (before.error, before.traceback) == ("ValueError: 1\nor 2", "File a\nFile b")
+        records = json.loads(json.dumps(await whole_dump(store)))
+        await emptied(store)
+
+        await store.load([tuple(record) for record in records])
+
+        after = await the_run(store, run.id)
+        assert (after.error, after.traceback) == (before.error, before.traceback)
+
     async def test_a_dump_carries_what_was_tried_and_said(self, store: Store, t0: int) -> None:
         run = await leased(store)
         failure = a_failure(t0, "ValueError: 1")

@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
 -- Record the ends of attempts.  An item is {run, token, verdict, outcome or false, progress, follow-ups, notes}, a
 -- verdict {kind, at or reason or "", failed, clears, sole}, an outcome {started, ended, error, result or false,
--- changed as true, false or "", fingerprint, crashed, error to keep in `tried`}.  Most are plain: of a run that is done
--- `true` is verdict enough, and what would be empty at an end is left out.  Answers true if all were accepted.
+-- changed as true, false or "", fingerprint, crashed, error to keep in `tried`, error with its traceback}.  Most are
+-- plain: of a run that is done `true` is verdict enough, and what would be empty at an end is left out.  Answers true if
+-- all were accepted.
 local DONE = { "done", "", false, false, false }
 promote()
 local written = {}
@@ -47,6 +48,9 @@ end
 local function leave_traces(run, outcome, failed, why)
   run.beg, run.res, run.chg = nil, nil, nil
   run.failed, run.err = failed or nil, why ~= "" and why or nil
+  if outcome and outcome[9] and outcome[3] ~= "" then
+    run.err = outcome[9]
+  end
   if outcome then
     run.beg, run.res = outcome[1], outcome[4] or nil
     if outcome[5] ~= nil and outcome[5] ~= "" then
