@@ -166,6 +166,7 @@ class RunFailed(Event, frozen=True):
     job_id: str
     verdict: str
     error: str
+    traceback: str = ""
 
 
 class RunsFired(Event, frozen=True):

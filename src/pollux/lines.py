@@ -120,7 +120,10 @@ def message_of(record: logging.LogRecord) -> str:
 
 
 def trace_of(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    """The traceback that came with the record, or nothing; the end of it tells most."""
+    """The traceback that came with the record or its event, or nothing; the end of it tells most."""
+    event = getattr(record, "event", None)
+    if isinstance(event, Event) and (trace := getattr(event, "traceback", "")):
+        return hide(str(trace))
     if not record.exc_info:
         return ""
     try:
@@ -134,6 +137,8 @@ def _fields_of(record: logging.LogRecord, event: object) -> Iterator[tuple[str, 
     if isinstance(event, Event):
         for name in event.__struct_fields__:
             value = getattr(event, name)
+            if name == "traceback":
+                continue  # see `trace_of`
             yield name, [safe(each, 200) for each in value[:20]] if isinstance(value, tuple) else _value(value)
         return
     yield "logger", safe(record.name)

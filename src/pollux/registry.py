@@ -80,6 +80,7 @@ class Handler:
         self.is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
             getattr(call, "__call__", None)  # noqa: B004  an object whose __call__ is async
         )
+        self.package = str(getattr(call, "__module__", None) or "").partition(".")[0]  # whose code it is
         self._read_signature()
 
     def _read_signature(self) -> None:

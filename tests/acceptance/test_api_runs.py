@@ -114,7 +114,11 @@ async def test_dead_letters_are_listed_shown_revived_and_dropped(client):
     listed = await client.ok("GET", "/api/v2/dead-letters")
     assert {run["id"] for run in listed["dead_letters"]} == set(dead)
     assert listed["total"] == 4
-    assert (await client.ok("GET", f"/api/v2/dead-letters/{dead[0]}"))["error"].startswith("Permanent: it never works")
+    letter = await client.ok("GET", f"/api/v2/dead-letters/{dead[0]}")
+    assert letter["error"].startswith("Permanent: it never works")
+    assert "raise Permanent" in letter["traceback"][-1], "the last frame of the user's code, with its source"
+    shown = await client.ok("GET", f"/api/v2/runs/{dead[0]}")
+    assert shown["traceback"] == letter["traceback"]
     assert (await client("GET", f"/api/v2/dead-letters/{fine}")).status == 409
     assert (await client.ok("GET", "/api/v2/dead-letters", error="never", job_id="bad"))["total"] == 4
     assert (await client.ok("GET", "/api/v2/dead-letters", error="other"))["total"] == 0

@@ -109,6 +109,9 @@ def test_a_run_is_waited_for_and_its_attempts_are_told(pollux):
         r"earlier attempts\n"
         r"  delivery 1, ended \S+.*: RuntimeError: no session 1, from ConnectionError: refused by db-1"
         r" \(ours.py:\d+ in flaky\)\n"
+        r'      File "\S+ours.py", line \d+, in flaky\n'
+        r'          raise ConnectionError\("refused by db-1"\)\n'
+        r'      raised again as RuntimeError: File "\S+ours.py", line \d+, in flaky\n'
         r"  delivery 2, ended \S+.*: RuntimeError: no session 2, .*\n"
         r'result\n  "fine"\n',
         answer.out,
@@ -125,6 +128,8 @@ def test_a_run_that_fails_is_the_exit_code_of_who_waits(pollux):
     assert pollux("runs", "show", run["id"], *OURS).code == 0
     shown = pollux.ok("dead", "show", run["id"], *OURS).out
     assert re.search(r"progress +attempt 3\n", shown)
+    assert re.search(r'\ntraceback\n  File "\S+ours.py", line \d+, in flaky\n      raise ConnectionError', shown)
+    assert run["traceback"].splitlines()[1].strip() == 'raise ConnectionError("refused by db-1")'
     pollux.ok("dead", "drop", run["id"], *OURS)
 
 

@@ -7,9 +7,10 @@ import threading
 import pytest
 
 from pollux.errors import Permanent, Postponed, Transient
-from pollux.events import HandlerStuck, LeaseWasLost, RunSettled, RunStarted
+from pollux.events import HandlerStuck, LeaseWasLost, RunFailed, RunSettled, RunStarted
 from pollux.model import Interval, RunState, run_of
 from pollux.registry import Changed, Registry
+from pollux.secrets import HIDDEN
 from tests.runtime.fakes import Heard, Shop, emptied, settle_down
 
 
@@ -305,6 +306,53 @@ async def test_a_sync_handler_past_its_timeout_is_settled_told_and_keeps_its_sea
 
 
 # asked to stop
+
+
+def breaks():
+    raise ValueError("no")
+
+
+async def breaks_async(ctx):
+    try:
+        breaks()
+    except ValueError as error:
+        raise RuntimeError("wrapped") from error
+
+
+def breaks_in_a_thread(ctx):
+    breaks()
+
+
+@pytest.mark.parametrize("call", [breaks_async, breaks_in_a_thread])
+async def test_a_failure_keeps_the_frames_of_the_users_code_where_it_broke(call):
+    shop = await a_shop()
+    heard = Heard(shop.events, RunFailed)
+    await seated(shop, call)
+    await emptied(shop.pool)
+    run = await recorded(shop)
+    line = breaks.__code__.co_firstlineno + 1
+    lines = run.traceback.splitlines()
+    assert f'File "{__file__}", line {line}, in breaks' in lines
+    assert '    raise ValueError("no")' in lines
+    assert not any("pollux/" in each and "tests" not in each for each in lines), "none of ours"
+    assert [tried.traceback for tried in run.tried] == [run.traceback]
+    assert [event.traceback for event in heard.all] == [run.traceback]
+    shop.kit.hands.stop()
+
+
+async def test_a_traceback_hides_secrets():
+    async def leaks(ctx):
+        raise ValueError("secret-of-source")
+
+    HIDDEN.add("secret-of-source")
+    try:
+        shop = await a_shop()
+        await seated(shop, leaks)
+        run = await recorded(shop)
+    finally:
+        HIDDEN.clear()
+    assert "secret-of-source" not in run.traceback
+    assert "raise ValueError" in run.traceback
 
 
 async def test_the_context_tells_a_second_delivery_from_a_second_attempt():

@@ -15,6 +15,7 @@ import pytest
 from pollux.clock import SystemClock
 from pollux.errors import InvalidInput
 from pollux.model import ERROR_CHARS_MAX, Fault, Isolate, Job, Retry, Run, RunState
+from pollux.outcome import TRACEBACK_CHARS_MAX
 from pollux.registry import Context, Handler, Registry
 from pollux.runtime.attempt import Asked
 from pollux.runtime.child import Child, IdleChildren, Relayed, _to_hide, call_in_child, check_place, in_child, place_in
@@ -117,7 +118,7 @@ async def test_a_failure_is_the_same_as_in_the_node(name):
     call = getattr(child_work, name)
     _, here = await a_run(call, isolate=Isolate.NEVER)
     _, there = await a_run(call)
-    told = ("state", "error", "attempt", "crashes", "visible_ms")
+    told = ("state", "error", "traceback", "attempt", "crashes", "visible_ms")
     assert [getattr(there, field) for field in told] == [getattr(here, field) for field in told]
     assert there.error
     assert there.crashes == 0
@@ -127,12 +128,15 @@ async def test_what_a_child_says_of_its_failure_is_cut_and_cleaned_again():
     """Whatever its code did to it: the words come over a line that it holds."""
 
     def fail(ctx):
-        raise Relayed(Failure(Fault.TRANSIENT, "a\nb\x1b[31m" * 10_000, "x\ny", None))
+        trace = "File \x1b[31m" + "x" * 10_000
+        raise Relayed(Failure(Fault.TRANSIENT, "a\nb\x1b[31m" * 10_000, "x\ny", None, f"{trace}\n" * 10_000))
 
     _, run = await a_run(fail, isolate=Isolate.NEVER)
     assert len(run.error) <= ERROR_CHARS_MAX
     assert run.error.isprintable()
     assert run.error.endswith("(x y)")
+    assert len(run.traceback) <= TRACEBACK_CHARS_MAX
+    assert all(line.isprintable() for line in run.traceback.splitlines())
 
 
 async def test_no_memory_is_a_failure_and_no_crash():

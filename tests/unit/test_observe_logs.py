@@ -1,10 +1,12 @@
 """What do people read in the log?  What fails and what is skipped, at once and then sparingly."""
 
+import json
 import logging
 
 import pytest
 
 from pollux.events import Events, FiringSkipped, JobsDeclared, RunFailed
+from pollux.lines import JsonLines, TextLines
 from pollux.observe import attach_logs
 from pollux.observe.logs import Often
 from pollux.observe.sparing import THINGS_MAX, Sparing
@@ -97,3 +99,16 @@ def test_failures_are_told_whatever_else_is_logged(caplog, level):
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert "file:p.yaml: 1 job added, 2 changed, 3 gone" in caplog.text
+
+
+@pytest.mark.parametrize("level", ["DEBUG", "WARNING"])
+def test_a_failure_is_told_with_its_traceback_where_the_log_is_verbose(often, caplog, level):
+    caplog.set_level(level, "pollux")
+    trace = 'File "shop.py", line 3, in fetch\n    login()'
+    often.failed(RunFailed("home@1", "home", "dead", "ValueError: no", trace))
+    [record] = caplog.records
+    text, fields = TextLines().format(record), json.loads(JsonLines().format(record))
+    shown = [f"    | {line}" for line in trace.splitlines()] if level == "DEBUG" else []
+    assert text.splitlines()[1:] == shown
+    assert fields.get("trace") == (trace if level == "DEBUG" else None)
+    assert "traceback" not in fields

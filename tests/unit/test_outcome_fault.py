@@ -1,12 +1,16 @@
 """What kind of failure was that, and how is it told?"""
 
+import asyncio
+import json
+import linecache
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux.errors import Permanent, Transient
 from pollux.model import ERROR_CHARS_MAX, Fault
-from pollux.outcome import classify, describe, place_of
+from pollux.outcome import TRACEBACK_CHARS_MAX, classify, describe, place_of, traceback_of
 
 
 @pytest.mark.parametrize(
@@ -132,3 +136,114 @@ def test_the_place_of_an_error_is_the_last_line_of_the_users_own_code():
     line = fetch.__code__.co_firstlineno + 1
     assert place_of(caught.value) == f"test_outcome_fault.py:{line} in fetch"
     assert place_of(ValueError("never raised")) == ""
+
+
+# tracebacks
+
+HERE = __file__
+
+
+def trace_of(call, hide=str, **options):
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001  whatever it raises
+        return traceback_of(error, hide, line_of=linecache.getline, **options).splitlines()
+    raise AssertionError("it did not fail")
+
+
+def line(function, offset):
+    return function.__code__.co_firstlineno + offset
+
+
+def wraps():
+    try:
+        fetch()
+    except ValueError as error:
+        raise RuntimeError("wrapped") from error
+
+
+def wraps_silently():
+    try:
+        fetch()
+    except ValueError:
+        raise RuntimeError("wrapped")  # noqa: B904  as people write it
+
+
+def raises_again():
+    try:
+        fetch()
+    except ValueError as error:
+        error.is_known = True
+        raise error  # noqa: TRY201  as people write it
+
+
+def reads():
+    json.loads("{")
+
+
+def groups():
+    async def main():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(later())
+
+    async def later():
+        fetch()
+
+    asyncio.run(main())
+
+
+BROKE = [f'File "{HERE}", line {line(fetch, 1)}, in fetch', '    raise ValueError("no")']
+
+
+def test_a_traceback_shows_frames_of_the_users_code_with_their_source():
+    frames = trace_of(raises_again)
+    assert frames[-2:] == BROKE
+    assert f'File "{HERE}", line {line(raises_again, 2)}, in raises_again' in frames
+    assert frames[frames.index(f'File "{HERE}", line {line(raises_again, 2)}, in raises_again') + 1] == "    fetch()"
+
+
+@pytest.mark.parametrize("call", [wraps, wraps_silently])
+def test_a_traceback_ends_where_it_broke_and_names_where_it_was_raised_again(call):
+    frames = trace_of(call)
+    assert frames[-3:-1] == BROKE
+    assert frames[-1] == f'raised again as RuntimeError: File "{HERE}", line {line(call, 4)}, in {call.__name__}'
+
+
+def test_a_traceback_leaves_out_what_is_not_the_users_own():
+    frames = trace_of(reads)
+    assert frames[-2:] == [f'File "{HERE}", line {line(reads, 1)}, in reads', '    json.loads("{")']
+    assert not any("decoder.py" in frame for frame in frames)
+    assert trace_of(reads, own="json")[-2].startswith('File "'), "an installed package may be the user's own"
+    assert "decoder.py" in trace_of(reads, own="json")[-2]
+
+
+def test_the_first_of_a_group_tells_where_it_broke():
+    assert BROKE[0] in trace_of(groups)
+
+
+def test_the_place_of_an_error_that_was_raised_again_is_where_it_broke():
+    for call in (wraps, wraps_silently, raises_again):
+        with pytest.raises((ValueError, RuntimeError)) as caught:
+            call()
+        assert place_of(caught.value) == f"test_outcome_fault.py:{line(fetch, 1)} in fetch"
+
+
+def deep(left):
+    if left:
+        deep(left - 1)
+    else:
+        raise ValueError("no")
+
+
+def test_a_traceback_is_bounded_and_hides_what_must_not_be_seen():
+    frames = trace_of(lambda: deep(50))
+    assert sum(frame.startswith("File") for frame in frames) == 5
+    assert len("\n".join(frames)) <= TRACEBACK_CHARS_MAX
+    assert not any("deep" in each for each in trace_of(lambda: deep(2), lambda text: text.replace("deep", "***")))
+    assert traceback_of(ValueError("never raised"), str, line_of=linecache.getline) == ""
+
+
+def test_causes_that_go_in_a_circle_end():
+    first, second = ValueError("a"), KeyError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert traceback_of(first, str, line_of=linecache.getline) == ""

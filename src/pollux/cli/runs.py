@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -215,13 +216,20 @@ def print_run(run: Any) -> None:
             ("stands for", f"{run.deaths} dead letters" if run.deaths > 1 else ""),
         )
     )
-    print_block("earlier attempts", (_tried_line(tried) for tried in run.tried))
+    print_block("traceback", run.traceback.splitlines())
+    print_block("earlier attempts", _tried_lines(run))
     print_block("result", _result_lines(run.result))
 
 
-def _tried_line(tried: Any) -> str:
-    lasted = f" after {span(tried.ended_ms - tried.started_ms)}" if tried.ended_ms > tried.started_ms else ""
-    return f"delivery {tried.fence}, ended {moment(tried.ended_ms)}{lasted}: {tried.error}"
+def _tried_lines(run: Any) -> Iterator[str]:
+    """Each attempt, and where it broke unless that was shown before."""
+    shown = {run.traceback}
+    for tried in run.tried:
+        lasted = f" after {span(tried.ended_ms - tried.started_ms)}" if tried.ended_ms > tried.started_ms else ""
+        yield f"delivery {tried.fence}, ended {moment(tried.ended_ms)}{lasted}: {tried.error}"
+        if tried.traceback not in shown:
+            shown.add(tried.traceback)
+            yield from (f"    {line}" for line in tried.traceback.splitlines())
 
 
 def _result_lines(result: Any) -> list[str]:

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from pollux import events as e
 from pollux.lines import safe
 from pollux.observe.sparing import Sparing
@@ -65,6 +67,8 @@ class Often:
     def failed(self, event: e.RunFailed) -> None:
         left_out = self._sparing.left_out((event.verdict, event.job_id))
         if left_out is not None:
+            if not log.isEnabledFor(logging.DEBUG):
+                event = replace(event, traceback="")
             follows = _WHAT_FOLLOWS.get(event.verdict, event.verdict)
             said = safe(event.error), follows, _unsaid(left_out)
             _say(logging.WARNING, event, "job %s: run %s failed: %s; %s%s", event.job_id, safe(event.run_id), *said)

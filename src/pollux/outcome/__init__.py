@@ -1,6 +1,15 @@
 """What follows?  The pure judgement of ends: which fault, again when, dead or not, and what the job learns from it."""
 
-from pollux.outcome.fault import classify, describe, one_line, place_of, retry_after_s
+from pollux.outcome.fault import (
+    TRACEBACK_CHARS_MAX,
+    classify,
+    describe,
+    one_line,
+    place_of,
+    retry_after_s,
+    trace_lines,
+    traceback_of,
+)
 from pollux.outcome.freshness import Freshness, count_skips, freshness, learn
 from pollux.outcome.recent import RECENT_MAX, Mark, marks, within_ms
 from pollux.outcome.retry import delay_ms, validate_retry
@@ -10,6 +19,7 @@ __all__ = [
     "CRASHES_MAX",
     "RECENT_MAX",
     "RETRY_AFTER_MAX_MS",
+    "TRACEBACK_CHARS_MAX",
     "Freshness",
     "Mark",
     "classify",
@@ -23,6 +33,8 @@ __all__ = [
     "one_line",
     "place_of",
     "retry_after_s",
+    "trace_lines",
+    "traceback_of",
     "validate_retry",
     "within_ms",
 ]

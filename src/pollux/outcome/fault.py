@@ -6,14 +6,23 @@ are asked for.  Nothing of that gets past here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import PurePath
+from typing import NamedTuple
 
 from pollux.errors import Permanent
 from pollux.model import ERROR_CHARS_MAX, Fault
 from pollux.outcome.verdict import RETRY_AFTER_MAX_MS
 
 CAUSES_MAX = 3
+FRAMES_MAX = 5  # of the user's code in a traceback
+LINES_MAX = 2 * FRAMES_MAX + CAUSES_MAX
+LINE_CHARS_MAX = 200  # of each of its lines, without the indent
+TRACEBACK_CHARS_MAX = LINES_MAX * (LINE_CHARS_MAX + 5)
+_STDLIB = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  compared as text
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _CUT = "..."
 # Line breaks and tabs become blanks, other control characters vanish; an error is one line wherever it is shown.
 _VANISH = (*range(32), *range(127, 160), 0x200E, 0x200F, *range(0x202A, 0x202F))
@@ -54,15 +63,83 @@ def _told(error: BaseException, hide: Callable[[str], str]) -> str:
     return one_line(f"{name}: {words}" if words else name)
 
 
-def place_of(error: BaseException) -> str:
-    """Where it was raised, if that was in the user's code: "shop.py:31 in fetch"; else nothing."""
-    trace, found = error.__traceback__, ""
+def place_of(error: BaseException, own: str = "") -> str:
+    """Where it broke in the user's code: "shop.py:31 in fetch"; else nothing.  `own` as in `traceback_of`."""
+    broke = _where_it_broke(error, own)
+    return one_line(f"{PurePath(broke[-1].file).name}:{broke[-1].line} in {broke[-1].function}") if broke else ""
+
+
+def traceback_of(
+    error: BaseException, hide: Callable[[str], str], *, line_of: Callable[[str, int], str], own: str = ""
+) -> str:
+    """The last frames of the user's code where the error broke, each with its source, as lines; bounded.
+
+    An error that was raised from another one, while another one was handled, or for a group of them broke where that
+    one did; where it was raised again is told behind.  `own`: a package that is the user's although it is installed.
+    `line_of` gives the source of a line, `hide` takes out what must not be seen.
+    """
+    lines: list[str] = []
+    for frame in _where_it_broke(error, own)[-FRAMES_MAX:]:
+        lines += [str(frame), f"    {line_of(frame.file, frame.line).strip()}"]
+    for outer in reversed(_chain(error)[:-1]):
+        frames = _own_frames(outer, own)
+        if lines and frames:
+            lines.append(f"raised again as {type(outer).__name__}: {frames[-1]}")
+    return trace_lines(lines, hide)
+
+
+def trace_lines(lines: Iterable[str], hide: Callable[[str], str]) -> str:
+    """Lines of a traceback as they may be kept and shown: as many and as long as we write them, and clean."""
+    kept = [("    " if line.startswith("    ") else "", one_line(hide(line))) for line in islice(lines, LINES_MAX)]
+    return "\n".join(f"{indent}{line[:LINE_CHARS_MAX]}" for indent, line in kept if line)
+
+
+class _Frame(NamedTuple):
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f'File "{self.file}", line {self.line}, in {self.function}'
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error, what it was raised from, and so on; the last is where it began."""
+    chain = [error]
+    while len(chain) <= CAUSES_MAX:
+        now = chain[-1]
+        before = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
+        if before is None and isinstance(now, BaseExceptionGroup):
+            before = now.exceptions[0]
+        if before is None or before in chain:
+            break
+        chain.append(before)
+    return chain
+
+
+def _where_it_broke(error: BaseException, own: str) -> list[_Frame]:
+    """The user's frames of the error that began it; of the one raised from it, if that has none."""
+    found = (_own_frames(each, own) for each in reversed(_chain(error)))
+    return next((frames for frames in found if frames), [])
+
+
+def _own_frames(error: BaseException, own: str) -> list[_Frame]:
+    frames, trace = [], error.__traceback__
     while trace is not None:
-        code = trace.tb_frame.f_code
-        if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] != "pollux":
-            found = f"{PurePath(code.co_filename).name}:{trace.tb_lineno} in {code.co_name}"
+        code, names = trace.tb_frame.f_code, trace.tb_frame.f_globals
+        if _is_own(code.co_filename, str(names.get("__name__", "")).partition(".")[0], own):
+            frames.append(_Frame(code.co_filename, trace.tb_lineno, code.co_name))
         trace = trace.tb_next
-    return one_line(found)
+    return frames
+
+
+def _is_own(file: str, package: str, own: str) -> bool:
+    """Is that the user's code?  Not ours, not Python's, and nothing that was installed, unless it is `own`."""
+    if package == "pollux" or file.startswith("<frozen"):
+        return False
+    if own and package == own:
+        return True
+    return not file.startswith(_STDLIB) and not _INSTALLED.intersection(PurePath(file).parts)
 
 
 def retry_after_s(error: BaseException) -> float | None:

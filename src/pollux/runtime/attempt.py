@@ -21,6 +21,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextvars import Context as Variables
 from enum import Enum
+from linecache import getline
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,7 +29,17 @@ from pollux.clock import Clock
 from pollux.errors import Postponed
 from pollux.events import Events, HandlerStuck, LeaseWasLost, RunStarted
 from pollux.model import ERROR_CHARS_MAX, TIMEOUT_MS, Back, Cancelled, Dead, Fault, Job, Outcome, Run, Verdict
-from pollux.outcome import CRASHES_MAX, classify, decide, describe, one_line, place_of, retry_after_s
+from pollux.outcome import (
+    CRASHES_MAX,
+    classify,
+    decide,
+    describe,
+    one_line,
+    place_of,
+    retry_after_s,
+    trace_lines,
+    traceback_of,
+)
 from pollux.registry import Context, Handler, Registry, outcome_of
 from pollux.runtime.child import (
     CHILD_MEMORY,
@@ -321,7 +332,7 @@ class Attempt:
         return Settlement(run.id, self.token, verdict, outcome)
 
     def _failure(self, error: BaseException, fault: Fault, ended_ms: int) -> Outcome:
-        error_text, place = _told(error)
+        error_text, place, traceback = _told(error, self.handler.package)
         if isinstance(error, Crashed) and self.run.crashes:
             error_text += f", {self.run.crashes + 1} times"
         if place:
@@ -333,6 +344,7 @@ class Attempt:
             error=error_text,
             retry_after_ms=None if (seconds := retry_after_s(error)) is None else int(seconds * 1000),
             crashed=isinstance(error, Crashed),
+            traceback=traceback,
         )
 
     def _stopped(self, asked: Asked) -> Settlement:
@@ -428,8 +440,8 @@ def _fault_of(error: BaseException) -> Fault:
     return error.fault if isinstance(error, Relayed) else classify(error)
 
 
-def _told(error: BaseException) -> tuple[str, str]:
-    """What is said of an error, and the place in the user's code; of one in a child, what it said itself."""
+def _told(error: BaseException, own: str) -> tuple[str, str, str]:
+    """What is said of an error, its place in the user's code and its traceback; a child has said it itself."""
     if isinstance(error, Relayed):
-        return one_line(hide(error.text)), one_line(error.place)
-    return describe(error, hide), place_of(error)
+        return one_line(hide(error.text)), one_line(error.place), trace_lines(error.traceback.splitlines(), hide)
+    return describe(error, hide), place_of(error, own), traceback_of(error, hide, line_of=getline, own=own)

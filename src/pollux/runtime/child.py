@@ -77,6 +77,7 @@ class Relayed(PolluxError):
     def __init__(self, failure: Failure) -> None:
         self.fault: Fault = failure.fault
         self.text, self.place, self.retry_after = failure.error, failure.place, failure.retry_after
+        self.traceback = failure.traceback
         super().__init__(failure.error)
 
 
@@ -231,7 +232,7 @@ def _call(place: Place, handler: Handler, ctx: Context, kwargs: Mapping[str, Any
     level = root.level if root.handlers else None
     kind = kind_written() or "text"
     hidden, traceparent = _to_hide(kwargs), ctx.traceparent
-    told = ctx.run, ctx.job, dict(kwargs), ctx.deadline_ms, level, kind, hidden, traceparent, stays
+    told = ctx.run, ctx.job, dict(kwargs), ctx.deadline_ms, level, kind, hidden, traceparent, stays, handler.package
     return Call(place, handler.name, *told)
 
 

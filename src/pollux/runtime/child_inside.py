@@ -13,6 +13,7 @@ import contextlib
 import faulthandler
 import importlib
 import importlib.util
+import linecache
 import logging
 import os
 import socket
@@ -29,7 +30,7 @@ from pollux.errors import InvalidInput, NotFound, PolluxError
 from pollux.lines import write_lines
 from pollux.model import Fault, Job
 from pollux.model.params import check_params
-from pollux.outcome import classify, describe, place_of, retry_after_s
+from pollux.outcome import classify, describe, place_of, retry_after_s, traceback_of
 from pollux.registry import Changed, Context, Handler, Observed, Unchanged, as_json, checked, job_id_of
 from pollux.runtime.child_words import (
     HEADER_BYTES,
@@ -253,14 +254,14 @@ def _run(call: Call, line: Line) -> tuple[Answer | Failure | Stopped, BaseExcept
         ctx = ChildContext(call, handler, line)
         value = _awaited(handler, ctx, call, line) if handler.is_async else _called(handler, ctx, call, line)
     except BaseException as error:  # noqa: BLE001  whatever it raises is its outcome
-        return _failure(error), error
+        return _failure(error, call.package), error
     ctx.tell_progress()
     if isinstance(value, Stopped):
         return value, None
     try:
         return _answer(value), None
     except Exception as unfit:  # noqa: BLE001  a result is the handler's own: anything may be in it
-        return _failure(unfit, Fault.PERMANENT), unfit
+        return _failure(unfit, call.package, Fault.PERMANENT), unfit
 
 
 def _called(handler: Handler, ctx: ChildContext, call: Call, line: Line) -> Any:
@@ -311,8 +312,9 @@ def _answer(value: Any) -> Answer:
             return Answer(as_json(value)[0])
 
 
-def _failure(error: BaseException, fault: Fault | None = None) -> Failure:
-    return Failure(fault or classify(error), describe(error, hide), place_of(error), retry_after_s(error))
+def _failure(error: BaseException, own: str, fault: Fault | None = None) -> Failure:
+    trace = traceback_of(error, hide, line_of=linecache.getline, own=own)
+    return Failure(fault or classify(error), describe(error, hide), place_of(error, own), retry_after_s(error), trace)
 
 
 def find(place: Place) -> Callable[..., Any]:

@@ -42,6 +42,7 @@ class Call(Struct, frozen=True, tag="call"):
     hidden: list[str]  # secrets that it must not show
     traceparent: str = ""
     stays: bool = False  # another call may follow
+    package: str = ""  # of the handler, whose frames are the user's
 
 
 class Begin(Struct, frozen=True, tag="begin"):
@@ -107,6 +108,7 @@ class Failure(Struct, frozen=True, tag="failure"):
     error: str
     place: str
     retry_after: float | None
+    traceback: str = ""
 
 
 class Stopped(Struct, frozen=True, tag="stopped"):

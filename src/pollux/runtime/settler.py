@@ -138,7 +138,8 @@ class Settler(Loop):
                 self.events.emit(_settled(attempt, settlement, answer))
             if wants_failed and (error := _error_of(settlement)):
                 verdict = type(settlement.verdict).__name__.lower()
-                self.events.emit(RunFailed(settlement.run_id, attempt.run.job_id, verdict, error))
+                traceback = "" if settlement.outcome is None else settlement.outcome.traceback
+                self.events.emit(RunFailed(settlement.run_id, attempt.run.job_id, verdict, error, traceback))
 
 
 def _settled(attempt: Attempt, settlement: Settlement, answer: Answer) -> RunSettled:

@@ -24,6 +24,11 @@ Limit = Annotated[int, Meta(ge=1, le=1_000)]
 Text = Annotated[str, Meta(max_length=200)]
 
 
+Traceback = Annotated[
+    list[str], Meta(description="of the error: the last frames of your code where it broke, as lines")
+]
+
+
 class TriedView(Struct, frozen=True):
     """An attempt in vain."""
 
@@ -31,6 +36,7 @@ class TriedView(Struct, frozen=True):
     started_at: str | None
     ended_at: str | None
     error: str
+    traceback: Traceback
 
 
 class RunView(Struct, frozen=True, kw_only=True, gc=False):
@@ -60,6 +66,7 @@ class RunView(Struct, frozen=True, kw_only=True, gc=False):
     failed: bool
     changed: bool | None
     error: str
+    traceback: Traceback
     result: Any
     tried: list[TriedView]
     deaths: Annotated[int, Meta(description="of a dead letter: for how many it stands, itself among them; else 0")]
@@ -149,9 +156,16 @@ def run_view(run: Run) -> RunView:
         failed=run.failed,
         changed=run.changed,
         error=hide(run.error),
+        traceback=hide(run.traceback).splitlines(),
         result=HIDDEN.hide_in(run.result),
         tried=[
-            TriedView(each.fence, moment(each.started_ms), moment(each.ended_ms), hide(each.error))
+            TriedView(
+                each.fence,
+                moment(each.started_ms),
+                moment(each.ended_ms),
+                hide(each.error),
+                hide(each.traceback).splitlines(),
+            )
             for each in run.tried
         ],
         deaths=run.deaths if run.state is RunState.DEAD else 0,
