@@ -5,6 +5,8 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import pytest
+
 from tests.acceptance.terminal import PATIENCE_SECONDS, Terminal, eventually, stopped
 
 APP = """
@@ -49,15 +51,19 @@ LINE = next(number for number, line in enumerate(APP.splitlines(), 1) if "the li
 class Program(Terminal):
     """`app.py` in a folder of its own, and commands beside it."""
 
-    def __init__(self, folder, text=APP):
+    def __init__(self, folder, text=APP, *, listens=False):
         super().__init__(folder)
         self.write("app.py", text)
+        self.own = {"POLLUX_SERVER": "true"} if listens else {}
+
+    def environ(self, extra=None):
+        return super().environ(self.own | (extra or {}))
 
     @contextmanager
     def running(self):
         log = (self.folder / "log").open("wb")
         process = subprocess.Popen(
-            [sys.executable, "app.py"], cwd=self.folder, env=self.environ({}), stdout=log, stderr=log
+            [sys.executable, "app.py"], cwd=self.folder, env=self.environ(), stdout=log, stderr=log
         )
         try:
             eventually(lambda: "leads" in (self.folder / "log").read_text(), "it leads", process)
@@ -119,3 +125,78 @@ def test_the_cure_for_a_file_names_the_file(tmp_path):
     told = pollux("health", *STORE).out
     assert f"start one: `pollux serve -c shop.yaml` (in {tmp_path} on " in told
     assert "`pollux serve -c shop.yaml`" in pollux("why", "fine", *STORE).out
+
+
+# by its own socket
+
+
+def answered(program, process, *command):
+    """What the running program answers, once it is asked itself: the first to ask waits for what answers."""
+
+    def look():
+        told = program(*command, "--verbose")
+        return told if "a node is asked: the socket" in told.err else None
+
+    return eventually(look, "it is asked itself", process)
+
+
+@pytest.mark.parametrize("where", [(), ("--app", "app:app")], ids=["from its folder", "by its name"])
+def test_a_running_program_is_found_and_tells_of_itself(tmp_path, where):
+    """On a store that is not the usual one, and nobody named it."""
+    program = Program(tmp_path, listens=True)
+    with program.running() as process:
+        told = answered(program, process, "health", *where)
+        assert re.search(r"polling +healthy +\d+ loops turn", told.out)
+        assert re.search(r"handlers +healthy +0 of 2 seats busy", told.out)
+        options = {each["option"]: each for each in program.ok("config", "--json", *where).json["options"]}
+        assert (options["store"]["value"], options["store"]["origin"]) == ("sqlite:///shop.db", "code")
+        assert (options["pool.seats"]["value"], options["pool.seats"]["origin"]) == ("2", "code")
+        assert (options["pool.grace"]["value"], options["pool.lease"]["origin"]) == ("100ms", "default")
+        assert "it has no schedule and runs when asked" in program.ok("why", "slow", *where).out
+        findings = {each["about"]: each for each in program("doctor", "--json", *where).json["findings"]}
+        assert "commands ask the socket" in findings["asked"]["seen"]
+        assert "version" in findings["schema"]["seen"], "it looked at the store of the app"
+        process.terminate()
+        assert process.wait(PATIENCE_SECONDS) == 0
+    assert not [*tmp_path.glob("*.sock"), *(tmp_path / "state" / "pollux").iterdir()], "nothing is left behind"
+
+
+def test_the_environment_may_name_the_app_and_a_memory_store_has_only_its_node(tmp_path):
+    program = Program(tmp_path, APP.replace("sqlite:///shop.db", "memory://"), listens=True)
+    program.own["POLLUX_APP"] = "app:app"
+    assert "no node of it runs from this folder" in program("jobs").err
+    with program.running() as process:
+        told = answered(program, process, "health")
+        assert "the store answers; 3 jobs" in told.out
+        assert "slow" in program.ok("jobs").out
+
+
+def test_a_store_of_the_usual_name_is_what_is_meant_and_a_node_on_another_one_is_hinted_at(tmp_path):
+    program = Program(tmp_path, listens=True)
+    program.write("make.py", "import asyncio\nfrom pollux import Pollux\nasyncio.run(Pollux().open())\n")
+    subprocess.run([sys.executable, "make.py"], cwd=tmp_path, env=program.environ(), check=True)
+    with program.running():
+        told = program("jobs")
+        assert told.err.splitlines()[0].startswith("pollux: a node here works on another store (pid ")
+        assert "on sqlite:///shop.db); this is about sqlite:///pollux.db" in told.err
+
+
+def test_a_blocked_loop_is_told_after_it_was_blocked_too(tmp_path):
+    """By the node itself, which answers again."""
+    program = Program(tmp_path, listens=True)
+    with program.running() as process:
+        answered(program, process, "health")
+        assert program("enqueue", "blocking", *STORE).code == 0
+        program.began("blocking", process)
+        words = rf"held for \S+ by handler blocking, app.py:{LINE} in busy"
+        eventually(lambda: re.search(words, program.finding("loop", *STORE)), "the store tells it", process)
+        (tmp_path / "end").touch()
+        told = answered(program, process, "health")
+        assert re.search(rf"loop +degraded +the event loop was {words}", told.out)
+
+
+def test_it_can_be_turned_off(tmp_path):
+    program = Program(tmp_path)
+    with program.running():
+        assert not list(tmp_path.glob("*.sock"))
+        assert "there is no store sqlite:///pollux.db" in program("health").err

@@ -22,6 +22,7 @@ from pollux.store.open import with_durability, with_prefix
 if TYPE_CHECKING:
     from pollux.app.pollux import Pollux
 
+CODE = "code"  # the origin of what an app says itself
 # An option's path in the file, its field in Config, and the runtime's own name for it.
 FIELDS = (
     ("pool.seats", "seats", "seats"),
@@ -66,6 +67,22 @@ def options_over(usual: CrewOptions, config: Config, *, plans: bool, runs: bool)
     if "leader_ttl_ms" in given and given.get("leader_renew_ms") is None:
         given["leader_renew_ms"] = given["leader_ttl_ms"] // 3
     return msgspec.structs.replace(usual, **given, plans=plans and config.plans, runs=runs)
+
+
+def with_code(config: Config, usual: CrewOptions, store_url: str, version: int) -> Config:
+    """The configuration with what an app says in its code, where nothing else says it."""
+    plain = Config()
+    said = {path: (field, getattr(usual, name)) for path, field, name in FIELDS}
+    said |= {"store": ("store", store_url), "scheduler_version": ("scheduler_version", version)}
+    if usual.leader_renew_ms == usual.leader_ttl_ms // 3:
+        del said["leader.renew"]
+    heard = {
+        path: (field, value)
+        for path, (field, value) in said.items()
+        if not config.is_given(path) and value != getattr(plain, field)
+    }
+    origins = config.origins | dict.fromkeys(heard, CODE)
+    return msgspec.structs.replace(config, **dict(heard.values()), origins=origins)
 
 
 def load_app(spec: str, kind: type[Pollux], *, beside: Path | None) -> Pollux:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pollux.app.process import listen_for_signals, run_to_end
@@ -67,10 +68,9 @@ def _is_logged() -> bool:
 
 
 async def _until_signalled(app: Pollux) -> None:
+    """Started, until it is told to stop; commands on this machine may ask it by a socket meanwhile."""
+    server = import_module("pollux.server")  # decision 0041: by name, since the server is built on the app
     stop = asyncio.Event()
     listen_for_signals(stop)
-    try:
-        if await has_started(app, stop):
-            await stop.wait()
-    finally:
-        await app.close()
+    async with server.served(app, server.nearby_options(app.store_url, os.environ), stop=stop):
+        await stop.wait()

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pollux.app.configured import options_over
+from pollux.app.configured import options_over, with_code
 from pollux.app.reload import Reloader, ReloadVerbs
 from pollux.app.settings import Setting
 from pollux.app.steering import SteeringVerbs, Triggered
 from pollux.config import Config
-from pollux.config.live import with_live
+from pollux.config.live import is_overruled, with_live
+from pollux.config.told import Told, told
 from pollux.lines import kind_written
 from pollux.observe import attach_logs
 from pollux.runtime.crew import TUNABLE, Crew
@@ -42,6 +43,7 @@ class Steered(ReloadVerbs, SteeringVerbs):
     declared: Declared
     crew: Crew | None
     node_id: str
+    store_url: str
     _registry: Registry
     _built_in: BuiltIn
     _registrar: Registrar | None
@@ -52,6 +54,17 @@ class Steered(ReloadVerbs, SteeringVerbs):
         self._usual, self._usual_per_target = self.options, per_target
         self.reloader: Reloader | None = None
         self.steward: Steward | None = None
+
+    def as_config(self, config: Config) -> Config:
+        """The configuration with what this app says in its code, where nothing else says it."""
+        return with_code(config, self._usual, self.store_url, self._store.scheduler_version)
+
+    async def options_in_force(self) -> list[Told]:
+        """Every option by which this node runs, and who said so."""
+        config = self.as_config(Config() if self.reloader is None else self.reloader.config)
+        live = {} if self.steward is None else self.steward.live
+        overruled = {path: f"{said.value}, {said.origin}" for path, said in live.items() if is_overruled(config, path)}
+        return told(with_live(config, live), overruled)
 
     # verbs that concern this process, too
 

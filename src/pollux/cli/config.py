@@ -8,8 +8,8 @@ import click
 
 from pollux.cli.commands import Taught
 from pollux.cli.every_option import every_option
-from pollux.cli.in_force import live_of, node_by, tell_refused, tell_restarts
-from pollux.cli.options import config_path, json_option, leader_options, loaded_or_said, node_options
+from pollux.cli.in_force import live_of, node_by, options_of_node, tell_refused, tell_restarts
+from pollux.cli.options import config_path, json_option, leader_options, loaded_or_said, node_options, with_own_code
 from pollux.cli.show import print_json, print_table
 
 if TYPE_CHECKING:
@@ -31,11 +31,14 @@ def config(path: str | None, *, only_set: bool, example: bool, as_json: bool, **
     Arguments win over the environment, that over what is live (`pollux set`), that over the file, that over the
     defaults.  Take a `pollux serve` command line and write `config` for `serve` to see what it would start with.
     A node that reads the file and has refused its text runs by the one before: then that is shown, and why.
+    Without a file it shows by what a node here runs: of --app or POLLUX_APP, or one that runs from this folder; where
+    none does, what the code of --app says.
     Passwords are never shown.
 
     For example:
       pollux config -c pollux.yaml
       pollux config -c pollux.yaml --seats 50 --only-set
+      pollux config --app monitor:app --only-set
       pollux config --example > pollux.yaml
     """
     if example:
@@ -50,7 +53,9 @@ def config(path: str | None, *, only_set: bool, example: bool, as_json: bool, **
     if wrong is not None and not is_other:
         raise wrong
     is_start = any(value is not None for name, value in arguments.items() if name != "store") and wrong is None
-    found = node.options if node is not None and is_other and not is_start else _of_start(loaded, is_asked=bool(node))
+    running = None if is_start or path else options_of_node(loaded)
+    found = running or (node.options if node is not None and is_other and not is_start else None)
+    found = found or _of_start(with_own_code(loaded), is_asked=bool(node))
     lines = [line for line in found if line.is_set or not only_set]
     if as_json:
         refused = node.refused if node is not None else ()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pollux.cli.options import ask, node_or_store, store_lacks
+from pollux.cli.options import ask, node_here, node_or_store, store_lacks, with_own_code
 from pollux.cli.show import clean
-from pollux.cli.way import HELLO_S, app_at, may_open
+from pollux.cli.way import HELLO_S, app_at, is_url_said, may_open, tell_way
 from pollux.client import is_address, socket_url
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError
 from pollux.secrets import hide
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pollux.app.reload import InForce
     from pollux.config import Config
     from pollux.config.live import Live
+    from pollux.config.told import Told
 
 SOCKETS_MAX = 20  # that are asked
 
@@ -36,6 +37,23 @@ def node_by(config: Config) -> InForce | None:
         return ask(address, lambda app: reading(app, config.path))
     except PolluxError:
         return None
+
+
+def options_of_node(config: Config) -> list[Told] | None:
+    """By what a node here runs that reads no file: of the app that was named, or one that runs from this folder."""
+    if is_url_said():
+        return None
+    config = with_own_code(config)
+    address = node_or_store(config)
+    address = address if is_address(address) else node_here(config, config.store)
+    if not address:
+        return None
+    tell_way(address)
+    try:
+        found: list[Told] = ask(address, lambda app: app.options_in_force())
+    except PolluxError:
+        return None
+    return found
 
 
 async def reading(app: Any, path: str) -> InForce | None:

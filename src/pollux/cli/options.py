@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from pollux.cli.way import app_at, live_socket, node_url, refuse_url, tell_way, url_options
+from pollux.cli.way import app_at, live_socket, may_open, node_url, refuse_url, tell_way, url_options
 from pollux.errors import InvalidConfig, InvalidInput, StoreMoved, StoreRefused
 
 if TYPE_CHECKING:
@@ -180,12 +180,24 @@ def _store_of(config: Config, where: Where) -> str:
 
 def _url_in_code(config: Config) -> str:
     """The store that the app names itself; nothing has told it of another yet."""
+    url: str = _app_of(config).store_url
+    return url
+
+
+def _app_of(config: Config) -> Any:
     from pollux.app import Pollux
     from pollux.app.configured import load_app
 
     find_code_here()
-    app = load_app(config.app, Pollux, beside=Path(config.path).resolve().parent if config.path else None)
-    return app.store_url
+    return load_app(config.app, Pollux, beside=Path(config.path).resolve().parent if config.path else None)
+
+
+def with_own_code(config: Config) -> Config:
+    """The configuration with what the code of its app says, if it names one."""
+    if not config.app:
+        return config
+    found: Config = _app_of(config).as_config(config)
+    return found
 
 
 def overruled(given: str | None, config: Config) -> InvalidInput | None:
@@ -223,7 +235,8 @@ def _there(url: str, where: Where) -> str:
     tell_way(url)
     if url.startswith("memory:"):
         raise StoreRefused(
-            "a memory store lives inside the one process that made it; use sqlite:///pollux.db to look from outside"
+            "a memory store lives inside the one process that made it, and no node of it runs from this folder; "
+            "use sqlite:///pollux.db to look from outside"
         )
     from pollux.client import is_address
     from pollux.secrets import hide
@@ -247,9 +260,34 @@ def store_lacks(url: str) -> str:
 
 
 def whom_to_ask(where: Where) -> str:
-    """The node that was named, else a node of the store by its socket here, else the store itself."""
+    """The node that was named, else a node of the store by its socket here, else the store itself.
+
+    Where nothing says which store is meant, and there is none of the usual name, a node that runs from this folder.
+    """
     url, socket = ways_to(where)
-    return _node_at(socket, url) or url
+    return _node_at(socket, url) or node_here(_loaded(where), url) or url
+
+
+def node_here(config: Config, url: str) -> str:
+    """The address of a node that runs from this folder on another store than the usual one; "": there is none."""
+    from pollux.cli.show import clean
+    from pollux.client import is_address, socket_url
+    from pollux.store.beside import announced_in
+
+    is_memory = url.startswith("memory:")
+    if is_address(url) or (not is_memory and (config.is_given("store") or config.path or config.app)):
+        return ""
+    found = [each for each in announced_in(Path.cwd()) if may_open(Path(each.socket))]
+    found = [each for each in found if each.store.startswith("memory") or not is_memory]
+    if not found:
+        return ""
+    words = "; ".join(f"pid {each.pid} on {clean(each.store)}" for each in found)
+    if not is_memory and not store_lacks(url):
+        click.echo(f"pollux: a node here works on another store ({words}); this is about {url}: see --store", err=True)
+        return ""
+    if len(found) > 1:
+        raise InvalidInput(f"several nodes run from this folder: {words}", cure="name one by --store or --app")
+    return socket_url(Path(found[0].socket))
 
 
 def node_or_store(config: Config) -> str:

@@ -3,6 +3,7 @@
 --url or POLLUX_URL ─▶ that node
 --store             ─▶ the store itself
 else                ─▶ a live socket here of a node on the store that would be opened; else the store itself
+nothing was said, and there is no store of the usual name  ─▶ a node that runs from this folder (`node_here`)
 """
 
 from __future__ import annotations

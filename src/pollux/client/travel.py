@@ -30,7 +30,16 @@ LOOKS = frozenset(  # verbs that change nothing: they may be asked again
     {
         *("get_job", "find_job", "jobs_by_id", "list_jobs", "get_run", "find_run", "list_runs", "overdue", "counts"),
         *("stops", "nodes", "why", "audit", "verify_audit", "versions", "compare", "left_in", "overview"),
-        *("settings", "drained_workers", "file_versions", "file_in_force", "tokens", "dump", "health_document"),
+        *(
+            "settings",
+            "drained_workers",
+            "file_versions",
+            "file_in_force",
+            "options_in_force",
+            "tokens",
+            "dump",
+            "health_document",
+        ),
     }
 )
 _INSIDE = frozenset({"self", "connection"})  # arguments that cannot leave the process

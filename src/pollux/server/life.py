@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import resource
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ import msgspec
 from pollux.app import Pollux
 from pollux.app.starting import has_started
 from pollux.errors import Conflict, InvalidInput
+from pollux.secrets import hide
 from pollux.server.first import make_first_token
 from pollux.server.holder import holder_of
 from pollux.server.hosts import Hosts, Proxies, is_loopback, refuse_in_the_clear
@@ -30,6 +33,7 @@ from pollux.server.listen import Nook, listen, peer_of
 from pollux.server.options import ServerOptions
 from pollux.server.tls import HANDSHAKE_S, Certificate
 from pollux.server.tokens import Tokens
+from pollux.store.beside import Announced, announce
 
 if TYPE_CHECKING:
     import uvicorn
@@ -61,11 +65,17 @@ class Server:
         self.connections: Connections | None = None  # while it answers
         self._protocol: Any = None
         self._nearby: asyncio.Server | None = None  # that accepts on the socket
+        self._announced: Path | None = None  # the file that tells of it
+        self._unwatch: Callable[[], object] | None = None  # while nobody has asked yet
+        self._first: asyncio.Task[None] | None = None  # loads the framework
         self._heir: asyncio.Task[None] | None = None  # looks whether the socket can be ours, and still is
 
     def take_port(self) -> list[socket.socket]:
         """Before anything else is done: whoever cannot have the port that was named has changed nothing."""
         options = self.options
+        if not options.has_port:
+            self._reach = []
+            return self._reach
         refuse_in_the_clear(options.host, has_tls=bool(options.tls), behind_proxy=options.proxies is not None)
         if self._reach is None:
             self._reach = self._listen()
@@ -80,7 +90,9 @@ class Server:
         try:
             reach = self.take_port()
             nook = self._open_socket()
-            if self._sockets:
+            if nook is not None and not options.has_port:
+                self._answer_when_asked(nook)
+            elif self._sockets:
                 if options.token_file is not None and not options.token:
                     self.first_token = await make_first_token(self.app, options.token_file)
                 await self._answer(reach, nook)
@@ -137,7 +149,29 @@ class Server:
         if found is not None:
             self.socket = nook
             self._sockets.append(found)
+            node = Announced(os.getpid(), str(path), hide(self.app.store_url))
+            self._announced = announce(node, Path.cwd())
         return found
+
+    def _answer_when_asked(self, nook: socket.socket) -> None:
+        """Most programs are never asked: the framework is loaded, in a thread, when somebody first knocks."""
+        loop = asyncio.get_running_loop()
+
+        def knocked() -> None:
+            loop.remove_reader(nook)
+            self._first = loop.create_task(self._answer_first(nook), name="pollux socket, first time")
+
+        loop.add_reader(nook, knocked)
+        self._unwatch = partial(loop.remove_reader, nook)
+
+    async def _answer_first(self, nook: socket.socket) -> None:
+        try:
+            await asyncio.to_thread(_bring_framework)
+            await self._answer([], nook)
+        except Exception as error:  # noqa: BLE001  nobody waits for this; the engine goes on without
+            log.warning("no socket for commands on this machine: %s", error)
+            self._may_listen_there = False
+            self._let_go()
 
     async def _answer(self, reach: list[socket.socket], nook: socket.socket | None) -> None:
         import uvicorn  # here: a node without an API has no use for the framework
@@ -200,12 +234,16 @@ class Server:
         said = ""
         while True:
             await asyncio.sleep(TAKE_OVER_S)
+            if not self._may_listen_there:
+                return
             if self.socket is not None and self.socket.is_there():
                 continue
             self._let_go()
             try:
                 found = self._take_socket(path)
-                if found is not None and self._uvicorn is None:
+                if found is not None and self._uvicorn is None and not self.options.has_port:
+                    self._answer_when_asked(found)
+                elif found is not None and self._uvicorn is None:
                     await self._answer([], found)
                 elif found is not None and self._uvicorn is not None:
                     await self._accept_there(self._uvicorn, found)
@@ -221,7 +259,7 @@ class Server:
         nook, self.socket = self.socket, None
         if nook is None:
             return
-        nook.remove()
+        self._hide(nook)
         if self._nearby is not None:
             self._nearby.close()
             if self._uvicorn is not None:
@@ -230,6 +268,15 @@ class Server:
         for each in [each for each in self._sockets if each.family == socket.AF_UNIX]:
             each.close()
             self._sockets.remove(each)
+
+    def _hide(self, nook: Nook) -> None:
+        """Nobody finds it any more."""
+        nook.remove()
+        if self._announced is not None:
+            self._announced.unlink(missing_ok=True)
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
 
     def _meet(self, transport: Any) -> Identity | None:
         if self._certificate is not None:
@@ -242,8 +289,11 @@ class Server:
             await asyncio.wait([self._heir])
             self._heir = None
         if self.socket is not None:
-            self.socket.remove()
+            self._hide(self.socket)
             self.socket = None
+        if self._first is not None:
+            self._first.cancel()
+            await asyncio.wait([self._first])
         self._nearby = None
         if self.connections is not None:
             self.connections.end_streams()
@@ -271,7 +321,8 @@ async def served(
     try:
         if server is not None:
             server.take_port()
-            _bring_framework()
+            if server.options.has_port:
+                _bring_framework()
         if await has_started(app, stop, say) and server is not None:
             await server.start()
         yield server

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
-from pollux.config import Config
+from pollux.config import Config, load_config
 from pollux.errors import InvalidInput
 from pollux.server.hosts import refuse_in_the_clear
 from pollux.server.limits import Limits
 from pollux.server.tls import Certificate
-from pollux.store.beside import TOKEN, beside, socket_path
+from pollux.store.beside import OFF, SOCKET, TOKEN, beside, socket_path, state_folder
 
 PORT = 8060
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True):
     host: str = "localhost"  # 127.0.0.1 and ::1
+    has_port: bool = True  # else it answers on the socket alone, and loads the framework when somebody asks
     port: int = PORT  # 0: any that is free
     is_port_given: bool = False  # a port that was asked for must be had; another one may be taken by a neighbour
     hosts: tuple[str, ...] = ()  # names besides
@@ -59,6 +62,22 @@ def server_options(config: Config, *, plans: bool, store_url: str = "") -> Serve
             at_work=config.server_requests,
         ),
     )
+
+
+def nearby_options(store_url: str, environ: Mapping[str, str]) -> ServerOptions | None:
+    """For a program that runs an app: a socket for commands on this machine, and no port.
+
+    POLLUX_SERVER=false turns it off, POLLUX_SERVER_SOCKET names it.  A memory store cannot be told from another one by
+    its URL: the socket of such a node has a name of its own.
+    """
+    said = {name: value for name, value in environ.items() if name in ("POLLUX_SERVER", "POLLUX_SERVER_SOCKET")}
+    config = load_config(None, environ=said, arguments={}, with_jobs=False)
+    if not config.server_enabled or config.server_socket == OFF:
+        return None
+    is_shared = "://" in store_url and not store_url.startswith("memory:")
+    own = state_folder() / f"node-{os.getpid()}{SOCKET}"
+    path = socket_path(config.server_socket, store_url) if is_shared or config.server_socket else own
+    return ServerOptions(has_port=False, socket=path, is_socket_given=bool(config.server_socket))
 
 
 def _parts(text: str) -> tuple[str, ...]:

@@ -1,21 +1,27 @@
-"""Where do the small files of a store lie: the first token, and the socket of the node that serves it?
+"""Small files of a store: the first token, the socket of a node that serves it, and which nodes run from a folder.
 
 sqlite:////var/lib/shop.db     /var/lib/shop.db.token    /var/lib/shop.db.sock
 redis://..., postgresql://...  in a folder of the user's own, ~/.local/state/pollux (or XDG_STATE_HOME), under a name
                                that is made of the URL without its password, and without what is asked of the store
+nodes that listen on a socket  announced in that folder, under a name that is made of the folder from which they run
 """
 
 from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+
+import msgspec
+from msgspec import Struct
 
 from pollux.store.open import place_of, sqlite_file
 
 TOKEN, SOCKET = ".token", ".sock"
 OFF = "off"
+ANNOUNCED_MAX = 20  # nodes of one folder that are looked at
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 
 
@@ -40,3 +46,49 @@ def state_folder() -> Path:
     """The folder of this user where programs keep what they need again; it is made by whoever writes there."""
     said = os.environ.get("XDG_STATE_HOME", "")
     return (Path(said) if Path(said).is_absolute() else Path.home() / ".local" / "state") / "pollux"
+
+
+class Announced(Struct, frozen=True):
+    """A node that listens on a socket, as commands in the folder from which it runs find it."""
+
+    pid: int
+    socket: str
+    store: str  # its URL, without a password
+
+
+def announce(node: Announced, folder: Path) -> Path | None:
+    """The file that tells of a node; None where none can be written, which is no reason not to run."""
+    path = state_folder() / f"{_nodes_of(folder)}{node.pid}.json"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.encode(node))
+    except OSError:
+        return None
+    return path
+
+
+def announced_in(folder: Path) -> list[Announced]:
+    """The nodes that run from this folder, oldest pid first; the files of dead ones are taken away."""
+    found = []
+    for path in sorted(state_folder().glob(f"{_nodes_of(folder)}*.json"))[:ANNOUNCED_MAX]:
+        with suppress(OSError, msgspec.DecodeError):
+            node = msgspec.json.decode(path.read_bytes(), type=Announced)
+            if _lives(node.pid):
+                found.append(node)
+            else:
+                path.unlink()
+    return found
+
+
+def _nodes_of(folder: Path) -> str:
+    return f"folder-{sha256(os.fsencode(folder.resolve())).hexdigest()[:12]}-"
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -23,9 +23,12 @@ _COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
 @click.command(cls=Taught)
 @click.option("-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml.")
 @click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE.")
+@click.option(
+    "--app", metavar="MODULE:ATTRIBUTE", envvar="POLLUX_APP", help="A Pollux of your own code, and its store."
+)
 @json_option
 @url_options
-def doctor(config: str | None, store: str | None, *, as_json: bool) -> int:
+def doctor(config: str | None, store: str | None, app: str | None, *, as_json: bool) -> int:
     """Look at the machine, the config and the store; say what is wrong with each, and the cure.
 
     Nothing is changed, and no process is disturbed.  The exit code is 1 if something failed; warnings do not count.
@@ -34,9 +37,10 @@ def doctor(config: str | None, store: str | None, *, as_json: bool) -> int:
     For example:
       pollux doctor
       pollux doctor -c pollux.yaml
+      pollux doctor --app monitor:app
       pollux doctor --store sqlite:////var/lib/pollux/pollux.db --json
     """
-    findings = list(_look(config_path(config), store))
+    findings = list(_look(config_path(config), store, app))
     counts = {level: sum(finding.level == level for finding in findings) for level in (OK, WARN, FAIL)}
     if as_json:
         print_json({"findings": findings, "counts": counts})
@@ -45,7 +49,7 @@ def doctor(config: str | None, store: str | None, *, as_json: bool) -> int:
     return FAILED if counts[FAIL] else FINE
 
 
-def _look(path: str | None, store: str | None) -> Iterator[Finding]:
+def _look(path: str | None, store: str | None, app: str | None) -> Iterator[Finding]:
     from pollux.cli.doctor import machine
     from pollux.cli.doctor.setup import look_at_none, look_at_setup
     from pollux.cli.doctor.way import look_at_way
@@ -53,9 +57,9 @@ def _look(path: str | None, store: str | None) -> Iterator[Finding]:
     watch = machine.Stopwatch()
     loaded: Config | None
     if path is None:
-        loaded, about_setup = look_at_none(store)
+        loaded, about_setup = look_at_none(store, app)
     else:
-        loaded, about_setup = look_at_setup(path, store)
+        loaded, about_setup = look_at_setup(path, store, app)
     yield from machine.look_at_machine(seats=Config().seats if loaded is None else loaded.seats)
     yield from about_setup
     yield look_at_way(loaded, store)

@@ -8,34 +8,55 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from pollux.cli.doctor.finding import Finding, fail, ok, warn
-from pollux.cli.options import find_code_here, loaded_or_said
+from pollux.cli.options import find_code_here, loaded_or_said, store_lacks, with_own_code
 from pollux.config import Config, load_config
 from pollux.config.doubts import doubts
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError
+from pollux.store.beside import announced_in
 
 PROBLEMS_SHOWN = 20
 
 
-def look_at_setup(path: str, store: str | None) -> tuple[Config | None, list[Finding]]:
+def look_at_setup(path: str, store: str | None, app: str | None) -> tuple[Config | None, list[Finding]]:
     """The config as far as it can be read, and what was found on the way."""
     try:
-        config = load_config(path, environ=os.environ, arguments={"store": store})
+        config = load_config(path, environ=os.environ, arguments={"store": store, "app": app})
     except InvalidInput as error:
         return _as_far_as_told(path, store), [*_problems("config", error)]
     count = len(config.jobs)
     findings = [ok("config", f"{path} is right; {count} job{'' if count == 1 else 's'}"), *of_file(Path(path))]
     findings += [warn("config", _told(doubt), doubt.cure) for doubt in _doubts(config)]
-    return config, [*findings, *of_code(config), *of_server(config)]
+    findings += [*of_code(config), *of_server(config)]
+    return _with_code(config), findings
 
 
-def look_at_none(store: str | None) -> tuple[Config | None, list[Finding]]:
-    """Where there is no file: what the environment says, and the defaults."""
+def look_at_none(store: str | None, app: str | None) -> tuple[Config | None, list[Finding]]:
+    """Where there is no file: what the code of an app says, else a node that runs from here, else the defaults."""
     try:
-        config = load_config(None, environ=os.environ, arguments={"store": store})
+        config = load_config(None, environ=os.environ, arguments={"store": store, "app": app})
     except InvalidInput as error:
         return _as_far_as_told(None, store), [*_problems("config", error)]
-    return config, [ok("config", "there is none here; the defaults count", "pollux config --example")]
+    if config.app:
+        about = ok("config", f"there is no file; {config.app} says what counts", f"pollux config --app {config.app}")
+        return _with_code(config), [about, *of_code(config)]
+    about = ok("config", "there is none here; the defaults count", "pollux config --example")
+    found = announced_in(Path.cwd())
+    if len(found) == 1 and not config.is_given("store") and store_lacks(config.store):
+        [node] = found
+        about = ok("config", f"there is no file; the node that runs from here (pid {node.pid}) is on {node.store}")
+        config = msgspec.structs.replace(config, store=node.store)
+    return config, [about]
+
+
+def _with_code(config: Config) -> Config:
+    """As the code of its app says it; what is wrong with the code is told elsewhere."""
+    try:
+        return with_own_code(config)
+    except InvalidInput:
+        return config
 
 
 def of_file(path: Path) -> Iterator[Finding]:

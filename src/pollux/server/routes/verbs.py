@@ -32,7 +32,8 @@ ROLES: Mapping[str, Role] = {
     **dict.fromkeys(("cancel", "cancel_runs", "revive", "drop"), Role.OPERATOR),
     **dict.fromkeys(("pause", "resume", "delete_jobs", "move_jobs"), Role.OPERATOR),
     **dict.fromkeys(("drain_workers", "resume_workers", "trigger"), Role.OPERATOR),
-    **dict.fromkeys(("set_setting", "unset_setting", "reload", "rollback", "file_in_force"), Role.ADMIN),
+    **dict.fromkeys(("set_setting", "unset_setting", "reload", "rollback"), Role.ADMIN),
+    **dict.fromkeys(("file_in_force", "options_in_force"), Role.ADMIN),
     **dict.fromkeys(("create_token", "tokens", "revoke_token", "rotate_token"), Role.ADMIN),
     **dict.fromkeys(("finish_version", "dump", "load"), Role.ADMIN),
 }
