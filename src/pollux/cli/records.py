@@ -11,7 +11,7 @@ from pollux.cli.menu import FAILED, OK
 from pollux.cli.options import Where, ask, existing_store, json_option, store_options
 from pollux.cli.show import ago, full, moment, now_ms, print_json, print_table, span
 from pollux.errors import InvalidInput
-from pollux.model import ALL_VERSIONS, Declares, Drained, Node, Start, role_of
+from pollux.model import ALL_VERSIONS, Declares, Drained, Node, role_of
 from pollux.units import counted
 
 SILENT_MS = 20_000  # nodes beat every 15 s
@@ -34,7 +34,8 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
       pollux nodes
       pollux nodes --json
     """
-    found, drained, is_sealed, starts = ask(existing_store(Where(config, store)), _who_is_there)
+    url = existing_store(Where(config, store))
+    found, drained, is_sealed = ask(url, _who_is_there)
     if as_json:
         rows = [full(node) | {"role": role_of(node)} for node in found]
         print_json({"nodes": rows, "leaders": [node.id for node in found if node.leads], "drained": drained})
@@ -60,21 +61,23 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
         ),
     )
     if not found:
-        click.echo(f"nobody is there; start one with {_how(starts)}", err=True)
+        click.echo(f"nobody is there; start one with {_how(url)}", err=True)
     for each in drained:
         click.echo(f"{each}: nothing is claimed; {each.ends}", err=True)
 
 
-async def _who_is_there(app: Any) -> tuple[list[Node], list[Drained], bool, tuple[Start, ...]]:
+async def _who_is_there(app: Any) -> tuple[list[Node], list[Drained], bool]:
     from pollux.app.overview import nodes_now
+
+    return await nodes_now(app), await app.drained_workers(), bool(await app.sealed())
+
+
+def _how(url: str) -> str:
+    """What starts a node of this store, as far as the store tells."""
     from pollux.app.owned import starts_of
+    from pollux.client import is_address
 
-    found = await nodes_now(app)
-    starts = () if found else await starts_of(app.backend)  # a node that is asked is there
-    return found, await app.drained_workers(), bool(await app.sealed()), starts
-
-
-def _how(starts: tuple[Start, ...]) -> str:
+    starts = () if is_address(url) else ask(url, lambda app: starts_of(app.backend))
     return " or ".join(dict.fromkeys(map(str, starts))) or "`pollux serve`"
 
 
