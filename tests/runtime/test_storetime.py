@@ -56,3 +56,21 @@ async def test_a_clock_that_came_back_is_believed_in_the_end_by_slow_answers_too
     for _ in range(100):
         await asked.ask(there_ms=30_000)
     assert abs(asked.off_ms) <= 200
+
+
+@pytest.mark.parametrize("how", ["asked", "sent"])
+async def test_an_answer_from_before_a_leap_that_is_heard_after_it_is_not_believed(how):
+    """Else a retry that is decided just then would wait for as long as the clock came back."""
+    asked = Asked()
+    await asked.ask()
+    sent, early_ms = asked.clock.mono_ms(), asked.clock.now_ms()
+    await asked.clock.advance(5)
+    asked.clock.jump(-3_600_000)
+    await asked.ask(there_ms=5)
+    asked.time.learn(early_ms, **{how: sent})
+    assert asked.off_ms == 0
+    assert len(asked.leaps) == 1
+
+    asked.clock.jump(3_600_000)
+    await asked.ask(there_ms=5)
+    assert (len(asked.leaps), asked.off_ms) == (2, 0), "the next leap is seen as ever"

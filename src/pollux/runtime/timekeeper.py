@@ -248,11 +248,11 @@ class Timekeeper(Loop):
         """Take in what came; answers the planner, which is another one if an entry cannot be read."""
         wait_ms = self._wait_ms(planner)
         self._is_asked, self._ends, self._puts = False, 0, 0
-        limit = FEED_LIMIT + self._spoilt.page
+        limit, sent = FEED_LIMIT + self._spoilt.page, self.clock.mono_ms()
         feed = await self.interruptible(self.store.feed(limit=limit, wait_ms=wait_ms))
         if feed is None:
             return planner  # somebody wants a turn now; the entries are still there
-        self.time.learn(feed.now_ms)
+        self.time.learn(feed.now_ms, sent=sent)
         if any(isinstance(item.entry, Spoilt) for item in feed.items) or self._spoilt:
             planner = await self._begun_behind(term, planner, feed.items)
         for item in feed.items:
