@@ -6,6 +6,7 @@ import stat
 
 import pytest
 
+from pollux.cli import runs
 from tests.acceptance.terminal import SameProcess, Terminal, eventually, stopped
 
 pytestmark = pytest.mark.xdist_group("cli asking")  # so that their past is made once
@@ -88,7 +89,7 @@ def test_jobs_as_json_have_every_field(pollux):
     assert (job["name"], job["params"], job["tags"], job["priority"]) == ("The first", {"word": "one"}, ["fast"], 2)
     assert (job["schedule_text"], job["last"]) == ("every 1h", "changed")
     assert job["held"].startswith("no live node"), "nothing runs on this store any more"
-    assert set(job["freshness"]) == {"age_ms", "planned_ms", "score"}
+    assert set(job["freshness"]) == {"age_ms", "planned_ms", "score", "wanted_ms"}
     assert job["memory"]["ended"] == 1
     keys = {tuple(sorted(job)) for job in answer.json["jobs"]}
     assert len(keys) == 1, "fields come and go"
@@ -185,6 +186,30 @@ def test_runs_are_listed_with_what_they_say(pollux):
 )  # fmt: skip
 def test_runs_can_be_chosen(pollux, choice, count):
     assert len(pollux.ok("runs", *choice, "--json", *WHERE).json["runs"]) == count
+
+
+def test_every_state_that_the_list_shows_can_be_asked_for(pollux):
+    """Also `failed`, which is how a run looks that is done and did not succeed."""
+    for word in (*runs.STATES, runs.FAILED):
+        assert pollux("runs", "--state", word, "--json", *WHERE).code == 0
+    assert pollux.ok("runs", "--state", "failed", "--json", *WHERE).json["runs"] == []
+    answer = pollux("runs", "--state", "failed", "--state", "ready", *WHERE)
+    assert answer.code == 2
+    assert "ask for --state failed by itself" in answer.err
+
+
+def test_a_job_that_fails_is_seen_to_fail(pollux):
+    [row] = [line for line in pollux.ok("jobs", *WHERE).out.splitlines() if line.startswith("broken ")]
+    assert "its last run failed" in row
+    assert "it never works" in row
+    shown = pollux.ok("jobs", "show", "broken", *WHERE).out
+    assert re.search(r"failures in a row +1\n", shown)
+    assert re.search(r"failing since +\S+", shown)
+    assert "failing since" not in pollux.ok("jobs", "show", "ok/1", *WHERE).out
+    why = pollux.ok("why", "broken", *WHERE).out
+    assert "its last run failed" in why
+    assert "it never works" in why
+    assert "failed" not in pollux.ok("why", "ok/1", *WHERE).out
 
 
 def test_one_run_is_shown_in_full(pollux):

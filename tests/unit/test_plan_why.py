@@ -38,6 +38,28 @@ def run(stops=(), nodes=(NODE,), counts=COUNTS, of=JOB, **changes):
     return why_run(replace(RUN, **changes), of, stops=stops, nodes=nodes, counts=counts, now_ms=NOW)
 
 
+# a job that fails
+
+
+def test_a_job_that_fails_says_how_often_since_when_and_how():
+    memory = Memory(failures=12, failing_since_ms=NOW - 3_600_000, last_error="refused", last_end_ms=NOW - 40_000)
+    why = job(memory=memory)
+    assert why.reason == "it is due in 20s; it fails: 12 times in a row, since 1h ago; the last error: refused"
+    assert why.cure == "see what went wrong: pollux runs --job j --failed"
+    paused = job(memory=memory, stops=(PAUSE,))
+    assert paused.reason.endswith("it fails: 12 times in a row, since 1h ago; the last error: refused")
+    assert paused.cure == "pollux resume j", "what holds it up comes first"
+
+
+def test_a_job_that_failed_once_says_so_and_one_that_succeeded_since_does_not():
+    once = Memory(failures=1, failing_since_ms=NOW - 5_000, last_error="refused")
+    assert job(memory=once).reason == "it is due in 20s; its last run failed 5s ago: refused"
+    asked = job(schedule=None, next_due_ms=None, memory=once)
+    assert asked.reason == "it has no schedule and runs when asked; its last run failed 5s ago: refused"
+    mended = Memory(last_error="refused", last_error_ms=NOW - 50_000, last_success_ms=NOW - 5_000)
+    assert job(memory=mended).reason == "it is due in 20s"
+
+
 # who leads
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from pollux.model import Job, Node, Note, Run, RunState
 from pollux.outcome import Freshness, freshness
 from pollux.plan import why_job
+from pollux.plan.why import failing_words
 from pollux.schedule.words import describe
 from pollux.store.contract import Counts, JobFilter, RunFilter
 
@@ -30,6 +31,7 @@ class JobRow(Struct, frozen=True):
     held: str  # why it does not run although it should, or nothing
     progress: str = ""
     answer: str = ""  # why, in a word: running, waits, paused, ...
+    failing: str = ""  # that its runs fail, how often, since when and how, or nothing
     state: str = ""  # active, running, waiting, paused, disabled, undeclared or done
 
 
@@ -73,6 +75,7 @@ def rows_of(
                 held=why.reason if why.is_held else "",
                 progress=progress.get(job.id, ""),
                 answer=why.answer,
+                failing=failing_words(job, now_ms),
                 state=state_of(live.get(job.id), why.answer),
             )
         )

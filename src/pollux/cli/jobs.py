@@ -104,11 +104,16 @@ def _print_rows(rows: Sequence[JobRow], *, has_versions: bool) -> None:
                 ago(row.job.memory.last_end_ms, now=now),
                 f"{row.freshness.score:.0%}" if row.freshness.age_ms is not None else "-",
                 ago(row.next_due_ms, now=now) or "-",
-                row.held or row.progress or ("running" if row.answer == "running" else ""),
+                _now(row),
             )
             for row in rows
         ),
     )
+
+
+def _now(row: JobRow) -> str:
+    """What it does, what holds it up, or that it fails; what holds it up says that it fails, too."""
+    return row.held or row.progress or row.failing or ("running" if row.answer == "running" else "")
 
 
 @jobs.command()

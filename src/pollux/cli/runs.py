@@ -28,8 +28,10 @@ from pollux.cli.show import (
     span,
     unreadable_json,
 )
+from pollux.errors import InvalidInput
 
 STATES = ("held", "ready", "leased", "done", "dead", "cancelled")
+FAILED = "failed"  # what the column calls a run that is done and failed
 LIVE = STATES[:3]
 SAYS_MAX = 200  # characters of an error in a table
 RESULT_LINES_MAX = 40
@@ -52,7 +54,9 @@ def runs() -> None:
 @click.option("--job", "job_id", metavar="ID", shell_complete=job_ids, help="Of this job.")
 @click.option("--group", help="Of this group.")
 @click.option("--target", help="Of this target.")
-@click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="In this state; may be repeated.")
+@click.option(
+    "--state", "states", type=click.Choice((*STATES, FAILED)), multiple=True, help="In this state; may be repeated."
+)
 @click.option("--error", metavar="TEXT", help="With this text in the error.")
 @click.option("--failed", is_flag=True, help="Only those that failed.")
 @page_options
@@ -81,8 +85,8 @@ def ls(
     from pollux.model import RunState
     from pollux.store.contract import RunFilter
 
-    chosen = tuple(RunState(state) for state in states)
-    where = RunFilter(states=chosen, failed=True if failed else None, **parts)
+    chosen, is_failed = _chosen_states(states)
+    where = RunFilter(states=tuple(map(RunState, chosen)), failed=True if failed or is_failed else None, **parts)
     page = ask(existing_store(Where(config, store)), lambda app: app.list_runs(where, after=after, limit=limit))
     if as_json:
         print_json({"runs": page.runs, "next": page.next, "unreadable": unreadable_json(page.unreadable)})
@@ -243,8 +247,17 @@ def _result_lines(result: Any) -> list[str]:
     return lines
 
 
+def _chosen_states(words: tuple[str, ...]) -> tuple[list[str], bool]:
+    """The states that these words of the column mean, and whether only failed runs of them."""
+    if FAILED in words and not {"done", FAILED}.issuperset(words):
+        cure = "ask for --state failed by itself; --failed lists dead ones, too"
+        raise InvalidInput("failed runs and runs of other states are two lists", where="--state", cure=cure)
+    stored = ["done" if word == FAILED else word for word in words]
+    return list(dict.fromkeys(stored)), FAILED in words and "done" not in words
+
+
 def outcome_of(run: Any) -> str:
-    return "failed" if run.failed and run.state.value == "done" else str(run.state.value)
+    return FAILED if run.failed and run.state.value == "done" else str(run.state.value)
 
 
 def attempt(run: Any) -> str:

@@ -62,7 +62,30 @@ class Why(Struct, frozen=True):
 
 
 def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, nodes: Sequence[Node]) -> Why:
-    """Why a job runs or does not; `live` is one of its live runs, if there is one; `nodes` are all that live."""
+    """Why a job runs or does not, and whether it fails when it does.
+
+    `live` is one of its live runs, if there is one; `nodes` are all that live.
+    """
+    why = _why_job(job, stops=stops, now_ms=now_ms, live=live, nodes=nodes)
+    failing = failing_words(job, now_ms)
+    if not failing:
+        return why
+    cure = why.cure or f"see what went wrong: pollux runs --job {job.id} --failed"
+    return replace(why, reason=f"{why.reason}; {failing}", cure=cure)
+
+
+def failing_words(job: Job, now_ms: int) -> str:
+    """That a job fails, how often, since when and how, or nothing."""
+    memory = job.memory
+    if not memory.failures:
+        return ""
+    error, ago = memory.last_error or "no error was told", _ago(memory.failing_since_ms, now_ms)
+    if memory.failures == 1:
+        return f"its last run failed{ago and f' {ago}'}: {error}"
+    return f"it fails: {memory.failures} times in a row{ago and f', since {ago}'}; the last error: {error}"
+
+
+def _why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, nodes: Sequence[Node]) -> Why:
     by_key = {stop.key: stop for stop in stops}
     if live is not None and not live.overlaps_at(now_ms) and job.next_due_ms is not None:
         live = None  # it is for later, and the next due time comes all the same
@@ -162,8 +185,7 @@ def _meanwhile(job: Job, live: Run) -> str:
 def _never(job: Job, nodes: Sequence[Node]) -> Why:
     """A job without a next due."""
     if job.schedule is None:
-        last = f"; its last run failed: {job.memory.last_error}" if job.memory.failures else ""
-        return Why("waits", f"it has no schedule and runs when asked{last}", cure="run or enqueue it")
+        return Why("waits", "it has no schedule and runs when asked", cure="run or enqueue it")
     if isinstance(job.schedule, Event):
         return Why("waits", "it fires on events only, never by the clock", cure="send the event, or run it")
     if job.last_due_ms is None and (lack := unserved(job.scheduler_version, nodes)):
@@ -219,7 +241,9 @@ def why_run(
         case RunState.DONE if run.failed:
             return Why("failed", f"it failed: {run.error or 'no error was told'}; the next firing is the retry")
         case RunState.DONE:
-            return Why("done", f"it is done{_ago(run.finished_ms, now_ms)}")
+            return Why(
+                "done", "it is done" if run.finished_ms is None else f"it is done, {_ago(run.finished_ms, now_ms)}"
+            )
         case RunState.DEAD:
             return Why(
                 "dead", f"given up on: {run.error or 'no error was told'}", cure="mend the cause, then revive it"
@@ -307,7 +331,7 @@ def _later(run: Run, now_ms: int) -> str:
 
 
 def _ago(at_ms: int | None, now_ms: int) -> str:
-    return "" if at_ms is None else f", {_span(max(0, now_ms - at_ms))} ago"
+    return "" if at_ms is None else f"{_span(max(0, now_ms - at_ms))} ago"
 
 
 def _span(ms: int) -> str:

@@ -153,6 +153,7 @@ class LastView(Struct, frozen=True, gc=False):
     duration_ms: int
     runs: int
     failures: int  # in a row
+    failing_since: str | None  # when the first of them ended
     dead: int
     skips: dict[str, int]
 
@@ -288,6 +289,7 @@ def _last(job: Job) -> LastView:
         duration_ms=memory.duration_ms,
         runs=memory.ended,
         failures=memory.failures,
+        failing_since=moment(memory.failing_since_ms),
         dead=memory.dead,
         skips=dict(memory.skips),
     )

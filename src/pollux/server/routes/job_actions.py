@@ -158,7 +158,7 @@ async def runs_of(desk: At, job_id: str, query: RunQuery) -> RunList:
 
 async def why_view(desk: At, name: str) -> WhyView:
     found = await desk.verbs.why(name)
-    return WhyView(name, found.answer, found.reason, moment(found.expected_ms), found.cure)
+    return WhyView(name, found.answer, hide(found.reason), moment(found.expected_ms), found.cure)
 
 
 def _unreadable(job: Job | Unreadable) -> str:
