@@ -7,6 +7,7 @@ from pollux.model import (
     SCHEDULER_VERSION,
     CancelOrder,
     Cause,
+    Earlier,
     Ended,
     Firing,
     Holding,
@@ -115,7 +116,7 @@ class Planning(RuleBasedStateMachine):
                 barring.add(run.id)
         return tuple(waiting)
 
-    @rule(number=PICK, do=st.sampled_from(["release", "release", "hold", "cancel"]))
+    @rule(number=PICK, do=st.sampled_from(["release", "release", "hold", "cancel", "earlier"]))
     def gate(self, number, do):
         held = [run for run in self.seen.live() if run.state is RunState.HELD]
         run = self.pick(held or self.seen.live(), number)
@@ -125,6 +126,7 @@ class Planning(RuleBasedStateMachine):
             "release": Plan(releases=(Release(run.id),)),
             "hold": Plan(holds=(Holding(run.id, f"full {number}"),)),
             "cancel": Plan(cancels=(CancelOrder(run.id, "enough"),)),
+            "earlier": Plan(earlier=(Earlier(run.id, self.moment(number % 10)),)),
         }
         if self.do("advance", self.terms[-1], plans[do], now_ms=self.now).answer is Answer.FENCED:
             self.unchanged()

@@ -38,6 +38,7 @@ CLOCK = "tests/chaos/test_clock.py::"
 SWEEP = (
     "tests/chaos/test_failpoints.py::test_a_crash_at_any_failpoint_and_the_same_call_again_is_as_if_nothing_happened"
 )
+SET_RIGHT = "tests/runtime/test_clock_set_right.py::"
 RIGHT_AFTER = "test_the_due_time_right_after_fires_on_time_where_a_catch_up_run_would_still_be_live"
 JUMP = CLOCK + "test_a_jump_of_the_wall_clock_loses_nothing_doubles_nothing_and_steals_no_living_lease[{}-+1h]"
 
@@ -357,6 +358,18 @@ FIRINGS = (
         "the clock comes back by an hour, and recurring jobs wait until that hour is over",
         Patch("plan/memory.py", "if now_ms < self.seen_ms - CAME_BACK_MS:", "if now_ms < 0:"),
         tests=(BACK + "test_after_a_wrong_hour_a_recurring_job_goes_on_where_the_clock_is_and_no_due_fires_twice",),
+    ),
+    sabotage(
+        "set-right",
+        "the clock was a day ahead and is set right, and the next leader finds nothing amiss",
+        Patch("plan/clock_jumps.py", "        if now_ms >= self._highest_ms - CAME_BACK_MS or", "        if True or"),
+        tests=(SET_RIGHT + "test_every_schedule_goes_on_after_a_restart",),
+    ),
+    sabotage(
+        "set-right-runs",
+        "and it finds the due times alone: a retry stays a day away",
+        Patch("plan/clock_jumps.py", "        self.earlier |= found\n", ""),
+        tests=(SET_RIGHT + "test_a_retry_that_was_a_day_away_comes_as_its_policy_says",),
     ),
     sabotage(
         "catch-up",

@@ -143,6 +143,13 @@ class World:
         ids = sorted(job_id for job_id in self.jobs if after is None or job_id > after)
         return [self.read(job_id) for job_id in ids[:limit]], ids[limit - 1] if len(ids) > limit else None
 
+    def waiting(self, after, limit=7):
+        """Of all held and ready runs, few at a time, and where the next page begins."""
+        states = {RunState.HELD, RunState.READY}
+        runs = sorted((run for run in self.runs.values() if run.state in states), key=lambda run: run.id)
+        page = [run for run in runs if after is None or run.id > after]
+        return page[:limit], page[limit - 1].id if len(page) > limit else None
+
     def advance(self, plan):
         assert len(plan.firings) + len(plan.releases) <= FIRINGS_MAX
         assert len(plan.updates) <= UPDATES_MAX
@@ -161,6 +168,9 @@ class World:
             for end in entry.ends
         }
         firings = tuple(self._fire(firing) for firing in plan.firings)
+        for each in plan.earlier:
+            run = self.runs[each.run_id]
+            self.runs[run.id] = replace(run, visible_ms=min(run.visible_ms, each.visible_ms))
         alone = {release.run_id for release in plan.releases if release.alone}
         waiting = tuple(release.run_id for release in plan.releases if not self._release(release, alone))
         for holding in plan.holds:
@@ -236,9 +246,12 @@ class Leader:
         planner, world = self.planner, self.world
         for feed, entry in sorted(world.feed.items())[:200]:
             planner.apply(FeedItem(feed, entry))
+        has_looked = False  # as the timekeeper does: of what may be much, a page a turn
         for _ in range(50):
             wants = planner.wants(world.now_ms)
             assert wants == planner.wants(world.now_ms)
+            wants = replace(wants, all_jobs=None, waiting_runs=None) if has_looked else wants
+            has_looked = has_looked or wants.all_jobs is not None or wants.waiting_runs is not None
             if not wants:
                 return
             planner.learn(
@@ -248,6 +261,7 @@ class Leader:
                 notes=world.standing_notes() if wants.notes else None,
                 nodes=list(world.nodes.values()) if wants.nodes else None,
                 all_jobs=None if wants.all_jobs is None else world.page(wants.all_jobs.after),
+                waiting_runs=None if wants.waiting_runs is None else world.waiting(wants.waiting_runs.after),
             )
         raise AssertionError(f"the planner never stops asking: {wants}")
 

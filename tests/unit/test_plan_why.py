@@ -19,8 +19,10 @@ from pollux.model import (
     Overlap,
     Run,
     RunState,
+    Tried,
 )
 from pollux.plan import why_job, why_run
+from pollux.units import DAY_MS, HOUR_MS
 
 NOW = 1_800_000_000_000
 NODE = Node(id="n1", seats=2, busy=0, handlers=("h",), leads=1, beat_ms=NOW)
@@ -135,7 +137,24 @@ def test_a_job_waits_for_its_time_and_says_when():
     ("ms", "words"), [(158_321, "it is due in 2m38s"), (1_099, "it is due in 1s"), (266, "it is due in 266ms")]
 )
 def test_a_wait_is_told_without_milliseconds_from_a_second_on(ms, words):
-    assert job(next_due_ms=NOW + ms).reason == words
+    assert job(next_due_ms=NOW + ms, schedule=Interval(HOUR_MS)).reason == words
+
+
+def test_a_due_time_further_ahead_than_the_schedule_allows_is_told_with_its_reason():
+    why = job(next_due_ms=NOW + DAY_MS, last_due_ms=NOW + DAY_MS - 60_000)
+    assert why.reason == (
+        "it is due in 1d, further ahead than its schedule allows: it was planned by a clock that has come back, "
+        "and the leader puts that right"
+    )
+    assert "pollux nodes" in why.cure
+
+
+def test_a_retry_that_was_planned_by_a_clock_that_came_back_says_so():
+    tried = (Tried(1, NOW + DAY_MS - 10, NOW + DAY_MS, "no answer"),)
+    why = run(visible_ms=NOW + DAY_MS + 5_000, attempt=1, error="no answer", tried=tried)
+    assert "planned by a clock that has come back" in why.reason
+    near = (Tried(1, NOW - 10, NOW, "no answer"),)
+    assert "came back" not in run(visible_ms=NOW + 5_000, attempt=1, error="no answer", tried=near).reason
 
 
 @pytest.mark.parametrize(

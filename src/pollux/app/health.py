@@ -33,6 +33,7 @@ from pollux.model import (
     by_term,
     drained_of,
 )
+from pollux.model.clock_note import clock_notes
 from pollux.observe.documents import health_document
 from pollux.observe.health import Health, judge
 from pollux.observe.metrics_reading import Readings
@@ -184,6 +185,7 @@ class Watch:
             drained=tuple(_told(drain) for drain in drained if drain is not None and _stands(drain, nodes)),
             sealed=await self._app.sealed() if DRAIN in {note.key for note in stops} else "",  # none is without it
             aside=tuple([each for each in all_aside(aside) if version in (ALL_VERSIONS, each.version)]),
+            clocks=tuple([each for each in clock_notes(aside) if version in (ALL_VERSIONS, each.version)]),
             forsaken=tuple((source, tuple(ids)) for source, ids in left.items()),
             starts=await starts_of(store) if is_missed else (),
         )

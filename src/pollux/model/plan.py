@@ -55,6 +55,13 @@ class Holding(Struct, frozen=True):
     reason: str
 
 
+class Earlier(Struct, frozen=True):
+    """A held or ready run that becomes visible later than at that time: it does then.  Of any other: nothing."""
+
+    run_id: str
+    visible_ms: int
+
+
 class CancelOrder(Struct, frozen=True):
     run_id: str
     reason: str
@@ -77,6 +84,7 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     firings: tuple[Firing, ...] = ()
     releases: tuple[Release, ...] = ()
     holds: tuple[Holding, ...] = ()
+    earlier: tuple[Earlier, ...] = ()
     cancels: tuple[CancelOrder, ...] = ()
     updates: tuple[JobUpdate, ...] = ()
     notes: tuple[NotePut, ...] = ()
@@ -84,7 +92,7 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     @property
     def moves_runs(self) -> bool:
         """Does any run come, go, or go on with it?"""
-        return bool(self.firings or self.releases or self.holds or self.cancels)
+        return bool(self.firings or self.releases or self.holds or self.earlier or self.cancels)
 
     def is_empty(self) -> bool:
         return not (self.consumed or self.updates or self.notes or self.moves_runs)

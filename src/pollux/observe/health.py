@@ -88,6 +88,8 @@ def _findings(snapshot: Snapshot) -> Iterator[Finding]:
         yield _leader(snapshot, seen)
         if seen.others:
             yield _versions(snapshot, seen)
+        if any(each.words(snapshot.now_ms) for each in seen.clocks):
+            yield _clock(snapshot, seen)
         for question in (_due, _ready, _queue, _freshness, _sources, _feed, _records, _dead, _stops):
             yield question(snapshot, seen)
     if node is not None:
@@ -163,6 +165,17 @@ def _version(each: Version) -> str:
     live = each.counts.held + each.counts.ready + each.counts.leased
     runs = f", {_many(live, 'live run')}" if live else ""
     return f"version {each.number} ({_many(each.counts.jobs, 'job')}{runs})"
+
+
+def _clock(snapshot: Snapshot, seen: Deployment) -> Finding:
+    """The store's clock came back: due times, retries and visible times that were planned before lie too far ahead."""
+    words = "; ".join([found for each in seen.clocks if (found := each.words(snapshot.now_ms))])
+    if any(each.is_behind(snapshot.now_ms) for each in seen.clocks):
+        cure = (
+            "a leader puts it right within seconds: see that a node leads (pollux nodes), and that NTP keeps the clock"
+        )
+        return Finding("clock", DEGRADED, words, cure)
+    return Finding("clock", HEALTHY, words)
 
 
 def _due(snapshot: Snapshot, seen: Deployment) -> Finding:

@@ -11,6 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from pollux.model import SCHEDULER_VERSION, Counts, Drained, Line, Node, NodeLoad, Run, SetAside, Start, Version
+from pollux.model.clock_note import ClockNote
 
 SOON_MS = 12_000  # what is due within this is due soon
 JOBS_MAX = 200  # jobs that are looked at one by one
@@ -57,6 +58,7 @@ class Deployment(Struct, frozen=True):
     problems: tuple[str, ...] = ()  # what is wrong with the place of the store, each with its cure after the last `; `
     sealed: str = ""  # why nobody works on the store, and the cure, if it was moved elsewhere
     aside: tuple[SetAside, ...] = ()  # what the leader cannot read
+    clocks: tuple[ClockNote, ...] = ()  # the highest times that were planned by
     forsaken: tuple[tuple[str, tuple[str, ...]], ...] = ()  # sources of which no node lives, and their jobs
     starts: tuple[Start, ...] = ()  # how nodes were started, where one is missing
 

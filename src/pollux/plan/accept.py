@@ -45,6 +45,9 @@ def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
     inbox.receipts.drop(draft.plan.consumed)
     term.aside.accept(draft.plan)
     term.counting.accept(draft.plan, draft.now_ms)
+    term.clock.accept(draft.plan)
+    for each in draft.plan.earlier:
+        term.gatehouse.bring_forward(each.run_id, each.visible_ms)
     skipped: list[Skip] = []
     held: list[tuple[str, str]] = []
     late = []

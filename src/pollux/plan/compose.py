@@ -141,12 +141,23 @@ def compose(term: TermMemory, now_ms: int, *, ready_max: int) -> Draft:
         firings=tuple([shot.firing for shot in draft.shots]),
         releases=tuple([Release(visitor.run.id, visitor.run.id in draft.alone) for visitor in draft.releases]),
         holds=tuple([Holding(visitor.run.id, held.reason) for visitor, held in draft.holds]),
+        earlier=term.clock.next_earlier() if term.clock.earlier else (),
         cancels=tuple([CancelOrder(visitor.run.id, RETIRED) for visitor in draft.cancels]),
         updates=tuple([change.update for change in draft.changes]),
         notes=term.aside.notes(consumed, now_ms, looks=term.inbox.survey is not None)
         + term.counting.notes(consumed, len(draft.cancels), now_ms),
     )
+    if term.clock.is_looking or not draft.plan.is_empty():  # the clock alone is no reason to write
+        _note_clock(term, draft)
     return draft
+
+
+def _note_clock(term: TermMemory, draft: Draft) -> None:
+    inbox = term.inbox
+    is_written = inbox.survey is None and not any(work.writes for work in inbox.work.values())
+    notes = term.clock.notes(draft.now_ms, is_written=is_written)
+    if notes:
+        draft.plan = replace(draft.plan, notes=draft.plan.notes + notes)
 
 
 # runs at the gate

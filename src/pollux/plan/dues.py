@@ -13,13 +13,12 @@ from msgspec import Struct
 
 from pollux import schedule as when
 from pollux.model import Interval, Job, Memory, Once, Overlap, Schedule
+from pollux.model.clock_note import CAME_BACK_MS
 from pollux.plan.slots import Footing, Slot
 from pollux.schedule import interval
 from pollux.schedule.missed import LATE_AFTER_MAX_MS, LATE_AFTER_MIN_MS, late_after_ms
 
 FIRST_SPREAD_MAX_MS = 60_000  # the first due of a new job lies at most so far ahead, off its grid
-
-CAME_BACK_MS = 60_000  # a last due further ahead was written before the clock came back
 
 
 class Fire(Struct, frozen=True, gc=False):
@@ -121,14 +120,32 @@ def place(job: Job, old: Job | None, *, is_placed: bool, now_ms: int, crowd: int
     return when.next_due(schedule, job.id, _from_ms(job, now_ms))
 
 
+def lies_ahead(job: Job, now_ms: int) -> bool:
+    """Is the next due further ahead than the schedule allows?  It was reckoned by a clock that has come back."""
+    schedule, due_ms = job.schedule, job.next_due_ms
+    if schedule is None or due_ms is None or due_ms <= now_ms:
+        return False
+    if type(schedule) is Once:
+        return schedule.at_ms is None
+    try:
+        latest_ms = when.next_due(schedule, job.id, _from_ms(job, now_ms))
+    except Exception:  # noqa: BLE001  a bad schedule is dealt with by the plan
+        return False
+    if type(schedule) is Interval:
+        latest_ms = max(latest_ms or 0, now_ms + min(schedule.every_ms, FIRST_SPREAD_MAX_MS))
+    return latest_ms is None or due_ms > latest_ms
+
+
 def follow_back(slot: Slot, now_ms: int) -> int | None:
     """The clock came back far: the due that follows now, if the planned one lies beyond it; None: it stands.
 
     The planned one was reached in a time that is undone.  A due that fired there is refused by the store.
     """
     job, planned_ms, last_ms = slot.job, slot.next_ms, slot.last_ms
-    if planned_ms is None or job.schedule is None or not job.is_recurring:
+    if planned_ms is None or job.schedule is None:
         return None
+    if type(job.schedule) is Once:
+        return now_ms if job.schedule.at_ms is None and planned_ms > now_ms else None
     is_near = last_ms is not None and now_ms < last_ms <= now_ms + CAME_BACK_MS
     from_ms = last_ms if is_near and last_ms is not None else now_ms
     if type(job.schedule) is Interval:

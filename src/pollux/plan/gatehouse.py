@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
+from msgspec.structs import replace
+
 from pollux.model import Run
 
 
@@ -58,6 +60,12 @@ class Gatehouse:
         self.forget(run.id)
         self._later[run.id] = (at_ms, run)
         heappush(self._times, (at_ms, run.id))
+
+    def bring_forward(self, run_id: str, at_ms: int) -> None:
+        """The time of a run that waits for its time comes earlier."""
+        _, run = self._later.get(run_id, (None, None))
+        if run is not None:
+            self.admit_later(replace(run, visible_ms=at_ms), at_ms)
 
     def park(self, run: Run, key: str) -> None:
         """Leave the run alone until the key is woken."""

@@ -78,13 +78,14 @@ class Work:
 
 
 class Survey:
-    """A look at all jobs, a page at a time, because an entry may have told of any."""
+    """A look at all jobs, a page at a time, because an entry may have told of any, or because the clock came back."""
 
-    __slots__ = ("after", "feeds")
+    __slots__ = ("after", "feeds", "is_ahead")
 
     def __init__(self) -> None:
         self.after: str | None = None
         self.feeds: list[int] = []
+        self.is_ahead = True  # does it concern only jobs whose due time lies too far ahead?
 
 
 class Inbox:
@@ -134,10 +135,11 @@ class Inbox:
             self.nodes.append(feed)
             self.receipts.owe(feed)
 
-    def ask_all_jobs(self, feed: int | None = None) -> None:
-        """From the first on, whatever was seen of them before."""
+    def ask_all_jobs(self, feed: int | None = None, *, ahead: bool = False) -> None:
+        """From the first on, whatever was seen of them before; `ahead`: only those due further ahead than they may."""
         self.survey = self.survey or Survey()
         self.survey.after = None
+        self.survey.is_ahead = self.survey.is_ahead and ahead
         if feed is not None:
             self.survey.feeds.append(feed)
             self.receipts.owe(feed)

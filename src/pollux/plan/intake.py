@@ -33,7 +33,7 @@ from pollux.model import (
     Spoilt,
 )
 from pollux.outcome import describe
-from pollux.plan.dues import place
+from pollux.plan.dues import lies_ahead, place
 from pollux.plan.gate import declared_key, handler_key, handlers_of, previous_key, unreadable_key
 from pollux.plan.memory import TermMemory
 from pollux.plan.slots import Slot
@@ -52,6 +52,7 @@ def apply(term: TermMemory, item: FeedItem) -> None:
     match item.entry:
         case Ended(ends):
             term.counting.read(feed, ends)
+            term.clock.saw(max([end.ended_ms for end in ends], default=0))
             for end in ends:
                 _apply_end(term, feed, end)
         case JobsPut() | JobsDeleted() | JobsMoved() | Spoilt():
@@ -131,6 +132,10 @@ def learn_all_jobs(term: TermMemory, found: Sequence[Job | Unreadable], after: s
     inbox, survey = term.inbox, term.inbox.survey
     assert survey is not None
     jobs = [job for job in found if isinstance(job, Job)]
+    if term.clock.is_looking:
+        _follow_clock(term, jobs)
+    if survey.is_ahead:
+        jobs = []
     crowd = sum([job.next_due_ms is None and job.last_due_ms is None for job in jobs])
     for job in jobs:
         work = inbox.work_of(job.id)
@@ -146,6 +151,14 @@ def learn_all_jobs(term: TermMemory, found: Sequence[Job | Unreadable], after: s
         inbox.receipts.pay(survey.feeds)
         inbox.survey = None
     term.trim()
+
+
+def _follow_clock(term: TermMemory, jobs: Iterable[Job]) -> None:
+    """The clock came back: of these jobs, as they are stored, those due further ahead than they may be follow it."""
+    ahead = [job for job in jobs if lies_ahead(job, term.seen_ms)]
+    for job in ahead:
+        term.follow_back(job.id, term.slots.get(job.id) or term.slots.add(job), term.seen_ms)
+    term.clock.put_right(len(ahead))
 
 
 def learn_job(term: TermMemory, job_id: str, job: Job | Unreadable | None) -> None:

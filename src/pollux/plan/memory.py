@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pollux.model import SCHEDULER_VERSION, Note
+from pollux.model.clock_note import CAME_BACK_MS
 from pollux.plan.aside import Aside
+from pollux.plan.clock_jumps import TermClock
 from pollux.plan.counting import Counting
-from pollux.plan.dues import CAME_BACK_MS, Choose, Fire, follow_back, judge
+from pollux.plan.dues import Choose, Fire, follow_back, judge
 from pollux.plan.gate import GateState, stop_of
 from pollux.plan.gatehouse import Gatehouse
 from pollux.plan.inbox import Inbox
@@ -42,6 +44,7 @@ class TermMemory:
         self.gatehouse = Gatehouse()
         self.aside = Aside(version)
         self.counting = Counting(version, now_ms)
+        self.clock = TermClock(version)
         self.due: dict[str, None] = {}  # jobs, in the order in which they came due
         self.late: dict[str, bool] = {}  # job -> has it a timer for its next fresh due?
         self._untimed = 0  # of them have none
@@ -61,6 +64,8 @@ class TermMemory:
             self._rewind()
             if now_ms < self.seen_ms - CAME_BACK_MS:
                 self._follow_back(now_ms)
+        if self.clock.begins_to_look(now_ms, self.seen_ms):
+            self.inbox.ask_all_jobs(ahead=True)
         self.seen_ms = now_ms
         if self.stops_end_ms is not None and self.stops_end_ms <= now_ms:
             self._end_stops(now_ms)
@@ -123,14 +128,19 @@ class TermMemory:
         """The clock came back far: recurring jobs must not wait until it has caught up with itself."""
         for job_id in self.slots:
             slot = self.slots.get(job_id)
-            try:
-                next_ms = None if slot is None else follow_back(slot, now_ms)
-            except Exception:  # noqa: BLE001  a bad schedule is dealt with by the plan
-                next_ms = None
-            if slot is not None and next_ms is not None:
-                slot.place(next_ms)
-                self.inbox.work_of(job_id).writes = True
-                self.arm(job_id, slot)
+            if slot is not None:
+                self.follow_back(job_id, slot, now_ms)
+
+    def follow_back(self, job_id: str, slot: Slot, now_ms: int) -> None:
+        """One job follows the clock that came back."""
+        try:
+            next_ms = follow_back(slot, now_ms)
+        except Exception:  # noqa: BLE001  a bad schedule is dealt with by the plan
+            return
+        if next_ms is not None:
+            slot.place(next_ms)
+            self.inbox.work_of(job_id).writes = True
+            self.arm(job_id, slot)
 
     # stops
 
@@ -208,7 +218,7 @@ class TermMemory:
         inbox = self.inbox
         if self.due or self.gatehouse.here or inbox.work or inbox.jobs or inbox.runs:
             return True
-        if inbox.notes is not None or inbox.nodes is not None or inbox.survey is not None:
+        if inbox.notes is not None or inbox.nodes is not None or inbox.survey is not None or self.clock.is_looking:
             return True
         if self.late and self.pace.left(self.seen_ms) >= 1:
             return True

@@ -37,6 +37,12 @@ class JobsAfter(Struct, frozen=True):
     after: str | None
 
 
+class RunsAfter(Struct, frozen=True):
+    """All runs that are held or ready, a page of them: those after that cursor, or from the first on."""
+
+    after: str | None
+
+
 class Wants(Struct, frozen=True):
     """What must be read before the next plan; false if nothing must."""
 
@@ -46,9 +52,10 @@ class Wants(Struct, frozen=True):
     notes: bool = False
     nodes: bool = False
     all_jobs: JobsAfter | None = None
+    waiting_runs: RunsAfter | None = None
 
     def __bool__(self) -> bool:
-        asks = self.timers is not None or self.all_jobs is not None
+        asks = self.timers is not None or self.all_jobs is not None or self.waiting_runs is not None
         return bool(self.jobs or self.runs or asks or self.notes or self.nodes)
 
 
@@ -96,6 +103,7 @@ class Planner:
         intake.learn_notes(self._term, notes)
         intake.learn_aside(self._term, notes)
         self._term.counting.recall(notes, now_ms, left)
+        self._term.clock.recall(notes)
         intake.learn_held(self._term, held)
 
     def apply(self, item: FeedItem) -> None:
@@ -114,8 +122,14 @@ class Planner:
             timers=term.window,
             notes=inbox.notes is not None,
             nodes=inbox.nodes is not None,
-            all_jobs=None if inbox.survey is None else JobsAfter(inbox.survey.after),
+            all_jobs=None if inbox.survey is None or self._is_loaded() else JobsAfter(inbox.survey.after),
+            waiting_runs=RunsAfter(term.clock.runs_after) if term.clock.has_runs_left else None,
         )
+
+    def _is_loaded(self) -> bool:
+        """Does a look at all jobs wait until what it found before is written?"""
+        inbox = self._term.inbox
+        return inbox.survey is not None and inbox.survey.is_ahead and len(inbox.work) > READS_MAX
 
     def learn(
         self,
@@ -126,8 +140,9 @@ class Planner:
         notes: Sequence[Note] | None = None,
         nodes: Sequence[Node] | None = None,
         all_jobs: tuple[Sequence[Job | Unreadable], str | None] | None = None,
+        waiting_runs: tuple[Sequence[Run], str | None] | None = None,
     ) -> None:
-        """What was read, as it was asked for by the last `wants`; of all jobs also where the next page begins."""
+        """What was read, as it was asked for by the last `wants`; of a page also where the next one begins."""
         term = self._term
         if timers is not None:
             intake.learn_timers(term, timers)
@@ -139,6 +154,8 @@ class Planner:
             intake.learn_job(term, job_id, job)
         if all_jobs is not None:
             intake.learn_all_jobs(term, *all_jobs)
+        if waiting_runs is not None:
+            term.clock.look_at(*waiting_runs, term.seen_ms)
         for run_id, run in runs:
             intake.learn_run(term, run_id, run)
 

@@ -29,6 +29,8 @@ from pollux.model import (
     serve_words,
     unserved,
 )
+from pollux.model.clock_note import CAME_BACK_MS
+from pollux.plan.dues import lies_ahead
 from pollux.plan.gate import (
     UNDECLARED,
     GateState,
@@ -44,6 +46,7 @@ from pollux.plan.sources import is_backed
 from pollux.units import SECOND_MS, format_ms
 
 _HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded", "drained", "unreadable"})
+CAME_BACK = "it was planned by a clock that has come back, and the leader puts that right"
 GRACE_MS = 5_000  # a due time that passed so long ago should have been fired
 
 
@@ -220,7 +223,11 @@ def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
         return Why("due", words, now_ms, "if it stays so, look at the CPU and the log of the leader: pollux nodes")
     if late_ms >= 0:
         return Why("due", "it is due now", due_ms)
-    return Why("waits", f"it is due in {_span(-late_ms)}", due_ms)
+    words = f"it is due in {_span(-late_ms)}"
+    if lies_ahead(job, now_ms):
+        words += f", further ahead than its schedule allows: {CAME_BACK}"
+        return Why("waits", words, due_ms, "it takes seconds; if it stays so, see that a node leads: pollux nodes")
+    return Why("waits", words, due_ms)
 
 
 def why_run(
@@ -324,10 +331,17 @@ def _delete(job: Job) -> str:
 
 def _later(run: Run, now_ms: int) -> str:
     wait, last = _span(run.visible_ms - now_ms), f"; last said: {run.progress}" if run.progress else ""
+    last += f"; {CAME_BACK}" if _is_ahead(run, now_ms) else ""
     if run.attempt:
         times = "once" if run.attempt == 1 else f"{run.attempt} times"
         return f"it failed {times} ({run.error or 'no error was told'}); tried again in {wait}{last}"
     return f"its time comes in {wait}{last}"
+
+
+def _is_ahead(run: Run, now_ms: int) -> bool:
+    """Did its last attempt end, or did it fire, in a time that is still to come?"""
+    ended_ms = run.tried[-1].ended_ms if run.tried else run.due_ms if run.cause is Cause.SCHEDULE else 0
+    return ended_ms > now_ms + CAME_BACK_MS
 
 
 def _ago(at_ms: int | None, now_ms: int) -> str:

@@ -227,22 +227,26 @@ class Timekeeper(Loop):
         notes, nodes, counts = await self._notes(), await self._nodes(), await self.store.counts()
         held = await self._held()
         planner.begin(self.time.now_ms(), notes=notes, held=held, nodes=nodes, ready=counts.ready, left=self._left)
-        await self._learn(planner)
+        await self._learn(planner, looks=False)
         self._planner, self._term, self._left = planner, term, None
         self._is_asked = True  # what is due is due now
         self.rebuilds += 1
         return planner
 
     async def _held(self) -> list[Run]:
-        where, after = RunFilter(states=(RunState.HELD,), scheduler_version=self.store.scheduler_version), None
-        held: list[Run] = []
-        while True:
-            page, unreadable = await as_far(self.store.list_runs(where, after=after, limit=PAGE_MAX))
-            self._say("run", unreadable)
-            held += page.runs
-            after = page.next
-            if after is None:
-                return held
+        held, after = await self._waiting(None, RunState.HELD)
+        while after is not None:
+            runs, after = await self._waiting(after, RunState.HELD)
+            held += runs
+        return held
+
+    async def _waiting(self, after: str | None, *states: RunState) -> tuple[list[Run], str | None]:
+        """A page of the runs in these states, held or ready if none is named, and where the next page begins."""
+        states = states or (RunState.HELD, RunState.READY)
+        where = RunFilter(states=states, scheduler_version=self.store.scheduler_version)
+        page, unreadable = await as_far(self.store.list_runs(where, after=after, limit=PAGE_MAX))
+        self._say("run", unreadable)
+        return list(page.runs), page.next
 
     async def _read_feed(self, term: int, planner: Planner) -> Planner:
         """Take in what came; answers the planner, which is another one if an entry cannot be read."""
@@ -297,18 +301,18 @@ class Timekeeper(Loop):
         next_ms = planner.next_ms()
         return None if next_ms is None else next_ms - self.time.now_ms()
 
-    async def _learn(self, planner: Planner) -> None:
+    async def _learn(self, planner: Planner, *, looks: bool = True) -> None:
         """Read what the planner asks for, in batches; what it learns may make it ask again.
 
-        Of all jobs it is one page a turn, so that firings go on beside the look at many.
+        If it `looks` at all jobs and waiting runs it is one page a turn, so that firings go on beside.
         """
-        has_looked = False
+        has_looked = not looks
         for _ in range(LEARN_ROUNDS_MAX):
             wants = planner.wants(self.time.now_ms())
-            wants = replace(wants, all_jobs=None) if has_looked else wants
+            wants = replace(wants, all_jobs=None, waiting_runs=None) if has_looked else wants
             if not wants:
                 return
-            has_looked = has_looked or wants.all_jobs is not None
+            has_looked = has_looked or wants.all_jobs is not None or wants.waiting_runs is not None
             planner.learn(
                 jobs=await self._jobs(wants),
                 runs=await self._runs(wants),
@@ -316,6 +320,7 @@ class Timekeeper(Loop):
                 notes=await self._notes(STOP) if wants.notes else None,
                 nodes=await self._nodes() if wants.nodes else None,
                 all_jobs=None if wants.all_jobs is None else await self._all_jobs(wants.all_jobs.after),
+                waiting_runs=None if wants.waiting_runs is None else await self._waiting(wants.waiting_runs.after),
             )
 
     async def _notes(self, prefix: str = "") -> list[Note]:

@@ -242,6 +242,7 @@ class Store(Protocol):
         * A release of a held run makes it ready, visible now or at its `visible_ms` if later; of any other: nothing.
           Those that are to begin alone (see `Release`) come last, in their order; one that is not alone stays held,
           with the reason `PREVIOUS_RUN`, and is named in `waiting`.
+        * An `Earlier` brings the visible time of a held or ready run forward, before anything is released.
         * A holding of a held run writes its reason.  A cancel order works as `cancel`, but enters no feed entry
           for runs that were waiting.
         * An update is applied if the revision is the given one (else stale).

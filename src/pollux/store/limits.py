@@ -197,6 +197,7 @@ def check_plan(plan: Plan) -> None:
             cure=f"at most {FIRINGS_MAX}, {UPDATES_MAX} and {NOTES_MAX} are written at once; the rest waits a turn",
         )
     check_batch(plan.holds, "holdings")
+    check_batch(plan.earlier, "earlier times")
     check_batch(plan.cancels, "cancel orders")
 
 

@@ -126,13 +126,17 @@ def of_ready(inside: Inside, now_ms: int) -> Finding:
 
 
 def of_dues(inside: Inside, now_ms: int) -> Finding:
+    clock = "; ".join([words for each in inside.clocks if (words := each.words(now_ms))])
+    if any(each.is_behind(now_ms) for each in inside.clocks):
+        cure = "a leader puts that right within seconds: pollux nodes tells whether one leads"
+        return warn("due times", clock, cure)
     if inside.most_overdue_ms is not None and now_ms - inside.most_overdue_ms > WAIT_MS_MAX:
         late = format_ms((now_ms - inside.most_overdue_ms) // 1_000 * 1_000)
         return warn("due times", f"a job was due {late} ago and has not fired", "see that a node leads: pollux nodes")
     if inside.most_overdue_ms is not None and now_ms - inside.most_overdue_ms > DUE_NOW_MS:
         late = format_ms((now_ms - inside.most_overdue_ms) // 1_000 * 1_000)
         return ok("due times", f"none has waited for {format_ms(WAIT_MS_MAX)} yet; one was due {late} ago")
-    return ok("due times", "none is missed")
+    return ok("due times", f"none is missed; {clock}" if clock else "none is missed")
 
 
 def of_dead(inside: Inside) -> Finding:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pollux.cli.doctor.finding import Finding, fail, ok, warn
 from pollux.errors import PolluxError
 from pollux.model import ALL_VERSIONS, ASIDE, START, STOP, RunState, all_aside, by_term, starts_in
+from pollux.model.clock_note import clock_notes
 from pollux.store.sqlite.glance import JOBS_MAX, Inside
 from pollux.units import format_ms
 
@@ -95,6 +96,7 @@ async def _inside(url: str, now_ms: int) -> Inside:
             jobs=jobs.jobs,
             aside=all_aside(aside),
             starts=starts_in((await as_far(store.notes(START)))[0]),
+            clocks=clock_notes(aside),
         )
     finally:
         await store.close()

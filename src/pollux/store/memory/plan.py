@@ -11,6 +11,7 @@ from pollux.model import (
     PREVIOUS_RUN,
     UNREAD_MAX,
     Cause,
+    Earlier,
     Ended,
     FeedItem,
     Firing,
@@ -43,6 +44,8 @@ def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
     firings = tuple([_fire(state, firing, unread, told, now_ms) for firing in plan.firings])
     if firings:
         state.clock_ms = max(state.clock_ms, now_ms, *[firing.run.visible_ms for firing in plan.firings])
+    for earlier in plan.earlier:
+        _bring_forward(state, earlier)
     for release in plan.releases:
         if not release.alone:
             _release(state, release.run_id, now_ms)
@@ -152,6 +155,12 @@ def _here(state: State, run_id: str) -> Run | None:
     """A live run of this version; one that was moved is no longer ours."""
     run = state.live.get(run_id)
     return run if run is not None and run.scheduler_version == state.version else None
+
+
+def _bring_forward(state: State, earlier: Earlier) -> None:
+    run = _here(state, earlier.run_id)
+    if run is not None and run.state is not LEASED and run.visible_ms > earlier.visible_ms:
+        state.put_back(replace(run, visible_ms=earlier.visible_ms))
 
 
 def _release(state: State, run_id: str, now_ms: int) -> None:

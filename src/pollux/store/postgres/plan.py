@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import PREVIOUS_RUN, UNREAD_MAX, Advanced, Answer, CancelOrder, End, JobUpdate, Overlap, Plan
+from pollux.model import PREVIOUS_RUN, UNREAD_MAX, Advanced, Answer, CancelOrder, Earlier, End, JobUpdate, Overlap, Plan
 from pollux.store.postgres.faults import AGAIN
 from pollux.store.postgres.notes import write_notes
 from pollux.store.postgres.rows import columns, put
@@ -38,7 +38,7 @@ async def feed(tx: Transaction, limit: int, known: Sequence[int]) -> list[Row]:
 
 def only_learns(plan: Plan) -> bool:
     """Nothing fires, no run is touched, and the counts can be believed; no job is remembered twice."""
-    does_more = plan.firings or plan.releases or plan.holds or plan.cancels or plan.notes or plan.spoilt
+    does_more = plan.moves_runs or plan.notes or plan.spoilt
     return not does_more and len({update.job_id for update in plan.updates}) == len(plan.updates)
 
 
@@ -80,6 +80,8 @@ async def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row]) -
     firings = await _fire(tx, plan, made, facts, ends, now_ms) if plan.firings else ()
     if plan.firings:
         tx.tally.clock_ms = max(now_ms, *[firing.run.visible_ms for firing in plan.firings])
+    if plan.earlier:
+        await _bring_forward(tx, plan.earlier)
     waiting = await _release_all(tx, plan, now_ms) if plan.releases else ()
     if plan.holds:
         held = {holding.run_id: put(holding.reason) for holding in plan.holds}
@@ -134,6 +136,12 @@ async def _fire(
     if fired.moved:
         await tx.rows(_advance.move, *columns([(n, *at) for n, at in fired.moved.items()], 6))
     return answers
+
+
+async def _bring_forward(tx: Transaction, earlier: Sequence[Earlier]) -> None:
+    times = {each.run_id: each.visible_ms for each in earlier}
+    if await tx.rows(_advance.earlier, list(times), list(times.values()), tx.version):
+        tx.rings |= RUNS
 
 
 async def _release_all(tx: Transaction, plan: Plan, now_ms: int) -> tuple[str, ...]:

@@ -136,6 +136,7 @@ def plan_of(term: int, plan: Plan) -> dict[str, Any]:
         "releases": [release.run_id for release in plan.releases if not release.alone],
         "alone": [release.run_id for release in plan.releases if release.alone],
         "holds": [[holding.run_id, holding.reason] for holding in plan.holds],
+        "earlier": [[each.run_id, each.visible_ms] for each in plan.earlier],
         "cancels": [[order.run_id, order.reason] for order in plan.cancels],
         "updates": [
             [

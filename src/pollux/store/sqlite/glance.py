@@ -33,6 +33,7 @@ from pollux.model import (
     by_term,
     starts_in,
 )
+from pollux.model.clock_note import ClockNote, clock_notes
 from pollux.store.contract import JobFilter
 from pollux.store.legible import BEHIND_PAGE, BEHIND_PAGES, Reading, illegible_stop
 from pollux.store.limits import PRIORITIES
@@ -67,6 +68,7 @@ class Inside(Struct, frozen=True):
     jobs: tuple[Job, ...] = ()  # the first of them
     aside: tuple[SetAside, ...] = ()  # what the leader cannot read
     starts: tuple[Start, ...] = ()  # how nodes were started
+    clocks: tuple[ClockNote, ...] = ()  # the highest times that were planned by
 
 
 def files_of(path: Path) -> dict[str, os.stat_result]:
@@ -122,7 +124,7 @@ def _look(tx: Transaction, now_ms: int, url: str = "") -> Inside:
     assert tally is not None
     firsts = [row[0] for first in PRIORITIES for row in tx.rows(_sql.oldest_ready, (first, now_ms))]
     ready = [visible_ms for visible_ms in firsts if visible_ms is not None]
-    found = versions.versions(tx, now_ms)
+    found, aside = versions.versions(tx, now_ms), _notes(tx, ASIDE, now_ms)
     return Inside(
         is_ours=True,
         version=version,
@@ -135,8 +137,9 @@ def _look(tx: Transaction, now_ms: int, url: str = "") -> Inside:
         most_overdue_ms=_most_overdue(tx, found, now_ms),
         seal=seal_words(read_marks(_notes(tx, MARKS, now_ms)), url),
         stops=tuple(_stops(tx, now_ms)),
-        aside=all_aside(_notes(tx, ASIDE, now_ms)),
+        aside=all_aside(aside),
         starts=starts_in(_notes(tx, START, now_ms)),
+        clocks=clock_notes(aside),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import PREVIOUS_RUN, UNREAD_MAX, Advanced, Answer, End, JobUpdate, Plan
+from pollux.model import PREVIOUS_RUN, UNREAD_MAX, Advanced, Answer, Earlier, End, JobUpdate, Plan
 from pollux.store.relational.bells import RUNS
 from pollux.store.relational.plan import (
     ENOUGH,
@@ -48,6 +48,8 @@ def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms:
     firings = _fire(tx, plan, made, ends, now_ms) if plan.firings else ()
     if plan.firings:
         tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms, *[firing.run.visible_ms for firing in plan.firings])
+    if plan.earlier:
+        _bring_forward(tx, plan.earlier)
     waiting = _release_all(tx, plan, now_ms) if plan.releases else ()
     if plan.holds:
         tx.write_many(_advance.hold, [(holding.reason, holding.run_id, tx.version) for holding in plan.holds])
@@ -113,6 +115,11 @@ def _move(tx: Transaction, moved: dict[int, Moved]) -> None:
     for sql, rows in ((_advance.move, plain), (_advance.skip, taught)):
         if rows:
             tx.write_many(sql, rows)
+
+
+def _bring_forward(tx: Transaction, earlier: Sequence[Earlier]) -> None:
+    if tx.write_many(_advance.earlier, [(each.visible_ms, each.run_id, tx.version) for each in earlier]):
+        tx.rings |= RUNS
 
 
 def _release_all(tx: Transaction, plan: Plan, now_ms: int) -> tuple[str, ...]:

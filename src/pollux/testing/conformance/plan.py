@@ -7,6 +7,8 @@ from msgspec.structs import replace
 from pollux.model import (
     Cancelled,
     CancelOrder,
+    Done,
+    Earlier,
     Ended,
     Holding,
     JobUpdate,
@@ -15,6 +17,7 @@ from pollux.model import (
     NotesChanged,
     Plan,
     Release,
+    RetryAt,
     RunState,
 )
 from pollux.store.contract import Answer, JobPut, Store
@@ -42,6 +45,7 @@ from pollux.testing.conformance.builders import (
 from pollux.testing.conformance.contract import Contract
 
 MINUTE = 60_000
+DAY = 1_440 * MINUTE
 
 
 class PlanContract(Contract):
@@ -91,6 +95,47 @@ class PlanContract(Contract):
 
         assert ids(await claim(store, now_ms=t0)) == ["a"]
         assert await claim(store, now_ms=t0) == ()
+
+    async def test_a_waiting_run_becomes_visible_earlier(self, store: Store, t0: int) -> None:
+        """Held or ready: it waits for the new time, keeps its place and everything else, and is claimed then."""
+        await given(store, a_run("ready", due_ms=t0 + DAY), a_run("held", gated=True, due_ms=t0 + DAY))
+        before = [await the_run(store, run_id) for run_id in ("ready", "held")]
+        sooner = (Earlier("ready", t0 + 1_000), Earlier("held", t0 + 2_000))
+        for _ in range(2):
+            assert (await advance(store, now_ms=t0, earlier=sooner)).answer is Answer.OK
+
+        assert await the_run(store, "ready") == replace(before[0], visible_ms=t0 + 1_000)
+        assert await the_run(store, "held") == replace(before[1], visible_ms=t0 + 2_000)
+        assert await claim(store, now_ms=t0 + 999) == ()
+        assert ids(await claim(store, now_ms=t0 + 1_000)) == ["ready"]
+        await advance(store, now_ms=t0 + 1_500, releases=(Release("held"),))
+        assert await claim(store, now_ms=t0 + 1_999) == ()
+        assert ids(await claim(store, now_ms=t0 + 2_000)) == ["held"]
+
+    async def test_a_retry_becomes_visible_earlier(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.settle([settlement(run, RetryAt(t0 + DAY))], now_ms=t0)
+        waiting = await the_run(store, run.id)
+
+        await advance(store, now_ms=t0, earlier=(Earlier(run.id, t0 - 5),))
+
+        assert await the_run(store, run.id) == replace(waiting, visible_ms=t0 - 5)
+        [again] = await claim(store, now_ms=t0)
+        assert (again.id, again.attempt, again.tried) == (run.id, 1, waiting.tried)
+        await store.settle([settlement(again, Done())], now_ms=t0)
+        assert await claim(store, now_ms=t0 + DAY) == ()
+
+    async def test_no_run_becomes_visible_later_and_only_one_that_waits_earlier(self, store: Store, t0: int) -> None:
+        await leased(store, a_run("leased", due_ms=t0))
+        await finished(store, a_run("done", due_ms=t0))
+        await given(store, a_run("soon", due_ms=t0 + MINUTE))
+        names = ["leased", "done", "soon"]
+        before = await store.get_runs(names)
+
+        orders = (Earlier("leased", 0), Earlier("done", 0), Earlier("soon", t0 + DAY), Earlier("nobody", 0))
+        assert (await advance(store, now_ms=t0, earlier=orders)).answer is Answer.OK
+
+        assert await store.get_runs(names) == before
 
     async def test_a_holding_writes_the_reason_of_a_held_run(self, store: Store, t0: int) -> None:
         await given(store, a_run("a", gated=True), a_run("b"))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from pollux.errors import StoreError
-from pollux.model import Back, Ended, Plan, Release
+from pollux.model import Back, Earlier, Ended, Plan, Release
 from pollux.store.contract import Answer, Claimed, Store
 from pollux.testing.conformance.builders import LEASE_MS, a_run, entries, given, given_jobs, ids, settlement
 from pollux.testing.conformance.contract import Contract
@@ -103,6 +103,16 @@ class WaitContract(Contract):
         [run] = (await soon(waiting(store))).runs
 
         assert (run.id, run.lease_losses) == ("a", 1)
+
+    async def test_a_claim_that_waits_gets_what_becomes_visible_earlier(self, store: Store) -> None:
+        await given(store, a_run("a", due_ms=int(time.time() * 1_000) + 3_600_000))
+        term = await store.elect("leader", ttl_ms=LONG_MS)
+        claim = waiting(store)
+        await asyncio.sleep(0.05)
+
+        await store.advance(term.number, Plan(earlier=(Earlier("a", 0),)))
+
+        assert ids((await soon(claim)).runs) == ["a"]
 
     async def test_a_claim_that_waits_gets_what_is_handed_back(self, store: Store) -> None:
         await given(store, a_run("a", due_ms=0))

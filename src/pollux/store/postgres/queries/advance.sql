@@ -130,6 +130,15 @@ WITH held AS MATERIALIZED (
 UPDATE {s}.line AS l SET state = 1, held_reason = '', visible_ms = greatest($2::bigint, l.visible_ms)
 FROM held WHERE l.seq = held.seq RETURNING l.seq;
 
+-- name: earlier
+WITH waiting AS MATERIALIZED (
+  SELECT l.seq, b.visible_ms
+  FROM unnest($1::text[], $2::bigint[]) AS b (id, visible_ms)
+  JOIN {s}.runs AS r ON r.id = b.id JOIN {s}.line AS l ON l.seq = r.seq
+  WHERE l.state + 0 IN (0, 1) AND l.visible_ms > b.visible_ms AND l.version = $3::smallint ORDER BY l.seq FOR UPDATE OF l
+)
+UPDATE {s}.line AS l SET visible_ms = waiting.visible_ms FROM waiting WHERE l.seq = waiting.seq RETURNING l.seq;
+
 -- name: hold
 UPDATE {s}.line AS l SET held_reason = b.reason
 FROM unnest($1::text[], $2::text[]) AS b (id, reason) JOIN {s}.runs AS r ON r.id = b.id

@@ -243,6 +243,16 @@ local function release(id)
   end
 end
 
+local function bring_forward(id, visible)
+  local run = our_run(id)
+  if run and run.vis > visible and run.st == "ready" then
+    put_back(run, "ready", visible)
+  elseif run and run.vis > visible and run.st == "held" then
+    run.vis = visible
+    touch(run)
+  end
+end
+
 local is_alone = {}
 for _, id in ipairs(A.alone) do
   is_alone[id] = true
@@ -334,6 +344,9 @@ for n, firing in ipairs(A.firings) do
 end
 if #firings > 0 then
   set_count_in(OWN, "clock", latest)
+end
+for _, item in ipairs(A.earlier) do
+  bring_forward(item[1], item[2])
 end
 for _, id in ipairs(A.releases) do
   release(id)

@@ -62,6 +62,9 @@ UPDATE jobs SET last_due_ms = ?, next_due_ms = ?, memory = ?, ended_ms = ? WHERE
 -- name: release
 UPDATE runs SET state = 1, held_reason = '', visible_ms = max(?, visible_ms) WHERE id = ? AND +state = 0 AND +version = ?;
 
+-- name: earlier
+UPDATE runs SET visible_ms = ?1 WHERE id = ?2 AND +state IN (0, 1) AND visible_ms > ?1 AND +version = ?3;
+
 -- name: hold
 UPDATE runs SET held_reason = ? WHERE id = ? AND +state = 0 AND +version = ?;
 

@@ -1,0 +1,114 @@
+"""Clock jumps: the highest time that leaders planned by, and the look at what they wrote before the clock came back.
+
+A clock that was ahead leaves due times, retries and visible times that lie ahead, too.  A leader that finds the clock
+behind the highest time of the version's clock note (at the begin of its term, or later) looks at all jobs and all
+waiting runs, a page a turn, beside its firings, and puts right what lies further ahead than schedule and policy allow.
+The note keeps the highest time until all of that is written, so that the next leader looks again if this one dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from pollux.model import Cause, Earlier, Note, NotePut, Plan, Run
+from pollux.model.clock_note import CAME_BACK_MS, NOTED_MS, TOLD_MS, ClockSetBack, clock_key, clock_note, clock_value
+from pollux.outcome import RETRY_AFTER_MAX_MS
+
+EARLIER_MAX = 100  # runs of one plan
+
+
+class TermClock:
+    def __init__(self, version: int) -> None:
+        self.is_looking = False
+        self.runs_after: str | None = None  # where the next page of waiting runs begins
+        self.has_runs_left = False
+        self.earlier: dict[str, int] = {}  # run -> the visible time that it shall have
+        self._key = clock_key(version)
+        self._highest_ms = 0
+        self._noted_ms = 0  # the highest time that the note says
+        self._back: ClockSetBack | None = None
+        self._is_told = True  # does the note say that we look?
+
+    def recall(self, notes: Iterable[Note]) -> None:
+        """What the leaders before have noted."""
+        for found in [clock_note(note) for note in notes if note.key == self._key]:
+            if found is not None:
+                self._highest_ms = self._noted_ms = found.highest_ms
+                self._back = found.back
+
+    def saw(self, at_ms: int) -> None:
+        """Somebody was told that time by the store."""
+        self._highest_ms = max(self._highest_ms, at_ms)
+
+    def begins_to_look(self, now_ms: int, seen_ms: int) -> bool:
+        """Time has come to `now_ms`, and was `seen_ms` before: is it behind the highest time, and nobody looks yet?"""
+        if now_ms >= self._highest_ms - CAME_BACK_MS or (self.is_looking and now_ms >= seen_ms - CAME_BACK_MS):
+            self._highest_ms = max(self._highest_ms, now_ms)
+            return False
+        self.is_looking, self._is_told = True, False
+        self.runs_after, self.has_runs_left = None, True
+        self.earlier.clear()
+        self._back = ClockSetBack(at_ms=now_ms, by_ms=self._highest_ms - now_ms)
+        return True
+
+    def put_right(self, jobs: int) -> None:
+        """So many jobs of a page had a due time that lay too far ahead."""
+        if self._back is not None:
+            self._back = replace(self._back, jobs=self._back.jobs + jobs)
+
+    def look_at(self, runs: Iterable[Run], after: str | None, now_ms: int) -> None:
+        """A page of waiting runs, and where the next one begins."""
+        times = {run.id: earlier_ms(run, highest_ms=self._highest_ms, now_ms=now_ms) for run in runs}
+        found = {run_id: at_ms for run_id, at_ms in times.items() if at_ms is not None}
+        self.earlier |= found
+        self.runs_after, self.has_runs_left = after, after is not None
+        if self._back is not None:
+            self._back = replace(self._back, runs=self._back.runs + len(found))
+
+    def next_earlier(self) -> tuple[Earlier, ...]:
+        """What the next plan brings forward."""
+        return tuple([Earlier(*item) for item in list(self.earlier.items())[:EARLIER_MAX]])
+
+    def notes(self, now_ms: int, *, is_written: bool) -> tuple[NotePut, ...]:
+        """What a plan writes; `is_written`: all due times that were found are in the store."""
+        is_over = self.is_looking and is_written and not self.has_runs_left and not self.earlier
+        if self.is_looking and not is_over and self._is_told:
+            return ()
+        if not self.is_looking and now_ms < self._noted_ms + NOTED_MS:
+            return ()
+        back = self._back
+        if back is not None and is_over:
+            back = replace(back, is_over=True)
+        elif back is not None and not self.is_looking and now_ms >= back.at_ms + TOLD_MS:
+            back = None
+        highest_ms = self._highest_ms if self.is_looking and not is_over else now_ms
+        return (NotePut(self._key, clock_value(highest_ms, back)),)
+
+    def accept(self, plan: Plan) -> None:
+        """The plan was written."""
+        for each in plan.earlier:
+            self.earlier.pop(each.run_id, None)
+        noted = [clock_note(Note(put.key, put.value)) for put in plan.notes if put.key == self._key]
+        for found in [each for each in noted if each is not None]:
+            self._noted_ms, self._is_told = found.highest_ms, True
+            if self.is_looking and found.back is not None and found.back.is_over:
+                self.is_looking, self._back = False, found.back
+                self._highest_ms = found.highest_ms
+
+
+def earlier_ms(run: Run, *, highest_ms: int, now_ms: int) -> int | None:
+    """When a waiting run shall become visible, if its time was reckoned by a clock that has come back; None: it stands.
+
+    A retry keeps the delay that it was given when its attempt ended.  A firing was due when it was made.  What somebody
+    asked for becomes visible if it had been before the clock came back; later times are the caller's own wish.
+    """
+    if run.visible_ms <= now_ms:
+        return None
+    if run.tried and (run.attempt or run.lease_losses or run.crashes):
+        ended_ms = run.tried[-1].ended_ms
+        delay_ms = min(max(0, run.visible_ms - ended_ms), RETRY_AFTER_MAX_MS)
+        return now_ms + delay_ms if ended_ms > now_ms else None
+    was_visible = run.cause is Cause.SCHEDULE or run.visible_ms <= highest_ms + NOTED_MS
+    return now_ms if was_visible else None
