@@ -12,6 +12,9 @@ SECURITY = "tests/acceptance/test_api_security.py::"
 TOKENS = "tests/acceptance/test_api_tokens.py::"
 LIMITS = "tests/acceptance/test_api_limits.py::"
 JUDGED = "tests/unit/test_http_addresses.py::test_a_name_is_resolved_once_and_the_connection_goes_to_what_was_judged"
+ADDRESSES = "tests/unit/test_http_addresses.py::"
+SILENT = "tests/acceptance/test_silent_paths.py::"
+POLLING = "tests/acceptance/test_http_handler.py::"
 REAL = ("sqlite", "redis", "postgres")
 EDITED = (
     "tests/store/test_audit_chain.py::"
@@ -55,6 +58,31 @@ OUTWARDS = (
         "a job that comes by API may name any address",
         Patch("server/permits.py", "if words := desk.verbs.out_of_reach(job):", 'if words := "":'),
         tests=(SECURITY + "test_a_job_that_comes_by_api_names_no_address_inside",),
+    ),
+    sabotage(
+        "S18.readings",
+        "an IPv6 address that holds an IPv4 one is judged by that alone",
+        Patch(
+            "handlers/http/addresses.py",
+            "    yield address\n",
+            "    if isinstance(address, IPv4Address) or int(address) < 2 or not tuple(_embedded(address)):\n"
+            "        yield address\n",
+        ),
+        tests=(
+            "tests/unit/test_http_addresses.py::test_the_worst_reading_of_an_address_counts_the_outer_one_included",
+        ),
+    ),
+    sabotage(
+        "S18.places",
+        "places go by host and port, whatever target the job names",
+        Patch("handlers/http/handler.py", "target=ctx.run.target)", 'target="")'),
+        tests=(SILENT + "test_a_few_silent_paths_of_one_host_starve_neither_its_healthy_ones_nor_another_host",),
+    ),
+    sabotage(
+        "S18.postponed",
+        "a poll that gets no place has failed",
+        Patch("runtime/attempt.py", "if isinstance(error, Postponed):", "if error is NEVER:"),
+        tests=(POLLING + "test_a_target_gets_a_few_requests_at_a_time_and_who_waits_for_a_place_holds_no_seat",),
     ),
     sabotage(
         "S20",
