@@ -51,13 +51,13 @@ def test_what_does_not_finish_within_the_grace_is_handed_back(pollux):
 
 
 def test_a_second_signal_ends_it_at_once(pollux):
-    pollux.write("p.yaml", SLOW % 600)
+    """Though the handler and its grace would go on for ten minutes."""
+    pollux.write("p.yaml", "pool: {grace: 10m}\n" + SLOW % 600)
     with pollux.started("serve", "-c", "p.yaml") as process:
         eventually((pollux.folder / "slow.started").exists, "the handler started", process)
         process.send_signal(signal.SIGTERM)
         nodes = ("nodes", "-c", "p.yaml", "--json")
         eventually(lambda: all(n["draining"] for n in pollux.ok(*nodes).json["nodes"]), "it drains", process)
-        begin = time.monotonic()
 
         def is_told_again():
             process.send_signal(signal.SIGTERM)  # one that follows the first too closely is taken for its echo
@@ -65,7 +65,6 @@ def test_a_second_signal_ends_it_at_once(pollux):
 
         eventually(is_told_again, "it ended")
     assert process.returncode == 128 + signal.SIGTERM
-    assert time.monotonic() - begin < 24, "the grace of 25 s was waited for"
 
 
 def test_a_signal_told_twice_at_once_is_one_wish(pollux):

@@ -122,7 +122,7 @@ class RedisNodes:
 
 
 def ask(server: RedisServer, *command: Any) -> Any:
-    with Redis(port=server.port, decode_responses=True, socket_timeout=5, protocol=2) as client:
+    with Redis(port=server.port, decode_responses=True, socket_timeout=20, protocol=2) as client:
         client.response_callbacks.clear()
         return client.execute_command(*command)
 

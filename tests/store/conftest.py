@@ -26,6 +26,13 @@ def start():
 
 
 @pytest.fixture
+def only_rings(monkeypatch):
+    """Nobody who waits looks by itself meanwhile: what is heard was rung, however long it took."""
+    monkeypatch.setattr("pollux.store.redis.handle.LOOK_AGAIN_MS", 3_600_000)
+    monkeypatch.setattr("pollux.store.postgres.bell.LOOK_AGAIN_MS", 3_600_000)
+
+
+@pytest.fixture
 async def opened():
     """Redis stores that are closed with the test."""
     stores = []

@@ -286,26 +286,28 @@ async def test_the_job_of_a_plain_enqueue_cannot_go_meanwhile(store, other, url)
     assert (await store.counts()).ready == 0
 
 
+@pytest.mark.usefixtures("only_rings")
 async def test_another_handle_that_waits_is_rung(url, store):
     waiting_store = PostgresStore(url)
     await waiting_store.open()
     try:
         waiting = asyncio.ensure_future(
-            waiting_store.claim(node="n", token="t", limit=1, lease_ms=60_000, wait_ms=30_000)
+            waiting_store.claim(node="n", token="t", limit=1, lease_ms=60_000, wait_ms=60_000)
         )
         await asyncio.sleep(0.3)
         await store.enqueue([a_run("a", due_ms=0)])
-        assert ids((await asyncio.wait_for(waiting, 14)).runs) == ["a"]
+        assert ids((await asyncio.wait_for(waiting, 50)).runs) == ["a"]
     finally:
         await waiting_store.close()
 
 
+@pytest.mark.usefixtures("only_rings")
 async def test_a_run_of_a_moved_job_counts_and_rings_where_its_job_is(store):
     """The handle that enqueues is of the old version; the job decides."""
     assert await store.move_jobs(["job"], 3, now_ms=NOW) == [Answer.OK]
     there = store.of_version(3)
-    waiting = asyncio.ensure_future(there.claim(node="n", token="t", limit=1, lease_ms=60_000, wait_ms=30_000))
+    waiting = asyncio.ensure_future(there.claim(node="n", token="t", limit=1, lease_ms=60_000, wait_ms=60_000))
     await asyncio.sleep(0.3)
     await store.enqueue([a_run("a", due_ms=0)])
-    assert ids((await asyncio.wait_for(waiting, 14)).runs) == ["a"]
+    assert ids((await asyncio.wait_for(waiting, 50)).runs) == ["a"]
     assert ((await store.counts()).leased, (await there.counts()).leased) == (0, 1)

@@ -236,12 +236,12 @@ async def test_without_a_bell_a_wait_polls():
     await store.open()
     await other.open()
     await given_jobs(store, "job")
-    waiting = asyncio.ensure_future(store.claim(node="n", token="w", limit=1, lease_ms=60_000, wait_ms=20_000))
+    waiting = asyncio.ensure_future(store.claim(node="n", token="w", limit=1, lease_ms=60_000, wait_ms=60_000))
     await asyncio.sleep(0.1)
 
     await other.enqueue([a_run("a", due_ms=0)])
 
-    assert ids((await asyncio.wait_for(waiting, 18)).runs) == ["a"]
+    assert ids((await asyncio.wait_for(waiting, 50)).runs) == ["a"]
     await store.close()
     await other.close()
 

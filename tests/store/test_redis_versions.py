@@ -13,7 +13,7 @@ from tests.store.test_redis_streams import opened, prefix
 OLD = 1
 LINES = ("jobs:high", "jobs:normal", "jobs:low")
 BELLS = ("bell:runs", "bell:feed")
-SOON_S = 10.0
+SOON_S = 50.0  # and a wait ends after 60 s
 
 
 @pytest.fixture
@@ -111,6 +111,7 @@ async def test_the_bells_of_versions_that_are_there_stay(store, redis, url):
     assert {await redis.pttl(f"{prefix(url)}:{bell}") for bell in BELLS} == {-1}
 
 
+@pytest.mark.usefixtures("only_rings")
 async def test_who_waits_in_a_dropped_version_looks_no_more_often_for_it(store, redis, monkeypatch):
     """Its bell has gone, and stands behind all that was heard of it."""
     monkeypatch.setattr("pollux.store.redis.handle.LOOK_AGAIN_MS", 50)
@@ -193,6 +194,7 @@ async def claiming(store, redis, token):
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.usefixtures("only_rings")
 async def test_workers_of_a_dropped_version_hear_its_bell_when_it_comes_again(store, redis):
     old = store.of_version(OLD)
     await given_jobs(old, "job")
@@ -206,6 +208,7 @@ async def test_workers_of_a_dropped_version_hear_its_bell_when_it_comes_again(st
         assert ids((await waits).runs) == ["a"]
 
 
+@pytest.mark.usefixtures("only_rings")
 async def test_who_waits_for_all_versions_is_rung_also_when_the_first_one_was_dropped(store, redis):
     await given_jobs(store, "job")
     await store.move_jobs(["job"], 3)
