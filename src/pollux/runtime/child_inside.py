@@ -54,6 +54,7 @@ from pollux.runtime.child_words import (
     length_of,
     read_by_child,
 )
+from pollux.runtime.fork_guard import end_copy
 from pollux.secrets import HIDDEN, hide
 
 SCRIPT = "__pollux_main__"  # the name that the node's own script is loaded under, so that it does not start again
@@ -64,6 +65,7 @@ def main() -> None:
     """The whole life of a child; `sys.argv[1]` is the descriptor of its line to the node."""
     line = Line(socket.socket(fileno=int(sys.argv.pop(1))))
     faulthandler.enable()  # a crash leaves its traceback in the node's log
+    pid = os.getpid()
     is_first = is_free = True
     while is_free and (call := line.next_call()) is not None:
         for secret in call.hidden:
@@ -72,6 +74,8 @@ def main() -> None:
             write_lines(logging.StreamHandler(), call.log_kind, call.log_level)
         is_first = False
         said, error = _run(call, line)
+        if os.getpid() != pid:
+            end_copy(error)
         is_free = call.stays and _is_harmless(error) and line.is_alone()
         _flush(is_last=not is_free)  # first: who has said its last word is killed
         with contextlib.suppress(OSError):  # the node is gone

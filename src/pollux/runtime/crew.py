@@ -30,6 +30,7 @@ from pollux.registry import Registry
 from pollux.runtime.attempt import DEAF_MS, Kit
 from pollux.runtime.beat import Beat, check_key
 from pollux.runtime.dispatcher import ClaimOptions, Dispatcher
+from pollux.runtime.fork_guard import guard, unguard
 from pollux.runtime.lag import Hold, LoopLag, LoopSampler
 from pollux.runtime.lateness import LatenessSeen
 from pollux.runtime.leader import Leader
@@ -189,6 +190,7 @@ class Crew:
             await self._start_renewer()
         for loop in self._loops():
             loop.start()
+        guard(asyncio.get_running_loop())
         if self.options.renews_apart:  # by the real clock
             self.lag.start()
 
@@ -241,6 +243,7 @@ class Crew:
             attempt.lose("its node is gone")
         self.kit.hands.stop()
         self.kit.idle_children.stop()
+        unguard(asyncio.get_running_loop())
 
     def _hurry(self) -> None:
         self._is_hurried = True
@@ -263,6 +266,7 @@ class Crew:
 
     async def _leave(self) -> None:
         self.lag.stop()
+        unguard(asyncio.get_running_loop())
         await asyncio.gather(*(loop.stop() for loop in (self.settler, self.watchman, self.beat)))
         if self.renewer is not None:
             await self.renewer.stop()

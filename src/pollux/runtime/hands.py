@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
+
+from pollux.runtime.fork_guard import end_copy
 
 Work = Callable[[], Any]
 Ended = Callable[[Any, BaseException | None], None]
@@ -53,12 +56,15 @@ class Hands:
         self._threads = []
 
     def _labour(self) -> None:
+        pid = os.getpid()
         while (item := self._work.get()) is not None:
             work, ended = item
             try:
                 value, error = work(), None
             except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its outcome
                 value, error = None, raised
+            if os.getpid() != pid:
+                end_copy(error)
             self._ended.append((ended, value, error))
             del item, work, ended, value, error  # an idle thread keeps nothing alive
             if not self._is_rung:
