@@ -43,6 +43,25 @@ async def test_a_text_is_looked_at_in_the_place_of_the_file(app, tmp_path):
         assert not [line for line in (await app.audit()).lines if line.action == "reload"]
 
 
+async def test_a_text_that_takes_most_jobs_away_needs_replace(app, tmp_path):
+    many = "".join(f"\n  - {{id: m{n}, python: 'sent_work:one', interval: 1h}}" for n in range(6))
+    async with app:
+        api = api_of(app)
+        (tmp_path / "p.yaml").write_text(f"jobs:{many}\n")
+        assert (await api.ok("POST", RELOAD))["added"] == 6
+        (tmp_path / "p.yaml").write_text("jobs: []\n")
+        told = await api.ok("POST", RELOAD, {"dry_run": True})
+        assert (told["removed"], told["refused"][:6]) == (6, "6 jobs")
+        refused = await api("POST", RELOAD)
+        assert (refused.status, "6 jobs" in refused.json["detail"]) == (409, True)
+        assert "--replace" in refused.body.decode()
+        assert len((await app.list_jobs()).jobs) == 6
+        told = await api.ok("POST", RELOAD, {"dry_run": True, "replace": True})
+        assert (told["removed"], told["refused"]) == (6, "")
+        assert (await api.ok("POST", RELOAD, {"replace": True}))["removed"] == 6
+        assert (await api.ok("POST", "/api/v2/scheduler/rollback", {"replace": True}))["added"] == 6
+
+
 async def test_the_file_is_read_again_and_put_back_by_the_api(app, tmp_path):
     """What it says holds at once, in jobs and options; and so does the text before."""
     good = FILE.replace("seats: 3", "seats: 5").replace("1h", "2h")

@@ -225,9 +225,9 @@ async def test_alone_a_node_asks_once_in_four_beats_who_lives_and_reads_nothing_
 
 
 async def test_nodes_of_other_code_that_stay_are_not_compared_with_for_ever(yard):
-    await yard.start(0, a=10)
+    await yard.start(0, a=10, b=10)
     faulty = FaultyStore(yard.store)
-    node = await yard.start(0, store=faulty, b=10)
+    node = await yard.start(0, store=faulty, b=10, c=10)
     for _ in range(LOOKS):
         assert (await node.registrar.turn()).ms == BEAT_MS
     faulty.calls.clear()

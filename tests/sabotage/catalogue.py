@@ -21,6 +21,7 @@ from tests.sabotage.beside_spoilt import BESIDE_SPOILT
 from tests.sabotage.between_versions import BETWEEN_VERSIONS
 from tests.sabotage.copy import Patch, Sabotage
 from tests.sabotage.on_servers import BESIDE, ENDED_UNREAD, ON_POSTGRES, ON_REDIS
+from tests.sabotage.one_name import ONE_NAME
 from tests.sabotage.unreadable_job import UNREADABLE_JOB
 
 MEMORY = "tests/conformance/test_memory.py::TestMemoryStore::"
@@ -448,6 +449,6 @@ WRITES = (
 )
 
 SABOTAGES: tuple[Sabotage, ...] = (
-    *(*TOKENS, *LEASES, *FIRINGS, *WRITES, *BETWEEN_VERSIONS, *BESIDE_SPOILT, *UNREADABLE_JOB),
+    *(*TOKENS, *LEASES, *FIRINGS, *WRITES, *BETWEEN_VERSIONS, *BESIDE_SPOILT, *UNREADABLE_JOB, *ONE_NAME),
     *(*ON_REDIS, *ON_POSTGRES, *OUTWARDS, *INWARDS),
 )

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from pollux.errors import Conflict
 from pollux.model import Cron, Interval, Job, Memory, declares
-from pollux.plan import Diff, reconcile
+from pollux.plan import Diff, reconcile, strangers
 
 FILE, CODE = "file:pollux.yaml", "code:app"
 
@@ -181,3 +181,103 @@ def test_a_job_that_is_in_another_version_is_left_there_and_told():
     assert diff.elsewhere == (("a", 1),)
     assert diff.lines()[-1] == "  job a  is in version 1: pollux jobs move"
     assert reconcile([], [a_job("a")], FILE, elsewhere={"a": 1}).is_empty
+
+
+# one name for two
+
+
+def some(count, prefix="j", source=FILE, **options):
+    return [a_job(f"{prefix}{n}", source=source, **options) for n in range(count)]
+
+
+def compared(before, after, source=FILE, *, had=(), peers=(), behind=(), release=0, is_again=False):
+    """As a node compares that starts, or moves on from texts of these marks."""
+    there = [stored(job) for job in before]
+    found = strangers(declares(source, release, [job.id for job in after]), peers, behind=behind)
+    return reconcile(there, after, source, release=release, peers=peers, had=had, strangers=found, is_again=is_again)
+
+
+def mark_of(jobs, source=FILE, release=0):
+    return declares(source, release, [job.id for job in jobs])
+
+
+@pytest.mark.parametrize(
+    ("has", "goes", "is_refused"),
+    [
+        (4, 4, False),
+        (5, 5, True),
+        (8, 4, False),
+        (8, 5, True),
+        (9, 5, True),
+        (10, 5, False),
+        (10, 6, True),
+        (7, 4, False),
+    ],
+)
+@pytest.mark.parametrize("source", [FILE, CODE])
+def test_more_than_half_and_at_least_five_are_not_taken_away_unasked(has, goes, is_refused, source):
+    before = some(has, source=source)
+    diff = compared(before, before[goes:], source)
+    assert (diff.refused is not None) is is_refused
+    if is_refused:
+        assert diff.refused.words == (
+            f"{goes} jobs (j0, j1, j2, j3, j4{', ...' if goes > 5 else ''}) would go, of the {has} that {source} has"
+        )
+        assert diff.refused.because_of == ()
+        assert diff.lines()[-1] == f"! refused without --replace: {diff.refused.words}"
+
+
+def test_a_set_that_the_source_had_may_come_back():
+    before, after = some(9), some(2, "k")
+    assert compared(before, after, had=("x",)).refused is not None
+    assert compared(before, after, had=("x", mark_of(after).mark)).refused is None
+
+
+def test_a_greater_release_decides_as_before_whatever_lives():
+    before, after = some(9), some(1, "k", release=1)
+    diff = compared(before, after, peers=[mark_of(before)], release=1)
+    assert (diff.refused, len(diff.remove)) == (None, 9)
+
+
+def test_one_job_of_a_file_that_a_living_node_declares_is_not_taken_away():
+    before = some(9)
+    diff = compared(before, before[1:], peers=[mark_of(before)], had=(mark_of(before).mark,))
+    assert diff.refused.words == "1 job (j0) would go that a living node may still declare"
+    assert diff.refused.because_of == (mark_of(before).mark,)
+    others = [declares("file:other.yaml", 0, ["j0"]), mark_of(before[1:]), mark_of(before, release=-1)]
+    assert compared(before, before[1:], peers=others).refused is None, (
+        "of another source, the same jobs, another release"
+    )
+    assert compared(before, [*before, a_job("new")], peers=[mark_of(before)]).refused is None, "nothing goes"
+
+
+def test_of_code_fewer_are_left_to_the_living_node_and_most_are_refused():
+    before = some(4, source=CODE)
+    for goes, is_refused in ((1, False), (2, False), (3, True), (4, True)):
+        diff = compared(before, before[goes:], CODE, peers=[mark_of(before, CODE)])
+        assert (diff.refused is not None) is is_refused
+        assert (len(diff.left), diff.undeclare) == (goes, ())
+
+
+def test_nodes_that_still_have_the_text_that_is_moved_on_from_do_not_count():
+    first, second = some(9), some(8)
+    one = mark_of(first)
+    assert compared(first, second, had=(one.mark,), peers=[one], behind=(one.mark,)).refused is None
+    assert compared(first, second, had=(one.mark,), peers=[one]).refused, "whoever starts moves on from nothing"
+    stranger = declares(FILE, 0, ["x"])
+    refused = compared(first, second, had=(one.mark,), peers=[one, stranger], behind=(one.mark,)).refused
+    assert refused.because_of == (stranger.mark,)
+
+
+def test_a_text_that_holds_takes_nothing_from_a_living_node_and_is_never_refused():
+    before, mine = some(9), some(1, "k")
+    diff = compared([*before, *mine], mine, peers=[mark_of(before)], is_again=True)
+    assert (diff.refused, diff.remove, len(diff.left)) == (None, (), 9)
+    alone = compared([*before, *mine], mine, is_again=True)
+    assert (alone.refused, len(alone.remove), alone.left) == (None, 9, ())
+
+
+def test_retired_jobs_do_not_count():
+    before = [*some(3, source=CODE), *some(9, "old", source=CODE, declared=False)]
+    assert compared(before, some(1, "k", source=CODE), CODE).refused is None
+    assert compared(before, some(1, "k", source=CODE), CODE, peers=[mark_of(before[:3], CODE)]).refused

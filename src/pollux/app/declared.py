@@ -7,19 +7,33 @@ came first is left as it is, and what somebody else has changed since we looked 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import Enum
 from typing import Any
 
 import msgspec
 
 from pollux.app.changes import Once
+from pollux.app.source_history import NONE, History, note_set, read_histories
 from pollux.declare import job_of
 from pollux.errors import Conflict, InvalidInput, Unreadable
 from pollux.model import Declares, Isolate, Job, Node, Schedule, declares
-from pollux.plan import Diff, reconcile
+from pollux.plan import Diff, reconcile, strangers
 from pollux.registry import Registry
 from pollux.runtime.child import check_place
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobFilter, JobPut, Store
 from pollux.store.legible import as_far
+
+NOTED_MAX = 5  # times that a source is compared anew because others change it at the same moment
+NODES_SHOWN = 5
+
+
+class Coming(Enum):
+    """How a text comes to its source."""
+
+    START = "start"  # with a node that starts, or without any
+    RELOAD = "reload"  # to a node that has had another one until now
+    AGAIN = "again"  # it holds already, and is compared once more
+    DRAFT = "draft"  # it is only looked at, in the place of what living nodes have
 
 
 class Declared:
@@ -92,13 +106,21 @@ class Declared:
         """What this node says of itself in its beat."""
         return tuple(declares(source, self._releases[source], jobs) for source, jobs in self._by_source.items())
 
-    async def diff(self, store: Store, me: Node | None = None, *, only: Collection[str] | None = None) -> list[Diff]:
+    async def diff(
+        self,
+        store: Store,
+        me: Node | None = None,
+        *,
+        only: Collection[str] | None = None,
+        coming: Coming = Coming.START,
+    ) -> list[Diff]:
         """What writing would change, source by source; raises `Conflict` if an id belongs to another source.
 
-        `only`: of these sources; None: of all.
+        `only`: of these sources; None: of all.  `me` is as the node that asks was declared until now.
         """
         diffs = []
         peers = declared_by_nodes(await store.nodes(), me)
+        histories = await read_histories(store)
         for source, jobs in self._by_source.items():
             if only is not None and source not in only:
                 continue
@@ -115,6 +137,7 @@ class Declared:
                 owners |= {job.id: job.source for job in found}
                 away = (job for job in found if job.scheduler_version != store.scheduler_version)
                 elsewhere |= {job.id: job.scheduler_version for job in away}
+            history = histories.get(source, NONE)
             diffs.append(
                 reconcile(
                     stored,
@@ -125,9 +148,23 @@ class Declared:
                     peers=peers,
                     elsewhere=elsewhere,
                     unreadable=unreadable,
+                    had=history.had,
+                    strangers=self._strangers(source, me, peers, history, coming),
+                    is_again=coming is Coming.AGAIN,
                 )
             )
         return diffs
+
+    def _strangers(
+        self, source: str, me: Node | None, peers: Collection[Declares], history: History, coming: Coming
+    ) -> list[Declares]:
+        if coming is Coming.DRAFT:
+            return []
+        before = [] if me is None or coming is Coming.START else [own for own in me.declares if own.source == source]
+        mine = declares(source, self._releases[source], self._by_source[source])
+        follows = before[0].mark if before else None
+        is_latest = follows is not None and history.had[-1:] == (follows,)
+        return strangers(mine, peers, behind=(follows, *history.had, *history.replaced) if is_latest else (follows,))
 
     async def write(
         self,
@@ -136,17 +173,47 @@ class Declared:
         *,
         only: Collection[str] | None = None,
         audit: Once | None = None,
+        coming: Coming = Coming.START,
+        replace: bool = False,
     ) -> list[Diff]:
-        """Make the store agree: add, change, and take away within our own sources; answers what was to do."""
-        diffs = await self.diff(store, me, only=only)
+        """Make the store agree: add, change, and take away within our own sources; answers what was to do.
+
+        Raises `Conflict` before anything is written if one is refused, unless it is said to `replace` what is there.
+        """
+        diffs = await self.diff(store, me, only=only, coming=coming)
+        if not replace:
+            await refuse(store, diffs)
+        written = []
         for diff in diffs:
             await _put(store, [*diff.add, *(new for _, new in diff.change)], audit)
+            written.append(await self._noted(store, me, diff, coming, replace=replace))
+        for diff in written:
             for start in range(0, len(diff.remove), BATCH_MAX):
                 ids = [job.id for job in diff.remove[start : start + BATCH_MAX]]
                 gone = await store.delete_jobs(ids, reason=f"no longer in {diff.source}", audit=audit)
                 _hear(audit, gone)
             await _undeclare(store, diff, audit)
-        return diffs
+        return written
+
+    async def _noted(self, store: Store, me: Node | None, diff: Diff, coming: Coming, *, replace: bool) -> Diff:
+        """Note whose set of jobs holds before anything goes: of two that start at once the second one sees the first.
+
+        The second one's jobs are written already; the first one takes them away once it is alone.
+        """
+        mark = declares(diff.source, 0, self._by_source[diff.source]).mark
+        if diff.newer is not None or (coming is Coming.AGAIN and mark in diff.had):
+            return diff
+        for _ in range(NOTED_MAX):
+            others = () if diff.refused is None else diff.refused.because_of
+            if await note_set(store, diff.source, mark, had=diff.had, replaces=others if replace else None):
+                return diff
+            [now] = await self.diff(store, me, only=(diff.source,), coming=coming)
+            if not replace:
+                await refuse(store, [now])
+            if now.newer is not None:
+                return now
+            diff = msgspec.structs.replace(diff, remove=now.remove, undeclare=now.undeclare, left=now.left, had=now.had)
+        raise Conflict(f"the jobs of {diff.source} are changed by others all the time", cure="try again")
 
     def _handler_name(self, handler: Callable[..., Any] | str) -> str:
         if isinstance(handler, str):
@@ -168,6 +235,35 @@ class Declared:
                     raise InvalidInput(f"job {job.id!r} is declared {where}", cure="give one of them another id")
             self._by_source.setdefault(source, {})[job.id] = job
         self._registry.know(self._by_source.get(source, {}).values())
+
+
+async def refuse(store: Store, diffs: Iterable[Diff]) -> None:
+    """Raise `Conflict`, with what can be done, for the first that may not be written as it is."""
+    for diff in diffs:
+        if diff.refused is not None:
+            marks = {(diff.source, mark) for mark in diff.refused.because_of}
+            nodes = await store.nodes() if marks else []
+            others = [node for node in nodes if marks & {(each.source, each.mark) for each in node.declares}]
+            raise Conflict(
+                f"{diff.source}: {diff.refused.words}{_living(others)}; nothing was changed",
+                found={"living": {node.id: node.beat_ms for node in others}} if others else None,
+                cure=_cure(diff.source),
+            )
+
+
+def _living(nodes: Sequence[Node]) -> str:
+    names = ", ".join(node.id for node in nodes[:NODES_SHOWN]) + (", ..." if len(nodes) > NODES_SHOWN else "")
+    return f" ({names})" if names else ""
+
+
+def _cure(source: str) -> str:
+    kind, _, name = source.partition(":")
+    if kind == "file":
+        own = f"if it is another file than the {name} that had them, give it a name of its own (`name: shop`)"
+        return f"{own}; if it is the next text of it, give it a higher `release`, or say --replace once"
+    own = f"if it is another program than the {name!r} that had them, give it a name of its own: Pollux(name=...)"
+    once = "say --replace once (`pollux serve`; in Python app.run(replace=True))"
+    return f"{own}; if it is the next release of it, give it a higher `release`, or {once}"
 
 
 async def _stored(store: Store, source: str) -> list[Job]:

@@ -24,11 +24,10 @@ from pollux.app.configured import (
     register_python,
     set_up,
 )
-from pollux.app.declared import Declared
+from pollux.app.declared import Coming, Declared
 from pollux.app.health import Watch, WatchedVerbs
 from pollux.app.options import NodeOptions, options_of
 from pollux.app.overview import Overview, rows_of, told_by
-from pollux.app.registrar import Registrar
 from pollux.app.reload import Reloader
 from pollux.app.starting import run_alone
 from pollux.app.steered import Steered
@@ -40,7 +39,7 @@ from pollux.errors import InvalidConfig, InvalidInput, PolluxError
 from pollux.events import Events, NodeStarted, NodeStopped
 from pollux.handlers import register
 from pollux.ids import new_id
-from pollux.model import ALL_VERSIONS, LIVE, Job, Node, Schedule, check_version, leader_of
+from pollux.model import ALL_VERSIONS, LIVE, Job, Schedule, check_version, leader_of
 from pollux.observe import attach_logs
 from pollux.plan import Diff
 from pollux.registry import Registry
@@ -103,7 +102,6 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         self.declared = Declared(self._registry, source=f"code:{name}", release=release)
         self.secrets = Secrets()
         self.crew: Crew | None = None
-        self._registrar: Registrar | None = None
         self.node_id = self.program = ""  # the program: what starts this app; nothing: as the process was
         self.blocking = Blocking(self._blocking_verbs)
         self._stand_ready(http_per_target)
@@ -223,8 +221,8 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         return self._built_in.http.out_of_reach(job.params) if job.handler == "http" else ""
 
     async def diff(self) -> list[Diff]:
-        """What the next start would change in the store, source by source."""
-        return [diff for diff in await self.declared.diff(self._store) if diff.lines()]
+        """What the next start would change in the store, source by source, in the place of nodes that live."""
+        return [diff for diff in await self.declared.diff(self._store, coming=Coming.DRAFT) if diff.lines()]
 
     # life
 
@@ -259,8 +257,12 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
             self._is_open = False
             await self._store.close()
 
-    async def start(self) -> None:
-        """Write the declared jobs to the store and start planning and running."""
+    async def start(self, *, replace: bool = False) -> None:
+        """Write the declared jobs to the store and start planning and running.
+
+        Raises `Conflict` if they would take away jobs that another program or file of the same name declares, or most
+        of those that were declared before, unless they are to `replace` those.
+        """
         if self.crew is not None:
             raise PolluxError("this app runs already; stop it first")
         if in_child():
@@ -285,7 +287,7 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         self.steward = Steward(self)
         try:
             await self.steward.prepare()
-            self.crew = await self._start_crew()
+            self.crew = await self._start_crew(replace=replace)
             await self.steward.begin(self.crew)
         except BaseException:
             self._stop_logs()
@@ -295,7 +297,7 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         self.events.emit(NodeStarted(self.node_id, self.store_url))
         self._alongside.set_out(self.crew, self._is_well)
 
-    async def _start_crew(self) -> Crew:
+    async def _start_crew(self, *, replace: bool) -> Crew:
         self.node_id = f"{platform.node()}:{os.getpid()}:{new_id(self._clock.now_ms(), self._dice)[-8:]}"
         crew = Crew(
             self._store,
@@ -314,7 +316,7 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         try:
             node = await crew.announce()  # whoever starts now with other code sees us, or we see it
             if self.options.plans:
-                await self._register(node)
+                await self._register(node, replace=replace)
             await crew.start()
         except BaseException:
             await self._unregister()
@@ -323,29 +325,6 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
                 await self._store.leave(self.node_id)
             raise
         return crew
-
-    async def _register(self, node: Node) -> None:
-        """Write the declared jobs; where others share the store, see to it that they stay so."""
-        beat_ms = self.options.beat_ms
-        registrar = Registrar(
-            self._store,
-            self.declared,
-            node,
-            clock=self._clock,
-            events=self.events,
-            beat_ms=beat_ms,
-            reloader=self.reloader,
-            program=self.program,
-        )
-        await registrar.begin()
-        if self._store.capabilities.shared:
-            registrar.start()
-            self._registrar = registrar
-
-    async def _unregister(self) -> None:
-        registrar, self._registrar = self._registrar, None
-        if registrar is not None:
-            await registrar.stop()
 
     async def drain(self) -> None:
         """Stop claiming, finish what runs within the grace, hand back the rest uncharged, stop."""
@@ -376,8 +355,8 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         async with self:
             await until.wait()
 
-    def run(self) -> None:
-        """Run until SIGTERM or SIGINT, then drain; a second signal ends at once.
+    def run(self, *, replace: bool = False) -> None:
+        """Run until SIGTERM or SIGINT, then drain; a second signal ends at once.  `replace` as with `start`.
 
         It is the program, and behaves as `pollux serve` does: it waits for a store that does not answer yet, ends by a
         line on stderr and `SystemExit` (2: an option, 3: the store), and logs to stderr unless logging is set up.
@@ -385,7 +364,7 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         """
         if in_child():
             return
-        run_alone(self)
+        run_alone(self, replace=replace)
 
     @contextmanager
     def relocated(

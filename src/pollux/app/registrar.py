@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pollux.app.declared import Declared, declared_by_nodes
+from pollux.app.declared import Coming, Declared, declared_by_nodes
 from pollux.app.process import program_words
 from pollux.clock import Clock
 from pollux.events import Events, JobsDeclared, JobsElsewhere, JobUnreadable, ReleaseIsOld
@@ -43,10 +43,13 @@ class Registrar(Loop):
         beat_ms: int,
         reloader: Reloader | None = None,
         program: str = "",
+        replace: bool = False,
     ) -> None:
         super().__init__("registrar", clock=clock, events=events, rest_max_ms=QUIET_BEATS * beat_ms)
         self.store, self.declared, self.me, self.beat_ms = store, declared, me, beat_ms
         self.reloader, self.program = reloader, program
+        self._replaces = replace  # at the start: whatever the sources had, this stands in its place
+        self._is_first = True
         self._others: set[Declares] = set()
         self._looks = 1
         self._is_begun = False
@@ -94,13 +97,14 @@ class Registrar(Loop):
     async def _sources(self) -> list[str]:
         """Those that are ours to write: of a file whose text changed elsewhere since we read it we keep our hands."""
         sources, reloader = list(self.declared.sources()), self.reloader
-        is_first = not self.turns  # what a start says counts
-        if reloader is None or is_first or not await reloader.is_stale():
+        if reloader is None or self._is_first or not await reloader.is_stale():  # what a start says counts
             return sources
         return [source for source in sources if source != reloader.config.source]
 
     async def _write(self) -> None:
-        for diff in await self.declared.write(self.store, self.me, only=await self._sources()):
+        only = await self._sources()
+        coming, replace = (Coming.START, self._replaces) if self._is_first else (Coming.AGAIN, False)
+        for diff in await self.declared.write(self.store, self.me, only=only, coming=coming, replace=replace):
             if self.reloader is not None and diff.source == self.reloader.config.source and diff.newer is None:
                 await self.reloader.tell_text(self.reloader.config)
             if diff.newer is not None and diff.source not in self._is_old:
@@ -111,6 +115,7 @@ class Registrar(Loop):
             if not diff.is_empty:
                 gone = len(diff.remove) + len(diff.undeclare)
                 self.events.emit(JobsDeclared(diff.source, len(diff.add), len(diff.change), gone))
+        self._is_first = False
 
     def _say_elsewhere(self, diff: Diff) -> None:
         """A deployment may stand beside another one for days, with the same jobs: said when it changes."""

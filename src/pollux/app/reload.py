@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from pollux.app.changes import Once
 from pollux.app.configured import missing_secrets, register_python
+from pollux.app.declared import Coming, refuse
 from pollux.config.live import is_overruled, read_live, with_live
 from pollux.config.load import digest_of, file_source, load_config
 from pollux.config.reading import FILE_BYTES_MAX
@@ -75,6 +76,7 @@ class Reloaded(Struct, frozen=True):
     draft: str = ""  # what the text is called that was looked at in place of the file's own
     source: str = ""  # whose jobs it was compared with
     unseen: tuple[str, ...] = ()  # functions that a draft names and the node has not imported: nobody looked at them
+    refused: str = ""  # of a dry run: why it would not be applied without `replace`
 
     @property
     def is_empty(self) -> bool:
@@ -147,10 +149,13 @@ class Reloader:
     def versions(self) -> Versions:
         return Versions(self.config.path, store_file=sqlite_file(self.app.store_url))
 
-    async def reload(self, *, by: str, dry_run: bool = False, raw: bytes | None = None, only: str = "") -> Reloaded:
+    async def reload(
+        self, *, by: str, dry_run: bool = False, raw: bytes | None = None, only: str = "", replace: bool = False
+    ) -> Reloaded:
         """Read the file (or `raw` in its place) and make it hold, or raise what stands against it.
 
-        `only`: the digest of the text that is meant; a file that holds another one is left alone.
+        `only`: the digest of the text that is meant; a file that holds another one is left alone.  `replace`: whatever
+        jobs the source has, this text stands in their place.
         """
         async with self._lock:
             raw = await asyncio.to_thread(_bytes_of, self.config.path) if raw is None else raw
@@ -158,11 +163,14 @@ class Reloader:
                 raise self._other_file()
             try:
                 prepared = await self._prepare(raw)
+                if replace:
+                    prepared.diffs = [msgspec.structs.replace(diff, refused=None) for diff in prepared.diffs]
                 reloaded = self._told(prepared, is_dry=dry_run)
                 words = hide(reloaded.words())[:1_000]
                 audit = Once(AuditLine(self.app.clock.now_ms(), by, "reload", reloaded.path[:200], words))
                 if not dry_run:
-                    await self._apply(prepared, audit)
+                    await refuse(self.app.backend, prepared.diffs)
+                    await self._apply(prepared, audit, replace=replace)
             except StoreError:
                 raise
             except PolluxError as error:
@@ -199,16 +207,18 @@ class Reloader:
             needs_restart=tuple(_changes(self.started, self.config, is_live=False)),
         )
 
-    async def rollback(self, *, by: str, to: str | None = None) -> Reloaded:
+    async def rollback(self, *, by: str, to: str | None = None, replace: bool = False) -> Reloaded:
         """Put an earlier text back into the file and make it hold; one that fits no more changes nothing."""
         versions = self.versions
         versions.refuse_unwritable()
         there = await asyncio.to_thread(_bytes_of, self.config.path)
         raw = versions.before("" if there is None else digest_of(there), to).read()
-        await self.reload(by=by, dry_run=True, raw=raw)
+        would = await self.reload(by=by, dry_run=True, raw=raw, replace=replace)
+        if would.refused:
+            await self.reload(by=by, raw=raw)  # raises it, and the file is as it was
         aside = "" if there is None else await asyncio.to_thread(versions.set_aside, there)
         await asyncio.to_thread(versions.put_back, raw)
-        return msgspec.structs.replace(await self.reload(by=by, raw=raw), aside=aside)
+        return msgspec.structs.replace(await self.reload(by=by, raw=raw, replace=replace), aside=aside)
 
     async def began(self) -> bool:
         """The text that the node starts with holds; false if the file has another one by now."""
@@ -250,7 +260,8 @@ class Reloader:
         declared = app.declared.trial(registry)
         declared.take_file(source, jobs, release=config.release)
         writes = self.plans or draft is not None
-        diffs = await declared.diff(app.backend, app.node(), only=(source,)) if writes else []
+        coming = Coming.RELOAD if source == self.config.source else Coming.DRAFT
+        diffs = await declared.diff(app.backend, app.node(), only=(source,), coming=coming) if writes else []
         is_ours = source == self.config.source  # the options of another file are another node's
         return Prepared(
             raw,
@@ -300,12 +311,12 @@ class Reloader:
 
     # applying
 
-    async def _apply(self, prepared: Prepared, audit: Once) -> None:
+    async def _apply(self, prepared: Prepared, audit: Once, *, replace: bool) -> None:
         """Handlers first, so that a new job finds its own; then the store, then the node."""
         app, config = self.app, prepared.config
         app.know_handlers(prepared.registry)
         if self.plans:
-            await self._write(prepared, audit)
+            await self._write(prepared, audit, replace=replace)
         app.declare_anew(prepared.declared)
         self.config, self._refused, self.refused = config, "", ()
         if config.allow_exec:
@@ -314,13 +325,13 @@ class Reloader:
         app.retune()
         await self._keep(prepared.raw)
 
-    async def _write(self, prepared: Prepared, audit: Once) -> None:
+    async def _write(self, prepared: Prepared, audit: Once, *, replace: bool) -> None:
         """Whoever has an older text of the file is told first, so that it does not undo what follows."""
         if any(diff.newer is not None for diff in prepared.diffs):
             return  # a newer release holds
         await self.tell_text(prepared.config)
-        only = (self.config.source,)
-        await prepared.declared.write(self.app.backend, self.app.node(), only=only, audit=audit)
+        store, me, only = self.app.backend, self.app.node(), (self.config.source,)
+        await prepared.declared.write(store, me, only=only, audit=audit, coming=Coming.RELOAD, replace=replace)
 
     async def tell_text(self, config: Config) -> None:
         """Note which text holds, where others share the store."""
@@ -371,6 +382,7 @@ class Reloader:
             is_dry=is_dry,
             source=prepared.source,
             unseen=prepared.unseen,
+            refused="; ".join(diff.refused.words for diff in diffs if diff.refused),
         )
 
     async def _record(self, reloaded: Reloaded, by: str, audit: Once) -> None:
@@ -391,17 +403,25 @@ class ReloadVerbs:
     reloader: Reloader | None
 
     async def reload(
-        self, *, dry_run: bool = False, text: str | None = None, called: str = "", source: str = "", only: str = ""
+        self,
+        *,
+        dry_run: bool = False,
+        text: str | None = None,
+        called: str = "",
+        source: str = "",
+        only: str = "",
+        replace: bool = False,
     ) -> Reloaded:
         """Read the file again and make it hold; `dry_run`: only say what would change.
 
         Raises what stands against it (`InvalidConfig` with every problem and its place, `Conflict`), and then nothing
         has changed.  With `text` (and `dry_run`): what would change if the file held that; `called` is its name for
         messages, `source` whose next text it is if not this file's.  `only`: the digest of the text that is meant.
+        `replace`: also where it takes away jobs that another text of that name declares, or most of them.
         """
         reloader = self._reloader()
         if text is None:
-            return await reloader.reload(by=self._actor, dry_run=dry_run, only=only)
+            return await reloader.reload(by=self._actor, dry_run=dry_run, only=only, replace=replace)
         if not dry_run:
             cure = f"say dry_run, or write it to {reloader.place}: it is read again by itself"
             raise InvalidInput("a text that is sent is looked at, and never applied", where="text", cure=cure)
@@ -412,9 +432,9 @@ class ReloadVerbs:
         reloader = self._reloader()
         return await asyncio.to_thread(reloader.in_force)
 
-    async def rollback(self, to: str | None = None) -> Reloaded:
-        """Put the text before back into the file (or that of the digest `to`) and make it hold."""
-        return await self._reloader().rollback(by=self._actor, to=to)
+    async def rollback(self, to: str | None = None, *, replace: bool = False) -> Reloaded:
+        """Put the text before back into the file (or that of the digest `to`) and make it hold; `replace` as above."""
+        return await self._reloader().rollback(by=self._actor, to=to, replace=replace)
 
     async def file_versions(self) -> list[Kept]:
         """The texts of the file that were applied, oldest first, the last ten."""

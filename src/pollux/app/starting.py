@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pollux.app.process import listen_for_signals, run_to_end
-from pollux.errors import PolluxError, StoreAway, StoreBusy, StoreFull, StoreTimeout, exit_code_of
+from pollux.errors import Conflict, PolluxError, StoreAway, StoreBusy, StoreFull, StoreTimeout, exit_code_of
 from pollux.lines import complaint, write_lines
 
 if TYPE_CHECKING:
@@ -30,16 +30,27 @@ SAY_AGAIN_S = 60.0
 log = logging.getLogger("pollux")
 
 
-async def has_started(app: Pollux, stop: asyncio.Event, say: Callable[[str], None] = log.warning) -> bool:
-    """Started, or told to stop while the store was away or had no room; that is said once a minute."""
+async def has_started(
+    app: Pollux, stop: asyncio.Event, say: Callable[[str], None] = log.warning, *, replace: bool = False
+) -> bool:
+    """Started, or told to stop while the store was away or had no room; that is said once a minute.
+
+    Nodes that declare other jobs of our sources may be dead: whether they beat again is waited for.
+    """
     rest_s, said_at, said = AWAY_S[0], 0.0, ""
+    beats: dict[str, int] = {}
     while not stop.is_set():
         try:
-            await app.start()
-        except (StoreAway, StoreBusy, StoreTimeout, StoreFull) as error:
+            await app.start(replace=replace)
+        except (StoreAway, StoreBusy, StoreTimeout, StoreFull, Conflict) as error:
             words, at = str(error), time.monotonic()
+            until = "there is room" if isinstance(error, StoreFull) else "it answers"
+            if isinstance(error, Conflict):
+                living = error.found.get("living", {})
+                if not living or any(beat_ms > beats.get(node, beat_ms) for node, beat_ms in living.items()):
+                    raise
+                beats, until = living | beats, "they beat, or are gone"
             if words != said or at >= said_at + SAY_AGAIN_S:
-                until = "there is room" if isinstance(error, StoreFull) else "it answers"
                 say(f"{words}; trying again until {until}, Ctrl-C stops")
                 said_at, said = at, words
             with suppress(TimeoutError):
@@ -50,13 +61,13 @@ async def has_started(app: Pollux, stop: asyncio.Event, say: Callable[[str], Non
     return False
 
 
-def run_alone(app: Pollux) -> None:
+def run_alone(app: Pollux, *, replace: bool = False) -> None:
     """Be the whole program, until SIGTERM or SIGINT: `SystemExit` with a line on stderr for what Pollux refuses."""
     if not _is_logged():
         colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         write_lines(logging.StreamHandler(), "text", logging.INFO, colours=colours)
     try:
-        run_to_end(_until_signalled(app))
+        run_to_end(_until_signalled(app, replace=replace))
     except PolluxError as error:
         sys.stderr.write(f"{complaint(str(error))}\n")
         raise SystemExit(exit_code_of(error)) from error
@@ -67,10 +78,11 @@ def _is_logged() -> bool:
     return log.hasHandlers() or not log.propagate
 
 
-async def _until_signalled(app: Pollux) -> None:
+async def _until_signalled(app: Pollux, *, replace: bool) -> None:
     """Started, until it is told to stop; commands on this machine may ask it by a socket meanwhile."""
     server = import_module("pollux.server")  # decision 0041: by name, since the server is built on the app
     stop = asyncio.Event()
     listen_for_signals(stop)
-    async with server.served(app, server.nearby_options(app.store_url, os.environ), stop=stop):
+    nearby = server.nearby_options(app.store_url, os.environ)
+    async with server.served(app, nearby, stop=stop, replace=replace):
         await stop.wait()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pollux.app.configured import options_over, with_code
+from pollux.app.registrar import Registrar
 from pollux.app.reload import Reloader, ReloadVerbs
 from pollux.app.settings import Setting
 from pollux.app.steering import SteeringVerbs, Triggered
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pollux.app.declared import Declared
-    from pollux.app.registrar import Registrar
     from pollux.app.steward import Steward
     from pollux.clock import Clock
     from pollux.events import Events
@@ -44,9 +44,9 @@ class Steered(ReloadVerbs, SteeringVerbs):
     crew: Crew | None
     node_id: str
     store_url: str
+    program: str
     _registry: Registry
     _built_in: BuiltIn
-    _registrar: Registrar | None
     _stop_logs: Callable[[], None]
 
     def _stand_ready(self, per_target: int) -> None:
@@ -54,6 +54,32 @@ class Steered(ReloadVerbs, SteeringVerbs):
         self._usual, self._usual_per_target = self.options, per_target
         self.reloader: Reloader | None = None
         self.steward: Steward | None = None
+        self._registrar: Registrar | None = None
+
+    # what this node declares
+
+    async def _register(self, node: Node, *, replace: bool) -> None:
+        """Write the declared jobs; where others share the store, see to it that they stay so."""
+        registrar = Registrar(
+            self._store,
+            self.declared,
+            node,
+            clock=self._clock,
+            events=self.events,
+            beat_ms=self.options.beat_ms,
+            reloader=self.reloader,
+            program=self.program,
+            replace=replace,
+        )
+        await registrar.begin()
+        self._registrar = registrar
+        if self._store.capabilities.shared:
+            registrar.start()
+
+    async def _unregister(self) -> None:
+        registrar, self._registrar = self._registrar, None
+        if registrar is not None:
+            await registrar.stop()
 
     def as_config(self, config: Config) -> Config:
         """The configuration with what this app says in its code, where nothing else says it."""

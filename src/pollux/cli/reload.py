@@ -30,7 +30,7 @@ from pollux.cli.preview import as_option, place_for, say_place, text_at
 from pollux.cli.show import clean, moment, print_json, print_table
 from pollux.cli.way import node_url, tell_way
 from pollux.config.load import digest_of, file_source
-from pollux.errors import InvalidConfig, InvalidInput, StoreRefused
+from pollux.errors import Conflict, InvalidConfig, InvalidInput, StoreRefused
 from pollux.secrets import hide
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ _T = TypeVar("_T")
 @click.option("--rollback", is_flag=True, help="Put the text before back into the file, and make it hold.")
 @click.option("--to", metavar="DIGEST", help="With --rollback: the text of this digest; a few characters will do.")
 @click.option("--versions", is_flag=True, help="List the texts of the file that were applied.")
+@click.option("--replace", is_flag=True, help="Also where most jobs go, or those that a living node declares.")
 @as_option
 @json_option
 @store_options
@@ -57,6 +58,7 @@ def reload(
     dry_run: bool,
     rollback: bool,
     versions: bool,
+    replace: bool,
     as_json: bool,
 ) -> None:
     """Read the config file again and make it hold: + is added, ~ changes, - goes, ! needs a restart.
@@ -65,6 +67,9 @@ def reload(
     Jobs that did not change keep their due times and their memory; jobs that came by API or code stay.  A node that
     runs does it itself (it also watches its file, and hears SIGHUP); without one the jobs are written to the store.
     With --dry-run -c a node is asked what another text would change, before that is put into its file.
+
+    A text is refused (exit code 1) that would take away jobs which a living node declares from another text of that
+    name, or more than half of them (and at least five), unless its `release` is higher or --replace is said.
 
     For example:
       pollux reload --dry-run
@@ -75,6 +80,8 @@ def reload(
     """
     if sum((dry_run, rollback, versions)) > 1 or (to and not rollback):
         raise InvalidInput("these do not go together", cure="give one of --dry-run, --rollback [--to D], --versions")
+    if versions and replace:
+        raise InvalidInput("--replace is about what changes", cure="leave it out with --versions")
     if as_file and not dry_run:
         raise InvalidInput("--as is about what would change", cure="give it with --dry-run")
     where = Where(config, store)
@@ -82,10 +89,12 @@ def reload(
         _print_versions(_asked(where, lambda app: app.file_versions(), looks=True), as_json=as_json)
         return
     if rollback:
-        answer = _asked(where, lambda app: app.rollback(to))
+        answer = _asked(where, lambda app: app.rollback(to, replace=replace))
     else:
-        answer = _reloaded(where, file_source(as_file) if as_file else "", dry_run=dry_run)
+        answer = _reloaded(where, file_source(as_file) if as_file else "", dry_run=dry_run, replace=replace)
     _print_changes(answer, as_json=as_json)
+    if answer.refused and not replace:
+        raise Conflict(f"{answer.source}: {answer.refused}", cure="it would be refused without --replace")
     if rollback and not as_json:
         click.echo(clean(f"{answer.path} has an earlier text again{_aside(answer.aside)}"))
 
@@ -94,7 +103,7 @@ def _aside(place: str) -> str:
     return f"; what it held lies in {place}" if place else ""
 
 
-def _reloaded(where: Where, source: str, *, dry_run: bool) -> Any:
+def _reloaded(where: Where, source: str, *, dry_run: bool, replace: bool) -> Any:
     """A node is asked about the text that lies here, so that it cannot mean another file by the same word."""
     from pollux.client import is_address
 
@@ -102,7 +111,7 @@ def _reloaded(where: Where, source: str, *, dry_run: bool) -> Any:
     if is_address(url):
         tell_way(url)
         sent = _sent(where, source, dry_run=dry_run)
-        return ask(url, lambda app: app.reload(dry_run=dry_run, **sent))
+        return ask(url, lambda app: app.reload(dry_run=dry_run, replace=replace, **sent))
     from pollux.config import load_config
 
     path = _path(where)
@@ -113,7 +122,7 @@ def _reloaded(where: Where, source: str, *, dry_run: bool) -> Any:
     if dry_run and not source and (source := place_for(config, url)):
         say_place(config, source)
     config = load_config(path, environ=os.environ, arguments=arguments, with_jobs=False, source=source)
-    return _alone(_options_of(path, config, looks=dry_run), lambda app: app.reload(dry_run=dry_run))
+    return _alone(_options_of(path, config, looks=dry_run), lambda app: app.reload(dry_run=dry_run, replace=replace))
 
 
 def _sent(where: Where, source: str, *, dry_run: bool) -> dict[str, str]:

@@ -59,8 +59,9 @@ def _serve_options(command: Any) -> Any:
 @every_option
 @leader_options
 @click.option("--plans/--no-plans", default=None, help="Take part in planning; the default.")
+@click.option("--replace", is_flag=True, help="Take the place of another text or program of the same name; see below.")
 @_serve_options
-def serve(config: str | None, *, watch: bool | None, verbose: bool, **arguments: Any) -> None:
+def serve(config: str | None, *, watch: bool | None, verbose: bool, replace: bool, **arguments: Any) -> None:
     """Plan and run the jobs of a config file, of an app, or of both, until it is told to stop.
 
     On a terminal it shows a live table; elsewhere it writes log lines to stderr.  Ctrl-C or SIGTERM drains: running
@@ -68,12 +69,16 @@ def serve(config: str | None, *, watch: bool | None, verbose: bool, **arguments:
     like on one store: one of them plans, and all run.  The file is read again when it changes, and at SIGHUP.  Every
     option that `pollux config` shows is an argument, too: --grace, --history-keep, ...
 
+    A start that would take away jobs which a living node declares from another file or program of the same name, or
+    more than half of what was declared before (and at least five), is refused: give it a name, a higher release, or
+    once --replace.
+
     For example:
       pollux serve -c pollux.yaml
       pollux serve --app monitor:app --store sqlite:///monitor.db --seats 50
       pollux serve -c pollux.yaml --no-watch --log-format json 2> pollux.log
     """
-    _serve(config, _verbosely(arguments, verbose=verbose), plans=True, watch=watch)
+    _serve(config, _verbosely(arguments, verbose=verbose), plans=True, watch=watch, replace=replace)
 
 
 @click.command(cls=Taught)
@@ -93,7 +98,9 @@ def _verbosely(arguments: dict[str, Any], *, verbose: bool) -> dict[str, Any]:
     return arguments | {"log_level": "debug"} if verbose else arguments
 
 
-def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch: bool | None) -> None:
+def _serve(
+    config: str | None, arguments: dict[str, Any], *, plans: bool, watch: bool | None, replace: bool = False
+) -> None:
     from pollux.app import Pollux, run_to_end
     from pollux.server import server_options
 
@@ -106,14 +113,14 @@ def _serve(config: str | None, arguments: dict[str, Any], *, plans: bool, watch:
     if sys.stdout.isatty() if watch is None else watch:
         from pollux.cli.watch import run_watched
 
-        run_watched(app, loaded, options, warnings)
+        run_watched(app, loaded, options, warnings, replace=replace)
     else:
         log_to(logging.StreamHandler(), loaded)
         log = logging.getLogger("pollux")
         log.info("%s", greeting(app, loaded))
         for warning in warnings:
             log.warning("%s", warning)
-        run_to_end(_until_signalled(app, options))
+        run_to_end(_until_signalled(app, options, replace=replace))
     _end_without_threads()
 
 
@@ -131,13 +138,13 @@ def _program(config: Config) -> str:
     return " ".join(words)
 
 
-async def _until_signalled(app: Pollux, options: ServerOptions | None) -> None:
+async def _until_signalled(app: Pollux, options: ServerOptions | None, *, replace: bool) -> None:
     from pollux.app import listen_for_signals
     from pollux.server import served
 
     stop = asyncio.Event()
     listen_for_signals(stop)
-    async with served(app, options, stop=stop) as server:
+    async with served(app, options, stop=stop, replace=replace) as server:
         if server is not None and server.first_token and sys.stderr.isatty():
             click.echo(f"the first token, shown this once: {server.first_token}", err=True)
         await stop.wait()

@@ -47,14 +47,16 @@ class News(logging.Handler):
         self.lines.append(clean(self.format(record).splitlines()[0]))
 
 
-def run_watched(app: Pollux, config: Config, options: ServerOptions | None, warnings: Sequence[str]) -> None:
+def run_watched(
+    app: Pollux, config: Config, options: ServerOptions | None, warnings: Sequence[str], *, replace: bool
+) -> None:
     news = News()
     log_to(news, config, moments="%H:%M:%S")
     news.lines += [clean(line) for line in (greeting(app, config), *warnings)]
-    run_to_end(_run(app, options, news))
+    run_to_end(_run(app, options, news, replace=replace))
 
 
-async def _run(app: Pollux, options: ServerOptions | None, news: News) -> None:
+async def _run(app: Pollux, options: ServerOptions | None, news: News, *, replace: bool) -> None:
     stop = asyncio.Event()
     listen_for_signals(stop)
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
@@ -62,7 +64,7 @@ async def _run(app: Pollux, options: ServerOptions | None, news: News) -> None:
     def say(words: str) -> None:
         console.print(clean(words), style="yellow", highlight=False, markup=False, soft_wrap=True)
 
-    async with served(app, options, stop=stop, say=say) as server:
+    async with served(app, options, stop=stop, say=say, replace=replace) as server:
         if server is not None and server.first_token and console.is_terminal:
             console.print(f"the first token, shown this once: {server.first_token}", highlight=False, soft_wrap=True)
         api = "" if server is None else server.url

@@ -22,6 +22,7 @@ MOVE = "a move of the store"  # who drains the workers of one that was moved awa
 SETTING = "setting:"
 STEERING = (STOP, SETTING)  # what the `stops_revision` of a claim tells of
 TURN = "turn:"  # asks the leader for a turn now; it answers beside it
+SOURCE = "source:"  # and version and source: which sets of jobs it had, by their marks
 NOTE_BYTES_MAX = 64_000
 
 

@@ -4,7 +4,7 @@ from pollux.plan.accept import Report
 from pollux.plan.counting import Untold
 from pollux.plan.gate import GateState, Held, Ready, drain_of, gate, stop_of, stop_words
 from pollux.plan.planner import Looked, Planner, Wants
-from pollux.plan.reconcile import Diff, reconcile, with_other_jobs
+from pollux.plan.reconcile import Diff, reconcile, strangers, with_other_jobs
 from pollux.plan.sources import forsaken, is_backed
 from pollux.plan.timers import Timers, TimerWindow
 from pollux.plan.why import (
@@ -39,6 +39,7 @@ __all__ = [
     "reconcile",
     "stop_of",
     "stop_words",
+    "strangers",
     "unreadable_words",
     "why_job",
     "why_run",

@@ -9,11 +9,20 @@ decides, and who is older writes nothing at all:
     code no longer declares a job, and a node of other code lives       it is left: that node may still declare it
     code no longer declares a job, and no such node lives               it is undeclared: it keeps its memory, and only
                                                                         our release or a newer one declares it again
+
+Two programs may have one name by accident, and then each would take away what the other one declares.  At equal release
+a text is refused whose set of jobs the source never had, if it would take away
+
+    jobs of a file that a living node still declares from another text
+    most jobs of code that a living node still declares (fewer are left to it: a deploy without numbers)
+    more than half of what the source has, and at least five
+
+A node that reads its edited file again moves on from its own text, so nodes that still have that one do not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -21,9 +30,19 @@ from msgspec import Struct
 from pollux.errors import Conflict, Unreadable
 from pollux.model import Declares, Job, declares, definition
 from pollux.schedule.words import describe
+from pollux.units import counted
 
 CODE = "code:"
 CONFLICTS_SHOWN = 20
+NAMED_MAX = 5
+TAKEN_MIN = 5  # so many jobs must go before "more than half of them" is suspicious
+
+
+class Refusal(Struct, frozen=True):
+    """Why a text may not take away the jobs that it would."""
+
+    words: str
+    because_of: tuple[str, ...] = ()  # the marks of what living nodes declare, if that is why
 
 
 class Diff(Struct, frozen=True):
@@ -38,6 +57,8 @@ class Diff(Struct, frozen=True):
     newer: int | None = None  # the release that is known and above ours: nothing is changed
     elsewhere: tuple[tuple[str, int], ...] = ()  # wanted here, but in that version: nobody takes them from there
     unreadable: tuple[Unreadable, ...] = ()  # wanted here, but stored as nobody here can read it: left as they are
+    had: tuple[str, ...] = ()  # marks of the sets of jobs that the source had when this was compared
+    refused: Refusal | None = None  # why it must not be written, unless it is said to replace what is there
 
     @property
     def is_empty(self) -> bool:
@@ -55,6 +76,7 @@ class Diff(Struct, frozen=True):
             *(f"  job {job.id}  no longer declared here; it is left while older nodes live" for job in self.left),
             *(f"  job {job_id}  is in version {version}: pollux jobs move" for job_id, version in self.elsewhere),
             *(f"  job {job.name}  cannot be read here ({job.why}): it is left as it is" for job in self.unreadable),
+            *([f"! refused without --replace: {self.refused.words}"] if self.refused else []),
         ]
 
 
@@ -68,43 +90,78 @@ def reconcile(
     peers: Collection[Declares] = (),
     elsewhere: Mapping[str, int] | None = None,
     unreadable: Collection[Unreadable] = (),
+    had: Sequence[str] | None = None,
+    strangers: Collection[Declares] = (),
+    is_again: bool = False,
 ) -> Diff:
     """Compare the jobs that `source` has in the store with those that it wants.
 
     `owners` tells the source of wanted ids that are stored under another one; any such raises `Conflict`.  `release`
-    None: that of the wanted jobs.  `peers` is what the other living nodes declare.  `elsewhere` tells the version of
-    wanted jobs that are stored in another one: they are left there.  `unreadable` are wanted jobs that are stored and
-    cannot be read: they are left as the newer release wrote them.
+    None: that of the wanted jobs.  `peers` is what living nodes declare.  What is stored in another version
+    (`elsewhere`) or cannot be read is left as it is.  `had` are the marks of the sets of jobs that the source had
+    (None: any may come), `strangers` as below.  `is_again`: the text holds already; it takes nothing from living nodes.
     """
-    if release is None:
-        release = max((job.release for job in wanted), default=0)
-    before = {job.id: job for job in stored if job.source == source}
+    release = max((job.release for job in wanted), default=0) if release is None else release
+    before, after = {job.id: job for job in stored if job.source == source}, {job.id: job for job in wanted}
     _refuse_foreign(wanted, source, {**(owners or {}), **{job.id: job.source for job in stored}})
-    known = (*(job.release for job in before.values()), *(peer.release for peer in peers if peer.source == source))
-    newest = max(known, default=0)
-    if newest > release:
+    if (newest := _newest(source, before.values(), peers)) > release:
         return Diff(source=source, release=release, newer=newest)
-    after = {job.id: job for job in wanted}
     away = {job_id: version for job_id, version in (elsewhere or {}).items() if job_id in after}
     alone = away.keys() | {job.name for job in unreadable}
-    gone = tuple(job for job_id, job in before.items() if job_id not in after)
     is_code = source.startswith(CODE)
-    dropped = tuple(job for job in gone if job.declared) if is_code else ()
-    is_alone = not with_other_jobs(declares(source, release, after), peers)
+    there = [job for job in before.values() if job.declared or not is_code]
+    gone = tuple(job for job in there if job.id not in after)
+    mine = declares(source, release, after)
+    is_left = (is_code or is_again) and bool(with_other_jobs(mine, peers))
+    is_new = had is not None and not is_again and mine.mark not in had
     pairs = [(before[job_id], job) for job_id, job in after.items() if job_id in before]
     change = tuple((old, new) for old, new in pairs if definition(old) != definition(new))
     return Diff(
         source=source,
         add=tuple(job for job_id, job in after.items() if job_id not in before and job_id not in alone),
         change=change,
-        remove=() if is_code else gone,
-        undeclare=dropped if is_alone else (),
-        left=() if is_alone else dropped,
+        remove=() if is_code or is_left else gone,
+        undeclare=gone if is_code and not is_left else (),
+        left=gone if is_left else (),
         same=len(pairs) - len(change),
         release=release,
         elsewhere=tuple(away.items()),
         unreadable=tuple(unreadable),
+        had=tuple(had or ()),
+        refused=_refusal(there, gone, release, strangers) if is_new else None,
     )
+
+
+def _newest(source: str, stored: Iterable[Job], peers: Collection[Declares]) -> int:
+    told = (*(job.release for job in stored), *(peer.release for peer in peers if peer.source == source))
+    return max(told, default=0)
+
+
+def strangers(mine: Declares, peers: Collection[Declares], *, behind: Collection[str | None]) -> list[Declares]:
+    """Living nodes of the source and release that have other jobs than ours, and are not behind.
+
+    `behind` are the marks of texts that ours comes after: the one that the asking node moves on from, and if that is
+    the latest of the source, all that it had before.  A node that starts moves on from none.
+    """
+    others = [peer for peer in with_other_jobs(mine, peers) if peer.release == mine.release]
+    return [peer for peer in others if peer.mark not in behind]
+
+
+def _refusal(there: Sequence[Job], gone: Sequence[Job], release: int, others: Collection[Declares]) -> Refusal | None:
+    """Why a set of jobs that the source never had may not take these away; what an older release had may go."""
+    taken = [job for job in gone if job.release == release]
+    is_most = 2 * len(taken) > len(there)
+    if others and taken and (is_most or not taken[0].source.startswith(CODE)):
+        words = f"{_named(taken)} would go that a living node may still declare"
+        return Refusal(words, tuple(each.mark for each in others))
+    if is_most and len(taken) >= TAKEN_MIN:
+        return Refusal(f"{_named(taken)} would go, of the {len(there)} that {taken[0].source} has")
+    return None
+
+
+def _named(jobs: Sequence[Job]) -> str:
+    names = ", ".join(job.id for job in jobs[:NAMED_MAX]) + (", ..." if len(jobs) > NAMED_MAX else "")
+    return f"{counted(len(jobs), 'job')} ({names})"
 
 
 def with_other_jobs(mine: Declares, peers: Collection[Declares]) -> list[Declares]:

@@ -310,7 +310,12 @@ class Server:
 
 @asynccontextmanager
 async def served(
-    app: Pollux, options: ServerOptions | None, *, stop: asyncio.Event, say: Callable[[str], None] = log.warning
+    app: Pollux,
+    options: ServerOptions | None,
+    *,
+    stop: asyncio.Event,
+    say: Callable[[str], None] = log.warning,
+    replace: bool = False,
 ) -> AsyncIterator[Server | None]:
     """The app started, with its API beside it (None: without); while it drains the API still answers.
 
@@ -323,7 +328,7 @@ async def served(
             server.take_port()
             if server.options.has_port:
                 _bring_framework()
-        if await has_started(app, stop, say) and server is not None:
+        if await has_started(app, stop, say, replace=replace) and server is not None:
             await server.start()
         yield server
     finally:

@@ -48,6 +48,7 @@ class ReloadBody(Struct, frozen=True, forbid_unknown_fields=True):
     """With `text`: what would change if the file held that?  It is looked at and never applied, so `dry_run` it is."""
 
     dry_run: bool = False  # only say what would change
+    replace: bool = False  # also where most jobs go, or those that a living node declares from another text
     text: Annotated[str, Meta(description="look at this in the place of the file's own; with dry_run")] | None = None
     called: Annotated[str, Meta(max_length=1_000, description="the name of its file, for messages")] | None = None
     source: Annotated[str, Meta(max_length=300, description="whose next text it is; else this node's")] | None = None
@@ -57,6 +58,7 @@ class RollbackBody(Struct, frozen=True, forbid_unknown_fields=True):
     to: Annotated[str, Meta(max_length=100, description="the digest of a version; nothing: the one before")] | None = (
         None
     )
+    replace: bool = False  # as with a reload
 
 
 class ChangeView(Struct, frozen=True):
@@ -79,6 +81,7 @@ class ReloadView(Struct, frozen=True):
     needs_restart: list[ChangeView]
     source: str  # whose jobs were compared
     unseen: list[str]  # functions that a sent text names and the node has not imported: nobody looked at them
+    refused: str  # of a dry run: why it would be refused without `replace`; nothing: it would not
 
 
 class FileVersion(Struct, frozen=True):
@@ -190,17 +193,20 @@ async def reload(desk: At, body: ReloadBody) -> ReloadView:
     """Read the file again and make it hold; a file that is wrong changes nothing.
 
     With `dry_run` it only says what would change; with `text`, too, what that text would change in the file's place.
+    A text that the source never had is refused if it takes away jobs that a living node declares from another text, or
+    more than half of them (and at least five), unless its `release` is higher or `replace` is said.
     """
     if body.text is None and (body.called or body.source):
         raise InvalidInput("there is no text to call so", where="text", cure="send the text, too")
     called, source = body.called or "", body.source or ""
-    return _reloaded(await desk.verbs.reload(dry_run=body.dry_run, text=body.text, called=called, source=source))
+    verbs, dry_run, replace = desk.verbs, body.dry_run, body.replace
+    return _reloaded(await verbs.reload(dry_run=dry_run, text=body.text, called=called, source=source, replace=replace))
 
 
 @routes.post("/api/v2/scheduler/rollback", Role.ADMIN, refuses=(404, 409, 422), beyond=NO_FILE)
 async def rollback(desk: At, body: RollbackBody) -> ReloadView:
     """Put the text before back into the file, and make it hold."""
-    return _reloaded(await desk.verbs.rollback(body.to))
+    return _reloaded(await desk.verbs.rollback(body.to, replace=body.replace))
 
 
 @routes.get("/api/v2/scheduler/file-versions", Role.VIEWER, refuses=(422,), beyond=NO_FILE)
@@ -301,6 +307,7 @@ def _reloaded(done: Reloaded) -> ReloadView:
         needs_restart=[ChangeView(each.path, str(each.before), str(each.after)) for each in done.needs_restart],
         source=done.source,
         unseen=list(done.unseen),
+        refused=done.refused,
     )
 
 

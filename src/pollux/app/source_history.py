@@ -1,0 +1,69 @@
+"""Which sets of jobs a source had: a note for each source and version, with the marks of the sets, the latest last.
+
+A text whose set is among them may come back; one that is new is compared with what living nodes declare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from msgspec import Struct
+
+from pollux.model import SOURCE, Note, NotePut
+from pollux.store.contract import Answer, Store
+from pollux.store.legible import as_far
+
+HAD_MAX = 20
+
+
+class History(Struct, frozen=True):
+    """The marks that are noted for a source, and the revision of the note; 0: there is none."""
+
+    had: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()  # that may not come back unasked; a living node that has one of them is behind
+    revision: int = 0
+
+
+NONE = History()
+
+
+async def read_histories(store: Store) -> dict[str, History]:
+    """By source, as far as they can be read."""
+    prefix = _key(store, "")
+    notes, _ = await as_far(store.notes(prefix))
+    return {
+        note.key.removeprefix(prefix): History(_marks(note, "had"), _marks(note, "replaced"), note.revision)
+        for note in notes
+    }
+
+
+async def note_set(
+    store: Store, source: str, mark: str, *, had: tuple[str, ...], replaces: Collection[str] | None
+) -> bool:
+    """Note that this set is the latest; false if another one was noted since `had` was read.
+
+    `replaces`: it stands in the place of all that the source had, and of these; None: of the latest only.
+    """
+    there = (await read_histories(store)).get(source, NONE)
+    if there.had != had:
+        return False
+    gone = there.replaced if replaces is None else (*there.replaced, *had, *replaces)
+    marks = (*_without(had if replaces is None else (), mark), mark)[-HAD_MAX:]
+    replaced = _without(tuple(dict.fromkeys(gone)), mark)[-HAD_MAX:]
+    if (marks, replaced) == (had, there.replaced):
+        return True
+    value = {"had": list(marks), "replaced": list(replaced)}
+    return await store.put_notes([NotePut(_key(store, source), value, revision=there.revision)]) == [Answer.OK]
+
+
+def _without(marks: tuple[str, ...], mark: str) -> tuple[str, ...]:
+    return tuple(each for each in marks if each != mark)
+
+
+def _key(store: Store, source: str) -> str:
+    return f"{SOURCE}{store.scheduler_version}:{source}"
+
+
+def _marks(note: Note, name: str) -> tuple[str, ...]:
+    marks = note.value.get(name) if isinstance(note.value, Mapping) else None
+    return tuple(map(str, marks)) if isinstance(marks, list) else ()

@@ -1,0 +1,392 @@
+"""Two files or programs of one name on one store: neither takes away what the other one declares, unless it is said."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pollux import Pollux, every
+from pollux.app.source_history import HAD_MAX
+from pollux.app.starting import has_started
+from pollux.errors import Conflict
+from pollux.events import ReloadRefused
+from pollux.model import SOURCE, Node, NotePut, RunState, declares
+from pollux.store.contract import JobPut
+from pollux.testing.faults import FaultyStore
+from tests.runtime.fakes import Heard, settle_down
+from tests.runtime.reload_world import all_jobs, an_app
+from tests.runtime.test_app import PATIENCE
+from tests.runtime.test_releases import Yard
+from tests.servers import postgres, redis
+
+TTL_MS = 45_000
+
+
+@pytest.fixture(params=["sqlite", "redis", "postgres"])
+def url(request, tmp_path):
+    match request.param:
+        case "redis":
+            return redis.own_url("name")
+        case "postgres":
+            return postgres.own_url("name")
+    return f"sqlite:///{tmp_path}/p.db"
+
+
+def text(*ids, **options):
+    jobs = "".join(f'\n  - {{id: {job_id}, python: "platform:node", interval: 1h}}' for job_id in ids)
+    said = "".join(f"{name}: {value}\n" for name, value in options.items())
+    return f"{said}jobs:{jobs or ' []'}\n"
+
+
+def write(path, *ids, **options):
+    Path(path).parent.mkdir(exist_ok=True)
+    Path(path).write_text(text(*ids, **options))
+
+
+def a_file(url, path, *ids, **options):
+    write(path, *ids, **options)
+    return an_app(url, path)
+
+
+SIX = tuple("abcdef")
+
+
+# two files
+
+
+async def test_another_file_of_the_name_is_refused_and_nothing_of_the_first_is_lost(here, url):
+    async with a_file(url, "one/p.yaml", "a", "b") as first:
+        asked = await first.enqueue("a", delay="1h")
+        before = await all_jobs(first)
+        second = a_file(url, "two/p.yaml", "c")
+        with pytest.raises(Conflict) as refused:
+            await second.start()
+
+        words = str(refused.value)
+        assert words.startswith(
+            f"file:p.yaml: 2 jobs (a, b) would go that a living node may still declare ({first.node_id})"
+        )
+        for cure in ("`name: shop`", "a higher `release`", "--replace"):
+            assert cure in words
+        after = await all_jobs(first)
+        assert {job.id: job.revision for job in after.values()} == {job.id: job.revision for job in before.values()}
+        assert (await first.get_run(asked.id)).state is RunState.READY
+        assert [node.id for node in await first.nodes()] == [first.node_id]
+
+
+@pytest.mark.parametrize(
+    ("options", "how", "left"),
+    [
+        ({"name": "shop"}, {}, {"a", "b", "c"}),
+        ({"release": 1}, {}, {"c"}),
+        ({}, {"replace": True}, {"c"}),
+    ],
+    ids=["name", "release", "replace"],
+)
+async def test_each_cure_works(here, url, options, how, left):
+    async with a_file(url, "one/p.yaml", "a", "b") as first:
+        second = a_file(url, "two/p.yaml", "c", **options)
+        await second.start(**how)
+        try:
+            assert set(await all_jobs(first)) == left
+        finally:
+            await second.close()
+
+
+async def test_what_was_replaced_does_not_come_back_unasked(here, url):
+    first = a_file(url, "one/p.yaml", "a", "b")
+    await first.start()
+    second = a_file(url, "two/p.yaml", "c")
+    await second.start(replace=True)
+    await first.close()
+    with pytest.raises(Conflict, match="1 job \\(c\\) would go"):
+        await an_app(url, "one/p.yaml").start()
+    assert set(await all_jobs(second)) == {"c"}
+    await second.close()
+
+
+async def test_a_file_that_only_adds_jobs_is_not_refused_and_takes_none_away_later(here, url):
+    async with a_file(url, "one/p.yaml", "a"), a_file(url, "two/p.yaml", "a", "b") as second:
+        write("two/p.yaml", "b")
+        await second.reload()
+        assert set(await all_jobs(second)) == {"b"}, "the first one's text is an earlier one of this source"
+
+
+async def test_the_edit_of_a_node_that_was_replaced_takes_nothing_from_the_one_that_holds(here, url):
+    async with a_file(url, "one/p.yaml", "a", "b") as first:
+        second = a_file(url, "two/p.yaml", "c", "d")
+        await second.start(replace=True)
+        write("one/p.yaml", "a")
+        with pytest.raises(Conflict, match="2 jobs \\(c, d\\) would go that a living node may still declare"):
+            await first.reload()
+        assert set(await all_jobs(first)) == {"c", "d"}
+        write("two/p.yaml", "d")
+        await second.reload()
+        assert set(await all_jobs(first)) == {"d"}
+        await second.close()
+
+
+# one file
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_two_nodes_that_read_one_edited_file_again_do_not_refuse_each_other(here, url, order):
+    write("p.yaml", *SIX)
+    async with an_app(url) as one, an_app(url) as two:
+        nodes, heard = (one, two), [Heard(app.events, ReloadRefused) for app in (one, two)]
+        for ids in (SIX[1:], SIX[2:], (*SIX[2:], "new")):
+            write("p.yaml", *ids)
+            for number in order:
+                await nodes[number].reload()
+            assert set(await all_jobs(one)) == set(ids)
+        assert [each.all for each in heard] == [[], []]
+
+
+async def test_a_node_that_missed_an_edit_follows_the_one_that_did_not(here, url):
+    """Each has a copy of the file, and one of the copies skips a text."""
+    async with a_file(url, "one/p.yaml", *SIX) as one, a_file(url, "two/p.yaml", *SIX) as two:
+        write("one/p.yaml", *SIX[1:])
+        await one.reload()
+        write("two/p.yaml", *SIX[2:])
+        with pytest.raises(Conflict, match=r"1 job \(b\) would go that a living node may still declare"):
+            await two.reload()  # it cannot know that the other one's text was an edit of its own
+        write("one/p.yaml", *SIX[2:])
+        await one.reload()
+        await two.reload()
+        assert set(await all_jobs(one)) == set(SIX[2:])
+        assert two.reloader.refused == ()
+
+
+async def test_a_single_node_may_restart_with_an_edited_file(here, url):
+    for ids in (SIX, SIX[1:], (*SIX[1:], "g"), SIX[:3]):
+        async with a_file(url, "p.yaml", *ids) as app:
+            assert set(await all_jobs(app)) == set(ids)
+
+
+async def test_most_jobs_go_only_if_it_is_said_and_a_text_that_held_before_may_come_back(here, url):
+    async with a_file(url, "p.yaml", *SIX) as app:
+        assert set(await all_jobs(app)) == set(SIX)
+    with pytest.raises(Conflict, match=r"6 jobs \(a, b, c, d, e, \.\.\.\) would go, of the 6 that file:p.yaml has"):
+        await a_file(url, "p.yaml", "z").start()
+    app = a_file(url, "p.yaml", "z")
+    await app.start(replace=True)
+    assert set(await all_jobs(app)) == {"z"}
+    await app.close()
+    many = [f"k{n}" for n in range(6)]
+    async with a_file(url, "p.yaml", "z", *many):
+        pass
+    async with a_file(url, "p.yaml", "z") as back:
+        assert set(await all_jobs(back)) == {"z"}
+
+
+async def test_a_reload_that_takes_most_away_is_refused_and_what_held_goes_on(here):
+    """On a store of one process, too."""
+    async with a_file("memory://", "p.yaml", *SIX) as app:
+        heard = Heard(app.events, ReloadRefused)
+        asked = await app.enqueue("a", delay="1h")
+        write("p.yaml", "z")
+        for _ in range(2):
+            with pytest.raises(Conflict, match="6 jobs"):
+                await app.reload()
+        assert set(await all_jobs(app)) == set(SIX)
+        assert (await app.get_run(asked.id)).state is RunState.READY
+        assert len(heard.all) == 1
+        assert "6 jobs" in app.reloader.refused[0]
+        assert {job.id for job in app.declared_jobs()} == set(SIX)
+
+        would = await app.reload(dry_run=True)
+        assert would.lines[-1].startswith("! refused without --replace: 6 jobs")
+        assert (would.removed, would.refused) == (6, would.lines[-1].removeprefix("! refused without --replace: "))
+        draft = await app.reload(dry_run=True, text=text("y"), called="new.yaml")
+        assert "6 jobs" in draft.refused
+        would = await app.reload(dry_run=True, replace=True)
+        assert (would.removed, would.refused, would.lines[-1]) == (6, "", "- job f")
+        assert set(await all_jobs(app)) == set(SIX)
+
+        assert (await app.reload(replace=True)).removed == 6
+        assert set(await all_jobs(app)) == {"z"}
+        assert app.reloader.refused == ()
+        assert (await app.rollback()).added == 6
+
+
+async def test_a_rollback_that_is_refused_leaves_the_file_as_it_was(here):
+    async with a_file("sqlite:///p.db", "p.yaml", "z") as app:
+        write("p.yaml", "z", *SIX)
+        await app.reload(replace=True)  # the first set is no longer known
+        holds = (here / "p.yaml").read_text()
+        with pytest.raises(Conflict, match="6 jobs"):
+            await app.rollback()
+        assert (here / "p.yaml").read_text() == holds
+        assert (await app.rollback(replace=True)).removed == 6
+        assert set(await all_jobs(app)) == {"z"}
+
+
+async def test_the_difference_to_a_store_says_what_would_be_refused(here, url):
+    async with a_file(url, "p.yaml", *SIX):
+        for ids, is_refused in (((*SIX[1:], "g"), False), (("z",), True)):
+            app = a_file(url, "else/p.yaml", *ids)
+            await app.open()
+            [diff] = await app.diff()
+            assert any(line.startswith("! refused without --replace") for line in diff.lines()) is is_refused
+            await app.close()
+
+
+async def test_without_a_node_a_reload_is_as_a_start(here, url):
+    """`pollux reload` on a machine where none runs, while one elsewhere declares the jobs."""
+    async with a_file(url, "one/p.yaml", "a", "b") as node:
+        alone = a_file(url, "two/p.yaml", "c")
+        await alone.open()
+        with pytest.raises(Conflict, match="2 jobs"):
+            await alone.reload()
+        assert set(await all_jobs(node)) == {"a", "b"}
+        await alone.reload(replace=True)
+        assert set(await all_jobs(node)) == {"c"}
+        await alone.close()
+
+
+async def test_only_so_many_sets_are_remembered_and_what_cannot_be_read_is_none(here):
+    async with a_file("sqlite:///p.db", "p.yaml", "a") as app:
+        for number in range(HAD_MAX + 3):
+            write("p.yaml", "a", f"b{number}")
+            await app.reload()
+        [note] = await app.backend.notes(SOURCE)
+        assert note.key == "source:2:file:p.yaml"
+        assert len(note.value["had"]) == HAD_MAX
+        for value in ({"had": "x"}, "junk", {}):
+            await app.backend.put_notes([NotePut(note.key, value)])
+            write("p.yaml", "a", "b" if value else "c")
+            await app.reload()
+        assert set(await all_jobs(app)) == {"a", "c"}
+
+
+# two programs
+
+
+def a_program(url, *ids, **options):
+    app = Pollux(url, **options)
+    for job_id in ids:
+        app.handler(_nothing, name=job_id)
+        app.add(job_id, every("1h"), id=job_id)
+    return app
+
+
+async def _nothing(ctx):
+    """A handler of the tests."""
+
+
+async def test_another_plain_program_is_refused_and_nothing_of_the_first_is_lost(url):
+    async with a_program(url, "a", "b") as first:
+        asked = await first.enqueue("a", delay="1h")
+        second = a_program(url, "c")
+        with pytest.raises(
+            Conflict, match=r"code:app: 2 jobs \(a, b\) would go.*Pollux\(name=\.\.\.\).*app.run\(replace=True\)"
+        ):
+            await second.start()
+        jobs = await all_jobs(first)
+        assert {job.id: job.declared for job in jobs.values()} == {"a": True, "b": True}
+        assert (await first.get_run(asked.id)).state is RunState.READY
+        async with a_program(url, "c", name="other"):
+            assert set(await all_jobs(first)) == {"a", "b", "c"}
+
+
+async def test_of_two_plain_programs_that_live_neither_retires_the_others_jobs(url):
+    """The second one said so; what the first one declares is left to it as long as it lives."""
+    async with a_program(url, "a", "b") as first:
+        second = a_program(url, "c")
+        await second.start(replace=True)
+        asked = await first.enqueue("a", delay="1h")
+        for app in (first, second, first):
+            app._registrar._looks = 2
+            await app._registrar.turn()
+        assert all(job.declared for job in (await all_jobs(first)).values())
+        assert set(await all_jobs(first)) == {"a", "b", "c"}
+        assert (await first.get_run(asked.id)).state is RunState.READY
+        await second.close()
+
+
+async def test_the_next_text_of_a_program_that_keeps_half_starts_beside_the_old_one(url):
+    async with a_program(url, "a", "b") as old, a_program(url, "b", "c"):
+        assert {job.id for job in (await all_jobs(old)).values() if job.declared} == {"a", "b", "c"}
+
+
+# at the same moment
+
+
+async def test_of_two_files_that_start_at_once_the_second_one_is_refused():
+    """It has read that the store is empty, and writes only after the first one has."""
+    yard = await Yard().open()
+    gate, faulty = asyncio.Event(), FaultyStore(yard.store)
+    faulty.delay("put_jobs", gate)
+    second = yard.process(0, name="file:x", store=faulty, c=10)
+    starting = asyncio.ensure_future(second.start())
+    await settle_down()
+    await yard.start(0, name="file:x", a=10, b=10)
+    gate.set()
+    with pytest.raises(Conflict, match="2 jobs"):
+        await starting
+    await yard.store.leave(second.node.id)
+    assert {"a", "b"} <= set((await yard.stored("file:x"))[0])
+    await yard.pass_time(2)
+    assert (await yard.stored("file:x"))[0] == {"a": 10, "b": 10}, "what it had written is gone"
+
+
+async def test_a_look_of_a_file_that_holds_takes_nothing_from_a_living_node():
+    yard = await Yard().open()
+    first = await yard.start(0, name="file:x", a=10)
+    second = yard.process(0, name="file:x", b=10)
+    await second.beat()
+    await second.declared.write(yard.store, second.node, replace=True)
+    await yard.store.put_jobs([JobPut(job) for job in first.declared.jobs()])  # as a write that crossed it
+    yard.living.append(second)
+    await yard.pass_time(2)
+    assert (await yard.stored("file:x"))[0] == {"a": 10, "b": 10}
+    await yard.leave(first)
+    await yard.pass_time(2)
+    assert (await yard.stored("file:x"))[0] == {"b": 10}
+
+
+# nodes that may be dead
+
+
+async def _other_node(app, *, ttl_ms):
+    """A node of the same name with other jobs, as the beat of one that was killed lies in the store."""
+    mark = declares("code:app", 0, ["a", "b"])
+    await app.backend.beat(Node("other:1", declares=(mark,)), ttl_ms=ttl_ms)
+
+
+async def test_a_start_waits_until_a_killed_node_of_the_old_text_is_gone(url):
+    async with a_program(url, "a", "b"):
+        pass
+    app, said = a_program(url, "c"), []
+    await app.open()
+    await _other_node(app, ttl_ms=2_000)
+    async with asyncio.timeout(PATIENCE):
+        assert await has_started(app, asyncio.Event(), said.append)
+    assert len(said) == 1
+    assert said[0].endswith("trying again until they beat, or are gone, Ctrl-C stops")
+    assert {job.id: job.declared for job in (await all_jobs(app)).values()} == {"a": False, "b": False, "c": True}
+    await app.close()
+
+
+async def test_a_start_is_refused_once_that_node_has_beaten_again(url):
+    async with a_program(url, "a", "b"):
+        pass
+    app = a_program(url, "c")
+    await app.open()
+
+    await _other_node(app, ttl_ms=TTL_MS)
+
+    async def beats():
+        while True:
+            await asyncio.sleep(0.2)
+            await _other_node(app, ttl_ms=TTL_MS)
+
+    beating = asyncio.create_task(beats())
+    try:
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(Conflict, match=r"other:1"):
+                await has_started(app, asyncio.Event(), lambda words: None)
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+        await app.close()

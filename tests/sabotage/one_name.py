@@ -1,0 +1,79 @@
+"""What is broken on purpose where two files or programs have one name, and where a producer starts first."""
+
+from __future__ import annotations
+
+from tests.sabotage.copy import Patch, Sabotage
+
+NAME = "tests/runtime/test_one_name.py::"
+PLAN = "tests/unit/test_plan_reconcile.py::"
+FIRST = "tests/runtime/test_producer_first.py::"
+TAKES = "a text of the same name deletes the jobs of a living node"
+
+
+def sabotage(name: str, broken: str, *patches: Patch, tests: tuple[str, ...]) -> Sabotage:
+    return Sabotage(f"name.{name}", broken, patches, tests)
+
+
+ONE_NAME = (
+    sabotage(
+        "start",
+        TAKES,
+        Patch("app/declared.py", "        if coming is Coming.DRAFT:\n", "        if coming is not Coming.RELOAD:\n"),
+        tests=(NAME + "test_another_file_of_the_name_is_refused_and_nothing_of_the_first_is_lost[sqlite]",),
+    ),
+    sabotage(
+        "most",
+        "a file that lost most of its lines deletes the jobs that are no longer in it",
+        Patch("plan/reconcile.py", "if is_most and len(taken) >= TAKEN_MIN:", "if False:"),
+        tests=(NAME + "test_a_reload_that_takes_most_away_is_refused_and_what_held_goes_on",),
+    ),
+    sabotage(
+        "release",
+        "a newer release is refused as if it were another program",
+        Patch("plan/reconcile.py", "[job for job in gone if job.release == release]", "list(gone)"),
+        tests=(PLAN + "test_a_greater_release_decides_as_before_whatever_lives",),
+    ),
+    sabotage(
+        "reload",
+        "two nodes that read one edited file again refuse each other",
+        Patch("app/declared.py", "follows = before[0].mark if before else None", "follows = None"),
+        tests=(NAME + "test_two_nodes_that_read_one_edited_file_again_do_not_refuse_each_other[sqlite-order0]",),
+    ),
+    sabotage(
+        "replaced",
+        "what was replaced takes its place back by a restart",
+        Patch("app/source_history.py", "_without(had if replaces is None else (), mark)", "_without(had, mark)"),
+        tests=(NAME + "test_what_was_replaced_does_not_come_back_unasked[sqlite]",),
+    ),
+    sabotage(
+        "race",
+        "of two files that start at once on an empty store one deletes the other's jobs",
+        Patch("app/source_history.py", "    if there.had != had:\n        return False\n", ""),
+        tests=(NAME + "test_of_two_files_that_start_at_once_the_second_one_is_refused",),
+    ),
+    sabotage(
+        "again",
+        "a second look deletes what a living node has written meanwhile",
+        Patch("plan/reconcile.py", "is_left = (is_code or is_again) and", "is_left = is_code and"),
+        tests=(NAME + "test_a_look_of_a_file_that_holds_takes_nothing_from_a_living_node",),
+    ),
+    sabotage(
+        "wait",
+        "a start with an edited file fails while the beat of a killed node runs out",
+        Patch("app/starting.py", "if not living or any(", "if living or any("),
+        tests=(NAME + "test_a_start_waits_until_a_killed_node_of_the_old_text_is_gone[sqlite]",),
+    ),
+    sabotage(
+        "producer",
+        "a producer changes what the nodes declare",
+        Patch("app/finding.py", "put = JobPut(job, revision=0)", "put = JobPut(job)"),
+        Patch("app/finding.py", "if not any(answer.answer is Answer.STALE for answer in answers[:1]):", "if False:"),
+        tests=(FIRST + "test_a_definition_that_is_there_is_not_changed[sqlite]",),
+    ),
+    sabotage(
+        "producer-release",
+        "a producer of an older release brings back what a newer one dropped",
+        Patch("app/finding.py", "if newest > job.release:", "if False:"),
+        tests=(FIRST + "test_what_a_newer_release_dropped_is_not_brought_back[sqlite]",),
+    ),
+)
