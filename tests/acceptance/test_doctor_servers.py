@@ -52,13 +52,13 @@ def found(pollux, url, *, code=None):
 
 
 async def fill(url):
-    """A store with a leader that seems alive, and something that waits for long."""
+    """A store with a leader that seems alive, and something that waits for long, since all seats are taken."""
     store = open_store(url)
     await store.open()
     await store.put_jobs([JobPut(Job(id="job", handler="h"))])
     await store.enqueue([a_run("old", due_ms=1_000)])
     term = await store.elect("n1", ttl_ms=600_000)
-    await store.beat(Node("n1", seats=3, leads=term.number), ttl_ms=600_000)
+    await store.beat(Node("n1", seats=3, busy=3, leads=term.number), ttl_ms=600_000)
     await store.close()
 
 

@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from pollux import Pollux, every
+from pollux.model import Job, Node
+from pollux.store.contract import JobPut
 from tests.acceptance.terminal import SameProcess, Terminal
 
 
@@ -26,7 +28,7 @@ def test_where_nobody_works_it_says_so_and_exits_with_1(pollux):
     assert told.code == 1
     [line] = [line for line in told.out.splitlines() if line.startswith("nodes ")]
     assert "unhealthy" in line
-    assert "pollux serve" in line
+    assert "start one: " in line
     assert told.out.endswith("unhealthy: what should run does not\n")
     assert "known to it alone" in told.err
     assert pollux("health", "--store", "sqlite:///p.db", "--json").code == 1
@@ -79,3 +81,34 @@ def test_before_the_first_start_a_file_that_lies_here_is_what_is_to_be_started(p
     assert "`pollux serve --store sqlite:///p.db`" in pollux("jobs", "--store", "sqlite:///p.db").err
     pollux.write("pollux.yaml", "store: sqlite:///p.db\n")
     assert "`pollux serve -c pollux.yaml`" in pollux("jobs").err
+
+
+def test_health_doctor_and_runs_count_alike_and_judge_alike(pollux):
+    """One count each, in the same words; what health calls unhealthy has failed in doctor, once a node lives."""
+
+    async def fill(*, lives: bool) -> None:
+        app = Pollux(f"sqlite:///{pollux.folder}/p.db")
+        await app.open()
+        if lives:
+            await app.backend.beat(Node("n1", seats=1, handlers=("h",), plans=False), ttl_ms=600_000)
+        else:
+            await app.backend.put_jobs([JobPut(Job(id="home", handler="h"))])
+            for delay in (None, None, None, "1h", "1h"):
+                await app.enqueue("home", delay=delay)
+        await app.close()
+
+    def judged() -> tuple[str, str, int, int]:
+        health, doctor = (pollux(word, "--json", "--store", "sqlite:///p.db") for word in ("health", "doctor"))
+        [queue] = [each["seen"] for each in health.json["findings"] if each["name"] == "queue"]
+        [ready] = [each["seen"] for each in doctor.json["findings"] if each["about"] == "ready runs"]
+        return queue, ready, health.code, doctor.code
+
+    asyncio.run(fill(lives=False))
+    queue, ready, *codes = judged()
+    assert queue == "5 runs ready (2 of them for later), 0 held, 0 running"
+    assert ready == f"{queue}; none waits long"
+    listed = pollux("runs", "--state", "ready", "--json", "--store", "sqlite:///p.db").json["runs"]
+    assert len(listed) == 5
+    assert codes == [1, 0], "no node lives: whether one can be started is what doctor is asked for"
+    asyncio.run(fill(lives=True))
+    assert judged()[2:] == (1, 1), "nobody leads, and no node can"

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from pollux import Pollux
-from pollux.cli.doctor.finding import OK, WARN
+from pollux.cli.doctor.finding import FAIL, OK
 from pollux.model import Interval, Job, JobUpdate, Memory, Node, Plan
 from pollux.store.contract import JobPut
 from pollux.store.open import open_store
@@ -40,7 +40,7 @@ async def fill(url, *, is_led=False, standby=False):
     store = open_store(url)
     await store.open()
     term = await store.elect("killed", ttl_ms=600_000)
-    [put] = await store.put_jobs([JobPut(Job(id="tick", handler="h", schedule=Interval(60_000)))])
+    [put] = await store.put_jobs([JobPut(Job(id="tick", handler="h", schedule=Interval(3_600_000)))])
     due_ms = int(time.time() * 1000) - LATE_MS
     update = JobUpdate("tick", put.revision, due_ms, Memory())
     assert (await store.advance(term.number, Plan(updates=(update,)))).answer.value == "ok"
@@ -72,8 +72,8 @@ def test_where_the_term_is_over_no_command_names_a_leader(pollux, url):
     assert due["seen"].startswith("nothing is due for longer than its schedule allows (the longest: tick, 3")
     doctor = pollux("doctor", "--json", "--store", url).json["findings"]
     leader = of(doctor, "leader", "about")
-    assert (leader["level"], "pollux serve" in leader["cure"]) == (WARN, True)
-    assert "none has waited for 1m yet; one was due 3" in of(doctor, "due times", "about")["seen"]
+    assert (leader["level"], "pollux serve" in leader["cure"]) == (FAIL, True), "as health has it"
+    assert "none is due for longer than its schedule allows; one was due 3" in of(doctor, "due times", "about")["seen"]
     why = pollux("why", "tick", "--json", "--store", url).json["why"]
     assert (why["answer"], "nobody leads" in why["reason"]) == ("stranded", True)
 

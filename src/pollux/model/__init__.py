@@ -1,6 +1,6 @@
 """What are we talking about?  The values, and nothing but values: frozen, comparable, made of plain data."""
 
-from pollux.model.answer import Advanced, Answer, Counts, Line
+from pollux.model.answer import Advanced, Answer, Counts, Line, queue_words
 from pollux.model.aside import ASIDE, SetAside, all_aside, aside_key, feed_value, jobs_value, set_aside
 from pollux.model.audit import AuditLine, chained
 from pollux.model.feed import (
@@ -198,6 +198,7 @@ __all__ = [
     "leadership",
     "lease_lost",
     "may_become",
+    "queue_words",
     "recurs",
     "role_of",
     "run_of",

@@ -33,6 +33,14 @@ class Counts(Struct, frozen=True):
     jobs: int
 
 
+def queue_words(counts: Counts, waiting: int) -> str:
+    """How many runs are live, by state, as `pollux runs --state` lists them; `waiting`: of them could be claimed."""
+    later = max(0, counts.ready - waiting)
+    some = f" ({later:,} of them for later)" if later else ""
+    many = f"{counts.ready:,} run{'' if counts.ready == 1 else 's'}"
+    return f"{many} ready{some}, {counts.held:,} held, {counts.leased:,} running"
+
+
 class Line(Struct, frozen=True):
     """The ready runs of one priority: how many are visible by now (as in `Counts`), and since when the first."""
 

@@ -23,6 +23,7 @@ from pollux.model import (
     NodeLoad,
     Version,
     leadership,
+    queue_words,
     serve_words,
     unserved,
     with_start,
@@ -215,7 +216,7 @@ def _queue(snapshot: Snapshot, seen: Deployment) -> Finding:
     if depth > most:
         cure = "add seats or nodes if it stays so; what is too much is the option health.queue_depth"
         return Finding("queue", DEGRADED, f"{_count(depth)} runs wait for a seat, more than {most}", cure)
-    return Finding("queue", HEALTHY, f"{_many(depth, 'run')} ready, {_many(seen.counts.held, 'run')} held")
+    return Finding("queue", HEALTHY, queue_words(seen.counts, depth))
 
 
 def _freshness(snapshot: Snapshot, seen: Deployment) -> Finding:
@@ -262,7 +263,7 @@ def _feed(snapshot: Snapshot, seen: Deployment) -> Finding:
     if ends > limits.feed:
         cure = "the leader is behind: look at its CPU, its disk, and at the store"
         return Finding("feed", DEGRADED, f"{_count(ends)} ends are unread", cure)
-    return Finding("feed", HEALTHY, f"{_count(seen.counts.feed)} unread")
+    return Finding("feed", HEALTHY, f"{_many(ends, 'end')} unread")
 
 
 def _records(_: Snapshot, seen: Deployment) -> Finding:

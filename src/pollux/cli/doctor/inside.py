@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pollux.cli.doctor.finding import Finding, fail, ok, warn
+from msgspec.structs import replace
+
+from pollux.cli.doctor.finding import OK, Finding, fail, ok, warn
 from pollux.errors import StoreRefused
-from pollux.model import SCHEDULER_VERSION, drained_of, leadership, serve_words, stop_key
+from pollux.model import SCHEDULER_VERSION, drained_of, leadership, queue_words, serve_words, stop_key, with_start
 from pollux.model.aside import JOBS
 from pollux.store.contract import FEED_MAX
 from pollux.store.sqlite.glance import Inside, files_of, look_inside
@@ -41,7 +43,22 @@ def look_at_inside(path: Path, *, now_ms: int) -> Iterator[Finding]:
 
 
 def judge(inside: Inside, now_ms: int) -> Iterator[Finding]:
-    """What goes on in a store, of whatever kind."""
+    """What goes on in a store, of whatever kind; a cure that says to start a node names how this app is started."""
+    for finding in _judged(inside, now_ms):
+        version = next((each.number for each in inside.versions if each.counts.jobs), SCHEDULER_VERSION)
+        cure = with_start(finding.cure, inside.starts, version=version) if finding.level != OK else finding.cure
+        yield replace(finding, cure=cure)
+
+
+def broken(inside: Inside, about: str, seen: str, cure: str) -> Finding:
+    """What `pollux health` calls unhealthy has failed, too.
+
+    Where no node lives at all it is a warning: whether one can be started is what doctor is asked for.
+    """
+    return fail(about, seen, cure) if inside.nodes else warn(about, seen, cure)
+
+
+def _judged(inside: Inside, now_ms: int) -> Iterator[Finding]:
     if inside.seal:
         what, _, cure = inside.seal.partition("; ")
         yield fail("seal", what, cure)
@@ -90,7 +107,10 @@ def of_leaders(inside: Inside, now_ms: int) -> Iterator[Finding]:
         found = leadership(inside.nodes, now_ms=now_ms, version=number)
         about = "leader" if len(wanted) == 1 else f"leader of {number}"
         seen = f"{found.seen}; {counted(len(nodes), 'node')}"
-        yield warn(about, seen, found.cure) if found.cure else ok(about, seen)
+        if found.cure and not found.is_led:
+            yield broken(inside, about, seen, found.cure)
+        else:
+            yield warn(about, seen, found.cure) if found.cure else ok(about, seen)
 
 
 def of_workers(inside: Inside) -> Finding:
@@ -117,25 +137,33 @@ def of_sources(inside: Inside) -> Iterator[Finding]:
 
 def of_ready(inside: Inside, now_ms: int) -> Finding:
     assert inside.counts is not None
+    words = queue_words(inside.counts, inside.waiting)
     if inside.oldest_ready_ms is not None and now_ms - inside.oldest_ready_ms > WAIT_MS_MAX:
         waited = format_ms((now_ms - inside.oldest_ready_ms) // 1_000 * 1_000)
-        many = f"{_count(inside.counts.ready)} run{' is' if inside.counts.ready == 1 else 's are'} ready"
-        seen = f"{many}, the oldest for {waited}"
+        seen = f"{words}; the oldest for {waited}"
+        if any(node.seats > node.busy and not node.draining for node in inside.nodes) and not inside.stops:
+            return broken(inside, "ready runs", seen, "seats are free, and nobody claims: see the log of the workers")
         return warn("ready runs", seen, "add seats or nodes; `pollux why RUN` tells more")
-    return ok("ready runs", f"{_count(inside.counts.ready)}, none waits long")
+    return ok("ready runs", f"{words}; none waits long")
 
 
 def of_dues(inside: Inside, now_ms: int) -> Finding:
+    """As `pollux health` judges them: by what the schedule of each allows."""
+    from pollux.app.health import late_after, most_overdue
+
     clock = "; ".join([words for each in inside.clocks if (words := each.words(now_ms))])
     if any(each.is_behind(now_ms) for each in inside.clocks):
         cure = "a leader puts that right within seconds: pollux nodes tells whether one leads"
         return warn("due times", clock, cure)
-    if inside.most_overdue_ms is not None and now_ms - inside.most_overdue_ms > WAIT_MS_MAX:
-        late = format_ms((now_ms - inside.most_overdue_ms) // 1_000 * 1_000)
-        return warn("due times", f"a job was due {late} ago and has not fired", "see that a node leads: pollux nodes")
-    if inside.most_overdue_ms is not None and now_ms - inside.most_overdue_ms > DUE_NOW_MS:
-        late = format_ms((now_ms - inside.most_overdue_ms) // 1_000 * 1_000)
-        return ok("due times", f"none has waited for {format_ms(WAIT_MS_MAX)} yet; one was due {late} ago")
+    job = most_overdue(inside.due, now_ms)
+    late_ms = 0 if job is None or job.next_due_ms is None else now_ms - job.next_due_ms
+    late = format_ms(late_ms // 1_000 * 1_000)
+    if job is not None and late_ms > min(WAIT_MS_MAX, late_after(job)):
+        seen, cure = f"job {job.id} was due {late} ago and has not fired", "see that a node leads: pollux nodes"
+        is_broken = late_ms > WAIT_MS_MAX
+        return broken(inside, "due times", seen, cure) if is_broken else warn("due times", seen, cure)
+    if late_ms > DUE_NOW_MS:
+        return ok("due times", f"none is due for longer than its schedule allows; one was due {late} ago")
     return ok("due times", f"none is missed; {clock}" if clock else "none is missed")
 
 
@@ -154,7 +182,7 @@ def of_feed(inside: Inside) -> Finding:
         return fail("feed", f"{_count(ends)} ends are unread: claims are refused", "start a node that plans")
     if ends > FEED_WARN:
         return warn("feed", f"{_count(ends)} ends are unread", "the leader is behind: look at its CPU and disk")
-    return ok("feed", f"{_count(ends)} unread")
+    return ok("feed", f"{counted(ends, 'end')} unread")
 
 
 def of_records(inside: Inside) -> Finding:

@@ -9,7 +9,7 @@ from pollux.cli.doctor.finding import Finding, fail, ok, warn
 from pollux.errors import PolluxError
 from pollux.model import ALL_VERSIONS, ASIDE, START, STOP, RunState, all_aside, by_term, starts_in
 from pollux.model.clock_note import clock_notes
-from pollux.store.sqlite.glance import JOBS_MAX, Inside
+from pollux.store.sqlite.glance import DUE_MAX, JOBS_MAX, Inside
 from pollux.units import format_ms
 
 OFFSET_MS_MAX = 1_000  # between our clock and the server's
@@ -78,8 +78,9 @@ async def _inside(url: str, now_ms: int) -> Inside:
         nodes, versions = await store.nodes(), await store.versions()
         ready, _ = await as_far(store.list_runs(RunFilter(states=(RunState.READY,)), limit=1))
         handles = await of_all_versions(store)
-        dues = [await due_as_far(each, before_ms=now_ms, limit=1) for each in handles]
+        dues = [await due_as_far(each, before_ms=now_ms, limit=DUE_MAX) for each in handles]
         overdue = [job.next_due_ms for jobs in dues for job in jobs]
+        lines = [line for each in handles for line in await each.lines()]
         (stops, _), (aside, _) = await stops_as_far(store.notes(STOP)), await as_far(store.notes(ASIDE))
         jobs, _ = await as_far(store.list_jobs(limit=JOBS_MAX))
         return Inside(
@@ -89,6 +90,8 @@ async def _inside(url: str, now_ms: int) -> Inside:
             counts=await store.of_version(ALL_VERSIONS).counts(),
             nodes=tuple(by_term(nodes, versions)),
             versions=tuple(versions),
+            waiting=sum(line.ready for line in lines),
+            due=tuple(job for jobs in dues for job in jobs),
             oldest_ready_ms=ready.runs[0].visible_ms if ready.runs else None,
             most_overdue_ms=min((due_ms for due_ms in overdue if due_ms is not None), default=None),
             seal=seal_words(await marks_of(store), hide(url)),

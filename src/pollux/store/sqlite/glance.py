@@ -46,6 +46,7 @@ from pollux.store.sqlite.transaction import Stats, Transaction
 
 _sql = Statements("glance")
 _tally = Statements("tally")
+DUE_MAX = 100  # due jobs of a version
 JOBS_MAX = 200  # jobs that are looked at one by one
 _LOCKS = Path("/proc/locks")
 _FILES = ("", "-wal", "-shm", ".lock", ".bell", ".ballast")
@@ -61,8 +62,10 @@ class Inside(Struct, frozen=True):
     nodes: tuple[Node, ...] = ()  # as their terms stand
     versions: tuple[Version, ...] = ()
     clock_ms: int = 0  # the latest time that anybody wrote
+    waiting: int = 0  # ready runs that can be claimed now
     oldest_ready_ms: int | None = None
     most_overdue_ms: int | None = None
+    due: tuple[Job, ...] = ()  # the most overdue ones of each version
     seal: str = ""  # why nobody may work on it, in words, if it was moved elsewhere
     stops: tuple[Note, ...] = ()  # pauses and drains
     jobs: tuple[Job, ...] = ()  # the first of them
@@ -125,6 +128,7 @@ def _look(tx: Transaction, now_ms: int, url: str = "") -> Inside:
     firsts = [row[0] for first in PRIORITIES for row in tx.rows(_sql.oldest_ready, (first, now_ms))]
     ready = [visible_ms for visible_ms in firsts if visible_ms is not None]
     found, aside = versions.versions(tx, now_ms), _notes(tx, ASIDE, now_ms)
+    due = _due(tx, found, now_ms)
     return Inside(
         is_ours=True,
         version=version,
@@ -134,7 +138,9 @@ def _look(tx: Transaction, now_ms: int, url: str = "") -> Inside:
         versions=tuple(found),
         clock_ms=tally[-1],
         oldest_ready_ms=min(ready, default=None),
-        most_overdue_ms=_most_overdue(tx, found, now_ms),
+        waiting=_waiting(tx, found, now_ms),
+        most_overdue_ms=min([job.next_due_ms for job in due if job.next_due_ms is not None], default=None),
+        due=tuple(due),
         seal=seal_words(read_marks(_notes(tx, MARKS, now_ms)), url),
         stops=tuple(_stops(tx, now_ms)),
         aside=all_aside(aside),
@@ -143,15 +149,24 @@ def _look(tx: Transaction, now_ms: int, url: str = "") -> Inside:
     )
 
 
-def _most_overdue(tx: Transaction, found: list[Version], now_ms: int) -> int | None:
+def _due(tx: Transaction, found: list[Version], now_ms: int) -> list[Job]:
     """As `due_as_far` has it: of those that can be read, in each version."""
-    firsts: list[int] = []
+    firsts: list[Job] = []
     for version in found:
         tx.version, reading = version.number, JobReading(JobShelf())
         due = jobs.due(tx, None, now_ms, BEHIND_PAGE * BEHIND_PAGES)
-        firsts += [row[2] for row in islice((row for row in due if reading.job(row) is not None), 1)]
+        firsts += islice((job for row in due if (job := reading.job(row)) is not None), DUE_MAX)
     tx.version = SCHEDULER_VERSION
-    return min(firsts, default=None)
+    return firsts
+
+
+def _waiting(tx: Transaction, found: list[Version], now_ms: int) -> int:
+    many = 0
+    for version in found:
+        tx.version = version.number
+        many += sum(line.ready for line in listing.lines(tx, now_ms))
+    tx.version = SCHEDULER_VERSION
+    return many
 
 
 def _stops(tx: Transaction, now_ms: int) -> list[Note]:
