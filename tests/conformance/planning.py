@@ -69,22 +69,26 @@ class Planning(RuleBasedStateMachine):
         ends = [end for item in feeds[0] if isinstance(item.entry, Ended) for end in item.entry.ends]
         is_unread = not has_read and any(end.job_id == f"j{n}" for end in ends)
         self.check_unread(f"j{n}", advanced.firings, is_guarded=is_unread and overlap is not Overlap.ALLOW)
-        is_quiet = not any(run.job_id == f"j{n}" for run in self.seen.live())
+        is_quiet = not self.overlapping(f"j{n}")
         made = [answer for answer in advanced.firings if answer in {Answer.OK, Answer.WAITS}]
         assert overlap is Overlap.ALLOW or made[:1] != [Answer.OK] or is_quiet, "I19: fired beside another"
         assert overlap is Overlap.ALLOW or Answer.OK not in made[1:], "I19: fired beside another"
         self.ledger.advanced(firings, advanced, can_forget=self.was_set_back)
 
+    def overlapping(self, job_id):
+        """The live runs that keep a firing of the job from beginning: not what somebody asked for at a later time."""
+        return [run for run in self.seen.live() if run.job_id == job_id and run.overlaps_at(self.now)]
+
     def check_unread(self, job_id, answers, *, is_guarded):
         """I18: no run is made while an end before it is unread; and for no other reason is one left out."""
         assert is_guarded or Answer.UNREAD not in answers, "I18: what was read is waited for"
-        is_quiet = not any(run.job_id == job_id for run in self.seen.live())
+        is_quiet = not self.overlapping(job_id)
         assert not (is_guarded and is_quiet and Answer.OK in answers), "I18: fired before the end was read"
 
     @rule(number=PICK, many=st.integers(1, 3), has_read=st.sampled_from([True, True, False]))
     def begin_alone(self, number, many, has_read):
         """I19: a held run begins where no other of its job is live but such as wait themselves; and nowhere else."""
-        held = [run for run in self.seen.live() if run.state is RunState.HELD]
+        held = [run for run in self.seen.live() if run.state is RunState.HELD and run.overlaps_at(self.now)]
         first = self.pick(held, number)
         if first is None:
             return
@@ -106,7 +110,7 @@ class Planning(RuleBasedStateMachine):
     def not_alone(self, asked, *, is_unread):
         """Which of the runs of a job may not begin, if they are gone through in their order."""
         asked = [run for run in asked if run.scheduler_version == SCHEDULER_VERSION]
-        barring = {run.id for run in self.seen.live() if asked and run.job_id == asked[0].job_id and not run.is_behind}
+        barring = {run.id for run in self.overlapping(asked[0].job_id) if not run.is_behind} if asked else set()
         barring -= {run.id for run in asked}
         waiting = []
         for run in asked:
