@@ -100,12 +100,15 @@ class World:
         self.runs[run_id] = replace(self.runs[run_id], state=RunState.HELD, held_reason=reason, fence=1)
         self.enter(Arrived((run_id,)))
 
-    def end(self, run_id, state=RunState.DONE, *, failed=False, ran=True, error=""):
+    def end(self, run_id, state=RunState.DONE, **about):
+        self.enter(Ended((self.ended(run_id, state, **about),)))
+
+    def ended(self, run_id, state=RunState.DONE, *, failed=False, ran=True, error=""):
+        """End a run; its end is the caller's to tell, with others in one entry."""
         run = self.runs[run_id] = replace(self.runs[run_id], state=state, failed=failed, error=error)
         if ran:
             run = self.runs[run_id] = replace(run, started_ms=self.now_ms)
-        end = End(run.id, run.job_id, state, run.cause, run.due_ms, self.now_ms, 5, failed, error=error, ran=ran)
-        self.enter(Ended((end,)))
+        return End(run.id, run.job_id, state, run.cause, run.due_ms, self.now_ms, 5, failed, error=error, ran=ran)
 
     def stop(self, key, *, expires_ms=None, reason="moving"):
         self.notes[key] = Note(key, {"reason": reason, "by": "ada"}, 1, expires_ms)
@@ -155,7 +158,8 @@ class World:
         assert len(plan.updates) <= UPDATES_MAX
         assert len(plan.notes) <= NOTES_MAX
         self.advances += 1
-        for feed in plan.consumed:
+        kept = plan.kept([self._judged(update) for update in plan.updates])
+        for feed in set(plan.consumed) - kept:
             self.feed.pop(feed, None)
         for put in plan.notes:
             self.notes.pop(put.key, None)
@@ -164,7 +168,7 @@ class World:
         self.unread = {
             end.job_id
             for feed, entry in self.feed.items()
-            if feed not in plan.read and isinstance(entry, Ended)
+            if feed not in {*plan.read, *plan.consumed} and isinstance(entry, Ended)
             for end in entry.ends
         }
         firings = tuple(self._fire(firing) for firing in plan.firings)
@@ -217,12 +221,16 @@ class World:
         self.runs[run.id] = run
         return Answer.OK
 
-    def _update(self, update):
+    def _judged(self, update):
         job = self.jobs.get(update.job_id)
-        if job is None or job.revision != update.revision:
-            return Answer.STALE
-        self.jobs[job.id] = replace(job, next_due_ms=update.next_due_ms, memory=update.memory)
-        return Answer.OK
+        return Answer.STALE if job is None or job.revision != update.revision else Answer.OK
+
+    def _update(self, update):
+        answer = self._judged(update)
+        if answer is Answer.OK:
+            job = self.jobs[update.job_id]
+            self.jobs[job.id] = replace(job, next_due_ms=update.next_due_ms, memory=update.memory)
+        return answer
 
 
 class Leader:

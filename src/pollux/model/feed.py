@@ -30,6 +30,13 @@ class Ended(Struct, frozen=True, tag="ended"):
 
     ends: tuple[End, ...]
 
+    def mark(self, entry_id: int) -> tuple[int, int]:
+        """By which a job knows that it has learnt from this entry.
+
+        The number alone would not do: in another version or store, or in one that was restored, numbers come again.
+        """
+        return entry_id, self.ends[0].ended_ms if self.ends else 0
+
 
 class JobsPut(Struct, frozen=True, tag="put"):
     """Jobs were added or changed in one put; `added` of them were new."""

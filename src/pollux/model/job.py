@@ -69,6 +69,7 @@ class Memory(Struct, frozen=True, omit_defaults=True, gc=False):
     dead: int = 0  # dead letters of this job as far as the leader knows
     recent: str = ""  # the latest ends, a character each, oldest first; `outcome.recent` reads them
     skips: dict[str, int] = field(default_factory=dict)  # reason -> due times not fired
+    learnt: tuple[tuple[int, int], ...] = ()  # entries that taught it and may still be in the feed: see `Ended.mark`
 
 
 class Job(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):  # gc: a value holds no cycle

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
+from pollux.model.answer import Answer
 from pollux.model.job import Memory, Overlap
 from pollux.model.note import NotePut
 from pollux.model.run import Run
@@ -90,9 +93,21 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     notes: tuple[NotePut, ...] = ()
 
     @property
+    def known(self) -> tuple[int, ...]:
+        """The entries that it has read, consumed or not."""
+        return self.read + self.consumed
+
+    @property
     def moves_runs(self) -> bool:
         """Does any run come, go, or go on with it?"""
         return bool(self.firings or self.releases or self.holds or self.earlier or self.cancels)
+
+    def kept(self, answers: Sequence[Answer]) -> frozenset[int]:
+        """The consumed entries that stay: an update that was to learn from them is stale, as these answers tell."""
+        if Answer.STALE not in answers:
+            return frozenset()
+        stale = [update for update, answer in zip(self.updates, answers, strict=True) if answer is Answer.STALE]
+        return frozenset(self.consumed).intersection(number for each in stale for number, _ in each.memory.learnt)
 
     def is_empty(self) -> bool:
         return not (self.consumed or self.updates or self.notes or self.moves_runs)

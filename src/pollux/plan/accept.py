@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from pollux.model import PREVIOUS_RUN, Advanced, Answer, Cron, Event, Interval, Once, Overlap, Run, RunState
 from pollux.plan.compose import OVERLAP, Change, Draft, Shot, Skip
 from pollux.plan.gate import PREVIOUS, previous_key
+from pollux.plan.inbox import Inbox, Work
 from pollux.plan.memory import TermMemory
 
 # The kinds of schedules, as older schedulers name them.
@@ -39,12 +40,12 @@ class Report(Struct, frozen=True):
 
 
 def accept(term: TermMemory, draft: Draft, advanced: Advanced) -> Report:
-    """Take the answer in; what the plan consumed is over, whatever became of its items."""
-    inbox = term.inbox
+    """Take the answer in; what the plan consumed is over, but for entries of which an update could not be written."""
+    inbox, kept = term.inbox, draft.plan.kept(advanced.updates)
     inbox.receipts.pay(draft.paid)
-    inbox.receipts.drop(draft.plan.consumed)
+    inbox.receipts.drop(feed for feed in draft.plan.consumed if feed not in kept)
     term.aside.accept(draft.plan)
-    term.counting.accept(draft.plan, draft.now_ms)
+    term.counting.accept(draft.plan, draft.now_ms, kept)
     term.clock.accept(draft.plan)
     for each in draft.plan.earlier:
         term.gatehouse.bring_forward(each.run_id, each.visible_ms)
@@ -162,17 +163,25 @@ def _wait_for_previous(term: TermMemory, run: Run) -> None:
     term.gatehouse.park(waiting, previous_key(run.job_id))
 
 
+def _owe_again(inbox: Inbox, work: Work, count: int) -> None:
+    """The first entries of a job were not paid after all, as far as they stay."""
+    unpaid = tuple([feed for feed in work.feeds[:count] if feed in inbox.receipts])
+    for feed in unpaid:
+        inbox.receipts.owe(feed)
+    work.feeds = unpaid + work.feeds[count:]
+
+
 def _changed(term: TermMemory, change: Change, answer: Answer) -> bool:
     """True if it was written; what was not is done again once the job has been read."""
     slot, inbox = change.slot, term.inbox
     job_id = slot.job.id
     work = inbox.work.get(job_id)
-    if work is not None:
-        work.feeds = work.feeds[change.feeds :]
     if answer is Answer.STALE:
-        inbox.work_of(job_id)
+        _owe_again(inbox, inbox.work_of(job_id), change.feeds)
         inbox.jobs[job_id] = None
         return False
+    if work is not None:
+        work.feeds = work.feeds[change.feeds :]
     slot.memory = change.update.memory
     if change.is_first:
         term.taught.add(job_id)

@@ -10,8 +10,7 @@ ended, and then fires: what the planner has read is written in a plan before, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import reduce
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from msgspec.structs import replace
@@ -21,9 +20,11 @@ from pollux.model import (
     UPDATES_MAX,
     CancelOrder,
     Cause,
+    End,
     Firing,
     Holding,
     JobUpdate,
+    Memory,
     Once,
     Overlap,
     Plan,
@@ -51,6 +52,7 @@ from pollux.plan.gate import (
     unreadable_key,
 )
 from pollux.plan.gatehouse import Visitor
+from pollux.plan.inbox import Receipts
 from pollux.plan.memory import TermMemory
 from pollux.plan.slots import Slot
 
@@ -215,11 +217,11 @@ def _hold(term: TermMemory, draft: Draft, visitor: Visitor, held: Held) -> None:
 
 
 def _learn_before(term: TermMemory, draft: Draft, slot: Slot) -> bool:
-    """What was read of the run before this one is written with its release; false if there is no room."""
+    """What was read of the run before this one is written with its release; false if that cannot be in this plan."""
     work = term.inbox.work.get(slot.job.id)
     if work is None or not work.ends or slot.job.overlap is Overlap.ALLOW or slot.job.id in draft.touched:
         return True
-    if len(draft.changes) >= UPDATES_MAX:
+    if len(draft.changes) >= UPDATES_MAX or slot.job.id in term.inbox.jobs:
         return False
     _change(term, draft, slot, slot.next_ms, skip=None, is_due=False)
     return True
@@ -338,6 +340,17 @@ def _take_work(term: TermMemory, draft: Draft) -> None:
         _change(term, draft, slot, slot.next_ms, skip=broken, error=work.error, is_due=False)
 
 
+def _learn_all(memory: Memory, ends: Iterable[tuple[int, End]], receipts: Receipts) -> Memory:
+    """The memory after these ends, with the marks of their entries and of earlier ones that may still be there."""
+    learnt = [mark for mark in memory.learnt if receipts.may_stand(mark)]
+    for feed, end in ends:
+        memory = learn(memory, end)
+        mark = receipts.marks[feed]
+        if not learnt or learnt[-1] is not mark:
+            learnt.append(mark)
+    return replace(memory, learnt=tuple(learnt))
+
+
 def _change(
     term: TermMemory,
     draft: Draft,
@@ -353,7 +366,7 @@ def _change(
     job, memory = slot.job, slot.memory
     work = term.inbox.work.get(job.id)
     if work is not None and work.ends:
-        memory = reduce(learn, work.ends, memory)
+        memory = _learn_all(memory, work.ends, term.inbox.receipts)
     if skip is not None:
         memory = count_skips(memory, skip[3], skip[2])
     if error:

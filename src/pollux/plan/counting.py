@@ -7,7 +7,7 @@ whatever error made a new one of them; a leader that goes tells it, and with one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from msgspec import Struct
 
@@ -95,16 +95,21 @@ class Counting:
         minutes = self._minutes | _sums(self._minutes, news) if hours else {}
         return tuple([self._put(hour, minutes) for hour in hours])
 
-    def accept(self, plan: Plan, now_ms: int) -> None:
-        """It was written at that time: what it consumed is counted, what it told is told."""
+    def accept(self, plan: Plan, now_ms: int, kept: Container[int] = ()) -> None:
+        """It was written at that time: what it consumed is counted, what it told is told.
+
+        Entries that were `kept` count when they go, unless a note tells of them already.
+        """
         if not (self._entries or self._untold or plan.cancels):
             return
-        news = self._news(plan.consumed, len(plan.cancels), now_ms)
+        has_told = any(put.key.startswith(ENDS) for put in plan.notes)
+        gone = plan.consumed if has_told else [feed for feed in plan.consumed if feed not in kept]
+        news = self._news(gone, len(plan.cancels), now_ms)
         self._minutes |= _sums(self._minutes, news)
         self._untold |= _sums(self._untold, news)
-        for feed in plan.consumed:
+        for feed in gone:
             self._entries.pop(feed, None)
-        if any(put.key.startswith(ENDS) for put in plan.notes):
+        if has_told:
             self._untold = {}
             self._told_ms = now_ms
             oldest = (now_ms // MINUTE_MS - BACK_MAX) // MINUTES * MINUTES

@@ -3,6 +3,9 @@
 An entry may be consumed only in the plan that carries the last of its effects: a leader that dies before leaves it to
 its successor.  So every entry *owes* as many effects as it has started, each effect is *paid* when it is written (or
 found to need no writing), and an entry that owes nothing is consumed.
+
+Until then the successor reads it again, and some of its jobs have learnt from it already.  So the memory of a job names
+the entries that it has learnt from, by their *mark*, as long as they may be in the feed.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from pollux.model import End
+from pollux.model import End, Memory
+
+Mark = tuple[int, int]  # of an entry: see `Ended.mark`
 
 
 class Receipts:
@@ -18,6 +23,8 @@ class Receipts:
 
     def __init__(self) -> None:
         self._owed: dict[int, int] = {}
+        self.marks: dict[int, Mark] = {}  # of those with ends
+        self._latest = 0
 
     def __contains__(self, feed: int) -> bool:
         return feed in self._owed
@@ -25,8 +32,15 @@ class Receipts:
     def __len__(self) -> int:
         return len(self._owed)
 
-    def open(self, feed: int) -> None:
+    def open(self, feed: int, mark: Mark | None = None) -> None:
         self._owed[feed] = 0
+        self._latest = max(self._latest, feed)
+        if mark is not None:
+            self.marks[feed] = mark
+
+    def may_stand(self, mark: Mark) -> bool:
+        """Can an entry that a leader has read still be in the feed?  It is read from the oldest on: we know how far."""
+        return mark[0] in self._owed or mark[0] > self._latest
 
     def owe(self, feed: int, count: int = 1) -> None:
         self._owed[feed] += count
@@ -50,6 +64,7 @@ class Receipts:
         """They were consumed."""
         for feed in feeds:
             self._owed.pop(feed, None)
+            self.marks.pop(feed, None)
 
 
 class Work:
@@ -59,18 +74,22 @@ class Work:
 
     def __init__(self) -> None:
         self.feeds: tuple[int, ...] = ()  # mostly one: a crowd of new jobs came in one entry
-        self.ends: list[End] | tuple[End, ...] = ()  # a crowd of new jobs has none
+        self.ends: list[tuple[int, End]] | tuple[tuple[int, End], ...] = ()  # by entry; a crowd of new jobs has none
         self.is_put = False
         self.is_moved = False
         self.crowd = 1
         self.writes = False  # the slot's next due is not what the store has
         self.error = ""  # why the job has no next due, if its schedule is bad
 
-    def add(self, end: End) -> None:
+    def add(self, feed: int, end: End) -> None:
         if isinstance(self.ends, list):
-            self.ends.append(end)
+            self.ends.append((feed, end))
         else:
-            self.ends = [end]
+            self.ends = [(feed, end)]
+
+    def leave(self, feed: int) -> None:
+        """The job was moved, as that entry tells: the ends in older ones went with it."""
+        self.ends = [each for each in self.ends if each[0] > feed]
 
     def is_idle(self) -> bool:
         """Is there nothing to write?"""
@@ -143,6 +162,11 @@ class Inbox:
         if feed is not None:
             self.survey.feeds.append(feed)
             self.receipts.owe(feed)
+
+    def skip_learnt(self, work: Work, memory: Memory) -> None:
+        """Of an entry a job learns all or nothing: what it learnt is no work any more."""
+        if work.ends and memory.learnt:
+            work.ends = [each for each in work.ends if self.receipts.marks[each[0]] not in memory.learnt]
 
     def tidy(self) -> None:
         """A dict that was emptied keeps its size: after a crowd it begins anew."""

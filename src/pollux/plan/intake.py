@@ -48,7 +48,7 @@ def apply(term: TermMemory, item: FeedItem) -> None:
     inbox, feed = term.inbox, item.id
     if feed in inbox.receipts:
         return
-    inbox.receipts.open(feed)
+    inbox.receipts.open(feed, item.entry.mark(feed) if isinstance(item.entry, Ended) else None)
     match item.entry:
         case Ended(ends):
             term.counting.read(feed, ends)
@@ -77,7 +77,9 @@ def _apply_jobs(term: TermMemory, feed: int, entry: JobsPut | JobsDeleted | Jobs
         term.inbox.jobs[job_id] = None
         if isinstance(entry, JobsPut):
             work.is_put, work.crowd = True, max(work.crowd, entry.added)
-        work.is_moved = work.is_moved or isinstance(entry, JobsMoved)
+        if isinstance(entry, JobsMoved):
+            work.is_moved = True
+            work.leave(feed)
 
 
 def _apply_end(term: TermMemory, feed: int, end: End) -> None:
@@ -90,9 +92,12 @@ def _apply_end(term: TermMemory, feed: int, end: End) -> None:
     ) and gatehouse.is_open:  # else it is to be tried again, and in the way
         inbox.receipts.owe(feed, gatehouse.wake(previous_key(end.job_id), feed))
     if end.ran or state is _DEAD:
-        inbox.work_of(end.job_id, feed).add(end)
-        if end.job_id not in term.slots:
+        slot = term.slots.get(end.job_id)
+        if slot is None:
             inbox.jobs[end.job_id] = None
+        elif slot.memory.learnt and inbox.receipts.marks[feed] in slot.memory.learnt:
+            return
+        inbox.work_of(end.job_id, feed).add(feed, end)
 
 
 # what was read
@@ -183,6 +188,7 @@ def learn_job(term: TermMemory, job_id: str, job: Job | Unreadable | None) -> No
     _wake(term, declared_key(job_id) if job.declared else handler_key(job.handler), work.feeds)
     if term.gatehouse.held.get(UNREADABLE_KIND):
         _wake(term, unreadable_key(job_id), work.feeds)
+    inbox.skip_learnt(work, slot.memory)
     work.is_put, work.is_moved, work.crowd = False, False, 1
     term.arm(job_id, slot)
     if work.is_idle():

@@ -205,7 +205,8 @@ class Store(Protocol):
         * The whole job goes: next due, last due, memory, and its live runs as they stand (held, ready, leased).  A
           leased run's token stays good.  Its revision rises by one: what the old leader still plans of it is stale.
         * One `JobsMoved` entry in the feed of each version they left, one in that of the new one; there also one
-          `Arrived` for the held runs, and one `Ended` with the ends of these jobs that nobody has read yet.
+          `Arrived` for the held runs, and one `Ended` with the ends of these jobs that they have not learnt yet (what
+          is in an entry that the job's `memory.learnt` names, they have).
         """
         ...
 
@@ -229,8 +230,9 @@ class Store(Protocol):
     async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
         """Write a plan whole, if `term` is the current term; else `fenced` and nothing.
 
-        * Consumed entries vanish; unknown ids are ignored.  If one of them was `spoilt`, what is left of the feed is
-          counted anew: somebody may have put it there by hand.
+        * Consumed entries vanish; unknown ids are ignored.  One stays if an update is stale whose `memory.learnt` names
+          it: no end leaves the feed before its job has learnt it.  If one of them was `spoilt`, what is left of the
+          feed is counted anew: somebody may have put it there by hand.
         * A firing is accepted if the job's revision is the given one (else stale) and `run.due_ms > last_due_ms`
           (equal or less: already).  If `last_due_ms` lies more than 60 s in the store's future (the clock came back)
           it is accepted when no run of that id is live or finished.  Accepted, the job's last due becomes the run's due

@@ -12,7 +12,7 @@ from pollux.model import End, Ended, Job, JobsDeleted, JobsMoved, JobsPut, defin
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPage, JobPut
 from pollux.store.filters import job_fits
 from pollux.store.limits import stands_against
-from pollux.store.memory.rows import is_same, job_of
+from pollux.store.memory.rows import is_same, job_of, memory_of
 from pollux.store.memory.state import GONE_MAX, HELD, JOB_GONE, LEASED, Gone, State, Told
 from pollux.store.parts import other_version
 
@@ -105,7 +105,7 @@ def move_jobs(state: State, ids: Sequence[str], to: int) -> list[Answer]:
 
 
 def _tell_what_they_bring(state: State, target: State, left: dict[int, list[str]], moved: list[str]) -> None:
-    """Their held runs come to another gate, and what nobody has read yet of their ends is still to be read."""
+    """Their held runs come to another gate, and what they have not learnt yet of their ends is still to be read."""
     told = Told()
     for run in (state.live[run_id] for job_id in moved for run_id in state.live_of.get(job_id, ())):
         if run.state is HELD:
@@ -113,9 +113,11 @@ def _tell_what_they_bring(state: State, target: State, left: dict[int, list[str]
     state.tell_told(told)
     ends: list[End] = []
     for version, some in left.items():
-        gone = set(some)
-        unread = (entry for entry in state.of(version).entries.values() if isinstance(entry, Ended))
-        ends += [end for entry in unread for end in entry.ends if end.job_id in gone]
+        learnt = {job_id: memory_of(state.jobs[job_id]).learnt for job_id in some}
+        for number, entry in state.of(version).entries.items():
+            if isinstance(entry, Ended):
+                mark = entry.mark(number)
+                ends += [end for end in entry.ends if mark not in learnt.get(end.job_id, (mark,))]
     if ends:
         target.tell(Ended(tuple(ends)))
 

@@ -37,8 +37,6 @@ def feed(state: State, limit: int, now_ms: int) -> Feed:
 def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
     if not is_current(state, term):
         return Advanced(Answer.FENCED, now_ms)
-    for entry_id in plan.consumed:
-        state.consume(entry_id)
     told = Told()
     unread = _unread(state, plan)
     firings = tuple([_fire(state, firing, unread, told, now_ms) for firing in plan.firings])
@@ -57,6 +55,10 @@ def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
     for order in plan.cancels:
         _cancel(state, order.run_id, order.reason, now_ms)
     updates = tuple([_update(state, update) for update in plan.updates])
+    kept = plan.kept(updates)
+    for entry_id in plan.consumed:
+        if entry_id not in kept:
+            state.consume(entry_id)
     write_notes(state, plan.notes, now_ms, {})
     state.tell_told(told)
     living = (living.node for living in state.nodes.values() if living.until_ms > now_ms)
@@ -69,7 +71,7 @@ def _unread(state: State, plan: Plan) -> dict[str, bool]:
     asked = _asking(state, plan) if state.ends else ()
     if not asked:
         return {}
-    known = set(plan.read)
+    known = set(plan.known)
     left = len(state.entries) - sum([entry_id in state.entries for entry_id in known])
     unread: dict[str, bool] = {}
     seen = 0

@@ -11,7 +11,7 @@ from pollux.store.postgres.runs import cancel_waiting
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import JOBS_LOCK, Again, Transaction
 from pollux.store.relational.bells import RUNS
-from pollux.store.relational.ends import JOB_GONE, ends_of
+from pollux.store.relational.ends import JOB_GONE, unlearnt_ends
 from pollux.store.relational.jobs import TOMBS_MAX, Puts, Stored, each_once, moved_once
 from pollux.store.relational.rows import HELD, LEASED, READY, Row, by_version
 
@@ -81,12 +81,13 @@ async def bury(tx: Transaction, rows: Sequence[Row]) -> None:
 
 async def move_jobs(tx: Transaction, ids: Sequence[str], to: int) -> list[Answer]:
     await tx.lock(JOBS_LOCK)
-    stored = dict([tuple(row) for row in await tx.rows(_move.stored, ids)])
+    rows = await tx.rows(_move.stored, ids)
+    stored: dict[str, int] = {row[0]: row[1] for row in rows}
     moved = [job_id for job_id in dict.fromkeys(ids) if stored.get(job_id, to) != to]
     if moved:
         await tx.rows(_move.jobs, moved, to)
         held = await _move_runs(tx, moved, to)
-        await _tell_moved(tx, {job_id: stored[job_id] for job_id in moved}, held, to)
+        await _tell_moved(tx, {row[0]: (row[1], row[2]) for row in rows if row[0] in moved}, held, to)
         await tx.rows(_versions.use, to)
     return moved_once(ids, stored, moved)
 
@@ -112,18 +113,23 @@ async def _move_runs(tx: Transaction, moved: Sequence[str], to: int) -> list[str
     return [row[2] for row in runs if row[1] == HELD]
 
 
-async def _tell_moved(tx: Transaction, left: dict[str, int], held: Sequence[str], to: int) -> None:
-    """Both leaders; and to the new one what the jobs bring: held runs, and ends that nobody has read yet."""
-    for version, some in by_version((version, job_id) for job_id, version in left.items()).items():
+async def _tell_moved(tx: Transaction, left: dict[str, Row], held: Sequence[str], to: int) -> None:
+    """Both leaders; and to the new one what the jobs bring: held runs, and ends that they have not learnt yet.
+
+    `left` are their versions and memories, as they were.
+    """
+    parts = by_version((version, job_id) for job_id, (version, _) in left.items())
+    for version, some in parts.items():
         tx.tally_of(version).jobs -= len(some)
         tx.tell(version, JobsMoved(tuple(some)))
     tx.tally_of(to).jobs += len(left)
-    versions = sorted(set(left.values()))
+    versions = sorted(parts)
     tx.tally_of(to).clock_ms = (await tx.one(_move.clock, versions))[0]
     tx.tell(to, JobsMoved(tuple(left)))
     tx.tell_arrived([(to, run_id) for run_id in held])
-    bodies = [row[0] for row in await tx.rows(_move.unread, versions)]
-    tx.tell_ends([(to, end) for end in ends_of(bodies, left)])
+    entries = [(row[0], row[1]) for row in await tx.rows(_move.unread, versions)]
+    memories = {job_id: memory for job_id, (_, memory) in left.items()}
+    tx.tell_ends([(to, end) for end in unlearnt_ends(entries, memories)])
 
 
 async def get_jobs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:

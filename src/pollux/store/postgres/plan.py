@@ -55,8 +55,10 @@ async def learn(tx: Transaction, term: int, plan: Plan) -> Advanced | None:
         )
         for each in plan.updates
     )
+    teaching = sorted((each.job_id, number) for each in plan.updates for number, _ in each.memory.learnt)
     try:
-        found = await tx.one(_advance.learn, tx.given_ms, tx.version, term, plan.consumed, *columns(rows, 6))
+        given = (tx.given_ms, tx.version, term, plan.consumed, *columns(rows, 6), *columns(teaching, 2))
+        found = await tx.one(_advance.learn, *given)
     except AGAIN:
         return None
     is_ours, now_ms, ready, seats, learnt = found
@@ -73,9 +75,10 @@ async def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row]) -
     tx.given_ms = now_ms
     if number != term or not holder:
         return Advanced(Answer.FENCED, now_ms)
-    if plan.consumed:
-        await _consume(tx, plan)
     facts = await _facts(tx, plan, now_ms)
+    updates = tuple([_judged(update, facts) for update in plan.updates])
+    if plan.consumed:
+        await _consume(tx, plan, plan.kept(updates))
     ends: list[tuple[int, End]] = []
     firings = await _fire(tx, plan, made, facts, ends, now_ms) if plan.firings else ()
     if plan.firings:
@@ -88,15 +91,15 @@ async def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row]) -
         await tx.rows(_advance.hold, list(held), list(held.values()), tx.version)
     if plan.cancels:
         await _cancel_all(tx, plan.cancels, now_ms)
-    updates = await _update(tx, plan.updates, facts)
+    await _update(tx, [each for each, answer in zip(plan.updates, updates, strict=True) if answer is Answer.OK])
     await write_notes(tx, plan.notes, {})
     tx.tell_ends(ends)
     return Advanced(Answer.OK, now_ms, firings, updates, ready + tx.tally.ready, seats, waiting)
 
 
-async def _consume(tx: Transaction, plan: Plan) -> None:
+async def _consume(tx: Transaction, plan: Plan, kept: frozenset[int]) -> None:
     """What somebody put there by hand was never counted: after such an entry the counts become what is there."""
-    gone = await tx.rows(_advance.consume, plan.consumed, tx.version)
+    gone = await tx.rows(_advance.consume, [number for number in plan.consumed if number not in kept], tx.version)
     entries, ends = -len(gone), -sum(row[0] for row in gone)
     if plan.spoilt:
         entries, ends = await tx.one(_advance.miscounted, tx.version)
@@ -110,7 +113,7 @@ async def _facts(tx: Transaction, plan: Plan, now_ms: int) -> dict[str, Facts]:
     if not ids:
         return {}
     looks = any(firing.overlap is not Overlap.ALLOW for firing in plan.firings)
-    rows = await tx.rows(_advance.facts, list(ids), tx.version, looks, plan.read, UNREAD_MAX, now_ms)
+    rows = await tx.rows(_advance.facts, list(ids), tx.version, looks, plan.known, UNREAD_MAX, now_ms)
     facts = {row[0]: Facts(*list(row)[1:5]) for row in rows if row[0] is not None}
     note_unread([row[5] for row in rows if row[0] is None], facts)
     return facts
@@ -158,7 +161,7 @@ async def _release_all(tx: Transaction, plan: Plan, now_ms: int) -> tuple[str, .
     if not held:
         return ()
     looks = True
-    unread = await tx.rows(_advance.facts, [], tx.version, looks, plan.read, UNREAD_MAX, now_ms)
+    unread = await tx.rows(_advance.facts, [], tx.version, looks, plan.known, UNREAD_MAX, now_ms)
     going, staying = let_alone(alone, held, [row[5] for row in unread])
     if going:
         await _release(tx, going, now_ms)
@@ -188,18 +191,17 @@ async def _cancel_all(tx: Transaction, orders: Sequence[CancelOrder], now_ms: in
     await ask_to_stop(tx, [row[0] for row in asked], [reasons[row[2]] for row in asked])
 
 
-async def _update(tx: Transaction, updates: Sequence[JobUpdate], facts: dict[str, Facts]) -> tuple[Answer, ...]:
-    answers = []
+def _judged(update: JobUpdate, facts: dict[str, Facts]) -> Answer:
+    there = facts.get(update.job_id)
+    return Answer.OK if there is not None and there.revision == update.revision else Answer.STALE
+
+
+async def _update(tx: Transaction, updates: Sequence[JobUpdate]) -> None:
     rounds: list[dict[str, Row]] = []  # of a job that comes twice the second is written after the first
     for update in updates:
-        there = facts.get(update.job_id)
-        is_ours = there is not None and there.revision == update.revision
-        answers.append(Answer.OK if is_ours else Answer.STALE)
-        if is_ours:
-            if not rounds or update.job_id in rounds[-1]:
-                rounds.append({})
-            learnt = (memory_json(update.memory), update.memory.last_end_ms)
-            rounds[-1][update.job_id] = (update.job_id, update.next_due_ms, update.last_due_ms, *learnt)
+        if not rounds or update.job_id in rounds[-1]:
+            rounds.append({})
+        learnt = (memory_json(update.memory), update.memory.last_end_ms)
+        rounds[-1][update.job_id] = (update.job_id, update.next_due_ms, update.last_due_ms, *learnt)
     for each in rounds:
         await tx.rows(_advance.update, *columns(list(each.values()), 5))
-    return tuple(answers)

@@ -118,6 +118,7 @@ def _entry(item: list[bytes]) -> Entry | Spoilt:
 
 
 def plan_of(term: int, plan: Plan) -> dict[str, Any]:
+    consumed = frozenset(plan.consumed)
     return {
         "term": term,
         "consumed": [min(entry_id, COUNTED_MAX) for entry_id in plan.consumed],
@@ -145,6 +146,7 @@ def plan_of(term: int, plan: Plan) -> dict[str, Any]:
                 rows.or_false(update.next_due_ms),
                 rows.memory_text(update.memory),
                 rows.or_false(update.last_due_ms),
+                [number for number, _ in update.memory.learnt if number in consumed],
             ]
             for update in plan.updates
         ],

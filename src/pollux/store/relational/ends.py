@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.json import Decoder
@@ -25,7 +25,14 @@ class _Ended(Struct, gc=False):
     ends: tuple[_Whose, ...]
 
 
+class _Learnt(Struct, gc=False):
+    """Of a memory: the entries that the job has learnt from."""
+
+    learnt: tuple[tuple[int, int], ...] = ()
+
+
 _decode = Decoder(_Ended).decode
+_decode_learnt = Decoder(_Learnt).decode
 
 
 def jobs_of(body: bytes) -> list[str]:
@@ -36,10 +43,23 @@ def jobs_of(body: bytes) -> list[str]:
         return []
 
 
-def ends_of(bodies: Iterable[bytes], jobs: Container[str]) -> list[End]:
-    """The ends of these jobs in entries of a feed, as far as they can be read."""
-    entries = [entry(body) for body in bodies]
-    return [end for each in entries if isinstance(each, Ended) for end in each.ends if end.job_id in jobs]
+def unlearnt_ends(entries: Iterable[tuple[int, bytes]], memories: Mapping[str, bytes | None]) -> list[End]:
+    """The ends of these jobs that they have not learnt, by their memories, in entries of a feed that can be read."""
+    learnt = {job_id: _learnt(memory) for job_id, memory in memories.items()}
+    ends: list[End] = []
+    for number, body in entries:
+        told = entry(body)
+        if isinstance(told, Ended):
+            mark = told.mark(number)
+            ends += [end for end in told.ends if mark not in learnt.get(end.job_id, (mark,))]
+    return ends
+
+
+def _learnt(memory: bytes | None) -> Container[tuple[int, int]]:
+    try:
+        return () if memory is None else _decode_learnt(memory).learnt
+    except UNREADABLE:
+        return ()
 
 
 def end_unrun(row: Row, state: RunState, now_ms: int, *, failed: bool = False, error: str = "") -> End:

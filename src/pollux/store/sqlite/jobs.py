@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pollux.model import End, Job, JobsDeleted, JobsMoved, JobsPut
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
 from pollux.store.relational.bells import RUNS
-from pollux.store.relational.ends import JOB_GONE, ends_of
+from pollux.store.relational.ends import JOB_GONE, unlearnt_ends
 from pollux.store.relational.jobs import TOMBS_MAX, Puts, Stored, each_once, moved_once
 from pollux.store.relational.rows import HELD, LEASED, READY, Row, by_version, job_row
 from pollux.store.sqlite.runs import cancel_waiting
@@ -67,14 +67,15 @@ def delete_jobs(tx: Transaction, ids: Sequence[str], reason: str, now_ms: int) -
 
 
 def move_jobs(tx: Transaction, ids: Sequence[str], to: int) -> list[Answer]:
-    stored: dict[str, int] = dict(tx.rows(_move.stored, (ids_json(ids),)))
+    rows = tx.rows(_move.stored, (ids_json(ids),))
+    stored: dict[str, int] = {row[0]: row[1] for row in rows}
     moved = [job_id for job_id in dict.fromkeys(ids) if stored.get(job_id, to) != to]
     if moved:
         held = [run_id for job_id in moved for run_id in _move_one(tx, job_id, stored[job_id], to)]
         tx.rings |= RUNS
         tx.tally_of(to)  # and its term, which is there from now on
         tx.write(_versions.use, (to,))
-        _tell_moved(tx, {job_id: stored[job_id] for job_id in moved}, held, to)
+        _tell_moved(tx, {row[0]: row[1:] for row in rows if row[0] in moved}, held, to)
     return moved_once(ids, stored, moved)
 
 
@@ -104,14 +105,19 @@ def _take_runs(tx: Transaction, job_id: str, to: int) -> list[str]:
     return [row[2] for row in runs if row[1] == HELD]
 
 
-def _tell_moved(tx: Transaction, left: dict[str, int], held: Sequence[str], to: int) -> None:
-    """Both leaders; and to the new one what the jobs bring: held runs, and ends that nobody has read yet."""
-    for version, some in by_version((version, job_id) for job_id, version in left.items()).items():
+def _tell_moved(tx: Transaction, left: dict[str, Row], held: Sequence[str], to: int) -> None:
+    """Both leaders; and to the new one what the jobs bring: held runs, and ends that they have not learnt yet.
+
+    `left` are their versions and memories, as they were.
+    """
+    versions = by_version((version, job_id) for job_id, (version, _) in left.items())
+    for version, some in versions.items():
         tx.tell(version, JobsMoved(tuple(some)))
     tx.tell(to, JobsMoved(tuple(left)))
     tx.tell_arrived([(to, run_id) for run_id in held])
-    bodies = [row[0] for version in sorted(set(left.values())) for row in tx.rows(_move.unread, feed_numbers(version))]
-    tx.tell_ends([(to, end) for end in ends_of(bodies, left)])
+    entries = [(row[0], row[1]) for version in sorted(versions) for row in tx.rows(_move.unread, feed_numbers(version))]
+    memories = {job_id: memory for job_id, (_, memory) in left.items()}
+    tx.tell_ends([(to, end) for end in unlearnt_ends(entries, memories)])
 
 
 def bury(tx: Transaction, rows: Sequence[Row]) -> None:

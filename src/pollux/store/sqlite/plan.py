@@ -42,8 +42,6 @@ def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms:
     """`made` are the rows of the plan's firings."""
     if not is_current(tx, term):
         return Advanced(Answer.FENCED, now_ms)
-    if plan.consumed:
-        _consume(tx, plan)
     ends: list[tuple[int, End]] = []
     firings = _fire(tx, plan, made, ends, now_ms) if plan.firings else ()
     if plan.firings:
@@ -56,18 +54,20 @@ def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms:
     for order in plan.cancels:
         _cancel_one(tx, order.run_id, order.reason, now_ms)
     updates = _update(tx, plan.updates, now_ms) if plan.updates else ()
+    if plan.consumed:
+        _consume(tx, plan, plan.kept(updates))
     write_notes(tx, plan.notes, now_ms, {})
     tx.tell_ends(ends)
     return Advanced(Answer.OK, now_ms, firings, updates, tx.tally.ready, seats(tx, now_ms), waiting)
 
 
-def _consume(tx: Transaction, plan: Plan) -> None:
+def _consume(tx: Transaction, plan: Plan, kept: frozenset[int]) -> None:
     """What somebody put there by hand was never counted: a count that this may have spoilt is taken anew.
 
     One that is too low would hide unread ends from the firings.
     """
     numbers, tally = feed_numbers(tx.version), tx.tally
-    gone = tx.rows(_advance.consume, (ids_json(plan.consumed), *numbers))
+    gone = tx.rows(_advance.consume, (ids_json([number for number in plan.consumed if number not in kept]), *numbers))
     tally.feed -= len(gone)
     tally.ends -= sum(row[0] for row in gone)
     if plan.spoilt or tally.feed < 0 or tally.ends < 0:
@@ -82,7 +82,7 @@ def _fire(
     ids = ids_json(list({firing.run.job_id for firing in firings}))
     facts = {row[0]: Facts(*row[1:]) for row in tx.rows(_advance.facts, (ids, tx.version, *bounds))}
     if tx.tally.ends and jobs_that_look(firings, facts):
-        note_unread(_unread(tx, plan.read), facts)
+        note_unread(_unread(tx, plan.known), facts)
     known = known_runs(tx, [firing.run.id for firing in firings])
     keys = [key for key in keys_of(made) if key_holder(tx, key)]
     read, told = looking_behind(firings, facts)
@@ -130,7 +130,7 @@ def _release_all(tx: Transaction, plan: Plan, now_ms: int) -> tuple[str, ...]:
         return ()
     asked = (ids_json(alone), tx.version, PREVIOUS_RUN, *overlap_bounds(tx.tally, now_ms))
     held = [Waiting._make(row) for row in tx.rows(_advance.alone, asked)]
-    going, staying = let_alone(alone, held, _unread(tx, plan.read) if held else ())
+    going, staying = let_alone(alone, held, _unread(tx, plan.known) if held else ())
     _release(tx, going, now_ms)
     new = [run.id for run in staying if not run.is_behind]
     tx.write_many(_advance.hold, [(PREVIOUS_RUN, run_id, tx.version) for run_id in new])

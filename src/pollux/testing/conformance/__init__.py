@@ -35,6 +35,7 @@ from pollux.testing.conformance.handle import HandleContract  # noqa: E402
 from pollux.testing.conformance.job_moves import DropVersionContract, MoveJobsContract  # noqa: E402
 from pollux.testing.conformance.jobs import DueContract, JobsContract  # noqa: E402
 from pollux.testing.conformance.keys import UniqueKeyContract  # noqa: E402
+from pollux.testing.conformance.learnt import LearntContract  # noqa: E402
 from pollux.testing.conformance.listing import ListingContract  # noqa: E402
 from pollux.testing.conformance.lost import LostLeaseContract  # noqa: E402
 from pollux.testing.conformance.notes import NoteContract  # noqa: E402
@@ -77,6 +78,7 @@ class StoreContract(
     UnlessLiveContract,
     AskedForContract,
     UnreadContract,
+    LearntContract,
     AloneContract,
     PlanContract,
     TermContract,
@@ -119,6 +121,7 @@ __all__ = [
     "HandBackContract",
     "HandleContract",
     "JobsContract",
+    "LearntContract",
     "LimitsContract",
     "ListingContract",
     "LostLeaseContract",

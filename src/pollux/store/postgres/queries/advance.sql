@@ -7,7 +7,8 @@ SELECT
 FROM {s}.term, (SELECT coalesce($1::bigint, {s}.now_ms()) AS now_ms) AS c
 WHERE term.version = $2::smallint FOR SHARE OF term;
 
--- A plan that only reads and remembers, as most are at a low rate: all of it in one statement, if the term stands.
+-- A plan that only reads and remembers, as most are at a low rate: all of it in one statement, if the term stands.  An
+-- entry stays for a job that was to learn from it ($11 and $12: which from which) and has not.
 -- name: learn
 WITH term AS MATERIALIZED (
   SELECT
@@ -17,9 +18,6 @@ WITH term AS MATERIALIZED (
      WHERE nodes.until_ms > c.now_ms AND nodes.version IN (0, $2::smallint)) AS seats
   FROM {s}.term AS t, (SELECT coalesce($1::bigint, {s}.now_ms()) AS now_ms) AS c
   WHERE t.version = $2::smallint FOR SHARE OF t
-), read AS (
-  DELETE FROM {s}.feed
-  WHERE version = $2::smallint AND id = ANY($4::bigint[]) AND (SELECT is_ours FROM term) RETURNING ends
 ), learnt AS (
   UPDATE {s}.jobs AS j
   SET next_due_ms = b.next_due_ms,
@@ -29,6 +27,13 @@ WITH term AS MATERIALIZED (
     AS b (id, revision, next_due_ms, last_due_ms, memory, ended_ms)
   WHERE j.id = b.id AND j.revision = b.revision AND j.version = $2::smallint AND (SELECT is_ours FROM term)
   RETURNING j.id
+), kept AS (
+  SELECT m.entry FROM unnest($11::text[], $12::bigint[]) AS m (job, entry) WHERE m.job NOT IN (SELECT id FROM learnt)
+), read AS (
+  DELETE FROM {s}.feed
+  WHERE version = $2::smallint AND id = ANY($4::bigint[]) AND id NOT IN (SELECT entry FROM kept)
+    AND (SELECT is_ours FROM term)
+  RETURNING ends
 ), counted AS (
   UPDATE {s}.tally AS t SET feed = t.feed - gone.entries, ends = t.ends - gone.ends
   FROM (SELECT count(*) AS entries, sum(read.ends) AS ends FROM read) AS gone

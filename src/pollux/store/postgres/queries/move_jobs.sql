@@ -1,6 +1,6 @@
 -- Nobody may make a run of them before this write ends: not even who only needs them to stay.
 -- name: stored
-SELECT id, version FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE;
+SELECT id, version, memory FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE;
 
 -- name: jobs
 UPDATE {s}.jobs SET version = $2::smallint, revision = revision + 1 WHERE id = ANY($1::text[]);
@@ -18,7 +18,7 @@ SELECT DISTINCT l.version FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
 WHERE r.job_id = ANY($1::text[]) AND l.version <> $2::smallint;
 
 -- name: unread
-SELECT body FROM {s}.feed WHERE version = ANY($1::smallint[]) AND ends > 0 ORDER BY id;
+SELECT id, body FROM {s}.feed WHERE version = ANY($1::smallint[]) AND ends > 0 ORDER BY id;
 
 -- name: clock
 SELECT coalesce(max(clock_ms), 0) FROM {s}.tally WHERE version = ANY($1::smallint[]);

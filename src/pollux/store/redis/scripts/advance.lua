@@ -20,9 +20,24 @@ local function ends_told(item)
   return item[2][1] == "ends" and math.max(0, tonumber(item[2][2]) or 0) or 0
 end
 
+local function is_stale(id, revision)
+  local job = read_job(id)
+  return not job or job.rev ~= revision or job.v ~= OWN
+end
+
+-- entries that stay although they are consumed: a job that was to learn from them is stale
+local kept = {}
+for _, item in ipairs(A.updates) do
+  if is_stale(item[1], item[2]) then
+    for _, id in ipairs(item[6]) do
+      kept[id] = true
+    end
+  end
+end
+
 -- What somebody wrote beside ours, under the same number, goes with it.  What it says of ends was never counted.
 local function consume(id)
-  if id < 1 then
+  if id < 1 or kept[id] then
     return
   end
   if id >= AHEAD and id > count_of("entries") then
@@ -87,11 +102,17 @@ local function look_into_feed()
     left = known[place] and left or left - 1
     known[place] = true
   end
-  for _, id in ipairs(A.read) do
+  local function is_read(id)
     local place = text(id) .. "-0"
     if id < AHEAD and not known[place] and call("XRANGE", feed, place, place)[1] then
       known[place], left = true, left - 1
     end
+  end
+  for _, id in ipairs(A.read) do
+    is_read(id)
+  end
+  for id in pairs(kept) do
+    is_read(id)
   end
   while left > 0 and seen < UNREAD_MAX do
     local item = call("XREVRANGE", feed, from, "-", "COUNT", 1)[1]
@@ -199,10 +220,10 @@ end
 local function fire(firing)
   local row, revision, next_due, how, memory = unpack(firing, 1, 5)
   local run = row[2]
-  local job = read_job(run.job)
-  if not job or job.rev ~= revision or job.v ~= OWN then
+  if is_stale(run.job, revision) then
     return "stale"
   end
+  local job = read_job(run.job)
   if is_fired(job.last, row) then
     return "already"
   end
@@ -301,13 +322,13 @@ local function cancel(id, reason)
   end
 end
 
--- an update is {job, revision, next due or false, memory or "", last due or false}
+-- an update is {job, revision, next due or false, memory or "", last due or false, consumed entries that it learnt from}
 local function update(item)
   local id, revision, next_due, memory, last_due = unpack(item, 1, 5)
-  local job = read_job(id)
-  if not job or job.rev ~= revision or job.v ~= OWN then
+  if is_stale(id, revision) then
     return "stale"
   end
+  local job = read_job(id)
   move_job(job, next_due, last_due and math.max(job.last or last_due, last_due) or job.last)
   job.fields.mem = memory
   return "ok"

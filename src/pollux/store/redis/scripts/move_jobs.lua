@@ -70,16 +70,36 @@ local function move(job)
   end
 end
 
--- the ends of these jobs that nobody has read yet
-local function unread(version, ids)
-  local is_theirs, found = {}, {}
+-- an entry by its number and by when its first end was: see `Ended.mark`
+local function mark_of(number, ended)
+  return string.format("%.0f %.0f", tonumber(number) or 0, tonumber(ended) or 0)
+end
+
+-- the entries that a job has learnt from
+local function learnt_by(id)
+  local found = {}
+  local is_whole, memory = pcall(cjson.decode, call("HGET", job_key(id), "mem") or "")
+  for _, mark in ipairs(is_whole and type(memory) == "table" and type(memory.learnt) == "table" and memory.learnt or {}) do
+    if type(mark) == "table" then
+      found[mark_of(mark[1], mark[2])] = true
+    end
+  end
+  return found
+end
+
+-- the ends of these jobs that they have not learnt yet
+local function unlearnt(version, ids)
+  local learnt, found = {}, {}
   for _, id in ipairs(ids) do
-    is_theirs[id] = true
+    learnt[id] = learnt_by(id)
   end
   for _, item in ipairs(call("XRANGE", key_of(version, "feed"), "-", "+")) do
     local is_whole, entry = pcall(cmsgpack.unpack, (tonumber(item[2][2]) or 0) > 0 and item[2][4] or "")
-    for _, each in ipairs(is_whole and type(entry) == "table" and type(entry.ends) == "table" and entry.ends or {}) do
-      if type(each) == "table" and is_theirs[each[2]] then
+    local ends = is_whole and type(entry) == "table" and type(entry.ends) == "table" and entry.ends or {}
+    local mark = mark_of(string.match(item[1], "^%d+"), type(ends[1]) == "table" and ends[1][6])
+    for _, each in ipairs(ends) do
+      local its = type(each) == "table" and learnt[each[2] or false]
+      if its and not its[mark] then
         each[9] = each[9] == nil and cjson.null or each[9]
         found[#found + 1] = each
       end
@@ -108,7 +128,7 @@ for _, id in ipairs(A.ids) do
   end
 end
 for version, ids in pairs(leaving_of) do
-  for _, each in ipairs(unread(version, ids)) do
+  for _, each in ipairs(unlearnt(version, ids)) do
     old_ends[#old_ends + 1] = each
   end
   enter(version)

@@ -1,5 +1,5 @@
 -- name: stored
-SELECT j.id, j.version FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
+SELECT j.id, j.version, j.memory FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
 
 -- name: job
 UPDATE jobs SET version = ?, revision = revision + 1 WHERE id = ?;
@@ -11,4 +11,4 @@ SELECT seq, state, id, version FROM runs WHERE job_id = ? AND shelf IS NULL;
 UPDATE runs SET version = ? WHERE job_id = ? AND shelf IS NULL;
 
 -- name: unread
-SELECT body FROM feed WHERE id BETWEEN ? AND ? AND ends > 0 ORDER BY id;
+SELECT id, body FROM feed WHERE id BETWEEN ? AND ? AND ends > 0 ORDER BY id;
