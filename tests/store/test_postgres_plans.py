@@ -279,7 +279,7 @@ async def what_the_leader_learns(house):
     ids, n = [f"job-{n:05}" for n in range(1, 101)], 100
     columns = [ids, [1] * n, [NOW] * n, [NOW] * n, [None] * n, [NOW] * n]
     await house.connection.execute(f"UPDATE {house.space.schema}.term SET number = 1, holder = 'n'")
-    return await house.plan("advance", "learn", NOW, 2, 1, [1, 2, 3], *columns)
+    return await house.plan("advance", "learn", NOW, 2, 1, [1, 2, 3], *columns, ids, [2] * n)
 
 
 async def what_is_due(house):
@@ -399,7 +399,7 @@ KEPT = {
     "renew": ("renew", "renew", f"{_empty(3)}, 1, 1"),
     "one": ("enqueue", "one", "'r', NULL, 'j', 1, 2, 2, '', '', false, 1, 9, 'c', ''"),
     "known": ("enqueue", "known", "'{}'"),
-    "learn": ("advance", "learn", "1, 2, 1, '{}', '{}', '{}', '{}', '{}', '{}', '{}'"),
+    "learn": ("advance", "learn", "1, 2, 1, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'"),
     "release": ("advance", "release", "'{}', 1, 2"),
     "crowds": ("advance", "crowds", "'{}', '', 1001"),
 }

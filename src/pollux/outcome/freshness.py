@@ -1,7 +1,7 @@
 """What does a job learn from its ends, and how old is what we know of its target?
 
 Ends may arrive out of order: counts add up in any order, facts (`last_*`) take the latest.  Only the leader writes what
-is learnt here, and only together with the removal of the feed entry that taught it, so nothing is learnt twice.
+is learnt here, and of each feed entry a job learns once: it names those that it has learnt from (`Memory.learnt`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pollux.outcome.recent import remember
 
 STALE_AFTER = 4  # planned intervals until the score has fallen to nothing
 UNPOLLED = ("overlap", "late", "full")  # due times that passed without a run, although one was wanted
+_DONE, _DEAD, _SCHEDULE = RunState.DONE, RunState.DEAD, Cause.SCHEDULE  # an enum member is slow to look up
 
 
 def learn(memory: Memory, end: End) -> Memory:
@@ -25,14 +26,14 @@ def learn(memory: Memory, end: End) -> Memory:
     vanished with it): that is a failure like any other.
     """
     state = end.state
-    if not end.ran and state is not RunState.DEAD:
+    if not end.ran and state is not _DEAD:
         return memory
     is_latest = memory.last_end_ms is None or end.ended_ms >= memory.last_end_ms
-    if state is RunState.DONE and not end.failed:
+    if state is _DONE and not end.failed:
         return _learn_success(memory, end, is_latest=is_latest)
     if is_latest:
         memory = replace(memory, last_end_ms=end.ended_ms, duration_ms=end.duration_ms)
-    return _learn_failure(memory, end) if end.failed or state is RunState.DEAD else memory
+    return _learn_failure(memory, end) if end.failed or state is _DEAD else memory
 
 
 def _learn_success(memory: Memory, end: End, *, is_latest: bool) -> Memory:
@@ -48,7 +49,7 @@ def _learn_success(memory: Memory, end: End, *, is_latest: bool) -> Memory:
             ended=memory.ended + 1,
             failures=0,
             failing_since_ms=None,
-            dead=0 if end.cause is Cause.SCHEDULE else memory.dead,
+            dead=0 if end.cause is _SCHEDULE else memory.dead,
             last_success_ms=at_ms,
             last_change_ms=changed_ms,
             fingerprint=end.fingerprint or memory.fingerprint,
@@ -65,9 +66,9 @@ def _learn_failure(memory: Memory, end: End) -> Memory:
     at_ms = end.ended_ms
     if _later(at_ms, memory.last_error_ms):
         memory = replace(memory, last_error_ms=at_ms, last_error=end.error)
-    if end.state is RunState.DEAD:
-        memory = replace(memory, dead=max(memory.dead, 1) if end.cause is Cause.SCHEDULE else memory.dead + 1)
-    elif end.state is not RunState.DONE:
+    if end.state is _DEAD:
+        memory = replace(memory, dead=max(memory.dead, 1) if end.cause is _SCHEDULE else memory.dead + 1)
+    elif end.state is not _DONE:
         return memory
     recent = remember(memory.recent, end.duration_ms, failed=True, changed=None)
     memory = replace(memory, ended=memory.ended + 1, recent=recent)

@@ -342,13 +342,12 @@ def _take_work(term: TermMemory, draft: Draft) -> None:
 
 def _learn_all(memory: Memory, ends: Iterable[tuple[int, End]], receipts: Receipts) -> Memory:
     """The memory after these ends, with the marks of their entries and of earlier ones that may still be there."""
-    learnt = [mark for mark in memory.learnt if receipts.may_stand(mark)]
+    learnt, latest = receipts.standing(memory.learnt), 0
     for feed, end in ends:
         memory = learn(memory, end)
-        mark = receipts.marks[feed]
-        if not learnt or learnt[-1] is not mark:
-            learnt.append(mark)
-    return replace(memory, learnt=tuple(learnt))
+        if feed != latest:
+            learnt, latest = (*learnt, receipts.marks[feed]), feed
+    return replace(memory, learnt=learnt)
 
 
 def _change(

@@ -23,7 +23,7 @@ class Receipts:
 
     def __init__(self) -> None:
         self._owed: dict[int, int] = {}
-        self.marks: dict[int, Mark] = {}  # of those with ends
+        self.marks: dict[int, Mark] = {}
         self._latest = 0
 
     def __contains__(self, feed: int) -> bool:
@@ -32,15 +32,16 @@ class Receipts:
     def __len__(self) -> int:
         return len(self._owed)
 
-    def open(self, feed: int, mark: Mark | None = None) -> None:
+    def open(self, mark: Mark) -> None:
+        feed = mark[0]
         self._owed[feed] = 0
         self._latest = max(self._latest, feed)
-        if mark is not None:
-            self.marks[feed] = mark
+        self.marks[feed] = mark
 
-    def may_stand(self, mark: Mark) -> bool:
-        """Can an entry that a leader has read still be in the feed?  It is read from the oldest on: we know how far."""
-        return mark[0] in self._owed or mark[0] > self._latest
+    def standing(self, marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
+        """Those of entries that may still be in the feed.  It is read from the oldest on, so we know how far."""
+        owed, latest = self._owed, self._latest
+        return tuple([mark for mark in marks if mark[0] in owed or mark[0] > latest]) if marks else ()
 
     def owe(self, feed: int, count: int = 1) -> None:
         self._owed[feed] += count

@@ -35,6 +35,7 @@ from pollux.model import (
 from pollux.outcome import describe
 from pollux.plan.dues import lies_ahead, place
 from pollux.plan.gate import declared_key, handler_key, handlers_of, previous_key, unreadable_key
+from pollux.plan.inbox import Mark
 from pollux.plan.memory import TermMemory
 from pollux.plan.slots import Slot
 
@@ -48,13 +49,14 @@ def apply(term: TermMemory, item: FeedItem) -> None:
     inbox, feed = term.inbox, item.id
     if feed in inbox.receipts:
         return
-    inbox.receipts.open(feed, item.entry.mark(feed) if isinstance(item.entry, Ended) else None)
+    mark = item.entry.mark(feed) if isinstance(item.entry, Ended) else (feed, 0)
+    inbox.receipts.open(mark)
     match item.entry:
         case Ended(ends):
             term.counting.read(feed, ends)
             term.clock.saw(max([end.ended_ms for end in ends], default=0))
             for end in ends:
-                _apply_end(term, feed, end)
+                _apply_end(term, mark, end)
         case JobsPut() | JobsDeleted() | JobsMoved() | Spoilt():
             _apply_jobs(term, feed, item.entry)
         case Arrived(run_ids):
@@ -82,8 +84,8 @@ def _apply_jobs(term: TermMemory, feed: int, entry: JobsPut | JobsDeleted | Jobs
             work.leave(feed)
 
 
-def _apply_end(term: TermMemory, feed: int, end: End) -> None:
-    inbox, gatehouse, state = term.inbox, term.gatehouse, end.state
+def _apply_end(term: TermMemory, mark: Mark, end: End) -> None:
+    inbox, gatehouse, state, feed = term.inbox, term.gatehouse, end.state, mark[0]
     is_over = state is _DONE or state is _DEAD or state is _CANCELLED
     if is_over and gatehouse.is_open:
         inbox.receipts.pay(gatehouse.forget(end.run_id))
@@ -95,7 +97,7 @@ def _apply_end(term: TermMemory, feed: int, end: End) -> None:
         slot = term.slots.get(end.job_id)
         if slot is None:
             inbox.jobs[end.job_id] = None
-        elif slot.memory.learnt and inbox.receipts.marks[feed] in slot.memory.learnt:
+        elif mark in slot.memory.learnt:
             return
         inbox.work_of(end.job_id, feed).add(feed, end)
 
