@@ -18,19 +18,21 @@ from typing import Any
 
 from msgspec import Struct
 
-from pollux.model import FINISHED, Cause, Interval, Job, Run, RunState
+from pollux.model import FINISHED, Cause, Ended, FeedItem, Interval, Job, Run, RunState
 from pollux.schedule import next_due
 from tests.chaos.ledger import Told
 
 SHOWN_MAX = 5
 GRID_MAX = 100_000
+TEACHING = frozenset({RunState.DONE, RunState.DEAD})
 
 
 class Snapshot(Struct, frozen=True):
-    """All that the store holds: every run, live or finished, as often as it was listed, and every job."""
+    """All that the store holds: every run, live or finished, as often as it was listed, every job, and the feed."""
 
     runs: tuple[Run, ...]
     jobs: tuple[Job, ...]
+    feed: tuple[FeedItem, ...] | None = None  # None: nobody looked
 
 
 class Broken(Struct, frozen=True):
@@ -57,6 +59,7 @@ def judge(told: Told, store: Snapshot, *, first_due: Mapping[str, int] | None = 
         "repeats": repeats(told),
         "one fence twice": one_fence_twice(told),
         "charges": charges(told, store),
+        "learnt": learnt(store),
         "terms": terms(told),
     }
     return [Broken(rule, len(said), tuple(said[:SHOWN_MAX])) for rule, said in rules.items() if said]
@@ -212,6 +215,22 @@ def charges(told: Told, store: Snapshot) -> list[str]:
         seen = len(failed[run.id])
         if run.attempt > seen or (run.state is RunState.DONE and run.attempt != seen):
             said.append(f"{run.id} is charged with {run.attempt} failures and had {seen}")
+    return said
+
+
+def learnt(store: Snapshot) -> list[str]:
+    """Every end has taught its job once, or is still to be read."""
+    if store.feed is None:
+        return []
+    ended = Counter(run.job_id for run in store.runs if run.state in TEACHING)
+    said = []
+    for job in store.jobs:
+        entries = [item for item in store.feed if isinstance(item.entry, Ended)]
+        unread = [item.entry for item in entries if item.entry.mark(item.id) not in job.memory.learnt]
+        left = sum(end.job_id == job.id and end.state in TEACHING for entry in unread for end in entry.ends)
+        if job.memory.ended + left != ended[job.id]:
+            seen = f"has learnt {job.memory.ended} ends, and {left} are unread"
+            said.append(f"job {job.id} {seen}: {ended[job.id]} runs of it ended")
     return said
 
 

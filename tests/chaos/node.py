@@ -2,7 +2,10 @@
 
     python -m tests.chaos.node <store> <ledger> [name=value ...]      options of `Pollux`, as in plans=0 seats=4
 
+With `dies=learning` it is killed after the first plan by which a job learns how a run ended.
+
 Handlers: `plain` ends; `parent` follows up with `follow` runs of `child`; `flaky` fails twice and then succeeds;
+`hopeless` always fails, and is given up on;
 `blocking` sits in a thread; `gated` goes through the leader's gate; `patient` waits until a file appears.
 """
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -19,7 +23,7 @@ from typing import Any
 
 from pollux import Pollux, every
 from pollux.events import LeaseWasLost, NodeStarted, PlanFenced, RunSettled, TermWon
-from pollux.model import Retry
+from pollux.model import Advanced, Plan, Retry
 from tests.chaos.ledger import Ledger
 
 FAILURES = 2  # of a flaky run, before it succeeds
@@ -35,6 +39,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "flaky": {"retry": SOON},
     "blocking": {},
     "gated": {"target": "host-1"},
+    "hopeless": {"retry": Retry(attempts_max=1)},
     "patient": {},
     "patient-blocking": {},
 }
@@ -100,6 +105,10 @@ class Handlers:
                 raise ConnectionError(f"attempt {ctx.attempt} fails on purpose")
             return result_of(ctx)
 
+    async def hopeless(self, ctx):
+        with self.told(ctx):
+            raise ConnectionError("it fails on purpose")
+
     def blocking(self, ctx, ms=0):
         with self.told(ctx):
             time.sleep(ms / 1000)
@@ -164,10 +173,28 @@ def options_of(words: list[str]) -> dict[str, Any]:
     return options
 
 
+def die_learning(app: Pollux) -> None:
+    """SIGKILL as soon as the first plan is written by which a job learns: before the next, and before any answer."""
+    store: Any = app._store
+    advance = store.advance
+
+    async def last(term: int, plan: Plan) -> Advanced:
+        advanced: Advanced = await advance(term, plan)
+        if any(update.memory.learnt for update in plan.updates):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return advanced
+
+    store.advance = last
+
+
 def main() -> None:
     store, ledger = sys.argv[1], Ledger(sys.argv[2])
-    app = make_app(store, ledger, **options_of(sys.argv[3:]))
+    options = options_of(sys.argv[3:])
+    dies = options.pop("dies", "") == "learning"
+    app = make_app(store, ledger, **options)
     listen(app, ledger)
+    if dies:
+        die_learning(app)
     app.run()
 
 

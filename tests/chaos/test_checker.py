@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from pollux.model import Cause, Interval, Job, Memory, Run, RunState
+from pollux.model import Cause, End, Ended, FeedItem, Interval, Job, Memory, Run, RunState
 from pollux.schedule import next_due
 from tests.chaos.checker import Snapshot, judge, repeats_count, unfinished
 from tests.chaos.ledger import Ledger, Told, read
@@ -235,6 +235,23 @@ def test_unfinished_runs_are_named_but_for_some_jobs():
     live = Run(id="a", job_id="plain", due_ms=T0)
     world = Snapshot(runs=(live, done("b"), replace(live, id="c", job_id="tick")), jobs=())
     assert [run.id for run in unfinished(world, but=["tick"])] == ["a"]
+
+
+@pytest.mark.parametrize(("ended", "word"), [(1, "has learnt 1 ends, and 1 are unread"), (3, "has learnt 3 ends")])
+def test_an_end_that_was_not_learnt_or_learnt_twice(ended, word):
+    """Two are in the memory, one of which is in the feed, too; a third is in the feed alone."""
+    runs = [done(run_id) for run_id in "abc"]
+    entries = [Ended((End(run.id, "plain", RunState.DONE, Cause.ENQUEUED, T0, T0),)) for run in runs[1:]]
+    feed = tuple(FeedItem(number, entry) for number, entry in enumerate(entries, 7))
+    text = accepted("a", "b", "c") + "".join(map(ran, "abc"))
+
+    def found(ended):
+        job = Job(id="plain", handler="h", memory=Memory(ended=ended, learnt=((7, T0),)))
+        return {each.rule: str(each) for each in judge(Told(text), Snapshot(tuple(runs), (job,), feed))}
+
+    assert found(2) == {}
+    assert list(found(ended)) == ["learnt"]
+    assert word in found(ended)["learnt"]
 
 
 def test_what_is_written_is_read_back(tmp_path):

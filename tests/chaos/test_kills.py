@@ -2,6 +2,8 @@
 
 import os
 
+from pollux.model import UPDATES_MAX, Cause, Dead, Ended, Fault, Job, Outcome, run_of
+from pollux.store.contract import JobPut, Settlement
 from tests.chaos.storm import kill_at_random
 
 KILLS = int(os.environ.get("POLLUX_CHAOS_KILLS", "60"))
@@ -52,3 +54,25 @@ async def test_a_killed_leader_is_replaced_within_its_ttl_and_three_seconds(yard
     await yard.judge(first_due=first_due)
     won = max(yard.told().terms)
     assert won.at_ns - yard.told().kills[0].at_ns <= (LEADER_TTL_MS + 3_000 + SLACK_MS) * 1_000_000
+
+
+async def test_leaders_that_die_over_an_entry_of_many_ends_teach_each_job_once(yard):
+    """Each is killed when it has written a part of what the entry teaches; the next one reads it again as a whole."""
+    store, names = (await yard.eye())._store, [f"learns-{n:03}" for n in range(3 * UPDATES_MAX + 50)]
+    jobs = [Job(id=name, handler="hopeless") for name in names]
+    await store.put_jobs([JobPut(job) for job in jobs])
+    at_ms = (await store.feed(limit=1)).now_ms
+    await store.enqueue([run_of(job, at_ms, Cause.ENQUEUED, id=f"run-{job.id}") for job in jobs])
+    claimed = await store.claim(node="n", token="t", limit=len(jobs), lease_ms=60_000)
+    outcome = Outcome(at_ms, at_ms, fault=Fault.TRANSIENT, error="E")
+    await store.settle([Settlement(run.id, run.token, Dead("gave up"), outcome=outcome) for run in claimed.runs])
+
+    leaders = 0
+    while any(isinstance(item.entry, Ended) for item in (await store.feed(limit=1_000)).items):
+        await yard.died(yard.serve("runs=0", "leader_ttl=1s", "dies=learning"))
+        leaders += 1
+        assert leaders < 2 * len(names) / UPDATES_MAX + 4, "they learn nothing"
+
+    assert leaders == 4, "the entry was not learnt in parts: the test does not bite"
+    memories = [job.memory for job in await store.get_jobs(names)]
+    assert {(memory.ended, memory.failures, memory.dead, len(memory.recent)) for memory in memories} == {(1, 1, 1, 1)}

@@ -33,6 +33,7 @@ from tests.chaos.node import INTERVALS
 REPOSITORY = Path(__file__).parents[2]
 LOOK_SECONDS = 0.02
 FREEZES_MAX = 20
+FEED_MAX = 100_000  # entries: more than any test leaves
 T = TypeVar("T")
 
 
@@ -350,7 +351,9 @@ class Yard:
     async def snapshot(self) -> Snapshot:
         """All that is there, as a fresh handle sees it, not as this one remembers."""
         await self._leave()
-        return Snapshot(runs=tuple(await self.runs()), jobs=tuple(await self.jobs()))
+        store = (await self.eye())._store
+        feed = await store.feed(limit=FEED_MAX)
+        return Snapshot(runs=tuple(await self.runs()), jobs=tuple(await self.jobs()), feed=feed.items)
 
     async def integrity(self) -> str:
         with contextlib.closing(apsw.Connection(str(self.file))) as connection:
