@@ -189,13 +189,21 @@ BESIDE_SPOILT = (
     sabotage(
         "unread-sqlite",
         FALLS_OVER,
-        Patch("store/relational/ends.py", "    except UNREADABLE:", "    except ZeroDivisionError:"),
+        Patch(
+            "store/relational/ends.py",
+            "    except UNREADABLE:\n        return []",
+            "    except ZeroDivisionError:\n        return []",
+        ),
         tests=(PAST_IT.format("sqlite"),),
     ),
     sabotage(
         "unread-postgres",
         FALLS_OVER,
-        Patch("store/relational/ends.py", "    except UNREADABLE:", "    except ZeroDivisionError:"),
+        Patch(
+            "store/relational/ends.py",
+            "    except UNREADABLE:\n        return []",
+            "    except ZeroDivisionError:\n        return []",
+        ),
         tests=(PAST_IT.format("postgres"),),
     ),
     sabotage(

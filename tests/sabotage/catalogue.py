@@ -20,7 +20,7 @@ from tests.sabotage.at_the_door import INWARDS, OUTWARDS
 from tests.sabotage.beside_spoilt import BESIDE_SPOILT
 from tests.sabotage.between_versions import BETWEEN_VERSIONS
 from tests.sabotage.copy import Patch, Sabotage
-from tests.sabotage.on_servers import BESIDE, ENDED_UNREAD, ON_POSTGRES, ON_REDIS
+from tests.sabotage.on_servers import ALONG, BESIDE, ENDED_UNREAD, KEPT, ON_POSTGRES, ON_REDIS
 from tests.sabotage.one_name import ONE_NAME
 from tests.sabotage.unreadable_job import UNREADABLE_JOB
 
@@ -34,6 +34,7 @@ PROMISES = "tests/unit/test_plan_promises.py::"
 BACK = "tests/unit/test_plan_clock.py::"
 UNREAD = "tests/runtime/test_unread_ends.py::"
 ALONE = "tests/unit/test_plan_alone.py::"
+ENDS_ONCE = "tests/unit/test_plan_ends_once.py::"
 DRAIN = "tests/chaos/test_drain.py::"
 CLOCK = "tests/chaos/test_clock.py::"
 SWEEP = (
@@ -320,6 +321,48 @@ FIRINGS = (
         "a job fires before it has learnt how its last run ended",
         Patch("plan/compose.py", "    if _learns_first(term, slot):", "    if _learns_first(term, slot) and False:"),
         tests=(UNREAD + "test_a_run_is_not_made_before_what_was_read_of_the_one_before_is_written",),
+    ),
+    sabotage(
+        "S6.once",
+        "a leader learns what the one before it has learnt of an entry",
+        Patch("plan/intake.py", "        elif mark in slot.memory.learnt:", "        elif False:"),
+        Patch("plan/intake.py", "    inbox.skip_learnt(work, slot.memory)\n", ""),
+        tests=(
+            ENDS_ONCE + "test_each_end_is_learnt_once_whichever_plan_was_the_leaders_last",
+            "tests/chaos/test_kills.py::test_leaders_that_die_over_an_entry_of_many_ends_teach_each_job_once",
+        ),
+    ),
+    sabotage(
+        "S6.lost",
+        "what a stale job was to learn of an entry is taken for learnt",
+        Patch("plan/accept.py", "        _owe_again(inbox, inbox.work_of(job_id), change.feeds)\n", ""),
+        tests=(ENDS_ONCE + "test_each_end_is_learnt_once_though_its_job_is_put_between_reading_and_writing",),
+    ),
+    sabotage(
+        "S6.kept-memory",
+        "an entry goes although a job that was to learn from it is stale",
+        Patch("store/memory/plan.py", "        if entry_id not in kept:", "        if True:"),
+        tests=(MEMORY + KEPT + "[alone]",),
+    ),
+    sabotage(
+        "S6.kept-sqlite",
+        "an entry goes although a job that was to learn from it is stale",
+        Patch("store/sqlite/plan.py", "_consume(tx, plan, plan.kept(updates))", "_consume(tx, plan, frozenset())"),
+        tests=(SQLITE + KEPT + "[alone]",),
+    ),
+    sabotage(
+        "S6.along-memory",
+        "ends that a job has learnt go along with it into another version",
+        Patch("store/memory/jobs.py", " if mark not in learnt.get(end.job_id, (mark,))]", " if end.job_id in learnt]"),
+        tests=(MEMORY + ALONG,),
+    ),
+    sabotage(
+        "S6.along-sqlite",
+        "ends that a job has learnt go along with it into another version",
+        Patch(
+            "store/relational/ends.py", " if mark not in learnt.get(end.job_id, (mark,))]", " if end.job_id in learnt]"
+        ),
+        tests=(SQLITE + ALONG,),
     ),
     sabotage(
         "S6.unread-memory",

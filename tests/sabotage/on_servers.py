@@ -23,6 +23,8 @@ LEADS = "test_the_second_to_ask_is_told_who_leads"
 ONCE = "test_the_same_due_fires_once"
 BESIDE = "test_the_end_of_a_run_that_somebody_asked_for_lets_nobody_begin_beside_the_first"
 ENDED_UNREAD = "test_a_run_that_was_cancelled_while_it_waited_is_waited_for"
+KEPT = "test_an_entry_stays_as_long_as_a_job_that_was_to_learn_from_it_is_stale"
+ALONG = "test_ends_that_a_job_has_learnt_do_not_go_along_with_it"
 EARLIER = "test_an_earlier_due_does_not_fire_after_a_later_one"
 LIVING = "test_a_lease_that_still_runs_is_left_alone"
 UNCHARGED = "test_a_run_handed_back_is_ready_at_once_and_not_charged"
@@ -114,6 +116,18 @@ ON_REDIS = (
         "an end that came after the feed was read is not looked for",
         Patch("store/redis/scripts/advance.lua", 'return is_unread(job.id) and "unread" or "ok"', 'return "ok"'),
         tests=(REDIS + ENDED_UNREAD,),
+    ),
+    sabotage(
+        "S6.kept-redis",
+        "an entry goes although a job that was to learn from it is stale",
+        Patch("store/redis/scripts/advance.lua", "  if id < 1 or kept[id] then", "  if id < 1 then"),
+        tests=(REDIS + KEPT + "[alone]",),
+    ),
+    sabotage(
+        "S6.along-redis",
+        "ends that a job has learnt go along with it into another version",
+        Patch("store/redis/scripts/move_jobs.lua", "if its and not its[mark] then", "if its then"),
+        tests=(REDIS + ALONG,),
     ),
     sabotage(
         "S6.alone-redis",
@@ -253,6 +267,26 @@ ON_POSTGRES = (
             "store/postgres/queries/advance.sql", "WHERE $3::boolean AND version", "WHERE NOT $3::boolean AND version"
         ),
         tests=(POSTGRES + ENDED_UNREAD,),
+    ),
+    sabotage(
+        "S6.kept-postgres",
+        "an entry goes although a job that was to learn from it is stale",
+        Patch("store/postgres/plan.py", "_consume(tx, plan, plan.kept(updates))", "_consume(tx, plan, frozenset())"),
+        tests=(POSTGRES + KEPT + "[a note]",),
+    ),
+    sabotage(
+        "S6.kept-postgres-learn",
+        "an entry goes although a job that was to learn from it is stale, where the plan only learns",
+        Patch("store/postgres/queries/advance.sql", " AND id NOT IN (SELECT entry FROM kept)", ""),
+        tests=(POSTGRES + KEPT + "[alone]",),
+    ),
+    sabotage(
+        "S6.along-postgres",
+        "ends that a job has learnt go along with it into another version",
+        Patch(
+            "store/relational/ends.py", " if mark not in learnt.get(end.job_id, (mark,))]", " if end.job_id in learnt]"
+        ),
+        tests=(POSTGRES + ALONG,),
     ),
     sabotage(
         "S6.alone-postgres",

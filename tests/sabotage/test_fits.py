@@ -49,6 +49,7 @@ ABSENT = {
     "S1.plain": (("memory", "sqlite"), ONE_WAY),
     "S5.plain": (("memory", "sqlite"), ONE_WAY),
     "S4.learn": (("memory", "sqlite", "redis"), ONE_WAY),
+    "S6.kept-learn": (("memory", "sqlite", "redis"), ONE_WAY),
     "S7": (("memory",), "a call is one step of one process, and what would be half done dies with it"),
     "S8": (("memory", "redis", "postgres"), "no other store writes to a disk by itself"),
     "S8.pragma": (("memory", "redis", "postgres"), "no other store writes to a disk by itself"),
