@@ -32,7 +32,7 @@ class Story:
         self.killed, self.put, self.lost, self.put_jobs = killed, put, lost, jobs
         self.world = World()
         self.leader = Leader(self.world)
-        self.ends, self.plans, self._revisions = [], 0, count(1)
+        self.ends, self.plans, self._puts = [], 0, count(1)
 
     def play(self):
         self.world.put(*[a_job(job_id, **options) for job_id, options in JOBS.items()])
@@ -45,6 +45,7 @@ class Story:
         self._rest()
         self._settle()
         self._rest()
+        assert self.world.feed == {}, "an entry is never consumed"
         return self
 
     def memories(self):
@@ -89,8 +90,10 @@ class Story:
             pass
 
     def _put(self):
-        priority = next(self._revisions) % 3 + 1
-        self.world.put(*[replace(self.world.jobs[job_id], priority=priority) for job_id in self.put_jobs])
+        name = f"put {next(self._puts)} times"
+        before = {job_id: self.world.jobs[job_id].revision for job_id in self.put_jobs}
+        self.world.put(*[replace(self.world.jobs[job_id], name=name) for job_id in self.put_jobs])
+        assert all(self.world.jobs[job_id].revision == was + 1 for job_id, was in before.items())
 
 
 def plans():
