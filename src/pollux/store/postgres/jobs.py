@@ -81,13 +81,13 @@ async def bury(tx: Transaction, rows: Sequence[Row]) -> None:
 
 async def move_jobs(tx: Transaction, ids: Sequence[str], to: int) -> list[Answer]:
     await tx.lock(JOBS_LOCK)
-    rows = await tx.rows(_move.stored, ids)
-    stored: dict[str, int] = {row[0]: row[1] for row in rows}
+    rows = {row[0]: (row[1], row[2]) for row in await tx.rows(_move.stored, ids)}
+    stored: dict[str, int] = {job_id: row[0] for job_id, row in rows.items()}
     moved = [job_id for job_id in dict.fromkeys(ids) if stored.get(job_id, to) != to]
     if moved:
         await tx.rows(_move.jobs, moved, to)
         held = await _move_runs(tx, moved, to)
-        await _tell_moved(tx, {row[0]: (row[1], row[2]) for row in rows if row[0] in moved}, held, to)
+        await _tell_moved(tx, {job_id: rows[job_id] for job_id in moved}, held, to)
         await tx.rows(_versions.use, to)
     return moved_once(ids, stored, moved)
 

@@ -67,15 +67,15 @@ def delete_jobs(tx: Transaction, ids: Sequence[str], reason: str, now_ms: int) -
 
 
 def move_jobs(tx: Transaction, ids: Sequence[str], to: int) -> list[Answer]:
-    rows = tx.rows(_move.stored, (ids_json(ids),))
-    stored: dict[str, int] = {row[0]: row[1] for row in rows}
+    rows = {row[0]: row[1:] for row in tx.rows(_move.stored, (ids_json(ids),))}
+    stored: dict[str, int] = {job_id: row[0] for job_id, row in rows.items()}
     moved = [job_id for job_id in dict.fromkeys(ids) if stored.get(job_id, to) != to]
     if moved:
         held = [run_id for job_id in moved for run_id in _move_one(tx, job_id, stored[job_id], to)]
         tx.rings |= RUNS
         tx.tally_of(to)  # and its term, which is there from now on
         tx.write(_versions.use, (to,))
-        _tell_moved(tx, {row[0]: row[1:] for row in rows if row[0] in moved}, held, to)
+        _tell_moved(tx, {job_id: rows[job_id] for job_id in moved}, held, to)
     return moved_once(ids, stored, moved)
 
 
