@@ -277,9 +277,18 @@ class Context:
     """What a handler may know and do while it runs.  Its own values, safe to read from any thread."""
 
     def __init__(
-        self, run: Run, job: Job, handler: Handler, clock: Clock, deadline_ms: int, registry: Registry | None = None
+        self,
+        run: Run,
+        job: Job,
+        handler: Handler,
+        clock: Clock,
+        deadline_ms: int,
+        registry: Registry | None = None,
+        *,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
         self.run, self.job, self.handler = run, job, handler
+        self._now_ms = now_ms or clock.now_ms  # the store's time, as well as it is known
         self.attempt = run.attempt + 1  # failures before this one, and one
         self.delivery = run.fence  # how often the run was given to a worker: above 1, another may have begun it before
         self.deadline_ms = deadline_ms
@@ -356,7 +365,7 @@ class Context:
         seed = f"{self.run.id}\x1f{len(self.follow_ups)}".encode()
         run = run_of(
             target,
-            self._clock.now_ms() + (duration_ms(delay) if delay else 0),
+            self._now_ms() + (duration_ms(delay) if delay else 0),
             Cause.ENQUEUED,
             payload,
             id=f"{target.id}>{hashlib.blake2b(seed, digest_size=10).hexdigest()}",

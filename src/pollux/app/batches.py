@@ -85,7 +85,8 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
             found, unread = await as_far(self._store.get_jobs(ids[start : start + PAGE_MAX]))
             jobs |= {job.id: job for job in found if job is not None}
             unreadable |= {job.name: job for job in unread}
-        made = [self._asked(ask, jobs, unreadable) for ask in asks]
+        now_ms = await self._store.now()
+        made = [self._asked(ask, jobs, unreadable, now_ms) for ask in asks]
         runs = [run for run in made if isinstance(run, Run)]
         told: list[RunAnswer] = []
         for start in range(0, len(runs), BATCH_MAX):
@@ -98,14 +99,16 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         await self._record_accepted(answers)
         return answers
 
-    def _asked(self, ask: Ask, jobs: Mapping[str, Job], unreadable: Mapping[str, Unreadable]) -> Run | PolluxError:
+    def _asked(
+        self, ask: Ask, jobs: Mapping[str, Job], unreadable: Mapping[str, Unreadable], now_ms: int
+    ) -> Run | PolluxError:
         job = jobs.get(ask.job_id)
         if ask.job_id in unreadable:
             return Illegible("job", [unreadable[ask.job_id]], None)
         if job is None:
             return NotFound("job", ask.job_id, cure="add it first")
         try:
-            return self._wanted(job, ask.params, ask.at, ask.delay, ask.priority, id=ask.id, key=ask.key)
+            return self._wanted(job, ask.params, ask.at, ask.delay, ask.priority, id=ask.id, key=ask.key, now_ms=now_ms)
         except InvalidInput as error:
             return error
 

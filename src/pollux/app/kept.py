@@ -19,13 +19,17 @@ class KeptVerbs:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
+    async def store_now(self) -> int:
+        """The store's clock, by which what is kept ends."""
+        return await self._store.now()
+
     async def kept(self, prefix: str) -> list[Note]:
         """What is kept under keys that begin so."""
         return await self._store.notes(prefix)
 
     async def keep(self, values: Mapping[str, Any], *, keep_ms: int, revision: int | None = None) -> bool:
         """Keep these values for so long; true if all were written.  `revision` as in `NotePut`."""
-        expires_ms = self._clock.now_ms() + keep_ms
+        expires_ms = await self.store_now() + keep_ms
         puts = [NotePut(key, value, revision=revision, expires_ms=expires_ms) for key, value in values.items()]
         return all(answer is Answer.OK for answer in await self._store.put_notes(puts))
 

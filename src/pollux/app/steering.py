@@ -58,7 +58,7 @@ class SteeringVerbs(SettingVerbs):
         if node is not None and node not in {each.id for each in nodes}:
             raise NotFound("node", node, cure="`pollux nodes` lists those that live")
         reason = hide(reason)[:REASON_CHARS_MAX]
-        value = {"reason": reason, "by": self._actor, "at_ms": self._clock.now_ms()}
+        value = {"reason": reason, "by": self._actor, "at_ms": await self._store.now()}
         audit = self._first_on_record("drain", node or "all workers", reason)
         await self._steer([NotePut(drain_key(node), value), *await self._orphans(nodes)], audit)
 
@@ -87,10 +87,11 @@ class SteeringVerbs(SettingVerbs):
 
     async def trigger(self) -> Triggered:
         """Plan now, wherever the leader is, and say what that fired and released."""
-        asked = f"{TURN}{new_id(self._clock.now_ms(), self._dice)}:"
-        value = {"by": self._actor, "at_ms": self._clock.now_ms()}
+        now_ms = await self._store.now()
+        asked = f"{TURN}{new_id(now_ms, self._dice)}:"
+        value = {"by": self._actor, "at_ms": now_ms}
         leaders = await self._leaders()
-        ask = NotePut(f"{asked}ask", value, expires_ms=self._clock.now_ms() + ASKED_MS)
+        ask = NotePut(f"{asked}ask", value, expires_ms=now_ms + ASKED_MS)
         await self._steer([ask], self._on_record("trigger", "the leader", ", ".join(leaders)))
         answers = await self._answers(asked, len(leaders))
         turned = [Turned(**note.value["turned"]) for note in answers]

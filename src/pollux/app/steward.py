@@ -194,7 +194,7 @@ class Steward(Loop):
             if turned is None:
                 continue
             value = {"node": self.app.node_id, "turned": msgspec.to_builtins(turned)}
-            version, expires_ms = self.app.backend.scheduler_version, self.clock.now_ms() + ANSWER_MS
+            version, expires_ms = self.app.backend.scheduler_version, await self.app.backend.now() + ANSWER_MS
             await self.app.backend.put_notes([NotePut(f"{key}{version}", value, expires_ms=expires_ms)])
 
     async def _notes(self, prefix: str) -> list[Note]:

@@ -68,7 +68,7 @@ class TokenVerbs(ChangeVerbs):
 
     async def create_token(self, role: str, *, name: str = "", expires: str | float | None = None) -> MadeToken:
         """Make a token for a role; it is good for all nodes of the store at once."""
-        now_ms = self._clock.now_ms()
+        now_ms = await self._store.now()
         expires_ms = None if expires is None else now_ms + _lasting(expires)
         if len(await self.token_records()) >= TOKENS_MAX:
             cure = "revoke some: `pollux token ls`, `pollux token revoke ID`"
@@ -89,7 +89,7 @@ class TokenVerbs(ChangeVerbs):
         """The admin's token of a store that never had any; None if somebody has or had one."""
         if not await self.needs_first_token():
             return None
-        made = _made(FIRST, FIRST, ROLES[-1], self._clock.now_ms(), None)
+        made = _made(FIRST, FIRST, ROLES[-1], await self._store.now(), None)
         return made if await self._keep(made) else None  # another node was quicker
 
     async def tokens(self) -> list[Token]:
@@ -116,7 +116,7 @@ class TokenVerbs(ChangeVerbs):
     async def revoke_token(self, ref: str) -> Token:
         """Take a token back, by its id or its name; every node refuses it within seconds."""
         token = _chosen(await self.tokens(), ref)
-        puts = [NotePut(f"{RECORDS}{token.id}"), NotePut(BEGUN, self._clock.now_ms())]
+        puts = [NotePut(f"{RECORDS}{token.id}"), NotePut(BEGUN, await self._store.now())]
         line = self._line("token revoke", token.id, _words(token))
         await self._store.put_notes(puts, audit=lambda answers: [line] if answers[0] is Answer.OK else [])
         return token
@@ -126,7 +126,7 @@ class TokenVerbs(ChangeVerbs):
 
         What the old one was to end at the new one is, too.
         """
-        now_ms = self._clock.now_ms()
+        now_ms = await self._store.now()
         old = _chosen(await self.tokens(), ref)
         record = next((each for each in await self.token_records() if each.token.id == old.id), None)
         if record is None:
@@ -150,7 +150,7 @@ class TokenVerbs(ChangeVerbs):
 
     async def tokens_used(self, records: Sequence[TokenRecord]) -> None:
         """These were used now; it is written down if the last time is not of this hour."""
-        now_ms = self._clock.now_ms()
+        now_ms = await self._store.now()
         for record in records:
             if now_ms - (record.token.used_ms or 0) >= USED_EVERY_MS:
                 used = msgspec.structs.replace(record.token, used_ms=now_ms - now_ms % USED_EVERY_MS)

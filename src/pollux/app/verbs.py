@@ -113,7 +113,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         if connection is None:
             return said(await self.accept(job, params, id=id, key=key, at=at, delay=delay, priority=priority))
         known, joined = await self._job(job), self._joined()
-        run = self._wanted(known, params, at, delay, priority, id=id, key=key)
+        run = self._wanted(known, params, at, delay, priority, id=id, key=key, now_ms=await self._store.now())
         await self._see_to(known)
         [answer] = await joined.enqueue_in(connection, [run], ready_max=self._ready_max)
         self._refuse(answer, known)
@@ -136,7 +136,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
     ) -> Accepted:
         """As `enqueue`, and says whether the run is new, or was there already and kept what it had."""
         known = await self._job(job)
-        run = self._wanted(known, params, at, delay, priority, id=id, key=key)
+        run = self._wanted(known, params, at, delay, priority, id=id, key=key, now_ms=await self._store.now())
         [answer] = await self._offered(known, lambda: self._store.enqueue([run], ready_max=self._ready_max))
         self._refuse(answer, known)
         link_runs([run.id], self.trace_namespace)
@@ -172,7 +172,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         """
         joined = None if connection is None else self._joined()
         known = await self._job(job)
-        due_ms = self._due(at, delay)
+        due_ms = self._due(at, delay, await self._store.now())
         rank = None if priority is None else priority_of(priority)
         bodies = await bodies_for(self._registry, known, params)
         ids: list[str] = []
@@ -212,7 +212,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         known = await self._job_to_run(job)
         unless_live = known.overlap is not Overlap.ALLOW and not anyway
         payload = self._payload(known, params)
-        run = self._run(known, payload, self._clock.now_ms(), id=id, cause=Cause.FORCED)
+        run = self._run(known, payload, await self._store.now(), id=id, cause=Cause.FORCED)
         audit = self._on_record("run", known.id, run.id)
         [answer] = await self._store.enqueue([run], ready_max=self._ready_max, unless_live=unless_live, audit=audit)
         if answer.answer is Answer.OVERLAPPED:
@@ -293,7 +293,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
     ) -> str:
         """Stop a job, a group, a target or everything, for a `duration` or until resumed; answers the stop's name."""
         key = await self._stop_key(job, group, target, everything)
-        now_ms = self._clock.now_ms()
+        now_ms = await self._store.now()
         expires_ms = None if duration is None else now_ms + read_at("duration", duration_ms, duration)
         value = {"reason": as_words(reason), "by": self._actor, "at_ms": now_ms}
         lasts = "" if expires_ms is None else f"for {format_ms(expires_ms - now_ms)}"
@@ -323,7 +323,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
     async def why(self, ref: object) -> Why:
         """Why does it run, or not?  For a run or a job, in words, with the expected start and the cure."""
         name = job_id_of(ref)
-        now_ms = self._clock.now_ms()
+        now_ms = await self._store.now()
         stops, nodes = await self.stops(), await self.nodes()
         [run], spoilt = await as_far(self._store.get_runs([name]))
         if spoilt:
@@ -354,7 +354,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
 
     async def overdue(self, *, limit: int = 1) -> list[Job]:
         """Jobs whose due has passed and was not fired yet, the most overdue first; of those that can be read."""
-        now_ms, found = self._clock.now_ms(), []
+        now_ms, found = await self._store.now(), list[Job]()
         for version in await self._store.versions():
             found += await due_as_far(self._store.of_version(version.number), before_ms=now_ms, limit=limit)
         return sorted(found, key=lambda job: (job.next_due_ms or 0, job.id))[:limit]
@@ -377,10 +377,11 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         *,
         id: str | None,
         key: str | None,
+        now_ms: int,
     ) -> Run:
-        """The run that somebody asks for."""
+        """The run that somebody asks for; `now_ms` is the store's time."""
         rank = None if priority is None else priority_of(priority)
-        return self._run(job, self._payload(job, params), self._due(at, delay), id=id, key=key, priority=rank)
+        return self._run(job, self._payload(job, params), self._due(at, delay, now_ms), id=id, key=key, priority=rank)
 
     def _run(
         self,
@@ -400,12 +401,12 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
     def _payload(self, job: Job, params: Mapping[str, Any] | None) -> dict[str, Any] | None:
         return payloads_for(self._registry, job, [params])[0][0]
 
-    def _due(self, at: str | datetime | None, delay: str | float | None) -> int:
+    def _due(self, at: str | datetime | None, delay: str | float | None, now_ms: int) -> int:
         if at is not None and delay is not None:
             raise InvalidInput("`at` and `delay` were both given", where="delay", cure="give one of them")
         if at is not None:
             return read_at("at", moment_ms, at)
-        return self._clock.now_ms() + (0 if delay is None else read_at("delay", duration_ms, delay))
+        return now_ms + (0 if delay is None else read_at("delay", duration_ms, delay))
 
     async def _overlapped(self, job: Job, run_id: str) -> Conflict:
         """That a live run kept another out, and how it stands by now; one that cannot be read is live all the same."""

@@ -208,7 +208,8 @@ class Attempt:
                 check_place(handler, is_whole=True)
             params = kit.secrets.params_of(job)
             kwargs = handler.bind({**params, **run.payload} if run.payload else params)
-            self.ctx = Context(run, job, handler, kit.clock, now_ms + self.timeout_ms, kit.registry)
+            deadline_ms, store_now = now_ms + self.timeout_ms, kit.time.now_ms
+            self.ctx = Context(run, job, handler, kit.clock, deadline_ms, kit.registry, now_ms=store_now)
             if kit.tracing is not None:
                 self.ctx.traceparent = kit.tracing.traceparent(run.id, run.fence)
         except Exception as error:  # noqa: BLE001  params come from outside

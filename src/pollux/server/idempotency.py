@@ -51,7 +51,7 @@ async def answered_once(app: Pollux, scope: str, key: str, body: bytes, call: Ca
             raise Problem(422, "this key was used for another request", cure=cure)
         if note is not None and "status" in note.value:
             return _replayed(note, notes)
-        now_ms = app.now_ms()
+        now_ms = await app.store_now()
         if note is None or note.value["until_ms"] <= now_ms:
             mark = {"digest": digest, "until_ms": now_ms + WORK_MS}
             if await app.keep({name: mark}, revision=0 if note is None else note.revision, keep_ms=KEEP_MS):

@@ -34,6 +34,7 @@ class Tokens:
         self._known: dict[str, TokenRecord] = {}
         self._used: set[str] = set()  # since they were read
         self._read_at: float | None = None
+        self._ahead_ms = 0.0  # of the monotonic clock: the store's, by which tokens end
         self._reading: asyncio.Task[None] | None = None
 
     def trust(self, secret: str, identity: Identity) -> None:
@@ -68,10 +69,13 @@ class Tokens:
     def _match(self, secret: str, mark: str) -> Identity | None:
         record = self._known.get(id_of(secret))
         is_equal = hmac.compare_digest(_NOBODY if record is None else record.hash, mark)
-        if record is None or not is_equal or record.token.is_over(time.time_ns() // 1_000_000):
+        if record is None or not is_equal or record.token.is_over(self._now_ms()):
             return None
         self._used.add(record.token.id)
         return Identity(f"token:{record.token.name}", Role[record.token.role.upper()], record.token.id)
+
+    def _now_ms(self) -> int:
+        return int(time.monotonic() * 1_000 + self._ahead_ms)
 
     def _is_younger(self, seconds: float) -> bool:
         return self._app is None or (self._read_at is not None and self._clock() - self._read_at < seconds)
@@ -89,6 +93,7 @@ class Tokens:
         begun = self._clock()
         try:
             records = await self._app.token_records()
+            self._ahead_ms = await self._app.store_now() - time.monotonic() * 1_000
             self._known, self._read_at = {record.token.id: record for record in records}, begun
             used = [self._known[token_id] for token_id in self._used if token_id in self._known]
             self._used.clear()

@@ -156,6 +156,13 @@ class Store(Protocol):
         """
         ...
 
+    async def now(self) -> int:
+        """The store's own clock.  Whoever has a run come after a delay, or a note end, counts from it.
+
+        Where it is a server's: never ahead of it, and behind it by a few milliseconds.
+        """
+        ...
+
     # jobs
 
     async def put_jobs(

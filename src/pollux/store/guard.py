@@ -54,7 +54,7 @@ VERBS = (
     *("claim", "renew", "settle", "cancel", "revive", "list_runs", "get_runs", "counts", "lines", "prune", "put_notes"),
     "problems",
     *("notes", "beat", "nodes", "leave", "elect", "resign", "wake", "log", "read_log", "dump", "load"),
-    *("move_jobs", "versions", "drop_version"),
+    *("move_jobs", "versions", "drop_version", "now"),
 )
 CHANGES = frozenset(  # what people and programs ask for; nodes do their part by other verbs, which stops and terms end
     {
@@ -214,6 +214,9 @@ class Wrapped:
 
     async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
         return await self.call("get_runs", self.store.get_runs(ids))
+
+    async def now(self) -> int:
+        return await self.call("now", self.store.now())
 
     async def counts(self) -> Counts:
         return await self.call("counts", self.store.counts())

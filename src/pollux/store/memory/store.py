@@ -262,6 +262,9 @@ class MemoryStore:
         check_batch(ids, "runs")
         return self._do(run_verbs.get_runs, ids)
 
+    async def now(self) -> int:
+        return self._clock.now_ms()
+
     async def counts(self) -> Counts:
         return self._do(run_verbs.counts)
 

@@ -87,16 +87,20 @@ from pollux.store.postgres.bell import Ear, Looked
 from pollux.store.postgres.database import Database
 from pollux.store.postgres.handle import Handle
 from pollux.store.postgres.settle import settle, settle_plainly
+from pollux.store.postgres.transaction import Transaction
 from pollux.store.records import TermRecord, Tomb, read_record
 from pollux.store.relational.bells import ASKED, FEED, RUNS
 from pollux.store.relational.rows import Row, entry
 from pollux.store.relational.settling import prepare
+from pollux.store.server_clock import ServerClock
 from pollux.store.shelf import JobReading
 
 TWIN_POOL = 2
 
 
 class PostgresStore(Handle):
+    _server_clock: ServerClock | None = None
+
     @property
     def scheduler_version(self) -> int:
         return self._version
@@ -316,6 +320,14 @@ class PostgresStore(Handle):
     async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
         check_batch(ids, "runs")
         return _runs_of(ids, await self._read(None, listing_verbs.get_runs, list(ids)))
+
+    async def now(self) -> int:
+        if self._server_clock is None:
+            self._server_clock = ServerClock(self._clock, self._server_now)
+        return await self._server_clock.now_ms()
+
+    async def _server_now(self) -> int:
+        return await self._read(None, Transaction.now)
 
     async def counts(self) -> Counts:
         return await self._read(None, listing_verbs.counts)

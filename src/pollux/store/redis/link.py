@@ -125,6 +125,11 @@ class Link:
         wanted, payload = script(verb), _encode(arguments)
         return await self._over(lambda line: self._evaluate(line, wanted, payload))
 
+    async def time_ms(self) -> int:
+        """The server's clock."""
+        seconds, micros = await self._over(lambda line: line.ask("TIME"))
+        return int(seconds) * 1_000 + int(micros) // 1_000
+
     async def info(self) -> dict[str, Any]:
         return parse_info(await self._over(lambda line: line.ask("INFO")))
 

@@ -70,11 +70,13 @@ from pollux.store.redis.handle import PIECE, Handle, Looked
 from pollux.store.redis.leaps import ServerTime
 from pollux.store.redis.link import Link
 from pollux.store.redis.server import problems_of
+from pollux.store.server_clock import ServerClock
 from pollux.store.shelf import JobReading
 
 
 class RedisStore(Handle):
     capabilities = Capabilities(name="redis", durable=False)
+    _server_clock: ServerClock | None = None
 
     @property
     def scheduler_version(self) -> int:
@@ -303,6 +305,14 @@ class RedisStore(Handle):
         check_batch(ids, "runs")
         reading = rows.RunReading()
         return reading.answer(reading.runs(await self._open().run_raw("get_runs", ids=ids)))
+
+    async def now(self) -> int:
+        if self._server_clock is None:
+            self._server_clock = ServerClock(self._clock, self._server_now)
+        return await self._server_clock.now_ms()
+
+    async def _server_now(self) -> int:
+        return await self._open().time_ms()
 
     async def counts(self) -> Counts:
         return Counts(*await self._run("counts"))

@@ -286,6 +286,9 @@ class SqliteStore(Handle):
         found, reading = await self._read(listing_verbs.get_runs, ids), Reading("run", rows.run)
         return reading.answer([reading(found[run_id], run_id) if run_id in found else None for run_id in ids])
 
+    async def now(self) -> int:
+        return self._clock.now_ms()
+
     async def counts(self) -> Counts:
         return await self._read(listing_verbs.counts)
 

@@ -21,6 +21,16 @@ class HandleContract(Contract):
     async def test_a_store_in_a_sound_place_has_no_problems(self, store: Store) -> None:
         assert await store.problems() == ()
 
+    async def test_a_run_that_is_due_by_the_stores_clock_can_be_claimed_at_once(self, store: Store) -> None:
+        await given_jobs(store, "job")
+        now_ms = await store.now()
+        await store.enqueue([a_run("a", due_ms=now_ms), a_run("later", due_ms=now_ms + 3_600_000)])
+
+        claimed = await store.claim(node="n", token="t", limit=9, lease_ms=LEASE_MS)
+
+        assert ids(claimed.runs) == ["a"]
+        assert now_ms <= claimed.now_ms < now_ms + 3_600_000
+
     async def test_closing_twice_is_harmless(self, store: Store) -> None:
         await store.close()
         await store.close()

@@ -1,0 +1,109 @@
+"""A caller whose clock is a day wrong: now, delays and ends count from the store's clock."""
+
+import time
+from random import Random
+
+import pytest
+
+from pollux.app.verbs import Verbs
+from pollux.clock import SystemClock
+from pollux.model import Job
+from pollux.registry import Registry
+from pollux.store.contract import JobPut
+from pollux.store.open import open_store
+from pollux.units import format_moment
+from tests.servers import postgres
+from tests.servers.redis import own_url
+
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+NEAR_MS = 60_000  # a busy machine's patience
+
+
+class Skewed(SystemClock):
+    """The machine's clock, set wrong."""
+
+    def __init__(self, by_ms):
+        self.by_ms = by_ms
+
+    def now_ms(self):
+        return super().now_ms() + self.by_ms
+
+
+def true_ms():
+    return time.time_ns() // 1_000_000
+
+
+@pytest.fixture(params=["redis", "postgres"])
+def url(request):
+    return own_url("skewed") if request.param == "redis" else postgres.own_url("skewed")
+
+
+@pytest.fixture(params=[DAY_MS, -DAY_MS], ids=["ahead", "behind"])
+async def caller(request, url):
+    clock = Skewed(request.param)
+    store = open_store(url, clock=clock)
+    await store.open()
+    await store.put_jobs([JobPut(Job(id="report", handler="h"))])
+    yield Verbs(store, Registry(), clock=clock, dice=Random(1), actor="ann", ready_max=1_000)
+    await store.close()
+
+
+def is_near(found_ms, wanted_ms):
+    return abs(found_ms - wanted_ms) < NEAR_MS
+
+
+async def claimed(caller):
+    found = await caller._store.claim(node="n", token="t", limit=9, lease_ms=30_000)
+    return [run.id for run in found.runs]
+
+
+async def test_a_run_for_now_can_be_claimed_at_once(caller):
+    asked = [(await caller.enqueue("report")).id, *await caller.enqueue_many("report", [None, None])]
+    asked.append((await caller.run_now("report", anyway=True)).id)
+
+    assert sorted(await claimed(caller)) == sorted(asked)
+
+
+async def test_a_delay_counts_from_the_stores_clock(caller):
+    one = await caller.enqueue("report", delay="1h")
+    [many] = await caller.enqueue_many("report", [None], delay="1h")
+
+    runs = await caller._store.get_runs([one.id, many])
+    assert all(is_near(run.due_ms, true_ms() + HOUR_MS) and run.visible_ms == run.due_ms for run in runs)
+    assert one.due_ms == runs[0].due_ms, "the answer says when it is due"
+    assert await claimed(caller) == []
+
+
+async def test_a_moment_is_that_moment(caller):
+    at_ms = (true_ms() + HOUR_MS) // 1_000 * 1_000
+
+    run = await caller.enqueue("report", at=format_moment(at_ms))
+
+    assert run.due_ms == at_ms
+
+
+async def test_a_pause_and_a_token_end_by_the_stores_clock(caller):
+    await caller.pause("report", duration="1h")
+    made = await caller.create_token("viewer", expires="1h")
+
+    [stop] = await caller.stops()
+    assert is_near(stop.expires_ms, true_ms() + HOUR_MS)
+    assert is_near(made.token.expires_ms, true_ms() + HOUR_MS)
+
+
+async def test_the_stores_clock_is_asked_seldom_and_never_ahead(caller):
+    store = caller._store
+    before = await store.now()
+    found = await store.claim(node="n", token="t", limit=1, lease_ms=30_000)
+    after = await store.now()
+
+    assert before <= found.now_ms
+    assert is_near(after, true_ms())
+
+
+async def test_a_clock_that_is_set_right_meanwhile_changes_nothing(caller):
+    assert is_near(await caller._store.now(), true_ms())
+    caller._clock.by_ms = 0
+
+    assert is_near(await caller._store.now(), true_ms())
