@@ -108,7 +108,8 @@ async def test_run_now_refuses_beside_a_live_run_unless_anyway(app):
 
     async with app:
         await app.pause(everything=True)
-        waiting = await app.enqueue(later, delay="1h")
+        await app.enqueue(later, delay="1h")  # in nobody's way
+        waiting = await app.enqueue(later)
         with pytest.raises(Conflict, match=waiting.id):
             await app.run_now(later)
         forced = await app.run_now(later, anyway=True)
