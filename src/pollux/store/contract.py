@@ -156,13 +156,6 @@ class Store(Protocol):
         """
         ...
 
-    async def now(self) -> int:
-        """The store's own clock.  Whoever has a run come after a delay, or a note end, counts from it.
-
-        Where it is a server's: never ahead of it, and behind it by a few milliseconds.
-        """
-        ...
-
     # jobs
 
     async def put_jobs(
@@ -374,6 +367,13 @@ class Store(Protocol):
 
     async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
         """Runs by id, live or finished."""
+        ...
+
+    async def now(self) -> int:
+        """The store's own clock.  Whoever has a run come after a delay, or a note end, counts from it.
+
+        Where it is a server's: never ahead of it, and behind it by a few milliseconds.
+        """
         ...
 
     async def counts(self) -> Counts: ...
