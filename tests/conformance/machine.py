@@ -16,7 +16,6 @@ from pollux.model import (
     AuditLine,
     Back,
     Cancelled,
-    Cause,
     Dead,
     Done,
     Hold,
@@ -365,11 +364,6 @@ class StoreMachine(Planning):
         """I4, I5: with the current token everything is there, with any other nothing."""
         is_current = self.holds(settlement.run_id, settlement.token)
         run = self.seen.runs.get(settlement.run_id)
-        letters = {
-            each.id
-            for each in self.seen.runs.values()
-            if each.state is RunState.DEAD and each.cause is Cause.SCHEDULE and run and each.job_id == run.job_id
-        }
         fresh = [each for each in settlement.follow_ups if each.id not in self.seen.runs]
         [answer] = self.do("settle", [settlement], now_ms=self.now)
         if not is_current:
@@ -378,10 +372,6 @@ class StoreMachine(Planning):
             return
         assert answer is Answer.OK
         verdict = settlement.verdict
-        if getattr(verdict, "sole", False) or getattr(verdict, "clears", False):
-            self.ledger.removed |= letters
-            for run_id in letters:
-                self.ledger.fences.pop(run_id, None)  # a follow-up may bear the id of what it cleared
         self.ledger.accepted |= {each.id for each in fresh}
         after = self.stores.look(self.now)
         keys = {each.key for each in after.live()}

@@ -323,8 +323,9 @@ class Store(Protocol):
           nothing and keep the outcome fields as they were.
         * An outcome that `crashed` adds one to the run's `crashes`, unless the run goes back by Back or Hold.
         * A cancel request turns RetryAt, Back and Hold into cancelled.
-        * Dead with `sole` removes the job's earlier dead letters of its schedule and counts on in `deaths`; Done with
-          `clears` removes them.  Those of runs that somebody asked for stay.
+        * Dead with `sole` takes the place of the job's earlier dead letters of its schedule and counts on in `deaths`;
+          Done with `clears` clears them.  They are history from then on: done and failed, with their error, where they
+          ended.  Those of runs that somebody asked for stay.
         * Follow-ups are accepted as by `enqueue`, silently where they are there already.
         * A progress that is not empty becomes the run's, as in `renew`.
         * One `Ended` entry for all that were accepted in the call, in order, and one `Arrived` where needed.

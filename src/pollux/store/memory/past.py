@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
+from msgspec.structs import replace
+
 from pollux.model import Run, RunState
 from pollux.store.memory.rows import Chain, JobRow, packed_run, run_from
 
@@ -70,14 +72,18 @@ class Past:
         self._kinds[self._place(int.from_bytes(data[:NUMBER], "big"))] = LEFT
         self._chain(run.job_id).kept -= 1
         if run.state is DEAD:
-            self.dead -= 1
-            letters = self._dead_of[run.job_id]
-            letters.remove(run_id)
-            if not letters:
-                del self._dead_of[run.job_id]
+            self._leave_dead(run)
         if len(self._ids) > 2 * len(self._rows) + SWEEP_MIN:
             self._sweep()
         return run
+
+    def end_dead_letter(self, run_id: str) -> None:
+        """A dead letter that was replaced or cleared: a failed run like others, where it stands."""
+        data = self._rows[run_id]
+        run = replace(run_from(data[NUMBER:]), state=DONE)
+        self._rows[run_id] = data[:NUMBER] + packed_run(run)
+        self._kinds[self._place(int.from_bytes(data[:NUMBER], "big"))] = _kind(run)
+        self._leave_dead(run)
 
     def orphan(self, job_id: str, row: JobRow) -> None:
         """The job goes, its finished runs stay."""
@@ -151,6 +157,13 @@ class Past:
         return excess[:limit]
 
     # how it is kept
+
+    def _leave_dead(self, run: Run) -> None:
+        self.dead -= 1
+        letters = self._dead_of[run.job_id]
+        letters.remove(run.id)
+        if not letters:
+            del self._dead_of[run.job_id]
 
     def _chain(self, job_id: str) -> Chain:
         chain = self._jobs.get(job_id)

@@ -94,10 +94,10 @@ def _finish(state: State, run: Run, verdict: Done | Dead | Cancelled, outcome: O
 
 
 def _take_dead_letters(state: State, job_id: str) -> int:
-    """Remove the job's dead letters of its schedule, not of what was asked for; answers how many they stood for."""
+    """Make history of the job's dead letters of its schedule, not of what was asked for; how many they stood for."""
     letters = [letter for letter in state.past.dead_letters(job_id) if letter.cause is Cause.SCHEDULE]
     for letter in letters:
-        state.forget(letter.id)
+        state.past.end_dead_letter(letter.id)
     return sum(letter.deaths for letter in letters)
 
 

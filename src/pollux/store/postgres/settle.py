@@ -22,7 +22,7 @@ from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
 from pollux.store.relational.bells import FEED, RUNS
 from pollux.store.relational.plan import keys_of
-from pollux.store.relational.rows import CAUSE_NUMBER, DEAD, HELD, JOB, LEASED, Row, encode
+from pollux.store.relational.rows import CAUSE_NUMBER, DEAD, DONE, HELD, JOB, LEASED, SHELF_PLAIN, Row, encode
 from pollux.store.relational.settling import (
     FINAL,
     Finish,
@@ -40,7 +40,6 @@ from pollux.store.relational.settling import (
 _sql = Statements("settle")
 KEY_FREED, VERSION = 15, 16  # behind the columns of `Found`: the key, the version, and the time
 GRANTED = 9  # the version in a grant
-NOWHERE = -1  # the shelf of a dead letter that goes in the call that wrote it
 
 
 async def settle_plainly(tx: Transaction, items: Sequence[Prepared], rows: Sequence[Row]) -> bool:
@@ -160,7 +159,7 @@ class _Batch:
         await write_notes(self.tx, note_puts, self.notes)
 
     async def _take_letters(self, ours: Ours) -> dict[str, int]:
-        """Remove the dead letters that go; answers for how many deaths they stood, by job."""
+        """Make history of the dead letters that go; answers for how many deaths they stood, by job."""
         ids = {run.job_id for run, item in ours if takes_letters(item.settlement.verdict)}
         gone = await self.tx.rows(_sql.clear_dead_letters, list(ids)) if ids else []
         self.tx.shared.dead -= sum(row[1] for row in gone)
@@ -216,7 +215,7 @@ class _Writes:
             seq, after, told = self._finished[place]
             deaths += after.deaths
             self._dead -= 1
-            self._finished[place] = (seq, after._replace(shelf=NOWHERE), told)
+            self._finished[place] = (seq, after._replace(state=DONE, shelf=SHELF_PLAIN), told)
         return deaths
 
     async def write(self, tx: Transaction) -> None:

@@ -134,7 +134,7 @@ def _standing_jobs(tx: Transaction, items: Sequence[Prepared], found: dict[str, 
 
 
 def _take_dead_letters(batch: _Batch, job_id: str) -> int:
-    """Remove the job's dead letters; answers how many they stood for."""
+    """Make history of the job's dead letters; answers how many they stood for."""
     batch.write()
     row = batch.tx.row(_sql.dead_letters, (job_id,))
     assert row is not None

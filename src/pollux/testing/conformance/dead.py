@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pollux.model import AT_THE_GATE, Arrived, Cause, Dead, Done, RunState
-from pollux.store.contract import Answer, RunAnswer, Store
+from pollux.store.contract import Answer, Pruning, RunAnswer, RunFilter, Store
 from pollux.testing.conformance.builders import (
     a_failure,
     a_run,
@@ -111,8 +111,16 @@ class DeadLetterContract(Contract):
         third = await dead_letter(store, a_run("third", cause=Cause.SCHEDULE), sole=True)
 
         assert third.deaths == 3
-        assert await store.get_runs(["first", "second"]) == [None, None]
+        history = await store.list_runs(RunFilter(job_id="job", failed=True))
+        assert [(run.id, run.state) for run in history.runs] == [
+            ("third", RunState.DEAD),
+            ("second", RunState.DONE),
+            ("first", RunState.DONE),
+        ]
+        assert {run.error for run in history.runs} == {third.error}, "what went wrong stays readable"
+        assert ids(history.runs[:1]) == ids((await store.list_runs(RunFilter(states=(RunState.DEAD,)))).runs)
         assert (await store.counts()).dead == 1
+        assert answers(await store.revive(["first"], now_ms=t0)) == [Answer.LOST]
 
     async def test_a_sole_dead_letter_leaves_other_jobs_alone(self, store: Store, t0: int) -> None:
         await dead_letter(store, a_run("mine", "one", cause=Cause.SCHEDULE), sole=True)
@@ -135,8 +143,11 @@ class DeadLetterContract(Contract):
 
         await store.settle([settlement(run, Done(clears=True))], now_ms=t0)
 
-        assert await store.get_runs(["letter"]) == [None]
+        cleared = await the_run(store, "letter")
+        assert (cleared.state, cleared.failed) == (RunState.DONE, True)
         assert (await store.counts()).dead == 1
+        assert await store.prune(Pruning(keep_per_job=1)) == 1, "it is counted among the finished ones"
+        assert await store.get_runs(["letter"]) == [None]
 
     @pytest.mark.parametrize("verdict", [Done(clears=True), Dead("no", sole=True)], ids=["cleared", "replaced"])
     async def test_the_dead_letter_of_a_run_that_was_asked_for_stays(
@@ -149,7 +160,7 @@ class DeadLetterContract(Contract):
 
         await store.settle([settlement(run, verdict)], now_ms=t0)
 
-        assert await store.get_runs(["fired"]) == [None]
+        assert (await the_run(store, "fired")).state is RunState.DONE
         assert {(await the_run(store, name)).state for name in ("enqueued", "forced")} == {RunState.DEAD}
         assert (await the_run(store, "next")).deaths == (2 if isinstance(verdict, Dead) else 1)
         assert (await store.counts()).dead == (3 if isinstance(verdict, Dead) else 2)
@@ -165,7 +176,7 @@ class DeadLetterContract(Contract):
         ends = [settlement(asked, Dead("no")), settlement(fired, Dead("no", sole=True)), settlement(last, verdict)]
         assert await store.settle(ends, now_ms=t0) == [Answer.OK, Answer.OK, Answer.OK]
 
-        assert [run and run.state for run in await store.get_runs(["asked", "fired"])] == [RunState.DEAD, None]
+        assert [run and run.state for run in await store.get_runs(["asked", "fired"])] == [RunState.DEAD, RunState.DONE]
         assert (await the_run(store, "last")).deaths == (2 if isinstance(verdict, Dead) else 1)
         assert (await store.counts()).dead == (2 if isinstance(verdict, Dead) else 1)
 

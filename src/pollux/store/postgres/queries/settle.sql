@@ -64,7 +64,7 @@ WITH stood AS (
     l.cancel, l.started_ms, l.finished_ms, l.failed, l.changed, l.error, l.result, l.deaths, l.progress, r.tried,
     l.settled, l.shelf, l.version
 )
-INSERT INTO {s}.past SELECT * FROM gone WHERE shelf >= 0;
+INSERT INTO {s}.past SELECT * FROM gone;
 
 -- name: retry
 WITH b AS (
@@ -90,9 +90,10 @@ FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::bigint[], $5::text[]) 
 WHERE l.seq = b.seq;
 
 -- Of all jobs of a call at once, by job: how many letters went, and for how many deaths they stood.  Only of what the
--- schedule fired (cause 0): what somebody asked for is theirs to revive or drop.
+-- schedule fired (cause 0): what somebody asked for is theirs to revive or drop.  They are history from now on: done (3).
 -- name: clear_dead_letters
 WITH gone AS (
-  DELETE FROM {s}.past WHERE job_id = ANY($1::text[]) AND shelf = 2 AND cause = 0 RETURNING job_id, deaths
+  UPDATE {s}.past SET state = 3, shelf = 0 WHERE job_id = ANY($1::text[]) AND shelf = 2 AND cause = 0
+  RETURNING job_id, deaths
 )
 SELECT job_id, count(*), sum(deaths)::bigint FROM gone GROUP BY job_id;

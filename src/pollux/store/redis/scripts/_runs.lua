@@ -240,8 +240,7 @@ end
 -- finished runs stand by (when they finished, in which order)
 local tally = {}
 
-local function shelve(run, is_unchanged)
-  run.pq = next_seq()
+local function stand_on_shelf(run, is_unchanged)
   local is_dead = run.st == "dead"
   local place = pad(run.fin) .. pad_seq(run.pq) .. run.id
   put("zset", is_dead and SHELF_DEAD or (is_unchanged and SHELF_UNCHANGED or SHELF_PLAIN), place, 0)
@@ -250,6 +249,11 @@ local function shelve(run, is_unchanged)
     tally[run.job] = (tally[run.job] or 0) + 1
   end
   touch(run)
+end
+
+local function shelve(run, is_unchanged)
+  run.pq = next_seq()
+  stand_on_shelf(run, is_unchanged)
 end
 
 -- goes with tally

@@ -31,5 +31,6 @@ WHERE seq = ?;
 -- name: dead_letters
 SELECT count(*), coalesce(sum(deaths), 0) FROM runs INDEXED BY runs_dead WHERE job_id = ? AND shelf = 2 AND cause = 0;
 
+-- They are history from now on: done (3), and failed as they were.
 -- name: clear_dead_letters
-DELETE FROM runs WHERE job_id = ? AND shelf = 2 AND cause = 0;
+UPDATE runs SET state = 3, shelf = 0 WHERE job_id = ? AND shelf = 2 AND cause = 0;
