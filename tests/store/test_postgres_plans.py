@@ -272,7 +272,7 @@ async def the_leaders_facts(house):
 
 
 async def what_a_firing_asks_that_may_wait(house):
-    return await house.plan("advance", "crowds", ["job-00001", "job-00002"], "waits for the previous run", 1_001)
+    return await house.plan("advance", "crowds", ["job-00001", "job-00002"], "waits for the previous run", 1_001, NOW)
 
 
 async def what_the_leader_learns(house):
@@ -401,7 +401,7 @@ KEPT = {
     "known": ("enqueue", "known", "'{}'"),
     "learn": ("advance", "learn", "1, 2, 1, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'"),
     "release": ("advance", "release", "'{}', 1, 2"),
-    "crowds": ("advance", "crowds", "'{}', '', 1001"),
+    "crowds": ("advance", "crowds", "'{}', '', 1001, 1"),
 }
 
 

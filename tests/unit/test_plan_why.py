@@ -6,12 +6,12 @@ from msgspec.structs import replace
 from pollux.model import (
     ALL_VERSIONS,
     Cause,
-    Counts,
     Cron,
     Declares,
     Event,
     Interval,
     Job,
+    Line,
     Memory,
     Node,
     Note,
@@ -26,7 +26,7 @@ from pollux.units import DAY_MS, HOUR_MS
 
 NOW = 1_800_000_000_000
 NODE = Node(id="n1", seats=2, busy=0, handlers=("h",), leads=1, beat_ms=NOW)
-COUNTS = Counts(held=0, ready=7, leased=2, dead=0, feed=0, ends=0, jobs=1)
+QUEUE = (Line(0, None), Line(1, NOW - 5_000), Line(9, NOW - 9_000))  # it is the only one of its priority or above
 JOB = Job(id="j", handler="h", schedule=Interval(60_000), next_due_ms=NOW + 20_000, last_due_ms=NOW - 40_000)
 RUN = Run("j@1", "j", NOW - 5_000, visible_ms=NOW - 5_000)
 PAUSE = Note("stop:job:j", {"reason": "moving", "by": "ada"}, 1, NOW + 90_000)
@@ -36,8 +36,8 @@ def job(stops=(), live=None, nodes=(NODE,), **changes):
     return why_job(replace(JOB, **changes), stops=stops, now_ms=NOW, live=live, nodes=nodes)
 
 
-def run(stops=(), nodes=(NODE,), counts=COUNTS, of=JOB, **changes):
-    return why_run(replace(RUN, **changes), of, stops=stops, nodes=nodes, counts=counts, now_ms=NOW)
+def run(stops=(), nodes=(NODE,), queue=QUEUE, of=JOB, **changes):
+    return why_run(replace(RUN, **changes), of, stops=stops, nodes=nodes, queue=queue, now_ms=NOW)
 
 
 # a job that fails
@@ -336,7 +336,7 @@ def test_a_run_that_was_handed_back_for_a_while_says_why():
 
 
 def test_a_ready_run_says_whom_it_waits_for():
-    assert run().reason == "it is ready and will be claimed next; 7 runs are ready"
+    assert run().reason == "it is ready and will be claimed next"
     assert "all 2 seats are busy" in run(nodes=[replace(NODE, busy=2)]).reason
     assert run(nodes=()).reason == "it is ready, but no node lives"
     assert run(nodes=[Node(id="m", handlers=("x",))]).reason == "it is ready, but no live node knows handler h"
@@ -344,6 +344,23 @@ def test_a_ready_run_says_whom_it_waits_for():
     assert run(nodes=[Node(id="m")], of=replace(JOB, source="code:shop")).cure.endswith("pollux jobs delete j")
     assert run(nodes=()).is_held
     assert not run().is_held
+
+
+def test_a_ready_run_says_how_many_are_ahead_and_when_it_may_start():
+    """Only runs of its priority or a higher one are; the store queue them to 10,000."""
+    taught = replace(JOB, memory=Memory(duration_ms=3_000))
+    crowded = (Line(100, NOW), Line(45_000, NOW), Line(9, NOW))
+    why = run(queue=crowded, of=taught)
+    assert why.reason == "it is ready; more than 10,000 runs are ahead of it"
+    assert why.expected_ms == NOW + 45_099 // 2 * 3_000, "two seats, three seconds each"
+    assert "higher priority" in why.cure
+    few = run(queue=crowded, of=taught, priority=1)
+    assert (few.reason, few.expected_ms) == ("it is ready; up to 99 runs are ahead of it", NOW + 49 * 3_000)
+    assert run(queue=crowded).expected_ms is None, "how long a run takes is not known yet"
+    busy = run(queue=crowded, nodes=[replace(NODE, busy=2)], of=taught, priority=1)
+    assert busy.reason == "it is ready, but all 2 seats are busy; up to 99 runs are ahead of it"
+    assert busy.expected_ms == NOW + 50 * 3_000
+    assert run(queue=(Line(0, None), Line(2, NOW), Line(0, None))).reason.endswith("next; up to 1 run is ahead of it")
 
 
 def test_a_running_run_says_who_runs_it_since_when():
@@ -384,7 +401,7 @@ def test_a_finished_run_says_how_it_ended(changes, answer, words):
 @pytest.mark.parametrize("owner", [JOB, None])
 @pytest.mark.parametrize("nodes", [(), (NODE,)])
 def test_there_is_an_answer_in_words_for_everything(state, owner, nodes):
-    why = run(state=state, of=owner, nodes=nodes, counts=None)
+    why = run(state=state, of=owner, nodes=nodes, queue=None)
 
     assert why.answer
     assert len(why.reason) >= 10

@@ -332,8 +332,8 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
             [owner], unreadable = await as_far(self._store.get_jobs([run.job_id]))
             if unreadable and run.state in {RunState.HELD, RunState.READY}:
                 return why_unreadable(unreadable[0], run)
-            counts = await self._store.of_version(run.scheduler_version).counts()
-            why = why_run(run, owner, stops=stops, nodes=nodes, counts=counts, now_ms=now_ms)
+            queue = await self._store.of_version(run.scheduler_version).lines()
+            why = why_run(run, owner, stops=stops, nodes=nodes, queue=queue, now_ms=now_ms)
             return await named_start(self._store, why, owner, run)
         try:
             job = await self.find_job(name)

@@ -16,10 +16,10 @@ from pollux.model import (
     AT_THE_GATE,
     STOP,
     Cause,
-    Counts,
     Drained,
     Event,
     Job,
+    Line,
     Node,
     Note,
     Overlap,
@@ -47,6 +47,7 @@ from pollux.units import SECOND_MS, format_ms
 
 _HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded", "drained", "unreadable"})
 CAME_BACK = "it was planned by a clock that has come back, and the leader puts that right"
+COUNTED_MAX = 10_000  # ready runs that a store counts exactly
 GRACE_MS = 5_000  # a due time that passed so long ago should have been fired
 
 
@@ -93,7 +94,7 @@ def _why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, 
     if live is not None and not live.overlaps_at(now_ms) and job.next_due_ms is not None:
         live = None  # it is for later, and the next due time comes all the same
     if live is not None and live.state is not RunState.HELD:
-        why = why_run(live, job, stops=stops, nodes=nodes, counts=None, now_ms=now_ms)
+        why = why_run(live, job, stops=stops, nodes=nodes, queue=None, now_ms=now_ms)
         return replace(why, reason=why.reason + _meanwhile(job, live))
     if not job.enabled:
         words = "it is disabled; its due times do not come" if _has_dues(job) else "it is disabled"
@@ -103,7 +104,7 @@ def _why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, 
         words = stop_words(stop) + ("; due times meanwhile are skipped and counted" if job.is_recurring else "")
         return Why("paused", words, stop.expires_ms, _resume(stop))
     if live is not None:
-        return why_run(live, job, stops=stops, nodes=nodes, counts=None, now_ms=now_ms)
+        return why_run(live, job, stops=stops, nodes=nodes, queue=None, now_ms=now_ms)
     if not job.declared:
         words = "; its due times are skipped and counted" if _has_dues(job) else ""
         return Why("undeclared", f"{_retired(job)}{words}", cure=_start_one(job, nodes))
@@ -231,9 +232,15 @@ def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
 
 
 def why_run(
-    run: Run, job: Job | None, *, stops: Sequence[Note], nodes: Sequence[Node], counts: Counts | None, now_ms: int
+    run: Run,
+    job: Job | None,
+    *,
+    stops: Sequence[Note],
+    nodes: Sequence[Node],
+    queue: Sequence[Line] | None,
+    now_ms: int,
 ) -> Why:
-    """Why a run runs or does not; `nodes` are all that live."""
+    """Why a run runs or does not; `nodes` are all that live, `queue` what could be claimed now, by priority."""
     lack, nodes = unserved(run.scheduler_version, nodes), _serving(run.scheduler_version, nodes)
     match run.state:
         case RunState.HELD | RunState.READY if lack is not None and run.visible_ms <= now_ms:
@@ -242,7 +249,7 @@ def why_run(
             return _held(run, job, {stop.key: stop for stop in stops}, nodes, now_ms)
         case RunState.READY:
             drain = drain_of(stops, _having(job, nodes), now_ms)
-            return _ready(run, job, nodes, counts, now_ms) if drain is None else _drained(run, drain, now_ms)
+            return _ready(run, job, nodes, queue, now_ms) if drain is None else _drained(run, drain, now_ms)
         case RunState.LEASED:
             return _leased(run, now_ms)
         case RunState.DONE if run.failed:
@@ -282,7 +289,7 @@ def _drained(run: Run, drain: Drained, now_ms: int) -> Why:
     return Why("drained", f"it is ready, but {drain}", drain.expires_ms, drain.cure)
 
 
-def _ready(run: Run, job: Job | None, nodes: Sequence[Node], counts: Counts | None, now_ms: int) -> Why:
+def _ready(run: Run, job: Job | None, nodes: Sequence[Node], queue: Sequence[Line] | None, now_ms: int) -> Why:
     if run.visible_ms > now_ms:
         return Why("waits", _later(run, now_ms), run.visible_ms)
     if not nodes:
@@ -293,13 +300,31 @@ def _ready(run: Run, job: Job | None, nodes: Sequence[Node], counts: Counts | No
     working = [node for node in nodes if not node.draining]
     if not working:
         return Why("stranded", "it is ready, but every live node drains", cure="resume a node, or start one")
+    seats = sum(node.seats for node in working)
     free = sum(max(0, node.seats - node.busy) for node in working)
-    many = "" if counts is None else f"{counts.ready} run{' is' if counts.ready == 1 else 's are'} ready"
-    ahead = f"; {many}" if many else ""
+    ahead = 0 if queue is None else max(0, sum(line.ready for line in queue[: run.priority]) - 1)
+    expected_ms = _expected_ms(job, ahead + seats - free, seats, now_ms)
+    crowd = f"; {_crowd(ahead)}" if ahead else ""
     if free == 0:
-        seats = sum(node.seats for node in working)
-        return Why("ready", f"it is ready, but all {seats} seats are busy{ahead}", cure="add seats or nodes, or wait")
-    return Why("ready", f"it is ready and will be claimed next{ahead}", now_ms)
+        words = f"it is ready, but all {seats} seats are busy{crowd}"
+        return Why("ready", words, expected_ms, "add seats or nodes, or wait")
+    if ahead >= free:
+        return Why(
+            "ready", f"it is ready{crowd}", expected_ms, "add seats or nodes, give it a higher priority, or wait"
+        )
+    return Why("ready", f"it is ready and will be claimed next{crowd}", now_ms)
+
+
+def _crowd(ahead: int) -> str:
+    many = f"up to {ahead:,}" if ahead <= COUNTED_MAX else f"more than {COUNTED_MAX:,}"
+    return f"{many} {'run is' if ahead == 1 else 'runs are'} ahead of it"
+
+
+def _expected_ms(job: Job | None, ahead: int, seats: int, now_ms: int) -> int | None:
+    """When a seat is free for it, if what is ahead takes as long as its own job's last run; None: nothing to go by."""
+    if job is None or not job.memory.duration_ms or not seats:
+        return None
+    return now_ms + ahead // seats * job.memory.duration_ms
 
 
 def _leased(run: Run, now_ms: int) -> Why:
