@@ -181,6 +181,17 @@ def test_a_store_of_the_usual_name_is_what_is_meant_and_a_node_on_another_one_is
         assert "on sqlite:///shop.db); this is about sqlite:///pollux.db" in told.err
 
 
+def test_an_unknown_param_is_refused_by_the_node_that_is_asked_and_a_dead_letter_on_the_store_itself(tmp_path):
+    """The node has the code; a command that goes past it imports none."""
+    program = Program(tmp_path, listens=True)
+    with program.running() as process:
+        answered(program, process, "health")
+        refused = program("enqueue", "slow", "nam=Ada")
+        assert (refused.code, "unknown nam" in refused.err) == (2, True), refused
+        assert program.ok("enqueue", "slow", "nam=Ada", "--id", "past", *STORE).out
+        eventually(lambda: "unknown nam" in program("dead", "show", "past", *STORE).out, "it is dead", process)
+
+
 def test_a_blocked_loop_is_told_after_it_was_blocked_too(tmp_path):
     """By the node itself, which answers again."""
     program = Program(tmp_path, listens=True)

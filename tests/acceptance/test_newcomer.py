@@ -107,6 +107,24 @@ async def test_a_function_without_a_context_is_called_with_its_params_alone(app)
         assert await asyncio.wait_for(seen.get(), 60) == "Ada"
 
 
+async def test_params_are_checked_by_name_and_never_by_type(app):
+    seen = asyncio.Queue()
+
+    @app.job()
+    async def greet(ctx, name: str):
+        seen.put_nowait(name)
+
+    app.add(greet, every("1h"), id="hourly", params={"name": 5})
+    with pytest.raises(InvalidInput, match="missing name; unknown nam"):
+        app.add(greet, every("1h"), id="misspelt", params={"nam": "Ada"})
+    async with app:
+        assert await asyncio.wait_for(seen.get(), 60) == 5, "as it was declared"
+        with pytest.raises(InvalidInput, match="missing name; unknown nam"):
+            await app.enqueue(greet, {"nam": "Ada"})
+        await app.enqueue(greet, {"name": [7]})
+        assert await asyncio.wait_for(seen.get(), 60) == [7], "and as it was sent"
+
+
 async def test_other_params_under_a_known_id_are_said_to_be_dropped(app, caplog):
     """The command line prints it; a program gets the run that is there, and a warning."""
 

@@ -59,7 +59,7 @@ def _serve_options(command: Any) -> Any:
 @every_option
 @leader_options
 @click.option("--plans/--no-plans", default=None, help="Take part in planning; the default.")
-@click.option("--replace", is_flag=True, help="Take the place of another text or program of the same name; see below.")
+@click.option("--replace", is_flag=True, help="Take the place of another text or program of the same name, this once.")
 @_serve_options
 def serve(config: str | None, *, watch: bool | None, verbose: bool, replace: bool, **arguments: Any) -> None:
     """Plan and run the jobs of a config file, of an app, or of both, until it is told to stop.

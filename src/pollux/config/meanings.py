@@ -20,7 +20,7 @@ JOB = {
     "start": "the first instant of an `interval`",
     "spread": "`false` puts an `interval` on the full minute or hour",
     "name": "a title for people",
-    "params": "the handler's arguments; checked against its signature",
+    "params": "the handler's arguments; their names are checked against its signature, their types are not",
     "priority": "`high`, `normal` (default) or `low`",
     "group": "a word; a group is paused together, and `groups:` may hold its defaults",
     "target": "what it talks to (a host, a device); a target is paused together",
