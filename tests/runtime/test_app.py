@@ -116,6 +116,18 @@ async def test_run_now_refuses_beside_a_live_run_unless_anyway(app):
         assert (await finished(app, forced.id)).state is RunState.DONE, "a forced run ignores pauses"
 
 
+async def test_run_now_asks_nobody_where_runs_of_the_job_may_overlap(app):
+    @app.job(overlap="allow")
+    async def beside(ctx): ...
+
+    async with app:
+        await app.pause(everything=True)
+        waiting = await app.enqueue(beside)
+        forced = await app.run_now(beside)
+        assert (await finished(app, forced.id)).state is RunState.DONE
+        assert (await app.get_run(waiting.id)).is_finished is False
+
+
 async def test_follow_ups_come_with_success_only_and_once(app):
     seen = []
 
