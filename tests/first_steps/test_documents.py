@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from docs import build
+from pollux.events import Event
 from tests.acceptance.hostile import CERTIFICATES
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +69,23 @@ def test_links_between_pages_lead_somewhere():
     assert links
     broken = [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()]
     assert not broken, broken
+
+
+def test_the_page_of_logs_tells_of_every_event_and_its_fields():
+    rows = [line for line in (ROOT / "docs" / "logs.md").read_text().splitlines() if line.startswith("| `")]
+    untold = []
+    for kind in Event.__subclasses__():
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+        words = {word for row in rows if f"`{name}`" in row.split("|")[1] for word in re.findall(r"\w+", row)}
+        fields = [{"traceback": "trace"}.get(field, field) for field in kind.__struct_fields__]  # its name in a line
+        untold += [f"{name}: {field}" for field in (name, *fields) if field not in words]
+    assert not untold
+
+
+def test_the_page_of_health_tells_of_every_finding():
+    text = (ROOT / "docs" / "health.md").read_text()
+    names = set(re.findall(r'Finding\(\s*"(\w+)"', (ROOT / "src/pollux/observe/health.py").read_text()))
+    assert names == set(re.findall(r"^\| `(\w+)` \| (?:deployment|this node|each node)", text, re.MULTILINE))
 
 
 def run(command: str, folder: Path) -> None:
