@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from pollux import Pollux, cron, every
+from pollux import Context, Pollux, cron, every
 from pollux.declare import job_of
 from pollux.errors import Conflict, InvalidInput
 from pollux.model import RunState
@@ -93,6 +93,18 @@ def test_a_context_by_another_name_is_told_how_to_be_called(app):
 
         @app.job(every("30s"))
         def check(context): ...
+
+
+async def test_a_context_may_be_called_otherwise_if_it_is_annotated(app):
+    seen = asyncio.Queue()
+
+    @app.job()
+    async def greet(context: Context, name):
+        seen.put_nowait((context.run.job_id, name))
+
+    async with app:
+        await app.enqueue(greet, {"name": "Ada"})
+        assert await asyncio.wait_for(seen.get(), 60) == ("greet", "Ada")
 
 
 async def test_a_function_without_a_context_is_called_with_its_params_alone(app):

@@ -69,7 +69,7 @@ SETTINGS = {
     "history.dead_age": "and for how long",
     "history.audit": "lines of the audit log kept, the newest",
     "log.level": "what `serve` and `worker` write: `debug` (every run), `info`, `warning` or `error`",
-    "server.enabled": "`false`: `serve` has no HTTP API",
+    "server.enabled": "`false`: no HTTP API, and no socket for commands on this machine either",
     "server.host": "where the HTTP API listens; `localhost` is 127.0.0.1 and ::1, see [security](security-api.md)",
     "server.port": "and on which port; a `worker` has the API only if this is named",
     "server.hosts": "names by which it may be called, besides `localhost`, its address and `server.host`; none",
