@@ -88,6 +88,16 @@ def test_the_page_of_health_tells_of_every_finding():
     assert names == set(re.findall(r"^\| `(\w+)` \| (?:deployment|this node|each node)", text, re.MULTILINE))
 
 
+def test_a_decision_that_was_superseded_says_by_which():
+    pages = {page.name[:4]: page.read_text() for page in (ROOT / "docs" / "decisions").glob("*.md")}
+    pairs = [(old, new) for new, text in pages.items() for old in re.findall(r"upersedes[^.\n]*?\b(0\d{3})\b", text)]
+    assert ("0024", "0028") in pairs
+    silent = [
+        pair for pair in pairs if not re.search(rf"^Superseded [^\n]*\[{pair[1]}\]", pages[pair[0]], re.MULTILINE)
+    ]
+    assert not silent, "say so below the title of the older one"
+
+
 def run(command: str, folder: Path) -> None:
     done = subprocess.run(
         shlex.split(command),

@@ -309,6 +309,21 @@ async def test_the_next_text_of_a_program_that_keeps_half_starts_beside_the_old_
         assert {job.id for job in (await all_jobs(old)).values() if job.declared} == {"a", "b", "c"}
 
 
+async def test_a_list_of_a_program_that_loses_most_of_its_jobs_is_confirmed_once_and_those_are_retired(tmp_path):
+    """As the page on 10,000 URLs tells: it is started again with another list, and nobody else lives."""
+    url = f"sqlite:///{tmp_path}/list.db"
+    async with a_program(url, *SIX):
+        pass
+    with pytest.raises(Conflict, match=r"5 jobs \(b, c, d, e, f\) would go, of the 6 that code:app has"):
+        await a_program(url, "a").start()
+    app = a_program(url, "a")
+    await app.start(replace=True)
+    jobs = await all_jobs(app)
+    assert {job.id for job in jobs.values() if job.declared} == {"a"}
+    assert set(jobs) == set(SIX), "retired ones are kept"
+    await app.close()
+
+
 # at the same moment
 
 

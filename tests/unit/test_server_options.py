@@ -7,7 +7,7 @@ import pytest
 from pollux.config import load_config
 from pollux.config.settings import OPTIONS
 from pollux.server.limits import Limits
-from pollux.server.options import ServerOptions, server_options
+from pollux.server.options import ServerOptions, nearby_options, server_options
 
 CERTIFICATES = Path(__file__).parents[1] / "acceptance" / "certificates"
 # Each option in the file, and what is different for it.
@@ -62,6 +62,13 @@ def test_what_is_said_of_the_api_is_what_it_listens_by(options, name):
 def test_an_api_that_is_not_wanted_is_not_there(options):
     assert options("enabled: false") is None
     assert options(POLLUX_SERVER="false") is None
+
+
+def test_a_program_has_a_socket_and_no_port_unless_it_wants_neither():
+    found = nearby_options("sqlite:///p.db", {"POLLUX_PORT": "8123"})
+    assert found is not None
+    assert (found.has_port, found.socket is None) == (False, False)
+    assert nearby_options("sqlite:///p.db", {"POLLUX_SERVER": "false"}) is None
 
 
 def test_who_plans_nothing_has_one_if_it_serves_or_names_a_port(options):

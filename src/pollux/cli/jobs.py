@@ -143,7 +143,7 @@ def show(job_id: str, config: str | None, store: str | None, *, as_json: bool) -
 @jobs.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
 @job_filter_options
-@click.option("--anyway", is_flag=True, help="Also if a run of it is live.")
+@click.option("--anyway", is_flag=True, help="Also if another run of it is in the way.")
 @click.option("--params", metavar="JSON", help="Laid over the job's own params.")
 @json_option
 @store_options
