@@ -115,7 +115,7 @@ async def test_a_store_in_a_namespace_beside_it_is_none_of_its_business():
     assert (await found(outer))["foreign"].count == 2
 
 
-OF_IDS = {"run", "job", "live", "past", "dead"}  # what follows is an id, and an id may be any word
+OF_IDS = {"run", "job", "live", "past", "failed", "dead"}  # what follows is an id, and an id may be any word
 
 
 async def stems_of(hand):

@@ -126,7 +126,7 @@ class Pruning(Struct, frozen=True, omit_defaults=True):
     ids: tuple[str, ...] = ()  # these finished runs (dead letters dropped by hand)
     unchanged_before_ms: int | None = None  # successful polls that changed nothing, finished before
     finished_before_ms: int | None = None  # everything but dead letters, finished before
-    keep_per_job: int | None = None  # all but the newest n of a job's finished runs, dead letters apart
+    keep_per_job: int | None = None  # all but a job's newest n that failed and its newest n others; no dead letters
     once_before_ms: int | None = None  # once-jobs that ended before, with nothing live; remembered as deleted ones are
     dead_before_ms: int | None = None  # dead letters that died before
     dead_max: int | None = None  # all but the newest n dead letters

@@ -21,7 +21,7 @@ DEAD, DONE = RunState.DEAD, RunState.DONE
 SWEEP_MIN = 1_000
 PATIENCE = 1_000  # entries in a row that are too young, before pruning stops looking: they stand nearly by time
 
-LEFT, PLAIN, UNCHANGED, DEAD_LETTER = range(4)
+LEFT, PLAIN, UNCHANGED, FAILED, DEAD_LETTER = range(5)
 NUMBER = 8  # bytes before a packed row
 
 
@@ -142,15 +142,16 @@ class Past:
         return [self._ids[place] for place in islice(places, max(0, limit))]
 
     def beyond(self, keep: int, *, limit: int) -> list[str]:
-        """All but the newest `keep` of each job, dead letters apart."""
+        """All but the newest `keep` of each job that failed, and as many that did not; dead letters apart."""
         if self._kept is None or keep < self._kept:
             everybody: dict[str, Chain] = {**self._jobs, **self._orphans}
             self._crowded = {job_id for job_id, chain in everybody.items() if chain.kept > keep}
         self._kept = keep
         excess: list[str] = []
         for job_id in list(self._crowded):
-            standing = (place for place in self._places_of(job_id) if self._kinds[place] in {PLAIN, UNCHANGED})
-            excess += [self._ids[place] for place in standing][keep:]
+            standing = [place for place in self._places_of(job_id) if self._kinds[place] not in {LEFT, DEAD_LETTER}]
+            failed = [self._ids[place] for place in standing if self._kinds[place] == FAILED]
+            excess += [self._ids[place] for place in standing if self._kinds[place] != FAILED][keep:] + failed[keep:]
             if len(excess) > limit:
                 break  # this job is looked at again
             self._crowded.discard(job_id)
@@ -212,4 +213,6 @@ class Past:
 def _kind(run: Run) -> int:
     if run.state is DEAD:
         return DEAD_LETTER
-    return UNCHANGED if run.state is DONE and not run.failed and run.changed is False else PLAIN
+    if run.failed:
+        return FAILED
+    return UNCHANGED if run.state is DONE and run.changed is False else PLAIN

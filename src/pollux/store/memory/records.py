@@ -14,13 +14,13 @@ from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, NotePut, Run,
 from pollux.store.contract import Audit, DumpPage, LogPage, Pruning
 from pollux.store.memory.jobs import remember
 from pollux.store.memory.notes import set_note
-from pollux.store.memory.past import DEAD_LETTER, PLAIN, UNCHANGED
+from pollux.store.memory.past import DEAD_LETTER, FAILED, PLAIN, UNCHANGED
 from pollux.store.memory.rows import JobRow, memory_of
 from pollux.store.memory.state import LEASED, READY, Gone, Leadership, State
 from pollux.store.records import Record, TermRecord, Tomb, dump_place, entries_of, read_record
 
 UNCHANGED_ONLY = frozenset({UNCHANGED})
-ALL_BUT_DEAD = frozenset({PLAIN, UNCHANGED})
+ALL_BUT_DEAD = frozenset({PLAIN, UNCHANGED, FAILED})
 DEAD_ONLY = frozenset({DEAD_LETTER})
 P = ParamSpec("P")
 T = TypeVar("T")

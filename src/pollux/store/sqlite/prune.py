@@ -12,10 +12,11 @@ _sql = Statements("prune")
 
 
 def beyond(tx: Transaction, keep: int, limit: int) -> list[Row]:
-    """What jobs have beyond their newest `keep` finished runs.  It walks over all jobs: not for the writer."""
+    """What jobs have beyond their newest `keep` that failed and as many others.  It walks over all jobs."""
     rows: list[Row] = []
     for (job_id,) in tx.rows(_sql.beyond, (keep, limit)):
-        rows += tx.rows(_sql.excess, (job_id, limit - len(rows), keep))
+        for failed in (0, 1):
+            rows += tx.rows(_sql.excess, (job_id, failed, limit - len(rows), keep))
         if len(rows) >= limit:
             break
     return rows

@@ -146,7 +146,8 @@ class DeadLetterContract(Contract):
         cleared = await the_run(store, "letter")
         assert (cleared.state, cleared.failed) == (RunState.DONE, True)
         assert (await store.counts()).dead == 1
-        assert await store.prune(Pruning(keep_per_job=1)) == 1, "it is counted among the finished ones"
+        assert await store.prune(Pruning(keep_per_job=1)) == 0, "as many that failed are kept as of the others"
+        assert await store.prune(Pruning(keep_per_job=0)) == 2
         assert await store.get_runs(["letter"]) == [None]
 
     @pytest.mark.parametrize("verdict", [Done(clears=True), Dead("no", sole=True)], ids=["cleared", "replaced"])

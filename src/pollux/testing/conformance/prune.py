@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pollux.model import AuditLine, Dead, Done, JobUpdate, Once, RunState, chained
-from pollux.store.contract import Answer, Pruning, Store
+from pollux.store.contract import Answer, Pruning, RunFilter, Store
 from pollux.testing.conformance.builders import (
     a_firing,
     a_job,
@@ -15,6 +15,7 @@ from pollux.testing.conformance.builders import (
     finished,
     given,
     given_jobs,
+    ids,
     leased,
     settlement,
     the_run,
@@ -86,6 +87,21 @@ class PruneContract(Contract):
         assert [run and run.id for run in left] == [None, None, None, "a3", "a4", "b0", "b1"]
         assert await store.prune(Pruning(keep_per_job=2)) == 0
         assert await store.prune(Pruning(keep_per_job=1)) == 2
+
+    async def test_those_that_failed_are_counted_by_themselves(self, store: Store, t0: int) -> None:
+        """What goes well again and again does not push out what went wrong."""
+        for n in range(3):
+            await finished(store, a_run(f"bad{n}"), failed=True, now_ms=t0 + n)
+        for n in range(5):
+            await finished(store, a_run(f"good{n}"), now_ms=t0 + 10 + n)
+
+        assert await store.prune(Pruning(keep_per_job=2)) == 4
+
+        left = await store.list_runs(RunFilter(job_id="job"))
+        assert ids(left.runs) == ["good4", "good3", "bad2", "bad1"]
+        assert await store.prune(Pruning(keep_per_job=2)) == 0
+        assert await store.prune(Pruning(keep_per_job=0, limit=3)) == 3
+        assert await store.prune(Pruning(keep_per_job=0)) == 1
 
     async def test_dead_letters_do_not_count_among_the_newest(self, store: Store, t0: int) -> None:
         await dead_letter(store, a_run("dead"), now_ms=t0)

@@ -30,13 +30,21 @@ WITH RECURSIVE finished (job_id) AS (
   FROM finished WHERE finished.job_id IS NOT NULL
 )
 SELECT job_id FROM finished
-WHERE EXISTS (SELECT 1 FROM {s}.past AS r WHERE r.job_id = finished.job_id AND r.shelf < 2 OFFSET $1::int LIMIT 1)
+WHERE EXISTS (
+    SELECT 1 FROM {s}.past AS r WHERE r.job_id = finished.job_id AND r.shelf < 2 AND r.failed OFFSET $1::int LIMIT 1
+  )
+  OR (SELECT count(*) FROM (
+    SELECT 1 FROM {s}.past AS r WHERE r.job_id = finished.job_id AND r.shelf < 2 LIMIT 2 * $1::int + 1
+  ) AS newest) > $1::int + (
+    SELECT count(*) FROM {s}.past AS r WHERE r.job_id = finished.job_id AND r.shelf < 2 AND r.failed
+  )
 LIMIT $2::int;
 
 -- name: excess
 DELETE FROM {s}.past WHERE seq = ANY(ARRAY(
-  SELECT e.seq FROM unnest($1::text[]) AS j (id) CROSS JOIN LATERAL (
-    SELECT seq FROM {s}.past WHERE job_id = j.id AND shelf < 2 ORDER BY finished_ms DESC, seq DESC OFFSET $2::int LIMIT $3::int
+  SELECT e.seq FROM unnest($1::text[]) AS j (id) CROSS JOIN (VALUES (false), (true)) AS kind (failed) CROSS JOIN LATERAL (
+    SELECT seq FROM {s}.past WHERE job_id = j.id AND shelf < 2 AND failed = kind.failed
+    ORDER BY finished_ms DESC, seq DESC OFFSET $2::int LIMIT $3::int
   ) AS e LIMIT $3::int
 )) RETURNING shelf;
 

@@ -15,7 +15,7 @@ local function places_of(run)
   local by_due = pad(run.due) .. run.id
   if not is_live(run) then
     local by_end = pad(run.fin) .. pad_seq(run.pq) .. run.id
-    return { { shelf_of(run), by_end, 0 }, { shelf_key(run.job, run.st == "dead"), by_end, 0 } }
+    return { { shelf_of(run), by_end, 0 }, { shelf_key(run.job, shelf_kind(run)), by_end, 0 } }
   end
   local places = { { LIVE, by_due, 0 }, { live_key(run.job), by_due, 0 } }
   if run.st == "ready" then
@@ -40,7 +40,8 @@ local function all_places(run)
   end
   if run.fin and run.pq then
     local by_end = pad(run.fin) .. pad_seq(run.pq) .. run.id
-    for _, key in ipairs({ SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD, shelf_key(run.job, true), shelf_key(run.job, false) }) do
+    for _, key in ipairs({ SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD, shelf_key(run.job, "past"),
+      shelf_key(run.job, "failed"), shelf_key(run.job, "dead") }) do
       places[#places + 1] = { key, by_end }
     end
   end

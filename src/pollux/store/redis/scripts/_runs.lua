@@ -12,8 +12,18 @@ local function live_key(job)
   return PREFIX .. "live:" .. job
 end
 
-local function shelf_key(job, is_dead)
-  return PREFIX .. (is_dead and "dead:" or "past:") .. job
+-- kind: "past", "failed" or "dead"
+local function shelf_key(job, kind)
+  return PREFIX .. kind .. ":" .. job
+end
+
+local function shelf_kind(run)
+  return run.st == "dead" and "dead" or (run.failed and "failed" or "past")
+end
+
+-- how many finished runs a job has is told under its id, and how many of them failed under what no id can be
+local function tally_name(job, kind)
+  return kind == "failed" and "failed " .. job or job
 end
 
 local function place_id(place)
@@ -241,12 +251,13 @@ end
 local tally = {}
 
 local function stand_on_shelf(run, is_unchanged)
-  local is_dead = run.st == "dead"
+  local kind = shelf_kind(run)
   local place = pad(run.fin) .. pad_seq(run.pq) .. run.id
-  put("zset", is_dead and SHELF_DEAD or (is_unchanged and SHELF_UNCHANGED or SHELF_PLAIN), place, 0)
-  put("zset", shelf_key(run.job, is_dead), place, 0)
-  if not is_dead then
-    tally[run.job] = (tally[run.job] or 0) + 1
+  put("zset", kind == "dead" and SHELF_DEAD or (is_unchanged and SHELF_UNCHANGED or SHELF_PLAIN), place, 0)
+  put("zset", shelf_key(run.job, kind), place, 0)
+  if kind ~= "dead" then
+    local name = tally_name(run.job, kind)
+    tally[name] = (tally[name] or 0) + 1
   end
   touch(run)
 end
@@ -264,9 +275,9 @@ writers[#writers + 1] = {
     end
   end,
   write = function()
-    for job, change in pairs(tally) do
-      if call("ZINCRBY", TALLY, change, job) == "0" then
-        call("ZREM", TALLY, job)
+    for name, change in pairs(tally) do
+      if call("ZINCRBY", TALLY, change, name) == "0" then
+        call("ZREM", TALLY, name)
       end
     end
     tally = {}
@@ -289,15 +300,16 @@ end
 -- take a finished run off its shelf
 local function unshelve(run)
   local place = pad(run.fin) .. pad_seq(run.pq) .. run.id
-  local is_dead = run.st == "dead"
-  if is_dead then
+  local kind = shelf_kind(run)
+  if kind == "dead" then
     drop("zset", SHELF_DEAD, place)
   else
     local is_unchanged = run.st == "done" and not run.failed and run.chg == false
     drop("zset", is_unchanged and SHELF_UNCHANGED or SHELF_PLAIN, place)
-    tally[run.job] = (tally[run.job] or 0) - 1
+    local name = tally_name(run.job, kind)
+    tally[name] = (tally[name] or 0) - 1
   end
-  drop("zset", shelf_key(run.job, is_dead), place)
+  drop("zset", shelf_key(run.job, kind), place)
 end
 
 local function forget(run)

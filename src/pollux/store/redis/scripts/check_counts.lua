@@ -16,6 +16,9 @@ for _, version in ipairs(A.versions) do
   compare("ends in version " .. text(version), count_in(version, "ends"), ends)
 end
 for _, job in ipairs(A.jobs) do
-  compare("finished runs of " .. job, tonumber(call("ZSCORE", TALLY, job) or 0), call("ZCARD", shelf_key(job, false)))
+  for _, kind in ipairs({ "past", "failed" }) do
+    local told = tonumber(call("ZSCORE", TALLY, tally_name(job, kind)) or 0)
+    compare((kind == "past" and "finished" or "failed") .. " runs of " .. job, told, call("ZCARD", shelf_key(job, kind)))
+  end
 end
 return answer(wrong)

@@ -9,7 +9,7 @@ if A.kind == "live" then
     found[n] = { place, string.sub(place, 16) }
   end
 else
-  local shelves = A.job and { shelf_key(A.job, false), shelf_key(A.job, true) }
+  local shelves = A.job and { shelf_key(A.job, "past"), shelf_key(A.job, "failed"), shelf_key(A.job, "dead") }
     or { SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD }
   for _, shelf in ipairs(shelves) do
     local places

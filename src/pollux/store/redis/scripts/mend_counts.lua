@@ -8,11 +8,13 @@ for _, version in ipairs(A.versions) do
   set_count_in(version, "ends", ends)
 end
 for _, job in ipairs(A.jobs) do
-  local there = call("ZCARD", shelf_key(job, false))
-  if there > 0 then
-    put("zset", TALLY, job, there)
-  else
-    drop("zset", TALLY, job)
+  for _, kind in ipairs({ "past", "failed" }) do
+    local there = call("ZCARD", shelf_key(job, kind))
+    if there > 0 then
+      put("zset", TALLY, tally_name(job, kind), there)
+    else
+      drop("zset", TALLY, tally_name(job, kind))
+    end
   end
 end
 return answer(true)

@@ -37,11 +37,12 @@ end
 local function drop_beyond(keep)
   local found = call("ZRANGEBYSCORE", TALLY, "(" .. text(keep), "+inf", "WITHSCORES", "LIMIT", 0, left())
   for n = 1, #found, 2 do
-    local job, shelf = found[n], shelf_key(found[n], false)
-    local excess = math.min(left(), tonumber(found[n + 1]) + (tally[job] or 0) - keep)
+    local name, failed = found[n], string.match(found[n], "^failed (.*)$")
+    local shelf = failed and shelf_key(failed, "failed") or shelf_key(name, "past")
+    local excess = math.min(left(), tonumber(found[n + 1]) + (tally[name] or 0) - keep)
     local places = excess > 0 and call("ZRANGE", fresh(shelf), 0, excess - 1) or {}
     if excess > 0 and #places == 0 then -- nothing stands where the tally says so
-      drop("zset", TALLY, job)
+      drop("zset", TALLY, name)
     end
     forget_at(shelf, places, left())
   end
@@ -52,11 +53,16 @@ local function has_ended(id, job, before)
   local is_whole, memory = pcall(cjson.decode, call("HGET", job_key(id), "mem") or "")
   local told = is_whole and type(memory) == "table" and memory.last_end_ms
   local ended = type(told) == "number" and told or job.last
-  if not ended or ended >= before or call("EXISTS", live_key(id)) == 1 or call("EXISTS", shelf_key(id, true)) == 1 then
+  if not ended or ended >= before or call("EXISTS", live_key(id)) == 1 or call("EXISTS", shelf_key(id, "dead")) == 1 then
     return false
   end
-  local newest = call("ZREVRANGE", shelf_key(id, false), 0, 0)[1]
-  return not newest or string.sub(newest, 1, 15) < pad(before)
+  for _, kind in ipairs({ "past", "failed" }) do
+    local newest = call("ZREVRANGE", shelf_key(id, kind), 0, 0)[1]
+    if newest and string.sub(newest, 1, 15) >= pad(before) then
+      return false
+    end
+  end
+  return true
 end
 
 local function drop_once(before)

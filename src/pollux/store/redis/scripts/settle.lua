@@ -22,7 +22,7 @@ end
 -- Of what the schedule fired: what somebody asked for is theirs to revive or drop.  They are history from now on.
 local function take_dead_letters(job)
   local deaths = 0
-  for _, place in ipairs(call("ZRANGE", fresh(shelf_key(job, true)), 0, -1)) do
+  for _, place in ipairs(call("ZRANGE", fresh(shelf_key(job, "dead")), 0, -1)) do
     local run = read_run(place_id(place))
     if run and (run.cause or "schedule") == "schedule" then
       deaths = deaths + (run.deaths or 1)

@@ -5,7 +5,8 @@ SELECT r.seq, r.shelf FROM json_each(?) AS asked JOIN runs AS r ON r.id = asked.
 SELECT seq, shelf FROM runs
 WHERE shelf = ? AND shelf IS NOT NULL AND finished_ms < ? ORDER BY finished_ms LIMIT ?;
 
--- The jobs that have more than so many finished runs: two steps along the index each, whatever they have.
+-- The jobs that have more than so many finished runs that failed, or that did not: so many steps along the indexes each,
+-- whatever they have.
 -- name: beyond
 WITH RECURSIVE finished (job_id) AS (
   SELECT ''
@@ -14,11 +15,17 @@ WITH RECURSIVE finished (job_id) AS (
   FROM finished WHERE finished.job_id IS NOT NULL
 )
 SELECT job_id FROM finished
-WHERE EXISTS (SELECT 1 FROM runs AS r WHERE r.job_id = finished.job_id AND r.shelf < 2 LIMIT 1 OFFSET ?)
-LIMIT ?;
+WHERE EXISTS (
+    SELECT 1 FROM runs AS r WHERE r.job_id = finished.job_id AND r.shelf < 2 AND r.failed = 1 LIMIT 1 OFFSET ?1
+  )
+  OR (SELECT count(*) FROM (
+    SELECT 1 FROM runs AS r WHERE r.job_id = finished.job_id AND r.shelf < 2 LIMIT 2 * ?1 + 1
+  )) > ?1 + (SELECT count(*) FROM runs AS r WHERE r.job_id = finished.job_id AND r.shelf < 2 AND r.failed = 1)
+LIMIT ?2;
 
 -- name: excess
-SELECT seq, shelf FROM runs WHERE job_id = ? AND shelf < 2 ORDER BY finished_ms DESC, seq DESC LIMIT ? OFFSET ?;
+SELECT seq, shelf FROM runs WHERE job_id = ? AND shelf < 2 AND failed = ? ORDER BY finished_ms DESC, seq DESC
+LIMIT ? OFFSET ?;
 
 -- name: drop
 DELETE FROM runs WHERE seq = ? AND shelf IS NOT NULL;
