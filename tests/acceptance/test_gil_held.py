@@ -62,7 +62,9 @@ def test_a_run_whose_handler_holds_the_lock_is_taken_over_and_its_late_answer_dr
         second = start()
         until(lambda: app.blocking.get_run(run.id).is_finished, "the other node took the run over")
         ended = app.blocking.get_run(run.id)
-        assert (ended.state, ended.fence, ended.lease_losses) == ("done", 2, 1)
+        assert ended.state == "done"
+        assert ended.fence >= 2, "a slow machine may deliver it again"
+        assert ended.lease_losses >= 1
         assert ended.result == second.pid
         for node in (first, second):
             assert node.poll() is None, "it lives on"

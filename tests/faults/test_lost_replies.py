@@ -133,7 +133,8 @@ async def test_every_verb_there_is_comes_under_fire():
     for step in all_steps():
         await step(heard)
     await store.close()
-    assert {verb for verb, _ in heard.answers} | READS.keys() | {"open", "close", "log"} == set(VERBS)
+    apart = {"open", "close", "log", "now", "problems"}  # what these answer changes by itself, or is asked of nobody
+    assert {verb for verb, _ in heard.answers} | READS.keys() | apart == set(VERBS)
 
 
 @pytest.fixture
