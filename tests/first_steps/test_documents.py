@@ -88,6 +88,13 @@ def test_the_page_of_health_tells_of_every_finding():
     assert names == set(re.findall(r"^\| `(\w+)` \| (?:deployment|this node|each node)", text, re.MULTILINE))
 
 
+def test_the_page_of_the_architecture_names_every_loop():
+    code = "\n".join(path.read_text() for path in (ROOT / "src/pollux").rglob("*.py"))
+    loops = set(re.findall(r"^class ([A-Z]\w+)\(Loop\)", code, re.MULTILINE))
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    assert loops == set(re.findall(r"^\| ([A-Z]\w+) \| ", page, re.MULTILINE))
+
+
 def test_a_decision_that_was_superseded_says_by_which():
     pages = {page.name[:4]: page.read_text() for page in (ROOT / "docs" / "decisions").glob("*.md")}
     pairs = [(old, new) for new, text in pages.items() for old in re.findall(r"upersedes[^.\n]*?\b(0\d{3})\b", text)]
