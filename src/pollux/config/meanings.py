@@ -63,7 +63,7 @@ SETTINGS = {
     "scheduler_version": "which deployment on this store it belongs to: a number, or `all` for a worker of every one, "
     "see [versions](versions.md)",
     "allow_exec": "`true` lets jobs run commands: see [isolation](isolation.md)",
-    "history.keep": "finished runs kept of each job",
+    "history.keep": "finished runs kept of each job, and as many that failed",
     "history.age": "and for how long",
     "history.dead": "dead letters kept, the newest",
     "history.dead_age": "and for how long",
