@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from pollux.store.beside import SOCKET, TOKEN, beside, socket_path
+from pollux.server.options import nearby_options
+from pollux.store.beside import SOCKET, TOKEN, Announced, announce, beside, socket_path
 
 
 def test_beside_a_file_wherever_it_is_looked_at_from(tmp_path, monkeypatch):
@@ -46,3 +47,11 @@ def test_the_socket_is_where_the_option_says(tmp_path, monkeypatch):
     assert socket_path("off", "sqlite:///pollux.db") is None
     assert socket_path("/run/p.sock", "sqlite:///pollux.db") == Path("/run/p.sock")
     assert socket_path("", "sqlite:///pollux.db") == tmp_path / "pollux.db.sock"
+
+
+def test_a_user_without_a_home_runs_unannounced(monkeypatch):
+    """A node need not be found by its folder."""
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    assert announce(Announced(1, "s", "sqlite:///p.db")) is None
+    assert nearby_options("sqlite:///p.db", {}) is not None

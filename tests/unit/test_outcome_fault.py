@@ -247,3 +247,24 @@ def test_causes_that_go_in_a_circle_end():
     first, second = ValueError("a"), KeyError("b")
     first.__cause__, second.__cause__ = second, first
     assert traceback_of(first, str, line_of=linecache.getline) == ""
+
+
+class Odd(Exception):
+    """One whose comparison breaks, as that of a dataclass with an array does."""
+
+    def __eq__(self, other):
+        raise ValueError("ambiguous")
+
+    __hash__ = Exception.__hash__
+
+
+def test_an_exception_that_cannot_be_compared_has_a_traceback_all_the_same():
+    def fail():
+        try:
+            raise Odd("first")
+        except Odd as error:
+            raise Odd("second") from error
+
+    with pytest.raises(Odd) as caught:
+        fail()
+    assert "in fail" in traceback_of(caught.value, str, line_of=linecache.getline, own=__file__)

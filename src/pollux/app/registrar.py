@@ -7,6 +7,7 @@ did (a job that only the old code declares, a write that crossed another) is dec
 from __future__ import annotations
 
 import platform
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import msgspec
 from pollux.app.declared import Coming, Declared, declared_by_nodes
 from pollux.app.process import program_words
 from pollux.clock import Clock
+from pollux.errors import StoreError
 from pollux.events import Events, JobsDeclared, JobsElsewhere, JobUnreadable, ReleaseIsOld
 from pollux.model import START, Declares, Node, NotePut, Start
 from pollux.plan import Diff, with_other_jobs
@@ -60,7 +62,8 @@ class Registrar(Loop):
     async def begin(self) -> None:
         """The first look; what stands against it is an error of the start.  The loop has the next one a beat later."""
         await self.turn()
-        await self._tell_start()
+        with suppress(StoreError, OSError):  # only cures are poorer without it
+            await self._tell_start()
         self.declared.mark_written()
         self._is_begun = True
 

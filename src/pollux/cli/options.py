@@ -278,7 +278,8 @@ def node_here(config: Config, url: str) -> str:
     if is_address(url) or (not is_memory and (config.is_given("store") or config.path or config.app)):
         return ""
     found = [each for each in announced_in(Path.cwd()) if may_open(Path(each.socket))]
-    found = [each for each in found if each.store.startswith("memory") or not is_memory]
+    # On this very store it was asked before, by its socket, and does not answer.
+    found = [each for each in found if (each.store.startswith("memory") if is_memory else each.store != url)]
     if not found:
         return ""
     words = "; ".join(f"pid {each.pid} on {clean(each.store)}" for each in found)

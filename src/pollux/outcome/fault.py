@@ -111,7 +111,7 @@ def _chain(error: BaseException) -> list[BaseException]:
         before = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
         if before is None and isinstance(now, BaseExceptionGroup):
             before = now.exceptions[0]
-        if before is None or before in chain:
+        if before is None or any(before is each for each in chain):  # an `==` of its own may raise
             break
         chain.append(before)
     return chain

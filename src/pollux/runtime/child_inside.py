@@ -331,9 +331,16 @@ def find(place: Place) -> Callable[..., Any]:
 
 
 def _script(path: str) -> Any:
+    """The script as a module, run once a child: its globals may register themselves somewhere, as an import's do."""
+    if (known := sys.modules.get(SCRIPT)) is not None:
+        return known
     spec = importlib.util.spec_from_file_location(SCRIPT, path, loader=SourceFileLoader(SCRIPT, path))
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[SCRIPT] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[SCRIPT]
+        raise
     return module

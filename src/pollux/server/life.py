@@ -150,7 +150,7 @@ class Server:
             self.socket = nook
             self._sockets.append(found)
             node = Announced(os.getpid(), str(path), hide(self.app.store_url))
-            self._announced = announce(node, Path.cwd())
+            self._announced = announce(node)
         return found
 
     def _answer_when_asked(self, nook: socket.socket) -> None:

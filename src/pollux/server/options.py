@@ -75,8 +75,8 @@ def nearby_options(store_url: str, environ: Mapping[str, str]) -> ServerOptions 
     if not config.server_enabled or config.server_socket == OFF:
         return None
     is_shared = "://" in store_url and not store_url.startswith("memory:")
-    own = state_folder() / f"node-{os.getpid()}{SOCKET}"
-    path = socket_path(config.server_socket, store_url) if is_shared or config.server_socket else own
+    has_name = is_shared or bool(config.server_socket)
+    path = socket_path(config.server_socket, store_url) if has_name else state_folder() / f"node-{os.getpid()}{SOCKET}"
     return ServerOptions(has_port=False, socket=path, is_socket_given=bool(config.server_socket))
 
 

@@ -56,13 +56,13 @@ class Announced(Struct, frozen=True):
     store: str  # its URL, without a password
 
 
-def announce(node: Announced, folder: Path) -> Path | None:
-    """The file that tells of a node; None where none can be written, which is no reason not to run."""
-    path = state_folder() / f"{_nodes_of(folder)}{node.pid}.json"
+def announce(node: Announced) -> Path | None:
+    """The file that tells of a node in this folder; None where none can be written, which is no reason not to run."""
     try:
+        path = state_folder() / f"{_nodes_of(Path.cwd())}{node.pid}.json"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.encode(node))
-    except OSError:
+    except (OSError, RuntimeError):  # a user without a home, a folder that is gone
         return None
     return path
 

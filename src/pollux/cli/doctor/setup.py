@@ -15,6 +15,7 @@ from pollux.cli.options import find_code_here, loaded_or_said, store_lacks, with
 from pollux.config import Config, load_config
 from pollux.config.doubts import doubts
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError
+from pollux.secrets import MASK
 from pollux.store.beside import announced_in
 
 PROBLEMS_SHOWN = 20
@@ -43,7 +44,7 @@ def look_at_none(store: str | None, app: str | None) -> tuple[Config | None, lis
         about = ok("config", f"there is no file; {config.app} says what counts", f"pollux config --app {config.app}")
         return _with_code(config), [about, *of_code(config)]
     about = ok("config", "there is none here; the defaults count", "pollux config --example")
-    found = announced_in(Path.cwd())
+    found = [node for node in announced_in(Path.cwd()) if MASK not in node.store]  # a password is not told
     if len(found) == 1 and not config.is_given("store") and store_lacks(config.store):
         [node] = found
         about = ok("config", f"there is no file; the node that runs from here (pid {node.pid}) is on {node.store}")
