@@ -268,7 +268,7 @@ async def a_single_plain_enqueue(house):
 
 
 async def the_leaders_facts(house):
-    return await house.plan("advance", "facts", [f"job-{n:05}" for n in range(1, 101)], 2, True, [], 1_000)
+    return await house.plan("advance", "facts", [f"job-{n:05}" for n in range(1, 101)], 2, True, [], 1_000, NOW)
 
 
 async def what_a_firing_asks_that_may_wait(house):

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from pollux import events as e
+from pollux.clock import SystemClock
 from pollux.lines import FIELD_CHARS_MAX, LINE_CHARS_MAX, JsonLines, TextLines, kind_written, write_lines
 from pollux.model import Job, Run
 from pollux.observe import attach_logs
@@ -110,7 +111,9 @@ def test_colours_are_for_terminals_only():
 
 
 def test_the_context_has_a_logger_that_knows_its_run(caplog):
-    ctx = Context(Run(id="home@1", job_id="home", due_ms=1), Job(id="home", handler="h"), Handler("h", len), None, 0)
+    ctx = Context(
+        Run(id="home@1", job_id="home", due_ms=1), Job(id="home", handler="h"), Handler("h", len), SystemClock(), 0
+    )
     ctx.log.warning("read %d rows", 7)
     [made] = caplog.records
     assert (made.name, made.getMessage()) == ("pollux.handler", "read 7 rows")

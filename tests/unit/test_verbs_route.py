@@ -36,6 +36,7 @@ AT_HOME = {
     **dict.fromkeys(("kept", "keep", "forget"), "what the API remembers of its requests"),
     **dict.fromkeys(("token_records", "tokens_used", "first_token", "needs_first_token"), "the door's own"),
     "sealed": "said with hello",
+    "store_now": "asked by the verbs of the node that answers",
     "drain_here": "what this node has heard; from afar `drained_workers` is asked",
 }
 

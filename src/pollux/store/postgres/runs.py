@@ -84,6 +84,7 @@ async def enqueue(
     unless_live: bool = False,  # noqa: FBT001, FBT002  the verb's
 ) -> list[RunAnswer]:
     if unless_live:
+        await tx.rows(_enqueue.lock_terms)
         await tx.rows(_enqueue.lock_jobs, list({row[JOB] for row in made}))
     facts = await look(tx, made)
     if unless_live:

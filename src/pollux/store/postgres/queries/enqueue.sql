@@ -6,7 +6,11 @@ SELECT
   ARRAY(SELECT ARRAY[id, version::text] FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR KEY SHARE),
   ARRAY(SELECT id FROM {s}.past WHERE id = ANY($2::text[]));
 
--- Whoever makes a run only where none overlaps waits here for all others who do, and for the leader's firings.
+-- A run that is made only where none overlaps waits here for others of its kind and for the leaders' plans, and they for
+-- it: a leader's first statement locks its term, so what it reads of the job afterwards is younger than this write.
+-- name: lock_terms
+SELECT version FROM {s}.term ORDER BY version FOR NO KEY UPDATE;
+
 -- name: lock_jobs
 SELECT id FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR NO KEY UPDATE;
 
