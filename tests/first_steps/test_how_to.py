@@ -26,7 +26,7 @@ from pollux import Pollux
 from pollux.cli.menu import ENTRIES, UNAVAILABLE, USAGE
 from pollux.config import Config
 from pollux.model import Retry
-from pollux.store.contract import LOSSES_MAX
+from pollux.outcome.verdict import CRASHES_MAX
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -53,10 +53,10 @@ def test_every_command_that_a_page_names_exists():
         ("systemd.md", f"`pool.grace` ({Config().grace_ms // 1_000} s)"),
         ("systemd.md", f"lease ends ({Config().lease_ms // 1_000} s)"),
         ("systemd.md", f"exit code {USAGE} is a mistake in the config"),
-        ("systemd.md", f"available is {UNAVAILABLE}"),
+        ("systemd.md", f"refuses it is {UNAVAILABLE}"),
         ("kubernetes.md", f"exit 0, or {UNAVAILABLE} if the store is not there"),
         ("kubernetes.md", f"leases end ({Config().lease_ms // 1_000} s)"),
-        ("kubernetes.md", {10: "after ten the run is a dead letter"}[LOSSES_MAX]),
+        ("kubernetes.md", {3: "one that kills that three times is a dead letter"}[CRASHES_MAX]),
         ("from-apscheduler.md", {5: "five times in all by default"}[Retry().attempts_max]),
         ("from-celery-beat.md", f"its term ends ({Config().leader_ttl_ms // 1_000} s)"),
     ],
