@@ -31,6 +31,7 @@ CHECK := report=$$($(PIP) check) || { \
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-annotate --no-header --upgrade
 FOR_RUN := pyproject.toml --extra tui --group build
 FOR_TEST := pyproject.toml --all-extras --group build --group dev -c requirements/run.lock
+FOR_IMAGE := pyproject.toml $(addprefix --extra ,redis postgres otel fast) -c requirements/run.lock -c requirements/test.lock
 ALREADY := sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p'
 
 .DEFAULT_GOAL := help
@@ -63,7 +64,7 @@ sabotage: $(VENV)/.test ## break each promise on purpose and see the tests go re
 docs: $(VENV)/.test ## write the generated parts of the documentation anew
 	@$(BIN)/python -m docs.build $(ARGS)
 
-# Each lock holds what the ones before it do not.
+# Each lock holds what the ones before it do not; that of the image, what `test` adds to `run` for its extras alone.
 lock: ## resolve the dependencies anew into requirements/*.lock (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make: uv is not installed; cure: $(PYTHON) -m pip install uv" >&2; exit 1; }
 	@echo "resolving dependencies into requirements/*.lock ..."
@@ -72,6 +73,7 @@ lock: ## resolve the dependencies anew into requirements/*.lock (needs uv)
 	@$(COMPILE) $(FOR_TEST) $$($(ALREADY) requirements/run.lock) -o requirements/test.lock
 	@$(COMPILE) $(FOR_TEST) -c requirements/test.lock --group bench \
 		$$($(ALREADY) requirements/run.lock requirements/test.lock) -o requirements/bench.lock
+	@$(COMPILE) $(FOR_IMAGE) $$($(ALREADY) requirements/run.lock) -o requirements/image.lock
 
 clean: ## remove what make made, nothing else
 	@rm -rf $(MADE)

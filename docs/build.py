@@ -50,7 +50,8 @@ CONTEXT = {
     "job": "the job: its id, params, target, and `ctx.job.memory`",
     "attempt": "1, and one more for each failure of this run",
     "delivery": "1, and one more each time the run is given to a worker again: after a failure, a lost lease or a "
-    "drain. Above 1, an earlier delivery may have begun its work",
+    "drain, or where a node handed it back before its handler began. Above 1, an earlier delivery may have begun "
+    "its work",
     "deadline": "when the attempt is cut off, a datetime",
     "cancelled": "has somebody asked it to stop? Look at it in long loops of sync handlers",
     "cancel_reason": "why",

@@ -103,9 +103,25 @@ def image(deploy: Path) -> Problems:
     if wrong := bad_command(json.loads(last["CMD"])):
         yield wrong
     yield from _copied(steps, deploy)
+    yield from _installed(steps, deploy)
     extras = tomllib.loads((deploy.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for found in re.findall(r"\.\[([a-z,]+)\]", path.read_text()):
         yield from (f"there is no extra {name}" for name in found.split(",") if name not in extras)
+
+
+def _installed(steps: list[tuple[str, str]], deploy: Path) -> Problems:
+    """Only what the locks say, whatever was released since."""
+    commands = [each.strip() for word, said in steps if word == "RUN" for each in said.split("&&") if " pip " in each]
+    for command in commands:
+        if " install " not in command:
+            continue
+        locks = re.findall(r"-r (\S+)", command)
+        yield from (f"there is no lock {name}" for name in locks if not (deploy.parent / name).is_file())
+        needed = ["--no-deps", "--require-hashes" if locks else "--no-build-isolation"]
+        what = "a lock" if locks else "the package"
+        yield from (f"{what} without {option}" for option in needed if option not in command.split())
+    if not commands or not commands[-1].endswith(" check"):
+        yield "no pip check: what a lock misses would be found when it runs"
 
 
 def _health_check(words: str) -> Problems:

@@ -3,10 +3,15 @@
 That they also work is shown by `test_deployed`, which runs them.
 """
 
+import re
 import shutil
+import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.deploying import RULES, bad_command
 from tests.promql import bad_query, hidden_versions
@@ -55,6 +60,11 @@ FAULTS = [
     ("image", "Dockerfile", "COPY src", "COPY source", "no such file"),
     ("image", "Dockerfile.dockerignore", "!src\n", "", "keeps it out"),
     ("image", "Dockerfile", "postgres,otel", "postgresql,otel", "no extra postgresql"),
+    ("image", "Dockerfile", "--require-hashes ", "", "a lock without --require-hashes"),
+    ("image", "Dockerfile", "install --no-deps --require", "install --require", "without --no-deps"),
+    ("image", "Dockerfile", "--no-build-isolation ", "", "without --no-build-isolation"),
+    ("image", "Dockerfile", " \\\n    && python -m pip --python /opt/pollux check", "", "no pip check"),
+    ("image", "Dockerfile", "/image.lock", "/images.lock", "no lock requirements/images.lock"),
     # compose
     ("compose", "compose/postgres.yaml", "restart: unless-stopped", "restarts: always", "restarts"),
     ("compose", "compose/postgres.yaml", "secrets: [api-token, db-password]", "secrets: [api-token]", "db-password"),
@@ -131,6 +141,42 @@ FAULTS = [
 def test_a_planted_fault_is_found(planted, rule, name, text, other, words):
     wrong = list(RULES[rule](planted(name, text, other)))
     assert any(words in each for each in wrong), wrong
+
+
+def locked(name: str) -> dict[str, str]:
+    """The packages of a lock, each with its pin, its marker and its hashes."""
+    blocks = re.split(r"\n(?=\S)", (ROOT / "requirements" / name).read_text().rstrip())
+    return {block.partition(" ")[0]: block for block in blocks}
+
+
+def test_the_lock_of_the_image_pins_what_was_tested():
+    image, tested = locked("image.lock"), locked("test.lock")
+    assert image, "an empty lock"
+    assert {name: block for name, block in image.items() if tested.get(name) != block} == {}
+
+
+def test_the_locks_hold_all_that_the_image_installs():
+    """The package with the extras of the image, and whatever that requires, as it is installed for the tests."""
+    pins = {**locked("run.lock"), **locked("image.lock")}
+    names = {pin.partition("==")[0] for pin in pins}
+    extras = re.search(r"\.\[([a-z,]+)\]", (DEPLOY / "Dockerfile").read_text())[1]
+    waiting, seen, missing = [Requirement(f"pollux-scheduler[{extras}]")], set(), []
+    while waiting:
+        now = waiting.pop()
+        name = canonicalize_name(now.name)
+        if (name, frozenset(now.extras)) in seen:
+            continue
+        seen.add((name, frozenset(now.extras)))
+        if name not in names and name != "pollux-scheduler":
+            missing.append(name)
+        waiting += [
+            each
+            for each in map(Requirement, requires(name) or [])
+            if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in ("", *now.extras))
+        ]
+    assert missing == []
+    backend = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert {Requirement(each).name for each in backend} <= names, "it is built without isolation"
 
 
 def test_nobody_is_told_to_keep_a_label_that_rules_and_dashboard_expect_to_be_renamed():

@@ -79,8 +79,11 @@ def job_of(
     return Job(id=job_id, schedule=schedule, source=source, release=release, **given)
 
 
-def check_job(job: Job) -> Job:
+def check_job(job: object) -> Job:
     """A job that was made by hand, checked as `job_of` would; the job itself, or an error that names it."""
+    if not isinstance(job, Job):
+        cure = "make it with pollux.declare.job_of(id=..., handler=..., schedule=...)"
+        raise InvalidInput(f"a job is a Job, not {type(job).__name__}", cure=cure)
     try:
         check_id(job.id)
         _params(job.params, job.source)

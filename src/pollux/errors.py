@@ -212,9 +212,14 @@ def did_you_mean(word: object, choices: Iterable[str]) -> str:
     from difflib import get_close_matches  # costs more than the rest of this module, and is rarely wanted
 
     known = list(choices)
-    close = [ours for ours, theirs in _ELSEWHERE.items() if word in theirs and ours in known]
-    close += get_close_matches(str(word), known, n=1, cutoff=0.6)
+    close = [foreign_word(word, known)] if foreign_word(word, known) else get_close_matches(str(word), known, 1, 0.6)
     return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def foreign_word(word: object, choices: Iterable[str]) -> str:
+    """Which of these another scheduler calls so; nothing if none does."""
+    known = set(choices)
+    return next((ours for ours, theirs in _ELSEWHERE.items() if word in theirs and ours in known), "")
 
 
 def system_words(error: BaseException) -> str:

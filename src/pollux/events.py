@@ -44,6 +44,15 @@ class JobsElsewhere(Event, frozen=True):
     own: int
 
 
+class CodeDiffers(Event, frozen=True):
+    """A node of another source has other code for handlers of the same names: either may get a run of them."""
+
+    handlers: tuple[str, ...]
+    node_id: str  # the other one
+    source: str  # of the other one
+    words: str
+
+
 class JobUnreadable(Event, frozen=True):
     """A job that a source declares here is stored, and cannot be read here: it is left as it is."""
 

@@ -10,6 +10,7 @@ from pollux.errors import InvalidInput
 ID_MAX = 200
 KEY_MAX = 200
 _ID = re.compile(r"[A-Za-z0-9._:/-]{1,200}\Z")
+_MADE = re.compile(r"[0-9a-f]{28}\Z")
 
 
 def check_id(value: object, *, what: str = "id") -> str:
@@ -39,6 +40,11 @@ def new_ids(now_ms: int, dice: Random, count: int) -> list[str]:
     """So many of one moment, in order: an index takes them best so."""
     head, thrown = f"{now_ms:012x}", f"{dice.getrandbits(64 * count):0{16 * count}x}"
     return sorted([head + thrown[at : at + 16] for at in range(0, 16 * count, 16)])
+
+
+def made_ms_of(run_id: str) -> int | None:
+    """The time that `new_id` put into an id; None: it is an id of the caller's own, though some of those look alike."""
+    return int(run_id[:12], 16) if _MADE.match(run_id) else None
 
 
 def firing_id(job_id: str, due_ms: int) -> str:

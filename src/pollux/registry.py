@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from datetime import UTC, datetime
+from functools import cached_property, lru_cache
 from logging import Logger, LoggerAdapter, getLogger
 from threading import Event as Flag
 from typing import Any, Protocol
@@ -27,6 +29,8 @@ from pollux.units import duration_ms, format_size, printable
 FOLLOW_UPS_MAX = 100
 _LOG = getLogger("pollux.handler")
 FINGERPRINT_CHARS_MAX = 400
+CODES_MAX = 500  # handlers whose code a beat tells about
+OWN_PACKAGE = "pollux"
 _KINDS = (str, str, str, int)  # of what a run has of its job
 
 
@@ -99,6 +103,13 @@ class Handler:
         self.required = frozenset(p.name for p in named if p.default is p.empty)
         self._fitting: tuple[str, ...] | None = None  # names that fitted lately: runs of a job mostly have the same
 
+    @cached_property
+    def code(self) -> str:
+        """A mark of the file that the function is in; nothing if it is ours, or is in no file that can be read."""
+        module = str(getattr(self.call, "__module__", None) or type(self.call).__module__)
+        file = getattr(sys.modules.get(module), "__file__", None)
+        return "" if self.package == OWN_PACKAGE or not file else _mark_of_file(file)
+
     def bind(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """The params as keyword arguments, or an error that names what is missing or unknown."""
         given = tuple(params)
@@ -154,6 +165,16 @@ class Handler:
         return self.call(ctx, **kwargs) if self.wants_ctx else self.call(**kwargs)
 
 
+@lru_cache(maxsize=256)
+def _mark_of_file(path: str) -> str:
+    """As it was when the first of its handlers was described, soon after it was imported."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123  a module of the user's
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=4)).hexdigest()
+    except OSError:
+        return ""
+
+
 class Registry:
     """Handlers by name, and the jobs this process knows (for follow-ups)."""
 
@@ -195,6 +216,10 @@ class Registry:
 
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self._handlers))
+
+    def codes(self) -> tuple[str, ...]:
+        """Marks of the files with their code, in the order of `names`, of so many as a beat carries."""
+        return tuple(self._handlers[name].code for name in self.names()[:CODES_MAX])
 
     def of(self, call: Callable[..., Any]) -> Handler | None:
         """The handler that was made of this function."""

@@ -2,9 +2,12 @@
 
 import pytest
 
-from pollux.model import NotePut
+from pollux.cli.runs import FAILED, STATES
+from pollux.model import NotePut, RunState
 from pollux.server.routes.health import HealthView, WorkersView
 from pollux.server.wire import fields
+from pollux.server.wire_runs import RunQuery, run_filter_of
+from pollux.store.contract import RunFilter
 from tests.acceptance.api_world import eventually, named, served
 
 
@@ -258,3 +261,12 @@ async def test_metrics_are_told_as_text_and_as_json(client):
     assert b"pollux_scheduler_worker_pool_size 4.0" in text.body
     [family] = [each for each in told["metrics"] if each["name"] == "pollux_scheduler_worker_pool_size"]
     assert family["samples"][0]["value"] == 4.0
+
+
+async def test_every_word_of_the_state_column_is_accepted_as_by_the_command(client):
+    """`failed` is what the column prints of a run that is done and failed."""
+    for word in (*STATES, FAILED):
+        assert (await client("GET", "/api/v2/runs", state=word)).status == 200, word
+    assert run_filter_of(RunQuery(state=FAILED)) == RunFilter(states=(RunState.DONE,), failed=True)
+    refused = await client("GET", "/api/v2/runs", state=FAILED, failed="false")
+    assert (refused.status, "leave it out" in str(refused.json)) == (422, True)

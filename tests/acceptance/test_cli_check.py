@@ -167,3 +167,93 @@ def test_a_diff_shows_what_a_start_would_change(pollux):
     as_json = pollux.ok("check", "-c", "p.yaml", "--diff", "--json").json
     assert [diff["source"] for diff in as_json["diff"]] == ["file:p.yaml"]
     assert [job["id"] for job in pollux.ok("jobs", "-c", "p.yaml", "--json").json["jobs"]] == ["a", "b"]
+
+
+APP = """\
+from pollux import Pollux, cron, every
+
+app = Pollux("sqlite:///own.db", name="monitor")
+
+
+@app.job(every("30s"), params={"depth": 3})
+async def look(ctx, depth): ...
+
+
+@app.job(cron("0 5 * * *"))
+def report(): ...
+
+"""
+WRONG = {
+    "params": ('app.add("look", every("1h"), id="x", params={"deep": 1})', "the params do not fit handler 'look'"),
+    "handler": ('app.add("nowhere", every("1h"), id="x")', "no handler is called 'nowhere'"),
+    "schedule": ('app.add("look", cron("61 * * * *"), id="x", params={"depth": 1})', "61"),
+    "address": ('app.add("http", every("1h"), id="x", params={"url": "http://169.254.169.254/"})', "169.254.169.254"),
+    "isolation": ("def make():\n    def inner(): ...\n    return inner\n\napp.job(isolate='process')(make())", "inner"),
+    "secret": ('app.add("look", every("1h"), id="x", params={"depth": "${env:NO_SUCH}"})', "NO_SUCH"),
+}
+
+
+def test_an_app_is_checked_without_a_file(pollux):
+    pollux.write("monitor.py", APP)
+    assert pollux.ok("check", "--app", "monitor:app").out == "monitor:app: right; 2 jobs\n"
+    assert pollux.ok("check", environ={"POLLUX_APP": "monitor:app"}).out == "monitor:app: right; 2 jobs\n"
+    told = pollux.ok("check", "--app", "monitor:app", "--json").json
+    assert told == {"config": None, "app": "monitor:app", "problems": [], "warnings": [], "jobs": 2, "diff": None}
+    diff = pollux.ok("check", "--app", "monitor:app", "--diff").out.splitlines()
+    assert diff[1:] == ["+ job look  every 30s", "+ job report  cron 0 5 * * *"]
+    assert not list(pollux.folder.glob("*.db")), "looking creates no store"
+
+
+def test_the_difference_of_an_app_is_to_its_own_store(pollux):
+    pollux.write("monitor.py", APP)
+    with pollux.started("serve", "--app", "monitor:app", "--no-server", "--no-watch") as process:
+        eventually(lambda: "look" in pollux("jobs", "--app", "monitor:app").out, "it has its jobs", process)
+        assert stopped(process).code == 0
+    assert "would change nothing" in pollux.ok("check", "--app", "monitor:app", "--diff").out
+    pollux.write("monitor.py", APP.replace("30s", "45s"))
+    assert "~ job look  every 30s -> 45s" in pollux.ok("check", "--app", "monitor:app", "--diff").out
+
+
+def test_a_file_and_an_app_are_checked_together(pollux):
+    pollux.write("monitor.py", APP)
+    pollux.write("p.yaml", RIGHT)
+    assert pollux.ok("check", "p.yaml", "--app", "monitor:app").out == "p.yaml and monitor:app: right; 4 jobs\n"
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_what_is_wrong_with_an_app_is_told_as_of_a_file(pollux, wrong):
+    line, words = WRONG[wrong]
+    pollux.write("monitor.py", f"{APP}{line}\n")
+    answer = pollux("check", "--app", "monitor:app")
+    assert (answer.code, answer.out) == (2, "")
+    assert words in answer.err
+    assert "Traceback" not in answer.err
+    told = pollux("check", "--app", "monitor:app", "--json").json
+    assert [bool(problem["what"]) for problem in told["problems"]] == [True]
+
+
+def test_an_app_that_is_not_there_is_told(pollux):
+    for name in ("nowhere:app", "monitor:other", "monitor:look"):
+        pollux.write("monitor.py", APP)
+        answer = pollux("check", "--app", name)
+        assert (answer.code, answer.out) == (2, ""), name
+
+
+def test_a_secret_in_the_params_of_an_app_is_a_warning(pollux):
+    pollux.write(
+        "monitor.py", f'{APP}app.add("look", every("1h"), id="x", params={{"depth": {{"password": "oops"}}}})\n'
+    )
+    answer = pollux.ok("check", "--app", "monitor:app")
+    assert "monitor:app: job 'x': params.depth.password: a secret is written out" in answer.err
+
+
+def test_plan_and_simulate_look_at_an_app_too(pollux):
+    """`--app` is promised everywhere."""
+    pollux.write("monitor.py", APP)
+    planned = pollux.ok("plan", "--app", "monitor:app", "--for", "1h", "--json").json
+    assert {firing["job_id"] for firing in planned["firings"]} >= {"look"}
+    assert "monitor:app, started then on an empty store" in pollux.ok("plan", "--app", "monitor:app", "--for", "1m").out
+    played = pollux.ok("simulate", "--app", "monitor:app", "--from", "2030-01-01T12:00", "--for", "10m", "--json").json
+    assert played["config"] == "monitor:app"
+    assert [(job["id"], job["fired"]) for job in played["forecast"]["jobs"]] == [("look", 20), ("report", 0)]
+    assert not list(pollux.folder.glob("*.db"))

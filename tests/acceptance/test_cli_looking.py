@@ -89,9 +89,17 @@ def test_a_file_is_compared_with_a_store_that_is_not_there_as_with_an_empty_one(
     assert "+ job a" in pollux.ok("reload", "--dry-run").out
     assert "empty store" in pollux.ok("plan", "--json").out
     assert pollux.ok("config").code == 0
-    answer = pollux("reload")
-    assert (answer.code, f"there is no store {hide(url)} yet" in answer.err) == (3, True), answer
+    rollback = pollux("reload", "--rollback")
+    assert (rollback.code, f"there is no store {hide(url)} yet" in rollback.err) == (3, True), rollback
     assert asyncio.run(left_behind(kind, url, tmp_path)) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reload_without_a_node_makes_the_store_and_writes_the_jobs(pollux, kind, tmp_path):
+    url, _ = a_place(kind, tmp_path)
+    pollux.write("pollux.yaml", f'store: "{url}"\njobs: [{{id: a, python: "work:fine", interval: 1h}}]\n')
+    assert "+ job a" in pollux.ok("reload").out
+    assert [job["id"] for job in pollux.ok("jobs", "--json").json["jobs"]] == ["a"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,6 +9,7 @@ import pytest
 
 PROGRAM = """
 import asyncio, json, multiprocessing, os, sys, time
+import uvloop
 from pollux import Pollux
 
 app = Pollux("sqlite:///p.db", seats=8)
@@ -48,6 +49,15 @@ async def loops(ctx):
 
 
 @app.job(isolate=ISOLATE)
+async def exits(ctx):
+    pid = fork("exits")
+    await asyncio.sleep(0)
+    if pid == 0:
+        sys.exit(5)
+    return {"child": pid}
+
+
+@app.job(isolate=ISOLATE)
 def pooled(ctx):
     with multiprocessing.get_context("fork").Pool(2) as pool:
         return pool.map(abs, [-1, -2])
@@ -65,7 +75,7 @@ async def main():
     async with app:
         ids = [(await app.enqueue(bystander)).id]
         await begun.wait()
-        for job in (plain, leaves, loops, pooled):
+        for job in (plain, leaves, loops, exits, pooled):
             ids.append((await app.enqueue(job)).id)
         while not all([(await app.get_run(id)).is_finished for id in ids[1:]]):
             await asyncio.sleep(0.01)
@@ -83,16 +93,18 @@ async def main():
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=LOOP) as runner:
+        runner.run(main())
 """
+LOOPS = ("asyncio.new_event_loop", "uvloop.new_event_loop")
 
 
 @pytest.fixture
 def played(tmp_path):
     """The program in a folder of its own; it is ended with all that it forked, whatever comes."""
 
-    def play(isolate: str) -> tuple[dict, list[str], str]:
-        (tmp_path / "forks.py").write_text(PROGRAM.replace("ISOLATE", repr(isolate)))
+    def play(isolate: str, loop: str = LOOPS[0]) -> tuple[dict, list[str], str]:
+        (tmp_path / "forks.py").write_text(PROGRAM.replace("ISOLATE", repr(isolate)).replace("LOOP", loop))
         words = [sys.executable, "-W", "ignore::DeprecationWarning", "forks.py"]
         process = subprocess.Popen(
             words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -109,18 +121,19 @@ def played(tmp_path):
     return play
 
 
-def test_a_fork_in_a_handler_leaves_one_node(played):
-    runs, notes, err = played("never")
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_fork_in_a_handler_leaves_one_node(played, loop):
+    runs, notes, err = played("never", loop)
     assert {name: run[:2] for name, run in runs.items()} == {name: ["done", 1] for name in runs}
     assert runs["leaves"][2] == {"code": 5}
     assert runs["pooled"][2] == [1, 2], "whoever forks and does not come back is left alone"
     assert sorted(notes) == sorted(
         [
             *("plain parent", "plain child", "leaves parent", "leaves child", "loops parent", "loops child"),
-            *("loops parent went on", "bystander went on"),
+            *("exits parent", "exits child", "loops parent went on", "bystander went on"),
         ]
     )
-    assert err.count("a handler forked") == 2, err
+    assert err.count("a handler forked") == 3, err
 
 
 def test_a_fork_in_an_isolated_handler_answers_once(played):

@@ -64,7 +64,12 @@ def test_what_it_leaves_behind_is_seen_at_its_end(pollux):
     pollux.write("ends.py", ENDS)
     pollux.write("p.yaml", "app: ends:app")
     said = pollux.ok(*WORDS).out.splitlines()
-    assert sorted(said)[:4] == ["from a thread", "kept by itself", "kept by the module", "p.yaml: right; 0 jobs"]
+    assert sorted(said)[:4] == [
+        "from a thread",
+        "kept by itself",
+        "kept by the module",
+        "p.yaml and ends:app: right; 0 jobs",
+    ]
     assert said.index("from a thread") < said.index("registered") < said.index("kept by the module")
 
 

@@ -77,6 +77,12 @@ class Program(Terminal):
     def began(self, name, process):
         eventually((self.folder / f"began-{name}").exists, f"{name} began", process)
 
+    def diagnosis(self, about, *where):
+        """What doctor says of it: level, what was seen and the cure in one line."""
+        found = self("doctor", "--json", *where).json["findings"]
+        [line] = [f"{each['level']} {each['seen']}; {each['cure']}" for each in found if each["about"] == about] or [""]
+        return line
+
     def finding(self, name, *where):
         told = self("health", *where)
         [line] = [line for line in told.out.splitlines() if line.startswith(f"{name} ")] or [""]
@@ -95,13 +101,47 @@ def test_a_blocked_loop_is_told_while_it_is_blocked_with_the_handler_and_the_lin
         eventually(lambda: re.search(words, program.finding("loop", *STORE)), "health tells it", process)
 
 
-def test_a_handler_that_does_not_stop_and_full_seats_are_told_with_their_handlers(tmp_path):
+def test_a_handler_that_does_not_stop_is_told_with_its_line(tmp_path):
     program = Program(tmp_path)
     with program.running() as process:
         assert program("enqueue", "deaf", *STORE).code == 0
         program.began("deaf", process)
         words = rf"1 handler of node \S+ did not stop at the timeout, .*: handler deaf, app.py:{LINE} in busy"
         eventually(lambda: re.search(words, program.finding("handlers", *STORE)), "health tells it", process)
+        assert re.search(rf"warn {words}", program.diagnosis("handlers", *STORE))
+
+
+def test_full_seats_are_told_with_their_handlers(tmp_path):
+    program = Program(tmp_path, APP.replace("@app.job()\nasync def slow", '@app.job(overlap="allow")\nasync def slow'))
+    with program.running() as process:
+        assert program("enqueue", "slow", *STORE).code == program("enqueue", "slow", *STORE).code == 0
+        words = r"2 of 2 seats busy by slow \(2\)"
+        eventually(lambda: re.search(words, program.finding("handlers", *STORE)), "health tells it", process)
+        assert re.search(rf"ok {words}", program.diagnosis("handlers", *STORE))
+
+
+@pytest.mark.parametrize(
+    "where", [(), ("--app", "app:app"), STORE], ids=["from its folder", "by its name", "the store"]
+)
+def test_doctor_names_what_holds_the_loop_and_blames_it_for_what_is_late(tmp_path, where):
+    """Also for a node that cannot answer meanwhile: the seats are those of the node that was found."""
+    late = '@app.job(every("1s"))\nasync def late(ctx):\n    pass\n\n\nif __name__'
+    program = Program(tmp_path, APP.replace("if __name__", late), listens=True)
+    by = rf"held for \S+ by handler blocking, app.py:{LINE} in busy"
+    with program.running() as process:
+        assert program("enqueue", "blocking", *STORE).code == 0
+        program.began("blocking", process)
+        loop = rf"warn the event loop of node \S+ was {by}; a handler computes or blocks on it: "
+        eventually(lambda: re.search(loop, program.diagnosis("loop", *where)), "doctor tells it", process)
+        due = rf"job late was due \S+ ago and has not fired; the event loop of the leader, node \S+, was {by}: `loop`"
+        eventually(lambda: re.search(due, program.diagnosis("due times", *where)), "it is blamed", process)
+        if where != STORE:
+            assert "enough for 2 seats" in program.diagnosis("open files", *where)
+        assert re.search(
+            rf"due .*; the event loop of the leader, node \S+, was {by}", program("why", "late", *STORE).out
+        )
+        health = rf"due but not fired: job late for .* the event loop of the leader, node \S+, was {by}: a handler"
+        assert re.search(health, program.finding("due", *STORE))
 
 
 def test_the_cure_names_how_this_app_is_started(tmp_path):
@@ -156,6 +196,10 @@ def test_a_running_program_is_found_and_tells_of_itself(tmp_path, where):
         findings = {each["about"]: each for each in program("doctor", "--json", *where).json["findings"]}
         assert "commands ask the socket" in findings["asked"]["seen"]
         assert "version" in findings["schema"]["seen"], "it looked at the store of the app"
+        assert re.search(r"\d+ loops turn", findings["polling"]["seen"]), "it asked the node, as health does"
+        assert "ms at most in the last minute" in findings["loop"]["seen"]
+        assert findings["handlers"]["seen"] == "0 of 2 seats busy"
+        assert "enough for 2 seats" in findings["open files"]["seen"]
         process.terminate()
         assert process.wait(PATIENCE_SECONDS) == 0
     assert not [*tmp_path.glob("*.sock"), *(tmp_path / "state" / "pollux").iterdir()], "nothing is left behind"

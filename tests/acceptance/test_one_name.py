@@ -182,3 +182,46 @@ def test_two_plain_programs_do_not_take_each_others_jobs(world):
     world.holds(second, "a", "b", "c")
     assert stopped(second).code == 0
     assert stopped(first).code == 0
+
+
+def _with_code(world, name, *ids, code, source):
+    here = world.at(name)
+    here.write("jobs.py", f"def run(ctx):\n    return {code!r}\n")
+    jobs = "".join(f'\n  - {{id: {job_id}, python: "jobs:run", interval: 1h}}' for job_id in ids)
+    here.write("pollux.yaml", f"store: {world.url}\nname: {source}\njobs:{jobs}\n")
+    return world.serve(name)
+
+
+def _code_finding(world):
+    found = world.at("asking")("health", "--json", "--store", world.url).json["findings"]
+    return [each for each in found if each["name"] == "code"]
+
+
+def test_two_files_with_different_code_under_one_handler_name_are_told_of_it(world):
+    first = _with_code(world, "one", "a", code="one", source="one")
+    world.holds(first, "a")
+    second = _with_code(world, "two", "b", code="two", source="two")
+    world.holds(second, "a", "b")
+    eventually(lambda: len(world.ask("nodes", "--json").json["nodes"]) == 2, "both live", second)
+    [found] = _code_finding(world)
+    assert found["level"] == "degraded"
+    assert found["seen"].startswith("handler jobs:run: node ")
+    for source in ("(file:one)", "(file:two)"):
+        assert source in found["seen"]
+    assert "scheduler_version" in found["cure"]
+    eventually(lambda: "have different code under this name" in world.log("two"), "the second says so", second)
+    assert "have different code under this name" in world.at("asking")("doctor", "--store", world.url).out
+    for process in (second, first):
+        assert stopped(process).code == 0
+
+
+@pytest.mark.parametrize(("code", "source"), [("one", "two"), ("next", "one")], ids=["same code", "a deploy"])
+def test_the_same_code_in_two_folders_and_other_code_of_one_source_are_no_finding(world, code, source):
+    first = _with_code(world, "one", "a", code="one", source="one")
+    world.holds(first, "a")
+    second = _with_code(world, "two", "a" if source == "one" else "b", code=code, source=source)
+    eventually(lambda: len(world.ask("nodes", "--json").json["nodes"]) == 2, "both live", second)
+    assert _code_finding(world) == []
+    for process in (second, first):
+        assert stopped(process).code == 0
+    assert "different code" not in world.log("one") + world.log("two")

@@ -55,6 +55,7 @@ def judge(told: Told, store: Snapshot, *, first_due: Mapping[str, int] | None = 
         "double outcome": double_outcome(store),
         "outcome without an end": outcome_without_end(told, store),
         "follow-ups": follow_ups(store),
+        "off the grid": off_the_grid(store, first_due or {}),
         "firings": firings(store, first_due or {}),
         "repeats": repeats(told),
         "one fence twice": one_fence_twice(told),
@@ -129,24 +130,45 @@ def follow_ups(store: Snapshot) -> list[str]:
     return said
 
 
+def off_the_grid(store: Snapshot, first_due: Mapping[str, int]) -> list[str]:
+    """An interval job fires on, and only at its first due and at instants of its grid; whatever the clock did."""
+    said = []
+    for job, fired in _fired(store):
+        if not fired or job.next_due_ms is None:
+            said.append(f"job {job.id} fired {len(fired)} times and is next due at {job.next_due_ms}")
+            continue
+        first = first_due.get(job.id, min(fired))
+        strays = sorted(due for due in fired - {first} if not _is_on_grid(job, due))
+        said += [f"job {job.id} fired at {due}, which is no due of it" for due in strays]
+        if job.next_due_ms != first and not _is_on_grid(job, job.next_due_ms):
+            said.append(f"job {job.id} is next due at {job.next_due_ms}, which is no due of it")
+    return said
+
+
 def firings(store: Snapshot, first_due: Mapping[str, int]) -> list[str]:
-    """Every due of an interval job up to its next one fired once or was counted as skipped."""
+    """Every due of an interval job up to its next one fired once or was counted as skipped, and none beyond it fired.
+
+    Only while the clock is not set back: dues of an hour that is lived twice fire after they were counted as skipped.
+    """
+    said = []
+    for job, fired in _fired(store):
+        if fired and job.next_due_ms is not None:
+            said += _firings_of(job, fired, first_due.get(job.id, min(fired)))
+    return said
+
+
+def _fired(store: Snapshot) -> list[tuple[Job, set[int]]]:
     fired: dict[str, set[int]] = defaultdict(set)
     for run in store.runs:
         if run.cause is Cause.SCHEDULE:
             fired[run.job_id].add(run.due_ms)
-    said = []
-    for job in store.jobs:
-        if isinstance(job.schedule, Interval):
-            said += _firings_of(job, fired[job.id], first_due.get(job.id))
-    return said
+    return [(job, fired[job.id]) for job in store.jobs if isinstance(job.schedule, Interval)]
 
 
-def _firings_of(job: Job, fired: set[int], first: int | None) -> list[str]:
-    if not fired or job.next_due_ms is None:
-        return [f"job {job.id} fired {len(fired)} times and is next due at {job.next_due_ms}"]
-    grid = _grid(job, min(fired) if first is None else first)
-    said = [f"job {job.id} fired at {due}, which is no due of it" for due in sorted(fired - grid)]
+def _firings_of(job: Job, fired: set[int], first: int) -> list[str]:
+    grid = _grid(job, first)
+    early = sorted(due for due in fired - grid if _is_on_grid(job, due))
+    said = [f"job {job.id} fired at {due}, which is no due between its first and its next one" for due in early]
     skipped = sum(job.memory.skips.values())
     if len(fired & grid) + skipped != len(grid):
         said.append(
@@ -154,6 +176,11 @@ def _firings_of(job: Job, fired: set[int], first: int | None) -> list[str]:
             f"skipped {job.memory.skips}; not fired: {sorted(grid - fired)[:SHOWN_MAX]}"
         )
     return said
+
+
+def _is_on_grid(job: Job, due: int) -> bool:
+    assert isinstance(job.schedule, Interval)
+    return next_due(job.schedule, job.id, due - job.schedule.every_ms) == due
 
 
 def _grid(job: Job, first: int) -> set[int]:

@@ -153,7 +153,32 @@ def test_a_due_both_fired_and_counted_is_one_too_many():
 
 def test_a_firing_off_the_grid_is_seen():
     job, dues = ticking()
-    assert "which is no due of it" in broken("", *map(fired, [*dues, dues[-1] + 1]), jobs=(job,))["firings"]
+    found = broken("", *map(fired, [*dues, dues[-1] + 1]), jobs=(job,))
+    assert "which is no due of it" in found.pop("off the grid")
+    assert found == {}
+
+
+def test_a_next_due_off_the_grid_is_seen():
+    job, dues = ticking()
+    found = broken("", *map(fired, dues), jobs=(replace(job, next_due_ms=job.next_due_ms - 1),))
+    assert "is next due at" in found.pop("off the grid")
+    assert found == {}
+
+
+def test_a_firing_before_it_is_due_is_seen():
+    job, dues = ticking()
+    found = broken("", *map(fired, [*dues, job.next_due_ms]), jobs=(job,))
+    assert "which is no due between its first and its next one" in found.pop("firings")
+    assert found == {}
+
+
+def test_firings_before_the_first_due_are_on_the_grid_if_the_first_is_known():
+    """The clock was set back: what is on the grid is no stray, also before the one due that is off it."""
+    job, dues = ticking()
+    earlier = dues[1] - 10 * 500
+    found = broken("", *map(fired, [earlier, *dues]), jobs=(job,), first_due={"tick": dues[0]})
+    assert list(found) == ["firings"]
+    assert "off the grid" in broken("", *map(fired, [earlier, *dues]), jobs=(job,))
 
 
 def test_a_first_due_that_never_fired_is_missing_if_it_is_known():
@@ -164,7 +189,13 @@ def test_a_first_due_that_never_fired_is_missing_if_it_is_known():
 
 def test_a_recurring_job_that_stopped_is_seen():
     job, dues = ticking()
-    assert "is next due at None" in broken("", *map(fired, dues), jobs=(replace(job, next_due_ms=None),))["firings"]
+    found = broken("", *map(fired, dues), jobs=(replace(job, next_due_ms=None),))
+    assert "fired 4 times and is next due at None" in found.pop("off the grid")
+    assert found == {}
+
+
+def test_a_recurring_job_that_never_fired_is_seen():
+    assert "fired 0 times" in broken("", jobs=(ticking()[0],))["off the grid"]
 
 
 TWICE = accepted("a") + step("run", "a", at=1) + ran("a", fence=2, pid=OTHER, at=9)

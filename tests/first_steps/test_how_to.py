@@ -22,11 +22,12 @@ from typing import ClassVar
 import pytest
 import yaml
 
-from pollux import Pollux
+from pollux import Pollux, every
 from pollux.cli.menu import ENTRIES, UNAVAILABLE, USAGE
 from pollux.config import Config
 from pollux.model import Retry
 from pollux.outcome.verdict import CRASHES_MAX
+from pollux.testing import story
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -300,6 +301,86 @@ def test_a_secret_of_the_unit_is_named_by_its_file(tmp_path):
     )
     assert done.returncode == USAGE
     assert "token}: the file cannot be read" in done.stderr
+
+
+# APScheduler, and the page on HTTP
+
+
+async def attempts_of(interval, *, lasting):
+    """How often each firing of a job that fails was tried, in order, and how each ended; then one succeeds."""
+    app, calls, is_well = Pollux("memory://"), Counter(), False
+
+    @app.job(every(interval))
+    async def stock(ctx):
+        calls[ctx.run.id] += 1
+        if not is_well:
+            raise RuntimeError("no stock")
+
+    async with story(app) as tale:
+        await tale.advance(lasting)
+        ends = {run.id: run.state.value for run in reversed((await tale.app.list_runs(limit=100)).runs)}
+        failed = [(count, ends.get(run_id)) for run_id, count in calls.items()]
+        is_well = True
+        await tale.advance("2m")
+        after = Counter(run.state.value for run in (await tale.app.list_runs(limit=1_000)).runs)
+    return failed, after["dead"]
+
+
+async def test_a_job_of_30s_that_fails_is_retried_before_its_next_firing_only_as_the_page_says():
+    page = " ".join((ROOT / "docs" / "how-to" / "from-apscheduler.md").read_text().split())
+    assert "`stock` above gets at most three attempts a firing" in page
+    assert "stays as a dead letter until a success" in page
+    failed, left = await attempts_of("30s", lasting="2m")
+    assert [count for count, _ in failed] == [3, 3, 3, 2, 1]
+    assert [end for _, end in failed] == ["done", "done", "done", "done", "dead"]
+    assert left == 0, "a success clears it"
+
+
+async def test_a_job_of_1s_that_fails_has_one_dead_letter_from_its_fifth_run_on_as_the_page_says():
+    assert "its first four runs end as failed, the fifth is a dead letter" in (ROOT / "docs" / "http.md").read_text()
+    for seconds, dead in ((3, 0), (4, 1), (8, 1)):
+        failed, left = await attempts_of("1s", lasting=f"{seconds}s")
+        assert {count for count, _ in failed} == {1}
+        assert [end for _, end in failed] == ["done"] * (len(failed) - dead) + ["dead"] * dead
+        assert (len(failed) > len("four")) == bool(dead)
+        assert left == 0, "a success clears it"
+
+
+# Celery beat
+
+
+def celery_beat_page(folder):
+    """The page, with the files that it shows written to the folder."""
+    page = (ROOT / "docs" / "how-to" / "from-celery-beat.md").read_text()
+    for name in ("shop.py", "pollux.yaml"):
+        [text] = re.findall(rf"<!-- file: {name} -->\n(?:<!-- .*? -->\n)?```\w+\n(.*?)```", page, re.DOTALL)
+        (folder / name).write_text(text)
+    return page
+
+
+def test_the_file_and_the_program_of_that_page_do_not_go_into_one_store(tmp_path):
+    assert "a store takes a job from\none source" in celery_beat_page(tmp_path)
+    run([POLLUX, "reload", "-c", "pollux.yaml", "--store", "sqlite:///shop.db"], cwd=tmp_path)
+    program = [sys.executable, "shop.py"]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "job 'stock' is in file:pollux.yaml and in code:app" in done.stderr) == (1, True), done
+
+
+def test_the_move_from_celery_beat_can_be_done_as_its_page_says(tmp_path):
+    """Every command of its blocks in a fresh folder, with the files that the page shows."""
+    page = celery_beat_page(tmp_path)
+    before, after = re.findall(r"```console\n(.*?)```", page.partition("## The move itself")[2], re.DOTALL)
+
+    def typed(block):
+        return [run([POLLUX, *shlex.split(line)[2:]], cwd=tmp_path) for line in block.splitlines()]
+
+    assert "job stock" in (listed := typed(before))[0]
+    assert listed[-1].count("everything is paused: beat still runs") == len(["stock", "report"])
+    with started([POLLUX, "serve", "-c", "pollux.yaml"], cwd=tmp_path, env=None, until="leads"):
+        assert json.loads(run([POLLUX, "runs", "--json"], cwd=tmp_path))["runs"] == []
+        assert typed(after) == ["everything goes on\n"]
+        jobs = json.loads(run([POLLUX, "jobs", "--json"], cwd=tmp_path))["jobs"]
+        assert {job["id"]: job["held"] for job in jobs} == {"stock": "", "report": ""}
 
 
 # Kubernetes

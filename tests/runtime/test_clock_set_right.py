@@ -104,6 +104,57 @@ async def test_a_retry_that_was_a_day_away_comes_as_its_policy_says(app, how):
         assert tale.fired(poll) - before == 6, "the retry of a day ahead holds the job as an overlap"
 
 
+@HOW
+async def test_a_delay_that_somebody_wants_after_the_clock_came_back_is_kept(app, how):
+    @app.job(cron("*/10 * * * *"))
+    async def sweep(ctx): ...
+
+    @app.job()
+    async def asked(ctx): ...
+
+    @app.job(target="db")
+    async def gated(ctx): ...
+
+    async with story(app, at=AT) as tale:
+        await tale.advance("30m")
+        tale.jump("1d")
+        await tale.advance("30m")
+        await leave(tale, how)
+        tale.jump("-1d")
+        await tale.start()
+        for job in (asked, gated):
+            await tale.enqueue(job, delay="1h")
+        await tale.advance("59m")
+        assert [run.fence for job in (asked, gated) for run in tale.runs(job)] == [0, 0], "they ran before their time"
+        await tale.advance("2m")
+        assert [run.state for job in (asked, gated) for run in tale.runs(job)] == [RunState.DONE] * 2
+
+
+@HOW
+async def test_what_was_wanted_at_once_while_the_clock_was_ahead_runs_as_soon_as_it_is_right(app, how):
+    """Of a job that another node runs, and of a target that was paused until then."""
+
+    @app.job(cron("*/10 * * * *"))
+    async def sweep(ctx): ...
+
+    @app.job(target="db")
+    async def gated(ctx): ...
+
+    async with story(app, at=AT) as tale:
+        await tale.advance("30m")
+        tale.jump("1d")
+        await tale.advance("30m")
+        await tale.pause(target="db")
+        await tale.enqueue(gated)
+        await tale.advance("1m")
+        await leave(tale, how)
+        tale.jump("-1d")
+        await tale.resume(target="db")
+        await tale.start()
+        await tale.advance("1m")
+        assert [run.state for run in tale.runs(gated)] == [RunState.DONE]
+
+
 async def test_a_run_that_somebody_wants_tomorrow_stays_tomorrows(app):
     @app.job(cron("*/10 * * * *"))
     async def sweep(ctx): ...

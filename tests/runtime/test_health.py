@@ -15,7 +15,7 @@ from pollux.store.memory import MemoryStore
 from pollux.testing.conformance.builders import a_job, advance, given_jobs, the_job
 from pollux.units import moment_ms
 from tests.runtime.scrape import worries
-from tests.runtime.test_app import until
+from tests.runtime.test_app import finished, until
 
 
 async def found(app, name: str, level: str):
@@ -29,6 +29,25 @@ async def found(app, name: str, level: str):
 
 
 async def home(ctx): ...
+
+
+async def test_why_of_a_failing_job_names_its_last_failed_run(tmp_path):
+    app = Pollux(f"sqlite:///{tmp_path}/p.db")
+
+    @app.job(retry=False)
+    async def poll(ctx):
+        raise OSError("refused")
+
+    async with app:
+        for _ in range(2):
+            last = await finished(app, (await app.enqueue(poll)).id)
+
+        async def look():
+            why = await app.why("poll")
+            return why if "2 times in a row" in why.reason else None
+
+        why = await until(look, "its failures are learnt")
+    assert why.cure == f"run or enqueue it; see what went wrong: pollux runs show {last.id}"
 
 
 async def test_a_deployment_without_a_leader_does_not_fire_and_says_so(tmp_path):

@@ -1,15 +1,17 @@
 """Two files or programs of one name on one store: neither takes away what the other one declares, unless it is said."""
 
 import asyncio
+import platform
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pollux import Pollux, every
 from pollux.app.source_history import HAD_MAX
 from pollux.app.starting import has_started
 from pollux.errors import Conflict
-from pollux.events import ReloadRefused
+from pollux.events import CodeDiffers, ReloadRefused
 from pollux.model import SOURCE, Node, NotePut, RunState, declares
 from pollux.store.contract import JobPut
 from pollux.testing.faults import FaultyStore
@@ -179,6 +181,17 @@ async def test_most_jobs_go_only_if_it_is_said_and_a_text_that_held_before_may_c
         assert set(await all_jobs(back)) == {"z"}
 
 
+async def test_a_text_that_held_before_is_not_refused_beside_a_living_node_either(here, url):
+    """As the help of `serve` says."""
+    async with a_file(url, "p.yaml", "a"):
+        pass
+    async with a_file(url, "p.yaml", "a", "b"):
+        async with a_file(url, "p.yaml", "a") as back:
+            assert set(await all_jobs(back)) == {"a"}
+        with pytest.raises(Conflict, match=r"1 job \(a\) would go that a living node may still declare"):
+            await a_file(url, "p.yaml", "c").start()
+
+
 async def test_a_reload_that_takes_most_away_is_refused_and_what_held_goes_on(here):
     """On a store of one process, too."""
     async with a_file("memory://", "p.yaml", *SIX) as app:
@@ -304,8 +317,22 @@ async def test_of_two_plain_programs_that_live_neither_retires_the_others_jobs(u
         await second.close()
 
 
-async def test_the_next_text_of_a_program_that_keeps_half_starts_beside_the_old_one(url):
-    async with a_program(url, "a", "b") as old, a_program(url, "b", "c"):
+async def test_a_program_that_keeps_half_starts_beside_a_living_one_and_nothing_of_that_is_lost(url):
+    """Milder than for files, of which no job may go; what the living one declares is left to it."""
+    async with a_program(url, "a", "b") as old:
+        asked = await old.enqueue("a", delay="1h")
+        async with a_program(url, "b", "c") as new:
+            for app in (new, old, new):
+                app._registrar._looks = 2
+                await app._registrar.turn()
+            assert {job.id for job in (await all_jobs(old)).values() if job.declared} == {"a", "b", "c"}
+            assert (await old.get_run(asked.id)).state is RunState.READY
+
+
+async def test_a_program_that_keeps_less_than_half_is_refused_beside_a_living_one(url):
+    async with a_program(url, "a", "b", "c") as old:
+        with pytest.raises(Conflict, match=r"code:app: 2 jobs \(a, b\) would go"):
+            await a_program(url, "c", "d").start()
         assert {job.id for job in (await all_jobs(old)).values() if job.declared} == {"a", "b", "c"}
 
 
@@ -377,8 +404,12 @@ async def test_a_start_waits_until_a_killed_node_of_the_old_text_is_gone(url):
     await _other_node(app, ttl_ms=2_000)
     async with asyncio.timeout(PATIENCE):
         assert await has_started(app, asyncio.Event(), said.append)
-    assert len(said) == 1
-    assert said[0].endswith("trying again until they beat, or are gone, Ctrl-C stops")
+    waits, takes = said
+    assert waits.endswith(
+        "waiting up to 48 s for a beat of node other:1: if one comes, this start ends; if none does, or all stop, "
+        "it takes their place, Ctrl-C stops"
+    )
+    assert takes == "gone: node other:1; this start takes the place, and the jobs are those that it declares"
     assert {job.id: job.declared for job in (await all_jobs(app)).values()} == {"a": False, "b": False, "c": True}
     await app.close()
 
@@ -405,3 +436,75 @@ async def test_a_start_is_refused_once_that_node_has_beaten_again(url):
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)
         await app.close()
+
+
+async def test_a_start_ends_at_last_beside_a_node_that_neither_beats_nor_goes(url):
+    """One that was told to be given up later than we would be."""
+    async with a_program(url, "a", "b"):
+        pass
+    app = a_program(url, "c")
+    app.options = replace(app.options, beat_ms=500, beat_ttl_ms=1_000)
+    await app.open()
+    await _other_node(app, ttl_ms=3_600_000)
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(Conflict, match=r"other:1"):
+            await has_started(app, asyncio.Event(), lambda words: None)
+    await app.close()
+
+
+@pytest.mark.parametrize(("had", "is_taken"), [(("a", "b"), True), (SIX, False)], ids=["few", "many"])
+async def test_a_start_that_waits_takes_the_place_of_a_node_that_stops_meanwhile_as_one_after_it_would(
+    here, url, had, is_taken
+):
+    """And says so; where too many jobs would go it is refused then, too."""
+    first, said = a_file(url, "one/p.yaml", *had), []
+    await first.start()
+    second = a_file(url, "two/p.yaml", "x")
+    waits = asyncio.Event()
+
+    def say(words):
+        said.append(words)
+        waits.set()
+
+    starting = asyncio.create_task(has_started(second, asyncio.Event(), say))
+    async with asyncio.timeout(PATIENCE):
+        await waits.wait()
+        assert f"for a beat of node {first.node_id}: if one comes, this start ends" in said[0]
+        assert set(await all_jobs(first)) == set(had)
+        gone = first.node_id
+        await first.close()
+        if is_taken:
+            assert await starting
+            assert said[1:] == [
+                f"gone: node {gone}; this start takes the place, and the jobs are those that it declares"
+            ]
+            assert set(await all_jobs(second)) == {"x"}
+        else:
+            with pytest.raises(Conflict, match=r"6 jobs .* would go, of the 6 that"):
+                await starting
+            assert len(said) == 1
+    await second.close()
+
+
+# two programs with one handler name
+
+
+def _named_program(url, name, call):
+    app = Pollux(url, name=name)
+    app.handler(call, name="check")
+    app.add("check", every("1h"), id=f"{name}-check")
+    return app, Heard(app.events, CodeDiffers)
+
+
+async def test_each_of_two_programs_with_different_code_under_one_handler_name_says_so_once(url):
+    one, heard_by_one = _named_program(url, "one", text)
+    two, heard_by_two = _named_program(url, "two", platform.node)
+    async with one, two:
+        [said] = heard_by_two.all
+        assert (said.handlers, said.node_id, said.source) == (("check",), one.node_id, "code:one")
+        for _ in range(3):
+            await one._registrar.turn()
+        [said] = heard_by_one.all
+        assert (said.handlers, said.node_id, said.source) == (("check",), two.node_id, "code:two")
+        [finding] = [each for each in (await one.health()).findings if each.name == "code"]
+        assert (finding.level, finding.seen) == ("degraded", said.words)

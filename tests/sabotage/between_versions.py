@@ -37,9 +37,8 @@ BETWEEN_VERSIONS = (
         "memory",
         Patch(
             "store/memory/state.py",
-            "tuple[list[tuple[int, int, str]], ...] = ([], [], [])",
-            "tuple[list[tuple[int, int, str]], ...] = "
-            "next(iter(house.states.values())).lines if house.states else ([], [], [])",
+            "tuple[list[LinePlace], ...] = ([], [], [])",
+            "tuple[list[LinePlace], ...] = next(iter(house.states.values())).lines if house.states else ([], [], [])",
         ),
         Patch("store/memory/state.py", "            and run.scheduler_version == self.version\n", ""),
     ),

@@ -291,9 +291,7 @@ ON_POSTGRES = (
     sabotage(
         "S6.alone-postgres",
         "a run that is to begin alone begins beside others",
-        Patch(
-            "store/postgres/queries/advance.sql", "WHERE o.job_id = r.job_id AND NOT (", "WHERE o.job_id = '' AND NOT ("
-        ),
+        Patch("store/postgres/queries/advance.sql", " AS o WHERE NOT (", " AS o WHERE false AND NOT ("),
         tests=(POSTGRES + BESIDE,),
     ),
     sabotage(
@@ -369,7 +367,7 @@ ON_POSTGRES = (
     sabotage(
         "S5.postgres-plain",
         "the one statement that makes many runs does not look whether one of them has ended meanwhile",
-        Patch("store/postgres/migrations/0006_alike.sql", "  PERFORM {s}.none_ended(ids);\n", ""),
+        Patch("store/postgres/migrations/0008_later.sql", "  PERFORM {s}.none_ended(ids);\n", ""),
         tests=(ENQUEUED + "test_an_id_that_ends_while_it_is_made_again_is_not_made_again",),
     ),
     sabotage(

@@ -60,7 +60,7 @@ ONE_NAME = (
     sabotage(
         "wait",
         "a start with an edited file fails while the beat of a killed node runs out",
-        Patch("app/starting.py", "if not living or any(", "if living or any("),
+        Patch("app/starting.py", "if not living or has_beaten", "if living or has_beaten"),
         tests=(NAME + "test_a_start_waits_until_a_killed_node_of_the_old_text_is_gone[sqlite]",),
     ),
     sabotage(

@@ -85,14 +85,17 @@ SUBTLE: dict[str, tuple[Patch, ...]] = {
     ),
     # runs
     "a run loses its target on the way in": (
-        Patch(_RUNS, "    run = state.admit(run)\n", '    run = state.admit(replace(run, target=""))\n'),
+        Patch(
+            _RUNS, "    run = state.admit(run, now_ms)\n", '    run = state.admit(replace(run, target=""), now_ms)\n'
+        ),
     ),
     "after a refusal the rest of the batch is refused": (
         Patch(
             _RUNS,
-            "answers.append(accept(state, run, told))",
+            "answers.append(accept(state, run, told, now_ms))",
             "is_well = all(answer.answer is Answer.OK for answer in answers)\n"
-            "            answers.append(accept(state, run, told) if is_well else RunAnswer(Answer.STALE, run.id))",
+            "            stale = RunAnswer(Answer.STALE, run.id)\n"
+            "            answers.append(accept(state, run, told, now_ms) if is_well else stale)",
         ),
     ),
     "keys are compared in lower case": (

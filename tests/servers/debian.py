@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FETCH_S = 240.0
+DEPTH_MAX = 4  # libraries of libraries, and theirs
 
 
 class Program(NamedTuple):
@@ -54,6 +55,7 @@ POSTGRES = {
     for major in (15, 17)  # a release of Debian has one of them
 }
 REDIS = Parcel("usr/bin/redis-server", ("redis-server", "redis-tools"))
+CHROMIUM = Parcel("usr/lib/chromium/chromium-headless-shell", ("chromium-headless-shell", "chromium-common"))
 PROMTOOL = Parcel("usr/bin/promtool", ("prometheus",))
 
 
@@ -91,7 +93,10 @@ def _place(parcel: Parcel, folder: Path) -> Path:
 
 
 def _libraries(folder: Path) -> str:
-    return ":".join(str(path) for base in ("usr/lib", "lib") for path in sorted((folder / base).glob("*-linux-*")))
+    """With the folders in which some packages keep libraries that only their own may use."""
+    own = [path for base in ("usr/lib", "lib") for path in sorted((folder / base).glob("*-linux-*"))]
+    inner = sorted({path.parent for place in own for path in place.glob("*/lib*.so*")})
+    return ":".join(map(str, [*own, *inner]))
 
 
 def _fetch(parcel: Parcel, folder: Path) -> None:
@@ -100,12 +105,24 @@ def _fetch(parcel: Parcel, folder: Path) -> None:
         raise FileNotFoundError(f"no {parcel.name} here, and no apt-get to fetch it with; cure: {parcel.cure}")
     own = _own_lists(parcel, folder)
     _download(parcel, folder, parcel.packages, own)
-    if _missing(parcel, folder):
-        told = _run(["apt-cache", *own, "depends", "--important", *parcel.packages], folder).stdout
-        packages = sorted(set(re.findall(r"Depends: ((?:lib|lua-)[\w.+-]+)", told)))
-        _download(parcel, folder, [name for name in packages if not name.startswith("libc6")], own)
+    packages, known = parcel.packages, _installed(folder) | {*parcel.packages}
+    for _ in range(DEPTH_MAX):
+        if not packages or not _missing(parcel, folder):
+            break
+        told = _run(["apt-cache", *own, "depends", "--important", *packages], folder).stdout
+        named = {*re.findall(r"Depends: ((?:lib|lua-)[\w.+-]+)", told)} - known
+        packages = tuple(sorted(name for name in named if not name.startswith("libc6")))
+        known |= named
+        if packages:
+            _download(parcel, folder, packages, own)
     if needed := _missing(parcel, folder):
         raise FileNotFoundError(f"{parcel.name} was fetched, but needs {', '.join(needed)}; cure: {parcel.cure}")
+
+
+def _installed(folder: Path) -> set[str]:
+    """Packages of this machine: what they hold is found where it is."""
+    told = _run(["dpkg-query", "-W", "-f", "${db:Status-Status} ${Package}\n"], folder).stdout
+    return {*re.findall(r"^installed (\S+)$", told, re.MULTILINE)}
 
 
 def _own_lists(parcel: Parcel, folder: Path) -> list[str]:

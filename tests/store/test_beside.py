@@ -1,9 +1,12 @@
 """Where do the small files of a store lie?  The node that serves it and the command that looks for it must agree."""
 
+import os
+import platform
+import subprocess
 from pathlib import Path
 
 from pollux.server.options import nearby_options
-from pollux.store.beside import SOCKET, TOKEN, Announced, announce, beside, socket_path
+from pollux.store.beside import SOCKET, TOKEN, Announced, announce, announced_in, beside, socket_path
 
 
 def test_beside_a_file_wherever_it_is_looked_at_from(tmp_path, monkeypatch):
@@ -55,3 +58,43 @@ def test_a_user_without_a_home_runs_unannounced(monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     assert announce(Announced(1, "s", "sqlite:///p.db")) is None
     assert nearby_options("sqlite:///p.db", {}) is not None
+
+
+def _ended_pid():
+    with subprocess.Popen(["true"]) as ended:
+        return ended.pid
+
+
+def test_a_node_of_another_host_is_neither_believed_nor_taken_for_dead(tmp_path, monkeypatch):
+    """A home directory on a network file system is shared; pids are not."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as there:
+        there.setattr(platform, "node", lambda: "elsewhere")
+        living_there = announce(Announced(_ended_pid(), "there.sock", "sqlite:///there.db"))
+        same_pid = announce(Announced(os.getpid(), "there.sock", "sqlite:///there.db"))
+    mine = Announced(os.getpid(), "here.sock", "sqlite:///here.db")
+    announce(mine)
+    assert announced_in(tmp_path) == [mine]
+    assert living_there.exists()
+    assert same_pid.exists()
+
+
+def test_many_nodes_of_another_host_hide_none_of_this_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as there:
+        there.setattr(platform, "node", lambda: "elsewhere")
+        for pid in range(1, 101):
+            announce(Announced(pid, "there.sock", "sqlite:///there.db"))
+    mine = Announced(os.getpid(), "here.sock", "sqlite:///here.db")
+    announce(mine)
+    assert announced_in(tmp_path) == [mine]
+
+
+def test_the_file_of_a_dead_node_of_this_host_is_taken_away(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    dead = announce(Announced(_ended_pid(), "here.sock", "sqlite:///here.db"))
+    assert announced_in(tmp_path) == []
+    assert not dead.exists()

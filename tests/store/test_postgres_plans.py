@@ -39,12 +39,12 @@ INSERT INTO {s}.jobs (id, revision, release, source, handler, name, grp, target,
   definition)
 SELECT 'job-' || lpad(n::text, 5, '0'), 1, 0, 'api', 'h', '', '', '', '', true, false, {now} + n * 1000, '{{}}'
 FROM generate_series(1, {jobs}) AS n;
-INSERT INTO {s}.runs (seq, id, job_id, due_ms, cause, priority, grp, target, gated)
-SELECT n, 'r' || n, 'job-' || lpad((n % {jobs} + 1)::text, 5, '0'), {now} + n, 2, 1 + n % 3, '', '', false
+INSERT INTO {s}.runs (seq, id, job_id, due_ms, cause, priority, grp, target, gated, later)
+SELECT n, 'r' || n, 'job-' || lpad((n % {jobs} + 1)::text, 5, '0'), {now} + n, 2, 1 + n % 3, '', '', false, n > {ready}
 FROM generate_series(1, {ready} + {later}) AS n;
-INSERT INTO {s}.line (seq, job_id, priority, due_ms, state, visible_ms, held_reason)
+INSERT INTO {s}.line (seq, job_id, priority, due_ms, state, visible_ms, held_reason, later)
 SELECT n, 'job-' || lpad((n % {jobs} + 1)::text, 5, '0'), 1 + n % 3, {now} + n, 1,
-  CASE WHEN n <= {ready} THEN {now} - 1000 ELSE {now} + {day} + n END, ''
+  CASE WHEN n <= {ready} THEN {now} - 1000 ELSE {now} + {day} + n END, '', n > {ready}
 FROM generate_series(1, {ready} + {later}) AS n;
 INSERT INTO {s}.past
 SELECT 10000000 + n, 'p' || n, 'job-' || lpad((n % {jobs} + 1)::text, 5, '0'), {now} - n, 2, NULL, NULL, 2, '', '',
@@ -233,7 +233,21 @@ async def a_retry(house):
     n = len(seqs)
     times, none, words = [NOW] * n, [None] * n, [""] * n
     return await house.plan(
-        "settle", "retry", seqs, [1] * n, words, times, times, times, none, words, none, none, [0] * n, words
+        "settle",
+        "retry",
+        seqs,
+        [1] * n,
+        words,
+        times,
+        times,
+        times,
+        none,
+        words,
+        none,
+        none,
+        [0] * n,
+        words,
+        [False] * n,
     )
 
 
@@ -250,7 +264,7 @@ async def an_enqueue(house):
     n = 100
     words, none = [""] * n, [None] * n
     columns = [[f"new-{i}" for i in range(n)], ["job-00001"] * n, [NOW] * n, [2] * n, none, none, [2] * n, words, words]
-    return await house.plan("enqueue", "add", *columns, [False] * n, [1] * n, words, [NOW] * n, [2] * n)
+    return await house.plan("enqueue", "add", *columns, [False] * n, [1] * n, words, [NOW] * n, [2] * n, NOW)
 
 
 async def a_plain_enqueue(house):
@@ -259,12 +273,12 @@ async def a_plain_enqueue(house):
 
 def some_plain(n):
     same = ("job-00001", NOW, 2, 2, "", "", False, NOW)
-    return "\n".join(f"new-{i}" for i in range(n)), "\n".join(["{}"] * n), *same, 10_000_000, "channel", ""
+    return "\n".join(f"new-{i}" for i in range(n)), "\n".join(["{}"] * n), *same, 10_000_000, "channel", "", NOW
 
 
 async def a_single_plain_enqueue(house):
     same = ("job-00001", NOW, 2, 2, "", "", False, NOW)
-    return await house.plan("enqueue", "one", "new-1", b"{}", *same, 10_000_000, "channel", "")
+    return await house.plan("enqueue", "one", "new-1", b"{}", *same, 10_000_000, "channel", "", NOW)
 
 
 async def the_leaders_facts(house):
@@ -395,9 +409,9 @@ KEPT = {
     "done": ("settle", "done", f"{_empty(9)}, '', 'c', '', 2"),
     "found": ("settle", "found", "'{}', 1"),
     "finish": ("settle", "finish", _empty(13)),
-    "retry": ("settle", "retry", _empty(12)),
+    "retry": ("settle", "retry", _empty(13)),
     "renew": ("renew", "renew", f"{_empty(3)}, 1, 1"),
-    "one": ("enqueue", "one", "'r', NULL, 'j', 1, 2, 2, '', '', false, 1, 9, 'c', ''"),
+    "one": ("enqueue", "one", "'r', NULL, 'j', 1, 2, 2, '', '', false, 1, 9, 'c', '', 1"),
     "known": ("enqueue", "known", "'{}'"),
     "learn": ("advance", "learn", "1, 2, 1, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'"),
     "release": ("advance", "release", "'{}', 1, 2"),

@@ -105,3 +105,24 @@ async def test_what_the_second_release_wrote_is_found_by_its_job_and_goes_on(mon
     finally:
         await store.close()
     assert (await check(url, lambda *_: None)).findings == ()
+
+
+async def test_a_run_for_later_of_an_earlier_release_is_told_from_the_others(monkeypatch):
+    """One that is for later stands apart from then on, in both tables; all can be claimed."""
+    url = own_url("later")
+    await second_release(url, monkeypatch)
+    connection = await asyncpg.connect(shared_url())
+    await connection.execute(f"SET search_path TO {read_address(url).schema}")
+    await connection.execute("UPDATE line SET visible_ms = 9000000000000 WHERE due_ms = 2")
+
+    store = PostgresStore(url)
+    await store.open()
+    try:
+        apart = "SELECT r.id FROM runs AS r JOIN line AS l ON l.seq = r.seq WHERE r.later AND l.later"
+        assert [row[0] for row in await connection.fetch(apart)] == ["b1"]
+        assert (await check(url, lambda *_: None)).findings == ()
+        claimed = await store.claim(node="n", token="t", limit=9, lease_ms=60_000, now_ms=9_000_000_000_000)
+        assert {run.id for run in claimed.runs} >= {"a1", "b1"}
+    finally:
+        await connection.close()
+        await store.close()

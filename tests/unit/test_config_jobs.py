@@ -262,3 +262,28 @@ def test_fifty_thousand_jobs_load(load):
 def test_a_word_of_another_scheduler_leads_to_ours(problems, written, ours):
     [problem] = problems(f"jobs:\n  - {{id: a, {HANDLER}, cron: '0 6 * * *', {written}}}\n")
     assert f'did you mean "{ours}"?' in problem
+
+
+@pytest.mark.parametrize(
+    ("written", "cure"),
+    [
+        ("timezone: Europe/Berlin", "it belongs to a job, or for all jobs into defaults: {tz: ...}"),
+        ("tz: Europe/Berlin", "it belongs to a job, or for all jobs into defaults: {tz: ...}"),
+        ("retry: {attempts: 3}", "it belongs to a job, or for all jobs into defaults: {retry: ...}"),
+        ("interval: 30s", "it belongs to a job: jobs: [{id: home, interval: ...}]"),
+        ("period: 30s", "it belongs to a job: jobs: [{id: home, interval: ...}]"),
+        (
+            "every: 30s",
+            "it belongs to a job: jobs: [{id: home, interval: ...}]; or it belongs into heartbeat: {every: ...}",
+        ),
+        ("cron: '0 6 * * *'", "it belongs to a job: jobs: [{id: home, cron: ...}]"),
+        ("id: home", "it belongs to a job: jobs: [{id: home}]"),
+        ("seats: 5", "it belongs into pool: {seats: ...}"),
+        ("workers: 5", "it belongs into pool: {seats: ...}"),
+        ("port: 8060", "it belongs into server: {port: ...} or metrics: {port: ...}"),
+        ("defaults: {interval: 30s}", "it belongs to a job: jobs: [{id: home, interval: ...}]"),
+    ],
+)
+def test_what_belongs_to_a_job_is_told_so_where_it_stands_above_the_jobs(problems, written, cure):
+    [problem] = problems(f"{written}\njobs:\n  - {{id: a, {HANDLER}, interval: 30s}}\n")
+    assert problem.endswith(cure)

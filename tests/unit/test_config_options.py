@@ -322,7 +322,9 @@ def test_problems_of_all_sources_come_together(load):
 
 
 def test_a_file_that_is_not_there_says_so(load, tmp_path):
-    assert complaint(lambda: load_config("no.yaml", environ={})).startswith("no.yaml: there is no such file; ")
+    missing = complaint(lambda: load_config("no.yaml", environ={}))
+    assert missing.startswith("no.yaml: there is no such file; ")
+    assert "pollux check FILE" in missing
     (tmp_path / "d").mkdir()
     assert "cannot be read" in complaint(lambda: load_config("d", environ={}))
     assert "cannot be read" in complaint(lambda: load_config("a\0b", environ={}))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pollux import Pollux
 from pollux.declare import check_job
 from pollux.errors import InvalidInput
 from pollux.model import Job
@@ -19,3 +20,11 @@ def test_a_field_of_another_kind_is_refused(field):
 def test_what_is_no_retry_rule_is_said_to_be_none(rule):
     with pytest.raises(InvalidInput, match=r"^job 'home'.*retry: .* is not a retry rule; give one, like Retry\("):
         check_job(Job(id="home", handler="h", retry=rule))
+
+
+async def test_what_is_no_job_is_refused_with_the_way_to_make_one():
+    app = Pollux("memory://")
+    await app.open()
+    with pytest.raises(InvalidInput, match=r"a job is a Job, not dict; make it with pollux.declare.job_of\("):
+        await app.put_jobs([{"id": "a", "handler": "fine"}])
+    await app.close()

@@ -36,6 +36,28 @@ def test_only_what_the_handler_calls_permanent_is_permanent():
     assert classify(NoSuchHost("gone")) is Fault.PERMANENT
 
 
+@pytest.mark.parametrize(
+    ("errors", "fault"),
+    [
+        ([Permanent("a")], Fault.PERMANENT),
+        ([Permanent("a"), Permanent("b")], Fault.PERMANENT),
+        ([Permanent("a"), ValueError("b")], Fault.TRANSIENT),
+        ([ValueError("a")], Fault.TRANSIENT),
+        ([Permanent("a"), ExceptionGroup("inner", [Permanent("b"), Permanent("c")])], Fault.PERMANENT),
+        ([Permanent("a"), ExceptionGroup("inner", [Permanent("b"), OSError("c")])], Fault.TRANSIENT),
+    ],
+)
+def test_a_group_is_permanent_if_all_in_it_are(errors, fault):
+    assert classify(ExceptionGroup("outer", errors)) is fault
+
+
+def test_a_group_that_is_itself_called_permanent_is_permanent():
+    class NothingLeft(ExceptionGroup, Permanent):
+        pass
+
+    assert classify(NothingLeft("all hosts", [OSError("refused")])) is Fault.PERMANENT
+
+
 def test_an_error_is_told_by_its_kind_and_message():
     assert describe(ConnectionError("refused")) == "ConnectionError: refused"
     assert describe(TimeoutError()) == "TimeoutError"
@@ -72,6 +94,56 @@ def test_a_chain_of_causes_is_told_as_far_as_anybody_reads_and_may_be_a_ring():
     assert describe(ring) == "ValueError: round"
     assert describe(raised(ValueError("x"), Unspeakable())).endswith("from Unspeakable: (its message cannot be read)")
     assert len(describe(raised(ValueError("x" * 9_999), ValueError("y" * 9_999)))) == ERROR_CHARS_MAX
+
+
+GROUP = "ExceptionGroup: unhandled errors in a TaskGroup"
+
+
+def group(*errors, text="unhandled errors in a TaskGroup"):
+    return ExceptionGroup(text, list(errors))
+
+
+def test_a_group_is_told_with_what_is_in_it():
+    assert (
+        describe(group(ZeroDivisionError("by zero"))) == f"{GROUP} (1 sub-exception), from ZeroDivisionError: by zero"
+    )
+    two = group(TimeoutError(), raised(OSError("no answer"), KeyError("host")))
+    assert (
+        describe(two)
+        == f"{GROUP} (2 sub-exceptions), from TimeoutError, from OSError: no answer, from KeyError: 'host'"
+    )
+    assert describe(group(ValueError("no"), text="no")) == "ExceptionGroup: no (1 sub-exception), from ValueError: no"
+    assert describe(group(ValueError("a"), ValueError("a"))).count("from ValueError: a") == 1
+    hidden = describe(group(OSError("secret")), lambda text: text.replace("secret", "***"))
+    assert hidden.endswith("from OSError: ***")
+
+
+def test_a_group_in_a_group_is_told_by_what_is_in_it_and_a_group_may_be_a_cause():
+    nested = group(group(group(ValueError("a")), KeyError("b")), OSError("c"))
+    assert describe(nested) == f"{GROUP} (2 sub-exceptions), from ValueError: a, from KeyError: 'b', from OSError: c"
+    wrapped = raised(RuntimeError("sync"), group(ValueError("a")))
+    assert describe(wrapped) == f"RuntimeError: sync, from {GROUP} (1 sub-exception), from ValueError: a"
+
+
+def test_a_group_is_told_as_far_as_anybody_reads():
+    assert describe(group(*[ValueError(str(n)) for n in range(100, 5_000)])).count("from") == 3
+    assert len(describe(group(ValueError("x" * 9_999), ValueError("y" * 9_999)))) == ERROR_CHARS_MAX
+    deep = ValueError("no")
+    for _ in range(2_000):
+        deep = group(deep)
+    assert describe(deep).endswith("from ValueError: no")
+    assert describe(group(Unspeakable())).endswith("from Unspeakable: (its message cannot be read)")
+
+
+def test_a_group_that_tells_its_parts_wrongly_is_told_by_what_is_in_it():
+    class Ring(ExceptionGroup):
+        @property
+        def exceptions(self):
+            return (self,)
+
+    ring = Ring("ring", [Permanent("a")])
+    assert describe(ring) == "Ring: ring (1 sub-exception), from Permanent: a"
+    assert classify(ring) is Fault.PERMANENT
 
 
 class Unspeakable(Exception):
@@ -219,6 +291,19 @@ def test_a_traceback_leaves_out_what_is_not_the_users_own():
 
 def test_the_first_of_a_group_tells_where_it_broke():
     assert BROKE[0] in trace_of(groups)
+
+
+def groups_of_groups():
+    try:
+        groups()
+    except ExceptionGroup as error:
+        for text in "abcd":
+            error = ExceptionGroup(text, [error])
+        raise error from None
+
+
+def test_however_many_groups_are_around_it_the_first_tells_where_it_broke():
+    assert BROKE[0] in trace_of(groups_of_groups)
 
 
 def test_the_place_of_an_error_that_was_raised_again_is_where_it_broke():

@@ -1,8 +1,11 @@
 """The clock was wrong by hours and is set right: due times follow it, in both directions."""
 
+from random import Random
+
 import pytest
 from msgspec.structs import replace
 
+from pollux.ids import new_id
 from pollux.model import (
     SCHEDULER_VERSION,
     Cause,
@@ -220,8 +223,9 @@ def test_a_due_time_lies_too_far_ahead_if_the_schedule_does_not_allow_it(schedul
     assert lies_ahead(a_job(schedule=schedule, **times), NOW) is is_ahead
 
 
-def waiting(visible_in, cause=Cause.ENQUEUED, **fields):
-    return Run("r", "a", NOW + visible_in, cause=cause, visible_ms=NOW + visible_in, **fields)
+def waiting(visible_in, cause=Cause.ENQUEUED, made_in=None, **fields):
+    run_id = "r" if made_in is None else new_id(NOW + made_in, Random(1))
+    return Run(run_id, "a", NOW + visible_in, cause=cause, visible_ms=NOW + visible_in, **fields)
 
 
 def tried_at(ended_in):
@@ -237,9 +241,15 @@ def tried_at(ended_in):
         (waiting(9 * DAY, **tried_at(DAY)), DAY),
         (waiting(9_000, **tried_at(-1_000)), None),
         (waiting(DAY - 5, Cause.SCHEDULE), 0),
-        (waiting(DAY - 5), 0),
-        (waiting(DAY + 9_999), 0),
-        (waiting(2 * DAY), None),  # somebody wants it then
+        (waiting(DAY - 5, made_in=DAY - 5), 0),
+        (waiting(DAY + 9_999, made_in=DAY + 9_999), 0),
+        (waiting(DAY - 5, made_in=DAY - HOUR), 0),  # its delay was over before the clock came back
+        (waiting(2 * DAY, made_in=DAY), None),  # somebody wants it then
+        (waiting(HOUR, made_in=-MINUTE), None),  # made before the clock went ahead, or after it came back
+        (waiting(HOUR, made_in=0), None),
+        (waiting(HOUR, Cause.FORCED, made_in=0), None),
+        (waiting(HOUR, made_in=30 * DAY), None),  # digits that are no time: no run is made after it is visible
+        (waiting(HOUR), None),  # an id of the caller's own
     ],
 )
 def test_a_waiting_run_keeps_its_delay_or_comes_now_if_its_time_was_reckoned_by_a_clock_ahead(run, earlier_in):

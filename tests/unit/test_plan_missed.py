@@ -1,7 +1,11 @@
 """After a downtime: what was missed is fired or skipped as the job says, counted, and at a pace."""
 
+import pytest
+from msgspec.structs import replace
+
 from pollux.model import (
     Cron,
+    Ended,
     Interval,
     Misfire,
     Overlap,
@@ -130,3 +134,24 @@ def test_what_one_leader_chose_and_could_not_fire_is_counted_once_by_the_next(wo
     assert fired(world) == [T0, fresh_ms]
     missed = list(range(T0 - T0 % MINUTE + MINUTE, fresh_ms, MINUTE))
     assert world.jobs["a"].memory.skips == {"late": len(missed)}
+
+
+@pytest.mark.parametrize(("every_ms", "took_ms"), [(2_000, 5), (10_000, 5_000)], ids=["short-interval", "long-run"])
+@pytest.mark.parametrize("is_new", [False, True], ids=["all-along", "after-a-change"])
+def test_a_leader_that_is_steadily_late_fires_every_due_time(world, leader, every_ms, took_ms, is_new):
+    """The due time right after comes before a run of the missed one is over, but the leader is as late for that one."""
+    world.put(a_job(schedule=Interval(every_ms, spread=False)))
+    leader.run()
+    first_ms = T0 + every_ms
+    if is_new:
+        world.now_ms = first_ms + every_ms // 2
+        leader.rebuild()
+    for n in range(50):
+        world.now_ms = first_ms + n * every_ms + 6 * every_ms // 10
+        world.enter(Ended(tuple(replace(world.ended(run.id), duration_ms=took_ms) for run in world.live())))
+        leader.run()
+
+    dues = fired(world)[1:]
+    assert len(dues) == len(set(dues))
+    assert len(dues) == 50 - is_new, "it waits for a due time that is on time, and none ever is"
+    assert world.jobs["a"].memory.skips == ({"late": 1} if is_new else {})

@@ -11,7 +11,6 @@ from pollux.model import (
     Event,
     Interval,
     Job,
-    Line,
     Memory,
     Node,
     Note,
@@ -26,28 +25,58 @@ from pollux.units import DAY_MS, HOUR_MS
 
 NOW = 1_800_000_000_000
 NODE = Node(id="n1", seats=2, busy=0, handlers=("h",), leads=1, beat_ms=NOW)
-QUEUE = (Line(0, None), Line(1, NOW - 5_000), Line(9, NOW - 9_000))  # it is the only one of its priority or above
 JOB = Job(id="j", handler="h", schedule=Interval(60_000), next_due_ms=NOW + 20_000, last_due_ms=NOW - 40_000)
 RUN = Run("j@1", "j", NOW - 5_000, visible_ms=NOW - 5_000)
 PAUSE = Note("stop:job:j", {"reason": "moving", "by": "ada"}, 1, NOW + 90_000)
 
 
-def job(stops=(), live=None, nodes=(NODE,), **changes):
-    return why_job(replace(JOB, **changes), stops=stops, now_ms=NOW, live=live, nodes=nodes)
+def job(stops=(), live=None, nodes=(NODE,), ahead=0, failed="", **changes):
+    return why_job(replace(JOB, **changes), stops=stops, now_ms=NOW, live=live, nodes=nodes, ahead=ahead, failed=failed)
 
 
-def run(stops=(), nodes=(NODE,), queue=QUEUE, of=JOB, **changes):
-    return why_run(replace(RUN, **changes), of, stops=stops, nodes=nodes, queue=queue, now_ms=NOW)
+def run(stops=(), nodes=(NODE,), ahead=0, of=JOB, **changes):
+    return why_run(replace(RUN, **changes), of, stops=stops, nodes=nodes, ahead=ahead, now_ms=NOW)
 
 
 # a job that fails
+
+
+RETRIED = replace(
+    RUN,
+    attempt=2,
+    visible_ms=NOW + HOUR_MS,
+    error="refused",
+    tried=(Tried(1, NOW - 9_000, NOW - 8_000, "refused"), Tried(2, NOW - 3_000, NOW - 2_000, "refused")),
+    cause=Cause.SCHEDULE,
+)
+
+
+def test_a_job_whose_run_is_tried_again_says_since_when_it_fails():
+    """No run of it has ended, so its memory counts no failure."""
+    why = job(live=RETRIED, memory=Memory(last_error="refused", last_end_ms=NOW - 2_000, last_error_ms=NOW - 2_000))
+    assert why.reason.startswith("it failed 2 times since 8s ago (refused); tried again in 1h")
+    assert why.reason.count("refused") == 1
+    once = job(live=replace(RETRIED, attempt=1, tried=RETRIED.tried[:1]))
+    assert once.reason.startswith("it failed once, 8s ago (refused); tried again in 1h")
+
+
+def test_a_job_tells_of_a_run_for_later_that_is_tried_again_beside_what_it_waits_for():
+    why = job(live=replace(RETRIED, cause=Cause.ENQUEUED))
+    assert why.reason == "it is due in 20s; it failed 2 times since 8s ago (refused); tried again in 1h"
+    assert why.cure == "see what went wrong: pollux runs show j@1"
+
+
+def test_a_revived_run_does_not_count_what_was_tried_before():
+    revived = replace(RETRIED, attempt=1)
+    assert job(live=revived).reason.startswith("it failed once, 2s ago (refused)")
 
 
 def test_a_job_that_fails_says_how_often_since_when_and_how():
     memory = Memory(failures=12, failing_since_ms=NOW - 3_600_000, last_error="refused", last_end_ms=NOW - 40_000)
     why = job(memory=memory)
     assert why.reason == "it is due in 20s; it fails: 12 times in a row, since 1h ago; the last error: refused"
-    assert why.cure == "see what went wrong: pollux runs --job j --failed"
+    assert why.cure == "see what went wrong: pollux runs --job j --failed", "its history is pruned"
+    assert job(memory=memory, failed="j@7").cure == "see what went wrong: pollux runs show j@7"
     paused = job(memory=memory, stops=(PAUSE,))
     assert paused.reason.endswith("it fails: 12 times in a row, since 1h ago; the last error: refused")
     assert paused.cure == "pollux resume j", "what holds it up comes first"
@@ -346,21 +375,34 @@ def test_a_ready_run_says_whom_it_waits_for():
     assert not run().is_held
 
 
-def test_a_ready_run_says_how_many_are_ahead_and_when_it_may_start():
-    """Only runs of its priority or a higher one are; the store queue them to 10,000."""
+@pytest.mark.parametrize("ask", [run, lambda of=JOB, **changes: job(live=RUN, memory=of.memory, **changes)])
+def test_a_ready_run_and_its_job_say_how_many_are_ahead_and_when_it_may_start(ask):
     taught = replace(JOB, memory=Memory(duration_ms=3_000))
-    crowded = (Line(100, NOW), Line(45_000, NOW), Line(9, NOW))
-    why = run(queue=crowded, of=taught)
-    assert why.reason == "it is ready; more than 10,000 runs are ahead of it"
-    assert why.expected_ms == NOW + 45_099 // 2 * 3_000, "two seats, three seconds each"
+    why = ask(ahead=99, of=taught)
+    assert why.reason.startswith("it is ready; 99 runs are ahead of it")
+    assert why.expected_ms == NOW + 49 * 3_000, "two seats, three seconds each"
     assert "higher priority" in why.cure
-    few = run(queue=crowded, of=taught, priority=1)
-    assert (few.reason, few.expected_ms) == ("it is ready; up to 99 runs are ahead of it", NOW + 49 * 3_000)
-    assert run(queue=crowded).expected_ms is None, "how long a run takes is not known yet"
-    busy = run(queue=crowded, nodes=[replace(NODE, busy=2)], of=taught, priority=1)
-    assert busy.reason == "it is ready, but all 2 seats are busy; up to 99 runs are ahead of it"
+    assert ask(ahead=10_000, of=taught).reason.startswith("it is ready; 10,000 runs are ahead of it")
+    assert ask(ahead=10_000, of=taught).expected_ms == NOW + 5_000 * 3_000
+    assert ask(ahead=99).expected_ms is None, "how long a run takes is not known yet"
+    busy = ask(ahead=99, nodes=[replace(NODE, busy=2)], of=taught)
+    assert busy.reason.startswith("it is ready, but all 2 seats are busy; 99 runs are ahead of it")
     assert busy.expected_ms == NOW + 50 * 3_000
-    assert run(queue=(Line(0, None), Line(2, NOW), Line(0, None))).reason.endswith("next; up to 1 run is ahead of it")
+    assert ask(ahead=1).reason.startswith("it is ready and will be claimed next; 1 run is ahead of it")
+
+
+@pytest.mark.parametrize("ahead", [10_001, 45_000])
+def test_beyond_ten_thousand_ahead_no_start_is_expected(ahead):
+    """Most stores count to 10,001 and no further."""
+    taught = replace(JOB, memory=Memory(duration_ms=3_000))
+    for why in (run(ahead=ahead, of=taught), job(live=RUN, ahead=ahead, memory=taught.memory)):
+        assert why.reason.startswith("it is ready; more than 10,000 runs are ahead of it")
+        assert why.expected_ms is None
+
+
+def test_what_is_ahead_of_a_run_and_was_not_counted_is_not_told():
+    assert run(ahead=None).reason == "it is ready"
+    assert run(ahead=None).expected_ms is None
 
 
 def test_a_running_run_says_who_runs_it_since_when():
@@ -384,7 +426,7 @@ def test_a_running_run_says_who_runs_it_since_when():
         (
             {"state": RunState.DONE, "failed": True, "error": "E"},
             "failed",
-            "it failed: E; the next firing is the retry",
+            "it failed: E; it is not tried again, its job fires anew",
         ),
         ({"state": RunState.DEAD, "error": "E"}, "dead", "given up on: E"),
         ({"state": RunState.CANCELLED, "cancel": "enough"}, "cancelled", "it was cancelled: enough"),
@@ -401,7 +443,7 @@ def test_a_finished_run_says_how_it_ended(changes, answer, words):
 @pytest.mark.parametrize("owner", [JOB, None])
 @pytest.mark.parametrize("nodes", [(), (NODE,)])
 def test_there_is_an_answer_in_words_for_everything(state, owner, nodes):
-    why = run(state=state, of=owner, nodes=nodes, queue=None)
+    why = run(state=state, of=owner, nodes=nodes, ahead=None)
 
     assert why.answer
     assert len(why.reason) >= 10

@@ -326,6 +326,57 @@ def test_what_a_text_calls_a_secret_is_hidden(text, shown):
     assert hide(text) == shown
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("token: abcdef", "token: ***"),
+        ("    - db_password: geheim", "    - db_password: ***"),
+        ("spring.datasource.password: hunter22", "spring.datasource.password: ***"),
+        ('conf = yaml.safe_load("{token: abcdef123456}")', 'conf = yaml.safe_load("{token: ***}")'),
+        ('load("{user: ann, token: abcdef, n: 1}")', 'load("{user: ann, token: ***, n: 1}")'),
+        ('load("token: abcdef")', 'load("token: ***")'),
+        (r'load("user: ann\ntoken: abcdef\nport: 80\n")', r'load("user: ann\ntoken: ***\nport: 80\n")'),
+        ("user: ann\ntoken: abcdef\nport: 80", "user: ann\ntoken: ***\nport: 80"),
+        ("{token: 'ab cd'}", "{token: ***}"),
+        ('api_key: "abc"  # of the shop', "api_key: ***  # of the shop"),
+        ('fail("bad token: 7f3a9c00 refused")', 'fail("bad token: *** refused")'),
+        ('{"password": 12345678}', '{"password": ***}'),
+        (r'send("{\"token\": \"abc\", \"user\": \"ann\"}")', r'send("{\"token\": \"***\", \"user\": \"ann\"}")'),
+    ],
+)
+def test_a_secret_behind_a_colon_is_hidden(text, shown):
+    assert hide(text) == shown
+    assert hide(shown) == shown, "what is hidden already stays as it is"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "key: int = 5",
+        "for token in tokens:",
+        "if token: return token",
+        "if secret: secrets.append(secret)",
+        "def login(user: str, password: str, token: Optional[str] = None) -> None:",
+        "tokens: list[str] = []",
+        "auth: Callable[[str], bool]",
+        "token: Secret = Secret()",
+        "by_name = {token: parse(token) for token in tokens}",
+        '{"token": token, "password": settings.password}',
+        'logger.info(f"token: {token}")',
+        'print("token: %s" % token)',
+        "lambda token: token.upper()",
+        "token: ${env:TOKEN}",
+        "password: '${env:PASSWORD}'",
+        "login failed: bad token: expired",
+        "auth: the server refused it",
+        "jobs.shop.http.auth: write it as a reference",
+        "prompt_tokens: 128000",
+    ],
+)
+def test_an_ordinary_line_that_speaks_of_secrets_stays_readable(line):
+    assert hide(line) == line
+
+
 def test_plain_data_are_hidden_by_name_and_by_value():
     HIDDEN.add("swordfish")
     data = {"token": "abc", "tokens": 7, "user": "ann", "deep": [{"password": ["x", None]}], "text": "a swordfish",

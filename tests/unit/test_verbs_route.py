@@ -33,10 +33,9 @@ AT_HOME = {
     **dict.fromkeys(("open", "close", "start", "serve", "drain", "diff"), "the node's own life"),
     **dict.fromkeys(("put_jobs", "put_each", "enqueue_each", "revive_where", "drop_where"), "routes have their rules"),
     **dict.fromkeys(("job_row", "job_rows", "new_row", "reset_breaker", "health", "readings"), "routes of their own"),
-    **dict.fromkeys(("kept", "keep", "forget"), "what the API remembers of its requests"),
+    **dict.fromkeys(("kept", "keep", "forget", "store_now"), "what the API remembers of its requests, and until when"),
     **dict.fromkeys(("token_records", "tokens_used", "first_token", "needs_first_token"), "the door's own"),
     "sealed": "said with hello",
-    "store_now": "asked by the verbs of the node that answers",
     "drain_here": "what this node has heard; from afar `drained_workers` is asked",
 }
 

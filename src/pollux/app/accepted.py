@@ -1,4 +1,4 @@
-"""Answers to a program that asked for a run or put a job: new, there already, or waiting for a handler.
+"""Answers to a program that asked for a run or put a job: new, there already, refused, or waiting for a handler.
 
 The same id again is the same run: what was asked for beside it the second time is not laid over it, and that is said.
 """
@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from pollux.errors import Conflict, did_you_mean
-from pollux.model import Job, Run, RunState
+from pollux.model import LIVE, Job, Run, RunState
 from pollux.observe.logs import say_handler_unknown, say_kept
 from pollux.registry import Registry
 from pollux.store.contract import Store
+from pollux.store.legible import as_far
 
 _PARTS = {"payload": "params", "key": "key", "priority": "priority"}  # of a run: what people call them
 
@@ -48,6 +49,20 @@ def there_already(asked: Run, there: Run) -> Accepted:
         raise Conflict(f"run {asked.id} is one of job {there.job_id!r}, not of {asked.job_id!r}", cure="use another id")
     kept = [word for name, word in _PARTS.items() if (getattr(asked, name) or None) != (getattr(there, name) or None)]
     return Accepted(there, is_new=False, kept=tuple(kept))
+
+
+async def overlapped(store: Store, job: Job, run_id: str, *, anyway: str) -> Conflict:
+    """The refusal of a run because another, `run_id`, was live; `anyway` is how a caller runs the job all the same.
+
+    The other may have ended since: its state is read after the refusal.  One that cannot be read counts as live.
+    """
+    [run], spoilt = await as_far(store.get_runs([run_id]))
+    state = "unreadable" if spoilt else "gone" if run is None else str(run.state)
+    found = {"run_id": run_id, "run_state": state}
+    if not spoilt and (run is None or run.state not in LIVE):
+        return Conflict(f"job {job.id!r} had a live run, {run_id}, which has just ended", found=found, cure="ask again")
+    cure = f"wait for it, cancel it, or run the job anyway: {anyway}"
+    return Conflict(f"job {job.id!r} has a live run, {run_id} ({state})", found=found, cure=cure)
 
 
 async def say_unknown_handlers(store: Store, registry: Registry, jobs: Sequence[Job]) -> None:

@@ -6,6 +6,7 @@ came first is left as it is, and what somebody else has changed since we looked 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 from typing import Any
@@ -14,6 +15,7 @@ import msgspec
 
 from pollux.app.changes import Once
 from pollux.app.source_history import NONE, History, note_set, read_histories
+from pollux.clock import Clock
 from pollux.declare import job_of
 from pollux.errors import Conflict, InvalidInput, Unreadable
 from pollux.model import Declares, Isolate, Job, Node, Schedule, declares
@@ -25,6 +27,7 @@ from pollux.store.legible import as_far
 
 NOTED_MAX = 5  # times that a source is compared anew because others change it at the same moment
 NODES_SHOWN = 5
+RELEASE_KNOWN_MS = 1_000  # how long a read of the releases of a source is used
 
 
 class Coming(Enum):
@@ -279,8 +282,28 @@ async def _stored(store: Store, source: str) -> list[Job]:
             return jobs
 
 
-async def newest_release(store: Store, source: str) -> int:
-    """The highest release of the source that is known, by its stored jobs or by a living node."""
+class NewestReleases:
+    """The newest known release of each source, at most `RELEASE_KNOWN_MS` old: concurrent callers share one read."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._looks: dict[tuple[str, int], tuple[float, asyncio.Task[int]]] = {}
+
+    async def of(self, store: Store, source: str) -> int:
+        """By its stored jobs and by living nodes."""
+        loop, at, place = asyncio.get_running_loop(), self._clock.mono_ms(), (source, store.scheduler_version)
+        looked_at, look = self._looks.get(place, (0.0, None))
+        if look is None or look.get_loop() is not loop or _has_failed(look) or at >= looked_at + RELEASE_KNOWN_MS:
+            look = loop.create_task(_newest_release(store, source))
+            self._looks[place] = at, look
+        return await asyncio.shield(look)
+
+
+def _has_failed(look: asyncio.Task[int]) -> bool:
+    return look.done() and (look.cancelled() or look.exception() is not None)
+
+
+async def _newest_release(store: Store, source: str) -> int:
     told = [each.release for node in await store.nodes() for each in node.declares if each.source == source]
     return max([*told, *(job.release for job in await _stored(store, source))], default=0)
 

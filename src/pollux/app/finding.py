@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from msgspec.structs import replace
 
 from pollux.app.changes import ChangeVerbs
-from pollux.app.declared import newest_release
+from pollux.app.declared import NewestReleases
+from pollux.app.starts import app_words, note_start
 from pollux.errors import Illegible, NotFound, Unreadable
-from pollux.model import ALL_VERSIONS, Job, Run
+from pollux.model import ALL_VERSIONS, Job, Run, RunState
 from pollux.registry import Registry, job_id_of
 from pollux.store.contract import Answer, JobFilter, JobPage, JobPut, RunAnswer, RunFilter, RunPage
 from pollux.store.legible import as_far
@@ -26,6 +27,7 @@ class FindingVerbs(ChangeVerbs):
     """How jobs and runs are found in the store."""
 
     _registry: Registry
+    _releases: NewestReleases
 
     async def get_job(self, job: object) -> Job:
         return await self._job(job, fresh=True)
@@ -86,45 +88,59 @@ class FindingVerbs(ChangeVerbs):
 
     async def _job_to_run(self, ref: object) -> Job:
         """The job as it is now; one that this program declares and that is not in the store yet is added."""
+        declared = self._registry.unwritten(job_id_of(ref))
         try:
             return await self._job(ref, fresh=True)
         except NotFound:
-            if not await self._add_declared(job_id_of(ref)):
+            if declared is None or not await self._add_declared(declared):
                 raise
         return await self._job(ref, fresh=True)
 
     async def _offered(self, job: Job, write: Callable[[], Awaitable[list[RunAnswer]]]) -> list[RunAnswer]:
         """What `write` answers, which enqueues runs of the job; where that is missing, it is added first."""
+        declared = self._registry.unwritten(job.id)
         answers = await write()
         if not any(answer.answer is Answer.STALE for answer in answers[:1]):
             self._registry.mark_written([job.id])
-        elif await self._add_declared(job.id):
+        elif declared is not None and await self._add_declared(declared):
             return await write()
         return answers
 
     async def _see_to(self, job: Job) -> None:
         """Before the caller's own transaction looks: what is added later is not in its snapshot."""
-        if self._registry.unwritten(job.id) is None:
+        declared = self._registry.unwritten(job.id)
+        if declared is None:
             return
         [there], unreadable = await as_far(self._store.get_jobs([job.id]))
         if there is not None or unreadable:
             self._registry.mark_written([job.id])
         else:
-            await self._add_declared(job.id)
+            await self._add_declared(declared)
 
-    async def _add_declared(self, job_id: str) -> bool:
-        """Add the definition of a job that this program declares and that was never in the store; never change one.
+    async def _add_declared(self, job: Job) -> bool:
+        """Add a job that this program declares and that was not in the store when the caller looked; never change one.
 
-        Raises `NotFound` where a newer release of its source decides, which has no such job.
+        Another caller may have added it since: it is looked for again.  Raises `NotFound` where a newer release of its
+        source decides, which has no such job.
         """
-        job = self._registry.unwritten(job_id)
-        if job is None or self._store.scheduler_version == ALL_VERSIONS:
+        if self._store.scheduler_version == ALL_VERSIONS:
             return False
-        newest = await newest_release(self._store, job.source)
+        if self._registry.unwritten(job.id) is None:
+            return True
+        newest = await self._releases.of(self._store, job.source)
         if newest > job.release:
             cure = f"release {newest} of {job.source} is known and has no such job, this program is release"
-            raise NotFound("job", job_id, cure=f"{cure} {job.release}: ask in the newer one")
+            raise NotFound("job", job.id, cure=f"{cure} {job.release}: ask in the newer one")
         put = JobPut(job, revision=0)
-        await self._store.put_jobs([put], audit=self._puts_on_record([put], {job_id: None}))
-        self._registry.mark_written([job_id])
+        await self._store.put_jobs([put], audit=self._puts_on_record([put], {job.id: None}))
+        self._registry.mark_written([job.id])
+        await note_start(self._store, [job.source], app_words(self._registry, job), revision=0)
         return True
+
+    async def _last_failed(self, job: Job) -> str:
+        """The id of the last run by which a failing job failed; nothing if none does, or it is pruned."""
+        if not job.memory.failures:
+            return ""
+        where = RunFilter(states=(RunState.DONE, RunState.DEAD), job_id=job.id, failed=True)
+        runs = (await self.list_runs(where, limit=1)).runs
+        return runs[0].id if runs else ""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
-from pollux.app.owned import starts_of
+from pollux.app.starts import starts_of
 from pollux.errors import PolluxError
 from pollux.model import (
     ALL_VERSIONS,
@@ -35,7 +35,7 @@ from pollux.model import (
 )
 from pollux.model.clock_note import clock_notes
 from pollux.observe.documents import health_document
-from pollux.observe.health import Health, judge
+from pollux.observe.health import Finding, Health, judge, of_nodes
 from pollux.observe.metrics_reading import Readings
 from pollux.observe.snapshot import (
     JOBS_MAX,
@@ -289,6 +289,11 @@ def most_overdue(jobs: Sequence[Job], now_ms: int) -> Job | None:
     """Of due jobs the one that waits longest: of those that are late by their own schedule, if there are any."""
     late = [job for job in jobs if now_ms - (job.next_due_ms or now_ms) > late_after(job)]
     return min(late or jobs, key=lambda job: job.next_due_ms or now_ms, default=None)
+
+
+def beat_findings(nodes: Sequence[Node], *, lag_ms: int) -> list[Finding]:
+    """What is known of nodes without asking one: `loop` and `handlers`, by their last beats."""
+    return [*of_nodes(nodes, lag_ms=lag_ms)]
 
 
 def late_after(job: Job) -> int:

@@ -19,11 +19,13 @@ from pollux.store.contract import BATCH_MAX, RunsAlike
 T = TypeVar("T")
 
 
-def batches_like(one: Run, bodies: list[bytes | None], clock: Clock, dice: Random) -> Iterator[RunsAlike]:
-    """The same run for each of the payloads, with an id of its own."""
+def batches_like(one: Run, bodies: list[bytes | None], now_ms: int, clock: Clock, dice: Random) -> Iterator[RunsAlike]:
+    """The same run for each of the payloads, with an id of its own; `now_ms` is the store's time."""
+    begun_ms = clock.mono_ms()
     for start in range(0, len(bodies), BATCH_MAX):
         some = bodies[start : start + BATCH_MAX]
-        yield RunsAlike(one, new_ids(clock.now_ms(), dice, len(some)), some)
+        made_ms = now_ms + int(clock.mono_ms() - begun_ms)
+        yield RunsAlike(one, new_ids(made_ms, dice, len(some)), some)
 
 
 async def write_in_turn(batches: Iterator[T], write: Callable[[T], Coroutine[Any, Any, None]]) -> None:

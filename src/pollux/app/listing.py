@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.app.overview import Standing, standings_of
+from pollux.app.overview import Standing, live_by_job, live_runs, standings_of
 from pollux.app.verbs import Verbs
 from pollux.errors import InvalidInput, Unreadable
 from pollux.model import LIVE, Counts, Job, Node, Note, Run, RunState
@@ -68,17 +68,12 @@ class ListingVerbs(Verbs):
 
     async def job_row(self, job_id: str) -> Standing:
         """One job with its state, as exactly as it can be known; all that it takes is asked for at once."""
-        where = RunFilter(states=_LIVE, job_id=job_id)
         [job], page, stops, nodes = await asyncio.gather(
-            self.jobs_by_id([job_id]), self.list_runs(where, limit=EACH_MAX), self.stops(), self.nodes()
+            self.jobs_by_id([job_id]), live_runs(self, job_id=job_id, limit=EACH_MAX), self.stops(), self.nodes()
         )
         if job is None:
             job = await self.get_job(job_id)  # it was added meanwhile, or this is refused, and says why
-        live = list(page.runs)
-        if page.next is not None:
-            running = replace(where, states=(RunState.LEASED,))
-            live += (await self.list_runs(running, limit=1)).runs
-        [row] = await self._standings([job], live, stops, nodes)
+        [row] = await self._standings([job], page.runs, stops, nodes)
         return row if row.held or not page.unreadable else replace(row, held=unreadable_words(page.unreadable[0]))
 
     async def new_row(self, job: Job, stops: Sequence[Note]) -> Standing:
@@ -165,8 +160,8 @@ class ListingVerbs(Verbs):
         if not count or not jobs:
             return RunPage((), None)
         if len(jobs) > EACH_MAX or count <= min(PAGE_MAX, RUNS_A_CALL * len(jobs)):
-            return await self.list_runs(RunFilter(states=_LIVE), limit=PAGE_MAX)
-        asked = (self.list_runs(RunFilter(states=_LIVE, job_id=job.id), limit=1) for job in jobs)
+            return await live_runs(self, limit=PAGE_MAX)
+        asked = (live_runs(self, job_id=job.id, limit=RUNS_A_CALL) for job in jobs)
         pages = await asyncio.gather(*asked)
         runs = tuple(run for page in pages for run in page.runs)
         return RunPage(runs, None, tuple(run for page in pages for run in page.unreadable))
@@ -182,8 +177,8 @@ class ListingVerbs(Verbs):
         self, jobs: Sequence[Job], live: Sequence[Run], stops: Sequence[Note], nodes: Sequence[Node]
     ) -> tuple[Standing, ...]:
         """A crowd is looked at in pieces, so that no firing waits for it."""
-        by_job = {run.job_id: run for run in sorted(live, key=lambda run: run.state is RunState.LEASED)}
         now_ms, found = self._clock.now_ms(), list[Standing]()
+        by_job = live_by_job(live, now_ms)
         for start in range(0, len(jobs), AT_ONCE):
             if start:
                 await asyncio.sleep(0)

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import Job, Node, Note, Run, RunState
+from pollux.model import LIVE, Job, Node, Note, Run, RunState
 from pollux.outcome import Freshness, freshness
 from pollux.plan import why_job
 from pollux.plan.why import failing_words
 from pollux.schedule.words import describe
-from pollux.store.contract import Counts, JobFilter, RunFilter
+from pollux.store.contract import Counts, JobFilter, RunFilter, RunPage, Store
 
 if TYPE_CHECKING:
     from pollux.app.verbs import Verbs
 
+LIVE_MAX = 1_000  # live runs that are looked at to tell what jobs are at
 LEASES_MAX = 200  # that are read to tell how many seats are taken
 
 
@@ -31,8 +32,14 @@ class JobRow(Struct, frozen=True):
     held: str  # why it does not run although it should, or nothing
     progress: str = ""
     answer: str = ""  # why, in a word: running, waits, paused, ...
-    failing: str = ""  # that its runs fail, how often, since when and how, or nothing
+    failing: str = ""  # that its runs, or the attempts of a live one, fail: how often, since when and how, or nothing
+    failing_since_ms: int | None = None  # when the first of these ended
     state: str = ""  # active, running, waiting, paused, disabled, undeclared or done
+
+    @property
+    def last_failure(self) -> str:
+        """In a line: the last error of a job that fails, or what is said of a run that is tried again."""
+        return self.job.memory.last_error.partition("\n")[0] if self.job.memory.failures else self.failing
 
 
 class Standing(Struct, frozen=True, gc=False):
@@ -41,6 +48,7 @@ class Standing(Struct, frozen=True, gc=False):
     job: Job
     state: str  # as in `JobRow`
     held: str
+    failing_since_ms: int | None = None  # as in `JobRow`
 
 
 class Overview(Struct, frozen=True):
@@ -61,7 +69,7 @@ def rows_of(
     progress: Mapping[str, str],
     now_ms: int,
 ) -> tuple[JobRow, ...]:
-    """One row a job; `live` is a live run of each job that has one, `progress` what running handlers said."""
+    """One row a job; `live` as `live_by_job` finds them, `progress` what running handlers said."""
     rows = []
     for job in jobs:
         why = why_job(job, stops=stops, now_ms=now_ms, live=live.get(job.id), nodes=nodes)
@@ -75,11 +83,19 @@ def rows_of(
                 held=why.reason if why.is_held else "",
                 progress=progress.get(job.id, ""),
                 answer=why.answer,
-                failing=failing_words(job, now_ms),
+                failing=failing_words(job, live.get(job.id), now_ms),
+                failing_since_ms=failing_since_ms(job, live.get(job.id), now_ms),
                 state=state_of(live.get(job.id), why.answer),
             )
         )
     return tuple(rows)
+
+
+def failing_since_ms(job: Job, live: Run | None, now_ms: int) -> int | None:
+    """When the first of its latest failures ended: of runs in a row, else of attempts of one that is tried again."""
+    if job.memory.failing_since_ms is not None or live is None or not live.is_retried_at(now_ms):
+        return job.memory.failing_since_ms
+    return live.failing_since_ms
 
 
 def standings_of(
@@ -90,7 +106,8 @@ def standings_of(
     for job in jobs:
         run = live.get(job.id)
         why = why_job(job, stops=stops, now_ms=now_ms, live=run, nodes=nodes)
-        found.append(Standing(job, state_of(run, why.answer), why.reason if why.is_held else ""))
+        held = why.reason if why.is_held else ""
+        found.append(Standing(job, state_of(run, why.answer), held, failing_since_ms(job, run, now_ms)))
     return found
 
 
@@ -101,6 +118,45 @@ def state_of(live: Run | None, answer: str) -> str:
     if answer in {"disabled", "paused", "undeclared", "done"}:
         return answer
     return "active" if live is None else "waiting"
+
+
+def live_by_job(runs: Sequence[Run], now_ms: int) -> dict[str, Run]:
+    """The live run of each job that says what the job is at.
+
+    One that runs, else one that is ready, else one that is held, else the first for later; of several the first given.
+    """
+    found: dict[str, Run] = {}
+    for run in runs:
+        known = found.setdefault(run.job_id, run)
+        if known is not run and _rank(run, now_ms) < _rank(known, now_ms):
+            found[run.job_id] = run
+    return found
+
+
+def _rank(run: Run, now_ms: int) -> tuple[int, int]:
+    if run.state is RunState.LEASED:
+        return 0, 0
+    if run.visible_ms > now_ms:
+        return 3, run.visible_ms
+    return (1, 0) if run.state is RunState.READY else (2, 0)
+
+
+async def live_runs(app: Verbs, *, job_id: str | None = None, limit: int = LIVE_MAX) -> RunPage:
+    """Live runs, of one job or of all: the first of them, and where there are more also those that run."""
+    where = RunFilter(states=tuple(sorted(LIVE)), job_id=job_id)
+    page = await app.list_runs(where, limit=limit)
+    if page.next is None:
+        return page
+    running = await app.list_runs(replace(where, states=(RunState.LEASED,)), limit=limit)
+    known = {run.id for run in page.runs}
+    return replace(page, runs=(*page.runs, *[run for run in running.runs if run.id not in known]))
+
+
+async def ahead_of(store: Store, run: Run | None) -> int | None:
+    """How many ready runs are claimed before a ready one; None: it is not ready."""
+    if run is None or run.state is not RunState.READY:
+        return None
+    return sum(line.ready for line in await store.of_version(run.scheduler_version).lines(before=run.id))
 
 
 def told_by(runs: Sequence[Run]) -> dict[str, str]:

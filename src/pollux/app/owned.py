@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from pollux.errors import Conflict
-from pollux.model import API_SOURCE, START, Job, Run, Start, starts_in, with_start
-from pollux.plan import Why, forsaken, is_backed
+from pollux.model import API_SOURCE, Job
+from pollux.plan import forsaken, is_backed
 from pollux.store.contract import PAGE_MAX, Store
 from pollux.store.legible import as_far
 
-__all__ = ["cure_of", "forsaken", "named_start", "place_of", "refuse_backed", "starts_of"]
+__all__ = ["cure_of", "forsaken", "place_of", "refuse_backed"]
 NAMED_MAX = 5
 
 
@@ -41,21 +39,6 @@ def place_of(source: str) -> str:
     if kind != "file":
         return f"the code of {name}"
     return f"the file {name}" if "." in name else f"the file with name: {name}"
-
-
-async def starts_of(store: Store) -> tuple[Start, ...]:
-    """How the nodes of this store were started, as far as they told."""
-    notes, _ = await as_far(store.notes(START))
-    return starts_in(notes)
-
-
-async def named_start(store: Store, why: Why, job: Job | None, run: Run | None = None) -> Why:
-    """The answer, and if its cure is to start a node the command that starts this app."""
-    if "start " not in why.cure or (job is None and run is None):
-        return why
-    version = job.scheduler_version if job is not None else run.scheduler_version if run is not None else 0
-    source = job.source if job is not None else ""
-    return replace(why, cure=with_start(why.cure, await starts_of(store), version=version, source=source))
 
 
 def _words(backed: Sequence[Job]) -> str:

@@ -27,7 +27,7 @@ from pollux.app.configured import (
 from pollux.app.declared import Coming, Declared
 from pollux.app.health import Watch, WatchedVerbs
 from pollux.app.options import NodeOptions, options_of
-from pollux.app.overview import Overview, rows_of, told_by
+from pollux.app.overview import Overview, live_by_job, live_runs, rows_of, told_by
 from pollux.app.reload import Reloader
 from pollux.app.starting import run_alone
 from pollux.app.steered import Steered
@@ -39,14 +39,14 @@ from pollux.errors import InvalidConfig, InvalidInput, PolluxError
 from pollux.events import Events, NodeStarted, NodeStopped
 from pollux.handlers import register
 from pollux.ids import new_id
-from pollux.model import ALL_VERSIONS, LIVE, Job, Schedule, check_version, leader_of
+from pollux.model import ALL_VERSIONS, Job, Schedule, check_version, leader_of
 from pollux.observe import attach_logs
 from pollux.plan import Diff
 from pollux.registry import Registry
 from pollux.runtime import Crew, CrewOptions
 from pollux.runtime.child import in_child
 from pollux.secrets import Secrets, hide
-from pollux.store.contract import DumpPage, RunAnswer, RunFilter, Store
+from pollux.store.contract import DumpPage, RunAnswer, Store
 from pollux.store.guard import Guarded
 from pollux.store.open import open_store
 from pollux.store.seal import Seal, marks_of, refuse_sealed, seal_words
@@ -215,6 +215,11 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         missing = missing_secrets(self.declared.jobs(), self.secrets, {})
         if missing:
             raise InvalidConfig(missing)
+
+    def check_jobs(self) -> None:
+        """Raise for the first declared job that a start would refuse, or for its secrets that cannot be resolved."""
+        check_isolation(self._registry, self.declared.jobs())
+        self.check_secrets()
 
     def out_of_reach(self, job: Job) -> str:
         """Why a job that came by API may not poll its URL; nothing if it may, or polls none."""
@@ -407,12 +412,12 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         """All that the live table shows, of the first `limit` jobs."""
         now_ms = self._clock.now_ms()
         page = await self.list_jobs(limit=limit)
-        live = await self.list_runs(RunFilter(states=tuple(sorted(LIVE))), limit=1_000)
+        live = await live_runs(self)
         nodes = await self.nodes()
         leader = leader_of(nodes)
         rows = rows_of(
             page.jobs,
-            live={run.job_id: run for run in live.runs},
+            live=live_by_job(live.runs, now_ms),
             stops=await self.stops(),
             nodes=nodes,
             progress=told_by(live.runs) | ({} if self.crew is None else self.crew.progress()),

@@ -80,7 +80,10 @@ async def _cancel_others() -> bool:
 
 
 def program_words() -> str:
-    """What was typed to start this process, without its arguments: they may be secrets."""
+    """What was typed to start this process, without its arguments: they may be secrets.
+
+    Nothing if it is not known: of `python -c`, and of a script whose current folder is deleted.
+    """
     main, script = sys.modules.get("__main__"), sys.argv[0]
     spec = getattr(main, "__spec__", None)
     more = " ..." if len(sys.argv) > 1 else ""
@@ -89,9 +92,12 @@ def program_words() -> str:
     if script in ("", "-", "-c"):
         return ""
     path = Path(script)
-    is_script = path.suffix == ".py"
-    shown = os.path.relpath(script) if is_script else path.name
-    return f"python {shown}{more}" if is_script else f"{shown}{more}"
+    if path.suffix != ".py":
+        return f"{path.name}{more}"
+    try:
+        return f"python {os.path.relpath(script)}{more}"
+    except OSError:
+        return ""
 
 
 def threads_left() -> list[str]:

@@ -6,22 +6,18 @@ did (a job that only the old code declares, a write that crossed another) is dec
 
 from __future__ import annotations
 
-import platform
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from pollux.app.declared import Coming, Declared, declared_by_nodes
 from pollux.app.process import program_words
+from pollux.app.starts import note_start
 from pollux.clock import Clock
-from pollux.errors import StoreError
-from pollux.events import Events, JobsDeclared, JobsElsewhere, JobUnreadable, ReleaseIsOld
-from pollux.model import START, Declares, Node, NotePut, Start
+from pollux.events import CodeDiffers, Events, JobsDeclared, JobsElsewhere, JobUnreadable, ReleaseIsOld
+from pollux.model import Declares, Node, Rivals, rivals
 from pollux.plan import Diff, with_other_jobs
 from pollux.runtime.loop import Loop, Rest
-from pollux.secrets import hide
 from pollux.store.contract import Store
 
 if TYPE_CHECKING:
@@ -57,13 +53,13 @@ class Registrar(Loop):
         self._is_begun = False
         self._is_old: set[str] = set()  # sources of which a newer release is known; said once
         self._elsewhere: dict[str, int] = {}  # how many jobs of a source are in another version; said when it changes
+        self._rivals: set[Rivals] = set()
         self._unreadable: dict[str, set[str]] = {}  # jobs of a source that are left alone; each said once
 
     async def begin(self) -> None:
         """The first look; what stands against it is an error of the start.  The loop has the next one a beat later."""
         await self.turn()
-        with suppress(StoreError, OSError):  # only cures are poorer without it
-            await self._tell_start()
+        await note_start(self.store, self.declared.sources(), self.program or program_words())
         self.declared.mark_written()
         self._is_begun = True
 
@@ -76,7 +72,9 @@ class Registrar(Loop):
         if self._is_begun:
             self._is_begun = False
             return Rest(self.beat_ms)
-        peers = declared_by_nodes(await self.store.nodes(), self.me)
+        nodes = await self.store.nodes()
+        self._say_rivals(nodes)
+        peers = declared_by_nodes(nodes, self.me)
         others = {other for mine in self.me.declares for other in with_other_jobs(mine, peers)}
         if others != self._others:
             self._others, self._looks = others, LOOKS
@@ -87,15 +85,6 @@ class Registrar(Loop):
             self._looks = max(1, self._looks)  # somebody may move them here, or delete them
             return Rest(QUIET_BEATS * self.beat_ms)
         return Rest(self.beat_ms if others or self._looks else QUIET_BEATS * self.beat_ms)
-
-    async def _tell_start(self) -> None:
-        """Remember how this app is started, for those who ask once it is gone; a store that nobody shares has none."""
-        program = self.program or program_words()
-        if not self.store.capabilities.shared or not program:
-            return
-        version, host = self.store.scheduler_version, platform.node()
-        starts = [Start(each, hide(program), str(Path.cwd()), host, version) for each in self.declared.sources()]
-        await self.store.put_notes([NotePut(f"{START}{each.source}", msgspec.to_builtins(each)) for each in starts])
 
     async def _sources(self) -> list[str]:
         """Those that are ours to write: of a file whose text changed elsewhere since we read it we keep our hands."""
@@ -119,6 +108,14 @@ class Registrar(Loop):
                 gone = len(diff.remove) + len(diff.undeclare)
                 self.events.emit(JobsDeclared(diff.source, len(diff.add), len(diff.change), gone))
         self._is_first = False
+
+    def _say_rivals(self, nodes: list[Node]) -> None:
+        """Programs with other code under the names of our handlers: each is said once, as long as it lives."""
+        found = {each for each in rivals(nodes) if self.me.id in each.nodes}
+        for each in sorted(found - self._rivals, key=str):
+            [(other, source)] = [pair for pair in zip(each.nodes, each.sources, strict=True) if pair[0] != self.me.id]
+            self.events.emit(CodeDiffers(each.handlers, other, source, str(each)))
+        self._rivals = found
 
     def _say_elsewhere(self, diff: Diff) -> None:
         """A deployment may stand beside another one for days, with the same jobs: said when it changes."""

@@ -38,27 +38,52 @@ async def has_started(
     Nodes that declare other jobs of our sources may be dead: whether they beat again is waited for.
     """
     rest_s, said_at, said = AWAY_S[0], 0.0, ""
-    beats: dict[str, int] = {}
+    conflicting = _ConflictingNodes(app.options.beat_ttl_ms / 1000 + AWAY_S[1])
     while not stop.is_set():
         try:
             await app.start(replace=replace)
         except (StoreAway, StoreBusy, StoreTimeout, StoreFull, Conflict) as error:
             words, at = str(error), time.monotonic()
-            until = "there is room" if isinstance(error, StoreFull) else "it answers"
             if isinstance(error, Conflict):
-                living = error.found.get("living", {})
-                if not living or any(beat_ms > beats.get(node, beat_ms) for node, beat_ms in living.items()):
-                    raise
-                beats, until = living | beats, "they beat, or are gone"
+                until = conflicting.wait_for(error, at)
+            else:
+                until = f"trying again until {'there is room' if isinstance(error, StoreFull) else 'it answers'}"
             if words != said or at >= said_at + SAY_AGAIN_S:
-                say(f"{words}; trying again until {until}, Ctrl-C stops")
+                say(f"{words}; {until}, Ctrl-C stops")
                 said_at, said = at, words
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), rest_s)
             rest_s = min(2 * rest_s, AWAY_S[1])
         else:
+            if conflicting.beats:
+                say(f"gone: {conflicting.names}; this start takes the place, and the jobs are those that it declares")
             return True
     return False
+
+
+class _ConflictingNodes:
+    """Nodes that declare other jobs of our sources.  One that beats again lives; the others are gone before long."""
+
+    def __init__(self, patience_s: float) -> None:
+        self.beats: dict[str, int] = {}  # the first beat that was seen of each
+        self._patience_s, self._until = patience_s, 0.0
+
+    @property
+    def names(self) -> str:
+        return f"{'node' if len(self.beats) == 1 else 'nodes'} {', '.join(self.beats)}"
+
+    def wait_for(self, error: Conflict, at: float) -> str:
+        """What is waited for, in words; raises the refusal where a node lives, or the time for it is over."""
+        living = error.found.get("living", {})
+        self._until = self._until if self.beats else at + self._patience_s
+        has_beaten = any(beat_ms > self.beats.get(node, beat_ms) for node, beat_ms in living.items())
+        if not living or has_beaten or at >= self._until:
+            raise error
+        self.beats = living | self.beats
+        return (
+            f"waiting up to {self._until - at:.0f} s for a beat of {self.names}: if one comes, this start ends; "
+            "if none does, or all stop, it takes their place"
+        )
 
 
 def run_alone(app: Pollux, *, replace: bool = False) -> None:

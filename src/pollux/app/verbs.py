@@ -8,13 +8,16 @@ from datetime import datetime
 from random import Random
 from typing import Any, Self, cast
 
-from pollux.app.accepted import Accepted, said, say_unknown_handlers, there_already
+from pollux.app.accepted import Accepted, overlapped, said, say_unknown_handlers, there_already
 from pollux.app.audit import AuditVerbs
 from pollux.app.changes import as_words, change_words, filter_words
+from pollux.app.declared import NewestReleases
 from pollux.app.finding import FORGOTTEN, FindingVerbs
 from pollux.app.in_turn import batches_like, write_in_turn
-from pollux.app.owned import named_start, refuse_backed
+from pollux.app.overview import ahead_of, live_by_job, live_runs
+from pollux.app.owned import refuse_backed
 from pollux.app.payloads import bodies_for, payloads_for
+from pollux.app.starts import app_words, named_start
 from pollux.app.steering import SteeringVerbs
 from pollux.app.tokens import TokenVerbs
 from pollux.app.versions import VersionVerbs
@@ -23,7 +26,6 @@ from pollux.declare import check_job, check_stop
 from pollux.errors import Conflict, InvalidInput, NotFound, PolluxError, StoreFull, Unreadable, read_at
 from pollux.ids import check_id, check_key, new_id
 from pollux.model import (
-    LIVE,
     STOP,
     Cause,
     Job,
@@ -76,7 +78,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         ready_max: int,
         is_named: bool = False,
     ) -> None:
-        self._store, self._registry = store, registry
+        self._store, self._registry, self._releases = store, registry, NewestReleases(clock)
         self._clock, self._dice, self._actor, self._ready_max = clock, dice, actor, ready_max
         self._is_named = is_named  # else the actor is but whoever started the program
 
@@ -172,7 +174,8 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         """
         joined = None if connection is None else self._joined()
         known = await self._job(job)
-        due_ms = self._due(at, delay, await self._store.now())
+        now_ms = await self._store.now()
+        due_ms = self._due(at, delay, now_ms)
         rank = None if priority is None else priority_of(priority)
         bodies = await bodies_for(self._registry, known, params)
         ids: list[str] = []
@@ -193,9 +196,9 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
             for answer in answers:
                 self._refuse(answer, known)
 
-        one = self._run(known, None, due_ms, priority=rank)
+        one = self._run(known, None, due_ms, now_ms=now_ms, priority=rank)
         try:
-            await write_in_turn(batches_like(one, bodies, self._clock, self._dice), write)
+            await write_in_turn(batches_like(one, bodies, now_ms, self._clock, self._dice), write)
         finally:  # what was accepted before a refusal stays, and is told
             link_runs(ids, self.trace_namespace)
             if joined is None:  # else it may yet be undone
@@ -212,11 +215,12 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         known = await self._job_to_run(job)
         unless_live = known.overlap is not Overlap.ALLOW and not anyway
         payload = self._payload(known, params)
-        run = self._run(known, payload, await self._store.now(), id=id, cause=Cause.FORCED)
+        now_ms = await self._store.now()
+        run = self._run(known, payload, now_ms, now_ms=now_ms, id=id, cause=Cause.FORCED)
         audit = self._on_record("run", known.id, run.id)
         [answer] = await self._store.enqueue([run], ready_max=self._ready_max, unless_live=unless_live, audit=audit)
         if answer.answer is Answer.OVERLAPPED:
-            raise await self._overlapped(known, answer.detail)
+            raise await overlapped(self._store, known, answer.detail, anyway=ANYWAY)
         self._refuse(answer, known)
         link_runs([run.id], self.trace_namespace)
         return run
@@ -332,20 +336,23 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
             [owner], unreadable = await as_far(self._store.get_jobs([run.job_id]))
             if unreadable and run.state in {RunState.HELD, RunState.READY}:
                 return why_unreadable(unreadable[0], run)
-            queue = await self._store.of_version(run.scheduler_version).lines()
-            why = why_run(run, owner, stops=stops, nodes=nodes, queue=queue, now_ms=now_ms)
+            ahead = await ahead_of(self._store, run)
+            why = why_run(run, owner, stops=stops, nodes=nodes, ahead=ahead, now_ms=now_ms)
             return await named_start(self._store, why, owner, run)
         try:
             job = await self.find_job(name)
         except NotFound:
             if (declared := self._registry.unwritten(name)) is not None:
-                return why_unwritten(declared)
+                return why_unwritten(declared, app_words(self._registry, declared))
             cure = f"`pollux jobs` and `pollux runs` list them; if it was a run: {FORGOTTEN}"
             raise NotFound("job or run", name, cure=cure) from None
         if isinstance(job, Unreadable):
             return why_unreadable(job)
-        live = await self.list_runs(RunFilter(states=tuple(LIVE), job_id=job.id), limit=1)
-        why = why_job(job, stops=stops, now_ms=now_ms, live=live.runs[0] if live.runs else None, nodes=nodes)
+        live = await live_runs(self, job_id=job.id)
+        run = live_by_job(live.runs, now_ms).get(job.id)
+        ahead = await ahead_of(self._store, run)
+        failed = await self._last_failed(job)
+        why = why_job(job, stops=stops, now_ms=now_ms, live=run, nodes=nodes, ahead=ahead, failed=failed)
         return beside_unreadable(await named_start(self._store, why, job), live.unreadable)
 
     async def nodes(self) -> list[Node]:
@@ -380,8 +387,8 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         now_ms: int,
     ) -> Run:
         """The run that somebody asks for; `now_ms` is the store's time."""
-        rank = None if priority is None else priority_of(priority)
-        return self._run(job, self._payload(job, params), self._due(at, delay, now_ms), id=id, key=key, priority=rank)
+        rank, due_ms = None if priority is None else priority_of(priority), self._due(at, delay, now_ms)
+        return self._run(job, self._payload(job, params), due_ms, now_ms=now_ms, id=id, key=key, priority=rank)
 
     def _run(
         self,
@@ -389,13 +396,14 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         payload: dict[str, Any] | None,
         due_ms: int,
         *,
+        now_ms: int,
         id: str | None = None,
         key: str | None = None,
         priority: int | None = None,
         cause: Cause = Cause.ENQUEUED,
     ) -> Run:
         """An id that was given is of other characters than those of firings, so it can never take a firing's place."""
-        run_id = new_id(self._clock.now_ms(), self._dice) if id is None else check_id(id, what="run id")
+        run_id = new_id(now_ms, self._dice) if id is None else check_id(id, what="run id")
         return run_of(job, due_ms, cause, payload, id=run_id, key=check_key(key), priority=priority)
 
     def _payload(self, job: Job, params: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -407,16 +415,6 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         if at is not None:
             return read_at("at", moment_ms, at)
         return now_ms + (0 if delay is None else read_at("delay", duration_ms, delay))
-
-    async def _overlapped(self, job: Job, run_id: str) -> Conflict:
-        """That a live run kept another out, and how it stands by now; one that cannot be read is live all the same."""
-        [run], _ = await as_far(self._store.get_runs([run_id]))
-        state = "unreadable" if run is None else str(run.state)
-        return Conflict(
-            f"job {job.id!r} has a live run, {run_id} ({state})",
-            found={"run_id": run_id, "run_state": state},
-            cure=f"wait for it, cancel it, or run the job anyway: {ANYWAY}",
-        )
 
     def _refuse(self, answer: RunAnswer, job: Job) -> None:
         match answer.answer:

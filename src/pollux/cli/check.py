@@ -1,22 +1,28 @@
-"""`pollux check`: is the config right, and what would it change?"""
+"""`pollux check`: is the config or the app right, and what would it change?"""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from pollux.cli.commands import Taught, complain_all
 from pollux.cli.menu import USAGE
-from pollux.cli.options import Where, config_path, find_code_here, overruled, store_lacks, store_url
+from pollux.cli.options import config_path, find_code_here, overruled, store_lacks, with_own_code
 from pollux.cli.preview import as_option, place_for, say_place
 from pollux.cli.show import clean, print_json
 from pollux.cli.way import refuse_url
 from pollux.config.doubts import doubts
 from pollux.config.load import file_source
 from pollux.errors import InvalidConfig, InvalidInput
+from pollux.units import counted
+
+if TYPE_CHECKING:
+    from pollux.config import Config
+    from pollux.model import Job
 
 
 @click.command(cls=Taught)
@@ -24,14 +30,25 @@ from pollux.errors import InvalidConfig, InvalidInput
 @click.option(
     "-c", "--config", type=click.Path(), envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml."
 )
+@click.option("--app", metavar="MODULE:ATTRIBUTE", envvar="POLLUX_APP", help="A Pollux of your own code.")
 @click.option("--store", metavar="URL", help="Compare with this store; also POLLUX_STORE.")
 @click.option("--diff", is_flag=True, help="Show what a start would change in the store.")
 @as_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def check(
-    file: str | None, config: str | None, store: str | None, as_file: str | None, *, diff: bool, as_json: bool
+    file: str | None,
+    config: str | None,
+    app: str | None,
+    store: str | None,
+    as_file: str | None,
+    *,
+    diff: bool,
+    as_json: bool,
 ) -> int:
-    """Look for every mistake in a config; import the code that it names; change nothing.
+    """Look for every mistake in a config or in an app of your own; import the code; change nothing.
+
+    An app is looked at as a start would: its handlers, the params of its jobs, schedules, addresses, secrets, and
+    functions that a child process must find.
 
     Problems are printed with file, line and cure; the exit code is 2.  Warnings, like a password that is written out,
     change nothing about the exit code.  With --diff a right config is compared with the store: + is added, ~ changes,
@@ -41,35 +58,49 @@ def check(
       pollux check
       pollux check pollux.yaml --diff
       pollux check new.yaml --diff --as pollux.yaml
+      pollux check --app monitor:app --diff
     """
     config = _named_once(file, config)
-    if as_file and not diff:
-        raise InvalidInput("--as is about what would change", cure="give it with --diff")
+    path = config_path(config)
+    _refuse_unfit(path, app, as_file, diff=diff)
     if diff:
         refuse_url(store, "check --diff compares with the store itself (`pollux reload --dry-run` asks a node)")
-    path = config_path(config)
-    if path is None:
-        raise InvalidInput("there is nothing to check", cure="name a file: pollux check FILE, or create ./pollux.yaml")
+    said = {"store": store, "app": app}
     try:
-        loaded, app, aside = _load(config, path, store, file_source(as_file) if as_file else "", diff=diff)
+        loaded, checked, aside = _load(config, path, said, file_source(as_file) if as_file else "", diff=diff)
     except InvalidConfig as error:
-        return _report(path, list(error.problems), error, as_json=as_json)
+        return _report(path, app, list(error.problems), error, as_json=as_json)
     except InvalidInput as error:
-        return _report(path, [error], InvalidConfig([error]), as_json=as_json)
-    changes = _changes(app) if diff else None
-    warnings = [*aside, *doubts(loaded, os.environ)]
+        return _report(path, app, [error], InvalidConfig([error]), as_json=as_json)
+    changes = _changes(checked) if diff else None
+    jobs = checked.declared_jobs()
+    warnings = [*aside, *doubts(_with_jobs_of_code(loaded, jobs), os.environ)]
     if as_json:
         told = [_told(warning) for warning in warnings]
-        print_json({"config": path, "problems": [], "warnings": told, "jobs": len(loaded.jobs), "diff": changes})
+        print_json(_document(path, loaded.app, warnings=told, jobs=len(jobs), diff=changes))
         return 0
     for warning in warnings:
         click.echo(f"pollux: warning: {clean(str(warning))}", err=True)
-    count = len(loaded.jobs)
-    click.echo(f"{path}: right; {count} job{'' if count == 1 else 's'}")
+    what = " and ".join(filter(None, (path, loaded.app)))
+    click.echo(f"{clean(what)}: right; {counted(len(jobs), 'job')}")
+    _print(changes)
+    return 0
+
+
+def _print(changes: list[dict[str, Any]] | None) -> None:
     if changes is not None:
         for line in [line for change in changes for line in change["lines"]] or ["a start would change nothing"]:
             click.echo(clean(line))
-    return 0
+
+
+def _refuse_unfit(path: str | None, app: str | None, as_file: str | None, *, diff: bool) -> None:
+    if as_file and not diff:
+        raise InvalidInput("--as is about what would change", cure="give it with --diff")
+    if path is None and not app:
+        cure = "name a file: pollux check FILE; or an app: --app module:attribute; or create ./pollux.yaml"
+        raise InvalidInput("there is nothing to check", cure=cure)
+    if path is None and as_file:
+        raise InvalidInput("--as is about a file, and there is none", cure="leave it out, or name the file")
 
 
 def _named_once(file: str | None, config: str | None) -> str | None:
@@ -81,24 +112,32 @@ def _named_once(file: str | None, config: str | None) -> str | None:
 
 
 def _load(
-    given: str | None, path: str, store: str | None, source: str, *, diff: bool
+    given: str | None, path: str | None, said: dict[str, Any], source: str, *, diff: bool
 ) -> tuple[Any, Any, list[InvalidInput]]:
     from pollux.app import Pollux
     from pollux.config import load_config
     from pollux.server import server_options
 
     find_code_here()
-    loaded = load_config(path, environ=os.environ, arguments={"store": store}, source=source)
+    loaded = load_config(path, environ=os.environ, arguments=said, source=source)
     aside = [each for each in (overruled(given, loaded),) if each is not None]
-    if diff and not source and (source := place_for(loaded, store_url(Where(path, store)))):
-        say_place(loaded, source)
-        loaded = load_config(path, environ=os.environ, arguments={"store": store}, source=source)
-    if diff and store_lacks(loaded.store):  # compared with nothing, and nothing is created
-        loaded = load_config(path, environ=os.environ, arguments={"store": "memory://"})
+    if diff:
+        store = with_own_code(loaded).store
+        if not source and loaded.jobs and (source := place_for(loaded, store)):
+            say_place(loaded, source)
+            loaded = load_config(path, environ=os.environ, arguments=said, source=source)
+        if store_lacks(store):  # compared with nothing, and nothing is created
+            loaded = load_config(path, environ=os.environ, arguments=said | {"store": "memory://"})
     app = Pollux.from_config(loaded)
-    app.check_secrets()
+    app.check_jobs()
     server_options(loaded, plans=True)
     return loaded, app, aside
+
+
+def _with_jobs_of_code(config: Config, jobs: list[Job]) -> Config:
+    """The configuration as if it named the jobs of its app, too."""
+    places = {job.id: config.app for job in jobs} | config.places
+    return msgspec.structs.replace(config, jobs=tuple(jobs), places=places)
 
 
 def _changes(app: Any) -> list[dict[str, Any]]:
@@ -114,12 +153,17 @@ def _changes(app: Any) -> list[dict[str, Any]]:
     return asyncio.run(compare())
 
 
-def _report(path: str, problems: list[InvalidInput], error: InvalidConfig, *, as_json: bool) -> int:
+def _report(
+    path: str | None, app: str | None, problems: list[InvalidInput], error: InvalidConfig, *, as_json: bool
+) -> int:
     if not as_json:
         return complain_all(error)
-    told = [_told(problem) for problem in problems]
-    print_json({"config": path, "problems": told, "warnings": [], "jobs": 0, "diff": None})
+    print_json(_document(path, app, problems=[_told(problem) for problem in problems]))
     return USAGE
+
+
+def _document(path: str | None, app: str | None, **found: Any) -> dict[str, Any]:
+    return {"config": path, "app": app or None, "problems": [], "warnings": [], "jobs": 0, "diff": None} | found
 
 
 def _told(problem: InvalidInput) -> dict[str, str]:

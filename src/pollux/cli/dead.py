@@ -90,7 +90,7 @@ def ls(
                 run.job_id,
                 ago(run.finished_ms, now=now),
                 str(run.attempt + 1),
-                str(run.deaths),
+                str(run.dead_letters),
                 shortened(run.error, SAYS_MAX),
             )
             for run in page.runs

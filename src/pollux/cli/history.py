@@ -36,6 +36,7 @@ def row_json(row: Any) -> dict[str, Any]:
     job: dict[str, Any] = full(row.job)
     return job | {
         "schedule_text": row.schedule,
+        "state": row.state,
         "last": row.last,
         "freshness": full(row.freshness),
         "held": row.held,
@@ -78,7 +79,7 @@ def _how_it_went(row: Any, history: Any, now: int) -> tuple[tuple[str, Any], ...
         ("took", _durations(memory, history)),
         ("last run", f"{row.last or 'none'} {_both(memory.last_end_ms, now)}".strip()),
         ("failures in a row", memory.failures or ""),
-        ("failing since", _both(memory.failing_since_ms, now)),
+        ("failing since", _both(row.failing_since_ms, now)),
         ("fresh", f"{fresh.score:.0%} ({span(fresh.age_ms)} old{planned})" if fresh.age_ms is not None else ""),
         ("last success", _both(memory.last_success_ms, now)),
         ("last change", _both(memory.last_change_ms, now)),

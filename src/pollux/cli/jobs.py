@@ -25,8 +25,6 @@ from pollux.units import counted
 if TYPE_CHECKING:
     from pollux.app import JobRow
 
-LIVE_MAX = 1_000  # live runs that are looked at for the column "now"
-
 
 @click.group(cls=Listing)
 def jobs() -> None:
@@ -397,20 +395,17 @@ async def _say_unreadable(app: Any, ids: list[str]) -> None:
 
 async def _rows(app: Any, found: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Unreadable, ...]]:
     """Rows as the live table has them, and the live runs that cannot be read."""
-    from pollux.app.overview import rows_of, told_by
-    from pollux.model import LIVE
-    from pollux.store.contract import RunFilter
+    from pollux.app.overview import live_by_job, live_runs, rows_of, told_by
 
-    states = tuple(sorted(LIVE))
-    alone = found[0].id if len(found) == 1 else None
-    live = await app.list_runs(RunFilter(states=states, job_id=alone), limit=LIVE_MAX)
+    at_ms = now_ms()
+    live = await live_runs(app, job_id=found[0].id if len(found) == 1 else None)
     rows = rows_of(
         found,
-        live={run.job_id: run for run in live.runs},
+        live=live_by_job(live.runs, at_ms),
         stops=await app.stops(),
         nodes=await app.nodes(),
         progress=told_by(live.runs),
-        now_ms=now_ms(),
+        now_ms=at_ms,
     )
     return rows, live.unreadable
 

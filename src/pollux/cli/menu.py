@@ -26,7 +26,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
             Entry(
                 "check",
                 "pollux.cli.check:check",
-                "look for mistakes in a config; --diff shows what a start would change",
+                "look for mistakes in a config or an app; --diff shows what a start would change",
             ),
             Entry(
                 "simulate", "pollux.cli.simulate:simulate", "play a day of it in virtual time: lateness, skips, seats"
@@ -93,7 +93,7 @@ def menu_text() -> str:
         "Everywhere, before the command or after it:",
         "  --store URL       sqlite:///pollux.db or any other store; also POLLUX_STORE",
         "  -c, --config FILE where the store is named; also POLLUX_CONFIG, else ./pollux.yaml if there is one",
-        "  --app MODULE:ATTR the store of a Pollux in your own code; also POLLUX_APP",
+        "  --app MODULE:ATTR a Pollux in your own code, and its store; also POLLUX_APP",
         "  --url URL         ask a node at http://host:8060 instead of the store; also POLLUX_URL",
         "  --token TOKEN     who asks it; better in POLLUX_TOKEN",
         "  --json            one JSON document instead of a table",

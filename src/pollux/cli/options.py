@@ -36,14 +36,7 @@ class Where(NamedTuple):
 
 def store_options(command: _Command) -> _Command:
     """`-c FILE`, `--store URL` and `--app MODULE:ATTRIBUTE`; or `--url URL` and `--token TOKEN`."""
-    command = click.option(
-        "--app",
-        metavar="MODULE:ATTRIBUTE",
-        envvar="POLLUX_APP",
-        expose_value=False,
-        callback=_remember_app,
-        help="The store of a Pollux in your own code.",
-    )(command)
+    command = app_option("The store of a Pollux in your own code.")(command)
     command = click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE.")(
         command
     )
@@ -56,6 +49,23 @@ def store_options(command: _Command) -> _Command:
         help="The config file that names the store.",
     )(command)
     return url_options(command)
+
+
+def app_option(words: str) -> Callable[[_Command], _Command]:
+    """`--app MODULE:ATTRIBUTE`, or POLLUX_APP; `app_said` tells what was said."""
+    return click.option(
+        "--app",
+        metavar="MODULE:ATTRIBUTE",
+        envvar="POLLUX_APP",
+        expose_value=False,
+        callback=_remember_app,
+        help=words,
+    )
+
+
+def app_said() -> str | None:
+    said: str | None = click.get_current_context().meta.get(APP)
+    return said
 
 
 def _remember_app(ctx: click.Context, param: click.Parameter, value: str | None) -> None:  # noqa: ARG001  click's

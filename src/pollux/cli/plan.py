@@ -11,12 +11,15 @@ import click
 from pollux.cli.commands import Taught
 from pollux.cli.options import (
     Where,
+    app_option,
+    app_said,
     ask,
     config_path,
     existing_store,
     find_code_here,
     json_option,
     store_lacks,
+    with_own_code,
 )
 from pollux.cli.picture import picture
 from pollux.cli.show import ago, clean, now_ms, print_json, print_table, say_unreadable, span
@@ -49,6 +52,7 @@ class Basis(NamedTuple):
 
 @click.command(cls=Taught)
 @click.option("-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml.")
+@app_option("A Pollux of your own code.")
 @click.option("--store", metavar="URL", help="What is stored there; also POLLUX_STORE.")
 @click.option("--for", "duration", default="6h", show_default=True, metavar="DURATION", help="How far to look.")
 @click.option("--at", metavar="MOMENT", help="From then on, like 2030-03-31T00:00:00+01:00; without it from now on.")
@@ -73,11 +77,12 @@ def plan(
 ) -> None:
     """Show what fires in the next hours: the first firings, and how many there are per minute.
 
-    Of a file that was never started, as if it were started now; of a file whose store is there, as if it were started
-    on it; with --store, of what is stored.  All firings are counted, however many; nothing is changed.
+    Of a file or an app that was never started, as if it were started now; of one whose store is there, as if it were
+    started on it; with --store, of what is stored.  All firings are counted, however many; nothing is changed.
 
     For example:
       pollux plan -c pollux.yaml
+      pollux plan --app monitor:app
       pollux plan --for 24h --tz Europe/Berlin
       pollux plan --store sqlite:///pollux.db --group edge --json
       pollux plan -c pollux.yaml --at 2030-03-31T00:00:00+01:00 --for 6h
@@ -108,22 +113,23 @@ def plan(
 def _basis(config: str | None, store: str | None, start: int) -> Basis:
     """Whose jobs, and placed how?"""
     is_asked = bool(store or node_url(store))  # what is stored is meant, whatever file lies here
-    path = config if is_asked and not config else config_path(config)
-    if path is None:
+    path, app = config if is_asked and not config else config_path(config), app_said()
+    if path is None and (is_asked or not app):
         known, name = _known(Where(None, store))
         return Basis(f"stored in {name}", known.jobs, known, known.seats, is_stored=True)
     from pollux.app.ahead import NOTHING, declared_by, laid_over
     from pollux.config import load_config
 
     find_code_here()
-    loaded = load_config(path, environ=os.environ, arguments={"store": store})
+    loaded = load_config(path, environ=os.environ, arguments={"store": store, "app": app})
+    own, origin = with_own_code(loaded), path or loaded.app
     declared = declared_by(loaded)
-    if not node_url(store) and (loaded.store.startswith("memory:") or store_lacks(loaded.store)):
+    if not node_url(store) and (own.store.startswith("memory:") or store_lacks(own.store)):
         jobs = laid_over((), declared, now_ms=start)
-        return Basis(f"{path}, started then on an empty store", jobs, NOTHING, loaded.seats, is_stored=False)
+        return Basis(f"{origin}, started then on an empty store", jobs, NOTHING, own.seats, is_stored=False)
     known, name = _known(Where(path, store))
     jobs = laid_over(known.jobs, declared, now_ms=now_ms())
-    return Basis(f"{path}, started now on {name}", jobs, known, known.seats or loaded.seats, is_stored=True)
+    return Basis(f"{origin}, started now on {name}", jobs, known, known.seats or own.seats, is_stored=True)
 
 
 def _known(where: Where) -> tuple[Any, str]:

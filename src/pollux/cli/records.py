@@ -74,7 +74,7 @@ async def _who_is_there(app: Any) -> tuple[list[Node], list[Drained], bool]:
 
 def _how(url: str) -> str:
     """What starts a node of this store, as far as the store tells."""
-    from pollux.app.owned import starts_of
+    from pollux.app.starts import starts_of
     from pollux.client import is_address
 
     starts = () if is_address(url) else ask(url, lambda app: starts_of(app.backend))

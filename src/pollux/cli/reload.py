@@ -65,11 +65,13 @@ def reload(
 
     Everything is checked before anything is written: a file with a mistake changes nothing, and the exit code is 2.
     Jobs that did not change keep their due times and their memory; jobs that came by API or code stay.  A node that
-    runs does it itself (it also watches its file, and hears SIGHUP); without one the jobs are written to the store.
+    runs does it itself (it also watches its file, and hears SIGHUP); without one the jobs are written to the store,
+    which is made if it is not there yet.
     With --dry-run -c a node is asked what another text would change, before that is put into its file.
 
-    A text is refused (exit code 1) that would take away jobs which a living node declares from another text of that
-    name, or more than half of them (and at least five), unless its `release` is higher or --replace is said.
+    A text whose set of jobs the file never had is refused (exit code 1) if it would take away jobs which a living node
+    declares from another text of that name, or more than half of them (and at least five), unless its `release` is
+    higher or --replace is said.
 
     For example:
       pollux reload --dry-run
@@ -122,7 +124,9 @@ def _reloaded(where: Where, source: str, *, dry_run: bool, replace: bool) -> Any
     if dry_run and not source and (source := place_for(config, url)):
         say_place(config, source)
     config = load_config(path, environ=os.environ, arguments=arguments, with_jobs=False, source=source)
-    return _alone(_options_of(path, config, looks=dry_run), lambda app: app.reload(dry_run=dry_run, replace=replace))
+    if dry_run:
+        config = _options_of(path, config, looks=True)  # otherwise the store is made, as a start would
+    return _alone(config, lambda app: app.reload(dry_run=dry_run, replace=replace))
 
 
 def _sent(where: Where, source: str, *, dry_run: bool) -> dict[str, str]:

@@ -195,9 +195,9 @@ def print_run(run: Any) -> None:
             ("id", run.id),
             ("job", run.job_id),
             ("state", outcome_of(run)),
-            ("held", "" if _is_retried(run, now=now) else run.held_reason),
+            ("held", "" if run.is_retried_at(now) else run.held_reason),
             ("due", f"{moment(run.due_ms)} ({ago(run.due_ms, now=now)})"),
-            ("next attempt", ago(run.visible_ms, now=now) if _is_retried(run, now=now) else ""),
+            ("next attempt", ago(run.visible_ms, now=now) if run.is_retried_at(now) else ""),
             ("cause", run.cause.value),
             ("key", run.key),
             ("payload", json.dumps(full(run.payload), ensure_ascii=False) if run.payload else ""),
@@ -217,7 +217,7 @@ def print_run(run: Any) -> None:
             ("took", took(run)),
             ("changed", changed(run)),
             ("error", run.error),
-            ("stands for", f"{run.deaths} dead letters" if run.deaths > 1 else ""),
+            ("stands for", f"{run.dead_letters} dead letters" if run.dead_letters > 1 else ""),
         )
     )
     print_block("traceback", run.traceback.splitlines())
@@ -281,14 +281,9 @@ def late(run: Any) -> str:
     return f"{span(late_ms)} late" if late_ms > 0 else "on time"
 
 
-def _is_retried(run: Any, *, now: int) -> bool:
-    """Has it failed, and waits for its next attempt?"""
-    return bool(run.attempt) and run.state.value in {"held", "ready"} and run.visible_ms > now
-
-
 def says(run: Any, *, now: int) -> str:
     """The most telling thing about a run, in a line."""
-    if _is_retried(run, now=now):
+    if run.is_retried_at(now):
         return f"tried again {ago(run.visible_ms, now=now)}: {run.error or 'no error was told'}"
     match run.state.value:
         case "held":

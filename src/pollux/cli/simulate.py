@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pollux.cli.commands import Taught
-from pollux.cli.options import Where, ask, config_path, existing_store, find_code_here
+from pollux.cli.options import (
+    Where,
+    app_option,
+    app_said,
+    ask,
+    config_path,
+    existing_store,
+    find_code_here,
+    with_own_code,
+)
 from pollux.cli.show import now_ms, print_json, print_table, say_unreadable, span
 from pollux.cli.way import is_url_said, url_options
 from pollux.errors import InvalidInput
@@ -37,6 +46,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 @click.command(cls=Taught)
 @click.option("-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The jobs; else ./pollux.yaml.")
+@app_option("A Pollux of your own code.")
 @click.option("--store", metavar="URL", help="Learn from its history how long runs take and how often they fail.")
 @click.option("--for", "window", default="24h", show_default=True, metavar="SPAN", help="How long, in virtual time.")
 @click.option("--from", "begin", metavar="MOMENT", help="From when on; without an offset it is UTC.  Else now.")
@@ -52,7 +62,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @url_options
 def simulate(config: str | None, store: str | None, *, everything: bool, as_json: bool, **options: Any) -> int:
-    """Play a day of a config in a few seconds: firings, lateness, skips, seats, clock changes.
+    """Play a day of a config or of an app in a few seconds: firings, lateness, skips, seats, clock changes.
 
     The real planner, dispatcher and workers run in virtual time on a store in memory, from a fresh start.  No handler
     of yours is called: stand-ins take --duration and fail as often as --failing says, or as the runs in --store did.
@@ -63,6 +73,7 @@ def simulate(config: str | None, store: str | None, *, everything: bool, as_json
       pollux simulate -c pollux.yaml --duration 200ms..5s --failing 2% --seats 5,10,20
       pollux simulate -c pollux.yaml --from 2026-03-29T00:00 --for 6h     the night the clocks change
       pollux simulate -c pollux.yaml --scale 100 --json
+      pollux simulate --app monitor:app --for 24h
     """
     from pollux.simulate import scaled
 
@@ -93,15 +104,16 @@ def _given(config: str | None, store: str | None) -> tuple[str, Config, list[Job
     from pollux.config import load_config
 
     path, is_asked = config_path(config), store is not None or is_url_said()
-    if path is None and not is_asked:
-        raise InvalidInput("there is nothing to simulate", cure="name a file with -c, or a store with --store")
-    loaded = load_config(path, environ=os.environ)
+    if path is None and not is_asked and not app_said():
+        cure = "name a file with -c, or a store with --store, or an app with --app"
+        raise InvalidInput("there is nothing to simulate", cure=cure)
+    loaded = with_own_code(load_config(path, environ=os.environ, arguments={"app": app_said()}))
     habits: dict[str, Habit] = {}
     jobs = [*loaded.jobs, *_jobs_of_code(loaded)]
     if is_asked:
         stored, habits = ask(existing_store(Where(path, store)), _learn)
-        jobs = jobs if path is not None else stored
-    return path or "", loaded, jobs, habits
+        jobs = jobs if path is not None or loaded.app else stored
+    return path or loaded.app, loaded, jobs, habits
 
 
 def _jobs_of_code(loaded: Config) -> list[Job]:

@@ -141,8 +141,8 @@ def _cells(row: JobRow, now: int) -> tuple[Text, ...]:
     doing = Text(f"{row.progress} ", style="cyan") if row.progress else Text()
     if row.held:
         doing.append(clean(row.held), style="yellow")
-    elif row.job.memory.failures and not row.progress:
-        doing.append(clean(row.job.memory.last_error.partition("\n")[0]), style="red")
+    elif row.failing and not row.progress:
+        doing.append(clean(row.last_failure), style="red")
     elif row.answer == "running" and not row.progress:
         doing.append("running", style="cyan")
     return (

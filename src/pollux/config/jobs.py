@@ -12,7 +12,7 @@ from typing import Any
 
 from pollux.config.reading import BROKEN, Node, Place, Problems, shortened
 from pollux.declare import JOB_OPTIONS, job_of
-from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
+from pollux.errors import InvalidConfig, InvalidInput, did_you_mean, foreign_word
 from pollux.handlers import BUILT_IN, params_in_file
 from pollux.model import Job, Schedule
 from pollux.schedule import words
@@ -184,7 +184,8 @@ class FileJobs:
     def _defaults_of(self, node: Node, label: str, allowed: tuple[str, ...]) -> dict[str, Any]:
         """Job options to be inherited, each tried by itself; one that is wrong is told here and inherited by nobody."""
         entries = entries_of(node, label, self.problems, example="{timeout: 30s}")
-        check_keys(node, allowed, label, self.problems)
+        place_of = lambda key: "" if foreign_word(key, allowed) else place_in_job(key)  # noqa: E731
+        check_keys(node, allowed, label, self.problems, place_of=place_of)
         good = {}
         for key, value in self._options(entries, label).items():
             is_tz = key == "tz"
@@ -237,12 +238,27 @@ def entries_of(node: Node, label: str, problems: Problems, *, example: str) -> d
     return {}
 
 
-def check_keys(node: Node, allowed: tuple[str, ...], label: str, problems: Problems) -> None:
+def check_keys(
+    node: Node,
+    allowed: tuple[str, ...],
+    label: str,
+    problems: Problems,
+    *,
+    place_of: Callable[[str], str] = lambda _: "",
+) -> None:
+    """Tell of every key that is not allowed; `place_of` tells where one belongs, if that is known."""
     for key, place in node.keys.items():
         if key not in allowed and node.value[key].value is not BROKEN:
-            what = f"unknown key {shortened(key)!r}"
-            cure = did_you_mean(shortened(key), allowed).strip("; ") or f"known are {', '.join(allowed)}"
+            what, word = f"unknown key {shortened(key)!r}", shortened(key)
+            cure = place_of(word) or did_you_mean(word, allowed).strip("; ") or f"known are {', '.join(allowed)}"
             problems.add(place, f"{label}: {what}" if label else what, cure=cure)
+
+
+def place_in_job(key: str) -> str:
+    """Where a key belongs that a job has, by our word for it or by another scheduler's."""
+    ours = key if key in JOB_KEYS else foreign_word(key, JOB_KEYS)
+    example = "id: home" if ours == "id" else f"id: home, {ours}: ..."
+    return f"it belongs to a job: jobs: [{{{example}}}]" if ours else ""
 
 
 def text_of(node: Node | None) -> str | None:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pollux.config.foreign import is_service_link
-from pollux.config.jobs import FileJobs, check_keys, entries_of, shown, text_of
+from pollux.config.jobs import DEFAULTS_KEYS, FileJobs, check_keys, entries_of, place_in_job, shown, text_of
 from pollux.config.reading import BROKEN, FILE_BYTES_MAX, Node, Place, Problems, read_yaml
 from pollux.config.settings import BY_PATH, DEFAULT, ENVIRONMENT, FILE_KEYS, OPTIONS, SECTIONS, Config, Option
-from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
+from pollux.errors import InvalidConfig, InvalidInput, did_you_mean, foreign_word
 from pollux.model import API_SOURCE, check_term
 from pollux.secrets import Secrets, has_reference, hide
 from pollux.store.open import with_durability, with_prefix
@@ -264,8 +264,22 @@ def _root_of(raw: bytes, problems: Problems) -> Node | None:
         cure = "begin with a key: jobs:, store:, pool: ..."
         problems.add(root.place, f"the file is {shown(root)}, not a mapping", cure=cure)
         return None
-    check_keys(root, FILE_KEYS, "", problems)
+    check_keys(root, FILE_KEYS, "", problems, place_of=_place_below_top)
     return root
+
+
+def _place_below_top(key: str) -> str:
+    """Where a key belongs that stands at the top of the file: to a job, into `defaults:` or into a section."""
+    names = {path.rpartition(".")[2] for path in BY_PATH if "." in path}
+    ours = key if key in names else foreign_word(key, names)
+    shared = key if key in DEFAULTS_KEYS else foreign_word(key, DEFAULTS_KEYS)
+    of_all = f"it belongs to a job, or for all jobs into defaults: {{{shared}: ...}}" if shared else ""
+    sections = [f"{path.removesuffix(f'.{ours}')}: {{{ours}: ...}}" for path in BY_PATH if path.endswith(f".{ours}")]
+    of_section = f"it belongs into {' or '.join(sections)}" if ours else ""
+    return "; or ".join(filter(None, (of_all or place_in_job(key), of_section)))
+
+
+_NO_FILE = "create it (an empty one is fine), or name another: pollux check FILE, or -c FILE with other commands"
 
 
 def _bytes_of(path: str, problems: Problems) -> bytes | None:
@@ -273,7 +287,7 @@ def _bytes_of(path: str, problems: Problems) -> bytes | None:
         with Path(path).open("rb") as file:
             return file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
-        problems.add(None, "there is no such file", cure="name one with -c, or create it (an empty one is fine)")
+        problems.add(None, "there is no such file", cure=_NO_FILE)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         problems.add(None, f"the file cannot be read: {reason}", cure="name a readable file")

@@ -31,7 +31,18 @@ from pollux.model.job import (
     recurs,
 )
 from pollux.model.leading import BEAT_LATE_MS, Leadership, NodeRole, by_term, leader_of, leadership, role_of
-from pollux.model.node import RENEW_MIN_MS, Declares, Node, NodeLoad, Term, check_term, declares, serve_words, unserved
+from pollux.model.node import (
+    RENEW_MIN_MS,
+    Declares,
+    Node,
+    NodeLoad,
+    Term,
+    check_term,
+    declares,
+    held_up,
+    serve_words,
+    unserved,
+)
 from pollux.model.note import (
     DRAIN,
     NOTE_BYTES_MAX,
@@ -63,6 +74,7 @@ from pollux.model.plan import (
     Plan,
     Release,
 )
+from pollux.model.rivals import RIVALS_CURE, Rivals, rivals
 from pollux.model.run import (
     AT_THE_GATE,
     FINISHED,
@@ -105,6 +117,7 @@ __all__ = [
     "PREVIOUS_RUN",
     "PROGRESS_CHARS_MAX",
     "RENEW_MIN_MS",
+    "RIVALS_CURE",
     "SCHEDULER_VERSION",
     "SETTING",
     "SOURCE",
@@ -168,6 +181,7 @@ __all__ = [
     "Release",
     "Retry",
     "RetryAt",
+    "Rivals",
     "Run",
     "RunState",
     "Schedule",
@@ -192,6 +206,7 @@ __all__ = [
     "error_parts",
     "error_text",
     "feed_value",
+    "held_up",
     "is_gated",
     "jobs_value",
     "leader_of",
@@ -200,6 +215,7 @@ __all__ = [
     "may_become",
     "queue_words",
     "recurs",
+    "rivals",
     "role_of",
     "run_of",
     "serve_words",

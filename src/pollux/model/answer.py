@@ -38,7 +38,7 @@ def queue_words(counts: Counts, waiting: int) -> str:
     later = max(0, counts.ready - waiting)
     some = f" ({later:,} of them for later)" if later else ""
     many = f"{counts.ready:,} run{'' if counts.ready == 1 else 's'}"
-    return f"{many} ready{some}, {counts.held:,} held, {counts.leased:,} running"
+    return f"{many} ready{some}, {counts.held:,} held, {counts.leased:,} leased"
 
 
 class Line(Struct, frozen=True):

@@ -46,6 +46,7 @@ class Node(Struct, frozen=True, omit_defaults=True):
     seats: int = 0
     busy: int = 0
     handlers: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()  # of the first handlers, in their order: a mark of the file with its code; "": unknown
     declares: tuple[Declares, ...] = ()  # the sources it declares jobs of
     version: str = ""
     draining: bool = False
@@ -87,6 +88,15 @@ def unserved(version: int, nodes: Iterable[Node]) -> tuple[str, str] | None:
         return None
     cure = f"start one: {serve_words(version)}; or move what is there to a version that is served: "
     return f"no node serves version {version}", cure + move_words(version, served[-1])
+
+
+def held_up(nodes: Iterable[Node], version: int) -> str:
+    """That the event loop of the leader was held in the last minute, by which handler and line; nothing if not."""
+    for node in nodes:
+        if node.leads and node.serves(version) and node.load.held_ms:
+            by = f" by {node.load.held_by}" if node.load.held_by else ""
+            return f"the event loop of the leader, node {node.id}, was held for {format_ms(node.load.held_ms)}{by}"
+    return ""
 
 
 def serve_words(version: int) -> str:

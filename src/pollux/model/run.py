@@ -94,6 +94,21 @@ class Run(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value hol
     def is_finished(self) -> bool:
         return self.state in FINISHED
 
+    @property
+    def dead_letters(self) -> int:
+        """For how many dead letters it stands, itself among them; none once it was replaced or cleared."""
+        return self.deaths if self.state is RunState.DEAD else 0
+
+    @property
+    def failing_since_ms(self) -> int | None:
+        """When the first of its failed or lost attempts ended, as far as it remembers them; None: none failed."""
+        in_vain = self.tried[-(self.attempt + self.lease_losses) :] if self.attempt else ()
+        return in_vain[0].ended_ms if in_vain else None
+
+    def is_retried_at(self, now_ms: int) -> bool:
+        """Has it failed, and waits for its next attempt?"""
+        return bool(self.attempt) and self.state in {RunState.HELD, RunState.READY} and self.visible_ms > now_ms
+
     def overlaps_at(self, now_ms: int) -> bool:
         """Does it, live, keep a firing of its job from beginning?
 

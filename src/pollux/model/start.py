@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -13,6 +14,7 @@ from pollux.model.partition import SCHEDULER_VERSION
 
 START = "start:"  # and the source
 NAMED_MAX = 3
+_START_ONE = re.compile(r"start one(?=, or|$)")
 
 
 class Start(Struct, frozen=True, omit_defaults=True):
@@ -49,4 +51,4 @@ def with_start(cure: str, starts: Sequence[Start], *, version: int, source: str 
     if not words:
         return cure
     named = cure.replace(serve_words(version), words)
-    return named.replace("start one, or", f"start one ({words}), or")
+    return _START_ONE.sub(lambda _: f"start one ({words})", named)

@@ -161,7 +161,7 @@ def _dead(run: Run, jobs: tuple[JobSeen, ...]) -> dict[str, Any]:
         "run": run.id,
         "nextRun": _moment(job.next_due_ms) if job is not None else None,
         "lastError": run.error,
-        "failures": max(run.attempt + 1, run.deaths),
+        "failures": max(run.attempt + 1, run.dead_letters),
     }
 
 

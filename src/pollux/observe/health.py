@@ -2,6 +2,7 @@
 
     store  nodes  leader  due  ready  queue  freshness  sources  feed  records  dead  stops     all, by the store
     versions                                                        the others on the store, if there are any
+    code                                    programs with different code under one handler name, if there are any
     loop  handlers                                       this node as it knows itself, others by their last beat
     polling  file                                                                 this node, as it knows itself
 
@@ -11,7 +12,7 @@ should look), `unhealthy` (what should run does not).  Whether the process lives
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,11 +20,14 @@ from msgspec.structs import replace
 from pollux.model import (
     ALL_VERSIONS,
     BEAT_LATE_MS,
+    RIVALS_CURE,
     Node,
     NodeLoad,
     Version,
+    held_up,
     leadership,
     queue_words,
+    rivals,
     serve_words,
     unserved,
     with_start,
@@ -37,6 +41,7 @@ SILENT_MS = 120_000  # no loop rests or waits so long
 FAILING = 3  # errors in a row
 DUE_NOW_MS = 1_000  # what is due for less is about to fire
 NAMED_MAX = 5
+LOOP_CURE = "a handler computes or blocks on it: make it a plain def, or say isolate: process; or the CPU is full"
 
 
 class Finding(Struct, frozen=True):
@@ -91,13 +96,16 @@ def _findings(snapshot: Snapshot) -> Iterator[Finding]:
             yield _versions(snapshot, seen)
         if any(each.words(snapshot.now_ms) for each in seen.clocks):
             yield _clock(snapshot, seen)
+        if found := rivals(seen.nodes):
+            yield Finding("code", DEGRADED, "; ".join(map(str, found[:NAMED_MAX])), RIVALS_CURE)
         for question in (_due, _ready, _queue, _freshness, _sources, _feed, _records, _dead, _stops):
             yield question(snapshot, seen)
     if node is not None:
         yield _polling(snapshot, node)
     if node is not None or (seen is not None and seen.nodes and not seen.sealed):
-        yield _loop(snapshot)
-        yield _handlers(snapshot)
+        loads = _loads(snapshot)
+        yield _loop(loads, snapshot.limits.lag_ms, None if node is None else node.lag_ms)
+        yield _handlers(loads, *_busy(snapshot))
     if node is not None and node.file:
         yield _file(snapshot, node)
 
@@ -186,6 +194,8 @@ def _due(snapshot: Snapshot, seen: Deployment) -> Finding:
     if late_ms > min(wait_ms, seen.late_after_ms):
         what = f"due but not fired: job {seen.overdue_job} for {_rough(late_ms)}"
         cure = "see that a node leads and keeps up: pollux nodes, and the CPU of the leader"
+        if held := held_up(seen.everybody, seen.version):
+            cure = f"{held}: {LOOP_CURE}"
         return Finding("due", UNHEALTHY if late_ms > wait_ms else DEGRADED, what, cure)
     if late_ms > DUE_NOW_MS:
         longest = f"the longest: {seen.overdue_job}, {_rough(late_ms)}"
@@ -207,7 +217,7 @@ def _ready(snapshot: Snapshot, seen: Deployment) -> Finding:
         return Finding("ready", UNHEALTHY, what, cure)
     if not seen.nodes:
         return Finding("ready", UNHEALTHY, what, f"no node lives that could: {serve_words(seen.version)}")
-    taken = f"all seats are taken{_by(_seated(snapshot))}"
+    taken = f"all seats are taken{_by(_seated(_loads(snapshot)))}"
     return Finding("ready", DEGRADED, what, f"{taken}: add seats (pollux set pool.seats) or nodes")
 
 
@@ -326,20 +336,27 @@ def _loads(snapshot: Snapshot) -> list[tuple[str, NodeLoad]]:
     return [*mine, *((f" of node {node.id}", node.load) for node in others)]
 
 
-def _loop(snapshot: Snapshot) -> Finding:
-    node, most = snapshot.node, snapshot.limits.lag_ms
-    held = sorted([(load.held_ms, whose, load.held_by) for whose, load in _loads(snapshot)], reverse=True)
+def of_nodes(nodes: Sequence[Node], *, lag_ms: int) -> Iterator[Finding]:
+    """`loop` and `handlers` of nodes, as they told with their last beats."""
+    loads = [(f" of node {node.id}", node.load) for node in nodes]
+    if loads:
+        yield _loop(loads, lag_ms, None)
+        yield _handlers(loads, *_busy_of(nodes))
+
+
+def _loop(loads: list[tuple[str, NodeLoad]], most: int, own_ms: int | None) -> Finding:
+    """`own_ms`: the longest that the loop of the node that is asked was held."""
+    held = sorted([(load.held_ms, whose, load.held_by) for whose, load in loads], reverse=True)
     if held[0][0] > most:
         slow = [f"the event loop{whose} was held for {_rough(ms)}{_by(by)}" for ms, whose, by in held if ms > most]
-        cure = "a handler computes or blocks on it: make it a plain def, or say isolate: process; or the CPU is full"
-        return Finding("loop", DEGRADED, "; ".join(slow[:NAMED_MAX]), cure)
-    if node is None:
+        return Finding("loop", DEGRADED, "; ".join(slow[:NAMED_MAX]), LOOP_CURE)
+    if own_ms is None:
         return Finding("loop", HEALTHY, "no node tells of an event loop that was held for long")
-    return Finding("loop", HEALTHY, f"the event loop was held for {node.lag_ms} ms at most in the last minute")
+    return Finding("loop", HEALTHY, f"the event loop was held for {own_ms} ms at most in the last minute")
 
 
-def _handlers(snapshot: Snapshot) -> Finding:
-    stuck = [(whose, load) for whose, load in _loads(snapshot) if load.stuck]
+def _handlers(loads: list[tuple[str, NodeLoad]], busy: int, seats: int) -> Finding:
+    stuck = [(whose, load) for whose, load in loads if load.stuck]
     if stuck:
         words = []
         for whose, load in stuck[:NAMED_MAX]:
@@ -347,23 +364,23 @@ def _handlers(snapshot: Snapshot) -> Finding:
             still = "still holds a seat" if load.stuck == 1 else "still hold a seat each"
             words.append(f"{_many(load.stuck, 'handler')}{whose} did not stop at the timeout, and {still}{names}")
         return Finding("handlers", DEGRADED, "; ".join(words), "let it look at ctx.cancelled, or say isolate: process")
-    busy, seats = _busy(snapshot)
-    return Finding("handlers", HEALTHY, f"{busy} of {_many(seats, 'seat')} busy{_by(_seated(snapshot))}")
+    return Finding("handlers", HEALTHY, f"{busy} of {_many(seats, 'seat')} busy{_by(_seated(loads))}")
 
 
 def _busy(snapshot: Snapshot) -> tuple[int, int]:
     """Of this node, or of all where only the store is asked."""
     if snapshot.node is not None:
         return snapshot.node.busy, snapshot.node.seats
-    nodes = () if snapshot.deployment is None else snapshot.deployment.nodes
+    return _busy_of(() if snapshot.deployment is None else snapshot.deployment.nodes)
+
+
+def _busy_of(nodes: Sequence[Node]) -> tuple[int, int]:
     return sum(node.busy for node in nodes), sum(node.seats for node in nodes)
 
 
-def _seated(snapshot: Snapshot) -> str:
+def _seated(loads: list[tuple[str, NodeLoad]]) -> str:
     """Who has the seats, if all are taken: as many handlers of each node as it named."""
-    return ", ".join(
-        [f"{', '.join(load.seated)}{whose}" for whose, load in _loads(snapshot) if load.seated][:NAMED_MAX]
-    )
+    return ", ".join([f"{', '.join(load.seated)}{whose}" for whose, load in loads if load.seated][:NAMED_MAX])
 
 
 def _by(who: str) -> str:

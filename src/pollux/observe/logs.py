@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from pollux import events as e
 from pollux.lines import safe
+from pollux.model import RIVALS_CURE
 from pollux.observe.sparing import Sparing
 from pollux.units import SECOND_MS, counted, format_moment
 
@@ -133,6 +134,10 @@ def _jobs_elsewhere(event: e.JobsElsewhere) -> None:
     words = "%s: %s left in another version (%s in version %d); to have them here: pollux jobs move %s --to-version %d"
     what = event.source, counted(event.count, "job"), event.job_id, event.version, event.job_id, event.own
     _say(logging.WARNING, event, words, *what)
+
+
+def _code_differs(event: e.CodeDiffers) -> None:
+    _say(logging.WARNING, event, "%s; %s", safe(event.words), RIVALS_CURE)
 
 
 def _job_unreadable(event: e.JobUnreadable) -> None:
@@ -265,6 +270,7 @@ _ALWAYS: dict[type[e.Event], e.Listener] = {
     e.JobsDeclared: _jobs_declared,
     e.ReleaseIsOld: _release_is_old,
     e.JobsElsewhere: _jobs_elsewhere,
+    e.CodeDiffers: _code_differs,
     e.JobUnreadable: _job_unreadable,
     e.ConfigReloaded: _reloaded,
     e.ReloadRefused: _reload_refused,

@@ -7,7 +7,8 @@ are asked for.  Nothing of that gets past here.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import PurePath
 from typing import NamedTuple
@@ -31,26 +32,45 @@ _CONTROLS: dict[int, str | None] = {**dict.fromkeys(_VANISH), **dict.fromkeys(_B
 
 
 def classify(error: BaseException) -> Fault:
-    """Permanent if the handler said so; everything else, and everything unknown, may pass by itself."""
-    return Fault.PERMANENT if isinstance(error, Permanent) else Fault.TRANSIENT
+    """Permanent if the handler said so, in a group of every member; everything else may pass by itself."""
+    is_permanent = isinstance(error, Permanent) or all(isinstance(each, Permanent) for each in _members(error))
+    return Fault.PERMANENT if is_permanent else Fault.TRANSIENT
 
 
 def describe(error: BaseException, hide: Callable[[str], str] = str) -> str:
     """The exception and what it was raised from in one bounded line: "LoginError: no session, from OSError: refused".
 
-    `hide` takes out what must not be seen.
+    A group is told with what is in it.  `hide` takes out what must not be seen.
     """
     told = _told(error, hide)
-    cause = error.__cause__
-    for _ in range(CAUSES_MAX):
-        if cause is None:
-            break
+    for cause, is_member in islice(_causes(error), CAUSES_MAX):
         words = _told(cause, hide)
-        message = words.partition(": ")[2]
-        if message and message not in told:  # what is said already is not said again
+        news = words if is_member else words.partition(": ")[2]  # the message of a group names no type
+        if news and news not in told:  # what is said already is not said again
             told = one_line(f"{told}, from {words}")
-        cause = cause.__cause__
     return told
+
+
+def _causes(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
+    """What it was raised from, the nearest first, and whether that is a member of a group; endless if it is a ring."""
+    waiting = deque([error])
+    while waiting:
+        now = waiting.popleft()
+        found = [(each, True) for each in islice(_members(now), CAUSES_MAX) if each is not now]
+        found += [(now.__cause__, False)] if now.__cause__ is not None else []
+        yield from found
+        waiting += [each for each, _ in found]
+
+
+def _members(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions of a group, and of the groups in it; of any other exception itself."""
+    waiting = [error]
+    while waiting:
+        now = waiting.pop()
+        if isinstance(now, BaseExceptionGroup):
+            waiting += reversed(BaseExceptionGroup.exceptions.__get__(now))  # a property of its own may tell anything
+        else:
+            yield now
 
 
 def _told(error: BaseException, hide: Callable[[str], str]) -> str:
@@ -66,7 +86,11 @@ def _told(error: BaseException, hide: Callable[[str], str]) -> str:
 def place_of(error: BaseException, own: str = "") -> str:
     """Where it broke in the user's code: "shop.py:31 in fetch"; else nothing.  `own` as in `traceback_of`."""
     broke = _where_it_broke(error, own)
-    return one_line(f"{PurePath(broke[-1].file).name}:{broke[-1].line} in {broke[-1].function}") if broke else ""
+    return one_line(place_words(*broke[-1])) if broke else ""
+
+
+def place_words(file: str, line: int, function: str) -> str:
+    return f"{PurePath(file).name}:{line} in {function}"
 
 
 def traceback_of(
@@ -110,7 +134,7 @@ def _chain(error: BaseException) -> list[BaseException]:
         now = chain[-1]
         before = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
         if before is None and isinstance(now, BaseExceptionGroup):
-            before = now.exceptions[0]
+            before = next(_members(now))
         if before is None or any(before is each for each in chain):  # an `==` of its own may raise
             break
         chain.append(before)
@@ -127,13 +151,13 @@ def _own_frames(error: BaseException, own: str) -> list[_Frame]:
     frames, trace = [], error.__traceback__
     while trace is not None:
         code, names = trace.tb_frame.f_code, trace.tb_frame.f_globals
-        if _is_own(code.co_filename, str(names.get("__name__", "")).partition(".")[0], own):
+        if is_own_code(code.co_filename, str(names.get("__name__", "")).partition(".")[0], own):
             frames.append(_Frame(code.co_filename, trace.tb_lineno, code.co_name))
         trace = trace.tb_next
     return frames
 
 
-def _is_own(file: str, package: str, own: str) -> bool:
+def is_own_code(file: str, package: str, own: str = "") -> bool:
     """Is that the user's code?  Not ours, not Python's, and nothing that was installed, unless it is `own`."""
     if package == "pollux" or file.startswith("<frozen"):
         return False

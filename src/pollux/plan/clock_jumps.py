@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from pollux.ids import made_ms_of
 from pollux.model import Cause, Earlier, Note, NotePut, Plan, Run
 from pollux.model.clock_note import CAME_BACK_MS, NOTED_MS, TOLD_MS, ClockSetBack, clock_key, clock_note, clock_value
 from pollux.outcome import RETRY_AFTER_MAX_MS
@@ -101,8 +102,9 @@ class TermClock:
 def earlier_ms(run: Run, *, highest_ms: int, now_ms: int) -> int | None:
     """When a waiting run shall become visible, if its time was reckoned by a clock that has come back; None: it stands.
 
-    A retry keeps the delay that it was given when its attempt ended.  A firing was due when it was made.  What somebody
-    asked for becomes visible if it had been before the clock came back; later times are the caller's own wish.
+    A retry keeps the delay that it was given when its attempt ended.  A firing was due when it was made.  A run that
+    was asked for while the clock was ahead becomes visible if it had been before the clock came back.  All other times
+    are the caller's own wish: those of runs that were made after the clock came back, or before it went ahead.
     """
     if run.visible_ms <= now_ms:
         return None
@@ -110,5 +112,8 @@ def earlier_ms(run: Run, *, highest_ms: int, now_ms: int) -> int | None:
         ended_ms = run.tried[-1].ended_ms
         delay_ms = min(max(0, run.visible_ms - ended_ms), RETRY_AFTER_MAX_MS)
         return now_ms + delay_ms if ended_ms > now_ms else None
-    was_visible = run.cause is Cause.SCHEDULE or run.visible_ms <= highest_ms + NOTED_MS
-    return now_ms if was_visible else None
+    if run.cause is Cause.SCHEDULE:
+        return now_ms
+    made_ms = made_ms_of(run.id)
+    is_made_ahead = made_ms is not None and now_ms + CAME_BACK_MS < made_ms <= run.visible_ms
+    return now_ms if is_made_ahead and run.visible_ms <= highest_ms + NOTED_MS else None

@@ -274,7 +274,7 @@ def _learns_first(term: TermMemory, slot: Slot) -> bool:
 
 
 def _decide(term: TermMemory, draft: Draft, slot: Slot, held: Held | None = None) -> None:
-    decision = judge(slot, draft.now_ms)
+    decision = judge(slot, draft.now_ms, led_since_ms=term.begun_ms)
     if isinstance(decision, Fire):
         _fire(term, draft, slot, decision, held)
     elif isinstance(decision, Pass):

@@ -44,7 +44,7 @@ class Pass(Struct, frozen=True, gc=False):
     next_ms: int | None
 
 
-def judge(slot: Slot, now_ms: int) -> Fire | Choose | Pass:
+def judge(slot: Slot, now_ms: int, *, led_since_ms: int | None = None) -> Fire | Choose | Pass:
     """Decide about the due times of a slot up to now.  Raises whatever a bad schedule raises."""
     due_ms, job = slot.next_ms, slot.job
     assert due_ms is not None
@@ -54,7 +54,7 @@ def judge(slot: Slot, now_ms: int) -> Fire | Choose | Pass:
         next_ms = _following(slot, job.schedule, due_ms)
         if is_chosen or next_ms is None or next_ms > now_ms:
             return Fire(due_ms, next_ms)
-    missed = catch_up(job, slot.memory, due_ms=due_ms, now_ms=now_ms)
+    missed = catch_up(job, slot.memory, due_ms=due_ms, now_ms=now_ms, led_since_ms=led_since_ms)
     if not missed.fire:
         return Pass(missed.skipped, missed.next_ms)
     fire, skipped = missed.fire, missed.skipped
@@ -65,21 +65,23 @@ def judge(slot: Slot, now_ms: int) -> Fire | Choose | Pass:
     return Fire(fire[0], next_ms, is_missed, missed.next_ms)
 
 
-def catch_up(job: Job, memory: Memory, *, due_ms: int, now_ms: int) -> when.Catchup:
+def catch_up(job: Job, memory: Memory, *, due_ms: int, now_ms: int, led_since_ms: int | None = None) -> when.Catchup:
     """What becomes of the due times from `due_ms` up to now.
 
     A run that catches up is expected to take as long as the last one did: until then it would make the next due time
-    an overlap, unless the job's runs may overlap.
+    an overlap, unless the job's runs may overlap.  A due time that a leader missed in its own term (`led_since_ms`)
+    does not wait for the next one: a leader that is late for this one may be as late for that one, and for all others.
     """
     assert job.schedule is not None
     busy_ms = 0 if job.overlap is Overlap.ALLOW else memory.duration_ms
+    is_led = led_since_ms is not None and due_ms >= led_since_ms
     return when.catch_up(
         job.schedule,
         job.id,
         due_ms=due_ms,
         now_ms=now_ms,
         misfire=job.misfire.value,
-        soon_ms=max(LATE_AFTER_MIN_MS, busy_ms),
+        soon_ms=0 if is_led else max(LATE_AFTER_MIN_MS, busy_ms),
     )
 
 

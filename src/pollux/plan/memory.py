@@ -39,6 +39,7 @@ class TermMemory:
         version: int = SCHEDULER_VERSION,
     ) -> None:
         self.seen_ms = now_ms  # the latest time we were told
+        self.begun_ms = now_ms  # when the term began; lowered to the clock where that is set back
         self.timers, self.slots = timers, slots
         self.inbox = Inbox()
         self.gatehouse = Gatehouse()
@@ -61,6 +62,7 @@ class TermMemory:
     def tick(self, now_ms: int) -> None:
         """Time has come to `now_ms`.  Doing it twice is doing it once."""
         if now_ms < self.seen_ms:
+            self.begun_ms = min(self.begun_ms, now_ms)
             self._rewind()
             if now_ms < self.seen_ms - CAME_BACK_MS:
                 self._follow_back(now_ms)
@@ -109,7 +111,7 @@ class TermMemory:
         if not slot.job.declared or self.stop_of(slot) is not None:
             return None
         try:
-            decision = judge(slot, now_ms)
+            decision = judge(slot, now_ms, led_since_ms=self.begun_ms)
         except Exception:  # noqa: BLE001  a bad schedule is dealt with by the plan
             return None
         return decision if isinstance(decision, Fire | Choose) and decision.is_missed else None

@@ -19,12 +19,12 @@ from pollux.model import (
     Drained,
     Event,
     Job,
-    Line,
     Node,
     Note,
     Overlap,
     Run,
     RunState,
+    held_up,
     leadership,
     serve_words,
     unserved,
@@ -47,7 +47,7 @@ from pollux.units import SECOND_MS, format_ms
 
 _HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded", "drained", "unreadable"})
 CAME_BACK = "it was planned by a clock that has come back, and the leader puts that right"
-COUNTED_MAX = 10_000  # ready runs that a store counts exactly
+COUNTED_MAX = 10_000  # ready runs ahead of one that a store counts exactly
 GRACE_MS = 5_000  # a due time that passed so long ago should have been fired
 
 
@@ -65,36 +65,53 @@ class Why(Struct, frozen=True):
         return self.answer in _HELD
 
 
-def why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, nodes: Sequence[Node]) -> Why:
+def why_job(
+    job: Job,
+    *,
+    stops: Sequence[Note],
+    now_ms: int,
+    live: Run | None,
+    nodes: Sequence[Node],
+    ahead: int | None = None,
+    failed: str = "",
+) -> Why:
     """Why a job runs or does not, and whether it fails when it does.
 
-    `live` is one of its live runs, if there is one; `nodes` are all that live.
+    `live` is one of its live runs, if there is one, `ahead` as in `why_run`; `nodes` are all that live; `failed` is the
+    id of its last failed run, if that is known.
     """
-    why = _why_job(job, stops=stops, now_ms=now_ms, live=live, nodes=nodes)
-    failing = failing_words(job, now_ms)
-    if not failing:
+    why = _why_job(job, stops=stops, now_ms=now_ms, live=live, nodes=nodes, ahead=ahead)
+    failing = failing_words(job, live, now_ms)
+    if not failing or failing in why.reason:
         return why
-    cure = why.cure or f"see what went wrong: pollux runs --job {job.id} --failed"
-    return replace(why, reason=f"{why.reason}; {failing}", cure=cure)
+    seen = live.id if live is not None and not job.memory.failures else failed
+    where = f"show {seen}" if seen else f"--job {job.id} --failed"
+    cures = (why.cure, "" if why.is_held and why.cure else f"see what went wrong: pollux runs {where}")
+    return replace(why, reason=f"{why.reason}; {failing}", cure="; ".join(filter(None, cures)))
 
 
-def failing_words(job: Job, now_ms: int) -> str:
-    """That a job fails, how often, since when and how, or nothing."""
+def failing_words(job: Job, live: Run | None, now_ms: int) -> str:
+    """That a job fails, or that its live run did and waits for its next attempt: how often, since when and how.
+
+    Nothing, if neither does.
+    """
     memory = job.memory
     if not memory.failures:
-        return ""
+        return _later(live, now_ms) if live is not None and live.is_retried_at(now_ms) else ""
     error, ago = memory.last_error or "no error was told", _ago(memory.failing_since_ms, now_ms)
     if memory.failures == 1:
         return f"its last run failed{ago and f' {ago}'}: {error}"
     return f"it fails: {memory.failures} times in a row{ago and f', since {ago}'}; the last error: {error}"
 
 
-def _why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, nodes: Sequence[Node]) -> Why:
+def _why_job(
+    job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, nodes: Sequence[Node], ahead: int | None
+) -> Why:
     by_key = {stop.key: stop for stop in stops}
     if live is not None and not live.overlaps_at(now_ms) and job.next_due_ms is not None:
         live = None  # it is for later, and the next due time comes all the same
     if live is not None and live.state is not RunState.HELD:
-        why = why_run(live, job, stops=stops, nodes=nodes, queue=None, now_ms=now_ms)
+        why = why_run(live, job, stops=stops, nodes=nodes, ahead=ahead, now_ms=now_ms)
         return replace(why, reason=why.reason + _meanwhile(job, live))
     if not job.enabled:
         words = "it is disabled; its due times do not come" if _has_dues(job) else "it is disabled"
@@ -104,7 +121,7 @@ def _why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, 
         words = stop_words(stop) + ("; due times meanwhile are skipped and counted" if job.is_recurring else "")
         return Why("paused", words, stop.expires_ms, _resume(stop))
     if live is not None:
-        return why_run(live, job, stops=stops, nodes=nodes, queue=None, now_ms=now_ms)
+        return why_run(live, job, stops=stops, nodes=nodes, ahead=ahead, now_ms=now_ms)
     if not job.declared:
         words = "; its due times are skipped and counted" if _has_dues(job) else ""
         return Why("undeclared", f"{_retired(job)}{words}", cure=_start_one(job, nodes))
@@ -119,10 +136,11 @@ def _why_job(job: Job, *, stops: Sequence[Note], now_ms: int, live: Run | None, 
     return Why("drained", words, drain.expires_ms, drain.cure)
 
 
-def why_unwritten(job: Job) -> Why:
-    """Why a job does not run that its program declares and no node has written to the store."""
+def why_unwritten(job: Job, start: str = "") -> Why:
+    """Why a job does not run that its program declares and no node has written to the store; `start` starts a node."""
     words = f"it is declared here and not in the store yet: no node of {job.source} has started"
-    return Why("stranded", words, cure="start one; `enqueue` and `run_now` of this program add the job, too")
+    one = f"start one (`{start}`)" if start else "start one"
+    return Why("stranded", words, cure=f"{one}; `enqueue` and `run_now` of this program add the job, too")
 
 
 def why_unreadable(job: Unreadable, run: Run | None = None) -> Why:
@@ -217,13 +235,16 @@ def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
         return Why("stranded", nobody_knows(job.handler), cure=_start_one(job, nodes))
     late_ms = now_ms - due_ms
     led = leadership(everybody, now_ms=now_ms, version=job.scheduler_version)
+    held = held_up(everybody, job.scheduler_version)
+    held = held and f"; {held}"
     if late_ms > GRACE_MS and not led.is_led:
         return Why("stranded", f"it was due {_span(late_ms)} ago, and {led.seen}", cure=led.cure)
     if late_ms > GRACE_MS:
         words = f"it was due {_span(late_ms)} ago; missed due times are made up for step by step"
-        return Why("due", words, now_ms, "if it stays so, look at the CPU and the log of the leader: pollux nodes")
+        cure = "if it stays so, look at the CPU and the log of the leader: pollux nodes"
+        return Why("due", words + held, now_ms, "pollux health tells the cure" if held else cure)
     if late_ms >= 0:
-        return Why("due", "it is due now", due_ms)
+        return Why("due", f"it is due now{held}", due_ms, "pollux health tells the cure" if held else "")
     words = f"it is due in {_span(-late_ms)}"
     if lies_ahead(job, now_ms):
         words += f", further ahead than its schedule allows: {CAME_BACK}"
@@ -237,10 +258,13 @@ def why_run(
     *,
     stops: Sequence[Note],
     nodes: Sequence[Node],
-    queue: Sequence[Line] | None,
+    ahead: int | None,
     now_ms: int,
 ) -> Why:
-    """Why a run runs or does not; `nodes` are all that live, `queue` what could be claimed now, by priority."""
+    """Why a run runs or does not; `nodes` are all that live.
+
+    `ahead`: how many ready runs are claimed before it, counted to one beyond `COUNTED_MAX`; None: not counted.
+    """
     lack, nodes = unserved(run.scheduler_version, nodes), _serving(run.scheduler_version, nodes)
     match run.state:
         case RunState.HELD | RunState.READY if lack is not None and run.visible_ms <= now_ms:
@@ -249,11 +273,12 @@ def why_run(
             return _held(run, job, {stop.key: stop for stop in stops}, nodes, now_ms)
         case RunState.READY:
             drain = drain_of(stops, _having(job, nodes), now_ms)
-            return _ready(run, job, nodes, queue, now_ms) if drain is None else _drained(run, drain, now_ms)
+            return _ready(run, job, nodes, ahead, now_ms) if drain is None else _drained(run, drain, now_ms)
         case RunState.LEASED:
             return _leased(run, now_ms)
         case RunState.DONE if run.failed:
-            return Why("failed", f"it failed: {run.error or 'no error was told'}; the next firing is the retry")
+            error = run.error or "no error was told"
+            return Why("failed", f"it failed: {error}; it is not tried again, its job fires anew")
         case RunState.DONE:
             return Why(
                 "done", "it is done" if run.finished_ms is None else f"it is done, {_ago(run.finished_ms, now_ms)}"
@@ -289,7 +314,7 @@ def _drained(run: Run, drain: Drained, now_ms: int) -> Why:
     return Why("drained", f"it is ready, but {drain}", drain.expires_ms, drain.cure)
 
 
-def _ready(run: Run, job: Job | None, nodes: Sequence[Node], queue: Sequence[Line] | None, now_ms: int) -> Why:
+def _ready(run: Run, job: Job | None, nodes: Sequence[Node], ahead: int | None, now_ms: int) -> Why:
     if run.visible_ms > now_ms:
         return Why("waits", _later(run, now_ms), run.visible_ms)
     if not nodes:
@@ -302,12 +327,13 @@ def _ready(run: Run, job: Job | None, nodes: Sequence[Node], queue: Sequence[Lin
         return Why("stranded", "it is ready, but every live node drains", cure="resume a node, or start one")
     seats = sum(node.seats for node in working)
     free = sum(max(0, node.seats - node.busy) for node in working)
-    ahead = 0 if queue is None else max(0, sum(line.ready for line in queue[: run.priority]) - 1)
-    expected_ms = _expected_ms(job, ahead + seats - free, seats, now_ms)
+    expected_ms = None if ahead is None else _expected_ms(job, ahead, seats, free, now_ms)
     crowd = f"; {_crowd(ahead)}" if ahead else ""
     if free == 0:
         words = f"it is ready, but all {seats} seats are busy{crowd}"
         return Why("ready", words, expected_ms, "add seats or nodes, or wait")
+    if ahead is None:
+        return Why("ready", "it is ready")
     if ahead >= free:
         return Why(
             "ready", f"it is ready{crowd}", expected_ms, "add seats or nodes, give it a higher priority, or wait"
@@ -316,15 +342,15 @@ def _ready(run: Run, job: Job | None, nodes: Sequence[Node], queue: Sequence[Lin
 
 
 def _crowd(ahead: int) -> str:
-    many = f"up to {ahead:,}" if ahead <= COUNTED_MAX else f"more than {COUNTED_MAX:,}"
+    many = f"{ahead:,}" if ahead <= COUNTED_MAX else f"more than {COUNTED_MAX:,}"
     return f"{many} {'run is' if ahead == 1 else 'runs are'} ahead of it"
 
 
-def _expected_ms(job: Job | None, ahead: int, seats: int, now_ms: int) -> int | None:
+def _expected_ms(job: Job | None, ahead: int, seats: int, free: int, now_ms: int) -> int | None:
     """When a seat is free for it, if what is ahead takes as long as its own job's last run; None: nothing to go by."""
-    if job is None or not job.memory.duration_ms or not seats:
+    if job is None or not job.memory.duration_ms or not seats or ahead > COUNTED_MAX:
         return None
-    return now_ms + ahead // seats * job.memory.duration_ms
+    return now_ms + (ahead + seats - free) // seats * job.memory.duration_ms
 
 
 def _leased(run: Run, now_ms: int) -> Why:
@@ -358,8 +384,9 @@ def _later(run: Run, now_ms: int) -> str:
     wait, last = _span(run.visible_ms - now_ms), f"; last said: {run.progress}" if run.progress else ""
     last += f"; {CAME_BACK}" if _is_ahead(run, now_ms) else ""
     if run.attempt:
-        times = "once" if run.attempt == 1 else f"{run.attempt} times"
-        return f"it failed {times} ({run.error or 'no error was told'}); tried again in {wait}{last}"
+        ago, error = _ago(run.failing_since_ms, now_ms), run.error or "no error was told"
+        times = f"once{ago and f', {ago}'}" if run.attempt == 1 else f"{run.attempt} times{ago and f' since {ago}'}"
+        return f"it failed {times} ({error}); tried again in {wait}{last}"
     return f"its time comes in {wait}{last}"
 
 

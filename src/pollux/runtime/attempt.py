@@ -52,6 +52,7 @@ from pollux.runtime.child import (
     is_suspect,
     isolates,
 )
+from pollux.runtime.fork_guard import guarded
 from pollux.runtime.hands import Hands
 from pollux.runtime.lateness import Lateness
 from pollux.runtime.pool import Pool, Seat
@@ -233,7 +234,8 @@ class Attempt:
         if self.kit.tracing is not None:
             self.kit.tracing.enter(ctx.traceparent)
         try:
-            value = await (self._in_child(handler, ctx, kwargs) if self.is_isolated else handler.invoke(ctx, kwargs))
+            call = self._in_child(handler, ctx, kwargs) if self.is_isolated else guarded(handler.invoke(ctx, kwargs))
+            value = await call
         except asyncio.CancelledError as error:
             self._ended(None, error)
             raise

@@ -419,6 +419,7 @@ class Crew:
             seats=self.pool.seats if may_run else 0,
             busy=self.pool.busy,
             handlers=self.registry.names() if self.options.runs else (),
+            codes=self.registry.codes() if self.options.runs else (),
             declares=self.declares,
             version=self.version,
             draining=self._is_draining or self.dispatcher.is_drained,

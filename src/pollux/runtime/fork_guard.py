@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import threading
 from collections import deque
+from collections.abc import Awaitable, Generator
 from typing import Any, NoReturn
 
 EXIT_CODE = 70  # a mistake in the program
@@ -39,6 +41,44 @@ def end_copy(error: BaseException | None = None) -> NoReturn:
     with contextlib.suppress(OSError):
         os.write(2, _TOLD)
     os._exit(EXIT_CODE)
+
+
+def guarded(call: Awaitable[Any]) -> Awaitable[Any]:
+    """The call of an async handler, whose copy ends where it leaves a step of this call.
+
+    On asyncio's own loop the queue of the loop ends copies, wherever they come from.  Other loops (uvloop) keep theirs
+    where Python does not reach it, so the steps of the handler are looked at.
+    """
+    return call if hasattr(asyncio.get_running_loop(), "_ready") else _Steps(call)
+
+
+class _Steps(Generator[Any, Any, Any]):
+    """What an awaitable does step by step, with a look at the process after each."""
+
+    def __init__(self, call: Awaitable[Any]) -> None:
+        self._steps, self._pid = call.__await__(), os.getpid()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._steps.send(value)
+        finally:
+            self._look()
+
+    def throw(self, *error: Any) -> Any:
+        try:
+            return self._steps.throw(*error)
+        finally:
+            self._look()
+
+    def close(self) -> None:
+        self._steps.close()
+
+    def _look(self) -> None:
+        if os.getpid() != self._pid:
+            end_copy(sys.exception())
 
 
 class _LastSteps(deque[Any]):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import PurePath
 from types import FrameType
 
 from pollux.model import NodeLoad
+from pollux.outcome.fault import is_own_code, place_words
 from pollux.registry import Handler
 from pollux.runtime.attempt import Attempt
 from pollux.runtime.lag import LATE_MS, Hold
@@ -20,7 +20,6 @@ from pollux.runtime.pool import Pool
 
 NAMED_MAX = 5  # handlers that are named
 _LOOPS = ("asyncio.base_events", "asyncio.runners")  # below these frames nothing is run by the loop
-_INSTALLED = ("site-packages", "dist-packages")
 _AWAIT, _INVOKE = Attempt._await.__code__, Handler.invoke.__code__  # noqa: SLF001  the frames of our own code
 
 
@@ -106,20 +105,21 @@ def _of_loop(innermost: FrameType) -> Iterator[FrameType]:
 
 def _place(stack: list[FrameType]) -> str:
     """The innermost line of the user's own code, else of a library that it uses: "shop.py:31 in fetch"."""
-    foreign = [frame for frame in stack if _is_foreign(frame)]
-    own = [frame for frame in foreign if not any(part in frame.f_code.co_filename for part in _INSTALLED)]
-    frame = next(iter(own or foreign), None)
-    if frame is None:
-        return ""
-    return f"{PurePath(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+    own = (frame for frame in stack if is_own_code(frame.f_code.co_filename, _package(frame)))
+    used = (frame for frame in stack if _is_library(frame))
+    frame = next(own, None) or next(used, None)
+    return place_words(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame is not None else ""
 
 
-def _is_foreign(frame: FrameType) -> bool:
-    """Neither ours nor Python's."""
-    room = _module(frame).partition(".")[0]
-    return (
-        room != "pollux" and room not in sys.stdlib_module_names and not frame.f_code.co_filename.startswith("<frozen")
-    )
+def _is_library(frame: FrameType) -> bool:
+    """Neither ours nor Python's?"""
+    package = _package(frame)
+    is_pythons = package in sys.stdlib_module_names or frame.f_code.co_filename.startswith("<frozen")
+    return package != "pollux" and not is_pythons
+
+
+def _package(frame: FrameType) -> str:
+    return _module(frame).partition(".")[0]
 
 
 def _module(frame: FrameType) -> str:

@@ -43,7 +43,16 @@ _SECRET_PAIRS = frozenset({("api", "key"), ("access", "key"), ("private", "key")
 
 _USERINFO = re.compile(r"([a-z][a-z0-9+.-]*://[^\s/?#:@]*:)([^\s/?#]+)@", re.IGNORECASE)
 _ASSIGNED = re.compile(r"""([A-Za-z][\w.-]{0,63})=("[^"]*"|'[^']*'|[^\s&;,"'<>]+)""")
-_QUOTED = re.compile(r"""(["'])([A-Za-z][\w.-]{0,63})\1(\s*:\s*)(["'])((?:(?!\4)[^\\]|\\.)*)\4""")
+_QUOTED = re.compile(r"""(\\{0,3}["'])([A-Za-z][\w.-]{0,63})\1(\s*:\s*)(\\{0,3}["'])((?:(?!\4)(?:[^\\]|\\.))*)\4""")
+# As in YAML: `token: abc`, `{token: abc}`.  Prose and Python look alike, so the value counts as a secret if the name
+# begins a line, a text or a field and nothing follows the value; anywhere else if there is a digit in it.
+_FIELD = re.compile(
+    r"""(?P<begin>(?:^|\\[nr]|[{,]|(?<![\\\w])["'])[ \t]*(?:-[ \t]+)?)?"""
+    r"""(?:(?<=\\[nr])|(?<![\w.\\-]))(?P<name>[A-Za-z][\w.-]{0,63}+)(?P<quote>\\*["'])?(?P<colon>:[ \t]+)"""
+    r"""(?P<value>"[^"\\]*"|'[^'\\]*'|[^\s,;"'\\{}\[\]()<>$*]++)(?P<end>(?=[ \t]*(?:$|[,}"'\\]|\#)))?"""
+    r"""(?=[\s,;}"'\\]|$)(?![ \t]*=)""",
+    re.MULTILINE,
+)
 _HEADER = re.compile(
     r"\b((?:proxy-)?authorization|(?:set-)?cookie|x-api-key)(\s*:\s*)([^\s\"'][^\"'\r\n]*)", re.IGNORECASE
 )
@@ -101,6 +110,8 @@ class Hidden:
             text = _ASSIGNED.sub(_mask_assigned, text)
         if ":" in text and ('"' in text or "'" in text):
             text = _QUOTED.sub(_mask_quoted, text)
+        if ": " in text:
+            text = _FIELD.sub(_mask_field, text)
         if ":" in text and any(name in text.lower() for name in _HEADERS):
             text = _HEADER.sub(_mask_header, text)
         return text
@@ -196,6 +207,19 @@ def _mask_quoted(match: re.Match[str]) -> str:
     if not match[5] or not looks_secret(match[2]) or has_reference(match[5]):
         return match[0]
     return f"{match[1]}{match[2]}{match[1]}{match[3]}{match[4]}{MASK}{match[4]}"
+
+
+def _mask_field(match: re.Match[str]) -> str:
+    name, value = match["name"], match["value"]
+    if not looks_secret(name) or has_reference(value):
+        return match[0]
+    if value.isdecimal() and name.endswith("s"):
+        return match[0]  # a count: prompt_tokens: 128000
+    is_long, is_quoted = len(value) >= HIDE_CHARS_MIN, value[0] in "\"'"
+    is_field = match["begin"] is not None and match["quote"] is None and match["end"] is not None
+    if (is_field and (is_long or is_quoted)) or (is_long and any(map(str.isdecimal, value))):
+        return match[0].removesuffix(value) + MASK
+    return match[0]
 
 
 def _mask_header(match: re.Match[str]) -> str:

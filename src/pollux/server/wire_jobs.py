@@ -210,7 +210,7 @@ def seconds(ms: int) -> int | float:
     return ms // SECOND_MS if ms % SECOND_MS == 0 else ms / SECOND_MS
 
 
-def view_of(job: Job, state: StateWord, held: str = "") -> JobView:
+def view_of(job: Job, state: StateWord, held: str, failing_since_ms: int | None) -> JobView:
     params = HIDDEN.hide_in(job.params)
     url = params.get("url") if job.handler == "http" else None
     return JobView(
@@ -244,7 +244,7 @@ def view_of(job: Job, state: StateWord, held: str = "") -> JobView:
         held=hide(held),
         next_due_at=moment(job.next_due_ms),
         last_due_at=moment(job.last_due_ms),
-        last=_last(job),
+        last=_last(job, failing_since_ms),
         **_schedule(job),
     )
 
@@ -277,7 +277,7 @@ def _retry(retry: Retry) -> RetryBody:
     )
 
 
-def _last(job: Job) -> LastView:
+def _last(job: Job, failing_since_ms: int | None) -> LastView:
     memory = job.memory
     return LastView(
         outcome=last_outcome(job),
@@ -289,7 +289,7 @@ def _last(job: Job) -> LastView:
         duration_ms=memory.duration_ms,
         runs=memory.ended,
         failures=memory.failures,
-        failing_since=moment(memory.failing_since_ms),
+        failing_since=moment(failing_since_ms),
         dead=memory.dead,
         skips=dict(memory.skips),
     )

@@ -17,6 +17,11 @@ from pollux.store.contract import RunFilter
 from pollux.units import moment_ms
 
 RunStateWord = Literal["held", "ready", "leased", "done", "dead", "cancelled"]
+FAILED = "failed"
+RunStateAsked = Annotated[
+    Literal[RunStateWord, "failed"],
+    Meta(description="`failed`: those of `done` that failed, as the tables of `pollux runs` call them"),
+]
 RUN_CURSOR = r"^(live:-?[0-9]{1,15}:[ -~]{0,300}|past:-?[0-9]{1,29}(:[0-9]{1,18})?)$"
 OTHER_CURSOR = "a cursor that no page of this store has answered"  # refused although it fits the schema
 Cursor = Annotated[str, Meta(pattern=RUN_CURSOR, description="`next` of the page before")]
@@ -97,7 +102,7 @@ def unreadable_views(found: Sequence[Unreadable]) -> list[UnreadableView]:
 
 
 class RunQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    state: RunStateWord | UnsetType = UNSET
+    state: RunStateAsked | UnsetType = UNSET
     job_id: Text | UnsetType = UNSET
     group: Text | UnsetType = UNSET
     target: Text | UnsetType = UNSET
@@ -168,7 +173,7 @@ def run_view(run: Run) -> RunView:
             )
             for each in run.tried
         ],
-        deaths=run.deaths if run.state is RunState.DEAD else 0,
+        deaths=run.dead_letters,
         scheduler_version=run.scheduler_version,
     )
 
@@ -189,12 +194,18 @@ def given(value: Any) -> Any:
 
 def run_filter_of(query: RunQuery, states: tuple[RunState, ...] = ()) -> RunFilter:
     since = given(query.since)
+    is_failed = query.state == FAILED
+    if is_failed and query.failed is False:
+        what, cure = "no run with state=failed has failed=false", "leave it out with state=failed"
+        raise InvalidInput(what, where="failed", cure=cure)
+    if isinstance(query.state, str):
+        states = (RunState.DONE if is_failed else RunState(query.state),)
     return RunFilter(
-        states=(RunState(query.state),) if isinstance(query.state, str) else states,
+        states=states,
         job_id=given(query.job_id),
         group=given(query.group),
         target=given(query.target),
-        failed=given(query.failed),
+        failed=True if is_failed else given(query.failed),
         finished_after_ms=None if since is None else read_at("since", moment_ms, since),
         error=given(query.error),
         scheduler_version=given(query.scheduler_version),

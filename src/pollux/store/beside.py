@@ -3,12 +3,14 @@
 sqlite:////var/lib/shop.db     /var/lib/shop.db.token    /var/lib/shop.db.sock
 redis://..., postgresql://...  in a folder of the user's own, ~/.local/state/pollux (or XDG_STATE_HOME), under a name
                                that is made of the URL without its password, and without what is asked of the store
-nodes that listen on a socket  announced in that folder, under a name that is made of the folder from which they run
+nodes that listen on a socket  announced in that folder, under a name that is made of their host and the folder from
+                               which they run: hosts may share a home directory, and pids are those of one host
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import re
 from contextlib import suppress
 from hashlib import sha256
@@ -54,6 +56,7 @@ class Announced(Struct, frozen=True):
     pid: int
     socket: str
     store: str  # its URL, without a password
+    seats: int = 0  # as it was started; 0: it has none
 
 
 def announce(node: Announced) -> Path | None:
@@ -68,7 +71,7 @@ def announce(node: Announced) -> Path | None:
 
 
 def announced_in(folder: Path) -> list[Announced]:
-    """The nodes that run from this folder, oldest pid first; the files of dead ones are taken away."""
+    """The nodes of this host that run from this folder, lowest pid first; the files of dead ones are taken away."""
     found = []
     for path in sorted(state_folder().glob(f"{_nodes_of(folder)}*.json"))[:ANNOUNCED_MAX]:
         with suppress(OSError, msgspec.DecodeError):
@@ -81,7 +84,8 @@ def announced_in(folder: Path) -> list[Announced]:
 
 
 def _nodes_of(folder: Path) -> str:
-    return f"folder-{sha256(os.fsencode(folder.resolve())).hexdigest()[:12]}-"
+    place = platform.node().encode() + b"\0" + os.fsencode(folder.resolve())
+    return f"folder-{sha256(place).hexdigest()[:12]}-"
 
 
 def _lives(pid: int) -> bool:

@@ -379,8 +379,12 @@ class Store(Protocol):
 
     async def counts(self) -> Counts: ...
 
-    async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
-        """What could be claimed now, by priority from 1 to 3; what waits for its time does not count."""
+    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[Line, ...]:
+        """What could be claimed now, by priority from 1 to 3; what waits for its time does not count.
+
+        `before`, the id of a ready run: only what is claimed ahead of it counts, of its priority and of higher ones.
+        Nothing is ahead of a run that is not ready.
+        """
         ...
 
     async def problems(self) -> tuple[str, ...]:

@@ -221,8 +221,8 @@ class Wrapped:
     async def counts(self) -> Counts:
         return await self.call("counts", self.store.counts())
 
-    async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
-        return await self.call("lines", self.store.lines(now_ms=now_ms))
+    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[Line, ...]:
+        return await self.call("lines", self.store.lines(before=before, now_ms=now_ms))
 
     async def problems(self) -> tuple[str, ...]:
         return await self.call("problems", self.store.problems())

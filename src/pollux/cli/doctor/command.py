@@ -60,20 +60,23 @@ def _look(path: str | None, store: str | None, app: str | None) -> Iterator[Find
         loaded, about_setup = look_at_none(store, app)
     else:
         loaded, about_setup = look_at_setup(path, store, app)
-    yield from machine.look_at_machine(seats=Config().seats if loaded is None else loaded.seats)
+    way = look_at_way(loaded, store)
+    yield from machine.look_at_machine(seats=way.seats or (Config() if loaded is None else loaded).seats)
     yield from about_setup
-    yield look_at_way(loaded, store)
+    yield from way.findings
     if loaded is not None and not node_url(store):
-        yield from _look_at_store(loaded.store)
+        told = {finding.about for finding in way.findings}
+        yield from (finding for finding in _look_at_store(loaded) if finding.about not in told)
     now = now_ms()
     yield machine.of_clock(watch, now)
     yield machine.of_ntp(is_kept=machine.is_synchronised())
 
 
-def _look_at_store(url: str) -> Iterator[Finding]:
+def _look_at_store(config: Config) -> Iterator[Finding]:
     from pollux.cli.doctor.inside import look_at_inside
     from pollux.cli.doctor.place import look_at_place
 
+    url, lag_ms = config.store, config.health_loop_lag_ms
     path = sqlite_path(url)
     if path is None and url.startswith("memory:"):
         yield ok("store", "memory: it lives inside the one process that makes it, and ends with it")
@@ -81,11 +84,11 @@ def _look_at_store(url: str) -> Iterator[Finding]:
     if path is None:
         from pollux.cli.doctor.servers import look_at_server
 
-        yield from look_at_server(url, now_ms=now_ms())
+        yield from look_at_server(url, now_ms=now_ms(), lag_ms=lag_ms)
         return
     path = Path(os.path.abspath(path))  # noqa: PTH100  links are part of what is looked at
     yield from look_at_place(path)
-    yield from look_at_inside(path, now_ms=now_ms())
+    yield from look_at_inside(path, now_ms=now_ms(), lag_ms=lag_ms)
 
 
 def _print(findings: list[Finding], counts: dict[str, int]) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from msgspec import Struct
 
 OK, WARN, FAIL = "ok", "warn", "fail"
+_LEVELS = {"healthy": OK, "degraded": WARN, "unhealthy": FAIL}
 
 
 class Finding(Struct, frozen=True):
@@ -12,6 +16,11 @@ class Finding(Struct, frozen=True):
     level: str  # ok, warn, fail
     seen: str
     cure: str = ""
+
+
+def of_health(found: Mapping[str, Any]) -> Finding:
+    """A finding of `pollux health`, as doctor tells it."""
+    return Finding(found["name"], _LEVELS[found["level"]], found["seen"], found["cure"])
 
 
 def ok(about: str, seen: str, cure: str = "") -> Finding:

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from pollux.cli.doctor.finding import OK, Finding, fail, ok, warn
+from pollux.cli.doctor.finding import OK, Finding, fail, of_health, ok, warn
 from pollux.errors import StoreRefused
-from pollux.model import SCHEDULER_VERSION, drained_of, leadership, queue_words, serve_words, stop_key, with_start
+from pollux.model import (
+    RIVALS_CURE,
+    SCHEDULER_VERSION,
+    drained_of,
+    held_up,
+    leadership,
+    queue_words,
+    rivals,
+    serve_words,
+    stop_key,
+    with_start,
+)
 from pollux.model.aside import JOBS
 from pollux.store.contract import FEED_MAX
 from pollux.store.sqlite.glance import Inside, files_of, look_inside
@@ -22,7 +33,7 @@ FEED_WARN = FEED_MAX // 10
 NAMED_MAX = 5
 
 
-def look_at_inside(path: Path, *, now_ms: int) -> Iterator[Finding]:
+def look_at_inside(path: Path, *, now_ms: int, lag_ms: int) -> Iterator[Finding]:
     if "" not in files_of(path):
         return
     try:
@@ -39,12 +50,12 @@ def look_at_inside(path: Path, *, now_ms: int) -> Iterator[Finding]:
     if inside.counts is None:
         return
     yield of_time(inside, now_ms)
-    yield from judge(inside, now_ms)
+    yield from judge(inside, now_ms, lag_ms=lag_ms)
 
 
-def judge(inside: Inside, now_ms: int) -> Iterator[Finding]:
+def judge(inside: Inside, now_ms: int, *, lag_ms: int) -> Iterator[Finding]:
     """What goes on in a store, of whatever kind; a cure that says to start a node names how this app is started."""
-    for finding in _judged(inside, now_ms):
+    for finding in _judged(inside, now_ms, lag_ms):
         version = next((each.number for each in inside.versions if each.counts.jobs), SCHEDULER_VERSION)
         cure = with_start(finding.cure, inside.starts, version=version) if finding.level != OK else finding.cure
         yield replace(finding, cure=cure)
@@ -58,7 +69,7 @@ def broken(inside: Inside, about: str, seen: str, cure: str) -> Finding:
     return fail(about, seen, cure) if inside.nodes else warn(about, seen, cure)
 
 
-def _judged(inside: Inside, now_ms: int) -> Iterator[Finding]:
+def _judged(inside: Inside, now_ms: int, lag_ms: int) -> Iterator[Finding]:
     if inside.seal:
         what, _, cure = inside.seal.partition("; ")
         yield fail("seal", what, cure)
@@ -66,6 +77,7 @@ def _judged(inside: Inside, now_ms: int) -> Iterator[Finding]:
     yield from of_leaders(inside, now_ms)
     yield from of_sources(inside)
     yield of_workers(inside)
+    yield from of_loads(inside, lag_ms)
     yield of_ready(inside, now_ms)
     yield of_dues(inside, now_ms)
     yield of_dead(inside)
@@ -125,14 +137,24 @@ def of_workers(inside: Inside) -> Finding:
     return ok("workers", "nobody is drained")
 
 
+def of_loads(inside: Inside, lag_ms: int) -> Iterator[Finding]:
+    """What holds the nodes up, as `pollux health` judges it by their beats."""
+    from pollux.app.health import beat_findings
+
+    for found in beat_findings(inside.nodes, lag_ms=lag_ms):
+        yield of_health(asdict(found))
+
+
 def of_sources(inside: Inside) -> Iterator[Finding]:
-    """Jobs that code left behind, as far as the first of the jobs tell."""
+    """Jobs that code left behind, as far as the first of the jobs tell, and programs that get each other's runs."""
     from pollux.app.owned import forsaken
 
     for source, ids in forsaken(inside.jobs, inside.nodes).items():
         names = ", ".join(ids[:NAMED_MAX]) + (", ..." if len(ids) > NAMED_MAX else "")
         cure = f"start one, or if it is gone for good: pollux jobs delete --source {source}"
         yield warn("sources", f"no living node has {source} ({counted(len(ids), 'job')}: {names})", cure)
+    for found in rivals(inside.nodes)[:NAMED_MAX]:
+        yield warn("code", str(found), RIVALS_CURE)
 
 
 def of_ready(inside: Inside, now_ms: int) -> Finding:
@@ -160,6 +182,8 @@ def of_dues(inside: Inside, now_ms: int) -> Finding:
     late = format_ms(late_ms // 1_000 * 1_000)
     if job is not None and late_ms > min(WAIT_MS_MAX, late_after(job)):
         seen, cure = f"job {job.id} was due {late} ago and has not fired", "see that a node leads: pollux nodes"
+        if held := held_up(inside.nodes, job.scheduler_version):
+            cure = f"{held}: `loop` tells what to do"
         is_broken = late_ms > WAIT_MS_MAX
         return broken(inside, "due times", seen, cure) if is_broken else warn("due times", seen, cure)
     if late_ms > DUE_NOW_MS:
@@ -170,9 +194,9 @@ def of_dues(inside: Inside, now_ms: int) -> Finding:
 def of_dead(inside: Inside) -> Finding:
     assert inside.counts is not None
     if inside.counts.dead:
-        seen = f"{_count(inside.counts.dead)} run{' was' if inside.counts.dead == 1 else 's were'} given up on"
+        seen = counted(inside.counts.dead, "dead letter")
         return warn("dead letters", seen, "pollux dead lists them; mend the cause, then revive or drop them")
-    return ok("dead letters", "none")
+    return ok("dead letters", "no dead letters")
 
 
 def of_feed(inside: Inside) -> Finding:

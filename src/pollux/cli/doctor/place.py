@@ -19,6 +19,8 @@ ROOM_WARN_BYTES = 500_000_000
 SLOW_MS = 50.0
 FSYNC_SECONDS = 0.2  # measured for so long,
 FSYNC_TIMES = 20  # or so often
+LOCK_SECONDS = 1.0  # watched for so long while one process holds it,
+LOCK_LOOKS_APART_S = 0.005  # so often
 LOG_BYTES_MAX = 300_000_000
 _LOST_AT_BOOT = frozenset({"tmpfs", "ramfs"})
 _LAYERS = frozenset({"overlay", "aufs"})
@@ -136,14 +138,30 @@ def of_log(files: Mapping[str, os.stat_result]) -> Finding:
 def of_lock(path: Path, files: Mapping[str, os.stat_result]) -> Finding:
     lock = files.get(".lock")
     held_by = [] if lock is None else holders(lock.st_ino)
-    if not held_by:
+    if lock is None or not held_by:
         return ok("lock", "nobody holds it")
     pid = held_by[0]
-    state = _state_of(pid)
-    if state == "T":
+    if _state_of(pid) == "T":
         seen = f"process {pid} holds the write lock and is stopped: nobody can write"
         return fail("lock", seen, f"let it go on (kill -CONT {pid}) or end it (kill -9 {pid})")
+    if _keeps(pid, lock.st_ino):
+        seen = f"process {pid} has held the write lock for {LOCK_SECONDS:g} s or longer: no other process can write"
+        cure = (
+            "look what it is doing: the disk may be slow, or a handler in it holds the interpreter's lock (GIL); "
+            "give such a handler a process of its own (isolate: process)"
+        )
+        return warn("lock", seen, cure)
     return ok("lock", f"process {pid} writes just now ({path.name}.lock)")
+
+
+def _keeps(pid: int, inode: int) -> bool:
+    """Does the process hold the lock at every look?  One that writes a lot lets go between two commits."""
+    end = time.monotonic() + LOCK_SECONDS
+    while time.monotonic() < end:
+        if pid not in holders(inode):
+            return False
+        time.sleep(LOCK_LOOKS_APART_S)
+    return True
 
 
 def _state_of(pid: int) -> str:

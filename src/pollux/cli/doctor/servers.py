@@ -16,7 +16,7 @@ OFFSET_MS_MAX = 1_000  # between our clock and the server's
 TRIP_MS_MAX = 20.0
 
 
-def look_at_server(url: str, *, now_ms: int) -> Iterator[Finding]:
+def look_at_server(url: str, *, now_ms: int, lag_ms: int) -> Iterator[Finding]:
     """All that a server tells of itself; then, if the store is there, what goes on in it."""
     try:
         findings, is_there = _judged(url)
@@ -29,7 +29,7 @@ def look_at_server(url: str, *, now_ms: int) -> Iterator[Finding]:
     from pollux.cli.doctor.inside import judge
 
     try:
-        yield from judge(asyncio.run(_inside(url, now_ms)), now_ms)
+        yield from judge(asyncio.run(_inside(url, now_ms)), now_ms, lag_ms=lag_ms)
     except PolluxError as error:
         yield _refused("store", error)
 
@@ -79,7 +79,6 @@ async def _inside(url: str, now_ms: int) -> Inside:
         ready, _ = await as_far(store.list_runs(RunFilter(states=(RunState.READY,)), limit=1))
         handles = await of_all_versions(store)
         dues = [await due_as_far(each, before_ms=now_ms, limit=DUE_MAX) for each in handles]
-        overdue = [job.next_due_ms for jobs in dues for job in jobs]
         lines = [line for each in handles for line in await each.lines()]
         (stops, _), (aside, _) = await stops_as_far(store.notes(STOP)), await as_far(store.notes(ASIDE))
         jobs, _ = await as_far(store.list_jobs(limit=JOBS_MAX))
@@ -93,7 +92,6 @@ async def _inside(url: str, now_ms: int) -> Inside:
             waiting=sum(line.ready for line in lines),
             due=tuple(job for jobs in dues for job in jobs),
             oldest_ready_ms=ready.runs[0].visible_ms if ready.runs else None,
-            most_overdue_ms=min((due_ms for due_ms in overdue if due_ms is not None), default=None),
             seal=seal_words(await marks_of(store), hide(url)),
             stops=tuple(stops),
             jobs=jobs.jobs,

@@ -48,7 +48,8 @@ def look_at_none(store: str | None, app: str | None) -> tuple[Config | None, lis
     if len(found) == 1 and not config.is_given("store") and store_lacks(config.store):
         [node] = found
         about = ok("config", f"there is no file; the node that runs from here (pid {node.pid}) is on {node.store}")
-        config = msgspec.structs.replace(config, store=node.store)
+        seats = {"seats": node.seats} if node.seats and not config.is_given("pool.seats") else {}
+        config = msgspec.structs.replace(config, store=node.store, **seats)
     return config, [about]
 
 

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
-from pollux.cli.doctor.finding import Finding, fail, ok
+from pollux.cli.doctor.finding import Finding, fail, of_health, ok
 from pollux.cli.options import ask, socket_of
 from pollux.cli.way import live_socket, node_url
 from pollux.client import address_of
 from pollux.config import Config
 from pollux.errors import PolluxError
 
+OF_A_NODE = ("polling", "loop", "handlers")  # what a node that is asked tells of itself, as `pollux health` does
 
-def look_at_way(config: Config | None, store: str | None) -> Finding:
+
+class Way(NamedTuple):
+    """Whom commands ask, and what a node that answers tells of itself."""
+
+    findings: list[Finding]
+    seats: int = 0  # of that node
+
+
+def look_at_way(config: Config | None, store: str | None) -> Way:
     try:
         url = node_url(store)
         if not url and not store and config is not None:
             url = asyncio.run(live_socket(socket_of(config, config.store), config.store))
         if not url:
-            return ok("asked", "commands ask the store itself")
-        hello = ask(url, _hello)
+            return Way([ok("asked", "commands ask the store itself")])
+        hello, document, nodes = ask(url, _of_node)
     except PolluxError as error:
         what, _, cure = str(error).rpartition("; ")
-        return fail("asked", what or str(error), cure if what else "see --url and POLLUX_URL")
+        return Way([fail("asked", what or str(error), cure if what else "see --url and POLLUX_URL")])
     seen = f"commands ask {address_of(url).shown}: Pollux {hello.version} on {hello.store}"
-    return ok("asked", f"{seen}, which knows you as {hello.name} ({hello.role})")
+    asked = ok("asked", f"{seen}, which knows you as {hello.name} ({hello.role})")
+    told = [of_health(found) for found in document["findings"] if found["name"] in OF_A_NODE]
+    return Way([asked, *told], sum(node.seats for node in nodes if node.id == document["node"]))
 
 
-async def _hello(node: Any) -> Any:
-    return node.hello
+async def _of_node(node: Any) -> tuple[Any, dict[str, Any], list[Any]]:
+    return node.hello, await node.health_document(), await node.nodes()

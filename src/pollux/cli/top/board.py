@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from pollux.app import JobRow, Pollux
-from pollux.app.overview import last_outcome, rows_of, told_by
-from pollux.model import LIVE, Counts, Job, Node, Note, Run, RunState, leader_of
+from pollux.app.overview import last_outcome, live_by_job, live_runs, rows_of, told_by
+from pollux.model import Counts, Job, Node, Note, Run, RunState, leader_of
 from pollux.store.contract import PAGE_MAX, JobFilter, RunFilter
 
 RUNS_SHOWN = 50  # running ones, and held ones
+RUNS_EACH = 10  # live runs that are read of a job asked for alone
 LIVE_PAGE = 1_000  # live runs read at once; where there are more, jobs on the screen are asked one by one
 READY_PAGE = 100
 SWEEP_PAGES = 2  # of jobs, each look,
@@ -95,7 +96,7 @@ async def rows_for(app: Pollux, look: Look, ids: Sequence[str]) -> tuple[JobRow,
     live = await _live_of(app, look.counts, [job.id for job in jobs])
     return rows_of(
         jobs,
-        live={run.job_id: run for run in live},
+        live=live_by_job(live, look.now_ms),
         stops=look.stops,
         nodes=look.nodes,
         progress=told_by(live),
@@ -105,12 +106,11 @@ async def rows_for(app: Pollux, look: Look, ids: Sequence[str]) -> tuple[JobRow,
 
 async def _live_of(app: Pollux, counts: Counts, ids: Iterable[str]) -> list[Run]:
     """The live runs of these jobs: by one page if it holds all there are, else job by job."""
-    states = tuple(sorted(LIVE))
     if counts.held + counts.ready + counts.leased <= LIVE_PAGE:
-        return list((await app.list_runs(RunFilter(states=states), limit=LIVE_PAGE)).runs)
+        return list((await live_runs(app, limit=LIVE_PAGE)).runs)
     found: list[Run] = []
     for job_id in ids:
-        found += (await app.list_runs(RunFilter(states=states, job_id=job_id), limit=1)).runs
+        found += (await live_runs(app, job_id=job_id, limit=RUNS_EACH)).runs
     return found
 
 

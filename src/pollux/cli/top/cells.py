@@ -78,8 +78,8 @@ def _doing(row: JobRow) -> Text:
         return Text(clean(row.progress), "cyan")
     if row.held:
         return Text(clean(row.held), "yellow")
-    if row.job.memory.failures:
-        return Text(clean(row.job.memory.last_error.partition("\n")[0]), "red")
+    if row.failing:
+        return Text(clean(row.last_failure), "red")
     return Text(row.schedule, "dim")
 
 

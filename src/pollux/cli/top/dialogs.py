@@ -103,7 +103,7 @@ class DeadLetters(Screen[str]):
 
     def _cells_of(self, run: Run) -> tuple[Text, ...]:
         when, error = ago(run.finished_ms, now=self.now_ms), clean(run.error.partition("\n")[0])
-        return Text(run.id), Text(run.job_id), Text(when), Text(str(run.deaths)), Text(error, "red")
+        return Text(run.id), Text(run.job_id), Text(when), Text(str(run.dead_letters)), Text(error, "red")
 
     def _chosen(self) -> Run | None:
         row = self.query_one(FittedTable).cursor_row

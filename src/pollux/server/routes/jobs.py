@@ -100,7 +100,7 @@ def made_id(desk: At, number: int = 0) -> str:
 
 
 def row_view(row: Standing) -> JobView:
-    return view_of(row.job, row.state, row.held)  # type: ignore[arg-type]
+    return view_of(row.job, row.state, row.held, row.failing_since_ms)  # type: ignore[arg-type]
 
 
 def etag(revision: int) -> dict[str, str]:

@@ -68,7 +68,7 @@ def delete_jobs(state: State, ids: Sequence[str], reason: str, now_ms: int) -> l
             continue
         row = state.drop_job(job_id)
         remember(state, job_id, Gone(row.revision, row.last_due_ms))
-        mates = [state.live[run_id] for run_id in state.live_of.get(job_id, ())]
+        mates = [state.live[run_id] for run_id in state.job_runs.of(job_id)]
         for run in mates:
             if run.state is not LEASED:
                 told.end(run, state.cancel_waiting(run, reason or JOB_GONE, now_ms))
@@ -107,7 +107,7 @@ def move_jobs(state: State, ids: Sequence[str], to: int) -> list[Answer]:
 def _tell_what_they_bring(state: State, target: State, left: dict[int, list[str]], moved: list[str]) -> None:
     """Their held runs come to another gate, and what they have not learnt yet of their ends is still to be read."""
     told = Told()
-    for run in (state.live[run_id] for job_id in moved for run_id in state.live_of.get(job_id, ())):
+    for run in (state.live[run_id] for job_id in moved for run_id in state.job_runs.of(job_id)):
         if run.state is HELD:
             told.arrive(run)
     state.tell_told(told)

@@ -86,7 +86,7 @@ def _take(state: State, asking: Asking, told: Told, now_ms: int) -> list[Run]:
                 lease_until_ms=until_ms,
                 progress="",
             )
-            state.lease(run, asking.lease_ms)
+            state.lease(run, asking.lease_ms, now_ms)
             runs.append(run)
     if runs:
         _note_claim(state, asking.token, runs)
@@ -149,7 +149,7 @@ def _lose(state: State, run: Run, losses_max: int, now_ms: int) -> End:
         state.finish(replace(free, state=DEAD, failed=True, error=error, traceback="", finished_ms=now_ms))
         return end_of(run, DEAD, now_ms, failed=True, error=error)
     lost = lease_lost(run.fence, run.owner, run.lease_until_ms)
-    state.put_back(replace(free, state=READY, tried=tried_again(run.tried, lost)))
+    state.put_back(replace(free, state=READY, tried=tried_again(run.tried, lost)), now_ms)
     return end_of(run, READY, now_ms)
 
 

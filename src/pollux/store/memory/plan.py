@@ -43,7 +43,7 @@ def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
     if firings:
         state.clock_ms = max(state.clock_ms, now_ms, *[firing.run.visible_ms for firing in plan.firings])
     for earlier in plan.earlier:
-        _bring_forward(state, earlier)
+        _bring_forward(state, earlier, now_ms)
     for release in plan.releases:
         if not release.alone:
             _release(state, release.run_id, now_ms)
@@ -116,9 +116,9 @@ def _fire(state: State, firing: Firing, unread: dict[str, bool], told: Told, now
     if answer is Answer.OVERLAPPED and firing.if_overlapped is not None:
         row.memory = packed_memory(firing.if_overlapped)
     elif answer is Answer.WAITS:
-        state.admit(replace(run, state=HELD, held_reason=PREVIOUS_RUN))
+        state.admit(replace(run, state=HELD, held_reason=PREVIOUS_RUN), now_ms)
     elif answer is Answer.OK:
-        state.admit(run)
+        state.admit(run, now_ms)
     return answer
 
 
@@ -137,7 +137,8 @@ def _overlap(state: State, firing: Firing, unread: dict[str, bool], told: Told, 
         return Answer.OVERLAPPED
     if firing.overlap is Overlap.ALLOW:
         return Answer.OK
-    mates = list(islice(state.overlapping(run.job_id, now_ms), 1 if firing.overlap is Overlap.SKIP else BEHIND_MAX + 1))
+    looks = 1 if firing.overlap is Overlap.SKIP else BEHIND_MAX + 1
+    mates = list(islice(state.job_runs.overlapping(run.job_id, now_ms), looks))
     if not mates:
         return Answer.UNREAD if run.job_id in unread else Answer.OK
     if firing.overlap is Overlap.SKIP:
@@ -159,16 +160,16 @@ def _here(state: State, run_id: str) -> Run | None:
     return run if run is not None and run.scheduler_version == state.version else None
 
 
-def _bring_forward(state: State, earlier: Earlier) -> None:
+def _bring_forward(state: State, earlier: Earlier, now_ms: int) -> None:
     run = _here(state, earlier.run_id)
     if run is not None and run.state is not LEASED and run.visible_ms > earlier.visible_ms:
-        state.put_back(replace(run, visible_ms=earlier.visible_ms))
+        state.put_back(replace(run, visible_ms=earlier.visible_ms), now_ms)
 
 
 def _release(state: State, run_id: str, now_ms: int) -> None:
     run = _here(state, run_id)
     if run is not None and run.state is HELD:
-        state.put_back(replace(run, state=READY, held_reason="", visible_ms=max(now_ms, run.visible_ms)))
+        state.put_back(replace(run, state=READY, held_reason="", visible_ms=max(now_ms, run.visible_ms)), now_ms)
 
 
 def _release_alone(state: State, run_id: str, asked: frozenset[str], unread: dict[str, bool], now_ms: int) -> bool:
@@ -179,7 +180,7 @@ def _release_alone(state: State, run_id: str, asked: frozenset[str], unread: dic
     run = _here(state, run_id)
     if run is None or run.state is not HELD:
         return True
-    others = (mate for mate in state.overlapping(run.job_id, now_ms) if mate.id != run_id)
+    others = (mate for mate in state.job_runs.overlapping(run.job_id, now_ms) if mate.id != run_id)
     mates = (mate for mate in others if mate.state is not HELD or mate.id not in asked)
     if run.job_id in unread or any(not mate.is_behind for mate in mates):
         _hold(state, run_id, PREVIOUS_RUN)

@@ -65,7 +65,7 @@ def _drop_spent(state: State, before_ms: int, limit: int) -> int:
         job_id
         for job_id in state.spent
         if _ended_before(state.jobs[job_id], before_ms)
-        and job_id not in state.live_of
+        and job_id not in state.job_runs
         and not state.past.has_dead_letters(job_id)
         and not state.past.has_since(job_id, before_ms)
     ][: max(0, limit)]
@@ -217,7 +217,7 @@ def _load_run(state: State, run: Run) -> Run | None:
         return None
     if run.state is LEASED:
         run = replace(run, state=READY, token="", owner="", lease_until_ms=0)
-    return state.admit(run)
+    return state.admit(run, now_ms=0)  # the first look at its job finds out whether its time has come
 
 
 def _load_note(state: State, note: Note) -> bool:

@@ -13,7 +13,7 @@ from pollux.store.contract import Answer, Counts, RunAnswer, RunFilter, RunPage
 from pollux.store.filters import run_filter, run_place
 from pollux.store.limits import PRIORITIES
 from pollux.store.memory.notes import tell_notes, write_notes
-from pollux.store.memory.state import CANCELLED, DEAD, HELD, LEASED, READY, State, Told
+from pollux.store.memory.state import CANCELLED, DEAD, HELD, LEASED, READY, LinePlace, State, Told
 
 LINE_MAX = 10_001  # beyond ten thousand nobody counts
 
@@ -35,7 +35,7 @@ def enqueue(
         elif unless_live and (live := _overlapping(state, run, now_ms)):
             answers.append(RunAnswer(Answer.OVERLAPPED, run.id, live.id))
         else:
-            answers.append(accept(state, run, told))
+            answers.append(accept(state, run, told, now_ms))
     state.tell_told(told)
     if any(answer.answer is Answer.OK for answer in answers):
         written: dict[str, None] = {}
@@ -48,7 +48,7 @@ def _overlapping(state: State, run: Run, now_ms: int) -> Run | None:
     """A live run of its job that keeps out a run which would be accepted otherwise."""
     if state.knows(run.id) or run.job_id not in state.jobs:
         return None
-    return next(state.overlapping(run.job_id, now_ms), None)
+    return next(state.job_runs.overlapping(run.job_id, now_ms), None)
 
 
 def _home_of(state: State, job_id: str) -> State:
@@ -57,7 +57,7 @@ def _home_of(state: State, job_id: str) -> State:
     return state if row is None else state.of(row.version)
 
 
-def accept(state: State, run: Run, told: Told) -> RunAnswer:
+def accept(state: State, run: Run, told: Told, now_ms: int) -> RunAnswer:
     """Make a run live, if nothing stands against it; that one came to the gate is told."""
     if state.knows(run.id):
         return RunAnswer(Answer.ALREADY, run.id)
@@ -65,7 +65,7 @@ def accept(state: State, run: Run, told: Told) -> RunAnswer:
         return RunAnswer(Answer.STALE, run.id)
     if run.key is not None and run.key in state.keys:
         return RunAnswer(Answer.CONFLICT, run.id, state.keys[run.key])
-    run = state.admit(run)
+    run = state.admit(run, now_ms)
     if run.state is HELD:
         told.arrive(run)
     return RunAnswer(Answer.OK, run.id)
@@ -73,7 +73,7 @@ def accept(state: State, run: Run, told: Told) -> RunAnswer:
 
 def cancel(state: State, run_ids: Sequence[str], job_id: str | None, reason: str, now_ms: int) -> list[RunAnswer]:
     if job_id is not None:
-        run_ids = [*run_ids, *(run_id for run_id in state.live_of.get(job_id, ()) if run_id not in run_ids)]
+        run_ids = [*run_ids, *(run_id for run_id in state.job_runs.of(job_id) if run_id not in run_ids)]
     told, answers = Told(), []
     for run_id in run_ids:
         run = state.live.get(run_id)
@@ -118,7 +118,8 @@ def _revive(state: State, run_id: str, now_ms: int, told: Told) -> RunAnswer:
             deaths=1,
             cancel="",
             progress="",
-        )
+        ),
+        now_ms,
     )
     if run.gated:
         told.arrive(revived)
@@ -144,7 +145,7 @@ def list_runs(state: State, where: RunFilter, after: str | None, limit: int) -> 
 
 
 def _live(state: State, where: RunFilter, after: tuple[int, str] | None, at_most: int) -> list[Run]:
-    ids = state.live if where.job_id is None else state.live_of.get(where.job_id, ())
+    ids = state.live if where.job_id is None else state.job_runs.of(where.job_id)
     fits = run_filter(where)
     runs: Iterator[Run] = (state.live[run_id] for run_id in ids)
     found = (run for run in runs if (after is None or (run.due_ms, run.id) > after) and fits(run))
@@ -165,14 +166,25 @@ def counts(state: State) -> Counts:
     )
 
 
-def lines(state: State, now_ms: int) -> tuple[Line, ...]:
+def lines(state: State, before: str | None, now_ms: int) -> tuple[Line, ...]:
     counted = list(state.house.states.values()) if state.version == ALL_VERSIONS else [state]
-    return tuple(_line(counted, priority, now_ms) for priority in PRIORITIES)
+    return tuple(_line(counted, priority, _end(state, priority, before, now_ms)) for priority in PRIORITIES)
 
 
-def _line(states: Sequence[State], priority: int, now_ms: int) -> Line:
+def _line(states: Sequence[State], priority: int, end: LinePlace | None) -> Line:
     firsts = [state.first_in_line(priority) for state in states]
     return Line(
-        ready=sum(state.visible(priority, now_ms, LINE_MAX) for state in states),
+        ready=0 if end is None else sum(state.ready_before(priority, end, LINE_MAX) for state in states),
         first_ms=min((ms for ms in firsts if ms is not None), default=None),
     )
+
+
+def _end(state: State, priority: int, before: str | None, now_ms: int) -> LinePlace | None:
+    """Up to which place a line is counted; None: not at all."""
+    now = (now_ms + 1, 0, "")
+    if before is None:
+        return now
+    run = state.live.get(before)
+    if run is None or run.state is not READY or priority > run.priority:
+        return None
+    return now if priority < run.priority else min(now, state.house.states[run.scheduler_version].place_of(run))

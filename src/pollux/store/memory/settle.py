@@ -53,7 +53,7 @@ def _settle(state: State, settlement: Settlement, told: Told, notes: dict[str, N
         if state.live[run.id].state is HELD:
             told.arrive(run)
     for follow_up in settlement.follow_ups:
-        accept(state, follow_up, told)
+        accept(state, follow_up, told, now_ms)
     write_notes(state, settlement.notes, now_ms, notes)
     return Answer.OK
 
@@ -117,14 +117,15 @@ def _hand_back(state: State, run: Run, verdict: RetryAt | Back | Hold, outcome: 
                     visible_ms=verdict.at_ms,
                     held_reason=reason,
                     tried=_tried(run, outcome, error, now_ms),
-                )
+                ),
+                now_ms,
             )
             return _end(run, after, outcome, now_ms, failed=True, error=error)
         case Back():
-            state.put_back(replace(free, state=READY, visible_ms=max(now_ms, verdict.at_ms)))
+            state.put_back(replace(free, state=READY, visible_ms=max(now_ms, verdict.at_ms)), now_ms)
             return _end(run, READY, None, now_ms)
         case Hold():
-            state.put_back(replace(free, state=HELD, held_reason=verdict.reason))
+            state.put_back(replace(free, state=HELD, held_reason=verdict.reason), now_ms)
             return _end(run, HELD, None, now_ms)
 
 

@@ -10,7 +10,6 @@ dropped when it comes up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
 from threading import Lock
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 from pollux.model import ALL_VERSIONS, Arrived, AuditLine, Cause, End, Ended, Entry, Job, Node, Note, Run, RunState
 from pollux.store.memory.bells import Bells
 from pollux.store.memory.due import DueLine
+from pollux.store.memory.job_runs import JobRuns
 from pollux.store.memory.past import Past
 from pollux.store.memory.rows import JobRow, job_of, packed, packed_memory, shared
 
@@ -29,6 +29,7 @@ DONE, DEAD, CANCELLED = RunState.DONE, RunState.DEAD, RunState.CANCELLED
 JOB_GONE = "its job was deleted"
 GONE_MAX = 100_000  # deleted jobs whose revision and last due are remembered
 STALE_MIN = 1_000
+LinePlace = tuple[int, int, str]  # visible from, number, id: lines are in this order
 
 
 class Gone(Struct, frozen=True):
@@ -83,7 +84,7 @@ class House:
         self.spent: dict[str, None] = {}  # once-jobs that have fired
 
         self.live: dict[str, Run] = {}
-        self.live_of: dict[str, list[str]] = {}
+        self.job_runs = JobRuns(self.live)
         self.keys: dict[str, str] = {}
         self.claims: dict[str, list[str]] = {}  # claim token -> runs
         self.settled: dict[str, str] = {}  # run -> the token that handed it back last
@@ -113,13 +114,13 @@ class State:
         self.house, self.version = house, version
         self.is_there = False  # somebody used it, and nobody dropped it since
         self.jobs, self.gone, self.spent = house.jobs, house.gone, house.spent
-        self.live, self.live_of, self.keys = house.live, house.live_of, house.keys
+        self.live, self.job_runs, self.keys = house.live, house.job_runs, house.keys
         self.claims, self.settled, self.past = house.claims, house.settled, house.past
         self.notes, self.expiring, self.nodes, self.log = house.notes, house.expiring, house.nodes, house.log
 
         self.job_count = 0
         self.due = DueLine(self.jobs)
-        self.lines: tuple[list[tuple[int, int, str]], ...] = ([], [], [])
+        self.lines: tuple[list[LinePlace], ...] = ([], [], [])
         self.leased: dict[str, int] = {}  # run -> length of its lease
         self.first_end_ms = 0  # no lease ends before
         self.last_grant_ms = 0  # no lease was given or renewed after
@@ -198,7 +199,7 @@ class State:
 
     def take_runs(self, job_id: str) -> None:
         """The live runs of a job of this version: one that outlived a deleted job of its id may be elsewhere."""
-        for run in [self.live[run_id] for run_id in self.live_of.get(job_id, ())]:
+        for run in [self.live[run_id] for run_id in self.job_runs.of(job_id)]:
             home = self.home(run)
             if home is not self:
                 self._take_run(home, run)
@@ -249,48 +250,37 @@ class State:
     def knows(self, run_id: str) -> bool:
         return run_id in self.live or run_id in self.past
 
-    def overlapping(self, job_id: str, now_ms: int) -> Iterator[Run]:
-        """The live runs of a job that keep a firing of it from beginning."""
-        mates = (self.live[run_id] for run_id in self.live_of.get(job_id, ()))
-        return (run for run in mates if run.overlaps_at(now_ms))
-
-    def admit(self, run: Run) -> Run:
+    def admit(self, run: Run, now_ms: int) -> Run:
         """A new live run, held or ready, where its job is."""
         row = self.jobs.get(run.job_id)
         if row is not None and row.version != run.scheduler_version:
             run = replace(run, scheduler_version=row.version)
         if run.key is not None:
             self.keys[run.key] = run.id
-        mates = self.live_of.get(run.job_id)
-        if mates is None:
-            self.live_of[run.job_id] = [run.id]
-        else:
-            mates.append(run.id)
+        self.job_runs.add(run, now_ms)
         self.home(run).stand(run)
         return run
 
-    def put_back(self, run: Run) -> None:
+    def put_back(self, run: Run, now_ms: int) -> None:
         """A live run, held or ready from now on."""
         home = self.home(run)
         home.step_out(self.live[run.id])
         home.stand(run)
+        self.job_runs.move(run, now_ms)
 
-    def lease(self, run: Run, lease_ms: int) -> None:
+    def lease(self, run: Run, lease_ms: int, now_ms: int) -> None:
         """A run just taken out of its line."""
         self.ready -= 1
         self.live[run.id] = run
         self.leased[run.id] = lease_ms
+        self.job_runs.move(run, now_ms)
 
     def finish(self, run: Run) -> None:
         """A live run, finished from now on."""
         self.home(run).step_out(self.live.pop(run.id))
         if run.key is not None and self.keys.get(run.key) == run.id:
             del self.keys[run.key]
-        mates = self.live_of[run.job_id]
-        if len(mates) == 1:
-            del self.live_of[run.job_id]
-        else:
-            mates.remove(run.id)
+        self.job_runs.remove(run)
         self.past.add(run)
 
     def forget(self, run_id: str) -> None:
@@ -326,7 +316,7 @@ class State:
             heapify(line)
         self._stale = 0
 
-    def stands(self, entry: tuple[int, int, str]) -> bool:
+    def stands(self, entry: LinePlace) -> bool:
         """Is this place in a line still taken?"""
         run = self.live.get(entry[2])
         return (
@@ -343,13 +333,17 @@ class State:
             heappop(line)
         return line[0][0] if line else None
 
-    def visible(self, priority: int, now_ms: int, limit: int) -> int:
-        """How many of a priority could be claimed now, counted to the limit: the top of the heap, not all of it."""
+    def place_of(self, run: Run) -> LinePlace:
+        """Where a ready run of ours stands in its line."""
+        return min(place for place in self.lines[run.priority - 1] if place[2] == run.id and self.stands(place))
+
+    def ready_before(self, priority: int, end: LinePlace, limit: int) -> int:
+        """How many of a priority stand before a place, counted to the limit: the top of the heap, not all of it."""
         line, places = self.lines[priority - 1], [0]
         found: set[str] = set()  # an entry may be there twice
         while places and len(found) < limit:
             place = places.pop()
-            if place < len(line) and line[place][0] <= now_ms:
+            if place < len(line) and line[place] < end:
                 if self.stands(line[place]):
                     found.add(line[place][2])
                 places += (2 * place + 1, 2 * place + 2)
@@ -363,7 +357,8 @@ class State:
                 self.live[run.id] = replace(run, visible_ms=run.visible_ms - back_ms)
         for line in self.lines:
             for visible_ms, seq, run_id in [e for e in line if now_ms < e[0] <= self.clock_ms and self.stands(e)]:
-                self.live[run_id] = replace(self.live[run_id], visible_ms=visible_ms - back_ms)
+                run = self.live[run_id] = replace(self.live[run_id], visible_ms=visible_ms - back_ms)
+                self.job_runs.move(run, now_ms)
                 self._stale += 1
                 heappush(line, (visible_ms - back_ms, seq, run_id))
         self.clock_ms = now_ms

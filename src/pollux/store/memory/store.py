@@ -268,8 +268,8 @@ class MemoryStore:
     async def counts(self) -> Counts:
         return self._do(run_verbs.counts)
 
-    async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
-        return self._do(run_verbs.lines, self._now(now_ms))
+    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[Line, ...]:
+        return self._do(run_verbs.lines, before, self._now(now_ms))
 
     async def problems(self) -> tuple[str, ...]:
         return self._do(lambda _: ())

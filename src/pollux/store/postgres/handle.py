@@ -86,9 +86,9 @@ class Handle:
     async def _read(self, now_ms: int | None, verb: Callable[..., Awaitable[T]], *args: Any) -> T:
         return await self._opened().read(lambda tx: verb(tx, *args), self._version, now_ms)
 
-    async def _enqueue(self, runs: rows.Alike, ready_max: int) -> bool:
+    async def _enqueue(self, runs: rows.Alike, ready_max: int, now_ms: int | None) -> bool:
         verb = partial(run_verbs.enqueue_plainly, made=runs, ready_max=ready_max)
-        return await self._opened().read(verb, self._version, None, self._door.ear.ring)
+        return await self._opened().read(verb, self._version, now_ms, self._door.ear.ring)
 
     async def _claim(self, asking: Asking, now_ms: int | None) -> Claimed:
         if self._version != ALL_VERSIONS:

@@ -36,8 +36,8 @@ async def counts(tx: Transaction) -> Counts:
     return Counts(*await tx.one(_finish.counts, tx.version))
 
 
-async def lines(tx: Transaction) -> tuple[Line, ...]:
-    return tuple([Line(*row) for row in await tx.rows(_finish.lines, tx.version, tx.given_ms)])
+async def lines(tx: Transaction, before: str | None) -> tuple[Line, ...]:
+    return tuple([Line(*row) for row in await tx.rows(_finish.lines, tx.version, tx.given_ms, before)])
 
 
 async def list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) -> Listed:

@@ -66,7 +66,7 @@ async def enqueue_plainly(tx: Transaction, made: Alike, ready_max: int) -> bool:
     tx.rings |= RUNS
     text = _enqueue.one if len(made.ids) == 1 else _enqueue.plain
     try:
-        found = await tx.rows(text, *made.given, *same, ready_max, *tx.bell(()))
+        found = await tx.rows(text, *made.given, *same, ready_max, *tx.bell(()), tx.given_ms)
     except (DivisionByZeroError, UniqueViolationError, *AGAIN):
         found = []
     if not found:
@@ -150,7 +150,7 @@ async def accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[Run
 async def _accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[RunAnswer]:
     jobs, over = facts.jobs, facts.ended
     fitting = [made_in(row, jobs[row[JOB]]) for row in made if row[JOB] in jobs and row[ID] not in over]
-    added = {row[0] for row in await tx.rows(_enqueue.add, *packed(fitting, NULLABLE))} if fitting else set()
+    added = set(await _add(tx, fitting))
     count_made(tx, [row for row in fitting if row[ID] in added])
     tx.made += added
     if len(added) == len(made):
@@ -176,12 +176,18 @@ def _explain(row: Row, jobs: Container[str], added: set[str], known: set[str], h
 
 async def insert(tx: Transaction, made: Sequence[Row]) -> dict[str, int]:
     """Make runs live of which the caller knows that they are new; answers their numbers."""
-    added = dict([tuple(row) for row in await tx.rows(_enqueue.add, *packed(made, NULLABLE))] if made else [])
+    added = await _add(tx, made)
     if len(added) < len(made):
         raise Again
     tx.made += added
     count_made(tx, made)
     return added
+
+
+async def _add(tx: Transaction, made: Sequence[Row]) -> dict[str, int]:
+    """The numbers of those that are new."""
+    rows = await tx.rows(_enqueue.add, *packed(made, NULLABLE), await tx.now()) if made else []
+    return {row[0]: row[1] for row in rows}
 
 
 def count_made(tx: Transaction, made: Sequence[Row]) -> None:

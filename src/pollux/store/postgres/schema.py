@@ -1,8 +1,10 @@
 """Is this server good for us, is this schema ours, and is it up to date?
 
 The table `meta` says whose the schema is and how many migrations it has seen.  All that are missing run in one
-transaction under a lock: whoever dies in the middle leaves what was before, and the next one begins again.  A foreign
-or newer schema is refused before anything is written to it.
+transaction under a lock: whoever dies in the middle leaves what was before, and the next one begins again.  So indexes
+are built without CONCURRENTLY, which no transaction may hold, and tables are locked whole: readers and writers of a
+table that changes wait until all of it is there, and none meets half of it.  A foreign or newer schema is refused
+before anything is written to it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from operator import itemgetter
 
 from asyncpg import DivisionByZeroError, UniqueViolationError
 
-from pollux.model import PROGRESS_CHARS_MAX, Cause, Done, End, Ended, NotePut, Verdict
+from pollux.model import PROGRESS_CHARS_MAX, Done, End, Ended, NotePut, Verdict
 from pollux.store.contract import Answer
 from pollux.store.postgres.faults import AGAIN
 from pollux.store.postgres.notes import tell_notes, write_notes
@@ -21,8 +21,8 @@ from pollux.store.postgres.runs import accept, arrived, look
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
 from pollux.store.relational.bells import FEED, RUNS
-from pollux.store.relational.plan import keys_of
-from pollux.store.relational.rows import CAUSE_NUMBER, DEAD, DONE, HELD, JOB, LEASED, SHELF_PLAIN, Row, encode
+from pollux.store.relational.plan import SCHEDULED, keys_of
+from pollux.store.relational.rows import DEAD, DONE, HELD, JOB, LEASED, SHELF_PLAIN, Row, encode
 from pollux.store.relational.settling import (
     FINAL,
     Finish,
@@ -40,6 +40,9 @@ from pollux.store.relational.settling import (
 _sql = Statements("settle")
 KEY_FREED, VERSION = 15, 16  # behind the columns of `Found`: the key, the version, and the time
 GRANTED = 9  # the version in a grant
+# A run that was asked for is `later` (see migration 0008) while its retry is far, too.  All its index entries are
+# written anew for that, so one whose retry is near stays where it is: few are near at any moment.
+NEAR_MS = 10_000
 
 
 async def settle_plainly(tx: Transaction, items: Sequence[Prepared], rows: Sequence[Row]) -> bool:
@@ -169,7 +172,8 @@ class _Batch:
         after, end = hand_back(run, verdict, item, self.now_ms)
         crashed, progress = _told(item)
         if isinstance(after, Retry):
-            writes.retried.append((run.seq, *after._replace(error=put(after.error)), crashed, progress))
+            is_later = run.cause != SCHEDULED and after.visible_ms > self.now_ms + NEAR_MS
+            writes.retried.append((run.seq, *after._replace(error=put(after.error)), crashed, progress, is_later))
         else:
             writes.handed_back.append((run.seq, after.state, put(after.reason), after.visible_ms, progress))
         version = self.versions[run.id]
@@ -200,7 +204,7 @@ class _Writes:
 
     def finish(self, run: Found, after: Finish, item: Prepared) -> None:
         self._dead += after.state == DEAD
-        if after.state == DEAD and run.cause == CAUSE_NUMBER[Cause.SCHEDULE]:
+        if after.state == DEAD and run.cause == SCHEDULED:
             self._died.setdefault(run.job_id, []).append(len(self._finished))
         row = after._replace(error=put(after.error), cancel=put(after.cancel))
         self._finished.append((run.seq, row, _told(item)))

@@ -231,7 +231,7 @@ class PostgresStore(Handle):
     ) -> list[RunAnswer]:
         check_batch(runs, "runs")
         alike = rows.alike(runs) if runs and not (notes or unless_live) and audit is None else None
-        if alike is not None and await self._enqueue(alike, ready_max):
+        if alike is not None and await self._enqueue(alike, ready_max, now_ms):
             return [RunAnswer(Answer.OK, run_id) for run_id in alike.ids]
         made = [rows.made_row(run) for run in runs]
         asked = (made, checked_notes(notes), ready_max, unless_live)
@@ -332,8 +332,8 @@ class PostgresStore(Handle):
     async def counts(self) -> Counts:
         return await self._read(None, listing_verbs.counts)
 
-    async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
-        return await self._read(now_ms, listing_verbs.lines)
+    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[Line, ...]:
+        return await self._read(now_ms, listing_verbs.lines, before)
 
     async def problems(self) -> tuple[str, ...]:
         return ()  # one that has no room or only reads says so itself, in the answer to each write

@@ -186,7 +186,7 @@ class Link:
 
     async def _evaluate(self, line: Line, wanted: Script, payload: bytes) -> Any:
         """The script's answer, and with `?wait=` the replicas' over the same connection."""
-        confirm = self._confirmation() if self._address.wait and wanted.writes else []
+        confirm = await self._confirmation(line) if self._address.wait and wanted.writes else []
         packed = b"%b$%d\r\n%b\r\n" % (self._call_of(line, wanted.sha), len(payload), payload)
         if confirm:
             packed += b"".join(line.wire.pack_commands(confirm))
@@ -203,8 +203,13 @@ class Link:
         self._hear(line, count)
         return value
 
-    def _confirmation(self) -> list[tuple[Any, ...]]:
-        """What follows a write; once a second it also asks which replicas there are."""
+    async def _confirmation(self, line: Line) -> list[tuple[Any, ...]]:
+        """What follows a write; once a second it also asks which replicas there are.
+
+        After a replica left, who writes seldom looks before the write: the look behind it would come too late.
+        """
+        if self._replicas.is_outdated(time.monotonic()):
+            self._replicas.see(parse_info(await line.ask("INFO", "replication")), time.monotonic())
         commands: list[tuple[Any, ...]] = [("WAIT", self._replicas.needed, WAIT_MS)]
         if self._replicas.is_unseen(time.monotonic()):
             commands.append(("INFO", "replication"))

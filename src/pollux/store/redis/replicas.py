@@ -43,6 +43,10 @@ class Replicas:
         """Is it time to look again?"""
         return now_s - self._looked_at >= LOOK_S
 
+    def is_outdated(self, now_s: float) -> bool:
+        """Were fewer seen so long ago that a look may end the wait for the missing one?"""
+        return self._fewer_since is not None and now_s - self._fewer_since >= GRACE_S
+
     def see(self, info: dict[str, Any], now_s: float) -> None:
         """Take what the primary says of its replicas: another primary, or more of them, count at once."""
         self._looked_at = now_s
@@ -51,7 +55,7 @@ class Replicas:
             self._primary, self._in_step, self._fewer_since = primary, found, None
         elif self._fewer_since is None:
             self._fewer_since = now_s
-        elif now_s - self._fewer_since >= GRACE_S:
+        elif self.is_outdated(now_s):
             self._in_step, self._fewer_since = found, None
 
 

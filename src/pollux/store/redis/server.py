@@ -9,7 +9,7 @@ from typing import Any
 from pollux.errors import StoreError, StoreRefused
 from pollux.store.redis.address import CLUSTER, SERVER, Address
 
-FORMAT = 2  # of the keys; raised when they change
+FORMAT = 3  # of the keys; raised when they change
 OLDEST = (7, 0)
 
 log = logging.getLogger("pollux.store.redis")

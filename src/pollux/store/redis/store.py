@@ -317,8 +317,8 @@ class RedisStore(Handle):
     async def counts(self) -> Counts:
         return Counts(*await self._run("counts"))
 
-    async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
-        found = await self._run("lines", now_ms)
+    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[Line, ...]:
+        found = await self._run("lines", now_ms, before=before or "")
         return tuple([Line(ready, None if first_ms is False else first_ms) for ready, first_ms in found])
 
     async def problems(self) -> tuple[str, ...]:

@@ -64,7 +64,6 @@ class Inside(Struct, frozen=True):
     clock_ms: int = 0  # the latest time that anybody wrote
     waiting: int = 0  # ready runs that can be claimed now
     oldest_ready_ms: int | None = None
-    most_overdue_ms: int | None = None
     due: tuple[Job, ...] = ()  # the most overdue ones of each version
     seal: str = ""  # why nobody may work on it, in words, if it was moved elsewhere
     stops: tuple[Note, ...] = ()  # pauses and drains
@@ -139,7 +138,6 @@ def _look(tx: Transaction, now_ms: int, url: str = "") -> Inside:
         clock_ms=tally[-1],
         oldest_ready_ms=min(ready, default=None),
         waiting=_waiting(tx, found, now_ms),
-        most_overdue_ms=min([job.next_due_ms for job in due if job.next_due_ms is not None], default=None),
         due=tuple(due),
         seal=seal_words(read_marks(_notes(tx, MARKS, now_ms)), url),
         stops=tuple(_stops(tx, now_ms)),
@@ -164,7 +162,7 @@ def _waiting(tx: Transaction, found: list[Version], now_ms: int) -> int:
     many = 0
     for version in found:
         tx.version = version.number
-        many += sum(line.ready for line in listing.lines(tx, now_ms))
+        many += sum(line.ready for line in listing.lines(tx, None, now_ms))
     tx.version = SCHEDULER_VERSION
     return many
 

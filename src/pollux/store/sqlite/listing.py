@@ -30,6 +30,8 @@ from pollux.store.sqlite.transaction import Transaction
 _get = Statements("get_runs")
 _list = Statements("list_runs")
 _versions = Statements("versions")
+_NOWHERE = (0, 0, 0)  # the place of a run that is not ready: nothing is ahead of it
+_BEHIND_ALL = 2**62  # ms
 
 
 def get_runs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:
@@ -42,9 +44,17 @@ def counts(tx: Transaction) -> Counts:
     return Counts(*row)
 
 
-def lines(tx: Transaction, now_ms: int) -> tuple[Line, ...]:
-    found = [tx.row(_versions.line, (tx.version, priority, now_ms)) for priority in PRIORITIES]
+def lines(tx: Transaction, before: str | None, now_ms: int) -> tuple[Line, ...]:
+    place = (max(PRIORITIES) + 1, 0, 0) if before is None else tx.row(_versions.place, (before,)) or _NOWHERE
+    found = [tx.row(_versions.line, (tx.version, each, now_ms, *_end(each, *place))) for each in PRIORITIES]
     return tuple([Line(*row) for row in found if row is not None])
+
+
+def _end(priority: int, placed: int, visible_ms: int, seq: int) -> tuple[int, int]:
+    """Up to where a line is counted for a place: a line of higher priority to its end, one of lower not at all."""
+    if priority == placed:
+        return visible_ms, seq
+    return (_BEHIND_ALL, 0) if priority < placed else (-_BEHIND_ALL, 0)
 
 
 def list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) -> Listed:

@@ -292,8 +292,8 @@ class SqliteStore(Handle):
     async def counts(self) -> Counts:
         return await self._read(listing_verbs.counts)
 
-    async def lines(self, *, now_ms: int | None = None) -> tuple[Line, ...]:
-        return await self._read(listing_verbs.lines, self._now(now_ms))
+    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[Line, ...]:
+        return await self._read(listing_verbs.lines, before, self._now(now_ms))
 
     async def problems(self) -> tuple[str, ...]:
         return self._lanes().writer.room.problems()

@@ -195,6 +195,43 @@ class ListingContract(Contract):
         assert await store.lines(now_ms=t0) == (Line(0, None), Line(0, t0 + 60_000), Line(0, t0 + 60_000))
         assert [line.ready for line in await store.lines(now_ms=t0 + 60_000)] == [0, 1, 1]
 
+    async def test_lines_before_a_run_count_what_is_claimed_ahead_of_it(self, store: Store, t0: int) -> None:
+        """All of a higher priority, of its own what became ready before it, and what came first of the same moment."""
+        await given(store, a_run("urgent", priority=1, due_ms=t0), a_run("idle", priority=3, due_ms=t0 - 99))
+        await given(store, *(a_run(f"r{n}", due_ms=t0 - 5) for n in range(5)), a_run("old", due_ms=t0 - 9))
+        await given(store, a_run("later", due_ms=t0 + 60_000), a_run("held", gated=True, due_ms=t0 - 99))
+
+        async def ahead(run_id: str, now_ms: int = t0) -> list[int]:
+            return [line.ready for line in await store.lines(before=run_id, now_ms=now_ms)]
+
+        assert await ahead("urgent") == [0, 0, 0]
+        assert await ahead("old") == [1, 0, 0]
+        assert [await ahead(f"r{n}") for n in (0, 2, 4)] == [[1, 1, 0], [1, 3, 0], [1, 5, 0]]
+        assert await ahead("idle") == [1, 6, 0]
+        assert await ahead("later") == await ahead("later", t0 + 60_000) == [1, 6, 0]
+        assert [line.first_ms for line in await store.lines(before="r2", now_ms=t0)] == [t0, t0 - 9, t0 - 99]
+        assert await ahead("held") == await ahead("no-such-run") == [0, 0, 0]
+
+    async def test_lines_before_a_run_follow_what_is_claimed_and_put_back(self, store: Store, t0: int) -> None:
+        await given(store, *(a_run(f"r{n}", due_ms=t0 - 9 + n) for n in range(4)))
+        order = ids(await claim(store, 2, now_ms=t0))
+
+        assert order == ["r0", "r1"]
+        assert [line.ready for line in await store.lines(before="r3", now_ms=t0)] == [0, 1, 0]
+        assert [line.ready for line in await store.lines(before="r0", now_ms=t0)] == [0, 0, 0]
+
+    async def test_lines_before_a_run_are_exact_to_ten_thousand(self, store: Store, t0: int) -> None:
+        """Beyond it a store answers at least 10,001, and never less: a caller can tell "10,000" from "more"."""
+        await given_jobs(store, "job")
+        for n in range(0, 11_000, 1_000):
+            await store.enqueue([a_run(f"r{n + m}", due_ms=t0 - 20_000 + n + m) for m in range(1_000)], now_ms=t0)
+
+        async def ahead(run_id: str) -> int:
+            return sum(line.ready for line in await store.lines(before=run_id, now_ms=t0))
+
+        assert [await ahead(run_id) for run_id in ("r0", "r99", "r5000", "r10000")] == [0, 99, 5_000, 10_000]
+        assert min(await ahead("r10001"), await ahead("r10999")) >= 10_001
+
     async def test_an_empty_store_counts_nothing(self, store: Store, t0: int) -> None:
         assert await store.counts() == Counts(0, 0, 0, 0, 0, 0, 0)
         assert await store.lines(now_ms=t0) == (Line(0, None),) * 3

@@ -54,15 +54,10 @@ FROM
    WHERE version = $1::smallint) AS t;
 
 -- Whether a run overlaps (see `Run.overlaps_at`), and whether its end is in the feed, is seen at one moment: none can end in
--- between.  What the plan has not read of the feed comes as rows without an id.  Where a run stands is asked run by run, for
--- what is no firing: a join might be planned over the whole line.
+-- between.  What the plan has not read of the feed comes as rows without an id.
 -- name: facts
 WITH facts AS MATERIALIZED (
-  SELECT j.id, j.n, j.revision, j.last_due_ms, EXISTS (
-    SELECT 1 FROM {s}.runs AS r WHERE r.job_id = j.id AND CASE WHEN r.cause = 0 THEN true ELSE (
-      SELECT l.state = 2 OR l.visible_ms <= $6::bigint FROM {s}.line AS l WHERE l.seq = r.seq
-    ) END
-  )
+  SELECT j.id, j.n, j.revision, j.last_due_ms, EXISTS (SELECT 1 FROM {s}.overlapping(j.id, $6::bigint, 1))
   FROM {s}.jobs AS j WHERE j.id = ANY($1::text[]) AND j.version = $2::smallint ORDER BY j.id FOR NO KEY UPDATE OF j
 ), latest AS MATERIALIZED (
   SELECT l.id, sum(l.ends) OVER (ORDER BY l.id DESC) - l.ends AS later
@@ -77,32 +72,27 @@ UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, f.body
 FROM latest JOIN {s}.feed AS f ON f.version = $2::smallint AND f.id = latest.id WHERE latest.later < $5::bigint;
 
+-- By their numbers: a join might be planned over the whole line.
 -- name: live
 SELECT
   l.seq, l.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.version, l.cancel, r.key,
   l.state = 0 AND l.held_reason = $2::text
-FROM unnest($1::text[]) AS asked (job_id)
-CROSS JOIN LATERAL (
-  SELECT * FROM {s}.runs WHERE runs.job_id = asked.job_id AND CASE WHEN runs.cause = 0 THEN true ELSE (
-      SELECT l.state = 2 OR l.visible_ms <= $4::bigint FROM {s}.line AS l WHERE l.seq = runs.seq
-    ) END
-  ORDER BY runs.seq LIMIT $3::bigint
-) AS r
-JOIN {s}.line AS l ON l.seq = r.seq ORDER BY l.seq FOR UPDATE OF l;
+FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
+WHERE l.seq = ANY(ARRAY(
+  SELECT o.seq FROM unnest($1::text[]) AS asked (job_id)
+  CROSS JOIN LATERAL {s}.overlapping(asked.job_id, $4::bigint, $3::bigint) AS o
+))
+ORDER BY l.seq FOR UPDATE OF l;
 
 -- As above where nothing is done to them: how many, and does one wait for the others?  Their owners write on meanwhile.
 -- name: crowds
 SELECT asked.job_id, c.size, c.is_behind
 FROM unnest($1::text[]) AS asked (job_id)
 CROSS JOIN LATERAL (
-  SELECT count(*) AS size, coalesce(bool_or(l.state = 0 AND l.held_reason = $2::text), false) AS is_behind
-  FROM (
-    SELECT seq FROM {s}.runs WHERE runs.job_id = asked.job_id AND CASE WHEN runs.cause = 0 THEN true ELSE (
-      SELECT l.state = 2 OR l.visible_ms <= $4::bigint FROM {s}.line AS l WHERE l.seq = runs.seq
-    ) END
-    ORDER BY runs.seq LIMIT $3::bigint
-  ) AS r
-  JOIN {s}.line AS l ON l.seq = r.seq
+  SELECT count(*) AS size, coalesce(bool_or(
+    (SELECT l.state = 0 AND l.held_reason = $2::text FROM {s}.line AS l WHERE l.seq = o.seq)
+  ), false) AS is_behind
+  FROM {s}.overlapping(asked.job_id, $4::bigint, $3::bigint) AS o
 ) AS c;
 
 -- Held runs that are to begin alone: does each wait for others already, and does another of its job overlap that neither
@@ -111,9 +101,10 @@ CROSS JOIN LATERAL (
 SELECT
   r.id, r.job_id, l.held_reason = $3::text, r.cause = 0 OR l.visible_ms <= $4::bigint,
   EXISTS (
-    SELECT 1 FROM {s}.runs AS o JOIN {s}.line AS ol ON ol.seq = o.seq
-    WHERE o.job_id = r.job_id AND NOT (ol.state = 0 AND (ol.held_reason = $3::text OR o.id = ANY($1::text[])))
-      AND (o.cause = 0 OR ol.state = 2 OR ol.visible_ms <= $4::bigint)
+    SELECT 1 FROM {s}.overlapping(r.job_id, $4::bigint, NULL) AS o WHERE NOT (
+      SELECT ol.state = 0 AND (ol.held_reason = $3::text OR ol.seq = ANY(ARRAY(SELECT seq FROM {s}.runs WHERE id = ANY($1::text[]))))
+      FROM {s}.line AS ol WHERE ol.seq = o.seq
+    )
   )
 FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
 WHERE r.id = ANY($1::text[]) AND l.state + 0 = 0 AND l.version = $2::smallint;

@@ -12,9 +12,9 @@ SELECT id, state FROM {s}.past WHERE id = ANY($1::text[]);
 -- name: finish
 WITH stood AS (
   DELETE FROM {s}.line AS l USING unnest($1::bigint[], $2::text[]) AS b (seq, why) WHERE l.seq = b.seq
-  RETURNING l.seq, l.job_id, l.visible_ms, l.fence, l.token, l.owner, l.lease_until_ms, l.progress, l.settled, l.version, b.why
+  RETURNING l.seq, l.job_id, l.later, l.visible_ms, l.fence, l.token, l.owner, l.lease_until_ms, l.progress, l.settled, l.version, b.why
 ), gone AS (
-  DELETE FROM {s}.runs AS r USING stood AS l WHERE r.job_id = l.job_id AND r.seq = l.seq
+  DELETE FROM {s}.runs AS r USING stood AS l WHERE r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
   RETURNING r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated,
     5, '', l.visible_ms, r.attempt, r.lease_losses, r.crashes, l.fence, l.token, l.owner, l.lease_until_ms, l.why,
     r.started_ms, $3::bigint, r.failed, r.changed, r.error, r.result, r.deaths, l.progress, r.tried, l.settled, 0,

@@ -35,17 +35,17 @@ JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1::text;
 
 -- name: shelves
 SELECT id FROM (
-  SELECT r.id FROM {s}.runs AS r LEFT JOIN {s}.line AS l ON l.seq = r.seq AND l.job_id = r.job_id
+  SELECT r.id FROM {s}.runs AS r LEFT JOIN {s}.line AS l ON l.seq = r.seq AND l.job_id = r.job_id AND l.later = r.later
   WHERE l.seq IS NULL OR l.state NOT BETWEEN 0 AND 2
   UNION ALL SELECT 'number ' || l.seq FROM {s}.line AS l WHERE NOT EXISTS (
-    SELECT 1 FROM {s}.runs AS r WHERE r.job_id = l.job_id AND r.seq = l.seq
+    SELECT 1 FROM {s}.runs AS r WHERE r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
   )
   UNION ALL SELECT id FROM {s}.past WHERE state NOT BETWEEN 3 AND 5 OR (shelf = 2) <> (state = 4)
   UNION ALL SELECT r.id FROM {s}.runs AS r JOIN {s}.past AS p ON p.id = r.id
 ) AS wrong LIMIT $1::int;
 
 -- name: leases
-SELECT r.id FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.seq = l.seq
+SELECT r.id FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
 WHERE l.state = 2 AND (l.token = '' OR l.fence < 1) LIMIT $1::int;
 
 -- name: orphans

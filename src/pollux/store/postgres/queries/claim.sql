@@ -41,7 +41,7 @@ WITH seen AS MATERIALIZED (
   SET state = 2, fence = l.fence + 1, token = $1::text || ':' || (l.fence + 1), owner = $7::text,
       lease_until_ms = (SELECT now_ms FROM chosen) + $8::bigint, lease_ms = $8::bigint, progress = ''
   WHERE l.ctid = ANY(ARRAY(SELECT at FROM c))
-  RETURNING l.seq, l.job_id, l.visible_ms, l.fence
+  RETURNING l.seq, l.job_id, l.later, l.visible_ms, l.fence
 ), k AS (
   INSERT INTO {s}.claims (token, part, seqs)
   SELECT $1::text, $10::int, array_agg(u.seq ORDER BY u.visible_ms, u.seq) FROM u HAVING count(*) > 0
@@ -53,7 +53,7 @@ WITH seen AS MATERIALIZED (
 ), taken AS MATERIALIZED (
   SELECT r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated,
     u.visible_ms, u.fence
-  FROM u JOIN {s}.runs AS r ON r.job_id = u.job_id AND r.seq = u.seq
+  FROM u JOIN {s}.runs AS r ON r.job_id = u.job_id AND r.later = u.later AND r.seq = u.seq
 )
 SELECT *, NULL::bytea, NULL::bigint[] FROM taken
 UNION ALL
@@ -71,19 +71,19 @@ SELECT {live_columns}, j.id, j.revision, j.next_due_ms, j.last_due_ms, j.memory,
 FROM {s}.claims AS c
 CROSS JOIN LATERAL unnest(c.seqs) WITH ORDINALITY AS taken (seq, place)
 JOIN {s}.line AS l ON l.seq = taken.seq
-JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.seq = l.seq
+JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
 LEFT JOIN {s}.jobs AS j ON j.id = r.job_id
 WHERE c.token = $1::text AND l.state + 0 = 2 AND l.token = $1::text || ':' || l.fence AND l.lease_until_ms > $2::bigint
 ORDER BY c.part, taken.place;
 
 -- name: whole
-SELECT r.seq, {live_columns} FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.seq = l.seq WHERE l.seq = ANY($1::bigint[]);
+SELECT r.seq, {live_columns} FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq WHERE l.seq = ANY($1::bigint[]);
 
 -- Leased to us just now, and they cannot be run.
 -- name: ours
 SELECT l.seq, l.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.version,
   EXISTS (SELECT 1 FROM {s}.jobs WHERE jobs.id = r.job_id)
-FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.seq = l.seq
+FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
 WHERE l.seq = ANY($1::bigint[]) AND l.state + 0 = 2 AND l.token = $2::text || ':' || l.fence
 ORDER BY l.seq FOR UPDATE OF l;
 
@@ -91,7 +91,7 @@ ORDER BY l.seq FOR UPDATE OF l;
 -- name: clear
 UPDATE {s}.runs AS r
 SET payload = NULL, result = NULL, tried = NULL, cause = CASE WHEN cause BETWEEN 0 AND 2 THEN cause ELSE 2 END
-FROM {s}.line AS l WHERE l.seq = ANY($1::bigint[]) AND r.job_id = l.job_id AND r.seq = l.seq;
+FROM {s}.line AS l WHERE l.seq = ANY($1::bigint[]) AND r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq;
 
 -- name: forget
 DELETE FROM {s}.claims WHERE n = ANY(ARRAY(
@@ -109,7 +109,7 @@ ORDER BY visible_ms, seq LIMIT 1 FOR UPDATE;
 SELECT
   l.seq, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.cancel, r.lease_losses, l.lease_until_ms, l.fence, l.owner,
   r.tried, EXISTS (SELECT 1 FROM {s}.jobs WHERE jobs.id = r.job_id)
-FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.seq = l.seq
+FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
 WHERE l.state = 2 AND l.version = $3::smallint AND l.lease_until_ms <= $1::bigint
 ORDER BY l.lease_until_ms LIMIT $2::int FOR UPDATE OF l SKIP LOCKED;
 
@@ -118,7 +118,7 @@ WITH b AS (
   SELECT * FROM unnest($1::bigint[], $2::int[], $3::bytea[]) AS b (seq, losses, tried)
 ), lost AS (
   UPDATE {s}.runs AS r SET lease_losses = b.losses, tried = b.tried
-  FROM b JOIN {s}.line AS l ON l.seq = b.seq WHERE r.job_id = l.job_id AND r.seq = l.seq
+  FROM b JOIN {s}.line AS l ON l.seq = b.seq WHERE r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
 )
 UPDATE {s}.line AS l
 SET state = 1, visible_ms = l.lease_until_ms, token = '', owner = '', lease_until_ms = 0 FROM b WHERE l.seq = b.seq;
@@ -129,10 +129,10 @@ WITH stood AS (
   USING unnest($1::bigint[], $2::int[], $3::smallint[], $4::smallint[], $5::text[], $6::text[], $7::boolean[])
     AS b (seq, losses, state, shelf, cancel, error, failed)
   WHERE l.seq = b.seq
-  RETURNING l.seq, l.job_id, l.held_reason, l.lease_until_ms, l.fence, l.progress, l.settled, l.version, b.losses, b.state, b.shelf,
+  RETURNING l.seq, l.job_id, l.later, l.held_reason, l.lease_until_ms, l.fence, l.progress, l.settled, l.version, b.losses, b.state, b.shelf,
     b.cancel, b.error, b.failed
 ), gone AS (
-  DELETE FROM {s}.runs AS r USING stood AS l WHERE r.job_id = l.job_id AND r.seq = l.seq
+  DELETE FROM {s}.runs AS r USING stood AS l WHERE r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
   RETURNING r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated, l.state,
     l.held_reason, l.lease_until_ms, r.attempt, l.losses, r.crashes, l.fence, '', '', 0, l.cancel, r.started_ms,
     $8::bigint, r.failed OR l.failed, r.changed, CASE WHEN l.error = '' THEN r.error ELSE l.error END, r.result,

@@ -15,13 +15,11 @@ SELECT version FROM {s}.term ORDER BY version FOR NO KEY UPDATE;
 SELECT id FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: overlapping
-SELECT r.id FROM {s}.runs AS r
-WHERE r.job_id = $1::text AND CASE WHEN r.cause = 0 THEN true ELSE (
-    SELECT l.state = 2 OR l.visible_ms <= $2::bigint FROM {s}.line AS l WHERE l.seq = r.seq
-  ) END
-LIMIT 1;
+SELECT r.id
+FROM {s}.overlapping($1::text, $2::bigint, 1) AS o
+JOIN {s}.runs AS r ON r.job_id = $1::text AND r.later = o.later AND r.seq = o.seq;
 
--- Arrays as `packed` makes them: one value stands for all.
+-- Arrays as `packed` makes them: one value stands for all.  What is visible after $15 is for later, unless it is a firing.
 -- name: add
 WITH made AS MATERIALIZED (
   SELECT b.id, b.key, b.payload, b.place, coalesce(b.job_id, ($2::text[])[1]) AS job_id,
@@ -29,7 +27,8 @@ WITH made AS MATERIALIZED (
     coalesce(b.priority, ($7::smallint[])[1]) AS priority, coalesce(b.grp, ($8::text[])[1]) AS grp,
     coalesce(b.target, ($9::text[])[1]) AS target, coalesce(b.gated, ($10::boolean[])[1]) AS gated,
     coalesce(b.state, ($11::smallint[])[1]) AS state, coalesce(b.held_reason, ($12::text[])[1]) AS held_reason,
-    coalesce(b.visible_ms, ($13::bigint[])[1]) AS visible_ms, coalesce(b.version, ($14::smallint[])[1]) AS version
+    coalesce(b.visible_ms, ($13::bigint[])[1]) AS visible_ms, coalesce(b.version, ($14::smallint[])[1]) AS version,
+    coalesce(b.cause, ($4::smallint[])[1]) <> 0 AND coalesce(b.visible_ms, ($13::bigint[])[1]) > $15::bigint AS later
   FROM unnest(
     $1::text[], $2::text[], $3::bigint[], $4::smallint[], $5::text[], $6::bytea[], $7::smallint[], $8::text[],
     $9::text[], $10::boolean[], $11::smallint[], $12::text[], $13::bigint[], $14::smallint[]
@@ -37,12 +36,13 @@ WITH made AS MATERIALIZED (
     (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, version,
      place)
 ), added AS (
-  INSERT INTO {s}.runs (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated)
-  SELECT id, job_id, due_ms, cause, key, payload, priority, grp, target, gated FROM made ORDER BY place
+  INSERT INTO {s}.runs (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, later)
+  SELECT id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, later FROM made ORDER BY place
   ON CONFLICT DO NOTHING RETURNING seq, id
 ), lined AS (
-  INSERT INTO {s}.line (seq, job_id, priority, due_ms, state, visible_ms, held_reason, version)
-  SELECT added.seq, made.job_id, made.priority, made.due_ms, made.state, made.visible_ms, made.held_reason, made.version
+  INSERT INTO {s}.line (seq, job_id, priority, due_ms, state, visible_ms, held_reason, version, later)
+  SELECT added.seq, made.job_id, made.priority, made.due_ms, made.state, made.visible_ms, made.held_reason, made.version,
+    made.later
   FROM added JOIN made ON made.id = added.id
 )
 SELECT id, seq FROM added;
@@ -58,26 +58,30 @@ SELECT key, id FROM {s}.runs WHERE key = ANY($1::text[]);
 -- name: plain
 SELECT version FROM {s}.add_alike(
   $1::text, $2::text, $3::text, $4::bigint, $5::smallint, $6::smallint, $7::text, $8::text, $9::boolean, $10::bigint,
-  $11::bigint, $12::text, $13::text
+  $11::bigint, $12::text, $13::text, $14::bigint
 ) AS version WHERE version IS NOT NULL;
 
 -- The same for a single run, which somebody may be waiting for.
 -- name: one
 WITH job AS MATERIALIZED (
-  SELECT j.version, nextval('{s}.run_seq') AS seq FROM {s}.jobs AS j
+  SELECT j.version, nextval('{s}.run_seq') AS seq,
+    $5::smallint <> 0 AND $10::bigint > coalesce($14::bigint, {s}.now_ms()) AS later
+  FROM {s}.jobs AS j
   WHERE j.id = $3::text
     AND (SELECT sum(held + ready) FROM {s}.tally WHERE tally.version = j.version) < $11::bigint
     AND NOT EXISTS (SELECT 1 FROM {s}.runs WHERE id = $1::text)
     AND NOT EXISTS (SELECT 1 FROM {s}.past WHERE id = $1::text)
   FOR KEY SHARE OF j
 ), added AS (
-  INSERT INTO {s}.runs (seq, id, payload, job_id, due_ms, cause, priority, grp, target, gated)
-  SELECT job.seq, $1::text, $2::bytea, $3::text, $4::bigint, $5::smallint, $6::smallint, $7::text, $8::text, $9::boolean
+  INSERT INTO {s}.runs (seq, id, payload, job_id, due_ms, cause, priority, grp, target, gated, later)
+  SELECT job.seq, $1::text, $2::bytea, $3::text, $4::bigint, $5::smallint, $6::smallint, $7::text, $8::text, $9::boolean,
+    job.later
   FROM job
   RETURNING seq
 ), lined AS (
-  INSERT INTO {s}.line (seq, job_id, priority, due_ms, state, visible_ms, held_reason, version)
-  SELECT added.seq, $3::text, $6::smallint, $4::bigint, 1, $10::bigint, '', job.version FROM added CROSS JOIN job
+  INSERT INTO {s}.line (seq, job_id, priority, due_ms, state, visible_ms, held_reason, version, later)
+  SELECT added.seq, $3::text, $6::smallint, $4::bigint, 1, $10::bigint, '', job.version, job.later
+  FROM added CROSS JOIN job
   RETURNING version
 )
 UPDATE {s}.tally AS t SET ready = ready + 1 FROM lined

@@ -98,15 +98,25 @@ SELECT
   coalesce(sum(jobs) FILTER (WHERE $1::smallint IN (0, version)), 0)::bigint
 FROM {s}.tally;
 
+-- The first of each line are counted, as far as they stand before the run $3 if one was given; without a place none do.
 -- name: lines
+WITH place AS MATERIALIZED (
+  SELECT l.priority, l.visible_ms, l.seq FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
+  WHERE r.id = $3::text AND l.state + 0 = 1
+)
 SELECT coalesce(sum(found.ready), 0)::bigint, min(found.first_ms)::bigint
 FROM unnest(ARRAY[1, 2, 3]::smallint[]) AS p (priority)
 LEFT JOIN (SELECT DISTINCT version FROM {s}.tally WHERE $1::smallint IN (0, version)) AS v ON true
 CROSS JOIN LATERAL (
-  SELECT count(*) FILTER (WHERE first.visible_ms <= coalesce($2::bigint, {s}.now_ms())) AS ready,
+  SELECT count(*) FILTER (
+      WHERE first.visible_ms <= coalesce($2::bigint, {s}.now_ms()) AND ($3::text IS NULL OR EXISTS (
+        SELECT FROM place WHERE p.priority < place.priority
+          OR (p.priority = place.priority AND (first.visible_ms, first.seq) < (place.visible_ms, place.seq))
+      ))
+    ) AS ready,
     min(first.visible_ms) AS first_ms
   FROM (
-    SELECT visible_ms FROM {s}.line WHERE state = 1 AND version = v.version AND priority = p.priority
+    SELECT visible_ms, seq FROM {s}.line WHERE state = 1 AND version = v.version AND priority = p.priority
     ORDER BY visible_ms, seq LIMIT 10001
   ) AS first
 ) AS found

@@ -1,6 +1,6 @@
 -- Where the rows of a page come from; `listing.py` puts the columns before and the filter's terms behind.
 -- name: live
-FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq AND l.job_id = r.job_id WHERE true
+FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq AND l.job_id = r.job_id AND l.later = r.later WHERE true
 
 -- name: past
 FROM {s}.past AS r WHERE shelf = $1::smallint

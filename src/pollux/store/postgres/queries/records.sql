@@ -19,7 +19,7 @@ SELECT id, revision, next_due_ms, last_due_ms, memory, definition, version FROM 
 
 -- name: run
 SELECT * FROM (
-  (SELECT r.seq, {live_columns} FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.seq = l.seq WHERE l.seq > $1::bigint ORDER BY l.seq LIMIT $2::int)
+  (SELECT r.seq, {live_columns} FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq WHERE l.seq > $1::bigint ORDER BY l.seq LIMIT $2::int)
   UNION ALL
   (SELECT r.seq, {run_columns} FROM {s}.past AS r WHERE r.seq > $1::bigint ORDER BY r.seq LIMIT $2::int)
 ) AS both_tables ORDER BY seq LIMIT $2::int;
@@ -40,7 +40,7 @@ ON CONFLICT (id) DO NOTHING RETURNING id;
 -- its shelf, which live ones have none of.  A live one goes where its job is.
 -- name: load_runs
 WITH b AS MATERIALIZED (
-  SELECT * FROM unnest(
+  SELECT *, cause <> 0 AND state < 2 AND visible_ms > {s}.now_ms() AS later FROM unnest(
     $1::text[], $2::text[], $3::bigint[], $4::smallint[], $5::text[], $6::bytea[], $7::smallint[], $8::text[],
     $9::text[], $10::boolean[], $11::smallint[], $12::text[], $13::bigint[], $14::int[], $15::int[], $16::int[],
     $17::int[], $18::text[], $19::text[], $20::bigint[], $21::text[], $22::bigint[], $23::bigint[], $24::boolean[],
@@ -53,17 +53,17 @@ WITH b AS MATERIALIZED (
 ), live AS (
   INSERT INTO {s}.runs
     (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, attempt, lease_losses, crashes, started_ms,
-     finished_ms, failed, changed, error, result, deaths, tried)
+     finished_ms, failed, changed, error, result, deaths, tried, later)
   SELECT id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, attempt, lease_losses, crashes,
-    started_ms, finished_ms, failed, changed, error, result, deaths, tried
+    started_ms, finished_ms, failed, changed, error, result, deaths, tried, later
   FROM b WHERE shelf IS NULL AND NOT EXISTS (SELECT 1 FROM {s}.past WHERE past.id = b.id) ORDER BY place
   ON CONFLICT DO NOTHING RETURNING seq, id
 ), lined AS (
   INSERT INTO {s}.line
     (seq, job_id, priority, due_ms, state, held_reason, visible_ms, fence, token, owner, lease_until_ms, cancel,
-     progress, version)
+     progress, version, later)
   SELECT live.seq, b.job_id, b.priority, b.due_ms, b.state, b.held_reason, b.visible_ms, b.fence, b.token, b.owner,
-    b.lease_until_ms, b.cancel, b.progress, coalesce(j.version, b.version)
+    b.lease_until_ms, b.cancel, b.progress, coalesce(j.version, b.version), b.later
   FROM live JOIN b ON b.id = live.id LEFT JOIN {s}.jobs AS j ON j.id = b.job_id
   RETURNING seq, version
 ), finished AS (

@@ -27,12 +27,12 @@ WITH stood AS (
     AS b (seq, token, shelf, started_ms, finished_ms, failed, changed, error, result)
   WHERE l.seq = b.seq AND l.state + 0 = 2 AND l.token = coalesce(b.token, ($2::text[])[1]) AND l.cancel = ''
     AND l.version = $13::smallint
-  RETURNING l.seq, l.job_id, l.visible_ms, l.held_reason, l.fence, l.token, l.progress, l.settled,
+  RETURNING l.seq, l.job_id, l.later, l.visible_ms, l.held_reason, l.fence, l.token, l.progress, l.settled,
     coalesce(b.shelf, ($3::smallint[])[1]) AS shelf, coalesce(b.started_ms, ($4::bigint[])[1]) AS started_ms,
     coalesce(b.finished_ms, ($5::bigint[])[1]) AS finished_ms, coalesce(b.failed, ($6::boolean[])[1]) AS failed,
     b.changed, coalesce(b.error, ($8::text[])[1]) AS error, b.result
 ), gone AS (
-  DELETE FROM {s}.runs AS r USING stood AS l WHERE r.job_id = l.job_id AND r.seq = l.seq
+  DELETE FROM {s}.runs AS r USING stood AS l WHERE r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
   RETURNING r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated,
     3, l.held_reason, l.visible_ms, r.attempt, r.lease_losses, r.crashes, l.fence, l.token, '', 0, '', l.started_ms,
     l.finished_ms, l.failed, l.changed, l.error, l.result, 1, l.progress, r.tried, l.settled, l.shelf, $13::smallint
@@ -54,11 +54,11 @@ WITH stood AS (
                $8::text[], $9::bytea[], $10::text[], $11::int[], $12::int[], $13::text[])
     AS b (seq, state, shelf, started_ms, finished_ms, failed, changed, error, result, cancel, deaths, crashed, progress)
   WHERE l.seq = b.seq
-  RETURNING l.seq, l.job_id, l.visible_ms, l.held_reason, l.fence, l.token, l.settled, l.version, b.state, b.shelf, b.started_ms,
+  RETURNING l.seq, l.job_id, l.later, l.visible_ms, l.held_reason, l.fence, l.token, l.settled, l.version, b.state, b.shelf, b.started_ms,
     b.finished_ms, b.failed, b.changed, b.error, b.result, b.cancel, b.deaths, b.crashed,
     CASE WHEN b.progress = '' THEN l.progress ELSE b.progress END AS progress
 ), gone AS (
-  DELETE FROM {s}.runs AS r USING stood AS l WHERE r.job_id = l.job_id AND r.seq = l.seq
+  DELETE FROM {s}.runs AS r USING stood AS l WHERE r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
   RETURNING r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated,
     l.state, l.held_reason, l.visible_ms, r.attempt, r.lease_losses, r.crashes + l.crashed, l.fence, l.token, '', 0,
     l.cancel, l.started_ms, l.finished_ms, l.failed, l.changed, l.error, l.result, l.deaths, l.progress, r.tried,
@@ -69,16 +69,17 @@ INSERT INTO {s}.past SELECT * FROM gone;
 -- name: retry
 WITH b AS (
   SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
-                       $7::boolean[], $8::text[], $9::bytea[], $10::bytea[], $11::int[], $12::text[])
-    AS b (seq, state, reason, visible_ms, started_ms, finished_ms, changed, error, result, tried, crashed, progress)
+                       $7::boolean[], $8::text[], $9::bytea[], $10::bytea[], $11::int[], $12::text[], $13::boolean[])
+    AS b (seq, state, reason, visible_ms, started_ms, finished_ms, changed, error, result, tried, crashed, progress, later)
 ), again AS (
   UPDATE {s}.runs AS r
   SET attempt = r.attempt + 1, started_ms = b.started_ms, finished_ms = b.finished_ms, failed = true,
-      changed = b.changed, error = b.error, result = b.result, tried = b.tried, crashes = r.crashes + b.crashed
-  FROM b JOIN {s}.line AS l ON l.seq = b.seq WHERE r.job_id = l.job_id AND r.seq = l.seq
+      changed = b.changed, error = b.error, result = b.result, tried = b.tried, crashes = r.crashes + b.crashed,
+      later = r.later OR b.later
+  FROM b JOIN {s}.line AS l ON l.seq = b.seq WHERE r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
 )
 UPDATE {s}.line AS l
-SET state = b.state, held_reason = b.reason, visible_ms = b.visible_ms, settled = l.token, owner = '',
+SET state = b.state, held_reason = b.reason, visible_ms = b.visible_ms, later = l.later OR b.later, settled = l.token, owner = '',
     lease_until_ms = 0, progress = CASE WHEN b.progress = '' THEN l.progress ELSE b.progress END
 FROM b WHERE l.seq = b.seq;
 

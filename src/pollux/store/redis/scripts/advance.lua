@@ -142,6 +142,11 @@ local function is_behind(run)
   return run.st == "held" and run.why == PREVIOUS_RUN
 end
 
+-- The first live runs that can overlap, as many as a firing looks at: those for later are due behind them.
+local function places_of(job, live)
+  return call("ZRANGEBYLEX", live, "-", behind_due(job), "LIMIT", 0, BEHIND_MAX)
+end
+
 -- Does one of these live runs wait itself?  The job knows which one it was last; else it is one of those that are held.  So
 -- nobody looks at all the others, wherever they stand.
 local function has_waiting(job, live)
@@ -149,10 +154,10 @@ local function has_waiting(job, live)
   if last and last.job == job.id and is_behind(last) then
     return true
   end
-  local held = key_of(OWN, "held")
+  local held, places = key_of(OWN, "held"), places_of(job, live)
   check(held, "zset")
-  for _, place in ipairs(call("ZINTER", 2, live, held)) do
-    local run = read_run(string.sub(place, 16))
+  for n, score in ipairs(#places > 0 and call("ZMSCORE", held, unpack(places)) or {}) do
+    local run = score and read_run(string.sub(places[n], 16))
     if run and is_behind(run) then
       note_behind(job, run.id)
       return true
@@ -161,10 +166,9 @@ local function has_waiting(job, live)
   return false
 end
 
--- the first live runs, as many as a firing looks at
-local function mates_of(live)
+local function mates_of(job, live)
   local mates = {}
-  for _, place in ipairs(call("ZRANGE", live, 0, BEHIND_MAX - 1)) do
+  for _, place in ipairs(places_of(job, live)) do
     mates[#mates + 1] = read_run(string.sub(place, 16))
   end
   return mates
@@ -211,7 +215,7 @@ local function overlap(job, row, how)
   end
   local waits = size <= BEHIND_MAX and not has_waiting(job, live)
   if how == "cancel" then
-    cancel_previous(mates_of(live), "replaced by " .. row[1], waits)
+    cancel_previous(mates_of(job, live), "replaced by " .. row[1], waits)
   end
   return waits and "waits" or "overlapped"
 end

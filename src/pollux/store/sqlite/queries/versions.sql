@@ -16,12 +16,17 @@ SELECT coalesce(sum(held), 0), coalesce(sum(ready), 0), coalesce(sum(leased), 0)
   coalesce(sum(feed), 0), coalesce(sum(ends), 0), coalesce(sum(jobs), 0)
 FROM tally WHERE ?1 IN (0, version);
 
+-- name: place
+SELECT priority, visible_ms, seq FROM runs WHERE id = ? AND +state = 1;
+
+-- The first of a line are counted, as far as they stand before a place.
 -- name: line
 SELECT
   coalesce(sum((SELECT count(*) FROM (
-    SELECT 1 FROM runs
-    WHERE state = 1 AND version = tally.version AND priority = ?2 AND visible_ms <= ?3 LIMIT 10001
-  ))), 0),
+    SELECT visible_ms, seq FROM runs
+    WHERE state = 1 AND version = tally.version AND priority = ?2 AND visible_ms <= ?3
+    ORDER BY visible_ms, seq LIMIT 10001
+  ) WHERE (visible_ms, seq) < (?4, ?5))), 0),
   min((
     SELECT visible_ms FROM runs WHERE state = 1 AND version = tally.version AND priority = ?2 ORDER BY visible_ms LIMIT 1
   ))

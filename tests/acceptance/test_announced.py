@@ -1,0 +1,104 @@
+"""Commands in a folder from which a node runs: what its announcement is used for, and what it is not."""
+
+import asyncio
+import contextlib
+import os
+import socket
+
+import pytest
+
+from pollux import Pollux
+from pollux.secrets import MASK, hide
+from pollux.store.beside import Announced, announce
+from tests.acceptance.terminal import SameProcess
+from tests.servers import redis
+
+
+@pytest.fixture
+def pollux(tmp_path):
+    return SameProcess(tmp_path)
+
+
+@pytest.fixture
+def announced(pollux, monkeypatch):
+    """Announce a node of this process on a store; its socket is there, and silent."""
+
+    def a_node(store: str) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", str(pollux.folder / "state"))
+        with contextlib.chdir(pollux.folder):
+            assert announce(Announced(os.getpid(), str(pollux.folder / "silent.sock"), hide(store))) is not None
+
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(pollux.folder / "silent.sock"))
+        yield a_node
+
+
+@pytest.fixture
+def server():
+    """A port on which connections are counted, and never answered."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        yield listening
+
+
+def connections(listening):
+    count = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            listening.accept()[0].close()
+            count += 1
+    return count
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgresql"])
+def test_doctor_asks_no_server_of_which_the_password_is_masked(pollux, announced, server, kind):
+    """The announcement keeps no password: asking with the mask would be a failed login, and a wrong finding."""
+    address = f"127.0.0.1:{server.getsockname()[1]}"
+    announced(f"{kind}://ann:a-password@{address}/0")
+
+    told = pollux("doctor", "--json").json["findings"]
+
+    assert connections(server) == 0
+    assert not [each for each in told if MASK in each["seen"] or address in each["seen"]], told
+    assert "the defaults count" in next(each["seen"] for each in told if each["about"] == "config")
+
+
+def test_doctor_asks_a_server_that_needs_no_password(pollux, announced):
+    """The other side: without a mask the store of the node is the one that is looked at."""
+    url = redis.own_url("announced")
+    announced(url)
+
+    told = {each["about"]: each["seen"] for each in pollux("doctor", "--json").json["findings"]}
+
+    assert url in told["config"]
+    assert "server clock" in told, "it answered"
+
+
+def made(folder):
+    """The store of the usual name."""
+
+    async def make():
+        app = Pollux(f"sqlite:///{folder}/pollux.db")
+        await app.open()
+        await app.close()
+
+    asyncio.run(make())
+
+
+def test_a_silent_node_on_this_very_store_is_no_node_on_another_one(pollux, announced):
+    made(pollux.folder)
+    announced("sqlite:///pollux.db")
+
+    told = pollux.ok("jobs")
+
+    assert "another store" not in told.err, told.err
+
+
+def test_a_node_on_another_store_is_hinted_at(pollux, announced):
+    made(pollux.folder)
+    announced("sqlite:///shop.db")
+
+    told = pollux.ok("jobs")
+
+    assert "a node here works on another store" in told.err
+    assert "sqlite:///shop.db" in told.err
