@@ -9,10 +9,11 @@ import signal
 import pytest
 
 from pollux import every
+from pollux.app import reload as reload_module
 from pollux.app import steered
 from pollux.app.declared import Declared
 from pollux.app.process import OWNS_PROCESS
-from pollux.app.reload import BY_SIGNAL
+from pollux.app.reload import BY_FILE, BY_SIGNAL
 from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound
 from pollux.events import ConfigReloaded, ReloadRefused
 from pollux.model import Job, RunState
@@ -54,6 +55,24 @@ async def test_jobs_that_came_by_api_or_code_stay(here):
 
         assert answer.removed == 2
         assert set(await all_jobs(app)) == {"coded", "asked"}
+
+
+async def test_a_file_that_an_editor_has_just_emptied_is_read_once_it_is_written(here, monkeypatch):
+    """The editor truncates it, the node reads it, and then the text comes."""
+    async with an_app() as app:
+        read = reload_module._bytes_of
+
+        def read_too_soon(path):
+            if not (raw := read(path)):
+                (here / "p.yaml").write_text(SECOND)
+            return raw
+
+        (here / "p.yaml").write_text("")
+        monkeypatch.setattr(reload_module, "_bytes_of", read_too_soon)
+
+        await app.reloader.reload(by=BY_FILE)
+
+        assert set(await all_jobs(app)) == {"a", "b", "c"}
 
 
 async def test_the_leader_is_woken_and_a_new_job_fires_at_once(here):

@@ -59,6 +59,18 @@ def signature(path: str) -> Signature | None:
     return seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size
 
 
+async def steady_bytes(path: str, read: Callable[[str], bytes | None]) -> bytes | None:
+    """What `read` gets of the file once nothing has written to it for `STEADY_S`: an editor may empty it first."""
+    raw = None
+    for _ in range(STEADY_LOOKS_MAX):
+        before = signature(path)
+        raw = await asyncio.to_thread(read, path)
+        await asyncio.sleep(STEADY_S)
+        if signature(path) == before:
+            break
+    return raw
+
+
 def _folders(names: dict[str, str]) -> list[str]:
     return [folder for folder in dict.fromkeys(names.values()) if Path(folder).is_dir()]
 

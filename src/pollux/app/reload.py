@@ -21,6 +21,7 @@ from msgspec import Struct
 from pollux.app.changes import Once
 from pollux.app.configured import missing_secrets, register_python
 from pollux.app.declared import Coming, refuse
+from pollux.app.file_watch import steady_bytes
 from pollux.config.live import is_overruled, read_live, with_live
 from pollux.config.load import digest_of, file_source, load_config
 from pollux.config.reading import FILE_BYTES_MAX
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from pollux.registry import Registry
 
 FILE_NOTE = f"{SETTING}file:"  # and its source: which text of it holds; a node with another one writes none of its jobs
-BY_SIGNAL = "signal HUP"
+BY_FILE, BY_SIGNAL = "file watch", "signal HUP"
 TEXT = "text"  # what a text is called that has no name: the field in which it was sent
 SHOWN_MAX = 10
 # Besides the live ones: these hold as soon as the jobs that they are about are written.
@@ -158,7 +159,8 @@ class Reloader:
         jobs the source has, this text stands in their place.
         """
         async with self._lock:
-            raw = await asyncio.to_thread(_bytes_of, self.config.path) if raw is None else raw
+            if raw is None:
+                raw = await self._read(by)
             if only and (raw is None or digest_of(raw) != only):
                 raise self._other_file()
             try:
@@ -232,6 +234,12 @@ class Reloader:
         """Of what the file holds now."""
         raw = _bytes_of(self.config.path)
         return "" if raw is None else digest_of(raw)
+
+    async def _read(self, by: str) -> bytes | None:
+        """A file that changes by itself is read once it is written; what a person asks for is read as it is."""
+        if by == BY_FILE:
+            return await steady_bytes(self.config.path, _bytes_of)
+        return await asyncio.to_thread(_bytes_of, self.config.path)
 
     # checking
 

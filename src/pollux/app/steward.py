@@ -20,7 +20,7 @@ import msgspec
 
 from pollux.app.file_watch import FileWatch
 from pollux.app.process import OWNS_PROCESS
-from pollux.app.reload import BY_SIGNAL, FILE_NOTE, digest_in
+from pollux.app.reload import BY_FILE, BY_SIGNAL, FILE_NOTE, digest_in
 from pollux.config.live import Live, read_live
 from pollux.errors import PolluxError, StoreError
 from pollux.events import FileDiffers, SettingsHeard, StoreSealed
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 TURN_MS = 4_000  # a turn that is asked for from elsewhere is given so long
 ANSWER_MS = 60_000  # and its answer is there for so long
-BY_FILE = "file watch"
 
 
 class Steward(Loop):
