@@ -3,6 +3,8 @@
 import gc
 import logging
 import os
+import shutil
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -41,6 +43,22 @@ def pytest_collection():
         gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_word_in_the_home():
+    """Programs that tests start keep what they need again in a folder of this session, not in the user's own.
+
+    Its path is short: sockets are there, too.
+    """
+    before, folder = os.environ.get("XDG_STATE_HOME"), tempfile.mkdtemp(prefix="pollux-state-")
+    os.environ["XDG_STATE_HOME"] = folder
+    yield
+    if before is None:
+        del os.environ["XDG_STATE_HOME"]
+    else:
+        os.environ["XDG_STATE_HOME"] = before
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture(autouse=True)
 def logs_as_they_were():
     """What a test says of levels ends with it: pytest keeps every line that passes, and a later test counts objects."""
@@ -52,7 +70,7 @@ def logs_as_they_were():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_process_left_behind():
+def no_process_left_behind(no_word_in_the_home):
     """Whatever a test starts ends with the session, also when its parent died before it.
 
     The mark in the environment finds the orphans: they have another parent, but they inherited it.  Of a session that

@@ -355,6 +355,8 @@ def test_no_planted_secret_is_ever_found(tmp_path, secrets, port):
         artefacts["processes at work"] = processes()
         process.send_signal(signal.SIGKILL)
         artefacts["text.out"], _ = process.communicate()
+    [announced] = (tmp_path / "state" / "pollux").glob("folder-*.json")  # as the one that was killed left it
+    artefacts["announced"] = announced.read_bytes()
     count = len(OTHERS) + 8
     look = ("runs", "--json", "-c", "p.yaml", "--limit", "1000")
     with (

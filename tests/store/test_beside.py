@@ -1,12 +1,26 @@
 """Where do the small files of a store lie?  The node that serves it and the command that looks for it must agree."""
 
+import asyncio
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 
-from pollux.server.options import nearby_options
-from pollux.store.beside import SOCKET, TOKEN, Announced, announce, announced_in, beside, socket_path
+from pollux import Pollux
+from pollux.secrets import HIDDEN, MASK
+from pollux.server import nearby_options, served
+from pollux.store.beside import (
+    ANNOUNCED_MAX,
+    SOCKET,
+    TOKEN,
+    Announced,
+    announce,
+    announced_in,
+    beside,
+    socket_path,
+    state_folder,
+)
 
 
 def test_beside_a_file_wherever_it_is_looked_at_from(tmp_path, monkeypatch):
@@ -71,8 +85,8 @@ def test_a_node_of_another_host_is_neither_believed_nor_taken_for_dead(tmp_path,
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as there:
         there.setattr(platform, "node", lambda: "elsewhere")
-        living_there = announce(Announced(_ended_pid(), "there.sock", "sqlite:///there.db"))
         same_pid = announce(Announced(os.getpid(), "there.sock", "sqlite:///there.db"))
+        living_there = announce(Announced(_ended_pid(), "there.sock", "sqlite:///there.db"))
     mine = Announced(os.getpid(), "here.sock", "sqlite:///here.db")
     announce(mine)
     assert announced_in(tmp_path) == [mine]
@@ -85,6 +99,7 @@ def test_many_nodes_of_another_host_hide_none_of_this_one(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as there:
         there.setattr(platform, "node", lambda: "elsewhere")
+        there.setattr("pollux.store.beside._lives", lambda pid: True)
         for pid in range(1, 101):
             announce(Announced(pid, "there.sock", "sqlite:///there.db"))
     mine = Announced(os.getpid(), "here.sock", "sqlite:///here.db")
@@ -98,3 +113,60 @@ def test_the_file_of_a_dead_node_of_this_host_is_taken_away(tmp_path, monkeypatc
     dead = announce(Announced(_ended_pid(), "here.sock", "sqlite:///here.db"))
     assert announced_in(tmp_path) == []
     assert not dead.exists()
+
+
+def _announce_dead(count: int) -> list[Path]:
+    """Announcements of nodes that were killed; each by a pid that nobody has."""
+    first = int(Path("/proc/sys/kernel/pid_max").read_text()) + 1
+    return [announce(Announced(first + n, "here.sock", "sqlite:///here.db")) for n in range(count)]
+
+
+def test_many_dead_nodes_hide_no_living_one(tmp_path, monkeypatch):
+    """However its file is sorted among theirs: the first look finds it, and takes all of theirs away."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as before:
+        before.setattr("pollux.store.beside._lives", lambda pid: True)
+        dead = _announce_dead(ANNOUNCED_MAX + 5)
+        mine = Announced(os.getpid(), "here.sock", "sqlite:///here.db")
+        announce(mine).rename(dead[0].with_name(f"{dead[0].stem}~last.json"))
+    assert announced_in(tmp_path) == [mine]
+    assert not [path for path in dead if path.exists()]
+
+
+def test_whoever_starts_tidies_up_after_those_that_were_killed(tmp_path, monkeypatch):
+    """A service that is killed again and again, and about which nobody asks, leaves one file and not thousands."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    dead = _announce_dead(3)
+    mine = announce(Announced(os.getpid(), "here.sock", "sqlite:///here.db"))
+    assert [path for path in (*dead, mine) if path.exists()] == [mine]
+
+
+async def test_an_announcement_holds_no_secret(tmp_path, monkeypatch):
+    """Neither in the store's URL nor in the path of the socket beside it; a node that is killed leaves the file."""
+    monkeypatch.chdir(tmp_path)
+    secret = tmp_path / "folder-0a5f3b"
+    secret.mkdir()
+    HIDDEN.add(secret.name)
+    try:
+        app = Pollux(f"sqlite:///{secret}/p.db")
+        options = nearby_options(app.store_url, {})
+        assert secret.name in str(options.socket)
+        async with served(app, options, stop=asyncio.Event()):
+            [node] = announced_in(tmp_path)
+            [file] = state_folder().glob(f"folder-*-{os.getpid()}.json")
+            written = file.read_text()
+    finally:
+        HIDDEN.clear()
+    assert secret.name not in written
+    assert node.store == f"sqlite:///{tmp_path}/{MASK}/p.db"
+
+
+def test_no_test_writes_into_the_home_of_whoever_runs_it(tmp_path):
+    """Nor does a process that it starts."""
+    script = "from pollux.store.beside import state_folder\nprint(state_folder())"
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    own = {state_folder(), Path(child.stdout.strip())}
+    assert len(own) == 1
+    assert not own.pop().is_relative_to(Path.home())

@@ -149,7 +149,7 @@ class Server:
         if found is not None:
             self.socket = nook
             self._sockets.append(found)
-            node = Announced(os.getpid(), str(path), hide(self.app.store_url), self.app.options.seats)
+            node = Announced(os.getpid(), hide(str(path)), hide(self.app.store_url), self.app.options.seats)
             self._announced = announce(node)
         return found
 

@@ -54,14 +54,18 @@ class Announced(Struct, frozen=True):
     """A node that listens on a socket, as commands in the folder from which it runs find it."""
 
     pid: int
-    socket: str
+    socket: str  # where no secret is part of its path: else nobody finds it by this
     store: str  # its URL, without a password
     seats: int = 0  # as it was started; 0: it has none
 
 
 def announce(node: Announced) -> Path | None:
-    """The file that tells of a node in this folder; None where none can be written, which is no reason not to run."""
+    """The file that tells of a node in this folder; None where none can be written, which is no reason not to run.
+
+    Those that were killed could not take theirs away: whoever comes next does.
+    """
     try:
+        announced_in(Path.cwd())
         path = state_folder() / f"{_nodes_of(Path.cwd())}{node.pid}.json"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.encode(node))
@@ -73,14 +77,14 @@ def announce(node: Announced) -> Path | None:
 def announced_in(folder: Path) -> list[Announced]:
     """The nodes of this host that run from this folder, lowest pid first; the files of dead ones are taken away."""
     found = []
-    for path in sorted(state_folder().glob(f"{_nodes_of(folder)}*.json"))[:ANNOUNCED_MAX]:
+    for path in state_folder().glob(f"{_nodes_of(folder)}*.json"):
         with suppress(OSError, msgspec.DecodeError):
             node = msgspec.json.decode(path.read_bytes(), type=Announced)
             if _lives(node.pid):
                 found.append(node)
             else:
                 path.unlink()
-    return found
+    return sorted(found, key=lambda node: node.pid)[:ANNOUNCED_MAX]
 
 
 def _nodes_of(folder: Path) -> str:
