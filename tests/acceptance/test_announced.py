@@ -23,10 +23,11 @@ def pollux(tmp_path):
 def announced(pollux, monkeypatch):
     """Announce a node of this process on a store; its socket is there, and silent."""
 
-    def a_node(store: str) -> None:
+    def a_node(store: str, seats: int = 0, at: str = "silent.sock") -> None:
         monkeypatch.setenv("XDG_STATE_HOME", str(pollux.folder / "state"))
         with contextlib.chdir(pollux.folder):
-            assert announce(Announced(os.getpid(), str(pollux.folder / "silent.sock"), hide(store))) is not None
+            node = Announced(os.getpid(), str(pollux.folder / at), hide(store), seats)
+            assert announce(node) is not None
 
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(pollux.folder / "silent.sock"))
@@ -102,3 +103,77 @@ def test_a_node_on_another_store_is_hinted_at(pollux, announced):
 
     assert "a node here works on another store" in told.err
     assert "sqlite:///shop.db" in told.err
+
+
+@pytest.fixture
+def blocked(pollux):
+    """A socket of this name on which connections wait: the loop of whoever listens there is busy."""
+    with contextlib.ExitStack() as stack:
+
+        def at(name: str) -> str:
+            listening = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listening.bind(str(pollux.folder / name))
+            listening.listen()
+            return name
+
+        yield at
+
+
+def options(told):
+    return {each["option"]: (each["value"], each["origin"]) for each in told.json["options"]}
+
+
+def test_config_beside_a_node_that_does_not_answer_shows_what_is_known_of_it(pollux, announced, blocked):
+    made(pollux.folder)
+    announced("sqlite:///pollux.db", 7, blocked("pollux.db.sock"))
+
+    told = pollux.ok("config", "--json")
+
+    origin = f"node of pid {os.getpid()}, as it started"
+    assert options(told)["pool.seats"] == ("7", origin)
+    assert options(told)["store"] == ("sqlite:///pollux.db", origin)
+    assert f"the node of pid {os.getpid()} on sqlite:///pollux.db does not answer" in told.err
+    assert "all else is what a start here would take" in told.err
+
+
+def test_config_beside_such_a_node_on_another_store_does_not_wait_for_it_either(pollux, announced, blocked):
+    announced("sqlite:///shop.db", 7, blocked("shop.db.sock"))
+
+    told = pollux.ok("config", "--json")
+
+    assert options(told)["pool.seats"][0] == "7"
+    assert options(told)["store"][0] == "sqlite:///shop.db"
+    assert f"the node of pid {os.getpid()} on sqlite:///shop.db does not answer" in told.err
+
+
+def test_config_of_a_file_says_that_the_node_beside_it_does_not_answer(pollux, announced, blocked):
+    """What the file says is shown: whether the node goes by this text, it cannot tell."""
+    made(pollux.folder)
+    pollux.write("pollux.yaml", "pool: {seats: 5}\n")
+    announced("sqlite:///pollux.db", 7, blocked("pollux.db.sock"))
+
+    told = pollux.ok("config", "--json")
+
+    assert options(told)["pool.seats"] == ("5", "pollux.yaml:1")
+    assert f"the node of pid {os.getpid()} on sqlite:///pollux.db does not answer" in told.err
+    assert "it started with 7 seats" in told.err
+
+
+def test_config_of_a_start_says_nothing_of_a_node(pollux, announced, blocked):
+    made(pollux.folder)
+    announced("sqlite:///pollux.db", 7, blocked("pollux.db.sock"))
+
+    told = pollux.ok("config", "--json", "--seats", "3")
+
+    assert options(told)["pool.seats"] == ("3", "argument")
+    assert "does not answer" not in told.err
+
+
+def test_config_says_nothing_of_a_node_of_another_store_beside_the_usual_one(pollux, announced, blocked):
+    made(pollux.folder)
+    announced("sqlite:///shop.db", 7, blocked("shop.db.sock"))
+
+    told = pollux.ok("config", "--json")
+
+    assert options(told)["pool.seats"] == ("10", "default")
+    assert "does not answer" not in told.err

@@ -335,6 +335,10 @@ def processes() -> bytes:
     return b"\n".join(lines)
 
 
+def announcements(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in (folder / "state" / "pollux").glob("folder-*.json"))
+
+
 def all_ended(answer: Answer, count: int) -> bool:
     states = [run["state"] for run in answer.json["runs"]] if answer.code == 0 else []
     return len(states) >= count and not set(states) & {"ready", "leased", "held"}
@@ -355,8 +359,7 @@ def test_no_planted_secret_is_ever_found(tmp_path, secrets, port):
         artefacts["processes at work"] = processes()
         process.send_signal(signal.SIGKILL)
         artefacts["text.out"], _ = process.communicate()
-    [announced] = (tmp_path / "state" / "pollux").glob("folder-*.json")  # as the one that was killed left it
-    artefacts["announced"] = announced.read_bytes()
+    artefacts["announced"] = announcements(tmp_path)  # as the one that was killed left it
     count = len(OTHERS) + 8
     look = ("runs", "--json", "-c", "p.yaml", "--limit", "1000")
     with (
@@ -420,5 +423,6 @@ def check_places(artefacts: dict[str, bytes], run_id: str) -> None:
     assert {"serve in processes", "serve in processes at work"} <= set(listed)
     assert b"sh\0-c\0" in artefacts["command.cmdline"]
     assert artefacts["child.cmdline"]
+    assert b"p.db.sock" in artefacts["announced"]
     assert b"pollux.job.id" in artefacts["traces"]
     assert b"ValueError" in artefacts["traces"] or b"RuntimeError" in artefacts["traces"], "errors are told there"

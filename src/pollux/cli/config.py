@@ -8,7 +8,15 @@ import click
 
 from pollux.cli.commands import Taught
 from pollux.cli.every_option import every_option
-from pollux.cli.in_force import live_of, node_by, options_of_node, tell_refused, tell_restarts
+from pollux.cli.in_force import (
+    as_announced,
+    live_of,
+    node_by,
+    options_of_node,
+    silent_node,
+    tell_refused,
+    tell_restarts,
+)
 from pollux.cli.options import config_path, json_option, leader_options, loaded_or_said, node_options, with_own_code
 from pollux.cli.show import print_json, print_table
 
@@ -55,7 +63,7 @@ def config(path: str | None, *, only_set: bool, example: bool, as_json: bool, **
     is_start = any(value is not None for name, value in arguments.items() if name != "store") and wrong is None
     running = None if is_start or path else options_of_node(loaded)
     found = running or (node.options if node is not None and is_other and not is_start else None)
-    found = found or _of_start(with_own_code(loaded), is_asked=bool(node))
+    found = found or _of_start(_as_known(with_own_code(loaded), is_told=is_start or bool(node)), is_asked=bool(node))
     lines = [line for line in found if line.is_set or not only_set]
     if as_json:
         refused = node.refused if node is not None else ()
@@ -73,6 +81,12 @@ def config(path: str | None, *, only_set: bool, example: bool, as_json: bool, **
         tell_refused(loaded, node, wrong, is_start=is_start)
     elif node is not None:
         tell_restarts(node)
+
+
+def _as_known(config: Config, *, is_told: bool) -> Config:
+    """What a start would take, and of a node that does not answer what it announced."""
+    silent = None if is_told else silent_node(config)
+    return config if silent is None else as_announced(config, silent)
 
 
 def _of_start(config: Config, *, is_asked: bool) -> list[Told]:

@@ -7,21 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from pollux.cli.options import ask, node_here, node_or_store, store_lacks, with_own_code
 from pollux.cli.show import clean
 from pollux.cli.way import HELLO_S, app_at, is_url_said, may_open, tell_way
 from pollux.client import is_address, socket_url
+from pollux.client.travel import file_mark
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError
-from pollux.secrets import hide
-from pollux.store.beside import SOCKET, state_folder
+from pollux.secrets import MASK, hide
+from pollux.store.beside import SOCKET, announced_in, state_folder
 from pollux.store.open import place_of
+from pollux.units import counted
 
 if TYPE_CHECKING:
     from pollux.app.reload import InForce
     from pollux.config import Config
     from pollux.config.live import Live
     from pollux.config.told import Told
+    from pollux.store.beside import Announced
 
 SOCKETS_MAX = 20  # that are asked
 
@@ -45,15 +49,73 @@ def options_of_node(config: Config) -> list[Told] | None:
         return None
     config = with_own_code(config)
     address = node_or_store(config)
-    address = address if is_address(address) else node_here(config, config.store)
-    if not address:
-        return None
+    if not is_address(address):
+        address = node_here(config, config.store)
+        if not address or not asyncio.run(_answers(address)):
+            return None
     tell_way(address)
     try:
         found: list[Told] = ask(address, lambda app: app.options_in_force())
     except PolluxError:
         return None
     return found
+
+
+def silent_node(config: Config) -> Announced | None:
+    """The node that is meant here, lives and does not answer: on this store, or the only one where nothing says which.
+
+    It announced itself in the folder from which it runs.
+    """
+    if is_url_said():
+        return None
+    nodes = announced_in(Path.cwd())
+    found = [each for each in nodes if _is_on(each.store, config.store)]
+    is_any = not (config.is_given("store") or config.path or config.app)
+    if not found and len(nodes) == 1 and is_any and store_lacks(config.store):
+        found = nodes
+    silent = (each for each in found if not asyncio.run(_answers(socket_url(Path(each.socket)))))
+    return next(silent, None)
+
+
+def as_announced(config: Config, node: Announced) -> Config:
+    """With what is known of a node that does not answer; that this is so is said.
+
+    Where there is a file, that is what was asked about: whether the node goes by it, only the node could tell.
+    """
+    words = f"the node of pid {node.pid} on {node.store} does not answer within {HELLO_S:g} s"
+    seats = {"seats": node.seats} if node.seats else {}
+    if config.path:
+        shown = f"this is what a start would make of {config.path}"
+        shown += f"; it started with {counted(node.seats, 'seat')}" if seats else ""
+    else:
+        what, verb = ("store and seats", "are") if seats else ("store", "is")
+        shown = f"its {what} {verb} shown as it started; all else is what a start here would take"
+    click.echo(f"pollux: {clean(words)}: {clean(shown)}", err=True)
+    if config.path:
+        return config
+    paths = ("store", "pool.seats") if seats else ("store",)
+    origins = config.origins | dict.fromkeys(paths, f"node of pid {node.pid}, as it started")
+    written = {path: text for path, text in config.written.items() if path not in paths}
+    store = config.store if _is_on(node.store, config.store) else node.store
+    return msgspec.structs.replace(config, store=store, **seats, origins=origins, written=written)
+
+
+def _is_on(told: str, url: str) -> bool:
+    """Is what a node tells of its store about this one?"""
+    mark = file_mark(url)
+    return place_of(told) == place_of(hide(url)) or bool(mark and mark == file_mark(told))
+
+
+async def _answers(address: str) -> bool:
+    node = app_at(address, "hello")
+    try:
+        async with asyncio.timeout(HELLO_S):
+            await node.open(sealed=True)
+    except (PolluxError, TimeoutError):
+        return False
+    finally:
+        await node.close()
+    return True
 
 
 async def reading(app: Any, path: str) -> InForce | None:
@@ -122,7 +184,7 @@ def live_of(config: Config, *, is_asked: bool) -> dict[str, Live]:
     Unless a node was asked itself (`is_asked`), it is said if one runs by another text of the file.
     """
     url = config.store
-    if url.startswith("memory:"):
+    if url.startswith("memory:") or MASK in url:  # as a node told it: the password is not known here
         return {}
     from pollux.app.reload import FILE_NOTE, digest_in
     from pollux.config.live import read_live
