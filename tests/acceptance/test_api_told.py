@@ -295,3 +295,16 @@ async def test_the_front_door_changes_nothing_and_is_counted_like_any_stranger()
         assert (await stranger("GET", "/api/v2/nothing")).status == 401
     finally:
         await app.close()
+
+
+async def test_a_refusal_about_a_header_can_be_read_and_shows_no_value(client):
+    """What stands behind `Authorization:` is hidden wherever it is shown; here that would be the reason."""
+    params = {"url": "http://example.com/", "headers": {"Authorization": "Bearer swordfish-9000"}}
+    answer = await client("POST", JOBS, {"id": "token", "handler": "http", "params": params})
+    told = answer.json
+    assert answer.status == 422, told
+    [problem] = told["problems"]
+    assert problem["where"] in told["detail"]
+    assert problem["what"] in told["detail"]
+    assert "***" not in told["detail"]
+    assert "swordfish" not in json.dumps(told)

@@ -123,6 +123,41 @@ def test_a_token_in_plain_text_is_told_with_what_to_write_in_its_place(pollux):
     assert "swordfish" not in refused.err + doubt.err
 
 
+def test_whoever_starts_or_asks_the_doctor_hears_of_it_too(pollux):
+    """In the file and in the code; where it is and what to do, and not the token."""
+    header = 'headers: {Authorization: "Bearer swordfish-9000"}'
+    job = f'{{id: b, http: {{url: "http://127.0.0.1:1/", {header}}}, cron: "0 0 1 1 *"}}'
+    pollux.write("p.yaml", f'store: sqlite:///p.db\napp: "monitor:app"\njobs:\n  - {job}\n')
+    pollux.write(
+        "monitor.py", f'{APP}app.add("look", every("1h"), id="x", params={{"depth": {{"password": "oops"}}}})\n'
+    )
+    with pollux.started("serve", "-c", "p.yaml", "--no-watch") as process:
+        eventually(lambda: "look" in pollux("jobs", "-c", "p.yaml").out, "it has its jobs", process)
+        served = stopped(process)
+    cure = "write ${env:NAME} or ${file:PATH} in its place"
+    assert f"p.yaml:4:5: job 'b': params.headers.Authorization: a secret is written out; {cure}" in served.err
+    assert f"monitor:app: job 'x': params.depth.password: a secret is written out; {cure}" in served.err
+    told = pollux("doctor", "-c", "p.yaml")
+    assert "a secret is written out (p.yaml:4:5: job 'b': params.headers.Authorization)\n" in told.out
+    assert f"cure: {cure}" in told.out
+    assert "monitor:app: job 'x': params.depth.password: a secret is written out" in told.out
+    assert "swordfish" not in served.err + told.out
+    assert "oops" not in served.err + told.out
+
+
+def test_a_start_tells_of_a_few_secrets_and_how_many_more_there_are(pollux):
+    jobs = [
+        f'  - {{id: j{n}, python: "work:fine", params: {{word: {{token: swordfish}}}}, cron: "0 0 1 1 *"}}\n'
+        for n in range(9)
+    ]
+    pollux.write("p.yaml", f"store: sqlite:///p.db\njobs:\n{''.join(jobs)}")
+    with pollux.started("serve", "-c", "p.yaml", "--no-watch") as process:
+        eventually(lambda: "j8" in pollux("jobs", "-c", "p.yaml").out, "it has its jobs", process)
+        served = stopped(process)
+    assert served.err.count("a secret is written out") == 5
+    assert "4 more like these; `pollux check` tells all" in served.err
+
+
 def test_code_that_is_not_there_is_a_problem_with_a_line(pollux):
     pollux.write("p.yaml", 'jobs:\n  - {id: a, python: "work:fien"}\n')
     answer = pollux("check", "-c", "p.yaml")

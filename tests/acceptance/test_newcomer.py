@@ -83,6 +83,13 @@ def test_workers_are_called_seats():
         Pollux("memory://", workers=5)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("word", ["timezone", "tz"])
+def test_the_time_zone_of_an_app_is_told_where_it_belongs(word):
+    where = rf"unknown option '{word}'; it belongs to a schedule: cron\(\"0 6 \* \* \*\", tz=\"Europe/Berlin\"\)"
+    with pytest.raises(InvalidInput, match=where):
+        Pollux("memory://", **{word: "Europe/Berlin"})
+
+
 def test_the_time_zone_of_a_cron_line_is_called_tz():
     with pytest.raises(InvalidInput, match=r"cron\(\) has no option 'timezone'; did you mean \"tz\""):
         cron("0 6 * * *", timezone="Europe/Berlin")

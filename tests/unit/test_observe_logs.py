@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from pollux.events import Events, FiringSkipped, JobsDeclared, RunFailed
+from pollux.events import Events, FiringSkipped, JobsDeclared, RunFailed, RunSettled
 from pollux.lines import JsonLines, TextLines
 from pollux.observe import attach_logs
 from pollux.observe.logs import Often
@@ -112,3 +112,21 @@ def test_a_failure_is_told_with_its_traceback_where_the_log_is_verbose(often, ca
     assert text.splitlines()[1:] == shown
     assert fields.get("trace") == (trace if level == "DEBUG" else None)
     assert "traceback" not in fields
+
+
+@pytest.mark.parametrize(
+    ("verdict", "answer", "error", "words"),
+    [
+        ("done", "ok", "", "run home@1: done in 2 ms"),
+        ("done", "ok", "ValueError: boom", "run home@1: failed in 2 ms: ValueError: boom"),
+        ("retryat", "ok", "ValueError: boom", "run home@1: retryat in 2 ms: ValueError: boom"),
+        ("dead", "ok", "Permanent: no", "run home@1: dead in 2 ms: Permanent: no"),
+        ("done", "stale", "", "run home@1: done (the store answers stale) in 2 ms"),
+    ],
+)
+def test_how_a_run_ended_is_said_in_words_that_are_true(caplog, verdict, answer, error, words):
+    events = Events()
+    caplog.set_level(logging.DEBUG, "pollux")
+    attach_logs(events)
+    events.emit(RunSettled("home@1", "home", verdict, answer, 2, error))
+    assert [record.getMessage() for record in caplog.records] == [words]

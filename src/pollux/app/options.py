@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypedDict
 
-from pollux.errors import InvalidInput, did_you_mean
+from pollux.errors import InvalidInput, did_you_mean, foreign_word
 from pollux.runtime import CrewOptions
 from pollux.units import duration_ms, size_bytes
 
@@ -115,5 +115,8 @@ def _alongside(given: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse(unknown: Iterable[str]) -> None:
     for name in unknown:
+        if name == "tz" or foreign_word(name, ["tz"]):
+            cure = 'it belongs to a schedule: cron("0 6 * * *", tz="Europe/Berlin")'
+            raise InvalidInput(f"unknown option {name!r}", cure=cure)
         known = sorted(NodeOptions.__annotations__)
         raise InvalidInput(f"unknown option {name!r}{did_you_mean(name, known)}", cure=f"known are {', '.join(known)}")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-import msgspec
 from click.core import ParameterSource
 
 from pollux.cli.commands import Taught, complain_all
@@ -15,14 +14,10 @@ from pollux.cli.options import config_path, find_code_here, overruled, store_lac
 from pollux.cli.preview import as_option, place_for, say_place
 from pollux.cli.show import clean, print_json
 from pollux.cli.way import refuse_url
-from pollux.config.doubts import doubts
+from pollux.config.doubts import doubts, with_jobs_of_code
 from pollux.config.load import file_source
 from pollux.errors import InvalidConfig, InvalidInput
 from pollux.units import counted
-
-if TYPE_CHECKING:
-    from pollux.config import Config
-    from pollux.model import Job
 
 
 @click.command(cls=Taught)
@@ -74,7 +69,7 @@ def check(
         return _report(path, app, [error], InvalidConfig([error]), as_json=as_json)
     changes = _changes(checked) if diff else None
     jobs = checked.declared_jobs()
-    warnings = [*aside, *doubts(_with_jobs_of_code(loaded, jobs), os.environ)]
+    warnings = [*aside, *doubts(with_jobs_of_code(loaded, jobs), os.environ)]
     if as_json:
         told = [_told(warning) for warning in warnings]
         print_json(_document(path, loaded.app, warnings=told, jobs=len(jobs), diff=changes))
@@ -132,12 +127,6 @@ def _load(
     app.check_jobs()
     server_options(loaded, plans=True)
     return loaded, app, aside
-
-
-def _with_jobs_of_code(config: Config, jobs: list[Job]) -> Config:
-    """The configuration as if it named the jobs of its app, too."""
-    places = {job.id: config.app for job in jobs} | config.places
-    return msgspec.structs.replace(config, jobs=tuple(jobs), places=places)
 
 
 def _changes(app: Any) -> list[dict[str, Any]]:

@@ -14,13 +14,16 @@ from pollux.cli.commands import Taught
 from pollux.cli.every_option import every_option
 from pollux.cli.options import config_path, find_code_here, leader_options, node_options, overruled
 from pollux.config import Config, load_config
+from pollux.config.doubts import doubts, with_jobs_of_code
 from pollux.config.foreign import unheeded
+from pollux.errors import PolluxError
 from pollux.units import shell_word
 
 if TYPE_CHECKING:
     from pollux.app import Pollux
     from pollux.server import ServerOptions
 
+DOUBTS_SHOWN = 5
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 FIRST_JOB = '{id: home, python: "checks:home", interval: 30s}'
@@ -111,6 +114,7 @@ def _serve(
     warnings = [str(each) for each in (overruled(config, loaded), unheeded(os.environ)) if each]
     app = Pollux.from_config(loaded, plans=plans, runs=True)
     app.program = _program(loaded)
+    warnings += _doubts(loaded, app)
     options = server_options(loaded, plans=plans, store_url=app.store_url)
     if sys.stdout.isatty() if watch is None else watch:
         from pollux.cli.watch import run_watched
@@ -124,6 +128,16 @@ def _serve(
             log.warning("%s", warning)
         run_to_end(_until_signalled(app, options, replace=replace))
     _end_without_threads()
+
+
+def _doubts(config: Config, app: Pollux) -> list[str]:
+    """Secrets that are written out, and the like: a few of them, and how many more there are."""
+    try:
+        found = [str(each) for each in doubts(with_jobs_of_code(config, app.declared_jobs()), os.environ)]
+    except PolluxError:  # what cannot be resolved is told where it is needed
+        return []
+    more = len(found) - DOUBTS_SHOWN
+    return [*found[:DOUBTS_SHOWN], *([f"{more} more like these; `pollux check` tells all"] if more > 0 else [])]
 
 
 def _program(config: Config) -> str:

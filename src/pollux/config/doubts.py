@@ -1,17 +1,20 @@
 """What works, and should not stay so?  Secrets written out or too short to be hidden, files that others may change.
 
-`pollux check` tells these as warnings: nothing is refused for them.
+`pollux check`, `doctor` and a start tell these as warnings: nothing is refused for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from pollux.config.settings import ENVIRONMENT, Config
 from pollux.errors import InvalidInput
+from pollux.model import Job
 from pollux.secrets import Secrets, has_reference, looks_secret
 
 DOUBTS_MAX = 100
@@ -19,7 +22,6 @@ DOUBTS_MAX = 100
 
 def doubts(config: Config, environ: Mapping[str, str]) -> list[InvalidInput]:
     """Every doubt with its place; the values themselves are never told."""
-    secrets = Secrets(environ=environ, folder=Path(config.path).resolve().parent if config.path else None)
     found: list[InvalidInput] = []
     if _has_password(config.written.get("store", config.store)):
         where = config.origins["store"]
@@ -27,6 +29,12 @@ def doubts(config: Config, environ: Mapping[str, str]) -> list[InvalidInput]:
         if where.startswith(ENVIRONMENT):
             cure = "whoever sees the environment of the process sees it: write ${file:/path} in its place"
         found.append(InvalidInput("store: a password is written out", where=where, cure=cure))
+    return [*found, *doubts_of_jobs(config, environ)][:DOUBTS_MAX]
+
+
+def doubts_of_jobs(config: Config, environ: Mapping[str, str]) -> list[InvalidInput]:
+    secrets = Secrets(environ=environ, folder=Path(config.path).resolve().parent if config.path else None)
+    found: list[InvalidInput] = []
     for job in config.jobs:
         where = f"{config.places.get(job.id, config.path)}: job {job.id!r}: params"
         found += [doubt.at(where) for doubt in _written_out(job.params)]
@@ -34,6 +42,13 @@ def doubts(config: Config, environ: Mapping[str, str]) -> list[InvalidInput]:
         if len(found) > DOUBTS_MAX:
             break
     return found[:DOUBTS_MAX]
+
+
+def with_jobs_of_code(config: Config, jobs: Iterable[Job]) -> Config:
+    """The configuration as if it named these jobs, of its app, too."""
+    jobs = tuple(jobs)
+    places = {job.id: config.app for job in jobs} | config.places
+    return msgspec.structs.replace(config, jobs=jobs, places=places)
 
 
 def _written_out(value: Any, path: str = "", *, is_secret: bool = False) -> Iterator[InvalidInput]:

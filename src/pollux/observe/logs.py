@@ -254,9 +254,10 @@ def _started(event: e.RunStarted) -> None:
 
 
 def _settled(event: e.RunSettled) -> None:
-    words = "run %s: %s (%s) in %d ms %s"
-    said = event.verdict, event.answer, event.duration_ms, safe(event.error)
-    _say(logging.DEBUG, event, words, event.run_id, *said)
+    how = "failed" if event.verdict == "done" and event.error else event.verdict
+    answer = "" if event.answer == "ok" else f" (the store answers {event.answer})"
+    why = f": {safe(event.error)}" if event.error else ""
+    _say(logging.DEBUG, event, "run %s: %s%s in %d ms%s", event.run_id, how, answer, event.duration_ms, why)
 
 
 def _stopped(event: e.RunStopped) -> None:

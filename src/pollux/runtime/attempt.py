@@ -113,7 +113,7 @@ class Kit:
         self.child_memory, self.crashes_max, self.isolates = CHILD_MEMORY, CRASHES_MAX, True
         self.tracing: Tracing | None = None  # None: runs have no traces
         self.suspects: set[Attempt] = set()  # tried in children now, because workers vanished with them
-        self.suspects_max = SUSPECTS_MAX
+        self.suspects_max = SUSPECTS_MAX  # of them at a time
         self.idle_children = IdleChildren()
         self.settler: Settler
         self.watchman: Watchman

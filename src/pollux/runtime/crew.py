@@ -118,7 +118,7 @@ class Crew:
         self.pool = Pool(self.options.seats)
         self.kit = Kit(registry, self.pool, clock=clock, events=events, dice=dice, secrets=secrets)
         self.kit.child_memory, self.kit.crashes_max = self.options.child_memory, self.options.crashes_max
-        self.kit.isolates, self.kit.suspects_max = self.options.isolates, self.options.suspects_max
+        self.kit.isolates = self.options.isolates
         self._is_announced = self._is_draining = self._is_hurried = False
         self._was_drained = False
         self.on_steered: Callable[[], None] | None = None  # a note of `LISTENED` has changed, as far as we heard

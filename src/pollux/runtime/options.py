@@ -9,7 +9,7 @@ from msgspec import Struct
 from pollux.errors import InvalidInput
 from pollux.model import check_term
 from pollux.outcome import CRASHES_MAX
-from pollux.runtime.child import CHILD_MEMORY, CHILD_MEMORY_MIN, SUSPECTS_MAX
+from pollux.runtime.child import CHILD_MEMORY, CHILD_MEMORY_MIN
 from pollux.runtime.pool import check_seats
 from pollux.runtime.pruner import DEAD_MAX, DEAD_MS, LOG_MAX
 from pollux.store.contract import BATCH_MAX, FEED_MAX, LOSSES_MAX, READY_MAX
@@ -37,7 +37,6 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
     feed_max: int = FEED_MAX
     losses_max: int = LOSSES_MAX
     crashes_max: int = CRASHES_MAX
-    suspects_max: int = SUSPECTS_MAX  # runs that lost two leases and are tried at a time, each in a child process
     child_memory: int = CHILD_MEMORY  # bytes that a child process may use
     unchanged_ms: int = 120_000  # polls that changed nothing are thinned after this
     keep_ms: int = 7 * 86_400_000
@@ -76,7 +75,6 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
             "feed_max",
             "losses_max",
             "crashes_max",
-            "suspects_max",
             "keep_per_job",
             "dead_max",
             "log_max",

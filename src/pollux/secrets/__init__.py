@@ -1,6 +1,6 @@
 """How does a secret reach a handler, and nobody else?  References are stored; values live in memory only."""
 
-from pollux.secrets.hidden import HIDDEN, MASK, hide, looks_secret
+from pollux.secrets.hidden import HIDDEN, MASK, at_place, hide, looks_secret
 from pollux.secrets.references import check_references, has_reference, may_hold_references, references_of, texts_of
 from pollux.secrets.resolve import Secrets, check_payload, payload_and_json
 
@@ -8,6 +8,7 @@ __all__ = [
     "HIDDEN",
     "MASK",
     "Secrets",
+    "at_place",
     "check_payload",
     "check_references",
     "has_reference",

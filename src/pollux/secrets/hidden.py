@@ -195,6 +195,17 @@ def hide(text: str) -> str:
     return HIDDEN.hide(text)
 
 
+def at_place(where: str, what: str) -> str:
+    """What is said of a place, in an order that can be shown.
+
+    Behind `headers.Authorization: ` stands a value, whoever shows a text must think; here it is the reason.
+    """
+    if not where:
+        return what
+    words = f"{where}: {what}"
+    return words if hide(words) == f"{hide(where)}: {hide(what)}" else f"{what} ({where})"
+
+
 def _mask_userinfo(match: re.Match[str]) -> str:
     return match[0] if has_reference(match[2]) else f"{match[1]}{MASK}@"
 

@@ -27,7 +27,7 @@ from pollux.errors import (
     StoreTimeout,
     problems_of,
 )
-from pollux.secrets import hide
+from pollux.secrets import at_place, hide
 from pollux.units import printable
 
 KIND = "application/problem+json"
@@ -100,12 +100,12 @@ def problem_of(error: PolluxError) -> Problem:
     status, title, usual = next(known[1:] for known in _STATUS if isinstance(error, known[0]))
     if isinstance(error, InvalidConfig):
         each = [_one(one) for one in error.problems[:PROBLEMS_MAX]]
-        words = "; ".join(f"{one['where']}: {one['what']}" if one["where"] else one["what"] for one in each[:5])
+        words = "; ".join(at_place(one["where"], one["what"]) for one in each[:5])
         detail = f"{len(error.problems)} problems: {words}" if len(error.problems) > 1 else words
         cure = next((one["cure"] for one in each if one["cure"]), usual)
         return Problem(status, title, detail, cure=cure, problems=each)
     if isinstance(error, InvalidInput):
-        words = f"{error.where}: {error.what}" if error.where else error.what
+        words = at_place(error.where, error.what)
         return Problem(status, title, words, cure=error.cure or usual, problems=[_one(error)])
     words, cure = getattr(error, "what", "") or str(error), getattr(error, "cure", "") or usual
     return Problem(status, title, words, cure=cure, **getattr(error, "found", {}))

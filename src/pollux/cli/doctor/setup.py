@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -13,9 +13,9 @@ import msgspec
 from pollux.cli.doctor.finding import Finding, fail, ok, warn
 from pollux.cli.options import find_code_here, loaded_or_said, store_lacks, with_own_code
 from pollux.config import Config, load_config
-from pollux.config.doubts import doubts
+from pollux.config.doubts import doubts, doubts_of_jobs, with_jobs_of_code
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError
-from pollux.secrets import MASK
+from pollux.secrets import MASK, at_place
 from pollux.store.beside import announced_in
 
 PROBLEMS_SHOWN = 20
@@ -29,7 +29,7 @@ def look_at_setup(path: str, store: str | None, app: str | None) -> tuple[Config
         return _as_far_as_told(path, store), [*_problems("config", error)]
     count = len(config.jobs)
     findings = [ok("config", f"{path} is right; {count} job{'' if count == 1 else 's'}"), *of_file(Path(path))]
-    findings += [warn("config", _told(doubt), doubt.cure) for doubt in _doubts(config)]
+    findings += [warn("config", _told(doubt), doubt.cure) for doubt in _doubts(doubts, config)]
     findings += [*of_code(config), *of_server(config)]
     return _with_code(config), findings
 
@@ -81,6 +81,9 @@ def of_code(config: Config) -> Iterator[Finding]:
         return
     finally:
         sys.dont_write_bytecode = before
+    in_code = [job for job in app.declared_jobs() if job.id not in config.places]
+    for doubt in _doubts(doubts_of_jobs, with_jobs_of_code(config, in_code)):
+        yield warn("code", _told(doubt), doubt.cure)
     yield ok("code", f"all {len({job.handler for job in app.declared_jobs()})} handlers are there")
     try:
         app.check_secrets()
@@ -103,10 +106,10 @@ def of_server(config: Config) -> Iterator[Finding]:
         yield ok("api", f"the certificate {options.tls[0]} fits its key")
 
 
-def _doubts(config: Config) -> list[InvalidInput]:
+def _doubts(look: Callable[[Config, Mapping[str, str]], list[InvalidInput]], config: Config) -> list[InvalidInput]:
     """What works and should not stay so; secrets that are missing are told elsewhere."""
     try:
-        return doubts(config, os.environ)
+        return look(config, os.environ)
     except PolluxError:
         return []
 
@@ -127,4 +130,4 @@ def _problems(about: str, error: InvalidInput) -> Iterator[Finding]:
 
 
 def _told(problem: InvalidInput) -> str:
-    return f"{problem.where}: {problem.what}" if problem.where else problem.what
+    return at_place(problem.where, problem.what)
