@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from itertools import combinations
 from pathlib import Path
@@ -124,8 +124,10 @@ def locked(*locks: str) -> set[str]:
     return {normal(line) for lock in locks for line in LOCKS[lock].splitlines() if "==" in line}
 
 
-def needed(requirements: Iterable[str]) -> set[str]:
-    """The packages that these requirements need on this machine, with extras and markers, as installed here."""
+def needed(
+    requirements: Iterable[str], requires: Callable[[str], Iterable[str] | None] = metadata.requires
+) -> set[str]:
+    """The packages that these requirements need on this machine, with extras and markers; else as installed here."""
     wanted, found = [(Requirement(each), "") for each in requirements], set[str]()
     seen = set[tuple[str, str]]()
     while wanted:
@@ -136,7 +138,7 @@ def needed(requirements: Iterable[str]) -> set[str]:
         found.add(name)
         for extra in {"", *requirement.extras} - {each for package, each in seen if package == name}:
             seen.add((name, extra))
-            wanted += [(Requirement(each), extra) for each in metadata.requires(name) or ()]
+            wanted += [(Requirement(each), extra) for each in requires(name) or ()]
     return found
 
 

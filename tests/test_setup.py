@@ -8,6 +8,7 @@ that Python 3.11 shipped and with the newest.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -15,12 +16,14 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 from tests.servers.ports import free_port
+from tests.test_repository import locked, needed, normal
 from tests.wheels import wheel
 
 REPOSITORY = Path(__file__).parents[1]
@@ -176,6 +179,27 @@ def test_make_run_starts_the_demo_from_nothing(tmp_path):
     there = {line.partition("==")[0].lower() for line in frozen.splitlines()}
     assert {"aiohttp", "textual"} <= there
     assert there & others == set()
+
+
+def test_the_locks_hold_everything_that_the_peers_need():
+    """They are not installed for tests: what the locked releases require is read from the index."""
+    lock = REPOSITORY / "requirements" / "bench.lock"
+    command = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--no-deps"]
+    command += ["--require-hashes", "--report", "-", "-r", str(lock)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+    peers = {normal(each["metadata"]["name"]): each["metadata"] for each in json.loads(told)["install"]}
+    assert peers.keys() <= locked("bench")
+    here = locked("run", "test", "bench")
+
+    def requires(name: str) -> list[str] | None:
+        if name in peers:
+            return peers[name].get("requires_dist")
+        return metadata.requires(name) if name in here else None
+
+    group = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["dependency-groups"]["bench"]
+    assert {normal(Requirement(each).name) for each in group} <= here, "cure: make lock"
+    assert needed(group, requires) <= here, "cure: make lock"
+    assert "croniter" in needed(group, requires), "the walk goes beyond the group"
 
 
 def iter_until(stream: Iterable[str], words: str) -> Iterator[str]:

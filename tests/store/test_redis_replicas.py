@@ -1,5 +1,6 @@
 """Which replicas confirm a write with `?wait=1`: whichever server is promoted has all that was answered."""
 
+import asyncio
 import logging
 
 import pytest
@@ -88,6 +89,24 @@ async def test_writes_go_on_without_a_replica_that_stays_away(pair, third, opene
 
     assert [str(error) for error in met if "of 2 replicas confirmed" not in str(error)] == []
     assert met, "its word was waited for once more"
+
+
+async def test_who_writes_seldom_is_not_refused_for_a_replica_that_left_long_ago(
+    pair, third, opened, impatient, monkeypatch
+):
+    """The look at who follows comes before that write: behind it, it would come too late."""
+    store = await opened_beside_two(opened, pair, third)
+    known = store._link._replicas
+    third.kill()
+    until(lambda: "connected_slaves:1" in str(ask(pair.primary, "INFO", "replication")), "it is gone")
+    await asyncio.gather(*(store.counts() for _ in range(4)))  # new connections: each looks when it greets
+    assert known._fewer_since is not None
+    assert known.needed == 2
+    monkeypatch.setattr(replicas, "GRACE_S", 0.0)  # it is long ago
+
+    assert await enqueued(store, "seldom") is Answer.OK
+
+    assert known.needed == 1
 
 
 async def test_a_replica_in_its_first_synchronisation_confirms_nothing(tmp_path, third, opened, impatient):

@@ -312,6 +312,18 @@ async def test_a_newer_format_is_refused_and_left_alone():
         assert await client.hgetall(meta) == {b"format": b"99"}
 
 
+async def test_the_format_of_an_earlier_pollux_is_refused_with_the_cure_and_left_alone():
+    """Format 2 had the runs for later among the others: whoever reads it as ours would lose sight of them."""
+    url = own_url("older")
+    meta = f"pollux:{url.partition('namespace=')[2]}:meta"
+    async with Redis.from_url(shared_url()) as client:
+        await client.hset(meta, "format", "2")
+        cure = r"format 2, this Pollux writes format [3-9]; use the Pollux that wrote them, or another \?namespace="
+        with pytest.raises(StoreRefused, match=cure):
+            await opening(url)
+        assert await client.hgetall(meta) == {b"format": b"2"}
+
+
 async def test_without_room_nothing_new_is_taken_but_what_runs_is_recorded(server):
     store = RedisStore(server.url)
     await store.open()
