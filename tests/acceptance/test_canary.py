@@ -355,11 +355,11 @@ def test_no_planted_secret_is_ever_found(tmp_path, secrets, port):
         (tmp_path / "text.err").open("wb") as err,
         pollux.started(*serve, "text", environ=environ, stderr=err) as process,
     ):
+        eventually(lambda: announcements(tmp_path), "it is announced", process)
         eventually((tmp_path / "slow.started").exists, "a handler is in the middle", process)
         artefacts["processes at work"] = processes()
         process.send_signal(signal.SIGKILL)
-        artefacts["text.out"], _ = process.communicate()
-    artefacts["announced"] = announcements(tmp_path)  # as the one that was killed left it
+        artefacts["text.out"], artefacts["announced"] = process.communicate()[0], announcements(tmp_path)
     count = len(OTHERS) + 8
     look = ("runs", "--json", "-c", "p.yaml", "--limit", "1000")
     with (
