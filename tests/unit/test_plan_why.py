@@ -235,11 +235,11 @@ def test_a_job_that_nobody_can_run_says_so():
 
 
 def test_a_running_job_says_where_and_what_becomes_of_its_due_times():
-    leased = replace(RUN, state=RunState.LEASED, owner="n1", fence=1, lease_until_ms=NOW + 1, started_ms=NOW - 3_000)
+    leased = replace(RUN, state=RunState.LEASED, owner="n1", fence=1, lease_until_ms=NOW + 1)
     why = job(live=leased)
 
     assert why.answer == "running"
-    assert why.reason == "node n1 runs it for 3s, delivery 1; due times meanwhile are skipped and counted"
+    assert why.reason == "node n1 runs it, delivery 1; due times meanwhile are skipped and counted"
 
 
 DRAINED = "all workers are drained by ann since 2027-01-15T08:00:00Z (database moves)"
@@ -405,16 +405,14 @@ def test_what_is_ahead_of_a_run_and_was_not_counted_is_not_told():
     assert run(ahead=None).expected_ms is None
 
 
-def test_a_running_run_says_who_runs_it_since_when():
-    leased = {
-        "state": RunState.LEASED,
-        "owner": "n1",
-        "fence": 2,
-        "lease_until_ms": NOW + 1,
-        "started_ms": NOW - 61_000,
-    }
+def test_a_running_run_says_who_runs_it_and_how_the_attempts_before_went():
+    """Not for how long: what a run has of times is of the attempt before, and that one was not this one."""
+    leased = {"state": RunState.LEASED, "owner": "n1", "fence": 2, "lease_until_ms": NOW + 1}
+    again = leased | {"attempt": 1, "started_ms": NOW - 61_000, "finished_ms": NOW - 60_000, "error": "E"}
 
-    assert run(**leased).reason == "node n1 runs it for 1m1s, delivery 2"
+    assert run(**leased).reason == "node n1 runs it, delivery 2"
+    assert run(**again).reason == "node n1 runs it, delivery 2; it failed once before: E"
+    assert run(**again | {"attempt": 3}).reason == "node n1 runs it, delivery 2; it failed 3 times before, the last: E"
     assert "asked to stop: enough" in run(**leased, cancel="enough").reason
     assert "its lease is over" in run(**{**leased, "lease_until_ms": NOW}).reason
 

@@ -29,6 +29,7 @@ from pollux.cli.show import (
     unreadable_json,
 )
 from pollux.errors import InvalidInput
+from pollux.model import as_it_is
 
 STATES = ("held", "ready", "leased", "done", "dead", "cancelled")
 FAILED = "failed"  # what the column calls a run that is done and failed
@@ -189,7 +190,7 @@ def cancel(
 
 
 def print_run(run: Any) -> None:
-    now = now_ms()
+    now, run = now_ms(), as_it_is(run)
     print_pairs(
         (
             ("id", run.id),
@@ -230,7 +231,8 @@ def _tried_lines(run: Any) -> Iterator[str]:
     shown = {run.traceback}
     for tried in run.tried:
         lasted = f" after {span(tried.ended_ms - tried.started_ms)}" if tried.ended_ms > tried.started_ms else ""
-        yield f"delivery {tried.fence}, ended {moment(tried.ended_ms)}{lasted}: {tried.error}"
+        which = f"delivery {tried.fence}" if tried.fence else "before it was revived"
+        yield f"{which}, ended {moment(tried.ended_ms)}{lasted}: {tried.error}"
         if tried.traceback not in shown:
             shown.add(tried.traceback)
             yield from (f"    {line}" for line in tried.traceback.splitlines())
@@ -266,10 +268,11 @@ def attempt(run: Any) -> str:
 
 
 def changed(run: Any) -> str:
-    return {True: "yes", False: "no", None: ""}[run.changed]
+    return {True: "yes", False: "no", None: ""}[as_it_is(run).changed]
 
 
 def took(run: Any) -> str:
+    run = as_it_is(run)
     if run.started_ms is None or run.finished_ms is None:
         return ""
     return span(max(0, run.finished_ms - run.started_ms))
@@ -289,6 +292,8 @@ def says(run: Any, *, now: int) -> str:
         case "held":
             return str(run.held_reason)
         case "leased":
-            return str(run.cancel or run.progress or run.error)
+            return str(run.cancel or run.progress or (f"failed before: {run.error}" if run.error else ""))
+        case "cancelled":
+            return str(run.cancel or run.error)
         case _:
             return str(run.error or run.cancel)

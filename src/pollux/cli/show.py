@@ -16,7 +16,7 @@ from typing import Any
 import click
 import msgspec
 
-from pollux.model import Run
+from pollux.model import Run, as_it_is
 from pollux.secrets import HIDDEN, hide, looks_secret
 from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, format_moment, printable
 
@@ -37,7 +37,7 @@ def print_json(value: object) -> None:
 def full(value: object) -> Any:
     """Plain data with every field there, also those that have their default: field names are a promise."""
     if isinstance(value, Run):  # attempts are counted from 1, as its handler sees it; who is not dead died never
-        value = msgspec.structs.replace(value, attempt=value.attempt + 1, deaths=value.dead_letters)
+        value = msgspec.structs.replace(as_it_is(value), attempt=value.attempt + 1, deaths=value.dead_letters)
     if isinstance(value, msgspec.Struct):
         tag = value.__struct_config__.tag
         kind = {"type": tag} if tag is not None else {}

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pollux.ids import firing_id
 from pollux.model.job import Job, is_gated
@@ -43,7 +44,7 @@ class Cause(StrEnum):
 class Tried(Struct, frozen=True, array_like=True):
     """An attempt that failed, or whose lease was lost, and after which the run was to be tried again."""
 
-    fence: int  # which delivery it was
+    fence: int  # which delivery it was; 0: nobody knows any more
     started_ms: int
     ended_ms: int
     error: str  # capped
@@ -75,7 +76,7 @@ class Run(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value hol
     lease_until_ms: int = 0
     cancel: str = ""  # a request beside the lease, with its reason
 
-    # How it went: of the last attempt, and for good once the run is finished.
+    # How it went: of the last attempt that ended, and for good once the run is finished; see `as_it_is`.
     started_ms: int | None = None
     finished_ms: int | None = None
     failed: bool = False
@@ -145,6 +146,38 @@ def tried_again(tried: tuple[Tried, ...], attempt: Tried) -> tuple[Tried, ...]:
         error = f"{attempt.error[: TRIED_CHARS_MAX - 3]}..."
         attempt = Tried(attempt.fence, attempt.started_ms, attempt.ended_ms, error, attempt.traceback)
     return (*tried, attempt)[-TRIED_MAX:]
+
+
+def as_it_is(run: Run) -> Run:
+    """The run as it is shown: with no figure of an earlier attempt as if it were of the present one, or of its end.
+
+    What an attempt leaves stands in the run until the next one ends, and no store knows when that one began.  So of a
+    leased run all of it is told as tried before; a run that ended while it waited did not begin with its last attempt.
+    """
+    if run.state is RunState.LEASED:
+        return replace(
+            run,
+            started_ms=None,
+            finished_ms=None,
+            failed=False,
+            changed=None,
+            error="",
+            traceback="",
+            result=None,
+            tried=_all_tried(run),
+        )
+    if run.is_finished and any(each.started_ms == run.started_ms for each in run.tried):
+        return replace(run, started_ms=None)
+    return run
+
+
+def _all_tried(run: Run) -> tuple[Tried, ...]:
+    """With what it died of before it was revived, which stands in the run alone."""
+    ended_ms = run.finished_ms
+    if not run.error or ended_ms is None or any(each.ended_ms == ended_ms for each in run.tried):
+        return run.tried
+    died = Tried(0, ended_ms, ended_ms, run.error, run.traceback)
+    return tuple(sorted((*run.tried, died), key=lambda each: each.ended_ms))
 
 
 class Transition(NamedTuple):

@@ -354,13 +354,19 @@ def _expected_ms(job: Job | None, ahead: int, seats: int, free: int, now_ms: int
 
 
 def _leased(run: Run, now_ms: int) -> Why:
-    time = "" if run.started_ms is None else f" for {_span(max(0, now_ms - run.started_ms))}"
     if run.cancel:
-        return Why("running", f"node {run.owner} runs it{time} and was asked to stop: {run.cancel}")
+        return Why("running", f"node {run.owner} runs it and was asked to stop: {run.cancel}")
     if run.lease_until_ms <= now_ms:
         words = f"node {run.owner} had it, but its lease is over: the next claim takes it back"
         return Why("ready", words, now_ms, "start a node if none lives")
-    return Why("running", f"node {run.owner} runs it{time}, delivery {run.fence}")
+    return Why("running", f"node {run.owner} runs it, delivery {run.fence}{_failed_before(run)}")
+
+
+def _failed_before(run: Run) -> str:
+    if not run.attempt:
+        return ""
+    times, error = "once before" if run.attempt == 1 else f"{run.attempt} times before, the last", run.error
+    return f"; it failed {times}: {error or 'no error was told'}"
 
 
 def _start_one(job: Job, nodes: Sequence[Node]) -> str:

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
 from pollux.errors import InvalidInput, Unreadable, placed, read_at
-from pollux.model import VERSION_MAX, Run, RunState
+from pollux.model import VERSION_MAX, Run, RunState, as_it_is
 from pollux.secrets import HIDDEN, hide
 from pollux.server.wire_jobs import Duration, JobId, JobRef, Moment, PriorityWord, moment
 from pollux.store.contract import RunFilter
@@ -37,7 +37,7 @@ Traceback = Annotated[
 class TriedView(Struct, frozen=True):
     """An attempt in vain."""
 
-    delivery: int
+    delivery: Annotated[int, Meta(description="0: the one it died of, before it was revived")]
     started_at: str | None
     ended_at: str | None
     error: str
@@ -135,6 +135,7 @@ def accepted_view(run: Run, message: str) -> AcceptedView:
 
 
 def run_view(run: Run) -> RunView:
+    run = as_it_is(run)
     took = None if run.started_ms is None or run.finished_ms is None else max(0, run.finished_ms - run.started_ms)
     return RunView(
         id=run.id,

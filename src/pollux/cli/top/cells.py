@@ -84,7 +84,7 @@ def _doing(row: JobRow) -> Text:
 
 
 def running_of(look: Look) -> Text:
-    return _listed("running", look.counts.leased, look.running, lambda run: _running(run, look.now_ms), "cyan")
+    return _listed("running", look.counts.leased, look.running, _running, "cyan")
 
 
 def held_of(look: Look) -> Text:
@@ -98,10 +98,9 @@ def _listed(title: str, count: int, runs: tuple[Run, ...], words: Callable[[Run]
     return text
 
 
-def _running(run: Run, now_ms: int) -> str:
-    since = f"{span(max(0, now_ms - run.started_ms))} " if run.started_ms is not None else ""
+def _running(run: Run) -> str:
     again = f"attempt {run.attempt + 1} " if run.attempt else ""
-    return f"{since}{again}{clean(run.progress) or f'on {run.owner}'}"
+    return f"{again}{clean(run.progress) or f'on {run.owner}'}"
 
 
 def counted(number: int) -> str:
