@@ -164,7 +164,7 @@ class RunSettled(Event, frozen=True):
     started_ms: int = 0  # 0: no handler code was called
     ended_ms: int = 0
     settled_ms: int = 0
-    has_outcome: bool = False  # False: handler code did not run to its end, and the leader hears of it by its feed
+    has_outcome: bool = False  # False: no handler code came to its end, and the leader hears of it by its feed
     follow_ups: tuple[str, ...] = ()  # the runs that were accepted with it
 
 

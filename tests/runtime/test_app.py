@@ -52,6 +52,14 @@ async def test_a_cancel_reaches_a_running_handler_of_this_process_at_once(app):
         await asyncio.wait_for(stopped.wait(), PATIENCE)  # a third of the lease would be 10 s
         ended = await finished(app, run.id)
         assert (ended.state, ended.attempt) == (RunState.CANCELLED, 0)
+        assert ended.started_ms is not None
+
+        async def has_learnt():
+            return (await app.overview()).rows[0].last == "cancelled"
+
+        await until(has_learnt, "its job learns of it")
+        memory = (await app.get_job("long")).memory
+        assert (memory.last_success_ms, memory.last_error_ms, memory.failures) == (None, None, 0)
 
 
 async def test_the_same_id_is_the_same_run_and_a_live_key_is_a_conflict(app):

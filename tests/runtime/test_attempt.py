@@ -386,11 +386,16 @@ async def test_a_cancel_request_reaches_a_running_handler():
 
     shop = await a_shop()
     await seated(shop, wait)
+    began_ms = shop.kit.time.now_ms()
+    await shop.clock.advance(26_000)
     shop.kit.leases["r1"].cancel("ann said so")
     await settle_down()
     run = await recorded(shop)
     assert reasons == [(True, "ann said so")]
-    assert run.state is RunState.CANCELLED
+    assert (run.state, run.failed, run.error) == (RunState.CANCELLED, False, "")
+    assert (run.started_ms, run.finished_ms) == (began_ms, began_ms + 26_000), "it ran until then"
+    [ends] = shop.settler.tallies.by_job.all()
+    assert (ends.by_status, ends.ok, ends.failed) == ({"cancelled": 1}, 0, 0), "neither success nor failure"
     assert shop.pool.busy == 0
 
 

@@ -195,6 +195,25 @@ async def test_a_lease_that_was_lost_ends_its_attempt_and_not_the_run(kept):
     assert kept.told()[1:] == [("attempt", "lost", run.due_ms, run.due_ms + 500)]
 
 
+async def test_a_run_that_is_cancelled_while_it_runs_is_told_by_its_worker_and_is_no_failure(kept):
+    shop = await a_traced_shop(kept)
+
+    async def work(ctx):
+        await asyncio.Event().wait()
+
+    job = await shop.job("job", work)
+    [run] = await shop.enqueue(job, "r1")
+    await shop.dispatcher.turn()
+    await settle_down()
+    await shop.clock.advance(500)
+    shop.kit.leases["r1"].cancel("ann said so")
+    await settle_down()
+    await shop.settler.turn()
+    assert ("attempt", "cancelled", run.due_ms, run.due_ms + 500) in kept.told()
+    assert [(step.name, step.outcome) for step in kept.steps][-1] == ("run", "cancelled")
+    assert not any(step.is_failed for step in kept.steps)
+
+
 async def test_a_run_that_is_cancelled_while_it_waits_is_told_by_the_leader():
     """By whoever hears of it: no worker ever had it."""
     kept, clock = Kept(), FakeClock()

@@ -125,7 +125,8 @@ class Traces:
         if event.answer == "lost" or not self._is_sampled(event.run_id):
             return  # `_lost` has told it
         run_id, job_id, fence, attempt = event.run_id, event.job_id, event.fence, event.attempt
-        is_failed = event.verdict == "dead" or (event.has_outcome and bool(event.error))
+        is_told = event.has_outcome and event.verdict != "cancelled"  # of that one the error is why it was cancelled
+        is_failed = event.verdict == "dead" or (is_told and bool(event.error))
         outcome = "failed" if is_failed and event.verdict == "done" else _WORDS.get(event.verdict, event.verdict)
         error = event.error if is_failed else ""
         if event.started_ms:

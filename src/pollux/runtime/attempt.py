@@ -352,16 +352,15 @@ class Attempt:
 
     def _stopped(self, asked: Asked) -> Settlement:
         """What becomes of a run whose handler stopped, or would not stop, because it was asked to."""
-        verdict: Verdict
         match asked:
             case Asked.TIMEOUT:
                 late = TimeoutError(self.reason)
                 return self._decided(self._failure(late, Fault.TRANSIENT, self.kit.time.now_ms()))
             case Asked.CANCEL:
-                verdict = Cancelled(self.reason)
+                ran = Outcome(self.started_ms, self.kit.time.now_ms()) if self.started_ms else None
+                return Settlement(self.run.id, self.token, Cancelled(self.reason), ran)
             case Asked.DRAIN | Asked.LOST:
-                verdict = Back()
-        return Settlement(self.run.id, self.token, verdict)
+                return Settlement(self.run.id, self.token, Back())
 
     # asked to stop
 

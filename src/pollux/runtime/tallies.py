@@ -114,8 +114,9 @@ class Tallies:
             self.holds += 1
         else:
             status = FAILED if kind is Done and verdict.failed else _STATUS[kind]  # type: ignore[union-attr]
-            self.by_job.of(job.id, job).add(status, settlement.outcome)
-            self.by_source.of(job.source_id, job).add(status, settlement.outcome)
+            outcome = None if kind is Cancelled else settlement.outcome  # neither success nor failure
+            self.by_job.of(job.id, job).add(status, outcome)
+            self.by_source.of(job.source_id, job).add(status, outcome)
 
 
 class Planned:
