@@ -61,6 +61,28 @@ def test_five_planted_errors_give_five_messages(pollux):
     assert lines[-1] == "5 problems"
 
 
+def test_mistakes_of_the_file_and_of_the_code_are_told_together(pollux):
+    """Nobody has to mend a word of the file first to learn that a function is missing."""
+    pollux.write(
+        "p.yaml",
+        "jobs:\n"
+        '  - {id: c, python: "work:tock", interval: 5s, retries: 3}\n'
+        '  - {id: d, python: "wrok:fine", interval: 5s}\n'
+        '  - {id: e, python: "work:needs", interval: 5s, retries: 3}\n'
+        "  - {id: f, exec: [ls], interval: 5s}\n",
+    )
+    pollux.write("work.py", "def fine(ctx): ...\n\n\ndef needs(ctx, path): ...\n")
+    answer = pollux("check", "p.yaml")
+    assert answer.code == 2
+    assert answer.err.count("unknown key 'retries'") == 2
+    assert "'work' has no 'tock'" in answer.err
+    assert "importing 'wrok' raised ModuleNotFoundError" in answer.err
+    assert "job 'e'" in answer.err.replace("job 'e': unknown key", "")
+    assert "allow_exec" in answer.err
+    assert answer.err.splitlines()[-1] == "6 problems"
+    assert len(pollux("check", "p.yaml", "--json").json["problems"]) == 6
+
+
 def test_problems_can_be_had_as_json(pollux):
     pollux.write("p.yaml", FIVE)
     answer = pollux("check", "-c", "p.yaml", "--json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -16,7 +17,7 @@ from pollux.cli.show import clean, print_json
 from pollux.cli.way import refuse_url
 from pollux.config.doubts import doubts, with_jobs_of_code
 from pollux.config.load import file_source
-from pollux.errors import InvalidConfig, InvalidInput
+from pollux.errors import InvalidConfig, InvalidInput, problems_of
 from pollux.units import counted
 
 
@@ -63,10 +64,9 @@ def check(
     said = {"store": store, "app": app}
     try:
         loaded, checked, aside = _load(config, path, said, file_source(as_file) if as_file else "", diff=diff)
-    except InvalidConfig as error:
-        return _report(path, app, list(error.problems), error, as_json=as_json)
     except InvalidInput as error:
-        return _report(path, app, [error], InvalidConfig([error]), as_json=as_json)
+        problems = _with_those_of_code(problems_of(error), path, said)
+        return _report(path, app, problems, InvalidConfig(problems), as_json=as_json)
     changes = _changes(checked) if diff else None
     jobs = checked.declared_jobs()
     warnings = [*aside, *doubts(with_jobs_of_code(loaded, jobs), os.environ)]
@@ -127,6 +127,20 @@ def _load(
     app.check_jobs()
     server_options(loaded, plans=True)
     return loaded, app, aside
+
+
+def _with_those_of_code(found: Sequence[InvalidInput], path: str | None, said: dict[str, Any]) -> list[InvalidInput]:
+    """These problems, and those that a look at the code has, as far as the file can be read: all in one go."""
+    from pollux.app import Pollux
+    from pollux.config import load_config
+
+    told = {str(problem): problem for problem in found}
+    try:
+        loaded = load_config(path, environ=os.environ, arguments=said | {"store": "memory://"}, is_whole=False)
+        Pollux.from_config(loaded).check_jobs()
+    except InvalidInput as error:
+        told |= {str(problem): problem for problem in problems_of(error)}
+    return list(told.values())
 
 
 def _changes(app: Any) -> list[dict[str, Any]]:

@@ -40,6 +40,7 @@ class FileJobs:
     def __init__(self, problems: Problems, *, source: str, release: int, timeout_ms: int | None = None) -> None:
         self.problems, self.source, self.release = problems, source, release
         self.jobs: dict[str, Job] = {}
+        self.wrong: dict[str, Job] = {}  # jobs as far as they can be read, with a problem told of each
         self.places: dict[str, str] = {}  # job id -> file:line:column
         self.python: dict[str, str] = {}  # module:function -> where it is named first
         self._seen: dict[str, Node] = {}  # by id, also those that are wrong
@@ -79,17 +80,22 @@ class FileJobs:
         check_keys(node, JOB_KEYS, label, self.problems)
         handler = self._handler(node, entries, label)
         options = overlaid(self._inherited(entries), self._options(entries, label))
+        before = self.problems.count
         if handler in BUILT_IN:
             options["params"] = self._built_in_params(handler, entries, label)
+        is_fit = self.problems.count == before  # else what is left of its params tells nobody anything
         schedule = self._schedule(entries, options.pop("tz", None), label)
         job_id = text_of(entries.get("id"))
         job = self._declare(node, label, job_id, handler, schedule, options)
-        if job is None or handler is None or self.problems.count > count:
-            return
-        self.jobs[job.id] = job
-        self.places[job.id] = self.problems.where(node.place)
-        if "python" in entries:
+        if handler is not None and "python" in entries:
             self.python.setdefault(handler, self.problems.where(entries["python"].place))
+        if job is None or handler is None:
+            return
+        if self.problems.count == count:
+            self.jobs[job.id] = job
+        elif job.id not in self.jobs and job_id is not None and is_fit:
+            self.wrong.setdefault(job.id, job)
+        self.places.setdefault(job.id, self.problems.where(node.place))
 
     def _identify(self, node: Node, entries: Entries, number: int) -> str:
         """How messages call the job; tells if its id is missing or taken."""

@@ -30,12 +30,14 @@ def load_config(
     raw: bytes | None = None,
     called: str = "",
     source: str = "",
+    is_whole: bool = True,
 ) -> Config:
     """The config of a file (None: of none), or `InvalidConfig` with all problems of file, environment and arguments.
 
     `arguments` are by name (`seats`) or path (`pool.seats`); None means not given.  `with_jobs=False` looks at
     everything but jobs: who only needs to know the store is not stopped by a job that is wrong.  `raw`: what the file
     is to hold, in place of what it holds; `called`: what messages call it.  `source`: of its jobs, in place of its own.
+    `is_whole=False`: as much of it as can be read, wrong jobs included, for who looks for more that is wrong.
     """
     problems = Problems(called or path or "config")
     values: dict[str, Any] = {}
@@ -53,13 +55,13 @@ def load_config(
     jobs = FileJobs(problems, source=source, release=values.get("release", 0), timeout_ms=timeout_ms)
     if root is not None and with_jobs:
         _read_jobs(root, jobs)
-    if problems.count:
+    if problems.count and is_whole:
         raise InvalidConfig(problems.all())
     return Config(
         **values,
         path=path or "",
         source=source,
-        jobs=tuple(jobs.jobs.values()),
+        jobs=tuple(jobs.jobs.values()) if is_whole else tuple((jobs.jobs | jobs.wrong).values()),
         places=jobs.places,
         python=jobs.python,
         origins=origins,
