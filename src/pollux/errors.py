@@ -75,6 +75,12 @@ def read_at(where: str, read: Callable[[_T], _Read], value: _T) -> _Read:
         raise placed(error, where) from error
 
 
+def check_number(where: str, value: object) -> None:
+    """Whoever reads options from text or an environment easily forgets what they are."""
+    if isinstance(value, str):
+        raise InvalidInput(f"{value[:60]!r} is no number", where=where, cure="write it without quotes, or use int(...)")
+
+
 def placed(error: InvalidInput, where: str) -> InvalidInput:
     """The same complaints, one or many, said of that place."""
     found = problems_of(error.at(where))
@@ -194,6 +200,7 @@ _ELSEWHERE = {
     "tz": ("timezone", "time_zone", "zone"),
     "python": ("func", "function", "callable", "module", "handler", "task"),
     "http": ("url", "uri"),
+    "store": ("url", "uri", "dsn", "database", "database_url", "broker", "backend"),
     "exec": ("command", "cmd", "shell", "script"),
     "params": ("args", "kwargs", "arguments", "payload"),
     "interval": ("every", "seconds", "minutes", "hours", "period", "frequency"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from logging import Logger, LoggerAdapter, getLogger
@@ -97,11 +97,21 @@ class Handler:
             parameters[0].name == "ctx" or parameters[0].annotation in (Context, "Context")
         )
         named = parameters[1:] if self.wants_ctx else parameters
+        self._refuse_late_context(parameters[0].name if parameters else "", named)
         self.takes_any = any(p.kind is p.VAR_KEYWORD for p in named)
         named = [p for p in named if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         self.allowed = frozenset(p.name for p in named)
         self.required = frozenset(p.name for p in named if p.default is p.empty)
         self._fitting: tuple[str, ...] | None = None  # names that fitted lately: runs of a job mostly have the same
+
+    def _refuse_late_context(self, first: str, named: Sequence[inspect.Parameter]) -> None:
+        if self.wants_ctx or not any(p.name == "ctx" and p.default is p.empty for p in named):
+            return
+        if first == "self":
+            cure = "register that of an object, as in app.handler(shop.work), or a function outside of the class"
+            raise InvalidInput(f"{self.name!r} takes self: a method is no handler", cure=cure)
+        others = ", ".join(p.name for p in named if p.name != "ctx")
+        raise InvalidInput(f"handler {self.name!r}: ctx comes first", cure=f"write def {self.name}(ctx, {others})")
 
     @cached_property
     def code(self) -> str:
@@ -417,6 +427,9 @@ def outcome_of(value: object, *, job: Job, started_ms: int, ended_ms: int) -> Ou
     """What a handler's return value means: the result, and whether the target changed."""
     if value is None:
         return Outcome(started_ms=started_ms, ended_ms=ended_ms)
+    if inspect.iscoroutine(value):
+        value.close()
+        raise InvalidInput("the handler returned a coroutine", cure="await it: async def, and `return await ...`")
     if isinstance(value, Unchanged):
         return Outcome(started_ms, ended_ms, changed=False, fingerprint=job.memory.fingerprint)
     if isinstance(value, Observed):

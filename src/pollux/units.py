@@ -153,9 +153,22 @@ def zone_of(name: str) -> ZoneInfo:
     raise InvalidInput(f"there is no time zone {_short(name)}", where="tz", cure=_zone_cure(name)) from cause
 
 
+# What people call the time of a season, or of a whole country, and a place that has it.
+_ABBREVIATIONS = {
+    "cest": "Europe/Berlin", "mesz": "Europe/Berlin", "mez": "Europe/Berlin", "bst": "Europe/London",
+    "west": "Europe/Lisbon", "eest": "Europe/Athens", "msk": "Europe/Moscow", "edt": "America/New_York",
+    "cst": "America/Chicago", "cdt": "America/Chicago", "mdt": "America/Denver", "pst": "America/Los_Angeles",
+    "pdt": "America/Los_Angeles", "ist": "Asia/Kolkata", "jst": "Asia/Tokyo", "kst": "Asia/Seoul",
+    "sgt": "Asia/Singapore",
+    "aest": "Australia/Sydney", "aedt": "Australia/Sydney", "nzst": "Pacific/Auckland", "nzdt": "Pacific/Auckland",
+}  # fmt: skip
+
+
 @lru_cache(maxsize=256)
 def _zone_cure(name: str) -> str:
     wanted = name[:TEXT_MAX].strip().replace(" ", "_").casefold()
+    if wanted in _ABBREVIATIONS:
+        return f"it is a clock's offset, often of one season: name a place, like {_ABBREVIATIONS[wanted]}"
     by_key, by_city = _zone_names()
     near = [key for key in (wanted, by_city.get(wanted, "")) if key in by_key]
     near = near or get_close_matches(wanted, by_key, n=1, cutoff=0.7)

@@ -51,6 +51,13 @@ def test_nothing_to_check_says_so(pollux):
     assert "name a file: pollux check FILE" in answer.err
 
 
+def test_a_file_of_python_is_answered_with_the_option_for_apps(pollux):
+    pollux.write("shop.py", "app = None\n")
+    answer = pollux("check", "shop.py")
+    assert (answer.code, answer.out) == (2, "")
+    assert "pollux check --app shop:app" in answer.err
+
+
 def test_five_planted_errors_give_five_messages(pollux):
     pollux.write("p.yaml", FIVE)
     answer = pollux("check", "-c", "p.yaml")

@@ -5,11 +5,11 @@ The same id again is the same run: what was asked for beside it the second time 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from pollux.errors import Conflict, did_you_mean
+from pollux.errors import Conflict, InvalidInput, did_you_mean
 from pollux.model import LIVE, Job, Run, RunState
 from pollux.observe.logs import say_handler_unknown, say_kept
 from pollux.registry import Registry
@@ -17,6 +17,8 @@ from pollux.store.contract import Store
 from pollux.store.legible import as_far
 
 _PARTS = {"payload": "params", "key": "key", "priority": "priority"}  # of a run: what people call them
+
+_OPTIONS = ("params", "id", "key", "at", "delay", "priority", "connection")
 
 
 class Accepted(Struct, frozen=True):
@@ -34,6 +36,15 @@ class Accepted(Struct, frozen=True):
         if self.kept:
             words += f"; its {' and '.join(self.kept)} were kept, and what was sent now was dropped"
         return f"{words}; to run it again: {revive}" if self.run.state is RunState.DEAD else words
+
+
+def refuse_unknown(names: Iterable[str]) -> None:
+    """Arguments of the function are easily given as arguments of `enqueue`."""
+    for name in names:
+        hint = did_you_mean(name, _OPTIONS)
+        cure = f'the arguments of the function are params: enqueue(job, {{"{name}": ...}})'
+        known = f"it takes {', '.join(_OPTIONS)}"
+        raise InvalidInput(f"enqueue() has no option {name!r}{hint}", cure=known if hint else cure)
 
 
 def said(accepted: Accepted) -> Run:

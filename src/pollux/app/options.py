@@ -10,6 +10,16 @@ from pollux.runtime import CrewOptions
 from pollux.units import duration_ms, size_bytes
 
 Duration = str | float
+_OF_THE_APP = (
+    "store",
+    "name",
+    "release",
+    "scheduler_version",
+    "actor",
+    "allow_exec",
+    "http_per_target",
+    "http_allow_networks",
+)
 
 
 class NodeOptions(TypedDict, total=False):
@@ -118,5 +128,5 @@ def _refuse(unknown: Iterable[str]) -> None:
         if name == "tz" or foreign_word(name, ["tz"]):
             cure = 'it belongs to a schedule: cron("0 6 * * *", tz="Europe/Berlin")'
             raise InvalidInput(f"unknown option {name!r}", cure=cure)
-        known = sorted(NodeOptions.__annotations__)
+        known = [*_OF_THE_APP, *sorted(NodeOptions.__annotations__)]
         raise InvalidInput(f"unknown option {name!r}{did_you_mean(name, known)}", cure=f"known are {', '.join(known)}")

@@ -28,6 +28,7 @@ from pollux.app.declared import Coming, Declared
 from pollux.app.health import Watch, WatchedVerbs
 from pollux.app.options import NodeOptions, options_of
 from pollux.app.overview import Overview, live_by_job, live_runs, rows_of, told_by
+from pollux.app.process import is_looped
 from pollux.app.reload import Reloader
 from pollux.app.starting import run_alone
 from pollux.app.steered import Steered
@@ -369,6 +370,10 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         """
         if in_child():
             return
+        if is_looped():
+            raise PolluxError(
+                "app.run() has an event loop of its own, and here one runs already; use `async with app:`"
+            )
         run_alone(self, replace=replace)
 
     @contextmanager

@@ -38,6 +38,15 @@ def listen_for_signals(stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, on_signal, number)
 
 
+def is_looped() -> bool:
+    """Does an event loop run in this thread?"""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """The loop of uvloop where it is installed (`pip install pollux-scheduler[fast]`), else asyncio's own."""
     try:

@@ -8,7 +8,7 @@ from datetime import datetime
 from random import Random
 from typing import Any, Self, cast
 
-from pollux.app.accepted import Accepted, overlapped, said, say_unknown_handlers, there_already
+from pollux.app.accepted import Accepted, overlapped, refuse_unknown, said, say_unknown_handlers, there_already
 from pollux.app.audit import AuditVerbs
 from pollux.app.changes import as_words, change_words, filter_words
 from pollux.app.declared import NewestReleases
@@ -101,6 +101,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         delay: str | float | None = None,
         priority: int | str | None = None,
         connection: Any = None,
+        **unknown: Any,
     ) -> Run:
         """Accept one run of a job, now, `at` a moment or after a `delay`; it survives a crash once this returns.
 
@@ -112,6 +113,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
 
         One for later lets the job's schedule go on until its time has come.
         """
+        refuse_unknown(unknown)
         if connection is None:
             return said(await self.accept(job, params, id=id, key=key, at=at, delay=delay, priority=priority))
         known, joined = await self._job(job), self._joined()

@@ -91,6 +91,11 @@ def _print(changes: list[dict[str, Any]] | None) -> None:
 def _refuse_unfit(path: str | None, app: str | None, as_file: str | None, *, diff: bool) -> None:
     if as_file and not diff:
         raise InvalidInput("--as is about what would change", cure="give it with --diff")
+    if path is not None and path.endswith(".py"):
+        module = os.path.relpath(path).removesuffix(".py").replace(os.sep, ".")
+        raise InvalidInput(
+            f"{path} is Python, and no config", cure=f"name the app in it: pollux check --app {module}:app"
+        )
     if path is None and not app:
         cure = "name a file: pollux check FILE; or an app: --app module:attribute; or create ./pollux.yaml"
         raise InvalidInput("there is nothing to check", cure=cure)

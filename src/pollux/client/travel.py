@@ -42,7 +42,7 @@ LOOKS = frozenset(  # verbs that change nothing: they may be asked again
         ),
     }
 )
-_INSIDE = frozenset({"self", "connection"})  # arguments that cannot leave the process
+_INSIDE = frozenset({"self", "connection", "unknown"})  # arguments that cannot leave the process
 
 
 class Hello(Struct, frozen=True):

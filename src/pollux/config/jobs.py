@@ -16,7 +16,7 @@ from pollux.errors import InvalidConfig, InvalidInput, did_you_mean, foreign_wor
 from pollux.handlers import BUILT_IN, params_in_file
 from pollux.model import Job, Schedule
 from pollux.schedule import words
-from pollux.units import moment_ms
+from pollux.units import duration_ms, moment_ms
 
 HANDLER_KEYS = ("python", *BUILT_IN)
 SCHEDULE_KEYS = ("interval", "cron", "at", "once", "event")
@@ -77,7 +77,7 @@ class FileJobs:
         count = self.problems.count
         entries: Entries = node.value
         label = self._identify(node, entries, number)
-        check_keys(node, JOB_KEYS, label, self.problems)
+        check_keys(node, JOB_KEYS, label, self.problems, place_of=lambda key: _place_of(key, entries))
         handler = self._handler(node, entries, label)
         options = overlaid(self._inherited(entries), self._options(entries, label))
         before = self.problems.count
@@ -258,6 +258,29 @@ def check_keys(
             what, word = f"unknown key {shortened(key)!r}", shortened(key)
             cure = place_of(word) or did_you_mean(word, allowed).strip("; ") or f"known are {', '.join(allowed)}"
             problems.add(place, f"{label}: {what}" if label else what, cure=cure)
+
+
+def _place_of(key: str, entries: Entries) -> str:
+    """Where a key belongs that no job has, if that can be told from the rest of it."""
+    if key == "schedule":
+        said = text_of(entries[key]) or ""
+        if said.startswith("@") or len(said.split()) in (5, 6):
+            return f'write it as cron: "{shortened(said)}"'
+        return (
+            f"write it as interval: {said}" if _is_duration(said) else f"say when by one of {', '.join(SCHEDULE_KEYS)}"
+        )
+    if "http" in entries:
+        from pollux.handlers.http.options import OPTION_NAMES
+
+        return f"it belongs into http: {{url: ..., {key}: ...}}" if key in OPTION_NAMES else ""
+    return ""
+
+
+def _is_duration(text: str) -> bool:
+    try:
+        return duration_ms(text) > 0
+    except InvalidInput:
+        return False
 
 
 def place_in_job(key: str) -> str:

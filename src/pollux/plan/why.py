@@ -284,9 +284,8 @@ def why_run(
                 "done", "it is done" if run.finished_ms is None else f"it is done, {_ago(run.finished_ms, now_ms)}"
             )
         case RunState.DEAD:
-            return Why(
-                "dead", f"given up on: {run.error or 'no error was told'}", cure="mend the cause, then revive it"
-            )
+            cure = f"mend the cause, then revive it: pollux dead revive {run.id}"
+            return Why("dead", f"given up on: {run.error or 'no error was told'}", cure=cure)
         case RunState.CANCELLED:
             return Why("cancelled", f"it was cancelled: {run.cancel or run.error or 'no reason was told'}")
 

@@ -6,7 +6,7 @@ import re
 
 from msgspec import Struct
 
-from pollux.errors import InvalidInput
+from pollux.errors import InvalidInput, check_number
 from pollux.model import check_term
 from pollux.outcome import CRASHES_MAX
 from pollux.runtime.child import CHILD_MEMORY, CHILD_MEMORY_MIN
@@ -90,6 +90,7 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
         for name in ("traces_endpoint", "heartbeat_url"):
             if getattr(self, name) and not getattr(self, name).startswith(("http://", "https://")):
                 raise InvalidInput("it is no URL of the web", where=name, cure="write it like https://host:port/path")
+        check_number("traces_sample", self.traces_sample)
         if not 0 <= self.traces_sample <= 1:
             raise InvalidInput(f"{self.traces_sample} is no share", where="traces_sample", cure="give 0 to 1")
         if self.beat_ttl_ms < 2 * self.beat_ms:
@@ -101,5 +102,8 @@ class CrewOptions(Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def _at_least(name: str, value: float | None, least: int) -> None:
-        if value is not None and value < least:
+        if value is None:
+            return
+        check_number(name, value)
+        if value < least:
             raise InvalidInput(f"{value} is too little", where=name, cure=f"use at least {least}")

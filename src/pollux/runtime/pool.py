@@ -10,13 +10,14 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from pollux.errors import InvalidInput
+from pollux.errors import InvalidInput, check_number
 from pollux.model import Run
 
 SEATS_MAX = 10_000
 
 
 def check_seats(seats: int) -> int:
+    check_number("pool.seats", seats)
     if not 1 <= seats <= SEATS_MAX:
         raise InvalidInput(f"{seats} seats are not possible", where="pool.seats", cure=f"use 1 to {SEATS_MAX}")
     return seats

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,9 +12,11 @@ from pollux.units import duration_ms, format_moment, format_ms, moment_ms
 
 
 def every(
-    interval: str | float, *, start: str | datetime | None = None, spread: bool = True, **unknown: Any
+    interval: str | float = "", *, start: str | datetime | None = None, spread: bool = True, **unknown: Any
 ) -> Interval:
     """Every so often, at a phase of the job's own; `spread=False`: on the full minute or hour; `start`: not before."""
+    if interval == "":
+        _refuse_no_interval(unknown)
     _refuse("every", unknown, ("start", "spread"))
     return Interval(
         every_ms=duration_ms(interval), start_ms=None if start is None else moment_ms(start), spread=bool(spread)
@@ -30,6 +32,12 @@ def cron(line: str, *, tz: str = "UTC", **unknown: Any) -> Cron:
 def once(at: str | datetime | None = None) -> Once:
     """One single time: now, or at a moment with an offset ("2026-12-01T06:00:00+01:00")."""
     return Once(at_ms=None if at is None else moment_ms(at))
+
+
+def _refuse_no_interval(given: Mapping[str, Any]) -> None:
+    units = {"seconds": "s", "minutes": "m", "hours": "h", "days": "d"}
+    said = "".join(f"{str(given[name])[:10]}{unit}" for name, unit in reversed(units.items()) if name in given)
+    raise InvalidInput("every() needs how often, as text", cure=f'write it like every("{said or "30s"}")')
 
 
 def _refuse(schedule: str, unknown: Iterable[str], options: Sequence[str]) -> None:
