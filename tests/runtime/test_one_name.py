@@ -181,15 +181,132 @@ async def test_most_jobs_go_only_if_it_is_said_and_a_text_that_held_before_may_c
         assert set(await all_jobs(back)) == {"z"}
 
 
-async def test_a_text_that_held_before_is_not_refused_beside_a_living_node_either(here, url):
-    """As the help of `serve` says."""
-    async with a_file(url, "p.yaml", "a"):
-        pass
+# texts that were there before
+
+
+async def _had(url, *texts):
+    """Each was started and stopped, in a folder of its own."""
+    for number, ids in enumerate(texts):
+        async with a_file(url, f"had{number}/p.yaml", *ids):
+            pass
+
+
+async def test_a_text_that_was_there_before_takes_nothing_from_a_living_node_either(here, url):
+    await _had(url, ("b",), ("a1", "a2"))
+    async with a_file(url, "b/p.yaml", "b") as living:
+        asked = await living.enqueue("b", delay="10m")
+        with pytest.raises(
+            Conflict, match=r"1 job \(b\) would go that a living node may still declare \(.*`name: shop`.*--replace"
+        ):
+            await a_file(url, "a/p.yaml", "a1", "a2").start()
+        assert set(await all_jobs(living)) == {"b"}
+        assert (await living.get_run(asked.id)).state is RunState.READY
+        assert [node.id for node in await living.nodes()] == [living.node_id]
+
+
+@pytest.mark.parametrize(
+    ("options", "how", "left"),
+    [({"name": "shop"}, {}, {"a", "b"}), ({"release": 1}, {}, {"a"}), ({}, {"replace": True}, {"a"})],
+    ids=["name", "release", "replace"],
+)
+async def test_each_cure_works_for_a_text_that_was_there_before(here, url, options, how, left):
+    await _had(url, ("b",), ("a",))
+    async with a_file(url, "b/p.yaml", "b") as living:
+        app = a_file(url, "a/p.yaml", "a", **options)
+        await app.start(**how)
+        try:
+            assert set(await all_jobs(living)) == left
+        finally:
+            await app.close()
+
+
+async def test_a_text_that_was_there_before_may_come_back_where_nobody_has_another_one(here, url):
+    await _had(url, SIX, (*SIX[:3], "x"))
+    async with a_file(url, "p.yaml", *SIX) as app, a_file(url, "else/p.yaml", *SIX):
+        assert set(await all_jobs(app)) == set(SIX)
+
+
+async def test_an_old_text_is_refused_while_the_new_one_lives_and_then_it_may_come(here, url):
+    await _had(url, ("a",))
     async with a_file(url, "p.yaml", "a", "b"):
-        async with a_file(url, "p.yaml", "a") as back:
-            assert set(await all_jobs(back)) == {"a"}
-        with pytest.raises(Conflict, match=r"1 job \(a\) would go that a living node may still declare"):
-            await a_file(url, "p.yaml", "c").start()
+        with pytest.raises(Conflict, match=r"1 job \(b\) would go that a living node may still declare"):
+            await a_file(url, "old/p.yaml", "a").start()
+    async with a_file(url, "old/p.yaml", "a") as back:
+        assert set(await all_jobs(back)) == {"a"}
+
+
+async def test_a_rollback_of_a_living_node_and_restarts_after_it_work(here, url):
+    write("p.yaml", *SIX[:2])
+    one, two = an_app(url), an_app(url)
+    await one.start()
+    await two.start()
+    write("p.yaml", *SIX)
+    for app in (one, two):
+        await app.reload()
+    refused = [Heard(app.events, ReloadRefused) for app in (one, two)]
+    assert (await one.rollback()).removed == 4
+    await two.reload()
+    assert set(await all_jobs(one)) == set(SIX[:2])
+    await two.close()
+    async with an_app(url) as again:
+        await one.close()
+        async with an_app(url):
+            assert set(await all_jobs(again)) == set(SIX[:2])
+    assert [each.all for each in refused] == [[], []]
+
+
+async def test_nodes_with_a_copy_of_the_file_each_are_restarted_after_a_rollback_of_one(here, url):
+    """The other one still has the text that was rolled back; a start with the one that holds takes nothing from it."""
+    one = a_file(url, "one/p.yaml", "a")
+    await one.start()
+    write("one/p.yaml", "a", "b")
+    await one.reload()
+    async with a_file(url, "two/p.yaml", "a", "b") as two:
+        await one.rollback()
+        assert set(await all_jobs(one)) == {"a"}
+        await one.close()
+        await two.backend.put_jobs([JobPut(job) for job in two.declared_jobs()])  # as a write that crossed it
+        async with an_app(url, "one/p.yaml") as again:
+            assert set(await all_jobs(again)) == {"a", "b"}
+            with pytest.raises(Conflict, match=r"would go that a living node may still declare"):
+                await a_file(url, "three/p.yaml", "c").start()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_an_edit_that_is_taken_back_is_followed_by_a_node_that_missed_it(here, url, order):
+    write("p.yaml", "a", "b")
+    async with an_app(url) as one, an_app(url) as two:
+        nodes, heard = (one, two), [Heard(app.events, ReloadRefused) for app in (one, two)]
+        for missed, wanted in (((*SIX, "x"), ("a", "b")), (("a",), ("a", "b"))):
+            write("p.yaml", *missed)
+            await one.reload()
+            write("p.yaml", *wanted)
+            for number in order:
+                await nodes[number].reload()
+            assert set(await all_jobs(one)) == set(wanted)
+        assert [each.all for each in heard] == [[], []]
+
+
+async def test_a_text_with_the_same_jobs_as_before_takes_none_from_a_living_node(here, url):
+    async with a_file(url, "one/p.yaml", "a") as one, a_file(url, "two/p.yaml", "a", "b") as two:
+        asked = await two.enqueue("b", delay="1h")
+        write("one/p.yaml", "a", job_timeout="9m")
+        assert (await one.reload()).removed == 0
+        assert set(await all_jobs(two)) == {"a", "b"}
+        assert (await two.get_run(asked.id)).state is RunState.READY
+        assert (await one.reload(replace=True)).removed == 1
+        assert set(await all_jobs(two)) == {"a"}
+
+
+async def test_without_a_node_a_text_that_was_there_before_takes_nothing_from_a_living_one(here, url):
+    await _had(url, ("a",))
+    async with a_file(url, "one/p.yaml", "b") as node:
+        alone = a_file(url, "two/p.yaml", "a")
+        await alone.open()
+        with pytest.raises(Conflict, match=r"1 job \(b\) would go"):
+            await alone.reload()
+        assert set(await all_jobs(node)) == {"b"}
+        await alone.close()
 
 
 async def test_a_reload_that_takes_most_away_is_refused_and_what_held_goes_on(here):
@@ -315,6 +432,33 @@ async def test_of_two_plain_programs_that_live_neither_retires_the_others_jobs(u
         assert set(await all_jobs(first)) == {"a", "b", "c"}
         assert (await first.get_run(asked.id)).state is RunState.READY
         await second.close()
+
+
+async def test_a_program_that_was_there_before_is_refused_beside_a_living_one_with_other_jobs(url):
+    for ids in (("b",), ("a1", "a2")):
+        async with a_program(url, *ids):
+            pass
+    async with a_program(url, "b") as living:
+        asked = await living.enqueue("b", delay="10m")
+        with pytest.raises(Conflict, match=r"code:app: 1 job \(b\) would go that a living node may still declare"):
+            await a_program(url, "a1", "a2").start()
+        assert {job.id for job in (await all_jobs(living)).values() if job.declared} == {"b"}
+        assert (await living.get_run(asked.id)).state is RunState.READY
+
+
+async def test_a_program_that_replaced_a_living_one_may_restart_and_that_one_may_not(url):
+    async with a_program(url, "a", "b") as first:
+        second = a_program(url, "c")
+        await second.start(replace=True)
+        for app in (first, second, first):
+            app._registrar._looks = 2
+            await app._registrar.turn()
+        await second.close()
+        async with a_program(url, "c") as again:
+            declared = {job.id for job in (await all_jobs(again)).values() if job.declared}
+            assert declared == {"a", "b", "c"}, "what the living one declares is left to it"
+            with pytest.raises(Conflict, match=r"would go that a living node may still declare"):
+                await a_program(url, "d").start()
 
 
 async def test_a_program_that_keeps_half_starts_beside_a_living_one_and_nothing_of_that_is_lost(url):

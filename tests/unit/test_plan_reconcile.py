@@ -227,10 +227,14 @@ def test_more_than_half_and_at_least_five_are_not_taken_away_unasked(has, goes, 
         assert diff.lines()[-1] == f"! refused without --replace: {diff.refused.words}"
 
 
-def test_a_set_that_the_source_had_may_come_back():
+def test_a_set_that_the_source_had_may_come_back_unless_a_living_node_has_another_one():
     before, after = some(9), some(2, "k")
     assert compared(before, after, had=("x",)).refused is not None
-    assert compared(before, after, had=("x", mark_of(after).mark)).refused is None
+    had = ("x", mark_of(after).mark)
+    assert compared(before, after, had=had).refused is None
+    refused = compared(before, after, had=had, peers=[mark_of(before)]).refused
+    assert refused.because_of == (mark_of(before).mark,)
+    assert "would go that a living node may still declare" in refused.words
 
 
 def test_a_greater_release_decides_as_before_whatever_lives():

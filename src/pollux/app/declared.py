@@ -116,10 +116,12 @@ class Declared:
         *,
         only: Collection[str] | None = None,
         coming: Coming = Coming.START,
+        replace: bool = False,
     ) -> list[Diff]:
         """What writing would change, source by source; raises `Conflict` if an id belongs to another source.
 
-        `only`: of these sources; None: of all.  `me` is as the node that asks was declared until now.
+        `only`: of these sources; None: of all.  `me` is as the node that asks was declared until now.  `replace`: what
+        living nodes declare is not left to them by a text that holds already.
         """
         diffs = []
         peers = declared_by_nodes(await store.nodes(), me)
@@ -153,21 +155,38 @@ class Declared:
                     unreadable=unreadable,
                     had=history.had,
                     strangers=self._strangers(source, me, peers, history, coming),
-                    is_again=coming is Coming.AGAIN,
+                    is_again=not replace and self._holds(source, me, history, coming),
                 )
             )
         return diffs
+
+    def _holds(self, source: str, me: Node | None, history: History, coming: Coming) -> bool:
+        """Is it the text that holds: the latest one of the source, or the one that the asking node has already?"""
+        mark = self._mark(source)
+        match coming:
+            case Coming.AGAIN:
+                return True
+            case Coming.START:
+                return history.had[-1:] == (mark,)
+            case Coming.RELOAD:
+                return mark in history.had and _followed(source, me) == mark
+            case Coming.DRAFT:
+                return False
 
     def _strangers(
         self, source: str, me: Node | None, peers: Collection[Declares], history: History, coming: Coming
     ) -> list[Declares]:
         if coming is Coming.DRAFT:
             return []
-        before = [] if me is None or coming is Coming.START else [own for own in me.declares if own.source == source]
         mine = declares(source, self._releases[source], self._by_source[source])
-        follows = before[0].mark if before else None
+        follows = None if coming is Coming.START else _followed(source, me)
+        if follows is not None and mine.mark in history.had:
+            return []  # an edit that is taken back, also by a node that missed it
         is_latest = follows is not None and history.had[-1:] == (follows,)
         return strangers(mine, peers, behind=(follows, *history.had, *history.replaced) if is_latest else (follows,))
+
+    def _mark(self, source: str) -> str:
+        return declares(source, 0, self._by_source[source]).mark
 
     async def write(
         self,
@@ -183,7 +202,7 @@ class Declared:
 
         Raises `Conflict` before anything is written if one is refused, unless it is said to `replace` what is there.
         """
-        diffs = await self.diff(store, me, only=only, coming=coming)
+        diffs = await self.diff(store, me, only=only, coming=coming, replace=replace)
         if not replace:
             await refuse(store, diffs)
         written = []
@@ -203,14 +222,14 @@ class Declared:
 
         The second one's jobs are written already; the first one takes them away once it is alone.
         """
-        mark = declares(diff.source, 0, self._by_source[diff.source]).mark
-        if diff.newer is not None or (coming is Coming.AGAIN and mark in diff.had):
+        mark = self._mark(diff.source)
+        if diff.newer is not None or (diff.is_again and await _is_noted(store, diff, mark)):
             return diff
         for _ in range(NOTED_MAX):
             others = () if diff.refused is None else diff.refused.because_of
             if await note_set(store, diff.source, mark, had=diff.had, replaces=others if replace else None):
                 return diff
-            [now] = await self.diff(store, me, only=(diff.source,), coming=coming)
+            [now] = await self.diff(store, me, only=(diff.source,), coming=coming, replace=replace)
             if not replace:
                 await refuse(store, [now])
             if now.newer is not None:
@@ -238,6 +257,16 @@ class Declared:
                     raise InvalidInput(f"job {job.id!r} is declared {where}", cure="give one of them another id")
             self._by_source.setdefault(source, {})[job.id] = job
         self._registry.know(self._by_source.get(source, {}).values())
+
+
+def _followed(source: str, me: Node | None) -> str | None:
+    """The mark of the text that the node has had until now; None: it had none, or nobody asks."""
+    return next((own.mark for own in me.declares if own.source == source), None) if me is not None else None
+
+
+async def _is_noted(store: Store, diff: Diff, mark: str) -> bool:
+    """Also if it was replaced: it may not come back by itself, while a node lives that has it."""
+    return mark in diff.had or mark in (await read_histories(store)).get(diff.source, NONE).replaced
 
 
 async def refuse(store: Store, diffs: Iterable[Diff]) -> None:

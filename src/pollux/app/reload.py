@@ -164,7 +164,7 @@ class Reloader:
             if only and (raw is None or digest_of(raw) != only):
                 raise self._other_file()
             try:
-                prepared = await self._prepare(raw)
+                prepared = await self._prepare(raw, replace=replace)
                 if replace:
                     prepared.diffs = [msgspec.structs.replace(diff, refused=None) for diff in prepared.diffs]
                 reloaded = self._told(prepared, is_dry=dry_run)
@@ -243,7 +243,7 @@ class Reloader:
 
     # checking
 
-    async def _prepare(self, raw: bytes | None, draft: Draft | None = None) -> Prepared:
+    async def _prepare(self, raw: bytes | None, draft: Draft | None = None, *, replace: bool = False) -> Prepared:
         """A draft is looked at with what is here already: it comes from outside, and is to leave no trace."""
         if raw is None and not await asyncio.to_thread(Path(self.config.path).exists):
             gone = InvalidInput(
@@ -269,7 +269,11 @@ class Reloader:
         declared.take_file(source, jobs, release=config.release)
         writes = self.plans or draft is not None
         coming = Coming.RELOAD if source == self.config.source else Coming.DRAFT
-        diffs = await declared.diff(app.backend, app.node(), only=(source,), coming=coming) if writes else []
+        diffs = (
+            await declared.diff(app.backend, app.node(), only=(source,), coming=coming, replace=replace)
+            if writes
+            else []
+        )
         is_ours = source == self.config.source  # the options of another file are another node's
         return Prepared(
             raw,

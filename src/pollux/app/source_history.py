@@ -1,6 +1,6 @@
 """Which sets of jobs a source had: a note for each source and version, with the marks of the sets, the latest last.
 
-A text whose set is among them may come back; one that is new is compared with what living nodes declare.
+A text whose set is among them may take most jobs away; the latest one holds, and may start beside any living node.
 """
 
 from __future__ import annotations

@@ -11,13 +11,14 @@ decides, and who is older writes nothing at all:
                                                                         our release or a newer one declares it again
 
 Two programs may have one name by accident, and then each would take away what the other one declares.  At equal release
-a text is refused whose set of jobs the source never had, if it would take away
+a text is refused if it would take away
 
     jobs of a file that a living node still declares from another text
     most jobs of code that a living node still declares (fewer are left to it: a deploy without numbers)
-    more than half of what the source has, and at least five
+    more than half of what the source has, and at least five, unless the source had this set of jobs before
 
-A node that reads its edited file again moves on from its own text, so nodes that still have that one do not count.
+A node that reads its edited file again moves on from its own text, so nodes that still have that one do not count.  A
+text that holds already takes nothing from a living node, and is not refused.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Diff(Struct, frozen=True):
     elsewhere: tuple[tuple[str, int], ...] = ()  # wanted here, but in that version: nobody takes them from there
     unreadable: tuple[Unreadable, ...] = ()  # wanted here, but stored as nobody here can read it: left as they are
     had: tuple[str, ...] = ()  # marks of the sets of jobs that the source had when this was compared
+    is_again: bool = False  # it holds already
     refused: Refusal | None = None  # why it must not be written, unless it is said to replace what is there
 
     @property
@@ -98,8 +100,9 @@ def reconcile(
 
     `owners` tells the source of wanted ids that are stored under another one; any such raises `Conflict`.  `release`
     None: that of the wanted jobs.  `peers` is what living nodes declare.  What is stored in another version
-    (`elsewhere`) or cannot be read is left as it is.  `had` are the marks of the sets of jobs that the source had
-    (None: any may come), `strangers` as below.  `is_again`: the text holds already; it takes nothing from living nodes.
+    (`elsewhere`) or cannot be read is left as it is.  `had` are the marks of the sets of jobs that the source had: they
+    may take most jobs away (None: any may come, and take what it will), `strangers` as below.  `is_again`: the text
+    holds already; it takes nothing from living nodes.
     """
     release = max((job.release for job in wanted), default=0) if release is None else release
     before, after = {job.id: job for job in stored if job.source == source}, {job.id: job for job in wanted}
@@ -113,7 +116,8 @@ def reconcile(
     gone = tuple(job for job in there if job.id not in after)
     mine = declares(source, release, after)
     is_left = (is_code or is_again) and bool(with_other_jobs(mine, peers))
-    is_new = had is not None and not is_again and mine.mark not in had
+    is_free = had is None or is_again
+    is_known = had is not None and mine.mark in had
     pairs = [(before[job_id], job) for job_id, job in after.items() if job_id in before]
     change = tuple((old, new) for old, new in pairs if definition(old) != definition(new))
     return Diff(
@@ -128,7 +132,8 @@ def reconcile(
         elsewhere=tuple(away.items()),
         unreadable=tuple(unreadable),
         had=tuple(had or ()),
-        refused=_refusal(there, gone, release, strangers) if is_new else None,
+        is_again=is_again,
+        refused=None if is_free else _refusal(there, gone, release, strangers, is_known=is_known),
     )
 
 
@@ -147,14 +152,20 @@ def strangers(mine: Declares, peers: Collection[Declares], *, behind: Collection
     return [peer for peer in others if peer.mark not in behind]
 
 
-def _refusal(there: Sequence[Job], gone: Sequence[Job], release: int, others: Collection[Declares]) -> Refusal | None:
-    """Why a set of jobs that the source never had may not take these away; what an older release had may go."""
+def _refusal(
+    there: Sequence[Job], gone: Sequence[Job], release: int, others: Collection[Declares], *, is_known: bool
+) -> Refusal | None:
+    """Why a set of jobs may not take these away; what an older release had may go.
+
+    One that `is_known` may take most of them away, but none that a living node declares: two files of one name were
+    both there before.
+    """
     taken = [job for job in gone if job.release == release]
     is_most = 2 * len(taken) > len(there)
     if others and taken and (is_most or not taken[0].source.startswith(CODE)):
         words = f"{_named(taken)} would go that a living node may still declare"
         return Refusal(words, tuple(each.mark for each in others))
-    if is_most and len(taken) >= TAKEN_MIN:
+    if is_most and len(taken) >= TAKEN_MIN and not is_known:
         return Refusal(f"{_named(taken)} would go, of the {len(there)} that {taken[0].source} has")
     return None
 
