@@ -53,6 +53,14 @@ class CodeDiffers(Event, frozen=True):
     words: str
 
 
+class JobsDiffer(Event, frozen=True):
+    """This node declares other jobs of a source than the latest text of it, or has that text and another node not."""
+
+    source: str
+    node_id: str  # the other one; "": none lives
+    words: str
+
+
 class JobUnreadable(Event, frozen=True):
     """A job that a source declares here is stored, and cannot be read here: it is left as it is."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import platform
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from pollux import Pollux, every
 from pollux.app.source_history import HAD_MAX
 from pollux.app.starting import has_started
 from pollux.errors import Conflict
-from pollux.events import CodeDiffers, ReloadRefused
-from pollux.model import SOURCE, Node, NotePut, RunState, declares
+from pollux.events import CodeDiffers, JobsDiffer, ReloadRefused
+from pollux.model import SETTLED_MS, SOURCE, Node, NotePut, RunState, declares
 from pollux.store.contract import JobPut
 from pollux.testing.faults import FaultyStore
 from tests.runtime.fakes import Heard, settle_down
@@ -628,6 +629,49 @@ async def test_a_start_that_waits_takes_the_place_of_a_node_that_stops_meanwhile
                 await starting
             assert len(said) == 1
     await second.close()
+
+
+# what is told of it
+
+
+async def _settled(app, monkeypatch):
+    """As if the latest text, and the nodes, were there for some time."""
+    [note] = await app.backend.notes(SOURCE)
+    await app.backend.put_notes([NotePut(note.key, note.value | {"at_ms": 0})])
+    monkeypatch.setattr(sys.modules["pollux.model.at_odds"], "SETTLED_MS", -SETTLED_MS)
+
+
+async def _texts(app):
+    app.watch._last = None
+    return [each for each in (await app.health()).findings if each.name == "texts"]
+
+
+async def test_a_node_whose_jobs_were_replaced_says_so_and_health_names_both(here, url, monkeypatch):
+    async with a_file(url, "one/p.yaml", "a", "b") as first:
+        second = a_file(url, "two/p.yaml", "c")
+        heard = [Heard(app.events, JobsDiffer) for app in (first, second)]
+        await second.start(replace=True)
+        for app in (first, second):
+            await app._registrar.turn()
+            assert await _texts(app) == [], "a deploy may take a minute"
+        await _settled(first, monkeypatch)
+        one, two = first.node_id, second.node_id
+        words = f"file:p.yaml: node {one} declares other jobs than node {two}, which has the latest text"
+        for app, told, other in zip((first, second), heard, (second, first), strict=True):
+            for _ in range(3):
+                await app._registrar.turn()
+            assert [(each.source, each.node_id, each.words) for each in told.all] == [
+                ("file:p.yaml", other.node_id, words)
+            ]
+            [finding] = await _texts(app)
+            assert (finding.level, finding.seen) == ("degraded", words)
+            for cure in ("`name: shop`", "pollux reload", "a higher release"):
+                assert cure in finding.cure
+        await second.close()
+        [finding] = await _texts(first)
+        assert finding.seen.endswith("than the latest text, which no living node has")
+        await first.reload(replace=True)
+        assert await _texts(first) == []
 
 
 # two programs with one handler name

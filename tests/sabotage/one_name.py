@@ -24,8 +24,34 @@ ONE_NAME = (
     sabotage(
         "most",
         "a file that lost most of its lines deletes the jobs that are no longer in it",
-        Patch("plan/reconcile.py", "if is_most and len(taken) >= TAKEN_MIN:", "if False:"),
+        Patch("plan/reconcile.py", "if is_most and len(taken) >= TAKEN_MIN and not is_known:", "if False:"),
         tests=(NAME + "test_a_reload_that_takes_most_away_is_refused_and_what_held_goes_on",),
+    ),
+    sabotage(
+        "had",
+        "a text that was there before deletes the jobs of a living node that has another one",
+        Patch("app/declared.py", "if follows is not None and mine.mark in", "if mine.mark in"),
+        tests=(NAME + "test_a_text_that_was_there_before_takes_nothing_from_a_living_node_either[sqlite]",),
+    ),
+    sabotage(
+        "missed",
+        "a node that missed an edit which is taken back refuses the text",
+        Patch("app/declared.py", "if follows is not None and mine.mark in history.had:", "if False:"),
+        Patch("app/declared.py", "mark in history.had and _followed(source, me) == mark", "False"),
+        tests=(NAME + "test_an_edit_that_is_taken_back_is_followed_by_a_node_that_missed_it[sqlite-order1]",),
+    ),
+    sabotage(
+        "holds",
+        "a program that replaced a living one is refused when it restarts",
+        Patch("app/declared.py", "return history.had[-1:] == (mark,)", "return False"),
+        tests=(NAME + "test_a_program_that_replaced_a_living_one_may_restart_and_that_one_may_not[sqlite]",),
+    ),
+    sabotage(
+        "at-odds",
+        "a node whose jobs were replaced looks well",
+        Patch("app/registrar.py", "for each in sorted(found - self._at_odds, key=str):", "for each in ():"),
+        Patch("app/health.py", "at_odds=tuple(at_odds(serving, latest, now_ms=now_ms)),", ""),
+        tests=(NAME + "test_a_node_whose_jobs_were_replaced_says_so_and_health_names_both[sqlite]",),
     ),
     sabotage(
         "release",
@@ -36,7 +62,7 @@ ONE_NAME = (
     sabotage(
         "reload",
         "two nodes that read one edited file again refuse each other",
-        Patch("app/declared.py", "follows = before[0].mark if before else None", "follows = None"),
+        Patch("app/declared.py", "None if coming is Coming.START else _followed(source, me)", "None"),
         tests=(NAME + "test_two_nodes_that_read_one_edited_file_again_do_not_refuse_each_other[sqlite-order0]",),
     ),
     sabotage(

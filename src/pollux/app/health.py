@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
+from pollux.app.source_history import latest_sets
 from pollux.app.starts import starts_of
 from pollux.errors import PolluxError
 from pollux.model import (
@@ -30,6 +31,7 @@ from pollux.model import (
     RunState,
     Version,
     all_aside,
+    at_odds,
     by_term,
     drained_of,
 )
@@ -156,6 +158,7 @@ class Watch:
         version = store.scheduler_version
         told = [each.counts for each in versions if each.number == version]  # as `counts` does: a call is spared
         counts = told[0] if told else await store.counts()
+        latest = await latest_sets(store)
         lines, problems, (stops, _), (aside, _), overdue, jobs = await asyncio.gather(
             store.lines(),
             store.problems(),
@@ -188,6 +191,7 @@ class Watch:
             clocks=tuple([each for each in clock_notes(aside) if version in (ALL_VERSIONS, each.version)]),
             forsaken=tuple((source, tuple(ids)) for source, ids in left.items()),
             starts=await starts_of(store) if is_missed else (),
+            at_odds=tuple(at_odds(serving, latest, now_ms=now_ms)),
         )
 
     async def _jobs(self, store: Store, counts: Counts) -> list[Job]:

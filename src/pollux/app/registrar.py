@@ -12,10 +12,11 @@ import msgspec
 
 from pollux.app.declared import Coming, Declared, declared_by_nodes
 from pollux.app.process import program_words
+from pollux.app.source_history import latest_sets
 from pollux.app.starts import note_start
 from pollux.clock import Clock
-from pollux.events import CodeDiffers, Events, JobsDeclared, JobsElsewhere, JobUnreadable, ReleaseIsOld
-from pollux.model import Declares, Node, Rivals, rivals
+from pollux.events import CodeDiffers, Events, JobsDeclared, JobsDiffer, JobsElsewhere, JobUnreadable, ReleaseIsOld
+from pollux.model import AtOdds, Declares, Node, Rivals, at_odds, rivals
 from pollux.plan import Diff, with_other_jobs
 from pollux.runtime.loop import Loop, Rest
 from pollux.store.contract import Store
@@ -54,6 +55,7 @@ class Registrar(Loop):
         self._is_old: set[str] = set()  # sources of which a newer release is known; said once
         self._elsewhere: dict[str, int] = {}  # how many jobs of a source are in another version; said when it changes
         self._rivals: set[Rivals] = set()
+        self._at_odds: set[AtOdds] = set()
         self._unreadable: dict[str, set[str]] = {}  # jobs of a source that are left alone; each said once
 
     async def begin(self) -> None:
@@ -74,6 +76,7 @@ class Registrar(Loop):
             return Rest(self.beat_ms)
         nodes = await self.store.nodes()
         self._say_rivals(nodes)
+        await self._say_at_odds(nodes)
         peers = declared_by_nodes(nodes, self.me)
         others = {other for mine in self.me.declares for other in with_other_jobs(mine, peers)}
         if others != self._others:
@@ -116,6 +119,16 @@ class Registrar(Loop):
             [(other, source)] = [pair for pair in zip(each.nodes, each.sources, strict=True) if pair[0] != self.me.id]
             self.events.emit(CodeDiffers(each.handlers, other, source, str(each)))
         self._rivals = found
+
+    async def _say_at_odds(self, nodes: list[Node]) -> None:
+        """Nodes of our sources that go on declaring other jobs, we or they: each is said once, as long as it lives."""
+        near = [node for node in nodes if node.scheduler_version == self.me.scheduler_version]
+        all_found = at_odds(near, await latest_sets(self.store), now_ms=self.clock.now_ms())
+        found = {each for each in all_found if self.me.id in (each.node, each.holder)}
+        for each in sorted(found - self._at_odds, key=str):
+            other = each.holder if each.node == self.me.id else each.node
+            self.events.emit(JobsDiffer(each.source, other, str(each)))
+        self._at_odds = found
 
     def _say_elsewhere(self, diff: Diff) -> None:
         """A deployment may stand beside another one for days, with the same jobs: said when it changes."""

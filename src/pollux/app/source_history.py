@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
-from pollux.model import SOURCE, Note, NotePut
+from pollux.model import SOURCE, Latest, Note, NotePut
 from pollux.store.contract import Answer, Store
 from pollux.store.legible import as_far
 
@@ -22,6 +22,7 @@ class History(Struct, frozen=True):
     had: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()  # that may not come back unasked; a living node that has one of them is behind
     revision: int = 0
+    at_ms: int = 0  # since when the latest one is; 0: an older release noted it
 
 
 NONE = History()
@@ -32,9 +33,17 @@ async def read_histories(store: Store) -> dict[str, History]:
     prefix = _key(store, "")
     notes, _ = await as_far(store.notes(prefix))
     return {
-        note.key.removeprefix(prefix): History(_marks(note, "had"), _marks(note, "replaced"), note.revision)
+        note.key.removeprefix(prefix): History(
+            _marks(note, "had"), _marks(note, "replaced"), note.revision, _at_ms(note)
+        )
         for note in notes
     }
+
+
+async def latest_sets(store: Store) -> dict[str, Latest]:
+    """The set of jobs that holds, by source."""
+    histories = await read_histories(store)
+    return {source: Latest(each.had[-1], each.at_ms) for source, each in histories.items() if each.had}
 
 
 async def note_set(
@@ -52,7 +61,7 @@ async def note_set(
     replaced = _without(tuple(dict.fromkeys(gone)), mark)[-HAD_MAX:]
     if (marks, replaced) == (had, there.replaced):
         return True
-    value = {"had": list(marks), "replaced": list(replaced)}
+    value = {"had": list(marks), "replaced": list(replaced), "at_ms": await store.now()}
     return await store.put_notes([NotePut(_key(store, source), value, revision=there.revision)]) == [Answer.OK]
 
 
@@ -67,3 +76,8 @@ def _key(store: Store, source: str) -> str:
 def _marks(note: Note, name: str) -> tuple[str, ...]:
     marks = note.value.get(name) if isinstance(note.value, Mapping) else None
     return tuple(map(str, marks)) if isinstance(marks, list) else ()
+
+
+def _at_ms(note: Note) -> int:
+    at_ms = note.value.get("at_ms") if isinstance(note.value, Mapping) else None
+    return at_ms if isinstance(at_ms, int) else 0

@@ -2,6 +2,7 @@
 
 from pollux.model.answer import Advanced, Answer, Counts, Line, queue_words
 from pollux.model.aside import ASIDE, SetAside, all_aside, aside_key, feed_value, jobs_value, set_aside
+from pollux.model.at_odds import AT_ODDS_CURE, SETTLED_MS, AtOdds, Latest, at_odds
 from pollux.model.audit import AuditLine, chained
 from pollux.model.feed import (
     Arrived,
@@ -104,6 +105,7 @@ __all__ = [
     "ALL_VERSIONS",
     "API_SOURCE",
     "ASIDE",
+    "AT_ODDS_CURE",
     "AT_THE_GATE",
     "BEAT_LATE_MS",
     "BEHIND_MAX",
@@ -121,6 +123,7 @@ __all__ = [
     "RIVALS_CURE",
     "SCHEDULER_VERSION",
     "SETTING",
+    "SETTLED_MS",
     "SOURCE",
     "START",
     "STEERING",
@@ -136,6 +139,7 @@ __all__ = [
     "Advanced",
     "Answer",
     "Arrived",
+    "AtOdds",
     "AuditLine",
     "Back",
     "CancelOrder",
@@ -164,6 +168,7 @@ __all__ = [
     "JobsDeleted",
     "JobsMoved",
     "JobsPut",
+    "Latest",
     "Leadership",
     "Line",
     "Memory",
@@ -197,6 +202,7 @@ __all__ = [
     "all_aside",
     "as_it_is",
     "aside_key",
+    "at_odds",
     "by_term",
     "chained",
     "check_term",

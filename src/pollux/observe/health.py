@@ -3,6 +3,7 @@
     store  nodes  leader  due  ready  queue  freshness  sources  feed  records  dead  stops     all, by the store
     versions                                                        the others on the store, if there are any
     code                                    programs with different code under one handler name, if there are any
+    texts                                   nodes with other jobs than the latest text of their source, if there are any
     loop  handlers                                       this node as it knows itself, others by their last beat
     polling  file                                                                 this node, as it knows itself
 
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 
 from pollux.model import (
     ALL_VERSIONS,
+    AT_ODDS_CURE,
     BEAT_LATE_MS,
     RIVALS_CURE,
     Node,
@@ -96,8 +98,7 @@ def _findings(snapshot: Snapshot) -> Iterator[Finding]:
             yield _versions(snapshot, seen)
         if any(each.words(snapshot.now_ms) for each in seen.clocks):
             yield _clock(snapshot, seen)
-        if found := rivals(seen.nodes):
-            yield Finding("code", DEGRADED, "; ".join(map(str, found[:NAMED_MAX])), RIVALS_CURE)
+        yield from _programs(seen)
         for question in (_due, _ready, _queue, _freshness, _sources, _feed, _records, _dead, _stops):
             yield question(snapshot, seen)
     if node is not None:
@@ -185,6 +186,14 @@ def _clock(snapshot: Snapshot, seen: Deployment) -> Finding:
         )
         return Finding("clock", DEGRADED, words, cure)
     return Finding("clock", HEALTHY, words)
+
+
+def _programs(seen: Deployment) -> Iterator[Finding]:
+    """Nodes that get in each other's way: by their handlers, or by their jobs."""
+    if found := rivals(seen.nodes):
+        yield Finding("code", DEGRADED, "; ".join(map(str, found[:NAMED_MAX])), RIVALS_CURE)
+    if seen.at_odds:
+        yield Finding("texts", DEGRADED, "; ".join(map(str, seen.at_odds[:NAMED_MAX])), AT_ODDS_CURE)
 
 
 def _due(snapshot: Snapshot, seen: Deployment) -> Finding:

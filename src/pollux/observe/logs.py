@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from pollux import events as e
 from pollux.lines import safe
-from pollux.model import RIVALS_CURE
+from pollux.model import AT_ODDS_CURE, RIVALS_CURE
 from pollux.observe.sparing import Sparing
 from pollux.units import SECOND_MS, counted, format_moment
 
@@ -138,6 +138,10 @@ def _jobs_elsewhere(event: e.JobsElsewhere) -> None:
 
 def _code_differs(event: e.CodeDiffers) -> None:
     _say(logging.WARNING, event, "%s; %s", safe(event.words), RIVALS_CURE)
+
+
+def _jobs_differ(event: e.JobsDiffer) -> None:
+    _say(logging.WARNING, event, "%s; %s", safe(event.words), AT_ODDS_CURE)
 
 
 def _job_unreadable(event: e.JobUnreadable) -> None:
@@ -272,6 +276,7 @@ _ALWAYS: dict[type[e.Event], e.Listener] = {
     e.ReleaseIsOld: _release_is_old,
     e.JobsElsewhere: _jobs_elsewhere,
     e.CodeDiffers: _code_differs,
+    e.JobsDiffer: _jobs_differ,
     e.JobUnreadable: _job_unreadable,
     e.ConfigReloaded: _reloaded,
     e.ReloadRefused: _reload_refused,

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from pollux.model import SCHEDULER_VERSION, Counts, Drained, Line, Node, NodeLoad, Run, SetAside, Start, Version
+from pollux.model import SCHEDULER_VERSION, AtOdds, Counts, Drained, Line, Node, NodeLoad, Run, SetAside, Start, Version
 from pollux.model.clock_note import ClockNote
 
 SOON_MS = 12_000  # what is due within this is due soon
@@ -61,6 +61,7 @@ class Deployment(Struct, frozen=True):
     clocks: tuple[ClockNote, ...] = ()  # the highest times that were planned by
     forsaken: tuple[tuple[str, tuple[str, ...]], ...] = ()  # sources of which no node lives, and their jobs
     starts: tuple[Start, ...] = ()  # how nodes were started, where one is missing
+    at_odds: tuple[AtOdds, ...] = ()  # nodes that declare other jobs than the latest text of their source
 
     @property
     def waiting(self) -> int:
