@@ -655,6 +655,9 @@ async def test_a_node_whose_jobs_were_replaced_says_so_and_health_names_both(her
             await app._registrar.turn()
             assert await _texts(app) == [], "a deploy may take a minute"
         await _settled(first, monkeypatch)
+        for app in (first, second):
+            assert app._registrar._odds_at > 0
+            app._registrar._odds_at = 0
         one, two = first.node_id, second.node_id
         words = f"file:p.yaml: node {one} declares other jobs than node {two}, which has the latest text"
         for app, told, other in zip((first, second), heard, (second, first), strict=True):

@@ -24,7 +24,7 @@ ONE_NAME = (
     sabotage(
         "most",
         "a file that lost most of its lines deletes the jobs that are no longer in it",
-        Patch("plan/reconcile.py", "if is_most and len(taken) >= TAKEN_MIN and not is_known:", "if False:"),
+        Patch("plan/reconcile.py", "if is_most and len(taken) >= TAKEN_MIN and mine.mark not in had:", "if False:"),
         tests=(NAME + "test_a_reload_that_takes_most_away_is_refused_and_what_held_goes_on",),
     ),
     sabotage(
@@ -56,7 +56,7 @@ ONE_NAME = (
     sabotage(
         "release",
         "a newer release is refused as if it were another program",
-        Patch("plan/reconcile.py", "[job for job in gone if job.release == release]", "list(gone)"),
+        Patch("plan/reconcile.py", "[job for job in gone if job.release == mine.release]", "list(gone)"),
         tests=(PLAN + "test_a_greater_release_decides_as_before_whatever_lives",),
     ),
     sabotage(

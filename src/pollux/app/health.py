@@ -34,6 +34,7 @@ from pollux.model import (
     at_odds,
     by_term,
     drained_of,
+    may_be_at_odds,
 )
 from pollux.model.clock_note import clock_notes
 from pollux.observe.documents import health_document
@@ -158,7 +159,6 @@ class Watch:
         version = store.scheduler_version
         told = [each.counts for each in versions if each.number == version]  # as `counts` does: a call is spared
         counts = told[0] if told else await store.counts()
-        latest = await latest_sets(store)
         lines, problems, (stops, _), (aside, _), overdue, jobs = await asyncio.gather(
             store.lines(),
             store.problems(),
@@ -170,6 +170,7 @@ class Watch:
         serving = tuple(node for node in nodes if version == ALL_VERSIONS or node.serves(version))
         drained = [drained_of(note) for note in stops]
         left = forsaken(jobs, serving)
+        latest = await latest_sets(store) if may_be_at_odds(serving) else {}
         is_missed = bool(left) or not any(node.plans for node in serving)
         return Deployment(
             read_ms=now_ms,

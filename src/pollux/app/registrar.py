@@ -16,7 +16,7 @@ from pollux.app.source_history import latest_sets
 from pollux.app.starts import note_start
 from pollux.clock import Clock
 from pollux.events import CodeDiffers, Events, JobsDeclared, JobsDiffer, JobsElsewhere, JobUnreadable, ReleaseIsOld
-from pollux.model import AtOdds, Declares, Node, Rivals, at_odds, rivals
+from pollux.model import SETTLED_MS, AtOdds, Declares, Node, Rivals, at_odds, rivals
 from pollux.plan import Diff, with_other_jobs
 from pollux.runtime.loop import Loop, Rest
 from pollux.store.contract import Store
@@ -56,6 +56,7 @@ class Registrar(Loop):
         self._elsewhere: dict[str, int] = {}  # how many jobs of a source are in another version; said when it changes
         self._rivals: set[Rivals] = set()
         self._at_odds: set[AtOdds] = set()
+        self._odds_at: float | None = None  # when other jobs of our sources, if they are still declared, are told of
         self._unreadable: dict[str, set[str]] = {}  # jobs of a source that are left alone; each said once
 
     async def begin(self) -> None:
@@ -76,14 +77,17 @@ class Registrar(Loop):
             return Rest(self.beat_ms)
         nodes = await self.store.nodes()
         self._say_rivals(nodes)
-        await self._say_at_odds(nodes)
         peers = declared_by_nodes(nodes, self.me)
         others = {other for mine in self.me.declares for other in with_other_jobs(mine, peers)}
         if others != self._others:
             self._others, self._looks = others, LOOKS
+            self._odds_at = self.clock.mono_ms() + 2 * SETTLED_MS  # a deploy is under way until then
         if self._looks:
             await self._write()
             self._looks -= 1
+        if self._odds_at is not None and self.clock.mono_ms() >= self._odds_at:
+            await self._say_at_odds(nodes)
+            self._odds_at = None
         if any(self._elsewhere.values()) or any(self._unreadable.values()):
             self._looks = max(1, self._looks)  # somebody may move them here, or delete them
             return Rest(QUIET_BEATS * self.beat_ms)
@@ -121,9 +125,9 @@ class Registrar(Loop):
         self._rivals = found
 
     async def _say_at_odds(self, nodes: list[Node]) -> None:
-        """Nodes of our sources that go on declaring other jobs, we or they: each is said once, as long as it lives."""
+        """Nodes of our sources that go on declaring other jobs, we or they: said once, until somebody comes or goes."""
         near = [node for node in nodes if node.scheduler_version == self.me.scheduler_version]
-        all_found = at_odds(near, await latest_sets(self.store), now_ms=self.clock.now_ms())
+        all_found = at_odds(near, await latest_sets(self.store), now_ms=await self.store.now())
         found = {each for each in all_found if self.me.id in (each.node, each.holder)}
         for each in sorted(found - self._at_odds, key=str):
             other = each.holder if each.node == self.me.id else each.node

@@ -155,8 +155,7 @@ class Reloader:
     ) -> Reloaded:
         """Read the file (or `raw` in its place) and make it hold, or raise what stands against it.
 
-        `only`: the digest of the text that is meant; a file that holds another one is left alone.  `replace`: whatever
-        jobs the source has, this text stands in their place.
+        `only`: the digest of the text that is meant; any other one is left alone.  `replace`: whatever the source has.
         """
         async with self._lock:
             if raw is None:
@@ -269,11 +268,8 @@ class Reloader:
         declared.take_file(source, jobs, release=config.release)
         writes = self.plans or draft is not None
         coming = Coming.RELOAD if source == self.config.source else Coming.DRAFT
-        diffs = (
-            await declared.diff(app.backend, app.node(), only=(source,), coming=coming, replace=replace)
-            if writes
-            else []
-        )
+        only = (source,) if writes else ()
+        diffs = await declared.diff(app.backend, app.node(), only=only, coming=coming, replace=replace) if only else []
         is_ours = source == self.config.source  # the options of another file are another node's
         return Prepared(
             raw,

@@ -70,8 +70,8 @@ def reload(
     With --dry-run -c a node is asked what another text would change, before that is put into its file.
 
     A text whose set of jobs the file never had is refused (exit code 1) if it would take away jobs which a living node
-    declares from another text of that name, or more than half of them (and at least five), unless its `release` is
-    higher or --replace is said.
+    declares from another text of that name (without a node of this file: one that it had, too), or more than half of
+    them (and at least five), unless its `release` is higher or --replace is said.
 
     For example:
       pollux reload --dry-run

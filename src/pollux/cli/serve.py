@@ -72,11 +72,11 @@ def serve(config: str | None, *, watch: bool | None, verbose: bool, replace: boo
     like on one store: one of them plans, and all run.  The file is read again when it changes, and at SIGHUP.  Every
     option that `pollux config` shows is an argument, too: --grace, --history-keep, ...
 
-    A set of jobs that this file or app never had (the last 20 are remembered) is refused at the same release if it
-    would take away jobs of a file beside a living node that has others, more than half of an app's jobs beside such a
-    node, or more than half of all (and at least five) whoever lives: give it a name, a higher release, or once
-    --replace.  A set that it had before is not refused.  Whether such a node still beats is waited for, up to 48 s;
-    one that beats ends this start with 1, one that is gone leaves its place to it.
+    A set of jobs is refused at the same release if it would take away jobs of a file beside a living node that has
+    others, more than half of an app's jobs beside such a node, or more than half of all (and at least five) whoever
+    lives: give it a name, a higher release, or once --replace.  A set that this file or app had before (the last 20
+    are remembered) may take most jobs away, but none from a living node.  Whether such a node still beats is waited
+    for, up to 48 s; one that beats ends this start with 1, one that is gone leaves its place to it.
 
     For example:
       pollux serve -c pollux.yaml

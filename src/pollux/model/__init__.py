@@ -2,7 +2,7 @@
 
 from pollux.model.answer import Advanced, Answer, Counts, Line, queue_words
 from pollux.model.aside import ASIDE, SetAside, all_aside, aside_key, feed_value, jobs_value, set_aside
-from pollux.model.at_odds import AT_ODDS_CURE, SETTLED_MS, AtOdds, Latest, at_odds
+from pollux.model.at_odds import AT_ODDS_CURE, SETTLED_MS, AtOdds, Latest, at_odds, may_be_at_odds
 from pollux.model.audit import AuditLine, chained
 from pollux.model.feed import (
     Arrived,
@@ -220,6 +220,7 @@ __all__ = [
     "leader_of",
     "leadership",
     "lease_lost",
+    "may_be_at_odds",
     "may_become",
     "queue_words",
     "recurs",

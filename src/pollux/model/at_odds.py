@@ -40,6 +40,13 @@ class AtOdds(Struct, frozen=True):
         return f"{self.source}: node {self.node} declares other jobs than node {self.holder}, which has the latest text"
 
 
+def may_be_at_odds(nodes: Iterable[Node]) -> bool:
+    """Is the latest text worth a look?  For files always: none of the nodes may have it."""
+    marks: dict[str, str] = {}
+    told = [each for node in nodes for each in node.declares]
+    return any(_is_file(each.source) or marks.setdefault(each.source, each.mark) != each.mark for each in told)
+
+
 def at_odds(nodes: Iterable[Node], latest: Mapping[str, Latest], *, now_ms: int) -> list[AtOdds]:
     """Of the newest release of each source; who drains is on its way, and an older release is told otherwise."""
     living: dict[str, list[tuple[Node, Declares]]] = {}
@@ -54,8 +61,12 @@ def at_odds(nodes: Iterable[Node], latest: Mapping[str, Latest], *, now_ms: int)
         newest = max(each.release for _, each in pairs)
         peers = [(node, each) for node, each in pairs if each.release == newest and not node.draining]
         holder = next((node.id for node, each in peers if each.mark == holds.mark), "")
-        if not holder and not source.startswith("file:"):
+        if not holder and not _is_file(source):
             continue  # code that is alone declares its jobs again by itself; a file waits until it is read again
         others = [node for node, each in peers if each.mark != holds.mark and now_ms - node.started_ms >= SETTLED_MS]
         found += [AtOdds(source, node.id, holder) for node in others]
     return found
+
+
+def _is_file(source: str) -> bool:
+    return source.startswith("file:")

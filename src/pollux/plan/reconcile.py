@@ -100,9 +100,8 @@ def reconcile(
 
     `owners` tells the source of wanted ids that are stored under another one; any such raises `Conflict`.  `release`
     None: that of the wanted jobs.  `peers` is what living nodes declare.  What is stored in another version
-    (`elsewhere`) or cannot be read is left as it is.  `had` are the marks of the sets of jobs that the source had: they
-    may take most jobs away (None: any may come, and take what it will), `strangers` as below.  `is_again`: the text
-    holds already; it takes nothing from living nodes.
+    (`elsewhere`) or cannot be read is left as it is.  `had` are the marks of the sets of jobs that the source had
+    (None: any may come), `strangers` as below.  `is_again`: the text holds already; it takes nothing from living nodes.
     """
     release = max((job.release for job in wanted), default=0) if release is None else release
     before, after = {job.id: job for job in stored if job.source == source}, {job.id: job for job in wanted}
@@ -111,13 +110,11 @@ def reconcile(
         return Diff(source=source, release=release, newer=newest)
     away = {job_id: version for job_id, version in (elsewhere or {}).items() if job_id in after}
     alone = away.keys() | {job.name for job in unreadable}
-    is_code = source.startswith(CODE)
+    is_code, mine = source.startswith(CODE), declares(source, release, after)
     there = [job for job in before.values() if job.declared or not is_code]
     gone = tuple(job for job in there if job.id not in after)
-    mine = declares(source, release, after)
     is_left = (is_code or is_again) and bool(with_other_jobs(mine, peers))
-    is_free = had is None or is_again
-    is_known = had is not None and mine.mark in had
+    refused = None if had is None or is_again else _refusal(there, gone, mine, had, strangers)
     pairs = [(before[job_id], job) for job_id, job in after.items() if job_id in before]
     change = tuple((old, new) for old, new in pairs if definition(old) != definition(new))
     return Diff(
@@ -133,7 +130,7 @@ def reconcile(
         unreadable=tuple(unreadable),
         had=tuple(had or ()),
         is_again=is_again,
-        refused=None if is_free else _refusal(there, gone, release, strangers, is_known=is_known),
+        refused=refused,
     )
 
 
@@ -153,19 +150,19 @@ def strangers(mine: Declares, peers: Collection[Declares], *, behind: Collection
 
 
 def _refusal(
-    there: Sequence[Job], gone: Sequence[Job], release: int, others: Collection[Declares], *, is_known: bool
+    there: Sequence[Job], gone: Sequence[Job], mine: Declares, had: Sequence[str], others: Collection[Declares]
 ) -> Refusal | None:
     """Why a set of jobs may not take these away; what an older release had may go.
 
-    One that `is_known` may take most of them away, but none that a living node declares: two files of one name were
-    both there before.
+    One that the source had may take most of them away, but none that a living node declares: two files of one name
+    may both have been there.
     """
-    taken = [job for job in gone if job.release == release]
+    taken = [job for job in gone if job.release == mine.release]
     is_most = 2 * len(taken) > len(there)
     if others and taken and (is_most or not taken[0].source.startswith(CODE)):
         words = f"{_named(taken)} would go that a living node may still declare"
         return Refusal(words, tuple(each.mark for each in others))
-    if is_most and len(taken) >= TAKEN_MIN and not is_known:
+    if is_most and len(taken) >= TAKEN_MIN and mine.mark not in had:
         return Refusal(f"{_named(taken)} would go, of the {len(there)} that {taken[0].source} has")
     return None
 
