@@ -119,6 +119,24 @@ def test_two_files_of_one_name_do_not_take_each_others_jobs_and_every_cure_works
         assert stopped(process).code == 0
 
 
+def test_two_files_of_one_name_that_were_both_there_before_do_not_take_each_others_jobs(world):
+    for name, ids in (("b", ("b1",)), ("a", ("a1", "a2"))):
+        world.at(name).write("pollux.yaml", text(world.url, *ids))
+        node = world.serve(name)
+        world.holds(node, *ids)
+        assert stopped(node).code == 0
+    living = world.serve("b")
+    world.holds(living, "b1")
+    world.ask("enqueue", "b1", "--delay", "10m", "--id", "keepme")
+    assert "1 job (b1) would go that a living node may still declare (" in world.refused("a")
+    assert world.jobs() == {"b1"}
+    assert world.ask("runs", "show", "keepme", "--json").json["run"]["state"] == "ready"
+    assert stopped(living).code == 0
+    back = world.serve("a")
+    world.holds(back, "a1", "a2")
+    assert stopped(back).code == 0
+
+
 def test_an_edited_file_that_loses_most_jobs_is_not_read_in_until_it_is_said(world):
     six = tuple("abcdef")
     one = world.at("one")
