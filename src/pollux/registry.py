@@ -325,7 +325,7 @@ class Context:
         self.run, self.job, self.handler = run, job, handler
         self._now_ms = now_ms or clock.now_ms  # the store's time, as well as it is known
         self.attempt = run.attempt + 1  # failures before this one, and one
-        self.delivery = run.fence  # how often the run was given to a worker: above 1, another may have begun it before
+        self.delivery = run.fence  # deliveries, with those that were handed back before a handler began
         self.deadline_ms = deadline_ms
         self.follow_ups: list[Run] = []
         self._progress = ""
