@@ -56,6 +56,32 @@ async def test_every_schedule_goes_on_after_a_restart(app, how):
             assert len(dues) == len(set(dues))
 
 
+@pytest.mark.parametrize(
+    ("by", "ahead", "how", "fires"),
+    [("50s", "30s", "stop", 18), ("50s", "30s", "crash", 4), ("16s", "5s", "stop", 23)],
+)
+async def test_a_clock_that_was_seconds_ahead_keeps_no_schedule_waiting_for_them(app, by, ahead, how, fires):
+    """What fired in the time that is lived twice does not fire again; a crashed leader's term lasts 15 s."""
+
+    @app.job(every("1s"))
+    async def poll(ctx): ...
+
+    async with story(app, at=AT) as tale:
+        await tale.advance("30s")
+        tale.jump(by)
+        await tale.advance(ahead)
+        await leave(tale, how)
+        tale.jump(f"-{by}")
+        before = tale.fired(poll)
+        await tale.start()
+        await tale.advance("30s")
+        assert tale.fired(poll) - before >= fires
+        dues = [run.due_ms for run in tale.runs(poll)]
+        assert len(dues) == len(set(dues))
+        expected_ms = tale.why(poll).expected_ms
+        assert expected_ms is None or expected_ms - tale.clock.now_ms() <= 1_000
+
+
 async def test_every_schedule_goes_on_if_the_leader_changed_while_the_clock_was_ahead(app):
     """The new leader has read the next minute of due times and no more when the clock is set right in its term."""
 
@@ -284,6 +310,24 @@ async def test_a_term_that_begins_with_a_sane_clock_scans_nothing():
     assert {verb for verb, _, _ in standby.store.calls} <= {
         *("elect", "notes", "nodes", "counts", "list_runs", "due", "feed", "advance", "get_jobs"),
     }
+    await standby.die()
+
+
+async def test_a_server_a_little_behind_the_last_one_is_a_sane_clock():
+    """A failover, and servers that are in step as well as ordinary machines are; leaders note every few seconds."""
+    _, clock, first, standby = await a_pair(
+        JobPut(Job(id="often", handler="h", schedule=Interval(1_000), overlap=Overlap.ALLOW))
+    )
+    await clock.advance(5 * MINUTE)
+    await first.die()
+    clock.jump(-3_000)
+    await clock.advance(MINUTE)
+    assert standby.leader.term is not None
+    assert standby.store.count("list_jobs") == 0
+    assert [where.states for (where, *_), _ in standby.store.sent("list_runs")] == [(RunState.HELD,)]
+    clock.jump(-3_000)  # also in a term
+    await clock.advance(MINUTE)
+    assert standby.store.count("list_jobs") == 0
     await standby.die()
 
 

@@ -5,9 +5,11 @@ from random import Random
 
 import pytest
 
+from pollux import Pollux
 from pollux.app.verbs import Verbs
 from pollux.clock import SystemClock
-from pollux.model import Job
+from pollux.model import SCHEDULER_VERSION, Job, NotePut
+from pollux.model.clock_note import clock_key, clock_value
 from pollux.registry import Registry
 from pollux.store.contract import JobPut
 from pollux.store.open import open_store
@@ -107,3 +109,15 @@ async def test_a_clock_that_is_set_right_meanwhile_changes_nothing(caller):
     caller._clock.by_ms = 0
 
     assert is_near(await caller._store.now(), true_ms())
+
+
+@pytest.mark.parametrize("by_ms", [-20_000, DAY_MS])
+async def test_health_without_a_node_of_its_own_goes_by_the_stores_clock(url, by_ms):
+    """A watcher that is behind would take every clock note for one of a clock that came back."""
+    app = Pollux(url, clock=Skewed(by_ms))
+    await app.open()
+    now_ms = await app.backend.now()
+    await app.backend.put_notes([NotePut(clock_key(SCHEDULER_VERSION), clock_value(now_ms, None))])
+    health = await app.health()
+    await app.close()
+    assert [finding.seen for finding in health.findings if finding.name == "clock"] == []

@@ -65,6 +65,7 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
             known.check(params, partial=True)
 
     def new_id(self) -> str:
+        """For a job that was sent without one.  Its time is our own clock's and decides nothing; see 0045 for runs."""
         return new_id(self._clock.now_ms(), self._dice)
 
     @property

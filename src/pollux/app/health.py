@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
@@ -36,7 +36,7 @@ from pollux.model import (
     drained_of,
     may_be_at_odds,
 )
-from pollux.model.clock_note import clock_notes
+from pollux.model.clock_note import ClockNote, clock_notes
 from pollux.observe.documents import health_document
 from pollux.observe.health import Finding, Health, judge, of_nodes
 from pollux.observe.metrics_reading import Readings
@@ -189,11 +189,20 @@ class Watch:
             drained=tuple(_told(drain) for drain in drained if drain is not None and _stands(drain, nodes)),
             sealed=await self._app.sealed() if DRAIN in {note.key for note in stops} else "",  # none is without it
             aside=tuple([each for each in all_aside(aside) if version in (ALL_VERSIONS, each.version)]),
-            clocks=tuple([each for each in clock_notes(aside) if version in (ALL_VERSIONS, each.version)]),
+            clocks=await self._clocks(store, aside, now_ms),
             forsaken=tuple((source, tuple(ids)) for source, ids in left.items()),
             starts=await starts_of(store) if is_missed else (),
             at_odds=tuple(at_odds(serving, latest, now_ms=now_ms)),
         )
+
+    async def _clocks(self, store: Store, aside: Iterable[Note], now_ms: int) -> tuple[ClockNote, ...]:
+        """Without a crew we know our own clock only: the store is asked before its clock is said to have come back."""
+        version = store.scheduler_version
+        found = tuple([each for each in clock_notes(aside) if version in (ALL_VERSIONS, each.version)])
+        if self.crew is None and any(each.is_behind(now_ms) for each in found):
+            true_ms = await store.now()
+            return found if any(each.is_behind(true_ms) for each in found) else ()
+        return found
 
     async def _jobs(self, store: Store, counts: Counts) -> list[Job]:
         """All jobs if they are few; else those that do not succeed on this node, then those that it met first."""

@@ -17,8 +17,8 @@ from pollux.model.note import Note
 from pollux.units import DAY_MS, SECOND_MS, format_moment, format_ms
 
 CLOCK = f"{ASIDE}clock:"  # who watches reads it with what the leader has set aside
-CAME_BACK_MS = 60_000  # a time that lies further ahead was written before the clock came back
-NOTED_MS = 10_000
+CAME_BACK_MS = 5_000  # a time further ahead was written before the clock came back; servers in step differ by less
+NOTED_MS = 5_000  # what is planned lies less far beyond the note
 TOLD_MS = DAY_MS  # how long after a jump back is reported once it was put right
 
 

@@ -234,7 +234,7 @@ class Store(Protocol):
           it: no end leaves the feed before its job has learnt it.  If one of them was `spoilt`, what is left of the
           feed is counted anew: somebody may have put it there by hand.
         * A firing is accepted if the job's revision is the given one (else stale) and `run.due_ms > last_due_ms`
-          (equal or less: already).  If `last_due_ms` lies more than 60 s in the store's future (the clock came back)
+          (equal or less: already).  If `last_due_ms` lies more than 5 s in the store's future (the clock came back)
           it is accepted when no run of that id is live or finished.  Accepted, the job's last due becomes the run's due
           and its next due the firing's.  Overlap: see `Firing`.  A firing whose run id is live or finished is already.
         * An unread firing (see `Firing`) makes the run's due the job's next due and changes nothing else; later firings

@@ -20,13 +20,12 @@ from pollux.model import (
     Plan,
     Run,
 )
+from pollux.model.clock_note import CAME_BACK_MS
 from pollux.store.contract import Advanced, Answer, Feed
 from pollux.store.memory.nodes import is_current
 from pollux.store.memory.notes import write_notes
 from pollux.store.memory.rows import packed_memory
 from pollux.store.memory.state import HELD, LEASED, READY, State, Told
-
-CAME_BACK_MS = 60_000  # a last due so far ahead was written before the clock came back
 
 
 def feed(state: State, limit: int, now_ms: int) -> Feed:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pollux.model import BEHIND_MAX, PREVIOUS_RUN, UNREAD_MAX, Answer, Cause, Firing, Overlap
+from pollux.model.clock_note import CAME_BACK_MS
 from pollux.store.relational.ends import jobs_of
 from pollux.store.relational.rows import CAUSE_NUMBER, HELD, KEY, LEASED, STATE, Row, made_in, memory_json
 
-CAME_BACK_MS = 60_000  # a last due so far ahead was written before the clock came back
 ENOUGH = BEHIND_MAX + 1  # live runs of a job that are read, or counted
 SCHEDULED = CAUSE_NUMBER[Cause.SCHEDULE]
 

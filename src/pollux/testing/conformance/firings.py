@@ -16,6 +16,7 @@ from pollux.model import (
     Release,
     RunState,
 )
+from pollux.model.clock_note import CAME_BACK_MS
 from pollux.store.contract import Answer, Pruning, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
@@ -122,7 +123,7 @@ class FiringContract(Contract):
 
     async def test_when_the_clock_came_back_a_due_may_fire_below_the_last(self, store: Store, t0: int) -> None:
         [job] = await given_jobs(store, "job")
-        ahead = t0 + 3_600_000
+        ahead = t0 + CAME_BACK_MS + 1
         await advance(store, now_ms=ahead, firings=(a_firing(job, ahead),))
 
         advanced = await advance(store, now_ms=t0, firings=(a_firing(job, t0),))
@@ -142,7 +143,7 @@ class FiringContract(Contract):
 
     async def test_a_last_due_a_little_ahead_is_not_a_clock_that_came_back(self, store: Store, t0: int) -> None:
         [job] = await given_jobs(store, "job")
-        await advance(store, now_ms=t0, firings=(a_firing(job, t0 + 59_000),))
+        await advance(store, now_ms=t0, firings=(a_firing(job, t0 + CAME_BACK_MS),))
 
         assert (await advance(store, now_ms=t0, firings=(a_firing(job, t0),))).firings == (Answer.ALREADY,)
 

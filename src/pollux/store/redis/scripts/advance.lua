@@ -1,6 +1,6 @@
 #!lua
 -- Write a plan whole, if the term is the current one.
-local CAME_BACK_MS = 60000 -- a last due so far ahead was written before the clock came back
+local CAME_BACK_MS = 5000 -- a last due so far ahead was written before the clock came back
 local BEHIND_MAX = 1000 -- live runs of its job behind which a firing waits
 local PREVIOUS_RUN = "waits for the previous run"
 local CONSUMED_MAX = 100 -- entries of one number: more than one only if somebody else wrote them
