@@ -75,11 +75,11 @@ def test_doctor_asks_a_server_that_needs_no_password(pollux, announced):
     assert "server clock" in told, "it answered"
 
 
-def made(folder):
-    """The store of the usual name."""
+def made(folder, name="pollux.db"):
+    """A store, by default of the usual name."""
 
     async def make():
-        app = Pollux(f"sqlite:///{folder}/pollux.db")
+        app = Pollux(f"sqlite:///{folder}/{name}")
         await app.open()
         await app.close()
 
@@ -177,3 +177,46 @@ def test_config_says_nothing_of_a_node_of_another_store_beside_the_usual_one(pol
 
     assert options(told)["pool.seats"] == ("10", "default")
     assert "does not answer" not in told.err
+
+
+@pytest.fixture
+def held(pollux, monkeypatch):
+    """Announce a node whose event loop is held: the kernel takes the connections, and nobody answers."""
+    monkeypatch.setattr("pollux.client.line.ANSWER_S", 20.0)  # whoever waits for an answer fails, rather than hangs
+    with socket.socket(socket.AF_UNIX) as silent, contextlib.chdir(pollux.folder):
+        silent.bind("held.sock")
+        silent.listen()
+        monkeypatch.setenv("XDG_STATE_HOME", str(pollux.folder / "state"))
+
+        def a_node(store: str) -> None:
+            assert announce(Announced(os.getpid(), str(pollux.folder / "held.sock"), hide(store))) is not None
+
+        yield a_node
+
+
+@pytest.mark.parametrize("command", [("jobs",), ("health",), ("runs",), ("config", "--json")])
+def test_a_node_that_hangs_and_is_known_by_its_announcement_alone_is_left_for_its_store(pollux, held, command):
+    made(pollux.folder, "shop.db")
+    held("sqlite:///shop.db")
+
+    told = pollux(*command)
+
+    assert told.code == (1 if command == ("health",) else 0), told  # of a store without a node health says so
+
+
+def test_that_store_is_the_one_that_is_asked(pollux, held):
+    made(pollux.folder, "shop.db")
+    held("sqlite:///shop.db")
+
+    assert "the store itself is asked: sqlite:///shop.db" in pollux.ok("jobs", "--verbose").err
+
+
+@pytest.mark.parametrize("store", ["memory://", "redis://ann:a-password@127.0.0.1:1/0", "sqlite:///gone.db"])
+def test_a_node_that_hangs_on_a_store_that_cannot_be_opened_here_is_named(pollux, held, store):
+    held(store)
+
+    told = pollux("jobs", environ={"POLLUX_STORE": store} if store.startswith("memory") else None)
+
+    assert told.code == 3
+    assert f"pid {os.getpid()} on {hide(store)}" in told.err
+    assert "did not answer within 2 s; a handler may hold its event loop" in told.err

@@ -11,7 +11,7 @@ import msgspec
 
 from pollux.cli.options import ask, node_here, node_or_store, store_lacks, with_own_code
 from pollux.cli.show import clean
-from pollux.cli.way import HELLO_S, app_at, is_url_said, may_open, tell_way
+from pollux.cli.way import HELLO_S, app_at, is_url_said, may_open, said_hello, tell_way
 from pollux.client import is_address, socket_url
 from pollux.client.travel import file_mark
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError
@@ -49,10 +49,12 @@ def options_of_node(config: Config) -> list[Told] | None:
         return None
     config = with_own_code(config)
     address = node_or_store(config)
+    try:
+        address = address if is_address(address) else node_here(config, config.store)
+    except StoreError:  # it hangs
+        return None
     if not is_address(address):
-        address = node_here(config, config.store)
-        if not address or not asyncio.run(_answers(address)):
-            return None
+        return None
     tell_way(address)
     try:
         found: list[Told] = ask(address, lambda app: app.options_in_force())
@@ -107,14 +109,10 @@ def _is_on(told: str, url: str) -> bool:
 
 
 async def _answers(address: str) -> bool:
-    node = app_at(address, "hello")
     try:
-        async with asyncio.timeout(HELLO_S):
-            await node.open(sealed=True)
-    except (PolluxError, TimeoutError):
+        await said_hello(address)
+    except PolluxError:
         return False
-    finally:
-        await node.close()
     return True
 
 

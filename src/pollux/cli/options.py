@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from pollux.cli.way import app_at, live_socket, may_open, node_url, refuse_url, tell_way, url_options
-from pollux.errors import InvalidConfig, InvalidInput, StoreMoved, StoreRefused
+from pollux.cli.way import app_at, live_socket, may_open, node_url, refuse_url, said_hello, tell_way, url_options
+from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError, StoreMoved, StoreRefused
 
 if TYPE_CHECKING:
     from pollux.config import Config
+    from pollux.store.beside import Announced
 
 CONFIG_HERE = "pollux.yaml"
 PROGRAM = "pollux"
@@ -279,9 +280,12 @@ def whom_to_ask(where: Where) -> str:
 
 
 def node_here(config: Config, url: str) -> str:
-    """The address of a node that runs from this folder on another store than the usual one; "": there is none."""
+    """The address of a node that runs from this folder on another store than the usual one; "": there is none.
+
+    The store that it announced if the node does not answer, as with one that is found in any other way.
+    """
     from pollux.cli.show import clean
-    from pollux.client import is_address, socket_url
+    from pollux.client import is_address
     from pollux.store.beside import announced_in
 
     is_memory = url.startswith("memory:")
@@ -298,7 +302,22 @@ def node_here(config: Config, url: str) -> str:
         return ""
     if len(found) > 1:
         raise InvalidInput(f"several nodes run from this folder: {words}", cure="name one by --store or --app")
-    return socket_url(Path(found[0].socket))
+    return _node_or_announced(found[0])
+
+
+def _node_or_announced(node: Announced) -> str:
+    from pollux.client import socket_url
+    from pollux.secrets import MASK
+
+    url = socket_url(Path(node.socket))
+    try:
+        asyncio.run(said_hello(url))
+    except PolluxError as error:
+        if node.store.startswith("memory") or MASK in node.store or store_lacks(node.store):  # a password is not told
+            what = f"the node that runs from this folder (pid {node.pid} on {node.store}) cannot be asked"
+            raise StoreError(f"{what}: {error}") from error
+        return node.store
+    return url
 
 
 def node_or_store(config: Config) -> str:

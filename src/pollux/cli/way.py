@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 
 import click
 
-from pollux.errors import InvalidInput, PolluxError
+from pollux.errors import InvalidInput, PolluxError, StoreError
 
 URL = "pollux.url"  # in a context of click: the node that was named,
 URL_SAID = "pollux.url_said"  # by an argument rather than the environment,
 TOKEN = "pollux.token"  # noqa: S105  a name
 VERBOSE = "pollux.verbose"
 HELLO_S = 2.0  # a node that hangs is not waited for: the store itself is there
+HELD_CURE = "a handler may hold its event loop, which its log names: ask again later"
 TOKEN_CHARS_MAX = 1_000
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -111,18 +112,30 @@ async def live_socket(path: Path | None, store_url: str) -> str:
     from pollux.store.open import place_of
 
     url = socket_url(path)
+    try:
+        hello = await said_hello(url)
+    except PolluxError:
+        return ""
+    mark = file_mark(store_url)
+    if mark or hello.file:
+        return url if hello.file == mark else ""
+    return url if place_of(hello.store) == place_of(hide(store_url)) else ""
+
+
+async def said_hello(url: str) -> Any:
+    """What the node at this socket says of itself; `PolluxError` if it does not within `HELLO_S`, or is none of ours.
+
+    However a node is found, this is the one way to ask whether it can be asked: none is waited for longer.
+    """
     node = app_at(url, "hello")
     try:
         async with asyncio.timeout(HELLO_S):
             await node.open(sealed=True)
-    except (PolluxError, TimeoutError):
-        return ""
+    except TimeoutError as error:
+        raise StoreError(f"it did not answer within {HELLO_S:.0f} s; {HELD_CURE}") from error
     finally:
         await node.close()
-    mark = file_mark(store_url)
-    if mark or node.hello.file:
-        return url if node.hello.file == mark else ""
-    return url if place_of(node.hello.store) == place_of(hide(store_url)) else ""
+    return node.hello
 
 
 def may_open(path: Path) -> bool:
