@@ -250,6 +250,20 @@ def test_a_blocked_loop_is_told_after_it_was_blocked_too(tmp_path):
         assert re.search(rf"loop +degraded +the event loop was {words}", told.out)
 
 
+@pytest.mark.parametrize("said", [(), ("--id", "mine")], ids=["an id is made", "an id is given"])
+def test_a_run_that_holds_the_loop_of_the_node_that_took_it_is_told_while_it_does(tmp_path, said):
+    """Its answer may come too late, or not at all: the store is asked for the same run."""
+    program = Program(tmp_path, listens=True)
+    with program.running() as process:
+        answered(program, process, "health")
+        told = program.ok("enqueue", "blocking", "--json", *said)
+        assert not (tmp_path / "end").exists(), "the loop is still held"
+        run = told.json["run"]
+        assert run["job_id"] == "blocking"
+        assert run["id"] == (said[-1] if said else run["id"])
+        assert [each["id"] for each in program.ok("runs", "--json").json["runs"]] == [run["id"]], "there is but one"
+
+
 def test_it_can_be_turned_off(tmp_path):
     program = Program(tmp_path)
     with program.running():

@@ -1,10 +1,12 @@
 """Is what an operator changes on record in the very write that changes it?  Who is stopped leaves both or neither."""
 
 import asyncio
+import re
 
 import pytest
 
 from pollux import Pollux
+from pollux.app.batches import Ask
 from pollux.clock import FakeClock
 from pollux.errors import Illegible, StoreTimeout, Unreadable
 from pollux.model import DRAIN, Cause, Dead, Job, NotePut, Outcome, drain_key, run_of
@@ -175,3 +177,33 @@ async def test_who_only_tidied_up_changed_nothing(app, store, change):
 
     assert [note.key for note in await store.notes(f"{DRAIN}:")] == []
     assert (await app.audit(limit=1_000)).lines == before
+
+
+# runs that somebody asked for: they are there, whatever becomes of the line about them
+
+
+@pytest.mark.parametrize("fault", ["lose_answer", "fail"])
+async def test_a_run_that_was_accepted_is_told_although_its_line_was_late_or_never_came(app, store, fault, caplog):
+    getattr(store, fault)("log")
+    accepted = await app.accept("home", id="asked")
+    assert (accepted.run.id, accepted.is_new) == ("asked", True)
+    assert store.struck == ["log"]
+    [words] = [each.getMessage() for each in caplog.records]
+    assert "accepted, and the audit log may lack the line enqueue home" in words
+
+
+async def test_many_runs_that_were_accepted_are_told_likewise(app, store):
+    store.lose_answer("log", times=2)
+    assert len(await app.enqueue_many("home", [{}, {}])) == 2
+    [told] = await app.enqueue_each([Ask("home", id="each")])
+    assert told.run.id == "each"
+
+
+@pytest.mark.parametrize("ask", ["accept", "run_now"])
+async def test_a_run_of_which_no_answer_came_is_named(app, store, ask):
+    """Its id is made before the store is asked: whoever repeats it with that id asks for the same run."""
+    store.lose_answer("enqueue")
+    with pytest.raises(StoreTimeout, match=r"run [0-9a-f]{28} of job home may have been accepted: no answer") as told:
+        await getattr(app, ask)("home", **({"anyway": True} if ask == "run_now" else {}))
+    [run_id] = re.findall(r"`pollux runs show (\S+)` tells", str(told.value))
+    assert (await app.get_run(run_id)).job_id == "home"

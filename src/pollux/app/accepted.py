@@ -5,11 +5,12 @@ The same id again is the same run: what was asked for beside it the second time 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from msgspec import Struct
 
-from pollux.errors import Conflict, InvalidInput, did_you_mean
+from pollux.errors import Conflict, InvalidInput, StoreTimeout, did_you_mean
 from pollux.model import LIVE, Job, Run, RunState
 from pollux.observe.logs import say_handler_unknown, say_kept
 from pollux.registry import Registry
@@ -52,6 +53,17 @@ def said(accepted: Accepted) -> Run:
     if accepted.kept:
         say_kept(accepted.run.id, accepted.in_words(revive=f"await app.revive([{accepted.run.id!r}])"))
     return accepted.run
+
+
+@contextmanager
+def named_if_unanswered(run: Run) -> Iterator[None]:
+    """If no answer comes in time, whoever asked for the run is told by which id to look for it and to ask again."""
+    try:
+        yield
+    except StoreTimeout as error:
+        what = f"run {run.id} of job {run.job_id} may have been accepted"
+        cure = f"`pollux runs show {run.id}` tells, and the same id asks for the same run"
+        raise StoreTimeout(f"{what}: {error}; {cure}") from error
 
 
 def there_already(asked: Run, there: Run) -> Accepted:

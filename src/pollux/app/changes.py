@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from pollux.clock import Clock
+from pollux.errors import StoreError
 from pollux.model import AuditLine, Job, definition
+from pollux.observe.logs import say_unrecorded
 from pollux.schedule.words import describe
 from pollux.secrets import HIDDEN, hide
 from pollux.store.contract import BATCH_MAX, Answer, Audit, JobAnswer, JobPut, RunAnswer, RunFilter, Store
@@ -120,13 +122,18 @@ class ChangeVerbs:
     ) -> None:
         """Runs that somebody asked for, in one line: of one its params, of many how many and the first few.
 
-        They are on record themselves, and go the cheap way into the store, which takes no line along.
+        They are on record themselves, and go the cheap way into the store, which takes no line along.  They are
+        accepted: a line that comes too late or not at all is said in the log, and is no reason to say otherwise.
         """
         if not self._is_named or not runs:
             return
         subject = next(iter(jobs)) if len(jobs) == 1 else counted(len(jobs), "job")
         told = [f"params.{name} {_short(value)}" for name, value in HIDDEN.hide_in(dict(params or {})).items()]
-        await self._record("enqueue", subject, _joined(_named(runs), *told))
+        line = self._line("enqueue", subject, _joined(_named(runs), *told))
+        try:
+            await self._store.log([line])
+        except StoreError as error:
+            say_unrecorded(f"{line.action} {line.subject} by {line.actor} ({line.detail})", str(error))
 
     async def _record(self, action: str, what: str, how: str = "") -> None:
         """What no single write has done."""

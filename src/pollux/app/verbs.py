@@ -8,7 +8,15 @@ from datetime import datetime
 from random import Random
 from typing import Any, Self, cast
 
-from pollux.app.accepted import Accepted, overlapped, refuse_unknown, said, say_unknown_handlers, there_already
+from pollux.app.accepted import (
+    Accepted,
+    named_if_unanswered,
+    overlapped,
+    refuse_unknown,
+    said,
+    say_unknown_handlers,
+    there_already,
+)
 from pollux.app.audit import AuditVerbs
 from pollux.app.changes import as_words, change_words, filter_words
 from pollux.app.declared import NewestReleases
@@ -141,7 +149,8 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         """As `enqueue`, and says whether the run is new, or was there already and kept what it had."""
         known = await self._job(job)
         run = self._wanted(known, params, at, delay, priority, id=id, key=key, now_ms=await self._store.now())
-        [answer] = await self._offered(known, lambda: self._store.enqueue([run], ready_max=self._ready_max))
+        with named_if_unanswered(run):
+            [answer] = await self._offered(known, lambda: self._store.enqueue([run], ready_max=self._ready_max))
         self._refuse(answer, known)
         link_runs([run.id], self.trace_namespace)
         if answer.answer is Answer.ALREADY:
@@ -220,7 +229,8 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         now_ms = await self._store.now()
         run = self._run(known, payload, now_ms, now_ms=now_ms, id=id, cause=Cause.FORCED)
         audit = self._on_record("run", known.id, run.id)
-        [answer] = await self._store.enqueue([run], ready_max=self._ready_max, unless_live=unless_live, audit=audit)
+        with named_if_unanswered(run):
+            [answer] = await self._store.enqueue([run], ready_max=self._ready_max, unless_live=unless_live, audit=audit)
         if answer.answer is Answer.OVERLAPPED:
             raise await overlapped(self._store, known, answer.detail, anyway=ANYWAY)
         self._refuse(answer, known)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import click
 
+from pollux.cli.accepting import LATE_S, Unanswered, accepted_by
 from pollux.cli.commands import Taught
 from pollux.cli.completion import job_ids
 from pollux.cli.follow import exit_code, follow
@@ -14,7 +17,7 @@ from pollux.cli.options import Where, ask, existing_store, json_option, store_op
 from pollux.cli.runs import print_run
 from pollux.cli.show import ago, clean, now_ms, print_json
 from pollux.cli.stops import say_drained
-from pollux.errors import InvalidInput
+from pollux.errors import InvalidInput, StoreError
 from pollux.model import RunState, unserved
 from pollux.units import duration_ms
 
@@ -63,22 +66,32 @@ def enqueue(
         raise InvalidInput("--timeout is about waiting", cure="add --wait, or leave it out")
     given, wait_ms = params_of(params, pairs), None if timeout is None else duration_ms(timeout)
 
-    async def question(app: Any) -> tuple[Any, Any]:
-        accepted = await app.accept(job_id, given, id=run_id, **options)
+    async def question(app: Any, late: Unanswered | None = None) -> tuple[Any, Any]:
+        accepted = await accepted_by(app, job_id, given, late or run_id, options)
         run = accepted.run
         if not as_json:
             click.echo(f"{_told(accepted)}{'' if wait else _look(run)}")
-        await say_drained(app)
-        for hint in await _hints(app, run):
-            click.echo(clean(hint), err=True)
+        await _say_hints(app, run)
         return (await follow(app, run.id, quiet=as_json, wait_ms=wait_ms) if wait else run), accepted
 
-    run, accepted = ask(existing_store(Where(config, store)), question)
+    try:
+        run, accepted = ask(existing_store(Where(config, store)), question)
+    except Unanswered as error:
+        late = error
+        run, accepted = ask(late.store, lambda app: question(app, late))
     if as_json:
         print_json({"run": run, "is_new": accepted.is_new, "message": _words(accepted)})
     elif wait:
         print_run(run)
     return exit_code(run) if wait else 0
+
+
+async def _say_hints(app: Any, run: Any) -> None:
+    with suppress(StoreError, TimeoutError):  # it is accepted, whatever can be found out besides
+        async with asyncio.timeout(LATE_S):
+            await say_drained(app)
+            for hint in await _hints(app, run):
+                click.echo(clean(hint), err=True)
 
 
 async def _hints(app: Any, run: Any) -> list[str]:

@@ -42,6 +42,11 @@ def say_kept(run_id: str, words: str) -> None:
     log.warning("%s", safe(words), extra={"run_id": run_id})
 
 
+def say_unrecorded(line: str, why: str) -> None:
+    """Of runs that were accepted; what they were asked for with is in the line."""
+    log.warning("runs were accepted, and the audit log may lack the line %s: %s", safe(line), safe(why))
+
+
 def say_handler_unknown(job_id: str, handler: str, hint: str) -> None:
     words = "job %s: no live node knows handler %s, nor does this program%s; its runs wait until a node with it starts"
     log.warning(words, job_id, safe(handler), safe(hint), extra={"job_id": job_id})
