@@ -249,6 +249,15 @@ class LoopRecovered(Event, frozen=True):
     count: int
 
 
+class LoopHeld(Event, frozen=True):
+    """Something holds the event loop, or did.  While it does it is told by another thread: the loop itself cannot."""
+
+    node: str
+    ms: int  # so far, or in all
+    by: str  # the handler and the line, if they were seen
+    is_over: bool = False
+
+
 class ClockJumped(Event, frozen=True):
     by_ms: int
 

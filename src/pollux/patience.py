@@ -1,7 +1,8 @@
 """How does a wait end early, and who ended it?  By cancelling it, and by asking afterwards whose cancelling it was.
 
 What `asyncio.timeout` does, for waits that are many and short: thousands of them are bounded by one timer, and a loop
-is called out of its wait without any.
+is called out of its wait without any.  A deadline that rings late because the loop was held gives what was answered
+meanwhile a moment to be heard.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+HELD_S = 0.25  # a deadline that rings so late was held up by the loop
+GRACE_S = 2.0  # then what was answered meanwhile has so long to be heard
+
 
 class Patience:
     """One wait of the task that makes it: `end` cuts the wait off, from its own loop."""
 
-    __slots__ = ("_before", "_is_cut", "_is_left", "_waiter", "at")
+    __slots__ = ("_before", "_is_cut", "_is_left", "_waiter", "at", "held_s")
 
     def __init__(self, at: float = 0.0, loop: asyncio.AbstractEventLoop | None = None) -> None:
         waiter: asyncio.Task[Any] | None = asyncio.current_task(loop)
         assert waiter is not None
         self._waiter, self._before = waiter, waiter.cancelling()
         self._is_cut = self._is_left = False
+        self.held_s = 0.0  # how late the loop was when its time was over
         self.at = at  # when whoever watches it is to end it
 
     def end(self) -> None:
@@ -72,6 +77,9 @@ class Deadlines:
         self._timer = None
         now = max(asyncio.get_running_loop().time(), self._due)  # the timer has rung: what it was set to is over
         for patience in [each for each in self._open if each.at <= now]:
+            if now - patience.at > HELD_S and not patience.held_s:
+                patience.held_s, patience.at = now - patience.at, now + GRACE_S
+                continue
             self._open.discard(patience)
             patience.end()
         if self._open:

@@ -99,6 +99,8 @@ def test_a_blocked_loop_is_told_while_it_is_blocked_with_the_handler_and_the_lin
         program.began("blocking", process)
         words = rf"degraded .*held for \S+ by handler blocking, app.py:{LINE} in busy"
         eventually(lambda: re.search(words, program.finding("loop", *STORE)), "health tells it", process)
+        log = rf"WARNING .*event loop of node \S+ is held by handler blocking, app.py:{LINE} in busy"
+        eventually(lambda: re.search(log, (tmp_path / "log").read_text()), "the log does, while it is held", process)
 
 
 def test_a_handler_that_does_not_stop_is_told_with_its_line(tmp_path):

@@ -6,13 +6,14 @@ import time
 
 from pollux import Pollux
 from pollux.clock import SystemClock
-from pollux.events import Events
-from pollux.runtime.lag import LATE_REST_MS, ON_TIME_REST_MS, LoopLag, LoopSampler
+from pollux.events import Events, LoopHeld
+from pollux.runtime.lag import LATE_REST_MS, ON_TIME_REST_MS, Hold, LoopLag, LoopSampler
 from pollux.runtime.stacks import holder_of, where
 from tests.runtime.test_app import until
 
 
-def a_sampler(lag):
+def a_sampler(lag, said=None):
+    said = [] if said is None else said
     looks, told = [], []
 
     def look(is_frozen):
@@ -22,7 +23,7 @@ def a_sampler(lag):
     async def tell():
         told.append(lag.worst.ms)
 
-    return LoopSampler(lag, look, tell, clock=SystemClock(), events=Events()), looks, told
+    return LoopSampler(lag, look, tell, said.append, clock=SystemClock(), events=Events()), looks, told
 
 
 async def test_nothing_is_looked_at_while_the_loop_is_on_time():
@@ -45,6 +46,32 @@ async def test_a_late_loop_is_looked_at_and_told_of_once():
     lag._due = time.monotonic() - 3
     await sampler.turn()
     assert len(told) == 2, "it is held again"
+
+
+async def test_a_hold_is_said_once_while_it_lasts():
+    lag, said = LoopLag(), []
+    sampler, _, _ = a_sampler(lag, said)
+    lag._due = time.monotonic() - 3
+    for _ in range(3):
+        await sampler.turn()
+    assert [hold.by for hold in said] == ["handler fetch, shop.py:31 in parse"]
+    assert said[0].ms >= 3_000
+    assert lag.is_said, "so that it is not said again when it is over"
+
+
+async def test_a_hold_that_was_over_before_anybody_looked_is_said_when_it_is(caplog):
+    app, heard = Pollux("memory://"), []
+    async with app:
+        node = app.crew.node_id
+        app.crew.events.listen(LoopHeld, heard.append)
+        app.crew.lag.on_held(Hold(1_500, "handler fetch, shop.py:31 in parse"))
+        app.crew.lag.on_held(Hold(900, "shorter than health.loop_lag"))
+        app.crew.lag.is_said = True
+        app.crew.lag.on_held(Hold(75_000, "handler fetch, shop.py:31 in parse"))
+    told = LoopHeld(node, 1_500, "handler fetch, shop.py:31 in parse", is_over=True)
+    assert [each for each in heard if "shop.py" in each.by or "shorter" in each.by] == [told]
+    [words] = [each.getMessage() for each in caplog.records if "shop.py" in each.getMessage()]
+    assert "was held for 1s500ms by handler fetch, shop.py:31 in parse" in words
 
 
 async def test_the_handler_that_holds_the_loop_is_named_with_the_line_of_the_users_own_code():

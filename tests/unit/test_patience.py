@@ -1,11 +1,16 @@
 """Whose cancelling was it?  A wait that is cut off leaves no trace on whoever waited, and hides no other cancelling."""
 
 import asyncio
+import time
 
 import pytest
 
+from pollux.clock import SystemClock
 from pollux.errors import StoreError, StoreTimeout
-from pollux.patience import Deadlines, Patience
+from pollux.patience import HELD_S, Deadlines, Patience
+from pollux.store.guard import Guarded
+from pollux.store.memory import MemoryStore
+from pollux.testing.faults import FaultyStore
 
 
 async def bounded(deadlines, call, seconds=0.01):
@@ -113,3 +118,49 @@ def test_a_deadline_holds_in_the_next_loop_too():
 
     asyncio.run(answered())
     asyncio.run(unanswered())
+
+
+# a loop that is held
+
+
+def hold_the_loop():
+    time.sleep(2 * HELD_S)
+
+
+async def test_an_answer_that_came_while_the_loop_was_held_is_heard():
+    """The deadline rings first when the loop is free, and the answer waits behind it."""
+    loop, answer = asyncio.get_running_loop(), asyncio.Event()
+    deadlines = Deadlines()
+
+    async def asked():
+        loop.call_soon(hold_the_loop)
+        loop.call_later(0.02, loop.call_soon, loop.call_soon, answer.set)
+        await answer.wait()
+        return "answer"
+
+    assert await bounded(deadlines, asked()) == "answer"
+    assert cancelling() == 0
+
+
+async def test_one_that_never_comes_is_given_up_a_moment_later_and_the_loop_is_known_to_have_been_held(monkeypatch):
+    monkeypatch.setattr("pollux.patience.GRACE_S", 0.01)
+    deadlines, patience = Deadlines(), None
+    with pytest.raises(asyncio.CancelledError):  # noqa: PT012  the wait itself is what is looked at
+        patience = deadlines.enter(0.01)
+        hold_the_loop()
+        await for_ever()
+    assert patience.is_over()
+    assert patience.held_s > HELD_S / 2
+    assert cancelling() == 0
+
+
+async def test_a_store_that_is_not_to_blame_is_not_blamed(monkeypatch):
+    monkeypatch.setattr("pollux.patience.GRACE_S", 0.01)
+    store = FaultyStore(MemoryStore(SystemClock()))
+    store.delay("counts", asyncio.Event(), times=2)
+    guarded = Guarded(store, clock=SystemClock(), deadline_ms=50)
+    asyncio.get_running_loop().call_soon(hold_the_loop)
+    with pytest.raises(StoreTimeout, match=r"no answer to counts was heard in time: the event loop was held, \d+ ms"):
+        await guarded.counts()
+    with pytest.raises(StoreTimeout, match="the store did not answer counts within 50 ms"):
+        await guarded.counts()

@@ -33,6 +33,7 @@ from pollux.model.job import (
 )
 from pollux.model.leading import BEAT_LATE_MS, Leadership, NodeRole, by_term, leader_of, leadership, role_of
 from pollux.model.node import (
+    LOOP_CURE,
     RENEW_MIN_MS,
     Declares,
     Node,
@@ -115,6 +116,7 @@ __all__ = [
     "FIRINGS_MAX",
     "INTERVAL_MIN_MS",
     "LIVE",
+    "LOOP_CURE",
     "NOTES_MAX",
     "NOTE_BYTES_MAX",
     "PREVIOUS_RUN",

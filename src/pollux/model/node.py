@@ -26,6 +26,9 @@ class Declares(Struct, frozen=True, omit_defaults=True):
     mark: str = ""
 
 
+LOOP_CURE = "a handler computes or blocks on it: make it a plain def, or say isolate: process; or the CPU is full"
+
+
 class NodeLoad(Struct, frozen=True, omit_defaults=True):
     """What holds a node up, as it saw itself: its event loop, handlers that do not stop, who has all its seats."""
 

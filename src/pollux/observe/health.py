@@ -22,6 +22,7 @@ from pollux.model import (
     ALL_VERSIONS,
     AT_ODDS_CURE,
     BEAT_LATE_MS,
+    LOOP_CURE,
     RIVALS_CURE,
     Node,
     NodeLoad,
@@ -43,7 +44,6 @@ SILENT_MS = 120_000  # no loop rests or waits so long
 FAILING = 3  # errors in a row
 DUE_NOW_MS = 1_000  # what is due for less is about to fire
 NAMED_MAX = 5
-LOOP_CURE = "a handler computes or blocks on it: make it a plain def, or say isolate: process; or the CPU is full"
 
 
 class Finding(Struct, frozen=True):

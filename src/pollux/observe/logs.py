@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from pollux import events as e
 from pollux.lines import safe
-from pollux.model import AT_ODDS_CURE, RIVALS_CURE
+from pollux.model import AT_ODDS_CURE, LOOP_CURE, RIVALS_CURE
 from pollux.observe.sparing import Sparing
-from pollux.units import SECOND_MS, counted, format_moment
+from pollux.units import SECOND_MS, counted, format_moment, format_ms
 
 log = logging.getLogger("pollux")
 
@@ -59,7 +59,16 @@ class Often:
         self._sparing = sparing or Sparing()
 
     def listeners(self) -> dict[type[e.Event], e.Listener]:
-        return {e.FiringSkipped: self.skipped, e.RunFailed: self.failed}
+        return {e.FiringSkipped: self.skipped, e.RunFailed: self.failed, e.LoopHeld: self.held}
+
+    def held(self, event: e.LoopHeld) -> None:
+        left_out = self._sparing.left_out(("held", event.by))
+        if left_out is None:
+            return
+        by, so_far = safe(event.by) or "something that was not seen", format_ms(event.ms)
+        how = f"was held for {so_far} by {by}" if event.is_over else f"is held by {by}, for {so_far} so far"
+        words = "the event loop of node %s %s; nothing else is planned, claimed or answered by it meanwhile: %s%s"
+        _say(logging.WARNING, event, words, event.node, how, LOOP_CURE, _unsaid(left_out))
 
     def skipped(self, event: e.FiringSkipped) -> None:
         left_out = self._sparing.left_out(("skipped", event.job_id, event.reason))

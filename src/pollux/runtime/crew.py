@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from pollux.clock import Clock
 from pollux.errors import InvalidInput
-from pollux.events import Events
+from pollux.events import Events, LoopHeld
 from pollux.model import DRAIN, STEERING, TURN, Declares, Node, NodeLoad, Term
 from pollux.plan import Planner
 from pollux.registry import Registry
@@ -401,6 +401,7 @@ class Crew:
             self.lag,
             look,
             lambda: store.beat(self._describe(), ttl_ms=self.options.beat_ttl_ms),
+            self._say_held,  # at once, from that thread: this one may never be free again
             clock=self.clock,
             events=RelayedEvents(self.events, tell),
         )
@@ -434,6 +435,11 @@ class Crew:
     def _was_held(self, hold: Hold) -> None:
         if hold.ms > self.options.health_loop_lag_ms:
             self.beat.nudge()  # whoever asks the store is told, too
+            if not self.lag.is_said:
+                self._say_held(hold, is_over=True)
+
+    def _say_held(self, hold: Hold, *, is_over: bool = False) -> None:
+        self.events.emit(LoopHeld(self.node_id, hold.ms, hold.by, is_over))
 
     def _hear_term(self, term: Term) -> None:
         self.kit.time.learn(term.now_ms, asked=self.leader.asked_at)

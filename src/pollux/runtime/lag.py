@@ -2,8 +2,8 @@
 
 What holds the loop (a handler that computes, a call that blocks) makes everything else in this process late: claims,
 planning, answers to people.  The timer rings twice a second.  The sampler lives on another loop, in the renewer's
-thread: it looks at the stack of the loop's thread only while the timer is late, and tells the store of a loop that is
-held for long while it still is, because the beat of the loop itself waits, too.
+thread: it looks at the stack of the loop's thread only while the timer is late, and tells the log and the store of a
+loop that is held for long while it still is, because the beat of the loop itself waits, too.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class LoopLag:
         self.late = Lateness()
         self.thread_id = 0  # of the loop, once it was started
         self.on_held: Callable[[Hold], None] | None = None
+        self.is_said = False  # of the hold that lasts: it was said while it did
         self._recent = [Hold()] * RECENT
         self._samples: list[str] = []  # what the sampler saw since the loop was last on time
         self._timer: asyncio.TimerHandle | None = None
@@ -61,10 +62,14 @@ class LoopLag:
             self._timer = None
 
     @property
+    def now(self) -> Hold:
+        """What holds it."""
+        return Hold(int(self.late_now_ms()), _most_seen(self._samples))
+
+    @property
     def worst(self) -> Hold:
         """The longest that the loop was held of late; the one that holds it now counts."""
-        now = Hold(int(self.late_now_ms()), _most_seen(self._samples))
-        return max(*self._recent, now, key=lambda hold: hold.ms)
+        return max(*self._recent, self.now, key=lambda hold: hold.ms)
 
     def late_now_ms(self) -> float:
         """How long the timer has been waited for beyond its time."""
@@ -88,6 +93,7 @@ class LoopLag:
         self._expect(loop)
         if late_ms > LATE_MS and self.on_held is not None:
             self.on_held(hold)
+        self.is_said = False
 
 
 def _most_seen(samples: list[str]) -> str:
@@ -102,12 +108,13 @@ class LoopSampler(Loop):
         lag: LoopLag,
         look: Callable[[bool], str],
         tell: Callable[[], Awaitable[None]],
+        say: Callable[[Hold], None],
         *,
         clock: Clock,
         events: Events,
     ) -> None:
         super().__init__("sampler", clock=clock, events=events)
-        self.lag, self.look, self.tell = lag, look, tell
+        self.lag, self.look, self.tell, self.say = lag, look, tell, say
         self.looks = 0
         self._rest_ms = float(ON_TIME_REST_MS)
         self._rested_at = time.monotonic()
@@ -130,6 +137,9 @@ class LoopSampler(Loop):
         is_told = self._told_at is not None and (now - self._told_at) * 1_000 < TELL_AGAIN_MS
         if late_ms > TELL_MS and not is_told:
             self._told_at = now
+            if not self.lag.is_said:
+                self.lag.is_said = True
+                self.say(self.lag.now)
             await bounded(_awaited(self.tell()), BEAT_MS_MAX, what="beat")
 
 

@@ -360,10 +360,7 @@ class Guarded(Wrapped):
             if not patience.is_over():
                 raise
             stats.errors += 1
-            raise StoreTimeout(
-                f"the store did not answer {verb} within {self.deadline_ms + wait_ms} ms; "
-                "the call may have taken effect: repeat it with the same ids"
-            ) from error
+            raise _unanswered(verb, self.deadline_ms + wait_ms, patience.held_s) from error
         except Exception:
             stats.errors += 1
             raise
@@ -373,3 +370,11 @@ class Guarded(Wrapped):
             took = int((self._clock.mono_ms() - began) * 1_000)
             stats.total_us += took
             stats.max_us = max(stats.max_us, took)
+
+
+def _unanswered(verb: str, limit_ms: int, held_s: float) -> StoreTimeout:
+    what = f"the store did not answer {verb} within {limit_ms} ms"
+    if held_s:  # it may have answered in time, and nobody listened
+        beyond = f"{held_s * 1_000:.0f} ms beyond the {limit_ms} ms that it had"
+        what = f"no answer to {verb} was heard in time: the event loop was held, {beyond} (`pollux health`)"
+    return StoreTimeout(f"{what}; the call may have taken effect: repeat it with the same ids")
