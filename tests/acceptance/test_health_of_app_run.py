@@ -137,8 +137,7 @@ def test_doctor_names_what_holds_the_loop_and_blames_it_for_what_is_late(tmp_pat
         eventually(lambda: re.search(loop, program.diagnosis("loop", *where)), "doctor tells it", process)
         due = rf"job late was due \S+ ago and has not fired; the event loop of the leader, node \S+, was {by}: `loop`"
         eventually(lambda: re.search(due, program.diagnosis("due times", *where)), "it is blamed", process)
-        if where != STORE:
-            assert "enough for 2 seats" in program.diagnosis("open files", *where)
+        assert "enough for 2 seats" in program.diagnosis("open files", *where)
         assert re.search(
             rf"due .*; the event loop of the leader, node \S+, was {by}", program("why", "late", *STORE).out
         )

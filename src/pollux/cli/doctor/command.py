@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pollux.cli.options import config_path, json_option, sqlite_path
 from pollux.cli.show import clean, now_ms, print_json
 from pollux.cli.way import node_url, url_options
 from pollux.config import Config
+from pollux.model import Node
 
 _COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
 
@@ -61,18 +63,20 @@ def _look(path: str | None, store: str | None, app: str | None) -> Iterator[Find
     else:
         loaded, about_setup = look_at_setup(path, store, app)
     way = look_at_way(loaded, store)
-    yield from machine.look_at_machine(seats=way.seats or (Config() if loaded is None else loaded).seats)
+    nodes: list[Node] = []
+    about_store = [] if loaded is None or node_url(store) else list(_look_at_store(loaded, nodes))
+    seats = way.seats or max((node.seats for node in nodes if node.host == platform.node()), default=0)
+    yield from machine.look_at_machine(seats=seats or (Config() if loaded is None else loaded).seats)
     yield from about_setup
     yield from way.findings
-    if loaded is not None and not node_url(store):
-        told = {finding.about for finding in way.findings}
-        yield from (finding for finding in _look_at_store(loaded) if finding.about not in told)
+    told = {finding.about for finding in way.findings}
+    yield from (finding for finding in about_store if finding.about not in told)
     now = now_ms()
     yield machine.of_clock(watch, now)
     yield machine.of_ntp(is_kept=machine.is_synchronised())
 
 
-def _look_at_store(config: Config) -> Iterator[Finding]:
+def _look_at_store(config: Config, nodes: list[Node]) -> Iterator[Finding]:
     from pollux.cli.doctor.inside import look_at_inside
     from pollux.cli.doctor.place import look_at_place
 
@@ -84,11 +88,11 @@ def _look_at_store(config: Config) -> Iterator[Finding]:
     if path is None:
         from pollux.cli.doctor.servers import look_at_server
 
-        yield from look_at_server(url, now_ms=now_ms(), lag_ms=lag_ms)
+        yield from look_at_server(url, nodes, now_ms=now_ms(), lag_ms=lag_ms)
         return
     path = Path(os.path.abspath(path))  # noqa: PTH100  links are part of what is looked at
     yield from look_at_place(path)
-    yield from look_at_inside(path, now_ms=now_ms(), lag_ms=lag_ms)
+    yield from look_at_inside(path, nodes, now_ms=now_ms(), lag_ms=lag_ms)
 
 
 def _print(findings: list[Finding], counts: dict[str, int]) -> None:

@@ -12,6 +12,7 @@ from pollux.errors import StoreRefused
 from pollux.model import (
     RIVALS_CURE,
     SCHEDULER_VERSION,
+    Node,
     drained_of,
     held_up,
     leadership,
@@ -33,7 +34,8 @@ FEED_WARN = FEED_MAX // 10
 NAMED_MAX = 5
 
 
-def look_at_inside(path: Path, *, now_ms: int, lag_ms: int) -> Iterator[Finding]:
+def look_at_inside(path: Path, found: list[Node], *, now_ms: int, lag_ms: int) -> Iterator[Finding]:
+    """The nodes that live on it are added to those that were `found`."""
     if "" not in files_of(path):
         return
     try:
@@ -50,6 +52,7 @@ def look_at_inside(path: Path, *, now_ms: int, lag_ms: int) -> Iterator[Finding]
     if inside.counts is None:
         return
     yield of_time(inside, now_ms)
+    found += inside.nodes
     yield from judge(inside, now_ms, lag_ms=lag_ms)
 
 

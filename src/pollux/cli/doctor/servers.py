@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pollux.cli.doctor.finding import Finding, fail, ok, warn
 from pollux.errors import PolluxError
-from pollux.model import ALL_VERSIONS, ASIDE, START, STOP, RunState, all_aside, by_term, starts_in
+from pollux.model import ALL_VERSIONS, ASIDE, START, STOP, Node, RunState, all_aside, by_term, starts_in
 from pollux.model.clock_note import clock_notes
 from pollux.store.sqlite.glance import DUE_MAX, JOBS_MAX, Inside
 from pollux.units import format_ms
@@ -16,8 +16,8 @@ OFFSET_MS_MAX = 1_000  # between our clock and the server's
 TRIP_MS_MAX = 20.0
 
 
-def look_at_server(url: str, *, now_ms: int, lag_ms: int) -> Iterator[Finding]:
-    """All that a server tells of itself; then, if the store is there, what goes on in it."""
+def look_at_server(url: str, found: list[Node], *, now_ms: int, lag_ms: int) -> Iterator[Finding]:
+    """All that a server tells of itself; then, if the store is there, what goes on in it, and on which nodes."""
     try:
         findings, is_there = _judged(url)
     except PolluxError as error:
@@ -29,7 +29,9 @@ def look_at_server(url: str, *, now_ms: int, lag_ms: int) -> Iterator[Finding]:
     from pollux.cli.doctor.inside import judge
 
     try:
-        yield from judge(asyncio.run(_inside(url, now_ms)), now_ms, lag_ms=lag_ms)
+        inside = asyncio.run(_inside(url, now_ms))
+        found += inside.nodes
+        yield from judge(inside, now_ms, lag_ms=lag_ms)
     except PolluxError as error:
         yield _refused("store", error)
 
