@@ -145,6 +145,23 @@ def test_doctor_names_what_holds_the_loop_and_blames_it_for_what_is_late(tmp_pat
         assert re.search(health, program.finding("due", *STORE))
 
 
+def test_once_it_is_gone_its_store_is_named_to_whoever_names_none(tmp_path):
+    program = Program(tmp_path)
+    program.write("other.db", "no store of anybody")
+    nothing = program("runs")
+    assert "start one with `pollux serve --store sqlite:///pollux.db`" in nothing.err
+    assert "name the right one with --store, --app MODULE:ATTRIBUTE or -c" in nothing.err
+    with program.running() as process:
+        process.terminate()
+        process.wait(PATIENCE_SECONDS)
+    told = program("runs")
+    assert (told.code, told.out) == (3, "")
+    assert "there is no store sqlite:///pollux.db" in told.err
+    assert "this folder has sqlite:///shop.db: name it with --store sqlite:///shop.db" in told.err
+    assert "other.db" not in told.err
+    assert "this folder has" not in program("runs", "--store", "sqlite:///none.db").err, "it was named"
+
+
 def test_the_cure_names_how_this_app_is_started(tmp_path):
     """Once it is gone: a program of one's own, and a file."""
     program = Program(tmp_path, APP.replace("@app.job()\nasync def slow", '@app.job(every("1h"))\nasync def slow'))

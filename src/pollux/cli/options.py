@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 CONFIG_HERE = "pollux.yaml"
 PROGRAM = "pollux"
 NOT_CHANGED = "nothing was changed: nobody works on this store any more"
+APP_WORDS = "--app MODULE:ATTRIBUTE"
+STORES_NAMED_MAX = 5
 APP = "pollux.app"  # in a context of click: the app that was named,
 SAID_WRONG = "pollux.said_wrong"  # was it said that the file has mistakes?
 _T = TypeVar("_T")
@@ -258,9 +260,21 @@ def _there(url: str, where: Where) -> str:
         app = None if where.store else _loaded(where).app
         how = f"-c {file}" if file else f"--app {app}" if app else f"--store {shell_word(hide(url))}"
         own = ", or your program if it calls app.run()" if app and not file else ""
-        cure = f"start one with `pollux serve {how}`{own}, or name the right one with --store or -c"
-        raise StoreRefused(f"there is no store {hide(url)} ({missing}); {cure}")
+        cure = f"start one with `pollux serve {how}`{own}, or name the right one with --store, {APP_WORDS} or -c"
+        is_named = file or app or _loaded(where).is_given("store")
+        raise StoreRefused(f"there is no store {hide(url)} ({missing}); {'' if is_named else _others_here()}{cure}")
     return url
+
+
+def _others_here() -> str:
+    """Where nobody named a store: those that lie in this folder, as an app leaves them behind."""
+    from pollux.cli.show import clean
+    from pollux.store.beside import stores_in
+    from pollux.units import shell_word
+
+    found = stores_in(Path.cwd())[:STORES_NAMED_MAX]
+    how = f"name it with --store {clean(shell_word(found[0]))}" if len(found) == 1 else "name the one with --store"
+    return f"this folder has {clean(', '.join(found))}: {how}; or " if found else ""
 
 
 def store_lacks(url: str) -> str:

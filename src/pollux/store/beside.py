@@ -14,6 +14,7 @@ import platform
 import re
 from contextlib import suppress
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,9 @@ from pollux.store.open import place_of, sqlite_file
 TOKEN, SOCKET = ".token", ".sock"
 OFF = "off"
 ANNOUNCED_MAX = 20  # nodes of one folder that are looked at
+FILES_MAX = 1_000  # of one folder, likewise
+_ENDINGS = frozenset({".db", ".sqlite", ".sqlite3"})
+_HEADER_BYTES, _FIRST, _WHOSE = 100, b"SQLite format 3\0", slice(68, 72)  # of a database: whose it is stands there
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 
 
@@ -85,6 +89,21 @@ def announced_in(folder: Path) -> list[Announced]:
             else:
                 path.unlink()
     return sorted(found, key=lambda node: node.pid)[:ANNOUNCED_MAX]
+
+
+def stores_in(folder: Path) -> list[str]:
+    """The URLs of our stores in this folder, as they are written there; files are only looked at."""
+    from pollux.store.sqlite.schema import APPLICATION_ID
+
+    found = []
+    with suppress(OSError):
+        for path in sorted(islice(folder.iterdir(), FILES_MAX)):
+            if path.suffix in _ENDINGS and path.is_file():
+                with suppress(OSError), path.open("rb") as file:
+                    head = file.read(_HEADER_BYTES)
+                    if head.startswith(_FIRST) and int.from_bytes(head[_WHOSE], "big") == APPLICATION_ID:
+                        found.append(f"sqlite:///{path.name}")
+    return found
 
 
 def _nodes_of(folder: Path) -> str:
