@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from functools import cache
 from pathlib import Path
 
-LINES_PER_FILE_MAX = 500
+LINES_PER_FILE_MAX = 800
 LINES_PER_FUNCTION_MAX = 50
 
 FRONT = "__init__"  # pollux itself: the front door, which opens to all rooms

@@ -275,8 +275,8 @@ def test_a_long_file_and_a_long_function_are_found(plant):
     steps = "    step()\n"
     package = plant(
         {
-            "app.py": "x = 1\n" * 501,
-            "config.py": "x = 1\n" * 500,
+            "app.py": "x = 1\n" * 801,
+            "config.py": "x = 1\n" * 800,
             "plan/gate.py": "async def gate():\n" + steps * 50,
             "plan/batch.py": 'def batch():\n    """Long\n\n    prose."""\n' + steps * 47,
             "plan/timers.py": 'def timers():\n    """Short."""\n' + steps * 48,
@@ -284,7 +284,7 @@ def test_a_long_file_and_a_long_function_are_found(plant):
     )
     wrong = too_long(package)
     assert len(wrong) == 3
-    assert "app.py: 501 lines" in wrong[0]
+    assert "app.py: 801 lines" in wrong[0]
     assert "batch has 51 lines" in wrong[1]
     assert "gate has 51 lines" in wrong[2]
 
