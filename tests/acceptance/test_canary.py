@@ -13,6 +13,7 @@ import json
 import random
 import re
 import signal
+import tempfile
 import threading
 import urllib.error
 import urllib.request
@@ -333,6 +334,13 @@ def processes() -> bytes:
             line = (entry / "cmdline").read_bytes() if entry.name.isdecimal() else b""
             lines += [line] if b"pollux" in line and ARGUMENT not in line else []
     return b"\n".join(lines)
+
+
+@pytest.fixture
+def tmp_path():
+    """A short one: the store's folder bears a secret, and the node's socket lies in it."""
+    with tempfile.TemporaryDirectory(prefix="pollux-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def announcements(folder: Path) -> bytes:

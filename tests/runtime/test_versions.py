@@ -59,7 +59,7 @@ class Deployment:
 
 
 def settled(run, store):
-    now_ms = store.now()
+    now_ms = store.now_ms()
     return Settlement(run.id, run.token, Done(), Outcome(started_ms=now_ms, ended_ms=now_ms))
 
 
@@ -68,7 +68,7 @@ class Counted(MemoryStore):
 
     tokens = 0
 
-    def now(self):
+    def now_ms(self):
         return self._clock.now_ms()
 
     def counter(self):
