@@ -72,6 +72,8 @@ async def test_failures_are_counted_whatever_the_history_keeps(after):
     bad1, ok1, bad2, ok2 = await after.jobs_by_id(["bad1", "ok1", "bad2", "ok2"])
     kept = await after.backend.list_runs(RunFilter(states=(RunState.DEAD,)))
     assert len(kept.runs) == 2, "one dead letter stands for all of its job"
+    deaths = {run.job_id: run.deaths for run in kept.runs}
+    assert deaths == {job.id: job.memory.ended for job in (bad1, bad2)}, "stores count deaths, leaders count ends"
 
     figures = await compared(after, 1, 2)
 
