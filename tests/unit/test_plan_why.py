@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from pollux.model import (
+    AHEAD_MAX,
     ALL_VERSIONS,
     Cause,
     Cron,
@@ -382,8 +383,9 @@ def test_a_ready_run_and_its_job_say_how_many_are_ahead_and_when_it_may_start(as
     assert why.reason.startswith("it is ready; 99 runs are ahead of it")
     assert why.expected_ms == NOW + 49 * 3_000, "two seats, three seconds each"
     assert "higher priority" in why.cure
-    assert ask(ahead=10_000, of=taught).reason.startswith("it is ready; 10,000 runs are ahead of it")
-    assert ask(ahead=10_000, of=taught).expected_ms == NOW + 5_000 * 3_000
+    assert ask(ahead=45_000, of=taught).reason.startswith("it is ready; 45,000 runs are ahead of it")
+    assert ask(ahead=45_000, of=taught).expected_ms == NOW + 22_500 * 3_000
+    assert ask(ahead=AHEAD_MAX, of=taught).expected_ms == NOW + 50_000 * 3_000
     assert ask(ahead=99).expected_ms is None, "how long a run takes is not known yet"
     busy = ask(ahead=99, nodes=[replace(NODE, busy=2)], of=taught)
     assert busy.reason.startswith("it is ready, but all 2 seats are busy; 99 runs are ahead of it")
@@ -391,12 +393,12 @@ def test_a_ready_run_and_its_job_say_how_many_are_ahead_and_when_it_may_start(as
     assert ask(ahead=1).reason.startswith("it is ready and will be claimed next; 1 run is ahead of it")
 
 
-@pytest.mark.parametrize("ahead", [10_001, 45_000])
-def test_beyond_ten_thousand_ahead_no_start_is_expected(ahead):
-    """Most stores count to 10,001 and no further."""
+@pytest.mark.parametrize("ahead", [AHEAD_MAX + 1, 450_000])
+def test_beyond_a_hundred_thousand_ahead_no_start_is_expected(ahead):
+    """Most stores count to one more and no further."""
     taught = replace(JOB, memory=Memory(duration_ms=3_000))
     for why in (run(ahead=ahead, of=taught), job(live=RUN, ahead=ahead, memory=taught.memory)):
-        assert why.reason.startswith("it is ready; more than 10,000 runs are ahead of it")
+        assert why.reason.startswith("it is ready; more than 100,000 runs are ahead of it")
         assert why.expected_ms is None
 
 

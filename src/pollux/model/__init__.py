@@ -1,6 +1,6 @@
 """What are we talking about?  The values, and nothing but values: frozen, comparable, made of plain data."""
 
-from pollux.model.answer import Advanced, Answer, Counts, Line, queue_words
+from pollux.model.answer import AHEAD_MAX, Advanced, Answer, Counts, Line, queue_words
 from pollux.model.aside import ASIDE, SetAside, all_aside, aside_key, feed_value, jobs_value, set_aside
 from pollux.model.at_odds import AT_ODDS_CURE, SETTLED_MS, AtOdds, Latest, at_odds, may_be_at_odds
 from pollux.model.audit import AuditLine, chained
@@ -103,6 +103,7 @@ from pollux.model.schedule import INTERVAL_MIN_MS, Cron, Event, Interval, Once, 
 from pollux.model.start import START, Start, starts_in, with_start
 
 __all__ = [
+    "AHEAD_MAX",
     "ALL_VERSIONS",
     "API_SOURCE",
     "ASIDE",

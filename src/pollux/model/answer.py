@@ -41,6 +41,9 @@ def queue_words(counts: Counts, waiting: int) -> str:
     return f"{many} ready{some}, {counts.held:,} held, {counts.leased:,} leased"
 
 
+AHEAD_MAX = 100_000  # ready runs ahead of one that a store counts exactly
+
+
 class Line(Struct, frozen=True):
     """The ready runs of one priority: how many are visible by now (as in `Counts`), and since when the first."""
 

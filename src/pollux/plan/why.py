@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from pollux.errors import Unreadable
 from pollux.model import (
+    AHEAD_MAX,
     API_SOURCE,
     AT_THE_GATE,
     STOP,
@@ -47,7 +48,6 @@ from pollux.units import SECOND_MS, format_ms
 
 _HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded", "drained", "unreadable"})
 CAME_BACK = "it was planned by a clock that has come back, and the leader puts that right"
-COUNTED_MAX = 10_000  # ready runs ahead of one that a store counts exactly
 GRACE_MS = 5_000  # a due time that passed so long ago should have been fired
 
 
@@ -263,7 +263,7 @@ def why_run(
 ) -> Why:
     """Why a run runs or does not; `nodes` are all that live.
 
-    `ahead`: how many ready runs are claimed before it, counted to one beyond `COUNTED_MAX`; None: not counted.
+    `ahead`: how many ready runs are claimed before it, counted to one beyond `AHEAD_MAX`; None: not counted.
     """
     lack, nodes = unserved(run.scheduler_version, nodes), _serving(run.scheduler_version, nodes)
     match run.state:
@@ -341,13 +341,13 @@ def _ready(run: Run, job: Job | None, nodes: Sequence[Node], ahead: int | None, 
 
 
 def _crowd(ahead: int) -> str:
-    many = f"{ahead:,}" if ahead <= COUNTED_MAX else f"more than {COUNTED_MAX:,}"
+    many = f"{ahead:,}" if ahead <= AHEAD_MAX else f"more than {AHEAD_MAX:,}"
     return f"{many} {'run is' if ahead == 1 else 'runs are'} ahead of it"
 
 
 def _expected_ms(job: Job | None, ahead: int, seats: int, free: int, now_ms: int) -> int | None:
     """When a seat is free for it, if what is ahead takes as long as its own job's last run; None: nothing to go by."""
-    if job is None or not job.memory.duration_ms or not seats or ahead > COUNTED_MAX:
+    if job is None or not job.memory.duration_ms or not seats or ahead > AHEAD_MAX:
         return None
     return now_ms + (ahead + seats - free) // seats * job.memory.duration_ms
 

@@ -382,8 +382,10 @@ class Store(Protocol):
     async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[Line, ...]:
         """What could be claimed now, by priority from 1 to 3; what waits for its time does not count.
 
-        `before`, the id of a ready run: only what is claimed ahead of it counts, of its priority and of higher ones.
-        Nothing is ahead of a run that is not ready.
+        Exact to 10,000 of a line; beyond it at least one more.
+
+        `before`, the id of a ready run: only what is claimed ahead of it counts, of its priority and of higher ones,
+        exact to `AHEAD_MAX`; beyond it at least one more.  Nothing is ahead of a run that is not ready.
         """
         ...
 

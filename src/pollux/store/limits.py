@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from pollux.errors import InvalidInput
 from pollux.model import (
+    AHEAD_MAX,
     FIRINGS_MAX,
     NOTE_BYTES_MAX,
     NOTES_MAX,
@@ -36,6 +37,7 @@ from pollux.store.contract import (
 )
 
 PRIORITIES = (1, 2, 3)
+LINE_MAX = 10_000  # beyond it nobody counts a line; asked often
 _MADE = frozenset({RunState.READY, RunState.HELD})
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -50,6 +52,11 @@ class Known(Protocol):
     def source(self) -> str: ...
     @property
     def release(self) -> int: ...
+
+
+def counted_max(before: str | None) -> int:
+    """Up to which number a line is counted exactly: see `Store.lines`."""
+    return LINE_MAX if before is None else AHEAD_MAX
 
 
 def plain(value: Any, *, bytes_max: int, what: str) -> Any:

@@ -11,11 +11,9 @@ from msgspec.structs import replace
 from pollux.model import ALL_VERSIONS, AT_THE_GATE, Line, NotePut, Run
 from pollux.store.contract import Answer, Counts, RunAnswer, RunFilter, RunPage
 from pollux.store.filters import run_filter, run_place
-from pollux.store.limits import PRIORITIES
+from pollux.store.limits import PRIORITIES, counted_max
 from pollux.store.memory.notes import tell_notes, write_notes
 from pollux.store.memory.state import CANCELLED, DEAD, HELD, LEASED, READY, LinePlace, State, Told
-
-LINE_MAX = 10_001  # beyond ten thousand nobody counts
 
 
 def enqueue(
@@ -168,13 +166,14 @@ def counts(state: State) -> Counts:
 
 def lines(state: State, before: str | None, now_ms: int) -> tuple[Line, ...]:
     counted = list(state.house.states.values()) if state.version == ALL_VERSIONS else [state]
-    return tuple(_line(counted, priority, _end(state, priority, before, now_ms)) for priority in PRIORITIES)
+    most = counted_max(before) + 1
+    return tuple(_line(counted, priority, _end(state, priority, before, now_ms), most) for priority in PRIORITIES)
 
 
-def _line(states: Sequence[State], priority: int, end: LinePlace | None) -> Line:
+def _line(states: Sequence[State], priority: int, end: LinePlace | None, most: int) -> Line:
     firsts = [state.first_in_line(priority) for state in states]
     return Line(
-        ready=0 if end is None else sum(state.ready_before(priority, end, LINE_MAX) for state in states),
+        ready=0 if end is None else sum(state.ready_before(priority, end, most) for state in states),
         first_ms=min((ms for ms in firsts if ms is not None), default=None),
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from pollux.model import FINISHED, LIVE, Line
 from pollux.store.contract import Counts, RunFilter
+from pollux.store.limits import counted_max
 from pollux.store.postgres.rows import LIVE_COLUMNS, RUN_COLUMNS_OF_R, put
 from pollux.store.postgres.sql import Statements
 from pollux.store.postgres.transaction import Transaction
@@ -37,7 +38,11 @@ async def counts(tx: Transaction) -> Counts:
 
 
 async def lines(tx: Transaction, before: str | None) -> tuple[Line, ...]:
-    return tuple([Line(*row) for row in await tx.rows(_finish.lines, tx.version, tx.given_ms, before)])
+    if before is None:
+        rows = await tx.rows(_finish.lines, tx.version, tx.given_ms)
+    else:
+        rows = await tx.rows(_finish.ahead, tx.version, tx.given_ms, before, counted_max(before) + 1)
+    return tuple([Line(*row) for row in rows])
 
 
 async def list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) -> Listed:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pollux.model import FINISHED, LIVE, Line
 from pollux.store.contract import Counts, RunFilter
-from pollux.store.limits import PRIORITIES
+from pollux.store.limits import PRIORITIES, counted_max
 from pollux.store.relational.listing import (
     LIVE_STATES,
     Listed,
@@ -46,7 +46,8 @@ def counts(tx: Transaction) -> Counts:
 
 def lines(tx: Transaction, before: str | None, now_ms: int) -> tuple[Line, ...]:
     place = (max(PRIORITIES) + 1, 0, 0) if before is None else tx.row(_versions.place, (before,)) or _NOWHERE
-    found = [tx.row(_versions.line, (tx.version, each, now_ms, *_end(each, *place))) for each in PRIORITIES]
+    now, most = (now_ms + 1, 0), counted_max(before) + 1
+    found = [tx.row(_versions.line, (tx.version, each, *min(now, _end(each, *place)), most)) for each in PRIORITIES]
     return tuple([Line(*row) for row in found if row is not None])
 
 

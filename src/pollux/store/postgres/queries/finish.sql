@@ -98,27 +98,49 @@ SELECT
   coalesce(sum(jobs) FILTER (WHERE $1::smallint IN (0, version)), 0)::bigint
 FROM {s}.tally;
 
--- The first of each line are counted, as far as they stand before the run $3 if one was given; without a place none do.
+-- The first of each line are counted.
 -- name: lines
-WITH place AS MATERIALIZED (
-  SELECT l.priority, l.visible_ms, l.seq FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
-  WHERE r.id = $3::text AND l.state + 0 = 1
-)
 SELECT coalesce(sum(found.ready), 0)::bigint, min(found.first_ms)::bigint
 FROM unnest(ARRAY[1, 2, 3]::smallint[]) AS p (priority)
 LEFT JOIN (SELECT DISTINCT version FROM {s}.tally WHERE $1::smallint IN (0, version)) AS v ON true
 CROSS JOIN LATERAL (
-  SELECT count(*) FILTER (
-      WHERE first.visible_ms <= coalesce($2::bigint, {s}.now_ms()) AND ($3::text IS NULL OR EXISTS (
-        SELECT FROM place WHERE p.priority < place.priority
-          OR (p.priority = place.priority AND (first.visible_ms, first.seq) < (place.visible_ms, place.seq))
-      ))
-    ) AS ready,
+  SELECT count(*) FILTER (WHERE first.visible_ms <= coalesce($2::bigint, {s}.now_ms())) AS ready,
     min(first.visible_ms) AS first_ms
   FROM (
     SELECT visible_ms, seq FROM {s}.line WHERE state = 1 AND version = v.version AND priority = p.priority
     ORDER BY visible_ms, seq LIMIT 10001
   ) AS first
+) AS found
+GROUP BY p.priority ORDER BY p.priority;
+
+-- What stands before the run $3, counted to $4: its own line up to its place, those of higher priority up to now, and
+-- nothing of the others, nor if it has no place.
+-- name: ahead
+WITH now AS MATERIALIZED (SELECT coalesce($2::bigint, {s}.now_ms()) AS ms), place AS MATERIALIZED (
+  SELECT l.priority, now.ms AS now_ms, least(l.visible_ms, now.ms + 1) AS end_ms,
+    CASE WHEN l.visible_ms <= now.ms THEN l.seq ELSE 0 END AS end_seq
+  FROM now, {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
+  WHERE r.id = $3::text AND l.state + 0 = 1
+)
+SELECT coalesce(sum(found.ready), 0)::bigint, min(found.first_ms)::bigint
+FROM unnest(ARRAY[1, 2, 3]::smallint[]) AS p (priority)
+LEFT JOIN place ON p.priority <= place.priority
+LEFT JOIN (SELECT DISTINCT version FROM {s}.tally WHERE $1::smallint IN (0, version)) AS v ON true
+CROSS JOIN LATERAL (
+  SELECT (
+    SELECT count(*) FROM (
+      SELECT FROM {s}.line
+      WHERE state = 1 AND version = v.version AND priority = p.priority
+        AND (visible_ms, seq) < (
+          CASE WHEN p.priority < place.priority THEN place.now_ms + 1 ELSE place.end_ms END,
+          CASE WHEN p.priority < place.priority THEN 0 ELSE place.end_seq END
+        )
+      ORDER BY visible_ms, seq LIMIT $4::bigint
+    ) AS counted
+  ) AS ready, (
+    SELECT visible_ms FROM {s}.line WHERE state = 1 AND version = v.version AND priority = p.priority
+    ORDER BY visible_ms, seq LIMIT 1
+  ) AS first_ms
 ) AS found
 GROUP BY p.priority ORDER BY p.priority;
 

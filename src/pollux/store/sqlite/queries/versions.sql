@@ -19,14 +19,14 @@ FROM tally WHERE ?1 IN (0, version);
 -- name: place
 SELECT priority, visible_ms, seq FROM runs WHERE id = ? AND +state = 1;
 
--- The first of a line are counted, as far as they stand before a place.
+-- What stands in a line before a place, counted to ?5.
 -- name: line
 SELECT
   coalesce(sum((SELECT count(*) FROM (
     SELECT visible_ms, seq FROM runs
-    WHERE state = 1 AND version = tally.version AND priority = ?2 AND visible_ms <= ?3
-    ORDER BY visible_ms, seq LIMIT 10001
-  ) WHERE (visible_ms, seq) < (?4, ?5))), 0),
+    WHERE state = 1 AND version = tally.version AND priority = ?2 AND (visible_ms, seq) < (?3, ?4)
+    ORDER BY visible_ms, seq LIMIT ?5
+  ))), 0),
   min((
     SELECT visible_ms FROM runs WHERE state = 1 AND version = tally.version AND priority = ?2 ORDER BY visible_ms LIMIT 1
   ))
