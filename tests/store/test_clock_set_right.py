@@ -8,6 +8,7 @@ from pollux.clock import SystemClock
 from pollux.events import Events
 from pollux.model import (
     SCHEDULER_VERSION,
+    Back,
     Cron,
     Interval,
     Job,
@@ -53,7 +54,7 @@ async def store(request, tmp_path):
 
 
 async def planned_a_day_ahead(store, now_ms):
-    """Three schedules, a retry of a plain run and one of a gated run; then that leader is gone."""
+    """Three schedules, a retry of a plain run and one of a gated run, a run handed back; then that leader is gone."""
     there_ms = now_ms + DAY
     jobs = [
         Job(id="poll", handler="h", schedule=Interval(HOUR)),
@@ -63,6 +64,7 @@ async def planned_a_day_ahead(store, now_ms):
         Job(id="gated", handler="h", target="db"),
     ]
     await store.put_jobs([JobPut(job) for job in jobs], now_ms=there_ms)
+    await store.enqueue([a_run("sent away", "asked", due_ms=now_ms)], now_ms=now_ms)
     term = await store.elect("gone", ttl_ms=15_000, now_ms=there_ms)
     feed = await store.feed(limit=99, now_ms=there_ms)
     stored = dict(zip(("poll", "sweep", "later"), await store.get_jobs(["poll", "sweep", "later"]), strict=True))
@@ -75,10 +77,11 @@ async def planned_a_day_ahead(store, now_ms):
     await store.enqueue(runs, now_ms=there_ms)
     await store.advance(term.number, Plan(releases=(Release("held"),)), now_ms=there_ms)
     claimed = await store.claim(node="n", token="t", limit=9, lease_ms=30_000, now_ms=there_ms)
-    again = RetryAt(there_ms + DELAY_MS)
-    await store.settle([settlement(run, again) for run in claimed.runs], now_ms=there_ms)
+    again, back = RetryAt(there_ms + DELAY_MS), Back(there_ms + DELAY_MS)
+    verdicts = {run: back if run.id == "sent away" else again for run in claimed.runs}
+    await store.settle([settlement(run, verdict) for run, verdict in verdicts.items()], now_ms=there_ms)
     await store.resign("gone", term=term.number, now_ms=there_ms)
-    return [run.id for run in claimed.runs]
+    return [run.id for run, verdict in verdicts.items() if verdict is again]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,7 @@ async def test_due_times_and_retries_a_day_ahead_are_put_right(store):
             break
     done_ms = (await store.feed(limit=1)).now_ms
     assert noted.back is not None
-    assert (noted.back.is_over, noted.back.jobs, noted.back.runs) == (True, 2, len(retried))
+    assert (noted.back.is_over, noted.back.jobs, noted.back.runs) == (True, 2, len(retried) + 1)
     assert noted.highest_ms <= done_ms
     jobs = {job.id: job for job in await store.get_jobs(["poll", "sweep", "later"])}
     assert not [job.id for job in jobs.values() if lies_ahead(job, done_ms)]
@@ -127,4 +130,6 @@ async def test_due_times_and_retries_a_day_ahead_are_put_right(store):
     assert jobs["later"].next_due_ms == now_ms + 2 * DAY
     for run in await store.get_runs(retried):
         assert now_ms + DELAY_MS <= run.visible_ms <= done_ms + DELAY_MS
+    [handed_back] = await store.get_runs(["sent away"])
+    assert handed_back.visible_ms <= done_ms
     await leader.resign()

@@ -262,6 +262,13 @@ def tried_at(ended_in):
         (waiting(DAY + 9_000, **tried_at(-DAY)), None),  # it was told so by `Retry-After`, before the clock went ahead
         (waiting(9 * DAY, **tried_at(DAY)), DAY),
         (waiting(9_000, **tried_at(-1_000)), None),
+        (waiting(DAY + 9_000, fence=2, **tried_at(DAY)), 0),  # the delivery after the retry was handed back
+        (waiting(DAY + 9_000, fence=2, **tried_at(-DAY)), 0),
+        (waiting(DAY + 9_000, fence=1, **tried_at(-DAY)), None),
+        (waiting(DAY + 9_000, fence=3, attempt=1, tried=(Tried(0, NOW, NOW - DAY, "long ago"),)), None),
+        (waiting(DAY + 9_000, fence=1, made_in=-HOUR), 0),  # handed back by the clock ahead: it waits for a place
+        (waiting(DAY + 9_000, fence=1), 0),
+        (waiting(4_000, fence=1, made_in=-HOUR), None),  # handed back since
         (waiting(DAY - 5, Cause.SCHEDULE), 0),
         (waiting(DAY - 5, made_in=DAY - 5), 0),
         (waiting(DAY + 4_999, made_in=DAY + 4_999), 0),

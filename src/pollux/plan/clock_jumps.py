@@ -102,12 +102,15 @@ class TermClock:
 def earlier_ms(run: Run, *, highest_ms: int, now_ms: int) -> int | None:
     """When a waiting run shall become visible, if its time was reckoned by a clock that has come back; None: it stands.
 
-    A retry keeps the delay that it was given when its attempt ended.  A firing was due when it was made.  A run that
-    was asked for while the clock was ahead becomes visible if it had been before the clock came back.  All other times
-    are the caller's own wish: those of runs that were made after the clock came back, or before it went ahead.
+    A retry keeps the delay that it was given when its attempt ended.  A run whose last delivery was handed back is put
+    off for a short while only, to wait for a place.  A firing was due when it was made.  A run that was asked for while
+    the clock was ahead becomes visible if it had been before the clock came back.  All other times are the caller's own
+    wish: those of runs that were made after the clock came back, or before it went ahead.
     """
     if run.visible_ms <= now_ms:
         return None
+    if _was_handed_back(run):
+        return now_ms if run.visible_ms > now_ms + CAME_BACK_MS else None
     if run.tried and (run.attempt or run.lease_losses or run.crashes):
         ended_ms = run.tried[-1].ended_ms
         delay_ms = min(max(0, run.visible_ms - ended_ms), RETRY_AFTER_MAX_MS)
@@ -117,3 +120,9 @@ def earlier_ms(run: Run, *, highest_ms: int, now_ms: int) -> int | None:
     made_ms = made_ms_of(run.id)
     is_made_ahead = made_ms is not None and now_ms + CAME_BACK_MS < made_ms <= run.visible_ms
     return now_ms if is_made_ahead and run.visible_ms <= highest_ms + NOTED_MS else None
+
+
+def _was_handed_back(run: Run) -> bool:
+    """Did its last delivery end without an attempt?"""
+    last = run.tried[-1].fence or run.fence if run.tried else 0
+    return run.fence > last
