@@ -235,6 +235,9 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
             raise await overlapped(self._store, known, answer.detail, anyway=ANYWAY)
         self._refuse(answer, known)
         link_runs([run.id], self.trace_namespace)
+        if answer.answer is Answer.ALREADY:
+            [there] = await self._store.get_runs([run.id])
+            return said(there_already(run, there or run))
         return run
 
     async def cancel(self, ref: object, *, reason: str = "") -> list[RunAnswer]:
