@@ -162,6 +162,14 @@ def test_running_needs_no_test_tools_and_no_peers():
     assert locked("run") & {normal(each) for each in [*groups["dev"], *groups["bench"]]} == set()
 
 
+def test_the_lock_for_running_holds_nothing_else():
+    """Neither an extra that running does without, nor what only a test tool brings."""
+    project, groups = PROJECT["project"], PROJECT["dependency-groups"]
+    run = [*project["dependencies"], *project["optional-dependencies"]["tui"], *groups["build"]]
+    everywhere = {normal(line) for line in LOCKS["run"].splitlines() if "==" in line and ";" not in line}
+    assert everywhere - needed(run) == set(), "cure: make lock"
+
+
 def test_nobody_is_told_to_install_another_project():
     """`pollux` on the package index is not ours; the distribution is `pollux-scheduler`."""
     files = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout

@@ -162,6 +162,26 @@ async def test_other_params_under_a_known_id_are_said_to_be_dropped(app, caplog)
     await app.close()
 
 
+async def test_a_forced_run_of_a_known_id_is_the_run_that_is_there(app, caplog):
+    @app.job()
+    def greet(ctx, name: str): ...
+
+    @app.job()
+    def part(ctx): ...
+
+    caplog.set_level(logging.WARNING, logger="pollux")
+    await app.open()
+    first = await app.enqueue(greet, {"name": "Ada"}, id="one", delay="1h")
+    again = await app.run_now(greet, {"name": "Bob"}, id="one", anyway=True)
+    assert (again.payload, again.due_ms, again.cause) == (first.payload, first.due_ms, first.cause)
+    assert caplog.messages == [
+        "run one exists already and is ready; its params were kept, and what was sent now was dropped"
+    ]
+    with pytest.raises(Conflict, match="one is one of job 'greet', not of 'part'; use another id"):
+        await app.run_now(part, id="one")
+    await app.close()
+
+
 async def test_a_job_of_a_handler_that_nobody_has_is_put_with_a_warning(app, caplog):
     app.handler(lambda ctx: None, name="fetch")
     caplog.set_level(logging.WARNING, logger="pollux")
@@ -176,3 +196,15 @@ async def test_a_job_of_a_handler_that_nobody_has_is_put_with_a_warning(app, cap
     )
     assert [job.id for job in (await app.list_jobs()).jobs] == ["good", "odd"]
     await app.close()
+
+
+async def test_a_handler_that_a_living_node_has_is_known(tmp_path, caplog):
+    url = f"sqlite:///{tmp_path}/p.db"
+    node, producer = Pollux(url, name="shop"), Pollux(url, name="web")
+    node.handler(lambda ctx: None, name="fetch")
+    caplog.set_level(logging.WARNING, logger="pollux")
+    async with node:
+        await producer.open()
+        await producer.put_jobs([job_of(id="good", handler="fetch", schedule=every("1h"))])
+        assert caplog.messages == []
+        await producer.close()

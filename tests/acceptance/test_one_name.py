@@ -1,6 +1,8 @@
 """Two different files called pollux.yaml, and two plain programs, on one store: real processes, every cure."""
 
 import contextlib
+import subprocess
+import sys
 
 import pytest
 
@@ -22,7 +24,7 @@ for name in {names!r}:
     app.add(name, every("1h"))
 
 if __name__ == "__main__":
-    app.run()
+    app.run({how})
 """
 
 
@@ -57,6 +59,16 @@ class World:
         here = self.at(name)
         log = self.stack.enter_context((here.folder / "log").open("ab"))
         return self.stack.enter_context(here.started("serve", *QUIET, *words, stderr=log))
+
+    def run(self, name, ids, how=""):
+        """A program of its own: `python app.py`, with `app.run()` at its end."""
+        here = self.at(name)
+        here.write("app.py", PROGRAM.format(url=self.url, names=ids, how=how))
+        log = self.stack.enter_context((here.folder / "log").open("ab"))
+        process = subprocess.Popen([sys.executable, "app.py"], cwd=here.folder, env=here.environ(), stderr=log)
+        self.stack.callback(process.wait)
+        self.stack.callback(process.kill)
+        return process
 
     def log(self, name):
         return (self.tmp_path / name / "log").read_text()
@@ -186,20 +198,30 @@ def _declared(world):
 
 
 def test_two_plain_programs_do_not_take_each_others_jobs(world):
-    world.at("one").write("one.py", PROGRAM.format(url=world.url, names=["a", "b"]))
-    world.at("two").write("two.py", PROGRAM.format(url=world.url, names=["c"]))
+    """Whether `pollux serve` starts them, or they are `python app.py` with `app.run()` at the end."""
+    world.at("one").write("one.py", PROGRAM.format(url=world.url, names=["a", "b"], how=""))
+    world.at("two").write("two.py", PROGRAM.format(url=world.url, names=["c"], how=""))
     first = world.serve("one", "--app", "one:app")
     world.holds(first, "a", "b")
     asked = world.ask("enqueue", "a", "--delay", "1h", "--json").json["run"]["id"]
-    err = world.refused("two", "--app", "two:app")
-    assert "code:app: 2 jobs (a, b) would go that a living node may still declare (" in err
-    assert "Pollux(name=...)" in err
+    alone = world.run("alone", ["c"])
+    served = world.refused("two", "--app", "two:app")
+    assert alone.wait(120) == 1
+    for err in (served, world.log("alone")):
+        assert "code:app: 2 jobs (a, b) would go that a living node may still declare (" in err
+        assert "Pollux(name=...)" in err
+        assert "app.run(replace=True)" in err
+        assert "Traceback" not in err
     assert world.jobs() == {"a", "b"}
     assert world.ask("runs", "show", asked, "--json").json["run"]["state"] == "ready"
     second = world.serve("two", "--app", "two:app", "--replace")
     world.holds(second, "a", "b", "c")
     assert stopped(second).code == 0
-    assert stopped(first).code == 0
+    third = world.run("third", ["d"], how="replace=True")
+    world.holds(third, "a", "b", "c", "d")
+    assert world.ask("runs", "show", asked, "--json").json["run"]["state"] == "ready"
+    for process in (third, first):
+        assert stopped(process).code == 0
 
 
 def _with_code(world, name, *ids, code, source):

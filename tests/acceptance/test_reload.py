@@ -1,5 +1,6 @@
 """A changed file reaches a running `pollux serve`: by its name, by a link, by a signal, by a command."""
 
+import contextlib
 import os
 import pty
 import re
@@ -307,6 +308,37 @@ def test_the_command_lets_a_node_do_it(pollux):
         assert stopped(process).code == 0
 
 
+@pytest.mark.parametrize("has_node", [True, False])
+def test_most_jobs_go_by_a_command_only_if_it_says_replace(pollux, has_node):
+    """Of a reload and of a rollback, done by a node or without one."""
+    here, six = asking(pollux), "abcdef"
+    pollux.write("p.yaml", text(*six))
+    with contextlib.ExitStack() as stack:
+        if has_node:
+            words = ("-c", "p.yaml", "--no-reload", "--no-watch", "--port", "0", "--server")
+            process = stack.enter_context(pollux.started("serve", *words))
+            eventually(
+                lambda: "a node is asked" in here("jobs", "-c", "p.yaml", "--verbose").err, "it answers", process
+            )
+        else:
+            here.ok("reload", "-c", "p.yaml")
+
+        def refused_without_replace(*words):
+            refused = here("reload", *words, "-c", "p.yaml")
+            assert (refused.code, "6 jobs (a, b, c, d, e, ...) would go" in refused.err) == (1, True), refused.err
+            assert set(six) <= ids_of(pollux)
+            here.ok("reload", *words, "--replace", "-c", "p.yaml")
+            assert ids_of(pollux) == {"z"}
+
+        swap(pollux.folder, "p.yaml", text("z"))
+        refused_without_replace()
+        swap(pollux.folder, "p.yaml", text("z", *six))
+        here.ok("reload", "--replace", "-c", "p.yaml")  # the set with z alone is forgotten
+        refused_without_replace("--rollback")
+        if has_node:
+            assert stopped(process).code == 0
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_rollback_is_never_of_another_file_than_the_one_that_is_named(pollux, is_lost):
     """The node on that store reads another one: it would put back an earlier text of its own."""
@@ -431,3 +463,18 @@ def test_a_live_table_goes_on_over_a_reload(pollux):
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+def test_a_live_table_starts_where_most_jobs_go_if_it_is_said(pollux):
+    pollux.write("p.yaml", text(*"abcdef"))
+    asking(pollux).ok("reload", "-c", "p.yaml")
+    pollux.write("p.yaml", text("home-z"))
+    ours, theirs = pty.openpty()
+    try:
+        with pollux.started("serve", "-c", "p.yaml", "--no-server", "--replace", stdout=theirs) as process:
+            read_until(ours, ["home-z"])
+            assert stopped(process, signal.SIGINT).code == 0
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert ids_of(pollux) == {"home-z"}

@@ -271,6 +271,16 @@ async def test_the_same_id_is_the_same_run_in_a_transaction_too(app, connection)
     assert (await app.get_run("own")).due_ms == own.due_ms
 
 
+async def test_other_params_under_a_known_id_are_said_to_be_dropped_in_a_transaction_too(app, connection, caplog):
+    await app.enqueue("report", {"n": 1}, id="dd", delay="1h")
+
+    async with connection.transaction():
+        again = await app.enqueue("report", {"n": 2}, id="dd", delay="1h", connection=connection)
+
+    assert again.payload == {"n": 1}
+    assert "run dd exists already and is ready; its params were kept, and what was sent now was dropped" in caplog.text
+
+
 async def test_many_runs_can_be_part_of_a_transaction(app, connection):
     params = [{"n": n} for n in range(BATCH_MAX + 5)]  # several batches
     undone = connection.transaction()
