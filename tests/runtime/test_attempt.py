@@ -11,6 +11,7 @@ from pollux.events import HandlerStuck, LeaseWasLost, RunFailed, RunSettled, Run
 from pollux.model import Interval, RunState, run_of
 from pollux.registry import Changed, Registry
 from pollux.secrets import HIDDEN
+from pollux.testing.conformance.builders import release
 from tests.runtime.fakes import Heard, Shop, emptied, settle_down
 
 
@@ -373,6 +374,25 @@ async def test_the_context_tells_a_second_delivery_from_a_second_attempt():
         await settle_down()
         await shop.settler.turn()
     assert told == [(2, 1), (3, 2)]
+
+
+async def test_what_a_node_without_the_handler_handed_back_has_had_a_delivery():
+    """A higher fence tells that another node may have begun; it cannot tell that none did."""
+    told = []
+
+    async def work(ctx):
+        told.append((ctx.delivery, ctx.attempt))
+
+    shop = await a_shop()
+    await shop.enqueue(await shop.job("job"), "r1")
+    await shop.dispatcher.turn()
+    assert (await recorded(shop)).state is RunState.HELD
+    shop.registry.add("job", work)
+    await release(shop.store, "r1", now_ms=shop.clock.now_ms())
+    await shop.dispatcher.turn()
+    await settle_down()
+    assert (await recorded(shop)).state is RunState.DONE
+    assert told == [(2, 1)]
 
 
 async def test_a_cancel_request_reaches_a_running_handler():
