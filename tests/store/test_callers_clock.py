@@ -7,6 +7,7 @@ import pytest
 
 from pollux import Pollux
 from pollux.app.verbs import Verbs
+from pollux.client.travel import PATH, VERSION_HEADER
 from pollux.clock import SystemClock
 from pollux.model import SCHEDULER_VERSION, Job, NotePut
 from pollux.model.clock_note import clock_key, clock_value
@@ -14,6 +15,8 @@ from pollux.registry import Registry
 from pollux.store.contract import JobPut
 from pollux.store.open import open_store
 from pollux.units import format_moment
+from pollux.version import __version__
+from tests.acceptance.api_world import api_of
 from tests.servers import postgres
 from tests.servers.redis import own_url
 
@@ -109,6 +112,16 @@ async def test_a_clock_that_is_set_right_meanwhile_changes_nothing(caller):
     caller._clock.by_ms = 0
 
     assert is_near(await caller._store.now(), true_ms())
+
+
+@pytest.mark.parametrize("by_ms", [-DAY_MS, DAY_MS])
+async def test_a_node_greets_commands_with_the_time_of_its_store(url, by_ms):
+    """The ids of the runs that they ask for begin with it."""
+    app = Pollux(url, clock=Skewed(by_ms))
+    await app.open()
+    hello = await api_of(app).ok("GET", PATH, headers={VERSION_HEADER: __version__})
+    await app.close()
+    assert is_near(hello["now_ms"], true_ms())
 
 
 @pytest.mark.parametrize("by_ms", [-20_000, DAY_MS])

@@ -3,13 +3,18 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
+from pollux import Pollux
 from pollux.app.accepted import Accepted
 from pollux.cli import accepting
 from pollux.cli.accepting import Unanswered, accepted_by
 from pollux.client.travel import Hello
+from pollux.clock import FakeClock
 from pollux.errors import StoreTimeout
+from pollux.ids import made_ms_of
 from pollux.model import Run
+from pollux.store.memory import MemoryStore
 
 
 class Node:
@@ -32,6 +37,9 @@ async def answers(job_id, **options):
     return Accepted(Run(options["id"], job_id, 0))
 
 
+async def home(ctx): ...
+
+
 async def hangs(job_id, **options):
     await asyncio.Event().wait()
 
@@ -41,6 +49,20 @@ async def test_a_run_has_its_id_before_the_node_is_asked():
     accepted = await accepted_by(node, "home", None, None, {"key": "k"})
     assert node.asked == [{"id": accepted.run.id, "key": "k"}]
     assert len(accepted.run.id) == 28
+
+
+async def test_the_id_begins_with_the_time_of_the_store():
+    """As those that the program makes elsewhere: after a clock that was ahead, the leader goes by it."""
+    node = Node(answers)
+    node.hello = replace(node.hello, now_ms=1_700_000_000_000)
+    assert made_ms_of((await accepted_by(node, "home", None, None, {})).run.id) == 1_700_000_000_000
+
+    clock = FakeClock()
+    app = Pollux(MemoryStore(clock), clock=clock)
+    app.add(app.handler(home))
+    await app.open()
+    assert made_ms_of((await accepted_by(app, "home", None, None, {})).run.id) == clock.now_ms()
+    await app.close()
 
 
 async def test_a_run_of_which_no_answer_came_is_named_with_how_to_look():

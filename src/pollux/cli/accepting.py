@@ -43,7 +43,7 @@ async def accepted_by(
     """
     if isinstance(run, Unanswered):
         return await _accepted_in_store(app, job_id, params, run, options)
-    asked = run or new_id(now_ms(), SystemRandom())
+    asked = run or new_id(await _store_now(app), SystemRandom())
     call = asyncio.ensure_future(app.accept(job_id, params, id=asked, **options))
     try:
         if store := _store_of(getattr(app, "hello", None)):
@@ -56,6 +56,15 @@ async def accepted_by(
     finally:
         call.cancel()
     return accepted
+
+
+async def _store_now(app: Any) -> int:
+    """The store's time, with which the ids of runs begin; our own where a node could not tell it."""
+    hello: Hello | None = getattr(app, "hello", None)
+    if hello is None:
+        now: int = await app.store_now()
+        return now
+    return hello.now_ms or now_ms()
 
 
 async def _accepted_in_store(

@@ -54,6 +54,7 @@ class Hello(Struct, frozen=True):
     sealed: str  # why nobody works on it, if it was moved elsewhere
     name: str  # as whom the caller is known
     role: str
+    now_ms: int = 0  # by the clock of the store; 0: it did not say it in time
 
 
 def file_mark(url: str) -> str:

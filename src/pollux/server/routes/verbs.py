@@ -55,6 +55,7 @@ async def hello(desk: At) -> Response:
         sealed=await _sealed(desk),
         name=desk.identity.name,
         role=desk.identity.role.word,
+        now_ms=await _store_now(desk),
     )
     return _answer(msgspec.json.encode(answer))
 
@@ -66,6 +67,15 @@ async def _sealed(desk: At) -> str:
             return await desk.verbs.sealed()
     except (StoreError, TimeoutError):
         return ""
+
+
+async def _store_now(desk: At) -> int:
+    """0 if the store cannot say it now."""
+    try:
+        async with asyncio.timeout(SEALED_S):
+            return await desk.verbs.store_now()
+    except (StoreError, TimeoutError):
+        return 0
 
 
 @routes.raw("POST", f"{PATH}/{{verb}}", Role.VIEWER, include_in_schema=False)
