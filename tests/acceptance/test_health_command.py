@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from pollux import Pollux, every
-from pollux.model import Job, Node
+from pollux.model import Cron, Job, Node
 from pollux.store.contract import JobPut
 from tests.acceptance.terminal import SameProcess, Terminal
+from tests.runtime.test_app import until
 
 
 @pytest.fixture
@@ -81,6 +82,27 @@ def test_before_the_first_start_a_file_that_lies_here_is_what_is_to_be_started(p
     assert "`pollux serve --store sqlite:///p.db`" in pollux("jobs", "--store", "sqlite:///p.db").err
     pollux.write("pollux.yaml", "store: sqlite:///p.db\n")
     assert "`pollux serve -c pollux.yaml`" in pollux("jobs").err
+
+
+def test_a_job_whose_schedule_the_leader_cannot_use_is_told(pollux):
+    """Put by a node that knows its time zone, say: no due time comes, so none is overdue."""
+
+    async def lead() -> None:
+        async with Pollux(f"sqlite:///{pollux.folder}/p.db") as app:
+            app.handler(len, name="h")
+            await app.backend.put_jobs([JobPut(Job(id="mars", handler="h", schedule=Cron("* * * * *", "Mars/Base")))])
+            await until(lambda: app.backend.notes("aside:schedules"), "the leader has looked at it")
+
+    asyncio.run(lead())
+    where = ("--store", "sqlite:///p.db")
+    words = "a schedule cannot be used, and nothing of it is fired: job mars: "
+    [line] = [line for line in pollux("health", *where).out.splitlines() if line.startswith("schedules ")]
+    assert "degraded" in line
+    assert words in line
+    [found] = [each for each in pollux("doctor", "--json", *where).json["findings"] if each["about"] == "schedules"]
+    assert (found["level"], words in found["seen"]) == ("warn", True)
+    assert "its schedule cannot be used: " in pollux.ok("why", "mars", *where).out
+    assert pollux("store", "check", *where).code == 0, "the store is sound"
 
 
 def test_health_doctor_and_runs_count_alike_and_judge_alike(pollux):

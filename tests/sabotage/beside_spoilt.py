@@ -240,7 +240,7 @@ BESIDE_SPOILT = (
     sabotage(
         "noted",
         "the next leader does not know of a job that the one before could not read",
-        Patch("plan/aside.py", "            puts.append(NotePut(self._jobs_key, value))\n", "            pass\n"),
+        Patch("plan/aside.py", "        return (NotePut(self.key, value),)\n", "        return ()\n"),
         tests=(
             ASIDE + "test_the_next_leader_looks_at_it_first_though_its_entry_is_consumed",
             SPOILT + "test_the_leader_after_one_that_could_not_read_a_new_job_plans_it[sqlite]",
@@ -249,8 +249,19 @@ BESIDE_SPOILT = (
     sabotage(
         "noted-whole",
         "a leader that dies while it looks at all jobs leaves a note of some",
-        Patch("plan/aside.py", "if not (self._is_told or looks)", "if not self._is_told"),
+        Patch("plan/aside.py", "puts = [] if looks else [", "puts = ["),
         tests=(ASIDE + "test_a_leader_that_dies_before_it_has_looked_at_all_leaves_the_note_as_it_is",),
+    ),
+    sabotage(
+        "schedules",
+        "a job whose schedule the leader cannot use stands still, and nobody is told",
+        Patch("plan/aside.py", "        self._unplanned.put(job_id, why)\n", "        pass\n"),
+        tests=(
+            ASIDE + "test_a_schedule_that_cannot_be_used_is_named_until_it_is_mended",
+            ASIDE + "test_a_schedule_that_turns_bad_when_it_is_due_is_named_at_once",
+            ASIDE + "test_the_next_leader_tries_it_first",
+            "tests/acceptance/test_health_command.py::test_a_job_whose_schedule_the_leader_cannot_use_is_told",
+        ),
     ),
     sabotage(
         "again",

@@ -221,6 +221,12 @@ BAD = {
         DEGRADED,
         "the leader cannot read job a: odd (and 1 more): nothing of it is fired",
     ),
+    "a schedule that the leader cannot use": (
+        seen(aside=(SetAside("schedules", 2, 2, {"a": "no such zone", "b": "no such zone"}),)),
+        "schedules",
+        DEGRADED,
+        "a schedule cannot be used, and nothing of it is fired: job a: no such zone (and 1 more)",
+    ),
     "dead letters": (counted(dead=1), "dead", DEGRADED, "1 dead letter"),
     "everything paused": (seen(stops=(("all", "night (by ada)"),)), "stops", DEGRADED, "everything is paused (night"),
     "drained": (seen(drained=(DRAINED,)), "stops", DEGRADED, f"{WORDS} (database moves)"),

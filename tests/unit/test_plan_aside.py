@@ -3,12 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
+from pollux.errors import InvalidInput
 from pollux.model import Cron, NotePut, Once, RunState, Spoilt, set_aside
+from pollux.plan.dues import place
 from pollux.plan.timers import PAGE
 from pollux.store.limits import checked_notes
 from tests.unit.plan_world import Leader, a_job
 
-JOBS, FEED = "aside:jobs:2", "aside:feed:2"
+JOBS, SCHEDULES, FEED = "aside:jobs:2", "aside:schedules:2", "aside:feed:2"
 DAY = 24 * 3_600_000
 
 
@@ -284,3 +286,113 @@ def test_the_latest_entries_are_kept_and_all_are_counted(world, leader):
         leader.run()
     assert (told(world, FEED).count, len(told(world, FEED).named)) == (27, 20)
     assert world.notes[FEED].expires_ms == world.now_ms + 7 * DAY
+
+
+# schedules that cannot be used
+
+
+@pytest.fixture
+def lacking(monkeypatch):
+    """Jobs whose time zone the machine of the leader does not know."""
+    ids = set()
+
+    def place_here(job, *args, **options):
+        if job.id in ids:
+            raise InvalidInput("there is no time zone 'Mars/Base'")
+        return place(job, *args, **options)
+
+    monkeypatch.setattr("pollux.plan.intake.place", place_here)
+    return ids
+
+
+def test_a_schedule_that_cannot_be_used_is_named_until_it_is_mended(world, leader):
+    world.put(a_job("a", schedule=Cron("* * * * *", tz="Mars/Base")), a_job("b"))
+    leader.run()
+
+    assert (fired(world, "a"), fired(world, "b"), world.feed) == (0, 1, {})
+    assert (list(told(world, SCHEDULES).named), told(world)) == (["a"], None)
+    assert "Mars/Base" in told(world, SCHEDULES).words
+    world.put(replace(world.jobs["a"], schedule=Cron("* * * * *")))
+    leader.run()
+    assert told(world, SCHEDULES) is None
+
+
+def test_it_is_tried_again_after_a_minute_and_written_once(world, leader, lacking):
+    lacking.add("a")
+    world.put(a_job("a"))
+    leader.run()
+    written = world.advances
+    for _ in range(3):
+        assert leader.planner.next_ms() <= world.now_ms + 60_000
+        world.now_ms += 60_000
+        leader.run()
+    assert (world.advances, fired(world, "a")) == (written, 0)
+    lacking.clear()
+    world.now_ms += 60_000
+    leader.run()
+    assert (fired(world, "a"), told(world, SCHEDULES)) == (1, None)
+
+
+def test_the_next_leader_tries_it_first(world, leader, lacking):
+    """On a machine that knows the zone, say: nobody has to put the job anew."""
+    lacking.add("a")
+    world.put(a_job("a"), a_job("b"))
+    leader.run()
+    written = world.advances
+    Leader(world).run()
+    assert world.advances == written, "what the store says already is not written again"
+    lacking.clear()
+    Leader(world).run()
+    assert (fired(world, "a"), told(world, SCHEDULES)) == (1, None)
+
+
+def test_more_of_them_than_a_note_can_name_are_found_among_all_jobs_too(world, leader, lacking):
+    names = [f"j{n:03}" for n in range(130)]
+    lacking.update(names)
+    world.put(*[a_job(name) for name in names])
+    leader.run()
+    assert (told(world, SCHEDULES).count, len(told(world, SCHEDULES).named)) == (130, 100)
+    lacking.clear()
+    new = Leader(world)
+    new.run()
+    world.now_ms += 61_000
+    new.run()
+    assert {name for name in names if not fired(world, name)} == set()
+    assert told(world, SCHEDULES) is None
+
+
+def test_a_schedule_that_turns_bad_when_it_is_due_is_named_at_once(world, leader):
+    world.put(a_job("a", every_ms=10_000))
+    leader.run()
+    end_all(world)
+    world.jobs["a"] = replace(world.jobs["a"], schedule=Cron("no such line"))
+    leader.rebuild()
+    leader.go(11_000)
+
+    assert world.jobs["a"].next_due_ms is None
+    assert list(told(world, SCHEDULES).named) == ["a"]
+
+
+def test_it_is_named_no_more_once_it_is_gone_disabled_or_retired(world, leader):
+    bad = Cron("no such line")
+    world.put(a_job("a", schedule=bad), a_job("b", schedule=bad), a_job("c", schedule=bad))
+    leader.run()
+    assert sorted(told(world, SCHEDULES).named) == ["a", "b", "c"]
+    world.delete("a")
+    world.put(replace(world.jobs["b"], enabled=False))
+    leader.run()
+    assert list(told(world, SCHEDULES).named) == ["c"]
+    world.put(replace(world.jobs["c"], declared=False))
+    leader.run()
+    assert told(world, SCHEDULES) is None
+
+
+def test_what_somebody_asks_of_it_runs(world, leader):
+    world.put(a_job("a", schedule=Cron("no such line")))
+    leader.run()
+    world.enqueue("a", "asked")
+    world.hold("asked", "looked at")
+    leader.run()
+    world.now_ms += 1_000
+    leader.run()
+    assert world.runs["asked"].state is RunState.READY

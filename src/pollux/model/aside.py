@@ -1,6 +1,7 @@
-"""What could the leader not read?  Two notes of each version say it: the jobs, and the entries of its feed.
+"""What could the leader not read, or not plan?  Three notes of each version say it: jobs, schedules, and feed entries.
 
-`aside:jobs:<version>` stands as long as there are such jobs; a leader that finds it looks at them first of all.
+`aside:jobs:<version>` stands as long as there are jobs that cannot be read, `aside:schedules:<version>` as long as
+there are some whose schedule cannot be used; a leader that finds one looks at its jobs first of all.
 `aside:feed:<version>` keeps the latest entries as they stood there, for a week: what they told was read anew.
 """
 
@@ -14,7 +15,11 @@ from msgspec import Struct, json
 from pollux.model.note import Note
 
 ASIDE = "aside:"
-JOBS, FEED = "jobs", "feed"
+JOBS, SCHEDULES, FEED = "jobs", "schedules", "feed"
+SCHEDULES_CURE = (
+    "put a schedule that works; if the leader's machine does not know the time zone, bring its tzdata up to date: "
+    "the schedule is tried again every minute, and by each new leader"
+)
 NAMED_MAX = 100  # jobs that the note names; a leader that finds more of them looks at all there are
 NAMED_BYTES_MAX = 40_000  # of them all, as they are written: a note has its own limit
 NAME_CHARS_MAX = 500  # a longer one is counted, not named: cut off it would name another job
@@ -27,19 +32,19 @@ _encode = json.Encoder().encode
 class SetAside(Struct, frozen=True):
     """What one note says."""
 
-    kind: str  # JOBS or FEED
+    kind: str  # JOBS, SCHEDULES or FEED
     version: int
     count: int
-    named: dict[str, str]  # the first jobs, or the latest entries, and why each cannot be read
+    named: dict[str, str]  # the first jobs, or the latest entries, and why each cannot be read or planned
     texts: dict[str, str] = {}  # the entries, as far as they can be shown
 
     @property
     def words(self) -> str:
         """`job a: Invalid value (and 3 more)`, `entry 17 of the feed: it was cut off`"""
-        what = "job {}: {}" if self.kind == JOBS else "entry {} of the feed: {}"
+        what = "entry {} of the feed: {}" if self.kind == FEED else "job {}: {}"
         first = [what.format(name, why) for name, why in self.named.items()][:1]
         if not first:
-            return f"{self.count} {'jobs' if self.kind == JOBS else 'entries'} whose names cannot be told"
+            return f"{self.count} {'entries' if self.kind == FEED else 'jobs'} whose names cannot be told"
         return "".join(first) + (f" (and {self.count - 1} more)" if self.count > 1 else "")
 
 
@@ -79,11 +84,17 @@ def set_aside(note: Note) -> SetAside | None:
     """What a note says, if it is one of these; what somebody else wrote there is none."""
     kind, _, number = note.key.removeprefix(ASIDE).partition(":")
     value = note.value
-    if not note.key.startswith(ASIDE) or kind not in {JOBS, FEED} or not number.isdecimal():
+    if not note.key.startswith(ASIDE) or kind not in {JOBS, SCHEDULES, FEED} or not number.isdecimal():
         return None
     if not isinstance(value, dict) or not isinstance(value.get("count"), int):
         return None
     return SetAside(kind, int(number), value["count"], _texts(value.get("named")), _texts(value.get("texts")))
+
+
+def unusable_schedules(asides: Iterable[SetAside]) -> str:
+    """In words, if there are any."""
+    found = [each.words for each in asides if each.kind == SCHEDULES]
+    return f"a schedule cannot be used, and nothing of it is fired: {'; '.join(found)}" if found else ""
 
 
 def all_aside(notes: Iterable[Note]) -> tuple[SetAside, ...]:

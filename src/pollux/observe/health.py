@@ -4,6 +4,7 @@
     versions                                                        the others on the store, if there are any
     code                                    programs with different code under one handler name, if there are any
     texts                                   nodes with other jobs than the latest text of their source, if there are any
+    schedules                                                      those that the leader cannot use, if there are any
     loop  handlers                                       this node as it knows itself, others by their last beat
     polling  file                                                                 this node, as it knows itself
 
@@ -35,7 +36,7 @@ from pollux.model import (
     unserved,
     with_start,
 )
-from pollux.model.aside import JOBS
+from pollux.model.aside import JOBS, SCHEDULES, SCHEDULES_CURE, unusable_schedules
 from pollux.observe.snapshot import Deployment, JobSeen, NodeSeen, Snapshot
 from pollux.units import format_ms
 
@@ -99,6 +100,8 @@ def _findings(snapshot: Snapshot) -> Iterator[Finding]:
         if any(each.words(snapshot.now_ms) for each in seen.clocks):
             yield _clock(snapshot, seen)
         yield from _programs(seen)
+        if words := unusable_schedules(seen.aside):
+            yield Finding("schedules", DEGRADED, words, SCHEDULES_CURE)
         for question in (_due, _ready, _queue, _freshness, _sources, _feed, _records, _dead, _stops):
             yield question(snapshot, seen)
     if node is not None:
@@ -291,7 +294,7 @@ def _records(_: Snapshot, seen: Deployment) -> Finding:
     if jobs:
         cure = "let a newer release lead; if none knows it put it anew or delete it: pollux store check"
         return Finding("records", DEGRADED, f"the leader cannot read {'; '.join(jobs)}: nothing of it is fired", cure)
-    entries = [each.words for each in seen.aside]
+    entries = [each.words for each in seen.aside if each.kind != SCHEDULES]
     what = f"; set aside in the last week: {'; '.join(entries)}" if entries else ""
     return Finding("records", HEALTHY, f"no job is set aside{what}")
 

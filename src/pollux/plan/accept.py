@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pollux.model import PREVIOUS_RUN, Advanced, Answer, Cron, Event, Interval, Once, Overlap, Run, RunState
-from pollux.plan.compose import OVERLAP, Change, Draft, Shot, Skip
+from pollux.plan.compose import BROKEN, OVERLAP, Change, Draft, Shot, Skip
 from pollux.plan.gate import PREVIOUS, previous_key
 from pollux.plan.inbox import Inbox, Work
 from pollux.plan.memory import TermMemory
@@ -183,6 +183,8 @@ def _changed(term: TermMemory, change: Change, answer: Answer) -> bool:
     if work is not None:
         work.feeds = work.feeds[change.feeds :]
     slot.memory = change.update.memory
+    if change.skip is not None and change.skip[3] == BROKEN and slot.job.declared:
+        term.aside.put_schedule(job_id, slot.memory.last_error, term.seen_ms)
     if change.is_first:
         term.taught.add(job_id)
     if work is not None:

@@ -177,6 +177,7 @@ def learn_job(term: TermMemory, job_id: str, job: Job | Unreadable | None) -> No
         return
     term.aside.drop(job_id)
     if job is None:
+        term.aside.drop_schedule(job_id)
         term.forget_job(job_id)
         return
     slot = term.slots.get(job_id)
@@ -218,11 +219,25 @@ def _place(term: TermMemory, slot: Slot, job: Job, old: Job | None, *, is_placed
     try:
         next_ms = place(job, old, is_placed=is_placed, now_ms=term.seen_ms, crowd=work.crowd)
     except Exception as error:  # noqa: BLE001  one bad job must not stop the others
-        next_ms, work.error = None, describe(error)
+        next_ms = None
+        _set_schedule_aside(term, slot, job, describe(error))
+    else:
+        term.aside.drop_schedule(job.id)
     slot.placed = job.revision
     if next_ms != slot.next_ms:
         slot.place(next_ms)
         work.writes = True
+
+
+def _set_schedule_aside(term: TermMemory, slot: Slot, job: Job, why: str) -> None:
+    """Its job says so, once: looked at again, it is written only if that is news."""
+    is_known = slot.next_ms is None and why in (term.aside.schedules.get(job.id), slot.memory.last_error)
+    if not is_known:
+        term.inbox.work_of(job.id).error = why
+    if job.declared:
+        term.aside.put_schedule(job.id, why, term.seen_ms)
+    else:
+        term.aside.drop_schedule(job.id)
 
 
 def learn_run(term: TermMemory, run_id: str, run: Run | None) -> None:
@@ -271,15 +286,13 @@ def _wake(term: TermMemory, key: str, feeds: Sequence[int]) -> None:
 
 
 def learn_aside(term: TermMemory, notes: Iterable[Note]) -> None:
-    """What the leader before could not read is looked at as if it had just been put: perhaps we can."""
-    found = term.aside.recall(notes)
-    if found is None:
-        return
-    for job_id in found.named:
-        term.inbox.work_of(job_id).is_put = True
-        term.inbox.jobs[job_id] = None
-    if found.count > len(found.named):
-        term.inbox.ask_all_jobs()
+    """What the leader before could not read or plan is looked at as if it had just been put: perhaps we can."""
+    for found in term.aside.recall(notes):
+        for job_id in found.named:
+            term.inbox.work_of(job_id).is_put = True
+            term.inbox.jobs[job_id] = None
+        if found.count > len(found.named):
+            term.inbox.ask_all_jobs()
 
 
 def learn_held(term: TermMemory, runs: Iterable[Run]) -> None:

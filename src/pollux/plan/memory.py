@@ -71,7 +71,7 @@ class TermMemory:
         self.seen_ms = now_ms
         if self.stops_end_ms is not None and self.stops_end_ms <= now_ms:
             self._end_stops(now_ms)
-        if self.aside.jobs and self.aside.is_time(now_ms):
+        if self.aside.is_time(now_ms):
             self._look_aside()
         self.gatehouse.come_due(now_ms)
         slot_of, due, late = self.slots.get, self.due, self.late
@@ -85,8 +85,8 @@ class TermMemory:
                 self._line_up(job_id, slot, now_ms)
 
     def _look_aside(self) -> None:
-        """Perhaps they can be read by now."""
-        for job_id in self.aside.jobs:
+        """Perhaps they can be read, or planned, by now."""
+        for job_id in (*self.aside.jobs, *self.aside.schedules):
             self.inbox.work_of(job_id).is_put = True
             self.inbox.jobs[job_id] = None
 
@@ -222,7 +222,7 @@ class TermMemory:
             return True
         if inbox.notes is not None or inbox.nodes is not None or inbox.survey is not None or self.clock.is_looking:
             return True
-        if self.late and self.pace.left(self.seen_ms) >= 1:
+        if self.aside.is_untold or (self.late and self.pace.left(self.seen_ms) >= 1):
             return True
         next_ms = self.timers.next_due_ms()
         return (next_ms is not None and next_ms <= self.seen_ms) or self.timers.needs_refill(

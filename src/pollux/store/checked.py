@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from pollux.errors import StoreError
 from pollux.model import ASIDE, AuditLine, Ended, Entry, Note, all_aside, chained
-from pollux.model.aside import FEED, JOBS
+from pollux.model.aside import FEED, JOBS, SCHEDULES
 from pollux.store.seal import MARKS, read_marks
 from pollux.units import format_moment
 
@@ -74,7 +74,7 @@ def _filled(notes: Sequence[Note]) -> list[Finding]:
 def _aside(notes: Iterable[Note]) -> list[Finding]:
     """What the leader could not read, as it told it itself; entries of the feed as they stood there."""
     jobs, entries = list[str](), list[str]()
-    for each in all_aside(notes):
+    for each in [each for each in all_aside(notes) if each.kind != SCHEDULES]:
         for name, why in each.named.items():
             text = each.texts.get(name, "")
             line = f"{name} of version {each.version}: {why}" + (f": {text}" if text else "")

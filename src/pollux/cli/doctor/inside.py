@@ -22,7 +22,7 @@ from pollux.model import (
     stop_key,
     with_start,
 )
-from pollux.model.aside import JOBS
+from pollux.model.aside import JOBS, SCHEDULES, SCHEDULES_CURE, unusable_schedules
 from pollux.store.contract import FEED_MAX
 from pollux.store.sqlite.glance import Inside, files_of, look_inside
 from pollux.units import MINUTE_MS, counted, format_ms
@@ -86,6 +86,8 @@ def _judged(inside: Inside, now_ms: int, lag_ms: int) -> Iterator[Finding]:
     yield of_dead(inside)
     yield of_feed(inside)
     yield of_records(inside)
+    if words := unusable_schedules(inside.aside):
+        yield warn("schedules", words, SCHEDULES_CURE)
 
 
 def of_schema(path: Path, inside: Inside) -> Finding:
@@ -218,7 +220,7 @@ def of_records(inside: Inside) -> Finding:
     if jobs:
         seen = f"the leader cannot read {'; '.join(jobs)}: nothing of it is fired"
         return warn("records", seen, "let a newer release lead; if none knows it put it anew or delete it")
-    entries = [each.words for each in inside.aside]
+    entries = [each.words for each in inside.aside if each.kind != SCHEDULES]
     return ok("records", f"set aside in the last week: {'; '.join(entries)}" if entries else "no job is set aside")
 
 
