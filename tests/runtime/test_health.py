@@ -3,19 +3,22 @@
 import asyncio
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from pollux import Permanent, Pollux, cron, every
 from pollux.clock import FakeClock
-from pollux.model import Interval, JobUpdate, Node
+from pollux.model import Declares, Interval, JobUpdate, Node
 from pollux.observe.documents import health_document, workers_document
 from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY
 from pollux.store.memory import MemoryStore
-from pollux.testing.conformance.builders import a_job, advance, given_jobs, the_job
+from pollux.testing.conformance.builders import a_job, a_run, advance, dead_letter, given_jobs, the_job
 from pollux.units import moment_ms
 from tests.runtime.scrape import worries
 from tests.runtime.test_app import finished, until
+
+HEALTH_PAGE = Path(__file__).parents[2] / "docs" / "health.md"
 
 
 async def found(app, name: str, level: str):
@@ -275,6 +278,28 @@ async def test_a_look_costs_no_more_calls_where_versions_share_the_store():
     await clock.advance(2_000)  # a look serves for a second
     beside, names = await calls()
     assert (beside, "versions" in names) == (alone, True)
+    await app.close()
+
+
+@pytest.mark.parametrize(("version", "most"), [(None, 12), ("all", 17)], ids=["one version", "a worker of all"])
+async def test_a_look_at_a_deployment_where_much_is_amiss_costs_as_much_as_the_page_says(version, most):
+    assert {12: "twelve at most", 17: "seventeen on a worker of all versions"}[most] in HEALTH_PAGE.read_text()
+    store = MemoryStore()
+    app = Pollux(store, scheduler_version=version, plans=False)
+    await app.open()
+    for number in (2, *range(3, 10)):
+        await given_jobs(store.of_version(number), a_job(f"j{number}", handler="gone", source="code:old"))
+    await dead_letter(store, a_run("dead", "j2"))
+    await app.drain_workers(reason="moving")
+    declares = (Declares("file:p.yaml", jobs=1, mark="odd"),)
+    await store.beat(Node("n", seats=1, handlers=("home",), plans=False, declares=declares), ttl_ms=600_000)
+    before = {verb: stats.calls for verb, stats in app.backend.calls.items()}
+    seen = (await app.health()).snapshot
+    asked = {verb: stats.calls - before[verb] for verb, stats in app.backend.calls.items()}
+    assert sum(asked.values()) == most, asked
+    assert seen.dead
+    assert seen.deployment.drained
+    assert seen.deployment.forsaken
     await app.close()
 
 

@@ -83,7 +83,9 @@ def test_the_json_of_a_run_in_its_second_attempt_tells_the_first_among_what_was_
     assert [each["error"] for each in told["tried"]] == ["ValueError: no"]
     assert (view.started_at, view.finished_at, view.duration_ms) == (None, None, None)
     assert (view.failed, view.changed, view.error, view.traceback) == (False, None, "", [])
-    assert [(each.delivery, each.error) for each in view.tried] == [(1, "ValueError: no")]
+    assert [(each.delivery, each.error, each.traceback) for each in view.tried] == [
+        (1, "ValueError: no", ["app.py:3 in f"])
+    ]
 
 
 def test_what_a_revived_run_died_of_is_among_what_was_tried_while_it_runs_again(capsys):
