@@ -42,6 +42,9 @@ class Worker:
             node_id=f"n{number}",
         )
 
+    def has_suspects(self):
+        return any(attempt.is_isolated for attempt in self.crew.kit.running)
+
     def die(self):
         """It settles nothing and hands nothing back; its leases run out by themselves."""
         self.ward.living.remove(self)
@@ -56,19 +59,18 @@ class Ward:
         self.time.is_busy_elsewhere = self._has_suspects
         self.clock = VirtualClock(self.time, START_MS)
         self.store = MemoryStore(self.clock)
-        self.living, self.deaths, self.starting = [], [], []
-        self.started = 0
+        self.workers, self.living, self.deaths, self.starting = [], [], [], []
 
     def start(self):
-        self.started += 1
-        worker = Worker(self, self.started)
+        worker = Worker(self, len(self.workers) + 1)
+        self.workers.append(worker)
         self.living.append(worker)
         innocent_work.workers[worker.crew.node_id] = worker
         self.starting.append(asyncio.ensure_future(worker.crew.start()))
 
     def _has_suspects(self):
-        """Children work in real time: virtual time waits for them."""
-        return any(attempt.is_isolated for worker in self.living for attempt in worker.crew.kit.running)
+        """Children work and end in real time: virtual time waits for them."""
+        return any(worker.crew.kit.idle_children._ends or worker.has_suspects() for worker in self.workers)
 
     async def __aenter__(self):
         self.time.install()

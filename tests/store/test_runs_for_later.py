@@ -1,6 +1,6 @@
 """Does a firing cost what is due of its job, or all that was asked for later?  Work is counted, not timed."""
 
-import asyncio
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -30,7 +30,6 @@ from tests.store.test_postgres_plans import House, buffers
 
 T0 = 1_800_000_000_000
 HOUR = 3_600_000
-PATIENCE_SECONDS = 120
 FEW, MANY = 20, 20_000
 GUARDED = [Overlap.SKIP, Overlap.QUEUE, Overlap.CANCEL]
 
@@ -93,34 +92,37 @@ async def test_postgres_reads_a_few_pages_however_many_are_for_later(waiting, is
 
 
 async def _pages_read(fill, how_many: int, *, is_kept: bool) -> dict[str, int]:
-    url = own_url("later")
-    store = PostgresStore(url)
-    await store.open()
-    await fill(store, how_many)
-    await store.enqueue([a_run("gated", gated=True)], now_ms=T0)
-    await store.close()
-    connection, schema = (
-        await asyncpg.connect(postgres_url(), server_settings=PLANS if is_kept else None),
-        read_address(url).schema,
-    )
-    await _without_old_rows(connection, schema)
-    await connection.execute("ANALYZE; BEGIN; SET LOCAL enable_seqscan = off")
-    house, found = House(connection, schema, is_kept=is_kept), {}
-    for name, (verb, statement, args) in LOOKS.items():
-        found[name] = buffers(await house.plan(verb, statement, *args))
-        await connection.execute("DEALLOCATE kept") if is_kept else None
-    await connection.close()
+    """In a database of its own: where a transaction of another test is open, old row versions stay and are read."""
+    url = urlsplit(own_url("later"))
+    schema = read_address(url.geturl()).schema
+    admin = await asyncpg.connect(postgres_url())
+    await admin.execute(f"CREATE DATABASE {schema}")
+    try:
+        store = PostgresStore(url._replace(path=f"/{schema}").geturl())
+        await store.open()
+        try:
+            await fill(store, how_many)
+            await store.enqueue([a_run("gated", gated=True)], now_ms=T0)
+        finally:
+            await store.close()
+        return await _looks_at(urlsplit(postgres_url())._replace(path=f"/{schema}").geturl(), schema, is_kept=is_kept)
+    finally:
+        await admin.execute(f"DROP DATABASE {schema} WITH (FORCE)")
+        await admin.close()
+
+
+async def _looks_at(url: str, schema: str, *, is_kept: bool) -> dict[str, int]:
+    connection, found = await asyncpg.connect(url, server_settings=PLANS if is_kept else None), {}
+    try:
+        await connection.execute(f"VACUUM {schema}.runs, {schema}.line")
+        await connection.execute("ANALYZE; BEGIN; SET LOCAL enable_seqscan = off")
+        house = House(connection, schema, is_kept=is_kept)
+        for name, (verb, statement, args) in LOOKS.items():
+            found[name] = buffers(await house.plan(verb, statement, *args))
+            await connection.execute("DEALLOCATE kept") if is_kept else None
+    finally:
+        await connection.close()
     return found
-
-
-async def _without_old_rows(connection: asyncpg.Connection, schema: str) -> None:
-    """Row versions that a transaction of another test may still see are kept, and reads of them would be counted."""
-    mine = await connection.fetchval("SELECT txid_current()::text::xid")
-    older = "SELECT count(*) FROM pg_stat_activity WHERE age(backend_xmin) >= age($1::xid) AND pid <> pg_backend_pid()"
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while await connection.fetchval(older, mine):  # noqa: ASYNC110  (nothing tells of it)
-            await asyncio.sleep(0.05)
-    await connection.execute(f"VACUUM {schema}.runs, {schema}.line")
 
 
 class Counted(dict):
