@@ -16,6 +16,7 @@ from pollux.model import (
     Overlap,
     RunState,
 )
+from pollux.plan import why_job
 from tests.unit.plan_world import T0, Leader, World, a_job
 
 MINUTE = 60_000
@@ -363,6 +364,21 @@ def test_a_schedule_that_turns_bad_when_it_is_due_gets_no_next_due(world, leader
     assert "no such" in world.jobs["bad"].memory.last_error
     assert len(fired(world, "good")) == 1
     assert world.jobs["good"].memory.skips["overlap"] >= 4
+
+
+def test_a_job_that_fired_and_is_given_a_bad_schedule_says_what_is_bad(world, leader):
+    """Not that it was put just now: nobody plans it."""
+    world.put(a_job("bad", every_ms=10_000))
+    leader.go(MINUTE)
+    assert fired(world, "bad")
+    end_all(world)
+    world.put(replace(world.jobs["bad"], schedule=Cron("no such line")))
+    leader.run()
+
+    assert world.jobs["bad"].memory.skips["broken"] == 1
+    assert leader.skipped()[-1][2:] == (1, "broken")
+    why = why_job(world.jobs["bad"], stops=[], now_ms=world.now_ms, live=None, nodes=list(world.nodes.values()))
+    assert (why.answer, why.reason.startswith("its schedule cannot be used: InvalidInput: ")) == ("held", True)
 
 
 def test_a_mended_job_is_planned_again(world, leader):

@@ -336,7 +336,7 @@ def _take_work(term: TermMemory, draft: Draft) -> None:
         slot = term.slots.get(job_id)
         if slot is None or job_id in draft.touched or job_id in term.inbox.jobs:
             continue  # in the next plan
-        broken: Skip | None = (job_id, draft.now_ms, 0, BROKEN) if work.error else None
+        broken: Skip | None = (job_id, draft.now_ms, 1, BROKEN) if work.error else None
         _change(term, draft, slot, slot.next_ms, skip=broken, error=work.error, is_due=False)
 
 
