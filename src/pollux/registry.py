@@ -93,9 +93,7 @@ class Handler:
         except ValueError as error:  # a function of the interpreter's own that does not tell
             what = f"handler {self.name!r} does not tell which params it takes"
             raise InvalidInput(what, cure="wrap it in a function of your own") from error
-        self.wants_ctx = bool(parameters) and (
-            parameters[0].name == "ctx" or parameters[0].annotation in (Context, "Context")
-        )
+        self.wants_ctx = bool(parameters) and (parameters[0].name == "ctx" or _is_context(parameters[0].annotation))
         named = parameters[1:] if self.wants_ctx else parameters
         self._refuse_late_context(parameters[0].name if parameters else "", named)
         self.takes_any = any(p.kind is p.VAR_KEYWORD for p in named)
@@ -173,6 +171,13 @@ class Handler:
     def invoke(self, ctx: Context, kwargs: Mapping[str, Any]) -> Any:
         """Call the function; for an async one the answer is its coroutine."""
         return self.call(ctx, **kwargs) if self.wants_ctx else self.call(**kwargs)
+
+
+def _is_context(annotation: Any) -> bool:
+    """Also one that is a text: in quotes, or by `from __future__ import annotations`."""
+    if isinstance(annotation, str):
+        return annotation.strip("'\"").rpartition(".")[2] == "Context"
+    return annotation is Context
 
 
 @lru_cache(maxsize=256)

@@ -114,6 +114,17 @@ async def test_a_context_may_be_called_otherwise_if_it_is_annotated(app):
         assert await asyncio.wait_for(seen.get(), 60) == ("greet", "Ada")
 
 
+@pytest.mark.parametrize("annotation", [Context, "Context", "pollux.Context", "'pollux.Context'", "p.Context"])
+def test_an_annotation_of_the_context_may_be_a_text_and_name_the_module(app, annotation):
+    """As where a module begins with `from __future__ import annotations`."""
+
+    def greet(context, name): ...
+
+    greet.__annotations__["context"] = annotation
+    assert app.handler(greet) is greet
+    assert app.add(greet, every("1h"), params={"name": "Ada"})
+
+
 async def test_a_function_without_a_context_is_called_with_its_params_alone(app):
     seen = asyncio.Queue()
 
