@@ -97,15 +97,19 @@ async def test_each_cure_works(here, url, options, how, left):
 
 
 async def test_what_was_replaced_does_not_come_back_unasked(here, url):
-    first = a_file(url, "one/p.yaml", "a", "b")
+    first = a_file(url, "one/p.yaml", "x", "y")
     await first.start()
-    second = a_file(url, "two/p.yaml", "c")
+    second = a_file(url, "two/p.yaml", *SIX)
     await second.start(replace=True)
     await first.close()
-    with pytest.raises(Conflict, match="1 job \\(c\\) would go"):
+    with pytest.raises(Conflict, match=r"6 jobs .* would go that a living node may still declare"):
         await an_app(url, "one/p.yaml").start()
-    assert set(await all_jobs(second)) == {"c"}
+    assert set(await all_jobs(second)) == set(SIX)
     await second.close()
+    with pytest.raises(Conflict, match=r"6 jobs .* would go, of the 6 that file:p.yaml has"):
+        await an_app(url, "one/p.yaml").start()
+    async with an_app(url, "two/p.yaml") as again:
+        assert set(await all_jobs(again)) == set(SIX)
 
 
 async def test_a_file_that_only_adds_jobs_is_not_refused_and_takes_none_away_later(here, url):
@@ -275,14 +279,15 @@ async def test_nodes_with_a_copy_of_the_file_each_are_restarted_after_a_rollback
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 async def test_an_edit_that_is_taken_back_is_followed_by_a_node_that_missed_it(here, url, order):
-    write("p.yaml", "a", "b")
-    async with an_app(url) as one, an_app(url) as two:
+    """Each has a copy of the file: of one file either node would read on by itself what the other one made hold."""
+    paths = ("one/p.yaml", "two/p.yaml")
+    async with a_file(url, paths[0], "a", "b") as one, a_file(url, paths[1], "a", "b") as two:
         nodes, heard = (one, two), [Heard(app.events, ReloadRefused) for app in (one, two)]
         for missed, wanted in (((*SIX, "x"), ("a", "b")), (("a",), ("a", "b"))):
-            write("p.yaml", *missed)
+            write(paths[0], *missed)
             await one.reload()
-            write("p.yaml", *wanted)
             for number in order:
+                write(paths[number], *wanted)
                 await nodes[number].reload()
             assert set(await all_jobs(one)) == set(wanted)
         assert [each.all for each in heard] == [[], []]
