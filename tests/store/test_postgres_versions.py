@@ -2,12 +2,15 @@
 
 import asyncpg
 
+from pollux.clock import SystemClock
 from pollux.model import SCHEDULER_VERSION, Done
 from pollux.store.contract import Answer, Settlement
+from pollux.store.guard import Guarded
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import read_address
 from pollux.store.postgres.check import check
 from pollux.store.postgres.store import PostgresStore
+from pollux.store.relational.sql import Migration
 from pollux.testing.conformance.builders import a_run
 from tests.servers.postgres import own_url, shared_url
 
@@ -105,6 +108,22 @@ async def test_what_the_second_release_wrote_is_found_by_its_job_and_goes_on(mon
     finally:
         await store.close()
     assert (await check(url, lambda *_: None)).findings == ()
+
+
+async def test_a_migration_may_take_longer_than_a_call(monkeypatch):
+    """Each table may have millions of rows; what a deadline cuts off is undone, and would begin again for ever."""
+    url = own_url("slow")
+    await first_release(url, monkeypatch)
+    whole = schema.migrations()
+    slow = Migration(whole[-1].number + 1, "slow", ("SELECT pg_sleep(1.5)",))
+    monkeypatch.setattr(schema, "migrations", lambda: [*whole, slow])
+
+    store = Guarded(PostgresStore(url, deadline_ms=1_000), clock=SystemClock(), deadline_ms=1_200)
+    await store.open()
+    try:
+        assert (await store.counts()).jobs == 1
+    finally:
+        await store.close()
 
 
 async def test_a_run_for_later_of_an_earlier_release_is_told_from_the_others(monkeypatch):

@@ -48,6 +48,7 @@ from pollux.store.contract import (
 from pollux.store.seal import Seal
 
 DEADLINE_MS = 12_000  # later than the stores' own (10 s): their refusal says why, our silence only that
+MIGRATE_MS = 3_600_000  # more to open a store, which may bring what an earlier release wrote up to date
 T = TypeVar("T")
 VERBS = (
     *("open", "close", "put_jobs", "delete_jobs", "get_jobs", "list_jobs", "due", "feed", "advance", "enqueue"),
@@ -340,6 +341,9 @@ class Guarded(Wrapped):
             if answer.answer is Answer.OK and not run.gated:
                 self.enqueued[run.priority] += 1
         return answers
+
+    async def open(self) -> None:
+        await self.call("open", self.store.open(), MIGRATE_MS)
 
     async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
         """Somebody takes these away; what only got old is the leader's to sweep, and that ends with its term."""

@@ -35,6 +35,7 @@ _finish = Statements("finish")
 PLANS = {"enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}  # made once, and kept
 PAUSE_S = 0.005
 GREETED = 0.8  # of a deadline: who has not greeted by then has been asked for nothing yet
+MIGRATE_S = 3_600.0  # a migration writes whole tables: half a minute for a million live runs
 T = TypeVar("T")
 Verb = Callable[[Transaction], Awaitable[T]]
 Ring = Callable[[int, frozenset[int]], None]
@@ -84,7 +85,9 @@ class Database:
                 return connection
 
     async def open(self) -> None:
-        await self._bounded(self._prepare())
+        """Cut off by a deadline, a migration would be undone each time, and a big store never opened again."""
+        is_behind = await self._bounded(self._is_behind())
+        await self._bounded(self._prepare(), MIGRATE_S if is_behind else self._deadline_s)
 
     async def close(self) -> None:
         await self._bells.close()
@@ -116,16 +119,15 @@ class Database:
     async def _place(self) -> Place:
         return await self.read(lambda tx: place_of(tx, self.space.schema), SCHEDULER_VERSION)
 
-    async def _bounded(self, call: Awaitable[T]) -> T:
-        patience = self._deadlines.enter(self._deadline_s)
+    async def _bounded(self, call: Awaitable[T], seconds: float | None = None) -> T:
+        seconds = self._deadline_s if seconds is None else seconds
+        patience = self._deadlines.enter(seconds)
         try:
             return await call
         except (asyncio.CancelledError, TimeoutError) as error:
             if isinstance(error, asyncio.CancelledError) and not patience.is_over():
                 raise
-            raise StoreTimeout(
-                f"{self.address.where} gave no answer within {self._deadline_s:g} s: {MAY_HAVE}"
-            ) from error
+            raise StoreTimeout(f"{self.address.where} gave no answer within {seconds:g} s: {MAY_HAVE}") from error
         except Again as error:
             raise StoreBusy(
                 f"{self.address.where}: others were quicker again and again; nothing was changed; try again"
@@ -136,6 +138,16 @@ class Database:
             raise in_our_words(error, self.address.where) from error
         finally:
             self._deadlines.leave(patience)
+
+    async def _is_behind(self) -> bool:
+        connection = await self._pool.take(self._deadline_s)
+        is_sound = False
+        try:
+            is_behind = await schema.is_behind(connection, self.space, self.address)
+            is_sound = True
+        finally:
+            self._pool.give(connection, is_sound=is_sound)
+        return is_behind
 
     async def _prepare(self) -> None:
         connection = await self._pool.take(self._deadline_s)

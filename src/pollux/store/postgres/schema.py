@@ -25,12 +25,18 @@ def migrations() -> list[Migration]:
     return migrations_of(__package__)
 
 
-async def prepare(connection: Connection, space: Space, address: Address) -> None:
-    """Refuse what cannot serve; make or bring up to date what is ours."""
+async def is_behind(connection: Connection, space: Space, address: Address) -> bool:
+    """Refuse what cannot serve.  Was the schema made by an earlier release?  One that is not there is quickly made."""
     where = address.where
     await _check_server(connection, where)
     if address.is_durable:
         await _check_durability(connection, where)
+    return 0 < await version_of(connection, space, where) < migrations()[-1].number
+
+
+async def prepare(connection: Connection, space: Space, address: Address) -> None:
+    """Make or bring up to date what is ours."""
+    where = address.where
     if await version_of(connection, space, where) == migrations()[-1].number:
         return
     try:
