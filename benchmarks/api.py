@@ -167,10 +167,10 @@ async def _serve(file: str) -> None:
 
 
 async def _listening(app: Any) -> Any:
-    from pollux.server import Server, ServerOptions
-    from pollux.server.limits import Limits
+    from pollux.server import ApiServer, ServerOptions
+    from pollux.server.limits import ApiLimits
 
-    server = Server(app, ServerOptions(host="127.0.0.1", port=0, token=TOKEN, limits=Limits(rate=0)))
+    server = ApiServer(app, ServerOptions(host="127.0.0.1", port=0, token=TOKEN, limits=ApiLimits(rate=0)))
     await server.start()
     return server
 

@@ -111,7 +111,7 @@ def fires(url: str, n: int, every_s: int, first_ms: int = 0) -> Seen:
 
 async def _fires(url: str, n: int, every_s: int, first_ms: int) -> Seen:
     from pollux import Pollux
-    from pollux.store.open import open_store
+    from pollux.store.urls import open_store
 
     store = open_store(url)
     app = Pollux(store, seats=SEATS)

@@ -166,7 +166,7 @@ async def _polls(url: str, n: int, every_s: int, *, dead: bool) -> Seen:
     import pollux.handlers.http.client  # noqa: F401  the first poll would bring it, in the middle of what is measured
     from pollux import Pollux
     from pollux.events import RunFailed, RunStarted
-    from pollux.store.open import open_store
+    from pollux.store.urls import open_store
 
     store = open_store(url)
     app = Pollux(store, seats=SEATS)

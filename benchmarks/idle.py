@@ -40,7 +40,7 @@ def idle_ours(file: str) -> dict[str, float]:
 
 async def _idle_ours(file: str) -> dict[str, float]:
     from pollux import Pollux
-    from pollux.store.open import open_store
+    from pollux.store.urls import open_store
 
     store = open_store(f"sqlite:///{file}")
     app = Pollux(store)

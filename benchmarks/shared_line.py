@@ -82,7 +82,7 @@ def load(url: str, ready: int, delayed: int, finished: int) -> None:
 
     async def load_all() -> None:
         from benchmarks.stocked import consume_feed
-        from pollux.store.open import open_store
+        from pollux.store.urls import open_store
 
         store = open_store(url)
         await store.open()
@@ -131,7 +131,7 @@ def claims(url: str) -> dict[str, float]:
     """Claim what is put back each time: the stock is the same at the end as at the beginning, but for the finished."""
 
     async def claim_all() -> dict[str, float]:
-        from pollux.store.open import open_store
+        from pollux.store.urls import open_store
 
         store = open_store(url)
         await store.open()

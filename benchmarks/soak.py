@@ -140,7 +140,7 @@ def server(file: str, port: int, samples: str) -> dict[str, int]:
 async def _serve(file: str, port: int, samples: str) -> dict[str, int]:
     from pollux import Pollux
     from pollux.events import RunSettled
-    from pollux.store.open import open_store
+    from pollux.store.urls import open_store
 
     store = open_store(f"sqlite:///{file}")
     app = Pollux(

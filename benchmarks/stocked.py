@@ -63,7 +63,7 @@ async def consume_feed(store: Any) -> None:
 
 def stock_file(file: str, n: int, every_ms: int, first_ms: int) -> dict[str, float]:
     async def fill() -> dict[str, float]:
-        from pollux.store.open import open_store
+        from pollux.store.urls import open_store
 
         store = open_store(f"sqlite:///{file}")
         await store.open()

@@ -13,14 +13,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pollux.cli import menu
+from pollux.cli import command_table
 from pollux.clock import SystemClock
 from pollux.config import Config
+from pollux.config.descriptions import JOB, SETTINGS
 from pollux.config.jobs import JOB_KEYS
-from pollux.config.meanings import JOB, SETTINGS
 from pollux.config.settings import OPTIONS
 from pollux.model import TRANSITIONS, Job, Run
-from pollux.observe.metrics_list import FAMILIES, INFO
+from pollux.observe.metrics_table import FAMILIES, INFO
 from pollux.registry import Context, Handler
 from pollux.units import format_ms
 
@@ -95,7 +95,7 @@ def context() -> str:
 def commands() -> str:
     """Every command of the program, in the words of its own help."""
     rows = []
-    for name, entry in menu.ENTRIES.items():
+    for name, entry in command_table.ENTRIES.items():
         module, _, attribute = entry.home.partition(":")
         command = getattr(import_module(module), attribute)
         inner: dict[str, Any] = getattr(command, "commands", {})
@@ -145,7 +145,7 @@ def routes() -> str:
 def job_body() -> str:
     """All that can be sent of a job."""
     from pollux.server.openapi import told_fields
-    from pollux.server.wire_jobs import JobBody
+    from pollux.server.schemas.jobs import JobBody
 
     rows = [(name, kind, SENT.get(name.strip("`")) or JOB[name.strip("`")]) for name, kind in told_fields(JobBody)]
     return _table(("field", "kind", "meaning"), rows)

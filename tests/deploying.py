@@ -28,10 +28,10 @@ import yaml
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
 
-from pollux.cli.menu import ENTRIES
+from pollux.cli.command_table import ENTRIES
 from pollux.config import Config
 from pollux.config.settings import OPTIONS
-from pollux.server.door import OPEN
+from pollux.server.gateway import OPEN
 from pollux.units import duration_ms
 from tests.promql import bad_query, hidden_versions
 

@@ -9,7 +9,7 @@ from typing import Any
 import promql_parser
 
 from pollux.observe.metrics import names
-from pollux.observe.metrics_list import FAMILIES, NODE
+from pollux.observe.metrics_table import FAMILIES, NODE
 
 VERSION = "scheduler_version"
 # What a node reads of the version that it serves.  Dead letters are of all, and a job is in one version.

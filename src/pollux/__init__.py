@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from pollux.registry import Context as Context
     from pollux.registry import Observed as Observed
     from pollux.registry import Unchanged as Unchanged
-    from pollux.schedule.words import cron as cron
-    from pollux.schedule.words import every as every
-    from pollux.schedule.words import on_event as on_event
-    from pollux.schedule.words import once as once
+    from pollux.schedule.builders import cron as cron
+    from pollux.schedule.builders import every as every
+    from pollux.schedule.builders import on_event as on_event
+    from pollux.schedule.builders import once as once
 
 _HOMES = {
     "Pollux": "pollux.app",
@@ -44,10 +44,10 @@ _HOMES = {
     "Context": "pollux.registry",
     "Observed": "pollux.registry",
     "Unchanged": "pollux.registry",
-    "cron": "pollux.schedule.words",
-    "every": "pollux.schedule.words",
-    "on_event": "pollux.schedule.words",
-    "once": "pollux.schedule.words",
+    "cron": "pollux.schedule.builders",
+    "every": "pollux.schedule.builders",
+    "on_event": "pollux.schedule.builders",
+    "once": "pollux.schedule.builders",
 }
 __all__ = list(_HOMES)
 

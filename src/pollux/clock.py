@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Protocol
 
-from pollux.patience import Patience
+from pollux.deadlines import CutOff
 
 
 class Clock(Protocol):
@@ -50,7 +50,7 @@ class SystemClock:
             return event.is_set()
         if timeout_ms is None:
             return await event.wait()
-        patience = Patience()
+        patience = CutOff()
         timer = asyncio.get_running_loop().call_later(timeout_ms / 1000.0, patience.end)
         try:
             return await event.wait()

@@ -13,9 +13,9 @@ import msgspec
 
 from pollux import Pollux
 from pollux.server.api import make_api
-from pollux.server.identity import Identity, Role
-from pollux.server.limits import Limits
-from pollux.server.tokens import Tokens
+from pollux.server.limits import ApiLimits
+from pollux.server.roles import Identity, Role
+from pollux.server.tokens import TokenCheck
 
 SECRETS = {role: f"pf_{role.word}_{'x' * 43}" for role in Role}
 PATIENCE_S = 60.0
@@ -95,11 +95,11 @@ class Client:
 
 
 def api_of(app: Pollux, **door: Any) -> Client:
-    tokens = Tokens(app)
+    tokens = TokenCheck(app)
     for role, secret in SECRETS.items():
         tokens.trust(secret, Identity(f"token:{role.word}", role))
     leaps = count(0, 60)  # every look at the clock is a minute after the last: nobody asks too often here
-    return Client(make_api(app, tokens, **{"limits": Limits(rate=0), "clock": lambda: float(next(leaps)), **door}))
+    return Client(make_api(app, tokens, **{"limits": ApiLimits(rate=0), "clock": lambda: float(next(leaps)), **door}))
 
 
 def named(part: str) -> str:

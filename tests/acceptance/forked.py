@@ -125,7 +125,7 @@ def stop_nursery() -> None:
 
 
 def main() -> None:
-    from pollux.cli.menu import ENTRIES
+    from pollux.cli.command_table import ENTRIES
 
     shared: set[str] = set()
     atexit.register(_leave, shared)  # the first one that is registered is called last

@@ -1,12 +1,12 @@
 """Stores with something of every kind in them, and a move from one to another that can be cut off at any call."""
 
-from pollux.app.move import End, Move
+from pollux.app.move import Move, MoveEnd
 from pollux.clock import SystemClock
 from pollux.model import DRAIN, AuditLine, Dead, Done, Interval, Job, NotePut
 from pollux.store.contract import JobPut, Settlement
 from pollux.store.guard import Wrapped
 from pollux.store.memory import MemoryStore
-from pollux.store.open import open_store
+from pollux.store.urls import open_store
 from pollux.testing.conformance.builders import T0, a_failure, a_run, an_outcome
 from tests.servers import postgres, redis
 
@@ -51,7 +51,9 @@ async def populate(store, *, runs=3):
 
 
 def a_move(source, target, *, page=1_000, report=lambda _: None):
-    return Move(End(source, "one"), End(target, "two"), clock=SystemClock(), report=report, page=page, settle_ms=0)
+    return Move(
+        MoveEnd(source, "one"), MoveEnd(target, "two"), clock=SystemClock(), report=report, page=page, settle_ms=0
+    )
 
 
 async def moved(source, target, *, live=False, wait_ms=1_000, **options):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pollux import Pollux
 from pollux.app.tokens import MadeToken
-from pollux.server import Server, ServerOptions
+from pollux.server import ApiServer, ServerOptions
 
 PATIENCE_S = 60.0
 
@@ -29,7 +29,7 @@ class Said(NamedTuple):
 class World:
     """A server, and somebody who knows how to talk to it."""
 
-    def __init__(self, app: Pollux, server: Server) -> None:
+    def __init__(self, app: Pollux, server: ApiServer) -> None:
         self.app, self.server = app, server
         self._writers: list[asyncio.StreamWriter] = []
 
@@ -104,7 +104,7 @@ async def world(store: str = "memory://", *, app: Pollux | None = None, **option
     """An app with its store open and its API listening; nothing is planned or run."""
     app = app or Pollux(store)
     await app.open()
-    server = Server(app, ServerOptions(**({"port": 0, "is_port_given": True} | options)))
+    server = ApiServer(app, ServerOptions(**({"port": 0, "is_port_given": True} | options)))
     there = World(app, server)
     try:
         await server.start()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from pollux.cli.commands import run_command
+from pollux.cli.runner import run_command
 from tests.acceptance.forked import Forked, can_be_forked
 
 PATIENCE_SECONDS = 120.0  # a hung program, not a slow one

@@ -8,8 +8,8 @@ import pytest
 
 from pollux.model import Cron
 from pollux.schedule import first_due
-from pollux.server.pieces import AT_ONCE, each_made, in_pieces
-from pollux.server.turnstile import A_ROUND, PRESSED_ROUND, Turnstile
+from pollux.server.admission import A_ROUND, PRESSED_ROUND, AdmissionQueue
+from pollux.server.cooperative import AT_ONCE, each_made, in_pieces
 from pollux.units import moment_ms
 from tests.acceptance.api_world import an_app, api_of, eventually, served
 
@@ -124,7 +124,7 @@ async def test_many_who_ask_how_it_does_cost_one_judgement(monkeypatch):
 
 
 async def test_requests_that_come_together_begin_a_few_in_each_round_and_in_their_order():
-    turnstile, begun, rounds = Turnstile(a_round=4), [], [0]
+    turnstile, begun, rounds = AdmissionQueue(a_round=4), [], [0]
 
     async def request(number):
         await turnstile.enter()
@@ -142,7 +142,7 @@ async def test_requests_that_come_together_begin_a_few_in_each_round_and_in_thei
 
 async def test_while_the_engine_is_pressed_fewer_begin_and_afterwards_as_many_as_usual():
     pressed, begun, rounds = [True], [], [0]
-    turnstile = Turnstile(a_round=8, is_pressed=lambda: pressed[0])
+    turnstile = AdmissionQueue(a_round=8, is_pressed=lambda: pressed[0])
 
     async def request(number):
         await turnstile.enter()
@@ -161,7 +161,7 @@ async def test_while_the_engine_is_pressed_fewer_begin_and_afterwards_as_many_as
 
 
 async def test_whoever_leaves_the_queue_is_nobodys_turn():
-    turnstile, begun = Turnstile(a_round=1), []
+    turnstile, begun = AdmissionQueue(a_round=1), []
 
     async def request(number):
         await turnstile.enter()

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pollux.server import Server, ServerOptions
-from pollux.server.door import Door
-from pollux.server.identity import Identity, Role
-from pollux.server.limits import Limits
+from pollux.server import ApiServer, ServerOptions
+from pollux.server.gateway import Gateway
+from pollux.server.limits import ApiLimits
 from pollux.server.openapi import OPENAPI, PAGE, START, document
+from pollux.server.roles import Identity, Role
 from pollux.server.routes import EVERY
 from pollux.server.routing import Operation
 from tests.acceptance.api_world import SECRETS, an_app, served
@@ -27,7 +27,7 @@ FINE = ["2xx", "404", "409"]  # for a request that fits the schema: done, or the
 # Whether a cron line or a URL can be used is not for a schema to say.  Where that is so the route names it (`beyond`).
 BEYOND = [*FINE, "403", "422"]
 # Everybody comes from one address here, mostly without a token or with a wrong one; and nobody listens for an hour.
-LIMITS = Limits(rate=0, anonymous_rate=1e6, failures_rate=1e6, listen_s=0.02)
+LIMITS = ApiLimits(rate=0, anonymous_rate=1e6, failures_rate=1e6, listen_s=0.02)
 
 
 def config() -> str:
@@ -153,7 +153,7 @@ async def test_a_door_that_lets_everybody_in_is_found(tmp_path, monkeypatch):
     async def anybody(*_):
         return Identity("anybody", Role.ADMIN)
 
-    monkeypatch.setattr(Door, "_identify", anybody)
+    monkeypatch.setattr(Gateway, "_identify", anybody)
     async with asked_server() as url:
         where = ("--include-path", "/api/v2/nodes", "--phases", "coverage")
         code, said = await _schemathesis(f"{url}{OPENAPI}", tmp_path, *where)
@@ -164,7 +164,7 @@ async def test_a_door_that_lets_everybody_in_is_found(tmp_path, monkeypatch):
 @asynccontextmanager
 async def asked_server():
     async with an_app(runs=False) as app:
-        server = Server(app, ServerOptions(port=0, token=SECRETS[Role.ADMIN], limits=LIMITS))
+        server = ApiServer(app, ServerOptions(port=0, token=SECRETS[Role.ADMIN], limits=LIMITS))
         await server.start()
         try:
             yield f"http://127.0.0.1:{server.port}"
@@ -181,7 +181,7 @@ async def test_every_line_of_curl_on_the_page_works(tmp_path, name, many):
     assert len(lines) >= many
     assert not re.search("schedule_type|cron_expression|schedule_enabled|timeout_seconds", "".join(lines))
     async with an_app(runs=False) as app:
-        server = Server(app, ServerOptions(port=0, token=SECRETS[Role.ADMIN], limits=Limits(rate=0)))
+        server = ApiServer(app, ServerOptions(port=0, token=SECRETS[Role.ADMIN], limits=ApiLimits(rate=0)))
         await server.start()
         connect = f'connect-to = "localhost:8060:127.0.0.1:{server.port}"\n'
         (tmp_path / ".curlrc").write_text(f'{connect}header = "Authorization: Bearer {SECRETS[Role.ADMIN]}"\n')

@@ -9,10 +9,10 @@ import pytest
 
 from pollux.events import JobRefused, LoopFailed, NodeStopped, RunFailed, RunSettled
 from pollux.secrets import HIDDEN
-from pollux.server import Server, ServerOptions
-from pollux.server.identity import Role
-from pollux.server.limits import Limits
-from pollux.server.ring import KINDS, PER_RUN, Ring
+from pollux.server import ApiServer, ServerOptions
+from pollux.server.event_buffer import KINDS, PER_RUN, EventBuffer
+from pollux.server.limits import ApiLimits
+from pollux.server.roles import Role
 from pollux.server.routes import events as routes
 from tests.acceptance.api_world import SECRETS, an_app, eventually, served
 
@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 async def node(**limits):
     """A node with its API on a real port."""
     async with an_app() as app, aiohttp.ClientSession() as session:
-        server = Server(app, ServerOptions(port=0, token=SECRETS[Role.ADMIN], limits=Limits(rate=0, **limits)))
+        server = ApiServer(app, ServerOptions(port=0, token=SECRETS[Role.ADMIN], limits=ApiLimits(rate=0, **limits)))
         await server.start()
         session.headers["Authorization"] = f"Bearer {SECRETS[Role.ADMIN]}"
         try:
@@ -167,7 +167,7 @@ async def test_an_event_that_nobody_knows_is_refused():
 async def test_events_of_runs_cost_nothing_while_nobody_listens():
     async with an_app() as app:
         before = {word for word in PER_RUN if app.events.wants(KINDS[word])}
-        ring = Ring(app.events, app.clock)
+        ring = EventBuffer(app.events, app.clock)
         assert {word for word in PER_RUN if app.events.wants(KINDS[word])} == before
         ring.join()
         assert {word for word in PER_RUN if app.events.wants(KINDS[word])} == PER_RUN
@@ -180,7 +180,7 @@ async def test_events_of_runs_cost_nothing_while_nobody_listens():
 async def test_whoever_was_away_for_long_is_told_that_runs_went_by():
     """Two minutes after the last one left, the events of runs are no longer kept."""
     async with an_app() as app:
-        ring = Ring(app.events, app.clock)
+        ring = EventBuffer(app.events, app.clock)
         ring.join()
         app.events.emit(settled(0))
         ring.part()
@@ -188,7 +188,7 @@ async def test_whoever_was_away_for_long_is_told_that_runs_went_by():
         app.events.emit(settled(1))
         app.events.emit(JobRefused("home", "it cannot be planned"))
         for kinds, is_told in ((None, True), (frozenset({"job_refused"}), False)):
-            stream, sent = routes.Stream(ring, "n", "n-1", None, kinds), []
+            stream, sent = routes.EventStream(ring, "n", "n-1", None, kinds), []
 
             async def send(message, sent=sent):
                 sent.append(message.get("body", b""))
@@ -212,8 +212,8 @@ async def test_who_is_slow_is_told_how_much_was_missed_and_costs_no_memory(monke
     """A listener is a place in the ring; the ring keeps the latest."""
     monkeypatch.setattr(routes, "SEND_S", PATIENCE_S)
     async with an_app() as app:
-        ring = Ring(app.events, app.clock)
-        stream = routes.Stream(ring, "n", "", None, frozenset({"run_settled"}))
+        ring = EventBuffer(app.events, app.clock)
+        stream = routes.EventStream(ring, "n", "", None, frozenset({"run_settled"}))
         sent, gate, parts = [], asyncio.Event(), 0
 
         async def send(message):
@@ -253,8 +253,8 @@ async def test_who_is_slow_is_told_how_much_was_missed_and_costs_no_memory(monke
 async def test_who_takes_nothing_for_too_long_is_let_go(monkeypatch):
     monkeypatch.setattr(routes, "SEND_S", 0.05)
     async with an_app() as app:
-        ring = Ring(app.events, app.clock)
-        stream = routes.Stream(ring, "n", "", None, None)
+        ring = EventBuffer(app.events, app.clock)
+        stream = routes.EventStream(ring, "n", "", None, None)
 
         async def send(message):
             if message["type"] == "http.response.body":

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from pollux import every
 from pollux.errors import StoreBusy
 from pollux.model import Declares, Job, Node
-from pollux.server.identity import Role
+from pollux.server.roles import Role
 from tests.acceptance.api_world import eventually, named, served
 
 SEED = {

@@ -11,8 +11,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pollux.server import api as apis
-from pollux.server.life import _affordable
-from pollux.server.limits import FORGIVEN_S, Failures, Limits, Rates, address_key
+from pollux.server.limits import FORGIVEN_S, ApiLimits, Failures, Rates, address_key
+from pollux.server.server import _affordable
 from tests.acceptance.strangers import PATIENCE_S, answer_of, head_of, world
 
 NODES = "/api/v2/nodes"
@@ -46,7 +46,7 @@ async def ended(reader) -> bytes:
 @pytest.mark.usefixtures("protocol")
 async def test_a_thousand_that_say_nothing_shut_nobody_out():
     """Slowloris: half a head each, a byte now and then.  A probe is answered 100 times of 100, each within 2 s."""
-    crowd = min(1_000, _affordable(Limits()) // 2)
+    crowd = min(1_000, _affordable(ApiLimits()) // 2)
     slowest = []
     for _ in range(TRIES):
         async with world() as api:
@@ -72,7 +72,7 @@ async def _slowest_of_a_hundred(api, crowd):
 
 @pytest.mark.usefixtures("protocol")
 async def test_when_all_places_are_taken_the_longest_silent_makes_room():
-    async with world(limits=Limits(connections=10)) as api:
+    async with world(limits=ApiLimits(connections=10)) as api:
         for _ in range(40):
             await api.connect()
         for number in range(20):
@@ -82,7 +82,7 @@ async def test_when_all_places_are_taken_the_longest_silent_makes_room():
 @pytest.mark.usefixtures("protocol")
 async def test_places_of_those_who_wait_for_an_answer_are_not_taken_away(monkeypatch):
     """All places are held by requests at work: the next one is told so."""
-    async with world(limits=Limits(connections=3)) as api:
+    async with world(limits=ApiLimits(connections=3)) as api:
         token = (await api.token()).secret
         go_on, arrived, nodes = asyncio.Event(), asyncio.Semaphore(0), api.app.nodes
 
@@ -103,7 +103,7 @@ async def test_places_of_those_who_wait_for_an_answer_are_not_taken_away(monkeyp
 @pytest.mark.usefixtures("protocol")
 @pytest.mark.parametrize("said", [b"", b"GET /live HT", b"GET /live HTTP/1.1\r\nHost: localhost\r\n"])
 async def test_a_head_that_does_not_end_is_given_up(said):
-    async with world(limits=Limits(**QUICK)) as api:
+    async with world(limits=ApiLimits(**QUICK)) as api:
         reader, writer = await api.connect()
         writer.write(said)
         assert b"408" in await ended(reader)
@@ -112,7 +112,7 @@ async def test_a_head_that_does_not_end_is_given_up(said):
 @pytest.mark.usefixtures("protocol")
 async def test_a_head_that_trickles_is_given_up_however_often_a_byte_comes():
     """Also the second one of a connection: uvicorn's own timer begins anew with every byte."""
-    async with world(limits=Limits(**QUICK)) as api:
+    async with world(limits=ApiLimits(**QUICK)) as api:
         reader, writer = await api.connect()
         writer.write(head_of("GET", "/live", {"Host": "localhost"}))
         assert (await answer_of(reader)).status == 200
@@ -129,7 +129,7 @@ async def test_a_head_that_trickles_is_given_up_however_often_a_byte_comes():
 
 @pytest.mark.usefixtures("protocol")
 async def test_a_quiet_connection_between_two_requests_is_left_alone():
-    async with world(limits=Limits(**QUICK)) as api:
+    async with world(limits=ApiLimits(**QUICK)) as api:
         reader, writer = await api.connect()
         for _ in range(2):
             writer.write(head_of("GET", "/live", {"Host": "localhost"}))
@@ -140,7 +140,7 @@ async def test_a_quiet_connection_between_two_requests_is_left_alone():
 @pytest.mark.usefixtures("protocol")
 @pytest.mark.parametrize("chunk", [b"", b"x"])
 async def test_a_body_that_does_not_come_or_trickles_is_given_up(chunk):
-    async with world(limits=Limits(**QUICK, at_work=1)) as api:
+    async with world(limits=ApiLimits(**QUICK, at_work=1)) as api:
         token = (await api.token()).secret
         reader, writer = await api.connect()
         headers = {"Host": "localhost", "Authorization": f"Bearer {token}", "Content-Length": "100000"}
@@ -159,7 +159,7 @@ async def test_a_body_that_does_not_come_or_trickles_is_given_up(chunk):
 
 @pytest.mark.usefixtures("protocol")
 async def test_a_body_of_a_slow_but_honest_client_is_taken():
-    async with world(limits=Limits(**QUICK | {"body_s": 30.0, "body_rate": 100.0})) as api:
+    async with world(limits=ApiLimits(**QUICK | {"body_s": 30.0, "body_rate": 100.0})) as api:
         token = (await api.token()).secret
         reader, writer = await api.connect()
         body = b'{"role": "viewer"' + b" " * 900 + b"}"
@@ -174,7 +174,7 @@ async def test_a_body_of_a_slow_but_honest_client_is_taken():
 @pytest.mark.usefixtures("protocol")
 async def test_who_does_not_read_the_answer_is_dropped():
     """Many requests for a long answer, and none of it is taken."""
-    async with world(limits=Limits(**QUICK | {"rate": 0.0})) as api:
+    async with world(limits=ApiLimits(**QUICK | {"rate": 0.0})) as api:
         for number in range(300):
             await api.app.create_token("viewer", name=f"{number:090d}")
         token = (await api.token()).secret
@@ -288,8 +288,8 @@ async def test_nobody_is_upgraded_to_another_protocol():
 
 
 async def test_an_address_elsewhere_has_so_many_connections_and_no_more(monkeypatch):
-    monkeypatch.setattr("pollux.server.life.is_loopback", lambda _: False)
-    async with world(limits=Limits(per_address=5)) as api:
+    monkeypatch.setattr("pollux.server.server.is_loopback", lambda _: False)
+    async with world(limits=ApiLimits(per_address=5)) as api:
         held = [await api.connect() for _ in range(5)]
         await asyncio.sleep(0)
         assert (await api.ask("/live")).status == 503
@@ -302,7 +302,7 @@ async def test_an_address_elsewhere_has_so_many_connections_and_no_more(monkeypa
 
 @pytest.mark.usefixtures("no_time_passes")
 async def test_a_token_that_asks_too_often_is_told_when_to_come_again():
-    async with world(limits=Limits(rate=5.0, burst=10.0)) as api:
+    async with world(limits=ApiLimits(rate=5.0, burst=10.0)) as api:
         often, other = [(await api.token()).secret for _ in range(2)]
         answers = [await api.ask(NODES, token=often) for _ in range(20)]
         assert [said.status for said in answers[:10]] == [200] * 10
@@ -312,7 +312,7 @@ async def test_a_token_that_asks_too_often_is_told_when_to_come_again():
 
 
 async def test_a_rate_of_nothing_means_any_number():
-    async with world(limits=Limits(rate=0.0)) as api:
+    async with world(limits=ApiLimits(rate=0.0)) as api:
         token = (await api.token()).secret
         reader, writer = await api.connect()
         for _ in range(300):
@@ -335,7 +335,7 @@ async def test_strangers_and_guessers_are_slowed_down_but_a_good_token_is_let_in
 
 
 async def test_more_requests_at_work_than_there_is_room_for_are_refused_but_not_the_probe(monkeypatch):
-    async with world(limits=Limits(at_work=2)) as api:
+    async with world(limits=ApiLimits(at_work=2)) as api:
         token = (await api.token()).secret
         go_on, arrived, nodes = asyncio.Event(), asyncio.Semaphore(0), api.app.nodes
 

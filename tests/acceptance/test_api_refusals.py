@@ -6,8 +6,8 @@ from itertools import count
 import pytest
 
 from pollux.events import Events, RequestRefused
-from pollux.server.identity import Identity, Role
-from pollux.server.refusals import LINES_A_MINUTE, Refusals
+from pollux.server.limits import LINES_A_MINUTE, Refusals
+from pollux.server.roles import Identity, Role
 from tests.acceptance.api_world import named, served
 from tests.acceptance.strangers import world
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from pollux.client import travel
-from pollux.server.identity import Role
+from pollux.client import rpc_codec
 from pollux.server.openapi import OPEN_PAGES
+from pollux.server.roles import Role
 from pollux.server.routes import EVERY
-from pollux.server.routes.verbs import ROLES
+from pollux.server.routes.rpc import ROLES
 from pollux.version import __version__
 from tests.acceptance.api_world import served
 
@@ -67,8 +67,8 @@ TABLE = {  # None: open to everybody
     ("POST", "/api/v2/tokens"): ADMIN,
     ("DELETE", "/api/v2/tokens/{token_id}"): ADMIN,
     ("POST", "/api/v2/tokens/{token_id}/rotate"): ADMIN,
-    ("GET", travel.PATH): VIEWER,
-    ("POST", f"{travel.PATH}/{{verb}}"): VIEWER,  # each verb has its own: see below
+    ("GET", rpc_codec.PATH): VIEWER,
+    ("POST", f"{rpc_codec.PATH}/{{verb}}"): VIEWER,  # each verb has its own: see below
     **{("GET", page): None for page in OPEN_PAGES},
 }
 CALLERS = (None, VIEWER, OPERATOR, ADMIN)
@@ -89,7 +89,7 @@ async def test_nobody_gets_further_than_their_role():
             for part in ("{job_id}", "{run_id}", "{path}", "{name}", "{token_id}"):
                 path = path.replace(part, "nobody")
             for caller in CALLERS:
-                answer = await client.as_(caller)(method, path, headers={travel.VERSION_HEADER: __version__})
+                answer = await client.as_(caller)(method, path, headers={rpc_codec.VERSION_HEADER: __version__})
                 what = (method, path, caller, answer)
                 if needed is None:
                     assert answer.status in {200, 503}, what
@@ -109,7 +109,7 @@ async def test_a_look_without_a_body_needs_the_same_role(caller):
     async with served(runs=False) as client:
         for (method, path), needed in TABLE.items():
             if method == "GET" and "{" not in path:
-                answer = await client.as_(caller)("HEAD", path, headers={travel.VERSION_HEADER: __version__})
+                answer = await client.as_(caller)("HEAD", path, headers={rpc_codec.VERSION_HEADER: __version__})
                 allowed = needed is None or (caller is not None and caller >= needed)
                 assert (answer.status not in {401, 403}) == allowed, (path, caller, answer)
                 assert not answer.body or not allowed
@@ -120,11 +120,11 @@ async def test_every_verb_of_the_command_line_has_its_role():
         assert ROLES
         for verb, needed in ROLES.items():
             for caller in CALLERS[1:]:
-                headers = {travel.VERSION_HEADER: __version__}
-                answer = await client.as_(caller)("POST", f"{travel.PATH}/{verb}", {}, headers=headers)
+                headers = {rpc_codec.VERSION_HEADER: __version__}
+                answer = await client.as_(caller)("POST", f"{rpc_codec.PATH}/{verb}", {}, headers=headers)
                 assert (answer.status == 403) == (caller < needed), (verb, caller, answer)
                 assert answer.status < 500, (verb, caller, answer)
-            assert (await client.as_(None)("POST", f"{travel.PATH}/{verb}", {})).status == 401
+            assert (await client.as_(None)("POST", f"{rpc_codec.PATH}/{verb}", {})).status == 401
 
 
 async def test_commands_are_an_admins_and_so_are_their_arguments():

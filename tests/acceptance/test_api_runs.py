@@ -5,8 +5,8 @@ import pytest
 from pollux.cli.runs import FAILED, STATES
 from pollux.model import NotePut, RunState
 from pollux.server.routes.health import HealthView, WorkersView
-from pollux.server.wire import fields
-from pollux.server.wire_runs import RunQuery, run_filter_of
+from pollux.server.schemas.reading import fields
+from pollux.server.schemas.runs import RunQuery, run_filter_of
 from pollux.store.contract import RunFilter
 from tests.acceptance.api_world import eventually, named, served
 

@@ -5,9 +5,9 @@ import json
 
 from pollux import Pollux
 from pollux.model import RunState
-from pollux.server import Server, ServerOptions
+from pollux.server import ApiServer, ServerOptions
 from pollux.server.hosts import Proxies, is_foreign_page
-from pollux.server.limits import Limits
+from pollux.server.limits import ApiLimits
 from pollux.store.contract import RunFilter
 from tests.acceptance.strangers import PATIENCE_S, World, answer_of, world
 from tests.http_world import Names
@@ -71,7 +71,7 @@ PAGES = [
 
 
 async def test_a_page_of_another_site_changes_nothing_but_may_be_answered():
-    async with world(limits=Limits(rate=0.0)) as api:
+    async with world(limits=ApiLimits(rate=0.0)) as api:
         token = (await api.token()).secret
         for headers, is_foreign in PAGES:
             changed = await api.ask(TOKENS, "POST", token=token, headers=headers, body=b'{"role": "viewer"}')
@@ -155,7 +155,7 @@ INSIDE = [
 
 
 async def test_a_job_that_comes_by_api_names_no_address_inside():
-    async with world(limits=Limits(rate=0.0)) as api:
+    async with world(limits=ApiLimits(rate=0.0)) as api:
         token = (await api.token("operator")).secret
         for url in INSIDE:
             body = json.dumps({"id": "inside", "url": url, "interval": "1h"}).encode()
@@ -204,7 +204,7 @@ async def test_a_name_that_leads_inside_is_refused_when_it_is_looked_up():
     app = Pollux("memory://")
     app._built_in.http.resolver = Names({"rebound.example": ["127.0.0.1"]})
     async with app:
-        server = Server(app, ServerOptions(port=0, is_port_given=True))
+        server = ApiServer(app, ServerOptions(port=0, is_port_given=True))
         await server.start()
         api = World(app, server)
         token = (await api.token("operator")).secret

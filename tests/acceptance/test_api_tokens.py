@@ -10,7 +10,7 @@ from pollux import Pollux
 from pollux.errors import Conflict, InvalidInput, StoreTimeout
 from pollux.secrets import HIDDEN
 from pollux.server.limits import Failures
-from pollux.server.tokens import Tokens
+from pollux.server.tokens import TokenCheck
 from tests.acceptance.strangers import PATIENCE_S, world
 from tests.acceptance.test_api_security import NODES, TOKENS
 
@@ -36,7 +36,7 @@ async def test_a_token_lets_in_as_its_role_and_no_further():
 
 async def test_nobody_learns_why_a_token_is_refused(monkeypatch):
     """Unknown, with a wrong secret, expired, revoked, of another kind: word for word the same answer."""
-    monkeypatch.setattr("pollux.server.door.Failures", lambda _: Failures(1_000.0))
+    monkeypatch.setattr("pollux.server.gateway.Failures", lambda _: Failures(1_000.0))
     async with world() as api:
         good = await api.token()
         expired = await api.token(expires="1ms")
@@ -143,7 +143,7 @@ async def test_a_request_costs_no_call_of_the_store_and_a_revoked_token_lives_th
     await app.open()
     try:
         made = await app.create_token("viewer")
-        tokens, read = Tokens(app, clock=clock), app.token_records
+        tokens, read = TokenCheck(app, clock=clock), app.token_records
 
         async def counted():
             calls.append(clock.now)
@@ -167,7 +167,7 @@ async def test_while_the_store_is_away_what_was_known_holds_for_a_while():
     app, clock = Pollux("memory://"), Ticking()
     await app.open()
     made = await app.create_token("viewer")
-    tokens = Tokens(app, clock=clock)
+    tokens = TokenCheck(app, clock=clock)
     assert await tokens.identify(made.secret)
     await app.close()
     clock.now += 200

@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from pollux import Pollux
-from pollux.app.versions import Figures
+from pollux.app.versions import VersionFigures
 from pollux.model import Cause, Job, Run, RunState, run_of
-from pollux.server.identity import Role
+from pollux.server.roles import Role
 from pollux.store.contract import JobPut
-from pollux.store.open import open_store
+from pollux.store.urls import open_store
 from pollux.units import HOUR_MS, MINUTE_MS, format_moment
 from tests.acceptance.api_world import api_of
 from tests.acceptance.terminal import SameProcess
@@ -115,7 +115,7 @@ def test_the_figures_are_those_of_the_command(url, tmp_path):
 
     assert told["since"] == since == format_moment(command["since_ms"])
     for over_http, here in zip(told["versions"], command["versions"], strict=True):
-        assert here.keys() == set(Figures.__struct_fields__), "whatever is added there is told here"
+        assert here.keys() == set(VersionFigures.__struct_fields__), "whatever is added there is told here"
         counted_from_ms = here.pop("counted_from_ms")
         assert over_http == here | {"counted_from": counted_from_ms and format_moment(counted_from_ms)}
 

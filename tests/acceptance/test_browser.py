@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pollux.server import Server, ServerOptions
-from pollux.server.identity import Role
+from pollux.server import ApiServer, ServerOptions
 from pollux.server.openapi import OPENAPI, PAGE, document
+from pollux.server.roles import Role
 from pollux.server.routes import EVERY
 from tests.acceptance.api_world import SECRETS, an_app
 from tests.servers.chromium import a_browser
@@ -28,7 +28,7 @@ async def browser():
 @pytest.fixture
 async def url():
     async with an_app(runs=False) as app:
-        server = Server(app, ServerOptions(port=0, token=TOKEN))
+        server = ApiServer(app, ServerOptions(port=0, token=TOKEN))
         await server.start()
         try:
             yield f"http://127.0.0.1:{server.port}"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pollux import Pollux
-from pollux.cli import menu
+from pollux.cli import command_table
 from pollux.model import Cause, Job, run_of
 from tests.acceptance.terminal import PATIENCE_SECONDS, SameProcess, Terminal
 
@@ -80,7 +80,7 @@ def test_commands_options_and_values_are_completed(folder):
         "pollux runs --state d",
         "pollux zzz",
     )
-    assert whole == list(menu.ENTRIES)
+    assert whole == list(command_table.ENTRIES)
     assert begun == ["serve"]
     assert inner == ["ls", "show", "run", "pause", "resume", "cancel", "delete", "move"]
     assert {"--job", "--error", "--since", "--all", "--yes", "--json", "--store"} <= set(options)

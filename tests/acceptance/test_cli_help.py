@@ -10,15 +10,15 @@ from pathlib import Path
 import click
 import pytest
 
-from pollux.cli import menu
-from pollux.cli.commands import run_command
+from pollux.cli import command_table
+from pollux.cli.runner import run_command
 from tests.acceptance.terminal import Terminal
 
 
 def commands() -> list[tuple[str, ...]]:
     """Every command there is, by its words."""
     found = []
-    for name, entry in menu.ENTRIES.items():
+    for name, entry in command_table.ENTRIES.items():
         module, _, attribute = entry.home.partition(":")
         command = getattr(importlib.import_module(module), attribute)
         found.append((name,))
@@ -35,7 +35,7 @@ def pollux(tmp_path) -> Terminal:
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
 def test_the_menu_names_every_command_and_the_exit_codes(pollux, arguments):
     answer = pollux.ok(*arguments)
-    for name in menu.ENTRIES:
+    for name in command_table.ENTRIES:
         assert re.search(rf"^  {name} ", answer.out, re.MULTILINE)
     for code in ("0 ok", "1 the thing", "2 bad usage", "3 the store"):
         assert code in answer.out
@@ -83,7 +83,7 @@ def test_the_version_is_told(pollux):
 def test_the_installed_program_is_the_same():
     program = Path(sys.executable).with_name("pollux")
     run = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
-    assert run.stdout == menu.menu_text()
+    assert run.stdout == command_table.menu_text()
 
 
 def test_something_unforeseen_is_a_sentence_not_a_traceback(pollux):
@@ -100,6 +100,6 @@ def test_something_unforeseen_is_a_sentence_not_a_traceback(pollux):
 @pytest.mark.parametrize("arguments", [("check", "h\x1b[31mome"), ("worker", "-c", "h\x1b[31mome"), ("h\x1b[31mome",)])
 def test_no_complaint_steers_a_terminal(pollux, arguments):
     answer = pollux(*arguments)
-    assert answer.code == menu.USAGE
+    assert answer.code == command_table.USAGE
     assert "\x1b" not in answer.err
     assert r"h\x1b[31mome" in answer.err

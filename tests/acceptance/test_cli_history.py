@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pollux.cli.show import sparkline
+from pollux.cli.output import sparkline
 from tests.acceptance.terminal import PATIENCE_SECONDS, SameProcess, Terminal, eventually, stopped
 
 pytestmark = pytest.mark.xdist_group("cli history")  # one node for all of them

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import pytest
 
-from pollux.cli import menu
+from pollux.cli import command_table
 from tests.acceptance.terminal import SameProcess, Terminal
-from tests.acceptance.test_cli_choice import made
+from tests.acceptance.test_cli_selection import made
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 WHERE = ("--store", "sqlite:///p.db")
@@ -64,7 +64,7 @@ ASKED = {
 def leaves() -> list[tuple[tuple[str, ...], click.Command]]:
     """Every command that does something, by its words."""
     found = []
-    for name, entry in menu.ENTRIES.items():
+    for name, entry in command_table.ENTRIES.items():
         module, _, attribute = entry.home.partition(":")
         command = getattr(importlib.import_module(module), attribute)
         inner = getattr(command, "commands", {})
@@ -143,6 +143,12 @@ def test_the_exit_code_says_how_it_went(pollux, code, words, as_json):
 
 def test_the_page_and_the_menu_name_the_same_exit_codes():
     told = {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE.partition("## Exit codes")[2], re.MULTILINE)}
-    assert told == {menu.OK, menu.FAILED, menu.USAGE, menu.UNAVAILABLE, menu.INTERRUPTED}
-    in_menu = menu.menu_text().partition("Exit codes:")[2]
+    assert told == {
+        command_table.OK,
+        command_table.FAILED,
+        command_table.USAGE,
+        command_table.UNAVAILABLE,
+        command_table.INTERRUPTED,
+    }
+    in_menu = command_table.menu_text().partition("Exit codes:")[2]
     assert told == {int(code) for code in re.findall(r"(?:^|, |,\n +)(\d+) ", in_menu.strip())}

@@ -7,9 +7,9 @@ import pytest
 
 from pollux import Pollux
 from pollux.app import overview
-from pollux.cli.records import _leads, _seats, _seen
+from pollux.cli.nodes import _leads, _seats, _seen
 from pollux.model import Job, Node
-from pollux.store.seal import Mark, seal
+from pollux.store.move_marks import MoveMark, seal
 from tests.acceptance.api_world import api_of
 from tests.acceptance.terminal import SameProcess
 
@@ -107,7 +107,7 @@ def test_whoever_misses_a_beat_is_silent(age_ms, says):
 async def sealed(app):
     """It was moved elsewhere; a node that knows of nothing lives there all the same."""
     await app._store.beat(Node(id="n1", seats=4), ttl_ms=60_000)
-    await seal(app._store, Mark("m", "redis://there", 1, ended_ms=2))
+    await seal(app._store, MoveMark("m", "redis://there", 1, ended_ms=2))
 
 
 def test_on_a_store_that_was_moved_elsewhere_nobody_stands_by(tmp_path):

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from pollux import Pollux, every
 from pollux.model import Cause, Done, Job, Node, Outcome, Run, RunState, run_of
-from pollux.model.counted import CountedHour, hour_put
+from pollux.model.run_counts import HourlyCounts, hour_put
 from pollux.store.contract import Answer, JobPut, Settlement
-from pollux.store.open import open_store
+from pollux.store.urls import open_store
 from pollux.units import HOUR_MS, MINUTE_MS
 from tests.acceptance.api_world import eventually
 from tests.acceptance.terminal import SameProcess
@@ -188,7 +188,7 @@ async def counted(url, *, ended_ms):
     now_ms = int(time.time() * 1000)
     hour = now_ms // HOUR_MS
     await app.backend.put_notes(
-        [hour_put(CountedHour(3, hour, now_ms - MINUTE_MS, {now_ms // MINUTE_MS: (1, 0, 0, 0)}))]
+        [hour_put(HourlyCounts(3, hour, now_ms - MINUTE_MS, {now_ms // MINUTE_MS: (1, 0, 0, 0)}))]
     )
     run = Run(id="r", job_id="quick", state=RunState.DONE, scheduler_version=3, due_ms=now_ms - ended_ms)
     run = replace(run, started_ms=run.due_ms, finished_ms=run.due_ms)

@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 from pollux import Pollux
-from pollux.cli.doctor import machine, place
+from pollux.cli.doctor import machine, sqlite_file
 from pollux.cli.doctor.finding import FAIL, OK, WARN
 from pollux.model import Interval, Job
 from pollux.store.contract import JobPut
@@ -280,10 +280,10 @@ def test_a_big_store_costs_no_more(pollux):
             return False
 
         connection.set_progress_handler(tick, 10)
-        from pollux.store.sqlite.glance import _look
-        from pollux.store.sqlite.transaction import Stats, Transaction
+        from pollux.store.sqlite.inspect import _look
+        from pollux.store.sqlite.transaction import SqliteTransaction, WriteStats
 
-        _look(Transaction(connection, Stats()), 4_000_000_000_000)
+        _look(SqliteTransaction(connection, WriteStats()), 4_000_000_000_000)
         connection.close()
         steps[path.name] = counted[0]
     assert steps["big.db"] <= steps["small.db"] + 5, steps
@@ -309,4 +309,4 @@ def test_judgements_of_the_machine():
     [("nfs4", FAIL), ("fuse.sshfs", FAIL), ("tmpfs", WARN), ("overlay", WARN), ("ext4", OK), ("", OK)],
 )
 def test_judgements_of_file_systems(kind, expected):
-    assert place.of_file_system(Path("p.db"), kind).level == expected
+    assert sqlite_file.of_file_system(Path("p.db"), kind).level == expected

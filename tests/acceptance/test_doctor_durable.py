@@ -7,7 +7,7 @@ from pollux.cli.doctor import redis as of_redis
 from pollux.cli.doctor.finding import FAIL, OK, WARN
 from pollux.errors import StoreRefused
 from pollux.store.redis.address import read_address
-from pollux.store.redis.glance import look_at_server
+from pollux.store.redis.inspect import look_at_server
 from pollux.store.redis.server import check_fsync, check_server
 from tests.servers import redis
 

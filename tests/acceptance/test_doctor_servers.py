@@ -9,14 +9,14 @@ from msgspec.structs import replace
 from pollux.cli.doctor import postgres as of_postgres
 from pollux.cli.doctor import redis as of_redis
 from pollux.cli.doctor.finding import FAIL, OK, WARN
-from pollux.cli.doctor.servers import of_distance, of_offset
+from pollux.cli.doctor.server import of_distance, of_offset
 from pollux.model import Job, Node
 from pollux.store.contract import JobPut
-from pollux.store.open import open_store
 from pollux.store.postgres.address import read_address
-from pollux.store.postgres.glance import look_at_server as look_at_postgres
-from pollux.store.redis.glance import _SHAPES, commands_used
-from pollux.store.redis.glance import look_at_server as look_at_redis
+from pollux.store.postgres.inspect import look_at_server as look_at_postgres
+from pollux.store.redis.inspect import _SHAPES, commands_used
+from pollux.store.redis.inspect import look_at_server as look_at_redis
+from pollux.store.urls import open_store
 from pollux.testing.conformance.builders import a_run
 from tests.acceptance.terminal import SameProcess
 from tests.servers import postgres
@@ -253,7 +253,7 @@ async def execute(*statements):
 
 async def test_judgements_of_a_postgres():
     seen = await look_at_postgres(postgres.own_url("judged"))
-    tables = (of_postgres.Table("runs", 10, 20_000), of_postgres.Table("jobs", 1_000, 900))
+    tables = (of_postgres.TableStats("runs", 10, 20_000), of_postgres.TableStats("jobs", 1_000, 900))
     assert of_postgres.of_version(replace(seen, number=120_004)).level == FAIL
     assert of_postgres.of_version(replace(seen, encoding="LATIN1")).level == FAIL
     assert of_postgres.of_role(replace(seen, is_standby=True)).level == FAIL

@@ -10,7 +10,7 @@ import pytest
 
 from pollux.model import RunState
 from pollux.store.contract import PAGE_MAX, RunFilter
-from pollux.store.open import open_store
+from pollux.store.urls import open_store
 from tests.acceptance.terminal import SameProcess, eventually, stopped
 from tests.chaos.checker import Snapshot, double_outcome, firings
 from tests.servers import postgres, redis

@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from pollux import Context, Pollux, cron, every
-from pollux.declare import job_of
 from pollux.errors import Conflict, InvalidInput
+from pollux.job_builder import job_of
 from pollux.model import RunState
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pollux import Pollux
-from pollux.cli.show import now_ms
+from pollux.cli.output import now_ms
 from pollux.model import Interval, Job, JobUpdate, Memory, Plan
 from pollux.units import moment_ms
 from tests.acceptance.terminal import SameProcess, Terminal, eventually, stopped

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from pollux.server.holder import holder_of
+from pollux.server.sockets import holder_of
 from tests.acceptance.terminal import SameProcess, Terminal, eventually, stopped
 from tests.servers.ports import free_port
 

@@ -18,10 +18,10 @@ import msgspec
 import pytest
 
 from pollux import Pollux
-from pollux.cli import menu
-from pollux.cli.top.link import Link
+from pollux.cli import command_table
+from pollux.cli.top.connection import StoreConnection
 from pollux.client import Remote, address_of, socket_url
-from pollux.client.travel import VERSION_HEADER, Hello
+from pollux.client.rpc_codec import VERSION_HEADER, Hello
 from pollux.errors import InvalidInput, StoreError
 from pollux.version import __version__
 from tests.acceptance.remote_world import (
@@ -64,7 +64,7 @@ def house(tmp_path_factory):
 def commands() -> set[str]:
     """Every command of the menu, those of groups one by one."""
     found = set()
-    for entry in menu.ENTRIES.values():
+    for entry in command_table.ENTRIES.values():
         module, _, attribute = entry.home.partition(":")
         command = getattr(import_module(module), attribute)
         names = list(command.commands) if isinstance(command, click.Group) else [""]
@@ -74,7 +74,7 @@ def commands() -> set[str]:
 
 def test_every_command_is_compared_or_has_a_reason_not_to_be():
     said = {words for words in commands() for line in (*LOOKS, *CHANGES) if f"{line} ".startswith(f"{words} ")}
-    listed = {f"{name} ls" for name in menu.ENTRIES if name in LOOKS} & commands()
+    listed = {f"{name} ls" for name in command_table.ENTRIES if name in LOOKS} & commands()
     assert commands() - said - listed == (AT_HOME.keys() | APART) - said
 
 
@@ -158,7 +158,7 @@ def test_a_token_is_taken_back_through_a_node(house):
     with_it = {"POLLUX_URL": house.url, "POLLUX_TOKEN": secret}
     eventually(lambda: house.pollux("jobs", environ=with_it).code == 0, "the token is known")
     assert house.by("distant", "token revoke short").code == 0
-    eventually(lambda: house.pollux("jobs", environ=with_it).code == menu.UNAVAILABLE, "the token is refused")
+    eventually(lambda: house.pollux("jobs", environ=with_it).code == command_table.UNAVAILABLE, "the token is refused")
 
 
 # which way
@@ -274,7 +274,7 @@ async def test_the_live_screen_asks_the_socket_while_it_answers_and_else_the_sto
     folder = house.pollux.folder
     store, nobody = f"sqlite:///{folder}/p.db", tmp_path / "nobody.sock"
     for socket_file, kind in ((folder / "p.db.sock", Remote), (nobody, Pollux), (None, Pollux)):
-        link = Link(store, socket_file)
+        link = StoreConnection(store, socket_file)
         counts = await link.ask(lambda app: app.counts())
         assert type(link._app) is kind
         assert counts.jobs > 15
@@ -283,7 +283,7 @@ async def test_the_live_screen_asks_the_socket_while_it_answers_and_else_the_sto
 
 
 async def test_the_live_screen_waits_for_a_node_that_is_not_there(house):
-    link = Link("http://127.0.0.1:9")
+    link = StoreConnection("http://127.0.0.1:9")
     with pytest.raises(StoreError, match="cannot be reached"):
         await link.ask(lambda app: app.counts())
     assert link._app is None, "it is opened anew for the next look"
@@ -300,7 +300,7 @@ def test_a_node_that_dies_while_a_run_is_waited_for_ends_the_command_with_a_clea
             eventually((tmp_path / "slow.started").exists, "it runs", waiting)
             made.process.send_signal(signal.SIGKILL)
             _, err = waiting.communicate(timeout=30)
-        assert waiting.returncode == menu.UNAVAILABLE, err
+        assert waiting.returncode == command_table.UNAVAILABLE, err
         assert b"Traceback" not in err
         last = err.decode().strip().splitlines()[-1]
         assert last.startswith(f"pollux: {made.url} ")
@@ -386,7 +386,7 @@ def pollux(tmp_path):
 def test_something_else_that_listens_there_is_known_for_it(pollux, answer):
     with scripted(answer) as script:
         told = pollux("jobs", "--url", script.url)
-    assert told.code == menu.UNAVAILABLE
+    assert told.code == command_table.UNAVAILABLE
     assert "is no Pollux" in told.err
     assert "--url or POLLUX_URL" in told.err
 
@@ -404,7 +404,7 @@ def test_something_that_speaks_no_http_is_known_for_it(pollux):
         thread.start()
         told = pollux("jobs", "--url", f"http://127.0.0.1:{listener.getsockname()[1]}")
         thread.join()
-    assert told.code == menu.UNAVAILABLE
+    assert told.code == command_table.UNAVAILABLE
     assert "is no Pollux" in told.err
 
 
@@ -418,7 +418,7 @@ def test_something_that_speaks_no_http_is_known_for_it(pollux):
 )
 def test_a_node_that_is_not_there_is_told_with_the_cure(pollux, url, says):
     told = pollux("jobs", "--url", url)
-    assert told.code == menu.UNAVAILABLE
+    assert told.code == command_table.UNAVAILABLE
     assert says in told.err
     assert "pollux serve" in told.err
 
@@ -437,7 +437,7 @@ def test_a_node_that_is_not_there_is_told_with_the_cure(pollux, url, says):
 )
 def test_an_address_that_is_none_is_bad_usage(pollux, url):
     told = pollux("jobs", "--url", url)
-    assert told.code == menu.USAGE
+    assert told.code == command_table.USAGE
     assert "secret" not in told.err
     with pytest.raises(InvalidInput):
         address_of(url)
@@ -458,7 +458,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(pollux):
     with scripted(ours(HELLO), context=context) as script:
         told = pollux("jobs", "--url", script.url)
         plainly = pollux("jobs", "--url", script.url.replace("https:", "http:"))
-    assert told.code == plainly.code == menu.UNAVAILABLE
+    assert told.code == plainly.code == command_table.UNAVAILABLE
     assert "its certificate is not trusted" in told.err
     assert "SSL_CERT_FILE" in told.err
     assert not script.asked, "nothing was sent there, no token either"
@@ -468,7 +468,7 @@ def test_who_has_no_token_is_told_where_to_get_one(house):
     without = house.pollux("jobs", "--url", house.url)
     wrong = house.pollux("jobs", "--url", house.url, "--token", "pf_00000000_wrong")
     for told, says in ((without, "no token was given"), (wrong, "does not know the token")):
-        assert told.code == menu.UNAVAILABLE
+        assert told.code == command_table.UNAVAILABLE
         assert says in told.err
         assert "`pollux token create`" in told.err
         assert "POLLUX_TOKEN" in told.err
@@ -478,7 +478,7 @@ def test_who_has_no_token_is_told_where_to_get_one(house):
 def test_a_node_of_another_version_is_told_with_the_cure(pollux):
     with scripted(problem(409, "this is for a command line of the same version")) as script:
         told = pollux("jobs", "--url", script.url)
-    assert told.code == menu.UNAVAILABLE
+    assert told.code == command_table.UNAVAILABLE
     assert "same version" in told.err
     assert "do it right" in told.err
 
@@ -495,7 +495,7 @@ def test_a_limiter_is_obeyed(pollux):
 def test_a_limiter_who_says_wait_for_an_hour_is_not_waited_for(pollux):
     with scripted(problem(429, "too many", Retry_After="3600")) as script:
         told = pollux("nodes", "--url", script.url)
-    assert told.code == menu.UNAVAILABLE
+    assert told.code == command_table.UNAVAILABLE
     assert len(script.asked) == 1
 
 
@@ -512,7 +512,7 @@ def test_whoever_waits_is_told_so_once_and_why(pollux):
 def test_a_node_that_can_do_nothing_is_not_waited_for_as_long_as_a_limiter(pollux):
     with scripted(problem(503, "the store is down", Retry_After="6")) as script:
         told = pollux("nodes", "--url", script.url)
-    assert told.code == menu.UNAVAILABLE
+    assert told.code == command_table.UNAVAILABLE
     assert len(script.asked) == 1
 
 
@@ -526,7 +526,7 @@ def test_a_look_that_was_cut_off_is_repeated(pollux):
 def test_a_change_that_was_cut_off_is_not_repeated_and_may_have_happened(pollux):
     with scripted(ours(HELLO), CUT) as script:
         told = pollux("jobs", "run", "home", "--url", script.url)
-    assert told.code == menu.UNAVAILABLE
+    assert told.code == command_table.UNAVAILABLE
     assert "it may have done what was asked" in told.err
     assert script.asked.count("POST /api/v2/verbs/run_now") == 1
 
@@ -535,7 +535,7 @@ def test_a_dump_that_was_cut_short_is_no_dump(pollux, tmp_path):
     page = {"records": [], "next": "job x"}
     with scripted(ours(HELLO), ours(page)) as script:
         told = pollux("store", "dump", "all.jsonl", "--url", script.url)
-    assert told.code == menu.UNAVAILABLE
+    assert told.code == command_table.UNAVAILABLE
     assert "cut short" in told.err
     assert not (tmp_path / "all.jsonl").exists()
 

@@ -8,22 +8,22 @@ import pytest
 from redis.asyncio import Redis
 
 from pollux import Pollux
-from pollux.app.move import End, Move
+from pollux.app.move import Move, MoveEnd
 from pollux.clock import SystemClock
 from pollux.errors import StoreError, StoreMoved, StoreRefused
 from pollux.model import Job, Node
 from pollux.secrets import hide
 from pollux.store.contract import JobPut
+from pollux.store.move_marks import unseal
 from pollux.store.postgres.address import read_address as postgres_address
 from pollux.store.postgres.drop import drop as drop_postgres
+from pollux.store.redis.connection import BlockingConnection
 from pollux.store.redis.drop import drop as drop_redis
-from pollux.store.redis.link import Listener
-from pollux.store.seal import unseal
 from pollux.testing.conformance.records import whole_dump
 from pollux.units import shell_word
 from tests.acceptance.move_world import Counted, Cut, carried, opened, populate, url_of
 from tests.acceptance.terminal import SameProcess, Terminal
-from tests.acceptance.test_cli_show import at_a_terminal
+from tests.acceptance.test_cli_tables import at_a_terminal
 from tests.servers import postgres, redis
 
 REAL = ("sqlite", "redis", "postgres")
@@ -35,7 +35,7 @@ async def half_moved(source, target):
     try:
         await populate(one)
         clock = {"calls": 0, "at": 18, "after": True}
-        ends = End(Counted(one, clock), hide(source)), End(Counted(two, clock), hide(target))
+        ends = MoveEnd(Counted(one, clock), hide(source)), MoveEnd(Counted(two, clock), hide(target))
         with pytest.raises(Cut):
             await Move(*ends, clock=SystemClock(), report=lambda _: None, page=4, settle_ms=0).run(
                 "m", actor="test", live=False, wait_ms=0
@@ -193,17 +193,17 @@ async def test_on_redis_a_drop_that_was_cut_off_leaves_what_can_be_dropped_again
     """Whatever went before, it is known as a store, and still bears the mark of its move."""
     source, url = redis.own_url("cut-from"), redis.own_url("cut")
     await half_moved(source, url)
-    whole = Listener.ask
+    whole = BlockingConnection.ask
 
     async def cut_off(listener, *command, **options):
         if command[0] == "UNLINK" and isinstance(command[1], str):  # the last step, by names of its own
             raise ConnectionError("cut off")
         return await whole(listener, *command, **options)
 
-    monkeypatch.setattr(Listener, "ask", cut_off)
+    monkeypatch.setattr(BlockingConnection, "ask", cut_off)
     with pytest.raises(StoreError, match="cut off"):
         await drop_redis(url)
-    monkeypatch.setattr(Listener, "ask", whole)
+    monkeypatch.setattr(BlockingConnection, "ask", whole)
     with pytest.raises(StoreMoved, match="is being filled from"):
         await Pollux(url).open()
     assert await drop_redis(url) == 0

@@ -8,13 +8,13 @@ from itertools import product
 import pytest
 
 from pollux import Pollux
-from pollux.app.move import Moved
+from pollux.app.move import MoveReport
 from pollux.cli.store_move import _tell
 from pollux.errors import Conflict, StoreMoved, StoreRefused
 from pollux.model import DRAIN, Done, Job, Node, Once, Plan, RunState, chained
 from pollux.store.contract import Answer, JobPut, Pruning, Settlement
 from pollux.store.memory import MemoryStore
-from pollux.store.seal import marks_of, unseal
+from pollux.store.move_marks import marks_of, unseal
 from pollux.testing.conformance.builders import T0, a_firing, a_run, an_outcome
 from pollux.testing.conformance.records import whole_dump
 from tests.acceptance.move_world import carried, fresh, moved, opened, populate, url_of
@@ -368,5 +368,5 @@ def test_what_cannot_be_moved_is_said_with_the_cure(tmp_path, arguments, code, s
     ],
 )
 def test_nodes_that_are_left_on_the_old_store_are_told(nodes, said, capsys):
-    _tell(Moved("m", "one", "two", {"jobs": 1}, 0, 1_000, nodes))
+    _tell(MoveReport("m", "one", "two", {"jobs": 1}, 0, 1_000, nodes))
     assert capsys.readouterr().out.splitlines()[-1].endswith(said)

@@ -3,12 +3,12 @@
 import pytest
 
 from pollux import Pollux
-from pollux.app.move import End, Move
+from pollux.app.move import Move, MoveEnd
 from pollux.clock import SystemClock
 from pollux.errors import Conflict, StoreRefused
 from pollux.model import DRAIN, AuditLine, Job, Node, NotePut
 from pollux.store.contract import JobPut
-from pollux.store.seal import marks_of, unseal
+from pollux.store.move_marks import marks_of, unseal
 from pollux.testing.conformance.builders import T0, a_run
 from tests.acceptance.move_world import Around, cut_off, fresh, moved
 
@@ -68,11 +68,11 @@ async def test_a_second_goal_is_refused_until_the_first_move_is_given_up():
     one, two, three = await fresh(filled=True), await fresh(), await fresh()
     assert await cut_off(one, two, 14, after=True)
     with pytest.raises(Conflict, match=r"a move of one to two was begun on .*unseal"):
-        await Move(End(one, "one"), End(three, "three"), clock=SystemClock(), report=print).run(
+        await Move(MoveEnd(one, "one"), MoveEnd(three, "three"), clock=SystemClock(), report=print).run(
             "x", actor="", live=False, wait_ms=0
         )
     await unseal(one)
-    answer = await Move(End(one, "one"), End(three, "three"), clock=SystemClock(), report=lambda _: None).run(
+    answer = await Move(MoveEnd(one, "one"), MoveEnd(three, "three"), clock=SystemClock(), report=lambda _: None).run(
         "x", actor="", live=False, wait_ms=0
     )
     assert answer.counts["jobs"] == 3
@@ -84,7 +84,7 @@ async def test_what_was_moved_is_not_moved_to_another_place():
     with pytest.raises(Conflict, match=r"one was moved to two on .*; move from there"):
         await moved(one, three)
     with pytest.raises(Conflict, match="was moved to two, so nobody works on it"):
-        await Move(End(three, "three"), End(one, "one"), clock=SystemClock(), report=print).run(
+        await Move(MoveEnd(three, "three"), MoveEnd(one, "one"), clock=SystemClock(), report=print).run(
             "x", actor="", live=False, wait_ms=0
         )
     await moved(two, three)

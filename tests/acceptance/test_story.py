@@ -142,7 +142,7 @@ async def test_a_plain_function_that_sleeps_by_its_context_sleeps_in_virtual_tim
 
 
 async def test_a_plain_function_past_its_timeout_does_not_hang_the_story(app, monkeypatch):
-    monkeypatch.setattr("pollux.simulate.virtual.THREAD_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("pollux.simulate.virtual_loop.THREAD_SECONDS_MAX", 0.2)
     release = threading.Event()
 
     @app.job(timeout="1m", retry=False)

@@ -11,7 +11,7 @@ import pytest
 
 from pollux import Pollux
 from pollux.cli.top.board import SORTS, Sweep, filter_of
-from pollux.cli.top.dialogs import DeadLetters, Question, Told
+from pollux.cli.top.dialogs import DeadLetters, MessageDialog, Question
 from pollux.cli.top.screen import Top
 from pollux.model import Interval, Job, Memory, Node, Plan
 from pollux.model.plan import JobUpdate
@@ -302,7 +302,7 @@ async def test_why_is_answered_in_words(path):
             await until(pilot, lambda: "moving house" in text(top, "#told"), "it tells")
             assert "cure: pollux resume a" in text(top, "#told")
             press(top, "escape")
-            await until(pilot, lambda: not isinstance(top.screen, Told), "it goes away")
+            await until(pilot, lambda: not isinstance(top.screen, MessageDialog), "it goes away")
 
 
 async def test_dead_letters_are_looked_at_revived_and_dropped(path):
@@ -319,7 +319,7 @@ async def test_dead_letters_are_looked_at_revived_and_dropped(path):
             press(top, "d")
             await until(pilot, lambda: "dead letters: 2" in text(top, "#dead-title"), "they are there")
             press(top, "enter")
-            await until(pilot, lambda: isinstance(top.screen, Told), "the error is told")
+            await until(pilot, lambda: isinstance(top.screen, MessageDialog), "the error is told")
             press(top, "escape")
             await until(pilot, lambda: isinstance(top.screen, DeadLetters), "back again")
             for key, words in (("v", "runs again"), ("x", "is forgotten")):
@@ -357,7 +357,7 @@ async def test_nothing_is_asked_while_another_screen_is_in_front(path):
         async with watched(path) as (top, pilot):
             await come(top, pilot, "a")
             press(top, "question_mark")
-            await until(pilot, lambda: isinstance(top.screen, Told), "help")
+            await until(pilot, lambda: isinstance(top.screen, MessageDialog), "help")
             before = top.looks
             await asyncio.sleep(5 * QUICK)
             assert top.looks <= before + 1, "a look that was under way comes to its end, and no other begins"

@@ -9,18 +9,18 @@ import pytest
 
 from pollux import Pollux, every
 from pollux.cli.top.screen import Top
-from pollux.client.travel import packed_answer, raised, told, verb_of
+from pollux.client.rpc_codec import packed_answer, raised, told, verb_of
 from pollux.errors import Illegible, NotFound, StoreError, Unreadable
 from pollux.events import JobUnreadable
 from pollux.model import Done, Interval, Job, RunState
 from pollux.store.contract import RunFilter
-from pollux.store.open import open_store
+from pollux.store.urls import open_store
 from pollux.testing.conformance.builders import settlement
 from tests.acceptance.api_world import api_of
 from tests.acceptance.terminal import SameProcess
 from tests.chaos.yard import wait_until
 from tests.runtime.fakes import Heard
-from tests.store.test_leader_beside_spoilt import InPostgres, InRedis, InSqlite
+from tests.store.test_leader_unreadable_records import InPostgres, InRedis, InSqlite
 
 WHY = "Invalid enum value 'newest'"
 

@@ -13,11 +13,11 @@ from pollux.app.tokens import FIRST, NOBODY, RECORDS
 from pollux.cli.enqueue import _hints
 from pollux.errors import Conflict
 from pollux.model import SETTING
-from pollux.store.legible import ILLEGIBLE
+from pollux.store.decoding import ILLEGIBLE
 from tests.acceptance.terminal import SameProcess, eventually, stopped
 from tests.acceptance.test_unreadable_job import a_job, an_app, of_a_newer_release
 from tests.servers.ports import free_port
-from tests.store.test_leader_beside_spoilt import InPostgres, InRedis, InSqlite
+from tests.store.test_leader_unreadable_records import InPostgres, InRedis, InSqlite
 
 SEATS = "pool.seats"
 FILE = """

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from pollux.store.contract import Answer
-from pollux.store.open import open_store
+from pollux.store.urls import open_store
 from tests.acceptance.terminal import SameProcess, eventually, stopped
 from tests.servers import postgres, redis
 

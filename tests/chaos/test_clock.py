@@ -13,7 +13,7 @@ from pollux.errors import StoreTimeout
 from pollux.events import LeaseWasLost, LoopFailed
 from pollux.model import Cause, Job, RunState, run_of
 from pollux.store.contract import PAGE_MAX, Answer, JobPut, Renewal
-from pollux.store.open import open_store
+from pollux.store.urls import open_store
 from tests.chaos.checker import Snapshot, judge
 from tests.chaos.ledger import Ledger, read
 from tests.chaos.node import INTERVALS, listen, make_app

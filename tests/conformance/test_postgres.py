@@ -20,7 +20,7 @@ class TestPostgresStore(StoreContract):
 
     @pytest.fixture
     async def store(self, clean, monkeypatch):
-        monkeypatch.setattr("pollux.store.postgres.bell.LOOK_AGAIN_MS", LONG_MS)  # who is not rung waits it out
+        monkeypatch.setattr("pollux.store.postgres.wakeup.LOOK_AGAIN_MS", LONG_MS)  # who is not rung waits it out
         store = PostgresStore(clean)
         await store.open()
         yield store

@@ -20,7 +20,7 @@ from statistics import median
 from pollux.errors import StoreError
 from pollux.model import Answer, Cause, Run, run_of
 from pollux.store.contract import Store
-from pollux.store.open import open_store
+from pollux.store.urls import open_store
 from tests.chaos.yard import LOOK_SECONDS, Yard, wait_until
 from tests.faults.bounds import WORKS_AGAIN_S
 

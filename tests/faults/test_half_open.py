@@ -10,7 +10,7 @@ import pytest
 from pollux.errors import StoreError
 from pollux.model import Cause, Firing, Job, Plan, RunState, run_of
 from pollux.store.contract import Answer
-from pollux.store.keepalive import EVERY_S, IDLE_S, TIMES, keep_alive
+from pollux.store.tcp_keepalive import EVERY_S, IDLE_S, TIMES, keep_alive
 from pollux.testing.conformance.builders import T0, given_jobs
 from tests.chaos.yard import wait_until
 from tests.faults.backends import POSTGRES, REDIS, opened
@@ -123,7 +123,7 @@ class First:
 @pytest.mark.parametrize("backend", [POSTGRES], ids=["postgres"])
 async def test_a_question_to_listen_that_hangs_is_asked_again(backend, far_url, proxy, monkeypatch):
     """Otherwise the worker would look once a second for ever."""
-    monkeypatch.setattr("pollux.store.postgres.bell.LISTEN_S", DEADLINE_MS / 1000)
+    monkeypatch.setattr("pollux.store.postgres.wakeup.LISTEN_S", DEADLINE_MS / 1000)
     first = First()
     async with opened(backend, far_url) as store:
         proxy.hold(first)

@@ -12,7 +12,7 @@ from pollux.errors import StoreTimeout
 from pollux.events import Events, TermLost
 from pollux.model import Interval, Job
 from pollux.registry import Registry
-from pollux.runtime import Crew, CrewOptions
+from pollux.runtime import NodeRuntime, RuntimeOptions
 from pollux.store.contract import JobPut
 from pollux.store.guard import Guarded
 from tests.chaos.yard import wait_until
@@ -45,7 +45,7 @@ class Scene:
         self.events.listen(TermLost, self.terms_lost.append)
         registry = Registry()
         registry.add("tick", self._tick)
-        options = CrewOptions(
+        options = RuntimeOptions(
             renews_apart=False,
             seats=4,
             lease_ms=LEASE_MS,
@@ -55,7 +55,7 @@ class Scene:
         )
         store = Guarded(Fork(near, far, verb), clock=SystemClock())
         clock, dice = SystemClock(), Random(5)
-        self.crew = Crew(
+        self.crew = NodeRuntime(
             store, registry, options=options, clock=clock, events=self.events, dice=dice, node_id=f"n-{verb}"
         )
 

@@ -21,7 +21,7 @@ from pollux.store.contract import Claimed, RunFilter, Store
 from pollux.store.guard import VERBS, Wrapped
 from pollux.store.memory import MemoryStore
 from pollux.store.postgres import store as postgres_store
-from pollux.store.redis.link import Link
+from pollux.store.redis.connection import RedisConnections
 from tests.chaos.steps import PLAIN, Claim, Step, asked, at, contents, ended, on_record, steps
 from tests.faults.backends import POSTGRES, REDIS, Backend, by_way_of, opened
 
@@ -159,7 +159,7 @@ def shortened(backend, monkeypatch):
         monkeypatch.setattr(place, name, go)
 
     if backend is REDIS:
-        told(Link, "run_raw")
+        told(RedisConnections, "run_raw")
     else:
         told(postgres_store, "settle_plainly")
         told(postgres_store.run_verbs, "enqueue_plainly")

@@ -12,7 +12,7 @@ from pollux.errors import StoreError
 from pollux.events import Events
 from pollux.model import Interval, Job, RunState
 from pollux.registry import Registry
-from pollux.runtime import Crew, CrewOptions
+from pollux.runtime import NodeRuntime, RuntimeOptions
 from pollux.simulate import VirtualClock, VirtualTime
 from pollux.store.contract import JobPut, RunFilter
 from pollux.store.guard import DEADLINE_MS, Guarded
@@ -64,10 +64,12 @@ class World:
         registry = Registry()
         registry.add("tick", self._tick)
         registry.add("slow", self._slow)
-        options = CrewOptions(renews_apart=False, isolates=False, seats=8, lease_ms=int(LEASE_S * 1000))
+        options = RuntimeOptions(renews_apart=False, isolates=False, seats=8, lease_ms=int(LEASE_S * 1000))
         store = Guarded(line, clock=self.clock)
         dice = Random(7)
-        return Crew(store, registry, options=options, clock=self.clock, events=Events(), dice=dice, node_id=node_id)
+        return NodeRuntime(
+            store, registry, options=options, clock=self.clock, events=Events(), dice=dice, node_id=node_id
+        )
 
     async def _tick(self, ctx):
         self.done.append(self.time.time())

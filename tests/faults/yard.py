@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from pollux.model import RunState
-from pollux.store.open import open_store
+from pollux.store.urls import open_store
 from tests.chaos.yard import LOOK_SECONDS, Yard
 from tests.faults.backends import POSTGRES, Backend, asked_of
 

@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from pollux import Pollux, every
-from pollux.cli.menu import ENTRIES, UNAVAILABLE, USAGE
+from pollux.cli.command_table import ENTRIES, UNAVAILABLE, USAGE
 from pollux.config import Config
 from pollux.model import Retry
 from pollux.outcome.verdict import CRASHES_MAX

@@ -8,15 +8,15 @@ from random import Random
 
 import pytest
 
-from pollux.server.identity import Role
+from pollux.server.roles import Role
 from pollux.server.routes import EVERY
 from pollux.server.routes.dead_letters import DeadBody
 from pollux.server.routes.jobs import BatchBody
+from pollux.server.routes.pauses import StopBody
 from pollux.server.routes.runs import RunsBody
-from pollux.server.routes.stops import StopBody
-from pollux.server.wire import fields
-from pollux.server.wire_jobs import JobBody
-from pollux.server.wire_runs import RunBody
+from pollux.server.schemas.jobs import JobBody
+from pollux.server.schemas.reading import fields
+from pollux.server.schemas.runs import RunBody
 from tests.acceptance.api_world import an_app, api_of
 from tests.fuzz.draws import SCRAPS, Draws
 from tests.servers import postgres as postgres_servers

@@ -16,16 +16,16 @@ import click
 import pytest
 
 from pollux.app import pollux as home
-from pollux.cli import menu
-from pollux.cli.commands import program, run_command
+from pollux.cli import command_table
+from pollux.cli.runner import program, run_command
 from pollux.model import Cause, Dead, Job, run_of
 from pollux.secrets import HIDDEN
 from pollux.store.contract import JobPut, Settlement
 from pollux.store.memory import MemoryStore
-from pollux.store.open import open_store
+from pollux.store.urls import open_store
 from tests.fuzz.draws import SCRAPS, Draws, cases
 
-CODES = {menu.OK, menu.FAILED, menu.USAGE, menu.UNAVAILABLE}
+CODES = {command_table.OK, command_table.FAILED, command_table.USAGE, command_table.UNAVAILABLE}
 CASE_SECONDS = 60
 ENDLESS = {"--follow", "-f", "--wait", "--watch"}  # they wait for something that does not come here
 WORDS = (
@@ -144,8 +144,8 @@ def folder(tmp_path_factory):
         contextlib.chdir(path),
         mock.patch.dict(os.environ, environ, clear=True),
         mock.patch("pollux.app.run_to_end", side_effect=lambda life: life.close()),
-        mock.patch("pollux.cli.watch.run_watched"),
-        mock.patch("pollux.lines.write_lines"),
+        mock.patch("pollux.cli.live_table.run_watched"),
+        mock.patch("pollux.log_format.write_lines"),
         mock.patch("sys.path", [*sys.path]),
     ):
         asyncio.run(fill_file("sqlite:///real.db"))
@@ -204,12 +204,12 @@ def ask(words: list[str]) -> None:
     assert code in CODES, (words, code, complained)
     assert "Traceback" not in said + complained, (words, complained)
     assert "this should not happen" not in complained, (words, complained)
-    assert code != menu.USAGE or complained.strip() or said.strip(), (words, "no word about what is wrong")
+    assert code != command_table.USAGE or complained.strip() or said.strip(), (words, "no word about what is wrong")
     assert "\x1b" not in complained, (words, complained)
 
 
 def test_every_command_of_the_menu_is_typed():
-    assert {path[0] for path in (*PATHS, *SLOW_PATHS)} == set(menu.ENTRIES)
+    assert {path[0] for path in (*PATHS, *SLOW_PATHS)} == set(command_table.ENTRIES)
 
 
 @cases(9_000, size=48, at_once=10)

@@ -2,7 +2,7 @@
 
 from pollux import schedule as schedules
 from pollux.errors import InvalidInput, problems_of
-from pollux.schedule import words
+from pollux.schedule import builders
 from pollux.units import duration_ms, format_ms, format_size, moment_ms, size_bytes, zone_of
 from tests.fuzz.draws import Draws, cases
 
@@ -97,7 +97,7 @@ def test_any_text_is_a_cron_line_whose_next_time_lies_ahead_or_refused(draws):
     tz = draws.one(("UTC", "Europe/Berlin", "Australia/Lord_Howe", "nowhere"))
 
     def next_of() -> int | None:
-        schedule = words.cron(line, tz=tz)
+        schedule = builders.cron(line, tz=tz)
         schedules.validate(schedule, "job")
         return schedules.next_due(schedule, "job", NOW_MS)
 

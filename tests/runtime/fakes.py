@@ -12,12 +12,12 @@ from pollux.errors import StoreTimeout
 from pollux.events import Event, Events
 from pollux.model import Cause, Job, Run, run_of
 from pollux.registry import Registry
-from pollux.runtime import Crew, CrewOptions
-from pollux.runtime.attempt import Kit
+from pollux.runtime import NodeRuntime, RuntimeOptions
+from pollux.runtime.attempt import WorkerState
 from pollux.runtime.dispatcher import ClaimOptions, Dispatcher
 from pollux.runtime.pool import Pool
 from pollux.runtime.settler import Settler
-from pollux.runtime.watchman import Watchman
+from pollux.runtime.timeouts import TimeoutWatch
 from pollux.store.contract import JobPut
 from pollux.store.memory import MemoryStore
 
@@ -82,10 +82,10 @@ class Shop:
         self.registry = Registry()
         self.store = Spy(MemoryStore(self.clock))
         self.pool = Pool(seats)
-        self.kit = Kit(self.registry, self.pool, clock=self.clock, events=self.events, dice=Random(7))
+        self.kit = WorkerState(self.registry, self.pool, clock=self.clock, events=self.events, dice=Random(7))
         used = wrap(self.store) if wrap else self.store
         self.settler = self.kit.settler = Settler(used, clock=self.clock, events=self.events, backlog_max=4 * seats)
-        self.watchman = self.kit.watchman = Watchman(self.kit.running, clock=self.clock, events=self.events)
+        self.watchman = self.kit.watchman = TimeoutWatch(self.kit.running, clock=self.clock, events=self.events)
         self.dispatcher = Dispatcher(used, self.kit, "node-1", options=options)
         self.pool.on_free = self.settler.on_room = self.dispatcher.nudge
 
@@ -127,13 +127,15 @@ async def emptied(pool: Pool) -> None:
             await is_empty.wait()
 
 
-def a_crew(store: Any, registry: Registry, clock: FakeClock, events: Events | None = None, **options: Any) -> Crew:
+def a_crew(
+    store: Any, registry: Registry, clock: FakeClock, events: Events | None = None, **options: Any
+) -> NodeRuntime:
     """A crew whose leases are renewed on the main loop, so that a fake clock owns all of it."""
     node_id = options.pop("node_id", "node-1")
-    return Crew(
+    return NodeRuntime(
         store,
         registry,
-        options=CrewOptions(renews_apart=False, **options),
+        options=RuntimeOptions(renews_apart=False, **options),
         clock=clock,
         events=events or Events(),
         dice=Random(3),

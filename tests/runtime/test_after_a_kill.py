@@ -9,7 +9,7 @@ import pytest
 from pollux.events import Events
 from pollux.model import Cause, Job, Retry, RunState, run_of
 from pollux.registry import Registry
-from pollux.runtime import Crew, CrewOptions
+from pollux.runtime import NodeRuntime, RuntimeOptions
 from pollux.simulate import VirtualClock, VirtualTime
 from pollux.store.contract import JobPut, RunFilter
 from pollux.store.guard import Guarded
@@ -31,8 +31,8 @@ class Worker:
         registry = Registry()
         for name, call in CALLS.items():
             registry.add(name, call)
-        options = CrewOptions(plans=False, renews_apart=False, seats=SEATS, lease_ms=int(LEASE_S * 1000))
-        self.crew = Crew(
+        options = RuntimeOptions(plans=False, renews_apart=False, seats=SEATS, lease_ms=int(LEASE_S * 1000))
+        self.crew = NodeRuntime(
             Guarded(ward.store, clock=ward.clock),
             registry,
             options=options,

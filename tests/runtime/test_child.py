@@ -17,9 +17,18 @@ from pollux.errors import InvalidInput
 from pollux.model import ERROR_CHARS_MAX, Fault, Isolate, Job, Retry, Run, RunState
 from pollux.outcome import TRACEBACK_CHARS_MAX
 from pollux.registry import Context, Handler, Registry
-from pollux.runtime.attempt import Asked
-from pollux.runtime.child import Child, IdleChildren, Relayed, _to_hide, call_in_child, check_place, in_child, place_in
-from pollux.runtime.child_words import Failure, Place
+from pollux.runtime.attempt import StopReason
+from pollux.runtime.isolation.parent import (
+    Child,
+    IdleChildren,
+    RelayedError,
+    _to_hide,
+    call_in_child,
+    check_place,
+    in_child,
+    place_in,
+)
+from pollux.runtime.isolation.protocol import FailureFrame, FunctionRef
 from pollux.secrets import HIDDEN
 from tests.runtime import child_work
 from tests.runtime.fakes import Shop, emptied, settle_down
@@ -129,7 +138,7 @@ async def test_what_a_child_says_of_its_failure_is_cut_and_cleaned_again():
 
     def fail(ctx):
         trace = "File \x1b[31m" + "x" * 10_000
-        raise Relayed(Failure(Fault.TRANSIENT, "a\nb\x1b[31m" * 10_000, "x\ny", None, f"{trace}\n" * 10_000))
+        raise RelayedError(FailureFrame(Fault.TRANSIENT, "a\nb\x1b[31m" * 10_000, "x\ny", None, f"{trace}\n" * 10_000))
 
     _, run = await a_run(fail, isolate=Isolate.NEVER)
     assert len(run.error) <= ERROR_CHARS_MAX
@@ -438,7 +447,7 @@ async def test_a_child_that_died_while_it_was_idle_is_no_crash_of_the_next_suspe
 
 
 async def test_an_idle_child_ends_after_a_while(monkeypatch):
-    monkeypatch.setattr("pollux.runtime.child.IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("pollux.runtime.isolation.parent.IDLE_SECONDS", 0.01)
     shop = await suspects(child_work.where)
     await emptied(shop.pool)
     await shop.settler.turn()
@@ -479,7 +488,7 @@ async def test_a_child_whose_node_lost_the_lease_meanwhile_never_begins_its_hand
     attempt.trust_until = shop.clock.mono_ms()
     await emptied(shop.pool)
     assert shop.settler.backlog == 0, "nothing is recorded"
-    assert attempt.asked is Asked.LOST
+    assert attempt.asked is StopReason.LOST
     assert not mark.exists()
 
 
@@ -521,7 +530,7 @@ async def test_what_no_child_can_find_or_may_have_is_tried_in_the_node():
 
 def test_a_function_at_the_top_of_a_module_can_be_found():
     handler = Handler("any", child_work.where)
-    assert place_in(handler) == Place("tests.runtime.child_work", "", "where")
+    assert place_in(handler) == FunctionRef("tests.runtime.child_work", "", "where")
     assert place_in(Handler("tests.runtime.child_work:where", child_work.where)) == place_in(handler)
 
 
@@ -533,7 +542,7 @@ def test_a_name_in_a_file_finds_what_has_no_name_of_its_own(monkeypatch):
 
     monkeypatch.setattr(child_work, "home", Home(), raising=False)
     handler = Handler("tests.runtime.child_work:home.look", child_work.home.look)
-    assert place_in(handler) == Place("tests.runtime.child_work", "", "home.look")
+    assert place_in(handler) == FunctionRef("tests.runtime.child_work", "", "home.look")
     assert place_in(Handler("look", child_work.home.look)) is None
 
 

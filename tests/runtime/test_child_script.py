@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from pollux.runtime.child_inside import SCRIPT, find
-from pollux.runtime.child_words import Place
+from pollux.runtime.isolation.child import SCRIPT, find
+from pollux.runtime.isolation.protocol import FunctionRef
 
 ONCE = """
 import builtins
@@ -31,13 +31,13 @@ def as_before():
 def test_a_script_is_run_once(tmp_path):
     """A child is used again: what registers itself when the script runs would do so twice."""
     (tmp_path / "app.py").write_text(ONCE)
-    place = Place(module="", script=str(tmp_path / "app.py"), path="work")
+    place = FunctionRef(module="", script=str(tmp_path / "app.py"), path="work")
     assert find(place) is find(place)
 
 
 def test_a_script_that_failed_is_tried_again(tmp_path):
     (tmp_path / "app.py").write_text("raise RuntimeError('not yet')")
-    place = Place(module="", script=str(tmp_path / "app.py"), path="work")
+    place = FunctionRef(module="", script=str(tmp_path / "app.py"), path="work")
     with pytest.raises(RuntimeError):
         find(place)
     (tmp_path / "app.py").write_text(ONCE)

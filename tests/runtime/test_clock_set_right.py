@@ -9,7 +9,7 @@ from pollux.model import Interval, Job, Once, Overlap, RunState
 from pollux.model.clock_note import CLOCK, clock_note
 from pollux.plan import Planner
 from pollux.runtime.leader import Leader
-from pollux.runtime.storetime import StoreTime
+from pollux.runtime.store_clock import StoreClock
 from pollux.runtime.timekeeper import Timekeeper
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, JobPut, RunFilter
 from pollux.store.memory import MemoryStore
@@ -233,7 +233,7 @@ class Side:
     def __init__(self, name, store, clock):
         self.store, self.clock, self.events = Spy(store), clock, Events()
         self.leader = Leader(self.store, name, clock=clock, events=self.events)
-        self.time = StoreTime(clock, self.events)
+        self.time = StoreClock(clock, self.events)
         self.leader.on_answer = lambda term: self.time.learn(term.now_ms)
         self.timekeeper = Timekeeper(
             self.store, self.leader, self.time, Planner, clock=clock, events=self.events, wait_max_ms=5_000

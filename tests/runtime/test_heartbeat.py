@@ -5,9 +5,15 @@ import socket
 import pytest
 
 from pollux import Pollux
-from pollux.app.alongside import Alongside, _is_alive
-from pollux.app.heartbeat import Heartbeat, HeartbeatFailed
-from pollux.app.supervised import Supervisor, Watchdog, supervisor_of
+from pollux.app.side_services import (
+    HealthPing,
+    HealthPingFailed,
+    SideServices,
+    Supervisor,
+    Watchdog,
+    _is_alive,
+    supervisor_of,
+)
 from pollux.clock import FakeClock
 from pollux.events import Events, LoopFailed
 from pollux.observe.health import Health
@@ -23,7 +29,7 @@ def a_heartbeat(url, *, leads=True, well=True, events=None):
     async def is_well():
         return well
 
-    return Heartbeat(url, 60_000, leads=lambda: leads, is_well=is_well, clock=FakeClock(), events=events or Events())
+    return HealthPing(url, 60_000, leads=lambda: leads, is_well=is_well, clock=FakeClock(), events=events or Events())
 
 
 @pytest.mark.parametrize(("leads", "well", "calls"), [(True, True, 1), (False, True, 0), (True, False, 0)])
@@ -45,7 +51,7 @@ async def test_a_heartbeat_that_fails_is_said_without_its_url_and_comes_again(st
         rest = await heartbeat.guarded_turn()
     assert rest.ms == 5_000
     [failed] = heard.all
-    assert isinstance(failed.error, HeartbeatFailed)
+    assert isinstance(failed.error, HealthPingFailed)
     assert "secret-path" not in repr(failed.error)
     assert failed.error.__cause__ is None
     assert failed.error.__suppress_context__ or failed.error.__context__ is None
@@ -136,4 +142,4 @@ async def test_a_crew_with_a_dead_loop_is_not_alive():
         app.crew.settler.abandon()
         await settle_down()
         assert not _is_alive(app.crew)
-    assert isinstance(app._alongside, Alongside)
+    assert isinstance(app._alongside, SideServices)

@@ -15,10 +15,9 @@ from pollux.errors import InvalidInput, StoreError
 from pollux.events import Events
 from pollux.model import Done, Job, Outcome, RetryAt
 from pollux.observe.metrics import exposition, names
-from pollux.runtime.lag import LoopLag
-from pollux.runtime.lateness import Lateness
 from pollux.runtime.leader import Leader
-from pollux.runtime.tallies import Tallies
+from pollux.runtime.loop_lag import LoopLag
+from pollux.runtime.stats import AttemptStats, Lateness
 from pollux.store.contract import JobPut, Settlement
 from pollux.store.memory import MemoryStore
 from pollux.testing.faults import FaultyStore
@@ -123,7 +122,7 @@ def test_lateness_is_told_in_a_few_buckets_and_none_of_it_is_lost(late_ms):
 
 
 async def test_a_firing_that_failed_is_not_done_and_the_buckets_add_up():
-    tallies = Tallies()
+    tallies = AttemptStats()
     for verdict, took_ms in ((Done(failed=True), 10), (Done(), 11), (Done(), 60_000), (Done(), 4_000_000)):
         tallies.add(Job(id="a", handler="h"), Settlement("r", "t", verdict, Outcome(0, took_ms)))
     app = Pollux("memory://")
@@ -326,7 +325,7 @@ async def test_a_held_event_loop_is_seen():
 
 
 async def test_a_retried_attempt_and_one_handed_back_are_told_apart():
-    tallies = Tallies()
+    tallies = AttemptStats()
     tallies.add(Job(id="a", handler="h"), Settlement("r", "t", RetryAt(1), Outcome(0, 5)))
     [only] = tallies.by_job.all()
     assert only.by_status == {"retried": 1}

@@ -8,9 +8,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from pollux import Pollux, every
 from pollux.clock import FakeClock
-from pollux.model import Cancelled, Dead, Done, Event, Fault, Job, Outcome, RetryAt
+from pollux.model import Cancelled, Dead, Done, Fault, Job, OnEvent, Outcome, RetryAt
 from pollux.observe.metrics import exposition
-from pollux.runtime.tallies import NAMES_MAX, Tallies
+from pollux.runtime.stats import NAMES_MAX, AttemptStats
 from pollux.store.contract import JobPut, Settlement
 from pollux.store.memory import MemoryStore
 from tests.runtime.scrape import Scrape, scrape, settled, worries
@@ -25,7 +25,7 @@ NAMED = ({"list_jobs": 1}, {"get_jobs": 1})  # and how the jobs that have names 
 # bounds
 
 
-def ends(tallies: Tallies, count: int, **job: str) -> None:
+def ends(tallies: AttemptStats, count: int, **job: str) -> None:
     for n in range(count):
         fields = {name: value.format(n) for name, value in job.items()}
         tallies.add(Job(handler="h", **fields), Settlement("r", "t", Done(), Outcome(0, 70)))
@@ -93,7 +93,9 @@ async def test_a_scrape_of_a_hundred_thousand_jobs_costs_what_one_of_a_hundred_c
         app = Pollux("memory://", plans=False, clock=FakeClock())
         async with app:
             for start in range(0, count, 1_000):
-                jobs = [Job(id=f"j{n}", handler="h", schedule=Event()) for n in range(start, min(count, start + 1_000))]
+                jobs = [
+                    Job(id=f"j{n}", handler="h", schedule=OnEvent()) for n in range(start, min(count, start + 1_000))
+                ]
                 await app.backend.put_jobs([JobPut(job) for job in jobs])
             ends(app.crew.settler.tallies, min(count, 300), id="j{}", source_id="s{}")
             await exposition(app)

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from pollux import Pollux, every
+from pollux.app.process import has_started
 from pollux.app.source_history import HAD_MAX
-from pollux.app.starting import has_started
 from pollux.errors import Conflict
 from pollux.events import CodeDiffers, JobsDiffer, ReloadRefused
 from pollux.model import SETTLED_MS, SOURCE, Node, NotePut, RunState, declares
@@ -643,7 +643,7 @@ async def _settled(app, monkeypatch):
     """As if the latest text, and the nodes, were there for some time."""
     [note] = await app.backend.notes(SOURCE)
     await app.backend.put_notes([NotePut(note.key, note.value | {"at_ms": 0})])
-    monkeypatch.setattr(sys.modules["pollux.model.at_odds"], "SETTLED_MS", -SETTLED_MS)
+    monkeypatch.setattr(sys.modules["pollux.model.conflicts"], "SETTLED_MS", -SETTLED_MS)
 
 
 async def _texts(app):

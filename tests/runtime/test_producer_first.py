@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from pollux import Pollux, every
-from pollux.app.declared import RELEASE_KNOWN_MS
+from pollux.app.declarations import RELEASE_KNOWN_MS
 from pollux.clock import FakeClock
 from pollux.errors import NotFound
 from pollux.model import START, Job, RunState

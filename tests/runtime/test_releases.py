@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pollux import Pollux, every
-from pollux.app.declared import Declared
-from pollux.app.registrar import LOOKS, Registrar
+from pollux.app.declarations import LOOKS, Declared, Registrar
 from pollux.clock import FakeClock
 from pollux.config import load_config
 from pollux.errors import Conflict, InvalidInput

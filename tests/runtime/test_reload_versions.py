@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pollux.config.versions import KEPT_MAX, Versions
+from pollux.config.file_history import KEPT_MAX, FileHistory
 from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound
 from tests.runtime.reload_world import FIRST, SECOND, all_jobs, an_app, planned
 
@@ -109,7 +109,7 @@ async def test_versions_that_cannot_be_kept_stop_nothing(here):
 
 
 def test_without_a_file_as_store_they_lie_beside_the_config(tmp_path):
-    versions = Versions(tmp_path / "p.yaml")
+    versions = FileHistory(tmp_path / "p.yaml")
     versions.keep(b"a", 1)
     versions.keep(b"b", 1)
     assert (tmp_path / ".p.yaml.versions").is_dir()

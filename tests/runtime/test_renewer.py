@@ -11,7 +11,7 @@ from pollux.errors import StoreError, StoreTimeout
 from pollux.events import Events, LeaseWasLost, LoopFailed, LoopRecovered
 from pollux.model import Cause, Job, RunState, run_of
 from pollux.registry import Registry
-from pollux.runtime import Crew, CrewOptions
+from pollux.runtime import NodeRuntime, RuntimeOptions
 from pollux.runtime.renewer import Renewer, margin_ms
 from pollux.store.contract import JobPut
 from pollux.store.memory import MemoryStore
@@ -229,8 +229,8 @@ class Ringing(Spy):
 
 
 async def a_threaded_crew(store, registry, events=None):
-    options = CrewOptions(lease_ms=1_500, plans=False, seats=2)
-    crew = Crew(
+    options = RuntimeOptions(lease_ms=1_500, plans=False, seats=2)
+    crew = NodeRuntime(
         store,
         registry,
         options=options,

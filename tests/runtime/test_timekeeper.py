@@ -12,7 +12,7 @@ from pollux.model import Cause, Done, Interval, Job, Node, NotePut, Once, Plan, 
 from pollux.plan import Planner
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Rest
-from pollux.runtime.storetime import StoreTime
+from pollux.runtime.store_clock import StoreClock
 from pollux.runtime.timekeeper import Timekeeper
 from pollux.store.contract import JobPut
 from pollux.store.memory import MemoryStore
@@ -32,7 +32,7 @@ class Office:
         self.store = Spy(MemoryStore(self.store_clock))
         used = wrap(self.store) if wrap else self.store
         self.leader = Leader(self.store, "a", clock=self.clock, events=self.events)
-        self.time = StoreTime(self.clock, self.events)
+        self.time = StoreClock(self.clock, self.events)
         self.planners = []
         self.timekeeper = Timekeeper(
             used, self.leader, self.time, self._planner, clock=self.clock, events=self.events, **options

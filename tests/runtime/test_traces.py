@@ -19,7 +19,7 @@ from pollux.observe.trace_export import Export
 from pollux.observe.trace_ids import LINKS_MAX, mark_of
 from pollux.observe.traces import TraceOptions, Traces, attributes_of, endpoint_of, error_class, open_traces
 from pollux.runtime.attempt import Tracing
-from pollux.runtime.options import CrewOptions
+from pollux.runtime.options import RuntimeOptions
 from pollux.secrets import HIDDEN
 from tests.runtime.fakes import Heard, Shop, a_crew, settle_down
 
@@ -389,7 +389,7 @@ def test_a_collector_that_speaks_otherwise_is_said_once_and_not_tried():
 )
 def test_options_that_cannot_work_are_refused(wrong):
     with pytest.raises(InvalidInput):
-        CrewOptions(**wrong)
+        RuntimeOptions(**wrong)
 
 
 # the line to the collector

@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 
-from pollux.app.declared import Declared
-from pollux.app.registrar import Registrar
+from pollux.app.declarations import Declared, Registrar
 from pollux.clock import FakeClock
 from pollux.events import Events, JobsElsewhere
 from pollux.model import (
@@ -26,7 +25,7 @@ from pollux.model import (
 from pollux.plan import Planner
 from pollux.registry import Registry
 from pollux.runtime.leader import Leader
-from pollux.runtime.storetime import StoreTime
+from pollux.runtime.store_clock import StoreClock
 from pollux.runtime.timekeeper import Timekeeper
 from pollux.store.contract import Answer, JobPut, RunFilter, Settlement
 from pollux.store.memory import MemoryStore
@@ -42,7 +41,7 @@ class Deployment:
     def __init__(self, store, clock):
         self.store, events = store, Events()
         self.leader = Leader(store, f"node-{store.scheduler_version}", clock=clock, events=events)
-        self.timekeeper = Timekeeper(store, self.leader, StoreTime(clock, events), Planner, clock=clock, events=events)
+        self.timekeeper = Timekeeper(store, self.leader, StoreClock(clock, events), Planner, clock=clock, events=events)
 
     async def turn(self, times=4):
         """Until nothing is left to do at once."""

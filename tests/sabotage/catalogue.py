@@ -16,24 +16,24 @@ the feed (an entry is consumed by a plan that does not carry all its effects).
 
 from __future__ import annotations
 
-from tests.sabotage.at_the_door import INWARDS, OUTWARDS
-from tests.sabotage.beside_spoilt import BESIDE_SPOILT
-from tests.sabotage.between_versions import BETWEEN_VERSIONS
+from tests.sabotage.api_and_polls import INWARDS, OUTWARDS
 from tests.sabotage.copy import Patch, Sabotage
-from tests.sabotage.on_servers import ALONG, BESIDE, ENDED_UNREAD, KEPT, ON_POSTGRES, ON_REDIS
-from tests.sabotage.one_name import ONE_NAME
+from tests.sabotage.server_stores import ALONG, BESIDE, ENDED_UNREAD, KEPT, ON_POSTGRES, ON_REDIS
+from tests.sabotage.sources import ONE_NAME
 from tests.sabotage.unreadable_job import UNREADABLE_JOB
+from tests.sabotage.unreadable_records import BESIDE_SPOILT
+from tests.sabotage.versions import BETWEEN_VERSIONS
 
 MEMORY = "tests/conformance/test_memory.py::TestMemoryStore::"
 SQLITE = "tests/conformance/test_sqlite.py::TestSqliteStore::"
-CREW = "tests/runtime/test_crew.py::"
-CANNOT_PLAN = "tests/runtime/test_cannot_plan.py::"
+CREW = "tests/runtime/test_node.py::"
+CANNOT_PLAN = "tests/runtime/test_leader_without_plans.py::"
 RENEWER = "tests/runtime/test_renewer.py::"
 PLANNER = "tests/unit/test_plan_planner.py::"
 PROMISES = "tests/unit/test_plan_promises.py::"
 BACK = "tests/unit/test_plan_clock.py::"
 UNREAD = "tests/runtime/test_unread_ends.py::"
-ALONE = "tests/unit/test_plan_alone.py::"
+ALONE = "tests/unit/test_plan_single_start.py::"
 ENDS_ONCE = "tests/unit/test_plan_ends_once.py::"
 DRAIN = "tests/chaos/test_drain.py::"
 CLOCK = "tests/chaos/test_clock.py::"
@@ -298,7 +298,7 @@ FIRINGS = (
         "S6.moves",
         "the leader moves a job on although its firing was refused",
         Patch(
-            "plan/accept.py",
+            "plan/plan_result.py",
             "            unread_late += _not_fired(term, shot.slot.job.id, answer)\n        else:",
             "            unread_late += _not_fired(term, shot.slot.job.id, answer)\n        if shot:",
         ),
@@ -310,7 +310,7 @@ FIRINGS = (
     sabotage(
         "S6.feed",
         "feed entries are consumed before all that follows from them is written",
-        Patch("plan/inbox.py", "if owed == paying[feed]", "if owed >= paying[feed]"),
+        Patch("plan/feed_ledger.py", "if owed == paying[feed]", "if owed >= paying[feed]"),
         tests=(
             PLANNER + "test_a_leader_that_dies_in_the_middle_of_an_entry_leaves_the_rest_to_the_next",
             "tests/unit/test_plan_feed.py::test_an_end_is_not_consumed_before_the_run_behind_it_is_released",
@@ -319,14 +319,16 @@ FIRINGS = (
     sabotage(
         "S6.learns",
         "a job fires before it has learnt how its last run ended",
-        Patch("plan/compose.py", "    if _learns_first(term, slot):", "    if _learns_first(term, slot) and False:"),
+        Patch(
+            "plan/plan_builder.py", "    if _learns_first(term, slot):", "    if _learns_first(term, slot) and False:"
+        ),
         tests=(UNREAD + "test_a_run_is_not_made_before_what_was_read_of_the_one_before_is_written",),
     ),
     sabotage(
         "S6.once",
         "a leader learns what the one before it has learnt of an entry",
-        Patch("plan/intake.py", "        elif mark in slot.memory.learnt:", "        elif False:"),
-        Patch("plan/intake.py", "    inbox.skip_learnt(work, slot.memory)\n", ""),
+        Patch("plan/feed_intake.py", "        elif mark in slot.memory.learnt:", "        elif False:"),
+        Patch("plan/feed_intake.py", "    inbox.skip_learnt(work, slot.memory)\n", ""),
         tests=(
             ENDS_ONCE + "test_each_end_is_learnt_once_whichever_plan_was_the_leaders_last",
             "tests/chaos/test_kills.py::test_leaders_that_die_over_an_entry_of_many_ends_teach_each_job_once",
@@ -335,7 +337,7 @@ FIRINGS = (
     sabotage(
         "S6.lost",
         "what a stale job was to learn of an entry is taken for learnt",
-        Patch("plan/accept.py", "        _owe_again(inbox, inbox.work_of(job_id), change.feeds)\n", ""),
+        Patch("plan/plan_result.py", "        _owe_again(inbox, inbox.work_of(job_id), change.feeds)\n", ""),
         tests=(ENDS_ONCE + "test_each_end_is_learnt_once_though_its_job_is_put_between_reading_and_writing",),
     ),
     sabotage(
@@ -360,7 +362,9 @@ FIRINGS = (
         "S6.along-sqlite",
         "ends that a job has learnt go along with it into another version",
         Patch(
-            "store/relational/ends.py", " if mark not in learnt.get(end.job_id, (mark,))]", " if end.job_id in learnt]"
+            "store/relational/feed_entries.py",
+            " if mark not in learnt.get(end.job_id, (mark,))]",
+            " if end.job_id in learnt]",
         ),
         tests=(SQLITE + ALONG,),
     ),
@@ -400,7 +404,7 @@ FIRINGS = (
     sabotage(
         "back",
         "the clock comes back by an hour, and recurring jobs wait until that hour is over",
-        Patch("plan/memory.py", "if now_ms < self.seen_ms - CAME_BACK_MS:", "if now_ms < 0:"),
+        Patch("plan/term_state.py", "if now_ms < self.seen_ms - CAME_BACK_MS:", "if now_ms < 0:"),
         tests=(BACK + "test_after_a_wrong_hour_a_recurring_job_goes_on_where_the_clock_is_and_no_due_fires_twice",),
     ),
     sabotage(
@@ -418,13 +422,15 @@ FIRINGS = (
     sabotage(
         "catch-up",
         "a run that catches up makes the due time right after it an overlap",
-        Patch("plan/dues.py", "else memory.duration_ms", "else 0"),
+        Patch("plan/due_decision.py", "else memory.duration_ms", "else 0"),
         tests=("tests/runtime/test_catch_up.py::" + RIGHT_AFTER,),
     ),
     sabotage(
         "skips",
         "due times that are passed over are not counted",
-        Patch("plan/compose.py", "        memory = count_skips(memory, skip[3], skip[2])", "        memory = memory"),
+        Patch(
+            "plan/plan_builder.py", "        memory = count_skips(memory, skip[3], skip[2])", "        memory = memory"
+        ),
         tests=(PROMISES + "test_every_due_time_that_is_over_was_fired_once_or_counted_once",),
     ),
 )

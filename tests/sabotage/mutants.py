@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.sabotage.by_hand import SUBTLE
 from tests.sabotage.copy import REPOSITORY, patched
-from tests.sabotage.subtle import SUBTLE
 
 SOURCE = REPOSITORY / "src" / "pollux"
 _TURNED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {

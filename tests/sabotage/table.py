@@ -131,7 +131,7 @@ def write() -> int:
     TABLE.write_text(written(table))
     print(f"{len(table)} of {len(BEHAVIOURS)} behaviours have a mutant")
     left = [f"{name}: no mutant turns it red" for name in BEHAVIOURS if name not in table]
-    return _judged(left, cure="write one by hand in tests/sabotage/subtle.py, or mend the behaviour: it cannot fail")
+    return _judged(left, cure="write one by hand in tests/sabotage/by_hand.py, or mend the behaviour: it cannot fail")
 
 
 def _judged(faults: list[str], *, cure: str) -> int:

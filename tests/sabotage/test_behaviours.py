@@ -8,8 +8,8 @@ from pollux.store import limits
 from pollux.testing.conformance import builders, waits
 from tests.sabotage import table
 from tests.sabotage.behaviours import BEHAVIOURS, CLAIM, CRASH, REFUSAL, killed_by, told
+from tests.sabotage.by_hand import SUBTLE
 from tests.sabotage.mutants import Mutant, broken, files, mutants
-from tests.sabotage.subtle import SUBTLE
 
 LATE = "test_the_token_of_an_earlier_delivery_renews_nothing"
 CURE = "; cure: python -m tests.sabotage --behaviours"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.sabotage.copy import Patch, Sabotage
 
 JOB = "tests/acceptance/test_unreadable_job.py::"
-BESIDE = "tests/acceptance/test_unreadable_beside.py::"
-RESTS = "tests/unit/test_store_aside.py::"
-IN_SQLITE = "tests/store/test_sqlite_spoilt.py::"
+BESIDE = "tests/acceptance/test_unreadable_notes_and_runs.py::"
+RESTS = "tests/unit/test_handed_back_runs.py::"
+IN_SQLITE = "tests/store/test_sqlite_unreadable.py::"
 LOCKED_OUT = "one job that cannot be read locks out whoever wants to see to it"
 
 
@@ -46,7 +46,7 @@ UNREADABLE_JOB = (
         "run",
         "one live run that cannot be read hides all jobs and runs",
         Patch(
-            "app/finding.py",
+            "app/lookup.py",
             "await as_far(self._store.list_runs(where, after=after, limit=limit))",
             "await self._store.list_runs(where, after=after, limit=limit), ()",
         ),
@@ -68,7 +68,7 @@ UNREADABLE_JOB = (
         "listed",
         "one job that cannot be read hides all others",
         Patch(
-            "app/finding.py",
+            "app/lookup.py",
             "await as_far(self._store.list_jobs(where, after=after, limit=limit))",
             "await self._store.list_jobs(where, after=after, limit=limit), ()",
         ),
@@ -78,7 +78,7 @@ UNREADABLE_JOB = (
         "named",
         "it is left out, and nobody is told",
         Patch(
-            "app/finding.py",
+            "app/lookup.py",
             "list_jobs(where, after=after, limit=limit))\n        return replace(page, unreadable=unreadable)",
             "list_jobs(where, after=after, limit=limit))\n        return replace(page)",
         ),
@@ -87,14 +87,14 @@ UNREADABLE_JOB = (
     sabotage(
         "found",
         LOCKED_OUT,
-        Patch("app/finding.py", "await as_far(self._store.get_jobs([name]))", "await self._store.get_jobs([name]), ()"),
+        Patch("app/lookup.py", "await as_far(self._store.get_jobs([name]))", "await self._store.get_jobs([name]), ()"),
         tests=(JOB + "test_it_is_paused_resumed_and_cancelled_by_its_id[sqlite]",),
     ),
     sabotage(
         "deleted",
         LOCKED_OUT,
         Patch(
-            "app/owned.py",
+            "app/ownership.py",
             "await as_far(store.get_jobs(ids[start : start + PAGE_MAX]))",
             "await store.get_jobs(ids[start : start + PAGE_MAX]), ()",
         ),
@@ -113,7 +113,9 @@ UNREADABLE_JOB = (
     sabotage(
         "travels",
         "from afar the refusal is another error, which nobody expects",
-        Patch("client/travel.py", 'Refusal("StoreError", hide(str(error)))', "Refusal(kind, hide(str(error)))"),
+        Patch(
+            "client/rpc_codec.py", 'ErrorRecord("StoreError", hide(str(error)))', "ErrorRecord(kind, hide(str(error)))"
+        ),
         tests=(JOB + "test_what_cannot_be_read_travels_as_it_is_and_who_wants_it_gets_the_same_words[sqlite]",),
     ),
     sabotage(
@@ -125,19 +127,19 @@ UNREADABLE_JOB = (
     sabotage(
         "said",
         "a node says of a job that it leaves alone at every look",
-        Patch("app/registrar.py", "            if job.name not in before:\n", "            if True:\n"),
+        Patch("app/declarations.py", "            if job.name not in before:\n", "            if True:\n"),
         tests=(JOB + "test_an_older_node_starts_and_leaves_alone_what_a_newer_release_made_of_its_job[redis]",),
     ),
     sabotage(
         "again",
         "a job that was left alone is not declared when it is gone",
-        Patch("app/registrar.py", " or any(self._unreadable.values()):", ":"),
+        Patch("app/declarations.py", " or any(self._unreadable.values()):", ":"),
         tests=(JOB + "test_an_older_node_starts_and_leaves_alone_what_a_newer_release_made_of_its_job[sqlite]",),
     ),
     sabotage(
         "soon",
         "a newer node waits a minute for what an older one has met first",
-        Patch("store/aside.py", "REST_MS << min(fence - 1, 9)", "REST_MS << 9"),
+        Patch("store/decoding.py", "REST_MS << min(fence - 1, 9)", "REST_MS << 9"),
         tests=(
             JOB + "test_a_newer_node_has_soon_what_an_older_one_handed_back[redis]",
             RESTS + "test_a_rest_is_thrown_doubled_and_at_most_a_minute",
@@ -146,7 +148,7 @@ UNREADABLE_JOB = (
     sabotage(
         "longer",
         "what no node can read is claimed and handed back every second, for ever",
-        Patch("store/aside.py", "REST_MS << min(fence - 1, 9)", "REST_MS"),
+        Patch("store/decoding.py", "REST_MS << min(fence - 1, 9)", "REST_MS"),
         tests=(
             RESTS + "test_a_rest_is_thrown_doubled_and_at_most_a_minute",
             IN_SQLITE + "test_the_runs_of_a_job_that_cannot_be_read_wait_for_a_node_that_can_and_the_others_are_run",
@@ -156,7 +158,7 @@ UNREADABLE_JOB = (
         "many",
         "a node among thousands of runs that it cannot read does nothing but hand them back",
         Patch(
-            "store/aside.py", "max(REST_MS << min(fence - 1, 9), REST_EACH_MS * met)", "REST_MS << min(fence - 1, 9)"
+            "store/decoding.py", "max(REST_MS << min(fence - 1, 9), REST_EACH_MS * met)", "REST_MS << min(fence - 1, 9)"
         ),
         tests=(RESTS + "test_where_thousands_wait_they_rest_longer_until_it_is_said_again",),
     ),

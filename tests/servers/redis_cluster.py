@@ -17,7 +17,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from pollux.errors import StoreError
-from pollux.store.redis.ear import Ear
+from pollux.store.redis.wakeup import RedisListener
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 
@@ -146,7 +146,7 @@ async def again(call: Callable[[], Awaitable[T]], meets: Callable[[StoreError], 
                 await asyncio.sleep(0.02)
 
 
-async def hears_again(ear: Ear) -> None:
+async def hears_again(ear: RedisListener) -> None:
     """Its connection breaks; then it finds the bell again."""
     async with asyncio.timeout(START_S):
         while ear._reader is None:  # noqa: ASYNC110 - it happens in another task

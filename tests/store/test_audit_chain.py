@@ -10,9 +10,9 @@ from redis.asyncio import Redis
 
 from pollux import Pollux
 from pollux.store.contract import Pruning
-from pollux.store.open import open_store
 from pollux.store.postgres.address import read_address as postgres_address
 from pollux.store.redis.address import read_address as redis_address
+from pollux.store.urls import open_store
 from tests.servers import postgres, redis
 
 LINES = 6

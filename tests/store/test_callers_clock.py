@@ -7,13 +7,13 @@ import pytest
 
 from pollux import Pollux
 from pollux.app.verbs import Verbs
-from pollux.client.travel import PATH, VERSION_HEADER
+from pollux.client.rpc_codec import PATH, VERSION_HEADER
 from pollux.clock import SystemClock
 from pollux.model import SCHEDULER_VERSION, Job, NotePut
 from pollux.model.clock_note import clock_key, clock_value
 from pollux.registry import Registry
 from pollux.store.contract import JobPut
-from pollux.store.open import open_store
+from pollux.store.urls import open_store
 from pollux.units import format_moment
 from pollux.version import __version__
 from tests.acceptance.api_world import api_of

@@ -2,8 +2,8 @@
 
 import pytest
 
+from pollux.cli.doctor.deployment import of_dues
 from pollux.cli.doctor.finding import OK, WARN
-from pollux.cli.doctor.inside import of_dues
 from pollux.clock import SystemClock
 from pollux.events import Events
 from pollux.model import (
@@ -22,13 +22,13 @@ from pollux.model import (
 )
 from pollux.model.clock_note import CLOCK, ClockSetBack, clock_key, clock_note, clock_notes, clock_value
 from pollux.plan import Planner
-from pollux.plan.dues import lies_ahead
+from pollux.plan.due_decision import lies_ahead
 from pollux.runtime.leader import Leader
-from pollux.runtime.storetime import StoreTime
+from pollux.runtime.store_clock import StoreClock
 from pollux.runtime.timekeeper import Timekeeper
 from pollux.store.contract import Answer, JobPut
-from pollux.store.open import open_store
-from pollux.store.sqlite.glance import Inside
+from pollux.store.sqlite.inspect import DatabaseReport
+from pollux.store.urls import open_store
 from pollux.testing.conformance.builders import a_run, settlement
 from tests.servers import postgres, redis
 
@@ -99,7 +99,7 @@ async def planned_a_day_ahead(store, now_ms):
 )
 def test_doctor_tells_of_a_clock_that_came_back(noted, level, words):
     notes = [] if noted is None else [Note(clock_key(SCHEDULER_VERSION), noted)]
-    found = of_dues(Inside(is_ours=True, version=1, newest=1, clocks=clock_notes(notes)), DAY)
+    found = of_dues(DatabaseReport(is_ours=True, version=1, newest=1, clocks=clock_notes(notes)), DAY)
     assert (found.level, bool(found.cure)) == (level, level == WARN)
     assert found.seen.startswith(words)
 
@@ -109,7 +109,7 @@ async def test_due_times_and_retries_a_day_ahead_are_put_right(store):
     retried = await planned_a_day_ahead(store, now_ms)
     assert sorted(retried) == ["held", "plain"]
     clock, events = SystemClock(), Events()
-    leader, told = Leader(store, "new", clock=clock, events=events), StoreTime(clock, events)
+    leader, told = Leader(store, "new", clock=clock, events=events), StoreClock(clock, events)
     timekeeper = Timekeeper(store, leader, told, Planner, clock=clock, events=events, wait_max_ms=50)
     leader.on_answer = lambda term: told.learn(term.now_ms)
     await leader.turn()

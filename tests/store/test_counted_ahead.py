@@ -4,7 +4,7 @@ import pytest
 
 from pollux.store import limits
 from pollux.store.contract import JobPut
-from pollux.store.open import open_store
+from pollux.store.urls import open_store
 from pollux.testing.conformance.builders import a_run
 from tests.servers import postgres
 from tests.store.children import JOB

@@ -4,7 +4,7 @@ import pytest
 
 from pollux.model import Done, RunState
 from pollux.store.contract import Answer
-from pollux.store.open import open_store
+from pollux.store.urls import open_store
 from pollux.testing.conformance.builders import LEASE_MS, T0, a_run, an_outcome, claim, given, settlement, the_run
 from tests.servers import postgres, redis
 

@@ -8,10 +8,10 @@ import pytest
 from pollux.errors import StoreError, StoreRefused
 from pollux.model import AuditLine
 from pollux.store.contract import Pruning
-from pollux.store.open import open_store
 from pollux.store.postgres.address import read_address
 from pollux.store.postgres.check import check, index_statements, repair
 from pollux.store.postgres.store import PostgresStore
+from pollux.store.urls import open_store
 from pollux.testing.conformance.builders import a_run
 from tests.acceptance.move_world import populate
 from tests.acceptance.terminal import SameProcess

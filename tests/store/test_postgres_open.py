@@ -10,11 +10,11 @@ import pytest
 
 import pollux.store
 from pollux.errors import InvalidInput, StoreBusy, StoreError, StoreRefused, StoreTimeout
-from pollux.store.open import open_store
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import read_address
 from pollux.store.postgres.store import PostgresStore
-from pollux.store.postgres.transaction import Space
+from pollux.store.postgres.transaction import SchemaStatements
+from pollux.store.urls import open_store
 from pollux.testing.conformance.builders import a_run, claim, given, given_jobs, ids
 from tests.servers.ports import free_port
 from tests.servers.postgres import own_url, shared_url
@@ -110,7 +110,7 @@ async def test_a_migration_that_was_cut_off_at_any_statement_begins_again():
     """Whoever dies in the middle leaves nothing; the next one does the whole."""
     statements = schema.missing(0)
     url = own_url("cut")
-    space = Space(read_address(url).schema)
+    space = SchemaStatements(read_address(url).schema)
     for cut in range(1, len(statements) + 1):
         connection = await plain()
         await connection.execute("BEGIN")

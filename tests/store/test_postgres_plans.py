@@ -13,7 +13,7 @@ from pollux.model import RunState
 from pollux.store.contract import RunFilter
 from pollux.store.postgres.database import PLANS
 from pollux.store.postgres.store import PostgresStore
-from pollux.store.postgres.transaction import Space
+from pollux.store.postgres.transaction import SchemaStatements
 from pollux.store.relational import sql
 from tests.servers.postgres import QUICK, PostgresServer
 
@@ -108,7 +108,7 @@ class House:
     """A filled schema, and how its statements are run: as the planner likes, or by plans that are kept."""
 
     def __init__(self, connection, schema, *, is_kept=False):
-        self.connection, self.space, self.is_kept = connection, Space(schema), is_kept
+        self.connection, self.space, self.is_kept = connection, SchemaStatements(schema), is_kept
 
     def text(self, verb, name):
         return self.space.sql(sql.read("pollux.store.postgres", verb)[name])

@@ -11,8 +11,8 @@ from pollux.model import Done
 from pollux.store.contract import Answer
 from pollux.store.redis import RedisStore
 from pollux.store.redis.address import read_address
-from pollux.store.redis.route import route_to
 from pollux.store.redis.scripts import KEYS
+from pollux.store.redis.topology import route_to
 from pollux.testing.conformance import (
     CancelContract,
     ClaimContract,

@@ -12,8 +12,8 @@ import pytest
 from pollux.errors import StoreTimeout
 from pollux.model import Done, Node, NodeSeen, Plan
 from pollux.store.contract import Answer, JobPut
-from pollux.store.redis import link
-from pollux.store.redis.homes import Homes
+from pollux.store.redis import connection
+from pollux.store.redis.failover_detection import FailoverDetector
 from pollux.testing.conformance.builders import T0, a_firing, a_job, a_run, claim, given, given_jobs, ids, settlement
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
@@ -220,7 +220,7 @@ async def test_with_wait_a_write_without_its_replica_is_not_called_done(pair, op
     """Nor is its repetition, though the server then knows the run already."""
     store = await opened(f"{pair.url}?wait=1")
     await given_jobs(store, "job")
-    monkeypatch.setattr(link, "WAIT_MS", 100)
+    monkeypatch.setattr(connection, "WAIT_MS", 100)
     pair.cut()
     until(lambda: "connected_slaves:0" in str(ask(pair.primary, "INFO", "replication")), "it is gone")
 
@@ -292,7 +292,7 @@ async def test_a_term_that_somebody_was_told_of_is_not_given_to_another_who_was_
 
 def test_writes_to_a_server_that_was_left_behind_count_as_lost():
     """It lived on, cut off, and took writes from an old connection after another had taken its place."""
-    homes = Homes("redis://somewhere")
+    homes = FailoverDetector("redis://somewhere")
     old = homes.arrive("aa:0", 10)
     homes.arrive("aa:0 bb:10", 11)
     assert homes.lost == 0
@@ -304,7 +304,7 @@ def test_writes_to_a_server_that_was_left_behind_count_as_lost():
 
 
 def test_a_server_that_leads_for_the_second_time_is_another_home():
-    homes = Homes("redis://elsewhere")
+    homes = FailoverDetector("redis://elsewhere")
     homes.arrive("aa:0", 100)
     homes.arrive("aa:0 bb:90 aa:95", 96)
 

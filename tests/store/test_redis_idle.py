@@ -7,9 +7,8 @@ import pytest
 from pollux import Pollux
 from pollux.clock import FakeClock
 from pollux.store.redis import RedisStore
-from pollux.store.redis.ear import BLOCK_MS
-from pollux.store.redis.link import CONNECTIONS_MAX
-from pollux.store.redis.talk import Talk
+from pollux.store.redis.connection import CONNECTIONS_MAX, RespProtocol
+from pollux.store.redis.wakeup import BLOCK_MS
 from tests.servers.redis import own_url
 
 MINUTES = 2
@@ -21,13 +20,13 @@ LISTENS = 1_000 / BLOCK_MS  # the leader's wait for rings begins anew so often, 
 def asked(monkeypatch):
     """All that was asked over any connection."""
     asked = []
-    ask = Talk.ask
+    ask = RespProtocol.ask
 
     def told(talk, packed, *args, **options):
         asked.append(packed)
         return ask(talk, packed, *args, **options)
 
-    monkeypatch.setattr(Talk, "ask", told)
+    monkeypatch.setattr(RespProtocol, "ask", told)
     return asked
 
 

@@ -8,7 +8,7 @@ from redis.exceptions import ConnectionError as Unreachable
 
 from pollux.errors import StoreTimeout
 from pollux.store.contract import Answer
-from pollux.store.redis import link, replicas, route
+from pollux.store.redis import connection, replicas, topology
 from pollux.store.redis.replicas import GRACE_S, Replicas
 from pollux.testing.conformance.builders import T0, a_run, given_jobs
 from tests.servers.ports import nobodys_port
@@ -37,7 +37,7 @@ def third(tmp_path):
 @pytest.fixture
 def impatient(monkeypatch):
     """What no replica confirms is told soon."""
-    monkeypatch.setattr(link, "WAIT_MS", 300)
+    monkeypatch.setattr(connection, "WAIT_MS", 300)
 
 
 async def opened_beside_two(opened, pair, third):
@@ -209,5 +209,11 @@ def test_a_server_that_the_sentinels_are_about_to_replace_gets_no_new_connection
     """Only the sentinel that leads the failover knows; the others still name the old primary in good faith."""
     old, new = ("h", 2), ("h", 1)
     with pytest.raises(Unreachable, match=r"replace h:2, and have named no other yet"):
-        route._primary_of([route.Named(7, old, False), route.Named(7, old, True), route.Named(7, old, False)])
-    assert route._primary_of([route.Named(7, old, True), route.Named(8, new, False)]) == new
+        topology._primary_of(
+            [
+                topology.SentinelAnswer(7, old, False),
+                topology.SentinelAnswer(7, old, True),
+                topology.SentinelAnswer(7, old, False),
+            ]
+        )
+    assert topology._primary_of([topology.SentinelAnswer(7, old, True), topology.SentinelAnswer(8, new, False)]) == new

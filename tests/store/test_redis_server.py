@@ -16,10 +16,10 @@ from pollux.errors import InvalidInput, StoreError, StoreFull, StoreRefused
 from pollux.model import Done
 from pollux.observe.health import DEGRADED, HEALTHY
 from pollux.store.contract import Answer
-from pollux.store.open import open_store
-from pollux.store.redis import RedisStore, route
+from pollux.store.redis import RedisStore, topology
 from pollux.store.redis.address import read_address
 from pollux.store.redis.server import check_server
+from pollux.store.urls import open_store
 from pollux.testing.conformance.builders import T0, a_run, claim, given, given_jobs, ids, settlement
 from tests.acceptance.hostile import CERTIFICATES
 from tests.acceptance.terminal import Terminal
@@ -164,7 +164,7 @@ async def test_a_certificate_of_an_unknown_authority_is_refused_with_the_cure(tl
 
 
 async def test_a_server_without_tls_behind_a_tls_url_is_not_reached(server, monkeypatch):
-    monkeypatch.setattr(route, "CONNECT_S", 0.3)  # it waits for more of what it takes for a command
+    monkeypatch.setattr(topology, "CONNECT_S", 0.3)  # it waits for more of what it takes for a command
     with pytest.raises(StoreError, match=r"redis:// if it has no TLS"):
         await opening(f"rediss://127.0.0.1:{server.port}/0")
 
@@ -431,7 +431,7 @@ def test_a_refusal_never_shows_the_password(url):
 def test_a_missing_client_is_refused_with_the_cure():
     code = (
         "import sys; sys.modules['redis'] = None\n"
-        "from pollux.store.open import open_store\n"
+        "from pollux.store.urls import open_store\n"
         "try: open_store('redis://localhost')\n"
         "except Exception as error: print(type(error).__name__, error)"
     )

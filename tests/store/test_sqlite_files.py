@@ -9,7 +9,7 @@ import pytest
 from pollux.errors import StoreRefused
 from pollux.store.contract import JobPut
 from pollux.store.sqlite import SqliteStore, schema
-from pollux.store.sqlite.room import DOOR_BYTES
+from pollux.store.sqlite.disk_space import DOOR_BYTES
 from tests.store.children import JOB
 
 

@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from pollux import Pollux, every
-from pollux.app.starting import has_started
+from pollux.app.process import has_started
 from pollux.errors import StoreFull
 from pollux.model import Cause, Done, Firing, Outcome, Overlap, Plan, run_of
 from pollux.observe.health import DEGRADED
 from pollux.store.contract import Answer, JobPut, Renewal, Settlement
-from pollux.store.sqlite import SqliteStore, room
+from pollux.store.sqlite import SqliteStore, disk_space
 from tests.store.children import JOB, some_runs
 from tests.store.disks import can_mount, small_disk
 from tests.store.test_sqlite_twins import recount
@@ -88,7 +88,7 @@ async def test_new_work_is_refused_with_the_cure_and_what_runs_is_recorded(store
     await store.enqueue(some_runs(0, 100))
     claimed = await store.claim(node="n", token="t", limit=60, lease_ms=60_000)
     ballast = disk.file.with_name("pollux.db.ballast")
-    assert ballast.stat().st_size == room.BALLAST_BYTES
+    assert ballast.stat().st_size == disk_space.BALLAST_BYTES
     disk.fill()
     accepted, full = await enqueue_until_full(store)
 
@@ -131,7 +131,7 @@ async def test_it_goes_on_by_itself_when_there_is_room_and_the_ballast_is_back(s
     [answer] = await until_accepted(lambda: store.enqueue(some_runs(500_000, 1)))
 
     assert answer.answer is Answer.OK
-    assert disk.file.with_name("pollux.db.ballast").stat().st_size == room.BALLAST_BYTES
+    assert disk.file.with_name("pollux.db.ballast").stat().st_size == disk_space.BALLAST_BYTES
     await check_sound(store, disk)
 
 
@@ -213,7 +213,7 @@ async def test_the_last_quarter_of_the_ballast_belongs_to_what_has_begun(store, 
     term = await store.elect("leader", ttl_ms=60_000)
     disk.fill()
     await enqueue_until_full(store)
-    disk.fill(leave=room.BALLAST_BYTES // 4 - 100_000)
+    disk.fill(leave=disk_space.BALLAST_BYTES // 4 - 100_000)
     with pytest.raises(StoreFull, match="taken in or begun"):
         await store.claim(node="n", token="u", limit=5, lease_ms=60_000)
     with pytest.raises(StoreFull, match="taken in or begun"):

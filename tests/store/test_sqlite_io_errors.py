@@ -13,7 +13,7 @@ import pytest
 from pollux.errors import PolluxError, StoreError
 from pollux.model import Cause, Done, Outcome, RunState, run_of
 from pollux.store.contract import Answer, JobPut, Settlement
-from pollux.store.sqlite import SqliteStore, room, wal
+from pollux.store.sqlite import SqliteStore, disk_space, wal
 from tests.store.children import JOB
 from tests.store.disks import broken_disk
 from tests.store.test_sqlite_twins import recount
@@ -29,7 +29,7 @@ FINE = {Answer.OK, Answer.ALREADY}
 @pytest.fixture
 def faults(monkeypatch):
     monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 1)  # so that every commit is carried over, and that can fail, too
-    monkeypatch.setattr(room, "TRY_AGAIN_S", 0.0)  # a disk that was full once is asked again at once
+    monkeypatch.setattr(disk_space, "TRY_AGAIN_S", 0.0)  # a disk that was full once is asked again at once
     with broken_disk() as faults:
         yield faults
 

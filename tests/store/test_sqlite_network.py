@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pollux.errors import InvalidInput, StoreRefused
-from pollux.store.open import open_store, sqlite_file
-from pollux.store.sqlite import SqliteStore, place
+from pollux.store.sqlite import SqliteStore, file_identity
+from pollux.store.urls import open_store, sqlite_file
 from tests.store.disks import can_mount, mounted
 
 NETWORKS = ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs"]
@@ -19,7 +19,7 @@ LOCAL = ["ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "fuseblk", "fuse.ntf
 
 @pytest.mark.parametrize("kind", NETWORKS)
 async def test_a_network_file_system_is_refused_and_nothing_is_made(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(place, "file_system_of", lambda _: kind)
+    monkeypatch.setattr(file_identity, "file_system_of", lambda _: kind)
     with pytest.raises(StoreRefused, match=rf"network file system \({re.escape(kind)}\).*put it on a local disk"):
         await SqliteStore(tmp_path / "deep" / "pollux.db").open()
 
@@ -28,14 +28,14 @@ async def test_a_network_file_system_is_refused_and_nothing_is_made(tmp_path, mo
 
 @pytest.mark.parametrize("kind", LOCAL)
 async def test_a_local_one_is_not(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(place, "file_system_of", lambda _: kind)
+    monkeypatch.setattr(file_identity, "file_system_of", lambda _: kind)
     store = SqliteStore(tmp_path / "pollux.db")
     await store.open()
     await store.close()
 
 
 async def test_whoever_accepts_the_risk_may_say_so_in_the_url(tmp_path, monkeypatch):
-    monkeypatch.setattr(place, "file_system_of", lambda _: "nfs4")
+    monkeypatch.setattr(file_identity, "file_system_of", lambda _: "nfs4")
     store = open_store(f"sqlite:///{tmp_path}/pollux.db?allow_network=true")
     await store.open()
     twin = store.twin()
@@ -66,7 +66,7 @@ def test_the_kernel_is_asked_and_says_what_the_system_says(tmp_path):
         told = subprocess.run(
             ["findmnt", "-n", "-o", "FSTYPE", "-T", there], capture_output=True, text=True, check=True
         )
-        assert place.file_system_of(folder) == told.stdout.split()[-1]
+        assert file_identity.file_system_of(folder) == told.stdout.split()[-1]
 
 
 def test_names_with_spaces_and_covered_mounts_are_read_right(tmp_path, monkeypatch):
@@ -79,13 +79,13 @@ def test_names_with_spaces_and_covered_mounts_are_read_right(tmp_path, monkeypat
         f"3 1 0:50 / {point} rw,noatime shared:2 master:1 - nfs4 server:/export rw\n"
         f"4 1 0:51 / {tmp_path}/with rw - cifs //server/share rw\n"
     )
-    monkeypatch.setattr(place, "_MOUNTS", mounts)
+    monkeypatch.setattr(file_identity, "_MOUNTS", mounts)
 
-    assert place.file_system_of(tmp_path / "with space" / "pollux.db") == "nfs4"
-    assert place.file_system_of(tmp_path / "pollux.db") == "ext4"
-    assert place.file_system_of(tmp_path / "with" / "pollux.db") == "cifs"
-    monkeypatch.setattr(place, "_MOUNTS", tmp_path / "no such file")
-    assert place.file_system_of(tmp_path) == ""
+    assert file_identity.file_system_of(tmp_path / "with space" / "pollux.db") == "nfs4"
+    assert file_identity.file_system_of(tmp_path / "pollux.db") == "ext4"
+    assert file_identity.file_system_of(tmp_path / "with" / "pollux.db") == "cifs"
+    monkeypatch.setattr(file_identity, "_MOUNTS", tmp_path / "no such file")
+    assert file_identity.file_system_of(tmp_path) == ""
 
 
 with tempfile.TemporaryDirectory() as _folder:
@@ -95,7 +95,7 @@ if CAN_MOUNT:
 
     async def test_a_real_mount_is_recognised(tmp_path):
         with mounted(tmp_path / "here", "size=8m"):
-            assert place.file_system_of(tmp_path / "here" / "pollux.db") == "tmpfs"
+            assert file_identity.file_system_of(tmp_path / "here" / "pollux.db") == "tmpfs"
             store = SqliteStore(tmp_path / "here" / "pollux.db")
             await store.open()
             await store.close()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from pollux.clock import FakeClock
 from pollux.model import Done, NotePut, Plan
 from pollux.store.contract import JobPut, Settlement
-from pollux.store.sqlite import SqliteStore, bell
+from pollux.store.sqlite import SqliteStore, wakeup
 from tests.store.children import JOB, sleeps, some_runs, until
 
 
@@ -94,7 +94,7 @@ async def test_without_inotify_a_waiter_still_hears_its_own_process_and_sees_the
             ctypes.set_errno(24)
             return -1
 
-    monkeypatch.setattr(bell.ctypes, "CDLL", lambda *_args, **_kwargs: NoInotify())
+    monkeypatch.setattr(wakeup.ctypes, "CDLL", lambda *_args, **_kwargs: NoInotify())
     other = SqliteStore(store._database.path)  # as good as another process: its own writer, its own bell
     await other.open()
     for ringer in (store, other):

@@ -8,7 +8,7 @@ import pytest
 from pollux.errors import StoreFull, StoreTimeout
 from pollux.model import Done
 from pollux.store.contract import Answer, JobPut, Settlement
-from pollux.store.sqlite import SqliteStore, room, wal
+from pollux.store.sqlite import SqliteStore, disk_space, wal
 from tests.store.children import JOB, some_runs
 from tests.store.test_sqlite_full_disk import until_accepted
 from tests.store.test_sqlite_processes import line, tell
@@ -33,7 +33,7 @@ def lengths(monkeypatch) -> list[int]:
 async def store(tmp_path, monkeypatch):
     monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 50)
     monkeypatch.setattr(wal, "TRUNCATE_PAGES", 400)
-    monkeypatch.setattr(room, "LOG_PAGES_MAX", 300)
+    monkeypatch.setattr(disk_space, "LOG_PAGES_MAX", 300)
     store = SqliteStore(tmp_path / "pollux.db")
     await store.open()
     await store.put_jobs([JobPut(JOB)])

@@ -7,16 +7,16 @@ import pytest
 
 from pollux import Pollux
 from pollux.app import versions
-from pollux.app.versions import Spread, spread
+from pollux.app.versions import Percentiles, spread
 from pollux.clock import FakeClock
 from pollux.errors import InvalidInput, NotFound
 from pollux.model import Run, RunState
-from pollux.model.counted import CountedHour, hour_put
+from pollux.model.run_counts import HourlyCounts, hour_put
 from pollux.units import HOUR_MS, MINUTE_MS
 
 NOW = 1_000 * HOUR_MS
 DUE = NOW - 30 * MINUTE_MS
-NOTHING = Spread(count=0, p50_ms=0, p99_ms=0, max_ms=0)
+NOTHING = Percentiles(count=0, p50_ms=0, p99_ms=0, max_ms=0)
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ async def test_lateness_is_from_due_to_start_and_duration_from_start_to_end(app)
 
     [one] = await compared(app, runs)
 
-    assert one.late == Spread(count=200, p50_ms=100, p99_ms=198, max_ms=200)
-    assert one.took == Spread(count=200, p50_ms=100_000, p99_ms=198_000, max_ms=200_000)
+    assert one.late == Percentiles(count=200, p50_ms=100, p99_ms=198, max_ms=200)
+    assert one.took == Percentiles(count=200, p50_ms=100_000, p99_ms=198_000, max_ms=200_000)
 
 
 async def test_each_version_has_the_figures_of_its_own_runs_in_the_order_that_was_asked_for(app):
@@ -54,8 +54,8 @@ async def test_each_version_has_the_figures_of_its_own_runs_in_the_order_that_wa
     two, one = await compared(app, old + new, 2, 1)
 
     assert [(each.version, each.ended, each.kept) for each in (one, two)] == [(1, 4, 4), (2, 2, 2)]
-    assert (one.late, one.took) == (Spread(4, 10, 10, 10), Spread(4, 500, 500, 500))
-    assert (two.late, two.took) == (Spread(2, 3, 3, 3), Spread(2, 700, 700, 700))
+    assert (one.late, one.took) == (Percentiles(4, 10, 10, 10), Percentiles(4, 500, 500, 500))
+    assert (two.late, two.took) == (Percentiles(2, 3, 3, 3), Percentiles(2, 700, 700, 700))
 
 
 async def test_a_run_that_was_tried_again_was_not_late_but_its_last_attempt_took_its_time(app):
@@ -64,8 +64,8 @@ async def test_a_run_that_was_tried_again_was_not_late_but_its_last_attempt_took
 
     [one] = await compared(app, runs)
 
-    assert one.late == Spread(1, 5, 5, 5)
-    assert one.took == Spread(2, 20, 40, 40)
+    assert one.late == Percentiles(1, 5, 5, 5)
+    assert one.took == Percentiles(2, 20, 40, 40)
 
 
 async def test_a_run_that_never_began_has_no_times(app):
@@ -74,7 +74,7 @@ async def test_a_run_that_never_began_has_no_times(app):
     [one] = await compared(app, [never, a_run("ran", late=2, took=3)])
 
     assert (one.ended, one.cancelled, one.kept) == (2, 1, 2)
-    assert (one.late, one.took) == (Spread(1, 2, 2, 2), Spread(1, 3, 3, 3))
+    assert (one.late, one.took) == (Percentiles(1, 2, 2, 2), Percentiles(1, 3, 3, 3))
 
 
 async def test_only_runs_that_never_began_have_no_times_at_all(app):
@@ -89,7 +89,7 @@ async def test_clocks_that_differ_make_no_times_below_nothing(app):
     """Due by the store's clock, begun and ended by the worker's, which was set back meanwhile."""
     [one] = await compared(app, [a_run("r", started_ms=DUE - 50, finished_ms=DUE - 80)])
 
-    assert (one.late, one.took) == (Spread(1, 0, 0, 0), Spread(1, 0, 0, 0))
+    assert (one.late, one.took) == (Percentiles(1, 0, 0, 0), Percentiles(1, 0, 0, 0))
 
 
 async def test_a_run_is_counted_by_how_it_ended(app):
@@ -113,19 +113,19 @@ async def test_what_ended_before_is_left_out(app):
 
     [one] = await compared(app, runs, since_ms=since)
 
-    assert (one.ended, one.late, one.took) == (1, Spread(1, 7, 7, 7), Spread(1, 94, 94, 94))
+    assert (one.ended, one.late, one.took) == (1, Percentiles(1, 7, 7, 7), Percentiles(1, 94, 94, 94))
 
 
 async def test_what_the_leaders_counted_is_told_where_the_history_has_less(app):
     hour = NOW // HOUR_MS - 1
-    told = CountedHour(1, hour, hour * HOUR_MS, {hour * 60 + 40: (90, 8, 6, 4), hour * 60 + 1: (1_000, 0, 0, 0)})
+    told = HourlyCounts(1, hour, hour * HOUR_MS, {hour * 60 + 40: (90, 8, 6, 4), hour * 60 + 1: (1_000, 0, 0, 0)})
     await app.backend.put_notes([hour_put(told)])
 
     [one] = await compared(app, [a_run("kept", late=3, took=4, failed=True)], since_ms=hour * HOUR_MS + 2 * MINUTE_MS)
 
     assert (one.ended, one.failed, one.dead, one.cancelled, one.kept) == (90, 8, 6, 4, 1)
     assert one.counted_from_ms == hour * HOUR_MS + 2 * MINUTE_MS
-    assert (one.late, one.took) == (Spread(1, 3, 3, 3), Spread(1, 4, 4, 4))
+    assert (one.late, one.took) == (Percentiles(1, 3, 3, 3), Percentiles(1, 4, 4, 4))
 
 
 async def test_of_too_many_runs_the_newest_are_looked_at(app, monkeypatch):
@@ -136,7 +136,7 @@ async def test_of_too_many_runs_the_newest_are_looked_at(app, monkeypatch):
     [one] = await compared(app, runs)
 
     assert (one.kept, one.is_cut) == (10, True)
-    assert one.took == Spread(count=10, p50_ms=15, p99_ms=20, max_ms=20)
+    assert one.took == Percentiles(count=10, p50_ms=15, p99_ms=20, max_ms=20)
 
 
 async def test_a_version_that_nobody_knows_is_named(app):
@@ -151,15 +151,15 @@ async def test_a_version_that_nobody_knows_is_named(app):
     ("times", "told"),
     [
         ([], NOTHING),
-        ([8], Spread(1, 8, 8, 8)),
-        ([9, 4], Spread(2, 4, 9, 9)),
-        ([9, 4, 6], Spread(3, 6, 9, 9)),
-        ([*[5] * 98, 900], Spread(99, 5, 900, 900)),
-        ([*[5] * 99, 900], Spread(100, 5, 5, 900)),
-        (range(100), Spread(100, 49, 98, 99)),
-        (range(101), Spread(101, 50, 99, 100)),
-        ([*[5] * 989, *[70] * 10, 900], Spread(1_000, 5, 70, 900)),
-        ([*[5] * 990, *[70] * 9, 900], Spread(1_000, 5, 5, 900)),
+        ([8], Percentiles(1, 8, 8, 8)),
+        ([9, 4], Percentiles(2, 4, 9, 9)),
+        ([9, 4, 6], Percentiles(3, 6, 9, 9)),
+        ([*[5] * 98, 900], Percentiles(99, 5, 900, 900)),
+        ([*[5] * 99, 900], Percentiles(100, 5, 5, 900)),
+        (range(100), Percentiles(100, 49, 98, 99)),
+        (range(101), Percentiles(101, 50, 99, 100)),
+        ([*[5] * 989, *[70] * 10, 900], Percentiles(1_000, 5, 70, 900)),
+        ([*[5] * 990, *[70] * 9, 900], Percentiles(1_000, 5, 5, 900)),
     ],
 )
 def test_half_of_the_times_are_at_most_the_first_and_99_of_100_at_most_the_second(times, told):

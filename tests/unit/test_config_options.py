@@ -5,15 +5,15 @@ import yaml
 
 from pollux import Pollux
 from pollux.config import Config, load_config
-from pollux.config.reading import FILE_BYTES_MAX
+from pollux.config.effective import told
 from pollux.config.settings import OPTIONS
-from pollux.config.told import told
+from pollux.config.yaml_reader import FILE_BYTES_MAX
 from pollux.errors import InvalidConfig, InvalidInput
 from pollux.store.memory import MemoryStore
-from pollux.store.open import EXAMPLES
 from pollux.store.postgres.store import PostgresStore
 from pollux.store.redis import RedisStore
 from pollux.store.sqlite import SqliteStore
+from pollux.store.urls import EXAMPLES
 
 EVERYTHING = """
 store: sqlite:///x.db

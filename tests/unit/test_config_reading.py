@@ -2,7 +2,7 @@
 
 import pytest
 
-from pollux.config.reading import PROBLEMS_MAX, Problems, read_yaml, resolve
+from pollux.config.yaml_reader import PROBLEMS_MAX, Problems, read_yaml, resolve
 
 
 def read(text: str):

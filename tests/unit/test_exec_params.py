@@ -5,14 +5,14 @@ import pytest
 from pollux import Pollux, every
 from pollux.errors import InvalidConfig, InvalidInput
 from pollux.handlers.exec import FILES, OUTPUT_BYTES, command_of, params_of
-from pollux.processes import Limits
+from pollux.subprocesses import ProcessLimits
 
 
 def test_a_command_needs_nothing_but_its_arguments():
     command = command_of({"argv": ["df", "-h"]})
     assert (command.argv, command.cwd, command.env, command.stdin) == (("df", "-h"), None, {}, "")
     assert (command.expect, command.permanent, command.take) == ({0}, frozenset(), "tail")
-    assert (command.limits, command.output) == (Limits(files=FILES), OUTPUT_BYTES)
+    assert (command.limits, command.output) == (ProcessLimits(files=FILES), OUTPUT_BYTES)
 
 
 def test_everything_can_be_said():
@@ -30,7 +30,7 @@ def test_everything_can_be_said():
     )
     assert (command.cwd, command.env, command.stdin) == ("/srv", {"A": "x", "N": "3"}, "hello")
     assert (command.expect, command.permanent, command.take) == ({0, 1}, {2}, "json")
-    assert (command.limits, command.output) == (Limits(memory=1_000_000, cpu=2, files=9), 2_000)
+    assert (command.limits, command.output) == (ProcessLimits(memory=1_000_000, cpu=2, files=9), 2_000)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pollux.model import Cron, Event, Interval, Job, Memory, Misfire, Note, Once, Overlap, stop_key
-from pollux.plan.courses import Course, course_of, moments, placed
-from pollux.plan.forecast import BUCKETS_MAX, bucket_width, forecast
+from pollux.model import Cron, Interval, Job, Memory, Misfire, Note, Once, OnEvent, Overlap, stop_key
+from pollux.plan.forecast import BUCKETS_MAX, FiringTimes, bucket_width, course_of, forecast, moments, placed
 from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, moment_ms
 from tests.unit.plan_world import T0, Leader, World
 
@@ -35,7 +34,7 @@ def fleets(draw):
                 ),
                 st.builds(Cron, st.sampled_from(LINES), st.sampled_from(("UTC", "Europe/Berlin", "Asia/Kolkata"))),
                 st.builds(Once, st.none() | st.integers(T0 - HOUR_MS, T0 + HOUR_MS)),
-                st.just(Event()),
+                st.just(OnEvent()),
                 st.none(),
             )
         )
@@ -131,7 +130,7 @@ def test_counting_is_the_same_as_listing(jobs, later_ms, span_ms, data):
     counts, busy, listed = Counter(), Counter(), []
     for job in fleet:
         course = course_of(job, stops={}, now_ms=T0)
-        for at_ms, _ in moments(course, from_ms) if isinstance(course, Course) else ():
+        for at_ms, _ in moments(course, from_ms) if isinstance(course, FiringTimes) else ():
             if at_ms >= to_ms:
                 break
             listed.append((at_ms, job.id))
@@ -161,7 +160,7 @@ def test_a_once_job_in_a_pause_waits_for_its_end():
     ("job", "kind"),
     [
         (a_job("a", None), "asked"),
-        (a_job("a", Event()), "asked"),
+        (a_job("a", OnEvent()), "asked"),
         (a_job("a", Interval(1000), enabled=False, next_due_ms=T0), "disabled"),
         (a_job("a", Interval(1000), declared=False, next_due_ms=T0), "undeclared"),
         (a_job("a", Once(T0)), "over"),

@@ -5,16 +5,35 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, Counts, Drained, Line, Node, NodeLoad, Run, RunState, SetAside, Version
-from pollux.observe.documents import health_document, workers_document
+from pollux.model import (
+    ALL_VERSIONS,
+    Counts,
+    Drained,
+    Node,
+    NodeLoad,
+    QueueDepth,
+    Run,
+    RunState,
+    UnreadableNote,
+    Version,
+)
 from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY, judge
-from pollux.observe.snapshot import Deployment, JobSeen, Limits, LoopSeen, NodeSeen, Sitting, Snapshot
+from pollux.observe.health_json import health_document, workers_document
+from pollux.observe.snapshot import (
+    BusySeat,
+    Deployment,
+    HealthLimits,
+    JobSnapshot,
+    LoopSnapshot,
+    NodeSnapshot,
+    Snapshot,
+)
 
 NOW = 1_800_000_000_000
 MINUTE = 60_000
 
 NODE = Node(id="n1", host="h", pid=7, seats=10, busy=2, leads=3, beat_ms=NOW - 1_000, started_ms=NOW - 10 * MINUTE)
-OWN = NodeSeen(
+OWN = NodeSnapshot(
     id="n1",
     started_ms=NOW - 10 * MINUTE,
     plans=True,
@@ -28,19 +47,19 @@ OWN = NodeSeen(
     stuck=0,
     backlog=0,
     leases=2,
-    loops=(LoopSeen("dispatcher", True, 9, 0, 0, 20.0), LoopSeen("timekeeper", True, 9, 0, 0, 30.0)),
+    loops=(LoopSnapshot("dispatcher", True, 9, 0, 0, 20.0), LoopSnapshot("timekeeper", True, 9, 0, 0, 30.0)),
     lag_ms=4,
-    sitting=(Sitting(1, "home@1", "home", "http", NOW - 50),),
+    sitting=(BusySeat(1, "home@1", "home", "http", NOW - 50),),
     timers=2,
     due_soon=1,
     late=0,
     held={},
 )
-HOME = JobSeen("home", "http", planned_ms=30_000, score=1.0, last_success_ms=NOW - 10_000, next_due_ms=NOW + 20_000)
+HOME = JobSnapshot("home", "http", planned_ms=30_000, score=1.0, last_success_ms=NOW - 10_000, next_due_ms=NOW + 20_000)
 SEEN = Deployment(
     read_ms=NOW,
     counts=Counts(held=0, ready=0, leased=2, dead=0, feed=0, ends=0, jobs=1),
-    lines=(Line(0, None),) * 3,
+    lines=(QueueDepth(0, None),) * 3,
     nodes=(NODE,),
     jobs=(HOME,),
 )
@@ -69,12 +88,12 @@ def nodes(*changes: dict[str, object]) -> Snapshot:
     return seen(nodes=tuple(replace(NODE, **each) for each in changes))
 
 
-def waits(ms: int) -> tuple[Line, ...]:
-    return (Line(0, None), Line(3, NOW - ms), Line(0, None))
+def waits(ms: int) -> tuple[QueueDepth, ...]:
+    return (QueueDepth(0, None), QueueDepth(3, NOW - ms), QueueDepth(0, None))
 
 
-def depth(runs: int) -> tuple[Line, ...]:
-    return (Line(1, NOW), Line(runs - 1, NOW), Line(0, None))
+def depth(runs: int) -> tuple[QueueDepth, ...]:
+    return (QueueDepth(1, NOW), QueueDepth(runs - 1, NOW), QueueDepth(0, None))
 
 
 def loop(**changes: object) -> Snapshot:
@@ -216,13 +235,18 @@ BAD = {
     "ends unread": (counted(ends=10_001), "feed", DEGRADED, "10,001 ends are unread"),
     "claims refused": (counted(ends=100_001), "feed", UNHEALTHY, "nothing is claimed"),
     "a job that the leader cannot read": (
-        seen(aside=(SetAside("jobs", 2, 2, {"a": "odd", "b": "odd"}), SetAside("feed", 2, 1, {"17": "cut off"}))),
+        seen(
+            aside=(
+                UnreadableNote("jobs", 2, 2, {"a": "odd", "b": "odd"}),
+                UnreadableNote("feed", 2, 1, {"17": "cut off"}),
+            )
+        ),
         "records",
         DEGRADED,
         "the leader cannot read job a: odd (and 1 more): nothing of it is fired",
     ),
     "a schedule that the leader cannot use": (
-        seen(aside=(SetAside("schedules", 2, 2, {"a": "no such zone", "b": "no such zone"}),)),
+        seen(aside=(UnreadableNote("schedules", 2, 2, {"a": "no such zone", "b": "no such zone"}),)),
         "schedules",
         DEGRADED,
         "a schedule cannot be used, and nothing of it is fired: job a: no such zone (and 1 more)",
@@ -334,14 +358,14 @@ def test_who_has_just_started_is_given_time_to_elect():
 
 
 def test_the_limits_are_options():
-    strict = Limits(queue_depth=0, staleness_ms=0, wait_ms=0, lag_ms=1)
+    strict = HealthLimits(queue_depth=0, staleness_ms=0, wait_ms=0, lag_ms=1)
     assert judge(replace(seen(lines=depth(1)), limits=strict)).status == DEGRADED
     stale = replace(home(planned_ms=1_000, last_success_ms=NOW - 3_001), limits=strict)
     assert [finding.name for finding in judge(stale).worries()] == ["freshness", "loop"]
     patient = replace(stale, limits=replace(strict, intervals=4))
     assert [finding.name for finding in judge(patient).worries()] == ["loop"]
     never = home(last_success_ms=None, failures=3)
-    assert [judge(replace(never, limits=Limits(intervals=n))).status for n in (3, 4)] == [DEGRADED, HEALTHY]
+    assert [judge(replace(never, limits=HealthLimits(intervals=n))).status for n in (3, 4)] == [DEGRADED, HEALTHY]
     assert judge(replace(seen(lines=waits(1)), limits=strict)).status == UNHEALTHY
 
 
@@ -433,7 +457,7 @@ def test_the_workers_are_those_of_all_nodes_and_ours_is_told_as_it_is_now():
 
 
 def test_an_entry_that_was_set_aside_is_named_and_is_no_worry():
-    health = judge(seen(aside=(SetAside("feed", 2, 3, {"17": "cut off"}),)))
+    health = judge(seen(aside=(UnreadableNote("feed", 2, 3, {"17": "cut off"}),)))
     [found] = [finding for finding in health.findings if finding.name == "records"]
     assert (health.status, found.level) == (HEALTHY, HEALTHY)
     assert found.seen.endswith("set aside in the last week: entry 17 of the feed: cut off (and 2 more)")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pollux.errors import InvalidInput
 from pollux.handlers.http import client as clients
-from pollux.handlers.http.addresses import Policy, Reach, is_host_name, literal, networks_of, reach_of
-from pollux.handlers.http.faults import DeniedAddress
+from pollux.handlers.http.addresses import AddressPolicy, Reach, is_host_name, literal, networks_of, reach_of
+from pollux.handlers.http.errors import DeniedAddress
 from tests.http_world import Names, a_context, an_http, serve_raw
 
 DENIED_V4 = ["127.0.0.1", "127.8.9.10", "169.254.169.254", "10.0.0.5", "172.16.0.1", "172.31.255.254", "192.168.1.1",
@@ -181,15 +181,15 @@ def test_the_worst_reading_of_an_address_counts_the_outer_one_included(form, num
 def test_a_private_address_behind_a_local_nat64_prefix_stays_open_to_a_file_and_to_what_was_allowed():
     """The paddings of other prefix lengths are no readings of their own."""
     address = IPv6Address("64:ff9b:1::10.9.8.7")
-    assert Policy(inside=True).refusal(address) == ""
-    assert Policy(inside=False, allowed=networks_of(["10.0.0.0/8"])).refusal(address)
-    assert Policy(inside=False, allowed=networks_of(["10.0.0.0/8", "64:ff9b:1::/48"])).refusal(address) == ""
+    assert AddressPolicy(inside=True).refusal(address) == ""
+    assert AddressPolicy(inside=False, allowed=networks_of(["10.0.0.0/8"])).refusal(address)
+    assert AddressPolicy(inside=False, allowed=networks_of(["10.0.0.0/8", "64:ff9b:1::/48"])).refusal(address) == ""
 
 
 @pytest.mark.parametrize("text", [*DENIED_V4, *DENIED_V6])
 def test_a_file_may_name_loopback_and_private_addresses_and_never_the_others(text):
     address = ip_address(text)
-    refused = bool(Policy(inside=True).refusal(address))
+    refused = bool(AddressPolicy(inside=True).refusal(address))
     assert refused is (reach_of(address) is Reach.NEVER)
     is_near = text.startswith(("127.", "10.", "172.", "192.168.", "100.64.")) or text in {"::1", "fc00::1"}
     assert not (refused and is_near)
@@ -200,11 +200,11 @@ def test_a_file_may_name_loopback_and_private_addresses_and_never_the_others(tex
     "text", ["93.184.216.34", "8.8.8.8", "1.1.1.1", "2606:4700::1111", "172.32.0.1", "100.128.0.1"]
 )
 def test_a_public_address_is_open_to_everybody(text):
-    assert Policy(inside=False).refusal(ip_address(text)) == ""
+    assert AddressPolicy(inside=False).refusal(ip_address(text)) == ""
 
 
 def test_allowed_networks_open_inside_addresses_and_nothing_that_is_never_reached():
-    policy = Policy(inside=False, allowed=networks_of(["10.0.0.0/8", "169.254.0.0/16", "::1/128"]))
+    policy = AddressPolicy(inside=False, allowed=networks_of(["10.0.0.0/8", "169.254.0.0/16", "::1/128"]))
     assert policy.refusal(IPv4Address("10.9.8.7")) == ""
     assert policy.refusal(IPv6Address("::ffff:10.9.8.7")) == ""
     assert policy.refusal(IPv6Address("::1")) == ""

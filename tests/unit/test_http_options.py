@@ -9,7 +9,7 @@ import pytest
 from pollux import Pollux, every
 from pollux.config import load_config
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError
-from pollux.handlers.http import faults
+from pollux.handlers.http import errors
 from pollux.handlers.http.options import OPTION_NAMES, read_options, target_of
 from pollux.model import Interval, Job
 
@@ -316,5 +316,5 @@ def test_the_page_tells_every_option_and_every_fault():
     page = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
     told = re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE)
     assert told == list(OPTION_NAMES)
-    names = [name for name, kind in vars(faults).items() if isinstance(kind, type) and issubclass(kind, PolluxError)]
+    names = [name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PolluxError)]
     assert [name for name in names if name not in {"Permanent", "Transient"} and f"`{name}`" not in page] == []

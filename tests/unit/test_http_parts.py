@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux.errors import InvalidInput, Permanent, Postponed, Transient
-from pollux.handlers.http import matcher as matchers
-from pollux.handlers.http import places as places_module
+from pollux.handlers.http import regex_worker as matchers
+from pollux.handlers.http import target_limit as places_module
 from pollux.handlers.http.body import Unpacker, read_body
 from pollux.handlers.http.client import KEPT_BODY_MAX, kept_of, text_of
-from pollux.handlers.http.extract import dig, path_of, take_of
-from pollux.handlers.http.faults import (
+from pollux.handlers.http.errors import (
     BadEncoding,
     BadStatus,
     Interrupted,
@@ -30,11 +29,12 @@ from pollux.handlers.http.faults import (
     retry_after_s,
     status_fault,
 )
-from pollux.handlers.http.hops import Prepared
-from pollux.handlers.http.marks import Mark, digest_of, read_mark, validator_of
-from pollux.handlers.http.matcher import Matcher
+from pollux.handlers.http.extract import dig, path_of, take_of
+from pollux.handlers.http.fingerprint import Fingerprint, digest_of, read_mark, validator_of
 from pollux.handlers.http.options import read_options
-from pollux.handlers.http.places import TARGETS_MAX, Places
+from pollux.handlers.http.regex_worker import RegexWorker
+from pollux.handlers.http.request import PreparedPoll
+from pollux.handlers.http.target_limit import TARGETS_MAX, TargetLimit
 from pollux.registry import FINGERPRINT_CHARS_MAX
 from pollux.secrets import HIDDEN
 
@@ -80,7 +80,7 @@ def test_any_text_is_a_path_or_refused(text):
 
 @pytest.fixture
 async def matcher():
-    matcher = Matcher()
+    matcher = RegexWorker()
     yield matcher
     await matcher.close()
 
@@ -137,7 +137,7 @@ async def test_only_the_beginning_of_a_long_text_is_searched(matcher):
 
 
 async def test_no_child_outlives_its_matcher():
-    matcher = Matcher()
+    matcher = RegexWorker()
     await matcher.search("a", "a", "t")
     pid = matcher._child.pid
     await matcher.close()
@@ -241,7 +241,7 @@ def test_only_charsets_of_texts_are_believed(body, charset, text):
     st.sampled_from(["", 'E"a b"', "MTue, 01 Jan 2030 00:00:00 GMT"]),
 )
 def test_a_mark_is_read_back_as_it_was_written(digest, validator):
-    mark = Mark("01234567", digest, validator)
+    mark = Fingerprint("01234567", digest, validator)
     assert read_mark(mark.text) == mark
 
 
@@ -256,7 +256,7 @@ def test_the_etag_goes_before_the_date_and_what_cannot_be_sent_back_is_left_out(
     assert validator_of({"Last-Modified": date}) == f"M{date}"
     assert validator_of({"ETag": "x" * 1_000}) == ""
     assert validator_of({"ETag": 'a\r\nX: "b"'}) == ""
-    assert len(Mark("0" * 8, digest_of(b""), validator_of({"ETag": "x" * 366})).text) <= FINGERPRINT_CHARS_MAX
+    assert len(Fingerprint("0" * 8, digest_of(b""), validator_of({"ETag": "x" * 366})).text) <= FINGERPRINT_CHARS_MAX
 
 
 # statuses
@@ -287,12 +287,12 @@ def test_retry_after_is_read_as_seconds_or_a_date():
 # places of targets
 
 
-async def entered(places: Places, target, patience_s: float = 30) -> None:
+async def entered(places: TargetLimit, target, patience_s: float = 30) -> None:
     await places.enter(target, "t", patience_s=patience_s)
 
 
 async def test_a_target_lets_so_many_in_and_the_others_in_their_order():
-    places = Places(per_target=2)
+    places = TargetLimit(per_target=2)
     target, order = places.of("h:80"), []
     target.hold_s = 0.01
 
@@ -315,14 +315,14 @@ async def test_a_target_lets_so_many_in_and_the_others_in_their_order():
 
 
 async def test_one_target_does_not_wait_for_another():
-    places = Places(per_target=1)
+    places = TargetLimit(per_target=1)
     assert places.try_enter(places.of("a"))
     assert places.try_enter(places.of("b"))
     assert not places.try_enter(places.of("a"))
 
 
 async def test_in_a_line_that_stands_still_one_waits_and_whoever_comes_then_is_sent_away_at_once():
-    places = Places(per_target=1)
+    places = TargetLimit(per_target=1)
     target = places.of("t")
     places.try_enter(target)
     target.moved_at -= 60
@@ -336,7 +336,7 @@ async def test_in_a_line_that_stands_still_one_waits_and_whoever_comes_then_is_s
 
 
 async def test_nobody_waits_in_a_line_that_is_too_long_to_be_through_in_time():
-    places = Places(per_target=2)
+    places = TargetLimit(per_target=2)
     target = places.of("t")
     target.hold_s = 0.1  # so a place becomes free every 50 ms: two are through within 100
     for _ in range(2):
@@ -352,7 +352,7 @@ async def test_nobody_waits_in_a_line_that_is_too_long_to_be_through_in_time():
 
 
 async def test_those_who_are_sent_away_come_again_one_after_another_as_fast_as_places_become_free():
-    places = Places(per_target=4)
+    places = TargetLimit(per_target=4)
     target = places.of("t")
     target.hold_s = 2.0
     for _ in range(4):
@@ -378,7 +378,7 @@ async def test_those_who_are_sent_away_come_again_one_after_another_as_fast_as_p
 
 
 async def test_fewer_places_are_there_once_those_have_left_who_are_too_many():
-    places = Places(per_target=2)
+    places = TargetLimit(per_target=2)
     target = places.of("t")
     places.try_enter(target)
     places.try_enter(target)
@@ -393,7 +393,7 @@ async def test_fewer_places_are_there_once_those_have_left_who_are_too_many():
 
 
 async def test_who_gives_up_as_its_turn_comes_passes_it_on():
-    places = Places(per_target=1)
+    places = TargetLimit(per_target=1)
     target = places.of("t")
     target.hold_s = 0.01
     places.try_enter(target)
@@ -408,7 +408,7 @@ async def test_who_gives_up_as_its_turn_comes_passes_it_on():
 
 
 async def test_who_is_cancelled_in_line_is_gone():
-    places = Places(per_target=1)
+    places = TargetLimit(per_target=1)
     target = places.of("t")
     places.try_enter(target)
     waiting = asyncio.create_task(entered(places, target))
@@ -423,7 +423,7 @@ async def test_who_is_cancelled_in_line_is_gone():
 async def test_targets_nobody_uses_are_forgotten_and_those_in_use_are_not(monkeypatch):
     monkeypatch.setattr(places_module, "TARGETS_MAX", 100)
     assert TARGETS_MAX == 20_000
-    places = Places(per_target=1)
+    places = TargetLimit(per_target=1)
     busy = places.of("busy")
     places.try_enter(busy)
     for number in range(1_000):
@@ -438,7 +438,7 @@ async def test_targets_nobody_uses_are_forgotten_and_those_in_use_are_not(monkey
 def test_what_a_poll_waits_for_its_place_is_not_taken_from_the_time_of_the_server(job_ms, patience_s, total_ms):
     """Waiting, the request and the word about what took so long each have a share of the job's timeout."""
     options = read_options({"url": "http://h/"})
-    prepared = Prepared({}, options, recipe="", source="file:p.yaml", is_trusted=True, job_ms=job_ms)
+    prepared = PreparedPoll({}, options, recipe="", source="file:p.yaml", is_trusted=True, job_ms=job_ms)
     assert (prepared.patience_s, prepared.total_ms) == (patience_s, total_ms)
     assert prepared.timeout.total == total_ms / 1000
 

@@ -6,10 +6,10 @@ import logging
 import pytest
 
 from pollux.events import Events, FiringSkipped, JobsDeclared, RunFailed, RunSettled
-from pollux.lines import JsonLines, TextLines
+from pollux.log_format import JsonLines, TextLines
 from pollux.observe import attach_logs
-from pollux.observe.logs import Often
-from pollux.observe.sparing import THINGS_MAX, Sparing
+from pollux.observe.log_throttle import THINGS_MAX, LogThrottle
+from pollux.observe.logs import RepeatedWarning
 
 DUE_MS = 1_800_000_000_123
 
@@ -31,12 +31,12 @@ def watch() -> Watch:
 
 
 @pytest.fixture
-def often(watch) -> Often:
-    return Often(Sparing(now=watch))
+def often(watch) -> RepeatedWarning:
+    return RepeatedWarning(LogThrottle(now=watch))
 
 
 def test_the_same_thing_is_said_at_once_and_then_once_a_minute_with_what_was_left_out(watch):
-    sparing = Sparing(now=watch)
+    sparing = LogThrottle(now=watch)
     assert sparing.left_out("a") == 0
     assert [sparing.left_out("a") for _ in range(3)] == [None, None, None]
     assert sparing.left_out("b") == 0, "another thing"
@@ -46,7 +46,7 @@ def test_the_same_thing_is_said_at_once_and_then_once_a_minute_with_what_was_lef
 
 
 def test_what_was_said_is_remembered_of_so_many_things_only(watch):
-    sparing = Sparing(now=watch)
+    sparing = LogThrottle(now=watch)
     for number in range(THINGS_MAX + 1):
         assert sparing.left_out(number) == 0
     assert sparing.left_out(0) == 0, "forgotten: it is said again"

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pollux.model import Cause, Cron, End, Event, Interval, Job, Memory, Once, RunState
-from pollux.outcome import RECENT_MAX, Mark, count_skips, freshness, learn, marks, within_ms
-from pollux.outcome.recent import remember
+from pollux.model import Cause, Cron, End, Interval, Job, Memory, Once, OnEvent, RunState
+from pollux.outcome import RECENT_MAX, RecentResult, count_skips, freshness, learn, marks, within_ms
+from pollux.outcome.freshness import remember
 
 T = 1_800_000_000_000
 
@@ -44,7 +44,7 @@ def test_a_success_is_counted_and_dated():
         fingerprint="f",
         recent=memory.recent,
     )
-    assert marks(memory.recent) == (Mark(failed=False, changed=True, at_most_ms=8),)
+    assert marks(memory.recent) == (RecentResult(failed=False, changed=True, at_most_ms=8),)
 
 
 # the latest ends
@@ -252,7 +252,7 @@ def test_freshness_falls_evenly_from_the_planned_age_to_four_times_that(age_s, s
     assert scored(age_s).planned_ms == 60_000
 
 
-@pytest.mark.parametrize("schedule", [None, Once(), Event()])
+@pytest.mark.parametrize("schedule", [None, Once(), OnEvent()])
 def test_what_was_never_planned_cannot_be_stale_after_a_success(schedule):
     assert scored(10**6, schedule).score == 1.0
     assert scored(10**6, schedule).planned_ms is None

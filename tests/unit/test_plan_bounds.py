@@ -5,13 +5,13 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.plan.pace import Pace
-from pollux.plan.slots import Slots
+from pollux.plan.job_slots import JobSlots
+from pollux.plan.term_state import CatchUpRate
 from tests.unit.plan_world import T0, a_job
 
 
 def test_one_may_go_at_the_start_and_then_so_many_a_second():
-    pace, gone = Pace(T0, 20.0), []
+    pace, gone = CatchUpRate(T0, 20.0), []
     for now in range(T0, T0 + 10_000):
         while pace.left(now) >= 1:
             pace.spend(now, 1)
@@ -23,14 +23,14 @@ def test_one_may_go_at_the_start_and_then_so_many_a_second():
 
 
 def test_a_long_rest_saves_up_a_tenth_of_a_second_only():
-    pace = Pace(T0, 200.0)
+    pace = CatchUpRate(T0, 200.0)
 
     assert pace.left(T0 + 3_600_000) == 20.0
-    assert Pace(T0, 2.0).left(T0 + 3_600_000) == 1.0
+    assert CatchUpRate(T0, 2.0).left(T0 + 3_600_000) == 1.0
 
 
 def test_the_next_one_may_go_when_it_says():
-    pace = Pace(T0, 3.0)
+    pace = CatchUpRate(T0, 3.0)
     pace.spend(T0, 1)
 
     assert pace.left(pace.ready_ms() - 1) < 1
@@ -38,7 +38,7 @@ def test_the_next_one_may_go_when_it_says():
 
 
 def test_a_clock_that_comes_back_gives_nothing_and_takes_nothing():
-    pace = Pace(T0, 20.0)
+    pace = CatchUpRate(T0, 20.0)
     pace.spend(T0, 1)
 
     assert pace.left(T0 - 60_000) == 0.0
@@ -46,7 +46,7 @@ def test_a_clock_that_comes_back_gives_nothing_and_takes_nothing():
 
 @given(st.lists(st.integers(0, 3_000), max_size=50), st.sampled_from([1.0, 2.0, 20.0, 333.0]))
 def test_no_second_sees_more_than_the_pace_and_its_burst(waits, per_s):
-    pace, now, gone = Pace(T0, per_s), T0, []
+    pace, now, gone = CatchUpRate(T0, per_s), T0, []
     for wait in waits:
         now += wait
         count = int(pace.left(now))
@@ -57,7 +57,7 @@ def test_no_second_sees_more_than_the_pace_and_its_burst(waits, per_s):
 
 
 def slots_of(count, idle_max):
-    slots = Slots(idle_max=idle_max)
+    slots = JobSlots(idle_max=idle_max)
     for n in range(count):
         slots.add(a_job(f"j{n:02}"))
     return slots
@@ -88,6 +88,6 @@ def test_within_the_limit_nothing_is_forgotten():
 
 
 def test_a_slot_leaves_the_bulk_in_the_store():
-    slot = Slots().add(a_job(params={"bulk": "x" * 1_000}, name="long", tags=("a", "b")))
+    slot = JobSlots().add(a_job(params={"bulk": "x" * 1_000}, name="long", tags=("a", "b")))
 
     assert (slot.job.params, slot.job.name, slot.job.tags) == ({}, "", ())

@@ -21,7 +21,7 @@ from pollux.model import (
 )
 from pollux.model.clock_note import CAME_BACK_MS, clock_key, clock_note
 from pollux.plan.clock_jumps import earlier_ms
-from pollux.plan.dues import lies_ahead
+from pollux.plan.due_decision import lies_ahead
 from pollux.schedule import next_due
 from tests.unit.plan_world import Leader, World, a_job
 

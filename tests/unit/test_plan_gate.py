@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from pollux.model import Cause, Job, Node, Note, Overlap, Run, lease_lost
-from pollux.plan import GateState, Held, Ready, gate, stop_of, stop_words
+from pollux.plan import GateState, Held, MayRun, gate, stop_of, stop_words
 from pollux.plan.gate import begins_alone, handlers_of
-from pollux.plan.gatehouse import Gatehouse
+from pollux.plan.held_runs import HeldRuns
 
 JOB = Job(id="j", handler="h", group="g", target="t")
 RUN = Run("r", "j", 1, Cause.ENQUEUED, group="g", target="t")
@@ -17,8 +17,8 @@ def stops(*keys, expires_ms=None):
 
 
 def test_a_run_that_nothing_forbids_is_ready():
-    assert gate(RUN, JOB, GateState()) == Ready()
-    assert gate(RUN, JOB, GateState(handlers=frozenset({"h"}), stops=stops("stop:job:other"))) == Ready()
+    assert gate(RUN, JOB, GateState()) == MayRun()
+    assert gate(RUN, JOB, GateState(handlers=frozenset({"h"}), stops=stops("stop:job:other"))) == MayRun()
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_the_widest_pause_is_named_first():
 def test_an_expired_pause_holds_nothing():
     state = stops("stop:all", expires_ms=100)
 
-    assert gate(RUN, JOB, GateState(stops=state, now_ms=99)) != Ready()
-    assert gate(RUN, JOB, GateState(stops=state, now_ms=100)) == Ready()
+    assert gate(RUN, JOB, GateState(stops=state, now_ms=99)) != MayRun()
+    assert gate(RUN, JOB, GateState(stops=state, now_ms=100)) == MayRun()
 
 
 def test_a_pause_of_no_group_and_no_target_concerns_nobody():
@@ -59,7 +59,7 @@ def test_a_pause_without_a_reason_is_a_pause():
 def test_a_forced_run_passes_pauses_but_not_a_missing_handler():
     forced = Run("r", "j", 1, Cause.FORCED, group="g", target="t")
 
-    assert gate(forced, JOB, GateState(stops=stops("stop:all"))) == Ready()
+    assert gate(forced, JOB, GateState(stops=stops("stop:all"))) == MayRun()
     assert gate(forced, JOB, GateState(handlers=frozenset())).key == "handler:h"
 
 
@@ -98,7 +98,7 @@ def test_a_run_whose_handler_no_living_node_knows_waits_for_one():
     state = GateState(handlers=handlers_of([Node(id="n", handlers=("x", "y"))]))
 
     assert gate(RUN, JOB, state) == Held("no live node knows handler h", "handler:h")
-    assert gate(RUN, JOB, GateState(handlers=None)) == Ready()
+    assert gate(RUN, JOB, GateState(handlers=None)) == MayRun()
 
 
 # the gatehouse
@@ -109,7 +109,7 @@ def a_run(id):
 
 
 def test_only_those_who_wait_for_a_key_are_woken_by_it():
-    house = Gatehouse()
+    house = HeldRuns()
     for n in range(5):
         house.park(a_run(f"a{n}"), "k")
     house.park(a_run("b"), "other")
@@ -122,7 +122,7 @@ def test_only_those_who_wait_for_a_key_are_woken_by_it():
 
 
 def test_a_run_stands_in_one_place():
-    house = Gatehouse()
+    house = HeldRuns()
     house.park(a_run("r"), "k")
     house.admit_later(a_run("r"), 50)
     house.admit(a_run("r"), [1])
@@ -136,7 +136,7 @@ def test_a_run_stands_in_one_place():
 
 
 def test_a_run_that_is_put_off_comes_at_its_latest_time():
-    house = Gatehouse()
+    house = HeldRuns()
     house.admit_later(a_run("r"), 50)
     house.admit_later(a_run("r"), 80)
     assert house.next_ms() == 80
@@ -149,7 +149,7 @@ def test_a_run_that_is_put_off_comes_at_its_latest_time():
 
 
 def test_a_forgotten_run_answers_the_entries_that_waited_for_it():
-    house = Gatehouse()
+    house = HeldRuns()
     house.admit(a_run("r"), [1])
     house.admit(a_run("r"), [2])
 

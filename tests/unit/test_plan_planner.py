@@ -6,16 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from pollux import schedule as when
-from pollux.model import (
-    Answer,
-    Cause,
-    Cron,
-    Event,
-    Interval,
-    Once,
-    Overlap,
-    RunState,
-)
+from pollux.model import Answer, Cause, Cron, Interval, Once, OnEvent, Overlap, RunState
 from pollux.plan import why_job
 from tests.unit.plan_world import T0, Leader, World, a_job
 
@@ -78,7 +69,7 @@ def test_a_cron_job_does_not_fire_at_start(world, leader):
     assert world.jobs["a"].next_due_ms == T0 + HOUR - T0 % HOUR
 
 
-@pytest.mark.parametrize("schedule", [None, Event()])
+@pytest.mark.parametrize("schedule", [None, OnEvent()])
 def test_a_job_without_a_time_never_fires(world, leader, schedule):
     world.put(a_job(schedule=schedule))
     leader.go(10 * MINUTE)

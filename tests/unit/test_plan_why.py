@@ -9,13 +9,13 @@ from pollux.model import (
     Cause,
     Cron,
     Declares,
-    Event,
     Interval,
     Job,
     Memory,
     Node,
     Note,
     Once,
+    OnEvent,
     Overlap,
     Run,
     RunState,
@@ -137,7 +137,7 @@ def test_a_version_whose_leader_was_killed_is_started_by_its_number_or_moved():
     assert job(nodes=()).cure == "start a node: pollux serve"
 
 
-@pytest.mark.parametrize("schedule", [None, Event()])
+@pytest.mark.parametrize("schedule", [None, OnEvent()])
 def test_of_a_job_that_is_never_due_no_due_times_are_told(schedule):
     for changes in ({"declared": False, "source": "code:shop"}, {"enabled": False}):
         assert "due times" in job(**changes).reason
@@ -195,7 +195,7 @@ def test_a_retry_that_was_planned_by_a_clock_that_came_back_says_so():
         ({"enabled": False, "next_due_ms": None}, "disabled", "it is disabled"),
         ({"declared": False}, "undeclared", "nobody declares it"),
         ({"schedule": None, "next_due_ms": None}, "waits", "runs when asked"),
-        ({"schedule": Event(), "next_due_ms": None}, "waits", "fires on events only"),
+        ({"schedule": OnEvent(), "next_due_ms": None}, "waits", "fires on events only"),
         ({"schedule": Once(), "next_due_ms": None, "last_due_ms": NOW}, "done", "a once-job fires once per id"),
         ({"schedule": Once(), "next_due_ms": None, "last_due_ms": None}, "waits", "not planned it yet"),
         ({"next_due_ms": None, "last_due_ms": None}, "waits", "not planned it yet"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pollux.errors import InvalidInput
 from pollux.schedule import compile_cron
 from pollux.schedule.cron import _REACH_MAX_MS, _compile
-from pollux.schedule.zone import _window, segment_at
+from pollux.schedule.timezones import _window, segment_at
 from pollux.units import MOMENT_MAX_MS, zone_of
 
 T0 = 1_800_000_000_000

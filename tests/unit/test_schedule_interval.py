@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux.errors import InvalidInput
-from pollux.model.schedule import Cron, Event, Interval, Once
+from pollux.model.schedule import Cron, Interval, Once, OnEvent
 from pollux.schedule import first_due, interval, next_due, validate
-from pollux.schedule.spread import place
+from pollux.schedule.interval import place
 from pollux.units import DURATION_MAX_MS
 
 T0 = 1_800_000_000_000
@@ -155,13 +155,20 @@ def test_a_one_shot_job_is_due_now_or_at_its_moment_and_never_again():
 
 
 def test_an_event_job_has_no_dues():
-    assert first_due(Event(), "a", now_ms=T0) is None
-    assert next_due(Event(), "a", T0) is None
+    assert first_due(OnEvent(), "a", now_ms=T0) is None
+    assert next_due(OnEvent(), "a", T0) is None
 
 
 @pytest.mark.parametrize(
     "schedule",
-    [Interval(100), Interval(DURATION_MAX_MS, start_ms=0), Cron("@daily", "Europe/Berlin"), Once(), Once(T0), Event()],
+    [
+        Interval(100),
+        Interval(DURATION_MAX_MS, start_ms=0),
+        Cron("@daily", "Europe/Berlin"),
+        Once(),
+        Once(T0),
+        OnEvent(),
+    ],
 )
 def test_a_schedule_that_can_be_computed_with_is_accepted(schedule):
     validate(schedule, "a")

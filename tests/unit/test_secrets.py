@@ -14,9 +14,9 @@ import pytest
 
 from pollux import Pollux
 from pollux.config import load_config
-from pollux.config.doubts import doubts
-from pollux.declare import check_job, job_of
+from pollux.config.lint import doubts
 from pollux.errors import InvalidConfig, InvalidInput
+from pollux.job_builder import check_job, job_of
 from pollux.model import Job
 from pollux.secrets import (
     HIDDEN,
@@ -29,7 +29,7 @@ from pollux.secrets import (
     looks_secret,
     references_of,
 )
-from pollux.secrets.hidden import HIDDEN_MAX, LOOK_CHARS_MAX, Hidden
+from pollux.secrets.redaction import HIDDEN_MAX, LOOK_CHARS_MAX, Redaction
 from pollux.secrets.resolve import FILE_BYTES_MAX
 
 VALUE = 'hüb"ner+Katze/42&x'
@@ -261,7 +261,7 @@ def test_the_longest_secret_wins_and_short_ones_stay():
 
 
 def test_what_is_known_is_bounded():
-    hidden = Hidden()
+    hidden = Redaction()
     for number in range(HIDDEN_MAX + 1):
         hidden.add(f"value-{number:06d}")
     assert len(hidden.values()) == HIDDEN_MAX
@@ -271,7 +271,7 @@ def test_what_is_known_is_bounded():
 
 
 def test_what_is_used_is_not_forgotten_before_what_is_not():
-    hidden = Hidden()
+    hidden = Redaction()
     for number in range(HIDDEN_MAX + 500):
         hidden.add("swordfish-9000")
         hidden.add(f"value-{number:06d}")
@@ -280,7 +280,7 @@ def test_what_is_used_is_not_forgotten_before_what_is_not():
 
 
 def test_thousands_of_secrets_in_use_cost_each_run_next_to_nothing():
-    hidden = Hidden()
+    hidden = Redaction()
     values = [f"{number:06d}-of-many" for number in range(2_000)]
     for value in values:
         hidden.add(value)

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 
 from pollux.config import load_config
-from pollux.runtime.child import _to_hide
+from pollux.runtime.isolation.parent import _to_hide
 from pollux.secrets import HIDDEN, hide
 
 PASSWORD = "open/sesame 42"

@@ -6,7 +6,7 @@ import pytest
 
 from pollux.config import load_config
 from pollux.config.settings import OPTIONS
-from pollux.server.limits import Limits
+from pollux.server.limits import ApiLimits
 from pollux.server.options import ServerOptions, nearby_options, server_options
 
 CERTIFICATES = Path(__file__).parents[1] / "acceptance" / "certificates"
@@ -24,9 +24,9 @@ SAID = {
     "token": ('token: "${env:SECRET}"', {"token": "k" * 32}),
     "token_file": ("token_file: /run/first", {"token_file": "/run/first"}),
     "socket": ("socket: false", {"socket": None, "is_socket_given": True}),
-    "rate": ("rate: 7", {"limits": Limits(rate=7, burst=14)}),
-    "connections": ("connections: 9", {"limits": Limits(connections=9)}),
-    "requests": ("requests: 8", {"limits": Limits(at_work=8)}),
+    "rate": ("rate: 7", {"limits": ApiLimits(rate=7, burst=14)}),
+    "connections": ("connections: 9", {"limits": ApiLimits(connections=9)}),
+    "requests": ("requests: 8", {"limits": ApiLimits(at_work=8)}),
 }
 
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pollux.errors import InvalidInput
-from pollux.model import Cron, Event, Interval, Job, Once, Overlap, Retry, Run, RunState
+from pollux.model import Cron, Interval, Job, Once, OnEvent, Overlap, Retry, Run, RunState
 from pollux.schedule import first_due, next_due
 from pollux.simulate import (
     Forecast,
-    Habit,
+    HandlerBehaviour,
     Scenario,
     Unbalanced,
     fine_enough_ms,
@@ -24,8 +24,8 @@ from pollux.simulate import (
     scaled,
     simulate,
 )
-from pollux.simulate.stage import Stage, at_once
-from pollux.simulate.tally import JobTally, Spread, Tally
+from pollux.simulate.engine import SimulationEngine, at_once
+from pollux.simulate.results import JobResults, QuantileSketch, SimulationResults
 from pollux.store.contract import RunFilter
 from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, moment_ms
 
@@ -76,7 +76,7 @@ def test_with_seats_enough_what_fires_is_what_the_schedule_says(schedules, later
     """Short runs and a seat for each: every due time fires, none else, and none is skipped."""
     jobs = [a_job(f"job-{n}", schedule) for n, schedule in enumerate(schedules)]
     start = START_MS + later_ms
-    forecast = simulate(jobs, Scenario(from_ms=start, for_ms=for_ms, seats=10, habit=Habit(100, 100)))
+    forecast = simulate(jobs, Scenario(from_ms=start, for_ms=for_ms, seats=10, habit=HandlerBehaviour(100, 100)))
     assert {job.id: job.fired for job in forecast.jobs} == {
         job.id: len(dues(job, start, start + for_ms)) for job in jobs
     }
@@ -120,7 +120,7 @@ def test_a_change_of_the_clock_is_told_with_its_hours():
 
 
 def test_events_and_jobs_that_are_off_or_without_schedule_never_fire():
-    jobs = [a_job("a", Event()), a_job("b", None), a_job("c", Interval(60_000), enabled=False)]
+    jobs = [a_job("a", OnEvent()), a_job("b", None), a_job("c", Interval(60_000), enabled=False)]
     forecast = simulate(jobs, a_day())
     assert (forecast.fired, forecast.skipped, forecast.attempts) == (0, {}, 0)
 
@@ -136,7 +136,7 @@ def fleet(count: int = 40) -> list[Job]:
     ]
 
 
-ROUGH = {"for_ms": 10 * MINUTE_MS, "seats": 6, "habit": Habit(3_000, 30_000, 0.1)}
+ROUGH = {"for_ms": 10 * MINUTE_MS, "seats": 6, "habit": HandlerBehaviour(3_000, 30_000, 0.1)}
 
 
 def test_the_same_seed_gives_the_same_trace_and_another_seed_another():
@@ -164,7 +164,7 @@ def test_the_same_seed_gives_the_same_trace_in_every_process():
 @pytest.mark.parametrize("seed", range(2))
 def test_more_seats_never_make_more_skips_nor_later_runs(seed):
     jobs = [a_job(f"f{n}", Interval(20_000 + 1_000 * n)) for n in range(30)]
-    habit = Habit(4_000, 12_000)
+    habit = HandlerBehaviour(4_000, 12_000)
     forecasts = [
         simulate(jobs, a_day(seats=seats, habit=habit, seed=seed, for_ms=15 * MINUTE_MS)) for seats in (2, 4, 8, 32)
     ]
@@ -177,7 +177,7 @@ def test_more_seats_never_make_more_skips_nor_later_runs(seed):
 def test_how_a_run_goes_does_not_depend_on_what_happens_around_it():
     """The dice are the run's own: with more seats the same attempts fail."""
     jobs = [a_job(f"f{n}", Interval(60_000), retry=Retry(attempts_max=1)) for n in range(10)]
-    few, many = (simulate(jobs, a_day(seats=seats, habit=Habit(500, 500, 0.2))) for seats in (3, 30))
+    few, many = (simulate(jobs, a_day(seats=seats, habit=HandlerBehaviour(500, 500, 0.2))) for seats in (3, 30))
     assert few.failed == many.failed > 0
 
 
@@ -186,7 +186,7 @@ def test_how_a_run_goes_does_not_depend_on_what_happens_around_it():
 
 def test_a_job_that_takes_longer_than_its_interval_overlaps_itself_and_is_named():
     slow = a_job("slow", Interval(30_000, spread=False))
-    forecast = simulate([slow], a_day(habit=Habit(40_000, 40_000)))
+    forecast = simulate([slow], a_day(habit=HandlerBehaviour(40_000, 40_000)))
     assert forecast.skipped == {"overlap": 60}
     assert forecast.fired == 61
     [warning] = forecast.warnings
@@ -195,7 +195,7 @@ def test_a_job_that_takes_longer_than_its_interval_overlaps_itself_and_is_named(
 
 def test_too_few_seats_make_runs_late_and_the_warning_says_so():
     jobs = [a_job(f"f{n}", Interval(10_000), overlap=Overlap.ALLOW) for n in range(20)]
-    forecast = simulate(jobs, a_day(seats=2, habit=Habit(2_000, 2_000), for_ms=10 * MINUTE_MS))
+    forecast = simulate(jobs, a_day(seats=2, habit=HandlerBehaviour(2_000, 2_000), for_ms=10 * MINUTE_MS))
     assert forecast.peak_seats == 2
     assert forecast.mean_seats == pytest.approx(2, abs=0.05)
     assert forecast.waiting > 100
@@ -205,7 +205,7 @@ def test_too_few_seats_make_runs_late_and_the_warning_says_so():
 
 def test_seats_are_counted_as_they_are_taken():
     jobs = [a_job(f"f{n}", Cron("0 * * * *")) for n in range(7)]
-    forecast = simulate(jobs, a_day(habit=Habit(60_000, 60_000)))
+    forecast = simulate(jobs, a_day(habit=HandlerBehaviour(60_000, 60_000)))
     assert (forecast.fired, forecast.peak_seats) == (7, 7)
     assert forecast.mean_seats == pytest.approx(7 / 60, abs=0.001)
     assert forecast.busiest[0].fired == 7
@@ -213,14 +213,14 @@ def test_seats_are_counted_as_they_are_taken():
 
 def test_failures_are_retried_and_given_up_on_as_the_engine_does():
     once = a_job("once", Once(), retry=Retry(attempts_max=3, base_ms=1_000))
-    forecast = simulate([once], a_day(habit=Habit(100, 100, 1.0)))
+    forecast = simulate([once], a_day(habit=HandlerBehaviour(100, 100, 1.0)))
     assert (forecast.attempts, forecast.failed, forecast.retries, forecast.dead) == (3, 3, 2, 1)
     assert "job once is given up on 1 time" in forecast.warnings[0]
 
 
 def test_a_run_past_its_timeout_is_cut_off_and_leaves_its_seat():
     job = a_job("long", Interval(60_000, spread=False), timeout_ms=5_000, retry=Retry(attempts_max=1))
-    forecast = simulate([job], a_day(habit=Habit(50_000, 50_000), for_ms=10 * MINUTE_MS))
+    forecast = simulate([job], a_day(habit=HandlerBehaviour(50_000, 50_000), for_ms=10 * MINUTE_MS))
     assert (forecast.fired, forecast.failed) == (11, 10)
     assert skipped(forecast) == 0
     assert forecast.mean_seats == pytest.approx(11 * 5 / 600, abs=0.01)
@@ -253,7 +253,7 @@ def test_a_planner_that_drops_a_due_time_is_seen():
         return real_next(schedule, job_id, following) if count % 50 == 0 else following
 
     with (
-        mock.patch("pollux.plan.dues.when.next_due", hasty),
+        mock.patch("pollux.plan.due_decision.when.next_due", hasty),
         pytest.raises(Unbalanced, match=r"job .*: \d+ due, \d+ fired and 0 skipped"),
     ):
         simulate([a_job("a", Cron("* * * * *")), a_job("b", Cron("*/2 * * * *"))], a_day(for_ms=2 * HOUR_MS))
@@ -261,7 +261,9 @@ def test_a_planner_that_drops_a_due_time_is_seen():
 
 def test_a_planner_that_stops_is_seen():
     with (
-        mock.patch.object(Stage, "_plan", lambda stage, us: setattr(stage, "_plan_at", us + 10 * HOUR_MS * 1_000)),
+        mock.patch.object(
+            SimulationEngine, "_plan", lambda stage, us: setattr(stage, "_plan_at", us + 10 * HOUR_MS * 1_000)
+        ),
         pytest.raises(Unbalanced),
     ):
         simulate([a_job("a", Interval(60_000))], a_day())
@@ -278,14 +280,14 @@ def test_a_planner_that_stops_is_seen():
     ],
 )
 def test_due_times_are_counted_by_the_schedule(schedule, first, following, count):
-    tally = JobTally(a_job("a", schedule))
+    tally = JobResults(a_job("a", schedule))
     tally.saw_due(first)
     assert tally.dues_before(following) == count
 
 
 @given(st.lists(st.integers(0, 10**7), min_size=1), st.sampled_from([0.5, 0.95, 0.99]))
 def test_quantiles_are_right_to_a_twentieth(values, share):
-    spread = Spread()
+    spread = QuantileSketch()
     for value in values:
         spread.add(value)
     exact = sorted(values)[max(0, -(-int(share * 1000) * len(values) // 1000) - 1)]
@@ -295,8 +297,8 @@ def test_quantiles_are_right_to_a_twentieth(values, share):
 def test_memory_is_bounded_whatever_happens():
     """A few numbers a job and a minute; the store forgets what has ended."""
     jobs = [a_job(f"f{n}", Interval(1_000)) for n in range(5)]
-    tally = Tally(jobs, START_MS, START_MS + 15 * MINUTE_MS)
-    stage = Stage(a_day(), tally)
+    tally = SimulationResults(jobs, START_MS, START_MS + 15 * MINUTE_MS)
+    stage = SimulationEngine(a_day(), tally)
     stage.open(jobs)
     stage.play_until(START_MS + 15 * MINUTE_MS)
     assert sum(row.attempts for row in tally.jobs.values()) > 4_000
@@ -308,8 +310,8 @@ def test_memory_is_bounded_whatever_happens():
 
 
 def test_a_habit_is_read_from_words():
-    assert habit_of("200ms", "0%") == Habit(200, 200, 0.0)
-    assert habit_of("200ms..2s", "5%") == Habit(200, 2_000, 0.05)
+    assert habit_of("200ms", "0%") == HandlerBehaviour(200, 200, 0.0)
+    assert habit_of("200ms..2s", "5%") == HandlerBehaviour(200, 2_000, 0.05)
     assert habit_of("1s", "0.25").failing == 0.25
 
 
@@ -323,7 +325,7 @@ def test_a_habit_that_cannot_be_is_refused(duration, failing):
 
 
 def test_durations_spread_as_their_quantiles_say():
-    habit = Habit(200, 2_000, 0.1)
+    habit = HandlerBehaviour(200, 2_000, 0.1)
     rolls = [habit.roll(1, Run(id=f"a@{n}", job_id="a", due_ms=n)) for n in range(4_000)]
     durations = sorted(us / 1_000 for us, _ in rolls)
     assert durations[2_000] == pytest.approx(200, rel=0.1)

@@ -18,10 +18,10 @@ from pollux.errors import StoreBusy, StoreTimeout, Transient
 from pollux.events import Events
 from pollux.model import LIVE, Answer, Cause, Cron, Interval, Isolate, Job, Misfire, Overlap, RunState, run_of
 from pollux.registry import Registry
-from pollux.runtime import Crew, CrewOptions
+from pollux.runtime import NodeRuntime, RuntimeOptions
 from pollux.schedule import next_due
 from pollux.simulate import VirtualClock, VirtualTime
-from pollux.simulate.tally import JobTally
+from pollux.simulate.results import JobResults
 from pollux.store.contract import JobPut, RunFilter
 from pollux.store.guard import Wrapped
 from pollux.store.memory import MemoryStore
@@ -119,12 +119,12 @@ class World:
         if dice.random() < 0.1:
             raise Transient("so it goes")
 
-    async def node(self) -> Crew:
+    async def node(self) -> NodeRuntime:
         self.count += 1
-        crew = Crew(
+        crew = NodeRuntime(
             Diced(self.store, self),
             self.registry,
-            options=CrewOptions(
+            options=RuntimeOptions(
                 seats=20,
                 renews_apart=False,
                 leader_ttl_ms=20_000,
@@ -176,7 +176,7 @@ class World:
     async def live(self) -> None:
         await self.store.open()
         await self.store.put_jobs([JobPut(job) for job in self.jobs.values()])
-        self.crews: list[Crew] = []
+        self.crews: list[NodeRuntime] = []
         end = self.time.time() + FAULTS_S
         await asyncio.gather(self.ask(end), *(self.trouble(end) for _ in range(self.dice.choice([1, 2]))))
         self.share = 0.0
@@ -195,7 +195,7 @@ class World:
         wrong += [f"{run_id}: ended {count} times" for run_id, count in self.store.done.items() if count > 1]
         wrong += [f"{run_id}: done, but never begun" for run_id in self.store.done if not self.begun[run_id]]
         for job_id, job in self.stored.items():
-            tally = JobTally(self.jobs[job_id])
+            tally = JobResults(self.jobs[job_id])
             dues = [int(run_id.rpartition("@")[2]) for run_id in self.store.fired if run_id.startswith(f"{job_id}@")]
             if isinstance(job.schedule, Cron):
                 tally.saw_due(next_due(job.schedule, job_id, START_MS))

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from pollux.deadlines import Deadlines
 from pollux.errors import InvalidInput, PolluxError
-from pollux.patience import Deadlines
-from pollux.simulate import VirtualClock, VirtualTime, virtual
+from pollux.simulate import VirtualClock, VirtualTime, virtual_loop
 
 LONG_S = 3_600.0
 
@@ -150,7 +150,7 @@ async def test_time_waits_for_a_thread(virtual_time):
 
 
 async def test_time_goes_on_without_a_thread_that_never_ends(virtual_time, monkeypatch):
-    monkeypatch.setattr(virtual, "THREAD_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(virtual_loop, "THREAD_SECONDS_MAX", 0.1)
     release = threading.Event()
     call = asyncio.get_running_loop().run_in_executor(None, release.wait)
     await asyncio.sleep(LONG_S)

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from pollux import Pollux, errors
-from pollux.app.health import Watch
+from pollux.app.health import HealthWatch
 from pollux.client import Remote, address_of
-from pollux.client.travel import LOOKS, PATH, VERSION_HEADER, raised, told, verb_of
+from pollux.client.rpc_codec import LOOKS, PATH, VERSION_HEADER, raised, told, verb_of
 from pollux.errors import (
     Conflict,
     InvalidConfig,
@@ -22,9 +22,9 @@ from pollux.errors import (
     StoreRefused,
 )
 from pollux.model import Job, RunState
-from pollux.server import Server, ServerOptions
-from pollux.server.identity import Role
-from pollux.server.routes.verbs import ROLES
+from pollux.server import ApiServer, ServerOptions
+from pollux.server.roles import Role
+from pollux.server.routes.rpc import ROLES
 from pollux.store.contract import JobFilter, RunFilter
 from pollux.version import __version__
 
@@ -42,7 +42,7 @@ AT_HOME = {
 
 @asynccontextmanager
 async def server_of(app):
-    server = Server(app, ServerOptions(host="127.0.0.1", port=0))
+    server = ApiServer(app, ServerOptions(host="127.0.0.1", port=0))
     await server.start()
     try:
         yield server
@@ -84,7 +84,7 @@ async def asking(app):
 def test_every_verb_can_be_asked_from_afar_or_has_a_reason_why_not():
     public = {name: getattr(Pollux, name) for name in dir(Pollux) if not name.startswith("_")}
     verbs = {name for name, it in public.items() if inspect.iscoroutinefunction(it) or inspect.isasyncgenfunction(it)}
-    assert verbs - AT_HOME.keys() == ROLES.keys(), "a new verb gets a role in server/routes/verbs.py, or a reason here"
+    assert verbs - AT_HOME.keys() == ROLES.keys(), "a new verb gets a role in server/routes/rpc.py, or a reason here"
     assert not ROLES.keys() & AT_HOME.keys()
     assert ROLES.keys() >= LOOKS
 
@@ -304,7 +304,7 @@ async def test_health_is_told_while_the_store_is_down(asking, monkeypatch):
     remote = await asking(Role.VIEWER)
     await remote.open()
     monkeypatch.setattr(Pollux, "sealed", down)
-    monkeypatch.setattr(Watch, "_read", down)
+    monkeypatch.setattr(HealthWatch, "_read", down)
     await remote.open()
     found = await remote.health_document()
     assert found["status"] == "unhealthy"

@@ -8,18 +8,18 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.app.accepted import Accepted, there_already
-from pollux.app.changes import filter_words
-from pollux.app.kept import KeptVerbs
+from pollux.app.answers import RunAccepted, there_already
+from pollux.app.audit_lines import filter_words
+from pollux.app.expiring_notes import ExpiringNoteVerbs
 from pollux.app.listing import ListingVerbs
 from pollux.errors import Illegible, InvalidConfig, InvalidInput, NotFound, PolluxError, Unreadable, problems_of
 from pollux.ids import new_id
 from pollux.model import Job, NotePut, Run, check_version
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobPut, RunAnswer, RunFilter, Store
-from pollux.store.legible import as_far
+from pollux.store.decoding import as_far
 
 
-class Ask(Struct, frozen=True):
+class RunRequest(Struct, frozen=True):
     """One run that is asked for."""
 
     job_id: str
@@ -31,7 +31,7 @@ class Ask(Struct, frozen=True):
     priority: int | str | None = None
 
 
-class Written(Struct, frozen=True):
+class PutResult(Struct, frozen=True):
     """A job as it was put, and what the store said to it."""
 
     job: Job
@@ -40,10 +40,10 @@ class Written(Struct, frozen=True):
     detail: str
 
 
-class BatchVerbs(KeptVerbs, ListingVerbs):
+class BatchVerbs(ExpiringNoteVerbs, ListingVerbs):
     """The verbs for many, item by item."""
 
-    async def put_each(self, puts: Sequence[JobPut], *, version: int | None = None) -> list[Written | PolluxError]:
+    async def put_each(self, puts: Sequence[JobPut], *, version: int | None = None) -> list[PutResult | PolluxError]:
         """Add or change jobs in a version (None: our own): the answer of the store to each, or why it was not asked."""
         made = [self._to_put(put) for put in puts]
         store = self._store if version is None else self._store.of_version(check_version(version))
@@ -77,7 +77,7 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         """Those of this process."""
         return self._registry.names()
 
-    async def enqueue_each(self, asks: Sequence[Ask]) -> list[Accepted | PolluxError]:
+    async def enqueue_each(self, asks: Sequence[RunRequest]) -> list[RunAccepted | PolluxError]:
         """Accept runs of jobs that are there, in batches: each run as it was accepted, or why it was not."""
         ids = list(dict.fromkeys(ask.job_id for ask in asks))
         jobs: dict[str, Job] = {}
@@ -101,7 +101,7 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         return answers
 
     def _asked(
-        self, ask: Ask, jobs: Mapping[str, Job], unreadable: Mapping[str, Unreadable], now_ms: int
+        self, ask: RunRequest, jobs: Mapping[str, Job], unreadable: Mapping[str, Unreadable], now_ms: int
     ) -> Run | PolluxError:
         job = jobs.get(ask.job_id)
         if ask.job_id in unreadable:
@@ -122,15 +122,15 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
 
     def _accepted(
         self, run: Run, answer: RunAnswer, jobs: Mapping[str, Job], there: Mapping[str, Run]
-    ) -> Accepted | PolluxError:
+    ) -> RunAccepted | PolluxError:
         try:
             self._refuse(answer, jobs[run.job_id])
-            return Accepted(run) if answer.answer is Answer.OK else there_already(run, there.get(run.id, run))
+            return RunAccepted(run) if answer.answer is Answer.OK else there_already(run, there.get(run.id, run))
         except PolluxError as error:
             return error
 
-    async def _record_accepted(self, answers: Sequence[Accepted | PolluxError]) -> None:
-        new = [each.run for each in answers if isinstance(each, Accepted) and each.is_new]
+    async def _record_accepted(self, answers: Sequence[RunAccepted | PolluxError]) -> None:
+        new = [each.run for each in answers if isinstance(each, RunAccepted) and each.is_new]
         jobs, params = dict.fromkeys(run.job_id for run in new), new[0].payload if len(new) == 1 else None
         await self._record_enqueued(jobs, [run.id for run in new], params)
 
@@ -148,6 +148,6 @@ class BatchVerbs(KeptVerbs, ListingVerbs):
         return await self._drop_each(self._dead_where(where), filter_words(where))
 
 
-def _written(put: JobPut, answer: JobAnswer, store: Store) -> Written:
+def _written(put: JobPut, answer: JobAnswer, store: Store) -> PutResult:
     job = replace(put.job, revision=answer.revision, scheduler_version=store.scheduler_version)
-    return Written(job, answer.answer, answer.revision, answer.detail)
+    return PutResult(job, answer.answer, answer.revision, answer.detail)

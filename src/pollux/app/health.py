@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec.structs import replace
 
 from pollux.app.source_history import latest_sets
-from pollux.app.starts import starts_of
+from pollux.app.start_notes import starts_of
 from pollux.errors import PolluxError
 from pollux.model import (
     ALL_VERSIONS,
@@ -31,42 +31,41 @@ from pollux.model import (
     RunState,
     Version,
     all_aside,
-    at_odds,
     by_term,
+    declaration_conflicts,
     drained_of,
     may_be_at_odds,
 )
 from pollux.model.clock_note import ClockNote, clock_notes
-from pollux.observe.documents import health_document
-from pollux.observe.health import Finding, Health, judge, of_nodes
-from pollux.observe.metrics_reading import Readings
+from pollux.observe.health import Health, HealthFinding, judge, of_nodes
+from pollux.observe.health_json import health_document
+from pollux.observe.metrics_table import Readings
 from pollux.observe.snapshot import (
     JOBS_MAX,
     SOON_MS,
-    Calls,
+    BusySeat,
+    Counters,
     Deployment,
+    HealthLimits,
     Histogram,
-    JobSeen,
-    Limits,
-    LoopSeen,
-    NodeSeen,
-    Sitting,
+    JobSnapshot,
+    LoopSnapshot,
+    NodeSnapshot,
     Snapshot,
-    Tally,
+    VerbCalls,
 )
 from pollux.observe.traces import Traces
 from pollux.outcome import freshness
 from pollux.plan import forsaken
-from pollux.runtime import Crew
-from pollux.runtime.lateness import LatenessSeen
+from pollux.runtime import NodeRuntime
 from pollux.runtime.loop import LoopStatus
-from pollux.runtime.tallies import BOUNDS_MS, kind_of
+from pollux.runtime.stats import BOUNDS_MS, LatenessSnapshot, kind_of
 from pollux.schedule import late_after_of
-from pollux.schedule.missed import LATE_AFTER_MAX_MS
+from pollux.schedule.misfire import LATE_AFTER_MAX_MS
 from pollux.secrets import HIDDEN, hide
 from pollux.store.contract import FEED_MAX, Counts, RunFilter, Store
+from pollux.store.decoding import as_far, due_as_far, stops_as_far
 from pollux.store.guard import Guarded
-from pollux.store.legible import as_far, due_as_far, stops_as_far
 from pollux.version import __version__
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ VERSIONS_MAX = 5
 LATE_BOUNDS = (1, 4, 6, 8, 10, 12, 14, 16, 19, 22)  # of the buckets of lateness that are told: 1 ms to 70 minutes
 
 
-class Look:
+class HealthRead:
     """What the store said, or why it did not."""
 
     __slots__ = ("at", "deployment", "trouble")
@@ -89,16 +88,16 @@ class Look:
         self.at, self.deployment, self.trouble = at, deployment, trouble
 
 
-class Watch:
+class HealthWatch:
     """Looks for one app."""
 
     def __init__(self, app: Pollux) -> None:
         self._app = app
-        self.crew: Crew | None = None  # also while it drains
+        self.crew: NodeRuntime | None = None  # also while it drains
         self.traces: Traces | None = None  # if it has any
         self.refused: dict[int, int] = {}  # requests that the API turned away, by status
-        self._last: Look | None = None
-        self._looking: asyncio.Task[Look] | None = None
+        self._last: HealthRead | None = None
+        self._looking: asyncio.Task[HealthRead] | None = None
 
     async def health(self) -> Health:
         look = await self._look()
@@ -121,7 +120,7 @@ class Watch:
             scheduler_version=app.backend.scheduler_version,
             snapshot=self._snapshot(look),
             age_ms=max(0.0, app.clock.mono_ms() - look.at),
-            calls=cast("dict[str, Calls]", guarded.calls),
+            calls=cast("dict[str, VerbCalls]", guarded.calls),
             tally=None if crew is None else tally_of(crew, guarded.enqueued),
             spans={} if traces is None else traces.export.counts(),
             spans_waiting=None if traces is None else traces.export.waiting,
@@ -130,7 +129,7 @@ class Watch:
 
     # looking
 
-    async def _look(self) -> Look:
+    async def _look(self) -> HealthRead:
         """The latest look, if it is young enough; all who ask meanwhile wait for the same new one."""
         last = self._last
         if last is not None and 0 <= self._app.clock.mono_ms() - last.at < KEPT_MS:
@@ -141,7 +140,7 @@ class Watch:
             looking = self._looking = loop.create_task(self._ask())
         return await asyncio.shield(looking)
 
-    async def _ask(self) -> Look:
+    async def _ask(self) -> HealthRead:
         app, deployment, trouble = self._app, None, ""
         try:
             async with asyncio.timeout(LOOK_SECONDS):
@@ -150,7 +149,7 @@ class Watch:
             trouble = f"no answer within {LOOK_SECONDS:.0f} s"
         except (PolluxError, OSError) as error:
             trouble = hide(str(error))
-        self._last = Look(app.clock.mono_ms(), deployment, trouble)
+        self._last = HealthRead(app.clock.mono_ms(), deployment, trouble)
         return self._last
 
     async def _read(self, store: Store) -> Deployment:
@@ -192,7 +191,7 @@ class Watch:
             clocks=await self._clocks(store, aside, now_ms),
             forsaken=tuple((source, tuple(ids)) for source, ids in left.items()),
             starts=await starts_of(store) if is_missed else (),
-            at_odds=tuple(at_odds(serving, latest, now_ms=now_ms)),
+            at_odds=tuple(declaration_conflicts(serving, latest, now_ms=now_ms)),
         )
 
     async def _clocks(self, store: Store, aside: Iterable[Note], now_ms: int) -> tuple[ClockNote, ...]:
@@ -233,12 +232,12 @@ class Watch:
             return ()
         return page.runs
 
-    def _snapshot(self, look: Look, dead: tuple[Run, ...] = ()) -> Snapshot:
+    def _snapshot(self, look: HealthRead, dead: tuple[Run, ...] = ()) -> Snapshot:
         app, options = self._app, self._app.options
         return Snapshot(
             now_ms=self._now_ms(),
             store=app.backend.capabilities.name,
-            limits=Limits(
+            limits=HealthLimits(
                 queue_depth=options.health_queue_depth,
                 staleness_ms=options.health_staleness_ms,
                 wait_ms=options.health_wait_ms,
@@ -253,7 +252,7 @@ class Watch:
             dead=dead,
         )
 
-    def _node_seen(self, crew: Crew) -> NodeSeen:
+    def _node_seen(self, crew: NodeRuntime) -> NodeSnapshot:
         reloader = self._app.reloader
         if reloader is None or not reloader.config.path:
             return node_seen(crew)
@@ -268,7 +267,7 @@ class Watch:
 class WatchedVerbs:
     """What can be asked of an app about how it does."""
 
-    watch: Watch
+    watch: HealthWatch
 
     async def health(self) -> Health:
         """How the deployment and this node do, and what to do about it; it costs a few store calls a second at most."""
@@ -305,7 +304,7 @@ def most_overdue(jobs: Sequence[Job], now_ms: int) -> Job | None:
     return min(late or jobs, key=lambda job: job.next_due_ms or now_ms, default=None)
 
 
-def beat_findings(nodes: Sequence[Node], *, lag_ms: int) -> list[Finding]:
+def beat_findings(nodes: Sequence[Node], *, lag_ms: int) -> list[HealthFinding]:
     """What is known of nodes without asking one: `loop` and `handlers`, by their last beats."""
     return [*of_nodes(nodes, lag_ms=lag_ms)]
 
@@ -318,9 +317,9 @@ def late_after(job: Job) -> int:
         return LATE_AFTER_MAX_MS
 
 
-def job_seen(job: Job, now_ms: int, category: str | None = None) -> JobSeen:
+def job_seen(job: Job, now_ms: int, category: str | None = None) -> JobSnapshot:
     fresh, memory = freshness(job, now_ms), job.memory
-    return JobSeen(
+    return JobSnapshot(
         id=job.id,
         kind=kind_of(job),
         name=job.name,
@@ -341,10 +340,10 @@ def job_seen(job: Job, now_ms: int, category: str | None = None) -> JobSeen:
     )
 
 
-def node_seen(crew: Crew) -> NodeSeen:
+def node_seen(crew: NodeRuntime) -> NodeSnapshot:
     status, planner = crew.status(), crew.timekeeper.planner
     looked = planner.look(soon_ms=SOON_MS) if planner is not None and status.term is not None else None
-    return NodeSeen(
+    return NodeSnapshot(
         id=crew.node_id,
         started_ms=crew.started_ms,
         plans=crew.options.plans,
@@ -369,9 +368,9 @@ def node_seen(crew: Crew) -> NodeSeen:
     )
 
 
-def _sitting(crew: Crew) -> tuple[Sitting, ...]:
+def _sitting(crew: NodeRuntime) -> tuple[BusySeat, ...]:
     return tuple(
-        Sitting(
+        BusySeat(
             seat=attempt.seat.number if attempt.seat is not None else 0,
             run_id=attempt.run.id,
             job_id=attempt.run.job_id,
@@ -383,10 +382,10 @@ def _sitting(crew: Crew) -> tuple[Sitting, ...]:
     )
 
 
-def tally_of(crew: Crew, enqueued: list[int]) -> Tally:
+def tally_of(crew: NodeRuntime, enqueued: list[int]) -> Counters:
     """Everything by reference or as it is now: the text is written in another thread."""
     ends, planned, keeper, leader = crew.settler.tallies, crew.timekeeper.planned, crew.timekeeper, crew.leader
-    return Tally(
+    return Counters(
         scheduled=dict(planned.fired),
         skipped=dict(planned.skipped),
         enqueued=[made + given for made, given in zip(planned.lined, enqueued, strict=True)],
@@ -416,15 +415,15 @@ def tally_of(crew: Crew, enqueued: list[int]) -> Tally:
     )
 
 
-def _histogram(seen: LatenessSeen) -> Histogram:
+def _histogram(seen: LatenessSnapshot) -> Histogram:
     """Bucket n holds what is below 2**n ms; several of ours are one of those that are told."""
     ends = [0, *(n + 1 for n in LATE_BOUNDS), len(seen.buckets)]
     counts = tuple(sum(seen.buckets[start:end]) for start, end in pairwise(ends))
     return Histogram(tuple((1 << n) - 1 for n in LATE_BOUNDS), counts, seen.sum_ms)
 
 
-def _loop(status: LoopStatus) -> LoopSeen:
-    return LoopSeen(
+def _loop(status: LoopStatus) -> LoopSnapshot:
+    return LoopSnapshot(
         name=status.name,
         is_alive=status.is_alive,
         turns=status.turns,

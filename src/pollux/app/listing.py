@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.app.overview import Standing, live_by_job, live_runs, standings_of
+from pollux.app.overview import JobState, live_by_job, live_runs, standings_of
 from pollux.app.verbs import Verbs
 from pollux.errors import InvalidInput, Unreadable
 from pollux.model import LIVE, Counts, Job, Node, Note, Run, RunState
 from pollux.plan import unreadable_words
-from pollux.plan.courses import placed
+from pollux.plan.forecast import placed
 from pollux.store.contract import PAGE_MAX, JobFilter, RunFilter, RunPage
 from pollux.store.filters import job_fits
 
@@ -32,7 +32,7 @@ _BY_RUNS = {"running": (RunState.LEASED,), "waiting": _LIVE}
 
 
 class JobRows(Struct, frozen=True):
-    rows: tuple[Standing, ...]
+    rows: tuple[JobState, ...]
     next: str | None
     total: int | None = None  # of all that the filter means; None: nobody counted
     unreadable: tuple[Unreadable, ...] = ()  # jobs that should be among them
@@ -66,7 +66,7 @@ class ListingVerbs(Verbs):
             return replace(page, total=counts.jobs)
         return replace(page, total=passed + len(page.rows) if is_whole and page.next is None else None)
 
-    async def job_row(self, job_id: str) -> Standing:
+    async def job_row(self, job_id: str) -> JobState:
         """One job with its state, as exactly as it can be known; all that it takes is asked for at once."""
         [job], page, stops, nodes = await asyncio.gather(
             self.jobs_by_id([job_id]), live_runs(self, job_id=job_id, limit=EACH_MAX), self.stops(), self.nodes()
@@ -76,7 +76,7 @@ class ListingVerbs(Verbs):
         [row] = await self._standings([job], page.runs, stops, nodes)
         return row if row.held or not page.unreadable else replace(row, held=unreadable_words(page.unreadable[0]))
 
-    async def new_row(self, job: Job, stops: Sequence[Note]) -> Standing:
+    async def new_row(self, job: Job, stops: Sequence[Note]) -> JobState:
         """A job that was added just now: it has no runs yet, and the due that the leader is about to give it."""
         now_ms = self._clock.now_ms()
         if job.revision > 1:  # it stands in the place of a deleted one, whose last due counts
@@ -115,7 +115,7 @@ class ListingVerbs(Verbs):
         if where.enabled not in (None, state != "disabled"):
             return JobRows((), None)
         where = replace(where, enabled=state != "disabled")
-        found, unreadable, runs = list[Standing](), list[Unreadable](), dict[str, Unreadable]()
+        found, unreadable, runs = list[JobState](), list[Unreadable](), dict[str, Unreadable]()
         for _ in range(SCAN_PAGES):
             page = await self.list_jobs(where, after=after, limit=PAGE_MAX)
             rows, met = await self._rows(page.jobs, counts)
@@ -143,7 +143,7 @@ class ListingVerbs(Verbs):
             if cursor is None:
                 break
         ids = sorted({run.job_id for run in live if after is None or run.job_id > after})
-        found: list[Standing] = []
+        found: list[JobState] = []
         stops, nodes = await asyncio.gather(self.stops(), self.nodes())
         for start in range(0, len(ids), PAGE_MAX):
             jobs = [job for job in await self.jobs_by_id(ids[start : start + PAGE_MAX]) if job is not None]
@@ -166,7 +166,7 @@ class ListingVerbs(Verbs):
         runs = tuple(run for page in pages for run in page.runs)
         return RunPage(runs, None, tuple(run for page in pages for run in page.unreadable))
 
-    async def _rows(self, jobs: Sequence[Job], counts: Counts) -> tuple[tuple[Standing, ...], tuple[Unreadable, ...]]:
+    async def _rows(self, jobs: Sequence[Job], counts: Counts) -> tuple[tuple[JobState, ...], tuple[Unreadable, ...]]:
         """What each is at, and the live runs that cannot be read."""
         if not jobs:
             return (), ()
@@ -175,9 +175,9 @@ class ListingVerbs(Verbs):
 
     async def _standings(
         self, jobs: Sequence[Job], live: Sequence[Run], stops: Sequence[Note], nodes: Sequence[Node]
-    ) -> tuple[Standing, ...]:
+    ) -> tuple[JobState, ...]:
         """A crowd is looked at in pieces, so that no firing waits for it."""
-        now_ms, found = self._clock.now_ms(), list[Standing]()
+        now_ms, found = self._clock.now_ms(), list[JobState]()
         by_job = live_by_job(live, now_ms)
         for start in range(0, len(jobs), AT_ONCE):
             if start:

@@ -2,9 +2,9 @@
 
     look at both ends ─▶ nodes drain ─▶ seal FROM ─▶ mark TO ─▶ page, page, ... ─▶ count both ─▶ moved, arrived
 
-The marks (`pollux.store.seal`) carry the id of the move; beside them TO keeps how far the copy has come.  A page that
-is loaded a second time changes nothing, so whoever is killed between two writes just begins at the page before.  FROM
-is sealed before the first record leaves it: nothing there may go on that TO has a copy of.
+The marks (`pollux.store.move_marks`) carry the id of the move; beside them TO keeps how far the copy has come.  A page
+that is loaded a second time changes nothing, so whoever is killed between two writes just begins at the page before.
+FROM is sealed before the first record leaves it: nothing there may go on that TO has a copy of.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from pollux.model import (
     leader_of,
 )
 from pollux.store.contract import PAGE_MAX, Counts, RunFilter, Store
-from pollux.store.records import Record, read_record
-from pollux.store.seal import (
+from pollux.store.dump_format import Record, read_record
+from pollux.store.move_marks import (
     MARKS,
     MOVED_FROM,
     SETTLE_MS,
-    Mark,
-    Marks,
+    MoveMark,
+    MoveMarks,
     begin_filling,
     mark_put,
     marks_of,
@@ -63,7 +63,7 @@ _SUMS = 2**64
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Step(Struct, frozen=True):
+class MoveStep(Struct, frozen=True):
     """How far it is: `draining` leases that are left, `copying` records so far, `counting` records of how many."""
 
     phase: str
@@ -71,7 +71,7 @@ class Step(Struct, frozen=True):
     total: int | None = None
 
 
-class Moved(Struct, frozen=True):
+class MoveReport(Struct, frozen=True):
     """What was moved, and when."""
 
     move: str
@@ -83,7 +83,7 @@ class Moved(Struct, frozen=True):
     nodes: tuple[str, ...]  # that still live on the source, and do nothing there
 
 
-class Trail(Struct, frozen=True):
+class MoveProgress(Struct, frozen=True):
     """How far the copy is, and what it has carried so far: how many of a kind, and a sum over all that is in them."""
 
     after: str | None = None
@@ -92,14 +92,14 @@ class Trail(Struct, frozen=True):
     sums: dict[str, int] = {}
 
 
-class End(Struct, frozen=True):
+class MoveEnd(Struct, frozen=True):
     """One end of a move: the store, and its URL without a password."""
 
     store: Store
     name: str
 
 
-Report = Callable[[Step], None]
+Report = Callable[[MoveStep], None]
 
 
 class Move:
@@ -107,8 +107,8 @@ class Move:
 
     def __init__(
         self,
-        source: End,
-        target: End,
+        source: MoveEnd,
+        target: MoveEnd,
         *,
         clock: Clock,
         report: Report,
@@ -118,7 +118,7 @@ class Move:
         self.source, self.target = source, target
         self._clock, self._report, self._page, self._settle_ms = clock, report, page, settle_ms
 
-    async def run(self, move_id: str, *, actor: str, live: bool, wait_ms: int) -> Moved:
+    async def run(self, move_id: str, *, actor: str, live: bool, wait_ms: int) -> MoveReport:
         """All of it; called again after it was cut off, the rest of it.  `move_id` names a move that begins."""
         mark = await self._begin(move_id, live=live, wait_ms=wait_ms)
         if not mark.is_over:
@@ -129,9 +129,9 @@ class Move:
         await self._hand_over(mark, actor)
         left = tuple(node.id for node in await self.source.store.nodes())
         ends = self.source.name, self.target.name
-        return Moved(mark.move, *ends, mark.counts, mark.began_ms, mark.ended_ms or 0, left)
+        return MoveReport(mark.move, *ends, mark.counts, mark.began_ms, mark.ended_ms or 0, left)
 
-    async def _hand_over(self, mark: Mark, actor: str) -> None:
+    async def _hand_over(self, mark: MoveMark, actor: str) -> None:
         """From here on the target is in use; done once."""
         store, name = self.target.store, self.source.name
         there = (await marks_of(store)).origin
@@ -145,7 +145,7 @@ class Move:
 
     # beginning
 
-    async def _begin(self, move_id: str, *, live: bool, wait_ms: int) -> Mark:
+    async def _begin(self, move_id: str, *, live: bool, wait_ms: int) -> MoveMark:
         """The mark of this move: the one that stands if it goes on, else a new one, with the source sealed."""
         here, there = await marks_of(self.source.store), await marks_of(self.target.store)
         self._refuse_chain(here, there)
@@ -153,7 +153,7 @@ class Move:
         if mark is None:
             await self._refuse_filled(there)
             await self._quiet(live=live, wait_ms=wait_ms)
-            mark = Mark(move_id, self.target.name, self._clock.now_ms())
+            mark = MoveMark(move_id, self.target.name, self._clock.now_ms())
         elif there.origin is None or there.origin.move != mark.move:
             await self._refuse_another(mark, there)
         if not mark.is_over:
@@ -164,14 +164,14 @@ class Move:
             await self._mark_target(mark)
         return mark
 
-    async def _mark_target(self, mark: Mark) -> None:
+    async def _mark_target(self, mark: MoveMark) -> None:
         same = (await marks_of(self.target.store)).to
         if same is not None and same.move == mark.move:
             await unseal(self.source.store)
             raise Conflict(f"{self.source.name} and {self.target.name} are the same store; name another one")
         await begin_filling(self.target.store, replace(mark, other=self.source.name))
 
-    def _refuse_chain(self, here: Marks, there: Marks) -> None:
+    def _refuse_chain(self, here: MoveMarks, there: MoveMarks) -> None:
         if here.origin is not None and not here.origin.is_over:
             raise Conflict(
                 f"{self.source.name} is itself being filled from {here.origin.other}; complete that move first"
@@ -182,7 +182,7 @@ class Move:
                 f"unseal it by `pollux store unseal {shell_word(self.target.name)} --force`"
             )
 
-    async def _refuse_filled(self, there: Marks) -> None:
+    async def _refuse_filled(self, there: MoveMarks) -> None:
         """The target of a new move must be empty, and nobody may work on it."""
         name = self.target.name
         if there.origin is not None and not there.origin.is_over:
@@ -198,7 +198,7 @@ class Move:
                 f"`pollux store drop {shell_word(name)}`"
             )
 
-    async def _refuse_another(self, mark: Mark, there: Marks) -> None:
+    async def _refuse_another(self, mark: MoveMark, there: MoveMarks) -> None:
         """The source was sealed by a move whose mark the target does not bear."""
         source, target = self.source.name, self.target.name
         if mark.is_over:
@@ -236,7 +236,7 @@ class Move:
         """What living nodes still run, of a move that was cut off, ends first: it would be run again in the copy."""
         store, began = self.source.store, self._clock.mono_ms()
         while await store.nodes() and (running := await self._running()):
-            self._report(Step("draining", len(running)))
+            self._report(MoveStep("draining", len(running)))
             if self._clock.mono_ms() - began > wait_ms:
                 raise Conflict(_still(running, wait_ms, then="nothing more was moved, and nobody claims here"))
             await asyncio.sleep(LOOK_S)
@@ -254,7 +254,7 @@ class Move:
                 await store.put_notes([NotePut(DRAIN, {"reason": "it is about to be moved"}, expires_ms=expires_ms)])
                 await store.wake()
             running = await self._running()
-            self._report(Step("draining", len(running)))
+            self._report(MoveStep("draining", len(running)))
             if running and now - began > wait_ms:
                 raise Conflict(_still(running, wait_ms, then="nothing was moved, and the nodes go on"))
             if not running:
@@ -279,7 +279,7 @@ class Move:
             await self._copy()
             if await self._is_level():
                 return
-            await self._put_trail(Trail())
+            await self._put_trail(MoveProgress())
         raise Conflict(
             f"somebody still writes to {self.source.name}, or its counts are wrong: {await self._levels()}; stop "
             f"whoever enqueues there, `pollux store check --store {shell_word(self.source.name)}`, and run the move "
@@ -294,13 +294,13 @@ class Move:
             await self.target.store.load([(kind, data) for kind, data, _ in carried])
             trail = _longer(trail, carried, page.next)
             await self._put_trail(trail)
-            self._report(Step("copying", sum(trail.counts.values())))
+            self._report(MoveStep("copying", sum(trail.counts.values())))
 
-    async def _trail(self) -> Trail:
+    async def _trail(self) -> MoveProgress:
         found = [note for note in await self.target.store.notes(TRAIL) if note.key == TRAIL]
-        return msgspec.convert(found[0].value, Trail) if found else Trail()
+        return msgspec.convert(found[0].value, MoveProgress) if found else MoveProgress()
 
-    async def _put_trail(self, trail: Trail) -> None:
+    async def _put_trail(self, trail: MoveProgress) -> None:
         await self.target.store.put_notes([NotePut(TRAIL, msgspec.to_builtins(trail))])
 
     async def _is_level(self) -> bool:
@@ -316,11 +316,11 @@ class Move:
         """Read the target once through: as many of each kind as were carried, and the same in them."""
         told = await self._trail()
         total = sum(told.counts.values())
-        seen, after = Trail(), None
+        seen, after = MoveProgress(), None
         while True:
             page = await self.target.store.dump(after=after, limit=self._page)
             seen = _longer(seen, _carried(page.records), page.next)
-            self._report(Step("counting", sum(seen.counts.values()), total))
+            self._report(MoveStep("counting", sum(seen.counts.values()), total))
             after = page.next
             if after is None:
                 break
@@ -342,7 +342,7 @@ def _is_ours(key: str) -> bool:
     return key == DRAIN or key.startswith(MARKS)
 
 
-def _longer(trail: Trail, carried: Sequence[tuple[str, Any, Record]], after: str | None) -> Trail:
+def _longer(trail: MoveProgress, carried: Sequence[tuple[str, Any, Record]], after: str | None) -> MoveProgress:
     counts, sums = dict(trail.counts) or dict.fromkeys(KINDS, 0), dict(trail.sums)
     for _, _, record in carried:
         kind = _kind_of(record)
@@ -350,7 +350,7 @@ def _longer(trail: Trail, carried: Sequence[tuple[str, Any, Record]], after: str
             continue
         counts[kind] += 1
         sums[kind] = (sums.get(kind, 0) + _sum_of(record)) % _SUMS
-    return Trail(after, after is None, counts, sums)
+    return MoveProgress(after, after is None, counts, sums)
 
 
 def _kind_of(record: Record) -> str | None:
@@ -376,7 +376,7 @@ def _sum_of(record: Record) -> int:
     return int.from_bytes(blake2b(_encode(record), digest_size=8).digest(), "big")
 
 
-def _difference(told: Trail, seen: Trail) -> str:
+def _difference(told: MoveProgress, seen: MoveProgress) -> str:
     wrong = [
         f"{seen.counts[kind]:,} {kind} instead of {told.counts[kind]:,}"
         for kind in KINDS
@@ -414,7 +414,7 @@ async def _first_kind(store: Store) -> str:
             return ""
 
 
-def _part_of_another(origin: Mark, source: str, name: str) -> str:
+def _part_of_another(origin: MoveMark, source: str, name: str) -> str:
     """A half-filled target; if it came from this very source, whose seal is gone, that move was given up."""
     ways = f"throw away what came: `pollux store drop {shell_word(name)}`, or name an empty store"
     part = f"{name} holds a part of another move, from {origin.other}, begun on {format_moment(origin.began_ms)}"

@@ -13,7 +13,7 @@ from pollux.model import LIVE, Job, Node, Note, Run, RunState
 from pollux.outcome import Freshness, freshness
 from pollux.plan import why_job
 from pollux.plan.why import failing_words
-from pollux.schedule.words import describe
+from pollux.schedule.builders import describe_schedule
 from pollux.store.contract import Counts, JobFilter, RunFilter, RunPage, Store
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class JobRow(Struct, frozen=True):
         return self.job.memory.last_error.partition("\n")[0] if self.job.memory.failures else self.failing
 
 
-class Standing(Struct, frozen=True, gc=False):
+class JobState(Struct, frozen=True, gc=False):
     """What a job is at, without all that a table shows besides."""
 
     job: Job
@@ -76,7 +76,7 @@ def rows_of(
         rows.append(
             JobRow(
                 job=job,
-                schedule=describe(job.schedule),
+                schedule=describe_schedule(job.schedule),
                 last=last_outcome(job),
                 freshness=freshness(job, now_ms),
                 next_due_ms=job.next_due_ms,
@@ -100,14 +100,14 @@ def failing_since_ms(job: Job, live: Run | None, now_ms: int) -> int | None:
 
 def standings_of(
     jobs: Sequence[Job], *, live: Mapping[str, Run], stops: Sequence[Note], nodes: Sequence[Node], now_ms: int
-) -> list[Standing]:
+) -> list[JobState]:
     """What each job is at; `live` as in `rows_of`."""
     found = []
     for job in jobs:
         run = live.get(job.id)
         why = why_job(job, stops=stops, now_ms=now_ms, live=run, nodes=nodes)
         held = why.reason if why.is_held else ""
-        found.append(Standing(job, state_of(run, why.answer), held, failing_since_ms(job, run, now_ms)))
+        found.append(JobState(job, state_of(run, why.answer), held, failing_since_ms(job, run, now_ms)))
     return found
 
 

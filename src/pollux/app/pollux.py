@@ -12,10 +12,17 @@ from random import Random
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
 
-from pollux.app.alongside import Alongside
 from pollux.app.batches import BatchVerbs
 from pollux.app.blocking import Blocking
-from pollux.app.configured import (
+from pollux.app.declarations import Declared, PendingDeclaration
+from pollux.app.health import HealthWatch, WatchedVerbs
+from pollux.app.node_options import NodeOptions, options_of
+from pollux.app.overview import Overview, live_by_job, live_runs, rows_of, told_by
+from pollux.app.process import is_looped, run_alone
+from pollux.app.reload import Reloader
+from pollux.app.running_config import ReloadableApp
+from pollux.app.settings_watcher import SettingsWatcher
+from pollux.app.setup import (
     as_configured,
     check_isolation,
     load_app,
@@ -24,15 +31,7 @@ from pollux.app.configured import (
     register_python,
     set_up,
 )
-from pollux.app.declared import Coming, Declared
-from pollux.app.health import Watch, WatchedVerbs
-from pollux.app.options import NodeOptions, options_of
-from pollux.app.overview import Overview, live_by_job, live_runs, rows_of, told_by
-from pollux.app.process import is_looped
-from pollux.app.reload import Reloader
-from pollux.app.starting import run_alone
-from pollux.app.steered import Steered
-from pollux.app.steward import Steward
+from pollux.app.side_services import SideServices
 from pollux.app.verbs import Verbs, default_actor
 from pollux.clock import Clock, SystemClock
 from pollux.config import Config
@@ -44,19 +43,19 @@ from pollux.model import ALL_VERSIONS, Job, Schedule, check_version, leader_of
 from pollux.observe import attach_logs
 from pollux.plan import Diff
 from pollux.registry import Registry
-from pollux.runtime import Crew, CrewOptions
-from pollux.runtime.child import in_child
+from pollux.runtime import NodeRuntime, RuntimeOptions
+from pollux.runtime.isolation.parent import in_child
 from pollux.secrets import Secrets, hide
 from pollux.store.contract import DumpPage, RunAnswer, Store
 from pollux.store.guard import Guarded
-from pollux.store.open import open_store
-from pollux.store.seal import Seal, marks_of, refuse_sealed, seal_words
+from pollux.store.move_marks import MoveGuard, marks_of, refuse_sealed, seal_words
+from pollux.store.urls import open_store
 from pollux.version import __version__
 
 Call = Callable[..., Any]
 
 
-class Pollux(Steered, BatchVerbs, WatchedVerbs):
+class Pollux(ReloadableApp, BatchVerbs, WatchedVerbs):
     """A polling and job scheduler on one store.
 
     `async with app:` starts and stops everything; `await app.open()` opens the store alone, to ask and to enqueue;
@@ -102,11 +101,11 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         self._built_in.http.set(per_target=http_per_target, allow_networks=http_allow_networks)
         self.declared = Declared(self._registry, source=f"code:{name}", release=release)
         self.secrets = Secrets()
-        self.crew: Crew | None = None
+        self.crew: NodeRuntime | None = None
         self.node_id = self.program = ""  # the program: what starts this app; nothing: as the process was
         self.blocking = Blocking(self._blocking_verbs)
         self._stand_ready(http_per_target)
-        self.watch = Watch(self)
+        self.watch = HealthWatch(self)
         self._is_open = False
 
     @classmethod
@@ -228,7 +227,7 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
 
     async def diff(self) -> list[Diff]:
         """What the next start would change in the store, source by source, in the place of nodes that live."""
-        return [diff for diff in await self.declared.diff(self._store, coming=Coming.DRAFT) if diff.lines()]
+        return [diff for diff in await self.declared.diff(self._store, coming=PendingDeclaration.DRAFT) if diff.lines()]
 
     # life
 
@@ -290,7 +289,7 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         if was_open:
             await refuse_sealed(self._store, hide(self.store_url))  # it may have been moved since
         self._stop_logs = attach_logs(self.events)
-        self.steward = Steward(self)
+        self.steward = SettingsWatcher(self)
         try:
             await self.steward.prepare()
             self.crew = await self._start_crew(replace=replace)
@@ -303,9 +302,9 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
         self.events.emit(NodeStarted(self.node_id, self.store_url))
         self._alongside.set_out(self.crew, self._is_well)
 
-    async def _start_crew(self, *, replace: bool) -> Crew:
+    async def _start_crew(self, *, replace: bool) -> NodeRuntime:
         self.node_id = f"{platform.node()}:{os.getpid()}:{new_id(self._clock.now_ms(), self._dice)[-8:]}"
-        crew = Crew(
+        crew = NodeRuntime(
             self._store,
             self._registry,
             options=self.options,
@@ -317,7 +316,7 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
             declares=self.declared.declares(),
             secrets=self.secrets,
         )
-        self._alongside = Alongside(self.options, clock=self._clock, events=self.events)
+        self._alongside = SideServices(self.options, clock=self._clock, events=self.events)
         await self._alongside.begin(crew, self.watch)
         try:
             node = await crew.announce()  # whoever starts now with other code sees us, or we see it
@@ -378,7 +377,7 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
 
     @contextmanager
     def relocated(
-        self, store: Store, *, clock: Clock, dice: Random, registry: Registry, options: CrewOptions
+        self, store: Store, *, clock: Clock, dice: Random, registry: Registry, options: RuntimeOptions
     ) -> Iterator[None]:
         """The same app on another store and clock until the block ends, for tests; it must not be open meanwhile."""
         if self.crew is not None or self._is_open:
@@ -478,7 +477,7 @@ class Pollux(Steered, BatchVerbs, WatchedVerbs):
 def _backend(store: str | Store, clock: Clock) -> tuple[Store, str]:
     backend = open_store(store, clock=clock) if isinstance(store, str) else store
     url = store if isinstance(store, str) else backend.capabilities.name
-    return Guarded(backend, clock=clock, seal=Seal(hide(url))), url
+    return Guarded(backend, clock=clock, seal=MoveGuard(hide(url))), url
 
 
 def _name_of(function: Call) -> str:

@@ -18,26 +18,26 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from pollux.app.changes import Once
-from pollux.app.configured import missing_secrets, register_python
-from pollux.app.declared import Coming, refuse
+from pollux.app.audit_lines import OnceLine
+from pollux.app.declarations import PendingDeclaration, refuse
 from pollux.app.file_watch import steady_bytes
-from pollux.config.live import is_overruled, read_live, with_live
+from pollux.app.setup import missing_secrets, register_python
+from pollux.config.effective import EffectiveOption, shown, told
+from pollux.config.file_history import FileHistory, KeptText
+from pollux.config.live_settings import is_overruled, read_live, with_live
 from pollux.config.load import digest_of, file_source, load_config
-from pollux.config.reading import FILE_BYTES_MAX
 from pollux.config.settings import DEFAULT, OPTIONS, Config
-from pollux.config.told import Told, shown, told
-from pollux.config.versions import Kept, Versions
+from pollux.config.yaml_reader import FILE_BYTES_MAX
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError
 from pollux.events import ConfigReloaded, ReloadRefused, VersionNotKept
 from pollux.model import SETTING, AuditLine, Job, NotePut
 from pollux.plan import Diff
 from pollux.secrets import hide
-from pollux.store.legible import as_far
-from pollux.store.open import sqlite_file
+from pollux.store.decoding import as_far
+from pollux.store.urls import sqlite_file
 
 if TYPE_CHECKING:
-    from pollux.app.declared import Declared
+    from pollux.app.declarations import Declared
     from pollux.app.pollux import Pollux
     from pollux.registry import Registry
 
@@ -60,7 +60,7 @@ class OptionChange(Struct, frozen=True):
         return f"{words}, overruled by live {self.overruled}" if self.overruled else words
 
 
-class Reloaded(Struct, frozen=True):
+class ReloadResult(Struct, frozen=True):
     """What a reload changed; of a dry run, what it would change."""
 
     path: str
@@ -92,7 +92,7 @@ class Reloaded(Struct, frozen=True):
         return "; ".join(parts)
 
 
-class Draft(Struct, frozen=True):
+class ConfigDraft(Struct, frozen=True):
     """A text that somebody has elsewhere: what would it change in the place of the file's own?"""
 
     text: str
@@ -104,18 +104,18 @@ class Draft(Struct, frozen=True):
         return self.text.encode("utf-8", "surrogatepass")
 
 
-class InForce(Struct, frozen=True):
+class RunningConfig(Struct, frozen=True):
     """What a node runs by, whatever its file says by now."""
 
     path: str  # of the file, from the root on
     digest: str  # of the text that holds
     is_there: bool  # the file holds that text
     refused: tuple[str, ...]  # what is wrong with the text that it holds instead
-    options: tuple[Told, ...]
+    options: tuple[EffectiveOption, ...]
     needs_restart: tuple[OptionChange, ...]
 
 
-class Prepared(Struct):
+class CheckedConfig(Struct):
     """A text that passed every check, and what it comes to."""
 
     raw: bytes
@@ -147,12 +147,12 @@ class Reloader:
         return str(Path(self.config.path).absolute())
 
     @property
-    def versions(self) -> Versions:
-        return Versions(self.config.path, store_file=sqlite_file(self.app.store_url))
+    def versions(self) -> FileHistory:
+        return FileHistory(self.config.path, store_file=sqlite_file(self.app.store_url))
 
     async def reload(
         self, *, by: str, dry_run: bool = False, raw: bytes | None = None, only: str = "", replace: bool = False
-    ) -> Reloaded:
+    ) -> ReloadResult:
         """Read the file (or `raw` in its place) and make it hold, or raise what stands against it.
 
         `only`: the digest of the text that is meant; any other one is left alone.  `replace`: whatever the source has.
@@ -168,7 +168,7 @@ class Reloader:
                     prepared.diffs = [msgspec.structs.replace(diff, refused=None) for diff in prepared.diffs]
                 reloaded = self._told(prepared, is_dry=dry_run)
                 words = hide(reloaded.words())[:1_000]
-                audit = Once(AuditLine(self.app.clock.now_ms(), by, "reload", reloaded.path[:200], words))
+                audit = OnceLine(AuditLine(self.app.clock.now_ms(), by, "reload", reloaded.path[:200], words))
                 if not dry_run:
                     await refuse(self.app.backend, prepared.diffs)
                     await self._apply(prepared, audit, replace=replace)
@@ -181,7 +181,7 @@ class Reloader:
                 await self._record(reloaded, by, audit)
             return reloaded
 
-    async def preview(self, draft: Draft) -> Reloaded:
+    async def preview(self, draft: ConfigDraft) -> ReloadResult:
         """What would change if the file held this text?  Nothing does, and nothing is imported."""
         if not draft.source and digest_of(draft.raw) == await asyncio.to_thread(self.digest_there):
             return await self.reload(by="", dry_run=True)
@@ -189,7 +189,7 @@ class Reloader:
             reloaded = self._told(await self._prepare(draft.raw, draft), is_dry=True)
         return msgspec.structs.replace(reloaded, draft=draft.called or TEXT)
 
-    def in_force(self) -> InForce:
+    def in_force(self) -> RunningConfig:
         """By what this node runs: what cannot change while it runs is as it was at the start."""
         steady = {option.field for option in OPTIONS if not (option.live or option.path in _BY_JOBS)}
         paths = {option.path for option in OPTIONS if option.field in steady}
@@ -199,7 +199,7 @@ class Reloader:
         written |= {path: text for path, text in self.started.written.items() if path in paths}
         config = msgspec.structs.replace(self.config, **values, origins=origins, written=written)
         there = self.digest_there()
-        return InForce(
+        return RunningConfig(
             path=self.place,
             digest=self.config.digest,
             is_there=there == self.config.digest,
@@ -208,7 +208,7 @@ class Reloader:
             needs_restart=tuple(_changes(self.started, self.config, is_live=False)),
         )
 
-    async def rollback(self, *, by: str, to: str | None = None, replace: bool = False) -> Reloaded:
+    async def rollback(self, *, by: str, to: str | None = None, replace: bool = False) -> ReloadResult:
         """Put an earlier text back into the file and make it hold; one that fits no more changes nothing."""
         versions = self.versions
         versions.refuse_unwritable()
@@ -242,7 +242,9 @@ class Reloader:
 
     # checking
 
-    async def _prepare(self, raw: bytes | None, draft: Draft | None = None, *, replace: bool = False) -> Prepared:
+    async def _prepare(
+        self, raw: bytes | None, draft: ConfigDraft | None = None, *, replace: bool = False
+    ) -> CheckedConfig:
         """A draft is looked at with what is here already: it comes from outside, and is to leave no trace."""
         if raw is None and not await asyncio.to_thread(Path(self.config.path).exists):
             gone = InvalidInput(
@@ -267,11 +269,11 @@ class Reloader:
         declared = app.declared.trial(registry)
         declared.take_file(source, jobs, release=config.release)
         writes = self.plans or draft is not None
-        coming = Coming.RELOAD if source == self.config.source else Coming.DRAFT
+        coming = PendingDeclaration.RELOAD if source == self.config.source else PendingDeclaration.DRAFT
         only = (source,) if writes else ()
         diffs = await declared.diff(app.backend, app.node(), only=only, coming=coming, replace=replace) if only else []
         is_ours = source == self.config.source  # the options of another file are another node's
-        return Prepared(
+        return CheckedConfig(
             raw,
             config,
             jobs,
@@ -292,7 +294,7 @@ class Reloader:
         heard = {path: str(said.value) for path, said in live.items() if not is_overruled(config, path)}
         return tuple(msgspec.structs.replace(each, overruled=heard.get(each.path, "")) for each in changes)
 
-    async def _source_of(self, draft: Draft, config: Config) -> str:
+    async def _source_of(self, draft: ConfigDraft, config: Config) -> str:
         """Whose next text is it?  Our file's, unless it is said, or another node has a file of its name."""
         if draft.source:
             return draft.source
@@ -319,7 +321,7 @@ class Reloader:
 
     # applying
 
-    async def _apply(self, prepared: Prepared, audit: Once, *, replace: bool) -> None:
+    async def _apply(self, prepared: CheckedConfig, audit: OnceLine, *, replace: bool) -> None:
         """Handlers first, so that a new job finds its own; then the store, then the node."""
         app, config = self.app, prepared.config
         app.know_handlers(prepared.registry)
@@ -333,13 +335,15 @@ class Reloader:
         app.retune()
         await self._keep(prepared.raw)
 
-    async def _write(self, prepared: Prepared, audit: Once, *, replace: bool) -> None:
+    async def _write(self, prepared: CheckedConfig, audit: OnceLine, *, replace: bool) -> None:
         """Whoever has an older text of the file is told first, so that it does not undo what follows."""
         if any(diff.newer is not None for diff in prepared.diffs):
             return  # a newer release holds
         await self.tell_text(prepared.config)
         store, me, only = self.app.backend, self.app.node(), (self.config.source,)
-        await prepared.declared.write(store, me, only=only, audit=audit, coming=Coming.RELOAD, replace=replace)
+        await prepared.declared.write(
+            store, me, only=only, audit=audit, coming=PendingDeclaration.RELOAD, replace=replace
+        )
 
     async def tell_text(self, config: Config) -> None:
         """Note which text holds, where others share the store."""
@@ -375,9 +379,9 @@ class Reloader:
 
     # telling
 
-    def _told(self, prepared: Prepared, *, is_dry: bool) -> Reloaded:
+    def _told(self, prepared: CheckedConfig, *, is_dry: bool) -> ReloadResult:
         diffs = prepared.diffs
-        return Reloaded(
+        return ReloadResult(
             path=self.config.path,
             digest=prepared.config.digest,
             lines=(*(line for diff in diffs for line in diff.lines()), *(f"~ {change}" for change in prepared.options)),
@@ -393,7 +397,7 @@ class Reloader:
             refused="; ".join(diff.refused.words for diff in diffs if diff.refused),
         )
 
-    async def _record(self, reloaded: Reloaded, by: str, audit: Once) -> None:
+    async def _record(self, reloaded: ReloadResult, by: str, audit: OnceLine) -> None:
         """What was changed in the store is on record already; what this node alone does otherwise is not."""
         if reloaded.is_empty:
             if by == BY_SIGNAL:  # whoever sent it cannot see otherwise that it was heard
@@ -419,7 +423,7 @@ class ReloadVerbs:
         source: str = "",
         only: str = "",
         replace: bool = False,
-    ) -> Reloaded:
+    ) -> ReloadResult:
         """Read the file again and make it hold; `dry_run`: only say what would change.
 
         Raises what stands against it (`InvalidConfig` with every problem and its place, `Conflict`), and then nothing
@@ -433,18 +437,18 @@ class ReloadVerbs:
         if not dry_run:
             cure = f"say dry_run, or write it to {reloader.place}: it is read again by itself"
             raise InvalidInput("a text that is sent is looked at, and never applied", where="text", cure=cure)
-        return await reloader.preview(Draft(text, called, file_source(source) if source else ""))
+        return await reloader.preview(ConfigDraft(text, called, file_source(source) if source else ""))
 
-    async def file_in_force(self) -> InForce:
+    async def file_in_force(self) -> RunningConfig:
         """By which options this node runs, and whether its file says the same."""
         reloader = self._reloader()
         return await asyncio.to_thread(reloader.in_force)
 
-    async def rollback(self, to: str | None = None, *, replace: bool = False) -> Reloaded:
+    async def rollback(self, to: str | None = None, *, replace: bool = False) -> ReloadResult:
         """Put the text before back into the file (or that of the digest `to`) and make it hold; `replace` as above."""
         return await self._reloader().rollback(by=self._actor, to=to, replace=replace)
 
-    async def file_versions(self) -> list[Kept]:
+    async def file_versions(self) -> list[KeptText]:
         """The texts of the file that were applied, oldest first, the last ten."""
         return self._reloader().versions.all()
 

@@ -1,6 +1,7 @@
 """How do operators change options while nodes run?  A note in the store, which every node hears and survives restarts.
 
-`settings`, `set_setting` and `unset_setting` are the verbs; what a node does when it hears is in `app/steward.py`.
+`settings`, `set_setting` and `unset_setting` are the verbs; what a node does with them is in
+`app/settings_watcher.py`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from pollux.app.changes import ChangeVerbs
-from pollux.config.live import Live, live_option, live_value, read_live, setting_key
-from pollux.config.meanings import SETTINGS
-from pollux.config.told import plain, shown
+from pollux.app.audit_lines import ChangeVerbs
+from pollux.config.descriptions import SETTINGS
+from pollux.config.effective import plain, shown
+from pollux.config.live_settings import LiveSetting, live_option, live_value, read_live, setting_key
 from pollux.model import SETTING, NotePut
 from pollux.store.contract import Answer, Audit
-from pollux.store.legible import ILLEGIBLE, as_far
+from pollux.store.decoding import ILLEGIBLE, as_far
 
 
 class Setting(Struct, frozen=True):
@@ -43,7 +44,7 @@ class SettingVerbs(ChangeVerbs):
         Raises `InvalidInput` for one that needs a restart, and for a value that no file could have.
         """
         live_value(path, value)
-        said = Live(path, value, self._actor, self._clock.now_ms())
+        said = LiveSetting(path, value, self._actor, self._clock.now_ms())
         live, _ = await self._live(setting_key(path))
         note = {"value": value, "by": said.by, "at_ms": said.at_ms}
         new = _setting(said)
@@ -61,7 +62,7 @@ class SettingVerbs(ChangeVerbs):
         audit = self._on_record("unset", path, f"it was {_setting(live[path]).value}" if path in live else ILLEGIBLE)
         return await self._steer([NotePut(key)], audit)
 
-    async def _live(self, prefix: str) -> tuple[dict[str, Live], set[str]]:
+    async def _live(self, prefix: str) -> tuple[dict[str, LiveSetting], set[str]]:
         """What is set under keys that begin so, as far as it can be read, and which keys there are."""
         notes, unreadable = await as_far(self._store.notes(prefix))
         return read_live(notes), {note.key for note in notes} | {each.name for each in unreadable}
@@ -73,7 +74,7 @@ class SettingVerbs(ChangeVerbs):
         return answers[0] is Answer.OK
 
 
-def _setting(said: Live) -> Setting:
+def _setting(said: LiveSetting) -> Setting:
     option = live_option(said.path)
     value = shown(option, live_value(said.path, said.value))
     return Setting(said.path, value, said.by, said.at_ms, plain(SETTINGS.get(said.path, "")))

@@ -9,14 +9,14 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
-from pollux.model import SOURCE, Latest, Note, NotePut
+from pollux.model import SOURCE, LatestDeclaration, Note, NotePut
 from pollux.store.contract import Answer, Store
-from pollux.store.legible import as_far
+from pollux.store.decoding import as_far
 
 HAD_MAX = 20
 
 
-class History(Struct, frozen=True):
+class SourceHistory(Struct, frozen=True):
     """The marks that are noted for a source, and the revision of the note; 0: there is none."""
 
     had: tuple[str, ...] = ()
@@ -25,25 +25,25 @@ class History(Struct, frozen=True):
     at_ms: int = 0  # since when the latest one is; 0: an older release noted it
 
 
-NONE = History()
+NONE = SourceHistory()
 
 
-async def read_histories(store: Store) -> dict[str, History]:
+async def read_histories(store: Store) -> dict[str, SourceHistory]:
     """By source, as far as they can be read."""
     prefix = _key(store, "")
     notes, _ = await as_far(store.notes(prefix))
     return {
-        note.key.removeprefix(prefix): History(
+        note.key.removeprefix(prefix): SourceHistory(
             _marks(note, "had"), _marks(note, "replaced"), note.revision, _at_ms(note)
         )
         for note in notes
     }
 
 
-async def latest_sets(store: Store) -> dict[str, Latest]:
+async def latest_sets(store: Store) -> dict[str, LatestDeclaration]:
     """The set of jobs that holds, by source."""
     histories = await read_histories(store)
-    return {source: Latest(each.had[-1], each.at_ms) for source, each in histories.items() if each.had}
+    return {source: LatestDeclaration(each.had[-1], each.at_ms) for source, each in histories.items() if each.had}
 
 
 async def note_set(

@@ -13,12 +13,12 @@ from hashlib import sha256
 import msgspec
 from msgspec import Struct
 
-from pollux.app.changes import ChangeVerbs
+from pollux.app.audit_lines import ChangeVerbs
 from pollux.errors import Conflict, InvalidInput, NotFound, read_at
 from pollux.model import Note, NotePut
 from pollux.secrets import HIDDEN
 from pollux.store.contract import Answer
-from pollux.store.legible import ILLEGIBLE, UNREADABLE, as_far
+from pollux.store.decoding import ILLEGIBLE, UNREADABLE, as_far
 from pollux.units import HOUR_MS, duration_ms, format_ms
 
 PREFIX = "pf_"

@@ -8,8 +8,8 @@ from datetime import datetime
 from random import Random
 from typing import Any, Self, cast
 
-from pollux.app.accepted import (
-    Accepted,
+from pollux.app.answers import (
+    RunAccepted,
     named_if_unanswered,
     overlapped,
     refuse_unknown,
@@ -17,22 +17,22 @@ from pollux.app.accepted import (
     say_unknown_handlers,
     there_already,
 )
-from pollux.app.audit import AuditVerbs
-from pollux.app.changes import as_words, change_words, filter_words
-from pollux.app.declared import NewestReleases
-from pollux.app.finding import FORGOTTEN, FindingVerbs
-from pollux.app.in_turn import batches_like, write_in_turn
+from pollux.app.audit_lines import as_words, change_words, filter_words
+from pollux.app.audit_log import AuditVerbs
+from pollux.app.batched_writes import batches_like, write_in_turn
+from pollux.app.declarations import NewestReleases
+from pollux.app.drain import DrainVerbs
+from pollux.app.lookup import FORGOTTEN, LookupVerbs
 from pollux.app.overview import ahead_of, live_by_job, live_runs
-from pollux.app.owned import refuse_backed
+from pollux.app.ownership import refuse_backed
 from pollux.app.payloads import bodies_for, payloads_for
-from pollux.app.starts import app_words, named_start
-from pollux.app.steering import SteeringVerbs
+from pollux.app.start_notes import app_words, named_start
 from pollux.app.tokens import TokenVerbs
 from pollux.app.versions import VersionVerbs
 from pollux.clock import Clock
-from pollux.declare import check_job, check_stop
 from pollux.errors import Conflict, InvalidInput, NotFound, PolluxError, StoreFull, Unreadable, read_at
 from pollux.ids import check_id, check_key, new_id
+from pollux.job_builder import check_job, check_stop
 from pollux.model import (
     STOP,
     Cause,
@@ -63,14 +63,14 @@ from pollux.store.contract import (
     RunsAlike,
     Store,
 )
-from pollux.store.legible import as_far, due_as_far, stops_as_far
+from pollux.store.decoding import as_far, due_as_far, stops_as_far
 from pollux.units import counted, duration_ms, format_ms, moment_ms
 
 REVIVE_PAGE = 500
 ANYWAY = "`anyway=True`"  # how Python says it; whoever asks in another way hears of that one
 
 
-class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
+class Verbs(LookupVerbs, VersionVerbs, TokenVerbs, AuditVerbs, DrainVerbs):
     """Everything that can be asked of a store full of jobs and runs, in the caller's words."""
 
     trace_namespace = ""  # of the runs' traces, for the link that a caller's own span gets
@@ -145,7 +145,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
         at: str | datetime | None = None,
         delay: str | float | None = None,
         priority: int | str | None = None,
-    ) -> Accepted:
+    ) -> RunAccepted:
         """As `enqueue`, and says whether the run is new, or was there already and kept what it had."""
         known = await self._job(job)
         run = self._wanted(known, params, at, delay, priority, id=id, key=key, now_ms=await self._store.now())
@@ -157,7 +157,7 @@ class Verbs(FindingVerbs, VersionVerbs, TokenVerbs, AuditVerbs, SteeringVerbs):
             [there] = await self._store.get_runs([run.id])
             return there_already(run, there or run)
         await self._record_enqueued([known.id], [run.id], run.payload)
-        return Accepted(run)
+        return RunAccepted(run)
 
     def _joined(self) -> Joins:
         if not self._store.capabilities.joins:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from pollux.app.changes import ChangeVerbs
+from pollux.app.audit_lines import ChangeVerbs
 from pollux.errors import Conflict, NotFound
 from pollux.model import ALL_VERSIONS, FINISHED, LIVE, Run, RunState, Version, check_version
-from pollux.model.counted import ENDS, Counted, counted_since
+from pollux.model.run_counts import ENDS, RunCounts, counted_since
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Counts, JobFilter, RunFilter, RunPage
-from pollux.store.legible import as_far
+from pollux.store.decoding import as_far
 from pollux.units import counted
 
 COMPARED_MAX = 100_000  # finished runs of a version that are looked at
@@ -23,7 +23,7 @@ NAMED_MAX = 5
 NOTHING = Counts(held=0, ready=0, leased=0, dead=0, feed=0, ends=0, jobs=0)
 
 
-class Spread(Struct, frozen=True):
+class Percentiles(Struct, frozen=True):
     """Of many times: half of them are at most the first, 99 of a hundred at most the second."""
 
     count: int = 0
@@ -32,7 +32,7 @@ class Spread(Struct, frozen=True):
     max_ms: int = 0
 
 
-class Figures(Struct, frozen=True):
+class VersionFigures(Struct, frozen=True):
     """How one version did: of its runs that ended since then.
 
     Its leaders count them.  The times are of those that the history still has, which is thinned.
@@ -49,13 +49,13 @@ class Figures(Struct, frozen=True):
     dead: int
     cancelled: int
     kept: int  # of them the history has
-    late: Spread  # from due to the handler's start
-    took: Spread
+    late: Percentiles  # from due to the handler's start
+    took: Percentiles
     is_cut: bool  # it has more than are looked at: the newest
     uncounted: int = 0  # of those that it has: ended before a leader counted, as others may have that are gone from it
 
 
-class Left(Struct, frozen=True):
+class VersionRemainder(Struct, frozen=True):
     """What a version still has."""
 
     jobs: tuple[str, ...] = ()  # the first few, and how many there are
@@ -96,7 +96,7 @@ class VersionVerbs(ChangeVerbs):
             raise NotFound("job", missing[0], cure="`pollux jobs` lists them")
         return answers
 
-    async def compare(self, versions: Sequence[int], *, since_ms: int) -> list[Figures]:
+    async def compare(self, versions: Sequence[int], *, since_ms: int) -> list[VersionFigures]:
         """How these versions did since then.  One that is finished can be asked for as long as anything tells of it."""
         known = {version.number: version for version in await self._store.versions()}
         notes, _ = await as_far(self._store.notes(ENDS))
@@ -110,7 +110,7 @@ class VersionVerbs(ChangeVerbs):
             figures.append(_figures(version, counted, runs, is_cut=is_cut))
         return figures
 
-    async def left_in(self, number: int) -> Left:
+    async def left_in(self, number: int) -> VersionRemainder:
         """What stands against the end of a version."""
         counts = await self._store.of_version(check_version(number)).counts()
         where_jobs = JobFilter(scheduler_version=number)
@@ -119,7 +119,7 @@ class VersionVerbs(ChangeVerbs):
         live = counts.held + counts.ready + counts.leased
         runs, spoilt = await as_far(self._store.list_runs(where, limit=NAMED_MAX)) if live else (RunPage((), None), ())
         nodes = [node.id for node in await self._store.nodes() if node.scheduler_version == number]
-        return Left(
+        return VersionRemainder(
             jobs=(*(job.id for job in jobs.jobs), *(job.name for job in unreadable))[:NAMED_MAX],
             job_count=counts.jobs,
             runs=(*(run.id for run in runs.runs), *(run.name for run in spoilt))[:NAMED_MAX],
@@ -153,10 +153,10 @@ class VersionVerbs(ChangeVerbs):
                 return runs[:COMPARED_MAX], True
 
 
-def _figures(version: Version, counted: Counted, runs: Sequence[Run], *, is_cut: bool) -> Figures:
+def _figures(version: Version, counted: RunCounts, runs: Sequence[Run], *, is_cut: bool) -> VersionFigures:
     """What the history has is at least true: also of the time before anybody counted, and of the last seconds."""
     began = [run for run in runs if run.started_ms is not None]
-    return Figures(
+    return VersionFigures(
         version=version.number,
         jobs=version.counts.jobs,
         waiting=version.counts.ready + version.counts.held,
@@ -175,15 +175,15 @@ def _figures(version: Version, counted: Counted, runs: Sequence[Run], *, is_cut:
     )
 
 
-def spread(times: Sequence[int]) -> Spread:
+def spread(times: Sequence[int]) -> Percentiles:
     """By the nearest rank: each is a time that was taken, and of fewer than a hundred the second is the longest."""
     if not times:
-        return Spread()
+        return Percentiles()
     ranked, count = sorted(times), len(times)
-    return Spread(count, ranked[(50 * count - 1) // 100], ranked[(99 * count - 1) // 100], ranked[-1])
+    return Percentiles(count, ranked[(50 * count - 1) // 100], ranked[(99 * count - 1) // 100], ranked[-1])
 
 
-def _in_words(number: int, left: Left) -> str:
+def _in_words(number: int, left: VersionRemainder) -> str:
     words = []
     if left.job_count:
         jobs = _named(left.jobs, left.job_count)

@@ -20,10 +20,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(complete(os.environ["_POLLUX_COMPLETE"]))
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given in ([], ["--help"], ["-h"]):
-        from pollux.cli.menu import menu_text
+        from pollux.cli.command_table import menu_text
 
         sys.stdout.write(menu_text())
         sys.exit(0)
-    from pollux.cli.commands import run_command
+    from pollux.cli.runner import run_command
 
     sys.exit(run_command(given))

@@ -9,19 +9,19 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from pollux.cli.commands import Taught, complain_all
-from pollux.cli.menu import USAGE
+from pollux.cli.command_table import USAGE
+from pollux.cli.diff import as_option, place_for, say_place
 from pollux.cli.options import config_path, find_code_here, overruled, store_lacks, with_own_code
-from pollux.cli.preview import as_option, place_for, say_place
-from pollux.cli.show import clean, print_json
-from pollux.cli.way import refuse_url
-from pollux.config.doubts import doubts, with_jobs_of_code
+from pollux.cli.output import clean, print_json
+from pollux.cli.runner import TeachingCommand, complain_all
+from pollux.cli.target import refuse_url
+from pollux.config.lint import doubts, with_jobs_of_code
 from pollux.config.load import file_source
 from pollux.errors import InvalidConfig, InvalidInput, problems_of
 from pollux.units import counted
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @click.argument("file", required=False, type=click.Path())
 @click.option(
     "-c", "--config", type=click.Path(), envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml."

@@ -16,8 +16,8 @@ from typing import Any
 import click
 from click.shell_completion import BashComplete, CompletionItem, ShellComplete, get_completion_class
 
-from pollux.cli.commands import Taught, program
-from pollux.cli.options import Where, ask, existing_store
+from pollux.cli.options import StoreChoice, ask, existing_store
+from pollux.cli.runner import TeachingCommand, program
 
 VARIABLE = "_POLLUX_COMPLETE"
 IDS_MAX = 100
@@ -69,7 +69,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 CLASSES: dict[str, type[ShellComplete]] = {"bash": Bash}
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @click.argument("shell", type=click.Choice(tuple(HOW)))
 def completion(shell: str) -> None:
     """Print the script that lets a shell complete commands, options, and the ids in the store.
@@ -126,4 +126,4 @@ def run_ids_of(*states: str) -> Callable[[click.Context, click.Parameter, str], 
 def _asked(ctx: click.Context, question: Callable[[Any], Any]) -> Any:
     """What the store or the node answers that the command itself would ask."""
     with ctx.scope(cleanup=False):  # what was said about them stands in it
-        return ask(existing_store(Where(ctx.params.get("config"), ctx.params.get("store"))), question)
+        return ask(existing_store(StoreChoice(ctx.params.get("config"), ctx.params.get("store"))), question)

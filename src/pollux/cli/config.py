@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pollux.cli.commands import Taught
-from pollux.cli.every_option import every_option
-from pollux.cli.in_force import (
+from pollux.cli.option_flags import every_option
+from pollux.cli.options import config_path, json_option, leader_options, loaded_or_said, node_options, with_own_code
+from pollux.cli.output import print_json, print_table
+from pollux.cli.runner import TeachingCommand
+from pollux.cli.running_config import (
     as_announced,
     live_of,
     node_by,
@@ -17,15 +19,13 @@ from pollux.cli.in_force import (
     tell_refused,
     tell_restarts,
 )
-from pollux.cli.options import config_path, json_option, leader_options, loaded_or_said, node_options, with_own_code
-from pollux.cli.show import print_json, print_table
 
 if TYPE_CHECKING:
     from pollux.config import Config
-    from pollux.config.told import Told
+    from pollux.config.effective import EffectiveOption
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @every_option
 @click.option("-c", "--config", "path", envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml.")
 @node_options
@@ -89,10 +89,10 @@ def _as_known(config: Config, *, is_told: bool) -> Config:
     return config if silent is None else as_announced(config, silent)
 
 
-def _of_start(config: Config, *, is_asked: bool) -> list[Told]:
+def _of_start(config: Config, *, is_asked: bool) -> list[EffectiveOption]:
     """What a start would make of the file, the environment and these arguments."""
-    from pollux.config.live import is_overruled, with_live
-    from pollux.config.told import told
+    from pollux.config.effective import told
+    from pollux.config.live_settings import is_overruled, with_live
 
     live = live_of(config, is_asked=is_asked)
     overruled = {path: f"{said.value}, {said.origin}" for path, said in live.items() if is_overruled(config, path)}

@@ -6,12 +6,9 @@ from typing import Any
 
 import click
 
-from pollux.cli.choice import choice_of, chosen_runs, dead_filter_options, in_batches, print_answers, since_ms
-from pollux.cli.commands import Listing
 from pollux.cli.completion import job_ids, run_ids_of
-from pollux.cli.options import Where, ask, existing_store, json_option, page_options, store_options
-from pollux.cli.runs import SAYS_MAX, print_run
-from pollux.cli.show import (
+from pollux.cli.options import StoreChoice, ask, existing_store, json_option, page_options, store_options
+from pollux.cli.output import (
     ago,
     now_ms,
     print_json,
@@ -21,6 +18,9 @@ from pollux.cli.show import (
     shortened,
     unreadable_json,
 )
+from pollux.cli.runner import ListingGroup
+from pollux.cli.runs import SAYS_MAX, print_run
+from pollux.cli.selection import choice_of, chosen_runs, dead_filter_options, in_batches, print_answers, since_ms
 from pollux.errors import Conflict
 from pollux.units import counted
 
@@ -33,7 +33,7 @@ WHY_NOT = {
 }
 
 
-@click.group(cls=Listing)
+@click.group(cls=ListingGroup)
 def dead() -> None:
     """Dead letters: runs that were given up on.  They keep their payload and error until revived or dropped.
 
@@ -77,7 +77,7 @@ def ls(
 
     begin_ms = None if since is None else since_ms(since)
     where = RunFilter(states=(RunState.DEAD,), finished_after_ms=begin_ms, **parts)
-    page = ask(existing_store(Where(config, store)), lambda app: app.list_runs(where, after=after, limit=limit))
+    page = ask(existing_store(StoreChoice(config, store)), lambda app: app.list_runs(where, after=after, limit=limit))
     if as_json:
         print_json({"dead": page.runs, "next": page.next, "unreadable": unreadable_json(page.unreadable)})
         return
@@ -112,7 +112,7 @@ def show(run_id: str, config: str | None, store: str | None, *, as_json: bool) -
     For example:
       pollux dead show home@1790000000000
     """
-    run = ask(existing_store(Where(config, store)), lambda app: _dead_run(app, run_id))
+    run = ask(existing_store(StoreChoice(config, store)), lambda app: _dead_run(app, run_id))
     if as_json:
         print_json({"run": run})
     else:
@@ -133,7 +133,7 @@ def revive(run_ids: tuple[str, ...], config: str | None, store: str | None, *, a
       pollux dead revive --all --yes
     """
     choice = choice_of(WHAT, run_ids, given)
-    url = existing_store(Where(config, store))
+    url = existing_store(StoreChoice(config, store))
     ids = chosen_runs(url, choice, DEAD, verb="revive")
     answers = in_batches(url, ids, lambda app, batch: app.revive(batch), doing="reviving")
     if as_json:
@@ -157,7 +157,7 @@ def drop(run_ids: tuple[str, ...], config: str | None, store: str | None, *, as_
       pollux dead drop --all --yes
     """
     choice = choice_of(WHAT, run_ids, given)
-    url = existing_store(Where(config, store))
+    url = existing_store(StoreChoice(config, store))
     ids = chosen_runs(url, choice, DEAD, verb="drop")
 
     async def act(app: Any, batch: list[str]) -> list[int]:

@@ -1,30 +1,131 @@
-"""`pollux enqueue`: a run of a job, now or later, with params of its own."""
+"""Was the run accepted?  Its id is made before anybody is asked, so that it can be named whatever is answered.
+
+A run may hold the event loop of the very node that has just accepted it: then its answer comes when the run is over,
+or not at all.  A node on this machine whose store can be opened from here is left after a few seconds, and the store is
+asked for the same run; the same id again is the same run.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
-from pollux.cli.accepting import LATE_S, Unanswered, accepted_by
-from pollux.cli.commands import Taught
 from pollux.cli.completion import job_ids
-from pollux.cli.follow import exit_code, follow
-from pollux.cli.options import Where, ask, existing_store, json_option, store_options
+from pollux.cli.follow_run import exit_code, follow
+from pollux.cli.options import StoreChoice, ask, existing_store, json_option, store_options
+from pollux.cli.output import ago, clean, now_ms, print_json
+from pollux.cli.pause import say_drained
+from pollux.cli.runner import TeachingCommand
 from pollux.cli.runs import print_run
-from pollux.cli.show import ago, clean, now_ms, print_json
-from pollux.cli.stops import say_drained
-from pollux.errors import InvalidInput, StoreError
+from pollux.errors import InvalidInput, PolluxError, StoreError, StoreTimeout
+from pollux.ids import new_id
 from pollux.model import RunState, unserved
 from pollux.units import duration_ms
+
+if TYPE_CHECKING:
+    from pollux.app.answers import RunAccepted
+    from pollux.client.rpc_codec import Hello
+
+
+LATE_S = 5.0
+
+
+class NodeUnanswered(Exception):
+    """The node that was asked for this run says nothing, and its store can be asked instead."""
+
+    def __init__(self, store: str, run_id: str, *, is_made: bool) -> None:
+        self.store, self.run_id, self.is_made = store, run_id, is_made  # is_made: nobody else has this id
+        super().__init__(store, run_id)
+
+
+async def accepted_by(
+    app: Any,
+    job_id: str,
+    params: Mapping[str, Any] | None,
+    run: NodeUnanswered | str | None,
+    options: Mapping[str, Any],
+) -> RunAccepted:
+    """What was answered; `NodeUnanswered`, or a `StoreTimeout` that names the run.
+
+    The `run` is the id that was given, if any; or what a node has not answered, of which `app` is the store.
+    """
+    if isinstance(run, NodeUnanswered):
+        return await _accepted_in_store(app, job_id, params, run, options)
+    asked = run or new_id(await _store_now(app), SystemRandom())
+    call = asyncio.ensure_future(app.accept(job_id, params, id=asked, **options))
+    try:
+        if store := _store_of(getattr(app, "hello", None)):
+            await asyncio.wait({call}, timeout=LATE_S)
+            if not call.done():
+                raise NodeUnanswered(store, asked, is_made=run is None)
+        accepted: RunAccepted = await call
+    except StoreTimeout as error:
+        raise _unknown(asked, job_id, str(error)) from error
+    finally:
+        call.cancel()
+    return accepted
+
+
+async def _store_now(app: Any) -> int:
+    """The store's time, with which the ids of runs begin; our own where a node could not tell it."""
+    hello: Hello | None = getattr(app, "hello", None)
+    if hello is None:
+        now: int = await app.store_now()
+        return now
+    return hello.now_ms or now_ms()
+
+
+async def _accepted_in_store(
+    app: Any, job_id: str, params: Mapping[str, Any] | None, late: NodeUnanswered, options: Mapping[str, Any]
+) -> RunAccepted:
+    """What the store itself answers to whoever asks for that same run."""
+    why = await _held_words(app)
+    words = f"the node that was asked did not answer within {LATE_S:.0f} s{why}; its store is asked for the same run"
+    click.echo(f"pollux: {clean(words)}", err=True)
+    try:
+        accepted: RunAccepted = await app.accept(job_id, params, id=late.run_id, **options)
+    except PolluxError as error:
+        raise _unknown(late.run_id, job_id, f"the node did not answer{why}, and its store said: {error}") from error
+    return replace(accepted, is_new=True) if late.is_made else accepted
+
+
+def _unknown(run_id: str, job_id: str, why: str) -> StoreTimeout:
+    if why.startswith(f"run {run_id} "):  # whoever was asked named it
+        return StoreTimeout(why)
+    cure = f"`pollux runs show {run_id}` tells, and `--id {run_id}` asks for the same run"
+    return StoreTimeout(f"run {run_id} of job {job_id} may have been accepted: {why}; {cure}")
+
+
+def _store_of(hello: Hello | None) -> str:
+    """The store of a node, if that can be opened from here: the very file, or a server that wants no password."""
+    from pollux.client.rpc_codec import file_mark
+    from pollux.secrets import MASK
+
+    if hello is None or MASK in hello.store or hello.store.startswith("memory"):
+        return ""
+    return hello.store if file_mark(hello.store) == hello.file else ""
+
+
+async def _held_words(app: Any) -> str:
+    """What holds the event loops of its nodes, as far as they told the store."""
+    try:
+        held = [each for each in await app.nodes() if each.load.held_by]
+    except PolluxError:
+        return ""
+    return "".join(f", and the event loop of node {each.id} is held by {each.load.held_by}" for each in held[:1])
+
 
 EXAMPLE = """write it like --params '{"depth": 2}'"""
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @click.argument("job_id", metavar="JOB", shell_complete=job_ids)
 @click.argument("pairs", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--params", metavar="JSON", help="An object; laid over the job's own params.")
@@ -66,7 +167,7 @@ def enqueue(
         raise InvalidInput("--timeout is about waiting", cure="add --wait, or leave it out")
     given, wait_ms = params_of(params, pairs), None if timeout is None else duration_ms(timeout)
 
-    async def question(app: Any, late: Unanswered | None = None) -> tuple[Any, Any]:
+    async def question(app: Any, late: NodeUnanswered | None = None) -> tuple[Any, Any]:
         accepted = await accepted_by(app, job_id, given, late or run_id, options)
         run = accepted.run
         if not as_json:
@@ -75,8 +176,8 @@ def enqueue(
         return (await follow(app, run.id, quiet=as_json, wait_ms=wait_ms) if wait else run), accepted
 
     try:
-        run, accepted = ask(existing_store(Where(config, store)), question)
-    except Unanswered as error:
+        run, accepted = ask(existing_store(StoreChoice(config, store)), question)
+    except NodeUnanswered as error:
         late = error
         run, accepted = ask(late.store, lambda app: question(app, late))
     if as_json:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from pollux.cli.commands import Taught
-from pollux.cli.menu import FAILED, OK
-from pollux.cli.options import Where, ask, existing_store, json_option, store_options, version_meant
-from pollux.cli.show import print_json, print_table
+from pollux.cli.command_table import FAILED, OK
+from pollux.cli.options import StoreChoice, ask, existing_store, json_option, store_options, version_meant
+from pollux.cli.output import print_json, print_table
+from pollux.cli.runner import TeachingCommand
 
 SAYS = {
     "healthy": "nothing to say",
@@ -17,7 +17,7 @@ SAYS = {
 OF_A_NODE = "whether a node polls and holds its file (polling, file) is known to it alone, and the store was asked"
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @json_option
 @store_options
 def health(config: str | None, store: str | None, *, as_json: bool) -> int:
@@ -31,7 +31,7 @@ def health(config: str | None, store: str | None, *, as_json: bool) -> int:
       pollux health --url https://pollux.example
       pollux health --json
     """
-    where = Where(config, store)
+    where = StoreChoice(config, store)
     url = existing_store(where)
     found = ask(url, lambda app: app.health_document(), version=version_meant(where, url))
     if as_json:

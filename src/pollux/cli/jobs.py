@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from pollux.cli.choice import LINES_MAX, choice_of, chosen_jobs, how_cancelled, in_batches, job_filter_options
-from pollux.cli.commands import Listing
+from pollux.cli.command_table import FAILED
 from pollux.cli.completion import job_ids
 from pollux.cli.enqueue import params_of
-from pollux.cli.history import JobShown, print_job, row_json
-from pollux.cli.menu import FAILED
-from pollux.cli.options import Where, ask, existing_store, json_option, page_options, store_options
-from pollux.cli.show import ago, now_ms, print_json, print_more, print_table, say_unreadable, unreadable_json
-from pollux.cli.stops import say_drained
+from pollux.cli.job_page import JobPage, print_job, row_json
+from pollux.cli.options import StoreChoice, ask, existing_store, json_option, page_options, store_options
+from pollux.cli.output import ago, now_ms, print_json, print_more, print_table, say_unreadable, unreadable_json
+from pollux.cli.pause import say_drained
+from pollux.cli.runner import ListingGroup
+from pollux.cli.selection import LINES_MAX, choice_of, chosen_jobs, how_cancelled, in_batches, job_filter_options
 from pollux.cli.versions import move
 from pollux.errors import Conflict, InvalidInput, NotFound, StoreError, StoreFull, Unreadable
 from pollux.model import API_SOURCE
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pollux.app import JobRow
 
 
-@click.group(cls=Listing)
+@click.group(cls=ListingGroup)
 def jobs() -> None:
     """List jobs, show one, run some now, pause, resume, cancel, delete, move them.
 
@@ -74,7 +74,7 @@ def ls(
         page = await app.list_jobs(where, after=after, limit=limit)
         return page, *await _rows(app, page.jobs), len(await app.versions()) > 1
 
-    page, rows, spoilt, has_versions = ask(existing_store(Where(config, store)), question)
+    page, rows, spoilt, has_versions = ask(existing_store(StoreChoice(config, store)), question)
     if as_json:
         unreadable = {"unreadable": unreadable_json(page.unreadable), "unreadable_runs": unreadable_json(spoilt)}
         print_json({"jobs": [row_json(row) for row in rows], "next": page.next, **unreadable})
@@ -128,14 +128,14 @@ def show(job_id: str, config: str | None, store: str | None, *, as_json: bool) -
       pollux jobs show home
     """
 
-    async def question(app: Any) -> JobShown:
+    async def question(app: Any) -> JobPage:
         [row], spoilt = await _rows(app, (await app.get_job(job_id),))
         say_unreadable(spoilt, "run")
         live = await _live_of(app, job_id)
         has_versions = len(await app.versions()) > 1
-        return JobShown(row, tuple(live), await app.why(job_id), has_versions)
+        return JobPage(row, tuple(live), await app.why(job_id), has_versions)
 
-    print_job(ask(existing_store(Where(config, store)), question), as_json=as_json)
+    print_job(ask(existing_store(StoreChoice(config, store)), question), as_json=as_json)
 
 
 @jobs.command()
@@ -163,7 +163,7 @@ def run(
       pollux jobs run --group edge
     """
     choice, payload = choice_of("job", ids, given), params_of(params)
-    url = existing_store(Where(config, store))
+    url = existing_store(StoreChoice(config, store))
     chosen = chosen_jobs(url, choice, verb="run")
     if len(choice.ids) == 1:  # what stands against it is the answer
         made = [ask(url, lambda app: run_one(app, chosen[0], payload, anyway=anyway))]
@@ -171,12 +171,12 @@ def run(
         made = in_batches(
             url, chosen, lambda app, batch: _run_each(app, batch, payload, anyway=anyway), doing="running"
         )
-    refused = [each._asdict() for each in made if isinstance(each, Refused)]
+    refused = [each._asdict() for each in made if isinstance(each, JobRefusal)]
     if as_json:
-        print_json({"runs": [each for each in made if not isinstance(each, Refused)], "refused": refused})
+        print_json({"runs": [each for each in made if not isinstance(each, JobRefusal)], "refused": refused})
     else:
         for each in made:
-            if isinstance(each, Refused):
+            if isinstance(each, JobRefusal):
                 click.echo(f"job {each.id}: {each.why}", err=True)
             else:
                 says = f"run {each.id} of job {each.job_id} is {each.state.value}"
@@ -213,7 +213,7 @@ def pause(
       pollux jobs pause --tag nightly
     """
     choice = choice_of("job", ids, given)
-    url = existing_store(Where(config, store))
+    url = existing_store(StoreChoice(config, store))
     chosen = chosen_jobs(url, choice, verb="pause")
 
     async def act(app: Any, batch: list[str]) -> list[str]:
@@ -245,7 +245,7 @@ def resume(ids: tuple[str, ...], config: str | None, store: str | None, *, as_js
       pollux jobs resume --tag nightly
     """
     choice = choice_of("job", ids, given)
-    url = existing_store(Where(config, store))
+    url = existing_store(StoreChoice(config, store))
     chosen = chosen_jobs(url, choice, verb="resume")
 
     async def act(app: Any, batch: list[str]) -> list[tuple[str, bool]]:
@@ -278,7 +278,7 @@ def cancel(
       pollux jobs cancel --target db-1
     """
     choice = choice_of("job", ids, given)
-    url = existing_store(Where(config, store))
+    url = existing_store(StoreChoice(config, store))
     chosen = chosen_jobs(url, choice, verb="cancel all runs of")
 
     async def act(app: Any, batch: list[str]) -> list[Any]:
@@ -320,7 +320,7 @@ def delete(
       pollux jobs delete --source code:shop
     """
     choice = choice_of("job", ids, given)
-    url = existing_store(Where(config, store))
+    url = existing_store(StoreChoice(config, store))
     chosen = chosen_jobs(url, choice, verb="delete")
 
     sources: set[str] = set()  # that may declare them again
@@ -342,14 +342,14 @@ def delete(
 
 
 def _say_back(sources: Sequence[str]) -> None:
-    from pollux.app.owned import place_of
+    from pollux.app.ownership import place_of
 
     for source in sources:
         what = f"what {place_of(source)} declares comes back when a node of it is started: take it out there, too"
         click.echo(what, err=True)
 
 
-class Refused(NamedTuple):
+class JobRefusal(NamedTuple):
     id: str
     why: str
 
@@ -371,11 +371,11 @@ async def _run_each(app: Any, batch: list[str], params: dict[str, Any] | None, *
         try:
             made.append(await run_one(app, job_id, params, anyway=anyway))
         except (Conflict, NotFound, InvalidInput, StoreFull) as error:
-            made.append(Refused(job_id, str(error)))
+            made.append(JobRefusal(job_id, str(error)))
         except StoreError as error:  # from a node it is of no closer class
             if not isinstance(await app.find_job(job_id), Unreadable):
                 raise
-            made.append(Refused(job_id, str(error)))
+            made.append(JobRefusal(job_id, str(error)))
     return made
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from pollux.cli.way import app_at, live_socket, may_open, node_url, refuse_url, said_hello, tell_way, url_options
+from pollux.cli.target import app_at, live_socket, may_open, node_url, refuse_url, said_hello, tell_way, url_options
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError, StoreMoved, StoreRefused
 
 if TYPE_CHECKING:
     from pollux.config import Config
-    from pollux.store.beside import Announced
+    from pollux.store.local_files import AnnouncedNode
 
 CONFIG_HERE = "pollux.yaml"
 PROGRAM = "pollux"
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-class Where(NamedTuple):
+class StoreChoice(NamedTuple):
     """What was said about the store."""
 
     config: str | None
@@ -133,12 +133,12 @@ def program_name() -> str:
     return PROGRAM if found is not None and Path(found).resolve() == called.resolve() else str(called)
 
 
-def store_url(where: Where) -> str:
+def store_url(where: StoreChoice) -> str:
     """What the command line says, else the environment, else the file, else the app's own, else the default."""
     return _store_of(_loaded(where), where)
 
 
-def _loaded(where: Where) -> Config:
+def _loaded(where: StoreChoice) -> Config:
     """What names the store; a mistake elsewhere in the file or the environment is said, and stops nobody."""
     ctx = click.get_current_context(silent=True)
     path = None if where.store else config_path(where.config)
@@ -152,7 +152,7 @@ def _loaded(where: Where) -> Config:
 
 def say_wrong(path: str | None, wrong: InvalidConfig) -> None:
     """Mistakes that stop nobody here."""
-    from pollux.cli.show import clean
+    from pollux.cli.output import clean
     from pollux.config.load import variables_in
 
     for problem in wrong.problems:
@@ -183,10 +183,10 @@ def loaded_or_said(
         return said, error
 
 
-def _store_of(config: Config, where: Where) -> str:
+def _store_of(config: Config, where: StoreChoice) -> str:
     if where.store or not config.app or config.is_given("store"):
         return config.store
-    from pollux.app.configured import as_configured
+    from pollux.app.setup import as_configured
 
     return as_configured(_url_in_code(config), config)
 
@@ -199,7 +199,7 @@ def _url_in_code(config: Config) -> str:
 
 def _app_of(config: Config) -> Any:
     from pollux.app import Pollux
-    from pollux.app.configured import load_app
+    from pollux.app.setup import load_app
 
     find_code_here()
     return load_app(config.app, Pollux, beside=Path(config.path).resolve().parent if config.path else None)
@@ -224,7 +224,7 @@ def overruled(given: str | None, config: Config) -> InvalidInput | None:
         return None
     from pollux.config import Config
     from pollux.secrets import hide
-    from pollux.store.open import place_of
+    from pollux.store.urls import place_of
 
     own = _url_in_code(config)
     if place_of(own) in {place_of(config.store), Config().store}:
@@ -233,18 +233,18 @@ def overruled(given: str | None, config: Config) -> InvalidInput | None:
     return InvalidInput(what, where=config.origins["store"], cure="name the one that is meant by --store")
 
 
-def existing_store(where: Where) -> str:
+def existing_store(where: StoreChoice) -> str:
     """Whom to ask: the address of a node, or the store's URL if it is there; looking creates none."""
     return _there(whom_to_ask(where), where)
 
 
-def own_store(where: Where, what: str) -> str:
+def own_store(where: StoreChoice, what: str) -> str:
     """The store itself if it is there, for what no node can do for us: `what` says why."""
     refuse_url(where.store, what)
     return _there(store_url(where), where)
 
 
-def _there(url: str, where: Where) -> str:
+def _there(url: str, where: StoreChoice) -> str:
     tell_way(url)
     if url.startswith("memory:"):
         raise StoreRefused(
@@ -268,8 +268,8 @@ def _there(url: str, where: Where) -> str:
 
 def _others_here() -> str:
     """Where nobody named a store: those that lie in this folder, as an app leaves them behind."""
-    from pollux.cli.show import clean
-    from pollux.store.beside import stores_in
+    from pollux.cli.output import clean
+    from pollux.store.local_files import stores_in
     from pollux.units import shell_word
 
     found = stores_in(Path.cwd())[:STORES_NAMED_MAX]
@@ -279,12 +279,12 @@ def _others_here() -> str:
 
 def store_lacks(url: str) -> str:
     """What is missing for this store to be there, in words; nothing if it is.  Looking creates none."""
-    from pollux.store.open import lacking
+    from pollux.store.urls import lacking
 
     return asyncio.run(lacking(url))
 
 
-def whom_to_ask(where: Where) -> str:
+def whom_to_ask(where: StoreChoice) -> str:
     """The node that was named, else a node of the store by its socket here, else the store itself.
 
     Where nothing says which store is meant, and there is none of the usual name, a node that runs from this folder.
@@ -298,9 +298,9 @@ def node_here(config: Config, url: str) -> str:
 
     The store that it announced if the node does not answer, as with one that is found in any other way.
     """
-    from pollux.cli.show import clean
+    from pollux.cli.output import clean
     from pollux.client import is_address
-    from pollux.store.beside import announced_in
+    from pollux.store.local_files import announced_in
 
     is_memory = url.startswith("memory:")
     if is_address(url) or (not is_memory and (config.is_given("store") or config.path or config.app)):
@@ -319,7 +319,7 @@ def node_here(config: Config, url: str) -> str:
     return _node_or_announced(found[0])
 
 
-def _node_or_announced(node: Announced) -> str:
+def _node_or_announced(node: AnnouncedNode) -> str:
     from pollux.client import socket_url
     from pollux.secrets import MASK
 
@@ -343,7 +343,7 @@ def _node_at(socket: Path | None, url: str) -> str:
     return asyncio.run(live_socket(socket, url))
 
 
-def ways_to(where: Where) -> tuple[str, Path | None]:
+def ways_to(where: StoreChoice) -> tuple[str, Path | None]:
     """The node that was named, or the store; and where a node of that store may listen, if it may be asked instead."""
     if url := node_url(where.store):
         return url, None
@@ -357,7 +357,7 @@ def socket_of(config: Config, url: str) -> Path | None:
 
     One memory store cannot be told from another by its URL, so their sockets must be named.
     """
-    from pollux.store.beside import socket_path
+    from pollux.store.local_files import socket_path
 
     if url.startswith("memory:") and not config.server_socket:
         return None
@@ -366,13 +366,13 @@ def socket_of(config: Config, url: str) -> Path | None:
 
 def sqlite_path(url: str) -> Path | None:
     """The file behind the URL, if it is one."""
-    from pollux.store.open import sqlite_file
+    from pollux.store.urls import sqlite_file
 
     file = sqlite_file(url)
     return None if file is None else Path(file)
 
 
-def version_meant(where: Where, url: str) -> int | None:
+def version_meant(where: StoreChoice, url: str) -> int | None:
     """Which deployment on the store is meant, if the store itself is asked; a node speaks for its own."""
     from pollux.client import is_address
 

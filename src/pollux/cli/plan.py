@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from pollux.cli.commands import Taught
+from pollux.cli.histogram import picture
 from pollux.cli.options import (
-    Where,
+    StoreChoice,
     app_option,
     app_said,
     ask,
@@ -21,10 +21,9 @@ from pollux.cli.options import (
     store_lacks,
     with_own_code,
 )
-from pollux.cli.picture import picture
-from pollux.cli.show import ago, clean, now_ms, print_json, print_table, say_unreadable, span
-from pollux.cli.way import node_url, url_options
-from pollux.cli.zones import clock, local_zone
+from pollux.cli.output import ago, clean, clock, local_zone, now_ms, print_json, print_table, say_unreadable, span
+from pollux.cli.runner import TeachingCommand
+from pollux.cli.target import node_url, url_options
 from pollux.errors import InvalidInput
 from pollux.units import counted, duration_ms, format_moment, moment_ms, zone_of
 
@@ -40,7 +39,7 @@ _KINDS = {
 }
 
 
-class Basis(NamedTuple):
+class ForecastBasis(NamedTuple):
     """What the forecast is made of."""
 
     words: str
@@ -50,7 +49,7 @@ class Basis(NamedTuple):
     is_stored: bool
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @click.option("-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml.")
 @app_option("A Pollux of your own code.")
 @click.option("--store", metavar="URL", help="What is stored there; also POLLUX_STORE.")
@@ -87,7 +86,7 @@ def plan(
       pollux plan --store sqlite:///pollux.db --group edge --json
       pollux plan -c pollux.yaml --at 2030-03-31T00:00:00+01:00 --for 6h
     """
-    from pollux.app.ahead import foretell
+    from pollux.app.forecast import foretell
 
     zone = local_zone() if tz is None else tz
     zone_of(zone)
@@ -110,14 +109,14 @@ def plan(
     _print(told, basis, zone)
 
 
-def _basis(config: str | None, store: str | None, start: int) -> Basis:
+def _basis(config: str | None, store: str | None, start: int) -> ForecastBasis:
     """Whose jobs, and placed how?"""
     is_asked = bool(store or node_url(store))  # what is stored is meant, whatever file lies here
     path, app = config if is_asked and not config else config_path(config), app_said()
     if path is None and (is_asked or not app):
-        known, name = _known(Where(None, store))
-        return Basis(f"stored in {name}", known.jobs, known, known.seats, is_stored=True)
-    from pollux.app.ahead import NOTHING, declared_by, laid_over
+        known, name = _known(StoreChoice(None, store))
+        return ForecastBasis(f"stored in {name}", known.jobs, known, known.seats, is_stored=True)
+    from pollux.app.forecast import NOTHING, declared_by, laid_over
     from pollux.config import load_config
 
     find_code_here()
@@ -126,15 +125,15 @@ def _basis(config: str | None, store: str | None, start: int) -> Basis:
     declared = declared_by(loaded)
     if not node_url(store) and (own.store.startswith("memory:") or store_lacks(own.store)):
         jobs = laid_over((), declared, now_ms=start)
-        return Basis(f"{origin}, started then on an empty store", jobs, NOTHING, own.seats, is_stored=False)
-    known, name = _known(Where(path, store))
+        return ForecastBasis(f"{origin}, started then on an empty store", jobs, NOTHING, own.seats, is_stored=False)
+    known, name = _known(StoreChoice(path, store))
     jobs = laid_over(known.jobs, declared, now_ms=now_ms())
-    return Basis(f"{origin}, started now on {name}", jobs, known, known.seats or own.seats, is_stored=True)
+    return ForecastBasis(f"{origin}, started now on {name}", jobs, known, known.seats or own.seats, is_stored=True)
 
 
-def _known(where: Where) -> tuple[Any, str]:
+def _known(where: StoreChoice) -> tuple[Any, str]:
     """What the store knows, and its name."""
-    from pollux.app.ahead import known_of
+    from pollux.app.forecast import known_of
 
     async def question(app: Any) -> tuple[Any, str]:
         return await known_of(app), app.store_url
@@ -174,7 +173,7 @@ def _chooser(
 # for people
 
 
-def _print(told: Any, basis: Basis, zone: str) -> None:
+def _print(told: Any, basis: ForecastBasis, zone: str) -> None:
     jobs, firings = counted(len(basis.jobs), "job"), counted(told.total, "time")
     click.echo(clean(f"{basis.words}: {told.jobs} of {jobs} fire {firings}"))
     click.echo(_window_words(told, zone))
@@ -214,7 +213,7 @@ def _second(ms: int) -> int:
     return ms - ms % 1_000
 
 
-def _peak(told: Any, basis: Basis, zone: str) -> str:
+def _peak(told: Any, basis: ForecastBasis, zone: str) -> str:
     peak = told.peak
     start = max(told.from_ms, told.start_ms + peak * told.bucket_ms)
     words = f"peak at {clock(start, zone)}: {counted(told.counts[peak], 'firing')} in {span(told.bucket_ms)}"
@@ -227,7 +226,7 @@ def _peak(told: Any, basis: Basis, zone: str) -> str:
     return f"{words}; there: {counted(basis.seats, 'seat')}" if basis.seats else f"{words}; no node lives"
 
 
-def _remarks(told: Any, basis: Basis) -> Iterator[str]:
+def _remarks(told: Any, basis: ForecastBasis) -> Iterator[str]:
     """What else should be known: jumps of the clocks, what is late, what stays quiet, what is held."""
     for change in told.changes:
         way = "forward" if change.by_ms > 0 else "back"
@@ -251,7 +250,7 @@ def _remarks(told: Any, basis: Basis) -> Iterator[str]:
 # for machines
 
 
-def _as_json(told: Any, basis: Basis, zone: str) -> dict[str, Any]:
+def _as_json(told: Any, basis: ForecastBasis, zone: str) -> dict[str, Any]:
     peak = told.peak
     buckets = [
         {"at_ms": told.start_ms + index * told.bucket_ms, "firings": count, "seats": told.seats(index)}

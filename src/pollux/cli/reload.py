@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pollux.cli.commands import Taught
-from pollux.cli.in_force import reading, tell_elsewhere
+from pollux.cli.diff import as_option, place_for, say_place, text_at
 from pollux.cli.options import (
     CONFIG_HERE,
-    Where,
+    StoreChoice,
     ask,
     config_path,
     find_code_here,
@@ -26,9 +25,10 @@ from pollux.cli.options import (
     store_options,
     whom_to_ask,
 )
-from pollux.cli.preview import as_option, place_for, say_place, text_at
-from pollux.cli.show import clean, moment, print_json, print_table
-from pollux.cli.way import node_url, tell_way
+from pollux.cli.output import clean, moment, print_json, print_table
+from pollux.cli.runner import TeachingCommand
+from pollux.cli.running_config import reading, tell_elsewhere
+from pollux.cli.target import node_url, tell_way
 from pollux.config.load import digest_of, file_source
 from pollux.errors import Conflict, InvalidConfig, InvalidInput, StoreRefused
 from pollux.secrets import hide
@@ -40,7 +40,7 @@ COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 _T = TypeVar("_T")
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @click.option("--dry-run", is_flag=True, help="Only say what would change.")
 @click.option("--rollback", is_flag=True, help="Put the text before back into the file, and make it hold.")
 @click.option("--to", metavar="DIGEST", help="With --rollback: the text of this digest; a few characters will do.")
@@ -86,7 +86,7 @@ def reload(
         raise InvalidInput("--replace is about what changes", cure="leave it out with --versions")
     if as_file and not dry_run:
         raise InvalidInput("--as is about what would change", cure="give it with --dry-run")
-    where = Where(config, store)
+    where = StoreChoice(config, store)
     if versions:
         _print_versions(_asked(where, lambda app: app.file_versions(), looks=True), as_json=as_json)
         return
@@ -105,7 +105,7 @@ def _aside(place: str) -> str:
     return f"; what it held lies in {place}" if place else ""
 
 
-def _reloaded(where: Where, source: str, *, dry_run: bool, replace: bool) -> Any:
+def _reloaded(where: StoreChoice, source: str, *, dry_run: bool, replace: bool) -> Any:
     """A node is asked about the text that lies here, so that it cannot mean another file by the same word."""
     from pollux.client import is_address
 
@@ -129,7 +129,7 @@ def _reloaded(where: Where, source: str, *, dry_run: bool, replace: bool) -> Any
     return _alone(config, lambda app: app.reload(dry_run=dry_run, replace=replace))
 
 
-def _sent(where: Where, source: str, *, dry_run: bool) -> dict[str, str]:
+def _sent(where: StoreChoice, source: str, *, dry_run: bool) -> dict[str, str]:
     """What a node is told of the file here; one that was named by its address only of what the command line names."""
     path = config_path(where.config)
     if node_url(where.store) and not _is_config_said():
@@ -142,7 +142,7 @@ def _sent(where: Where, source: str, *, dry_run: bool) -> dict[str, str]:
     return {"text": text, "called": path, "source": source} if dry_run else {"only": digest_of(text.encode())}
 
 
-def _asked(where: Where, question: Callable[[Any], Awaitable[_T]], *, looks: bool = False) -> _T:
+def _asked(where: StoreChoice, question: Callable[[Any], Awaitable[_T]], *, looks: bool = False) -> _T:
     """A node that reads this file if one answers here, else the file and the store; the file may have mistakes."""
     from pollux.client import is_address
 
@@ -166,7 +166,7 @@ def _asked(where: Where, question: Callable[[Any], Awaitable[_T]], *, looks: boo
     return _alone(_options_of(lost.path, lost, looks=looks), question)
 
 
-def _refuse_file(url: str, where: Where) -> None:
+def _refuse_file(url: str, where: StoreChoice) -> None:
     """A node that was named by its address does it with its own file, and not with one that the command line names."""
     if _is_config_said():
         what = f"{url} has the texts of the file that it reads itself, and not those of {where.config}"
@@ -189,9 +189,9 @@ def _of_node(url: str, path: str | None, question: Callable[[Any], Awaitable[_T]
     return ask(url, asked)
 
 
-def _lost(where: Where) -> Config | None:
+def _lost(where: StoreChoice) -> Config | None:
     """The options of a file that is gone, as the last text says that was applied, if one lies beside it."""
-    from pollux.config.versions import last_texts
+    from pollux.config.file_history import last_texts
 
     path = where.config or CONFIG_HERE
     kept = [] if Path(path).exists() else last_texts(path)
@@ -205,7 +205,7 @@ def _lost(where: Where) -> Config | None:
     return config
 
 
-def _path(where: Where) -> str:
+def _path(where: StoreChoice) -> str:
     path = config_path(where.config)
     if path is None:
         cure = "name it with -c (and its store with --store if it is gone), or create ./pollux.yaml"

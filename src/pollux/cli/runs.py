@@ -8,12 +8,10 @@ from typing import Any
 
 import click
 
-from pollux.cli.choice import choice_of, chosen_runs, how_cancelled, in_batches, print_answers, run_filter_options
-from pollux.cli.commands import Listing
 from pollux.cli.completion import job_ids, run_ids_of
-from pollux.cli.follow import exit_code, follow
-from pollux.cli.options import Where, ask, existing_store, json_option, page_options, store_options
-from pollux.cli.show import (
+from pollux.cli.follow_run import exit_code, follow
+from pollux.cli.options import StoreChoice, ask, existing_store, json_option, page_options, store_options
+from pollux.cli.output import (
     ago,
     full,
     moment,
@@ -28,6 +26,8 @@ from pollux.cli.show import (
     span,
     unreadable_json,
 )
+from pollux.cli.runner import ListingGroup
+from pollux.cli.selection import choice_of, chosen_runs, how_cancelled, in_batches, print_answers, run_filter_options
 from pollux.errors import InvalidInput
 from pollux.model import as_it_is
 
@@ -39,7 +39,7 @@ RESULT_LINES_MAX = 40
 RESULT_CHARS_MAX = 4_000
 
 
-@click.group(cls=Listing)
+@click.group(cls=ListingGroup)
 def runs() -> None:
     """List runs, show one, cancel some.
 
@@ -88,7 +88,7 @@ def ls(
 
     chosen, is_failed = _chosen_states(states)
     where = RunFilter(states=tuple(map(RunState, chosen)), failed=True if failed or is_failed else None, **parts)
-    page = ask(existing_store(Where(config, store)), lambda app: app.list_runs(where, after=after, limit=limit))
+    page = ask(existing_store(StoreChoice(config, store)), lambda app: app.list_runs(where, after=after, limit=limit))
     if as_json:
         print_json({"runs": page.runs, "next": page.next, "unreadable": unreadable_json(page.unreadable)})
         return
@@ -136,7 +136,7 @@ def show(run_id: str, config: str | None, store: str | None, *, is_followed: boo
             run = await follow(app, run_id)
         return run, await app.why(run_id)
 
-    run, why = ask(existing_store(Where(config, store)), question)
+    run, why = ask(existing_store(StoreChoice(config, store)), question)
     if as_json:
         print_json({"run": run, "why": why})
     else:
@@ -170,7 +170,7 @@ def cancel(
       pollux runs cancel --all --yes
     """
     choice = choice_of("run", run_ids, given)
-    url = existing_store(Where(config, store))
+    url = existing_store(StoreChoice(config, store))
     ids = chosen_runs(url, choice, states or LIVE, verb="cancel")
 
     async def act(app: Any, batch: list[str]) -> Any:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pollux.cli.commands import Taught
-from pollux.cli.every_option import every_option
+from pollux.cli.option_flags import every_option
 from pollux.cli.options import config_path, find_code_here, leader_options, node_options, overruled
+from pollux.cli.runner import TeachingCommand
 from pollux.config import Config, load_config
-from pollux.config.doubts import doubts, with_jobs_of_code
-from pollux.config.foreign import unheeded
+from pollux.config.env_warnings import unheeded
+from pollux.config.lint import doubts, with_jobs_of_code
 from pollux.errors import PolluxError
 from pollux.units import shell_word
 
@@ -58,7 +58,7 @@ def _serve_options(command: Any) -> Any:
     return command
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @every_option
 @leader_options
 @click.option("--plans/--no-plans", default=None, help="Take part in planning; the default.")
@@ -86,7 +86,7 @@ def serve(config: str | None, *, watch: bool | None, verbose: bool, replace: boo
     _serve(config, _verbosely(arguments, verbose=verbose), plans=True, watch=watch, replace=replace)
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @every_option
 @_serve_options
 def worker(config: str | None, *, watch: bool | None, verbose: bool, **arguments: Any) -> None:
@@ -117,7 +117,7 @@ def _serve(
     warnings += _doubts(loaded, app)
     options = server_options(loaded, plans=plans, store_url=app.store_url)
     if sys.stdout.isatty() if watch is None else watch:
-        from pollux.cli.watch import run_watched
+        from pollux.cli.live_table import run_watched
 
         run_watched(app, loaded, options, warnings, replace=replace)
     else:
@@ -180,7 +180,7 @@ def _end_without_threads() -> None:
 
 def log_to(handler: logging.Handler, config: Config, *, moments: str | None = None) -> None:
     """Every log line of this process goes to `handler`, as the config says; below the live table always as text."""
-    from pollux.lines import write_lines
+    from pollux.log_format import write_lines
 
     kind = "text" if moments else config.log_format
     colours = not moments and sys.stderr.isatty() and "NO_COLOR" not in os.environ

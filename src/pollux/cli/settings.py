@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from pollux.cli.commands import Taught
-from pollux.cli.options import Where, ask, existing_store, json_option, store_options
-from pollux.cli.show import ago, now_ms, print_json, print_table
+from pollux.cli.options import StoreChoice, ask, existing_store, json_option, store_options
+from pollux.cli.output import ago, now_ms, print_json, print_table
+from pollux.cli.runner import TeachingCommand
 from pollux.errors import InvalidInput
 
 
-@click.command("set", cls=Taught)
+@click.command("set", cls=TeachingCommand)
 @click.argument("option", metavar="[OPTION]", required=False)
 @click.argument("value", metavar="[VALUE]", required=False)
 @click.option("--unset", is_flag=True, help="Let the file, or the default, decide again.")
@@ -32,11 +32,11 @@ def set_option(
       pollux set
     """
     if option is None:
-        _list(Where(config, store), as_json=as_json, is_confused=unset)
+        _list(StoreChoice(config, store), as_json=as_json, is_confused=unset)
         return
     if unset == (value is not None):
         raise InvalidInput("an option has a value, or is unset", cure="pollux set pool.seats 50, or --unset pool.seats")
-    url = existing_store(Where(config, store))
+    url = existing_store(StoreChoice(config, store))
     if unset:
         was_set = ask(url, lambda app: app.unset_setting(option))
         if as_json:
@@ -51,7 +51,7 @@ def set_option(
         click.echo(f"{setting.path} is {setting.value} for all nodes; `pollux set --unset {setting.path}` ends it")
 
 
-def _list(where: Where, *, as_json: bool, is_confused: bool) -> None:
+def _list(where: StoreChoice, *, as_json: bool, is_confused: bool) -> None:
     if is_confused:
         raise InvalidInput("say what to unset", cure="pollux set --unset pool.seats")
     found: list[Any] = ask(existing_store(where), lambda app: app.settings())

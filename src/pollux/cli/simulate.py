@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pollux.cli.commands import Taught
 from pollux.cli.options import (
-    Where,
+    StoreChoice,
     app_option,
     app_said,
     ask,
@@ -23,15 +22,16 @@ from pollux.cli.options import (
     find_code_here,
     with_own_code,
 )
-from pollux.cli.show import now_ms, print_json, print_table, say_unreadable, span
-from pollux.cli.way import is_url_said, url_options
+from pollux.cli.output import now_ms, print_json, print_table, say_unreadable, span
+from pollux.cli.runner import TeachingCommand
+from pollux.cli.target import is_url_said, url_options
 from pollux.errors import InvalidInput
 from pollux.units import MINUTE_MS, SECOND_MS, counted, duration_ms, format_moment, format_ms, moment_ms
 
 if TYPE_CHECKING:
     from pollux.config import Config
     from pollux.model import Job
-    from pollux.simulate import Forecast, Habit, Scenario
+    from pollux.simulate import Forecast, HandlerBehaviour, Scenario
 
 FIRINGS_PER_SECOND = 6_000  # of a simulation, on a small machine; more if many fall together
 PAGES_MAX = 100  # of history that is read
@@ -44,7 +44,7 @@ SEATS_MAX = 10  # what-ifs at once
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @click.option("-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The jobs; else ./pollux.yaml.")
 @app_option("A Pollux of your own code.")
 @click.option("--store", metavar="URL", help="Learn from its history how long runs take and how often they fail.")
@@ -99,7 +99,7 @@ def simulate(config: str | None, store: str | None, *, everything: bool, as_json
 # what is played
 
 
-def _given(config: str | None, store: str | None) -> tuple[str, Config, list[Job], dict[str, Habit]]:
+def _given(config: str | None, store: str | None) -> tuple[str, Config, list[Job], dict[str, HandlerBehaviour]]:
     """The jobs of the config, or of the store if there is none; what the store knows of them."""
     from pollux.config import load_config
 
@@ -108,10 +108,10 @@ def _given(config: str | None, store: str | None) -> tuple[str, Config, list[Job
         cure = "name a file with -c, or a store with --store, or an app with --app"
         raise InvalidInput("there is nothing to simulate", cure=cure)
     loaded = with_own_code(load_config(path, environ=os.environ, arguments={"app": app_said()}))
-    habits: dict[str, Habit] = {}
+    habits: dict[str, HandlerBehaviour] = {}
     jobs = [*loaded.jobs, *_jobs_of_code(loaded)]
     if is_asked:
-        stored, habits = ask(existing_store(Where(path, store)), _learn)
+        stored, habits = ask(existing_store(StoreChoice(path, store)), _learn)
         jobs = jobs if path is not None or loaded.app else stored
     return path or loaded.app, loaded, jobs, habits
 
@@ -123,14 +123,14 @@ def _jobs_of_code(loaded: Config) -> list[Job]:
     from pathlib import Path
 
     from pollux.app import Pollux
-    from pollux.app.configured import load_app
+    from pollux.app.setup import load_app
 
     find_code_here()
     beside = Path(loaded.path).resolve().parent if loaded.path else None
     return load_app(loaded.app, Pollux, beside=beside).declared_jobs()
 
 
-async def _learn(app: Any) -> tuple[list[Job], dict[str, Habit]]:
+async def _learn(app: Any) -> tuple[list[Job], dict[str, HandlerBehaviour]]:
     """The jobs of a store, and how their finished runs went."""
     from pollux.model import RunState, definition
     from pollux.store.contract import RunFilter
@@ -157,15 +157,17 @@ async def _learn(app: Any) -> tuple[list[Job], dict[str, Habit]]:
     return jobs, {job_id: _habit(runs) for job_id, runs in seen.items() if len(runs) >= SAMPLES_MIN}
 
 
-def _habit(runs: Sequence[tuple[int, bool]]) -> Habit:
-    from pollux.simulate import Habit
+def _habit(runs: Sequence[tuple[int, bool]]) -> HandlerBehaviour:
+    from pollux.simulate import HandlerBehaviour
 
     durations = sorted(duration for duration, _ in runs)
     share = sum(failed for _, failed in runs) / len(runs)
-    return Habit(durations[len(durations) // 2], durations[int(len(durations) * 0.95)], share)
+    return HandlerBehaviour(durations[len(durations) // 2], durations[int(len(durations) * 0.95)], share)
 
 
-def _scenarios(loaded: Config, jobs: list[Job], habits: dict[str, Habit], options: dict[str, Any]) -> list[Scenario]:
+def _scenarios(
+    loaded: Config, jobs: list[Job], habits: dict[str, HandlerBehaviour], options: dict[str, Any]
+) -> list[Scenario]:
     from pollux.simulate import Scenario, fine_enough_ms, firings_expected, habit_of
 
     from_ms, for_ms = _begin(options["begin"]), duration_ms(options["window"])

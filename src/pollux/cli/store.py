@@ -17,9 +17,9 @@ import click
 import msgspec
 
 from pollux.cli import store_drop, store_files, store_move
-from pollux.cli.commands import Listing
-from pollux.cli.options import Where, ask, existing_store, store_options, store_url
-from pollux.cli.way import node_url
+from pollux.cli.options import StoreChoice, ask, existing_store, store_options, store_url
+from pollux.cli.runner import ListingGroup
+from pollux.cli.target import node_url
 from pollux.errors import Conflict, InvalidInput
 from pollux.secrets import hide
 from pollux.units import counted
@@ -29,7 +29,7 @@ BATCH = 1_000
 Report = Callable[[int], None]
 
 
-@click.group(cls=Listing)
+@click.group(cls=ListingGroup)
 def store() -> None:
     """Look whether a store is in order, back it up, put it back, move it; dump it into text, load it into another.
 
@@ -67,7 +67,7 @@ def dump(file: Path, config: str | None, store: str | None, *, force: bool) -> N
     """
     if str(file) != "-" and file.exists() and not force:
         raise Conflict(f"the file {file} is there already; name another, or add --force")
-    url = existing_store(Where(config, store))
+    url = existing_store(StoreChoice(config, store))
     with _opened_for_writing(file) as target, _progress("dumping") as report:
         count, name = ask(url, lambda app: _dump(app, target, report))
     click.echo(f"dumped {counted(count, 'record')} of {hide(name)} into {file}", err=True)
@@ -84,7 +84,7 @@ def load(file: Path, config: str | None, store: str | None) -> None:
     For example:
       pollux store load backup.jsonl --store sqlite:///new.db
     """
-    url = node_url(store) or store_url(Where(config, store))
+    url = node_url(store) or store_url(StoreChoice(config, store))
     if url.startswith("memory:"):
         raise InvalidInput("a memory store ends with this command", cure="name another with --store")
     with _opened_for_reading(file) as source, _progress("loading") as report:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pollux.cli.commands import Taught
-from pollux.cli.menu import FAILED
-from pollux.cli.options import Where, existing_store, sqlite_path
-from pollux.cli.show import print_json
+from pollux.cli.command_table import FAILED
+from pollux.cli.options import StoreChoice, existing_store, sqlite_path
+from pollux.cli.output import print_json
+from pollux.cli.runner import TeachingCommand
 from pollux.cli.store_move import opened, refuse_memory
 from pollux.errors import Conflict, InvalidInput
 from pollux.secrets import hide
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pollux.store.contract import Counts, Store
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @click.argument("url", metavar="URL")
 @click.option("--force", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of words.")
@@ -35,7 +35,7 @@ def drop(url: str, *, force: bool, as_json: bool) -> None:
       pollux store drop sqlite:///pollux.db --force
     """
     refuse_memory(url)
-    existing_store(Where(None, url))
+    existing_store(StoreChoice(None, url))
     counts = asyncio.run(_looked_at(url))
     if not force:
         _confirm(hide(url), counts)
@@ -58,7 +58,7 @@ async def _looked_at(url: str) -> Counts:
 
 
 async def _refuse_needed(store: Store, name: str) -> None:
-    from pollux.store.seal import marks_of
+    from pollux.store.move_marks import marks_of
 
     if nodes := [node.id for node in await store.nodes()]:
         lives, more = "node lives" if len(nodes) == 1 else "nodes live", ", ..." if len(nodes) > 5 else ""

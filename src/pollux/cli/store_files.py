@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pollux.cli import menu
-from pollux.cli.commands import Taught
-from pollux.cli.options import Where, json_option, own_store, sqlite_path, store_options, store_url
-from pollux.cli.progress import Show, progress
-from pollux.cli.show import clean, print_json
-from pollux.cli.way import refuse_url
+from pollux.cli import command_table
+from pollux.cli.options import StoreChoice, json_option, own_store, sqlite_path, store_options, store_url
+from pollux.cli.output import Show, clean, print_json, progress
+from pollux.cli.runner import TeachingCommand
+from pollux.cli.target import refuse_url
 from pollux.errors import InvalidInput
 from pollux.secrets import hide
 from pollux.units import counted
 
 if TYPE_CHECKING:
-    from pollux.store.checked import Checked
+    from pollux.store.check_report import CheckReport
 
 FOREIGN = "foreign"  # the rule that keys of others break
 FILLED = "move"  # and that which a store breaks that holds only a part
@@ -31,7 +30,7 @@ FORCE = "Replace what is there."
 OF_A_FILE = "backup and restore work on the database file itself"
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @click.option("--repair", "wants_repair", is_flag=True, help="Count again and build indexes again where that helps.")
 @json_option
 @store_options
@@ -46,7 +45,7 @@ def check(config: str | None, store: str | None, *, wants_repair: bool, as_json:
       pollux store check --store sqlite:///pollux.db --repair --json
       pollux store check --store redis://localhost:6379/0
     """
-    look, mend = _checks(own_store(Where(config, store), "check reads the store itself, row by row"))
+    look, mend = _checks(own_store(StoreChoice(config, store), "check reads the store itself, row by row"))
     with progress() as step:
         found = look(step)
     repaired = wants_repair and any(finding.can_repair for finding in found.findings)
@@ -58,10 +57,10 @@ def check(config: str | None, store: str | None, *, wants_repair: bool, as_json:
         print_json({"checked": found, "repaired": repaired, "ok": not found.findings})
     else:
         _tell(found, repaired=repaired)
-    return menu.FAILED if found.findings else menu.OK
+    return command_table.FAILED if found.findings else command_table.OK
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help=FORCE)
 @json_option
@@ -77,7 +76,7 @@ def backup(file: Path, config: str | None, store: str | None, *, force: bool, as
     """
     from pollux.store.sqlite.backup import backup as copy
 
-    path = _existing_file(Where(config, store))
+    path = _existing_file(StoreChoice(config, store))
     with progress() as step:
         copied = copy(path, file, lambda done, total: step("copying", done, total), force=force)
     if as_json:
@@ -89,7 +88,7 @@ def backup(file: Path, config: str | None, store: str | None, *, force: bool, as
     )
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help=FORCE)
 @json_option
@@ -105,7 +104,7 @@ def restore(file: Path, config: str | None, store: str | None, *, force: bool, a
     """
     from pollux.store.sqlite.backup import restore as put_back
 
-    path = _file(Where(config, store))
+    path = _file(StoreChoice(config, store))
     with progress() as step:
         copied = put_back(file, path, lambda done, total: step("copying", done, total), force=force)
     if as_json:
@@ -117,7 +116,7 @@ def restore(file: Path, config: str | None, store: str | None, *, force: bool, a
     )
 
 
-def _checks(url: str) -> tuple[Callable[[Show], Checked], Callable[[], None]]:
+def _checks(url: str) -> tuple[Callable[[Show], CheckReport], Callable[[], None]]:
     """How this store is looked at, and how it is repaired."""
     path = sqlite_path(url)
     if path is not None:
@@ -134,7 +133,7 @@ def _checks(url: str) -> tuple[Callable[[Show], Checked], Callable[[], None]]:
     return lambda step: asyncio.run(of_redis.check(url, step)), lambda: asyncio.run(of_redis.repair(url))
 
 
-def _existing_file(where: Where) -> Path:
+def _existing_file(where: StoreChoice) -> Path:
     """Whether a server is there does not matter: it is no file."""
     refuse_url(where.store, OF_A_FILE)
     if store_url(where).startswith(("sqlite:", "memory:")):
@@ -142,7 +141,7 @@ def _existing_file(where: Where) -> Path:
     return _file(where)
 
 
-def _file(where: Where) -> Path:
+def _file(where: StoreChoice) -> Path:
     refuse_url(where.store, OF_A_FILE)
     url = store_url(where)
     path = sqlite_path(url)
@@ -167,7 +166,7 @@ def _size(store: Any) -> str:
     return f"{', '.join(parts)}, {counted(store.log, 'line')} of audit"
 
 
-def _tell(found: Checked, *, repaired: bool) -> None:
+def _tell(found: CheckReport, *, repaired: bool) -> None:
     for finding in found.findings:
         click.echo(f"{finding.rule}: {finding.what} ({finding.count:,})")
         for line in finding.shown:
@@ -182,7 +181,7 @@ def _tell(found: Checked, *, repaired: bool) -> None:
         click.echo(cure, err=True)
 
 
-def _cures(found: Checked) -> Iterator[str]:
+def _cures(found: CheckReport) -> Iterator[str]:
     """What is not ours is theirs to delete: neither a repair nor a backup would help."""
     if any(finding.rule == FOREIGN for finding in found.findings):
         yield "delete the keys that are not ours (`redis-cli DEL KEY`), or choose another ?prefix= or ?namespace="

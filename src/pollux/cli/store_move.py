@@ -14,22 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pollux.cli.commands import Taught
-from pollux.cli.options import Where, existing_store
-from pollux.cli.progress import progress
-from pollux.cli.show import full, print_json
+from pollux.cli.options import StoreChoice, existing_store
+from pollux.cli.output import full, print_json, progress
+from pollux.cli.runner import TeachingCommand
 from pollux.errors import Conflict, InvalidInput, NotFound
 from pollux.secrets import hide
 from pollux.units import counted, duration_ms, format_ms
 
 if TYPE_CHECKING:
-    from pollux.app.move import Moved, Step
+    from pollux.app.move import MoveReport, MoveStep
     from pollux.store.contract import Store
 
 WAIT = "5m"
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 @click.option("--live", is_flag=True, help="Nodes that live on FROM are asked to drain first.")
@@ -52,7 +51,7 @@ def move(source: str, target: str, wait: str, *, live: bool, as_json: bool) -> N
     wait_ms = duration_ms(wait)
     for url in (source, target):
         refuse_memory(url)
-    existing_store(Where(None, source))
+    existing_store(StoreChoice(None, source))
     if source == target:
         raise InvalidInput("FROM and TO are the same store", cure="name another one to move to")
     with _steps(as_json=as_json) as report:
@@ -63,7 +62,7 @@ def move(source: str, target: str, wait: str, *, live: bool, as_json: bool) -> N
         _tell(moved)
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @click.argument("url", metavar="URL")
 @click.option("--force", is_flag=True, help="Also if the move is over: what happened in the other store is not here.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of words.")
@@ -75,7 +74,7 @@ def unseal(url: str, *, force: bool, as_json: bool) -> None:
       pollux store unseal redis://old:6379/0 --force
     """
     refuse_memory(url)
-    existing_store(Where(None, url))
+    existing_store(StoreChoice(None, url))
     mark = asyncio.run(_unseal(url, force=force))
     if as_json:
         print_json({"unsealed": hide(url), "mark": mark})
@@ -84,22 +83,22 @@ def unseal(url: str, *, force: bool, as_json: bool) -> None:
 
 
 async def _move(
-    source: str, target: str, report: Callable[[Step], None], new_id: Any, *, live: bool, wait_ms: int
-) -> Moved:
-    from pollux.app.move import End, Move
+    source: str, target: str, report: Callable[[MoveStep], None], new_id: Any, *, live: bool, wait_ms: int
+) -> MoveReport:
+    from pollux.app.move import Move, MoveEnd
     from pollux.app.verbs import default_actor
     from pollux.clock import SystemClock
 
     clock = SystemClock()
     async with opened(source) as origin, opened(target) as goal:
-        ends = End(origin, hide(source)), End(goal, hide(target))
+        ends = MoveEnd(origin, hide(source)), MoveEnd(goal, hide(target))
         move_id = new_id(clock.now_ms(), Random())  # noqa: S311  an id, not a secret
         moving = Move(*ends, clock=clock, report=report)
         return await moving.run(move_id, actor=default_actor("cli"), live=live, wait_ms=wait_ms)
 
 
 async def _unseal(url: str, *, force: bool) -> Any:
-    from pollux.store.seal import filled_words, marks_of, unseal
+    from pollux.store.move_marks import filled_words, marks_of, unseal
 
     async with opened(url) as store:
         mark, origin = await marks_of(store)
@@ -120,7 +119,7 @@ async def _unseal(url: str, *, force: bool) -> Any:
 async def opened(url: str) -> AsyncIterator[Store]:
     from pollux.clock import SystemClock
     from pollux.store.guard import Guarded
-    from pollux.store.open import open_store
+    from pollux.store.urls import open_store
 
     store = Guarded(open_store(url), clock=SystemClock())
     await store.open()
@@ -131,7 +130,7 @@ async def opened(url: str) -> AsyncIterator[Store]:
 
 
 @contextlib.contextmanager
-def _steps(*, as_json: bool) -> Iterator[Callable[[Step], None]]:
+def _steps(*, as_json: bool) -> Iterator[Callable[[MoveStep], None]]:
     if as_json:
         yield lambda step: click.echo(json.dumps(full(step)))
         return
@@ -139,7 +138,7 @@ def _steps(*, as_json: bool) -> Iterator[Callable[[Step], None]]:
         yield lambda step: show(_words(step), step.done, step.total or 0)
 
 
-def _words(step: Step) -> str:
+def _words(step: MoveStep) -> str:
     match step.phase:
         case "draining":
             return f"draining: {counted(step.done, 'run')} still at work"
@@ -149,7 +148,7 @@ def _words(step: Step) -> str:
             return f"counting: {step.done:,} of {step.total:,}"
 
 
-def _tell(moved: Moved) -> None:
+def _tell(moved: MoveReport) -> None:
     carried = ", ".join(counted(number, kind.removesuffix("s")) for kind, number in moved.counts.items())
     took = format_ms((moved.ended_ms - moved.began_ms) // 1_000 * 1_000)
     click.echo(f"moved {moved.source} to {moved.target} in {took}: {carried}; counted on both sides, and equal")

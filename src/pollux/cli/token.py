@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from pollux.cli.commands import Listing
-from pollux.cli.options import Where, ask, existing_store, json_option, store_options
-from pollux.cli.show import ago, moment, now_ms, print_json, print_table, span
+from pollux.cli.options import StoreChoice, ask, existing_store, json_option, store_options
+from pollux.cli.output import ago, moment, now_ms, print_json, print_table, span
+from pollux.cli.runner import ListingGroup
 from pollux.errors import InvalidInput, NotFound
 from pollux.units import HOUR_MS, counted
 
@@ -21,7 +21,7 @@ CURLRC = ".curlrc"
 OURS = "# made by `pollux token --curl`"
 
 
-class Tokens(Listing):
+class TokenCommand(ListingGroup):
     """`pollux token --curl` is a command in the clothes of an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -30,7 +30,7 @@ class Tokens(Listing):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=Tokens)
+@click.group(cls=TokenCommand)
 def token() -> None:
     """Tokens for the HTTP API.  The store keeps their hashes alone: a token is shown once, when it is made.
 
@@ -57,7 +57,7 @@ def ls(config: str | None, store: str | None, *, as_json: bool) -> None:
       pollux token ls
       pollux token ls --json
     """
-    found = ask(existing_store(Where(config, store)), lambda app: app.tokens())
+    found = ask(existing_store(StoreChoice(config, store)), lambda app: app.tokens())
     if as_json:
         print_json({"tokens": found})
         return
@@ -107,7 +107,7 @@ def create(role: str, name: str, expires: str | None, config: str | None, store:
         same = [each.id for each in await app.tokens() if name and each.name == name and not each.is_over(now_ms())]
         return made, [each for each in same if each != made.token.id]
 
-    made, others = ask(existing_store(Where(config, store)), question)
+    made, others = ask(existing_store(StoreChoice(config, store)), question)
     if others:
         words = f"{counted(len(others), 'other token')} called {name!r} ({', '.join(others[:5])}) as well"
         click.echo(f"pollux: there is {words}: `pollux token rotate` and `revoke` want the id", err=True)
@@ -125,7 +125,7 @@ def revoke(ref: str, config: str | None, store: str | None, *, as_json: bool) ->
       pollux token revoke 1f2e3d4c
       pollux token revoke grafana
     """
-    gone = ask(existing_store(Where(config, store)), lambda app: app.revoke_token(ref))
+    gone = ask(existing_store(StoreChoice(config, store)), lambda app: app.revoke_token(ref))
     if as_json:
         print_json({"revoked": gone})
         return
@@ -144,7 +144,7 @@ def rotate(ref: str, overlap: str, config: str | None, store: str | None, *, as_
       pollux token rotate grafana
       pollux token rotate 1f2e3d4c --overlap 1d
     """
-    url = existing_store(Where(config, store))
+    url = existing_store(StoreChoice(config, store))
     _show(ask(url, lambda app: app.rotate_token(ref, overlap=overlap)), as_json=as_json)
 
 
@@ -169,7 +169,7 @@ def curl(
       curl http://localhost:8060/api/v2/jobs
     """
     file = Path(name).absolute()
-    url = existing_store(Where(config, store))
+    url = existing_store(StoreChoice(config, store))
     before = _replaceable(file, yes=yes)
     made = ask(url, lambda app: _renewed(app, role, before))
     netrc = file.with_name(f"{file.name}-netrc")

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from pollux.cli.choice import LINES_MAX, choice_of, chosen_jobs, in_batches, job_filter_options, since_ms
-from pollux.cli.commands import Listing, Taught
 from pollux.cli.completion import job_ids
-from pollux.cli.options import Where, ask, existing_store, json_option, store_options
-from pollux.cli.show import moment, now_ms, print_json, print_table
+from pollux.cli.options import StoreChoice, ask, existing_store, json_option, store_options
+from pollux.cli.output import moment, now_ms, print_json, print_table
+from pollux.cli.runner import ListingGroup, TeachingCommand
+from pollux.cli.selection import LINES_MAX, choice_of, chosen_jobs, in_batches, job_filter_options, since_ms
 from pollux.errors import NotFound, Unreadable
 from pollux.model import VERSION_MAX, unserved
 from pollux.units import MINUTE_MS, WEEK_MS, counted, format_ms
@@ -20,7 +20,7 @@ KEPT_MS = WEEK_MS - MINUTE_MS  # what was counted longer ago is forgotten about 
 VERSION = click.IntRange(1, VERSION_MAX)
 
 
-@click.command("move", cls=Taught)
+@click.command("move", cls=TeachingCommand)
 @click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
 @job_filter_options
 @click.option("--from-version", "scheduler_version", type=VERSION, metavar="N", help="Those of this version.")
@@ -48,7 +48,7 @@ def move(
       pollux jobs move --from-version 1 --to-version 2 --yes
     """
     choice = choice_of("job", ids, given | ({"yes": True} if dry_run else {}))
-    url = existing_store(Where(config, store))
+    url = existing_store(StoreChoice(config, store))
     chosen = chosen_jobs(url, choice, verb=f"move ... to version {to}")
     if not chosen and (number := given["scheduler_version"]) is not None:
         ask(url, lambda app: _is_there(app, number))
@@ -97,7 +97,7 @@ async def _move(app: Any, batch: list[str], to: int) -> list[Any]:
     return list(await app.move_jobs(batch, to))
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @click.argument("one", type=VERSION)
 @click.argument("other", type=VERSION)
 @click.option("--since", default="1h", show_default=True, metavar="WHEN", help="2h ago, or a moment with its offset.")
@@ -113,7 +113,7 @@ def compare(one: int, other: int, since: str, config: str | None, store: str | N
       pollux compare 1 2 --since 24h --json
     """
     began_ms = since_ms(since)
-    url = existing_store(Where(config, store))
+    url = existing_store(StoreChoice(config, store))
     figures = ask(url, lambda app: app.compare((one, other), since_ms=began_ms))
     if as_json:
         print_json({"since_ms": began_ms, "versions": figures})
@@ -165,7 +165,7 @@ def _at_most(spread: Any, ms: int) -> str:
     return format_ms(ms) if spread.count else "-"
 
 
-@click.group(cls=Listing)
+@click.group(cls=ListingGroup)
 def migrate() -> None:
     """See which versions of your deployment share a store, and end one that has handed over.
 
@@ -184,7 +184,7 @@ def ls(config: str | None, store: str | None, *, as_json: bool) -> None:
     For example:
       pollux migrate ls --json
     """
-    found, empty = ask(existing_store(Where(config, store)), _versions)
+    found, empty = ask(existing_store(StoreChoice(config, store)), _versions)
     if as_json:
         print_json({"versions": found})
         return
@@ -234,7 +234,7 @@ def finish(number: int, config: str | None, store: str | None, *, as_json: bool)
     For example:
       pollux migrate finish --from 1
     """
-    ask(existing_store(Where(config, store)), lambda app: app.finish_version(number))
+    ask(existing_store(StoreChoice(config, store)), lambda app: app.finish_version(number))
     if as_json:
         print_json({"finished": number})
         return

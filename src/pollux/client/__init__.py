@@ -1,6 +1,6 @@
 """How is a node asked from elsewhere?  `Remote`: the verbs of the app, over the HTTP API of one that runs."""
 
-from pollux.client.address import Address, address_of, is_address, socket_url
+from pollux.client.address import NodeAddress, address_of, is_address, socket_url
 from pollux.client.remote import Remote
 
-__all__ = ["Address", "Remote", "address_of", "is_address", "socket_url"]
+__all__ = ["NodeAddress", "Remote", "address_of", "is_address", "socket_url"]

@@ -16,7 +16,7 @@ _CURE = "write it like http://localhost:8060, https://pollux.example or http+uni
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
 
 
-class Address(NamedTuple):
+class NodeAddress(NamedTuple):
     """`root` is what paths are added to; with a `socket` its host means nothing."""
 
     root: str
@@ -56,7 +56,7 @@ def socket_url(path: Path) -> str:
     return f"{SOCKET}://{quote(str(path.absolute()))}"
 
 
-def address_of(url: str) -> Address:
+def address_of(url: str) -> NodeAddress:
     """The address that was written; `InvalidInput` for what is none."""
     try:
         parts = urlsplit(url)
@@ -71,10 +71,10 @@ def address_of(url: str) -> Address:
     if parts.scheme == SOCKET:
         if parts.netloc or len(parts.path) < 2:
             raise _wrong(url)
-        return Address("http://localhost", unquote(parts.path))
+        return NodeAddress("http://localhost", unquote(parts.path))
     if not parts.hostname:
         raise _wrong(url)
-    return Address(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}")
+    return NodeAddress(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}")
 
 
 def _wrong(url: str) -> InvalidInput:

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from pollux.client.address import Address
-from pollux.client.travel import LOOKS, PATH, Hello, verb_of
+from pollux.client.address import NodeAddress
+from pollux.client.rpc_codec import LOOKS, PATH, Hello, verb_of
 from pollux.errors import StoreRefused
 from pollux.store.contract import DumpPage
 
@@ -22,12 +22,12 @@ class Remote:
     `tell` hears why it takes longer than it should; by default nobody does.
     """
 
-    def __init__(self, address: Address, token: str = "", *, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, address: NodeAddress, token: str = "", *, tell: Callable[[str], None] | None = None) -> None:
         self.address = address
         self.hello: Hello | None = None
-        from pollux.client.line import Line  # here: a server knows the verbs, and calls nobody
+        from pollux.client.http import HttpConnection  # here: a server knows the verbs, and calls nobody
 
-        self._line = Line(address, token, tell)
+        self._line = HttpConnection(address, token, tell)
 
     async def open(self, *, sealed: bool = False) -> None:
         """Who is there?  Raises `StoreError` if nobody is, or somebody else; `sealed` as with an app."""

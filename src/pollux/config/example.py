@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from pollux.config.descriptions import JOB, SETTINGS
+from pollux.config.effective import plain
 from pollux.config.jobs import JOB_KEYS
-from pollux.config.meanings import JOB, SETTINGS
 from pollux.config.settings import OPTIONS, Config, Option
-from pollux.config.told import plain
 from pollux.units import format_ms
 
 # What to write where nothing is the default.

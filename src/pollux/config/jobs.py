@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pollux.config.reading import BROKEN, Node, Place, Problems, shortened
-from pollux.declare import JOB_OPTIONS, job_of
+from pollux.config.yaml_reader import BROKEN, Place, Problems, YamlNode, shortened
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean, foreign_word
 from pollux.handlers import BUILT_IN, params_in_file
+from pollux.job_builder import JOB_OPTIONS, job_of
 from pollux.model import Job, Schedule
-from pollux.schedule import words
+from pollux.schedule import builders
 from pollux.units import duration_ms, moment_ms
 
 HANDLER_KEYS = ("python", *BUILT_IN)
@@ -31,7 +31,7 @@ _WORD = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _PYTHON = re.compile(f"{_WORD}:{_WORD}")
 _WORDS_OF_THE_FILE = {"every": "interval", "line": "cron", "handler": "python"}
 
-Entries = Mapping[str, Node]
+Entries = Mapping[str, YamlNode]
 
 
 class FileJobs:
@@ -43,14 +43,14 @@ class FileJobs:
         self.wrong: dict[str, Job] = {}  # jobs as far as they can be read, with a problem told of each
         self.places: dict[str, str] = {}  # job id -> file:line:column
         self.python: dict[str, str] = {}  # module:function -> where it is named first
-        self._seen: dict[str, Node] = {}  # by id, also those that are wrong
+        self._seen: dict[str, YamlNode] = {}  # by id, also those that are wrong
         self._defaults: dict[str, Any] = {} if timeout_ms is None else {"timeout": timeout_ms / 1000}
         self._of_group: dict[str, dict[str, Any]] = {}
 
-    def read_defaults(self, node: Node) -> None:
+    def read_defaults(self, node: YamlNode) -> None:
         self._defaults |= self._defaults_of(node, "defaults", DEFAULTS_KEYS)
 
-    def read_groups(self, node: Node) -> None:
+    def read_groups(self, node: YamlNode) -> None:
         example = "{edge: {defaults: {timeout: 30s}}}"
         allowed = tuple(key for key in DEFAULTS_KEYS if key != "group")
         for name, group in entries_of(node, "groups", self.problems, example=example).items():
@@ -60,7 +60,7 @@ class FileJobs:
             if "defaults" in entries:
                 self._of_group[name] = self._defaults_of(entries["defaults"], f"{label}: defaults", allowed)
 
-    def read_jobs(self, node: Node) -> None:
+    def read_jobs(self, node: YamlNode) -> None:
         if node.value is None or node.value is BROKEN:
             return
         if type(node.value) is not list:
@@ -69,7 +69,7 @@ class FileJobs:
         for number, item in enumerate(node.value, start=1):
             self._read_job(item, number)
 
-    def _read_job(self, node: Node, number: int) -> None:
+    def _read_job(self, node: YamlNode, number: int) -> None:
         if type(node.value) is not dict:
             if node.value is not BROKEN:
                 self.problems.add(node.place, f"job {number} is not a mapping", cure=f"write it like {EXAMPLE}")
@@ -97,7 +97,7 @@ class FileJobs:
             self.wrong.setdefault(job.id, job)
         self.places.setdefault(job.id, self.problems.where(node.place))
 
-    def _identify(self, node: Node, entries: Entries, number: int) -> str:
+    def _identify(self, node: YamlNode, entries: Entries, number: int) -> str:
         """How messages call the job; tells if its id is missing or taken."""
         given = entries.get("id")
         job_id = text_of(given)
@@ -113,7 +113,7 @@ class FileJobs:
             return f"job {shortened(job_id)!r}"
         return f"job {number}"
 
-    def _handler(self, node: Node, entries: Entries, label: str) -> str | None:
+    def _handler(self, node: YamlNode, entries: Entries, label: str) -> str | None:
         """`module:function`, or one that is built in; only the form is looked at here, the app imports it."""
         named = [key for key in HANDLER_KEYS if key in entries]
         if not named:
@@ -187,7 +187,7 @@ class FileJobs:
         of_group = self._of_group.get(group)
         return self._defaults if of_group is None else overlaid(self._defaults, of_group)
 
-    def _defaults_of(self, node: Node, label: str, allowed: tuple[str, ...]) -> dict[str, Any]:
+    def _defaults_of(self, node: YamlNode, label: str, allowed: tuple[str, ...]) -> dict[str, Any]:
         """Job options to be inherited, each tried by itself; one that is wrong is told here and inherited by nobody."""
         entries = entries_of(node, label, self.problems, example="{timeout: 30s}")
         place_of = lambda key: "" if foreign_word(key, allowed) else place_in_job(key)  # noqa: E731
@@ -195,14 +195,14 @@ class FileJobs:
         good = {}
         for key, value in self._options(entries, label).items():
             is_tz = key == "tz"
-            schedule = words.cron("0 0 * * *", tz=value) if is_tz else None
+            schedule = builders.cron("0 0 * * *", tz=value) if is_tz else None
             if key in allowed and self._declare(node, label, "x", "x", schedule, {} if is_tz else {key: value}):
                 good[key] = value
         return good
 
     def _declare(
         self,
-        node: Node,
+        node: YamlNode,
         label: str,
         job_id: str | None,
         handler: str | None,
@@ -235,7 +235,7 @@ class FileJobs:
         self.problems.add(node.place if node else fallback, f"{label}: {named}{problem.what}", cure=problem.cure)
 
 
-def entries_of(node: Node, label: str, problems: Problems, *, example: str) -> dict[str, Node]:
+def entries_of(node: YamlNode, label: str, problems: Problems, *, example: str) -> dict[str, YamlNode]:
     """The entries of a mapping; of anything else none, and a problem unless there is nothing at all."""
     if type(node.value) is dict:
         return node.value
@@ -245,7 +245,7 @@ def entries_of(node: Node, label: str, problems: Problems, *, example: str) -> d
 
 
 def check_keys(
-    node: Node,
+    node: YamlNode,
     allowed: tuple[str, ...],
     label: str,
     problems: Problems,
@@ -290,14 +290,14 @@ def place_in_job(key: str) -> str:
     return f"it belongs to a job: jobs: [{{{example}}}]" if ours else ""
 
 
-def text_of(node: Node | None) -> str | None:
+def text_of(node: YamlNode | None) -> str | None:
     """A scalar as it is written: 5, true and 1.10 are fine names."""
     if node is None or node.value is None or node.value is BROKEN or type(node.value) in (dict, list):
         return None
     return node.text
 
 
-def shown(node: Node) -> str:
+def shown(node: YamlNode) -> str:
     if type(node.value) in {dict, list}:
         return "a mapping" if type(node.value) is dict else "a list"
     return repr(shortened(node.text))
@@ -311,7 +311,7 @@ def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, An
     return both
 
 
-def _option_of(key: str, node: Node) -> Any:
+def _option_of(key: str, node: YamlNode) -> Any:
     if key in _TEXTS:
         return node.text
     if key == "tags" and type(node.value) is list:
@@ -327,21 +327,21 @@ def _schedule_of(kind: str, entries: Entries, tz: str | None) -> Schedule:
         case "interval":
             start = _read("start", entries, _moment_text)
             spread = _read("spread", entries, _flag)
-            return words.every(node.plain(), start=start, spread=spread is not False)
+            return builders.every(node.plain(), start=start, spread=spread is not False)
         case "cron":
-            return words.cron(_required_text(node), tz=tz or "UTC")
+            return builders.cron(_required_text(node), tz=tz or "UTC")
         case "at":
-            return words.once(_required_text(node))
+            return builders.once(_required_text(node))
         case _ if node.value is not True:
             what, cure = f"{shown(node)} is not true", f"write {kind}: true, or take it away"
             raise InvalidInput(what, cure=cure)
         case "once":
-            return words.once()
+            return builders.once()
         case _:
-            return words.on_event()
+            return builders.on_event()
 
 
-def _read(key: str, entries: Entries, convert: Callable[[Node], Any]) -> Any:
+def _read(key: str, entries: Entries, convert: Callable[[YamlNode], Any]) -> Any:
     node = entries.get(key)
     if node is None or node.value is BROKEN:
         return None
@@ -351,19 +351,19 @@ def _read(key: str, entries: Entries, convert: Callable[[Node], Any]) -> Any:
         raise error.at(key) from error
 
 
-def _moment_text(node: Node) -> str:
+def _moment_text(node: YamlNode) -> str:
     moment_ms(_required_text(node))
     return node.text
 
 
-def _required_text(node: Node) -> str:
+def _required_text(node: YamlNode) -> str:
     text = text_of(node)
     if text is None:
         raise InvalidInput(f"{shown(node)} is no text", cure="write the text, in quotes if need be")
     return text
 
 
-def _flag(node: Node) -> bool:
+def _flag(node: YamlNode) -> bool:
     if type(node.value) is not bool:
         raise InvalidInput(f"{shown(node)} is neither true nor false", cure="write true or false")
     return node.value

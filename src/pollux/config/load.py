@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pollux.config.foreign import is_service_link
+from pollux.config.env_warnings import is_service_link
 from pollux.config.jobs import DEFAULTS_KEYS, FileJobs, check_keys, entries_of, place_in_job, shown, text_of
-from pollux.config.reading import BROKEN, FILE_BYTES_MAX, Node, Place, Problems, read_yaml
 from pollux.config.settings import BY_PATH, DEFAULT, ENVIRONMENT, FILE_KEYS, OPTIONS, SECTIONS, Config, Option
+from pollux.config.yaml_reader import BROKEN, FILE_BYTES_MAX, Place, Problems, YamlNode, read_yaml
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean, foreign_word
 from pollux.model import API_SOURCE, check_term
 from pollux.secrets import Secrets, has_reference, hide
-from pollux.store.open import with_durability, with_prefix
+from pollux.store.urls import with_durability, with_prefix
 from pollux.units import format_size
 
 
@@ -44,7 +44,7 @@ def load_config(
     origins = {option.path: DEFAULT for option in OPTIONS}
     raw = _bytes_of(path, problems) if raw is None and path is not None else raw
     root = None if raw is None else _root_of(raw, problems)
-    taken = Taken(values, origins, Secrets(environ=environ, folder=Path(path).parent if path else None))
+    taken = EffectiveValues(values, origins, Secrets(environ=environ, folder=Path(path).parent if path else None))
     _take(_from_file(root, problems), taken, problems)
     _take(_from_environment(environ, problems), taken, problems)
     _take(_from_arguments(arguments or {}, problems), taken, problems)
@@ -138,7 +138,7 @@ def digest_of(raw: bytes) -> str:
     return blake2b(raw, digest_size=8).hexdigest()
 
 
-class Given(NamedTuple):
+class OptionSource(NamedTuple):
     """Somebody set an option."""
 
     option: Option
@@ -148,7 +148,7 @@ class Given(NamedTuple):
     place: Place | None = None  # in the file
 
 
-class Taken:
+class EffectiveValues:
     """What holds so far: whoever comes later wins."""
 
     def __init__(self, values: dict[str, Any], origins: dict[str, str], secrets: Secrets) -> None:
@@ -169,7 +169,7 @@ class Taken:
         return self.secrets.resolve_address(value) if is_address else self.secrets.resolve(value)
 
 
-def _take(given: Iterator[Given], taken: Taken, problems: Problems) -> None:
+def _take(given: Iterator[OptionSource], taken: EffectiveValues, problems: Problems) -> None:
     for option, value, where, origin, place in given:
         try:
             taken.take(option, value, origin)
@@ -177,7 +177,7 @@ def _take(given: Iterator[Given], taken: Taken, problems: Problems) -> None:
             problems.keep(InvalidInput(hide(f"{option.path}: {error.what}"), where=where, cure=error.cure), place)
 
 
-def _from_file(root: Node | None, problems: Problems) -> Iterator[Given]:
+def _from_file(root: YamlNode | None, problems: Problems) -> Iterator[OptionSource]:
     if root is None:
         return
     for key, node in root.value.items():
@@ -187,7 +187,7 @@ def _from_file(root: Node | None, problems: Problems) -> Iterator[Given]:
             yield from _from_node(BY_PATH[key], node, problems)
 
 
-def _from_section(section: str, node: Node, problems: Problems) -> Iterator[Given]:
+def _from_section(section: str, node: YamlNode, problems: Problems) -> Iterator[OptionSource]:
     known = {path.partition(".")[2]: option for path, option in BY_PATH.items() if path.startswith(f"{section}.")}
     entries = entries_of(node, section, problems, example=f"{section}: {{{next(iter(known))}: ...}}")
     check_keys(node, tuple(known), section, problems)
@@ -196,7 +196,7 @@ def _from_section(section: str, node: Node, problems: Problems) -> Iterator[Give
             yield from _from_node(known[key], value, problems)
 
 
-def _from_node(option: Option, node: Node, problems: Problems) -> Iterator[Given]:
+def _from_node(option: Option, node: YamlNode, problems: Problems) -> Iterator[OptionSource]:
     if node.value is BROKEN:
         return
     if node.value is None or (type(node.value) in {dict, list} and not option.takes_list):
@@ -204,10 +204,10 @@ def _from_node(option: Option, node: Node, problems: Problems) -> Iterator[Given
         problems.add(node.place, what, cure="give it one, or take it away")
         return
     value = text_of(node) if option.path in {"store", "app"} else node.plain()
-    yield Given(option, value, problems.where(node.place), f"{problems.name}:{node.line}", node.place)
+    yield OptionSource(option, value, problems.where(node.place), f"{problems.name}:{node.line}", node.place)
 
 
-def _from_environment(environ: Mapping[str, str], problems: Problems) -> Iterator[Given]:
+def _from_environment(environ: Mapping[str, str], problems: Problems) -> Iterator[OptionSource]:
     known = {name for option in OPTIONS for name in option.variables}
     nested = tuple(f"POLLUX_{section.upper()}__" for section in SECTIONS)
     for name in environ:
@@ -217,16 +217,16 @@ def _from_environment(environ: Mapping[str, str], problems: Problems) -> Iterato
     for option in OPTIONS:
         given = [name for name in option.variables if environ.get(name) and not is_service_link(name, environ[name])]
         if given:
-            yield Given(option, environ[given[0]], given[0], f"{ENVIRONMENT}{given[0]}")
+            yield OptionSource(option, environ[given[0]], given[0], f"{ENVIRONMENT}{given[0]}")
 
 
-def _from_arguments(arguments: Mapping[str, Any], problems: Problems) -> Iterator[Given]:
+def _from_arguments(arguments: Mapping[str, Any], problems: Problems) -> Iterator[OptionSource]:
     known = {option.argument: option for option in OPTIONS} | BY_PATH
     for name, value in arguments.items():
         if value is None:
             continue
         if name in known:
-            yield Given(known[name], value, "argument", "argument")
+            yield OptionSource(known[name], value, "argument", "argument")
         else:
             cure = did_you_mean(name, known).strip("; ") or f"known are {', '.join(known)}"
             problems.keep(InvalidInput(f"unknown argument {name!r}", cure=cure))
@@ -256,7 +256,7 @@ def _add_to_url(values: dict[str, Any], origins: Mapping[str, str], problems: Pr
                 problems.keep(InvalidInput(error.what, where=f"{origins[path]}: {path}", cure=error.cure))
 
 
-def _root_of(raw: bytes, problems: Problems) -> Node | None:
+def _root_of(raw: bytes, problems: Problems) -> YamlNode | None:
     """The file's mapping; None if it is empty or wrong as a whole."""
     text = _text_of(raw, problems)
     root = None if text is None else read_yaml(text, problems)
@@ -310,7 +310,7 @@ def _text_of(raw: bytes, problems: Problems) -> str | None:
         return None
 
 
-def _read_jobs(root: Node, jobs: FileJobs) -> None:
+def _read_jobs(root: YamlNode, jobs: FileJobs) -> None:
     for key, read in (("defaults", jobs.read_defaults), ("groups", jobs.read_groups), ("jobs", jobs.read_jobs)):
         if key in root.value:
             read(root.value[key])

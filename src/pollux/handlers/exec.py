@@ -4,7 +4,7 @@
     {id: feed, exec: {argv: ["./fetch.sh"], cwd: feeds, env: {TOKEN: "${file:token}"}, take: json}, interval: 1m}
 
 It gets PATH, LANG and TZ of the node, HOME and TMPDIR of its own, what `env` says, and nothing else.  Its deadline, a
-cancel, a lost lease, a drain and the death of the node end it with everything it started (`processes.py`).  The exit
+cancel, a lost lease, a drain and the death of the node end it with everything it started (`subprocesses.py`).  The exit
 code decides; of the output a tail is kept, and its hash tells whether anything changed.
 """
 
@@ -26,9 +26,9 @@ from msgspec import Struct
 
 from pollux.errors import InvalidInput, Permanent, Transient, did_you_mean
 from pollux.model.params import RESULT_BYTES_MAX
-from pollux.processes import Ended, Limits, Process
 from pollux.registry import Context, Observed, Registry
 from pollux.secrets import HIDDEN
+from pollux.subprocesses import Process, ProcessEnd, ProcessLimits
 from pollux.units import duration_ms, format_size, size_bytes
 
 GRACE_MS = 1_000  # between SIGTERM and SIGKILL
@@ -69,7 +69,7 @@ class Command(Struct, frozen=True, kw_only=True):
     expect: frozenset[int]
     permanent: frozenset[int]
     take: str
-    limits: Limits
+    limits: ProcessLimits
     output: int  # bytes
 
 
@@ -146,7 +146,7 @@ def command_of(params: Mapping[str, Any]) -> Command:
         expect=_codes(params.get("expect", (0,)), "expect"),
         permanent=_codes(params.get("permanent", ()), "permanent"),
         take=_take(params.get("take", "tail")),
-        limits=Limits(
+        limits=ProcessLimits(
             memory=_limit(limits, "memory", size_bytes, None),
             cpu=_limit(limits, "cpu", _seconds, None),
             files=_limit(limits, "files", _count, FILES),
@@ -247,7 +247,7 @@ def _count(value: Any) -> int:
 class Ran(Struct):
     """What a command left."""
 
-    ended: Ended
+    ended: ProcessEnd
     stdout: Output
     stderr: Output
     is_over: bool  # it wrote more than it may
@@ -367,7 +367,7 @@ def _scrubbed(ctx: Context) -> dict[str, str]:
     return {"PATH": os.defpath, "LANG": "C.UTF-8", **inherited, **ours}
 
 
-async def _ended(process: Process, ctx: Context) -> tuple[Ended, str]:
+async def _ended(process: Process, ctx: Context) -> tuple[ProcessEnd, str]:
     """How it ended, and why it was told to, if it was.  Told twice, we wait no longer: its warden ends it anyway."""
     try:
         return await process.ended(), ""
@@ -433,7 +433,7 @@ def _said(ran: Ran) -> str:
     return ""
 
 
-def _killed(command: Command, ended: Ended) -> str:
+def _killed(command: Command, ended: ProcessEnd) -> str:
     if ended.signal == signal.SIGXCPU:
         return f"used more than its {command.limits.cpu} s of CPU time ({ended.words})"
     if ended.signal == signal.SIGKILL:

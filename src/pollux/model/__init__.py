@@ -1,9 +1,16 @@
 """What are we talking about?  The values, and nothing but values: frozen, comparable, made of plain data."""
 
-from pollux.model.answer import AHEAD_MAX, Advanced, Answer, Counts, Line, queue_words
-from pollux.model.aside import ASIDE, SetAside, all_aside, aside_key, feed_value, jobs_value, set_aside
-from pollux.model.at_odds import AT_ODDS_CURE, SETTLED_MS, AtOdds, Latest, at_odds, may_be_at_odds
-from pollux.model.audit import AuditLine, chained
+from pollux.model.conflicts import (
+    AT_ODDS_CURE,
+    RIVALS_CURE,
+    SETTLED_MS,
+    DeclarationConflict,
+    HandlerConflict,
+    LatestDeclaration,
+    declaration_conflicts,
+    handler_conflicts,
+    may_be_at_odds,
+)
 from pollux.model.feed import (
     Arrived,
     End,
@@ -31,19 +38,29 @@ from pollux.model.job import (
     is_gated,
     recurs,
 )
-from pollux.model.leading import BEAT_LATE_MS, Leadership, NodeRole, by_term, leader_of, leadership, role_of
 from pollux.model.node import (
+    BEAT_LATE_MS,
     LOOP_CURE,
     RENEW_MIN_MS,
+    START,
     Declares,
+    Leadership,
     Node,
     NodeLoad,
+    NodeRole,
+    StartCommand,
     Term,
+    by_term,
     check_term,
     declares,
     held_up,
+    leader_of,
+    leadership,
+    role_of,
     serve_words,
+    starts_in,
     unserved,
+    with_start,
 )
 from pollux.model.note import (
     DRAIN,
@@ -53,15 +70,16 @@ from pollux.model.note import (
     STEERING,
     STOP,
     TURN,
+    AuditLine,
     Drained,
     Note,
     NotePut,
+    chained,
     drain_key,
     drained_of,
     stop_key,
 )
 from pollux.model.outcome import Back, Cancelled, Dead, Done, Fault, Hold, Outcome, RetryAt, Verdict
-from pollux.model.partition import ALL_VERSIONS, SCHEDULER_VERSION, VERSION_MAX, Version, check_version
 from pollux.model.plan import (
     BEHIND_MAX,
     FIRINGS_MAX,
@@ -76,7 +94,7 @@ from pollux.model.plan import (
     Plan,
     Release,
 )
-from pollux.model.rivals import RIVALS_CURE, Rivals, rivals
+from pollux.model.results import AHEAD_MAX, Advanced, Answer, Counts, QueueDepth, queue_words
 from pollux.model.run import (
     AT_THE_GATE,
     FINISHED,
@@ -99,8 +117,9 @@ from pollux.model.run import (
     run_of,
     tried_again,
 )
-from pollux.model.schedule import INTERVAL_MIN_MS, Cron, Event, Interval, Once, Schedule
-from pollux.model.start import START, Start, starts_in, with_start
+from pollux.model.schedule import INTERVAL_MIN_MS, Cron, Interval, Once, OnEvent, Schedule
+from pollux.model.unreadable import ASIDE, UnreadableNote, all_aside, aside_key, feed_value, jobs_value, set_aside
+from pollux.model.version import ALL_VERSIONS, SCHEDULER_VERSION, VERSION_MAX, Version, check_version
 
 __all__ = [
     "AHEAD_MAX",
@@ -142,7 +161,6 @@ __all__ = [
     "Advanced",
     "Answer",
     "Arrived",
-    "AtOdds",
     "AuditLine",
     "Back",
     "CancelOrder",
@@ -151,6 +169,7 @@ __all__ = [
     "Counts",
     "Cron",
     "Dead",
+    "DeclarationConflict",
     "Declares",
     "Done",
     "Drained",
@@ -158,10 +177,10 @@ __all__ = [
     "End",
     "Ended",
     "Entry",
-    "Event",
     "Fault",
     "FeedItem",
     "Firing",
+    "HandlerConflict",
     "Hold",
     "Holding",
     "Interval",
@@ -171,9 +190,8 @@ __all__ = [
     "JobsDeleted",
     "JobsMoved",
     "JobsPut",
-    "Latest",
+    "LatestDeclaration",
     "Leadership",
-    "Line",
     "Memory",
     "Misfire",
     "Node",
@@ -183,33 +201,34 @@ __all__ = [
     "Note",
     "NotePut",
     "NotesChanged",
+    "OnEvent",
     "Once",
     "Outcome",
     "Overlap",
     "Plan",
+    "QueueDepth",
     "Release",
     "Retry",
     "RetryAt",
-    "Rivals",
     "Run",
     "RunState",
     "Schedule",
-    "SetAside",
     "Spoilt",
-    "Start",
+    "StartCommand",
     "Term",
     "Transition",
     "Tried",
+    "UnreadableNote",
     "Verdict",
     "Version",
     "all_aside",
     "as_it_is",
     "aside_key",
-    "at_odds",
     "by_term",
     "chained",
     "check_term",
     "check_version",
+    "declaration_conflicts",
     "declares",
     "definition",
     "drain_key",
@@ -217,6 +236,7 @@ __all__ = [
     "error_parts",
     "error_text",
     "feed_value",
+    "handler_conflicts",
     "held_up",
     "is_gated",
     "jobs_value",
@@ -227,7 +247,6 @@ __all__ = [
     "may_become",
     "queue_words",
     "recurs",
-    "rivals",
     "role_of",
     "run_of",
     "serve_words",

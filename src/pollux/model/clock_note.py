@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from pollux.model.aside import ASIDE
 from pollux.model.note import Note
+from pollux.model.unreadable import ASIDE
 from pollux.units import DAY_MS, SECOND_MS, format_moment, format_ms
 
 CLOCK = f"{ASIDE}clock:"  # who watches reads it with what the leader has set aside

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from pollux.model.partition import SCHEDULER_VERSION
 from pollux.model.schedule import Cron, Schedule
+from pollux.model.version import SCHEDULER_VERSION
 
 TIMEOUT_MS = 3_600_000
 API_SOURCE = "api"  # of jobs that no file and no code declares

@@ -10,6 +10,7 @@ A **setting** is a note that says how nodes run: `setting:<option>`, like `setti
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from msgspec import Struct
@@ -100,3 +101,19 @@ def drain_key(node_id: str | None = None) -> str:
 def stop_key(kind: str, name: str = "") -> str:
     """The note's key for a pause of `all`, or of a `job`, `group` or `target` by name."""
     return f"{STOP}{kind}" if kind == "all" else f"{STOP}{kind}:{name}"
+
+
+class AuditLine(Struct, frozen=True, omit_defaults=True):
+    at_ms: int
+    actor: str
+    action: str
+    subject: str
+    detail: str = ""
+    seq: int = 0
+    chain: str = ""  # hash over the predecessor's chain and this line
+
+
+def chained(line: AuditLine, *, before: str) -> str:
+    """The chain value of a line that follows one whose chain value is `before`."""
+    parts = (before, str(line.seq), str(line.at_ms), line.actor, line.action, line.subject, line.detail)
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()

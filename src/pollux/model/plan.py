@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from pollux.model.answer import Answer
 from pollux.model.job import Memory, Overlap
 from pollux.model.note import NotePut
+from pollux.model.results import Answer
 from pollux.model.run import Run
 
 FIRINGS_MAX = 100  # firings and releases together

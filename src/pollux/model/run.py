@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from pollux.ids import firing_id
 from pollux.model.job import Job, is_gated
-from pollux.model.partition import SCHEDULER_VERSION
+from pollux.model.version import SCHEDULER_VERSION
 
 AT_THE_GATE = "at the gate"
 PREVIOUS_RUN = "waits for the previous run"  # the reason of a firing that is not alone

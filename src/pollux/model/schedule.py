@@ -28,8 +28,8 @@ class Once(Struct, frozen=True, tag="once", omit_defaults=True):
     at_ms: int | None = None
 
 
-class Event(Struct, frozen=True, tag="event"):
+class OnEvent(Struct, frozen=True, tag="event"):
     """Never by the clock: only when a trigger or a person asks."""
 
 
-Schedule = Interval | Cron | Once | Event
+Schedule = Interval | Cron | Once | OnEvent

@@ -28,16 +28,16 @@ from pollux.model import (
     Node,
     NodeLoad,
     Version,
+    handler_conflicts,
     held_up,
     leadership,
     queue_words,
-    rivals,
     serve_words,
     unserved,
     with_start,
 )
-from pollux.model.aside import JOBS, SCHEDULES, SCHEDULES_CURE, unusable_schedules
-from pollux.observe.snapshot import Deployment, JobSeen, NodeSeen, Snapshot
+from pollux.model.unreadable import JOBS, SCHEDULES, SCHEDULES_CURE, unusable_schedules
+from pollux.observe.snapshot import Deployment, JobSnapshot, NodeSnapshot, Snapshot
 from pollux.units import format_ms
 
 HEALTHY, DEGRADED, UNHEALTHY = LEVELS = ("healthy", "degraded", "unhealthy")
@@ -47,7 +47,7 @@ DUE_NOW_MS = 1_000  # what is due for less is about to fire
 NAMED_MAX = 5
 
 
-class Finding(Struct, frozen=True):
+class HealthFinding(Struct, frozen=True):
     name: str
     level: str
     seen: str
@@ -56,7 +56,7 @@ class Finding(Struct, frozen=True):
 
 class Health(Struct, frozen=True):
     status: str
-    findings: tuple[Finding, ...]
+    findings: tuple[HealthFinding, ...]
     snapshot: Snapshot
 
     @property
@@ -64,7 +64,7 @@ class Health(Struct, frozen=True):
         """Does what should run, run?  Degraded is well enough."""
         return self.status != UNHEALTHY
 
-    def worries(self) -> list[Finding]:
+    def worries(self) -> list[HealthFinding]:
         return [finding for finding in self.findings if finding.level != HEALTHY]
 
 
@@ -75,7 +75,7 @@ def judge(snapshot: Snapshot) -> Health:
     return Health(LEVELS[worst], findings, snapshot)
 
 
-def _with_start(finding: Finding, seen: Deployment | None) -> Finding:
+def _with_start(finding: HealthFinding, seen: Deployment | None) -> HealthFinding:
     """A cure that says to start a node names the command by which this app was started."""
     if seen is None or not seen.starts or not finding.cure:
         return finding
@@ -83,12 +83,12 @@ def _with_start(finding: Finding, seen: Deployment | None) -> Finding:
     return replace(finding, cure=with_start(finding.cure, seen.starts, version=seen.version, source=source))
 
 
-def _findings(snapshot: Snapshot) -> Iterator[Finding]:
+def _findings(snapshot: Snapshot) -> Iterator[HealthFinding]:
     seen, node = snapshot.deployment, snapshot.node
     if seen is None:
         why = snapshot.trouble or "it gave no answer"
         cure = "see that it runs and can be reached from here: pollux doctor; nodes go on by themselves once it answers"
-        yield Finding("store", UNHEALTHY, f"the store does not answer: {why}", cure)
+        yield HealthFinding("store", UNHEALTHY, f"the store does not answer: {why}", cure)
     elif seen.sealed:
         yield _store(seen)  # and nothing else: what stands still here goes on there
     else:
@@ -101,7 +101,7 @@ def _findings(snapshot: Snapshot) -> Iterator[Finding]:
             yield _clock(snapshot, seen)
         yield from _programs(seen)
         if words := unusable_schedules(seen.aside):
-            yield Finding("schedules", DEGRADED, words, SCHEDULES_CURE)
+            yield HealthFinding("schedules", DEGRADED, words, SCHEDULES_CURE)
         for question in (_due, _ready, _queue, _freshness, _sources, _feed, _records, _dead, _stops):
             yield question(snapshot, seen)
     if node is not None:
@@ -117,42 +117,44 @@ def _findings(snapshot: Snapshot) -> Iterator[Finding]:
 # the deployment
 
 
-def _store(seen: Deployment) -> Finding:
+def _store(seen: Deployment) -> HealthFinding:
     if seen.sealed:
         what, _, cure = seen.sealed.partition("; ")
-        return Finding("store", UNHEALTHY, f"{what}: nothing is planned or run here", cure)
+        return HealthFinding("store", UNHEALTHY, f"{what}: nothing is planned or run here", cure)
     if seen.problems:
         found = [problem.rpartition("; ") for problem in seen.problems]
-        return Finding("store", DEGRADED, "; ".join(what for what, *_ in found), "; ".join(cure for *_, cure in found))
+        return HealthFinding(
+            "store", DEGRADED, "; ".join(what for what, *_ in found), "; ".join(cure for *_, cure in found)
+        )
     where = ""
     if seen.others and seen.version != ALL_VERSIONS:
         where = f" in version {seen.version}, {_count(sum(each.counts.jobs for each in seen.others))} in others"
-    return Finding("store", HEALTHY, f"the store answers; {_many(seen.counts.jobs, 'job')}{where}")
+    return HealthFinding("store", HEALTHY, f"the store answers; {_many(seen.counts.jobs, 'job')}{where}")
 
 
-def _nodes(snapshot: Snapshot, seen: Deployment) -> Finding:
+def _nodes(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     seats = sum(node.seats for node in seen.nodes)
     serve = serve_words(seen.version)
     if lack := unserved(seen.version, seen.everybody):
-        return Finding("nodes", UNHEALTHY, f"{lack[0]}: nothing of it is planned or run", lack[1])
+        return HealthFinding("nodes", UNHEALTHY, f"{lack[0]}: nothing of it is planned or run", lack[1])
     if not seen.nodes:
-        return Finding("nodes", UNHEALTHY, "no node lives: nothing is planned or run", f"start one: {serve}")
+        return HealthFinding("nodes", UNHEALTHY, "no node lives: nothing is planned or run", f"start one: {serve}")
     if not seats and (seen.counts.ready or seen.counts.jobs):
         cure = f"start a node that runs ({serve}, pollux worker), or wait until the draining ones are replaced"
-        return Finding("nodes", UNHEALTHY, f"{_many(len(seen.nodes), 'node')}, and none has seats", cure)
+        return HealthFinding("nodes", UNHEALTHY, f"{_many(len(seen.nodes), 'node')}, and none has seats", cure)
     late = [node for node in seen.nodes if snapshot.now_ms - node.beat_ms > BEAT_LATE_MS]
     if late:
         names = _named([node.id for node in late])
-        return Finding(
+        return HealthFinding(
             "nodes", DEGRADED, f"not heard of for {format_ms(BEAT_LATE_MS)}: {names}", "look at that machine"
         )
-    return Finding("nodes", HEALTHY, f"{_many(len(seen.nodes), 'node')} with {_many(seats, 'seat')}")
+    return HealthFinding("nodes", HEALTHY, f"{_many(len(seen.nodes), 'node')} with {_many(seats, 'seat')}")
 
 
-def _leader(snapshot: Snapshot, seen: Deployment) -> Finding:
+def _leader(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     found = leadership(seen.everybody, now_ms=snapshot.now_ms, version=seen.version)
     level = HEALTHY if not found.cure else DEGRADED if found.is_led or _is_young(snapshot) else UNHEALTHY
-    return Finding("leader", level, found.seen, found.cure)
+    return HealthFinding("leader", level, found.seen, found.cure)
 
 
 def _is_young(snapshot: Snapshot) -> bool:
@@ -161,17 +163,17 @@ def _is_young(snapshot: Snapshot) -> bool:
     return node is not None and snapshot.now_ms - node.started_ms < 2 * node.leader_ttl_ms
 
 
-def _versions(snapshot: Snapshot, seen: Deployment) -> Finding:
+def _versions(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     """The figures of this version say nothing of a neighbour that stands still."""
     now_ms, everybody = snapshot.now_ms, seen.everybody
     found = [(each, leadership(everybody, now_ms=now_ms, version=each.number)) for each in seen.others]
     amiss = [(each, led) for each, led in found if led.cure]
     if not amiss:
-        return Finding("versions", HEALTHY, f"led as well: {_named([_version(each) for each, _ in found])}")
+        return HealthFinding("versions", HEALTHY, f"led as well: {_named([_version(each) for each, _ in found])}")
     is_lost = any(not led.can_be for _, led in amiss) and not _is_young(snapshot)
     what = "; ".join(f"{_version(each)}: {led.seen}" for each, led in amiss[:NAMED_MAX])
     cures = "; ".join(led.cure for _, led in amiss[:NAMED_MAX])
-    return Finding("versions", UNHEALTHY if is_lost else DEGRADED, what, cures)
+    return HealthFinding("versions", UNHEALTHY if is_lost else DEGRADED, what, cures)
 
 
 def _version(each: Version) -> str:
@@ -180,26 +182,26 @@ def _version(each: Version) -> str:
     return f"version {each.number} ({_many(each.counts.jobs, 'job')}{runs})"
 
 
-def _clock(snapshot: Snapshot, seen: Deployment) -> Finding:
+def _clock(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     """The store's clock came back: due times, retries and visible times that were planned before lie too far ahead."""
     words = "; ".join([found for each in seen.clocks if (found := each.words(snapshot.now_ms))])
     if any(each.is_behind(snapshot.now_ms) for each in seen.clocks):
         cure = (
             "a leader puts it right within seconds: see that a node leads (pollux nodes), and that NTP keeps the clock"
         )
-        return Finding("clock", DEGRADED, words, cure)
-    return Finding("clock", HEALTHY, words)
+        return HealthFinding("clock", DEGRADED, words, cure)
+    return HealthFinding("clock", HEALTHY, words)
 
 
-def _programs(seen: Deployment) -> Iterator[Finding]:
+def _programs(seen: Deployment) -> Iterator[HealthFinding]:
     """Nodes that get in each other's way: by their handlers, or by their jobs."""
-    if found := rivals(seen.nodes):
-        yield Finding("code", DEGRADED, "; ".join(map(str, found[:NAMED_MAX])), RIVALS_CURE)
+    if found := handler_conflicts(seen.nodes):
+        yield HealthFinding("code", DEGRADED, "; ".join(map(str, found[:NAMED_MAX])), RIVALS_CURE)
     if seen.at_odds:
-        yield Finding("texts", DEGRADED, "; ".join(map(str, seen.at_odds[:NAMED_MAX])), AT_ODDS_CURE)
+        yield HealthFinding("texts", DEGRADED, "; ".join(map(str, seen.at_odds[:NAMED_MAX])), AT_ODDS_CURE)
 
 
-def _due(snapshot: Snapshot, seen: Deployment) -> Finding:
+def _due(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     """A due time that is later than its schedule allows is neither fired nor skipped by a policy."""
     late_ms = 0 if seen.overdue_ms is None else snapshot.now_ms - seen.overdue_ms
     wait_ms = snapshot.limits.wait_ms
@@ -208,50 +210,50 @@ def _due(snapshot: Snapshot, seen: Deployment) -> Finding:
         cure = "see that a node leads and keeps up: pollux nodes, and the CPU of the leader"
         if held := held_up(seen.everybody, seen.version):
             cure = f"{held}: {LOOP_CURE}"
-        return Finding("due", UNHEALTHY if late_ms > wait_ms else DEGRADED, what, cure)
+        return HealthFinding("due", UNHEALTHY if late_ms > wait_ms else DEGRADED, what, cure)
     if late_ms > DUE_NOW_MS:
         longest = f"the longest: {seen.overdue_job}, {_rough(late_ms)}"
-        return Finding("due", HEALTHY, f"nothing is due for longer than its schedule allows ({longest})")
-    return Finding("due", HEALTHY, "what was due has fired")
+        return HealthFinding("due", HEALTHY, f"nothing is due for longer than its schedule allows ({longest})")
+    return HealthFinding("due", HEALTHY, "what was due has fired")
 
 
-def _ready(snapshot: Snapshot, seen: Deployment) -> Finding:
+def _ready(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     firsts = [line.first_ms for line in seen.lines if line.first_ms is not None]
     waited_ms = snapshot.now_ms - min(firsts, default=snapshot.now_ms)
     if waited_ms <= snapshot.limits.wait_ms:
         few = f"none of {_many(seen.waiting, 'ready run')} has waited for {format_ms(snapshot.limits.wait_ms)}"
-        return Finding("ready", HEALTHY, few if seen.waiting else "nothing waits to be claimed")
+        return HealthFinding("ready", HEALTHY, few if seen.waiting else "nothing waits to be claimed")
     what = f"ready but not claimed: {_count(seen.waiting)}, the first for {_rough(waited_ms)}"
     if seen.drained:
-        return Finding("ready", DEGRADED, what, f"{seen.drained[0]}: {seen.drained[0].cure}")
+        return HealthFinding("ready", DEGRADED, what, f"{seen.drained[0]}: {seen.drained[0].cure}")
     if sum(_free(node) for node in seen.nodes):
         cure = "seats are free, and nobody claims: look at the log of the workers, restart one that hangs"
-        return Finding("ready", UNHEALTHY, what, cure)
+        return HealthFinding("ready", UNHEALTHY, what, cure)
     if not seen.nodes:
-        return Finding("ready", UNHEALTHY, what, f"no node lives that could: {serve_words(seen.version)}")
+        return HealthFinding("ready", UNHEALTHY, what, f"no node lives that could: {serve_words(seen.version)}")
     taken = f"all seats are taken{_by(_seated(_loads(snapshot)))}"
-    return Finding("ready", DEGRADED, what, f"{taken}: add seats (pollux set pool.seats) or nodes")
+    return HealthFinding("ready", DEGRADED, what, f"{taken}: add seats (pollux set pool.seats) or nodes")
 
 
-def _queue(snapshot: Snapshot, seen: Deployment) -> Finding:
+def _queue(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     depth, most = seen.waiting, snapshot.limits.queue_depth
     if depth > most:
         cure = "add seats or nodes if it stays so; what is too much is the option health.queue_depth"
-        return Finding("queue", DEGRADED, f"{_count(depth)} runs wait for a seat, more than {most}", cure)
-    return Finding("queue", HEALTHY, queue_words(seen.counts, depth))
+        return HealthFinding("queue", DEGRADED, f"{_count(depth)} runs wait for a seat, more than {most}", cure)
+    return HealthFinding("queue", HEALTHY, queue_words(seen.counts, depth))
 
 
-def _freshness(snapshot: Snapshot, seen: Deployment) -> Finding:
+def _freshness(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     stale = [job for job in seen.jobs if is_stale(job, snapshot)]
     if stale:
         cure = "pollux why JOB tells what it waits for, pollux runs --job JOB how it failed"
         names = _named([f"{job.id} ({_age(job, snapshot.now_ms)})" for job in stale])
-        return Finding("freshness", DEGRADED, f"no success for too long: {names}", cure)
+        return HealthFinding("freshness", DEGRADED, f"no success for too long: {names}", cure)
     watched = sum(job.is_watched for job in seen.jobs)
-    return Finding("freshness", HEALTHY, f"{_many(watched, 'job')} looked at, all fresh")
+    return HealthFinding("freshness", HEALTHY, f"{_many(watched, 'job')} looked at, all fresh")
 
 
-def is_stale(job: JobSeen, snapshot: Snapshot) -> bool:
+def is_stale(job: JobSnapshot, snapshot: Snapshot) -> bool:
     """Is its last success older than so many planned intervals, and than the least age that is worth a word?
 
     One that never succeeded is stale once it has failed that often, or has been due for so long.
@@ -265,79 +267,83 @@ def is_stale(job: JobSeen, snapshot: Snapshot) -> bool:
     return age_ms > max(limits.staleness_ms, limits.intervals * job.planned_ms)
 
 
-def _sources(_: Snapshot, seen: Deployment) -> Finding:
+def _sources(_: Snapshot, seen: Deployment) -> HealthFinding:
     """Code that is gone leaves its jobs behind: it may be about to come back."""
     if not seen.nodes:
-        return Finding("sources", HEALTHY, "no node lives: all jobs wait, whoever declared them")
+        return HealthFinding("sources", HEALTHY, "no node lives: all jobs wait, whoever declared them")
     if not seen.forsaken:
-        return Finding("sources", HEALTHY, "whoever declares jobs that nobody else knows lives")
+        return HealthFinding("sources", HEALTHY, "whoever declares jobs that nobody else knows lives")
     parts = [f"{source} ({_many(len(ids), 'job')}: {_named(list(ids))})" for source, ids in seen.forsaken]
     source = seen.forsaken[0][0]
     cure = f"start one, or if it is gone for good take its jobs away: pollux jobs delete --source {source}"
-    return Finding("sources", DEGRADED, f"no living node has {', '.join(parts)}", cure)
+    return HealthFinding("sources", DEGRADED, f"no living node has {', '.join(parts)}", cure)
 
 
-def _feed(snapshot: Snapshot, seen: Deployment) -> Finding:
+def _feed(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     ends, limits = seen.counts.ends, snapshot.limits
     if ends > limits.feed_max:
         cure = f"start a node that plans: {serve_words(seen.version)}"
-        return Finding("feed", UNHEALTHY, f"{_count(ends)} ends are unread: nothing is claimed any more", cure)
+        return HealthFinding("feed", UNHEALTHY, f"{_count(ends)} ends are unread: nothing is claimed any more", cure)
     if ends > limits.feed:
         cure = "the leader is behind: look at its CPU, its disk, and at the store"
-        return Finding("feed", DEGRADED, f"{_count(ends)} ends are unread", cure)
-    return Finding("feed", HEALTHY, f"{_many(ends, 'end')} unread")
+        return HealthFinding("feed", DEGRADED, f"{_count(ends)} ends are unread", cure)
+    return HealthFinding("feed", HEALTHY, f"{_many(ends, 'end')} unread")
 
 
-def _records(_: Snapshot, seen: Deployment) -> Finding:
+def _records(_: Snapshot, seen: Deployment) -> HealthFinding:
     """What the leader cannot read it leaves alone; an entry of its feed it has made up for."""
     jobs = [each.words for each in seen.aside if each.kind == JOBS]
     if jobs:
         cure = "let a newer release lead; if none knows it put it anew or delete it: pollux store check"
-        return Finding("records", DEGRADED, f"the leader cannot read {'; '.join(jobs)}: nothing of it is fired", cure)
+        return HealthFinding(
+            "records", DEGRADED, f"the leader cannot read {'; '.join(jobs)}: nothing of it is fired", cure
+        )
     entries = [each.words for each in seen.aside if each.kind != SCHEDULES]
     what = f"; set aside in the last week: {'; '.join(entries)}" if entries else ""
-    return Finding("records", HEALTHY, f"no job is set aside{what}")
+    return HealthFinding("records", HEALTHY, f"no job is set aside{what}")
 
 
-def _dead(_: Snapshot, seen: Deployment) -> Finding:
+def _dead(_: Snapshot, seen: Deployment) -> HealthFinding:
     if seen.counts.dead:
         cure = "pollux dead lists them; mend the cause, then revive or drop them"
-        return Finding("dead", DEGRADED, f"{_many(seen.counts.dead, 'dead letter')}", cure)
-    return Finding("dead", HEALTHY, "no dead letters")
+        return HealthFinding("dead", DEGRADED, f"{_many(seen.counts.dead, 'dead letter')}", cure)
+    return HealthFinding("dead", HEALTHY, "no dead letters")
 
 
-def _stops(_: Snapshot, seen: Deployment) -> Finding:
+def _stops(_: Snapshot, seen: Deployment) -> HealthFinding:
     whole = [f"everything is paused{f' ({why})' if why else ''}" for what, why in seen.stops if what == "all"]
     cures = ["pollux resume --all"] if whole else []
     for drain in (each for each in seen.drained if each.node is None):
         whole.append(str(drain))
         cures.append(drain.cure)
     if whole:
-        return Finding("stops", DEGRADED, "; ".join(whole), "; ".join(cures))
+        return HealthFinding("stops", DEGRADED, "; ".join(whole), "; ".join(cures))
     parts = [f"paused: {_named([what for what, _ in seen.stops])}"] if seen.stops else []
     parts += [f"{drain}; {drain.ends}" for drain in seen.drained[:NAMED_MAX]]
-    return Finding("stops", HEALTHY, "; ".join(parts) or "nothing is paused or drained")
+    return HealthFinding("stops", HEALTHY, "; ".join(parts) or "nothing is paused or drained")
 
 
 # this node
 
 
-def _polling(snapshot: Snapshot, node: NodeSeen) -> Finding:
+def _polling(snapshot: Snapshot, node: NodeSnapshot) -> HealthFinding:
     """Alive but not polling: a loop that ended, or hangs in a turn, or fails again and again."""
     if node.is_draining:
         cure = "it ends by itself; start another one if that was not meant"
-        return Finding("polling", DEGRADED, "this node is draining: it claims nothing", cure)
+        return HealthFinding("polling", DEGRADED, "this node is draining: it claims nothing", cure)
     up_ms = snapshot.now_ms - node.started_ms
     ended = [loop.name for loop in node.loops if not loop.is_alive]
     silent = [loop.name for loop in node.loops if (up_ms if loop.silent_ms is None else loop.silent_ms) > SILENT_MS]
     if ended or silent:
         what = f"alive but not polling: {_named(ended)} ended" if ended else f"alive but not polling: {_named(silent)}"
-        return Finding("polling", UNHEALTHY, what, "restart this node, and keep its log")
+        return HealthFinding("polling", UNHEALTHY, what, "restart this node, and keep its log")
     failing = [loop for loop in node.loops if loop.errors_in_a_row >= FAILING]
     if failing:
         names = _named([f"{loop.name} ({loop.errors_in_a_row} times)" for loop in failing])
-        return Finding("polling", DEGRADED, f"failing in a row: {names}", "the log says why; look at the store first")
-    return Finding("polling", HEALTHY, f"{_many(len(node.loops), 'loop')} turn")
+        return HealthFinding(
+            "polling", DEGRADED, f"failing in a row: {names}", "the log says why; look at the store first"
+        )
+    return HealthFinding("polling", HEALTHY, f"{_many(len(node.loops), 'loop')} turn")
 
 
 def _loads(snapshot: Snapshot) -> list[tuple[str, NodeLoad]]:
@@ -348,7 +354,7 @@ def _loads(snapshot: Snapshot) -> list[tuple[str, NodeLoad]]:
     return [*mine, *((f" of node {node.id}", node.load) for node in others)]
 
 
-def of_nodes(nodes: Sequence[Node], *, lag_ms: int) -> Iterator[Finding]:
+def of_nodes(nodes: Sequence[Node], *, lag_ms: int) -> Iterator[HealthFinding]:
     """`loop` and `handlers` of nodes, as they told with their last beats."""
     loads = [(f" of node {node.id}", node.load) for node in nodes]
     if loads:
@@ -356,18 +362,18 @@ def of_nodes(nodes: Sequence[Node], *, lag_ms: int) -> Iterator[Finding]:
         yield _handlers(loads, *_busy_of(nodes))
 
 
-def _loop(loads: list[tuple[str, NodeLoad]], most: int, own_ms: int | None) -> Finding:
+def _loop(loads: list[tuple[str, NodeLoad]], most: int, own_ms: int | None) -> HealthFinding:
     """`own_ms`: the longest that the loop of the node that is asked was held."""
     held = sorted([(load.held_ms, whose, load.held_by) for whose, load in loads], reverse=True)
     if held[0][0] > most:
         slow = [f"the event loop{whose} was held for {_rough(ms)}{_by(by)}" for ms, whose, by in held if ms > most]
-        return Finding("loop", DEGRADED, "; ".join(slow[:NAMED_MAX]), LOOP_CURE)
+        return HealthFinding("loop", DEGRADED, "; ".join(slow[:NAMED_MAX]), LOOP_CURE)
     if own_ms is None:
-        return Finding("loop", HEALTHY, "no node tells of an event loop that was held for long")
-    return Finding("loop", HEALTHY, f"the event loop was held for {own_ms} ms at most in the last minute")
+        return HealthFinding("loop", HEALTHY, "no node tells of an event loop that was held for long")
+    return HealthFinding("loop", HEALTHY, f"the event loop was held for {own_ms} ms at most in the last minute")
 
 
-def _handlers(loads: list[tuple[str, NodeLoad]], busy: int, seats: int) -> Finding:
+def _handlers(loads: list[tuple[str, NodeLoad]], busy: int, seats: int) -> HealthFinding:
     stuck = [(whose, load) for whose, load in loads if load.stuck]
     if stuck:
         words = []
@@ -375,8 +381,10 @@ def _handlers(loads: list[tuple[str, NodeLoad]], busy: int, seats: int) -> Findi
             names = f": {', '.join(load.stuck_at)}" if load.stuck_at else ""
             still = "still holds a seat" if load.stuck == 1 else "still hold a seat each"
             words.append(f"{_many(load.stuck, 'handler')}{whose} did not stop at the timeout, and {still}{names}")
-        return Finding("handlers", DEGRADED, "; ".join(words), "let it look at ctx.cancelled, or say isolate: process")
-    return Finding("handlers", HEALTHY, f"{busy} of {_many(seats, 'seat')} busy{_by(_seated(loads))}")
+        return HealthFinding(
+            "handlers", DEGRADED, "; ".join(words), "let it look at ctx.cancelled, or say isolate: process"
+        )
+    return HealthFinding("handlers", HEALTHY, f"{busy} of {_many(seats, 'seat')} busy{_by(_seated(loads))}")
 
 
 def _busy(snapshot: Snapshot) -> tuple[int, int]:
@@ -399,11 +407,11 @@ def _by(who: str) -> str:
     return f" by {who}" if who else ""
 
 
-def _file(_: Snapshot, node: NodeSeen) -> Finding:
+def _file(_: Snapshot, node: NodeSnapshot) -> HealthFinding:
     if node.refused:
         cure = "mend it (it is read again by itself), or go back to what holds: pollux reload --rollback"
-        return Finding("file", DEGRADED, f"{node.file} was changed and does not hold: {node.refused}", cure)
-    return Finding("file", HEALTHY, f"{node.file} holds")
+        return HealthFinding("file", DEGRADED, f"{node.file} was changed and does not hold: {node.refused}", cure)
+    return HealthFinding("file", HEALTHY, f"{node.file} holds")
 
 
 # words
@@ -413,7 +421,7 @@ def _free(node: Node) -> int:
     return 0 if node.draining else max(0, node.seats - node.busy)
 
 
-def _age(job: JobSeen, now_ms: int) -> str:
+def _age(job: JobSnapshot, now_ms: int) -> str:
     return "never" if job.last_success_ms is None else _rough(now_ms - job.last_success_ms)
 
 

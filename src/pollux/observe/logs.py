@@ -1,6 +1,6 @@
 """How do events read as log lines?  Above DEBUG a run is told of only if it failed, and of one job once a minute.
 
-Every record carries its event (`extra={"event": ...}`): the text is for people, `pollux.lines` takes the fields.
+Every record carries its event (`extra={"event": ...}`): the text is for people, `pollux.log_format` takes the fields.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from pollux import events as e
-from pollux.lines import safe
+from pollux.log_format import safe
 from pollux.model import AT_ODDS_CURE, LOOP_CURE, RIVALS_CURE
-from pollux.observe.sparing import Sparing
+from pollux.observe.log_throttle import LogThrottle
 from pollux.units import SECOND_MS, counted, format_moment, format_ms
 
 log = logging.getLogger("pollux")
@@ -22,7 +22,7 @@ log = logging.getLogger("pollux")
 
 def attach_logs(bus: e.Events) -> Callable[[], None]:
     """Put every event of the bus into words on the logger `pollux`; the answer ends it."""
-    listeners = [*_ALWAYS.items(), *Often().listeners().items()]
+    listeners = [*_ALWAYS.items(), *RepeatedWarning().listeners().items()]
     listeners += _EACH_RUN.items() if log.isEnabledFor(logging.DEBUG) else ()
     leaves = [bus.listen(kind, listener) for kind, listener in listeners]
 
@@ -52,11 +52,11 @@ def say_handler_unknown(job_id: str, handler: str, hint: str) -> None:
     log.warning(words, job_id, safe(handler), safe(hint), extra={"job_id": job_id})
 
 
-class Often:
+class RepeatedWarning:
     """What may happen every second: said at once, then sparingly."""
 
-    def __init__(self, sparing: Sparing | None = None) -> None:
-        self._sparing = sparing or Sparing()
+    def __init__(self, sparing: LogThrottle | None = None) -> None:
+        self._sparing = sparing or LogThrottle()
 
     def listeners(self) -> dict[type[e.Event], e.Listener]:
         return {e.FiringSkipped: self.skipped, e.RunFailed: self.failed, e.LoopHeld: self.held}

@@ -13,8 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from pollux.observe.metrics_list import COUNTER, FAMILIES, GAUGE, HISTOGRAM, INFO, Family
-from pollux.observe.metrics_reading import Readings
+from pollux.observe.metrics_table import COUNTER, FAMILIES, GAUGE, HISTOGRAM, INFO, Family, Readings
 from pollux.observe.snapshot import Histogram
 
 if TYPE_CHECKING:
@@ -25,11 +24,11 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _ONE_WRITES = threading.Lock()
 
 
-class Measured(Protocol):
+class MeasuredMetrics(Protocol):
     async def readings(self) -> Readings: ...
 
 
-async def exposition(app: Measured, *, openmetrics: bool = False) -> bytes:
+async def exposition(app: MeasuredMetrics, *, openmetrics: bool = False) -> bytes:
     """All metrics of this process, as text in the format that `content_type` names."""
     readings = await app.readings()
     return await _aside(lambda: render(readings, openmetrics=openmetrics))

@@ -11,7 +11,7 @@ import contextlib
 import logging
 
 from pollux.errors import InvalidInput
-from pollux.observe.metrics import Measured, content_type, exposition, wants_openmetrics
+from pollux.observe.metrics import MeasuredMetrics, content_type, exposition, wants_openmetrics
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 HEAD_BYTES_MAX = 8_192
@@ -23,7 +23,7 @@ log = logging.getLogger("pollux")
 
 
 class MetricsPort:
-    def __init__(self, app: Measured, host: str, port: int) -> None:
+    def __init__(self, app: MeasuredMetrics, host: str, port: int) -> None:
         self.app, self.host, self.port = app, host, port
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()

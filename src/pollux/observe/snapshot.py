@@ -10,14 +10,26 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from pollux.model import SCHEDULER_VERSION, AtOdds, Counts, Drained, Line, Node, NodeLoad, Run, SetAside, Start, Version
+from pollux.model import (
+    SCHEDULER_VERSION,
+    Counts,
+    DeclarationConflict,
+    Drained,
+    Node,
+    NodeLoad,
+    QueueDepth,
+    Run,
+    StartCommand,
+    UnreadableNote,
+    Version,
+)
 from pollux.model.clock_note import ClockNote
 
 SOON_MS = 12_000  # what is due within this is due soon
 JOBS_MAX = 200  # jobs that are looked at one by one
 
 
-class JobSeen(Struct, frozen=True):
+class JobSnapshot(Struct, frozen=True):
     """One job, as far as those who watch want to know."""
 
     id: str
@@ -44,7 +56,7 @@ class Deployment(Struct, frozen=True):
 
     read_ms: int
     counts: Counts
-    lines: tuple[Line, ...]  # by priority, from 1 on
+    lines: tuple[QueueDepth, ...]  # by priority, from 1 on
     nodes: tuple[Node, ...]
     version: int = SCHEDULER_VERSION  # whose figures and nodes these are, or `ALL_VERSIONS`
     versions: tuple[Version, ...] = ()  # all that are on the store
@@ -52,16 +64,16 @@ class Deployment(Struct, frozen=True):
     overdue_job: str = ""  # due for the longest time, of those that are late by their own schedule if there are any
     overdue_ms: int | None = None  # since then
     late_after_ms: int = 60_000  # a due time of that job that is older is missed
-    jobs: tuple[JobSeen, ...] = ()  # all of them, if there are at most JOBS_MAX
+    jobs: tuple[JobSnapshot, ...] = ()  # all of them, if there are at most JOBS_MAX
     stops: tuple[tuple[str, str], ...] = ()  # pauses: what is stopped, and why in words
     drained: tuple[Drained, ...] = ()
     problems: tuple[str, ...] = ()  # what is wrong with the place of the store, each with its cure after the last `; `
     sealed: str = ""  # why nobody works on the store, and the cure, if it was moved elsewhere
-    aside: tuple[SetAside, ...] = ()  # what the leader cannot read
+    aside: tuple[UnreadableNote, ...] = ()  # what the leader cannot read
     clocks: tuple[ClockNote, ...] = ()  # the highest times that were planned by
     forsaken: tuple[tuple[str, tuple[str, ...]], ...] = ()  # sources of which no node lives, and their jobs
-    starts: tuple[Start, ...] = ()  # how nodes were started, where one is missing
-    at_odds: tuple[AtOdds, ...] = ()  # nodes that declare other jobs than the latest text of their source
+    starts: tuple[StartCommand, ...] = ()  # how nodes were started, where one is missing
+    at_odds: tuple[DeclarationConflict, ...] = ()  # nodes that declare other jobs than the latest text of their source
 
     @property
     def waiting(self) -> int:
@@ -83,7 +95,7 @@ def has_work(counts: Counts) -> bool:
     return bool(counts.jobs or counts.held or counts.ready or counts.leased)
 
 
-class LoopSeen(Struct, frozen=True):
+class LoopSnapshot(Struct, frozen=True):
     name: str
     is_alive: bool
     turns: int
@@ -100,7 +112,7 @@ class Histogram(Struct, frozen=True):
     sum_ms: int
 
 
-class Ends(Protocol):
+class EndCounts(Protocol):
     """How attempts of one job, or of one source, have ended here."""
 
     name: str
@@ -113,7 +125,7 @@ class Ends(Protocol):
     buckets: list[int]
 
 
-class Calls(Protocol):
+class VerbCalls(Protocol):
     """What one verb of the store has cost."""
 
     calls: int
@@ -122,7 +134,7 @@ class Calls(Protocol):
     max_us: int
 
 
-class Sitting(Struct, frozen=True):
+class BusySeat(Struct, frozen=True):
     """A run that a handler of this node works on."""
 
     seat: int
@@ -133,7 +145,7 @@ class Sitting(Struct, frozen=True):
     progress: str = ""
 
 
-class NodeSeen(Struct, frozen=True, kw_only=True):
+class NodeSnapshot(Struct, frozen=True, kw_only=True):
     """This process."""
 
     id: str
@@ -149,10 +161,10 @@ class NodeSeen(Struct, frozen=True, kw_only=True):
     stuck: int
     backlog: int
     leases: int
-    loops: tuple[LoopSeen, ...]
+    loops: tuple[LoopSnapshot, ...]
     lag_ms: int  # the longest that the event loop was held in the last minute
     load: NodeLoad = NodeLoad()
-    sitting: tuple[Sitting, ...]
+    sitting: tuple[BusySeat, ...]
     file: str = ""  # the config that it reads again when it changes; "": none
     refused: str = ""  # what is wrong with the text that the file holds now, if that does not hold
     timers: int | None = None  # these four are the leader's
@@ -161,15 +173,15 @@ class NodeSeen(Struct, frozen=True, kw_only=True):
     held: Mapping[str, int] | None = None
 
 
-class Tally(Struct, frozen=True, kw_only=True):
+class Counters(Struct, frozen=True, kw_only=True):
     """What this process has counted since it started."""
 
     scheduled: Mapping[tuple[str, int], int]  # by the kind of schedule and the priority
     skipped: Mapping[str, int]
     enqueued: Sequence[int]  # by priority; the place 0 is empty
     dequeued: Sequence[int]
-    by_job: Sequence[Ends]
-    by_source: Sequence[Ends]
+    by_job: Sequence[EndCounts]
+    by_source: Sequence[EndCounts]
     bounds_ms: tuple[int, ...]  # of the durations of both
     dropped: Mapping[str, int]  # by label: what went to `other`
     backs: int
@@ -192,7 +204,7 @@ class Tally(Struct, frozen=True, kw_only=True):
     loop_lag: Histogram
 
 
-class Limits(Struct, frozen=True):
+class HealthLimits(Struct, frozen=True):
     """From when on something is worth a word."""
 
     queue_depth: int = 50
@@ -209,8 +221,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
     now_ms: int
     store: str
-    limits: Limits = Limits()
+    limits: HealthLimits = HealthLimits()
     deployment: Deployment | None  # None: the store did not answer
     trouble: str = ""  # why it did not
-    node: NodeSeen | None  # None: nothing runs in this process
+    node: NodeSnapshot | None  # None: nothing runs in this process
     dead: tuple[Run, ...] = ()  # the newest dead letters

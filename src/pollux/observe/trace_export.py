@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from pollux.lines import safe
-from pollux.observe.sparing import Sparing
+from pollux.log_format import safe
+from pollux.observe.log_throttle import LogThrottle
 
 WAITING_MAX = 10_000  # spans
 BATCH_MAX = 256
@@ -36,7 +36,7 @@ class Exporter(Protocol):
     def shutdown(self) -> None: ...
 
 
-class Overheard(logging.Filter):
+class ExportErrors(logging.Filter):
     """What the exporter says in our thread is ours to say, sparingly; what it says for others is theirs."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Export:
         self._waiting: deque[Any] = deque()
         self._bell = threading.Event()
         self._stopping = threading.Event()
-        self._overheard, self._sparing, self._said = Overheard(), Sparing(), 0
+        self._overheard, self._sparing, self._said = ExportErrors(), LogThrottle(), 0
         self._is_over = False
         self._thread = threading.Thread(target=self._labour, name="pollux-traces", daemon=True)
 

@@ -20,7 +20,7 @@ LINKS_MAX = 100  # of one call that enqueued many
 _ALL = 1 << 64
 
 
-class Mark(Struct, frozen=True):
+class TracePosition(Struct, frozen=True):
     """Where a run's spans belong."""
 
     trace_id: str  # 32 hex digits
@@ -32,12 +32,12 @@ class Mark(Struct, frozen=True):
         return sha256(f"{self.trace_id}\x1f{step}\x1f{fence}".encode()).hexdigest()[:16]
 
 
-def mark_of(run_id: str, namespace: str = "") -> Mark:
+def mark_of(run_id: str, namespace: str = "") -> TracePosition:
     digest = sha256((f"{namespace}\x1f{run_id}" if namespace else run_id).encode("utf-8", "surrogateescape")).digest()
-    return Mark(digest[:16].hex(), digest[16:24].hex(), int.from_bytes(digest[24:]) / _ALL)
+    return TracePosition(digest[:16].hex(), digest[16:24].hex(), int.from_bytes(digest[24:]) / _ALL)
 
 
-def traceparent_of(mark: Mark, span_id: str, *, is_sampled: bool) -> str:
+def traceparent_of(mark: TracePosition, span_id: str, *, is_sampled: bool) -> str:
     """As W3C writes it."""
     return f"00-{mark.trace_id}-{span_id}-{'01' if is_sampled else '00'}"
 

@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from pollux.observe.trace_ids import Mark, mark_of
-from pollux.observe.traces import Step, TraceOptions, attributes_of
+from pollux.observe.trace_ids import TracePosition, mark_of
+from pollux.observe.traces import SpanRecord, TraceOptions, attributes_of
 from pollux.secrets import hide
 from pollux.version import __version__
 
@@ -29,10 +29,10 @@ class Spans:
         self._scope = InstrumentationScope("pollux", __version__)
         self._resource = _resource(options.namespace, node_id)
 
-    def of(self, steps: Sequence[Step]) -> list[ReadableSpan]:
+    def of(self, steps: Sequence[SpanRecord]) -> list[ReadableSpan]:
         return [self._span(step) for step in steps]
 
-    def _span(self, step: Step) -> ReadableSpan:
+    def _span(self, step: SpanRecord) -> ReadableSpan:
         mark = mark_of(step.run_id, self._namespace)
         root = _context(mark, mark.root_id)
         is_root = step.name == "run"
@@ -56,7 +56,7 @@ class Spans:
         return Link(_context(mark, mark.root_id), {"pollux.run.id": hide(run_id)})
 
 
-def _context(mark: Mark, span_id: str) -> SpanContext:
+def _context(mark: TracePosition, span_id: str) -> SpanContext:
     return SpanContext(int(mark.trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=_SAMPLED)
 
 

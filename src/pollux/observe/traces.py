@@ -42,7 +42,7 @@ class TraceOptions(Struct, frozen=True, kw_only=True):
     namespace: str = ""  # tells deployments with jobs of the same ids apart
 
 
-class Step(Struct, frozen=True):
+class SpanRecord(Struct, frozen=True):
     """A span to be, as the engine tells it."""
 
     name: str
@@ -114,12 +114,12 @@ class Traces:
 
     def _fired(self, event: e.RunFired) -> None:
         if self._is_sampled(event.run_id):
-            self.export.put(Step("fire", event.run_id, event.job_id, event.due_ms, event.fired_ms))
+            self.export.put(SpanRecord("fire", event.run_id, event.job_id, event.due_ms, event.fired_ms))
 
     def _started(self, event: e.RunStarted) -> None:
         if self._is_sampled(event.run_id):
             when = event.ready_ms, event.started_ms
-            self.export.put(Step("wait", event.run_id, event.job_id, *when, event.fence, event.attempt))
+            self.export.put(SpanRecord("wait", event.run_id, event.job_id, *when, event.fence, event.attempt))
 
     def _settled(self, event: e.RunSettled) -> None:
         if event.answer == "lost" or not self._is_sampled(event.run_id):
@@ -131,22 +131,22 @@ class Traces:
         error = event.error if is_failed else ""
         if event.started_ms:
             how, when = (outcome, error, is_failed, event.follow_ups), (event.started_ms, event.ended_ms)
-            self.export.put(Step("attempt", run_id, job_id, when[0], when[1], fence, attempt, *how))
-        self.export.put(Step("settle", run_id, job_id, event.ended_ms, event.settled_ms, fence, attempt, outcome))
+            self.export.put(SpanRecord("attempt", run_id, job_id, when[0], when[1], fence, attempt, *how))
+        self.export.put(SpanRecord("settle", run_id, job_id, event.ended_ms, event.settled_ms, fence, attempt, outcome))
         if event.has_outcome and event.verdict in _FINAL:
             when = event.due_ms, event.settled_ms
-            self.export.put(Step("run", run_id, job_id, *when, 0, 0, outcome, error, is_failed))
+            self.export.put(SpanRecord("run", run_id, job_id, *when, 0, 0, outcome, error, is_failed))
 
     def _stopped(self, event: e.RunStopped) -> None:
         if event.state in _FINAL and self._is_sampled(event.run_id):
             is_dead = event.state == "dead"
             how = event.state, event.why if is_dead else "", is_dead
-            self.export.put(Step("run", event.run_id, event.job_id, event.due_ms, event.stopped_ms, 0, 0, *how))
+            self.export.put(SpanRecord("run", event.run_id, event.job_id, event.due_ms, event.stopped_ms, 0, 0, *how))
 
     def _lost(self, event: e.LeaseWasLost) -> None:
         if event.started_ms and self._is_sampled(event.run_id):
             delivery = event.fence, event.attempt
-            step = Step("attempt", event.run_id, event.job_id, event.started_ms, event.lost_ms, *delivery, "lost")
+            step = SpanRecord("attempt", event.run_id, event.job_id, event.started_ms, event.lost_ms, *delivery, "lost")
             self.export.put(step)
 
     def _is_sampled(self, run_id: str) -> bool:
@@ -189,7 +189,7 @@ def error_class(error: str) -> str:
     return found[0][:ERROR_CHARS_MAX] if found else "error"
 
 
-def attributes_of(step: Step) -> dict[str, str | int]:
+def attributes_of(step: SpanRecord) -> dict[str, str | int]:
     """All that is ever told of a run; no text of a handler's is among it."""
     said: dict[str, str | int] = {
         "pollux.run.id": hide(step.run_id)[:ID_CHARS_MAX],

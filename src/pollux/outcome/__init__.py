@@ -10,8 +10,16 @@ from pollux.outcome.fault import (
     trace_lines,
     traceback_of,
 )
-from pollux.outcome.freshness import Freshness, count_skips, freshness, learn
-from pollux.outcome.recent import RECENT_MAX, Mark, marks, within_ms
+from pollux.outcome.freshness import (
+    RECENT_MAX,
+    Freshness,
+    RecentResult,
+    count_skips,
+    freshness,
+    learn,
+    marks,
+    within_ms,
+)
 from pollux.outcome.retry import delay_ms, validate_retry
 from pollux.outcome.verdict import CRASHES_MAX, RETRY_AFTER_MAX_MS, decide
 
@@ -21,7 +29,7 @@ __all__ = [
     "RETRY_AFTER_MAX_MS",
     "TRACEBACK_CHARS_MAX",
     "Freshness",
-    "Mark",
+    "RecentResult",
     "classify",
     "count_skips",
     "decide",

@@ -1,11 +1,10 @@
 """What is due, may it run?  The pure side of the leader: timers, gate, plan; and the words for why something waits."""
 
-from pollux.plan.accept import Report
-from pollux.plan.counting import Untold
-from pollux.plan.gate import GateState, Held, Ready, drain_of, gate, stop_of, stop_words
-from pollux.plan.planner import Looked, Planner, Wants
-from pollux.plan.reconcile import Diff, reconcile, strangers, with_other_jobs
-from pollux.plan.sources import forsaken, is_backed
+from pollux.plan.gate import GateState, Held, MayRun, drain_of, gate, stop_of, stop_words
+from pollux.plan.plan_result import PlanReport
+from pollux.plan.planner import Planner, PlannerStats, ReadRequest
+from pollux.plan.reconcile import Diff, forsaken, is_backed, reconcile, strangers, with_other_jobs
+from pollux.plan.run_counts import UnreportedCounts
 from pollux.plan.timers import Timers, TimerWindow
 from pollux.plan.why import (
     Why,
@@ -22,14 +21,14 @@ __all__ = [
     "Diff",
     "GateState",
     "Held",
-    "Looked",
+    "MayRun",
+    "PlanReport",
     "Planner",
-    "Ready",
-    "Report",
+    "PlannerStats",
+    "ReadRequest",
     "TimerWindow",
     "Timers",
-    "Untold",
-    "Wants",
+    "UnreportedCounts",
     "Why",
     "beside_unreadable",
     "drain_of",

@@ -1,29 +1,136 @@
-"""What fires in the next hours, and how many at once?  Counted, not listed: a fleet costs what it has of rhythms.
+"""When will one job fire, if all goes well?  Its course: the due times that are overdue, the next one, and a rule.
 
-Jobs of one interval are counted together.  Up to a time `t` of a window that begins at `w` each of them has fired
-once per full interval, and once more if its place in the interval has come:
+    now      heads            tail: a grid (interval) or a line (cron), never listed unless asked
+     |  late late   next  |   x     x     x     x     x ...
 
-    fired(t) = laps * jobs + (places before rest)        laps, rest = divmod(t - w, every)
-
-so one bisection per bucket counts them all, and sums of durations beside the places tell how busy they keep the seats.
-Cron lines are counted once for all jobs that share one.
+The same rules as the planner's: a missed due fires at once by its job's misfire rule, due times in a pause are skipped
+(but for a once-job, which waits), a job that nobody declares or that is disabled does not fire.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush, nsmallest
 from itertools import accumulate
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from pollux.model import Cron, Job, Note
-from pollux.plan.courses import Course, Silent, course_of, first_of_tail, moments
-from pollux.schedule import CompiledCron
-from pollux.schedule.words import describe
-from pollux.schedule.zone import segment_at
+from pollux.model import Cron, Interval, Job, Note, Once, OnEvent, stop_key
+from pollux.outcome import describe
+from pollux.plan.due_decision import catch_up, place
+from pollux.plan.gate import UNDECLARED, stop_words
+from pollux.schedule import CompiledCron, compile_cron, interval
+from pollux.schedule.builders import describe_schedule
+from pollux.schedule.timezones import segment_at
 from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
+
+
+class FiringTimes(Struct, frozen=True, gc=False):
+    """The job fires at the heads (each with its due), then by the tail; a tail begins after the last head."""
+
+    job: Job
+    heads: tuple[tuple[int, int], ...] = ()  # (when it fires, what was due)
+    first_ms: int | None = None  # of the tail
+    every_ms: int = 0  # the tail is a grid
+    cron: CompiledCron | None = None  # or a line
+
+
+class NeverFires(Struct, frozen=True, gc=False):
+    """The job will not fire by itself: why, in a word to count by, and in words."""
+
+    job_id: str
+    kind: str
+    reason: str
+
+
+def course_of(job: Job, *, stops: Mapping[str, Note], now_ms: int) -> FiringTimes | NeverFires:
+    """The course of a job from `now_ms` on, by its stored next due."""
+    if job.schedule is None or isinstance(job.schedule, OnEvent):
+        return NeverFires(job.id, "asked", "runs when asked")
+    if not job.enabled:
+        return NeverFires(job.id, "disabled", "is disabled")
+    if job.next_due_ms is None:
+        reason = "has fired" if isinstance(job.schedule, Once) else f"has no next due: {job.memory.last_error}"
+        return NeverFires(job.id, "over" if isinstance(job.schedule, Once) else "broken", reason.removesuffix(": "))
+    if not job.declared:
+        return NeverFires(job.id, "undeclared", UNDECLARED)
+    standing = _stops_of(job, stops, now_ms)
+    forever = next((stop for stop in standing if stop.expires_ms is None), None)
+    if forever is not None:
+        return NeverFires(job.id, "paused", stop_words(forever))
+    quiet_ms = max((stop.expires_ms or 0 for stop in standing), default=now_ms)
+    try:
+        return _course(job, job.next_due_ms, now_ms, quiet_ms)
+    except Exception as error:  # noqa: BLE001  one bad job must not hide the others
+        return NeverFires(job.id, "broken", f"its schedule cannot be used: {describe(error)}")
+
+
+def placed(job: Job, old: Job | None, *, now_ms: int, crowd: int) -> Job:
+    """The job with the next due that the leader would give it, were it put now over `old` with `crowd` new ones."""
+    known = job if old is None else replace(job, next_due_ms=old.next_due_ms, last_due_ms=old.last_due_ms)
+    try:
+        next_ms = place(known, old, is_placed=False, now_ms=now_ms, crowd=crowd)
+    except Exception as error:  # noqa: BLE001  one bad job must not hide the others
+        return replace(known, next_due_ms=None, memory=replace(job.memory, last_error=describe(error)))
+    return replace(known, next_due_ms=next_ms, memory=job.memory if old is None else old.memory)
+
+
+def moments(course: FiringTimes, from_ms: int) -> Iterator[tuple[int, int]]:
+    """When it fires and what was due, from `from_ms` on, without end."""
+    yield from (head for head in course.heads if head[0] >= from_ms)
+    due_ms = first_of_tail(course, from_ms)
+    while due_ms is not None:
+        yield due_ms, due_ms
+        due_ms = due_ms + course.every_ms if course.cron is None else course.cron.next_after(due_ms)
+
+
+def first_of_tail(course: FiringTimes, from_ms: int) -> int | None:
+    """The first due of the tail at or after `from_ms`."""
+    first_ms = course.first_ms
+    if first_ms is None or first_ms >= from_ms:
+        return first_ms
+    if course.cron is not None:
+        return course.cron.next_after(from_ms - 1)
+    return from_ms + (first_ms - from_ms) % course.every_ms
+
+
+def _course(job: Job, due_ms: int, now_ms: int, quiet_ms: int) -> FiringTimes:
+    schedule = job.schedule
+    if isinstance(schedule, Once):
+        return FiringTimes(job, ((max(due_ms, now_ms, quiet_ms), due_ms),))
+    assert isinstance(schedule, Interval | Cron)
+    cron = compile_cron(schedule.line, schedule.tz, job.id) if isinstance(schedule, Cron) else None
+    every_ms = schedule.every_ms if isinstance(schedule, Interval) else 0
+    if quiet_ms > now_ms and due_ms < quiet_ms:
+        tail = FiringTimes(job, (), _following(schedule, cron, job.id, due_ms), every_ms, cron)
+        return FiringTimes(job, (), first_of_tail(tail, quiet_ms), every_ms, cron)
+    if due_ms > now_ms:
+        return FiringTimes(job, ((due_ms, due_ms),), _following(schedule, cron, job.id, due_ms), every_ms, cron)
+    missed = catch_up(job, job.memory, due_ms=due_ms, now_ms=now_ms)
+    return FiringTimes(job, tuple((now_ms, late_ms) for late_ms in missed.fire), missed.next_ms, every_ms, cron)
+
+
+def _following(schedule: Interval | Cron, cron: CompiledCron | None, job_id: str, due_ms: int) -> int:
+    if isinstance(schedule, Interval):
+        return interval.next_due(schedule, job_id, due_ms)
+    assert cron is not None
+    return cron.next_after(due_ms)
+
+
+def _stops_of(job: Job, stops: Mapping[str, Note], now_ms: int) -> list[Note]:
+    """All pauses that stand against the job now; the last to end counts."""
+    if not stops:
+        return []
+    found: Iterable[Note | None] = (
+        stops.get(stop_key("all")),
+        stops.get(stop_key("job", job.id)),
+        stops.get(stop_key("group", job.group)) if job.group else None,
+        stops.get(stop_key("target", job.target)) if job.target else None,
+    )
+    return [stop for stop in found if stop is not None and (stop.expires_ms is None or stop.expires_ms > now_ms)]
+
 
 BUCKETS_MAX = 1_440
 SILENT_MAX = 20  # of each kind that are named; all are counted
@@ -33,7 +140,7 @@ _WIDTHS = (
 _BY_SECONDS_MS = 10 * MINUTE_MS  # a window that short is drawn by seconds
 
 
-class Ahead(Struct, frozen=True):
+class ComingFiring(Struct, frozen=True):
     """One firing to come.  `due_ms` differs from `at_ms` where a due was missed, or waits for the end of a pause."""
 
     at_ms: int
@@ -50,15 +157,15 @@ class ZoneChange(Struct, frozen=True):
     by_ms: int
 
 
-class Quiet(Struct, frozen=True):
+class SilentJobs(Struct, frozen=True):
     """Jobs that will not fire by themselves, for one kind of reason: how many, and some of them."""
 
     kind: str
     count: int
-    some: tuple[Silent, ...]
+    some: tuple[NeverFires, ...]
 
 
-class Forecast(Struct, frozen=True):
+class FiringForecast(Struct, frozen=True):
     from_ms: int
     to_ms: int
     start_ms: int  # of the first bucket: a round time, at or before `from_ms`
@@ -69,8 +176,8 @@ class Forecast(Struct, frozen=True):
     late: int  # of them, missed due times that fire at once (at a bounded pace)
     jobs: int  # that fire in the window
     untimed: int  # of them, jobs of which nobody knows how long they take
-    firings: tuple[Ahead, ...]  # the first ones
-    quiet: tuple[Quiet, ...]
+    firings: tuple[ComingFiring, ...]  # the first ones
+    quiet: tuple[SilentJobs, ...]
     changes: tuple[ZoneChange, ...]
 
     @property
@@ -94,15 +201,15 @@ def forecast(
     to_ms: int,
     rows_max: int,
     zones: Sequence[str] = (),
-) -> Forecast:
+) -> FiringForecast:
     """What fires in [from_ms, to_ms) if nothing changes from `now_ms` on; each job has its next due."""
     judged = [course_of(job, stops=stops, now_ms=now_ms) for job in jobs]
-    courses = [course for course in judged if isinstance(course, Course)]
-    tally = _Tally(from_ms, to_ms)
+    courses = [course for course in judged if isinstance(course, FiringTimes)]
+    tally = _BucketCounts(from_ms, to_ms)
     tally.add_all(courses)
     firsts = [(first, course) for course in courses if (first := _first(course, from_ms)) is not None and first < to_ms]
     lines = {course.job.schedule.tz for course in courses if isinstance(course.job.schedule, Cron)}
-    return Forecast(
+    return FiringForecast(
         from_ms=from_ms,
         to_ms=to_ms,
         start_ms=tally.start_ms,
@@ -114,7 +221,7 @@ def forecast(
         jobs=len(firsts),
         untimed=sum(not course.job.memory.ended for _, course in firsts),
         firings=_first_rows(firsts, from_ms, to_ms, rows_max),
-        quiet=_quiet([silent for silent in judged if isinstance(silent, Silent)]),
+        quiet=_quiet([silent for silent in judged if isinstance(silent, NeverFires)]),
         changes=tuple(sorted(_changes({*lines, *zones}, from_ms, to_ms), key=lambda change: (change.at_ms, change.tz))),
     )
 
@@ -125,7 +232,7 @@ def bucket_width(span_ms: int) -> int:
     return next((width for width in widths if span_ms <= width * BUCKETS_MAX), widths[-1])
 
 
-class _Tally:
+class _BucketCounts:
     """Firings and their durations, by bucket."""
 
     def __init__(self, from_ms: int, to_ms: int) -> None:
@@ -140,7 +247,7 @@ class _Tally:
         ]
         self.counts, self.busy_ms = [0] * self.size, [0] * self.size
 
-    def add_all(self, courses: Sequence[Course]) -> None:
+    def add_all(self, courses: Sequence[FiringTimes]) -> None:
         grids: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (every, laps before the first) -> places, durations
         lines: dict[tuple[CompiledCron, int], list[int]] = {}  # (line, first) -> durations
         for course in courses:
@@ -200,16 +307,18 @@ class _Tally:
             self.busy_ms[index] += fired * busy_ms
 
 
-def _first(course: Course, from_ms: int) -> int | None:
+def _first(course: FiringTimes, from_ms: int) -> int | None:
     """When the course fires first from then on."""
     head_ms = next((at_ms for at_ms, _ in course.heads if at_ms >= from_ms), None)
     return first_of_tail(course, from_ms) if head_ms is None else head_ms
 
 
-def _first_rows(firsts: Sequence[tuple[int, Course]], from_ms: int, to_ms: int, rows_max: int) -> tuple[Ahead, ...]:
+def _first_rows(
+    firsts: Sequence[tuple[int, FiringTimes]], from_ms: int, to_ms: int, rows_max: int
+) -> tuple[ComingFiring, ...]:
     """The first firings of all: they belong to the jobs that fire first."""
     soon = nsmallest(rows_max, firsts, key=lambda entry: (entry[0], entry[1].job.id))
-    rows: list[Ahead] = []
+    rows: list[ComingFiring] = []
     heap: list[tuple[int, str, int, int]] = []
     walks = [moments(course, from_ms) for _, course in soon]
 
@@ -222,16 +331,16 @@ def _first_rows(firsts: Sequence[tuple[int, Course]], from_ms: int, to_ms: int, 
         go_on(index)
     while heap and len(rows) < rows_max:
         at_ms, job_id, due_ms, index = heappop(heap)
-        rows.append(Ahead(at_ms, due_ms, job_id, describe(soon[index][1].job.schedule)))
+        rows.append(ComingFiring(at_ms, due_ms, job_id, describe_schedule(soon[index][1].job.schedule)))
         go_on(index)
     return tuple(rows)
 
 
-def _quiet(silent: Sequence[Silent]) -> tuple[Quiet, ...]:
-    kinds: dict[str, list[Silent]] = {}
+def _quiet(silent: Sequence[NeverFires]) -> tuple[SilentJobs, ...]:
+    kinds: dict[str, list[NeverFires]] = {}
     for each in silent:
         kinds.setdefault(each.kind, []).append(each)
-    return tuple(Quiet(kind, len(found), tuple(found[:SILENT_MAX])) for kind, found in kinds.items())
+    return tuple(SilentJobs(kind, len(found), tuple(found[:SILENT_MAX])) for kind, found in kinds.items())
 
 
 def _changes(zones: Iterable[str], from_ms: int, to_ms: int) -> list[ZoneChange]:

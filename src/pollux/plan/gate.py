@@ -30,7 +30,7 @@ PREVIOUS = "previous"  # the kind of the key under which a firing waits for anot
 STOP_ALL = stop_key("all")
 
 
-class Ready(Struct, frozen=True):
+class MayRun(Struct, frozen=True):
     """It may run now."""
 
 
@@ -58,7 +58,7 @@ class GateState:
         self.now_ms = now_ms
 
 
-def gate(run: Run, job: Job, state: GateState) -> Ready | Held:
+def gate(run: Run, job: Job, state: GateState) -> MayRun | Held:
     """Let a run through, or say why not."""
     for check in CHECKS:
         held = check(run, job, state)
@@ -169,5 +169,5 @@ def _unknown_handler(_: Run, job: Job, state: GateState) -> Held | None:
     return Held(nobody_knows(job.handler), handler_key(job.handler))
 
 
-READY = Ready()
+READY = MayRun()
 CHECKS: tuple[Callable[[Run, Job, GateState], Held | None], ...] = (_stopped, _undeclared, _unknown_handler)

@@ -18,12 +18,12 @@ from msgspec import Struct
 
 from pollux.errors import Unreadable
 from pollux.model import SCHEDULER_VERSION, Advanced, FeedItem, Job, Node, Note, Plan, Run
-from pollux.plan import intake
-from pollux.plan.accept import Report, accept
-from pollux.plan.compose import Draft, compose
-from pollux.plan.counting import Untold
-from pollux.plan.memory import TermMemory
-from pollux.plan.slots import IDLE_MAX, Slots
+from pollux.plan import feed_intake
+from pollux.plan.job_slots import IDLE_MAX, JobSlots
+from pollux.plan.plan_builder import PlanDraft, compose
+from pollux.plan.plan_result import PlanReport, accept
+from pollux.plan.run_counts import UnreportedCounts
+from pollux.plan.term_state import TermState
 from pollux.plan.timers import TIMERS_MAX, WINDOW_MS, Timers, TimerWindow
 
 READS_MAX = 1_000  # jobs, and runs, in one read
@@ -43,7 +43,7 @@ class RunsAfter(Struct, frozen=True):
     after: str | None
 
 
-class Wants(Struct, frozen=True):
+class ReadRequest(Struct, frozen=True):
     """What must be read before the next plan; false if nothing must."""
 
     jobs: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Wants(Struct, frozen=True):
         return bool(self.jobs or self.runs or asks or self.notes or self.nodes)
 
 
-class Looked(Struct, frozen=True):
+class PlannerStats(Struct, frozen=True):
     """The planner at one look."""
 
     timers: int  # due times in memory
@@ -85,7 +85,7 @@ class Planner:
         self._seats, self._ready_max = max(1, seats), ready_max
         self._window_ms, self._timers_max, self._idle_max = window_ms, timers_max, idle_max
         self._term = self._blank(0, 0)
-        self._draft: Draft | None = None
+        self._draft: PlanDraft | None = None
 
     def begin(
         self,
@@ -95,28 +95,28 @@ class Planner:
         held: Sequence[Run],
         nodes: Sequence[Node],
         ready: int,
-        left: Untold | None = None,
+        left: UnreportedCounts | None = None,
     ) -> None:
         """A term begins: what was known is forgotten, what is held stands at the gate; `left` by the planner before."""
         self._term, self._draft = self._blank(now_ms, ready), None
-        intake.learn_nodes(self._term, nodes)
-        intake.learn_notes(self._term, notes)
-        intake.learn_aside(self._term, notes)
+        feed_intake.learn_nodes(self._term, nodes)
+        feed_intake.learn_notes(self._term, notes)
+        feed_intake.learn_aside(self._term, notes)
         self._term.counting.recall(notes, now_ms, left)
         self._term.clock.recall(notes)
-        intake.learn_held(self._term, held)
+        feed_intake.learn_held(self._term, held)
 
     def apply(self, item: FeedItem) -> None:
         """Take one feed entry in; its id is consumed by the plan that carries the last of its effects."""
-        intake.apply(self._term, item)
+        feed_intake.apply(self._term, item)
 
-    def wants(self, now_ms: int) -> Wants:
+    def wants(self, now_ms: int) -> ReadRequest:
         """What must be read before the next plan.  Asked again before `learn`, it is the same."""
         term = self._term
         term.tick(now_ms)
         inbox = term.inbox
         term.window = term.timers.window(now_ms) if term.timers.needs_refill(now_ms, busy=term.busy) else None
-        return Wants(
+        return ReadRequest(
             jobs=tuple(islice(inbox.jobs, READS_MAX)),
             runs=tuple(islice(inbox.runs, READS_MAX)),
             timers=term.window,
@@ -145,19 +145,19 @@ class Planner:
         """What was read, as it was asked for by the last `wants`; of a page also where the next one begins."""
         term = self._term
         if timers is not None:
-            intake.learn_timers(term, timers)
+            feed_intake.learn_timers(term, timers)
         if notes is not None:
-            intake.learn_notes(term, notes)
+            feed_intake.learn_notes(term, notes)
         if nodes is not None:
-            intake.learn_nodes(term, nodes)
+            feed_intake.learn_nodes(term, nodes)
         for job_id, job in jobs:
-            intake.learn_job(term, job_id, job)
+            feed_intake.learn_job(term, job_id, job)
         if all_jobs is not None:
-            intake.learn_all_jobs(term, *all_jobs)
+            feed_intake.learn_all_jobs(term, *all_jobs)
         if waiting_runs is not None:
             term.clock.look_at(*waiting_runs, term.seen_ms)
         for run_id, run in runs:
-            intake.learn_run(term, run_id, run)
+            feed_intake.learn_run(term, run_id, run)
 
     def plan(self, now_ms: int) -> Plan:
         """What shall be written now.  Nothing moves: asked again, the plan is equal."""
@@ -165,7 +165,7 @@ class Planner:
         self._draft = compose(self._term, now_ms, ready_max=self._ready_max)
         return self._draft.plan
 
-    def accept(self, plan: Plan, advanced: Advanced) -> Report:
+    def accept(self, plan: Plan, advanced: Advanced) -> PlanReport:
         """The plan was answered ok, its items as told; the memory moves on now."""
         draft, self._draft = self._draft, None
         assert draft is not None, "accept follows plan"
@@ -174,7 +174,7 @@ class Planner:
             self._term.pace.per_s = float(CATCH_UP_PER_SEAT_S * advanced.seats)
         return accept(self._term, draft, advanced)
 
-    def leave(self, doubtful: Plan | None) -> Untold:
+    def leave(self, doubtful: Plan | None) -> UnreportedCounts:
         """What the next planner must know and finds in no store; `doubtful`: a plan whose answer is not known."""
         return self._term.counting.leave(doubtful)
 
@@ -195,11 +195,11 @@ class Planner:
         """The latest time it was told."""
         return self._term.seen_ms
 
-    def look(self, *, soon_ms: int) -> Looked:
+    def look(self, *, soon_ms: int) -> PlannerStats:
         """What there is, for those who watch; `soon_ms`: how far ahead what is due is counted."""
         term = self._term
         gatehouse = term.gatehouse
-        return Looked(
+        return PlannerStats(
             timers=len(term.timers) + term.busy,
             due_soon=len(term.due) + term.timers.count_before(term.seen_ms + soon_ms, SOON_MAX),
             late=len(term.late),
@@ -211,9 +211,9 @@ class Planner:
         """Is there more to do at once?"""
         return self._term.is_left_over()
 
-    def _blank(self, now_ms: int, ready: int) -> TermMemory:
+    def _blank(self, now_ms: int, ready: int) -> TermState:
         timers = Timers(limit=self._timers_max, window_ms=self._window_ms)
-        slots = Slots(idle_max=self._idle_max)
+        slots = JobSlots(idle_max=self._idle_max)
         per_s = CATCH_UP_PER_SEAT_S * self._seats
         version = self._version
-        return TermMemory(now_ms=now_ms, catch_up_per_s=per_s, ready=ready, timers=timers, slots=slots, version=version)
+        return TermState(now_ms=now_ms, catch_up_per_s=per_s, ready=ready, timers=timers, slots=slots, version=version)

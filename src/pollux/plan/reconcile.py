@@ -1,24 +1,9 @@
-"""What would a reload change?  The difference between what is stored and what is wanted, within one source.
+"""Whose is a job, and does anybody of theirs live?  For those who want to take it away, and for those who watch.
 
-Jobs of other sources are not looked at, so nothing of theirs can be taken away.  Within a source the newest release
-decides, and who is older writes nothing at all:
-
-    a newer release is known (by a stored job, or by a living node)     nothing is changed
-    a job is new, or is another one                                     it is written, under our release
-    a file no longer names a job                                        it is removed
-    code no longer declares a job, and a node of other code lives       it is left: that node may still declare it
-    code no longer declares a job, and no such node lives               it is undeclared: it keeps its memory, and only
-                                                                        our release or a newer one declares it again
-
-Two programs may have one name by accident, and then each would take away what the other one declares.  At equal release
-a text is refused if it would take away
-
-    jobs of a file that a living node still declares from another text
-    most jobs of code that a living node still declares (fewer are left to it: a deploy without numbers)
-    more than half of what the source has, and at least five, unless the source had this set of jobs before
-
-A node that reads its edited file again moves on from its own text, so nodes that still have that one do not count.  A
-text that holds already takes nothing from a living node, and is not refused.
+A job belongs to the source that declared it: `file:pollux.yaml`, `code:shop`, or `api`.  While a node of that source
+lives, a job that is deleted comes back with its next start or reload.  Once none lives the jobs stay all the same: a
+restart takes its time, and must find what was due meanwhile.  They wait until a node comes back, or somebody takes them
+away.
 """
 
 from __future__ import annotations
@@ -29,9 +14,35 @@ import msgspec
 from msgspec import Struct
 
 from pollux.errors import Conflict, Unreadable
-from pollux.model import Declares, Job, declares, definition
-from pollux.schedule.words import describe
+from pollux.model import API_SOURCE, Declares, Job, Node, declares, definition
+from pollux.schedule.builders import describe_schedule
 from pollux.units import counted
+
+
+def is_backed(job: Job, nodes: Iterable[Node]) -> bool:
+    """Would a living node put it back if it were deleted?  One of an older release changes nothing."""
+    if job.source == API_SOURCE or not job.declared:
+        return False
+    declared = (each for node in nodes for each in node.declares)
+    return any(each.source == job.source and each.release >= job.release for each in declared)
+
+
+def forsaken(jobs: Iterable[Job], nodes: Collection[Node]) -> dict[str, list[str]]:
+    """By source: jobs that nobody who lives declares or could run.
+
+    One whose handler a node of somebody else knows runs there, and is no worry.  While no node lives at all nobody has
+    left anybody: all of them wait.
+    """
+    if not nodes:
+        return {}
+    handlers = {name for node in nodes for name in node.handlers}
+    found: dict[str, list[str]] = {}
+    for job in jobs:
+        is_wanted = job.source != API_SOURCE and job.declared and job.enabled
+        if is_wanted and job.handler not in handlers and not is_backed(job, nodes):
+            found.setdefault(job.source, []).append(job.id)
+    return found
+
 
 CODE = "code:"
 CONFLICTS_SHOWN = 20
@@ -39,7 +50,7 @@ NAMED_MAX = 5
 TAKEN_MIN = 5  # so many jobs must go before "more than half of them" is suspicious
 
 
-class Refusal(Struct, frozen=True):
+class ReconcileRefusal(Struct, frozen=True):
     """Why a text may not take away the jobs that it would."""
 
     words: str
@@ -60,7 +71,7 @@ class Diff(Struct, frozen=True):
     unreadable: tuple[Unreadable, ...] = ()  # wanted here, but stored as nobody here can read it: left as they are
     had: tuple[str, ...] = ()  # marks of the sets of jobs that the source had when this was compared
     is_again: bool = False  # it holds already
-    refused: Refusal | None = None  # why it must not be written, unless it is said to replace what is there
+    refused: ReconcileRefusal | None = None  # why it must not be written, unless it is said to replace what is there
 
     @property
     def is_empty(self) -> bool:
@@ -71,7 +82,7 @@ class Diff(Struct, frozen=True):
         if self.newer is not None:
             return [f"! release {self.newer} of {self.source} is known: release {self.release} changes nothing"]
         return [
-            *(f"+ job {job.id}  {describe(job.schedule)}" for job in self.add),
+            *(f"+ job {job.id}  {describe_schedule(job.schedule)}" for job in self.add),
             *(f"~ job {new.id}  {', '.join(_changes(old, new))}" for old, new in self.change),
             *(f"- job {job.id}" for job in self.remove),
             *(f"- job {job.id}  no longer declared; its due times are skipped" for job in self.undeclare),
@@ -151,7 +162,7 @@ def strangers(mine: Declares, peers: Collection[Declares], *, behind: Collection
 
 def _refusal(
     there: Sequence[Job], gone: Sequence[Job], mine: Declares, had: Sequence[str], others: Collection[Declares]
-) -> Refusal | None:
+) -> ReconcileRefusal | None:
     """Why a set of jobs may not take these away; what an older release had may go.
 
     One that the source had may take most of them away, but none that a living node declares: two files of one name
@@ -161,9 +172,9 @@ def _refusal(
     is_most = 2 * len(taken) > len(there)
     if others and taken and (is_most or not taken[0].source.startswith(CODE)):
         words = f"{_named(taken)} would go that a living node may still declare"
-        return Refusal(words, tuple(each.mark for each in others))
+        return ReconcileRefusal(words, tuple(each.mark for each in others))
     if is_most and len(taken) >= TAKEN_MIN and mine.mark not in had:
-        return Refusal(f"{_named(taken)} would go, of the {len(there)} that {taken[0].source} has")
+        return ReconcileRefusal(f"{_named(taken)} would go, of the {len(there)} that {taken[0].source} has")
     return None
 
 
@@ -200,7 +211,7 @@ def _refuse_foreign(wanted: Sequence[Job], source: str, owners: Mapping[str, str
 def _changes(old: Job, new: Job) -> Iterator[str]:
     was, now = msgspec.structs.asdict(definition(old)), msgspec.structs.asdict(definition(new))
     if was.pop("schedule") != now.pop("schedule"):
-        yield _step(describe(old.schedule), describe(new.schedule))
+        yield _step(describe_schedule(old.schedule), describe_schedule(new.schedule))
     for field, before in was.items():
         if before == now[field]:
             continue

@@ -18,10 +18,10 @@ from pollux.model import (
     STOP,
     Cause,
     Drained,
-    Event,
     Job,
     Node,
     Note,
+    OnEvent,
     Overlap,
     Run,
     RunState,
@@ -31,7 +31,7 @@ from pollux.model import (
     unserved,
 )
 from pollux.model.clock_note import CAME_BACK_MS
-from pollux.plan.dues import lies_ahead
+from pollux.plan.due_decision import lies_ahead
 from pollux.plan.gate import (
     UNDECLARED,
     GateState,
@@ -43,7 +43,7 @@ from pollux.plan.gate import (
     stop_of,
     stop_words,
 )
-from pollux.plan.sources import is_backed
+from pollux.plan.reconcile import is_backed
 from pollux.units import SECOND_MS, format_ms
 
 _HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded", "drained", "unreadable"})
@@ -168,7 +168,7 @@ def unreadable_words(run: Unreadable) -> str:
 
 
 def _has_dues(job: Job) -> bool:
-    return job.schedule is not None and not isinstance(job.schedule, Event)
+    return job.schedule is not None and not isinstance(job.schedule, OnEvent)
 
 
 def _serving(version: int, nodes: Sequence[Node]) -> list[Node]:
@@ -208,7 +208,7 @@ def _never(job: Job, nodes: Sequence[Node]) -> Why:
     """A job without a next due."""
     if job.schedule is None:
         return Why("waits", "it has no schedule and runs when asked", cure="run or enqueue it")
-    if isinstance(job.schedule, Event):
+    if isinstance(job.schedule, OnEvent):
         return Why("waits", "it fires on events only, never by the clock", cure="send the event, or run it")
     if job.last_due_ms is None and (lack := unserved(job.scheduler_version, nodes)):
         return Why("stranded", f"{lack[0]}: nobody fires or runs it", cure=lack[1])

@@ -4,22 +4,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pollux.runtime.crew import Crew as Crew
-    from pollux.runtime.crew import Status as Status
-    from pollux.runtime.lateness import LatenessSeen as LatenessSeen
     from pollux.runtime.loop import Loop as Loop
     from pollux.runtime.loop import LoopStatus as LoopStatus
     from pollux.runtime.loop import Rest as Rest
-    from pollux.runtime.options import CrewOptions as CrewOptions
+    from pollux.runtime.node import NodeRuntime as NodeRuntime
+    from pollux.runtime.node import NodeStatus as NodeStatus
+    from pollux.runtime.options import RuntimeOptions as RuntimeOptions
+    from pollux.runtime.stats import LatenessSnapshot as LatenessSnapshot
 
 _HOMES = {
-    "Crew": "crew",
-    "CrewOptions": "options",
-    "LatenessSeen": "lateness",
+    "NodeRuntime": "node",
+    "RuntimeOptions": "options",
+    "LatenessSnapshot": "stats",
     "Loop": "loop",
     "LoopStatus": "loop",
     "Rest": "loop",
-    "Status": "crew",
+    "NodeStatus": "node",
 }
 __all__ = list(_HOMES)
 

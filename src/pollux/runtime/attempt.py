@@ -41,28 +41,28 @@ from pollux.outcome import (
     traceback_of,
 )
 from pollux.registry import Context, Handler, Registry, outcome_of
-from pollux.runtime.child import (
+from pollux.runtime.fork_guard import guarded
+from pollux.runtime.handler_threads import HandlerThreads
+from pollux.runtime.isolation.parent import (
     CHILD_MEMORY,
     SUSPECTS_MAX,
     Crashed,
     IdleChildren,
-    Relayed,
+    RelayedError,
     call_in_child,
     check_place,
     is_suspect,
     isolates,
 )
-from pollux.runtime.fork_guard import guarded
-from pollux.runtime.hands import Hands
-from pollux.runtime.lateness import Lateness
 from pollux.runtime.pool import Pool, Seat
-from pollux.runtime.storetime import StoreTime
+from pollux.runtime.stats import Lateness
+from pollux.runtime.store_clock import StoreClock
 from pollux.secrets import Secrets, hide
 from pollux.store.contract import Settlement
 
 if TYPE_CHECKING:
     from pollux.runtime.settler import Settler
-    from pollux.runtime.watchman import Watchman
+    from pollux.runtime.timeouts import TimeoutWatch
 
 DEAF_MS = 2_000  # how long a handler may take to obey a timeout
 CANCEL_MS = 10_000  # how long it may take to obey a cancel request
@@ -71,7 +71,7 @@ POSTPONED_MS = 100  # a run that could not begin comes again no sooner: no tight
 NEVER = float("inf")
 
 
-class Asked(Enum):
+class StopReason(Enum):
     """Why a handler was asked to stop."""
 
     TIMEOUT = "timeout"
@@ -92,7 +92,7 @@ class Tracing(Protocol):
         ...
 
 
-class Kit:
+class WorkerState:
     """What all attempts of a node share."""
 
     def __init__(
@@ -108,15 +108,15 @@ class Kit:
         self.registry, self.pool = registry, pool
         self.secrets = secrets or Secrets()
         self.clock, self.events, self.dice = clock, events, dice
-        self.time = StoreTime(clock, events)
-        self.hands = Hands()
+        self.time = StoreClock(clock, events)
+        self.hands = HandlerThreads()
         self.child_memory, self.crashes_max, self.isolates = CHILD_MEMORY, CRASHES_MAX, True
         self.tracing: Tracing | None = None  # None: runs have no traces
         self.suspects: set[Attempt] = set()  # tried in children now, because workers vanished with them
         self.suspects_max = SUSPECTS_MAX  # of them at a time
         self.idle_children = IdleChildren()
         self.settler: Settler
-        self.watchman: Watchman
+        self.watchman: TimeoutWatch
         self.leases: dict[str, Attempt] = {}  # by run: claimed, and the settle is not yet answered
         self.running: set[Attempt] = set()  # handler code has not ended
         self.late = Lateness()  # from due (or visible) to the handler's start
@@ -153,10 +153,12 @@ class Attempt:
         "work",
     )
 
-    def __init__(self, kit: Kit, run: Run, job: Job, trust_until: float = NEVER, renew_at: float = NEVER) -> None:
+    def __init__(
+        self, kit: WorkerState, run: Run, job: Job, trust_until: float = NEVER, renew_at: float = NEVER
+    ) -> None:
         self.kit, self.run, self.job, self.token = kit, run, job, run.token
         self.trust_until, self.renew_at = trust_until, renew_at
-        self.asked: Asked | None = None
+        self.asked: StopReason | None = None
         self.reason = ""
         self.told = ""  # of its progress, to the store
         self.is_begun = self.is_settled = self.is_stuck = self.is_isolated = False
@@ -258,7 +260,7 @@ class Attempt:
 
     async def _in_child(self, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> Any:
         def patience() -> float:
-            return (CANCEL_MS if self.asked is Asked.CANCEL else DEAF_MS) / 1000 - KILL_SECONDS
+            return (CANCEL_MS if self.asked is StopReason.CANCEL else DEAF_MS) / 1000 - KILL_SECONDS
 
         idle = self.kit.idle_children if self in self.kit.suspects else None
         memory = self.kit.child_memory
@@ -319,11 +321,11 @@ class Attempt:
         A plain function cannot be interrupted, so after a cancel request it stops by returning, whatever it returns.
         An async one that catches its cancellation and returns a value has finished.
         """
-        if self.asked is Asked.CANCEL and not self.handler.is_async:
+        if self.asked is StopReason.CANCEL and not self.handler.is_async:
             return True
         if value is not None:
             return False
-        return self.asked is not Asked.TIMEOUT or error is None or isinstance(error, asyncio.CancelledError)
+        return self.asked is not StopReason.TIMEOUT or error is None or isinstance(error, asyncio.CancelledError)
 
     def _decided(self, outcome: Outcome) -> Settlement:
         kit, run = self.kit, self.run
@@ -350,16 +352,16 @@ class Attempt:
             traceback=traceback,
         )
 
-    def _stopped(self, asked: Asked) -> Settlement:
+    def _stopped(self, asked: StopReason) -> Settlement:
         """What becomes of a run whose handler stopped, or would not stop, because it was asked to."""
         match asked:
-            case Asked.TIMEOUT:
+            case StopReason.TIMEOUT:
                 late = TimeoutError(self.reason)
                 return self._decided(self._failure(late, Fault.TRANSIENT, self.kit.time.now_ms()))
-            case Asked.CANCEL:
+            case StopReason.CANCEL:
                 ran = Outcome(self.started_ms, self.kit.time.now_ms()) if self.started_ms else None
                 return Settlement(self.run.id, self.token, Cancelled(self.reason), ran)
-            case Asked.DRAIN | Asked.LOST:
+            case StopReason.DRAIN | StopReason.LOST:
                 return Settlement(self.run.id, self.token, Back())
 
     # asked to stop
@@ -372,12 +374,12 @@ class Attempt:
     def cancel(self, reason: str) -> None:
         """Somebody cancelled the run."""
         if self.asked is None and not self.is_settled:
-            self._ask(Asked.CANCEL, reason, CANCEL_MS)
+            self._ask(StopReason.CANCEL, reason, CANCEL_MS)
 
     def drain(self) -> None:
         """The node is leaving: the run goes back uncharged."""
         if self.asked is None and not self.is_settled:
-            self._ask(Asked.DRAIN, "the node is shutting down", DEAF_MS)
+            self._ask(StopReason.DRAIN, "the node is shutting down", DEAF_MS)
 
     def lose(self, why: str) -> None:
         """The lease is gone: stop, and record nothing.  A settle under way is answered by the store, not by us."""
@@ -386,13 +388,13 @@ class Attempt:
         self.is_settled = True
         self.kit.leases_lost += 1
         self.kit.events.emit(self.lost(why))
-        self._ask(Asked.LOST, f"the lease was lost: {why}", DEAF_MS)
+        self._ask(StopReason.LOST, f"the lease was lost: {why}", DEAF_MS)
 
     def lost(self, why: str) -> LeaseWasLost:
         run, lost_ms = self.run, self.kit.time.now_ms()
         return LeaseWasLost(run.id, run.job_id, why, run.fence, run.attempt + 1, self.started_ms, lost_ms)
 
-    def _ask(self, asked: Asked, reason: str, patience_ms: int) -> None:
+    def _ask(self, asked: StopReason, reason: str, patience_ms: int) -> None:
         self.asked, self.reason = asked, reason
         if self.ctx is not None:
             self.ctx.cancel(reason)
@@ -408,7 +410,7 @@ class Attempt:
     def overdue(self) -> None:
         """`look_at` has come: the timeout, or the end of our patience after we asked."""
         if self.asked is None:
-            self._ask(Asked.TIMEOUT, f"it ran longer than {self.timeout_ms} ms", DEAF_MS)
+            self._ask(StopReason.TIMEOUT, f"it ran longer than {self.timeout_ms} ms", DEAF_MS)
             if self.work is not None:
                 return
         self.look_at = NEVER
@@ -439,11 +441,11 @@ def timeout_of(job: Job, handler: Handler) -> int:
 
 
 def _fault_of(error: BaseException) -> Fault:
-    return error.fault if isinstance(error, Relayed) else classify(error)
+    return error.fault if isinstance(error, RelayedError) else classify(error)
 
 
 def _told(error: BaseException, own: str) -> tuple[str, str, str]:
     """What is said of an error, its place in the user's code and its traceback; a child has said it itself."""
-    if isinstance(error, Relayed):
+    if isinstance(error, RelayedError):
         return one_line(hide(error.text)), one_line(error.place), trace_lines(error.traceback.splitlines(), hide)
     return describe(error, hide), place_of(error, own), traceback_of(error, hide, line_of=getline, own=own)

@@ -16,13 +16,13 @@ from pollux.events import ClaimsRefused
 from pollux.ids import new_id
 from pollux.model import ALL_VERSIONS, DRAIN, STOP, Back, Cancelled, Cause, Hold, Job, Node, Note, Run, drain_key
 from pollux.plan import stop_of, stop_words
-from pollux.runtime.attempt import Attempt, Kit
-from pollux.runtime.child import is_suspect
+from pollux.runtime.attempt import Attempt, WorkerState
+from pollux.runtime.claim_backoff import ClaimBackoff
+from pollux.runtime.isolation.parent import is_suspect
 from pollux.runtime.loop import Loop, Rest
-from pollux.runtime.manners import Manners
 from pollux.runtime.renewer import margin_ms
 from pollux.store.contract import BATCH_MAX, FEED_MAX, LOSSES_MAX, Answer, Claimed, Store
-from pollux.store.legible import stops_as_far
+from pollux.store.decoding import stops_as_far
 
 FULL_REST_MS = 1_000
 DRAINED_REST_MS = 1_000  # somebody asks all nodes to claim nothing: look so often whether that is over
@@ -44,7 +44,7 @@ class ClaimOptions(Struct, frozen=True):
 class Dispatcher(Loop):
     """Keep the pool fed."""
 
-    def __init__(self, store: Store, kit: Kit, node_id: str, *, options: ClaimOptions | None = None) -> None:
+    def __init__(self, store: Store, kit: WorkerState, node_id: str, *, options: ClaimOptions | None = None) -> None:
         super().__init__("dispatcher", clock=kit.clock, events=kit.events)
         self.store, self.kit, self.node_id = store, kit, node_id
         self.options = options or ClaimOptions()
@@ -68,7 +68,7 @@ class Dispatcher(Loop):
         self._must_look = True  # before the first claim, too
         self.heard_at: float | None = None  # when a claim was last answered, and told of what steers
         self._refused_at: float | None = None
-        self.manners = Manners(clock=kit.clock, dice=kit.dice)
+        self.manners = ClaimBackoff(clock=kit.clock, dice=kit.dice)
         self._strangers: set[str] = set()  # handlers of the latest claim that are not known here
         self._elsewhere: set[str] = set()  # handlers of living nodes, as of some time ago
         self._elsewhere_at: float | None = None

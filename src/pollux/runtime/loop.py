@@ -19,9 +19,9 @@ from typing import Any, ClassVar, TypeVar
 from msgspec import Struct
 
 from pollux.clock import Clock
+from pollux.deadlines import CutOff
 from pollux.errors import StoreTimeout
 from pollux.events import Events, LoopFailed, LoopRecovered
-from pollux.patience import Patience
 
 REST_MAX_MS = 30_000
 SAY_AGAIN_MS = 60_000  # a loop that keeps failing says so once a minute
@@ -80,7 +80,7 @@ class Loop:
         self._alarm = asyncio.Event()  # rung by wake alone
         self._is_stopping = False
         self._going: asyncio.Task[None] | None = None
-        self._inside: Patience | None = None
+        self._inside: CutOff | None = None
         self._said_at: float | None = None
         self._is_said = False
         self._turned_at: float | None = None
@@ -149,7 +149,7 @@ class Loop:
 
     async def interruptible(self, call: Coroutine[Any, Any, T]) -> T | None:
         """The call's answer, or None if `wake` ended it: then it may or may not have taken effect."""
-        self._inside = patience = Patience()
+        self._inside = patience = CutOff()
         try:
             return await call
         except asyncio.CancelledError:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from pollux.errors import InvalidInput, check_number
 from pollux.model import check_term
 from pollux.outcome import CRASHES_MAX
-from pollux.runtime.child import CHILD_MEMORY, CHILD_MEMORY_MIN
+from pollux.runtime.isolation.parent import CHILD_MEMORY, CHILD_MEMORY_MIN
 from pollux.runtime.pool import check_seats
 from pollux.runtime.pruner import DEAD_MAX, DEAD_MS, LOG_MAX
 from pollux.store.contract import BATCH_MAX, FEED_MAX, LOSSES_MAX, READY_MAX
@@ -18,7 +18,7 @@ LEASE_MIN_MS = 300
 HEARTBEAT_MIN_MS = 1_000
 
 
-class CrewOptions(Struct, frozen=True, kw_only=True):
+class RuntimeOptions(Struct, frozen=True, kw_only=True):
     """`plans`: take part in leading; `runs`: claim and run.  Times are milliseconds."""
 
     seats: int = 10

@@ -8,7 +8,7 @@ from pollux.clock import Clock
 from pollux.events import Events
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Loop, Rest
-from pollux.runtime.storetime import StoreTime
+from pollux.runtime.store_clock import StoreClock
 from pollux.store.contract import Pruning, Store
 
 PRUNE_MS = 60_000
@@ -33,7 +33,7 @@ class Pruner(Loop):
         self,
         store: Store,
         leader: Leader,
-        time: StoreTime,
+        time: StoreClock,
         *,
         clock: Clock,
         events: Events,

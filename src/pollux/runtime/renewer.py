@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.clock import Clock
 from pollux.events import Event, Events
-from pollux.runtime.lag import LoopSampler
 from pollux.runtime.loop import Loop, LoopStatus, Rest, bounded
+from pollux.runtime.loop_lag import LoopSampler
 from pollux.store.contract import BATCH_MAX, Answer, Renewal, Store
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pollux.events import Events, LeaseWasLost, RunFailed, RunSettled
 from pollux.model import Dead
 from pollux.outcome import describe
 from pollux.runtime.loop import Loop, Rest
-from pollux.runtime.tallies import Tallies
+from pollux.runtime.stats import AttemptStats
 from pollux.secrets import hide
 from pollux.store.contract import Answer, Settlement, Store
 
@@ -51,7 +51,7 @@ class Settler(Loop):
         self.settled = 0
         self.discarded = 0  # outcomes that came after their lease was gone
         self.refused = 0  # settlements that the store cannot take
-        self.tallies = Tallies()
+        self.tallies = AttemptStats()
         self.is_empty = asyncio.Event()
         self.is_empty.set()
         self._waiting: deque[Item] = deque()

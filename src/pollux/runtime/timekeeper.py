@@ -1,19 +1,14 @@
-"""What is due, and is it written?  The leader's turn: one read of the feed, a pure plan, one write.
+"""Which entries of the feed can the leader not read, and when does it begin anew because of them?
 
-    trusted? ─▶ feed (waits until something comes or is due) ─▶ apply ─▶ learn ─▶ plan ─▶ advance ─▶ accept
-        │                                                                                    │
-        └─ no: forget the planner                       no answer: the same plan again ◀─────┤
-                                                        fenced, or any error: forget it ◀────┘
-
-The planner's memory counts only once its plan is answered.  What is forgotten is rebuilt from the store, so a mistake
-here costs reads and never a firing.  An idle turn writes nothing.
+What such an entry told nobody knows, so the planner begins anew behind it and looks at all jobs.  That is dear: those
+that come soon after are left where they are for some seconds, unapplied, and are then taken together.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -49,17 +44,48 @@ from pollux.model import (
     Spoilt,
 )
 from pollux.outcome import describe
-from pollux.plan import Planner, Report, Untold, Wants
-from pollux.runtime.lateness import Lateness
+from pollux.plan import Planner, PlanReport, ReadRequest, UnreportedCounts
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Loop, Rest
-from pollux.runtime.spoilt import SpoiltEntries
-from pollux.runtime.storetime import StoreTime
-from pollux.runtime.tallies import Planned
+from pollux.runtime.stats import Lateness, PlanStats
+from pollux.runtime.store_clock import StoreClock
 from pollux.secrets import hide
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, RunFilter, Store
-from pollux.store.legible import as_far, stops_as_far
+from pollux.store.decoding import as_far, stops_as_far
 from pollux.units import format_ms
+
+APART_MS = 5_000  # from the end of one look at all jobs to the next
+WAITING_MAX = 500  # entries that are left for so long; with more of them the next look begins when the last one ends
+UNREADABLE_MAX = 1_000  # entries like that beside which the others are read
+
+
+class UnreadableEntries:
+    def __init__(self) -> None:
+        self.known: dict[int, Spoilt] = {}  # those that the planner began behind
+        self.waiting: dict[int, Spoilt] = {}
+        self._busy_at = -math.inf  # when one that is known was last in the feed
+
+    def __len__(self) -> int:
+        return len(self.known) + len(self.waiting)
+
+    @property
+    def page(self) -> int:
+        """How many more entries must be read so that these do not hide the others."""
+        return min(UNREADABLE_MAX, len(self))
+
+    def behind(self, items: Iterable[FeedItem], now: float) -> dict[int, Spoilt]:
+        """Those of the feed that the planner shall begin behind now; mostly none."""
+        found = {item.id: item.entry for item in items if isinstance(item.entry, Spoilt)}
+        self.known = {number: entry for number, entry in found.items() if number in self.known}
+        self.waiting = {number: entry for number, entry in found.items() if number not in self.known}
+        if self.known:  # a look that was begun ends: else the next one would never let it
+            self._busy_at = now
+            return {}
+        if not self.waiting or (now - self._busy_at < APART_MS and len(self.waiting) < WAITING_MAX):
+            return {}
+        self.known, self.waiting, self._busy_at = self.waiting, {}, now
+        return self.known
+
 
 Rests = tuple[tuple[float, float], ...]
 
@@ -91,7 +117,7 @@ class Timekeeper(Loop):
         self,
         store: Store,
         leader: Leader,
-        time: StoreTime,
+        time: StoreClock,
         make_planner: Callable[[], Planner],
         *,
         clock: Clock,
@@ -106,7 +132,7 @@ class Timekeeper(Loop):
         self.wait_max_ms = wait_max_ms
         self.waits = store.capabilities.waits
         self.late = Lateness()  # from due to written
-        self.planned = Planned()
+        self.planned = PlanStats()
         self.fired = 0
         self.skipped = 0
         self.released = 0
@@ -116,7 +142,7 @@ class Timekeeper(Loop):
         self._term: int | None = None
         self._planner: Planner | None = None
         self._unanswered: Plan | None = None
-        self._left: Untold | None = None  # by the planner that was forgotten
+        self._left: UnreportedCounts | None = None  # by the planner that was forgotten
         self.is_pressed = False  # a run waits to be fired, and this turn is to do it
         self.fired_at = -math.inf  # when runs were last written that somebody is to start, on the monotonic clock
         self._is_asked = False
@@ -126,7 +152,7 @@ class Timekeeper(Loop):
         self._ends = self._puts = 0  # that this turn has read; none if there may be more
         self._fruitless = 0  # turns in a row that had something to do and did nothing
         self._said: dict[tuple[str, str], str] = {}  # records that could not be read, and why
-        self._spoilt = SpoiltEntries()
+        self._spoilt = UnreadableEntries()
         self._failing_since: float | None = None  # each turn since then
 
     @property
@@ -332,7 +358,7 @@ class Timekeeper(Loop):
         """Those that are of use to us."""
         return [node for node in await self.store.nodes() if node.serves(self.store.scheduler_version)]
 
-    async def _jobs(self, wants: Wants) -> list[tuple[str, Job | Unreadable | None]]:
+    async def _jobs(self, wants: ReadRequest) -> list[tuple[str, Job | Unreadable | None]]:
         ids = list(wants.jobs)
         found: list[tuple[str, Job | Unreadable | None]] = []
         for start in range(0, len(ids), BATCH_MAX):
@@ -353,7 +379,7 @@ class Timekeeper(Loop):
         self._say("job", ours)
         return ours
 
-    async def _runs(self, wants: Wants) -> list[tuple[str, Run | None]]:
+    async def _runs(self, wants: ReadRequest) -> list[tuple[str, Run | None]]:
         ids = list(wants.runs)
         found: list[tuple[str, Run | None]] = []
         for start in range(0, len(ids), BATCH_MAX):
@@ -367,7 +393,7 @@ class Timekeeper(Loop):
         """What is in another version is gone, as far as we are concerned."""
         return found if found is not None and found.scheduler_version == self.store.scheduler_version else None
 
-    async def _timers(self, wants: Wants) -> list[Job | Unreadable]:
+    async def _timers(self, wants: ReadRequest) -> list[Job | Unreadable]:
         assert wants.timers is not None
         window = wants.timers
         due = self.store.due(after=window.after, before_ms=window.before_ms, limit=window.limit)
@@ -409,7 +435,7 @@ class Timekeeper(Loop):
         self._tell(plan, advanced, report)
         return self._rest_of_busy(planner, plan, asked)
 
-    def _tell(self, plan: Plan, advanced: Advanced, report: Report) -> None:
+    def _tell(self, plan: Plan, advanced: Advanced, report: PlanReport) -> None:
         for firing, answer in zip(plan.firings, advanced.firings, strict=True):
             if answer is Answer.OK or answer is Answer.WAITS:
                 self.late.add(advanced.now_ms - firing.run.due_ms)

@@ -18,9 +18,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from pollux.errors import InvalidConfig, InvalidInput
-from pollux.schedule.cronline import CronLine, names_a_hash, read_line
-from pollux.schedule.localtimes import DAY_S, HORIZON_YEARS, LocalTimes
-from pollux.schedule.zone import Segment, segment_at
+from pollux.schedule.cron_matcher import DAY_S, HORIZON_YEARS, CronMatcher
+from pollux.schedule.cron_parser import CronLine, names_a_hash, read_line
+from pollux.schedule.timezones import Segment, segment_at
 from pollux.units import MOMENT_MAX_MS, zone_of
 
 _HORIZON_S = HORIZON_YEARS * 366 * DAY_S
@@ -67,7 +67,7 @@ class CompiledCron:
     __slots__ = ("_follows_wall", "_last", "_times", "_tz")
 
     def __init__(self, line: CronLine, tz: str) -> None:
-        self._times, self._follows_wall, self._tz = LocalTimes(line.fields), line.follows_wall, tz
+        self._times, self._follows_wall, self._tz = CronMatcher(line.fields), line.follows_wall, tz
         self._last = (0, 0)  # a question, and its answer
 
     def next_after(self, after_ms: int) -> int:

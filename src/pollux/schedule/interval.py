@@ -1,17 +1,22 @@
-"""When does an interval fire?  On a grid that never drifts: `phase + k * every_ms` on the wall clock.
+"""Where on the line does a job stand?  The one stable hash: same id, same place, on every node and for ever.
 
-    |-----x---------x---------x---------x-----    the grid of the job; x = phase + k * every
-       ^                                          put: the first run is at once, off the grid
-       |---half--|->x                             the second: the first x at least half an interval later
-
-The grid is computed from the job's id (or from `start_ms`), never from the last run: late runs, restarts and
-reloads move nobody.  Everything here is O(1).
+Jobs that were added together must not fire together, and a restart must move nobody.  So the place is neither
+drawn nor stored: it is computed from the job's id.  `purpose` keeps the places of one job independent of each
+other: the phase of its interval says nothing about the minute of its cron line.
 """
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 from pollux.model.schedule import Interval
-from pollux.schedule.spread import place
+
+
+def place(job_id: str, purpose: str, width: int) -> int:
+    """A number in [0, width), always the same for the same job and purpose; `width` is at least 1."""
+    digest = blake2b(f"{purpose}\0{job_id}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % width
+
 
 CROWD_MAX = 100  # this many new jobs may start at once; a bigger crowd is spread
 CROWD_SPREAD_MAX_MS = 60_000

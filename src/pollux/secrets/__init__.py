@@ -1,6 +1,6 @@
 """How does a secret reach a handler, and nobody else?  References are stored; values live in memory only."""
 
-from pollux.secrets.hidden import HIDDEN, MASK, at_place, hide, looks_secret
+from pollux.secrets.redaction import HIDDEN, MASK, at_place, hide, looks_secret
 from pollux.secrets.references import check_references, has_reference, may_hold_references, references_of, texts_of
 from pollux.secrets.resolve import Secrets, check_payload, payload_and_json
 

@@ -16,7 +16,7 @@ from typing import Any
 from pollux.errors import InvalidInput
 from pollux.model import Job
 from pollux.model.params import params_and_json
-from pollux.secrets.hidden import HIDDEN, HIDE_CHARS_MIN
+from pollux.secrets.redaction import HIDDEN, HIDE_CHARS_MIN, secrets_in_url, whole
 from pollux.secrets.references import (
     REFERENCE,
     Reference,
@@ -27,7 +27,6 @@ from pollux.secrets.references import (
     texts_of,
     unescaped,
 )
-from pollux.secrets.within import secrets_in_url, whole
 from pollux.units import format_size
 
 FILE_BYTES_MAX = 64_000

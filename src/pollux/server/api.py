@@ -15,25 +15,26 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pollux.app import Pollux
 from pollux.errors import did_you_mean
-from pollux.server.door import Door, DoorOptions
-from pollux.server.limits import Limits
+from pollux.server.gateway import Gateway, GatewayOptions
+from pollux.server.job_batching import JobBatcher
+from pollux.server.limits import ApiLimits, Refusals
 from pollux.server.problems import Problem, answer_problem
-from pollux.server.refusals import Refusals
 from pollux.server.routes import EVERY
-from pollux.server.routing import Place, places_of
-from pollux.server.together import Together
-from pollux.server.tokens import Tokens
+from pollux.server.routing import PathHandler, places_of
+from pollux.server.tokens import TokenCheck
 from pollux.units import printable
 
 TITLE = "Pollux"
 NEAR_MAX = 60  # characters of a path for which one that is near is looked for
 
 
-def make_api(app: Pollux, tokens: Tokens, **door: Unpack[DoorOptions]) -> ASGIApp:
+def make_api(app: Pollux, tokens: TokenCheck, **door: Unpack[GatewayOptions]) -> ASGIApp:
     refusals = Refusals(app.watch.refused, app.events, door.get("clock", time.monotonic))
     api = describe_api(app)
-    api.state.limits = door.get("limits") or Limits()
-    return Door(AsSent(api), tokens, refusals, lambda: app.crew is not None and app.crew.is_pressed, **door)
+    api.state.limits = door.get("limits") or ApiLimits()
+    return Gateway(
+        RawPathMiddleware(api), tokens, refusals, lambda: app.crew is not None and app.crew.is_pressed, **door
+    )
 
 
 _SILENT = {"tracing": False, "metrics": False, "logs": False}  # of the framework: our own are in `observe`
@@ -44,7 +45,7 @@ def describe_api(app: Pollux | None = None) -> FastAPI:
     quiet: dict[str, Any] = {"telemetry": _SILENT}
     api = FastAPI(title=TITLE, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, **quiet)
     api.state.pollux = app
-    api.state.together = Together()
+    api.state.together = JobBatcher()
     api.state.told = {}  # what was written for one look at the store
     api.state.telling = asyncio.Lock()
     places = places_of(EVERY)
@@ -55,7 +56,7 @@ def describe_api(app: Pollux | None = None) -> FastAPI:
     return api
 
 
-class AsSent:
+class RawPathMiddleware:
     """Paths are matched as they were sent, so that `%2F` inside of an id does not end it; parts are decoded later.
 
     One that has no parts needs no search: the hot routes are among them.
@@ -63,7 +64,9 @@ class AsSent:
 
     def __init__(self, inside: FastAPI) -> None:
         self.inside = inside
-        self._fixed: dict[str, Place] = {path: place for path, place in inside.state.places.items() if "{" not in path}
+        self._fixed: dict[str, PathHandler] = {
+            path: place for path, place in inside.state.places.items() if "{" not in path
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if raw := scope.get("raw_path"):

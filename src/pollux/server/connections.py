@@ -19,9 +19,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, cast
 
-from pollux.server.identity import Identity
-from pollux.server.limits import Limits, address_key
+from pollux.server.limits import ApiLimits, address_key
 from pollux.server.problems import Problem
+from pollux.server.roles import Identity
 
 END_S = 5.0
 TELL_S = 60.0
@@ -39,7 +39,7 @@ class Connections:
     """All connections of a server."""
 
     def __init__(
-        self, limits: Limits, *, is_unbounded: Callable[[str], bool], peer_of: Callable[[Any], Identity | None]
+        self, limits: ApiLimits, *, is_unbounded: Callable[[str], bool], peer_of: Callable[[Any], Identity | None]
     ) -> None:
         self.limits = limits
         self.is_unbounded, self.peer_of = is_unbounded, peer_of

@@ -6,9 +6,17 @@ what a moment of patience would have given.
 
 from __future__ import annotations
 
+from collections.abc import Callable, MutableMapping
 from ipaddress import IPv6Address, ip_address
+from typing import Any
 
 from msgspec import Struct
+from starlette.types import Scope
+
+from pollux.events import Events, RequestRefused
+from pollux.log_format import safe
+from pollux.observe.log_throttle import LogThrottle
+from pollux.server.roles import Identity
 
 KEYS_MAX = 10_000
 FAILURES_RATE = 5.0  # wrong tokens a second, of one address; then it has to wait
@@ -18,7 +26,7 @@ BODY_MAX = 1_000_000  # bytes, of most routes
 BATCH_BODY_MAX = 10_000_000
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class ApiLimits(Struct, frozen=True, kw_only=True):
     """What one client, and all of them together, may take."""
 
     rate: float = 50.0  # requests a second of one token; 0: any number
@@ -105,3 +113,50 @@ def address_key(address: str) -> str:
     if isinstance(found, IPv6Address) and found.ipv4_mapped is None and not found.is_loopback:
         return f"{int(found) >> 64:016x}::/64"
     return str(found)
+
+
+LINES_A_MINUTE = 10
+COUNTED = frozenset({401, 403, 421, 429})
+PATH_CHARS_MAX = 200
+
+
+class Refusals:
+    """Of one door.  `counts`, by status, are read by the metrics."""
+
+    def __init__(self, counts: MutableMapping[int, int], events: Events, clock: Callable[[], float]) -> None:
+        self.counts, self._events, self._clock = counts, events, clock
+        self._sparing, self._lines = LogThrottle(now=clock), Rates(LINES_A_MINUTE / 60, LINES_A_MINUTE)
+        self._untold = 0
+
+    def take(self, status: int, scope: Scope, *, has_token: bool = True) -> None:
+        """One more; `has_token` false: nobody claimed to be anybody, which is no attempt at anything."""
+        if status not in COUNTED:
+            return
+        self.counts[status] = self.counts.get(status, 0) + 1
+        if status in {401, 403} and has_token:
+            self._tell(status, scope)
+
+    def _tell(self, status: int, scope: Scope) -> None:
+        identity: Identity | None = scope.get("state", {}).get("identity")
+        who = _address(scope) if identity is None else identity.name
+        left_out = self._sparing.left_out((status, who))
+        if left_out is None:
+            return
+        if self._lines.wait_s("", self._clock()) > 0:
+            self._untold += left_out + 1
+            return
+        more, self._untold = left_out + self._untold, 0
+        self._events.emit(RequestRefused(status, safe(who), _why(status, identity, scope), more))
+
+
+def _why(status: int, identity: Identity | None, scope: Scope) -> str:
+    if status == 401:
+        return "the token is not good"  # and no word of what was asked for: a token may stand in it
+    if identity is None:
+        return "a page of another site sent it"
+    return f"{scope['method']} {safe(scope['path'], PATH_CHARS_MAX)} is not for the role {identity.role.word}"
+
+
+def _address(scope: Scope) -> str:
+    client: Any = scope.get("client")
+    return str(client[0]) if client else "somebody"

@@ -12,8 +12,8 @@ from msgspec import Struct
 from pollux.server.idempotency import KEY_CHARS_MAX, KEY_HEADER
 from pollux.server.problems import KIND, ProblemDocument
 from pollux.server.routing import Operation, Routes
-from pollux.server.wire import PART_CHARS_MAX, fields
-from pollux.server.wire_jobs import NOT_READ
+from pollux.server.schemas.jobs import NOT_READ
+from pollux.server.schemas.reading import PART_CHARS_MAX, fields
 
 OPENAPI = "/api/v2/openapi.json"
 PAGE = "/api/v2/docs"

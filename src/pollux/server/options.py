@@ -11,9 +11,9 @@ from msgspec import Struct
 from pollux.config import Config, load_config
 from pollux.errors import InvalidInput
 from pollux.server.hosts import refuse_in_the_clear
-from pollux.server.limits import Limits
+from pollux.server.limits import ApiLimits
 from pollux.server.tls import Certificate
-from pollux.store.beside import OFF, SOCKET, TOKEN, beside, socket_path, state_folder
+from pollux.store.local_files import OFF, SOCKET, TOKEN, beside, socket_path, state_folder
 
 PORT = 8060
 
@@ -30,7 +30,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     token_file: Path | None = None  # for the first token; None: none is made
     socket: Path | None = None
     is_socket_given: bool = False
-    limits: Limits = Limits()
+    limits: ApiLimits = ApiLimits()
 
 
 def server_options(config: Config, *, plans: bool, store_url: str = "") -> ServerOptions | None:
@@ -55,7 +55,7 @@ def server_options(config: Config, *, plans: bool, store_url: str = "") -> Serve
         token_file=Path(config.server_token_file).absolute() if config.server_token_file else beside(url, TOKEN),
         socket=socket_path(config.server_socket, url),
         is_socket_given=bool(config.server_socket),
-        limits=Limits(
+        limits=ApiLimits(
             rate=config.server_rate,
             burst=2 * config.server_rate,
             connections=config.server_connections,

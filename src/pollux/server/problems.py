@@ -51,7 +51,7 @@ _STATUS: tuple[tuple[type[PolluxError], int, str, str], ...] = (  # the first th
 )
 
 
-class OneProblem(Struct, frozen=True):
+class FieldProblem(Struct, frozen=True):
     """One thing that is wrong with a body."""
 
     where: str
@@ -67,7 +67,7 @@ class ProblemDocument(Struct, frozen=True, omit_defaults=True):
     type: str = "about:blank"
     detail: str = ""
     cure: str = ""
-    problems: list[OneProblem] = []
+    problems: list[FieldProblem] = []
 
 
 class Problem(Exception):

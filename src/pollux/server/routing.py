@@ -28,18 +28,27 @@ from starlette.types import Receive, Scope, Send
 from pollux.app import Pollux
 from pollux.errors import Conflict, InvalidConfig, InvalidInput, StoreError, StoreMoved
 from pollux.server.idempotency import KEY_HEADER, answered_once
-from pollux.server.identity import Identity, Role
 from pollux.server.limits import BODY_MAX
 from pollux.server.problems import LINE_END, Problem, refusal_of, with_places
-from pollux.server.wire import Unfit, fields, header_of, json_of, read_body, read_bytes, read_query, unquoted
+from pollux.server.roles import Identity, Role
+from pollux.server.schemas.reading import (
+    UnfitBody,
+    fields,
+    header_of,
+    json_of,
+    read_body,
+    read_bytes,
+    read_query,
+    unquoted,
+)
 
-Raw = Callable[["At"], Awaitable[Response]]
+Raw = Callable[["RequestContext"], Awaitable[Response]]
 NO_CONTENT = 204
 _KEY_HEADER = KEY_HEADER.lower().encode()
 _PART = re.compile(r"\{(\w+)\}")
 
 
-class At(NamedTuple):
+class RequestContext(NamedTuple):
     """Where a route stands: who asks, and the app as which they act."""
 
     request: Request
@@ -57,7 +66,7 @@ class At(NamedTuple):
             )
 
 
-Desk = At
+Desk = RequestContext
 
 
 class Reply(NamedTuple):
@@ -90,7 +99,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     is_raw: bool = False
     include_in_schema: bool = True
     example: Any = None
-    also_wrong: Callable[[Unfit], list[InvalidInput]] | None = None  # looks at the fields that are of their kind
+    also_wrong: Callable[[UnfitBody], list[InvalidInput]] | None = None  # looks at the fields that are of their kind
     refuses: tuple[int, ...] = ()  # statuses of refusals that are its own
     beyond: str = ""  # what is refused although it fits the schema, for no schema could say it
     parts_say: Mapping[str, Any] = {}  # what the schema says of a part of the path
@@ -126,12 +135,12 @@ class Operation(Struct, frozen=True, kw_only=True):
         value = {} if not data and not self.is_body_needed else json_of(data)
         try:
             given["body"] = read_body(self.body, value)
-        except Unfit as error:
+        except UnfitBody as error:
             more = self.also_wrong(error) if self.also_wrong is not None and error.partial is not None else []
             raise InvalidConfig([*error.problems, *more]) from None
         return await self._reply(desk, given, data)
 
-    async def _reply(self, desk: At, given: dict[str, Any], data: bytes) -> Response:
+    async def _reply(self, desk: RequestContext, given: dict[str, Any], data: bytes) -> Response:
         key = header_of(desk.request, _KEY_HEADER) if self.keyed else None
         if key is None:
             return self._response(await self.call(desk, **given))
@@ -151,15 +160,15 @@ class Operation(Struct, frozen=True, kw_only=True):
         return Response(msgspec.json.encode(value) + LINE_END, status, headers, media_type=self.kind)
 
 
-def desk_of(request: Request) -> At:
+def desk_of(request: Request) -> RequestContext:
     identity: Identity | None = request.scope.get("state", {}).get("identity")
     app: Pollux = request.app.state.pollux
     if identity is None:  # an open route, or one that the door let in by another name
-        return At(request, Identity("nobody", Role(0)), app)
-    return At(request, identity, app.acting_as(identity.name))
+        return RequestContext(request, Identity("nobody", Role(0)), app)
+    return RequestContext(request, identity, app.acting_as(identity.name))
 
 
-async def _refuse_sealed(desk: At) -> None:
+async def _refuse_sealed(desk: RequestContext) -> None:
     """On a store that was moved away no cure of a conflict helps: that is said first."""
     try:
         what, _, cure = (await desk.verbs.sealed()).partition("; ")
@@ -169,7 +178,7 @@ async def _refuse_sealed(desk: At) -> None:
         raise StoreMoved(what, cure=cure)
 
 
-class Place:
+class PathHandler:
     """One path with all of its methods, as an ASGI app; whatever is raised inside is answered in words."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
@@ -252,11 +261,11 @@ class Routes:
         return add
 
 
-def places_of(routes: Sequence[Routes]) -> list[Place]:
+def places_of(routes: Sequence[Routes]) -> list[PathHandler]:
     """Every path once, fixed ones before those with parts in the same place."""
     by_path: dict[str, list[Operation]] = {}
     for each in routes:
         for operation in each.operations:
             by_path.setdefault(operation.path, []).append(operation)
     paths = sorted(by_path, key=lambda path: [part.startswith("{") for part in path.split("/")])
-    return [Place(by_path[path]) for path in paths]
+    return [PathHandler(by_path[path]) for path in paths]

@@ -15,7 +15,7 @@ from pollux.app import Pollux
 from pollux.app.tokens import TokenRecord, hash_of, id_of
 from pollux.errors import InvalidInput, PolluxError, StoreTimeout
 from pollux.secrets import HIDDEN
-from pollux.server.identity import Identity, Role
+from pollux.server.roles import Identity, Role
 
 FRESH_S = 3.0  # so long the records are believed: a token taken back works no longer than this
 AGAIN_S = 0.25  # so soon they are read again for a token that is not among them
@@ -25,7 +25,7 @@ GIVEN_CHARS_MIN = 24
 _NOBODY = hash_of("")
 
 
-class Tokens:
+class TokenCheck:
     """Who a token stands for, on one node."""
 
     def __init__(self, app: Pollux | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:

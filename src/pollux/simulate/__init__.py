@@ -1,25 +1,25 @@
 """What will happen?  The real core in virtual time: forecasts of a fleet, and the time that users' tests run on."""
 
-from pollux.simulate.changes import ClockChange
+from pollux.simulate.dst import ClockChange
 from pollux.simulate.forecast import (
     Forecast,
     JobForecast,
-    Lateness,
+    LatenessQuantiles,
     Unbalanced,
     fine_enough_ms,
     firings_expected,
     scaled,
     simulate,
 )
-from pollux.simulate.scenario import Habit, Scenario, habit_of
-from pollux.simulate.virtual import VirtualClock, VirtualTime
+from pollux.simulate.scenario import HandlerBehaviour, Scenario, habit_of
+from pollux.simulate.virtual_loop import VirtualClock, VirtualTime
 
 __all__ = [
     "ClockChange",
     "Forecast",
-    "Habit",
+    "HandlerBehaviour",
     "JobForecast",
-    "Lateness",
+    "LatenessQuantiles",
     "Scenario",
     "Unbalanced",
     "VirtualClock",

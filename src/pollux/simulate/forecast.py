@@ -11,12 +11,12 @@ from pollux.errors import InvalidInput, PolluxError
 from pollux.events import FiringSkipped
 from pollux.model import Cron, Interval, Job, Once
 from pollux.schedule import compile_cron
-from pollux.schedule.words import describe
-from pollux.simulate.changes import ClockChange
+from pollux.schedule.builders import describe_schedule
+from pollux.simulate.dst import ClockChange
+from pollux.simulate.engine import SimulationEngine, at_once
+from pollux.simulate.results import JobResults, Minute, QuantileSketch, SimulationResults
 from pollux.simulate.scenario import SCALE_MAX, Scenario
-from pollux.simulate.stage import Stage, at_once
-from pollux.simulate.tally import JobTally, Minute, Spread, Tally
-from pollux.simulate.warnings import Seen, warnings_of
+from pollux.simulate.warnings import SimulationSummary, warnings_of
 
 AFTERWARDS_MS = 1_000  # due times at the very end have this long to be planned
 SLICES = 200  # how often progress is told
@@ -29,7 +29,7 @@ GRAIN_USUAL_MAX_MS = 250
 Progress = Callable[[float], None]
 
 
-class Lateness(Struct, frozen=True):
+class LatenessQuantiles(Struct, frozen=True):
     """From due to the handler's start, first attempts only, in milliseconds; quantiles are right to 5 %."""
 
     p50_ms: int
@@ -43,7 +43,7 @@ class JobForecast(Struct, frozen=True):
     schedule: str
     fired: int
     skipped: dict[str, int]  # by reason
-    late: Lateness
+    late: LatenessQuantiles
     attempts: int
     failed: int  # attempts
     dead: int
@@ -59,7 +59,7 @@ class Forecast(Struct, frozen=True):
     jobs: tuple[JobForecast, ...]
     fired: int
     skipped: dict[str, int]
-    late: Lateness
+    late: LatenessQuantiles
     attempts: int
     failed: int
     retries: int
@@ -89,8 +89,8 @@ def simulate(jobs: Sequence[Job], scenario: Scenario, *, progress: Progress | No
     Raises `Unbalanced` if not every due time was fired or skipped exactly once.
     """
     _check(jobs)
-    tally = Tally(jobs, scenario.from_ms, scenario.until_ms)
-    stage = Stage(scenario, tally)
+    tally = SimulationResults(jobs, scenario.from_ms, scenario.until_ms)
+    stage = SimulationEngine(scenario, tally)
     stage.events.listen(FiringSkipped, tally.skipped)
     stage.open(jobs)
     for n in range(1, SLICES + 1):
@@ -141,7 +141,7 @@ def _check(jobs: Sequence[Job]) -> None:
         raise InvalidInput(f"{len(jobs)} jobs are too many", cure=f"simulate at most {JOBS_MAX} at once")
 
 
-def _next_dues(stage: Stage, jobs: Sequence[Job]) -> list[tuple[str, int | None]]:
+def _next_dues(stage: SimulationEngine, jobs: Sequence[Job]) -> list[tuple[str, int | None]]:
     found = []
     for start in range(0, len(jobs), 1_000):
         stored = at_once(stage.store.get_jobs([job.id for job in jobs[start : start + 1_000]]))
@@ -149,9 +149,9 @@ def _next_dues(stage: Stage, jobs: Sequence[Job]) -> list[tuple[str, int | None]
     return found
 
 
-def _told(scenario: Scenario, tally: Tally, waiting: int) -> Forecast:
+def _told(scenario: Scenario, tally: SimulationResults, waiting: int) -> Forecast:
     rows = sorted(tally.jobs.values(), key=lambda row: (-row.skipped, -row.late.max, row.job.id))
-    late, skipped = Spread(), dict[str, int]()
+    late, skipped = QuantileSketch(), dict[str, int]()
     for row in rows:
         late.merge(row.late)
         for reason, count in row.skips.items():
@@ -160,7 +160,7 @@ def _told(scenario: Scenario, tally: Tally, waiting: int) -> Forecast:
     busiest = sorted(minutes, key=lambda m: (-m.fired, -m.peak_seats, m.at_ms))[:BUSIEST]
     busy_us = sum(row.busy_us for row in rows)
     mean_seats = busy_us / 1_000 / scenario.for_ms
-    seen = Seen(scenario, rows, late, tally.peak_seats, mean_seats, minutes)
+    seen = SimulationSummary(scenario, rows, late, tally.peak_seats, mean_seats, minutes)
     return Forecast(
         from_ms=scenario.from_ms,
         until_ms=scenario.until_ms,
@@ -186,10 +186,10 @@ def _told(scenario: Scenario, tally: Tally, waiting: int) -> Forecast:
     )
 
 
-def _job(row: JobTally) -> JobForecast:
+def _job(row: JobResults) -> JobForecast:
     return JobForecast(
         id=row.job.id,
-        schedule=describe(row.job.schedule),
+        schedule=describe_schedule(row.job.schedule),
         fired=row.fired,
         skipped=dict(sorted(row.skips.items())),
         late=_lateness(row.late),
@@ -200,5 +200,5 @@ def _job(row: JobTally) -> JobForecast:
     )
 
 
-def _lateness(spread: Spread) -> Lateness:
-    return Lateness(spread.at_most(0.5), spread.at_most(0.95), spread.at_most(0.99), spread.max)
+def _lateness(spread: QuantileSketch) -> LatenessQuantiles:
+    return LatenessQuantiles(spread.at_most(0.5), spread.at_most(0.95), spread.at_most(0.99), spread.max)

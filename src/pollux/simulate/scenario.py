@@ -24,7 +24,7 @@ GRAIN_MAX_MS = 60_000
 _Z95 = NormalDist().inv_cdf(0.95)
 
 
-class Habit(Struct, frozen=True):
+class HandlerBehaviour(Struct, frozen=True):
     """How long runs take (half of them at most `p50_ms`, 95 % at most `p95_ms`), and which share of attempts fails."""
 
     p50_ms: int = 200
@@ -49,11 +49,11 @@ class Habit(Struct, frozen=True):
         return max(0, round(self.p50_ms * 1_000 * (self.p95_ms / self.p50_ms) ** (z / _Z95))), fails
 
 
-def habit_of(duration: str, failing: str) -> Habit:
+def habit_of(duration: str, failing: str) -> HandlerBehaviour:
     """`200ms` is always so long, `200ms..2s` half and 95 % of the runs; `5%` or `0.05` is the share that fails."""
     half, _, most = duration.partition("..")
     p50_ms = duration_ms(half)
-    return Habit(p50_ms, duration_ms(most) if most else p50_ms, share_of(failing))
+    return HandlerBehaviour(p50_ms, duration_ms(most) if most else p50_ms, share_of(failing))
 
 
 def share_of(text: str) -> float:
@@ -74,8 +74,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     for_ms: int = DAY_MS
     seats: int = 10
     seed: int = 1
-    habit: Habit = Habit()
-    habits: Mapping[str, Habit] = {}
+    habit: HandlerBehaviour = HandlerBehaviour()
+    habits: Mapping[str, HandlerBehaviour] = {}
     turn_rest_ms: float = 20
     ready_max: int = 1_000_000
     grain_ms: int = 1  # everything happens at multiples of it
@@ -92,5 +92,5 @@ class Scenario(Struct, frozen=True, kw_only=True):
     def until_ms(self) -> int:
         return self.from_ms + self.for_ms
 
-    def habit_of(self, job_id: str) -> Habit:
+    def habit_of(self, job_id: str) -> HandlerBehaviour:
         return self.habits.get(job_id, self.habit)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from pollux.model import Interval
+from pollux.simulate.results import JobResults, Minute, QuantileSketch
 from pollux.simulate.scenario import Scenario
-from pollux.simulate.tally import JobTally, Minute, Spread
 from pollux.units import counted, format_moment, format_ms
 
 SAID_MAX = 20
@@ -18,24 +18,24 @@ HERD = 10  # times the mean minute
 HERD_MIN = 50
 
 
-class Seen(Struct, frozen=True):
+class SimulationSummary(Struct, frozen=True):
     """What a simulation saw, as the warnings need it."""
 
     scenario: Scenario
-    rows: Sequence[JobTally]
-    late: Spread
+    rows: Sequence[JobResults]
+    late: QuantileSketch
     peak_seats: int
     mean_seats: float
     minutes: Sequence[Minute]
 
 
-def warnings_of(seen: Seen) -> tuple[str, ...]:
+def warnings_of(seen: SimulationSummary) -> tuple[str, ...]:
     said = [*_seats(seen), *_jobs(seen), *_herd(seen)]
     more = len(said) - SAID_MAX
     return tuple(said if more <= 0 else [*said[:SAID_MAX], f"and {more} more like these"])
 
 
-def _seats(seen: Seen) -> list[str]:
+def _seats(seen: SimulationSummary) -> list[str]:
     seats, p99 = seen.scenario.seats, seen.late.at_most(0.99)
     if seen.mean_seats >= TIGHT * seats:
         share = f"{min(1.0, seen.mean_seats / seats):.0%}"
@@ -47,7 +47,7 @@ def _seats(seen: Seen) -> list[str]:
     return []
 
 
-def _jobs(seen: Seen) -> list[str]:
+def _jobs(seen: SimulationSummary) -> list[str]:
     said = []
     for row in seen.rows:
         job, schedule = row.job, row.job.schedule
@@ -67,7 +67,7 @@ def _jobs(seen: Seen) -> list[str]:
     return said
 
 
-def _cause(row: JobTally) -> str:
+def _cause(row: JobResults) -> str:
     schedule = row.job.schedule
     mean_ms = row.busy_us // 1_000 // max(1, row.attempts)
     if isinstance(schedule, Interval) and mean_ms >= schedule.every_ms:
@@ -82,7 +82,7 @@ def _cause(row: JobTally) -> str:
     )
 
 
-def _herd(seen: Seen) -> list[str]:
+def _herd(seen: SimulationSummary) -> list[str]:
     total = sum(minute.fired for minute in seen.minutes)
     peak = max(seen.minutes, key=lambda minute: minute.fired)
     mean = total / len(seen.minutes)

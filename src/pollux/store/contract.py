@@ -44,17 +44,16 @@ from pollux.model import (
     AuditLine,
     Counts,
     Job,
-    Line,
     Node,
     Note,
     NotePut,
     Plan,
+    QueueDepth,
     Run,
     Term,
     Version,
 )
 from pollux.model.params import PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX
-from pollux.store.pages import DumpPage, JobFilter, JobPage, LogPage, RunFilter, RunPage
 from pollux.store.values import (
     BATCH_MAX,
     FEED_MAX,
@@ -64,13 +63,19 @@ from pollux.store.values import (
     Audit,
     Capabilities,
     Claimed,
+    DumpPage,
     Feed,
     JobAnswer,
+    JobFilter,
+    JobPage,
     JobPut,
+    LogPage,
     Pruning,
     Renewal,
     Renewed,
     RunAnswer,
+    RunFilter,
+    RunPage,
     RunsAlike,
     Settlement,
 )
@@ -379,7 +384,7 @@ class Store(Protocol):
 
     async def counts(self) -> Counts: ...
 
-    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[Line, ...]:
+    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
         """What could be claimed now, by priority from 1 to 3; what waits for its time does not count.
 
         Exact to 10,000 of a line; beyond it at least one more.

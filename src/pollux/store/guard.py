@@ -13,9 +13,9 @@ from typing import Any, TypeVar, cast
 from msgspec import Struct
 
 from pollux.clock import Clock
+from pollux.deadlines import Deadlines
 from pollux.errors import StoreTimeout
-from pollux.model import AuditLine, Job, Line, Node, Note, NotePut, Plan, Run, Term, Version
-from pollux.patience import Deadlines
+from pollux.model import AuditLine, Job, Node, Note, NotePut, Plan, QueueDepth, Run, Term, Version
 from pollux.store.contract import (
     FEED_MAX,
     LOSSES_MAX,
@@ -45,7 +45,7 @@ from pollux.store.contract import (
     Settlement,
     Store,
 )
-from pollux.store.seal import Seal
+from pollux.store.move_marks import MoveGuard
 
 DEADLINE_MS = 12_000  # later than the stores' own (10 s): their refusal says why, our silence only that
 MIGRATE_MS = 3_600_000  # more to open a store, which may bring what an earlier release wrote up to date
@@ -222,7 +222,7 @@ class Wrapped:
     async def counts(self) -> Counts:
         return await self.call("counts", self.store.counts())
 
-    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[Line, ...]:
+    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
         return await self.call("lines", self.store.lines(before=before, now_ms=now_ms))
 
     async def problems(self) -> tuple[str, ...]:
@@ -313,7 +313,7 @@ class Guarded(Wrapped):
         clock: Clock,
         deadline_ms: int = DEADLINE_MS,
         counted: Guarded | None = None,
-        seal: Seal | None = None,
+        seal: MoveGuard | None = None,
     ) -> None:
         super().__init__(store)
         self._clock, self._seal = clock, seal

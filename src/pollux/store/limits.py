@@ -35,15 +35,15 @@ from pollux.store.contract import (
     Pruning,
     Settlement,
 )
+from pollux.store.values import PRIORITIES
 
-PRIORITIES = (1, 2, 3)
 LINE_MAX = 10_000  # beyond it nobody counts a line; asked often
 _MADE = frozenset({RunState.READY, RunState.HELD})
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-class Known(Protocol):
+class StoredJob(Protocol):
     """As much of a job that is there as a put is judged by."""
 
     @property
@@ -214,7 +214,7 @@ def check_first(first: int) -> None:
         raise InvalidInput(f"there is no priority {first}", cure="begin with 1, 2 or 3")
 
 
-def stands_against(put: JobPut, there: Known) -> str:
+def stands_against(put: JobPut, there: StoredJob) -> str:
     """What stands against putting a job in the place of the one that is there, in words; empty if nothing does."""
     if put.revision is not None and put.revision != there.revision:
         return f"revision {put.revision} was expected, the stored one is {there.revision}"

@@ -1,4 +1,4 @@
-"""What goes into a store, and what comes out?  The values of its verbs, and their bounds."""
+"""What does one claim ask for?  The same of every store that keeps its values by itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,76 @@ from typing import Any, TypeVar, overload
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from pollux.model import Answer, AuditLine, FeedItem, Job, NotePut, Outcome, Run, Verdict
+from pollux.errors import Unreadable
+from pollux.model import Answer, AuditLine, FeedItem, Job, NotePut, Outcome, Run, RunState, Verdict
+
+PRIORITIES = (1, 2, 3)
+
+
+class ClaimRequest(Struct, frozen=True):
+    """What one claim asks for."""
+
+    node: str
+    token: str
+    limit: int
+    lease_ms: int
+    first: int
+    losses_max: int
+    feed_max: int
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The priorities as they are asked: from `first` on, then the higher ones."""
+        return (*PRIORITIES[self.first - 1 :], *PRIORITIES[: self.first - 1])
+
+
+class JobFilter(Struct, frozen=True, omit_defaults=True):
+    group: str | None = None
+    target: str | None = None
+    tag: str | None = None
+    source: str | None = None
+    handler: str | None = None
+    text: str | None = None  # part of the id or the name
+    scheduler_version: int | None = None  # None: whatever it is, here and below
+    priority: int | None = None
+    source_id: str | None = None
+    enabled: bool | None = None
+
+
+class JobPage(Struct, frozen=True, omit_defaults=True):
+    jobs: tuple[Job, ...]
+    next: str | None  # cursor of the next page
+    unreadable: tuple[Unreadable, ...] = ()  # jobs that should be among them; where a store finds any, it raises
+
+
+class RunFilter(Struct, frozen=True, omit_defaults=True):
+    states: tuple[RunState, ...] = ()  # none: all
+    job_id: str | None = None
+    group: str | None = None
+    target: str | None = None
+    failed: bool | None = None
+    finished_after_ms: int | None = None
+    error: str | None = None  # part of the error
+    scheduler_version: int | None = None
+
+
+class RunPage(Struct, frozen=True, omit_defaults=True):
+    runs: tuple[Run, ...]
+    next: str | None
+    unreadable: tuple[Unreadable, ...] = ()  # runs that should be among them; where a store finds any, it raises
+
+
+class LogPage(Struct, frozen=True):
+    lines: tuple[AuditLine, ...]
+    next: int | None
+
+
+class DumpPage(Struct, frozen=True):
+    """Raw records: `kind` is job, run, note, log or term; `data` is JSON-able."""
+
+    records: tuple[tuple[str, Any], ...]
+    next: str | None
+
 
 _decode = json.Decoder().decode
 A = TypeVar("A")

@@ -5,6 +5,6 @@
 
 from pollux.clock import FakeClock
 from pollux.testing.faults import FaultyStore, HastyWaits, NoWaits
-from pollux.testing.story import BlockingTale, Story, Tale, story
+from pollux.testing.story import BlockingStoryApp, Story, StoryApp, story
 
-__all__ = ["BlockingTale", "FakeClock", "FaultyStore", "HastyWaits", "NoWaits", "Story", "Tale", "story"]
+__all__ = ["BlockingStoryApp", "FakeClock", "FaultyStore", "HastyWaits", "NoWaits", "Story", "StoryApp", "story"]

@@ -24,7 +24,7 @@ from pollux.store.guard import VERBS, Wrapped
 T = TypeVar("T")
 
 
-class Fault(Struct):
+class CallFault(Struct):
     """One thing that goes wrong with one call."""
 
     error: Exception | None = None  # raised instead of the call
@@ -37,7 +37,7 @@ class FaultyStore(Wrapped):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
+        self._faults: defaultdict[str, deque[CallFault]] = defaultdict(deque)
         self.calls: list[str] = []
         self.struck: list[str] = []
 
@@ -51,21 +51,23 @@ class FaultyStore(Wrapped):
 
     def fail(self, verb: str, error: Exception | None = None, *, times: int = 1) -> None:
         """The next calls do nothing and raise."""
-        self._order(verb, Fault(error=error or StoreError(f"{verb} does not work just now")), times)
+        self._order(verb, CallFault(error=error or StoreError(f"{verb} does not work just now")), times)
 
     def lose_answer(self, verb: str, error: Exception | None = None, *, times: int = 1) -> None:
         """The next calls take effect, but their answer never comes."""
-        self._order(verb, Fault(lost=error or StoreTimeout(f"no answer to {verb}; it may have taken effect")), times)
+        self._order(
+            verb, CallFault(lost=error or StoreTimeout(f"no answer to {verb}; it may have taken effect")), times
+        )
 
     def delay(self, verb: str, gate: asyncio.Event, *, times: int = 1) -> None:
         """The next calls begin only when the event is set."""
-        self._order(verb, Fault(gate=gate), times)
+        self._order(verb, CallFault(gate=gate), times)
 
     def mend(self) -> None:
         """Forget the faults that have not struck yet."""
         self._faults.clear()
 
-    def _order(self, verb: str, fault: Fault, times: int) -> None:
+    def _order(self, verb: str, fault: CallFault, times: int) -> None:
         if verb not in VERBS:
             raise InvalidInput(f"a store has no verb {verb!r}", cure=f"use one of {', '.join(VERBS)}")
         self._faults[verb].extend([fault] * times)

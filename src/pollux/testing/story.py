@@ -29,10 +29,10 @@ from pollux.errors import InvalidInput, PolluxError
 from pollux.model import Answer, Cause, Dead, Isolate, Job, Run, RunState
 from pollux.plan import Why
 from pollux.registry import Context, Handler, Registry, job_id_of
-from pollux.runtime import CrewOptions
+from pollux.runtime import RuntimeOptions
 from pollux.runtime.renewer import Renewer
 from pollux.simulate import VirtualClock, VirtualTime
-from pollux.simulate.stage import at_once
+from pollux.simulate.engine import at_once
 from pollux.store.contract import Audit, JobAnswer, RunAnswer, RunFilter, Settlement
 from pollux.store.memory import MemoryStore
 from pollux.testing.faults import FaultyStore
@@ -59,14 +59,14 @@ class Story:
 
     def __init__(self, app: Pollux, *, now_ms: int, seats: int | None, seed: int) -> None:
         self._app, self._now_ms, self._seats, self._seed = app, now_ms, seats, seed
-        self._tale: Tale | None = None
+        self._tale: StoryApp | None = None
         self._runner: asyncio.Runner | None = None
 
-    async def __aenter__(self) -> Tale:
+    async def __aenter__(self) -> StoryApp:
         if self._tale is not None:
             raise PolluxError("this story is told already; call `story(app)` again for another")
         is_fresh = self._runner is not None  # the loop is ours
-        tale = Tale(self._app, now_ms=self._now_ms, seats=self._seats, seed=self._seed, is_fresh=is_fresh)
+        tale = StoryApp(self._app, now_ms=self._now_ms, seats=self._seats, seed=self._seed, is_fresh=is_fresh)
         try:
             await tale.start()
         except BaseException:
@@ -81,7 +81,7 @@ class Story:
         if self._tale is not None:
             await self._tale.end()
 
-    def __enter__(self) -> BlockingTale:
+    def __enter__(self) -> BlockingStoryApp:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -90,7 +90,7 @@ class Story:
             raise PolluxError("an event loop runs here already: write `async with story(app) as tale:`")
         self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
         try:
-            return BlockingTale(self._runner.run(self.__aenter__()), self._runner)
+            return BlockingStoryApp(self._runner.run(self.__aenter__()), self._runner)
         except BaseException:
             self._runner.close()
             raise
@@ -105,7 +105,7 @@ class Story:
             self._runner.close()
 
 
-class Tale:
+class StoryApp:
     """What a test does with the app, and asks about it.  Jobs are named by id or by their function."""
 
     def __init__(self, app: Pollux, *, now_ms: int, seats: int | None, seed: int, is_fresh: bool) -> None:
@@ -113,9 +113,9 @@ class Tale:
         self._time = VirtualTime(asyncio.get_running_loop(), is_fresh=is_fresh)
         self._time.is_busy_elsewhere = self._is_busy_elsewhere
         self.clock = VirtualClock(self._time, now_ms)
-        self._memory = Chronicle(self.clock)
+        self._memory = StoryLog(self.clock)
         self.store = StoryStore(self._memory)  # faults are ordered here: `tale.store.fail("settle")`
-        self._cast = Cast(app._registry)
+        self._cast = StoryHandlers(app._registry)
         self._told_us = self._time.us
         dice = Random(seed)  # noqa: S311  ids and jitter, not secrets
         usual = app.options if seats is None else msgspec.structs.replace(app.options, seats=seats)
@@ -322,10 +322,10 @@ class Tale:
                 return sorted(runs, key=lambda run: run.due_ms)
 
 
-class BlockingTale:
+class BlockingStoryApp:
     """The same tale for plain tests: what is awaited in an async test is called here."""
 
-    def __init__(self, tale: Tale, runner: asyncio.Runner) -> None:
+    def __init__(self, tale: StoryApp, runner: asyncio.Runner) -> None:
         self._tale, self._runner = tale, runner
 
     def __getattr__(self, name: str) -> Any:
@@ -339,7 +339,7 @@ class BlockingTale:
         return call
 
 
-class Chronicle(MemoryStore):
+class StoryLog(MemoryStore):
     """The memory store; it also remembers dead letters whose place was taken: a recurring job has one at most."""
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -366,7 +366,7 @@ class StoryStore(FaultyStore):
         return await super().put_jobs(here, audit=audit, now_ms=now_ms)
 
 
-class Cast(Registry):
+class StoryHandlers(Registry):
     """The app's handlers, each with an understudy that fails on order or lets a stand-in play."""
 
     def __init__(self, real: Registry) -> None:
@@ -406,7 +406,7 @@ async def _awaited(value: Any) -> Any:
     return await value if isawaitable(value) else value
 
 
-def _options(usual: CrewOptions) -> CrewOptions:
+def _options(usual: RuntimeOptions) -> RuntimeOptions:
     """Nothing is forgotten, nobody lingers, and leases are renewed on the one loop there is."""
     return msgspec.structs.replace(
         usual,

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import click
 
-from pollux.cli.commands import Taught
-from pollux.cli.doctor.finding import FAIL, OK, WARN, Finding, ok
-from pollux.cli.menu import FAILED
-from pollux.cli.menu import OK as FINE
+from pollux.cli.command_table import FAILED
+from pollux.cli.command_table import OK as FINE
+from pollux.cli.doctor.finding import FAIL, OK, WARN, DoctorFinding, ok
 from pollux.cli.options import config_path, json_option, sqlite_path
-from pollux.cli.show import clean, now_ms, print_json
-from pollux.cli.way import node_url, url_options
+from pollux.cli.output import clean, now_ms, print_json
+from pollux.cli.runner import TeachingCommand
+from pollux.cli.target import node_url, url_options
 from pollux.config import Config
 from pollux.model import Node
 
 _COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @click.option("-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml.")
 @click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE.")
 @click.option(
@@ -51,10 +51,10 @@ def doctor(config: str | None, store: str | None, app: str | None, *, as_json: b
     return FAILED if counts[FAIL] else FINE
 
 
-def _look(path: str | None, store: str | None, app: str | None) -> Iterator[Finding]:
+def _look(path: str | None, store: str | None, app: str | None) -> Iterator[DoctorFinding]:
     from pollux.cli.doctor import machine
-    from pollux.cli.doctor.setup import look_at_none, look_at_setup
-    from pollux.cli.doctor.way import look_at_way
+    from pollux.cli.doctor.config import look_at_none, look_at_setup
+    from pollux.cli.doctor.target import look_at_way
 
     watch = machine.Stopwatch()
     loaded: Config | None
@@ -76,9 +76,9 @@ def _look(path: str | None, store: str | None, app: str | None) -> Iterator[Find
     yield machine.of_ntp(is_kept=machine.is_synchronised())
 
 
-def _look_at_store(config: Config, nodes: list[Node]) -> Iterator[Finding]:
-    from pollux.cli.doctor.inside import look_at_inside
-    from pollux.cli.doctor.place import look_at_place
+def _look_at_store(config: Config, nodes: list[Node]) -> Iterator[DoctorFinding]:
+    from pollux.cli.doctor.deployment import look_at_inside
+    from pollux.cli.doctor.sqlite_file import look_at_place
 
     url, lag_ms = config.store, config.health_loop_lag_ms
     path = sqlite_path(url)
@@ -86,7 +86,7 @@ def _look_at_store(config: Config, nodes: list[Node]) -> Iterator[Finding]:
         yield ok("store", "memory: it lives inside the one process that makes it, and ends with it")
         return
     if path is None:
-        from pollux.cli.doctor.servers import look_at_server
+        from pollux.cli.doctor.server import look_at_server
 
         yield from look_at_server(url, nodes, now_ms=now_ms(), lag_ms=lag_ms)
         return
@@ -95,7 +95,7 @@ def _look_at_store(config: Config, nodes: list[Node]) -> Iterator[Finding]:
     yield from look_at_inside(path, nodes, now_ms=now_ms(), lag_ms=lag_ms)
 
 
-def _print(findings: list[Finding], counts: dict[str, int]) -> None:
+def _print(findings: list[DoctorFinding], counts: dict[str, int]) -> None:
     width = max(len(finding.about) for finding in findings)
     for finding in findings:
         level = click.style(f"{finding.level:<4}", fg=_COLOURS[finding.level], bold=finding.level != OK)

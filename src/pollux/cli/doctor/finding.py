@@ -11,26 +11,26 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 _LEVELS = {"healthy": OK, "degraded": WARN, "unhealthy": FAIL}
 
 
-class Finding(Struct, frozen=True):
+class DoctorFinding(Struct, frozen=True):
     about: str  # "file system"
     level: str  # ok, warn, fail
     seen: str
     cure: str = ""
 
 
-def of_health(found: Mapping[str, Any]) -> Finding:
+def of_health(found: Mapping[str, Any]) -> DoctorFinding:
     """A finding of `pollux health`, as doctor tells it."""
-    return Finding(found["name"], _LEVELS[found["level"]], found["seen"], found["cure"])
+    return DoctorFinding(found["name"], _LEVELS[found["level"]], found["seen"], found["cure"])
 
 
-def ok(about: str, seen: str, cure: str = "") -> Finding:
+def ok(about: str, seen: str, cure: str = "") -> DoctorFinding:
     """`cure` here is a hint for those who want more."""
-    return Finding(about, OK, seen, cure)
+    return DoctorFinding(about, OK, seen, cure)
 
 
-def warn(about: str, seen: str, cure: str) -> Finding:
-    return Finding(about, WARN, seen, cure)
+def warn(about: str, seen: str, cure: str) -> DoctorFinding:
+    return DoctorFinding(about, WARN, seen, cure)
 
 
-def fail(about: str, seen: str, cure: str) -> Finding:
-    return Finding(about, FAIL, seen, cure)
+def fail(about: str, seen: str, cure: str) -> DoctorFinding:
+    return DoctorFinding(about, FAIL, seen, cure)

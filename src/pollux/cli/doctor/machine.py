@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pollux.cli.doctor.finding import Finding, fail, ok, warn
+from pollux.cli.doctor.finding import DoctorFinding, fail, ok, warn
 from pollux.units import SECOND_MS, format_moment, format_ms
 from pollux.version import __version__
 
@@ -35,7 +35,7 @@ class Stopwatch:
         return ((time.time_ns() - self._wall) - (time.monotonic_ns() - self._steady)) // 1_000_000
 
 
-def look_at_machine(*, seats: int) -> Iterator[Finding]:
+def look_at_machine(*, seats: int) -> Iterator[DoctorFinding]:
     yield of_python(sys.version_info[:3])
     yield of_sqlite()
     yield of_zones()
@@ -44,14 +44,14 @@ def look_at_machine(*, seats: int) -> Iterator[Finding]:
     yield from of_extras()
 
 
-def of_python(found: tuple[int, ...]) -> Finding:
+def of_python(found: tuple[int, ...]) -> DoctorFinding:
     words = f"Python {'.'.join(map(str, found))}, Pollux {__version__}"
     if found < PYTHON_MIN:
         return fail("python", words, "install Python 3.11 or newer")
     return ok("python", words)
 
 
-def of_sqlite() -> Finding:
+def of_sqlite() -> DoctorFinding:
     import apsw
 
     from pollux.store.sqlite.schema import SQLITE_MIN
@@ -64,7 +64,7 @@ def of_sqlite() -> Finding:
     return ok("sqlite", f"SQLite {found}, apsw's own; the one of the system is not used")
 
 
-def of_clock(watch: Stopwatch, now_ms: int) -> Finding:
+def of_clock(watch: Stopwatch, now_ms: int) -> DoctorFinding:
     drift_ms = watch.drift_ms()
     if now_ms < EARLIEST_MS:
         return fail("clock", f"it shows {format_moment(now_ms)}", "set the clock, and let NTP keep it")
@@ -74,7 +74,7 @@ def of_clock(watch: Stopwatch, now_ms: int) -> Finding:
     return ok("clock", f"{format_moment(now_ms - now_ms % SECOND_MS)}; it goes as steadily as the monotonic clock")
 
 
-def of_ntp(*, is_kept: bool | None) -> Finding:
+def of_ntp(*, is_kept: bool | None) -> DoctorFinding:
     if is_kept is None:
         return ok("ntp", "nobody says whether the clock is synchronised")
     if not is_kept:
@@ -97,7 +97,7 @@ def is_synchronised() -> bool | None:
     return not int.from_bytes(state.raw[_STATUS_AT : _STATUS_AT + 4], sys.byteorder) & _UNSYNCHRONISED
 
 
-def of_zones() -> Finding:
+def of_zones() -> DoctorFinding:
     try:
         ZoneInfo("Europe/Berlin")
     except ZoneInfoNotFoundError:
@@ -107,7 +107,7 @@ def of_zones() -> Finding:
     return ok("time zones", f"they are there ({source})")
 
 
-def of_files(limit: int, seats: int) -> Finding:
+def of_files(limit: int, seats: int) -> DoctorFinding:
     need = seats * FILES_PER_SEAT + FILES_BESIDES
     if limit == resource.RLIM_INFINITY or limit >= need:
         shown = "no limit" if limit == resource.RLIM_INFINITY else str(limit)
@@ -116,7 +116,7 @@ def of_files(limit: int, seats: int) -> Finding:
     return warn("open files", seen, f"ulimit -n {need}, or LimitNOFILE={need} in the systemd unit")
 
 
-def of_inotify() -> Finding:
+def of_inotify() -> DoctorFinding:
     libc = ctypes.CDLL(None, use_errno=True)
     cure = "raise fs.inotify.max_user_instances with sysctl; without it other processes are noticed a second later"
     try:
@@ -130,7 +130,7 @@ def of_inotify() -> Finding:
     return ok("inotify", "it works; " + ", ".join(f"{name} {value}" for name, value in limits.items() if value))
 
 
-def of_extras() -> Iterator[Finding]:
+def of_extras() -> Iterator[DoctorFinding]:
     for package, extra, purpose in _EXTRAS:
         version = _version(package)
         if version:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pollux.cli.doctor.finding import Finding, fail, ok, warn
-from pollux.cli.doctor.servers import of_distance, of_offset
-from pollux.store.postgres.glance import Server, Table
+from pollux.cli.doctor.finding import DoctorFinding, fail, ok, warn
+from pollux.cli.doctor.server import of_distance, of_offset
+from pollux.store.postgres.inspect import PostgresReport, TableStats
 from pollux.store.postgres.schema import SERVER_MIN
 from pollux.units import SECOND_MS, format_ms
 
@@ -16,7 +16,7 @@ BLOAT_ROWS, BLOAT_SHARE = 10_000, 5  # dead rows at least, and so many times the
 OLD_S = 600  # a transaction that is open for longer keeps the vacuum from its work
 
 
-def judge(server: Server) -> Iterator[Finding]:
+def judge(server: PostgresReport) -> Iterator[DoctorFinding]:
     yield of_version(server)
     yield of_role(server)
     yield of_durability(server)
@@ -31,7 +31,7 @@ def judge(server: Server) -> Iterator[Finding]:
     yield of_schema(server)
 
 
-def of_version(server: Server) -> Finding:
+def of_version(server: PostgresReport) -> DoctorFinding:
     seen = f"{server.address.where.replace('PostgreSQL', f'PostgreSQL {server.version}', 1)}"
     if server.number < SERVER_MIN:
         return fail("server", seen, f"use PostgreSQL {SERVER_MIN // 10_000} or newer")
@@ -40,14 +40,14 @@ def of_version(server: Server) -> Finding:
     return ok("server", seen)
 
 
-def of_role(server: Server) -> Finding:
+def of_role(server: PostgresReport) -> DoctorFinding:
     if server.is_standby:
         cure = "name the primary, or list all hosts with ?target_session_attrs=primary"
         return fail("role", "it is a replica, and only reads", cure)
     return ok("role", "it takes writes")
 
 
-def of_durability(server: Server) -> Finding:
+def of_durability(server: PostgresReport) -> DoctorFinding:
     settings = server.settings
     off = [name for name in ("fsync", "full_page_writes") if settings.get(name) == "off"]
     if off:
@@ -59,14 +59,14 @@ def of_durability(server: Server) -> Finding:
     return ok("durability", f"fsync on, synchronous_commit {settings.get('synchronous_commit', 'unknown')}")
 
 
-def of_vacuum(server: Server) -> Finding:
+def of_vacuum(server: PostgresReport) -> DoctorFinding:
     if server.settings.get("autovacuum") == "off":
         seen = "autovacuum is off: the busy tables only grow, and claims become slower and slower"
         return fail("vacuum", seen, "ALTER SYSTEM SET autovacuum = on; then SELECT pg_reload_conf()")
     return ok("vacuum", "autovacuum is on")
 
 
-def of_bloat(tables: tuple[Table, ...]) -> Finding:
+def of_bloat(tables: tuple[TableStats, ...]) -> DoctorFinding:
     fat = [table for table in tables if table.dead > BLOAT_ROWS and table.dead > BLOAT_SHARE * max(1, table.live)]
     if fat:
         seen = ", ".join(f"{table.name}: {table.dead:,} dead rows beside {table.live:,}" for table in fat)
@@ -74,7 +74,7 @@ def of_bloat(tables: tuple[Table, ...]) -> Finding:
     return ok("bloat", "the busy tables are lean" if tables else "there is no table yet")
 
 
-def of_transactions(server: Server) -> Finding:
+def of_transactions(server: PostgresReport) -> DoctorFinding:
     open_for = format_ms(server.oldest_transaction_s * SECOND_MS)
     if server.oldest_transaction_s > OLD_S:
         seen = f"a transaction is open for {open_for}: nothing that was deleted since can be cleaned up"
@@ -82,7 +82,7 @@ def of_transactions(server: Server) -> Finding:
     return ok("transactions", "none is open for long")
 
 
-def of_connections(server: Server) -> Finding:
+def of_connections(server: PostgresReport) -> DoctorFinding:
     left = server.connections_max - server.connections
     seen = f"{server.connections} of {server.connections_max} are taken"
     cure = "raise max_connections, lower ?pool= of the processes, or put PgBouncer between"
@@ -91,7 +91,7 @@ def of_connections(server: Server) -> Finding:
     return warn("connections", seen, cure) if left < LEFT_WARN else ok("connections", seen)
 
 
-def of_pooler(server: Server) -> Finding:
+def of_pooler(server: PostgresReport) -> DoctorFinding:
     if not server.has_pooler:
         return ok("pooler", "none: we talk to the server itself")
     if server.address.listen:
@@ -100,7 +100,7 @@ def of_pooler(server: Server) -> Finding:
     return ok("pooler", "somebody (PgBouncer?) stands between us and the server; we do not listen")
 
 
-def of_rights(server: Server) -> Finding:
+def of_rights(server: PostgresReport) -> DoctorFinding:
     name = server.address.schema
     if server.refused:
         more = f" and {len(server.refused) - NAMED_MAX} more" if len(server.refused) > NAMED_MAX else ""
@@ -114,7 +114,7 @@ def of_rights(server: Server) -> Finding:
     return ok("rights", f"user {server.user} may do all that is needed in schema {name}")
 
 
-def of_schema(server: Server) -> Finding:
+def of_schema(server: PostgresReport) -> DoctorFinding:
     name = server.address.schema
     if not server.is_ours:
         return fail("schema", f"schema {name} belongs to another program", "name another one with ?schema=")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pollux.cli.doctor.finding import Finding, fail, ok, warn
-from pollux.cli.doctor.servers import of_distance, of_offset
+from pollux.cli.doctor.finding import DoctorFinding, fail, ok, warn
+from pollux.cli.doctor.server import of_distance, of_offset
 from pollux.store.redis.address import CLUSTER
-from pollux.store.redis.glance import Server
+from pollux.store.redis.inspect import RedisReport
 from pollux.store.redis.replicas import in_step
 from pollux.store.redis.server import FORMAT, OLDEST
 from pollux.units import format_size
@@ -21,7 +21,7 @@ FORGETFUL = {
 }
 
 
-def judge(server: Server) -> Iterator[Finding]:
+def judge(server: RedisReport) -> Iterator[DoctorFinding]:
     yield of_version(server)
     yield of_role(server)
     yield of_persistence(server)
@@ -36,7 +36,7 @@ def judge(server: Server) -> Iterator[Finding]:
     yield of_keys(server)
 
 
-def of_version(server: Server) -> Finding:
+def of_version(server: RedisReport) -> DoctorFinding:
     info = server.info
     name, version = "Redis", str(info.get("redis_version", "?"))
     if "valkey_version" in info:
@@ -50,7 +50,7 @@ def of_version(server: Server) -> Finding:
     return ok("server", seen)
 
 
-def of_role(server: Server) -> Finding:
+def of_role(server: RedisReport) -> DoctorFinding:
     if server.info.get("role") == "slave":
         primary = f"{server.info.get('master_host')}:{server.info.get('master_port')}"
         return fail("role", "it is a replica, and only reads", f"name the primary ({primary}) in the store's URL")
@@ -59,7 +59,7 @@ def of_role(server: Server) -> Finding:
     return ok("role", "it takes writes")
 
 
-def of_persistence(server: Server) -> Finding:
+def of_persistence(server: RedisReport) -> DoctorFinding:
     info = server.info
     if not info.get("aof_enabled"):
         seen = "no append-only file: a crash loses what was written since the last snapshot"
@@ -74,21 +74,21 @@ def of_persistence(server: Server) -> Finding:
     return ok("persistence", f"append-only file, appendfsync {FORGETFUL[server.fsync]}")
 
 
-def _forgets(server: Server, seen: str, cure: str) -> Finding:
+def _forgets(server: RedisReport, seen: str, cure: str) -> DoctorFinding:
     """Something to know of, unless the store's URL requires more: then no node starts on it."""
     if server.address.is_durable:
         return fail("persistence", f"{seen}; durability is required, so no node starts on it", cure)
     return warn("persistence", seen, cure)
 
 
-def of_saves(server: Server) -> Finding:
+def of_saves(server: RedisReport) -> DoctorFinding:
     if server.info.get("rdb_last_bgsave_status", "ok") != "ok":
         seen = "its last snapshot failed: it may refuse all writes (stop-writes-on-bgsave-error)"
         return fail("snapshots", seen, "make room on its disk, or memory for the fork (vm.overcommit_memory=1)")
     return ok("snapshots", "the last one went well, or there was none")
 
 
-def of_eviction(server: Server) -> Finding:
+def of_eviction(server: RedisReport) -> DoctorFinding:
     policy = str(server.info.get("maxmemory_policy", "noeviction"))
     if policy != "noeviction":
         seen = f"maxmemory-policy {policy}: when its memory is full it forgets keys, and so runs"
@@ -96,7 +96,7 @@ def of_eviction(server: Server) -> Finding:
     return ok("eviction", "noeviction: it forgets nothing by itself")
 
 
-def of_memory(server: Server) -> Finding:
+def of_memory(server: RedisReport) -> DoctorFinding:
     used, most = int(server.info.get("used_memory", 0)), int(server.info.get("maxmemory", 0))
     if not most:
         return ok("memory", f"{_about(used)} used, no maxmemory", "set maxmemory below the machine's memory")
@@ -107,7 +107,7 @@ def of_memory(server: Server) -> Finding:
     return warn("memory", seen, cure) if used > most * FULL_WARN else ok("memory", seen)
 
 
-def of_replicas(server: Server) -> Finding:
+def of_replicas(server: RedisReport) -> DoctorFinding:
     there, wanted, ready = int(server.info.get("connected_slaves", 0)), server.address.wait, in_step(server.info)
     if wanted > ready and there > ready:
         seen = f"?wait={wanted}, but of {there} replicas {ready} are in step: no write is confirmed by the others"
@@ -123,14 +123,14 @@ def of_replicas(server: Server) -> Finding:
     return ok("replicas", f"{there} follow, {confirmed}", "" if wanted else "?wait=1: no answer before one has it")
 
 
-def of_clients(server: Server) -> Finding:
+def of_clients(server: RedisReport) -> DoctorFinding:
     there, most = int(server.info.get("connected_clients", 0)), int(server.info.get("maxclients", 0))
     if most and there > most * CLIENTS_WARN:
         return warn("connections", f"{there} of {most} are taken", "CONFIG SET maxclients higher, or end some")
     return ok("connections", f"{there} of {most or 'any number'} are taken")
 
 
-def of_rights(server: Server) -> Finding:
+def of_rights(server: RedisReport) -> DoctorFinding:
     who = server.user or "this user"
     pattern = f"~{server.address.prefix}:*"
     grant = f"ACL SETUSER {who} {pattern} +@read +@write +@stream +@scripting +@connection +info +time"
@@ -141,7 +141,7 @@ def of_rights(server: Server) -> Finding:
     return ok("rights", f"user {who} may do all that is needed on keys {pattern[1:]}")
 
 
-def of_keys(server: Server) -> Finding:
+def of_keys(server: RedisReport) -> DoctorFinding:
     prefix = server.address.prefix
     if server.format is None:
         return ok("keys", f"none under {prefix}: yet; the first start makes them")

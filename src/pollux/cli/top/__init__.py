@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 
-from pollux.cli.commands import Taught
-from pollux.cli.options import Where, ask, existing_store, json_option, store_options, ways_to
-from pollux.cli.show import now_ms, print_json
+from pollux.cli.options import StoreChoice, ask, existing_store, json_option, store_options, ways_to
+from pollux.cli.output import now_ms, print_json
+from pollux.cli.runner import TeachingCommand
 from pollux.errors import InvalidInput, PolluxError, StoreRefused
 
 __all__ = ["top"]
 
 
-@click.command(cls=Taught)
+@click.command(cls=TeachingCommand)
 @json_option
 @store_options
 def top(config: str | None, store: str | None, *, as_json: bool) -> None:
@@ -30,7 +30,7 @@ def top(config: str | None, store: str | None, *, as_json: bool) -> None:
       pollux top --store sqlite:///pollux.db
       pollux top --json
     """
-    where = Where(config, store)
+    where = StoreChoice(config, store)
     if as_json:
         print_json(ask(existing_store(where), _one_look))
         return

@@ -28,7 +28,7 @@ ROWS_MAX = 200
 _KINDS = ("group", "target", "tag", "source", "handler")
 
 
-class Entry(NamedTuple):
+class SortKeys(NamedTuple):
     """As much of a job as sorting needs."""
 
     id: str
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 FAR = 2**62
-SORTS: dict[str, Callable[[Entry], Any]] = {
+SORTS: dict[str, Callable[[SortKeys], Any]] = {
     "id": lambda entry: entry.id,
     "next due": lambda entry: (FAR if entry.next_due_ms is None else entry.next_due_ms, entry.id),
     "failures": lambda entry: (-entry.failures, -(entry.last_end_ms or 0), entry.id),
@@ -51,7 +51,7 @@ SORTS: dict[str, Callable[[Entry], Any]] = {
 }
 
 
-class Look(Struct, frozen=True):
+class StoreSummary(Struct, frozen=True):
     """What is true of the whole store at one moment."""
 
     now_ms: int
@@ -72,13 +72,13 @@ class Look(Struct, frozen=True):
         return sum(node.seats for node in self.nodes)
 
 
-async def look_at(app: Pollux, now_ms: int) -> Look:
+async def look_at(app: Pollux, now_ms: int) -> StoreSummary:
     running = await app.list_runs(RunFilter(states=(RunState.LEASED,)), limit=RUNS_SHOWN)
     held = await app.list_runs(RunFilter(states=(RunState.HELD,)), limit=RUNS_SHOWN)
     ready = await app.list_runs(RunFilter(states=(RunState.READY,)), limit=READY_PAGE)
     waiting = (run.visible_ms for run in ready.runs if run.visible_ms <= now_ms)
     overdue = await app.overdue()
-    return Look(
+    return StoreSummary(
         now_ms=now_ms,
         counts=await app.counts(),
         nodes=tuple(await app.nodes()),
@@ -90,7 +90,7 @@ async def look_at(app: Pollux, now_ms: int) -> Look:
     )
 
 
-async def rows_for(app: Pollux, look: Look, ids: Sequence[str]) -> tuple[JobRow, ...]:
+async def rows_for(app: Pollux, look: StoreSummary, ids: Sequence[str]) -> tuple[JobRow, ...]:
     """The rows of these jobs as they are now; jobs that are gone are left out."""
     jobs = [job for job in await app.jobs_by_id(ids) if job is not None]
     live = await _live_of(app, look.counts, [job.id for job in jobs])
@@ -119,7 +119,7 @@ class Sweep:
 
     def __init__(self, text: str = "") -> None:
         self.text = text
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, SortKeys] = {}
         self.is_whole = False  # every job was read once
         self.unreadable: set[str] = set()  # jobs that nobody can show, as of the last round
         self._where = filter_of(text)
@@ -158,9 +158,9 @@ class Sweep:
         return [entry.id for entry in choose(ROWS_MAX, self.entries.values(), key=SORTS[sort])]
 
 
-def entry_of(job: Job) -> Entry:
+def entry_of(job: Job) -> SortKeys:
     memory = job.memory
-    return Entry(
+    return SortKeys(
         job.id,
         job.next_due_ms,
         memory.failures,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from rich.text import Text
 
 from pollux.app import JobRow
-from pollux.app.history import history_of
-from pollux.cli.show import ago, clean, span, sparkline
-from pollux.cli.top.board import Look
-from pollux.cli.watch import OUTCOME_COLOURS, freshness_bar
+from pollux.app.job_history import history_of
+from pollux.cli.live_table import OUTCOME_COLOURS, freshness_bar
+from pollux.cli.output import ago, clean, span, sparkline
+from pollux.cli.top.board import StoreSummary
 from pollux.model import Run
 
 COLUMNS = ("job", "state", "last", "latest", "fresh", "next due", "fails", "now")
@@ -29,7 +29,7 @@ _STATES = {
 }
 
 
-def header_of(look: Look, url: str) -> Text:
+def header_of(look: StoreSummary, url: str) -> Text:
     """Who is there, what waits, how late it is."""
     counts, leader = look.counts, look.leader
     text = Text.assemble(("pollux top", "bold"), f"  {clean(url)}  ")
@@ -43,7 +43,7 @@ def header_of(look: Look, url: str) -> Text:
     return text.append_text(lateness_of(look))
 
 
-def lateness_of(look: Look) -> Text:
+def lateness_of(look: StoreSummary) -> Text:
     late_ms = max(look.waits_ms, look.overdue_ms)
     if late_ms < 1_000:
         return Text("on time", "green")
@@ -83,11 +83,11 @@ def _doing(row: JobRow) -> Text:
     return Text(row.schedule, "dim")
 
 
-def running_of(look: Look) -> Text:
+def running_of(look: StoreSummary) -> Text:
     return _listed("running", look.counts.leased, look.running, _running, "cyan")
 
 
-def held_of(look: Look) -> Text:
+def held_of(look: StoreSummary) -> Text:
     return _listed("held", look.counts.held, look.held, lambda run: clean(run.held_reason), "yellow")
 
 

@@ -12,7 +12,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, Static
 
-from pollux.cli.show import ago, clean
+from pollux.cli.output import ago, clean
 from pollux.cli.top.table import FittedTable
 from pollux.model import Run
 from pollux.units import format_moment
@@ -52,7 +52,7 @@ class Question(ModalScreen[bool]):
         self.dismiss(answer)
 
 
-class Told(ModalScreen[None]):
+class MessageDialog(ModalScreen[None]):
     """A text, until any of the usual keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q,w,question_mark,space", "dismiss", "back")]
@@ -116,7 +116,9 @@ class DeadLetters(Screen[str]):
         run = self._chosen()
         if run is not None:
             due = format_moment(run.due_ms)
-            self.app.push_screen(Told(Text(f"{run.id} of job {run.job_id}, due {due}\n\n{clean_lines(run.error)}")))
+            self.app.push_screen(
+                MessageDialog(Text(f"{run.id} of job {run.job_id}, due {due}\n\n{clean_lines(run.error)}"))
+            )
 
     def action_act(self, verb: str) -> None:
         run = self._chosen()

@@ -1,8 +1,9 @@
-"""What is seen, and which key does what?  The full screen of `pollux top`."""
+"""How is the terminal given back?  As it was found, also if we were stopped without a word in between."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import ClassVar
@@ -11,22 +12,41 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.drivers.linux_driver import LinuxDriver
 from textual.widgets import Footer, Input, Static
 
 from pollux.app import JobRow, Pollux
+from pollux.cli.histogram import BARS
 from pollux.cli.jobs import run_one
-from pollux.cli.picture import BARS
-from pollux.cli.show import ago, can_show, clean, now_ms
-from pollux.cli.top.board import SORTS, Look, Sweep, look_at, rows_for
+from pollux.cli.output import ago, can_show, clean, now_ms
+from pollux.cli.top.board import SORTS, StoreSummary, Sweep, look_at, rows_for
 from pollux.cli.top.cells import COLUMNS, cells_of, header_of, held_of, running_of
-from pollux.cli.top.dialogs import HELP, DeadLetters, Question, Told
-from pollux.cli.top.link import Link
+from pollux.cli.top.connection import StoreConnection
+from pollux.cli.top.dialogs import HELP, DeadLetters, MessageDialog, Question
 from pollux.cli.top.table import FittedTable
-from pollux.cli.top.terminal import OwnTerminal
 from pollux.errors import PolluxError
 from pollux.model import Run, RunState
 from pollux.store.contract import RunFilter
 from pollux.units import counted
+
+
+class OwnTerminal(LinuxDriver):
+    """Ctrl-Z is told to us before: we leave the screen, and come back.  A SIGSTOP is not: the screen is still ours."""
+
+    def _sigcont_application(self, *_: object) -> None:
+        if self._auto_restart and not self._must_signal_resume and self._is_in_front():
+            # Else the start would take a raw terminal for what it found, and leave it so in the end.
+            self.suspend_application_mode()
+            self._must_signal_resume = True
+        super()._sigcont_application()
+
+    def _is_in_front(self) -> bool:
+        """May we touch the terminal?  In the background we would be stopped again."""
+        try:
+            return os.tcgetpgrp(self.fileno) == os.getpgrp()
+        except OSError:  # it is not the terminal of our session: nobody moves us to the background
+            return True
+
 
 LOOK_SECONDS = 1.0
 DEAD_SHOWN = 100
@@ -68,10 +88,10 @@ class Top(App[None]):
     def __init__(self, url: str, *, socket: Path | None = None, look_seconds: float = LOOK_SECONDS) -> None:
         super().__init__(driver_class=OwnTerminal)
         self._look_seconds = look_seconds
-        self.link = Link(url, socket)
+        self.link = StoreConnection(url, socket)
         self.sweep = Sweep()
         self.sort, self.is_reversed = next(iter(SORTS)), False
-        self.look: Look | None = None
+        self.look: StoreSummary | None = None
         self.rows: dict[str, JobRow] = {}
         self.looks = 0
         self._plain = not can_show(BARS)  # asked now: later our output is the screen's own
@@ -154,7 +174,7 @@ class Top(App[None]):
         self._held_pane.update(held_of(look))
         self._show_jobs(look)
 
-    def _show_jobs(self, look: Look) -> None:
+    def _show_jobs(self, look: StoreSummary) -> None:
         """The cursor stays on its job if that is still there."""
         table, wanted, chosen, place = self._table, list(self.rows), self.chosen(), self._table.cursor_row
         is_other = [key.value for key in table.rows] != wanted
@@ -274,7 +294,7 @@ class Top(App[None]):
                 parts = (("", answer.reason), ("expected: ", expected), ("cure: ", answer.cure))
                 return "\n".join(f"{name}{clean(value)}" for name, value in parts if value)
 
-            self.push_screen(Told(Text(f"{job_id}\n\n{await self._told(why)}")))
+            self.push_screen(MessageDialog(Text(f"{job_id}\n\n{await self._told(why)}")))
 
     async def action_dead(self) -> None:
         try:
@@ -298,4 +318,4 @@ class Top(App[None]):
         return await self._told(act)
 
     def action_help(self) -> None:
-        self.push_screen(Told(Text.from_markup(HELP)))
+        self.push_screen(MessageDialog(Text.from_markup(HELP)))

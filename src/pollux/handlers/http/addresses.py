@@ -71,7 +71,7 @@ _TABLES = {4: _table(4), 6: _table(6)}
 _WRAPPINGS = tuple((IPv6Network(text), shifts) for text, shifts in _EMBEDDED.items())
 
 
-class Policy:
+class AddressPolicy:
     """What jobs of one kind of source may reach."""
 
     def __init__(self, *, inside: bool, allowed: Iterable[Network] = ()) -> None:
@@ -200,7 +200,7 @@ def refused_name(host: str) -> str:
     return f"{host} serves the machine's own credentials and is never asked" if is_metadata else ""
 
 
-def refused_host(host: str, policy: Policy) -> str:
+def refused_host(host: str, policy: AddressPolicy) -> str:
     """Why a host may not be asked, as far as that is known before a name is looked up; nothing if it may."""
     name = host.lower()
     address = LOOPBACK if name == "localhost" or name.endswith(".localhost") else literal(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from typing import Protocol
 
-from pollux.handlers.http.faults import BadEncoding, Interrupted, TooBig
+from pollux.handlers.http.errors import BadEncoding, Interrupted, TooBig
 from pollux.units import format_size
 
 RATIO_MAX = 100
@@ -20,11 +20,11 @@ _PLAIN = frozenset({"", "identity"})
 _GZIP = frozenset({"gzip", "x-gzip"})
 
 
-class Stream(Protocol):
+class ByteStream(Protocol):
     async def readany(self) -> bytes: ...
 
 
-async def read_body(stream: Stream, *, encoding: str, announced: str | None, size_max: int, target: str) -> bytes:
+async def read_body(stream: ByteStream, *, encoding: str, announced: str | None, size_max: int, target: str) -> bytes:
     """The body, unpacked; raises `TooBig` or `BadEncoding` before more than `size_max` is in memory."""
     kind = encoding.strip().lower()
     unpacker = None if kind in _PLAIN else Unpacker(kind, size_max, target)

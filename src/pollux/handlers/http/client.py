@@ -15,17 +15,17 @@ import aiohttp
 import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from pollux.handlers.http.addresses import Policy, address_of, refused_name
-from pollux.handlers.http.blame import fault_of
+from pollux.handlers.http.addresses import AddressPolicy, address_of, refused_name
 from pollux.handlers.http.body import read_body
-from pollux.handlers.http.extract import Take, dig
-from pollux.handlers.http.faults import DeniedAddress, TooBig, TooManyRedirects, UnfitParams, status_fault
-from pollux.handlers.http.hops import REDIRECTS, Hop, Prepared, next_hop
-from pollux.handlers.http.marks import Mark, digest_of, read_mark, validator_of
-from pollux.handlers.http.matcher import Matcher
-from pollux.handlers.http.names import Names
+from pollux.handlers.http.classify import fault_of
+from pollux.handlers.http.errors import DeniedAddress, TooBig, TooManyRedirects, UnfitParams, status_fault
+from pollux.handlers.http.extract import Extraction, dig
+from pollux.handlers.http.fingerprint import Fingerprint, digest_of, read_mark, validator_of
 from pollux.handlers.http.options import HttpOptions
-from pollux.handlers.http.places import Places
+from pollux.handlers.http.regex_worker import RegexWorker
+from pollux.handlers.http.request import REDIRECTS, HttpRequest, PreparedPoll, next_hop
+from pollux.handlers.http.resolver import Resolver
+from pollux.handlers.http.target_limit import TargetLimit
 from pollux.registry import Observed
 from pollux.secrets import HIDDEN
 from pollux.units import format_size
@@ -44,7 +44,7 @@ TRACEPARENT = "traceparent"
 _NO_COOKIES_KEPT = aiohttp.DummyCookieJar
 
 
-class Answer:
+class HttpResult:
     """What came of a request whose body was read."""
 
     __slots__ = ("body", "charset", "headers", "hops", "status", "target")
@@ -54,10 +54,10 @@ class Answer:
         self.body, self.target, self.hops = body, target, hops
 
 
-class Judging(AbstractResolver):
+class GuardedResolver(AbstractResolver):
     """Resolves a name, and answers only if all of its addresses may be reached."""
 
-    def __init__(self, policy: Policy, inner: AbstractResolver) -> None:
+    def __init__(self, policy: AddressPolicy, inner: AbstractResolver) -> None:
         self._policy, self._inner = policy, inner
 
     async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[ResolveResult]:
@@ -72,13 +72,13 @@ class Judging(AbstractResolver):
         await self._inner.close()
 
 
-class Pool:
+class HttpConnections:
     """The connections that jobs with the same rights share."""
 
-    def __init__(self, policy: Policy, resolver: AbstractResolver) -> None:
+    def __init__(self, policy: AddressPolicy, resolver: AbstractResolver) -> None:
         self.policy = policy
         connector = aiohttp.TCPConnector(
-            resolver=Judging(policy, resolver), limit=0, ttl_dns_cache=DNS_TTL_S, enable_cleanup_closed=False
+            resolver=GuardedResolver(policy, resolver), limit=0, ttl_dns_cache=DNS_TTL_S, enable_cleanup_closed=False
         )
         self.session = aiohttp.ClientSession(
             connector=connector,
@@ -90,7 +90,7 @@ class Pool:
             max_headers=HEADER_LINES_MAX,
         )
 
-    def check(self, hop: Hop) -> None:
+    def check(self, hop: HttpRequest) -> None:
         """May it go there?  Names are judged when they are resolved."""
         if hop.cleared_by is self.policy:
             return
@@ -100,16 +100,23 @@ class Pool:
         hop.cleared_by = self.policy
 
 
-class Client:
+class HttpClient:
     """All polls of a process."""
 
-    def __init__(self, inside: Policy, outside: Policy, *, per_target: int, resolver: AbstractResolver | None = None):
+    def __init__(
+        self,
+        inside: AddressPolicy,
+        outside: AddressPolicy,
+        *,
+        per_target: int,
+        resolver: AbstractResolver | None = None,
+    ):
         self._policies = {True: inside, False: outside}
-        self._pools: dict[bool, Pool] = {}
-        self._resolver = resolver or Names()
-        self._places = Places(per_target=per_target)
+        self._pools: dict[bool, HttpConnections] = {}
+        self._resolver = resolver or Resolver()
+        self._places = TargetLimit(per_target=per_target)
         self._asked_at: dict[tuple[str, int], float] = {}  # hosts and ports, the longest unasked first
-        self._matcher = Matcher()
+        self._matcher = RegexWorker()
         self._contexts: dict[str, ssl.SSLContext] = {}
 
     def set_per_target(self, per_target: int) -> None:
@@ -123,7 +130,9 @@ class Client:
         await self._resolver.close()
         await self._matcher.close()
 
-    async def poll(self, prepared: Prepared, fingerprint: str, traceparent: str = "", *, target: str = "") -> Observed:
+    async def poll(
+        self, prepared: PreparedPoll, fingerprint: str, traceparent: str = "", *, target: str = ""
+    ) -> Observed:
         """One poll in a place of its target; raises a fault of `faults.py`, or `Postponed` if no place became free."""
         name = target or prepared.hop.target
         place = self._places.of(name)
@@ -134,7 +143,7 @@ class Client:
         finally:
             self._places.leave(place, time.perf_counter() - begun)
 
-    async def _poll(self, prepared: Prepared, fingerprint: str, traceparent: str, begun: float) -> Observed:
+    async def _poll(self, prepared: PreparedPoll, fingerprint: str, traceparent: str, begun: float) -> Observed:
         before = read_mark(fingerprint) if fingerprint else None
         if before is not None and before.recipe != prepared.recipe:
             before = None
@@ -152,10 +161,10 @@ class Client:
             return Observed(result, before.text, changed=False)
         result["bytes"] = len(answer.body)
         digest = await self._compared(prepared.options, answer, result)
-        mark = Mark(prepared.recipe, digest, "" if answer.hops else validator_of(answer.headers))
+        mark = Fingerprint(prepared.recipe, digest, "" if answer.hops else validator_of(answer.headers))
         return Observed(result, mark.text, changed=before is None or before.digest != digest)
 
-    def _headers(self, prepared: Prepared, before: Mark | None) -> dict[str, str]:
+    def _headers(self, prepared: PreparedPoll, before: Fingerprint | None) -> dict[str, str]:
         """What is sent first; with a validator, if there is one and nothing can be lost by it."""
         hop, headers = prepared.hop, prepared.hop.headers
         if before is None or not before.validator or not prepared.options.is_conditional:
@@ -168,20 +177,26 @@ class Client:
 
     # requests
 
-    async def _follow(self, prepared: Prepared, headers: dict[str, str], begun: float) -> Answer:
+    async def _follow(self, prepared: PreparedPoll, headers: dict[str, str], begun: float) -> HttpResult:
         pool, hop, hops = self._pool(is_trusted=prepared.is_trusted), prepared.hop, 0
         while True:
             pool.check(hop)
             answer = await self._ask(pool, prepared, hop, headers, begun, hops)
-            if isinstance(answer, Answer):
+            if isinstance(answer, HttpResult):
                 return answer
             hop, headers, hops = answer, answer.headers, hops + 1
             if hops > prepared.options.redirects:
                 raise TooManyRedirects(f"{prepared.hop.target} redirects more than {prepared.options.redirects} times")
 
     async def _ask(
-        self, pool: Pool, prepared: Prepared, hop: Hop, headers: dict[str, str], begun: float, hops: int
-    ) -> Answer | Hop:
+        self,
+        pool: HttpConnections,
+        prepared: PreparedPoll,
+        hop: HttpRequest,
+        headers: dict[str, str],
+        begun: float,
+        hops: int,
+    ) -> HttpResult | HttpRequest:
         """One request: the answer, or where it redirects to."""
         timeout = prepared.timeout if not hops else prepared.rest(begun)
         if not self._is_asked_often(hop.key):
@@ -209,14 +224,16 @@ class Client:
                 response.close()  # what was read to its end is in the pool already
             self._was_asked(hop.key)
 
-    async def _read(self, response: aiohttp.ClientResponse, prepared: Prepared, hop: Hop, hops: int) -> Answer | Hop:
+    async def _read(
+        self, response: aiohttp.ClientResponse, prepared: PreparedPoll, hop: HttpRequest, hops: int
+    ) -> HttpResult | HttpRequest:
         options, status = prepared.options, response.status
         if len(response.raw_headers) > HEADERS_BYTES_MAX // HEADER_BYTES_MAX:
             _check_headers(response, hop.target)
         if status in REDIRECTS and options.redirects and status not in prepared.expect:
             return next_hop(hop, status, response.headers.get("Location", ""))
         if hop.method == "HEAD" or status in {204, 304}:
-            return Answer(response, b"", hop.target, hops)
+            return HttpResult(response, b"", hop.target, hops)
         body = await read_body(
             response.content,
             encoding=response.headers.get("Content-Encoding", ""),
@@ -224,11 +241,11 @@ class Client:
             size_max=options.size_max,
             target=hop.target,
         )
-        return Answer(response, body, hop.target, hops)
+        return HttpResult(response, body, hop.target, hops)
 
     # what was seen
 
-    async def _compared(self, options: HttpOptions, answer: Answer, result: dict[str, Any]) -> str:
+    async def _compared(self, options: HttpOptions, answer: HttpResult, result: dict[str, Any]) -> str:
         """The digest of what is compared; puts into the result what is kept of it."""
         if options.keeps_body:
             result["body"] = kept_of(answer.body, answer.charset)
@@ -245,7 +262,7 @@ class Client:
             return digest_of(b"head", *(answer.headers.get(name, "").encode("utf-8", "replace") for name in names))
         return digest_of(b"body", str(answer.status).encode(), answer.body)
 
-    async def _taken(self, take: Take, answer: Answer) -> Any:
+    async def _taken(self, take: Extraction, answer: HttpResult) -> Any:
         if not take.pattern:
             return dig(answer.body, take, answer.target)
         return await self._matcher.search(take.pattern, text_of(answer.body, answer.charset), answer.target)
@@ -263,10 +280,10 @@ class Client:
             del self._asked_at[next(iter(self._asked_at))]
         self._asked_at[host] = time.perf_counter()
 
-    def _pool(self, *, is_trusted: bool) -> Pool:
+    def _pool(self, *, is_trusted: bool) -> HttpConnections:
         pool = self._pools.get(is_trusted)
         if pool is None:
-            pool = self._pools[is_trusted] = Pool(self._policies[is_trusted], self._resolver)
+            pool = self._pools[is_trusted] = HttpConnections(self._policies[is_trusted], self._resolver)
         return pool
 
     def _tls(self, options: HttpOptions) -> bool | ssl.SSLContext:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from pollux.errors import InvalidInput, did_you_mean
-from pollux.handlers.http.faults import NothingTaken
+from pollux.handlers.http.errors import NothingTaken
 
 PATH_CHARS_MAX = 256
 STEPS_MAX = 32
@@ -27,7 +27,7 @@ _NOTHING = object()
 _PATH_CURE = 'write it like "data.items[0].price" or ["a name"].x'
 
 
-class Take(Struct, frozen=True):
+class Extraction(Struct, frozen=True):
     """Exactly one of them is given."""
 
     path: tuple[str | int, ...] = ()
@@ -35,7 +35,7 @@ class Take(Struct, frozen=True):
     words: str = ""  # as it was written, for messages
 
 
-def take_of(value: object) -> Take:
+def take_of(value: object) -> Extraction:
     if not isinstance(value, Mapping) or not value:
         cure = 'write {json: "data.price"} or {regex: "price: ([0-9.]+)"}'
         raise InvalidInput("it is not a mapping", cure=cure)
@@ -46,8 +46,8 @@ def take_of(value: object) -> Take:
     if len(value) > 1:
         raise InvalidInput("json and regex are both given", cure="give one of them")
     if "json" in value:
-        return Take(path=path_of(value["json"]), words=str(value["json"]))
-    return Take(pattern=pattern_of(value["regex"]), words=str(value["regex"]))
+        return Extraction(path=path_of(value["json"]), words=str(value["json"]))
+    return Extraction(pattern=pattern_of(value["regex"]), words=str(value["regex"]))
 
 
 def path_of(text: object) -> tuple[str | int, ...]:
@@ -86,7 +86,7 @@ def pattern_of(text: object) -> str:
     return text
 
 
-def dig(body: bytes, take: Take, target: str) -> Any:
+def dig(body: bytes, take: Extraction, target: str) -> Any:
     """The value at the path."""
     try:
         value = msgspec.json.decode(body)

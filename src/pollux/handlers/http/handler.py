@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pollux.errors import InvalidInput
-from pollux.handlers.http.addresses import Network, Policy, networks_of, refused_host
-from pollux.handlers.http.faults import UnfitParams
+from pollux.handlers.http.addresses import AddressPolicy, Network, networks_of, refused_host
+from pollux.handlers.http.errors import UnfitParams
 from pollux.model import Job
 from pollux.registry import Context, Observed, Registry
 from pollux.secrets import has_reference, may_hold_references, texts_of
 
 if TYPE_CHECKING:
-    from pollux.handlers.http.client import Client
-    from pollux.handlers.http.hops import Prepared
+    from pollux.handlers.http.client import HttpClient
     from pollux.handlers.http.options import HttpOptions
+    from pollux.handlers.http.request import PreparedPoll
 
 NAME = "http"
 PER_TARGET = 4
@@ -45,9 +45,9 @@ class Http:
         self.allow_networks: tuple[Network, ...] = ()
         self.per_target = PER_TARGET
         self.resolver: Any = None  # another way to resolve names; None: the system's
-        self._client: Client | None = None
+        self._client: HttpClient | None = None
         self._opening: asyncio.Lock | None = None
-        self._prepared: dict[str, Prepared] = {}
+        self._prepared: dict[str, PreparedPoll] = {}
 
     def set(self, *, allow_networks: Sequence[object] | None = None, per_target: int | None = None) -> None:
         """What the app says for all polls: the networks before the first, how many at a time whenever it likes."""
@@ -84,25 +84,25 @@ class Http:
         """Why a job that came by API could not poll its URL, as far as that is known before a name is looked up."""
         try:
             host = _options().URL(params["url"]).raw_host or ""
-            return refused_host(host, Policy(inside=False, allowed=self.allow_networks))
+            return refused_host(host, AddressPolicy(inside=False, allowed=self.allow_networks))
         except (KeyError, TypeError, ValueError, InvalidInput):
             return ""  # what is wrong with it is said by `check`
 
     # inside
 
-    async def _open(self) -> Client:
+    async def _open(self) -> HttpClient:
         """The client; importing what it needs takes a while and is done beside the event loop."""
         self._opening = self._opening or asyncio.Lock()
         async with self._opening:
             if self._client is None:
                 module = await asyncio.to_thread(import_module, "pollux.handlers.http.client")
-                inside, outside = Policy(inside=True), Policy(inside=False, allowed=self.allow_networks)
-                self._client = module.Client(inside, outside, per_target=self.per_target, resolver=self.resolver)
+                inside, outside = AddressPolicy(inside=True), AddressPolicy(inside=False, allowed=self.allow_networks)
+                self._client = module.HttpClient(inside, outside, per_target=self.per_target, resolver=self.resolver)
         return self._client
 
-    def _prepare(self, ctx: Context, params: dict[str, Any]) -> Prepared:
-        from pollux.handlers.http.hops import Prepared
+    def _prepare(self, ctx: Context, params: dict[str, Any]) -> PreparedPoll:
         from pollux.handlers.http.options import read_options
+        from pollux.handlers.http.request import PreparedPoll
 
         job = ctx.job
         try:
@@ -112,7 +112,9 @@ class Http:
         except InvalidInput as error:
             raise UnfitParams(str(error)) from None
         recipe = _recipe(job, ctx.run.payload)
-        prepared = Prepared(params, options, recipe=recipe, source=source, is_trusted=is_trusted, job_ms=job.timeout_ms)
+        prepared = PreparedPoll(
+            params, options, recipe=recipe, source=source, is_trusted=is_trusted, job_ms=job.timeout_ms
+        )
         if len(self._prepared) >= PREPARED_MAX:
             self._prepared.pop(next(iter(self._prepared)))
         self._prepared[job.id] = prepared
@@ -148,7 +150,7 @@ def _check_brought(job: Job, payload: Mapping[str, Any], options: HttpOptions) -
 
 def _recipe(job: Job, payload: Mapping[str, Any] | None) -> str:
     """Of the stored params, in which secrets are references."""
-    from pollux.handlers.http.marks import recipe_of
+    from pollux.handlers.http.fingerprint import recipe_of
 
     params = {**job.params, **(payload or {})}
     question = {name: params[name] for name in _QUESTION if name in params}

@@ -16,8 +16,8 @@ from msgspec import Struct
 from yarl import URL
 
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean
-from pollux.handlers.http.addresses import Policy, is_host_name, literal, refused_host
-from pollux.handlers.http.extract import Take, take_of
+from pollux.handlers.http.addresses import AddressPolicy, is_host_name, literal, refused_host
+from pollux.handlers.http.extract import Extraction, take_of
 from pollux.secrets import has_reference
 from pollux.units import MINUTE_MS, SECOND_MS, duration_ms, format_ms, format_size, size_bytes
 from pollux.version import __version__
@@ -63,7 +63,7 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
     headers: dict[str, str]  # all that is sent, `auth` and content type included
     content: bytes | None
     expect: Expect
-    take: Take | None
+    take: Extraction | None
     keeps_body: bool
     is_conditional: bool
     redirects: int
@@ -265,7 +265,7 @@ def _check_hidden(auth: Any, cure: str) -> None:
 
 def _check_reach(url: URL) -> None:
     """Whoever declares it: is it an address that is never reached?"""
-    if words := refused_host(url.raw_host or "", Policy(inside=True)):
+    if words := refused_host(url.raw_host or "", AddressPolicy(inside=True)):
         raise InvalidInput(words, cure="name another host; no setting opens this one")
 
 
@@ -294,7 +294,7 @@ def _expect(value: Any) -> Expect:
     return Expect(frozenset(statuses), " or ".join(str(each) for each in given)[:100])
 
 
-def _take(value: Any) -> Take:
+def _take(value: Any) -> Extraction:
     return take_of(value)
 
 

@@ -8,11 +8,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pollux.errors import Conflict, InvalidInput, read_at
 from pollux.model import Run, RunState
-from pollux.server.identity import Role
-from pollux.server.pieces import each_made
-from pollux.server.routing import At, Routes
-from pollux.server.wire_jobs import Moment
-from pollux.server.wire_runs import (
+from pollux.server.cooperative import each_made
+from pollux.server.roles import Role
+from pollux.server.routing import RequestContext, Routes
+from pollux.server.schemas.jobs import Moment
+from pollux.server.schemas.runs import (
     OTHER_CURSOR,
     RUN_CURSOR,
     Limit,
@@ -97,7 +97,7 @@ class Dropped(Struct, frozen=True):
 
 
 @routes.get("/api/v2/dead-letters", Role.VIEWER, beyond=OTHER_CURSOR)
-async def list_dead(desk: At, query: DeadQuery) -> DeadList:
+async def list_dead(desk: RequestContext, query: DeadQuery) -> DeadList:
     """List dead letters, newest first."""
     since = given(query.since)
     where = RunFilter(
@@ -118,7 +118,7 @@ async def list_dead(desk: At, query: DeadQuery) -> DeadList:
 
 
 @routes.get("/api/v2/dead-letters/{run_id}", Role.VIEWER, refuses=(409,))
-async def show(desk: At, run_id: str) -> RunView:
+async def show(desk: RequestContext, run_id: str) -> RunView:
     """Show one dead letter in full."""
     return run_view(await _dead(desk, run_id))
 
@@ -129,7 +129,7 @@ async def show(desk: At, run_id: str) -> RunView:
     needs_body=True,
     example={"job_id": "home", "since": "2030-01-31T09:00:00Z"},
 )
-async def revive(desk: At, body: DeadBody) -> Revived:
+async def revive(desk: RequestContext, body: DeadBody) -> Revived:
     """Let dead letters run again, with all their attempts: by their ids, or all that fit."""
     where = _filter(body)
     answers = await (desk.verbs.revive(body.ids) if where is None else desk.verbs.revive_where(where))
@@ -141,7 +141,7 @@ async def revive(desk: At, body: DeadBody) -> Revived:
 
 
 @routes.post("/api/v2/dead-letters/drop", Role.OPERATOR, refuses=(404, 409), needs_body=True, example={"all": True})
-async def drop(desk: At, body: DeadBody) -> Dropped:
+async def drop(desk: RequestContext, body: DeadBody) -> Dropped:
     """Forget dead letters for good: by their ids, or all that fit."""
     where = _filter(body)
     if where is not None:
@@ -152,7 +152,7 @@ async def drop(desk: At, body: DeadBody) -> Dropped:
 
 
 @routes.post("/api/v2/dead-letters/{run_id}/revive", Role.OPERATOR, refuses=(409,))
-async def revive_one(desk: At, run_id: str) -> Revived:
+async def revive_one(desk: RequestContext, run_id: str) -> Revived:
     """Let one dead letter run again, with all its attempts."""
     await _dead(desk, run_id)
     [answer] = await desk.verbs.revive([run_id])
@@ -162,13 +162,13 @@ async def revive_one(desk: At, run_id: str) -> Revived:
 
 
 @routes.delete("/api/v2/dead-letters/{run_id}", Role.OPERATOR, refuses=(409,))
-async def drop_one(desk: At, run_id: str) -> Dropped:
+async def drop_one(desk: RequestContext, run_id: str) -> Dropped:
     """Forget one dead letter for good."""
     await _dead(desk, run_id)
     return Dropped(await desk.verbs.drop([run_id]))
 
 
-async def _dead(desk: At, run_id: str) -> Run:
+async def _dead(desk: RequestContext, run_id: str) -> Run:
     run = await desk.verbs.get_run(run_id)
     if run.state is not RunState.DEAD:
         raise Conflict(f"run {run_id} is {run.state.value}, no dead letter", found={"state": run.state.value})

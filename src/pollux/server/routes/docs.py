@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from pollux.server.openapi import OPENAPI, PAGE, PAGE_FILES, SCHEME, START, WELCOMES, document
-from pollux.server.routing import At, Routes
+from pollux.server.routing import RequestContext, Routes
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self';"
@@ -104,7 +104,7 @@ routes = Routes("docs")
 
 def _welcome(path: str) -> None:
     @routes.open(path, include_in_schema=False)
-    async def welcome(desk: At) -> Response:
+    async def welcome(desk: RequestContext) -> Response:
         """Where to read on, for whoever looks here first; nothing about this node."""
         if "text/html" in desk.request.headers.get("accept", ""):
             headers = {"Content-Security-Policy": _WELCOME_POLICY}
@@ -117,20 +117,20 @@ for _path in WELCOMES:
 
 
 @routes.open(PAGE, include_in_schema=False)
-async def page(desk: At) -> Response:  # noqa: ARG001  every route has it
+async def page(desk: RequestContext) -> Response:  # noqa: ARG001  every route has it
     """The page."""
     return Response(_HTML, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": _POLICY})
 
 
 @routes.open(START, include_in_schema=False)
-async def start(desk: At) -> Response:  # noqa: ARG001  every route has it
+async def start(desk: RequestContext) -> Response:  # noqa: ARG001  every route has it
     """What starts the page; a script inside of it would be forbidden."""
     return Response(_START, media_type="text/javascript; charset=utf-8")
 
 
 def _file(name: str, kind: str) -> None:
     @routes.open(f"{PAGE}/{name}", include_in_schema=False)
-    async def file(desk: At) -> Response:  # noqa: ARG001  every route has it
+    async def file(desk: RequestContext) -> Response:  # noqa: ARG001  every route has it
         """A part of the page."""
         return Response(_bytes_of(name), media_type=kind)
 
@@ -147,13 +147,13 @@ def _bytes_of(name: str) -> bytes:
 
 
 @routes.open(OPENAPI, include_in_schema=False)
-async def openapi(desk: At) -> Response:  # noqa: ARG001  every route has it
+async def openapi(desk: RequestContext) -> Response:  # noqa: ARG001  every route has it
     """OpenAPI 3.1."""
     return Response(described(), media_type="application/json")
 
 
 @lru_cache(maxsize=1)
 def described() -> bytes:
-    from pollux.server.routes.every import EVERY  # here: it lists us, too
+    from pollux.server.routes.all_routes import EVERY  # here: it lists us, too
 
     return msgspec.json.encode(document(EVERY))

@@ -15,13 +15,13 @@ from starlette.types import Receive, Scope, Send
 
 from pollux.app import Pollux
 from pollux.errors import InvalidInput, did_you_mean
-from pollux.server.identity import Role
-from pollux.server.limits import Limits
+from pollux.server.event_buffer import KINDS, PER_RUN, BufferedEvent, EventBuffer, job_of, plain
+from pollux.server.limits import ApiLimits
 from pollux.server.problems import Problem
-from pollux.server.ring import KINDS, PER_RUN, Ring, Told, job_of, plain
-from pollux.server.routing import At, Routes
-from pollux.server.wire_jobs import moment
-from pollux.server.wire_runs import Text, given
+from pollux.server.roles import Role
+from pollux.server.routing import RequestContext, Routes
+from pollux.server.schemas.jobs import moment
+from pollux.server.schemas.runs import Text, given
 
 CLIENTS_MAX = 100
 BEAT_S = 15.0
@@ -54,7 +54,7 @@ class EventsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @routes.get("/api/v2/events", Role.VIEWER, answer=str, kind=STREAM)
-async def stream(desk: At, query: EventsQuery) -> Response:
+async def stream(desk: RequestContext, query: EventsQuery) -> Response:
     """This node's events as they come.
 
     Each has an id `<node>-<number>`; whoever comes back with `Last-Event-ID` gets what came since, and an event
@@ -66,18 +66,18 @@ async def stream(desk: At, query: EventsQuery) -> Response:
         raise Problem(503, "too many listen already", f"{CLIENTS_MAX} clients", cure="close some of them")
     if desk.request.method == "HEAD":
         return Response(media_type=STREAM)
-    limits: Limits = desk.request.app.state.limits
+    limits: ApiLimits = desk.request.app.state.limits
     seconds = min(given(query.seconds) or SECONDS_MAX, limits.listen_s)
     last = desk.request.headers.get("last-event-id", "")
-    return Stream(ring, desk.verbs.node_id, last, given(query.job_id), kinds, seconds)
+    return EventStream(ring, desk.verbs.node_id, last, given(query.job_id), kinds, seconds)
 
 
-def ring_of(verbs: Pollux, request: Request) -> Ring:
+def ring_of(verbs: Pollux, request: Request) -> EventBuffer:
     """The one ring of this API, made when somebody first listens."""
     state = request.app.state
     if getattr(state, "ring", None) is None or state.ring.is_closed:
-        state.ring = Ring(verbs.events, verbs.clock)
-    ring: Ring = state.ring
+        state.ring = EventBuffer(verbs.events, verbs.clock)
+    ring: EventBuffer = state.ring
     return ring
 
 
@@ -92,14 +92,14 @@ def _kinds(text: str | None) -> frozenset[str] | None:
     return frozenset(words)
 
 
-class Stream(Response):
+class EventStream(Response):
     """One listener."""
 
     media_type = STREAM
 
     def __init__(
         self,
-        ring: Ring,
+        ring: EventBuffer,
         node: str,
         last: str,
         job_id: str | None,
@@ -165,12 +165,12 @@ class Stream(Response):
             return at, self._missed(None, "events of runs were not kept while nobody listened")
         return at, b""
 
-    def _fits(self, told: Told) -> bool:
+    def _fits(self, told: BufferedEvent) -> bool:
         if self._kinds is not None and told.kind not in self._kinds:
             return False
         return self._job_id is None or job_of(told.event) == self._job_id
 
-    def _line(self, told: Told) -> bytes:
+    def _line(self, told: BufferedEvent) -> bytes:
         data: dict[str, Any] = {"at": moment(told.at_ms), **plain(told.event)}
         head = f"id: {self._node}-{told.number}\nevent: {told.kind}\ndata: "
         return head.encode() + msgspec.json.encode(data) + b"\n\n"

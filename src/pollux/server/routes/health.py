@@ -13,13 +13,13 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
-from pollux.observe.documents import health_document, workers_document
 from pollux.observe.health import Health
+from pollux.observe.health_json import health_document, workers_document
 from pollux.observe.metrics import content_type, exposition, wants_openmetrics
 from pollux.secrets import HIDDEN
-from pollux.server.identity import Role
 from pollux.server.problems import LINE_END
-from pollux.server.routing import At, Routes
+from pollux.server.roles import Role
+from pollux.server.routing import RequestContext, Routes
 
 KEPT_MS = 1_000
 
@@ -90,32 +90,32 @@ class MetricsView(Struct, frozen=True):
 
 
 @routes.get("/api/v2/scheduler/health", Role.VIEWER, answer=HealthView)
-async def health(desk: At) -> Response:
+async def health(desk: RequestContext) -> Response:
     """How the deployment does: due but not fired, ready but not claimed, alive but not polling, and what helps."""
     return await _told(desk, health_document)
 
 
 @routes.get("/api/v2/scheduler/workers", Role.VIEWER, answer=WorkersView)
-async def workers(desk: At) -> Response:
+async def workers(desk: RequestContext) -> Response:
     """Who works, and at what."""
     return await _told(desk, workers_document)
 
 
 @routes.get("/api/v2/scheduler/metrics", Role.VIEWER)
-async def metrics(desk: At) -> MetricsView:
+async def metrics(desk: RequestContext) -> MetricsView:
     """The metrics of this process as JSON."""
     return await asyncio.to_thread(_parsed, (await _exposed(desk, openmetrics=False)).decode())
 
 
 @routes.get("/metrics", Role.VIEWER, answer=str, kind="text/plain; version=0.0.4; charset=utf-8")
-async def prometheus(desk: At) -> Response:
+async def prometheus(desk: RequestContext) -> Response:
     """The metrics of this process for Prometheus."""
     newer = wants_openmetrics(desk.request.headers.get("accept", ""))
     body = await _exposed(desk, openmetrics=newer)
     return Response(body, headers={"Content-Type": content_type(openmetrics=newer)})
 
 
-async def _exposed(desk: At, *, openmetrics: bool) -> bytes:
+async def _exposed(desk: RequestContext, *, openmetrics: bool) -> bytes:
     """Written at most once a second, however many ask: it takes the processor longer than any other answer."""
     kept: dict[str, tuple[Any, bytes]] = desk.request.app.state.told
     async with desk.request.app.state.telling:
@@ -127,7 +127,7 @@ async def _exposed(desk: At, *, openmetrics: bool) -> bytes:
     return body
 
 
-async def _told(desk: At, write: Callable[[Health], dict[str, Any]]) -> Response:
+async def _told(desk: RequestContext, write: Callable[[Health], dict[str, Any]]) -> Response:
     """Written once for each look at the store, of which there is one a second, however many ask."""
     state = desk.request.app.state
     kept: dict[str, tuple[Any, bytes]] = state.told

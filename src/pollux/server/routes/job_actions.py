@@ -11,13 +11,13 @@ from pollux.app.verbs import ANYWAY
 from pollux.errors import Conflict, Unreadable
 from pollux.model import STOP, Job
 from pollux.secrets import hide
-from pollux.server.identity import Role
-from pollux.server.permits import check_asker
-from pollux.server.pieces import each_made
+from pollux.server.authorization import check_asker
+from pollux.server.cooperative import each_made
+from pollux.server.roles import Role
 from pollux.server.routes.jobs import made_id
-from pollux.server.routing import At, Routes
-from pollux.server.wire_jobs import Duration, moment
-from pollux.server.wire_runs import (
+from pollux.server.routing import RequestContext, Routes
+from pollux.server.schemas.jobs import Duration, moment
+from pollux.server.schemas.runs import (
     OTHER_CURSOR,
     ReasonBody,
     RunList,
@@ -82,7 +82,7 @@ class WhyView(Struct, frozen=True):
 
 
 @routes.post("/api/v2/jobs/{job_id}/pause", Role.OPERATOR)
-async def pause(desk: At, job_id: str, body: PauseBody) -> PausedView:
+async def pause(desk: RequestContext, job_id: str, body: PauseBody) -> PausedView:
     """Stop the firings of a job until it is resumed, or for a while."""
     found = await desk.verbs.find_job(job_id)
     key = await desk.verbs.pause(job_id, reason=body.reason or "", duration=body.duration)
@@ -93,7 +93,7 @@ async def pause(desk: At, job_id: str, body: PauseBody) -> PausedView:
 
 
 @routes.post("/api/v2/jobs/{job_id}/resume", Role.OPERATOR)
-async def resume(desk: At, job_id: str) -> ResumedView:
+async def resume(desk: RequestContext, job_id: str) -> ResumedView:
     """Let a paused job go on."""
     found = await desk.verbs.find_job(job_id)
     was = await desk.verbs.resume(job_id)
@@ -102,7 +102,7 @@ async def resume(desk: At, job_id: str) -> ResumedView:
 
 
 @routes.post("/api/v2/jobs/{job_id}/cancel", Role.OPERATOR)
-async def cancel(desk: At, job_id: str, body: ReasonBody) -> CancelledView:
+async def cancel(desk: RequestContext, job_id: str, body: ReasonBody) -> CancelledView:
     """Cancel the live runs of a job: waiting ones at once, running ones by request.  Its schedule stays."""
     found = await desk.verbs.find_job(job_id)
     answers = await desk.verbs.cancel(job_id, reason=body.reason or "")
@@ -120,7 +120,7 @@ async def cancel(desk: At, job_id: str, body: ReasonBody) -> CancelledView:
     refuses=(409,),
     beyond="params that the job's handler does not take",
 )
-async def force_run(desk: At, job_id: str, body: ForceBody) -> ForcedView:
+async def force_run(desk: RequestContext, job_id: str, body: ForceBody) -> ForcedView:
     """Run a job now, whatever its schedule and pauses say.
 
     409 with the live run's id if one is live and the job may not overlap, unless `anyway`.  Of many requests at once
@@ -139,14 +139,14 @@ async def force_run(desk: At, job_id: str, body: ForceBody) -> ForcedView:
 
 
 @routes.get("/api/v2/jobs/{job_id}/why", Role.VIEWER)
-async def why(desk: At, job_id: str) -> WhyView:
+async def why(desk: RequestContext, job_id: str) -> WhyView:
     """Why does the job run, or not?"""
     await desk.verbs.find_job(job_id)
     return await why_view(desk, job_id)
 
 
 @routes.get("/api/v2/jobs/{job_id}/runs", Role.VIEWER, beyond=OTHER_CURSOR)
-async def runs_of(desk: At, job_id: str, query: RunQuery) -> RunList:
+async def runs_of(desk: RequestContext, job_id: str, query: RunQuery) -> RunList:
     """The runs of a job: live ones by due time, then finished ones, newest first."""
     where = replace(run_filter_of(query), job_id=job_id)
     with of_cursor():
@@ -156,7 +156,7 @@ async def runs_of(desk: At, job_id: str, query: RunQuery) -> RunList:
     return RunList(await each_made(run_view, page.runs), page.next, unreadable_views(page.unreadable))
 
 
-async def why_view(desk: At, name: str) -> WhyView:
+async def why_view(desk: RequestContext, name: str) -> WhyView:
     found = await desk.verbs.why(name)
     return WhyView(name, found.answer, hide(found.reason), moment(found.expected_ms), found.cure)
 

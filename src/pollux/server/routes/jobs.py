@@ -9,23 +9,23 @@ from urllib.parse import quote
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
-from pollux.app.batches import Written
-from pollux.app.overview import Standing
-from pollux.app.owned import cure_of
+from pollux.app.batches import PutResult
+from pollux.app.overview import JobState
+from pollux.app.ownership import cure_of
 from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, PolluxError, Unreadable, problems_of
 from pollux.model import API_SOURCE, VERSION_MAX, Answer, Job, Note
 from pollux.model.params import PRIORITIES
-from pollux.server.identity import Role
+from pollux.server.authorization import check_author, known_handlers
+from pollux.server.cooperative import each_made, in_pieces
+from pollux.server.job_batching import JobBatcher
 from pollux.server.limits import BATCH_BODY_MAX
-from pollux.server.permits import check_author, known_handlers
-from pollux.server.pieces import each_made, in_pieces
 from pollux.server.problems import Problem, problem_of
-from pollux.server.routing import At, Reply, Routes
-from pollux.server.together import Together
-from pollux.server.wire import read_body
-from pollux.server.wire_given import also_wrong, job_of_body, place_in, word_of_params
-from pollux.server.wire_jobs import ID_PATTERN, JobBody, JobView, StateWord, view_of
-from pollux.server.wire_runs import Limit, Text, UnreadableView, given, unreadable_views
+from pollux.server.roles import Role
+from pollux.server.routing import Reply, RequestContext, Routes
+from pollux.server.schemas.job_input import also_wrong, job_of_body, place_in, word_of_params
+from pollux.server.schemas.jobs import ID_PATTERN, JobBody, JobView, StateWord, view_of
+from pollux.server.schemas.reading import read_body
+from pollux.server.schemas.runs import Limit, Text, UnreadableView, given, unreadable_views
 from pollux.store.contract import JobFilter, JobPut
 
 ITEMS_MAX = 1_000
@@ -94,12 +94,12 @@ class DoneView(Struct, frozen=True):
     job_id: str
 
 
-def made_id(desk: At, number: int = 0) -> str:
+def made_id(desk: RequestContext, number: int = 0) -> str:
     """The id of a thing that was sent without; with an idempotency key the same every time."""
     return f"{desk.once[:20]}{number:08x}" if desk.once else desk.verbs.new_id()
 
 
-def row_view(row: Standing) -> JobView:
+def row_view(row: JobState) -> JobView:
     return view_of(row.job, row.state, row.held, row.failing_since_ms)  # type: ignore[arg-type]
 
 
@@ -120,13 +120,13 @@ def etag(revision: int) -> dict[str, str]:
     example=EXAMPLE,
     beyond=BEYOND,
 )
-async def create(desk: At, body: JobBody) -> Reply:
+async def create(desk: RequestContext, body: JobBody) -> Reply:
     """Add a job.
 
     200 if it is there already, just as it was sent; 409 if it is there otherwise: PUT changes it.
     """
     job = await _given(desk, body, made_id(desk) if body.id is None else body.id)
-    together: Together = desk.request.app.state.together
+    together: JobBatcher = desk.request.app.state.together
     said, stops = await together.add(desk.verbs, desk.identity.name, JobPut(job, 0), body.scheduler_version)
     written = _sure(said, body)
     if written.answer is Answer.CONFLICT and written.revision:
@@ -138,7 +138,7 @@ async def create(desk: At, body: JobBody) -> Reply:
 
 
 @routes.get("/api/v2/jobs", Role.VIEWER)
-async def list_jobs(desk: At, query: JobQuery) -> JobList:
+async def list_jobs(desk: RequestContext, query: JobQuery) -> JobList:
     """List jobs by id, a page at a time."""
     state = given(query.state) or _OLDER.get(str(given(query.status)), given(query.status))
     priority = given(query.priority)
@@ -162,7 +162,7 @@ async def list_jobs(desk: At, query: JobQuery) -> JobList:
 
 
 @routes.get("/api/v2/jobs/{job_id}", Role.VIEWER, answer=JobView, refuses=(409,))
-async def show(desk: At, job_id: str) -> Reply:
+async def show(desk: RequestContext, job_id: str) -> Reply:
     """Show one job: what it is, how it went, what it is at."""
     row = await desk.verbs.job_row(job_id)
     return Reply(row_view(row), headers=etag(row.job.revision))
@@ -180,7 +180,7 @@ async def show(desk: At, job_id: str) -> Reply:
     example=EXAMPLE,
     beyond=BEYOND,
 )
-async def change(desk: At, job_id: str, body: JobBody) -> Reply:
+async def change(desk: RequestContext, job_id: str, body: JobBody) -> Reply:
     """Put a job in the place of the one with this id, whole.
 
     With `revision` in the body, or `If-Match`, only if that is its revision: else 409 with both.
@@ -204,7 +204,7 @@ async def change(desk: At, job_id: str, body: JobBody) -> Reply:
 
 
 @routes.delete("/api/v2/jobs/{job_id}", Role.OPERATOR, refuses=(409,))
-async def delete(desk: At, job_id: str) -> DoneView:
+async def delete(desk: RequestContext, job_id: str) -> DoneView:
     """Take a job away; its waiting runs are cancelled, running ones may end.
 
     One that a file or code declares is refused while a node of that lives: it would come back.
@@ -222,7 +222,7 @@ async def delete(desk: At, job_id: str) -> DoneView:
 
 
 @routes.post("/api/v2/jobs/batch", Role.OPERATOR, keyed=True, body_max=BATCH_BODY_MAX, example={"jobs": [EXAMPLE]})
-async def create_batch(desk: At, body: BatchBody) -> BatchAnswer:
+async def create_batch(desk: RequestContext, body: BatchBody) -> BatchAnswer:
     """Add up to 1,000 jobs in one write; each is answered by itself."""
     items: list[BatchItem | None] = []
     puts: list[JobPut] = []
@@ -243,7 +243,7 @@ async def create_batch(desk: At, body: BatchBody) -> BatchAnswer:
             puts.append(JobPut(job, None if body.overwrite else 0))
             bodies.append(one)
     answers = await desk.verbs.put_each(puts)
-    refused_ids = [each.job.id for each in answers if isinstance(each, Written) and each.answer is Answer.CONFLICT]
+    refused_ids = [each.job.id for each in answers if isinstance(each, PutResult) and each.answer is Answer.CONFLICT]
     cures = await _cures(desk, refused_ids, 'send "overwrite": true to change what is there')
     cure_by_id = dict(zip(refused_ids, cures, strict=True))
     written = iter(zip(answers, bodies, strict=True))
@@ -255,7 +255,7 @@ async def create_batch(desk: At, body: BatchBody) -> BatchAnswer:
 # inside
 
 
-async def _there(desk: At, job_id: str) -> Job | Unreadable | None:
+async def _there(desk: RequestContext, job_id: str) -> Job | Unreadable | None:
     """The job in whose place another is put."""
     try:
         return await desk.verbs.find_job(job_id)
@@ -263,20 +263,20 @@ async def _there(desk: At, job_id: str) -> Job | Unreadable | None:
         return None
 
 
-async def _given(desk: At, body: JobBody, job_id: str) -> Job:
+async def _given(desk: RequestContext, body: JobBody, job_id: str) -> Job:
     """The job that the body means, if they may put it."""
     job = job_of_body(body, job_id, desk.verbs.check_params)
     check_author(desk, job, await known_handlers(desk.verbs, {job.handler}))
     return job
 
 
-async def _put(desk: At, body: JobBody, job_id: str, *, revision: int | None) -> Written:
+async def _put(desk: RequestContext, body: JobBody, job_id: str, *, revision: int | None) -> PutResult:
     job = await _given(desk, body, job_id)
     [said] = await desk.verbs.put_each([JobPut(job, revision)], version=body.scheduler_version)
     return _sure(said, body)
 
 
-def _sure(said: Written | PolluxError, body: JobBody) -> Written:
+def _sure(said: PutResult | PolluxError, body: JobBody) -> PutResult:
     if isinstance(said, PolluxError):
         raise _named(said, body)
     return said
@@ -291,7 +291,9 @@ def _named(error: PolluxError, body: JobBody) -> PolluxError:
     return found[0] if len(found) == 1 else InvalidConfig(found)
 
 
-async def _put_reply(desk: At, written: Written, *, stops: list[Note] | None, cure: str, **more: Any) -> Reply:
+async def _put_reply(
+    desk: RequestContext, written: PutResult, *, stops: list[Note] | None, cure: str, **more: Any
+) -> Reply:
     """`stops`: it is a new one, and this is what stands still."""
     job = written.job
     if written.answer is Answer.CONFLICT:
@@ -308,7 +310,7 @@ def quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-def _revision(desk: At, body: JobBody) -> int | None:
+def _revision(desk: RequestContext, body: JobBody) -> int | None:
     """The one that is to be changed, from the header or the body."""
     said = desk.request.headers.get("if-match")
     if said is None or said == "*":
@@ -321,7 +323,7 @@ def _revision(desk: At, body: JobBody) -> int | None:
     return int(number)
 
 
-def _refuse_version(desk: At, body: JobBody) -> None:
+def _refuse_version(desk: RequestContext, body: JobBody) -> None:
     if body.scheduler_version not in (None, desk.verbs.scheduler_version):
         what = f"this node serves version {desk.verbs.scheduler_version}"
         raise InvalidInput(what, where="scheduler_version", cure="send jobs of another version one by one")
@@ -332,7 +334,7 @@ def _refused(error: PolluxError | Problem, job_id: object) -> BatchItem:
     return BatchItem("refused", job_id if isinstance(job_id, str) else None, problem=problem.document())
 
 
-def _batch_item(written: Written | PolluxError, body: JobBody, cures: Mapping[str, str]) -> BatchItem:
+def _batch_item(written: PutResult | PolluxError, body: JobBody, cures: Mapping[str, str]) -> BatchItem:
     if isinstance(written, PolluxError):
         return _refused(_named(written, body), body.id)
     match written.answer:
@@ -345,7 +347,7 @@ def _batch_item(written: Written | PolluxError, body: JobBody, cures: Mapping[st
             return BatchItem("refused", written.job.id, problem=problem.document())
 
 
-async def _cures(desk: At, job_ids: Sequence[str], usual: str) -> list[str]:
+async def _cures(desk: RequestContext, job_ids: Sequence[str], usual: str) -> list[str]:
     """What helps where a job is there already: `usual`, with its id in it, if the API may change it."""
     there = await desk.verbs.jobs_by_id(job_ids) if job_ids else []
     return [

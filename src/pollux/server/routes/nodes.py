@@ -8,12 +8,12 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from pollux.app.overview import nodes_now
-from pollux.app.versions import Figures, Spread
+from pollux.app.versions import Percentiles, VersionFigures
 from pollux.errors import read_at
 from pollux.model import VERSION_MAX, Node, NodeRole, leader_of, role_of
-from pollux.server.identity import Role
-from pollux.server.routing import At, Routes
-from pollux.server.wire_jobs import moment
+from pollux.server.roles import Role
+from pollux.server.routing import RequestContext, Routes
+from pollux.server.schemas.jobs import moment
 from pollux.units import past_ms
 
 routes = Routes("nodes")
@@ -76,8 +76,8 @@ class FiguresView(Struct, frozen=True, kw_only=True):
     dead: int
     cancelled: int
     kept: int  # of those that ended the history has so many
-    late: Spread  # from due to the handler's start, first attempts only
-    took: Spread
+    late: Percentiles  # from due to the handler's start, first attempts only
+    took: Percentiles
     is_cut: bool  # the history has more than are looked at: these are the newest
     uncounted: int  # of those that it has so many ended before the leaders began to count
 
@@ -88,7 +88,7 @@ class ComparedView(Struct, frozen=True):
 
 
 @routes.get("/api/v2/nodes", Role.VIEWER)
-async def list_nodes(desk: At) -> NodeList:
+async def list_nodes(desk: RequestContext) -> NodeList:
     """The processes that live, and who leads."""
     nodes = await nodes_now(desk.verbs)
     leader = leader_of(nodes)
@@ -96,7 +96,7 @@ async def list_nodes(desk: At) -> NodeList:
 
 
 @routes.get("/api/v2/versions", Role.VIEWER)
-async def list_versions(desk: At) -> VersionList:
+async def list_versions(desk: RequestContext) -> VersionList:
     """The scheduler versions that share the store."""
     found = [
         VersionView(
@@ -108,7 +108,7 @@ async def list_versions(desk: At) -> VersionList:
 
 
 @routes.get("/api/v2/versions/compare", Role.VIEWER, refuses=(404,), beyond="a time that cannot be read")
-async def compare_versions(desk: At, query: CompareQuery) -> ComparedView:
+async def compare_versions(desk: RequestContext, query: CompareQuery) -> ComparedView:
     """How two scheduler versions did, side by side: of the runs that ended since then."""
     since_ms = read_at("since", lambda told: past_ms(told, desk.verbs.now_ms()), query.since)
     figures = await desk.verbs.compare((query.one, query.other), since_ms=since_ms)
@@ -135,6 +135,6 @@ def _view(node: Node) -> NodeView:
     )
 
 
-def _figures(each: Figures) -> FiguresView:
+def _figures(each: VersionFigures) -> FiguresView:
     told = asdict(each)
     return FiguresView(counted_from=moment(told.pop("counted_from_ms")), **told)

@@ -6,31 +6,31 @@ from typing import Literal
 
 from msgspec import Struct
 
-from pollux.server.routing import At, Reply, Routes
+from pollux.server.routing import Reply, RequestContext, Routes
 
 routes = Routes("probes")
 
 
-class Alive(Struct, frozen=True):
+class AliveView(Struct, frozen=True):
     status: Literal["alive"] = "alive"
 
 
-class Ready(Struct, frozen=True):
+class ReadyView(Struct, frozen=True):
     status: Literal["ready", "not ready"] = "ready"
 
 
 @routes.open("/live")
-async def live(desk: At) -> Alive:  # noqa: ARG001  every route has it
+async def live(desk: RequestContext) -> AliveView:  # noqa: ARG001  every route has it
     """The process answers.
 
     It says nothing about scheduling: see `/api/v2/scheduler/health`.
     """
-    return Alive()
+    return AliveView()
 
 
-@routes.open("/ready", answer=Ready, also={503: Ready})
-async def ready(desk: At) -> Reply:
+@routes.open("/ready", answer=ReadyView, also={503: ReadyView})
+async def ready(desk: RequestContext) -> Reply:
     """The node has started and is not draining."""
     crew = desk.verbs.crew
     is_ready = crew is not None and not crew.status().is_draining
-    return Reply(Ready("ready" if is_ready else "not ready"), 200 if is_ready else 503)
+    return Reply(ReadyView("ready" if is_ready else "not ready"), 200 if is_ready else 503)

@@ -7,21 +7,21 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from pollux.app.accepted import Accepted
-from pollux.app.batches import Ask
+from pollux.app.answers import RunAccepted
+from pollux.app.batches import RunRequest
 from pollux.errors import PolluxError
 from pollux.model import Answer
-from pollux.server.identity import Role
+from pollux.server.authorization import check_asker
+from pollux.server.cooperative import each_made, in_pieces
 from pollux.server.limits import BATCH_BODY_MAX
-from pollux.server.permits import check_asker
-from pollux.server.pieces import each_made, in_pieces
 from pollux.server.problems import Problem, problem_of
+from pollux.server.roles import Role
 from pollux.server.routes.job_actions import WhyView, why_view
 from pollux.server.routes.jobs import made_id, quoted
-from pollux.server.routing import At, Reply, Routes
-from pollux.server.wire import read_fields
-from pollux.server.wire_jobs import JobRef
-from pollux.server.wire_runs import (
+from pollux.server.routing import Reply, RequestContext, Routes
+from pollux.server.schemas.jobs import JobRef
+from pollux.server.schemas.reading import read_fields
+from pollux.server.schemas.runs import (
     OTHER_CURSOR,
     AcceptedView,
     ReasonBody,
@@ -73,7 +73,7 @@ class RunCancelled(Struct, frozen=True):
 
 
 @routes.get("/api/v2/runs", Role.VIEWER, beyond=OTHER_CURSOR)
-async def list_runs(desk: At, query: RunQuery) -> RunList:
+async def list_runs(desk: RequestContext, query: RunQuery) -> RunList:
     """List runs: live ones by due time, then finished ones, newest first."""
     where = run_filter_of(query)
     with of_cursor():
@@ -92,7 +92,7 @@ async def list_runs(desk: At, query: RunQuery) -> RunList:
     example=EXAMPLE,
     beyond="params that the job's handler does not take, and both `at` and `delay`",
 )
-async def enqueue(desk: At, body: RunBody) -> Reply:
+async def enqueue(desk: RequestContext, body: RunBody) -> Reply:
     """Ask for one run of a job, now, `at` a moment or after a `delay`.
 
     The same `id` again is the same run: 200, and `message` says what of it was kept.  A `key` allows one live run: 409
@@ -116,27 +116,29 @@ async def enqueue(desk: At, body: RunBody) -> Reply:
 
 
 @routes.post("/api/v2/runs/batch", Role.OPERATOR, keyed=True, body_max=BATCH_BODY_MAX, example={"runs": [EXAMPLE]})
-async def enqueue_batch(desk: At, body: RunsBody) -> RunsAnswer:
+async def enqueue_batch(desk: RequestContext, body: RunsBody) -> RunsAnswer:
     """Ask for up to 1,000 runs in one write; each is answered by itself."""
-    asks: list[Ask | PolluxError | Problem] = []
+    asks: list[RunRequest | PolluxError | Problem] = []
     async for number, sent in in_pieces(body.runs):
         asks.append(_ask(desk, {"job_id": body.job_id, **sent} if body.job_id is not None else sent, number))
     asks = await _permitted(desk, asks)
-    accepted = iter(await desk.verbs.enqueue_each([ask for ask in asks if isinstance(ask, Ask)]))
+    accepted = iter(await desk.verbs.enqueue_each([ask for ask in asks if isinstance(ask, RunRequest)]))
     named = [bool(sent.get("id")) for sent in body.runs]
-    items = [_item(next(accepted) if isinstance(ask, Ask) else ask, own) for ask, own in zip(asks, named, strict=True)]
+    items = [
+        _item(next(accepted) if isinstance(ask, RunRequest) else ask, own) for ask, own in zip(asks, named, strict=True)
+    ]
     ok, already, refused = (sum(item.answer == word for item in items) for word in ("ok", "already", "refused"))
     return RunsAnswer(ok, already, refused, items)
 
 
 @routes.get("/api/v2/runs/{run_id}", Role.VIEWER, refuses=(409,))
-async def show(desk: At, run_id: str) -> RunView:
+async def show(desk: RequestContext, run_id: str) -> RunView:
     """Show one run in full."""
     return run_view(await desk.verbs.get_run(run_id))
 
 
 @routes.post("/api/v2/runs/{run_id}/cancel", Role.OPERATOR)
-async def cancel(desk: At, run_id: str, body: ReasonBody) -> RunCancelled:
+async def cancel(desk: RequestContext, run_id: str, body: ReasonBody) -> RunCancelled:
     """Cancel one run: at once if it waits, by request if it runs."""
     await desk.verbs.find_run(run_id)
     [answer] = await desk.verbs.cancel_runs([run_id], reason=body.reason or "")
@@ -146,29 +148,31 @@ async def cancel(desk: At, run_id: str, body: ReasonBody) -> RunCancelled:
 
 
 @routes.get("/api/v2/runs/{run_id}/why", Role.VIEWER)
-async def why(desk: At, run_id: str) -> WhyView:
+async def why(desk: RequestContext, run_id: str) -> WhyView:
     """Why does the run run, or not?"""
     await desk.verbs.find_run(run_id)
     return await why_view(desk, run_id)
 
 
-def _ask(desk: At, sent: dict[str, Any], number: int) -> Ask | PolluxError:
+def _ask(desk: RequestContext, sent: dict[str, Any], number: int) -> RunRequest | PolluxError:
     try:
         one = read_fields(RunBody, sent)
     except PolluxError as error:
         return error
     run_id = made_id(desk, number) if one.id is None and desk.once else one.id
-    return Ask(one.job_id, one.params, run_id, one.key, one.at, one.delay, one.priority)
+    return RunRequest(one.job_id, one.params, run_id, one.key, one.at, one.delay, one.priority)
 
 
-async def _permitted(desk: At, asks: list[Ask | PolluxError | Problem]) -> list[Ask | PolluxError | Problem]:
+async def _permitted(
+    desk: RequestContext, asks: list[RunRequest | PolluxError | Problem]
+) -> list[RunRequest | PolluxError | Problem]:
     """Those with params may need another role, by the handler of their job."""
-    ids = list(dict.fromkeys(ask.job_id for ask in asks if isinstance(ask, Ask) and ask.params))
+    ids = list(dict.fromkeys(ask.job_id for ask in asks if isinstance(ask, RunRequest) and ask.params))
     jobs = {job.id: job for job in await desk.verbs.jobs_by_id(ids) if job is not None} if ids else {}
-    checked: list[Ask | PolluxError | Problem] = []
+    checked: list[RunRequest | PolluxError | Problem] = []
     for ask in asks:
         try:
-            if isinstance(ask, Ask) and ask.job_id in jobs:
+            if isinstance(ask, RunRequest) and ask.job_id in jobs:
                 check_asker(desk, jobs[ask.job_id], ask.params)
             checked.append(ask)
         except (Problem, PolluxError) as error:
@@ -176,15 +180,15 @@ async def _permitted(desk: At, asks: list[Ask | PolluxError | Problem]) -> list[
     return checked
 
 
-def _revive(accepted: Accepted) -> str:
+def _revive(accepted: RunAccepted) -> str:
     return f"POST /api/v2/dead-letters/{quoted(accepted.run.id)}/revive"
 
 
-def _item(answer: Accepted | PolluxError | Problem | Ask, is_id_given: bool) -> RunItem:  # noqa: FBT001  by place
-    if isinstance(answer, Accepted):
+def _item(answer: RunAccepted | PolluxError | Problem | RunRequest, is_id_given: bool) -> RunItem:  # noqa: FBT001  by place
+    if isinstance(answer, RunAccepted):
         if answer.is_new or not is_id_given:  # made of the key: it is the run of the same request before
             return RunItem("ok", answer.run.id)
         return RunItem("already", answer.run.id, answer.in_words(revive=_revive(answer)))
-    assert not isinstance(answer, Ask)
+    assert not isinstance(answer, RunRequest)
     problem = answer if isinstance(answer, Problem) else problem_of(answer)
     return RunItem("refused", problem=problem.document())

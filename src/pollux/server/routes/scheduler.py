@@ -7,18 +7,18 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from pollux.app.ahead import foretell, known_of
+from pollux.app.drain import TriggerResult
+from pollux.app.forecast import foretell, known_of
 from pollux.app.overview import nodes_now
-from pollux.app.reload import Reloaded
+from pollux.app.reload import ReloadResult
 from pollux.app.settings import Setting
-from pollux.app.steering import Triggered
-from pollux.config.live import LIVE_PATHS, is_overruled
+from pollux.config.live_settings import LIVE_PATHS, is_overruled
 from pollux.errors import InvalidInput, NotFound, read_at
 from pollux.model import Job
-from pollux.server.identity import Role
-from pollux.server.routing import At, Routes
-from pollux.server.wire_jobs import moment
-from pollux.server.wire_runs import Text, given
+from pollux.server.roles import Role
+from pollux.server.routing import RequestContext, Routes
+from pollux.server.schemas.jobs import moment
+from pollux.server.schemas.runs import Text, given
 from pollux.units import DAY_MS, duration_ms, moment_ms
 
 PLAN_JOBS_MAX = 200_000
@@ -159,7 +159,7 @@ class PlanView(Struct, frozen=True):
 
 
 @routes.post("/api/v2/scheduler/drain", Role.OPERATOR, refuses=(404,))
-async def drain(desk: At, query: NodeQuery, body: DrainBody) -> DrainView:
+async def drain(desk: RequestContext, query: NodeQuery, body: DrainBody) -> DrainView:
     """Let the workers claim nothing until they are resumed, over restarts; what runs goes on, and so does planning."""
     node = given(query.node)
     await desk.verbs.drain_workers(node, reason=body.reason or "")
@@ -168,7 +168,7 @@ async def drain(desk: At, query: NodeQuery, body: DrainBody) -> DrainView:
 
 
 @routes.post("/api/v2/scheduler/resume", Role.OPERATOR, refuses=(409,))
-async def resume(desk: At, query: NodeQuery) -> DrainView:
+async def resume(desk: RequestContext, query: NodeQuery) -> DrainView:
     """Let the workers claim again."""
     node = given(query.node)
     was = await desk.verbs.resume_workers(node)
@@ -177,9 +177,9 @@ async def resume(desk: At, query: NodeQuery) -> DrainView:
 
 
 @routes.post("/api/v2/scheduler/trigger", Role.OPERATOR)
-async def trigger(desk: At) -> TriggerView:
+async def trigger(desk: RequestContext) -> TriggerView:
     """Plan now, wherever the leader is, and say what that fired and released."""
-    done: Triggered = await desk.verbs.trigger()
+    done: TriggerResult = await desk.verbs.trigger()
     words = f"{done.fired} fired, {done.released} released, {done.skipped} skipped"
     if not done.leaders:
         words = "nobody leads, so nobody planned"
@@ -189,7 +189,7 @@ async def trigger(desk: At) -> TriggerView:
 
 
 @routes.post("/api/v2/scheduler/reload", Role.ADMIN, refuses=(409, 422), example={"dry_run": True}, beyond=NO_FILE)
-async def reload(desk: At, body: ReloadBody) -> ReloadView:
+async def reload(desk: RequestContext, body: ReloadBody) -> ReloadView:
     """Read the file again and make it hold; a file that is wrong changes nothing.
 
     With `dry_run` it only says what would change; with `text`, too, what that text would change in the file's place.
@@ -204,19 +204,19 @@ async def reload(desk: At, body: ReloadBody) -> ReloadView:
 
 
 @routes.post("/api/v2/scheduler/rollback", Role.ADMIN, refuses=(404, 409, 422), beyond=NO_FILE)
-async def rollback(desk: At, body: RollbackBody) -> ReloadView:
+async def rollback(desk: RequestContext, body: RollbackBody) -> ReloadView:
     """Put the text before back into the file, and make it hold."""
     return _reloaded(await desk.verbs.rollback(body.to, replace=body.replace))
 
 
 @routes.get("/api/v2/scheduler/file-versions", Role.VIEWER, refuses=(422,), beyond=NO_FILE)
-async def file_versions(desk: At) -> FileVersions:
+async def file_versions(desk: RequestContext) -> FileVersions:
     """The texts of the file that were applied, oldest first."""
     return FileVersions([FileVersion(each.digest, moment(each.at_ms)) for each in await desk.verbs.file_versions()])
 
 
 @routes.get("/api/v2/scheduler/settings", Role.VIEWER)
-async def settings(desk: At) -> SettingList:
+async def settings(desk: RequestContext) -> SettingList:
     """What was changed for all nodes, and by whom."""
     return SettingList([_setting(desk, each) for each in await desk.verbs.settings()])
 
@@ -228,13 +228,13 @@ async def settings(desk: At) -> SettingList:
     beyond="a value that this option cannot have",
     parts_say=CHANGEABLE,
 )
-async def change_setting(desk: At, path: str, body: SettingBody) -> SettingView:
+async def change_setting(desk: RequestContext, path: str, body: SettingBody) -> SettingView:
     """Change an option for all nodes, from now on and over restarts."""
     return _setting(desk, await desk.verbs.set_setting(path, body.value))
 
 
 @routes.delete("/api/v2/scheduler/settings/{path}", Role.ADMIN, parts_say=CHANGEABLE)
-async def unset_setting(desk: At, path: str) -> SettingGone:
+async def unset_setting(desk: RequestContext, path: str) -> SettingGone:
     """Let the file, or the default, decide again."""
     if not await desk.verbs.unset_setting(path):
         raise NotFound("setting", path, cure="nobody has set it: the file, or the default, decides already")
@@ -242,7 +242,7 @@ async def unset_setting(desk: At, path: str) -> SettingGone:
 
 
 @routes.get("/api/v2/scheduler/plan", Role.VIEWER, refuses=(409,), beyond="a window that lies out of reach")
-async def plan(desk: At, query: PlanQuery) -> PlanView:
+async def plan(desk: RequestContext, query: PlanQuery) -> PlanView:
     """What lies ahead: what fires in a window, how many at once, and what does not fire by itself."""
     now_ms = desk.verbs.now_ms()
     since = given(query.since)
@@ -287,11 +287,11 @@ async def plan(desk: At, query: PlanQuery) -> PlanView:
     )
 
 
-async def _busy(desk: At, node: str | None) -> int:
+async def _busy(desk: RequestContext, node: str | None) -> int:
     return sum(each.busy for each in await nodes_now(desk.verbs) if node in (None, each.id))
 
 
-def _reloaded(done: Reloaded) -> ReloadView:
+def _reloaded(done: ReloadResult) -> ReloadView:
     words = "this would change" if done.is_dry else "the file holds now"
     return ReloadView(
         message="nothing differs from what holds already" if done.is_empty else words,
@@ -311,11 +311,11 @@ def _reloaded(done: Reloaded) -> ReloadView:
     )
 
 
-def _setting(desk: At, each: Setting) -> SettingView:
+def _setting(desk: RequestContext, each: Setting) -> SettingView:
     return SettingView(each.path, each.value, each.by, moment(each.at_ms), each.meaning, _overruled_by(desk, each.path))
 
 
-def _overruled_by(desk: At, path: str) -> str:
+def _overruled_by(desk: RequestContext, path: str) -> str:
     reloader = desk.verbs.reloader
     if reloader is None or not is_overruled(reloader.config, path):
         return ""

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from pollux.app.tokens import NAME_CHARS_MAX, OVERLAP, Token
-from pollux.server.identity import Role
-from pollux.server.routing import At, Reply, Routes
-from pollux.server.wire_jobs import Duration
+from pollux.server.roles import Role
+from pollux.server.routing import Reply, RequestContext, Routes
+from pollux.server.schemas.jobs import Duration
 
 NAME_PATTERN = r"^[\p{L}\p{N}_.@:/ -]*$"
 
@@ -39,7 +39,7 @@ class NewToken(Struct, frozen=True):
 
 
 @routes.get(PATH, Role.ADMIN)
-async def tokens(desk: At) -> TokenList:
+async def tokens(desk: RequestContext) -> TokenList:
     """Every token, without its secret."""
     return TokenList(await desk.verbs.tokens())
 
@@ -53,20 +53,20 @@ async def tokens(desk: At) -> TokenList:
     example={"role": "viewer", "name": "grafana"},
     beyond="an `expires` of no time at all",
 )
-async def create(desk: At, body: TokenBody) -> Reply:
+async def create(desk: RequestContext, body: TokenBody) -> Reply:
     """Make a token; all nodes of the store take it at once."""
     made = await desk.verbs.create_token(body.role, name=body.name, expires=body.expires)
     return Reply(NewToken(made.secret, made.token), 201)
 
 
 @routes.delete(f"{PATH}/{{token_id}}", Role.ADMIN)
-async def revoke(desk: At, token_id: str) -> Token:
+async def revoke(desk: RequestContext, token_id: str) -> Token:
     """Take a token back, by its id or its name; every node refuses it within seconds."""
     return await desk.verbs.revoke_token(token_id)
 
 
 @routes.post(f"{PATH}/{{token_id}}/rotate", Role.ADMIN, answer=NewToken, status=201, refuses=(409,))
-async def rotate(desk: At, token_id: str, body: RotateBody) -> Reply:
+async def rotate(desk: RequestContext, token_id: str, body: RotateBody) -> Reply:
     """A new token in place of another, which stays good for the overlap."""
     made = await desk.verbs.rotate_token(token_id, overlap=body.overlap)
     return Reply(NewToken(made.secret, made.token), 201)

@@ -13,11 +13,11 @@ from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPage, JobPut
 from pollux.store.filters import job_fits
 from pollux.store.limits import stands_against
 from pollux.store.memory.rows import is_same, job_of, memory_of
-from pollux.store.memory.state import GONE_MAX, HELD, JOB_GONE, LEASED, Gone, State, Told
-from pollux.store.parts import other_version
+from pollux.store.memory.state import GONE_MAX, HELD, JOB_GONE, LEASED, DeletedJob, FeedWrites, VersionState
+from pollux.store.versions import other_version
 
 
-def put_jobs(state: State, puts: Sequence[JobPut]) -> list[JobAnswer]:
+def put_jobs(state: VersionState, puts: Sequence[JobPut]) -> list[JobAnswer]:
     written: dict[str, None] = {}
     before = state.job_count
     answers = []
@@ -31,7 +31,7 @@ def put_jobs(state: State, puts: Sequence[JobPut]) -> list[JobAnswer]:
     return answers
 
 
-def _put_job(state: State, put: JobPut) -> JobAnswer:
+def _put_job(state: VersionState, put: JobPut) -> JobAnswer:
     job, row = put.job, state.jobs.get(put.job.id)
     if row is None:
         if put.revision:
@@ -50,16 +50,16 @@ def _put_job(state: State, put: JobPut) -> JobAnswer:
     return JobAnswer(Answer.OK, job.id, row.revision)
 
 
-def _add_job(state: State, job: Job) -> JobAnswer:
+def _add_job(state: VersionState, job: Job) -> JobAnswer:
     """In the place of a deleted job no due time fires again that fired there; what is leased of it comes along."""
-    gone = state.gone.pop(job.id, Gone(0, None))
+    gone = state.gone.pop(job.id, DeletedJob(0, None))
     state.add_job(replace(job, revision=gone.revision + 1, last_due_ms=gone.last_due_ms))
     state.take_runs(job.id)
     return JobAnswer(Answer.OK, job.id, gone.revision + 1)
 
 
-def delete_jobs(state: State, ids: Sequence[str], reason: str, now_ms: int) -> list[Answer]:
-    told = Told()
+def delete_jobs(state: VersionState, ids: Sequence[str], reason: str, now_ms: int) -> list[Answer]:
+    told = FeedWrites()
     deleted: dict[int, list[str]] = {}
     answers = []
     for job_id in ids:
@@ -67,7 +67,7 @@ def delete_jobs(state: State, ids: Sequence[str], reason: str, now_ms: int) -> l
             answers.append(Answer.LOST)
             continue
         row = state.drop_job(job_id)
-        remember(state, job_id, Gone(row.revision, row.last_due_ms))
+        remember(state, job_id, DeletedJob(row.revision, row.last_due_ms))
         mates = [state.live[run_id] for run_id in state.job_runs.of(job_id)]
         for run in mates:
             if run.state is not LEASED:
@@ -80,7 +80,7 @@ def delete_jobs(state: State, ids: Sequence[str], reason: str, now_ms: int) -> l
     return answers
 
 
-def move_jobs(state: State, ids: Sequence[str], to: int) -> list[Answer]:
+def move_jobs(state: VersionState, ids: Sequence[str], to: int) -> list[Answer]:
     target = state.of(to)
     left: dict[int, list[str]] = {}
     moved: list[str] = []
@@ -104,9 +104,11 @@ def move_jobs(state: State, ids: Sequence[str], to: int) -> list[Answer]:
     return answers
 
 
-def _tell_what_they_bring(state: State, target: State, left: dict[int, list[str]], moved: list[str]) -> None:
+def _tell_what_they_bring(
+    state: VersionState, target: VersionState, left: dict[int, list[str]], moved: list[str]
+) -> None:
     """Their held runs come to another gate, and what they have not learnt yet of their ends is still to be read."""
-    told = Told()
+    told = FeedWrites()
     for run in (state.live[run_id] for job_id in moved for run_id in state.job_runs.of(job_id)):
         if run.state is HELD:
             told.arrive(run)
@@ -122,17 +124,17 @@ def _tell_what_they_bring(state: State, target: State, left: dict[int, list[str]
         target.tell(Ended(tuple(ends)))
 
 
-def remember(state: State, job_id: str, gone: Gone) -> None:
+def remember(state: VersionState, job_id: str, gone: DeletedJob) -> None:
     state.gone[job_id] = replace(gone, place=next(state.house.seq))
     if len(state.gone) > GONE_MAX:
         del state.gone[next(iter(state.gone))]
 
 
-def get_jobs(state: State, ids: Sequence[str]) -> list[Job | None]:
+def get_jobs(state: VersionState, ids: Sequence[str]) -> list[Job | None]:
     return [state.job(job_id) for job_id in ids]
 
 
-def list_jobs(state: State, where: JobFilter, after: str | None, limit: int) -> JobPage:
+def list_jobs(state: VersionState, where: JobFilter, after: str | None, limit: int) -> JobPage:
     ids = state.sorted_ids()
     start = 0 if after is None else bisect_right(ids, after)
     jobs = (job_of(ids[place], state.jobs[ids[place]]) for place in range(start, len(ids)))
@@ -142,5 +144,5 @@ def list_jobs(state: State, where: JobFilter, after: str | None, limit: int) -> 
     return JobPage(page[:limit], page[limit - 1].id)
 
 
-def due(state: State, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Job]:
+def due(state: VersionState, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Job]:
     return [job_of(job_id, state.jobs[job_id]) for job_id in islice(state.due.read(after, before_ms), limit)]

@@ -8,23 +8,22 @@ from heapq import heappop
 from msgspec.structs import replace
 
 from pollux.model import PROGRESS_CHARS_MAX, End, Job, Run, lease_lost, tried_again
-from pollux.store.asking import Asking
 from pollux.store.contract import Answer, Claimed, Renewal, Renewed
-from pollux.store.limits import PRIORITIES
 from pollux.store.memory.rows import job_of
-from pollux.store.memory.state import CANCELLED, DEAD, JOB_GONE, LEASED, READY, State, Told, end_of
+from pollux.store.memory.state import CANCELLED, DEAD, JOB_GONE, LEASED, READY, FeedWrites, VersionState, end_of
+from pollux.store.values import PRIORITIES, ClaimRequest
 
 CLAIMS_MIN = 100
 
 
-def claim(state: State, asking: Asking, hold_ms: int, now_ms: int) -> Claimed:
+def claim(state: VersionState, asking: ClaimRequest, hold_ms: int, now_ms: int) -> Claimed:
     """`hold_ms`: for how long no lease may be taken back, because the clock has leapt."""
     again = _again(state, asking.token, now_ms)
     if again:
         return _claimed(state, again, now_ms)
     if state.ends > asking.feed_max:
         return Claimed(Answer.FULL, (), {}, state.house.stops_revision, None, now_ms)
-    told = Told()
+    told = FeedWrites()
     _take_back(state, asking.losses_max, told, now_ms, can_reclaim=hold_ms == 0)
     runs = _take(state, asking, told, now_ms)
     state.tell_told(told)
@@ -34,12 +33,12 @@ def claim(state: State, asking: Asking, hold_ms: int, now_ms: int) -> Claimed:
     return Claimed(Answer.OK, (), {}, state.house.stops_revision, look_again_ms, now_ms)
 
 
-def claim_of(state: State, version: int, asking: Asking, hold_ms: int, now_ms: int) -> Claimed:
+def claim_of(state: VersionState, version: int, asking: ClaimRequest, hold_ms: int, now_ms: int) -> Claimed:
     """From another version than the handle's own."""
     return claim(state.of(version), asking, hold_ms, now_ms)
 
 
-def _claimed(state: State, runs: Sequence[Run], now_ms: int) -> Claimed:
+def _claimed(state: VersionState, runs: Sequence[Run], now_ms: int) -> Claimed:
     jobs: dict[str, Job] = {}
     for run in runs:
         if run.job_id not in jobs:
@@ -49,7 +48,7 @@ def _claimed(state: State, runs: Sequence[Run], now_ms: int) -> Claimed:
     return Claimed(Answer.OK, tuple(runs), jobs, state.house.stops_revision, None, now_ms)
 
 
-def _again(state: State, token: str, now_ms: int) -> list[Run]:
+def _again(state: VersionState, token: str, now_ms: int) -> list[Run]:
     """What the same claim got before, as far as its leases still stand."""
     ids = state.claims.get(token)
     if ids is None:
@@ -58,12 +57,12 @@ def _again(state: State, token: str, now_ms: int) -> list[Run]:
     return [run for run in runs if run.lease_until_ms > now_ms]
 
 
-def _is_of(state: State, run_id: str, token: str) -> bool:
+def _is_of(state: VersionState, run_id: str, token: str) -> bool:
     run = state.live.get(run_id)
     return run is not None and run.state is LEASED and run.token == f"{token}:{run.fence}"
 
 
-def _take(state: State, asking: Asking, told: Told, now_ms: int) -> list[Run]:
+def _take(state: VersionState, asking: ClaimRequest, told: FeedWrites, now_ms: int) -> list[Run]:
     runs: list[Run] = []
     until_ms = now_ms + asking.lease_ms
     for priority in asking.order:
@@ -94,20 +93,20 @@ def _take(state: State, asking: Asking, told: Told, now_ms: int) -> list[Run]:
     return runs
 
 
-def _note_claim(state: State, token: str, runs: list[Run]) -> None:
+def _note_claim(state: VersionState, token: str, runs: list[Run]) -> None:
     if len(state.claims) > 2 * len(state.leased) + CLAIMS_MIN:
         for old in [old for old, ids in state.claims.items() if not any(_is_of(state, i, old) for i in ids)]:
             del state.claims[old]
     state.claims[token] = [run.id for run in runs]
 
 
-def _note_grant(state: State, until_ms: int, now_ms: int, *, is_first: bool = False) -> None:
+def _note_grant(state: VersionState, until_ms: int, now_ms: int, *, is_first: bool = False) -> None:
     state.first_end_ms = until_ms if is_first else min(state.first_end_ms, until_ms)
     state.last_grant_ms = now_ms if is_first else max(state.last_grant_ms, now_ms)
     state.clock_ms = max(state.clock_ms, now_ms)
 
 
-def _take_back(state: State, losses_max: int, told: Told, now_ms: int, *, can_reclaim: bool) -> None:
+def _take_back(state: VersionState, losses_max: int, told: FeedWrites, now_ms: int, *, can_reclaim: bool) -> None:
     """End the leases that ran out.  Leases are walked only when one may have ended, or the clock came back."""
     if now_ms < state.last_grant_ms:
         _cut(state, now_ms)
@@ -121,11 +120,11 @@ def _take_back(state: State, losses_max: int, told: Told, now_ms: int, *, can_re
     state.first_end_ms = _first_end(state) or now_ms
 
 
-def _first_end(state: State) -> int | None:
+def _first_end(state: VersionState) -> int | None:
     return min((state.live[run_id].lease_until_ms for run_id in state.leased), default=None)
 
 
-def _cut(state: State, now_ms: int) -> None:
+def _cut(state: VersionState, now_ms: int) -> None:
     """The clock came back: no lease lasts longer from now than it was given for."""
     for run_id, lease_ms in state.leased.items():
         run = state.live[run_id]
@@ -135,7 +134,7 @@ def _cut(state: State, now_ms: int) -> None:
     state.last_grant_ms = now_ms
 
 
-def _lose(state: State, run: Run, losses_max: int, now_ms: int) -> End:
+def _lose(state: VersionState, run: Run, losses_max: int, now_ms: int) -> End:
     """A lease ended without a settlement.  The token goes: whoever held it comes too late."""
     free = replace(
         run, lease_losses=run.lease_losses + 1, token="", owner="", lease_until_ms=0, visible_ms=run.lease_until_ms
@@ -153,7 +152,7 @@ def _lose(state: State, run: Run, losses_max: int, now_ms: int) -> End:
     return end_of(run, READY, now_ms)
 
 
-def _look_again(state: State, not_before_ms: int | None) -> int | None:
+def _look_again(state: VersionState, not_before_ms: int | None) -> int | None:
     """The earliest visible time or lease end; leases not before they may be taken back."""
     firsts = [state.first_in_line(priority) for priority in PRIORITIES]
     times = [first_ms for first_ms in firsts if first_ms is not None]
@@ -163,7 +162,7 @@ def _look_again(state: State, not_before_ms: int | None) -> int | None:
     return min(times, default=None)
 
 
-def renew(state: State, renewals: Sequence[Renewal], lease_ms: int, now_ms: int) -> list[Renewed]:
+def renew(state: VersionState, renewals: Sequence[Renewal], lease_ms: int, now_ms: int) -> list[Renewed]:
     answers = []
     for renewal in renewals:
         run = state.live.get(renewal.run_id)

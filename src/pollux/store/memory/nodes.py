@@ -5,20 +5,20 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, Node, NodeSeen, Term
-from pollux.store.memory.state import Leadership, Living, State
+from pollux.store.memory.state import HeldTerm, LivingNode, VersionState
 
 
-def beat(state: State, node: Node, ttl_ms: int, now_ms: int) -> None:
+def beat(state: VersionState, node: Node, ttl_ms: int, now_ms: int) -> None:
     before = state.nodes.get(node.id)
     is_known = before is not None and before.until_ms > now_ms and before.node.does_as(node)
-    state.nodes[node.id] = Living(replace(node, beat_ms=now_ms), now_ms + ttl_ms)
+    state.nodes[node.id] = LivingNode(replace(node, beat_ms=now_ms), now_ms + ttl_ms)
     if not is_known:
         _bury(state, now_ms)
         for each in _served(state, node.scheduler_version):
             each.tell(NodeSeen(node.id))
 
 
-def _served(state: State, version: int) -> list[State]:
+def _served(state: VersionState, version: int) -> list[VersionState]:
     """The versions that a node is of use to; the one it serves is there from now on."""
     if version == ALL_VERSIONS:
         return state.there()
@@ -26,36 +26,36 @@ def _served(state: State, version: int) -> list[State]:
     return [state.of(version)]
 
 
-def _bury(state: State, now_ms: int) -> None:
+def _bury(state: VersionState, now_ms: int) -> None:
     """Ids are new at every start: whoever comes takes the dead away."""
     for node_id in [node_id for node_id, living in state.nodes.items() if living.until_ms <= now_ms]:
         del state.nodes[node_id]
 
 
-def nodes(state: State, now_ms: int) -> list[Node]:
+def nodes(state: VersionState, now_ms: int) -> list[Node]:
     return sorted((living.node for living in state.nodes.values() if living.until_ms > now_ms), key=lambda n: n.id)
 
 
-def leave(state: State, node_id: str) -> None:
+def leave(state: VersionState, node_id: str) -> None:
     state.nodes.pop(node_id, None)
 
 
-def elect(state: State, node_id: str, ttl_ms: int, now_ms: int) -> Term:
+def elect(state: VersionState, node_id: str, ttl_ms: int, now_ms: int) -> Term:
     state.is_there = True
     stands = state.leadership
     if stands.until_ms > now_ms + stands.ttl_ms:  # the clock came back: nobody leads longer than it was promised
         stands = state.leadership = replace(stands, until_ms=now_ms + stands.ttl_ms)
     is_vacant = not stands.holder or stands.until_ms <= now_ms
     if is_vacant or stands.holder == node_id:
-        stands = state.leadership = Leadership(stands.number + is_vacant, node_id, now_ms + ttl_ms, ttl_ms)
+        stands = state.leadership = HeldTerm(stands.number + is_vacant, node_id, now_ms + ttl_ms, ttl_ms)
     return Term(stands.number, stands.holder, stands.until_ms, now_ms)
 
 
-def resign(state: State, node_id: str, term: int) -> None:
+def resign(state: VersionState, node_id: str, term: int) -> None:
     stands = state.leadership
     if stands.holder == node_id and stands.number == term:
-        state.leadership = Leadership(number=term)
+        state.leadership = HeldTerm(number=term)
 
 
-def is_current(state: State, term: int) -> bool:
+def is_current(state: VersionState, term: int) -> bool:
     return state.leadership.number == term and bool(state.leadership.holder)

@@ -10,17 +10,17 @@ from msgspec.json import encode
 
 from pollux.model import STEERING, Note, NotePut, NotesChanged
 from pollux.store.contract import Answer
-from pollux.store.memory.state import State
+from pollux.store.memory.state import VersionState
 
 
-def put_notes(state: State, puts: Sequence[NotePut], now_ms: int) -> list[Answer]:
+def put_notes(state: VersionState, puts: Sequence[NotePut], now_ms: int) -> list[Answer]:
     written: dict[str, None] = {}
     answers = write_notes(state, puts, now_ms, written)
     tell_notes(state, written)
     return answers
 
 
-def write_notes(state: State, puts: Sequence[NotePut], now_ms: int, written: dict[str, None]) -> list[Answer]:
+def write_notes(state: VersionState, puts: Sequence[NotePut], now_ms: int, written: dict[str, None]) -> list[Answer]:
     """Write what does not conflict, and gather the keys in `written`."""
     if not puts:
         return []
@@ -28,13 +28,13 @@ def write_notes(state: State, puts: Sequence[NotePut], now_ms: int, written: dic
     return [_put_note(state, put, now_ms, written) for put in puts]
 
 
-def tell_notes(state: State, written: dict[str, None]) -> None:
+def tell_notes(state: VersionState, written: dict[str, None]) -> None:
     """Whoever leads must know, in every version."""
     if written:
         state.tell_all(NotesChanged(tuple(written)))
 
 
-def _put_note(state: State, put: NotePut, now_ms: int, written: dict[str, None]) -> Answer:
+def _put_note(state: VersionState, put: NotePut, now_ms: int, written: dict[str, None]) -> Answer:
     stored = standing(state, put.key, now_ms)
     if put.revision is not None and put.revision != (0 if stored is None else stored.revision):
         return Answer.CONFLICT
@@ -57,12 +57,12 @@ def _is_same(put: NotePut, stored: Note | None) -> bool:
     return put.expires_ms == stored.expires_ms and encode(put.value) == encode(stored.value)
 
 
-def standing(state: State, key: str, now_ms: int) -> Note | None:
+def standing(state: VersionState, key: str, now_ms: int) -> Note | None:
     note = state.notes.get(key)
     return None if note is None or _is_over(note, now_ms) else note
 
 
-def set_note(state: State, put: NotePut, revision: int = 0) -> None:
+def set_note(state: VersionState, put: NotePut, revision: int = 0) -> None:
     """Write it; revisions come from one count, so that a note made anew is never taken for the old one."""
     state.house.note_revision = max(state.house.note_revision + 1, revision)
     if put.key not in state.notes:
@@ -73,18 +73,18 @@ def set_note(state: State, put: NotePut, revision: int = 0) -> None:
     _mark_stop(state, put.key)
 
 
-def drop_note(state: State, key: str) -> None:
+def drop_note(state: VersionState, key: str) -> None:
     del state.notes[key]
     state.house.note_keys = None
     _mark_stop(state, key)
 
 
-def _mark_stop(state: State, key: str) -> None:
+def _mark_stop(state: VersionState, key: str) -> None:
     if key.startswith(STEERING):
         state.house.stops_revision += 1
 
 
-def _drop_expired(state: State, now_ms: int) -> None:
+def _drop_expired(state: VersionState, now_ms: int) -> None:
     while state.expiring and state.expiring[0][0] <= now_ms:
         _, key = heappop(state.expiring)
         note = state.notes.get(key)
@@ -96,7 +96,7 @@ def _is_over(note: Note, now_ms: int) -> bool:
     return note.expires_ms is not None and note.expires_ms <= now_ms
 
 
-def notes(state: State, prefix: str, now_ms: int) -> list[Note]:
+def notes(state: VersionState, prefix: str, now_ms: int) -> list[Note]:
     if state.house.note_keys is None:
         state.house.note_keys = sorted(state.notes)
     found = []

@@ -25,18 +25,18 @@ from pollux.store.contract import Advanced, Answer, Feed
 from pollux.store.memory.nodes import is_current
 from pollux.store.memory.notes import write_notes
 from pollux.store.memory.rows import packed_memory
-from pollux.store.memory.state import HELD, LEASED, READY, State, Told
+from pollux.store.memory.state import HELD, LEASED, READY, FeedWrites, VersionState
 
 
-def feed(state: State, limit: int, now_ms: int) -> Feed:
+def feed(state: VersionState, limit: int, now_ms: int) -> Feed:
     items = islice(state.entries.items(), limit)
     return Feed(tuple(FeedItem(entry_id, entry) for entry_id, entry in items), now_ms)
 
 
-def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
+def advance(state: VersionState, term: int, plan: Plan, now_ms: int) -> Advanced:
     if not is_current(state, term):
         return Advanced(Answer.FENCED, now_ms)
-    told = Told()
+    told = FeedWrites()
     unread = _unread(state, plan)
     firings = tuple([_fire(state, firing, unread, told, now_ms) for firing in plan.firings])
     if firings:
@@ -65,7 +65,7 @@ def advance(state: State, term: int, plan: Plan, now_ms: int) -> Advanced:
     return Advanced(Answer.OK, now_ms, firings, updates, state.ready, seats, waiting)
 
 
-def _unread(state: State, plan: Plan) -> dict[str, bool]:
+def _unread(state: VersionState, plan: Plan) -> dict[str, bool]:
     """The jobs that go on with ends in the feed that the plan has not read; true as soon as one stays due for it."""
     asked = _asking(state, plan) if state.ends else ()
     if not asked:
@@ -87,7 +87,7 @@ def _unread(state: State, plan: Plan) -> dict[str, bool]:
     return unread
 
 
-def _asking(state: State, plan: Plan) -> set[str]:
+def _asking(state: VersionState, plan: Plan) -> set[str]:
     """The jobs of which a run is made, or begins alone."""
     asked = {firing.run.job_id for firing in plan.firings}
     for release in plan.releases:
@@ -97,7 +97,7 @@ def _asking(state: State, plan: Plan) -> set[str]:
     return asked
 
 
-def _fire(state: State, firing: Firing, unread: dict[str, bool], told: Told, now_ms: int) -> Answer:
+def _fire(state: VersionState, firing: Firing, unread: dict[str, bool], told: FeedWrites, now_ms: int) -> Answer:
     run = firing.run
     row = state.jobs.get(run.job_id)
     if row is None or row.revision != firing.revision or row.version != state.version:
@@ -121,7 +121,7 @@ def _fire(state: State, firing: Firing, unread: dict[str, bool], told: Told, now
     return answer
 
 
-def _is_fired(state: State, last_due_ms: int | None, run: Run, now_ms: int) -> bool:
+def _is_fired(state: VersionState, last_due_ms: int | None, run: Run, now_ms: int) -> bool:
     if state.knows(run.id):
         return True
     if last_due_ms is None or last_due_ms > now_ms + CAME_BACK_MS:
@@ -129,7 +129,7 @@ def _is_fired(state: State, last_due_ms: int | None, run: Run, now_ms: int) -> b
     return run.due_ms <= last_due_ms
 
 
-def _overlap(state: State, firing: Firing, unread: dict[str, bool], told: Told, now_ms: int) -> Answer:
+def _overlap(state: VersionState, firing: Firing, unread: dict[str, bool], told: FeedWrites, now_ms: int) -> Answer:
     """ok, waits, overlapped, unread; under CANCEL those of the schedule are asked to stop, or end here."""
     run = firing.run
     if run.key is not None and run.key in state.keys:
@@ -153,25 +153,27 @@ def _overlap(state: State, firing: Firing, unread: dict[str, bool], told: Told, 
     return Answer.WAITS if waits else Answer.OVERLAPPED
 
 
-def _here(state: State, run_id: str) -> Run | None:
+def _here(state: VersionState, run_id: str) -> Run | None:
     """A live run of this version; one that was moved is no longer ours."""
     run = state.live.get(run_id)
     return run if run is not None and run.scheduler_version == state.version else None
 
 
-def _bring_forward(state: State, earlier: Earlier, now_ms: int) -> None:
+def _bring_forward(state: VersionState, earlier: Earlier, now_ms: int) -> None:
     run = _here(state, earlier.run_id)
     if run is not None and run.state is not LEASED and run.visible_ms > earlier.visible_ms:
         state.put_back(replace(run, visible_ms=earlier.visible_ms), now_ms)
 
 
-def _release(state: State, run_id: str, now_ms: int) -> None:
+def _release(state: VersionState, run_id: str, now_ms: int) -> None:
     run = _here(state, run_id)
     if run is not None and run.state is HELD:
         state.put_back(replace(run, state=READY, held_reason="", visible_ms=max(now_ms, run.visible_ms)), now_ms)
 
 
-def _release_alone(state: State, run_id: str, asked: frozenset[str], unread: dict[str, bool], now_ms: int) -> bool:
+def _release_alone(
+    state: VersionState, run_id: str, asked: frozenset[str], unread: dict[str, bool], now_ms: int
+) -> bool:
     """False if it waits on: another run of its job is live that does not wait so itself, or an end of it is unread.
 
     Of those that are asked about here, the first that may begins; what they were held for bars nobody.
@@ -188,13 +190,13 @@ def _release_alone(state: State, run_id: str, asked: frozenset[str], unread: dic
     return True
 
 
-def _hold(state: State, run_id: str, reason: str) -> None:
+def _hold(state: VersionState, run_id: str, reason: str) -> None:
     run = _here(state, run_id)
     if run is not None and run.state is HELD:
         state.live[run_id] = replace(run, held_reason=reason)
 
 
-def _cancel(state: State, run_id: str, reason: str, now_ms: int) -> None:
+def _cancel(state: VersionState, run_id: str, reason: str, now_ms: int) -> None:
     """As `cancel`, but the leader need not be told what it did itself."""
     run = _here(state, run_id)
     if run is None:
@@ -205,7 +207,7 @@ def _cancel(state: State, run_id: str, reason: str, now_ms: int) -> None:
         state.cancel_waiting(run, reason, now_ms)
 
 
-def _update(state: State, update: JobUpdate) -> Answer:
+def _update(state: VersionState, update: JobUpdate) -> Answer:
     row = state.jobs.get(update.job_id)
     if row is None or row.revision != update.revision or row.version != state.version:
         return Answer.STALE

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, NotePut, Run, chained
 from pollux.store.contract import Audit, DumpPage, LogPage, Pruning
+from pollux.store.dump_format import Record, TermRecord, Tombstone, dump_place, entries_of, read_record
+from pollux.store.memory.history import DEAD_LETTER, FAILED, PLAIN, UNCHANGED
 from pollux.store.memory.jobs import remember
 from pollux.store.memory.notes import set_note
-from pollux.store.memory.past import DEAD_LETTER, FAILED, PLAIN, UNCHANGED
-from pollux.store.memory.rows import JobRow, memory_of
-from pollux.store.memory.state import LEASED, READY, Gone, Leadership, State
-from pollux.store.records import Record, TermRecord, Tomb, dump_place, entries_of, read_record
+from pollux.store.memory.rows import StoredJobFields, memory_of
+from pollux.store.memory.state import LEASED, READY, DeletedJob, HeldTerm, VersionState
 
 UNCHANGED_ONLY = frozenset({UNCHANGED})
 ALL_BUT_DEAD = frozenset({PLAIN, UNCHANGED, FAILED})
@@ -26,7 +26,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def prune(state: State, what: Pruning) -> int:
+def prune(state: VersionState, what: Pruning) -> int:
     past = state.past
     gone = sum(_drop(state, run_id) for run_id in what.ids[: what.limit])
     if what.unchanged_before_ms is not None:
@@ -52,14 +52,14 @@ def prune(state: State, what: Pruning) -> int:
     return gone
 
 
-def _drop(state: State, run_id: str) -> int:
+def _drop(state: VersionState, run_id: str) -> int:
     if run_id not in state.past:
         return 0
     state.forget(run_id)
     return 1
 
 
-def _drop_spent(state: State, before_ms: int, limit: int) -> int:
+def _drop_spent(state: VersionState, before_ms: int, limit: int) -> int:
     """A once-job stays as long as a run of it lives or can be revived.  Declared anew, it does not fire again."""
     spent = [
         job_id
@@ -71,11 +71,11 @@ def _drop_spent(state: State, before_ms: int, limit: int) -> int:
     ][: max(0, limit)]
     for job_id in spent:
         row = state.drop_job(job_id)
-        remember(state, job_id, Gone(row.revision, row.last_due_ms))
+        remember(state, job_id, DeletedJob(row.revision, row.last_due_ms))
     return len(spent)
 
 
-def _ended_before(row: JobRow, before_ms: int) -> bool:
+def _ended_before(row: StoredJobFields, before_ms: int) -> bool:
     """It ended with its last run; if no run taught the leader anything, when it was due."""
     ended_ms = memory_of(row).last_end_ms
     ended_ms = row.last_due_ms if ended_ms is None else ended_ms
@@ -83,7 +83,11 @@ def _ended_before(row: JobRow, before_ms: int) -> bool:
 
 
 def recorded(
-    state: State, audit: Audit[T] | None, verb: Callable[Concatenate[State, P], T], *args: P.args, **kwargs: P.kwargs
+    state: VersionState,
+    audit: Audit[T] | None,
+    verb: Callable[Concatenate[VersionState, P], T],
+    *args: P.args,
+    **kwargs: P.kwargs,
 ) -> T:
     """Do it, and write down what was done."""
     answer = verb(state, *args, **kwargs)
@@ -92,14 +96,14 @@ def recorded(
     return answer
 
 
-def log(state: State, lines: Sequence[AuditLine]) -> None:
+def log(state: VersionState, lines: Sequence[AuditLine]) -> None:
     for line in lines:
         before = state.log[-1].chain if state.log else ""
         numbered = replace(line, seq=state.log[-1].seq + 1 if state.log else 1, chain="")
         state.log.append(replace(numbered, chain=chained(numbered, before=before)))
 
 
-def read_log(state: State, after: int, limit: int, *, newest: bool) -> LogPage:
+def read_log(state: VersionState, after: int, limit: int, *, newest: bool) -> LogPage:
     if newest:
         end = _log_place(state, after - 1) if after else len(state.log)
         lines = tuple(state.log[max(0, end - limit) : end])
@@ -109,7 +113,7 @@ def read_log(state: State, after: int, limit: int, *, newest: bool) -> LogPage:
     return LogPage(lines, lines[-1].seq if start + limit < len(state.log) else None)
 
 
-def dump(state: State, after: str | None, limit: int) -> DumpPage:
+def dump(state: VersionState, after: str | None, limit: int) -> DumpPage:
     """A cursor is `<kind> <place>` of the last record of its page."""
     records = _records(state, *dump_place(after, _KINDS))
     page = list(islice(records, limit + 1))
@@ -125,13 +129,13 @@ def _kind(place: str) -> str:
 _KINDS = ("term", "job", "live", "run", "note", "log", "tomb")  # live runs go as runs; jobs stand before their runs
 
 
-def _records(state: State, kind: str, place: str) -> Iterator[tuple[str, Any]]:
+def _records(state: VersionState, kind: str, place: str) -> Iterator[tuple[str, Any]]:
     start = _KINDS.index(kind) if kind else 0
     for number, each in enumerate(_KINDS[start:]):
         yield from _of_kind(state, each, place if number == 0 else "")
 
 
-def _of_kind(state: State, kind: str, place: str) -> Iterator[tuple[str, Any]]:
+def _of_kind(state: VersionState, kind: str, place: str) -> Iterator[tuple[str, Any]]:
     rows: Iterable[tuple[object, object]]
     match kind:
         case "term":
@@ -153,7 +157,7 @@ def _of_kind(state: State, kind: str, place: str) -> Iterator[tuple[str, Any]]:
             rows = ((line.seq, line) for line in state.log[_log_place(state, int(place or 0)) :])
         case _:
             rows = (
-                (gone.place, Tomb(job_id, gone.revision, gone.last_due_ms))
+                (gone.place, Tombstone(job_id, gone.revision, gone.last_due_ms))
                 for job_id, gone in state.gone.items()
                 if gone.place > int(place or 0)
             )
@@ -161,7 +165,7 @@ def _of_kind(state: State, kind: str, place: str) -> Iterator[tuple[str, Any]]:
         yield f"{kind} {at}", msgspec.to_builtins(value)
 
 
-def _log_place(state: State, after: int) -> int:
+def _log_place(state: VersionState, after: int) -> int:
     return bisect_right(state.log, after, key=lambda line: line.seq)
 
 
@@ -169,7 +173,7 @@ def _after(keys: Sequence[str], place: str) -> Iterable[str]:
     return islice(keys, bisect_right(keys, place) if place else 0, None)
 
 
-def load(state: State, records: Sequence[tuple[str, Any]]) -> int:
+def load(state: VersionState, records: Sequence[tuple[str, Any]]) -> int:
     """Everything is read before anything is written: a bad record changes nothing."""
     values = [read_record(kind, data) for kind, data in records]
     new = [loaded for loaded in (_load(state, value) for value in values) if loaded is not None]
@@ -181,7 +185,7 @@ def load(state: State, records: Sequence[tuple[str, Any]]) -> int:
     return len(new)
 
 
-def _load(state: State, value: Record) -> Record | None:
+def _load(state: VersionState, value: Record) -> Record | None:
     """As it is here now; None if it was there already."""
     match value:
         case Run():
@@ -194,12 +198,12 @@ def _load(state: State, value: Record) -> Record | None:
             is_new = _load_line(state, value)
         case TermRecord():
             is_new = _load_term(state, value)
-        case Tomb():
+        case Tombstone():
             is_new = _load_tomb(state, value)
     return value if is_new else None
 
 
-def _load_job(state: State, job: Job) -> bool:
+def _load_job(state: VersionState, job: Job) -> bool:
     if job.id in state.jobs:
         return False
     state.gone.pop(job.id, None)
@@ -207,7 +211,7 @@ def _load_job(state: State, job: Job) -> bool:
     return True
 
 
-def _load_run(state: State, run: Run) -> Run | None:
+def _load_run(state: VersionState, run: Run) -> Run | None:
     if state.knows(run.id):
         return None
     if run.state not in LIVE:
@@ -220,30 +224,30 @@ def _load_run(state: State, run: Run) -> Run | None:
     return state.admit(run, now_ms=0)  # the first look at its job finds out whether its time has come
 
 
-def _load_note(state: State, note: Note) -> bool:
+def _load_note(state: VersionState, note: Note) -> bool:
     if note.key in state.notes:
         return False
     set_note(state, NotePut(note.key, note.value, expires_ms=note.expires_ms), note.revision)
     return True
 
 
-def _load_line(state: State, line: AuditLine) -> bool:
+def _load_line(state: VersionState, line: AuditLine) -> bool:
     if state.log and line.seq <= state.log[-1].seq:
         return False
     state.log.append(line)
     return True
 
 
-def _load_term(state: State, term: TermRecord) -> bool:
+def _load_term(state: VersionState, term: TermRecord) -> bool:
     home = state.of(term.scheduler_version)
     if term.number <= home.leadership.number:
         return False
-    home.leadership = Leadership(number=term.number)
+    home.leadership = HeldTerm(number=term.number)
     return True
 
 
-def _load_tomb(state: State, tomb: Tomb) -> bool:
+def _load_tomb(state: VersionState, tomb: Tombstone) -> bool:
     if tomb.id in state.jobs or tomb.id in state.gone:
         return False
-    remember(state, tomb.id, Gone(tomb.revision, tomb.last_due_ms))
+    remember(state, tomb.id, DeletedJob(tomb.revision, tomb.last_due_ms))
     return True

@@ -29,14 +29,14 @@ _write = msgspec.json.Encoder().encode
 LIST, MAP = b"[{"  # how JSON begins, and nothing packed does
 
 
-class Chain(Struct, gc=False):
+class HistoryChain(Struct, gc=False):
     """A job's finished runs: the number of the newest, from which the older ones are found, and how many there are."""
 
     newest: int = 0
     kept: int = 0
 
 
-class JobRow(Chain, gc=False, kw_only=True):
+class StoredJobFields(HistoryChain, gc=False, kw_only=True):
     packed: bytes  # the definition, but for its id and its schedule
     schedule: Schedule | None
     revision: int
@@ -61,7 +61,7 @@ def packed(job: Job) -> bytes:
     return _packed(_stripped(job))
 
 
-def is_same(job: Job, row: JobRow) -> bool:
+def is_same(job: Job, row: StoredJobFields) -> bool:
     """Is this the stored definition?"""
     if job.schedule != row.schedule:
         return False
@@ -78,7 +78,7 @@ def _stripped(job: Job) -> Job:
     return replace(definition(job), id="", schedule=None)
 
 
-def job_of(job_id: str, row: JobRow) -> Job:
+def job_of(job_id: str, row: StoredJobFields) -> Job:
     """The job; its id is the very string it stands under, which all who keep it share."""
     return replace(
         _definition(row),
@@ -92,7 +92,7 @@ def job_of(job_id: str, row: JobRow) -> Job:
     )
 
 
-def memory_of(row: JobRow) -> Memory:
+def memory_of(row: StoredJobFields) -> Memory:
     return _unpack_memory(row.memory) if row.memory else NO_MEMORY
 
 
@@ -117,5 +117,5 @@ def _packed(value: object) -> bytes:
         return _write(value)
 
 
-def _definition(row: JobRow) -> Job:
+def _definition(row: StoredJobFields) -> Job:
     return _read_job(row.packed) if row.packed[0] == MAP else _unpack_job(row.packed)

@@ -8,23 +8,24 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, AT_THE_GATE, Line, NotePut, Run
+from pollux.model import ALL_VERSIONS, AT_THE_GATE, NotePut, QueueDepth, Run
 from pollux.store.contract import Answer, Counts, RunAnswer, RunFilter, RunPage
 from pollux.store.filters import run_filter, run_place
-from pollux.store.limits import PRIORITIES, counted_max
+from pollux.store.limits import counted_max
 from pollux.store.memory.notes import tell_notes, write_notes
-from pollux.store.memory.state import CANCELLED, DEAD, HELD, LEASED, READY, LinePlace, State, Told
+from pollux.store.memory.state import CANCELLED, DEAD, HELD, LEASED, READY, FeedWrites, LinePlace, VersionState
+from pollux.store.values import PRIORITIES
 
 
 def enqueue(
-    state: State,
+    state: VersionState,
     runs: Sequence[Run],
     notes: Sequence[NotePut],
     ready_max: int,
     now_ms: int,
     unless_live: bool,  # noqa: FBT001  the verb's
 ) -> list[RunAnswer]:
-    told = Told()
+    told = FeedWrites()
     answers = []
     for run in runs:
         home = _home_of(state, run.job_id)
@@ -42,20 +43,20 @@ def enqueue(
     return answers
 
 
-def _overlapping(state: State, run: Run, now_ms: int) -> Run | None:
+def _overlapping(state: VersionState, run: Run, now_ms: int) -> Run | None:
     """A live run of its job that keeps out a run which would be accepted otherwise."""
     if state.knows(run.id) or run.job_id not in state.jobs:
         return None
     return next(state.job_runs.overlapping(run.job_id, now_ms), None)
 
 
-def _home_of(state: State, job_id: str) -> State:
+def _home_of(state: VersionState, job_id: str) -> VersionState:
     """The version that a job is in; that of the handle if there is no such job."""
     row = state.jobs.get(job_id)
     return state if row is None else state.of(row.version)
 
 
-def accept(state: State, run: Run, told: Told, now_ms: int) -> RunAnswer:
+def accept(state: VersionState, run: Run, told: FeedWrites, now_ms: int) -> RunAnswer:
     """Make a run live, if nothing stands against it; that one came to the gate is told."""
     if state.knows(run.id):
         return RunAnswer(Answer.ALREADY, run.id)
@@ -69,10 +70,12 @@ def accept(state: State, run: Run, told: Told, now_ms: int) -> RunAnswer:
     return RunAnswer(Answer.OK, run.id)
 
 
-def cancel(state: State, run_ids: Sequence[str], job_id: str | None, reason: str, now_ms: int) -> list[RunAnswer]:
+def cancel(
+    state: VersionState, run_ids: Sequence[str], job_id: str | None, reason: str, now_ms: int
+) -> list[RunAnswer]:
     if job_id is not None:
         run_ids = [*run_ids, *(run_id for run_id in state.job_runs.of(job_id) if run_id not in run_ids)]
-    told, answers = Told(), []
+    told, answers = FeedWrites(), []
     for run_id in run_ids:
         run = state.live.get(run_id)
         if run is None:
@@ -88,14 +91,14 @@ def cancel(state: State, run_ids: Sequence[str], job_id: str | None, reason: str
     return answers
 
 
-def revive(state: State, run_ids: Sequence[str], now_ms: int) -> list[RunAnswer]:
-    told = Told()
+def revive(state: VersionState, run_ids: Sequence[str], now_ms: int) -> list[RunAnswer]:
+    told = FeedWrites()
     answers = [_revive(state, run_id, now_ms, told) for run_id in run_ids]
     state.tell_told(told)
     return answers
 
 
-def _revive(state: State, run_id: str, now_ms: int, told: Told) -> RunAnswer:
+def _revive(state: VersionState, run_id: str, now_ms: int, told: FeedWrites) -> RunAnswer:
     run = state.past.get(run_id)
     if run is None or run.state is not DEAD:
         return RunAnswer(Answer.LOST, run_id)
@@ -124,11 +127,11 @@ def _revive(state: State, run_id: str, now_ms: int, told: Told) -> RunAnswer:
     return RunAnswer(Answer.OK, run_id)
 
 
-def get_runs(state: State, ids: Sequence[str]) -> list[Run | None]:
+def get_runs(state: VersionState, ids: Sequence[str]) -> list[Run | None]:
     return [state.live.get(run_id) or state.past.get(run_id) for run_id in ids]
 
 
-def list_runs(state: State, where: RunFilter, after: str | None, limit: int) -> RunPage:
+def list_runs(state: VersionState, where: RunFilter, after: str | None, limit: int) -> RunPage:
     """A cursor is `live:<due>:<id>` or `past:<number>` of the last run of its page."""
     live_after, before = run_place(after)
     rows: list[tuple[str, Run]] = []
@@ -142,7 +145,7 @@ def list_runs(state: State, where: RunFilter, after: str | None, limit: int) -> 
     return RunPage(page, rows[limit - 1][0] if len(rows) > limit else None)
 
 
-def _live(state: State, where: RunFilter, after: tuple[int, str] | None, at_most: int) -> list[Run]:
+def _live(state: VersionState, where: RunFilter, after: tuple[int, str] | None, at_most: int) -> list[Run]:
     ids = state.live if where.job_id is None else state.job_runs.of(where.job_id)
     fits = run_filter(where)
     runs: Iterator[Run] = (state.live[run_id] for run_id in ids)
@@ -150,7 +153,7 @@ def _live(state: State, where: RunFilter, after: tuple[int, str] | None, at_most
     return nsmallest(at_most, found, key=lambda run: (run.due_ms, run.id))
 
 
-def counts(state: State) -> Counts:
+def counts(state: VersionState) -> Counts:
     """Of one version, or of all of them if it is none's own."""
     counted = list(state.house.states.values()) if state.version == ALL_VERSIONS else [state]
     return Counts(
@@ -164,21 +167,21 @@ def counts(state: State) -> Counts:
     )
 
 
-def lines(state: State, before: str | None, now_ms: int) -> tuple[Line, ...]:
+def lines(state: VersionState, before: str | None, now_ms: int) -> tuple[QueueDepth, ...]:
     counted = list(state.house.states.values()) if state.version == ALL_VERSIONS else [state]
     most = counted_max(before) + 1
     return tuple(_line(counted, priority, _end(state, priority, before, now_ms), most) for priority in PRIORITIES)
 
 
-def _line(states: Sequence[State], priority: int, end: LinePlace | None, most: int) -> Line:
+def _line(states: Sequence[VersionState], priority: int, end: LinePlace | None, most: int) -> QueueDepth:
     firsts = [state.first_in_line(priority) for state in states]
-    return Line(
+    return QueueDepth(
         ready=0 if end is None else sum(state.ready_before(priority, end, most) for state in states),
         first_ms=min((ms for ms in firsts if ms is not None), default=None),
     )
 
 
-def _end(state: State, priority: int, before: str | None, now_ms: int) -> LinePlace | None:
+def _end(state: VersionState, priority: int, before: str | None, now_ms: int) -> LinePlace | None:
     """Up to which place a line is counted; None: not at all."""
     now = (now_ms + 1, 0, "")
     if before is None:

@@ -27,11 +27,11 @@ from pollux.model import (
 from pollux.store.contract import Answer, Settlement
 from pollux.store.memory.notes import tell_notes, write_notes
 from pollux.store.memory.runs import accept
-from pollux.store.memory.state import CANCELLED, DEAD, DONE, HELD, JOB_GONE, LEASED, READY, State, Told
+from pollux.store.memory.state import CANCELLED, DEAD, DONE, HELD, JOB_GONE, LEASED, READY, FeedWrites, VersionState
 
 
-def settle(state: State, settlements: Sequence[Settlement], now_ms: int) -> list[Answer]:
-    told = Told()
+def settle(state: VersionState, settlements: Sequence[Settlement], now_ms: int) -> list[Answer]:
+    told = FeedWrites()
     notes: dict[str, None] = {}
     answers = [_settle(state, settlement, told, notes, now_ms) for settlement in settlements]
     state.tell_told(told)
@@ -39,7 +39,9 @@ def settle(state: State, settlements: Sequence[Settlement], now_ms: int) -> list
     return answers
 
 
-def _settle(state: State, settlement: Settlement, told: Told, notes: dict[str, None], now_ms: int) -> Answer:
+def _settle(
+    state: VersionState, settlement: Settlement, told: FeedWrites, notes: dict[str, None], now_ms: int
+) -> Answer:
     run = state.live.get(settlement.run_id)
     if run is None or run.state is not LEASED or run.token != settlement.token:
         return _refused(state, run or state.past.get(settlement.run_id), settlement.token)
@@ -58,7 +60,7 @@ def _settle(state: State, settlement: Settlement, told: Told, notes: dict[str, N
     return Answer.OK
 
 
-def _refused(state: State, run: Run | None, token: str) -> Answer:
+def _refused(state: VersionState, run: Run | None, token: str) -> Answer:
     """The token that settled a run stays with it; a run that was taken back has none."""
     if run is None or not token:
         return Answer.LOST
@@ -66,7 +68,7 @@ def _refused(state: State, run: Run | None, token: str) -> Answer:
     return Answer.ALREADY if is_settled else Answer.LOST
 
 
-def _final(state: State, run: Run, verdict: Verdict) -> Verdict:
+def _final(state: VersionState, run: Run, verdict: Verdict) -> Verdict:
     """Nothing is tried again that was asked to stop or whose job is gone."""
     if isinstance(verdict, Done | Dead | Cancelled):
         return verdict
@@ -75,7 +77,9 @@ def _final(state: State, run: Run, verdict: Verdict) -> Verdict:
     return verdict if run.job_id in state.jobs else Cancelled(JOB_GONE)
 
 
-def _finish(state: State, run: Run, verdict: Done | Dead | Cancelled, outcome: Outcome | None, now_ms: int) -> End:
+def _finish(
+    state: VersionState, run: Run, verdict: Done | Dead | Cancelled, outcome: Outcome | None, now_ms: int
+) -> End:
     error = "" if outcome is None else outcome.error
     after, failed, cancel, deaths = DONE, False, run.cancel, 1
     match verdict:
@@ -93,7 +97,7 @@ def _finish(state: State, run: Run, verdict: Done | Dead | Cancelled, outcome: O
     return _end(run, after, outcome, now_ms, failed=failed, error=cancel if after is CANCELLED else error)
 
 
-def _take_dead_letters(state: State, job_id: str) -> int:
+def _take_dead_letters(state: VersionState, job_id: str) -> int:
     """Make history of the job's dead letters of its schedule, not of what was asked for; how many they stood for."""
     letters = [letter for letter in state.past.dead_letters(job_id) if letter.cause is Cause.SCHEDULE]
     for letter in letters:
@@ -101,7 +105,9 @@ def _take_dead_letters(state: State, job_id: str) -> int:
     return sum(letter.deaths for letter in letters)
 
 
-def _hand_back(state: State, run: Run, verdict: RetryAt | Back | Hold, outcome: Outcome | None, now_ms: int) -> End:
+def _hand_back(
+    state: VersionState, run: Run, verdict: RetryAt | Back | Hold, outcome: Outcome | None, now_ms: int
+) -> End:
     free = replace(run, owner="", lease_until_ms=0)
     state.settled[run.id] = run.token
     match verdict:

@@ -18,11 +18,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, Arrived, AuditLine, Cause, End, Ended, Entry, Job, Node, Note, Run, RunState
-from pollux.store.memory.bells import Bells
-from pollux.store.memory.due import DueLine
+from pollux.store.memory.due_index import DueIndex
+from pollux.store.memory.history import FinishedRuns
 from pollux.store.memory.job_runs import JobRuns
-from pollux.store.memory.past import Past
-from pollux.store.memory.rows import JobRow, job_of, packed, packed_memory, shared
+from pollux.store.memory.rows import StoredJobFields, job_of, packed, packed_memory, shared
+from pollux.store.memory.wakeup import MemoryNotifier
 
 HELD, READY, LEASED = RunState.HELD, RunState.READY, RunState.LEASED
 DONE, DEAD, CANCELLED = RunState.DONE, RunState.DEAD, RunState.CANCELLED
@@ -32,7 +32,7 @@ STALE_MIN = 1_000
 LinePlace = tuple[int, int, str]  # visible from, number, id: lines are in this order
 
 
-class Gone(Struct, frozen=True):
+class DeletedJob(Struct, frozen=True):
     """What is remembered of a deleted job."""
 
     revision: int
@@ -40,19 +40,19 @@ class Gone(Struct, frozen=True):
     place: int = 0  # in the order in which they went
 
 
-class Leadership(Struct, frozen=True):
+class HeldTerm(Struct, frozen=True):
     number: int = 0
     holder: str = ""
     until_ms: int = 0
     ttl_ms: int = 0
 
 
-class Living(Struct, frozen=True):
+class LivingNode(Struct, frozen=True):
     node: Node
     until_ms: int
 
 
-class Told:
+class FeedWrites:
     """What one call tells the feeds, by version."""
 
     __slots__ = ("arrived", "ends")
@@ -68,18 +68,18 @@ class Told:
         self.arrived.setdefault(run.scheduler_version, []).append(run.id)
 
 
-class House:
+class SharedState:
     """What all versions share."""
 
     def __init__(self) -> None:
         self.lock = Lock()
-        self.bells = Bells()
+        self.bells = MemoryNotifier()
         self.rung: set[tuple[str, int]] = set()  # what is new for those who wait, and in which version
         self.asked: set[str] = set()  # owners of leased runs that were asked to stop
-        self.states: dict[int, State] = {}
+        self.states: dict[int, VersionState] = {}
 
-        self.jobs: dict[str, JobRow] = {}
-        self.gone: dict[str, Gone] = {}
+        self.jobs: dict[str, StoredJobFields] = {}
+        self.gone: dict[str, DeletedJob] = {}
         self.job_ids: list[str] | None = None  # sorted; None: to be sorted again
         self.spent: dict[str, None] = {}  # once-jobs that have fired
 
@@ -88,7 +88,7 @@ class House:
         self.keys: dict[str, str] = {}
         self.claims: dict[str, list[str]] = {}  # claim token -> runs
         self.settled: dict[str, str] = {}  # run -> the token that handed it back last
-        self.past = Past(self.jobs)
+        self.past = FinishedRuns(self.jobs)
         self.seq = count(1)
 
         self.notes: dict[str, Note] = {}
@@ -97,20 +97,20 @@ class House:
         self.note_revision = 0
         self.stops_revision = 0
 
-        self.nodes: dict[str, Living] = {}
+        self.nodes: dict[str, LivingNode] = {}
         self.log: list[AuditLine] = []
 
-    def state(self, version: int) -> State:
+    def state(self, version: int) -> VersionState:
         found = self.states.get(version)
         if found is None:
-            found = self.states[version] = State(self, version)
+            found = self.states[version] = VersionState(self, version)
         return found
 
 
-class State:
+class VersionState:
     """One version, and beside it what all of them share."""
 
-    def __init__(self, house: House, version: int) -> None:
+    def __init__(self, house: SharedState, version: int) -> None:
         self.house, self.version = house, version
         self.is_there = False  # somebody used it, and nobody dropped it since
         self.jobs, self.gone, self.spent = house.jobs, house.gone, house.spent
@@ -119,7 +119,7 @@ class State:
         self.notes, self.expiring, self.nodes, self.log = house.notes, house.expiring, house.nodes, house.log
 
         self.job_count = 0
-        self.due = DueLine(self.jobs)
+        self.due = DueIndex(self.jobs)
         self.lines: tuple[list[LinePlace], ...] = ([], [], [])
         self.leased: dict[str, int] = {}  # run -> length of its lease
         self.first_end_ms = 0  # no lease ends before
@@ -132,16 +132,16 @@ class State:
         self.entries: dict[int, Entry] = {}
         self.ends = 0
         self._entry_ids = count(1)
-        self.leadership = Leadership()
+        self.leadership = HeldTerm()
 
-    def of(self, version: int) -> State:
+    def of(self, version: int) -> VersionState:
         return self if version == self.version else self.house.state(version)
 
-    def home(self, run: Run) -> State:
+    def home(self, run: Run) -> VersionState:
         """The version that a run is in."""
         return self.of(run.scheduler_version)
 
-    def there(self) -> list[State]:
+    def there(self) -> list[VersionState]:
         """The versions that are there, by number."""
         return [state for _, state in sorted(self.house.states.items()) if state.is_there]
 
@@ -160,7 +160,7 @@ class State:
 
     def add_job(self, job: Job) -> None:
         """A job that is not there yet, with everything that it brings."""
-        row = JobRow(
+        row = StoredJobFields(
             packed=packed(job),
             schedule=shared(job.schedule),
             revision=job.revision,
@@ -175,7 +175,7 @@ class State:
         self.move_job(job.id, row, job.next_due_ms, job.last_due_ms)
         row.memory = packed_memory(job.memory)
 
-    def redefine_job(self, job: Job, row: JobRow) -> None:
+    def redefine_job(self, job: Job, row: StoredJobFields) -> None:
         """Another definition; due times and memory stay."""
         next_due_ms = row.next_due_ms
         self.move_job(job.id, row, None, row.last_due_ms)
@@ -183,7 +183,7 @@ class State:
         row.revision += 1
         self.move_job(job.id, row, next_due_ms, row.last_due_ms)
 
-    def take_job(self, job_id: str, row: JobRow) -> None:
+    def take_job(self, job_id: str, row: StoredJobFields) -> None:
         """A job of another version is of this one from now on, with all that it has."""
         old, next_due_ms = self.of(row.version), row.next_due_ms
         old.move_job(job_id, row, None, row.last_due_ms)
@@ -204,7 +204,7 @@ class State:
             if home is not self:
                 self._take_run(home, run)
 
-    def _take_run(self, old: State, run: Run) -> None:
+    def _take_run(self, old: VersionState, run: Run) -> None:
         self.last_grant_ms = max(self.last_grant_ms, old.last_grant_ms)
         self.clock_ms = max(self.clock_ms, old.clock_ms)
         lease_ms = old.leased.get(run.id)
@@ -218,7 +218,7 @@ class State:
         is_first = len(self.leased) == 1
         self.first_end_ms = run.lease_until_ms if is_first else min(self.first_end_ms, run.lease_until_ms)
 
-    def move_job(self, job_id: str, row: JobRow, next_due_ms: int | None, last_due_ms: int | None) -> None:
+    def move_job(self, job_id: str, row: StoredJobFields, next_due_ms: int | None, last_due_ms: int | None) -> None:
         if row.next_due_ms != next_due_ms:
             if row.enabled and row.next_due_ms is not None:
                 self.due.remove(job_id, row.next_due_ms)
@@ -229,7 +229,7 @@ class State:
         if row.is_once and row.is_spent:
             self.spent[job_id] = None
 
-    def drop_job(self, job_id: str) -> JobRow:
+    def drop_job(self, job_id: str) -> StoredJobFields:
         row = self.jobs[job_id]
         home = self.of(row.version)
         home.move_job(job_id, row, None, row.last_due_ms)
@@ -385,7 +385,7 @@ class State:
             self.ends += len(entry.ends)
         self.house.rung.add(("feed", self.version))
 
-    def tell_told(self, told: Told) -> None:
+    def tell_told(self, told: FeedWrites) -> None:
         """One entry of a kind in each version that is concerned."""
         for version, ends in told.ends.items():
             self.of(version).tell(Ended(tuple(ends)))

@@ -18,17 +18,17 @@ from pollux.model import (
     SCHEDULER_VERSION,
     AuditLine,
     Job,
-    Line,
     Node,
     Note,
     NotePut,
     Plan,
+    QueueDepth,
     Run,
     Term,
     Version,
     check_version,
 )
-from pollux.store.asking import Asking
+from pollux.store.clock_jumps import JumpGuard
 from pollux.store.contract import (
     BATCH_MAX,
     FEED_MAX,
@@ -56,7 +56,6 @@ from pollux.store.contract import (
     RunPage,
     Settlement,
 )
-from pollux.store.jumps import JumpGuard
 from pollux.store.limits import (
     check_batch,
     check_first,
@@ -77,17 +76,18 @@ from pollux.store.memory import plan as plan_verbs
 from pollux.store.memory import records as record_verbs
 from pollux.store.memory import runs as run_verbs
 from pollux.store.memory import versions as version_verbs
-from pollux.store.memory.bells import Waiter
 from pollux.store.memory.settle import settle
-from pollux.store.memory.state import House, State
-from pollux.store.parts import Turns, handle_version, one_version
+from pollux.store.memory.state import SharedState, VersionState
+from pollux.store.memory.wakeup import MemoryWaiter
+from pollux.store.values import ClaimRequest
+from pollux.store.versions import VersionRotation, handle_version, one_version
 
 LOOK_AGAIN_MS = 5_000  # a wait looks up at least so often: the clock may have leapt
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Door:
+class MemoryOpenState:
     """Open or closed, for a handle and those of other versions that were made from it."""
 
     def __init__(self) -> None:
@@ -98,14 +98,18 @@ class MemoryStore:
     capabilities = Capabilities(name="memory", waits=True, durable=False, shared=False, writes_are_cheap=True)
 
     def __init__(
-        self, clock: Clock | None = None, *, scheduler_version: int = SCHEDULER_VERSION, house: House | None = None
+        self,
+        clock: Clock | None = None,
+        *,
+        scheduler_version: int = SCHEDULER_VERSION,
+        house: SharedState | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._house = house or House()
+        self._house = house or SharedState()
         self._state = self._house.state(handle_version(scheduler_version))
         self._jumps = JumpGuard(self._clock)
-        self._turns = Turns()
-        self._door = Door()
+        self._turns = VersionRotation()
+        self._door = MemoryOpenState()
 
     @property
     def scheduler_version(self) -> int:
@@ -224,7 +228,7 @@ class MemoryStore:
         now_ms: int | None = None,
     ) -> Claimed:
         check_first(first)
-        asking = Asking(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
+        asking = ClaimRequest(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
         claimed = await self._claim(asking, now_ms)
         if claimed.runs or wait_ms <= 0 or claimed.answer is not Answer.OK:
             return claimed
@@ -268,7 +272,7 @@ class MemoryStore:
     async def counts(self) -> Counts:
         return self._do(run_verbs.counts)
 
-    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[Line, ...]:
+    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
         return self._do(run_verbs.lines, before, self._now(now_ms))
 
     async def problems(self) -> tuple[str, ...]:
@@ -344,7 +348,7 @@ class MemoryStore:
     def _now(self, now_ms: int | None, waited_ms: float = 0.0) -> int:
         return self._clock.now_ms() if now_ms is None else now_ms + int(waited_ms)
 
-    def _do(self, verb: Callable[Concatenate[State, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _do(self, verb: Callable[Concatenate[VersionState, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         if not self._is_open:
             raise StoreError("the memory store is not open; open it first")
         house = self._house
@@ -361,7 +365,7 @@ class MemoryStore:
             house.bells.wake(node=owner)
         return answer
 
-    async def _claim(self, asking: Asking, now_ms: int | None, waited_ms: float = 0.0) -> Claimed:
+    async def _claim(self, asking: ClaimRequest, now_ms: int | None, waited_ms: float = 0.0) -> Claimed:
         at_ms = self._now(now_ms, waited_ms)  # before the guard looks: it then knows of every leap that is in it
         hold_ms = self._jumps.hold_ms(asking.lease_ms) if now_ms is None else 0
         if self.scheduler_version != ALL_VERSIONS:
@@ -370,11 +374,11 @@ class MemoryStore:
         async def one(version: int, token: str, limit: int) -> Claimed:
             return self._do(lease_verbs.claim_of, version, replace(asking, token=token, limit=limit), hold_ms, at_ms)
 
-        there = [state.version for state in self._do(State.there)]
+        there = [state.version for state in self._do(VersionState.there)]
         claimed = await self._turns.claim(there, asking.token, asking.limit, one)
         return claimed or Claimed(Answer.OK, (), {}, self._house.stops_revision, None, at_ms)
 
-    async def _wait_for_runs(self, asking: Asking, wait_ms: int, now_ms: int | None) -> Claimed:
+    async def _wait_for_runs(self, asking: ClaimRequest, wait_ms: int, now_ms: int | None) -> Claimed:
         began = self._clock.mono_ms()
         with self._house.bells.waiter("runs", asking.node, self._door, self.scheduler_version) as waiter:
             while True:
@@ -403,5 +407,5 @@ class MemoryStore:
                 if not self._is_open:
                     return feed
 
-    def _is_over(self, waiter: Waiter) -> bool:
+    def _is_over(self, waiter: MemoryWaiter) -> bool:
         return waiter.is_woken or not self._is_open

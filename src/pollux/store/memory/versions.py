@@ -5,16 +5,16 @@ from __future__ import annotations
 from pollux.model import Version
 from pollux.store.contract import Answer
 from pollux.store.memory.runs import counts
-from pollux.store.memory.state import Leadership, State
+from pollux.store.memory.state import HeldTerm, VersionState
 
 
-def versions(state: State, now_ms: int) -> list[Version]:
+def versions(state: VersionState, now_ms: int) -> list[Version]:
     return [
         Version(each.version, counts(each), each.leadership.number, _leader(each, now_ms)) for each in state.there()
     ]
 
 
-def drop_version(state: State, number: int, now_ms: int) -> Answer:
+def drop_version(state: VersionState, number: int, now_ms: int) -> Answer:
     """The number of its term stays: terms only rise."""
     old = state.of(number)
     if not old.is_there:
@@ -23,10 +23,10 @@ def drop_version(state: State, number: int, now_ms: int) -> Answer:
         return Answer.CONFLICT
     old.entries.clear()
     old.ends = 0
-    old.leadership = Leadership(number=old.leadership.number)
+    old.leadership = HeldTerm(number=old.leadership.number)
     old.is_there = False
     return Answer.OK
 
 
-def _leader(state: State, now_ms: int) -> str:
+def _leader(state: VersionState, now_ms: int) -> str:
     return state.leadership.holder if state.leadership.until_ms > now_ms else ""

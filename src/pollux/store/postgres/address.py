@@ -21,7 +21,7 @@ _OURS = ("schema", "listen", "pool", "statement_cache_size", "durability")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 
 
-class Address(Struct, frozen=True):
+class PostgresAddress(Struct, frozen=True):
     """`where` names the server without its password."""
 
     dsn: str
@@ -39,7 +39,7 @@ class Address(Struct, frozen=True):
         return self.sslmode in ("require", "verify-ca", "verify-full")
 
 
-def read_address(url: str) -> Address:
+def read_address(url: str) -> PostgresAddress:
     try:
         parts = urlsplit(url)
         port = parts.port or 5432
@@ -56,7 +56,7 @@ def read_address(url: str) -> Address:
             )
     rest = urlencode([(name, value) for name, value in given if name not in _OURS])
     database = parts.path.lstrip("/") or parts.username or ""
-    return Address(
+    return PostgresAddress(
         urlunsplit(("postgresql", parts.netloc, parts.path, rest, "")),
         f"PostgreSQL at {parts.hostname or 'the local socket'}:{port}/{database}",
         _schema(ours.get("schema", "pollux")),

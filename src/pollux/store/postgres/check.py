@@ -18,26 +18,26 @@ from asyncpg import Connection
 
 from pollux.errors import StoreRefused
 from pollux.model import SCHEDULER_VERSION, Note
-from pollux.store.checked import (
+from pollux.store.check_report import (
     ENTRIES_ASIDE,
     FOUND_MAX,
     NOTED,
-    AuditChain,
-    Checked,
-    Finding,
+    AuditChainCheck,
+    CheckFinding,
+    CheckReport,
     Report,
     check_ends,
     finding,
     noted_findings,
 )
+from pollux.store.job_cache import JobCache
 from pollux.store.postgres import records as record_verbs
 from pollux.store.postgres import rows, schema
-from pollux.store.postgres.address import Address, read_address
-from pollux.store.postgres.faults import AGAIN, DOOR, THEIRS, at_the_door, in_our_words
-from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import Space, Transaction
+from pollux.store.postgres.address import PostgresAddress, read_address
+from pollux.store.postgres.errors import AGAIN, DOOR, THEIRS, at_the_door, in_our_words
+from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.transaction import PostgresTransaction, SchemaStatements
 from pollux.store.relational.rows import Row, decode_entry
-from pollux.store.shelf import JobShelf
 
 ASK_S = 10.0
 LOCK_MS = 10_000
@@ -46,7 +46,7 @@ PAGE = 1_000
 COUNTED = ("held", "ready", "leased", "feed", "ends", "jobs")
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (\w+) ON")
 _NO_INDEX = re.compile(r"DROP INDEX {s}\.(\w+)")
-_sql = Statements("check")
+_sql = PostgresStatements("check")
 _RULES = {
     "shelves": "a run stands among the live and the finished, or in neither",
     "leases": "a leased run has no token",
@@ -56,11 +56,11 @@ _RULES = {
 }
 
 
-async def check(url: str, report: Report) -> Checked:
+async def check(url: str, report: Report) -> CheckReport:
     """Look at everything.  Raises if the schema is not ours or cannot be read."""
     async with connected(url) as (connection, space, address):
         version = await _recognised(connection, address, space)
-        tx = Transaction(connection, space, SCHEDULER_VERSION)
+        tx = PostgresTransaction(connection, space, SCHEDULER_VERSION)
         report("the indexes", 0, 0)
         findings = await _of_indexes(tx, space)
         report("the counts", 0, 0)
@@ -71,7 +71,7 @@ async def check(url: str, report: Report) -> Checked:
         runs, jobs, notes, log = await tx.one(_sql.sizes)
         findings += await _of_records(tx, runs + jobs + notes + log, report)
         findings += await _of_feed(tx)
-        return Checked(f"{address.where}, schema {space.schema}", version, runs, jobs, notes, log, tuple(findings))
+        return CheckReport(f"{address.where}, schema {space.schema}", version, runs, jobs, notes, log, tuple(findings))
 
 
 async def repair(url: str) -> None:
@@ -83,7 +83,7 @@ async def repair(url: str) -> None:
             try:
                 async with connection.transaction():
                     await connection.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
-                    tx = Transaction(connection, space, SCHEDULER_VERSION)
+                    tx = PostgresTransaction(connection, space, SCHEDULER_VERSION)
                     await _recount(tx)
                     await tx.rows(_sql.forget, ENTRIES_ASIDE)
                 return
@@ -93,7 +93,7 @@ async def repair(url: str) -> None:
 
 
 @asynccontextmanager
-async def connected(url: str) -> AsyncIterator[tuple[Connection, Space, Address]]:
+async def connected(url: str) -> AsyncIterator[tuple[Connection, SchemaStatements, PostgresAddress]]:
     address = read_address(url)
     try:
         connection = await asyncpg.connect(address.dsn, timeout=ASK_S, statement_cache_size=0)
@@ -102,14 +102,14 @@ async def connected(url: str) -> AsyncIterator[tuple[Connection, Space, Address]
     except THEIRS as error:
         raise in_our_words(error, address.where) from error
     try:
-        yield connection, Space(address.schema), address
+        yield connection, SchemaStatements(address.schema), address
     except THEIRS as error:
         raise in_our_words(error, address.where) from error
     finally:
         connection.terminate()
 
 
-async def _recognised(connection: Connection, address: Address, space: Space) -> int:
+async def _recognised(connection: Connection, address: PostgresAddress, space: SchemaStatements) -> int:
     """The number of our schema; refused if it is not there, not ours, or not as this program knows it."""
     version = await schema.version_of(connection, space, address.where)
     newest = schema.migrations()[-1].number
@@ -139,14 +139,14 @@ def index_statements() -> dict[str, str]:
     return found
 
 
-async def _of_indexes(tx: Transaction, space: Space) -> list[Finding]:
+async def _of_indexes(tx: PostgresTransaction, space: SchemaStatements) -> list[CheckFinding]:
     there = {row[0]: row[1] for row in await tx.rows(_sql.indexes, space.schema)}
     wrong = [f"{name} is not valid" for name, is_valid in sorted(there.items()) if not is_valid]
     wrong += [f"{name} is missing" for name in index_statements() if name not in there]
     return finding("indexes", "an index cannot be used: what it was for is slow, or not kept", wrong, can_repair=True)
 
 
-async def _mend_indexes(connection: Connection, space: Space) -> None:
+async def _mend_indexes(connection: Connection, space: SchemaStatements) -> None:
     there = dict(await connection.fetch(_sql.indexes, space.schema))
     for name, is_valid in there.items():
         if not is_valid:
@@ -159,7 +159,7 @@ async def _mend_indexes(connection: Connection, space: Space) -> None:
 # counts
 
 
-async def _of_counts(tx: Transaction) -> list[Finding]:
+async def _of_counts(tx: PostgresTransaction) -> list[CheckFinding]:
     """As of one moment, so that nobody's commit comes between the counts and what they count."""
     async with tx.one_moment():
         told = {row[0]: tuple(row)[1:] for row in await tx.rows(_sql.told)}
@@ -177,7 +177,7 @@ async def _of_counts(tx: Transaction) -> list[Finding]:
     return finding("counts", "a count differs from what is there", wrong, can_repair=True)
 
 
-async def _recount(tx: Transaction) -> None:
+async def _recount(tx: PostgresTransaction) -> None:
     """Write what is there into the first slot of each version; what only rises stays as it is."""
     await tx.rows(_sql.lock)
     for version, slot in await tx.rows(_sql.slots, FOUND_MAX):
@@ -195,10 +195,10 @@ async def _recount(tx: Transaction) -> None:
 # records
 
 
-async def _of_records(tx: Transaction, total: int, report: Report) -> list[Finding]:
+async def _of_records(tx: PostgresTransaction, total: int, report: Report) -> list[CheckFinding]:
     """Every job, run and note can be read, and every line of the audit log follows from the one before."""
     unread, noted = list[str](), list[Note]()
-    chain, shelf = AuditChain(), JobShelf()
+    chain, shelf = AuditChainCheck(), JobCache()
     done, after = 0, None
     while True:
         page = await record_verbs.dump(tx, after, PAGE)
@@ -217,7 +217,7 @@ async def _of_records(tx: Transaction, total: int, report: Report) -> list[Findi
             return found + chain.findings()
 
 
-def _unreadable(kind: str, row: Row, shelf: JobShelf) -> str | None:
+def _unreadable(kind: str, row: Row, shelf: JobCache) -> str | None:
     read: dict[str, Callable[[Row], Any]] = {"job": shelf.job, "run": rows.run, "note": rows.note}
     try:
         if kind in read:
@@ -227,7 +227,7 @@ def _unreadable(kind: str, row: Row, shelf: JobShelf) -> str | None:
     return None
 
 
-async def _of_feed(tx: Transaction) -> list[Finding]:
+async def _of_feed(tx: PostgresTransaction) -> list[CheckFinding]:
     wrong: list[str] = []
     place = (0, 0)
     while page := await tx.rows(_sql.feed, *place, PAGE):

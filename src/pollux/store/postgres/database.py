@@ -16,41 +16,41 @@ from typing import TypeVar
 import asyncpg
 from asyncpg import Connection
 
+from pollux.deadlines import Deadlines
 from pollux.errors import PolluxError, StoreBusy, StoreError, StoreTimeout
 from pollux.model import SCHEDULER_VERSION
-from pollux.patience import Deadlines
-from pollux.store.keepalive import keep_alive
 from pollux.store.postgres import schema
-from pollux.store.postgres.address import Address
-from pollux.store.postgres.arrays import teach
-from pollux.store.postgres.faults import AGAIN, DOOR, GONE, MAY_HAVE, THEIRS, at_the_door, in_our_words
-from pollux.store.postgres.place import Home, Place, place_of
-from pollux.store.postgres.pool import Pool
-from pollux.store.postgres.ringing import Bells
-from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import Again, Space, Transaction, said_by
+from pollux.store.postgres.address import PostgresAddress
+from pollux.store.postgres.codecs import teach
+from pollux.store.postgres.errors import AGAIN, DOOR, GONE, MAY_HAVE, THEIRS, at_the_door, in_our_words
+from pollux.store.postgres.pool import ConnectionPool
+from pollux.store.postgres.same_database import DatabaseIdentity, HomeDatabase, place_of
+from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.transaction import PostgresTransaction, SchemaStatements, TransactionRetry, said_by
+from pollux.store.postgres.wakeup import PostgresNotifier
+from pollux.store.tcp_keepalive import keep_alive
 
 TRIES_MAX = 8
-_finish = Statements("finish")
+_finish = PostgresStatements("finish")
 PLANS = {"enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}  # made once, and kept
 PAUSE_S = 0.005
 GREETED = 0.8  # of a deadline: who has not greeted by then has been asked for nothing yet
 MIGRATE_S = 3_600.0  # a migration writes whole tables: half a minute for a million live runs
 T = TypeVar("T")
-Verb = Callable[[Transaction], Awaitable[T]]
+Verb = Callable[[PostgresTransaction], Awaitable[T]]
 Ring = Callable[[int, frozenset[int]], None]
 
 
-class Database:
+class PostgresDatabase:
     """The connections of one handle."""
 
-    def __init__(self, address: Address, deadline_ms: int, sender: str, pool_size: int) -> None:
-        self.address, self.space = address, Space(address.schema)
+    def __init__(self, address: PostgresAddress, deadline_ms: int, sender: str, pool_size: int) -> None:
+        self.address, self.space = address, SchemaStatements(address.schema)
         self._deadline_s = deadline_ms / 1000
         self._sender = sender
-        self._pool = Pool(self.connect, pool_size, address.where)
-        self._bells = Bells(self._notify)
-        self._home = Home(address.where, address.schema)
+        self._pool = ConnectionPool(self.connect, pool_size, address.where)
+        self._bells = PostgresNotifier(self._notify)
+        self._home = HomeDatabase(address.where, address.schema)
         self._deadlines = Deadlines()
         # A plan that was made while a table was empty walks over it when it is full: none may walk.  A pooler passes no
         # settings on, and keeps no plan either, but for those inside of functions: see their migrations.
@@ -102,13 +102,15 @@ class Database:
 
     async def join(self, connection: Connection, verb: Verb[T], version: int, now_ms: int | None) -> T:
         """Inside a transaction of the user's own: what it writes is there when they commit."""
-        tx = Transaction(connection, self.space, version, now_ms)  # nobody's bell yet: our waiters hear their commit
+        tx = PostgresTransaction(
+            connection, self.space, version, now_ms
+        )  # nobody's bell yet: our waiters hear their commit
         try:
             async with connection.transaction():  # a savepoint: refused, it leaves theirs as it was
                 await self._home.refuse_foreign(connection, tx, self._place)
                 answer = await verb(tx)
                 await tx.finish(is_users=True)
-        except (Again, asyncpg.UniqueViolationError) as error:
+        except (TransactionRetry, asyncpg.UniqueViolationError) as error:
             with suppress(PolluxError):  # for the next try
                 await self.read(lambda tx: tx.step_over(), SCHEDULER_VERSION)
             raise StoreBusy("another process was writing the same runs; nothing was changed; try again") from error
@@ -116,7 +118,7 @@ class Database:
             raise in_our_words(error, self.address.where) from error
         return answer
 
-    async def _place(self) -> Place:
+    async def _place(self) -> DatabaseIdentity:
         return await self.read(lambda tx: place_of(tx, self.space.schema), SCHEDULER_VERSION)
 
     async def _bounded(self, call: Awaitable[T], seconds: float | None = None) -> T:
@@ -128,7 +130,7 @@ class Database:
             if isinstance(error, asyncio.CancelledError) and not patience.is_over():
                 raise
             raise StoreTimeout(f"{self.address.where} gave no answer within {seconds:g} s: {MAY_HAVE}") from error
-        except Again as error:
+        except TransactionRetry as error:
             raise StoreBusy(
                 f"{self.address.where}: others were quicker again and again; nothing was changed; try again"
             ) from error
@@ -155,7 +157,7 @@ class Database:
         try:
             await schema.prepare(connection, self.space, self.address)
             with suppress(asyncpg.InsufficientPrivilegeError):  # who may not use the numbers makes no runs
-                await Transaction(connection, self.space, SCHEDULER_VERSION, None).catch_up()
+                await PostgresTransaction(connection, self.space, SCHEDULER_VERSION, None).catch_up()
             is_sound = True
         finally:
             self._pool.give(connection, is_sound=is_sound)
@@ -164,14 +166,14 @@ class Database:
         for nth in range(1, TRIES_MAX + 1):
             connection = await self._begun()
             is_sound = False
-            tx = Transaction(connection, self.space, version, now_ms, self._sender, bells=self._bells)
+            tx = PostgresTransaction(connection, self.space, version, now_ms, self._sender, bells=self._bells)
             try:
                 answer = await verb(tx)
                 await tx.finish()
                 self.space.statements += 1
                 await connection.execute("COMMIT")
                 is_sound = True
-            except (Again, asyncpg.UniqueViolationError, *AGAIN) as error:
+            except (TransactionRetry, asyncpg.UniqueViolationError, *AGAIN) as error:
                 await connection.execute("ROLLBACK")
                 if not isinstance(error, AGAIN):
                     await tx.step_over()
@@ -198,7 +200,7 @@ class Database:
         self._pool.drop_idle()
         return False
 
-    def _ring(self, tx: Transaction, ring: Ring | None) -> None:
+    def _ring(self, tx: PostgresTransaction, ring: Ring | None) -> None:
         """It is committed: our own waiters hear it, and the others if they have not heard it with it."""
         if ring is not None and tx.rings:
             ring(tx.rings, tx.touched)
@@ -234,7 +236,7 @@ class Database:
             connection = await self._pool.take(self._deadline_s)
             is_sound = False
             try:
-                tx = Transaction(connection, self.space, version, now_ms, self._sender, bells=self._bells)
+                tx = PostgresTransaction(connection, self.space, version, now_ms, self._sender, bells=self._bells)
                 answer = await verb(tx)
                 is_sound = True
             except GONE as error:

@@ -12,9 +12,9 @@ from asyncpg import Connection
 
 from pollux.errors import StoreRefused
 from pollux.store.postgres import schema
-from pollux.store.postgres.address import Address
+from pollux.store.postgres.address import PostgresAddress
 from pollux.store.postgres.check import LOCK_MS, connected
-from pollux.store.postgres.transaction import SCHEMA_LOCK, Space
+from pollux.store.postgres.transaction import SCHEMA_LOCK, SchemaStatements
 
 KINDS = ("TABLE", "SEQUENCE", "FUNCTION")  # each after those that need it
 _MADE = re.compile(rf"^CREATE (?:OR REPLACE )?({'|'.join(KINDS)}) \{{s\}}\.(\w+)", re.MULTILINE)
@@ -39,7 +39,7 @@ async def drop(url: str) -> int:
             raise _needed(error, address) from error
 
 
-async def _drop(connection: Connection, space: Space) -> int:
+async def _drop(connection: Connection, space: SchemaStatements) -> int:
     await connection.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
     await connection.execute("SELECT pg_advisory_xact_lock($1::int, $2::int)", space.lock_number, SCHEMA_LOCK)
     for kind, names in made().items():
@@ -62,7 +62,7 @@ def made() -> dict[str, list[str]]:
     return found
 
 
-def _needed(error: asyncpg.DependentObjectsStillExistError, address: Address) -> StoreRefused:
+def _needed(error: asyncpg.DependentObjectsStillExistError, address: PostgresAddress) -> StoreRefused:
     why = " ".join((error.detail or str(error)).split())[:300]
     return StoreRefused(
         f"{address.where}: something of somebody else needs what would be dropped ({why}); nothing was changed; "

@@ -1,10 +1,8 @@
-"""How does a verb get to the server and its answer back, and how is it waited for?  What all verbs of a handle share.
-
-Handles of other versions that were made from it share its connections.
-"""
+"""What is open while a store is?  The connections, the ear, and what was learnt through them."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -13,34 +11,49 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from pollux.clock import Clock, SystemClock
-from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, FeedItem, Job
-from pollux.store.asking import Asking
+from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, FeedItem, Job, Node
 from pollux.store.contract import Answer, Audit, Capabilities, Claimed
-from pollux.store.doors import shut
-from pollux.store.parts import Turns, handle_version
+from pollux.store.job_cache import JobCache
 from pollux.store.postgres import records as record_verbs
 from pollux.store.postgres import rows
 from pollux.store.postgres import runs as run_verbs
 from pollux.store.postgres import versions as version_verbs
-from pollux.store.postgres.address import Address, read_address
-from pollux.store.postgres.bell import Looked, Seen
-from pollux.store.postgres.claiming import Claimer
-from pollux.store.postgres.database import Database
-from pollux.store.postgres.door import Door
-from pollux.store.postgres.transaction import Transaction
+from pollux.store.postgres.address import PostgresAddress, read_address
+from pollux.store.postgres.claim import Claimer
+from pollux.store.postgres.database import PostgresDatabase
+from pollux.store.postgres.settle_cache import SettleCache
+from pollux.store.postgres.transaction import PostgresTransaction
+from pollux.store.postgres.wakeup import Looked, PostgresListener, Seen
 from pollux.store.relational.rows import Row
-from pollux.store.shelf import JobShelf
+from pollux.store.values import ClaimRequest
+from pollux.store.versions import VersionRotation, handle_version, shut
+
+
+class PostgresOpenState:
+    """What is opened and closed, for a handle and those of other versions that were made from it."""
+
+    database: PostgresDatabase
+    ear: PostgresListener
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.pid = 0
+        self.counted: set[int] = set()  # the versions that have their counts
+        self.grants = SettleCache()
+        self.kept: tuple[int, str] | None = None  # nobody had more finished runs when these wrote last
+        self.beats: dict[str, Node] = {}  # the last of whoever beats here
+
 
 DEADLINE_MS = 10_000
 T = TypeVar("T")
 
 
-class Handle:
+class PostgresHandle:
     """One handle, of one version or of all."""
 
     def __init__(
         self,
-        url: str | Address,
+        url: str | PostgresAddress,
         *,
         clock: Clock | None = None,
         deadline_ms: int = DEADLINE_MS,
@@ -48,18 +61,18 @@ class Handle:
         scheduler_version: int = SCHEDULER_VERSION,
     ) -> None:
         self._version = handle_version(scheduler_version)
-        self._address = url if isinstance(url, Address) else read_address(url)
+        self._address = url if isinstance(url, PostgresAddress) else read_address(url)
         self.capabilities = Capabilities(name="postgres", joins=True, rings=self._address.listen)
         self._clock = clock or SystemClock()
         self._deadline_ms = deadline_ms
         self._pool = pool or self._address.pool
-        self._jobs = JobShelf()
+        self._jobs = JobCache()
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
-        self._door = Door()
+        self._door = PostgresOpenState()
         self._claimers: dict[int, Claimer] = {}
-        self._turns = Turns()
+        self._turns = VersionRotation()
 
-    def _opened(self) -> Database:
+    def _opened(self) -> PostgresDatabase:
         door = self._door
         if door.loop is None or os.getpid() != door.pid:
             raise shut(f"on {self._address.where}", door.pid, is_open=door.loop is not None)
@@ -78,7 +91,7 @@ class Handle:
         if self._version != ALL_VERSIONS:
             await self._count_in(self._version)
 
-        async def whole(tx: Transaction) -> T:
+        async def whole(tx: PostgresTransaction) -> T:
             return await record_verbs.recorded(tx, audit, await verb(tx, *args))
 
         return await self._opened().write(whole, self._version, now_ms, self._door.ear.ring)
@@ -86,11 +99,11 @@ class Handle:
     async def _read(self, now_ms: int | None, verb: Callable[..., Awaitable[T]], *args: Any) -> T:
         return await self._opened().read(lambda tx: verb(tx, *args), self._version, now_ms)
 
-    async def _enqueue(self, runs: rows.Alike, ready_max: int, now_ms: int | None) -> bool:
+    async def _enqueue(self, runs: rows.UniformRuns, ready_max: int, now_ms: int | None) -> bool:
         verb = partial(run_verbs.enqueue_plainly, made=runs, ready_max=ready_max)
         return await self._opened().read(verb, self._version, now_ms, self._door.ear.ring)
 
-    async def _claim(self, asking: Asking, now_ms: int | None) -> Claimed:
+    async def _claim(self, asking: ClaimRequest, now_ms: int | None) -> Claimed:
         if self._version != ALL_VERSIONS:
             await self._count_in(self._version)
             return await self._claimer(self._version).claim(asking, now_ms)

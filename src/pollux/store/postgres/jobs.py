@@ -8,26 +8,26 @@ from pollux.model import Job, JobsDeleted, JobsMoved, JobsPut
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
 from pollux.store.postgres.rows import JOB_COLUMNS, columns, got, job_row, put
 from pollux.store.postgres.runs import cancel_waiting
-from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import JOBS_LOCK, Again, Transaction
-from pollux.store.relational.bells import RUNS
-from pollux.store.relational.ends import JOB_GONE, unlearnt_ends
-from pollux.store.relational.jobs import TOMBS_MAX, Puts, Stored, each_once, moved_once
+from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.transaction import JOBS_LOCK, PostgresTransaction, TransactionRetry
+from pollux.store.relational.feed_entries import JOB_GONE, unlearnt_ends
+from pollux.store.relational.jobs import TOMBS_MAX, Puts, StoredJobRow, each_once, moved_once
 from pollux.store.relational.rows import HELD, LEASED, READY, Row, by_version
+from pollux.store.relational.wakeup import RUNS
 
 CHANGED_COLUMNS = 12
 
-_put = Statements("put_jobs")
-_delete = Statements("delete_jobs")
-_jobs = Statements("jobs")
-_move = Statements("move_jobs")
-_versions = Statements("versions")
+_put = PostgresStatements("put_jobs")
+_delete = PostgresStatements("delete_jobs")
+_jobs = PostgresStatements("jobs")
+_move = PostgresStatements("move_jobs")
+_versions = PostgresStatements("versions")
 
 
-async def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
+async def put_jobs(tx: PostgresTransaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
     await tx.lock(JOBS_LOCK)
     ids = [each.job.id for each in puts]
-    stored = {row[0]: Stored(row[1], row[2], got(row[3]), *row[4:]) for row in await tx.rows(_put.stored, ids)}
+    stored = {row[0]: StoredJobRow(row[1], row[2], got(row[3]), *row[4:]) for row in await tx.rows(_put.stored, ids)}
     missing = [job_id for job_id in ids if job_id not in stored]
     tombs = {row[0]: row for row in await tx.rows(_put.tombs, missing)} if missing else {}
     batch = Puts(stored, tombs, tx.version)
@@ -38,7 +38,7 @@ async def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
             for job_id, each in batch.added.items()
         ]
         if len(await tx.rows(_put.add, *columns(rows, JOB_COLUMNS))) < len(rows):
-            raise Again  # somebody else wrote one of them, without the lock
+            raise TransactionRetry  # somebody else wrote one of them, without the lock
         tx.tally.jobs += len(batch.added)
         await tx.rows(_versions.use, tx.version)
         if tombs:
@@ -52,11 +52,11 @@ async def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
     return answers
 
 
-def _row(job: Job, stored: Stored) -> Row:
+def _row(job: Job, stored: StoredJobRow) -> Row:
     return job_row(job, stored.revision, stored.definition)
 
 
-async def delete_jobs(tx: Transaction, ids: Sequence[str], reason: str) -> list[Answer]:
+async def delete_jobs(tx: PostgresTransaction, ids: Sequence[str], reason: str) -> list[Answer]:
     await tx.lock(JOBS_LOCK)
     now_ms = await tx.now()
     stored = {row[0]: row for row in await tx.rows(_delete.stored, ids)}
@@ -71,7 +71,7 @@ async def delete_jobs(tx: Transaction, ids: Sequence[str], reason: str) -> list[
     return each_once(ids, deleted)
 
 
-async def bury(tx: Transaction, rows: Sequence[Row]) -> None:
+async def bury(tx: PostgresTransaction, rows: Sequence[Row]) -> None:
     """Delete jobs, of which (id, revision, last_due_ms) stay; behind them stands their version."""
     if rows:
         await tx.rows(_delete.bury, *columns([row[:3] for row in rows], 3), TOMBS_MAX)
@@ -79,7 +79,7 @@ async def bury(tx: Transaction, rows: Sequence[Row]) -> None:
             tx.tally_of(row[3]).jobs -= 1
 
 
-async def move_jobs(tx: Transaction, ids: Sequence[str], to: int) -> list[Answer]:
+async def move_jobs(tx: PostgresTransaction, ids: Sequence[str], to: int) -> list[Answer]:
     await tx.lock(JOBS_LOCK)
     rows = {row[0]: (row[1], row[2]) for row in await tx.rows(_move.stored, ids)}
     stored: dict[str, int] = {job_id: row[0] for job_id, row in rows.items()}
@@ -92,7 +92,7 @@ async def move_jobs(tx: Transaction, ids: Sequence[str], to: int) -> list[Answer
     return moved_once(ids, stored, moved)
 
 
-async def _take_runs(tx: Transaction, again: Sequence[str]) -> None:
+async def _take_runs(tx: PostgresTransaction, again: Sequence[str]) -> None:
     """What is still leased of deleted jobs comes along with those in their place, from whatever version."""
     versions = [row[0] for row in await tx.rows(_move.elsewhere, again, tx.version)]
     if versions:
@@ -100,7 +100,7 @@ async def _take_runs(tx: Transaction, again: Sequence[str]) -> None:
         tx.tally.clock_ms = max(tx.tally.clock_ms, (await tx.one(_move.clock, versions))[0])
 
 
-async def _move_runs(tx: Transaction, moved: Sequence[str], to: int) -> list[str]:
+async def _move_runs(tx: PostgresTransaction, moved: Sequence[str], to: int) -> list[str]:
     """The live runs go along; answers those that are held."""
     place = {job_id: n for n, job_id in enumerate(moved)}
     runs = sorted(await tx.rows(_move.runs, moved, to), key=lambda row: (place[row[3]], row[0]))
@@ -113,7 +113,7 @@ async def _move_runs(tx: Transaction, moved: Sequence[str], to: int) -> list[str
     return [row[2] for row in runs if row[1] == HELD]
 
 
-async def _tell_moved(tx: Transaction, left: dict[str, Row], held: Sequence[str], to: int) -> None:
+async def _tell_moved(tx: PostgresTransaction, left: dict[str, Row], held: Sequence[str], to: int) -> None:
     """Both leaders; and to the new one what the jobs bring: held runs, and ends that they have not learnt yet.
 
     `left` are their versions and memories, as they were.
@@ -132,11 +132,11 @@ async def _tell_moved(tx: Transaction, left: dict[str, Row], held: Sequence[str]
     tx.tell_ends([(to, end) for end in unlearnt_ends(entries, memories)])
 
 
-async def get_jobs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:
+async def get_jobs(tx: PostgresTransaction, ids: Sequence[str]) -> dict[str, Row]:
     return {row[0]: row for row in await tx.rows(_jobs.get, ids)}
 
 
-async def list_jobs(tx: Transaction, where: JobFilter, after: str | None, limit: int) -> list[Row]:
+async def list_jobs(tx: PostgresTransaction, where: JobFilter, after: str | None, limit: int) -> list[Row]:
     tag = None if where.tag is None else f"\x1f{where.tag}\x1f"
     asked = (where.group, where.target, tag, where.source, where.handler, where.text, where.source_id)
     *texts, source_id = [None if text is None else put(text) for text in asked]
@@ -144,5 +144,5 @@ async def list_jobs(tx: Transaction, where: JobFilter, after: str | None, limit:
     return await tx.rows(_jobs.page, after or "", *texts, limit, *more)
 
 
-async def due(tx: Transaction, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Row]:
+async def due(tx: PostgresTransaction, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Row]:
     return await tx.rows(_jobs.due, *(after or (-(2**63), "")), before_ms, limit, tx.version)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pollux.model import FINISHED, LIVE, Line
+from pollux.model import FINISHED, LIVE, QueueDepth
 from pollux.store.contract import Counts, RunFilter
 from pollux.store.limits import counted_max
 from pollux.store.postgres.rows import LIVE_COLUMNS, RUN_COLUMNS_OF_R, put
-from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import Transaction
+from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.transaction import PostgresTransaction
 from pollux.store.relational.listing import (
     LIVE_STATES,
-    Listed,
     Place,
+    RunRows,
     finished_states,
     listed,
     live_states,
@@ -25,33 +25,33 @@ from pollux.store.relational.listing import (
 )
 from pollux.store.relational.rows import HELD, LEASED, Row
 
-_list = Statements("list_runs")
-_finish = Statements("finish")
+_list = PostgresStatements("list_runs")
+_finish = PostgresStatements("finish")
 
 
-async def get_runs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:
+async def get_runs(tx: PostgresTransaction, ids: Sequence[str]) -> dict[str, Row]:
     return {row[0]: row for row in await tx.rows(_list.get, ids)}
 
 
-async def counts(tx: Transaction) -> Counts:
+async def counts(tx: PostgresTransaction) -> Counts:
     return Counts(*await tx.one(_finish.counts, tx.version))
 
 
-async def lines(tx: Transaction, before: str | None) -> tuple[Line, ...]:
+async def lines(tx: PostgresTransaction, before: str | None) -> tuple[QueueDepth, ...]:
     if before is None:
         rows = await tx.rows(_finish.lines, tx.version, tx.given_ms)
     else:
         rows = await tx.rows(_finish.ahead, tx.version, tx.given_ms, before, counted_max(before) + 1)
-    return tuple([Line(*row) for row in rows])
+    return tuple([QueueDepth(*row) for row in rows])
 
 
-async def list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) -> Listed:
+async def list_runs(tx: PostgresTransaction, where: RunFilter, after: str | None, limit: int) -> RunRows:
     """Both tables as of one moment: a run that ends meanwhile is on one of them, not on both and not on none."""
     async with tx.one_moment():
         return await _list_runs(tx, where, after, limit)
 
 
-async def _list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) -> Listed:
+async def _list_runs(tx: PostgresTransaction, where: RunFilter, after: str | None, limit: int) -> RunRows:
     kind, place = place_of(after)
     live: list[Row] = []
     past: list[Row] = []
@@ -62,7 +62,7 @@ async def _list_runs(tx: Transaction, where: RunFilter, after: str | None, limit
     return listed(live, past, limit)
 
 
-class _Terms:
+class _Conditions:
     """The filter's terms, with their values numbered on from those of the source."""
 
     def __init__(self, where: RunFilter, values: list[Any], at: str) -> None:
@@ -95,7 +95,7 @@ class _Terms:
         ]
 
 
-async def _live(tx: Transaction, where: RunFilter, after: Place | None, limit: int) -> list[Row]:
+async def _live(tx: PostgresTransaction, where: RunFilter, after: Place | None, limit: int) -> list[Row]:
     """By due time along `runs`; the held ones along an index of their own; the leased ones, which are few, sorted."""
     wanted = live_states(where)
     due, order = "r.due_ms", "r.due_ms, r.id"
@@ -103,7 +103,7 @@ async def _live(tx: Transaction, where: RunFilter, after: Place | None, limit: i
         due, order = "l.due_ms", "l.due_ms, r.id"
     elif wanted == {LEASED}:
         order = "r.due_ms + 0, r.id"
-    terms = _Terms(where, [], "l")
+    terms = _Conditions(where, [], "l")
     if where.job_id is not None:
         terms.add("r.job_id = {}::text", where.job_id)
     if len(wanted) == 1:
@@ -117,13 +117,13 @@ async def _live(tx: Transaction, where: RunFilter, after: Place | None, limit: i
     return await tx.rows(sql, *values)
 
 
-async def _past(tx: Transaction, where: RunFilter, before: Place | None, limit: int) -> list[Row]:
+async def _past(tx: PostgresTransaction, where: RunFilter, before: Place | None, limit: int) -> list[Row]:
     sources: list[tuple[str, Any]] = [(_list.past, shelf) for shelf in shelves_of(where.states)]
     if where.job_id is not None:
         sources = [(_list.past_of_job, where.job_id), (_list.dead_of_job, where.job_id)]
     rows: list[Row] = []
     for source, value in sources:
-        terms = _Terms(where, [value], "r")
+        terms = _Conditions(where, [value], "r")
         if where.states:
             terms.terms.append(f"state IN ({', '.join(map(str, finished_states(where)))})")
         if before is not None:

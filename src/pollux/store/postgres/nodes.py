@@ -7,19 +7,19 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, Node, NodeSeen, Term
-from pollux.store.legible import UNREADABLE
-from pollux.store.postgres.bell import Pulse
-from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import Transaction
+from pollux.store.decoding import UNREADABLE
+from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.transaction import PostgresTransaction
+from pollux.store.postgres.wakeup import Pulse
 from pollux.store.relational.rows import encode, living
 from pollux.store.relational.rows import node as node_of
 
-_sql = Statements("nodes")
-_finish = Statements("finish")
-_versions = Statements("versions")
+_sql = PostgresStatements("nodes")
+_finish = PostgresStatements("finish")
+_versions = PostgresStatements("versions")
 
 
-async def beat_again(tx: Transaction, node: Node, ttl_ms: int) -> bool:
+async def beat_again(tx: PostgresTransaction, node: Node, ttl_ms: int) -> bool:
     """Of a node that is known to do the same as before: true if it was still there.
 
     It also gathers the counts that users' transactions left, so that they stay few.
@@ -30,7 +30,7 @@ async def beat_again(tx: Transaction, node: Node, ttl_ms: int) -> bool:
     return row is not None
 
 
-async def beat(tx: Transaction, node: Node, ttl_ms: int) -> None:
+async def beat(tx: PostgresTransaction, node: Node, ttl_ms: int) -> None:
     now_ms = await tx.now()
     row = await tx.row(_sql.stored, node.id)
     is_known = row is not None and row[1] > now_ms and any(each.does_as(node) for each in living([row]))
@@ -42,14 +42,14 @@ async def beat(tx: Transaction, node: Node, ttl_ms: int) -> None:
     await tx.rows(_finish.gather)
 
 
-async def _served(tx: Transaction, version: int) -> list[int]:
+async def _served(tx: PostgresTransaction, version: int) -> list[int]:
     """The versions that a node is of use to."""
     if version != ALL_VERSIONS:
         return [version]
     return [row[0] for row in await tx.rows(_versions.there, ALL_VERSIONS)]
 
 
-async def nodes(tx: Transaction) -> list[Node]:
+async def nodes(tx: PostgresTransaction) -> list[Node]:
     """The living; what somebody else wrote there is none."""
     found = []
     for row in await tx.rows(_sql.living, tx.given_ms):
@@ -58,11 +58,11 @@ async def nodes(tx: Transaction) -> list[Node]:
     return found
 
 
-async def leave(tx: Transaction, node_id: str) -> None:
+async def leave(tx: PostgresTransaction, node_id: str) -> None:
     await tx.rows(_sql.leave, node_id)
 
 
-async def go_on(tx: Transaction, node_id: str, ttl_ms: int) -> tuple[Term, Pulse] | None:
+async def go_on(tx: PostgresTransaction, node_id: str, ttl_ms: int) -> tuple[Term, Pulse] | None:
     """What nearly every election is, in one statement: the holder renews its term, or somebody else's lasts.
 
     Who stands by asks so often that nobody need take the pulse besides.
@@ -71,7 +71,7 @@ async def go_on(tx: Transaction, node_id: str, ttl_ms: int) -> tuple[Term, Pulse
     return None if row is None else (Term(*row[:4]), (row[4], row[5]))
 
 
-async def elect(tx: Transaction, node_id: str, ttl_ms: int) -> Term:
+async def elect(tx: PostgresTransaction, node_id: str, ttl_ms: int) -> Term:
     number, holder, until_ms, length_ms = await tx.one(_sql.stands, tx.version)
     now_ms = await tx.now()  # asked only after the lock: nobody is elected by a time from before the wait
     if until_ms > now_ms + length_ms:  # the clock came back: nobody leads longer than it was promised
@@ -84,7 +84,7 @@ async def elect(tx: Transaction, node_id: str, ttl_ms: int) -> Term:
     return Term(number, holder, until_ms, now_ms)
 
 
-async def resign(tx: Transaction, node_id: str, term: int) -> None:
+async def resign(tx: PostgresTransaction, node_id: str, term: int) -> None:
     number, holder, _, _ = await tx.one(_sql.stands, tx.version)
     if holder == node_id and number == term:
         await tx.rows(_sql.write, number, "", 0, 0, tx.version)

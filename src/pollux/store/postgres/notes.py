@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from pollux.model import STEERING, Entry, Note, NotePut, NotesChanged
 from pollux.store.contract import Answer
 from pollux.store.postgres.rows import columns, put
-from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import NOTES_LOCK, Transaction
+from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.transaction import NOTES_LOCK, PostgresTransaction
 from pollux.store.relational.rows import Row, encode, is_same_note
 
 _LAST = "\U0010ffff"
-_sql = Statements("put_notes")
-_versions = Statements("versions")
+_sql = PostgresStatements("put_notes")
+_versions = PostgresStatements("versions")
 
 
-async def put_notes(tx: Transaction, puts: Sequence[NotePut]) -> list[Answer]:
+async def put_notes(tx: PostgresTransaction, puts: Sequence[NotePut]) -> list[Answer]:
     written: dict[str, None] = {}
     answers = await write_notes(tx, puts, written)
     await tell_notes(tx, written)
     return answers
 
 
-async def write_notes(tx: Transaction, puts: Sequence[NotePut], written: dict[str, None]) -> list[Answer]:
+async def write_notes(tx: PostgresTransaction, puts: Sequence[NotePut], written: dict[str, None]) -> list[Answer]:
     """Write what does not conflict, and gather the keys in `written`."""
     if not puts:
         return []
@@ -50,7 +50,7 @@ def _rounds(puts: Sequence[NotePut]) -> list[list[NotePut]]:
     return rounds
 
 
-async def _put(tx: Transaction, puts: Sequence[NotePut], now_ms: int, written: dict[str, None]) -> list[Answer]:
+async def _put(tx: PostgresTransaction, puts: Sequence[NotePut], now_ms: int, written: dict[str, None]) -> list[Answer]:
     found = await tx.rows(_sql.stored, [put(each.key) for each in puts])
     stored = {row[0]: tuple(row)[1:] for row in found if row[2] is None or row[2] > now_ms}
     answers, values, gone = [], [], []
@@ -79,23 +79,23 @@ async def _put(tx: Transaction, puts: Sequence[NotePut], now_ms: int, written: d
     return answers
 
 
-async def tell_notes(tx: Transaction, written: dict[str, None]) -> None:
+async def tell_notes(tx: PostgresTransaction, written: dict[str, None]) -> None:
     if written:
         await tell_all(tx, NotesChanged(tuple(written)))
 
 
-async def tell_all(tx: Transaction, entry: Entry) -> None:
+async def tell_all(tx: PostgresTransaction, entry: Entry) -> None:
     """Whoever leads, in every version that is there, and in our own: its leader may be about to come."""
     for row in await tx.rows(_versions.there, tx.version):
         tx.tell(row[0], entry)
 
 
-def mark_stop(tx: Transaction, key: str) -> None:
+def mark_stop(tx: PostgresTransaction, key: str) -> None:
     if key.startswith(STEERING):
         tx.shared.stops += 1
 
 
-async def load_notes(tx: Transaction, notes: Sequence[Note]) -> list[Note]:
+async def load_notes(tx: PostgresTransaction, notes: Sequence[Note]) -> list[Note]:
     """As they were dumped, where there are none; later ones get higher revisions."""
     if not notes:
         return []
@@ -111,5 +111,5 @@ async def load_notes(tx: Transaction, notes: Sequence[Note]) -> list[Note]:
     return new
 
 
-async def notes(tx: Transaction, prefix: str) -> list[Row]:
+async def notes(tx: PostgresTransaction, prefix: str) -> list[Row]:
     return await tx.rows(_sql.read, put(prefix), put(prefix) + _LAST, tx.given_ms)

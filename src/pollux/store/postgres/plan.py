@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pollux.model import PREVIOUS_RUN, UNREAD_MAX, Advanced, Answer, CancelOrder, Earlier, End, JobUpdate, Overlap, Plan
-from pollux.store.postgres.faults import AGAIN
+from pollux.store.postgres.errors import AGAIN
 from pollux.store.postgres.notes import write_notes
 from pollux.store.postgres.rows import columns, put
 from pollux.store.postgres.runs import ask_to_stop, cancel_waiting, held_keys, insert, known_runs
-from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import Transaction
-from pollux.store.relational.bells import RUNS
+from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.transaction import PostgresTransaction
 from pollux.store.relational.plan import (
     ENOUGH,
-    Crowd,
-    Facts,
     Firings,
-    Live,
-    Waiting,
+    JobFacts,
+    LiveRun,
+    LiveRuns,
+    WaitingRun,
     keys_of,
     let_alone,
     looking_behind,
     note_unread,
 )
 from pollux.store.relational.rows import ID, LEASED, Row, memory_json
+from pollux.store.relational.wakeup import RUNS
 
-_advance = Statements("advance")
-_cancel = Statements("cancel")
-_feed = Statements("feed")
+_advance = PostgresStatements("advance")
+_cancel = PostgresStatements("cancel")
+_feed = PostgresStatements("feed")
 
 
-async def feed(tx: Transaction, limit: int, known: Sequence[int]) -> list[Row]:
+async def feed(tx: PostgresTransaction, limit: int, known: Sequence[int]) -> list[Row]:
     """(now, id, body) of the oldest entries; those that are known come without their body."""
     return await tx.rows(_feed.read, limit, known, tx.given_ms, tx.version)
 
@@ -42,7 +42,7 @@ def only_learns(plan: Plan) -> bool:
     return not does_more and len({update.job_id for update in plan.updates}) == len(plan.updates)
 
 
-async def learn(tx: Transaction, term: int, plan: Plan) -> Advanced | None:
+async def learn(tx: PostgresTransaction, term: int, plan: Plan) -> Advanced | None:
     """Such a plan in one statement; None: it stood against others, and nothing has happened."""
     rows = sorted(
         (
@@ -69,7 +69,7 @@ async def learn(tx: Transaction, term: int, plan: Plan) -> Advanced | None:
     return Advanced(Answer.OK, now_ms, (), updates, ready, seats)
 
 
-async def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row]) -> Advanced:
+async def advance(tx: PostgresTransaction, term: int, plan: Plan, made: Sequence[Row]) -> Advanced:
     """`made` are the rows of the plan's firings."""
     number, holder, now_ms, ready, seats = await tx.one(_advance.term, tx.given_ms, tx.version)
     tx.given_ms = now_ms
@@ -97,7 +97,7 @@ async def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row]) -
     return Advanced(Answer.OK, now_ms, firings, updates, ready + tx.tally.ready, seats, waiting)
 
 
-async def _consume(tx: Transaction, plan: Plan, kept: frozenset[int]) -> None:
+async def _consume(tx: PostgresTransaction, plan: Plan, kept: frozenset[int]) -> None:
     """What somebody put there by hand was never counted: after such an entry the counts become what is there."""
     gone = await tx.rows(_advance.consume, [number for number in plan.consumed if number not in kept], tx.version)
     entries, ends = -len(gone), -sum(row[0] for row in gone)
@@ -107,27 +107,32 @@ async def _consume(tx: Transaction, plan: Plan, kept: frozenset[int]) -> None:
     tx.tally.ends += ends
 
 
-async def _facts(tx: Transaction, plan: Plan, now_ms: int) -> dict[str, Facts]:
+async def _facts(tx: PostgresTransaction, plan: Plan, now_ms: int) -> dict[str, JobFacts]:
     """Of all jobs that the plan moves; nobody else can change them before this write ends."""
     ids = {firing.run.job_id for firing in plan.firings} | {update.job_id for update in plan.updates}
     if not ids:
         return {}
     looks = any(firing.overlap is not Overlap.ALLOW for firing in plan.firings)
     rows = await tx.rows(_advance.facts, list(ids), tx.version, looks, plan.known, UNREAD_MAX, now_ms)
-    facts = {row[0]: Facts(*list(row)[1:5]) for row in rows if row[0] is not None}
+    facts = {row[0]: JobFacts(*list(row)[1:5]) for row in rows if row[0] is not None}
     note_unread([row[5] for row in rows if row[0] is None], facts)
     return facts
 
 
 async def _fire(
-    tx: Transaction, plan: Plan, made: Sequence[Row], facts: dict[str, Facts], ends: list[tuple[int, End]], now_ms: int
+    tx: PostgresTransaction,
+    plan: Plan,
+    made: Sequence[Row],
+    facts: dict[str, JobFacts],
+    ends: list[tuple[int, End]],
+    now_ms: int,
 ) -> tuple[Answer, ...]:
     known = await known_runs(tx, [row[ID] for row in made])
     keys = await held_keys(tx, keys_of(made))
     read, told = looking_behind(plan.firings, facts)
     rows = await tx.rows(_advance.live, read, PREVIOUS_RUN, ENOUGH, now_ms) if read else []
     crowds = await tx.rows(_advance.crowds, told, PREVIOUS_RUN, ENOUGH, now_ms) if told else []
-    live, around = [Live._make(row) for row in rows], {row[0]: Crowd(row[1], row[2]) for row in crowds}
+    live, around = [LiveRun._make(row) for row in rows], {row[0]: LiveRuns(row[1], row[2]) for row in crowds}
     fired = Firings(tx.version, facts, known, keys, live, around, now_ms)
     answers = tuple([fired.fire(firing, row) for firing, row in zip(plan.firings, made, strict=True)])
     numbers: dict[str, int] = {}
@@ -141,13 +146,13 @@ async def _fire(
     return answers
 
 
-async def _bring_forward(tx: Transaction, earlier: Sequence[Earlier]) -> None:
+async def _bring_forward(tx: PostgresTransaction, earlier: Sequence[Earlier]) -> None:
     times = {each.run_id: each.visible_ms for each in earlier}
     if await tx.rows(_advance.earlier, list(times), list(times.values()), tx.version):
         tx.rings |= RUNS
 
 
-async def _release_all(tx: Transaction, plan: Plan, now_ms: int) -> tuple[str, ...]:
+async def _release_all(tx: PostgresTransaction, plan: Plan, now_ms: int) -> tuple[str, ...]:
     """Those that are to begin alone come last; answers which of them wait on.
 
     First it is seen who is live, then what is unread: whatever ends in between is found by one of both.
@@ -157,7 +162,7 @@ async def _release_all(tx: Transaction, plan: Plan, now_ms: int) -> tuple[str, .
     if others:
         await _release(tx, others, now_ms)
     found = await tx.rows(_advance.alone, alone, tx.version, PREVIOUS_RUN, now_ms) if alone else []
-    held = [Waiting._make(row) for row in found]
+    held = [WaitingRun._make(row) for row in found]
     if not held:
         return ()
     looks = True
@@ -171,7 +176,7 @@ async def _release_all(tx: Transaction, plan: Plan, now_ms: int) -> tuple[str, .
     return tuple([run.id for run in staying])
 
 
-async def _release(tx: Transaction, ids: Sequence[str], now_ms: int) -> None:
+async def _release(tx: PostgresTransaction, ids: Sequence[str], now_ms: int) -> None:
     released = len(await tx.rows(_advance.release, ids, now_ms, tx.version))
     if released:
         tx.tally.held -= released
@@ -179,7 +184,7 @@ async def _release(tx: Transaction, ids: Sequence[str], now_ms: int) -> None:
         tx.rings |= RUNS
 
 
-async def _cancel_all(tx: Transaction, orders: Sequence[CancelOrder], now_ms: int) -> None:
+async def _cancel_all(tx: PostgresTransaction, orders: Sequence[CancelOrder], now_ms: int) -> None:
     """As `cancel`, but the leader need not be told what it did itself."""
     reasons: dict[str, str] = {}
     for order in orders:
@@ -191,12 +196,12 @@ async def _cancel_all(tx: Transaction, orders: Sequence[CancelOrder], now_ms: in
     await ask_to_stop(tx, [row[0] for row in asked], [reasons[row[2]] for row in asked])
 
 
-def _judged(update: JobUpdate, facts: dict[str, Facts]) -> Answer:
+def _judged(update: JobUpdate, facts: dict[str, JobFacts]) -> Answer:
     there = facts.get(update.job_id)
     return Answer.OK if there is not None and there.revision == update.revision else Answer.STALE
 
 
-async def _update(tx: Transaction, updates: Sequence[JobUpdate]) -> None:
+async def _update(tx: PostgresTransaction, updates: Sequence[JobUpdate]) -> None:
     rounds: list[dict[str, Row]] = []  # of a job that comes twice the second is written after the first
     for update in updates:
         if not rounds or update.job_id in rounds[-1]:

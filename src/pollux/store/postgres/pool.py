@@ -14,7 +14,7 @@ IDLE_S = 60.0
 CLOSE_S = 2.0
 
 
-class Pool:
+class ConnectionPool:
     """Connections of one handle, in one loop."""
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]], size: int, where: str) -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from pollux.store.contract import Pruning
 from pollux.store.postgres.jobs import bury
-from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import JOBS_LOCK, Transaction
+from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.transaction import JOBS_LOCK, PostgresTransaction
 from pollux.store.relational.rows import SHELF_DEAD, SHELF_PLAIN, SHELF_UNCHANGED, Row
 
-_sql = Statements("prune")
+_sql = PostgresStatements("prune")
 
 
-async def look(tx: Transaction, what: Pruning) -> tuple[bool, str]:
+async def look(tx: PostgresTransaction, what: Pruning) -> tuple[bool, str]:
     """Whether anything may go, and who wrote last.  Most of the time there is nothing, and nothing is locked."""
     times = (what.unchanged_before_ms, what.finished_before_ms, what.dead_before_ms, what.once_before_ms)
     found, writers = await tx.one(_sql.any, *times, what.dead_max, what.log_max)
     return bool(found or what.ids), writers
 
 
-async def prune(tx: Transaction, what: Pruning) -> int:
+async def prune(tx: PostgresTransaction, what: Pruning) -> int:
     """All that can be found along an index; `keep_per_job` cannot."""
     gone = 0
     if what.ids:
@@ -40,25 +40,25 @@ async def prune(tx: Transaction, what: Pruning) -> int:
     return gone
 
 
-async def beyond(tx: Transaction, keep: int, limit: int) -> list[str]:
+async def beyond(tx: PostgresTransaction, keep: int, limit: int) -> list[str]:
     """The jobs that have more than so many finished runs.  It walks over all jobs, apart and without locks."""
     return [row[0] for row in await tx.rows(_sql.beyond, keep, limit)]
 
 
-async def drop_excess(tx: Transaction, job_ids: list[str], keep: int, limit: int) -> int:
+async def drop_excess(tx: PostgresTransaction, job_ids: list[str], keep: int, limit: int) -> int:
     return _count(tx, await tx.rows(_sql.excess, job_ids, keep, limit))
 
 
-def _count(tx: Transaction, rows: list[Row]) -> int:
+def _count(tx: PostgresTransaction, rows: list[Row]) -> int:
     tx.shared.dead -= sum(row[0] == SHELF_DEAD for row in rows)
     return len(rows)
 
 
-async def _drop_old(tx: Transaction, shelf: int, before_ms: int, limit: int) -> int:
+async def _drop_old(tx: PostgresTransaction, shelf: int, before_ms: int, limit: int) -> int:
     return 0 if limit <= 0 else _count(tx, await tx.rows(_sql.old, shelf, before_ms, limit))
 
 
-async def _drop_spent(tx: Transaction, before_ms: int, limit: int) -> int:
+async def _drop_spent(tx: PostgresTransaction, before_ms: int, limit: int) -> int:
     """A once-job stays as long as a run of it lives or can be revived.  Declared anew, it does not fire again."""
     await tx.lock(JOBS_LOCK)
     spent = await tx.rows(_sql.spent, before_ms, limit)

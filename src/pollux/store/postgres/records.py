@@ -9,38 +9,38 @@ from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, Run, RunState
 from pollux.store.contract import Audit
+from pollux.store.dump_format import Record, TermRecord, Tombstone, entries_of, next_lines
 from pollux.store.postgres.notes import load_notes, tell_all
 from pollux.store.postgres.rows import COLUMNS, JOB_COLUMNS, columns, got, job_row, put, run_row
-from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import JOBS_LOCK, LOG_LOCK, Transaction
-from pollux.store.records import Record, TermRecord, Tomb, entries_of, next_lines
-from pollux.store.relational.bells import RUNS
-from pollux.store.relational.records import LAST, Dumped, Placed, dumped, kinds_from, without_lease
+from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.transaction import JOBS_LOCK, LOG_LOCK, PostgresTransaction
+from pollux.store.relational.records import LAST, RecordPage, RecordRow, dumped, kinds_from, without_lease
 from pollux.store.relational.rows import Row, by_version, definition_json, memory_json, shelf_of
+from pollux.store.relational.wakeup import RUNS
 
-_sql = Statements("records")
-_put_jobs = Statements("put_jobs")
-_nodes = Statements("nodes")
-_versions = Statements("versions")
+_sql = PostgresStatements("records")
+_put_jobs = PostgresStatements("put_jobs")
+_nodes = PostgresStatements("nodes")
+_versions = PostgresStatements("versions")
 T = TypeVar("T")
 _TEXTS = ("actor", "action", "subject", "detail")
 
 
-async def recorded(tx: Transaction, audit: Audit[T] | None, answer: T) -> T:
+async def recorded(tx: PostgresTransaction, audit: Audit[T] | None, answer: T) -> T:
     """The answer to a write, with the lines that tell of it in the log."""
     if audit is not None:
         await log(tx, audit(answer))
     return answer
 
 
-async def log(tx: Transaction, lines: Sequence[AuditLine]) -> None:
+async def log(tx: PostgresTransaction, lines: Sequence[AuditLine]) -> None:
     if lines:
         await tx.lock(LOG_LOCK)
         seq, chain = await tx.row(_sql.last_line) or (0, "")
         await _add_lines(tx, next_lines(lines, seq, chain))
 
 
-async def _add_lines(tx: Transaction, lines: Sequence[AuditLine]) -> None:
+async def _add_lines(tx: PostgresTransaction, lines: Sequence[AuditLine]) -> None:
     rows = [(line.seq, line.at_ms, *[put(getattr(line, name)) for name in _TEXTS], line.chain) for line in lines]
     if rows:
         await tx.rows(_sql.add_lines, *columns(rows, 7))
@@ -50,17 +50,17 @@ def line_of(row: Row) -> AuditLine:
     return AuditLine(row[0], got(row[1]), got(row[2]), got(row[3]), got(row[4]), row[5], row[6])
 
 
-async def read_log(tx: Transaction, after: int, limit: int) -> list[Row]:
+async def read_log(tx: PostgresTransaction, after: int, limit: int) -> list[Row]:
     return await tx.rows(_sql.read_log, after, limit)
 
 
-async def newest_log(tx: Transaction, before: int, limit: int) -> list[Row]:
+async def newest_log(tx: PostgresTransaction, before: int, limit: int) -> list[Row]:
     """The last lines, or the last before a number, newest first."""
     return await tx.rows(_sql.newest_log, before or LAST, limit)
 
 
-async def dump(tx: Transaction, after: str | None, limit: int) -> Dumped:
-    found: list[Placed] = []
+async def dump(tx: PostgresTransaction, after: str | None, limit: int) -> RecordPage:
+    found: list[RecordRow] = []
     for kind, place in kinds_from(after):
         found += await _of_kind(tx, kind, place, limit + 1 - len(found))
         if len(found) > limit:
@@ -68,26 +68,26 @@ async def dump(tx: Transaction, after: str | None, limit: int) -> Dumped:
     return dumped(found, limit)
 
 
-async def _of_kind(tx: Transaction, kind: str, place: str, limit: int) -> list[Placed]:
+async def _of_kind(tx: PostgresTransaction, kind: str, place: str, limit: int) -> list[RecordRow]:
     match kind:
         case "term":
-            return [Placed(kind, str(row[1]), row) for row in await tx.rows(_sql.term, int(place or 0))]
+            return [RecordRow(kind, str(row[1]), row) for row in await tx.rows(_sql.term, int(place or 0))]
         case "job":
-            return [Placed(kind, row[0], row) for row in await tx.rows(_sql.job, place, limit)]
+            return [RecordRow(kind, row[0], row) for row in await tx.rows(_sql.job, place, limit)]
         case "run":
             return [
-                Placed(kind, str(row[0]), tuple(row)[1:]) for row in await tx.rows(_sql.run, int(place or 0), limit)
+                RecordRow(kind, str(row[0]), tuple(row)[1:]) for row in await tx.rows(_sql.run, int(place or 0), limit)
             ]
         case "note":
-            return [Placed(kind, got(row[0]), row) for row in await tx.rows(_sql.note, put(place), limit)]
+            return [RecordRow(kind, got(row[0]), row) for row in await tx.rows(_sql.note, put(place), limit)]
         case "log":
-            return [Placed(kind, str(row[5]), row) for row in await tx.rows(_sql.read_log, int(place or 0), limit)]
+            return [RecordRow(kind, str(row[5]), row) for row in await tx.rows(_sql.read_log, int(place or 0), limit)]
         case _:
             found = await tx.rows(_sql.tomb, int(place or 0), limit)
-            return [Placed(kind, str(row[0]), tuple(row)[1:]) for row in found]
+            return [RecordRow(kind, str(row[0]), tuple(row)[1:]) for row in found]
 
 
-async def load(tx: Transaction, records: Sequence[Record]) -> int:
+async def load(tx: PostgresTransaction, records: Sequence[Record]) -> int:
     """Kind by kind, each kind together; of a record that comes twice the first counts."""
     await tx.lock(JOBS_LOCK)
     new: list[Record] = [
@@ -96,7 +96,7 @@ async def load(tx: Transaction, records: Sequence[Record]) -> int:
         *await load_notes(tx, _first({each.key: each for each in reversed(records) if isinstance(each, Note)})),
         *await _load_lines(tx, [each for each in records if isinstance(each, AuditLine)]),
         *await _load_terms(tx, [each for each in records if isinstance(each, TermRecord)]),
-        *await _load_tombs(tx, _first({each.id: each for each in reversed(records) if isinstance(each, Tomb)})),
+        *await _load_tombs(tx, _first({each.id: each for each in reversed(records) if isinstance(each, Tombstone)})),
     ]
     for version, entry in entries_of(new):
         if version == ALL_VERSIONS:
@@ -110,7 +110,7 @@ def _first(found: dict[str, T]) -> list[T]:
     return list(reversed(found.values()))
 
 
-async def _load_jobs(tx: Transaction, jobs: Sequence[Job]) -> list[Job]:
+async def _load_jobs(tx: PostgresTransaction, jobs: Sequence[Job]) -> list[Job]:
     rows = [
         (
             *job_row(job, job.revision, definition_json(job)),
@@ -132,7 +132,7 @@ async def _load_jobs(tx: Transaction, jobs: Sequence[Job]) -> list[Job]:
     return new
 
 
-async def _load_runs(tx: Transaction, runs: Sequence[Run]) -> list[Run]:
+async def _load_runs(tx: PostgresTransaction, runs: Sequence[Run]) -> list[Run]:
     free = [without_lease(run) for run in runs]
     rows = [(*run_row(run), None if run.state in LIVE else shelf_of(run)) for run in free]
     found = await tx.rows(_sql.load_runs, *columns(rows, COLUMNS + 1)) if rows else []
@@ -147,7 +147,7 @@ async def _load_runs(tx: Transaction, runs: Sequence[Run]) -> list[Run]:
     return new
 
 
-async def _load_lines(tx: Transaction, lines: Sequence[AuditLine]) -> list[AuditLine]:
+async def _load_lines(tx: PostgresTransaction, lines: Sequence[AuditLine]) -> list[AuditLine]:
     """Those behind the last that stands."""
     if not lines:
         return []
@@ -162,7 +162,7 @@ async def _load_lines(tx: Transaction, lines: Sequence[AuditLine]) -> list[Audit
     return new
 
 
-async def _load_terms(tx: Transaction, terms: Sequence[TermRecord]) -> list[TermRecord]:
+async def _load_terms(tx: PostgresTransaction, terms: Sequence[TermRecord]) -> list[TermRecord]:
     new: list[TermRecord] = []
     for term in terms:  # one a version
         stands = await tx.one(_nodes.stands, term.scheduler_version)
@@ -172,7 +172,7 @@ async def _load_terms(tx: Transaction, terms: Sequence[TermRecord]) -> list[Term
     return new
 
 
-async def _load_tombs(tx: Transaction, tombs: Sequence[Tomb]) -> list[Tomb]:
+async def _load_tombs(tx: PostgresTransaction, tombs: Sequence[Tombstone]) -> list[Tombstone]:
     rows = [(tomb.id, tomb.revision, tomb.last_due_ms) for tomb in tombs]
     added = {row[0] for row in await tx.rows(_sql.load_tombs, *columns(rows, 3))} if rows else set()
     return [tomb for tomb in tombs if tomb.id in added]

@@ -14,7 +14,7 @@ import msgspec
 
 from pollux.model import Job, Note, Run, RunState
 from pollux.store.contract import PAYLOAD_BYTES_MAX, RunsAlike
-from pollux.store.legible import legible as plain_legible
+from pollux.store.decoding import legible as plain_legible
 from pollux.store.relational.rows import PAYLOAD, RUN_COLUMNS, Row, checked_made_row, decode
 from pollux.store.relational.rows import job_row as plain_job_row
 from pollux.store.relational.rows import leased_run as plain_leased_run
@@ -68,7 +68,7 @@ def made_row(run: Run) -> Row:
     return _put_at(checked_made_row(run), _MADE_TEXTS)
 
 
-class Alike(NamedTuple):
+class UniformRuns(NamedTuple):
     """Runs that differ only in id and payload, and a row that stands for all.
 
     The ids and payloads of several are lines: of an array the driver looks at each element, and several times.
@@ -79,20 +79,20 @@ class Alike(NamedTuple):
     row: Row
 
 
-def alike(runs: Sequence[Run]) -> Alike | None:
+def alike(runs: Sequence[Run]) -> UniformRuns | None:
     """As many runs are made at once.  None: they differ in more, or are not simply ready."""
     if len(runs) == 1:
         if not _is_plain(runs[0]):
             return None
         row = made_row(runs[0])
-        return Alike([row[0]], (row[0], row[PAYLOAD]), row)
+        return UniformRuns([row[0]], (row[0], row[PAYLOAD]), row)
     many = runs if isinstance(runs, RunsAlike) else _as_alike(runs)
     if many is None or not _is_plain(many.one):
         return None
     lines = "\n".join(many.ids), b"\n".join([b"null" if body is None else body for body in many.bodies]).decode()
     if any(each.count("\n") >= len(many) for each in lines):
         return None
-    return Alike(many.ids, lines, made_row(many.one))
+    return UniformRuns(many.ids, lines, made_row(many.one))
 
 
 def _is_plain(run: Run) -> bool:

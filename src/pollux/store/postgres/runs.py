@@ -8,13 +8,12 @@ from asyncpg import DivisionByZeroError, UniqueViolationError
 
 from pollux.model import AT_THE_GATE, End, NotePut, RunState
 from pollux.store.contract import Answer, RunAnswer
-from pollux.store.postgres.faults import AGAIN
+from pollux.store.postgres.errors import AGAIN
 from pollux.store.postgres.notes import tell_notes, write_notes
-from pollux.store.postgres.rows import Alike, got, packed, put
-from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import Again, Transaction
-from pollux.store.relational.bells import ASKED, RUNS
-from pollux.store.relational.ends import end_unrun
+from pollux.store.postgres.rows import UniformRuns, got, packed, put
+from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.transaction import PostgresTransaction, TransactionRetry
+from pollux.store.relational.feed_entries import end_unrun
 from pollux.store.relational.rows import (
     CANCELLED,
     HELD,
@@ -29,16 +28,17 @@ from pollux.store.relational.rows import (
     by_version,
     made_in,
 )
+from pollux.store.relational.wakeup import ASKED, RUNS
 
 NULLABLE = (ID, KEY, KEY + 1)  # places that are sent whole: the key and the payload may be none
 
-_enqueue = Statements("enqueue")
-_cancel = Statements("cancel")
-_revive = Statements("revive")
-_settle = Statements("settle")
+_enqueue = PostgresStatements("enqueue")
+_cancel = PostgresStatements("cancel")
+_revive = PostgresStatements("revive")
+_settle = PostgresStatements("settle")
 
 
-class Facts:
+class EnqueueFacts:
     """What stands for or against runs that are to be made: how many wait in each version, which jobs there are and
     in which version, which runs are over.
     """
@@ -53,13 +53,13 @@ class Facts:
         return self.waiting.get(self.jobs.get(row[JOB], own), 0)
 
 
-async def look(tx: Transaction, made: Sequence[Row]) -> Facts:
+async def look(tx: PostgresTransaction, made: Sequence[Row]) -> EnqueueFacts:
     jobs, ids = list({row[JOB] for row in made}), [row[ID] for row in made]
     tx.given_ms, waiting, there, ended = await tx.one(_enqueue.look, jobs, ids, tx.given_ms)
-    return Facts(waiting, there, ended)
+    return EnqueueFacts(waiting, there, ended)
 
 
-async def enqueue_plainly(tx: Transaction, made: Alike, ready_max: int) -> bool:
+async def enqueue_plainly(tx: PostgresTransaction, made: UniformRuns, ready_max: int) -> bool:
     """All of them, in one statement; False: something stands against one, and nothing has happened."""
     job_id, due_ms, cause, _, _, priority, group, target, gated, _, _, visible_ms, _ = made.row[1:]
     same = (job_id, due_ms, cause, priority, group, target, gated, visible_ms)
@@ -77,7 +77,7 @@ async def enqueue_plainly(tx: Transaction, made: Alike, ready_max: int) -> bool:
 
 
 async def enqueue(
-    tx: Transaction,
+    tx: PostgresTransaction,
     made: Sequence[Row],
     notes: Sequence[NotePut],
     ready_max: int,
@@ -101,14 +101,14 @@ async def enqueue(
     return answers
 
 
-def arrived(made: Sequence[Row], answers: Sequence[RunAnswer], facts: Facts) -> list[tuple[int, str]]:
+def arrived(made: Sequence[Row], answers: Sequence[RunAnswer], facts: EnqueueFacts) -> list[tuple[int, str]]:
     """Those that were accepted and stand at the gate, with their version."""
     pairs = zip(made, answers, strict=True)
     at_gate = (row for row, answer in pairs if row[STATE] == HELD and answer.answer is Answer.OK)
     return [(facts.jobs[row[JOB]], row[ID]) for row in at_gate]
 
 
-async def _accept_unless_live(tx: Transaction, row: Row, facts: Facts, ready_max: int) -> RunAnswer:
+async def _accept_unless_live(tx: PostgresTransaction, row: Row, facts: EnqueueFacts, ready_max: int) -> RunAnswer:
     if row[JOB] in facts.jobs and not await known_runs(tx, [row[ID]]):
         live = await tx.row(_enqueue.overlapping, row[JOB], await tx.now())
         if live is not None:
@@ -117,7 +117,9 @@ async def _accept_unless_live(tx: Transaction, row: Row, facts: Facts, ready_max
     return answer
 
 
-async def _accept_below(tx: Transaction, made: Sequence[Row], facts: Facts, ready_max: int) -> list[RunAnswer]:
+async def _accept_below(
+    tx: PostgresTransaction, made: Sequence[Row], facts: EnqueueFacts, ready_max: int
+) -> list[RunAnswer]:
     """As many as there is room for, in their order; what is known already needs none."""
     known = facts.ended | {row[0] for row in await tx.rows(_enqueue.known, [row[ID] for row in made])}
     answers: list[RunAnswer] = []
@@ -134,7 +136,7 @@ async def _accept_below(tx: Transaction, made: Sequence[Row], facts: Facts, read
     return answers
 
 
-async def accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[RunAnswer]:
+async def accept(tx: PostgresTransaction, made: Sequence[Row], facts: EnqueueFacts) -> list[RunAnswer]:
     """Make runs live where nothing stands against them.  Of an id that comes twice the first accepted one counts."""
     answers: list[RunAnswer] = []
     while len(answers) < len(made):
@@ -147,7 +149,7 @@ async def accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[Run
     return answers
 
 
-async def _accept(tx: Transaction, made: Sequence[Row], facts: Facts) -> list[RunAnswer]:
+async def _accept(tx: PostgresTransaction, made: Sequence[Row], facts: EnqueueFacts) -> list[RunAnswer]:
     jobs, over = facts.jobs, facts.ended
     fitting = [made_in(row, jobs[row[JOB]]) for row in made if row[JOB] in jobs and row[ID] not in over]
     added = set(await _add(tx, fitting))
@@ -170,27 +172,27 @@ def _explain(row: Row, jobs: Container[str], added: set[str], known: set[str], h
     if row[JOB] not in jobs:
         return RunAnswer(Answer.STALE, row[ID])
     if row[KEY] not in holders:  # it ended just now, and the key is free
-        raise Again
+        raise TransactionRetry
     return RunAnswer(Answer.CONFLICT, row[ID], holders[row[KEY]])
 
 
-async def insert(tx: Transaction, made: Sequence[Row]) -> dict[str, int]:
+async def insert(tx: PostgresTransaction, made: Sequence[Row]) -> dict[str, int]:
     """Make runs live of which the caller knows that they are new; answers their numbers."""
     added = await _add(tx, made)
     if len(added) < len(made):
-        raise Again
+        raise TransactionRetry
     tx.made += added
     count_made(tx, made)
     return added
 
 
-async def _add(tx: Transaction, made: Sequence[Row]) -> dict[str, int]:
+async def _add(tx: PostgresTransaction, made: Sequence[Row]) -> dict[str, int]:
     """The numbers of those that are new."""
     rows = await tx.rows(_enqueue.add, *packed(made, NULLABLE), await tx.now()) if made else []
     return {row[0]: row[1] for row in rows}
 
 
-def count_made(tx: Transaction, made: Sequence[Row]) -> None:
+def count_made(tx: PostgresTransaction, made: Sequence[Row]) -> None:
     for version, some in by_version((row[VERSION], row) for row in made).items():
         held = sum(row[STATE] == HELD for row in some)
         tally = tx.tally_of(version)
@@ -200,12 +202,12 @@ def count_made(tx: Transaction, made: Sequence[Row]) -> None:
             tx.rings |= RUNS
 
 
-async def known_runs(tx: Transaction, ids: Sequence[str]) -> set[str]:
+async def known_runs(tx: PostgresTransaction, ids: Sequence[str]) -> set[str]:
     """Those that are live or finished."""
     return {row[0] for row in await tx.rows(_enqueue.known, ids)}
 
 
-async def held_keys(tx: Transaction, keys: Sequence[str]) -> set[str]:
+async def held_keys(tx: PostgresTransaction, keys: Sequence[str]) -> set[str]:
     """Those that a live run has."""
     return {row[0] for row in await tx.rows(_enqueue.holders, keys)} if keys else set()
 
@@ -213,7 +215,7 @@ async def held_keys(tx: Transaction, keys: Sequence[str]) -> set[str]:
 # cancel
 
 
-async def cancel(tx: Transaction, run_ids: Sequence[str], job_id: str | None, reason: str) -> list[RunAnswer]:
+async def cancel(tx: PostgresTransaction, run_ids: Sequence[str], job_id: str | None, reason: str) -> list[RunAnswer]:
     now_ms = await tx.now()
     if job_id is not None:
         of_job = [row[0] for row in await tx.rows(_cancel.of_job, job_id)]
@@ -242,7 +244,7 @@ async def cancel(tx: Transaction, run_ids: Sequence[str], job_id: str | None, re
     return answers
 
 
-async def ask_to_stop(tx: Transaction, seqs: Sequence[int], reasons: Sequence[str]) -> None:
+async def ask_to_stop(tx: PostgresTransaction, seqs: Sequence[int], reasons: Sequence[str]) -> None:
     """Leave a request beside each lease."""
     if seqs:
         await tx.rows(_cancel.ask, seqs, [put(reason or "cancelled") for reason in reasons])
@@ -250,7 +252,7 @@ async def ask_to_stop(tx: Transaction, seqs: Sequence[int], reasons: Sequence[st
 
 
 async def cancel_waiting(
-    tx: Transaction, rows: Sequence[Row], reasons: Sequence[str], now_ms: int
+    tx: PostgresTransaction, rows: Sequence[Row], reasons: Sequence[str], now_ms: int
 ) -> list[tuple[int, End]]:
     """Runs that nobody runs end here.  Rows are (seq, state, id, job_id, due_ms, cause, gated, version, ...)."""
     if not rows:
@@ -271,7 +273,7 @@ async def cancel_waiting(
 # revive
 
 
-async def revive(tx: Transaction, run_ids: Sequence[str]) -> list[RunAnswer]:
+async def revive(tx: PostgresTransaction, run_ids: Sequence[str]) -> list[RunAnswer]:
     now_ms = await tx.now()
     found = {row[0]: row for row in await tx.rows(_revive.found, run_ids)}
     wanted = list({row[4] for row in found.values()})
@@ -293,7 +295,7 @@ async def revive(tx: Transaction, run_ids: Sequence[str]) -> list[RunAnswer]:
     return answers
 
 
-def _count_revived(tx: Transaction, back: Sequence[tuple[int, Row]]) -> None:
+def _count_revived(tx: PostgresTransaction, back: Sequence[tuple[int, Row]]) -> None:
     tx.shared.dead -= len(back)
     for version, row in back:
         tally = tx.tally_of(version)
@@ -311,5 +313,5 @@ def _revived(run_id: str, row: Row | None, jobs: Container[str], back: set[str],
     if run_id in back:
         return RunAnswer(Answer.OK, run_id)
     if row[3] not in holders:
-        raise Again
+        raise TransactionRetry
     return RunAnswer(Answer.CONFLICT, run_id, got(holders[row[3]]))

@@ -12,8 +12,8 @@ from __future__ import annotations
 from asyncpg import Connection, InsufficientPrivilegeError
 
 from pollux.errors import StoreRefused
-from pollux.store.postgres.address import Address
-from pollux.store.postgres.transaction import SCHEMA_LOCK, Space
+from pollux.store.postgres.address import PostgresAddress
+from pollux.store.postgres.transaction import SCHEMA_LOCK, SchemaStatements
 from pollux.store.relational.sql import Migration, migrations_of
 
 MARK = "pollux"
@@ -25,7 +25,7 @@ def migrations() -> list[Migration]:
     return migrations_of(__package__)
 
 
-async def is_behind(connection: Connection, space: Space, address: Address) -> bool:
+async def is_behind(connection: Connection, space: SchemaStatements, address: PostgresAddress) -> bool:
     """Refuse what cannot serve.  Was the schema made by an earlier release?  One that is not there is quickly made."""
     where = address.where
     await _check_server(connection, where)
@@ -34,7 +34,7 @@ async def is_behind(connection: Connection, space: Space, address: Address) -> b
     return 0 < await version_of(connection, space, where) < migrations()[-1].number
 
 
-async def prepare(connection: Connection, space: Space, address: Address) -> None:
+async def prepare(connection: Connection, space: SchemaStatements, address: PostgresAddress) -> None:
     """Make or bring up to date what is ours."""
     where = address.where
     if await version_of(connection, space, where) == migrations()[-1].number:
@@ -48,7 +48,7 @@ async def prepare(connection: Connection, space: Space, address: Address) -> Non
         ) from error
 
 
-async def _bring_up_to_date(connection: Connection, space: Space, where: str) -> None:
+async def _bring_up_to_date(connection: Connection, space: SchemaStatements, where: str) -> None:
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1::int, $2::int)", space.lock_number, SCHEMA_LOCK)
         version = await version_of(connection, space, where)  # somebody may have been quicker
@@ -93,7 +93,7 @@ def refuse_unfit(where: str, *, number: int, told: str, is_standby: bool, encodi
         raise StoreRefused(f"{where} has the encoding {encoding}; create the database with ENCODING 'UTF8'")
 
 
-async def version_of(connection: Connection, space: Space, where: str) -> int:
+async def version_of(connection: Connection, space: SchemaStatements, where: str) -> int:
     """How many migrations the schema has seen; refused unless it is ours or empty."""
     has_meta, tables = await connection.fetchrow(
         "SELECT to_regclass($1) IS NOT NULL, (SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace($2))",

@@ -14,21 +14,20 @@ from asyncpg import DivisionByZeroError, UniqueViolationError
 
 from pollux.model import PROGRESS_CHARS_MAX, Done, End, Ended, NotePut, Verdict
 from pollux.store.contract import Answer
-from pollux.store.postgres.faults import AGAIN
+from pollux.store.postgres.errors import AGAIN
 from pollux.store.postgres.notes import tell_notes, write_notes
 from pollux.store.postgres.rows import columns, got, packed, put
 from pollux.store.postgres.runs import accept, arrived, look
-from pollux.store.postgres.sql import Statements
-from pollux.store.postgres.transaction import Transaction
-from pollux.store.relational.bells import FEED, RUNS
+from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.transaction import PostgresTransaction
 from pollux.store.relational.plan import SCHEDULED, keys_of
 from pollux.store.relational.rows import DEAD, DONE, HELD, JOB, LEASED, SHELF_PLAIN, Row, encode
-from pollux.store.relational.settling import (
+from pollux.store.relational.settle import (
     FINAL,
-    Finish,
-    Found,
-    Prepared,
-    Retry,
+    FinishedRow,
+    FoundRun,
+    PreparedSettlement,
+    RetriedRow,
     done,
     final,
     finish,
@@ -36,16 +35,17 @@ from pollux.store.relational.settling import (
     refused,
     takes_letters,
 )
+from pollux.store.relational.wakeup import FEED, RUNS
 
-_sql = Statements("settle")
-KEY_FREED, VERSION = 15, 16  # behind the columns of `Found`: the key, the version, and the time
+_sql = PostgresStatements("settle")
+KEY_FREED, VERSION = 15, 16  # behind the columns of `FoundRun`: the key, the version, and the time
 GRANTED = 9  # the version in a grant
 # A run that was asked for is `later` (see migration 0008) while its retry is far, too.  All its index entries are
 # written anew for that, so one whose retry is near stays where it is: few are near at any moment.
 NEAR_MS = 10_000
 
 
-async def settle_plainly(tx: Transaction, items: Sequence[Prepared], rows: Sequence[Row]) -> bool:
+async def settle_plainly(tx: PostgresTransaction, items: Sequence[PreparedSettlement], rows: Sequence[Row]) -> bool:
     """Done, and nothing else, with runs of which `rows` are known; False: something stood against it, and nothing has
     happened.
     """
@@ -69,7 +69,7 @@ async def settle_plainly(tx: Transaction, items: Sequence[Prepared], rows: Seque
     return True
 
 
-async def settle(tx: Transaction, items: Sequence[Prepared]) -> list[Answer]:
+async def settle(tx: PostgresTransaction, items: Sequence[PreparedSettlement]) -> list[Answer]:
     jobs = await _standing_jobs(tx, items)
     ids = [item.settlement.run_id for item in items]
     rows = await tx.rows(_sql.found, ids, tx.given_ms)
@@ -80,7 +80,7 @@ async def settle(tx: Transaction, items: Sequence[Prepared]) -> list[Answer]:
     ended = {row[0]: row for row in await tx.rows(_sql.ended, missing)} if missing else {}
     answers, ours = _ours(items, found, ended)
     versions = {row[0]: row[VERSION] for row in rows}
-    batch = _Batch(tx, now_ms, versions, jobs)
+    batch = _PostgresSettle(tx, now_ms, versions, jobs)
     steps = [[each] for each in ours] if _must_step(ours, {row[KEY_FREED] for row in rows}) else [ours]
     for step in steps:
         await batch.settle(step)
@@ -90,20 +90,22 @@ async def settle(tx: Transaction, items: Sequence[Prepared]) -> list[Answer]:
     return answers
 
 
-Ours = list[tuple[Found, Prepared]]
+Ours = list[tuple[FoundRun, PreparedSettlement]]
 
 
-def _found(row: Row) -> Found:
-    run = Found._make(row[:KEY_FREED])
+def _found(row: Row) -> FoundRun:
+    run = FoundRun._make(row[:KEY_FREED])
     if "\x01" in run.cancel or "\x01" in run.held_reason:
         run = run._replace(cancel=got(run.cancel), held_reason=got(run.held_reason))
     return run
 
 
-def _ours(items: Sequence[Prepared], found: dict[str, Found], ended: dict[str, Row]) -> tuple[list[Answer], Ours]:
+def _ours(
+    items: Sequence[PreparedSettlement], found: dict[str, FoundRun], ended: dict[str, Row]
+) -> tuple[list[Answer], Ours]:
     """The answers, and those that are settled; of a run that is named twice the first."""
     answers: list[Answer] = []
-    ours: dict[str, tuple[Found, Prepared]] = {}
+    ours: dict[str, tuple[FoundRun, PreparedSettlement]] = {}
     for item in items:
         run_id, token = item.settlement.run_id, item.settlement.token
         run = found.get(run_id)
@@ -115,7 +117,7 @@ def _ours(items: Sequence[Prepared], found: dict[str, Found], ended: dict[str, R
     return answers, list(ours.values())
 
 
-async def _standing_jobs(tx: Transaction, items: Sequence[Prepared]) -> set[str]:
+async def _standing_jobs(tx: PostgresTransaction, items: Sequence[PreparedSettlement]) -> set[str]:
     """The jobs that are there, of runs that may be tried again and of follow-ups; they stay until this write ends."""
     again = [item.settlement.run_id for item in items if not isinstance(item.settlement.verdict, FINAL)]
     wanted = {row[JOB] for item in items for row in item.follow_ups}
@@ -130,10 +132,10 @@ def _must_step(ours: Ours, freed: set[str | None]) -> bool:
     return bool(follow_ups) and (has_letters or not freed.isdisjoint(keys_of(follow_ups)))
 
 
-class _Batch:
+class _PostgresSettle:
     """What one call has to write and to tell."""
 
-    def __init__(self, tx: Transaction, now_ms: int, versions: dict[str, int], jobs: set[str]) -> None:
+    def __init__(self, tx: PostgresTransaction, now_ms: int, versions: dict[str, int], jobs: set[str]) -> None:
         self.tx, self.now_ms, self.versions, self.jobs = tx, now_ms, versions, jobs
         self.ends: list[tuple[int, End]] = []
         self.arrived: list[tuple[int, str]] = []
@@ -168,10 +170,10 @@ class _Batch:
         self.tx.shared.dead -= sum(row[1] for row in gone)
         return {row[0]: row[2] for row in gone}
 
-    def _hand_back(self, run: Found, verdict: Verdict, item: Prepared, writes: _Writes) -> End:
+    def _hand_back(self, run: FoundRun, verdict: Verdict, item: PreparedSettlement, writes: _Writes) -> End:
         after, end = hand_back(run, verdict, item, self.now_ms)
         crashed, progress = _told(item)
-        if isinstance(after, Retry):
+        if isinstance(after, RetriedRow):
             is_later = run.cause != SCHEDULED and after.visible_ms > self.now_ms + NEAR_MS
             writes.retried.append((run.seq, *after._replace(error=put(after.error)), crashed, progress, is_later))
         else:
@@ -198,11 +200,11 @@ class _Writes:
         self._letters = letters
         self._dead = 0  # new dead letters
         self._died: dict[str, list[int]] = {}  # those of the schedule: places in `finished`, by job
-        self._finished: list[tuple[int, Finish, Row]] = []
+        self._finished: list[tuple[int, FinishedRow, Row]] = []
         self.retried: list[Row] = []
         self.handed_back: list[Row] = []
 
-    def finish(self, run: Found, after: Finish, item: Prepared) -> None:
+    def finish(self, run: FoundRun, after: FinishedRow, item: PreparedSettlement) -> None:
         self._dead += after.state == DEAD
         if after.state == DEAD and run.cause == SCHEDULED:
             self._died.setdefault(run.job_id, []).append(len(self._finished))
@@ -222,7 +224,7 @@ class _Writes:
             self._finished[place] = (seq, after._replace(state=DONE, shelf=SHELF_PLAIN), told)
         return deaths
 
-    async def write(self, tx: Transaction) -> None:
+    async def write(self, tx: PostgresTransaction) -> None:
         finished = [(seq, *after, *told) for seq, after, told in self._finished]
         tx.shared.dead += self._dead
         for sql, rows in ((_sql.finish, finished), (_sql.retry, self.retried), (_sql.hand_back, self.handed_back)):
@@ -230,7 +232,7 @@ class _Writes:
                 await tx.rows(sql, *columns(rows, 0))
 
 
-def _told(item: Prepared) -> Row:
+def _told(item: PreparedSettlement) -> Row:
     """What the owner says beside the outcome: whether its process crashed, and how far it came."""
     outcome = item.settlement.outcome
     is_crashed = outcome is not None and outcome.crashed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pollux.store.relational import sql
 
 
-class Statements(sql.Statements):
+class PostgresStatements(sql.StatementFolder):
     """The statements of one file as attributes."""
 
     def __init__(self, verb: str) -> None:

@@ -23,17 +23,16 @@ from pollux.model import (
     AuditLine,
     FeedItem,
     Job,
-    Line,
     Node,
     Note,
     NotePut,
     Plan,
+    QueueDepth,
     Run,
     Term,
     Version,
     check_version,
 )
-from pollux.store.asking import Asking
 from pollux.store.contract import (
     BATCH_MAX,
     FEED_MAX,
@@ -60,7 +59,9 @@ from pollux.store.contract import (
     RunPage,
     Settlement,
 )
-from pollux.store.legible import Reading
+from pollux.store.decoding import BatchDecoder
+from pollux.store.dump_format import TermRecord, Tombstone, read_record
+from pollux.store.job_cache import JobReading
 from pollux.store.limits import (
     check_batch,
     check_first,
@@ -71,9 +72,8 @@ from pollux.store.limits import (
     checked_job,
     checked_notes,
 )
-from pollux.store.parts import one_version
+from pollux.store.postgres import claim as lease_verbs
 from pollux.store.postgres import jobs as job_verbs
-from pollux.store.postgres import leases as lease_verbs
 from pollux.store.postgres import listing as listing_verbs
 from pollux.store.postgres import nodes as node_verbs
 from pollux.store.postgres import notes as note_verbs
@@ -83,22 +83,22 @@ from pollux.store.postgres import records as record_verbs
 from pollux.store.postgres import rows
 from pollux.store.postgres import runs as run_verbs
 from pollux.store.postgres import versions as version_verbs
-from pollux.store.postgres.bell import Ear, Looked
-from pollux.store.postgres.database import Database
-from pollux.store.postgres.handle import Handle
+from pollux.store.postgres.database import PostgresDatabase
+from pollux.store.postgres.handle import PostgresHandle
 from pollux.store.postgres.settle import settle, settle_plainly
-from pollux.store.postgres.transaction import Transaction
-from pollux.store.records import TermRecord, Tomb, read_record
-from pollux.store.relational.bells import ASKED, FEED, RUNS
+from pollux.store.postgres.transaction import PostgresTransaction
+from pollux.store.postgres.wakeup import Looked, PostgresListener
 from pollux.store.relational.rows import Row, entry
-from pollux.store.relational.settling import prepare
+from pollux.store.relational.settle import prepare
+from pollux.store.relational.wakeup import ASKED, FEED, RUNS
 from pollux.store.server_clock import ServerClock
-from pollux.store.shelf import JobReading
+from pollux.store.values import ClaimRequest
+from pollux.store.versions import one_version
 
 TWIN_POOL = 2
 
 
-class PostgresStore(Handle):
+class PostgresStore(PostgresHandle):
     _server_clock: ServerClock | None = None
 
     @property
@@ -114,7 +114,7 @@ class PostgresStore(Handle):
         if self._door.loop is not None:
             return
         sender = uuid4().hex
-        database = Database(self._address, self._deadline_ms, sender, self._pool)
+        database = PostgresDatabase(self._address, self._deadline_ms, sender, self._pool)
         try:
             await database.open()
         except BaseException:
@@ -122,7 +122,7 @@ class PostgresStore(Handle):
             raise
         door = self._door
         door.database, door.counted = database, {SCHEDULER_VERSION}
-        door.ear = Ear(sender, self._clock)
+        door.ear = PostgresListener(sender, self._clock)
         if self._address.listen:
             door.ear.hear_by(database.connect, database.space.channel)
         else:
@@ -270,7 +270,7 @@ class PostgresStore(Handle):
         now_ms: int | None = None,
     ) -> Claimed:
         check_first(first)
-        asking = Asking(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
+        asking = ClaimRequest(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
         self._opened()
 
         async def look(waited_ms: float) -> Looked[Claimed]:
@@ -313,7 +313,7 @@ class PostgresStore(Handle):
 
     async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
         listed = await self._read(None, listing_verbs.list_runs, where or RunFilter(), after, check_page(limit))
-        reading = Reading("run", rows.run)
+        reading = BatchDecoder("run", rows.run)
         runs = [run for row in listed.rows if (run := reading(row, row[0])) is not None]
         return reading.answer(RunPage(tuple(runs), listed.next))
 
@@ -327,12 +327,12 @@ class PostgresStore(Handle):
         return await self._server_clock.now_ms()
 
     async def _server_now(self) -> int:
-        return await self._read(None, Transaction.now)
+        return await self._read(None, PostgresTransaction.now)
 
     async def counts(self) -> Counts:
         return await self._read(None, listing_verbs.counts)
 
-    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[Line, ...]:
+    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
         return await self._read(now_ms, listing_verbs.lines, before)
 
     async def problems(self) -> tuple[str, ...]:
@@ -359,7 +359,7 @@ class PostgresStore(Handle):
         return await self._write(now_ms, note_verbs.put_notes, checked_notes(puts), audit=audit)
 
     async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
-        found, reading = await self._read(now_ms, note_verbs.notes, prefix), Reading("note", rows.note)
+        found, reading = await self._read(now_ms, note_verbs.notes, prefix), BatchDecoder("note", rows.note)
         return reading.answer([note for row in found if (note := reading(row, rows.got(row[0]))) is not None])
 
     # nodes and terms
@@ -440,7 +440,7 @@ class PostgresStore(Handle):
             case "term":
                 return msgspec.to_builtins(TermRecord(*row))
             case "tomb":
-                return msgspec.to_builtins(Tomb(*row))
+                return msgspec.to_builtins(Tombstone(*row))
             case "job":
                 return msgspec.to_builtins(self._job(row))
             case "run":
@@ -452,7 +452,7 @@ class PostgresStore(Handle):
 
 
 def _runs_of(ids: Sequence[str], found: dict[str, Row]) -> list[Run | None]:
-    reading = Reading("run", rows.run)
+    reading = BatchDecoder("run", rows.run)
     return reading.answer([reading(found[run_id], run_id) if run_id in found else None for run_id in ids])
 
 

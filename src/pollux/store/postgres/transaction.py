@@ -14,22 +14,22 @@ from typing import Any
 from asyncpg import Connection
 
 from pollux.model import SCHEDULER_VERSION, Arrived, End, Ended, Entry
-from pollux.store.postgres.ringing import Bells
 from pollux.store.postgres.rows import LIVE_COLUMNS, RUN_COLUMNS_OF_R
-from pollux.store.postgres.sql import Statements
-from pollux.store.relational.bells import FEED
+from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.wakeup import PostgresNotifier
 from pollux.store.relational.rows import Row, by_version, encode
+from pollux.store.relational.wakeup import FEED
 
 JOBS_LOCK, NOTES_LOCK, LOG_LOCK, SCHEMA_LOCK = range(1, 5)
 REACH = 100_000  # numbers that are passed over at once
-_sql = Statements("finish")
+_sql = PostgresStatements("finish")
 
 
-class Again(Exception):
+class TransactionRetry(Exception):
     """Somebody else was quicker: undo, and begin again."""
 
 
-class Space:
+class SchemaStatements:
     """One schema: its statements with their names, and its numbers."""
 
     def __init__(self, schema: str) -> None:
@@ -53,7 +53,7 @@ def said_by(sender: str, kinds: int, versions: Iterable[int]) -> str:
     return f"{kinds}:{sender}:{','.join(map(str, versions))}"
 
 
-class Tally:
+class PostgresCounters:
     """By how much the counts change."""
 
     __slots__ = ("clock_ms", "dead", "ends", "feed", "held", "jobs", "leased", "ready", "stops")
@@ -67,18 +67,18 @@ class Tally:
         return [*counts, self.clock_ms]
 
 
-class Transaction:
+class PostgresTransaction:
     """One write (or a few reads) under way on one connection.  `now_ms` is None until the server was asked."""
 
     def __init__(
         self,
         connection: Connection,
-        space: Space,
+        space: SchemaStatements,
         version: int,
         given_ms: int | None = None,
         sender: str = "",
         *,
-        bells: Bells | None = None,
+        bells: PostgresNotifier | None = None,
     ) -> None:
         self._bells = bells
         self.is_owed = False  # the bell, which could not go along
@@ -86,23 +86,23 @@ class Transaction:
         self.version = version  # the handle's own
         self.rings = 0
         self.made: list[str] = []  # ids that must not have ended meanwhile
-        self._tallies: dict[int, Tally] = {}
+        self._tallies: dict[int, PostgresCounters] = {}
         self._told: dict[int, list[tuple[int, bytes]]] = {}
         self._locks: set[int] = set()
 
-    def tally_of(self, version: int) -> Tally:
+    def tally_of(self, version: int) -> PostgresCounters:
         found = self._tallies.get(version)
         if found is None:
-            found = self._tallies[version] = Tally()
+            found = self._tallies[version] = PostgresCounters()
         return found
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> PostgresCounters:
         """Of the handle's own version."""
         return self.tally_of(self.version)
 
     @property
-    def shared(self) -> Tally:
+    def shared(self) -> PostgresCounters:
         """Of all versions: what is dead, and the stops."""
         return self.tally_of(SCHEDULER_VERSION)
 
@@ -184,10 +184,10 @@ class Transaction:
         *others, last = concerned or [SCHEDULER_VERSION]
         for version in others:
             await self.one(statement, *self._told_of(version), *rows[version], "", "", [], version)
-        counts = rows.get(last) or Tally().row()
+        counts = rows.get(last) or PostgresCounters().row()
         ended, _ = await self.one(statement, *self._told_of(last), *counts, *self.bell(), self.made, last)
         if ended:
-            raise Again
+            raise TransactionRetry
 
     def _told_of(self, version: int) -> list[list[Any]]:
         return [list(column) for column in zip(*self._told.get(version, ()), strict=True)] or [[], []]

@@ -48,7 +48,7 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?")
 Place = tuple[str, int]
 
 
-class Address(Struct, frozen=True):
+class RedisAddress(Struct, frozen=True):
     kind: str  # server, sentinel or cluster
     places: tuple[Place, ...]  # host and port of the server, of the sentinels, of some nodes of the cluster
     path: str  # of a socket, else ""
@@ -62,13 +62,13 @@ class Address(Struct, frozen=True):
     name: str  # without a password: for messages
 
 
-def read_address(url: str) -> Address:
+def read_address(url: str) -> RedisAddress:
     parts = _split(url)
     kind, has_tls = _kind_of(parts.scheme)
     options = _options(url, parts, kind, has_tls=has_tls)
     prefix = _prefix(url, kind, options)
     path, service, database = _path_of(url, parts, kind)
-    return Address(
+    return RedisAddress(
         kind=kind,
         places=() if path else tuple(_places(url, parts, kind)),
         path=path,

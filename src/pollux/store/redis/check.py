@@ -16,27 +16,27 @@ from redis import exceptions
 
 from pollux.errors import StoreError, StoreRefused
 from pollux.model import SCHEDULER_VERSION, Note
-from pollux.store.checked import (
+from pollux.store.check_report import (
     ENTRIES_ASIDE,
     FOUND_MAX,
     NOTED,
-    AuditChain,
-    Checked,
-    Finding,
+    AuditChainCheck,
+    CheckFinding,
+    CheckReport,
     Report,
     check_ends,
     finding,
     noted_findings,
 )
-from pollux.store.legible import UNREADABLE
-from pollux.store.redis import listing, rows
-from pollux.store.redis.address import Address, read_address
-from pollux.store.redis.glance import format_at
-from pollux.store.redis.link import Link, Listener
-from pollux.store.redis.refusals import in_our_words
+from pollux.store.decoding import UNREADABLE
+from pollux.store.job_cache import JobCache
+from pollux.store.redis import codec, listing
+from pollux.store.redis.address import RedisAddress, read_address
+from pollux.store.redis.connection import BlockingConnection, RedisConnections
+from pollux.store.redis.errors import in_our_words
+from pollux.store.redis.inspect import format_at
 from pollux.store.redis.scripts import KEYS, name_of, script, verbs
 from pollux.store.redis.server import FORMAT, check_format
-from pollux.store.shelf import JobShelf
 
 ASK_S = 10.0
 DEADLINE_MS = 30_000
@@ -67,7 +67,7 @@ _RULES = {
 _CAN_REPAIR = frozenset({"places", "members", "jobs", "counts"})
 
 
-async def check(url: str, report: Report) -> Checked:
+async def check(url: str, report: Report) -> CheckReport:
     """Look at everything.  Raises if there is no store of ours, or it cannot be read."""
     async with _connected(url) as walk:
         return await walk.look(report)
@@ -83,7 +83,7 @@ async def repair(url: str) -> None:
 @asynccontextmanager
 async def _connected(url: str) -> AsyncIterator[_Walk]:
     address = read_address(url)
-    listener, link = Listener(address), Link(address, DEADLINE_MS)
+    listener, link = BlockingConnection(address), RedisConnections(address, DEADLINE_MS)
     try:
         with in_our_words(address.name):
             found = await format_at(listener, address)
@@ -101,18 +101,18 @@ async def _connected(url: str) -> AsyncIterator[_Walk]:
 class _Walk:
     """One walk over all keys."""
 
-    def __init__(self, address: Address, listener: Listener, link: Link) -> None:
+    def __init__(self, address: RedisAddress, listener: BlockingConnection, link: RedisConnections) -> None:
         self._address, self._listener, self._link = address, listener, link
         self.mends = False
         self._wrong: dict[str, list[str]] = {rule: [] for rule in _RULES}
         self._runs = self._jobs = self._seen = 0
-        self._shelf = JobShelf()
+        self._shelf = JobCache()
         self._past: set[str] = set()  # jobs with finished runs
         self._noted: list[Note] = []
         self._versions: list[int] = []
         self._namespaces: dict[str, bool] = {}  # beginnings of keys that are not ours: are they another store's?
 
-    async def look(self, report: Report) -> Checked:
+    async def look(self, report: Report) -> CheckReport:
         report("the scripts", 0, 0)
         await self._load_scripts()
         if not await self._are_ours():
@@ -136,11 +136,11 @@ class _Walk:
         log, audit = await self._look_at_log()
         return self._checked(notes, log, [*self._findings(), *noted_findings(self._noted), *audit])
 
-    def _checked(self, notes: int, log: int, findings: list[Finding]) -> Checked:
+    def _checked(self, notes: int, log: int, findings: list[CheckFinding]) -> CheckReport:
         what = f"{self._address.name}, keys {self._address.prefix}:*"
-        return Checked(what, FORMAT, self._runs, self._jobs, notes, log, tuple(findings))
+        return CheckReport(what, FORMAT, self._runs, self._jobs, notes, log, tuple(findings))
 
-    def _findings(self) -> list[Finding]:
+    def _findings(self) -> list[CheckFinding]:
         return [
             each
             for rule, what in _RULES.items()
@@ -238,7 +238,7 @@ class _Walk:
             self._say(rule, f"{run_id}: {words}")
         parts = await self._link.run_raw("get_runs", ids=[run_id for run_id in ids if run_id not in unreadable])
         for n in range(0, len(parts), 3):
-            if error := _unreadable(lambda n=n: parts[n + 1] and rows.run(*parts[n : n + 3])):  # type: ignore[misc]
+            if error := _unreadable(lambda n=n: parts[n + 1] and codec.run(*parts[n : n + 3])):  # type: ignore[misc]
                 self._say("records", f"{parts[n].decode(errors='replace')}: {error}")
         misplaced = sorted({run_id for run_id, rule, _ in wrong if rule == "places"})
         if self.mends and misplaced:
@@ -294,10 +294,10 @@ class _Walk:
         if self.mends and wrong:
             await self._link.run("mend_jobs", ids=sorted(strange), dues=[], version=SCHEDULER_VERSION)
 
-    async def _job_rows(self, ids: Sequence[str]) -> list[rows.Row]:
+    async def _job_rows(self, ids: Sequence[str]) -> list[codec.Row]:
         """All at once, or one by one if one of them is no text at all."""
         try:
-            found: list[rows.Row] = await self._link.run("get_jobs", ids=ids)
+            found: list[codec.Row] = await self._link.run("get_jobs", ids=ids)
         except StoreError as error:
             if not isinstance(error.__cause__, UNREADABLE):
                 raise
@@ -341,17 +341,17 @@ class _Walk:
         count = 0
         async for row in listing.note_rows(self._link, "", expired=True):
             count += 1
-            if error := _unreadable(lambda row=row: rows.note(row)):  # type: ignore[misc]
+            if error := _unreadable(lambda row=row: codec.note(row)):  # type: ignore[misc]
                 self._say("records", f"note {row[0]}: {error}")
             elif row[0].startswith(NOTED):
-                self._noted.append(rows.note(row))
+                self._noted.append(codec.note(row))
         seen = [[note.key, False, False, False] for note in self._noted if note.key.startswith(ENTRIES_ASIDE)]
         if self.mends and seen:
             await self._link.run("put_notes", puts=seen, v=SCHEDULER_VERSION)
         return count
 
-    async def _look_at_log(self) -> tuple[int, list[Finding]]:
-        chain, after, count = AuditChain(), 0, 0
+    async def _look_at_log(self) -> tuple[int, list[CheckFinding]]:
+        chain, after, count = AuditChainCheck(), 0, 0
         while page := await self._link.run("read_log", after=after, limit=PAGE, newest=False):
             for line in page:
                 read = listing.decode_line(line)
@@ -365,7 +365,7 @@ def _check_entry(given: dict[bytes, bytes]) -> None:
     for name in (b"entry", b"ends"):
         if name not in given:
             raise ValueError(f"it has no field {name.decode()!r}")
-    check_ends(rows.decode_entry(given[b"entry"]), int(given[b"ends"]))
+    check_ends(codec.decode_entry(given[b"entry"]), int(given[b"ends"]))
 
 
 def _unreadable(read: Callable[[], Any]) -> str | None:

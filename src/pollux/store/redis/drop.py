@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from pollux.errors import StoreRefused
 from pollux.store.redis.address import read_address
 from pollux.store.redis.check import OF_JOBS
-from pollux.store.redis.link import Listener
-from pollux.store.redis.refusals import in_our_words
+from pollux.store.redis.connection import BlockingConnection
+from pollux.store.redis.errors import in_our_words
 from pollux.store.redis.scripts import KEYS
 
 ASK_S = 10.0
@@ -26,7 +26,7 @@ _VERSION = re.compile("^v(?!2:)[1-9][0-9]{0,3}:")  # `?namespace=v2` is a store 
 async def drop(url: str) -> int:
     """Delete all keys of the store; answers how many others begin with the same prefix, and were left."""
     address = read_address(url)
-    listener = Listener(address)
+    listener = BlockingConnection(address)
     try:
         with in_our_words(address.name):
             return await _drop(listener, f"{address.prefix}:", address.name)
@@ -34,7 +34,7 @@ async def drop(url: str) -> int:
         await listener.close()
 
 
-async def _drop(listener: Listener, beginning: str, name: str) -> int:
+async def _drop(listener: BlockingConnection, beginning: str, name: str) -> int:
     if not await _is_store(listener, beginning):
         raise StoreRefused(f"{name} has no store under {beginning}; name the right one with ?namespace=")
     of_things = _OF_THINGS
@@ -50,14 +50,14 @@ async def _drop(listener: Listener, beginning: str, name: str) -> int:
     return len(left)
 
 
-async def _is_store(listener: Listener, beginning: str) -> bool:
+async def _is_store(listener: BlockingConnection, beginning: str) -> bool:
     """A key of another type is nobody's `meta`."""
     if await listener.ask("TYPE", f"{beginning}meta", within_s=ASK_S) != b"hash":
         return False
     return bool(await listener.ask("HEXISTS", f"{beginning}meta", "format", within_s=ASK_S))
 
 
-async def _pages(listener: Listener, beginning: str) -> AsyncIterator[list[bytes]]:
+async def _pages(listener: BlockingConnection, beginning: str) -> AsyncIterator[list[bytes]]:
     """All keys that begin so; one that is there all the time is seen, whatever is deleted meanwhile."""
     cursor = b"0"
     while True:

@@ -21,21 +21,19 @@ from weakref import WeakSet
 from pollux.clock import Clock, SystemClock
 from pollux.errors import StoreBusy, StoreError
 from pollux.model import ALL_VERSIONS, AT_THE_GATE, SCHEDULER_VERSION, AuditLine, FeedItem, Job
-from pollux.store.aside import Aside, Leased
 from pollux.store.contract import Answer, Audit, Claimed, JobPut, RunAnswer
-from pollux.store.doors import shut
-from pollux.store.legible import legible
-from pollux.store.parts import Turns, handle_version
-from pollux.store.records import next_lines
-from pollux.store.redis import calls, listing, rows
+from pollux.store.decoding import HandedBack, LeasedRow, legible
+from pollux.store.dump_format import next_lines
+from pollux.store.job_cache import JobCache
+from pollux.store.redis import codec, listing, script_calls
 from pollux.store.redis.address import read_address
-from pollux.store.redis.ear import OFFER_MS, Ear, Offer, Place, place_of
-from pollux.store.redis.leaps import ServerTime
-from pollux.store.redis.link import Link
-from pollux.store.redis.plain import Leases
-from pollux.store.redis.refusals import Unfinished
+from pollux.store.redis.connection import RedisConnections
+from pollux.store.redis.errors import DeleteUnfinished
+from pollux.store.redis.fast_path import FastPathLeases
 from pollux.store.redis.scripts import BELL_FEED, BELL_RUNS
-from pollux.store.shelf import JobShelf
+from pollux.store.redis.server_clock import RedisClock
+from pollux.store.redis.wakeup import OFFER_MS, Offer, Place, RedisListener, place_of
+from pollux.store.versions import VersionRotation, handle_version, shut
 
 DEADLINE_MS = 10_000
 LOOK_AGAIN_MS = 30_000  # a wait looks up at least so often: no ring is lost, but the server's clock may leap
@@ -63,11 +61,11 @@ def _say(strays: list[str], healed: list[str]) -> None:
         _log.warning("the stream %s or its group was gone: somebody deleted it; it was made anew, no run is lost", key)
 
 
-class Unread(NamedTuple):
+class UnreadableClaim(NamedTuple):
     """Of what was claimed: the runs that cannot be read, those whose job cannot be, and why, by run and by job."""
 
     broken: dict[str, str]
-    aside: list[Leased]
+    aside: list[LeasedRow]
     reasons: dict[str, str]
 
     @property
@@ -75,25 +73,27 @@ class Unread(NamedTuple):
         return bool(self.broken or self.aside)
 
 
-class Door:
+class RedisOpenState:
     """What is opened and closed, for a handle and those of other versions that were made from it."""
 
-    time: ServerTime
+    time: RedisClock
     log_turn: asyncio.Lock  # made when it is opened, as the connections are: both belong to one loop
 
     def __init__(self) -> None:
-        self.link: Link | None = None
+        self.link: RedisConnections | None = None
         self.pid = 0
         self.last_line = ""  # of the audit log, as far as we know
-        self.handles: WeakSet[Handle] = WeakSet()
-        self.versions: dict[int, Handle] = {}  # those of other versions: their connections are closed with the door
+        self.handles: WeakSet[RedisHandle] = WeakSet()
+        self.versions: dict[
+            int, RedisHandle
+        ] = {}  # those of other versions: their connections are closed with the door
 
     def at_new_home(self) -> None:
         for handle in self.handles:
             handle.at_new_home()
 
 
-class Handle:
+class RedisHandle:
     """One handle, of one version or of all."""
 
     def __init__(
@@ -108,18 +108,18 @@ class Handle:
         self._url, self._address = url, read_address(url)
         self._clock = clock or SystemClock()
         self._deadline_ms = deadline_ms
-        self._jobs = JobShelf()
+        self._jobs = JobCache()
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
-        self._leases, self._aside = Leases(), Aside(self._clock)
+        self._leases, self._aside = FastPathLeases(), HandedBack(self._clock)
         self._term_seen = 0  # the highest number that we were told: no store that lost it gives it away again
         self._runs_ear, self._feed_ear = self._ears()
-        self._turns = Turns()
+        self._turns = VersionRotation()
         self._dice = Random()  # noqa: S311
-        self._door = Door()
+        self._door = RedisOpenState()
         self._door.handles.add(self)
 
     @property
-    def _link(self) -> Link | None:
+    def _link(self) -> RedisConnections | None:
         return self._door.link
 
     async def hush(self) -> None:
@@ -129,10 +129,12 @@ class Handle:
         for ear in ears:
             await ear.close()
 
-    def _ears(self) -> tuple[Ear, Ear]:
-        return Ear(self._address, BELL_RUNS, self._version), Ear(self._address, BELL_FEED, self._version)
+    def _ears(self) -> tuple[RedisListener, RedisListener]:
+        return RedisListener(self._address, BELL_RUNS, self._version), RedisListener(
+            self._address, BELL_FEED, self._version
+        )
 
-    def _open(self) -> Link:
+    def _open(self) -> RedisConnections:
         door = self._door
         if door.link is None or os.getpid() != door.pid:
             raise shut(self._address.name, door.pid, is_open=door.link is not None)
@@ -140,7 +142,7 @@ class Handle:
 
     def at_new_home(self) -> None:
         """Another server has our keys, or they were replaced: what we remember may be of writes that are lost."""
-        self._jobs, self._entries, self._leases = JobShelf(), {}, Leases()
+        self._jobs, self._entries, self._leases = JobCache(), {}, FastPathLeases()
         self._runs_ear.move()
         self._feed_ear.move()
 
@@ -150,11 +152,11 @@ class Handle:
     async def _run(self, verb: str, now_ms: int | None = None, **arguments: Any) -> Any:
         return await self._open().run(verb, now=now_ms, v=self._version, **arguments)
 
-    async def _job_rows(self, verb: str, **arguments: Any) -> list[rows.Row]:
-        return calls.job_rows(await self._open().run_raw(verb, now=None, v=self._version, **arguments))
+    async def _job_rows(self, verb: str, **arguments: Any) -> list[codec.Row]:
+        return script_calls.job_rows(await self._open().run_raw(verb, now=None, v=self._version, **arguments))
 
-    def _job(self, row: rows.Row) -> Job:
-        return rows.legible_job(self._jobs, row)
+    def _job(self, row: codec.Row) -> Job:
+        return codec.legible_job(self._jobs, row)
 
     def _revision_before(self, put: JobPut) -> int:
         """As it is expected, or was when the job was last read."""
@@ -183,7 +185,7 @@ class Handle:
             if claimed.runs or not unread.is_any:
                 return claimed, place
 
-    async def _clear(self, unread: Unread, asking: dict[str, Any], now_ms: int, at_ms: int | None) -> None:
+    async def _clear(self, unread: UnreadableClaim, asking: dict[str, Any], now_ms: int, at_ms: int | None) -> None:
         """A run that cannot be read is dead; one whose job cannot be is for others."""
         link, where = self._open(), {"v": asking["v"], "now": at_ms}
         if unread.broken:
@@ -192,10 +194,10 @@ class Handle:
             for leased in unread.aside:
                 self._leases.forget(leased.run_id)
             back = self._aside.settlements(unread.aside, unread.reasons, asking["node"], now_ms)
-            items = [rows.settlement_row(each) for each in back]
+            items = [codec.settlement_row(each) for each in back]
             await link.run("settle", items=items, at_the_gate=AT_THE_GATE, **where)
 
-    async def _claim_once(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place, Unread]:
+    async def _claim_once(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place, UnreadableClaim]:
         lease_ms = asking["lease_ms"]
         asked_ms = self._clock.mono_ms()
         guarded: dict[str, Any] = {"hold_ms": 0, "expected": False}
@@ -207,9 +209,9 @@ class Handle:
             self._door.time.learn(claimed.now_ms, asked_ms, lease_ms)
         return claimed, place, unread
 
-    def _claimed(self, found: list[bytes]) -> tuple[Claimed, Place, Unread]:
+    def _claimed(self, found: list[bytes]) -> tuple[Claimed, Place, UnreadableClaim]:
         """Also what cannot be read."""
-        answer, jobs, stops, look_again, now_ms, place, strays, healed = calls.claim_head(found[0])
+        answer, jobs, stops, look_again, now_ms, place, strays, healed = script_calls.claim_head(found[0])
         if strays or healed:
             _say(strays, healed)
         runs, broken = self._leases.take(found)
@@ -220,13 +222,13 @@ class Handle:
                 by_id[row[0]] = self._job(row)
             except StoreError as error:
                 reasons[row[0]] = str(error.__cause__)
-        aside: list[Leased] = []
+        aside: list[LeasedRow] = []
         if reasons:
-            aside = [Leased(run.id, run.token, run.job_id, run.fence) for run in runs if run.job_id in reasons]
+            aside = [LeasedRow(run.id, run.token, run.job_id, run.fence) for run in runs if run.job_id in reasons]
             runs = [run for run in runs if run.job_id not in reasons]
         look_again_ms = None if look_again is False else look_again
         claimed = Claimed(Answer(answer), tuple(runs), by_id, stops, look_again_ms, now_ms)
-        return claimed, place_of(place), Unread(broken, aside, reasons)
+        return claimed, place_of(place), UnreadableClaim(broken, aside, reasons)
 
     def _gift(self, gift: Any) -> Claimed | None:
         """What came with a ring; nothing if some of it cannot be read: the same claim, asked again, sees to that."""
@@ -239,21 +241,24 @@ class Handle:
         """A part at a time; the first that does anything has the lines, and how many there may be behind it."""
         do, named = partial(self._cancel_part, now_ms), len(asked["ids"])
         if audit is None:
-            return calls.run_answers(await to_the_end(await do(asked), asked, do), named)
-        before, seen = list[calls.Cancelled](), calls.Part([("ok", run_id, 0) for run_id in asked["ids"]])
+            return script_calls.run_answers(await to_the_end(await do(asked), asked, do), named)
+        before, seen = (
+            list[script_calls.CancelledRun](),
+            script_calls.CancelledPart([("ok", run_id, 0) for run_id in asked["ids"]]),
+        )
         while True:
             if asked["job"] is not False:
                 seen, asked = await self._first_to_do(asked, before, now_ms)
             lines = partial(lines_of_part, audit, before, seen, named)
-            part = await self._recorded(lines, "cancel", calls.part, (seen, seen.said), now_ms, **asked)
+            part = await self._recorded(lines, "cancel", script_calls.part, (seen, seen.said), now_ms, **asked)
             if part.does_any or part.after is False:
-                return calls.run_answers([*before, *await to_the_end(part, asked, do)], named)
+                return script_calls.run_answers([*before, *await to_the_end(part, asked, do)], named)
             before += part.found  # somebody else was quicker
             asked = behind(part, asked)
 
     async def _first_to_do(
-        self, asked: dict[str, Any], before: list[calls.Cancelled], now_ms: int | None
-    ) -> tuple[calls.Part, dict[str, Any]]:
+        self, asked: dict[str, Any], before: list[script_calls.CancelledRun], now_ms: int | None
+    ) -> tuple[script_calls.CancelledPart, dict[str, Any]]:
         """The first part of a job in which anything is to be done, as it looks; what is found before it is added there.
 
         And how to ask for it: whatever comes or ends meanwhile, it will have no others than these.
@@ -265,13 +270,13 @@ class Handle:
             part = await self._look_at_part(now_ms, asked)
         return part, asked | {"upto": part.upto, "to": part.after}
 
-    async def _cancel_part(self, now_ms: int | None, asked: dict[str, Any]) -> calls.Part:
-        return calls.part(await self._run("cancel", now_ms, **asked))
+    async def _cancel_part(self, now_ms: int | None, asked: dict[str, Any]) -> script_calls.CancelledPart:
+        return script_calls.part(await self._run("cancel", now_ms, **asked))
 
-    async def _look_at_part(self, now_ms: int | None, asked: dict[str, Any]) -> calls.Part:
+    async def _look_at_part(self, now_ms: int | None, asked: dict[str, Any]) -> script_calls.CancelledPart:
         """What a part would be; nothing is done."""
         _, found, _, self._door.last_line = await self._run("cancel", now_ms, **asked, told=NOT_YET)
-        return calls.part(found)
+        return script_calls.part(found)
 
     async def _finish(self, ids: Sequence[str] = (), now_ms: int | None = None, limit: int | None = None) -> int:
         """Do what deletes and moves have left of these jobs, or of all: how many runs were looked at, up to `limit`."""
@@ -293,7 +298,7 @@ class Handle:
         while True:
             try:
                 return await add()
-            except Unfinished:
+            except DeleteUnfinished:
                 await self._finish(ids, now_ms)
 
     def _offer_of(self, asking: dict[str, Any]) -> Callable[[Claimed], Offer] | None:
@@ -392,8 +397,10 @@ class Handle:
 
 
 async def to_the_end(
-    first: calls.Part, asked: dict[str, Any], ask: Callable[[dict[str, Any]], Awaitable[calls.Part]]
-) -> list[calls.Cancelled]:
+    first: script_calls.CancelledPart,
+    asked: dict[str, Any],
+    ask: Callable[[dict[str, Any]], Awaitable[script_calls.CancelledPart]],
+) -> list[script_calls.CancelledRun]:
     """What a part and all that follow it have found."""
     part, found = first, list(first.found)
     while part.after is not False:
@@ -402,13 +409,17 @@ async def to_the_end(
     return found
 
 
-def behind(part: calls.Part, asked: dict[str, Any]) -> dict[str, Any]:
+def behind(part: script_calls.CancelledPart, asked: dict[str, Any]) -> dict[str, Any]:
     """How to ask for what follows a part."""
     return asked | {"ids": [], "after": part.after, "upto": part.upto, "to": False}
 
 
 def lines_of_part(
-    audit: Audit[list[RunAnswer]], before: Sequence[calls.Cancelled], seen: calls.Part, named: int, part: calls.Part
+    audit: Audit[list[RunAnswer]],
+    before: Sequence[script_calls.CancelledRun],
+    seen: script_calls.CancelledPart,
+    named: int,
+    part: script_calls.CancelledPart,
 ) -> Sequence[AuditLine]:
     """What tells of a part, which looked like `seen`; nothing if it does nothing and there is more behind it.
 
@@ -418,11 +429,11 @@ def lines_of_part(
         return ()
     # those that came since count for nothing, unless so many stand in between that it ends before its time
     unseen = (seen if part.after == seen.after else part).behind
-    answers = calls.run_answers([*before, *part.found], named)
+    answers = script_calls.run_answers([*before, *part.found], named)
     return audit([*answers, *[RunAnswer(Answer.OK, "")] * unseen])
 
 
 def chained_after(last: str, lines: Sequence[AuditLine]) -> list[str]:
     """Lines as they may follow the last one of the log, which is empty if there is none."""
     before = legible(listing.decode_line, last, "the last line of the audit log") if last else AuditLine(0, "", "", "")
-    return [rows.encode(line).decode() for line in next_lines(lines, before.seq, before.chain)]
+    return [codec.encode(line).decode() for line in next_lines(lines, before.seq, before.chain)]

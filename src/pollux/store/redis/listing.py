@@ -9,12 +9,12 @@ import msgspec
 
 from pollux.model import FINISHED, LIVE, AuditLine, Job, Run, RunState
 from pollux.store.contract import DumpPage, JobFilter, JobPage, RunFilter, RunPage
+from pollux.store.dump_format import TermRecord, Tombstone, dump_place
 from pollux.store.filters import job_fits, run_filter, run_place
-from pollux.store.records import TermRecord, Tomb, dump_place
-from pollux.store.redis import rows
-from pollux.store.redis.calls import job_rows
-from pollux.store.redis.link import Link
-from pollux.store.shelf import JobReading, JobShelf
+from pollux.store.job_cache import JobCache, JobReading
+from pollux.store.redis import codec
+from pollux.store.redis.connection import RedisConnections
+from pollux.store.redis.script_calls import job_rows
 
 PART = 200  # rows that one call to the server reads, unless the page is bigger
 DIGITS = 29  # of a finished run's place
@@ -25,11 +25,13 @@ _decode_places = msgspec.msgpack.Decoder(list[str]).decode
 decode_line = msgspec.json.Decoder(AuditLine).decode
 
 
-async def list_jobs(link: Link, shelf: JobShelf, where: JobFilter, after: str | None, limit: int) -> JobPage:
+async def list_jobs(
+    link: RedisConnections, shelf: JobCache, where: JobFilter, after: str | None, limit: int
+) -> JobPage:
     """What cannot be read behind the last job of a page belongs to the next one, and is told there."""
     found, reading, told = list[Job](), JobReading(shelf), 0
     async for row in _job_rows(link, after, limit):
-        job = reading.job(rows.job_given(row))
+        job = reading.job(codec.job_given(row))
         if job is None or not job_fits(job, where):
             continue
         if len(found) == limit:
@@ -39,7 +41,7 @@ async def list_jobs(link: Link, shelf: JobShelf, where: JobFilter, after: str | 
     return reading.answer(JobPage(tuple(found), None))
 
 
-async def _job_rows(link: Link, after: str | None, limit: int) -> AsyncIterator[rows.Row]:
+async def _job_rows(link: RedisConnections, after: str | None, limit: int) -> AsyncIterator[codec.Row]:
     part = max(PART, limit + 1)
     while True:
         page = job_rows(await link.run_raw("list_jobs", after=False if after is None else after, limit=part))
@@ -51,9 +53,9 @@ async def _job_rows(link: Link, after: str | None, limit: int) -> AsyncIterator[
         after = page[-1][0]
 
 
-async def list_runs(link: Link, where: RunFilter, after: str | None, limit: int) -> RunPage:
+async def list_runs(link: RedisConnections, where: RunFilter, after: str | None, limit: int) -> RunPage:
     """As with jobs: a page tells of what lies before its end."""
-    fits, reading, told = run_filter(where), rows.RunReading(), 0
+    fits, reading, told = run_filter(where), codec.RunReading(), 0
     found, last = list[Run](), ""
     async for cursor, run in _runs(link, where, after, limit, reading):
         if not fits(run):
@@ -66,7 +68,7 @@ async def list_runs(link: Link, where: RunFilter, after: str | None, limit: int)
 
 
 async def _runs(
-    link: Link, where: RunFilter, after: str | None, limit: int, reading: rows.RunReading
+    link: RedisConnections, where: RunFilter, after: str | None, limit: int, reading: codec.RunReading
 ) -> AsyncIterator[tuple[str, Run]]:
     """Live ones from a place on, then finished ones from theirs, as far as the filter can mean them."""
     live_after, below = run_place(after)
@@ -84,13 +86,13 @@ async def _runs(
 
 
 async def live_runs(
-    link: Link,
+    link: RedisConnections,
     after: tuple[int, str] | None,
     job_id: str | None,
     part: int,
     *,
     held_in: int | None = None,
-    reading: rows.RunReading | None = None,
+    reading: codec.RunReading | None = None,
 ) -> AsyncIterator[Run]:
     """By (due, id); those that are held in a version have a list of their own."""
     while True:
@@ -106,7 +108,12 @@ async def live_runs(
 
 
 async def past_runs(
-    link: Link, order: str, after: str | None, job_id: str | None, part: int, reading: rows.RunReading | None = None
+    link: RedisConnections,
+    order: str,
+    after: str | None,
+    job_id: str | None,
+    part: int,
+    reading: codec.RunReading | None = None,
 ) -> AsyncIterator[tuple[str, Run]]:
     """Finished runs with their places, `newest` or `oldest` first."""
     while True:
@@ -121,11 +128,11 @@ async def past_runs(
 
 
 async def _page(
-    link: Link, asked: dict[str, Any], reading: rows.RunReading | None
+    link: RedisConnections, asked: dict[str, Any], reading: codec.RunReading | None
 ) -> tuple[list[str], Iterable[Run | None]]:
     """Places, and the runs that stand there, read as they are taken."""
     found = await link.run_raw("list_runs", **asked)
-    return _decode_places(found[0]), rows.runs(found, first=1) if reading is None else reading.each(found, first=1)
+    return _decode_places(found[0]), codec.runs(found, first=1) if reading is None else reading.each(found, first=1)
 
 
 def _or_false(text: str | None) -> str | bool:
@@ -135,7 +142,7 @@ def _or_false(text: str | None) -> str | bool:
 # raw records
 
 
-async def dump(link: Link, shelf: JobShelf, after: str | None, limit: int) -> DumpPage:
+async def dump(link: RedisConnections, shelf: JobCache, after: str | None, limit: int) -> DumpPage:
     """A cursor is `<kind> <place>` of the last record of its page."""
     kind, place = dump_place(after, KINDS)
     page: list[tuple[str, Any]] = []
@@ -153,7 +160,9 @@ def _kind(place: str) -> str:
     return "run" if kind == "live" else kind
 
 
-def _records(link: Link, shelf: JobShelf, kind: str, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
+def _records(
+    link: RedisConnections, shelf: JobCache, kind: str, place: str, part: int
+) -> AsyncIterator[tuple[object, Any]]:
     match kind:
         case "term":
             return _terms(link, int(place or 0))
@@ -171,40 +180,40 @@ def _records(link: Link, shelf: JobShelf, kind: str, place: str, part: int) -> A
             return _tombs(link, int(place or 0), part)
 
 
-async def _terms(link: Link, after: int) -> AsyncIterator[tuple[object, Any]]:
+async def _terms(link: RedisConnections, after: int) -> AsyncIterator[tuple[object, Any]]:
     for number, version in await link.run("get_term", after=after):
         yield version, TermRecord(number, version)
 
 
-async def _tombs(link: Link, after: int, part: int) -> AsyncIterator[tuple[object, Any]]:
+async def _tombs(link: RedisConnections, after: int, part: int) -> AsyncIterator[tuple[object, Any]]:
     while True:
         page = await link.run("get_tombs", after=after, limit=part)
         for place, job_id, revision, last_due_ms in page:
-            yield place, Tomb(job_id, revision, None if last_due_ms is False else last_due_ms)
+            yield place, Tombstone(job_id, revision, None if last_due_ms is False else last_due_ms)
         if len(page) < part:
             return
         after = page[-1][0]
 
 
-async def _jobs(link: Link, shelf: JobShelf, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
+async def _jobs(link: RedisConnections, shelf: JobCache, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
     async for row in _job_rows(link, place or None, part):
-        yield row[0], rows.legible_job(shelf, row)
+        yield row[0], codec.legible_job(shelf, row)
 
 
-async def _live(link: Link, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
+async def _live(link: RedisConnections, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
     due_ms, _, run_id = place.partition(":")
     async for run in live_runs(link, (int(due_ms), run_id) if place else None, None, part):
         yield f"{run.due_ms}:{run.id}", run
 
 
-async def _notes(link: Link, place: str) -> AsyncIterator[tuple[object, Any]]:
+async def _notes(link: RedisConnections, place: str) -> AsyncIterator[tuple[object, Any]]:
     async for row in note_rows(link, "", place or None, expired=True):
-        yield row[0], rows.legible_note(row)
+        yield row[0], codec.legible_note(row)
 
 
 async def note_rows(
-    link: Link, prefix: str, after: str | None = None, *, expired: bool, now_ms: int | None = None
-) -> AsyncIterator[rows.Row]:
+    link: RedisConnections, prefix: str, after: str | None = None, *, expired: bool, now_ms: int | None = None
+) -> AsyncIterator[codec.Row]:
     place: str | bool = _or_false(after)
     while True:
         options = {"prefix": prefix, "after": place, "limit": PART, "expired": expired, "now": now_ms}
@@ -215,7 +224,7 @@ async def note_rows(
             return
 
 
-async def _lines(link: Link, after: int, part: int) -> AsyncIterator[tuple[object, Any]]:
+async def _lines(link: RedisConnections, after: int, part: int) -> AsyncIterator[tuple[object, Any]]:
     while True:
         page = await link.run("read_log", after=after, limit=part, newest=False)
         for line in page:

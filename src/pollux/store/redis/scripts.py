@@ -73,7 +73,7 @@ class Script(Struct, frozen=True):
     writes: bool  # it answers its value and the count of writes, else its value alone
 
 
-class Part(NamedTuple):
+class ScriptPart(NamedTuple):
     """What stands between empty lines in what is shared: all names in it, and its own."""
 
     text: str
@@ -111,12 +111,12 @@ def _plain(verb: str) -> list[str]:
 
 
 @cache
-def _parts(*names: str) -> tuple[Part, ...]:
+def _parts(*names: str) -> tuple[ScriptPart, ...]:
     texts = re.split(r"\n\n(?=\S)", "\n".join(_read(name) for name in names))
-    return tuple(Part(text, _names(text), _owns(text)) for text in texts)
+    return tuple(ScriptPart(text, _names(text), _owns(text)) for text in texts)
 
 
-def _needed(parts: Sequence[Part], wanted: frozenset[str]) -> list[Part]:
+def _needed(parts: Sequence[ScriptPart], wanted: frozenset[str]) -> list[ScriptPart]:
     """The parts of what is shared that a verb uses: a server makes all of it anew for every call.
 
     A part is needed if a name of its own is; one that only adds to another part says in its first line with which name
@@ -132,7 +132,7 @@ def _needed(parts: Sequence[Part], wanted: frozenset[str]) -> list[Part]:
             wanted |= parts[n].names
 
 
-def _nested(parts: Sequence[Part], body: str) -> list[str]:
+def _nested(parts: Sequence[ScriptPart], body: str) -> list[str]:
     """The parts and the body, each few of them in a function around what follows.
 
     To make a function that uses names of its own level Lua walks over all that stand there, but what it uses of the

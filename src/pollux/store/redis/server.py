@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from pollux.errors import StoreError, StoreRefused
-from pollux.store.redis.address import CLUSTER, SERVER, Address
+from pollux.store.redis.address import CLUSTER, SERVER, RedisAddress
 
 FORMAT = 3  # of the keys; raised when they change
 OLDEST = (7, 0)
@@ -27,7 +27,7 @@ def parse_info(answer: bytes) -> dict[str, Any]:
     return found
 
 
-def check_server(info: dict[str, Any], address: Address) -> None:
+def check_server(info: dict[str, Any], address: RedisAddress) -> None:
     """Refuse what would lose runs; warn once of what may."""
     name = address.name
     _check_kind(info, address)
@@ -43,7 +43,7 @@ def check_server(info: dict[str, Any], address: Address) -> None:
         _forgets(address)
 
 
-def problems_of(info: dict[str, Any], address: Address) -> tuple[str, ...]:
+def problems_of(info: dict[str, Any], address: RedisAddress) -> tuple[str, ...]:
     """What has become wrong with a server that was fit when we connected."""
     found = [_evicts(info, address.name)]
     used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
@@ -65,7 +65,7 @@ def _evicts(info: dict[str, Any], name: str) -> str:
     )
 
 
-def _forgets(address: Address) -> None:
+def _forgets(address: RedisAddress) -> None:
     name = address.name
     if address.is_durable:
         raise StoreRefused(
@@ -81,7 +81,7 @@ def _forgets(address: Address) -> None:
         )
 
 
-def check_fsync(said: str | None, address: Address) -> None:
+def check_fsync(said: str | None, address: RedisAddress) -> None:
     """Refuse one that leaves it to its system when the file comes to the disk; one that does not tell is trusted."""
     if said == "no" and address.is_durable:
         raise StoreRefused(
@@ -90,7 +90,7 @@ def check_fsync(said: str | None, address: Address) -> None:
         )
 
 
-def _check_kind(info: dict[str, Any], address: Address) -> None:
+def _check_kind(info: dict[str, Any], address: RedisAddress) -> None:
     mode = info.get("redis_mode") or info.get("server_mode")  # as Valkey says
     if mode == "sentinel":
         raise StoreRefused(
@@ -102,7 +102,7 @@ def _check_kind(info: dict[str, Any], address: Address) -> None:
         )
 
 
-def _refuse_replica(address: Address) -> None:
+def _refuse_replica(address: RedisAddress) -> None:
     if address.kind == SERVER:
         raise StoreRefused(
             f"the server {address.name} is a replica and only reads; name the primary in the store's URL"

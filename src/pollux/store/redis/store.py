@@ -15,11 +15,11 @@ from pollux.model import (
     AT_THE_GATE,
     AuditLine,
     Job,
-    Line,
     Node,
     Note,
     NotePut,
     Plan,
+    QueueDepth,
     Run,
     Term,
     Version,
@@ -52,6 +52,8 @@ from pollux.store.contract import (
     RunPage,
     Settlement,
 )
+from pollux.store.dump_format import read_record
+from pollux.store.job_cache import JobReading
 from pollux.store.limits import (
     check_batch,
     check_first,
@@ -62,19 +64,17 @@ from pollux.store.limits import (
     checked_job,
     checked_notes,
 )
-from pollux.store.parts import one_version
-from pollux.store.records import read_record
-from pollux.store.redis import calls, listing, plain, rows
-from pollux.store.redis.ear import place_of
-from pollux.store.redis.handle import PIECE, Handle, Looked
-from pollux.store.redis.leaps import ServerTime
-from pollux.store.redis.link import Link
+from pollux.store.redis import codec, fast_path, listing, script_calls
+from pollux.store.redis.connection import RedisConnections
+from pollux.store.redis.handle import PIECE, Looked, RedisHandle
 from pollux.store.redis.server import problems_of
+from pollux.store.redis.server_clock import RedisClock
+from pollux.store.redis.wakeup import place_of
 from pollux.store.server_clock import ServerClock
-from pollux.store.shelf import JobReading
+from pollux.store.versions import one_version
 
 
-class RedisStore(Handle):
+class RedisStore(RedisHandle):
     capabilities = Capabilities(name="redis", durable=False)
     _server_clock: ServerClock | None = None
 
@@ -85,14 +85,14 @@ class RedisStore(Handle):
     async def open(self) -> None:
         if self._link is not None:
             return
-        link = Link(self._address, self._deadline_ms)
+        link = RedisConnections(self._address, self._deadline_ms)
         try:
             now_ms = await link.open()
         except BaseException:
             await link.close()
             raise
         link.on_new_home = self._door.at_new_home
-        self._door.time = ServerTime(self._clock, now_ms)
+        self._door.time = RedisClock(self._clock, now_ms)
         self._door.log_turn = asyncio.Lock()
         self._door.link, self._door.pid = link, os.getpid()
 
@@ -126,11 +126,11 @@ class RedisStore(Handle):
     ) -> list[JobAnswer]:
         check_batch(puts, "jobs")
         one_version(self._version, "put_jobs")
-        items = [rows.job_put(checked_job(put.job), put.revision) for put in puts]
+        items = [codec.job_put(checked_job(put.job), put.revision) for put in puts]
         hoped = [("ok", self._revision_before(put) + 1, "", "") for put in puts]
 
-        def read(found: list[rows.Row]) -> list[JobAnswer]:
-            return [calls.job_answer(put, row, self._version) for put, row in zip(puts, found, strict=True)]
+        def read(found: list[codec.Row]) -> list[JobAnswer]:
+            return [script_calls.job_answer(put, row, self._version) for put, row in zip(puts, found, strict=True)]
 
         said = [f"ok {row[1]}  " for row in hoped]
         put_all = partial(self._recorded, audit, "put_jobs", read, (hoped, said), now_ms, puts=items)
@@ -158,7 +158,7 @@ class RedisStore(Handle):
     async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
         check_batch(ids, "jobs")
         found, reading = await self._job_rows("get_jobs", ids=ids), JobReading(self._jobs)
-        return reading.answer([reading.job(rows.job_given(row)) if row else None for row in found])
+        return reading.answer([reading.job(codec.job_given(row)) if row else None for row in found])
 
     async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
         return await listing.list_jobs(self._open(), self._jobs, where or JobFilter(), after, check_page(limit))
@@ -181,7 +181,7 @@ class RedisStore(Handle):
         one_version(self._version, "due")
         found = await self._job_rows("due", after=after or False, before=before_ms, limit=limit)
         reading = JobReading(self._jobs)
-        return reading.answer(reading.jobs([rows.job_given(row) for row in found]))
+        return reading.answer(reading.jobs([codec.job_given(row) for row in found]))
 
     # plan
 
@@ -191,11 +191,11 @@ class RedisStore(Handle):
         async def look(waited_ms: float) -> Looked[Feed]:
             known = self._entries
             at_ms = None if now_ms is None else now_ms + int(waited_ms)
-            exact = [entry_id for entry_id in known if entry_id < calls.COUNTED_MAX]
+            exact = [entry_id for entry_id in known if entry_id < script_calls.COUNTED_MAX]
             found = await self._open().run_raw("feed", limit=limit, known=exact, now=at_ms, v=self._version)
             if self._entries is not known:  # forgotten meanwhile: at another server the same ids may be other entries
                 return await look(waited_ms)
-            items = calls.feed_items(found[2], known)
+            items = script_calls.feed_items(found[2], known)
             self._entries = {item.id: item for item in items}
             return Feed(items, int(found[0])), bool(items), None, place_of(found[1].decode())
 
@@ -204,7 +204,7 @@ class RedisStore(Handle):
     async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
         one_version(self._version, "advance")
         check_plan(plan)
-        said = await self._run("advance", now_ms, **calls.plan_of(term, plan))
+        said = await self._run("advance", now_ms, **script_calls.plan_of(term, plan))
         answer, at_ms, firings, updates, ready, seats, waiting = said
         made = tuple([Answer(each) for each in firings])
         learnt = tuple([Answer(each) for each in updates])
@@ -223,11 +223,11 @@ class RedisStore(Handle):
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(runs, "runs")
-        asked = None if notes or unless_live or audit is not None else plain.enqueue_of(runs, self._version)
+        asked = None if notes or unless_live or audit is not None else fast_path.enqueue_of(runs, self._version)
         if asked and await self._open().try_plain("enqueue_plain", **asked, ready_max=ready_max, now=now_ms):
             return [RunAnswer(Answer.OK, run_id) for run_id in asked["ids"]]
-        made = [rows.checked_row(run) for run in runs]
-        written = rows.note_rows(checked_notes(notes))
+        made = [codec.checked_row(run) for run in runs]
+        written = codec.note_rows(checked_notes(notes))
         ids = [row[0] for row in made]
 
         def read(found: Any) -> list[RunAnswer]:
@@ -266,7 +266,7 @@ class RedisStore(Handle):
         check_batch(renewals, "renewals")
         for renewal in renewals:
             self._leases.forget(renewal.run_id)
-        answers = await self._run("renew", now_ms, items=calls.renewal_rows(renewals), lease_ms=lease_ms)
+        answers = await self._run("renew", now_ms, items=script_calls.renewal_rows(renewals), lease_ms=lease_ms)
         return [Renewed(Answer(answer), cancel) for answer, cancel in answers]
 
     async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
@@ -275,7 +275,7 @@ class RedisStore(Handle):
         asked = self._leases.settle_of(settlements)
         if asked is not None and await self._open().try_plain("settle_plain", **asked):
             return [Answer.OK] * len(settlements)
-        items = [rows.settlement_row(settlement) for settlement in settlements]
+        items = [codec.settlement_row(settlement) for settlement in settlements]
         answers = await self._run("settle", now_ms, items=items, at_the_gate=AT_THE_GATE)
         return [Answer.OK] * len(items) if answers is True else [Answer(each) for each in answers]
 
@@ -289,7 +289,7 @@ class RedisStore(Handle):
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         check_batch(run_ids, "runs")
-        return await self._cancel(calls.cancel_of(run_ids, job_id, reason, PIECE), audit, now_ms)
+        return await self._cancel(script_calls.cancel_of(run_ids, job_id, reason, PIECE), audit, now_ms)
 
     async def revive(
         self, run_ids: Sequence[str], *, audit: Audit[list[RunAnswer]] | None = None, now_ms: int | None = None
@@ -303,7 +303,7 @@ class RedisStore(Handle):
 
     async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
         check_batch(ids, "runs")
-        reading = rows.RunReading()
+        reading = codec.RunReading()
         return reading.answer(reading.runs(await self._open().run_raw("get_runs", ids=ids)))
 
     async def now(self) -> int:
@@ -317,9 +317,9 @@ class RedisStore(Handle):
     async def counts(self) -> Counts:
         return Counts(*await self._run("counts"))
 
-    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[Line, ...]:
+    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
         found = await self._run("lines", now_ms, before=before or "")
-        return tuple([Line(ready, None if first_ms is False else first_ms) for ready, first_ms in found])
+        return tuple([QueueDepth(ready, None if first_ms is False else first_ms) for ready, first_ms in found])
 
     async def problems(self) -> tuple[str, ...]:
         return problems_of(await self._open().info(), self._address)
@@ -328,11 +328,11 @@ class RedisStore(Handle):
         check_pruning(what, is_told=audit is not None)
         if audit is not None:
             guess = len(what.ids), [str(len(what.ids))]
-            return await self._recorded(audit, "prune", int, guess, **calls.pruning_of(what, what.limit))
+            return await self._recorded(audit, "prune", int, guess, **script_calls.pruning_of(what, what.limit))
         gone = 0
         while gone < what.limit:
             piece = min(PIECE, what.limit - gone)
-            went = int(await self._run("prune", **calls.pruning_of(what, piece)))
+            went = int(await self._run("prune", **script_calls.pruning_of(what, piece)))
             gone += went
             if went < piece:
                 break
@@ -343,20 +343,20 @@ class RedisStore(Handle):
     async def put_notes(
         self, puts: Sequence[NotePut], *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
     ) -> list[Answer]:
-        written, said = rows.note_rows(checked_notes(puts)), ["ok"] * len(puts)
+        written, said = codec.note_rows(checked_notes(puts)), ["ok"] * len(puts)
         return await self._recorded(audit, "put_notes", _answers, (said, said), now_ms, puts=written)
 
     async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
-        found, reading = listing.note_rows(self._open(), prefix, expired=False, now_ms=now_ms), rows.note_reading()
+        found, reading = listing.note_rows(self._open(), prefix, expired=False, now_ms=now_ms), codec.note_reading()
         return reading.answer([note async for row in found if (note := reading(row, row[0])) is not None])
 
     # nodes and terms
 
     async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
-        await self._run("beat", now_ms, ttl_ms=ttl_ms, **calls.node_of(node))
+        await self._run("beat", now_ms, ttl_ms=ttl_ms, **script_calls.node_of(node))
 
     async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
-        return calls.nodes_from(await self._run("nodes", now_ms))
+        return script_calls.nodes_from(await self._run("nodes", now_ms))
 
     async def leave(self, node_id: str) -> None:
         await self._run("leave", id=node_id)
@@ -411,7 +411,7 @@ class RedisStore(Handle):
         check_batch(records, "records")
         read = [read_record(kind, data) for kind, data in records]
         jobs = [value.id for value in read if isinstance(value, Job)]
-        items, new = [calls.record_row(value) for value in read], 0
+        items, new = [script_calls.record_row(value) for value in read], 0
         for first in range(0, len(items), PIECE):
             load = partial(self._run, "load", items=items[first : first + PIECE])
             new += sum(await self._finished_before(load, jobs))
@@ -426,10 +426,10 @@ def _answers(found: Sequence[str]) -> list[Answer]:
     return [Answer(each) for each in found]
 
 
-def _behind_answers(found: rows.Row) -> tuple[Any, ...]:
+def _behind_answers(found: codec.Row) -> tuple[Any, ...]:
     """The answers, and what else was said."""
     return _answers(found[0]), *found[1:]
 
 
-def _run_answers(run_ids: Sequence[str], found: Sequence[rows.Row]) -> list[RunAnswer]:
+def _run_answers(run_ids: Sequence[str], found: Sequence[codec.Row]) -> list[RunAnswer]:
     return [RunAnswer(Answer(answer), run_id, detail) for run_id, (answer, detail) in zip(run_ids, found, strict=True)]

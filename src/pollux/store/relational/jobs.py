@@ -8,13 +8,13 @@ from typing import NamedTuple
 from pollux.model import SCHEDULER_VERSION, Job
 from pollux.store.contract import Answer, JobAnswer, JobPut
 from pollux.store.limits import stands_against
-from pollux.store.parts import other_version
 from pollux.store.relational.rows import Row, definition_json
+from pollux.store.versions import other_version
 
 TOMBS_MAX = 100_000
 
 
-class Stored(NamedTuple):
+class StoredJobRow(NamedTuple):
     revision: int
     release: int
     source: str
@@ -28,10 +28,10 @@ class Puts:
     `tombs` are what is left of deleted jobs: in their place no due time fires again that fired there.
     """
 
-    def __init__(self, stored: dict[str, Stored], tombs: Mapping[str, Row], version: int) -> None:
+    def __init__(self, stored: dict[str, StoredJobRow], tombs: Mapping[str, Row], version: int) -> None:
         self._stored, self._tombs, self._version = stored, tombs, version
-        self.added: dict[str, tuple[Job, Stored]] = {}
-        self.changed: dict[str, tuple[Job, Stored]] = {}
+        self.added: dict[str, tuple[Job, StoredJobRow]] = {}
+        self.changed: dict[str, tuple[Job, StoredJobRow]] = {}
 
     def put(self, each: JobPut) -> JobAnswer:
         job, there, tomb = each.job, self._stored.get(each.job.id), self._tombs.get(each.job.id)
@@ -49,11 +49,11 @@ class Puts:
 
 
 def judge(
-    put: JobPut, there: Stored | None, buried: int | None, version: int = SCHEDULER_VERSION
-) -> tuple[JobAnswer, Stored]:
+    put: JobPut, there: StoredJobRow | None, buried: int | None, version: int = SCHEDULER_VERSION
+) -> tuple[JobAnswer, StoredJobRow]:
     """The answer to a put, and what is stored if it is ok.  `buried`: the last revision of one that was deleted."""
     job = put.job
-    after = Stored(1 if buried is None else buried + 1, job.release, job.source, definition_json(job), version)
+    after = StoredJobRow(1 if buried is None else buried + 1, job.release, job.source, definition_json(job), version)
     if there is None:
         if put.revision:
             words = f"revision {put.revision} was expected, but there is no such job"

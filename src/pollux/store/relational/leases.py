@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pollux.model import End, RunState, lease_lost, tried_again
-from pollux.store.relational.ends import JOB_GONE, end_unrun
+from pollux.store.relational.feed_entries import JOB_GONE, end_unrun
 from pollux.store.relational.rows import CANCELLED, DEAD, READY, SHELF_DEAD, SHELF_PLAIN, Row, encode, tried_before
 
 LOST_MAX = 1_000  # leases taken back by one claim
@@ -20,7 +20,7 @@ def first_of(visible_ms: tuple[int | None, ...], ends_ms: int | None, hold_until
     return min(times, default=None)
 
 
-class Loss(NamedTuple):
+class LostLease(NamedTuple):
     """What becomes of a run whose lease ran out; `shelf` is None if it is ready again."""
 
     seq: int
@@ -34,17 +34,17 @@ class Loss(NamedTuple):
     end: End
 
 
-def lose(row: Row, losses_max: int, now_ms: int) -> Loss:
+def lose(row: Row, losses_max: int, now_ms: int) -> LostLease:
     """A lease ended without a settlement.  Rows are those of `lost`."""
     seq, *about, cancel, losses, until_ms, fence, owner, tried, has_job = row
     losses += 1
     why = cancel or ("" if has_job else JOB_GONE)
     if why:
         end = end_unrun(tuple(about), RunState.CANCELLED, now_ms, error=why)
-        return Loss(seq, CANCELLED, SHELF_PLAIN, losses, until_ms, why, "", tried, end)
+        return LostLease(seq, CANCELLED, SHELF_PLAIN, losses, until_ms, why, "", tried, end)
     if losses >= losses_max:
         error = f"its lease was lost {losses} times: its workers died or stalled"
         end = end_unrun(tuple(about), RunState.DEAD, now_ms, failed=True, error=error)
-        return Loss(seq, DEAD, SHELF_DEAD, losses, until_ms, "", error, tried, end)
+        return LostLease(seq, DEAD, SHELF_DEAD, losses, until_ms, "", error, tried, end)
     tried = encode(tried_again(tried_before(tried), lease_lost(fence, owner, until_ms)))
-    return Loss(seq, READY, None, losses, until_ms, "", "", tried, end_unrun(tuple(about), RunState.READY, now_ms))
+    return LostLease(seq, READY, None, losses, until_ms, "", "", tried, end_unrun(tuple(about), RunState.READY, now_ms))

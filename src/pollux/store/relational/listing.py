@@ -17,7 +17,7 @@ LIVE_STATES = frozenset(STATE_NUMBER[state] for state in LIVE)
 Place = tuple[int, Any]
 
 
-class Listed(NamedTuple):
+class RunRows(NamedTuple):
     """Rows of `RUN_COLUMNS`, and the cursor of the next page."""
 
     rows: list[Row]
@@ -47,11 +47,11 @@ def _int64(text: str) -> int:
     return number
 
 
-def listed(live: Sequence[Row], past: Sequence[Row], limit: int) -> Listed:
+def listed(live: Sequence[Row], past: Sequence[Row], limit: int) -> RunRows:
     """A page of what was found, one more than fits; rows are (seq, RUN_COLUMNS)."""
     places = [f"live:{row[3]}:{row[1]}" for row in live] + [f"past:{row[23]}:{row[0]}" for row in past]
     rows = [tuple(row)[1:] for row in (*live, *past)]
-    return Listed(rows[:limit], places[limit - 1] if len(rows) > limit else None)
+    return RunRows(rows[:limit], places[limit - 1] if len(rows) > limit else None)
 
 
 def newest(rows: list[Row], limit: int) -> list[Row]:

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from pollux.model import BEHIND_MAX, PREVIOUS_RUN, UNREAD_MAX, Answer, Cause, Firing, Overlap
 from pollux.model.clock_note import CAME_BACK_MS
-from pollux.store.relational.ends import jobs_of
+from pollux.store.relational.feed_entries import jobs_of
 from pollux.store.relational.rows import CAUSE_NUMBER, HELD, KEY, LEASED, STATE, Row, made_in, memory_json
 
 ENOUGH = BEHIND_MAX + 1  # live runs of a job that are read, or counted
 SCHEDULED = CAUSE_NUMBER[Cause.SCHEDULE]
 
 
-class Facts:
+class JobFacts:
     """What a firing must know of its job."""
 
     __slots__ = ("has_live", "is_unread", "last_due_ms", "n", "revision", "stays")
@@ -35,7 +35,7 @@ class Facts:
         return due_ms <= last_due_ms
 
 
-class Live(NamedTuple):
+class LiveRun(NamedTuple):
     """A live run of a job that fires again; `seq` is 0 for one that this plan makes."""
 
     seq: int
@@ -51,28 +51,28 @@ class Live(NamedTuple):
     is_behind: int  # does it wait for the others?
 
 
-class Crowd(NamedTuple):
+class LiveRuns(NamedTuple):
     """The live runs of a job that fires again, where it is enough to know this of them."""
 
     size: int  # or ENOUGH
     is_behind: int  # does one of them wait for the others?
 
 
-NOBODY = Crowd(0, is_behind=False)
+NOBODY = LiveRuns(0, is_behind=False)
 
 
-class Round:
+class FiringWrites:
     """What is written together: runs that end (with the reason), owners that are asked to stop, runs that are made."""
 
     __slots__ = ("asked", "ended", "made")
 
     def __init__(self) -> None:
-        self.ended: list[tuple[Live, str]] = []
+        self.ended: list[tuple[LiveRun, str]] = []
         self.asked: list[tuple[int, str]] = []
         self.made: list[Row] = []
 
 
-class Moved(NamedTuple):
+class JobAdvance(NamedTuple):
     """Where a job stands afterwards; the memory only if a skipped firing taught it something."""
 
     last_due_ms: int | None
@@ -88,21 +88,21 @@ class Firings:
     def __init__(
         self,
         version: int,
-        facts: dict[str, Facts],
+        facts: dict[str, JobFacts],
         known: Iterable[str],
         keys: Iterable[str],
-        live: Iterable[Live],
-        crowds: Mapping[str, Crowd],
+        live: Iterable[LiveRun],
+        crowds: Mapping[str, LiveRuns],
         now_ms: int,
     ) -> None:
         self._version, self._now_ms = version, now_ms
         self._facts, self._known, self._keys = facts, set(known), set(keys)
         self._crowds = crowds
-        self._live: dict[str, list[Live]] = {}  # beside the crowds
+        self._live: dict[str, list[LiveRun]] = {}  # beside the crowds
         for run in live:
             self._live.setdefault(run.job_id, []).append(run)
-        self.rounds = [Round()]
-        self.moved: dict[int, Moved] = {}
+        self.rounds = [FiringWrites()]
+        self.moved: dict[int, JobAdvance] = {}
 
     def fire(self, firing: Firing, row: Row) -> Answer:
         """`row` is that of its run."""
@@ -122,7 +122,7 @@ class Firings:
             self._make(row, facts, is_waiting=answer is Answer.WAITS)
         return answer
 
-    def _overlap(self, firing: Firing, row: Row, facts: Facts) -> Answer:
+    def _overlap(self, firing: Firing, row: Row, facts: JobFacts) -> Answer:
         """ok, waits, overlapped, unread; under CANCEL those of the schedule are asked to stop, or end here."""
         if row[KEY] is not None and row[KEY] in self._keys:
             return Answer.OVERLAPPED
@@ -141,38 +141,38 @@ class Firings:
             self._cancel_previous(live, f"replaced by {firing.run.id}", is_replaced=waits)
         return Answer.WAITS if waits else Answer.OVERLAPPED
 
-    def _cancel_previous(self, live: list[Live], reason: str, *, is_replaced: bool) -> None:
+    def _cancel_previous(self, live: list[LiveRun], reason: str, *, is_replaced: bool) -> None:
         for n, run in enumerate(live):
             if run.state == LEASED and run.cause == SCHEDULED and not run.cancel:
                 self.rounds[-1].asked.append((run.seq, reason))
                 live[n] = run._replace(cancel=reason)
         waiting = [run for run in live if run.state != LEASED and run.cause == SCHEDULED] if is_replaced else []
         if not all(run.seq for run in waiting):  # made by this plan: it must be there before it can end
-            self.rounds.append(Round())
+            self.rounds.append(FiringWrites())
         for run in waiting:
             live.remove(run)
             self.rounds[-1].ended.append((run, reason))
             if run.key is not None:
                 self._keys.discard(run.key)
 
-    def _move(self, firing: Firing, facts: Facts, *, is_skipped: bool) -> None:
+    def _move(self, firing: Firing, facts: JobFacts, *, is_skipped: bool) -> None:
         memory = firing.if_overlapped if is_skipped else None
         learnt = self._learnt(facts)
         if memory is not None:
             learnt = (True, memory_json(memory), memory.last_end_ms)
-        self.moved[facts.n] = Moved(firing.run.due_ms, firing.next_due_ms, *learnt)
+        self.moved[facts.n] = JobAdvance(firing.run.due_ms, firing.next_due_ms, *learnt)
 
-    def _stay(self, due_ms: int, facts: Facts) -> None:
+    def _stay(self, due_ms: int, facts: JobFacts) -> None:
         """The job is due at that time until somebody has read the feed; later firings of it wait for that one."""
         if not facts.stays:
             facts.stays = True
-            self.moved[facts.n] = Moved(facts.last_due_ms, due_ms, *self._learnt(facts))
+            self.moved[facts.n] = JobAdvance(facts.last_due_ms, due_ms, *self._learnt(facts))
 
-    def _learnt(self, facts: Facts) -> tuple[bool, bytes | None, int | None]:
+    def _learnt(self, facts: JobFacts) -> tuple[bool, bytes | None, int | None]:
         before = self.moved.get(facts.n)
         return (False, None, None) if before is None else before[2:]
 
-    def _make(self, row: Row, facts: Facts, *, is_waiting: bool) -> None:
+    def _make(self, row: Row, facts: JobFacts, *, is_waiting: bool) -> None:
         made = (*row[:STATE], HELD, PREVIOUS_RUN, *row[STATE + 2 :]) if is_waiting else row
         self.rounds[-1].made.append(made_in(made, self._version))
         self._known.add(row[0])
@@ -183,14 +183,14 @@ class Firings:
         run_id, job_id, due_ms, cause = row[:KEY]
         live = self._live.setdefault(job_id, [])
         gated, version = row[STATE - 1], self._version
-        live.append(Live(0, made[STATE], run_id, job_id, due_ms, cause, gated, version, "", key, is_waiting))
+        live.append(LiveRun(0, made[STATE], run_id, job_id, due_ms, cause, gated, version, "", key, is_waiting))
 
 
 def keys_of(rows: Sequence[Row]) -> list[str]:
     return [row[KEY] for row in rows if row[KEY] is not None]
 
 
-def looking_behind(firings: Sequence[Firing], facts: dict[str, Facts]) -> tuple[list[str], list[str]]:
+def looking_behind(firings: Sequence[Firing], facts: dict[str, JobFacts]) -> tuple[list[str], list[str]]:
     """The jobs whose live runs must be read, and those of which a word about them is enough."""
     there = [firing for firing in firings if firing.run.job_id in facts and facts[firing.run.job_id].has_live]
     read = {firing.run.job_id: None for firing in there if firing.overlap is Overlap.CANCEL}
@@ -198,7 +198,7 @@ def looking_behind(firings: Sequence[Firing], facts: dict[str, Facts]) -> tuple[
     return list(read), [job_id for job_id in told if job_id not in read]
 
 
-def jobs_that_look(firings: Sequence[Firing], facts: dict[str, Facts]) -> set[str]:
+def jobs_that_look(firings: Sequence[Firing], facts: dict[str, JobFacts]) -> set[str]:
     """The jobs for which it matters whether their ends were read: nothing of theirs is live."""
     asked = {firing.run.job_id for firing in firings if firing.overlap is not Overlap.ALLOW}
     return {job_id for job_id in asked if job_id in facts and not facts[job_id].has_live}
@@ -215,7 +215,7 @@ def latest(entries: Iterable[tuple[int, int]]) -> list[int]:
     return found
 
 
-def note_unread(bodies: Iterable[bytes], facts: dict[str, Facts]) -> None:
+def note_unread(bodies: Iterable[bytes], facts: dict[str, JobFacts]) -> None:
     """Whose ends are in these entries, which the plan has not read?"""
     for body in bodies:
         for job_id in jobs_of(body):
@@ -224,7 +224,7 @@ def note_unread(bodies: Iterable[bytes], facts: dict[str, Facts]) -> None:
                 there.is_unread = True
 
 
-class Waiting(NamedTuple):
+class WaitingRun(NamedTuple):
     """A held run that is to begin alone."""
 
     id: str
@@ -235,13 +235,13 @@ class Waiting(NamedTuple):
 
 
 def let_alone(
-    asked: Iterable[str], held: Iterable[Waiting], unread: Iterable[bytes]
-) -> tuple[list[str], list[Waiting]]:
+    asked: Iterable[str], held: Iterable[WaitingRun], unread: Iterable[bytes]
+) -> tuple[list[str], list[WaitingRun]]:
     """Of runs that are to begin alone, in their order: those that do, and those that wait on."""
     there = {run.id: run for run in held}
     barred = {run.job_id for run in there.values() if run.is_barred}
     barred |= {job_id for body in unread for job_id in jobs_of(body)} if there else set()
-    going, staying = list[str](), list[Waiting]()
+    going, staying = list[str](), list[WaitingRun]()
     for run in [there.pop(run_id) for run_id in asked if run_id in there]:
         if run.job_id in barred:
             staying.append(run)

@@ -12,20 +12,20 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from pollux.model import Run, RunState
-from pollux.store.records import dump_place
+from pollux.store.dump_format import dump_place
 from pollux.store.relational.rows import Row
 
 LAST = 2**63 - 1  # no line has a higher number
 KINDS = ("term", "job", "run", "note", "log", "tomb")
 
 
-class Placed(NamedTuple):
+class RecordRow(NamedTuple):
     kind: str
     place: str
     row: Row
 
 
-class Dumped(NamedTuple):
+class RecordPage(NamedTuple):
     """Raw rows by kind, and the cursor of the next page."""
 
     rows: list[tuple[str, Row]]
@@ -39,12 +39,12 @@ def kinds_from(after: str | None) -> Iterator[tuple[str, str]]:
         yield each, place if each == kind else ""
 
 
-def dumped(found: Sequence[Placed], limit: int) -> Dumped:
+def dumped(found: Sequence[RecordRow], limit: int) -> RecordPage:
     """A page of what was found, one more than fits."""
     rows = [(each.kind, each.row) for each in found[:limit]]
     if len(found) <= limit:
-        return Dumped(rows, None)
-    return Dumped(rows, f"{found[limit - 1].kind} {found[limit - 1].place}")
+        return RecordPage(rows, None)
+    return RecordPage(rows, f"{found[limit - 1].kind} {found[limit - 1].place}")
 
 
 def without_lease(run: Run) -> Run:

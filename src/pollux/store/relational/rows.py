@@ -29,8 +29,9 @@ from pollux.model import (
     error_text,
 )
 from pollux.store.contract import PAYLOAD_BYTES_MAX, RunsAlike
-from pollux.store.legible import UNREADABLE, spoilt
-from pollux.store.limits import PRIORITIES, checked_run, written
+from pollux.store.decoding import UNREADABLE, spoilt
+from pollux.store.limits import checked_run, written
+from pollux.store.values import PRIORITIES
 
 HELD, READY, LEASED, DONE, DEAD, CANCELLED = range(6)
 SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD = range(3)

@@ -14,7 +14,7 @@ _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _END = re.compile(r";\n\n|;\s*\Z")  # an empty line follows a statement; a function has statements inside
 
 
-class Statements:
+class StatementFolder:
     """The statements of one file as attributes."""
 
     def __init__(self, package: str, verb: str) -> None:

@@ -19,20 +19,20 @@ from msgspec import Struct
 
 from pollux.errors import Conflict, StoreBusy, StoreRefused
 from pollux.store.sqlite import schema
-from pollux.store.sqlite.check import Sizes, in_words, integrity, recount, sizes_of
+from pollux.store.sqlite.check import FileSizes, in_words, integrity, recount, sizes_of
+from pollux.store.sqlite.file_identity import FileIdentity, lock_holders
 from pollux.store.sqlite.lock import open_private
-from pollux.store.sqlite.place import Place, lock_holders
-from pollux.store.sqlite.sql import Statements
-from pollux.store.sqlite.transaction import Stats, Transaction
+from pollux.store.sqlite.sql import SqliteStatements
+from pollux.store.sqlite.transaction import SqliteTransaction, WriteStats
 
 STEP_PAGES = 2_000
 BUSY_MS = 5_000
 Report = Callable[[int, int], None]  # pages copied, of how many
 
-_restore = Statements("restore")
+_restore = SqliteStatements("restore")
 
 
-class Copied(Struct, frozen=True):
+class BackupReport(Struct, frozen=True):
     """What is in the copy."""
 
     path: str
@@ -44,7 +44,7 @@ class Copied(Struct, frozen=True):
     voided: int = 0  # leases that were given back
 
 
-def backup(path: Path, target: Path, report: Report, *, force: bool = False) -> Copied:
+def backup(path: Path, target: Path, report: Report, *, force: bool = False) -> BackupReport:
     """Copy the store at `path` as it is now; the file appears when it is complete and was looked over."""
     _refuse_existing(target, force=force)
     if target.exists() and target.samefile(path):
@@ -59,17 +59,17 @@ def backup(path: Path, target: Path, report: Report, *, force: bool = False) -> 
             raise StoreRefused(
                 f"{target} came out with {found} records instead of {expected}; nothing was kept; try again"
             )
-        return Copied(str(target), partial.stat().st_size, *found)
+        return BackupReport(str(target), partial.stat().st_size, *found)
 
 
-def restore(file: Path, path: Path, report: Report, *, force: bool = False) -> Copied:
+def restore(file: Path, path: Path, report: Report, *, force: bool = False) -> BackupReport:
     """Put a copy in the place of the store at `path`, which nobody may use."""
     if not file.is_file():
         raise Conflict(f"there is no file {file}; name a file that `pollux store backup` made")
     if path.exists() and path.samefile(file):
         raise Conflict(f"{file} is the store itself; name a file that `pollux store backup` made")
     _refuse_existing(path, force=force)
-    Place(path).refuse_unsafe()
+    FileIdentity(path).refuse_unsafe()
     fresh = path.with_name(path.name + ".restored")
     with in_words(), _gone_if_broken(fresh):
         with closing(_opened(file, apsw.SQLITE_OPEN_READONLY)) as source, source:
@@ -84,7 +84,7 @@ def restore(file: Path, path: Path, report: Report, *, force: bool = False) -> C
             for ending in ("-wal", "-shm"):  # a log of the old file would be taken for the new one's
                 path.with_name(path.name + ending).unlink(missing_ok=True)
             _put(fresh, path)
-    return Copied(str(path), size, *found, voided)
+    return BackupReport(str(path), size, *found, voided)
 
 
 def _refuse_existing(target: Path, *, force: bool) -> None:
@@ -105,7 +105,7 @@ def _copy(source: apsw.Connection, target: Path, report: Report) -> None:
         copy.execute("PRAGMA journal_mode = DELETE").fetchall()  # one file, that can be carried anywhere
 
 
-def _look_over(file: Path, whose: Path) -> Sizes:
+def _look_over(file: Path, whose: Path) -> FileSizes:
     """How many records of each kind there are; refused if the file is not sound."""
     with closing(_opened(file, apsw.SQLITE_OPEN_READONLY)) as connection:
         if said := integrity(connection):
@@ -115,7 +115,7 @@ def _look_over(file: Path, whose: Path) -> Sizes:
 
 def _void_leases(file: Path) -> int:
     with closing(_opened(file, apsw.SQLITE_OPEN_READWRITE)) as connection:
-        tx = Transaction(connection, Stats())
+        tx = SqliteTransaction(connection, WriteStats())
         with connection:
             voided = tx.write(_restore.void)
             for statement in (_restore.expire, _restore.nodes, _restore.term):
@@ -124,8 +124,8 @@ def _void_leases(file: Path) -> int:
     return voided
 
 
-def _sizes(connection: apsw.Connection) -> Sizes:
-    return sizes_of(Transaction(connection, Stats()))
+def _sizes(connection: apsw.Connection) -> FileSizes:
+    return sizes_of(SqliteTransaction(connection, WriteStats()))
 
 
 def _opened(file: Path, mode: int) -> apsw.Connection:

@@ -19,7 +19,7 @@ def promise() -> Future[None]:
     return future
 
 
-class Call:
+class WriterCall:
     """One verb on its way.  `look` may answer it without a transaction; `deadline` is on the monotonic clock.
 
     `need` says what it is for, when room is short (`room.py`).
@@ -48,9 +48,9 @@ class Call:
         return self.future.done() or self.loop.is_closed()
 
 
-def answer(calls: Iterable[Call]) -> None:
+def answer(calls: Iterable[WriterCall]) -> None:
     """Hand the answers over, waking each loop once."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Call]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[WriterCall]] = {}
     for call in calls:
         by_loop.setdefault(call.loop, []).append(call)
     for loop, theirs in by_loop.items():
@@ -60,7 +60,7 @@ def answer(calls: Iterable[Call]) -> None:
             continue
 
 
-def _resolve(calls: list[Call]) -> None:
+def _resolve(calls: list[WriterCall]) -> None:
     for call in calls:
         if call.future.done():
             continue

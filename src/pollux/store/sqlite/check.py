@@ -18,27 +18,27 @@ import apsw
 import msgspec
 
 from pollux.model import SCHEDULER_VERSION, AuditLine, Note
-from pollux.store.checked import (
+from pollux.store.check_report import (
     ENTRIES_ASIDE,
     FOUND_MAX,
     NOTED,
     SHOWN_MAX,
-    AuditChain,
-    Checked,
-    Finding,
+    AuditChainCheck,
+    CheckFinding,
+    CheckReport,
     Report,
     check_ends,
     finding,
     noted_findings,
 )
+from pollux.store.job_cache import JobCache
 from pollux.store.relational import rows
-from pollux.store.shelf import JobShelf
 from pollux.store.sqlite import records as record_verbs
 from pollux.store.sqlite import schema
 from pollux.store.sqlite.calls import in_our_words
 from pollux.store.sqlite.lock import WriteLock
-from pollux.store.sqlite.sql import Statements
-from pollux.store.sqlite.transaction import Stats, Transaction, feed_numbers
+from pollux.store.sqlite.sql import SqliteStatements
+from pollux.store.sqlite.transaction import SqliteTransaction, WriteStats, feed_numbers
 
 PAGE = 1_000
 LOCK_S = 10.0
@@ -46,8 +46,8 @@ BUSY_MS = 5_000
 INDEX_ONLY = re.compile(r"(row \d+ missing from index|wrong # of entries in index) ")
 COUNTED = ("held", "ready", "leased", "dead", "feed", "ends", "jobs")
 
-_sql = Statements("check")
-_tally = Statements("tally")
+_sql = SqliteStatements("check")
+_tally = SqliteStatements("tally")
 _RULES = {
     "single": "a table of one row has another number of them",
     "shelves": "a run stands among the live and the finished, or in neither",
@@ -59,7 +59,7 @@ _RULES = {
 }
 
 
-class Sizes(NamedTuple):
+class FileSizes(NamedTuple):
     """How many there are."""
 
     runs: int
@@ -68,22 +68,22 @@ class Sizes(NamedTuple):
     log: int
 
 
-def check(path: Path, report: Report) -> Checked:
+def check(path: Path, report: Report) -> CheckReport:
     """Look at everything.  Raises if the file is not ours or cannot even be opened."""
     with in_words(), closing(schema.open_reader(path, busy_ms=BUSY_MS)) as connection:
         version = schema.recognise(connection, path)
-        tx = Transaction(connection, Stats())
+        tx = SqliteTransaction(connection, WriteStats())
         report("the file", 0, 0)
         findings = _of_file(connection)
         if any(not finding.can_repair for finding in findings):
-            return Checked(str(path), version, 0, 0, 0, 0, tuple(findings))  # what a torn page says means nothing
+            return CheckReport(str(path), version, 0, 0, 0, 0, tuple(findings))  # what a torn page says means nothing
         report("the counts", 0, 0)
         findings += _of_counts(connection, tx)
         findings += [finding for rule in _RULES if (finding := _of_rule(tx, rule)) is not None]
         sizes = sizes_of(tx)
         findings += _of_records(tx, sum(sizes), report)
         findings += _of_feed(tx)
-        return Checked(str(path), version, *sizes, tuple(findings))
+        return CheckReport(str(path), version, *sizes, tuple(findings))
 
 
 def repair(path: Path) -> None:
@@ -93,14 +93,14 @@ def repair(path: Path) -> None:
         lock.acquire(time.monotonic() + LOCK_S)
         with in_words(), closing(schema.reopen_writer(path, busy_ms=BUSY_MS)) as connection, connection:
             connection.execute("REINDEX")
-            tx = Transaction(connection, Stats())
+            tx = SqliteTransaction(connection, WriteStats())
             tx.write(_sql.forget, (ENTRIES_ASIDE,))
             recount(tx)
     finally:
         lock.close()
 
 
-def recount(tx: Transaction) -> None:
+def recount(tx: SqliteTransaction) -> None:
     """Write what is there into the counts; counters that only rise are never set back."""
     for version in _versions_of(tx):
         tx.tally_of(version)  # it has a row by now
@@ -113,20 +113,20 @@ def recount(tx: Transaction) -> None:
         tx.write(_tally.write, (*counted, entries, notes, *rest, version))
 
 
-def _versions_of(tx: Transaction) -> list[int]:
+def _versions_of(tx: SqliteTransaction) -> list[int]:
     return [row[0] for row in tx.rows(_sql.versions)]
 
 
-def _counted(tx: Transaction, version: int) -> rows.Row:
+def _counted(tx: SqliteTransaction, version: int) -> rows.Row:
     row = tx.row(_sql.counted, (version, *feed_numbers(version)))
     assert row is not None
     return row
 
 
-def sizes_of(tx: Transaction) -> Sizes:
+def sizes_of(tx: SqliteTransaction) -> FileSizes:
     row = tx.row(_sql.sizes)
     assert row is not None
-    return Sizes(*row)
+    return FileSizes(*row)
 
 
 @contextmanager
@@ -146,7 +146,7 @@ def integrity(connection: apsw.Connection) -> list[str]:
     return [] if said == ["ok"] else said
 
 
-def _of_file(connection: apsw.Connection) -> list[Finding]:
+def _of_file(connection: apsw.Connection) -> list[CheckFinding]:
     said = integrity(connection)
     if not said:
         return []
@@ -154,10 +154,10 @@ def _of_file(connection: apsw.Connection) -> list[Finding]:
     what = (
         "an index does not fit its table" if is_index else "the file is damaged; restore a backup, or dump what can be"
     )
-    return [Finding("file", what, len(said), tuple(said[:SHOWN_MAX]), can_repair=is_index)]
+    return [CheckFinding("file", what, len(said), tuple(said[:SHOWN_MAX]), can_repair=is_index)]
 
 
-def _of_counts(connection: apsw.Connection, tx: Transaction) -> list[Finding]:
+def _of_counts(connection: apsw.Connection, tx: SqliteTransaction) -> list[CheckFinding]:
     """In one read, so that nobody's commit comes between the counts and what they count."""
     with connection:
         wrong = [line for version in _versions_of(tx) for line in _miscounted(tx, version)]
@@ -170,7 +170,7 @@ def _of_counts(connection: apsw.Connection, tx: Transaction) -> list[Finding]:
     return finding("counts", "a count differs from what is there", wrong, can_repair=True)
 
 
-def _miscounted(tx: Transaction, version: int) -> list[str]:
+def _miscounted(tx: SqliteTransaction, version: int) -> list[str]:
     told = tx.row(_tally.read, (version,)) or (0,) * len(COUNTED)
     where = "" if version == SCHEDULER_VERSION else f" in version {version}"
     return [
@@ -180,16 +180,16 @@ def _miscounted(tx: Transaction, version: int) -> list[str]:
     ]
 
 
-def _of_rule(tx: Transaction, rule: str) -> Finding | None:
+def _of_rule(tx: SqliteTransaction, rule: str) -> CheckFinding | None:
     found = [str(row[0]) for row in tx.rows(getattr(_sql, rule), (FOUND_MAX,))]
-    return Finding(rule, _RULES[rule], len(found), tuple(found[:SHOWN_MAX])) if found else None
+    return CheckFinding(rule, _RULES[rule], len(found), tuple(found[:SHOWN_MAX])) if found else None
 
 
-def _of_records(tx: Transaction, total: int, report: Report) -> list[Finding]:
+def _of_records(tx: SqliteTransaction, total: int, report: Report) -> list[CheckFinding]:
     """Every job, run and note can be read, and every line of the audit log follows from the one before."""
     unread, noted = list[str](), list[Note]()
-    chain = AuditChain()
-    shelf = JobShelf()
+    chain = AuditChainCheck()
+    shelf = JobCache()
     done, after = 0, None
     while True:
         page = record_verbs.dump(tx, after, PAGE)
@@ -208,7 +208,7 @@ def _of_records(tx: Transaction, total: int, report: Report) -> list[Finding]:
     return finding("records", "a record cannot be read", unread) + noted_findings(noted) + chain.findings()
 
 
-def _unreadable(kind: str, row: rows.Row, shelf: JobShelf) -> str | None:
+def _unreadable(kind: str, row: rows.Row, shelf: JobCache) -> str | None:
     read: dict[str, Callable[[rows.Row], Any]] = {"job": shelf.job, "run": rows.run, "note": rows.note}
     try:
         if kind in read:
@@ -218,7 +218,7 @@ def _unreadable(kind: str, row: rows.Row, shelf: JobShelf) -> str | None:
     return None
 
 
-def _of_feed(tx: Transaction) -> list[Finding]:
+def _of_feed(tx: SqliteTransaction) -> list[CheckFinding]:
     wrong: list[str] = []
     after = 0
     while page := tx.rows(_sql.feed, (after, PAGE)):

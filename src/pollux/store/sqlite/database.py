@@ -10,21 +10,21 @@ import time
 from concurrent.futures import Future
 
 from pollux.clock import Clock
-from pollux.store.jumps import JumpGuard
-from pollux.store.sqlite.bell import Bell
-from pollux.store.sqlite.place import Place
+from pollux.store.clock_jumps import JumpGuard
+from pollux.store.sqlite.file_identity import FileIdentity
 from pollux.store.sqlite.readers import Generations, Reader
-from pollux.store.sqlite.transaction import Stats
+from pollux.store.sqlite.transaction import WriteStats
+from pollux.store.sqlite.wakeup import SqliteNotifier
 from pollux.store.sqlite.writer import Writer
 
 QUICK_AT_ONCE = 16  # reads of some rows each that are answered together
 
 
-class Database:
-    def __init__(self, place: Place, clock: Clock, deadline_ms: int) -> None:
+class SqliteDatabase:
+    def __init__(self, place: FileIdentity, clock: Clock, deadline_ms: int) -> None:
         self.place, self.path = place, place.path
         self.clock, self.deadline_ms = clock, deadline_ms
-        self.stats = Stats()
+        self.stats = WriteStats()
         self.generations = Generations(self.stats)
         self.jumps: JumpGuard  # asked by the writer's thread only
         self.writer: Writer
@@ -34,7 +34,7 @@ class Database:
         self._users = 0
 
     @property
-    def bell(self) -> Bell:
+    def bell(self) -> SqliteNotifier:
         return self.writer.bell
 
     def join(self) -> Future[None]:

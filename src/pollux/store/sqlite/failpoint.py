@@ -19,7 +19,7 @@ def _silent() -> None:
     """No test watches."""
 
 
-class _Counted:
+class _Countdown:
     def __init__(self, crash_at: int, stop_at: int, count_in: str) -> None:
         self._numbers = itertools.count(1)  # its next() is one step: safe among threads
         self._crash_at, self._stop_at = crash_at, stop_at
@@ -38,4 +38,4 @@ class _Counted:
 _crash_at = int(os.environ.get("POLLUX_CRASH_AT") or 0)
 _stop_at = int(os.environ.get("POLLUX_STOP_AT") or 0)
 _count_in = os.environ.get("POLLUX_COUNT_FAILPOINTS", "")
-failpoint = _Counted(_crash_at, _stop_at, _count_in) if _crash_at or _stop_at or _count_in else _silent
+failpoint = _Countdown(_crash_at, _stop_at, _count_in) if _crash_at or _stop_at or _count_in else _silent

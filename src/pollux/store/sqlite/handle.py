@@ -1,7 +1,6 @@
-"""How does a verb get to its thread and its answer back, and how is it waited for?  What all verbs of a handle share.
+"""What of a claim can be read?  A run that cannot be is dead; one whose job cannot be goes back, for a node that can.
 
-Writing verbs go to the writer, reading ones to a reader.  Several handles may share the threads: each call says whose
-version it is of.
+Such a dead letter stays as somebody else wrote it: `pollux store check` names it.
 """
 
 from __future__ import annotations
@@ -12,39 +11,68 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from msgspec.structs import replace
 
 from pollux.clock import Clock, SystemClock
+from pollux.deadlines import Deadlines
 from pollux.errors import StoreTimeout
-from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, FeedItem, Job, Run
-from pollux.patience import Deadlines
-from pollux.store.aside import Aside
-from pollux.store.asking import Asking
-from pollux.store.contract import Answer, Audit, Claimed
-from pollux.store.doors import shut
-from pollux.store.legible import UNREADABLE
-from pollux.store.parts import Turns, handle_version
+from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, Dead, FeedItem, Job, Run
+from pollux.store.contract import Answer, Audit, Claimed, Settlement
+from pollux.store.decoding import UNREADABLE, HandedBack, LeasedRow
+from pollux.store.job_cache import JobCache
 from pollux.store.relational import rows
-from pollux.store.relational.bells import ASKED, WAKE, Waiter
-from pollux.store.relational.settling import prepare
-from pollux.store.shelf import JobShelf
+from pollux.store.relational.rows import Row
+from pollux.store.relational.settle import prepare
+from pollux.store.relational.wakeup import ASKED, WAKE, Waiter
 from pollux.store.sqlite import jobs as job_verbs
 from pollux.store.sqlite import leases as lease_verbs
 from pollux.store.sqlite import plan as plan_verbs
 from pollux.store.sqlite import records as record_verbs
 from pollux.store.sqlite import runs as run_verbs
 from pollux.store.sqlite import versions as version_verbs
-from pollux.store.sqlite.bell import Ear
-from pollux.store.sqlite.calls import Call
-from pollux.store.sqlite.database import Database
-from pollux.store.sqlite.leases import Taken
-from pollux.store.sqlite.legible import legible_part
-from pollux.store.sqlite.place import Place
-from pollux.store.sqlite.room import BEGINS, GROWS, RECORDS
+from pollux.store.sqlite.calls import WriterCall
+from pollux.store.sqlite.database import SqliteDatabase
+from pollux.store.sqlite.disk_space import BEGINS, GROWS, RECORDS
+from pollux.store.sqlite.file_identity import FileIdentity
+from pollux.store.sqlite.leases import ID, JOB, SEQ, ClaimedRows
 from pollux.store.sqlite.settle import settle
-from pollux.store.sqlite.transaction import Stats, Transaction
+from pollux.store.sqlite.transaction import SqliteTransaction, WriteStats
+from pollux.store.sqlite.wakeup import SqliteListener
+from pollux.store.values import ClaimRequest
+from pollux.store.versions import VersionRotation, handle_version, shut
+
+FENCE, TOKEN = 17, 18  # their places in a whole row
+
+
+class UnreadableClaims(NamedTuple):
+    runs: list[Run]
+    jobs: dict[str, Job]
+    dead: list[Settlement]
+    aside: list[LeasedRow]
+    reasons: dict[str, str]  # why, by job
+
+
+def legible_part(taken: ClaimedRows, run_of: Callable[[Row], Run], shelf: JobCache, token: str) -> UnreadableClaims:
+    part = UnreadableClaims([], {}, [], [], {})
+    for job_id, job in taken.jobs.items():
+        try:
+            part.jobs[job_id] = shelf.job(job)
+        except UNREADABLE as error:
+            part.reasons[job_id] = str(error)
+    for row in taken.runs:
+        whole = taken.whole.get(row[SEQ])
+        fence, own = (1, f"{token}:1") if whole is None else whole[FENCE : TOKEN + 1]
+        if row[JOB] in part.reasons:
+            part.aside.append(LeasedRow(row[ID], own, row[JOB], fence))
+            continue
+        try:
+            part.runs.append(run_of(row))
+        except UNREADABLE as error:
+            part.dead.append(Settlement(row[ID], own, Dead(f"it cannot be read ({error})")))
+    return part
+
 
 DEADLINE_MS = 10_000
 LOOK_AGAIN_MS = 5_000  # a wait looks up at least so often
@@ -59,25 +87,25 @@ NEEDS: dict[Callable[..., Any], int] = {
 }
 T = TypeVar("T")
 Looked = tuple[T, bool, int | None]  # what was seen, whether it is enough, and in how many ms there may be more
-Look = Callable[[Transaction], object]
+Look = Callable[[SqliteTransaction], object]
 Rests = Callable[[Waiter, float, int], Awaitable[T | None]]
 
 
 class Lane(Protocol):
-    def put(self, call: Call) -> None: ...
+    def put(self, call: WriterCall) -> None: ...
 
 
-class Door:
+class SqliteOpenState:
     """What is opened and closed, for a handle and those of other versions that were made from it."""
 
-    ear: Ear
+    ear: SqliteListener
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.pid = 0
 
 
-class Handle:
+class SqliteHandle:
     """One handle, of one version or of all."""
 
     def __init__(
@@ -87,22 +115,22 @@ class Handle:
         clock: Clock | None = None,
         deadline_ms: int = DEADLINE_MS,
         allow_network: bool = False,
-        database: Database | None = None,
+        database: SqliteDatabase | None = None,
         scheduler_version: int = SCHEDULER_VERSION,
     ) -> None:
         self._version = handle_version(scheduler_version)
         self._clock = clock or SystemClock()
-        place = Place(Path(path).absolute(), allow_network=allow_network)
-        self._database = database or Database(place, self._clock, deadline_ms)
+        place = FileIdentity(Path(path).absolute(), allow_network=allow_network)
+        self._database = database or SqliteDatabase(place, self._clock, deadline_ms)
         self._deadline_ms = deadline_ms
         self._deadlines = Deadlines()
-        self._jobs, self._aside = JobShelf(), Aside(self._clock)
+        self._jobs, self._aside = JobCache(), HandedBack(self._clock)
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
-        self._door = Door()
-        self._turns = Turns()
+        self._door = SqliteOpenState()
+        self._turns = VersionRotation()
 
     @property
-    def stats(self) -> Stats:
+    def stats(self) -> WriteStats:
         """What this process did with the database so far."""
         return self._database.stats
 
@@ -110,7 +138,7 @@ class Handle:
         return self._clock.now_ms() if now_ms is None else now_ms + int(waited_ms)
 
     async def _write(self, verb: Callable[..., T], *args: object, audit: Audit[T] | None = None) -> T:
-        def whole(tx: Transaction) -> T:
+        def whole(tx: SqliteTransaction) -> T:
             return record_verbs.recorded(tx, audit, verb(tx, *args))
 
         return await self._send(self._lanes().writer, whole, need=NEEDS.get(verb, RECORDS))
@@ -120,7 +148,7 @@ class Handle:
     ) -> T:
         """With the time as last argument: the store's own is taken when the write begins, not when it is asked for."""
 
-        def whole(tx: Transaction) -> T:
+        def whole(tx: SqliteTransaction) -> T:
             return record_verbs.recorded(tx, audit, verb(tx, *args, self._now(now_ms)))
 
         return await self._send(self._lanes().writer, whole, need=NEEDS.get(verb, RECORDS))
@@ -132,23 +160,25 @@ class Handle:
         """What may take long."""
         return await self._send(self._lanes().slow, lambda tx: verb(tx, *args))
 
-    def _lanes(self) -> Database:
+    def _lanes(self) -> SqliteDatabase:
         door = self._door
         if door.loop is None or os.getpid() != door.pid:
             raise shut(str(self._database.path), door.pid, is_open=door.loop is not None)
         return self._database
 
-    async def _send(self, lane: Lane, verb: Callable[[Transaction], T], *, need: int = RECORDS) -> T:
+    async def _send(self, lane: Lane, verb: Callable[[SqliteTransaction], T], *, need: int = RECORDS) -> T:
         call = self._call(verb, need=need)
         lane.put(call)
         return cast("T", await self._answer_to(call))
 
-    def _call(self, verb: Look, *, look: Look | None = None, need: int = RECORDS, version: int | None = None) -> Call:
+    def _call(
+        self, verb: Look, *, look: Look | None = None, need: int = RECORDS, version: int | None = None
+    ) -> WriterCall:
         loop, own = asyncio.get_running_loop(), self._version if version is None else version
         verb, look = partial(_in_version, own, verb), None if look is None else partial(_in_version, own, look)
-        return Call(verb, loop=loop, deadline=time.monotonic() + self._deadline_ms / 1000, look=look, need=need)
+        return WriterCall(verb, loop=loop, deadline=time.monotonic() + self._deadline_ms / 1000, look=look, need=need)
 
-    async def _answer_to(self, call: Call) -> Any:
+    async def _answer_to(self, call: WriterCall) -> Any:
         patience = self._deadlines.enter((self._deadline_ms + SLACK_MS) / 1000)
         try:
             return await call.future
@@ -162,7 +192,7 @@ class Handle:
         finally:
             self._deadlines.leave(patience)
 
-    async def _take(self, asking: Asking, now_ms: int | None, waited_ms: float) -> Claimed:
+    async def _take(self, asking: ClaimRequest, now_ms: int | None, waited_ms: float) -> Claimed:
         if self._version != ALL_VERSIONS:
             return await self._take_from(self._version, asking, now_ms, waited_ms)
 
@@ -173,7 +203,7 @@ class Handle:
         claimed = await self._turns.claim(there, asking.token, asking.limit, one)
         return claimed or Claimed(Answer.OK, (), {}, 0, None, self._now(now_ms, waited_ms))
 
-    async def _take_from(self, version: int, asking: Asking, now_ms: int | None, waited_ms: float) -> Claimed:
+    async def _take_from(self, version: int, asking: ClaimRequest, now_ms: int | None, waited_ms: float) -> Claimed:
         while True:
             call = self._claim(asking, now_ms, waited_ms, version=version)
             self._lanes().writer.put(call)
@@ -182,9 +212,9 @@ class Handle:
                 return claimed
 
     def _claim(
-        self, asking: Asking, now_ms: int | None = None, waited_ms: float = 0.0, *, version: int | None = None
-    ) -> Call:
-        def at(verb: Callable[[Transaction, Asking, int, int], T], tx: Transaction) -> T:
+        self, asking: ClaimRequest, now_ms: int | None = None, waited_ms: float = 0.0, *, version: int | None = None
+    ) -> WriterCall:
+        def at(verb: Callable[[SqliteTransaction, ClaimRequest, int, int], T], tx: SqliteTransaction) -> T:
             at_ms = self._now(now_ms, waited_ms)  # before the guard looks: it then knows of every leap that is in it
             hold_ms = self._database.jumps.hold_ms(asking.lease_ms) if now_ms is None else 0
             return verb(tx, asking, hold_ms, at_ms)
@@ -192,7 +222,7 @@ class Handle:
         look = partial(at, lease_verbs.look)
         return self._call(partial(at, lease_verbs.claim), look=look, need=BEGINS, version=version)
 
-    async def _claimed(self, asking: Asking, taken: Taken, version: int) -> tuple[Claimed, bool]:
+    async def _claimed(self, asking: ClaimRequest, taken: ClaimedRows, version: int) -> tuple[Claimed, bool]:
         """What was taken, and whether that is all; what cannot be read stands in nobody's way."""
         until_ms, whole = taken.now_ms + asking.lease_ms, taken.whole
 
@@ -248,7 +278,7 @@ class Handle:
             if nap_ms > 0 and await self._read(self._database.generations.look) != generation:
                 return
 
-    async def _stand_by(self, asking: Asking, waiter: Waiter, nap_ms: float, generation: int) -> Claimed | None:
+    async def _stand_by(self, asking: ClaimRequest, waiter: Waiter, nap_ms: float, generation: int) -> Claimed | None:
         """Rest, and let the writer claim for us in the very commit that makes a run ready: no second one is needed."""
         call, writer = self._claim(asking), self._database.writer
         call.future.add_done_callback(lambda _: waiter.event.set())
@@ -267,7 +297,7 @@ def is_enough(claimed: Claimed) -> bool:
     return bool(claimed.runs) or claimed.answer is not Answer.OK
 
 
-def _in_version(version: int, verb: Look, tx: Transaction) -> object:
+def _in_version(version: int, verb: Look, tx: SqliteTransaction) -> object:
     """Calls of several handles share a transaction: each says whose it is."""
     tx.version = version
     return verb(tx)

@@ -6,26 +6,26 @@ from collections.abc import Sequence
 
 from pollux.model import End, Job, JobsDeleted, JobsMoved, JobsPut
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
-from pollux.store.relational.bells import RUNS
-from pollux.store.relational.ends import JOB_GONE, unlearnt_ends
-from pollux.store.relational.jobs import TOMBS_MAX, Puts, Stored, each_once, moved_once
+from pollux.store.relational.feed_entries import JOB_GONE, unlearnt_ends
+from pollux.store.relational.jobs import TOMBS_MAX, Puts, StoredJobRow, each_once, moved_once
 from pollux.store.relational.rows import HELD, LEASED, READY, Row, by_version, job_row
+from pollux.store.relational.wakeup import RUNS
 from pollux.store.sqlite.runs import cancel_waiting
-from pollux.store.sqlite.sql import Statements, ids_json
-from pollux.store.sqlite.transaction import Transaction, feed_numbers
+from pollux.store.sqlite.sql import SqliteStatements, ids_json
+from pollux.store.sqlite.transaction import SqliteTransaction, feed_numbers
 
-_put = Statements("put_jobs")
-_delete = Statements("delete_jobs")
-_get = Statements("get_jobs")
-_list = Statements("list_jobs")
-_due = Statements("due")
-_move = Statements("move_jobs")
-_versions = Statements("versions")
+_put = SqliteStatements("put_jobs")
+_delete = SqliteStatements("delete_jobs")
+_get = SqliteStatements("get_jobs")
+_list = SqliteStatements("list_jobs")
+_due = SqliteStatements("due")
+_move = SqliteStatements("move_jobs")
+_versions = SqliteStatements("versions")
 
 
-def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
+def put_jobs(tx: SqliteTransaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
     ids = [put.job.id for put in puts]
-    stored = {row[0]: Stored(*row[1:]) for row in tx.rows(_put.stored, (ids_json(ids),))}
+    stored = {row[0]: StoredJobRow(*row[1:]) for row in tx.rows(_put.stored, (ids_json(ids),))}
     missing = [job_id for job_id in ids if job_id not in stored]
     tombs = {row[0]: row for row in tx.rows(_put.tombs, (ids_json(missing),))} if missing else {}
     batch = Puts(stored, tombs, tx.version)
@@ -47,11 +47,11 @@ def put_jobs(tx: Transaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
     return answers
 
 
-def _row(job: Job, stored: Stored) -> Row:
+def _row(job: Job, stored: StoredJobRow) -> Row:
     return job_row(job, stored.revision, stored.definition)
 
 
-def delete_jobs(tx: Transaction, ids: Sequence[str], reason: str, now_ms: int) -> list[Answer]:
+def delete_jobs(tx: SqliteTransaction, ids: Sequence[str], reason: str, now_ms: int) -> list[Answer]:
     stored = {row[0]: row for row in tx.rows(_delete.stored, (ids_json(ids),))}
     deleted = [job_id for job_id in dict.fromkeys(ids) if job_id in stored]
     ends: list[tuple[int, End]] = []
@@ -66,7 +66,7 @@ def delete_jobs(tx: Transaction, ids: Sequence[str], reason: str, now_ms: int) -
     return each_once(ids, deleted)
 
 
-def move_jobs(tx: Transaction, ids: Sequence[str], to: int) -> list[Answer]:
+def move_jobs(tx: SqliteTransaction, ids: Sequence[str], to: int) -> list[Answer]:
     rows = {row[0]: row[1:] for row in tx.rows(_move.stored, (ids_json(ids),))}
     stored: dict[str, int] = {job_id: row[0] for job_id, row in rows.items()}
     moved = [job_id for job_id in dict.fromkeys(ids) if stored.get(job_id, to) != to]
@@ -79,7 +79,7 @@ def move_jobs(tx: Transaction, ids: Sequence[str], to: int) -> list[Answer]:
     return moved_once(ids, stored, moved)
 
 
-def _move_one(tx: Transaction, job_id: str, old: int, to: int) -> list[str]:
+def _move_one(tx: SqliteTransaction, job_id: str, old: int, to: int) -> list[str]:
     """The job with its live runs; answers those that are held."""
     tx.write(_move.job, (to, job_id))
     before, after = tx.tally_of(old), tx.tally_of(to)
@@ -89,7 +89,7 @@ def _move_one(tx: Transaction, job_id: str, old: int, to: int) -> list[str]:
     return _take_runs(tx, job_id, to)
 
 
-def _take_runs(tx: Transaction, job_id: str, to: int) -> list[str]:
+def _take_runs(tx: SqliteTransaction, job_id: str, to: int) -> list[str]:
     """The live runs of a job, wherever they are; answers those that are held."""
     runs, after = sorted(tx.rows(_move.live, (job_id,))), tx.tally_of(to)
     if any(version != to for *_, version in runs):
@@ -105,7 +105,7 @@ def _take_runs(tx: Transaction, job_id: str, to: int) -> list[str]:
     return [row[2] for row in runs if row[1] == HELD]
 
 
-def _tell_moved(tx: Transaction, left: dict[str, Row], held: Sequence[str], to: int) -> None:
+def _tell_moved(tx: SqliteTransaction, left: dict[str, Row], held: Sequence[str], to: int) -> None:
     """Both leaders; and to the new one what the jobs bring: held runs, and ends that they have not learnt yet.
 
     `left` are their versions and memories, as they were.
@@ -120,7 +120,7 @@ def _tell_moved(tx: Transaction, left: dict[str, Row], held: Sequence[str], to: 
     tx.tell_ends([(to, end) for end in unlearnt_ends(entries, memories)])
 
 
-def bury(tx: Transaction, rows: Sequence[Row]) -> None:
+def bury(tx: SqliteTransaction, rows: Sequence[Row]) -> None:
     """Delete jobs, of which (id, revision, last_due_ms) stay; behind them stands their version."""
     if rows:
         tx.write_many(_delete.delete, [row[:1] for row in rows])
@@ -130,16 +130,16 @@ def bury(tx: Transaction, rows: Sequence[Row]) -> None:
             tx.tally_of(row[3]).jobs -= 1
 
 
-def get_jobs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:
+def get_jobs(tx: SqliteTransaction, ids: Sequence[str]) -> dict[str, Row]:
     return {row[0]: row for row in tx.rows(_get.get, (ids_json(ids),))}
 
 
-def list_jobs(tx: Transaction, where: JobFilter, after: str | None, limit: int) -> list[Row]:
+def list_jobs(tx: SqliteTransaction, where: JobFilter, after: str | None, limit: int) -> list[Row]:
     tag = None if where.tag is None else f"\x1f{where.tag}\x1f"
     bounds = (after or "", where.group, where.target, tag, where.source, where.handler, where.text, limit)
     more = (where.scheduler_version, where.priority, where.source_id, where.enabled)
     return tx.rows(_list.page, (*bounds, *more))
 
 
-def due(tx: Transaction, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Row]:
+def due(tx: SqliteTransaction, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Row]:
     return tx.rows(_due.page, (tx.version, *(after or (-(2**63), "")), before_ms, limit))

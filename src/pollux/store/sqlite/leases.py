@@ -9,24 +9,24 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pollux.model import PROGRESS_CHARS_MAX, End
-from pollux.store.asking import Asking
 from pollux.store.contract import Answer, Renewal, Renewed
-from pollux.store.relational.bells import RUNS
-from pollux.store.relational.ends import JOB_GONE
+from pollux.store.relational.feed_entries import JOB_GONE
 from pollux.store.relational.leases import CLAIMS_MAX, LOST_MAX, first_of, lose
 from pollux.store.relational.rows import DEAD, LEASED, READY, Row
+from pollux.store.relational.wakeup import RUNS
 from pollux.store.sqlite.jobs import get_jobs
 from pollux.store.sqlite.runs import cancel_waiting
-from pollux.store.sqlite.sql import Statements, ids_json
-from pollux.store.sqlite.transaction import Claims, Transaction
+from pollux.store.sqlite.sql import SqliteStatements, ids_json
+from pollux.store.sqlite.transaction import Claims, SqliteTransaction
+from pollux.store.values import ClaimRequest
 
 SEQ, ID, JOB, DUE, CAUSE, GATED, FENCE = 0, 1, 2, 3, 4, 10, 12  # places in the row of a ready run
 
-_claim = Statements("claim")
-_renew = Statements("renew")
+_claim = SqliteStatements("claim")
+_renew = SqliteStatements("renew")
 
 
-class Taken(NamedTuple):
+class ClaimedRows(NamedTuple):
     """What a claim got, still as rows: those of a first delivery short, as they were; the others whole, as they are."""
 
     answer: Answer
@@ -38,7 +38,7 @@ class Taken(NamedTuple):
     now_ms: int
 
 
-class _Look(NamedTuple):
+class _ClaimProbe(NamedTuple):
     visible_ms: tuple[int | None, ...]
     ends_ms: int | None
     is_again: bool
@@ -51,59 +51,59 @@ class _Look(NamedTuple):
         return first_of(self.visible_ms, self.ends_ms, hold_until_ms)
 
 
-def look(tx: Transaction, asking: Asking, hold_ms: int, now_ms: int) -> Taken | None:
+def look(tx: SqliteTransaction, asking: ClaimRequest, hold_ms: int, now_ms: int) -> ClaimedRows | None:
     """The answer to a claim that has nothing to do; None: it has to write."""
     seen = _look(tx, asking.token)
     if seen.is_again or seen.clock_ms > now_ms:
         return None
     if seen.ends > asking.feed_max:
-        return Taken(Answer.FULL, [], {}, {}, seen.stops, None, now_ms)
+        return ClaimedRows(Answer.FULL, [], {}, {}, seen.stops, None, now_ms)
     first_ms = seen.first_ms(now_ms + hold_ms if hold_ms else None)
     if first_ms is not None and first_ms <= now_ms:
         return None
-    return Taken(Answer.OK, [], {}, {}, seen.stops, first_ms, now_ms)
+    return ClaimedRows(Answer.OK, [], {}, {}, seen.stops, first_ms, now_ms)
 
 
-def _look(tx: Transaction, token: str) -> _Look:
+def _look(tx: SqliteTransaction, token: str) -> _ClaimProbe:
     row = tx.row(_claim.look, (tx.version,))
     assert row is not None
-    return _Look(row[:3], row[3], token in tx.claims, *row[4:])
+    return _ClaimProbe(row[:3], row[3], token in tx.claims, *row[4:])
 
 
-def claim(tx: Transaction, asking: Asking, hold_ms: int, now_ms: int) -> Taken:
+def claim(tx: SqliteTransaction, asking: ClaimRequest, hold_ms: int, now_ms: int) -> ClaimedRows:
     """`hold_ms`: for how long no lease may be taken back, because the clock has leapt."""
     if again := _again(tx, asking.token, now_ms):
         whole = {row[SEQ]: row for row in again}
-        return Taken(Answer.OK, again, whole, _jobs_of(tx, again), tx.shared.stops, None, now_ms)
+        return ClaimedRows(Answer.OK, again, whole, _jobs_of(tx, again), tx.shared.stops, None, now_ms)
     if tx.tally.ends > asking.feed_max:
-        return Taken(Answer.FULL, [], {}, {}, tx.shared.stops, None, now_ms)
+        return ClaimedRows(Answer.FULL, [], {}, {}, tx.shared.stops, None, now_ms)
     ends = _take_back(tx, asking.losses_max, now_ms, can_reclaim=hold_ms == 0)
     runs, jobs = _take(tx, asking, ends, now_ms)
     tx.tell_ends(ends)
     if runs:
         whole = _whole(tx, [row[SEQ] for row in runs if row[FENCE]])
-        return Taken(Answer.OK, runs, whole, jobs, tx.shared.stops, None, now_ms)
+        return ClaimedRows(Answer.OK, runs, whole, jobs, tx.shared.stops, None, now_ms)
     seen = _look(tx, asking.token)
     first_ms = seen.first_ms(now_ms + hold_ms if hold_ms else None)
-    return Taken(Answer.OK, [], {}, {}, tx.shared.stops, first_ms, now_ms)
+    return ClaimedRows(Answer.OK, [], {}, {}, tx.shared.stops, first_ms, now_ms)
 
 
-def _again(tx: Transaction, token: str, now_ms: int) -> list[Row]:
+def _again(tx: SqliteTransaction, token: str, now_ms: int) -> list[Row]:
     """What the same claim got before, as far as its leases still stand."""
     taken = _whole(tx, tx.claims.get(token, ())).values()
     return [row for row in taken if row[18] == f"{token}:{row[17]}" and row[20] > now_ms]
 
 
-def _whole(tx: Transaction, seqs: Sequence[int]) -> dict[int, Row]:
+def _whole(tx: SqliteTransaction, seqs: Sequence[int]) -> dict[int, Row]:
     return {row[SEQ]: row for row in tx.rows(_claim.whole, (ids_json(seqs),))} if seqs else {}
 
 
-def _jobs_of(tx: Transaction, runs: Sequence[Row]) -> dict[str, Row]:
+def _jobs_of(tx: SqliteTransaction, runs: Sequence[Row]) -> dict[str, Row]:
     return get_jobs(tx, list({row[JOB] for row in runs}))
 
 
 def _take(
-    tx: Transaction, asking: Asking, ends: list[tuple[int, End]], now_ms: int
+    tx: SqliteTransaction, asking: ClaimRequest, ends: list[tuple[int, End]], now_ms: int
 ) -> tuple[list[Row], dict[str, Row]]:
     runs: list[Row] = []
     jobs: dict[str, Row] = {}
@@ -134,7 +134,7 @@ def _remember(claims: Claims, token: str, seqs: list[int]) -> None:
         del claims[next(iter(claims))]
 
 
-def _lease(tx: Transaction, asking: Asking, runs: Sequence[Row], now_ms: int) -> None:
+def _lease(tx: SqliteTransaction, asking: ClaimRequest, runs: Sequence[Row], now_ms: int) -> None:
     seqs = ids_json([row[SEQ] for row in runs])
     tx.write(_claim.lease, (asking.token, asking.node, now_ms + asking.lease_ms, asking.lease_ms, seqs))
     tx.tally.ready -= len(runs)
@@ -142,7 +142,7 @@ def _lease(tx: Transaction, asking: Asking, runs: Sequence[Row], now_ms: int) ->
     tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms)
 
 
-def _take_back(tx: Transaction, losses_max: int, now_ms: int, *, can_reclaim: bool) -> list[tuple[int, End]]:
+def _take_back(tx: SqliteTransaction, losses_max: int, now_ms: int, *, can_reclaim: bool) -> list[tuple[int, End]]:
     """End the leases that ran out.  All leases are walked only if the clock came back."""
     if now_ms < tx.tally.clock_ms:
         tx.write(_claim.cut, (now_ms, tx.version))
@@ -155,7 +155,7 @@ def _take_back(tx: Transaction, losses_max: int, now_ms: int, *, can_reclaim: bo
     return [(tx.version, _lose(tx, row, losses_max, now_ms)) for row in lost]
 
 
-def _lose(tx: Transaction, row: Row, losses_max: int, now_ms: int) -> End:
+def _lose(tx: SqliteTransaction, row: Row, losses_max: int, now_ms: int) -> End:
     """A lease ended without a settlement.  The token goes: whoever held it comes too late."""
     loss = lose(row, losses_max, now_ms)
     tx.tally.leased -= 1
@@ -170,7 +170,7 @@ def _lose(tx: Transaction, row: Row, losses_max: int, now_ms: int) -> End:
     return loss.end
 
 
-def renew(tx: Transaction, renewals: Sequence[Renewal], lease_ms: int, now_ms: int) -> list[Renewed]:
+def renew(tx: SqliteTransaction, renewals: Sequence[Renewal], lease_ms: int, now_ms: int) -> list[Renewed]:
     found = {row[0]: row for row in tx.rows(_renew.found, (ids_json([renewal.run_id for renewal in renewals]),))}
     answers, standing, told = [], [], []
     versions: set[int] = set()

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pollux.model import FINISHED, LIVE, Line
+from pollux.model import FINISHED, LIVE, QueueDepth
 from pollux.store.contract import Counts, RunFilter
-from pollux.store.limits import PRIORITIES, counted_max
+from pollux.store.limits import counted_max
 from pollux.store.relational.listing import (
     LIVE_STATES,
-    Listed,
     Place,
+    RunRows,
     finished_states,
     listed,
     live_states,
@@ -24,31 +24,32 @@ from pollux.store.relational.listing import (
     wants,
 )
 from pollux.store.relational.rows import RUN_COLUMNS, Row
-from pollux.store.sqlite.sql import Statements, ids_json
-from pollux.store.sqlite.transaction import Transaction
+from pollux.store.sqlite.sql import SqliteStatements, ids_json
+from pollux.store.sqlite.transaction import SqliteTransaction
+from pollux.store.values import PRIORITIES
 
-_get = Statements("get_runs")
-_list = Statements("list_runs")
-_versions = Statements("versions")
+_get = SqliteStatements("get_runs")
+_list = SqliteStatements("list_runs")
+_versions = SqliteStatements("versions")
 _NOWHERE = (0, 0, 0)  # the place of a run that is not ready: nothing is ahead of it
 _BEHIND_ALL = 2**62  # ms
 
 
-def get_runs(tx: Transaction, ids: Sequence[str]) -> dict[str, Row]:
+def get_runs(tx: SqliteTransaction, ids: Sequence[str]) -> dict[str, Row]:
     return {row[0]: row for row in tx.rows(_get.get, (ids_json(ids),))}
 
 
-def counts(tx: Transaction) -> Counts:
+def counts(tx: SqliteTransaction) -> Counts:
     row = tx.row(_versions.counts, (tx.version,))
     assert row is not None
     return Counts(*row)
 
 
-def lines(tx: Transaction, before: str | None, now_ms: int) -> tuple[Line, ...]:
+def lines(tx: SqliteTransaction, before: str | None, now_ms: int) -> tuple[QueueDepth, ...]:
     place = (max(PRIORITIES) + 1, 0, 0) if before is None else tx.row(_versions.place, (before,)) or _NOWHERE
     now, most = (now_ms + 1, 0), counted_max(before) + 1
     found = [tx.row(_versions.line, (tx.version, each, *min(now, _end(each, *place)), most)) for each in PRIORITIES]
-    return tuple([Line(*row) for row in found if row is not None])
+    return tuple([QueueDepth(*row) for row in found if row is not None])
 
 
 def _end(priority: int, placed: int, visible_ms: int, seq: int) -> tuple[int, int]:
@@ -58,7 +59,7 @@ def _end(priority: int, placed: int, visible_ms: int, seq: int) -> tuple[int, in
     return (_BEHIND_ALL, 0) if priority < placed else (-_BEHIND_ALL, 0)
 
 
-def list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) -> Listed:
+def list_runs(tx: SqliteTransaction, where: RunFilter, after: str | None, limit: int) -> RunRows:
     kind, place = place_of(after)
     live: list[Row] = []
     past: list[Row] = []
@@ -69,7 +70,7 @@ def list_runs(tx: Transaction, where: RunFilter, after: str | None, limit: int) 
     return listed(live, past, limit)
 
 
-def _live(tx: Transaction, where: RunFilter, after: Place | None, limit: int) -> list[Row]:
+def _live(tx: SqliteTransaction, where: RunFilter, after: Place | None, limit: int) -> list[Row]:
     wanted = live_states(where)
     if where.job_id is not None:
         sql, bindings = _list.live_of_job, [where.job_id]
@@ -88,7 +89,7 @@ def _live(tx: Transaction, where: RunFilter, after: Place | None, limit: int) ->
     return tx.rows(_page(sql, terms, "due_ms, id"), (*bindings, *values, limit))
 
 
-def _past(tx: Transaction, where: RunFilter, before: Place | None, limit: int) -> list[Row]:
+def _past(tx: SqliteTransaction, where: RunFilter, before: Place | None, limit: int) -> list[Row]:
     terms, values = _terms(where)
     if where.states:
         terms.append(f"+state IN ({', '.join(map(str, finished_states(where)))})")

@@ -6,16 +6,16 @@ from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, Node, NodeSeen, Term
 from pollux.store.relational.rows import Row, encode, living
-from pollux.store.sqlite.sql import Statements
-from pollux.store.sqlite.transaction import Transaction
+from pollux.store.sqlite.sql import SqliteStatements
+from pollux.store.sqlite.transaction import SqliteTransaction
 
-_beat = Statements("beat")
-_nodes = Statements("nodes")
-_elect = Statements("elect")
-_versions = Statements("versions")
+_beat = SqliteStatements("beat")
+_nodes = SqliteStatements("nodes")
+_elect = SqliteStatements("elect")
+_versions = SqliteStatements("versions")
 
 
-def beat(tx: Transaction, node: Node, ttl_ms: int, now_ms: int) -> None:
+def beat(tx: SqliteTransaction, node: Node, ttl_ms: int, now_ms: int) -> None:
     row = tx.row(_beat.stored, (node.id,))
     is_known = row is not None and row[1] > now_ms and any(each.does_as(node) for each in living([row]))
     body = encode(replace(node, beat_ms=now_ms))
@@ -27,7 +27,7 @@ def beat(tx: Transaction, node: Node, ttl_ms: int, now_ms: int) -> None:
             tx.tell(version, NodeSeen(node.id))
 
 
-def _served(tx: Transaction, version: int) -> list[int]:
+def _served(tx: SqliteTransaction, version: int) -> list[int]:
     """The versions that a node is of use to; the one it serves is there from now on."""
     if version == ALL_VERSIONS:
         return [row[0] for row in tx.rows(_versions.there, (ALL_VERSIONS,))]
@@ -36,22 +36,22 @@ def _served(tx: Transaction, version: int) -> list[int]:
     return [version]
 
 
-def nodes(tx: Transaction, now_ms: int) -> list[Row]:
+def nodes(tx: SqliteTransaction, now_ms: int) -> list[Row]:
     return tx.rows(_nodes.living, (now_ms,))
 
 
-def seats(tx: Transaction, now_ms: int) -> int:
+def seats(tx: SqliteTransaction, now_ms: int) -> int:
     """Of the living nodes that serve our version."""
     row = tx.row(_nodes.seats, (now_ms, tx.version))
     assert row is not None
     return int(row[0])
 
 
-def leave(tx: Transaction, node_id: str) -> None:
+def leave(tx: SqliteTransaction, node_id: str) -> None:
     tx.write(_nodes.leave, (node_id,))
 
 
-def elect(tx: Transaction, node_id: str, ttl_ms: int, now_ms: int) -> Term:
+def elect(tx: SqliteTransaction, node_id: str, ttl_ms: int, now_ms: int) -> Term:
     renewed = tx.row(_elect.renew, (now_ms, ttl_ms, node_id, tx.version))
     if renewed is not None:
         return Term(renewed[0], node_id, now_ms + ttl_ms, now_ms)
@@ -66,18 +66,18 @@ def elect(tx: Transaction, node_id: str, ttl_ms: int, now_ms: int) -> Term:
     return Term(number, holder, until_ms, now_ms)
 
 
-def resign(tx: Transaction, node_id: str, term: int) -> None:
+def resign(tx: SqliteTransaction, node_id: str, term: int) -> None:
     number, holder, _, _ = _stands(tx)
     if holder == node_id and number == term:
         tx.write(_elect.write, (number, "", 0, 0, tx.version))
 
 
-def is_current(tx: Transaction, term: int) -> bool:
+def is_current(tx: SqliteTransaction, term: int) -> bool:
     number, holder, _, _ = _stands(tx)
     return number == term and bool(holder)
 
 
-def _stands(tx: Transaction) -> tuple[int, str, int, int]:
+def _stands(tx: SqliteTransaction) -> tuple[int, str, int, int]:
     tx.tally_of(tx.version)  # a version that nobody used before gets its term with its counts
     row = tx.row(_elect.stands, (tx.version,))
     assert row is not None

@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from pollux.model import ALL_VERSIONS, STEERING, Entry, NotePut, NotesChanged
 from pollux.store.contract import Answer
 from pollux.store.relational.rows import Row, encode, is_same_note
-from pollux.store.sqlite.sql import Statements
-from pollux.store.sqlite.transaction import Transaction
+from pollux.store.sqlite.sql import SqliteStatements
+from pollux.store.sqlite.transaction import SqliteTransaction
 
 _LAST = "\U0010ffff"
-_put = Statements("put_notes")
-_read = Statements("notes")
-_versions = Statements("versions")
+_put = SqliteStatements("put_notes")
+_read = SqliteStatements("notes")
+_versions = SqliteStatements("versions")
 
 
-def put_notes(tx: Transaction, puts: Sequence[NotePut], now_ms: int) -> list[Answer]:
+def put_notes(tx: SqliteTransaction, puts: Sequence[NotePut], now_ms: int) -> list[Answer]:
     written: dict[str, None] = {}
     answers = write_notes(tx, puts, now_ms, written)
     tell_notes(tx, written)
     return answers
 
 
-def write_notes(tx: Transaction, puts: Sequence[NotePut], now_ms: int, written: dict[str, None]) -> list[Answer]:
+def write_notes(tx: SqliteTransaction, puts: Sequence[NotePut], now_ms: int, written: dict[str, None]) -> list[Answer]:
     """Write what does not conflict, and gather the keys in `written`."""
     if not puts:
         return []
@@ -31,19 +31,19 @@ def write_notes(tx: Transaction, puts: Sequence[NotePut], now_ms: int, written: 
     return [_put_note(tx, put, now_ms, written) for put in puts]
 
 
-def tell_notes(tx: Transaction, written: dict[str, None]) -> None:
+def tell_notes(tx: SqliteTransaction, written: dict[str, None]) -> None:
     if written:
         tell_all(tx, NotesChanged(tuple(written)))
 
 
-def tell_all(tx: Transaction, entry: Entry) -> None:
+def tell_all(tx: SqliteTransaction, entry: Entry) -> None:
     """Whoever leads, in every version that is there, and in our own: its leader may be about to come."""
     there = {row[0] for row in tx.rows(_versions.there, (tx.version,))}
     for version in sorted(there | ({tx.version} - {ALL_VERSIONS})):
         tx.tell(version, entry)
 
 
-def _put_note(tx: Transaction, put: NotePut, now_ms: int, written: dict[str, None]) -> Answer:
+def _put_note(tx: SqliteTransaction, put: NotePut, now_ms: int, written: dict[str, None]) -> Answer:
     row = tx.row(_put.stored, (put.key,))
     stands = row is not None and (row[1] is None or row[1] > now_ms)
     if put.revision is not None and put.revision != (row[0] if row is not None and stands else 0):
@@ -61,7 +61,7 @@ def _put_note(tx: Transaction, put: NotePut, now_ms: int, written: dict[str, Non
     return Answer.OK
 
 
-def set_note(tx: Transaction, put: NotePut, revision: int = 0) -> None:
+def set_note(tx: SqliteTransaction, put: NotePut, revision: int = 0) -> None:
     """Write it; revisions come from one count, so that a note made anew is never taken for the old one."""
     tally = tx.shared
     tally.notes = max(tally.notes + 1, revision)
@@ -69,16 +69,16 @@ def set_note(tx: Transaction, put: NotePut, revision: int = 0) -> None:
     _mark_stop(tx, put.key)
 
 
-def _drop_expired(tx: Transaction, now_ms: int) -> None:
+def _drop_expired(tx: SqliteTransaction, now_ms: int) -> None:
     for (key,) in tx.rows(_put.expired, (now_ms,)):
         tx.write(_put.delete, (key,))
         _mark_stop(tx, key)
 
 
-def _mark_stop(tx: Transaction, key: str) -> None:
+def _mark_stop(tx: SqliteTransaction, key: str) -> None:
     if key.startswith(STEERING):
         tx.shared.stops += 1
 
 
-def notes(tx: Transaction, prefix: str, now_ms: int) -> list[Row]:
+def notes(tx: SqliteTransaction, prefix: str, now_ms: int) -> list[Row]:
     return tx.rows(_read.read, (prefix, prefix + _LAST, now_ms))

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pollux.model import PREVIOUS_RUN, UNREAD_MAX, Advanced, Answer, Earlier, End, JobUpdate, Plan
-from pollux.store.relational.bells import RUNS
 from pollux.store.relational.plan import (
     ENOUGH,
-    Crowd,
-    Facts,
     Firings,
-    Live,
-    Moved,
-    Waiting,
+    JobAdvance,
+    JobFacts,
+    LiveRun,
+    LiveRuns,
+    WaitingRun,
     jobs_that_look,
     keys_of,
     latest,
@@ -22,23 +21,24 @@ from pollux.store.relational.plan import (
     note_unread,
 )
 from pollux.store.relational.rows import LEASED, Row, memory_json
+from pollux.store.relational.wakeup import RUNS
 from pollux.store.sqlite.nodes import is_current, seats
 from pollux.store.sqlite.notes import write_notes
 from pollux.store.sqlite.runs import ask_to_stop, cancel_waiting, insert, key_holder, known_runs, overlap_bounds
-from pollux.store.sqlite.sql import Statements, ids_json
-from pollux.store.sqlite.transaction import Transaction, feed_numbers
+from pollux.store.sqlite.sql import SqliteStatements, ids_json
+from pollux.store.sqlite.transaction import SqliteTransaction, feed_numbers
 
-_advance = Statements("advance")
-_cancel = Statements("cancel")
-_feed = Statements("feed")
+_advance = SqliteStatements("advance")
+_cancel = SqliteStatements("cancel")
+_feed = SqliteStatements("feed")
 
 
-def feed(tx: Transaction, limit: int, known: Sequence[int]) -> list[Row]:
+def feed(tx: SqliteTransaction, limit: int, known: Sequence[int]) -> list[Row]:
     """The oldest entries; those that are known come without their body."""
     return tx.rows(_feed.read, (limit, ids_json(known), *feed_numbers(tx.version)))
 
 
-def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms: int) -> Advanced:
+def advance(tx: SqliteTransaction, term: int, plan: Plan, made: Sequence[Row], now_ms: int) -> Advanced:
     """`made` are the rows of the plan's firings."""
     if not is_current(tx, term):
         return Advanced(Answer.FENCED, now_ms)
@@ -61,7 +61,7 @@ def advance(tx: Transaction, term: int, plan: Plan, made: Sequence[Row], now_ms:
     return Advanced(Answer.OK, now_ms, firings, updates, tx.tally.ready, seats(tx, now_ms), waiting)
 
 
-def _consume(tx: Transaction, plan: Plan, kept: frozenset[int]) -> None:
+def _consume(tx: SqliteTransaction, plan: Plan, kept: frozenset[int]) -> None:
     """What somebody put there by hand was never counted: a count that this may have spoilt is taken anew.
 
     One that is too low would hide unread ends from the firings.
@@ -75,20 +75,20 @@ def _consume(tx: Transaction, plan: Plan, kept: frozenset[int]) -> None:
 
 
 def _fire(
-    tx: Transaction, plan: Plan, made: Sequence[Row], ends: list[tuple[int, End]], now_ms: int
+    tx: SqliteTransaction, plan: Plan, made: Sequence[Row], ends: list[tuple[int, End]], now_ms: int
 ) -> tuple[Answer, ...]:
     firings = plan.firings
     bounds = overlap_bounds(tx.tally, now_ms)
     ids = ids_json(list({firing.run.job_id for firing in firings}))
-    facts = {row[0]: Facts(*row[1:]) for row in tx.rows(_advance.facts, (ids, tx.version, *bounds))}
+    facts = {row[0]: JobFacts(*row[1:]) for row in tx.rows(_advance.facts, (ids, tx.version, *bounds))}
     if tx.tally.ends and jobs_that_look(firings, facts):
         note_unread(_unread(tx, plan.known), facts)
     known = known_runs(tx, [firing.run.id for firing in firings])
     keys = [key for key in keys_of(made) if key_holder(tx, key)]
     read, told = looking_behind(firings, facts)
     how = (PREVIOUS_RUN, ENOUGH, *bounds)
-    live = [Live._make(row) for job_id in read for row in tx.rows(_advance.live, (job_id, *how))]
-    crowds = {job_id: Crowd._make(row) for job_id in told for row in tx.rows(_advance.crowd, (job_id, *how))}
+    live = [LiveRun._make(row) for job_id in read for row in tx.rows(_advance.live, (job_id, *how))]
+    crowds = {job_id: LiveRuns._make(row) for job_id in told for row in tx.rows(_advance.crowd, (job_id, *how))}
     fired = Firings(tx.version, facts, known, keys, live, crowds, now_ms)
     answers = tuple([fired.fire(firing, row) for firing, row in zip(firings, made, strict=True)])
     for each in fired.rounds:
@@ -101,7 +101,7 @@ def _fire(
     return answers
 
 
-def _unread(tx: Transaction, known: Sequence[int]) -> list[bytes]:
+def _unread(tx: SqliteTransaction, known: Sequence[int]) -> list[bytes]:
     """The ends that came after the plan had read the feed; first without the texts, of which there may be many."""
     if not tx.tally.ends:
         return []
@@ -109,7 +109,7 @@ def _unread(tx: Transaction, known: Sequence[int]) -> list[bytes]:
     return [row[0] for row in tx.rows(_advance.bodies, (ids_json(found),))] if found else []
 
 
-def _move(tx: Transaction, moved: dict[int, Moved]) -> None:
+def _move(tx: SqliteTransaction, moved: dict[int, JobAdvance]) -> None:
     plain = [(at.last_due_ms, at.next_due_ms, n) for n, at in moved.items() if not at.has_memory]
     taught = [(*at[:2], *at[3:], n) for n, at in moved.items() if at.has_memory]
     for sql, rows in ((_advance.move, plain), (_advance.skip, taught)):
@@ -117,19 +117,19 @@ def _move(tx: Transaction, moved: dict[int, Moved]) -> None:
             tx.write_many(sql, rows)
 
 
-def _bring_forward(tx: Transaction, earlier: Sequence[Earlier]) -> None:
+def _bring_forward(tx: SqliteTransaction, earlier: Sequence[Earlier]) -> None:
     if tx.write_many(_advance.earlier, [(each.visible_ms, each.run_id, tx.version) for each in earlier]):
         tx.rings |= RUNS
 
 
-def _release_all(tx: Transaction, plan: Plan, now_ms: int) -> tuple[str, ...]:
+def _release_all(tx: SqliteTransaction, plan: Plan, now_ms: int) -> tuple[str, ...]:
     """Those that are to begin alone come last; answers which of them wait on."""
     _release(tx, [release.run_id for release in plan.releases if not release.alone], now_ms)
     alone = [release.run_id for release in plan.releases if release.alone]
     if not alone:
         return ()
     asked = (ids_json(alone), tx.version, PREVIOUS_RUN, *overlap_bounds(tx.tally, now_ms))
-    held = [Waiting._make(row) for row in tx.rows(_advance.alone, asked)]
+    held = [WaitingRun._make(row) for row in tx.rows(_advance.alone, asked)]
     going, staying = let_alone(alone, held, _unread(tx, plan.known) if held else ())
     _release(tx, going, now_ms)
     new = [run.id for run in staying if not run.is_behind]
@@ -137,7 +137,7 @@ def _release_all(tx: Transaction, plan: Plan, now_ms: int) -> tuple[str, ...]:
     return tuple([run.id for run in staying])
 
 
-def _release(tx: Transaction, ids: Sequence[str], now_ms: int) -> None:
+def _release(tx: SqliteTransaction, ids: Sequence[str], now_ms: int) -> None:
     released = tx.write_many(_advance.release, [(now_ms, run_id, tx.version) for run_id in ids])
     if released:
         tx.tally.held -= released
@@ -145,7 +145,7 @@ def _release(tx: Transaction, ids: Sequence[str], now_ms: int) -> None:
         tx.rings |= RUNS
 
 
-def _cancel_one(tx: Transaction, run_id: str, reason: str, now_ms: int) -> None:
+def _cancel_one(tx: SqliteTransaction, run_id: str, reason: str, now_ms: int) -> None:
     """As `cancel`, but the leader need not be told what it did itself."""
     row = tx.row(_cancel.found, (ids_json([run_id]),))
     if row is None or row[1] > LEASED or row[7] != tx.version:
@@ -156,7 +156,7 @@ def _cancel_one(tx: Transaction, run_id: str, reason: str, now_ms: int) -> None:
         ask_to_stop(tx, row[0], reason)
 
 
-def _update(tx: Transaction, updates: Sequence[JobUpdate], now_ms: int) -> tuple[Answer, ...]:
+def _update(tx: SqliteTransaction, updates: Sequence[JobUpdate], now_ms: int) -> tuple[Answer, ...]:
     rows = [
         (
             update.next_due_ms,

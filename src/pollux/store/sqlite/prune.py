@@ -5,13 +5,13 @@ from __future__ import annotations
 from pollux.store.contract import Pruning
 from pollux.store.relational.rows import SHELF_DEAD, SHELF_PLAIN, SHELF_UNCHANGED, Row
 from pollux.store.sqlite.jobs import bury
-from pollux.store.sqlite.sql import Statements, ids_json
-from pollux.store.sqlite.transaction import Transaction
+from pollux.store.sqlite.sql import SqliteStatements, ids_json
+from pollux.store.sqlite.transaction import SqliteTransaction
 
-_sql = Statements("prune")
+_sql = SqliteStatements("prune")
 
 
-def beyond(tx: Transaction, keep: int, limit: int) -> list[Row]:
+def beyond(tx: SqliteTransaction, keep: int, limit: int) -> list[Row]:
     """What jobs have beyond their newest `keep` that failed and as many others.  It walks over all jobs."""
     rows: list[Row] = []
     for (job_id,) in tx.rows(_sql.beyond, (keep, limit)):
@@ -22,14 +22,14 @@ def beyond(tx: Transaction, keep: int, limit: int) -> list[Row]:
     return rows
 
 
-def drop(tx: Transaction, rows: list[Row]) -> int:
+def drop(tx: SqliteTransaction, rows: list[Row]) -> int:
     """Rows are (seq, shelf) of finished runs; what left meanwhile is not counted."""
     gone = [row for row in rows if tx.write(_sql.drop, (row[0],))]
     tx.shared.dead -= sum(row[1] == SHELF_DEAD for row in gone)
     return len(gone)
 
 
-def prune(tx: Transaction, what: Pruning) -> int:
+def prune(tx: SqliteTransaction, what: Pruning) -> int:
     """All that can be found along an index; `keep_per_job` cannot."""
     gone = 0
     if what.ids:
@@ -50,11 +50,11 @@ def prune(tx: Transaction, what: Pruning) -> int:
     return gone
 
 
-def _drop_old(tx: Transaction, shelf: int, before_ms: int, limit: int) -> int:
+def _drop_old(tx: SqliteTransaction, shelf: int, before_ms: int, limit: int) -> int:
     return 0 if limit <= 0 else drop(tx, tx.rows(_sql.old, (shelf, before_ms, limit)))
 
 
-def _drop_spent(tx: Transaction, before_ms: int, limit: int) -> int:
+def _drop_spent(tx: SqliteTransaction, before_ms: int, limit: int) -> int:
     """A once-job stays as long as a run of it lives or can be revived.  Declared anew, it does not fire again."""
     spent = tx.rows(_sql.spent, (before_ms, limit))
     bury(tx, spent)

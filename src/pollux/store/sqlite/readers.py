@@ -17,9 +17,9 @@ from queue import SimpleQueue
 import apsw
 
 from pollux.store.sqlite import schema
-from pollux.store.sqlite.calls import Call, answer, in_our_words, is_sickening, promise
-from pollux.store.sqlite.place import Place
-from pollux.store.sqlite.transaction import Stats, Transaction
+from pollux.store.sqlite.calls import WriterCall, answer, in_our_words, is_sickening, promise
+from pollux.store.sqlite.file_identity import FileIdentity
+from pollux.store.sqlite.transaction import SqliteTransaction, WriteStats
 
 BUSY_MS = 5_000
 STEPS = 20_000  # of SQLite's between two looks at the clock
@@ -31,16 +31,16 @@ class Reader:
     `at_once` calls are answered together if they come together; where one of them may take long it is 1.
     """
 
-    def __init__(self, place: Place, name: str, stats: Stats, *, at_once: int = 1) -> None:
+    def __init__(self, place: FileIdentity, name: str, stats: WriteStats, *, at_once: int = 1) -> None:
         self._place, self._name, self._stats, self._at_once = place, name, stats, at_once
         self._deadline = 0.0  # of the call under way
-        self._queue: SimpleQueue[Call | None] = SimpleQueue()
+        self._queue: SimpleQueue[WriterCall | None] = SimpleQueue()
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._connection: apsw.Connection | None = None
         self.ended = promise()
 
-    def put(self, call: Call) -> None:
+    def put(self, call: WriterCall) -> None:
         if self._thread is None:
             self._start()
         self._queue.put(call)
@@ -67,9 +67,9 @@ class Reader:
             self._drop()
             self.ended.set_result(None)
 
-    def _read_all(self, first: Call) -> Iterator[Call]:
+    def _read_all(self, first: WriterCall) -> Iterator[WriterCall]:
         """This one and those that wait behind it, as many as are answered together: each answer wakes a loop."""
-        call: Call | None = first
+        call: WriterCall | None = first
         for left in reversed(range(self._at_once)):
             assert call is not None
             if not call.is_given_up:
@@ -81,7 +81,7 @@ class Reader:
                 self._queue.put(None)  # the end comes after these answers
                 return
 
-    def _read(self, call: Call) -> None:
+    def _read(self, call: WriterCall) -> None:
         try:
             self._place.check_sometimes()
             if self._connection is None:
@@ -89,7 +89,7 @@ class Reader:
                 self._connection.set_progress_handler(self._is_overdue, STEPS)
             self._stats.reads += 1
             self._deadline = call.deadline
-            call.result = call.verb(Transaction(self._connection, self._stats))
+            call.result = call.verb(SqliteTransaction(self._connection, self._stats))
         except Exception as error:  # noqa: BLE001 - it is the caller's
             call.error = in_our_words(error)
             if is_sickening(error):
@@ -112,13 +112,13 @@ class Generations:
     waits looks again within seconds.  So the elections and beats of an idle node wake nobody.
     """
 
-    def __init__(self, stats: Stats) -> None:
+    def __init__(self, stats: WriteStats) -> None:
         self._stats = stats
         self._seen: object = None
         self._own = 0
         self.number = 0
 
-    def look(self, transaction: Transaction) -> int:
+    def look(self, transaction: SqliteTransaction) -> int:
         self._stats.versions += 1
         self._stats.statements -= 1
         version = transaction.row("PRAGMA data_version")

@@ -9,31 +9,31 @@ from msgspec.structs import replace
 
 from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, NotePut, Run, RunState
 from pollux.store.contract import Audit
-from pollux.store.records import Record, TermRecord, Tomb, entries_of, next_lines
-from pollux.store.relational.bells import RUNS
-from pollux.store.relational.records import LAST, Dumped, Placed, dumped, kinds_from, without_lease
+from pollux.store.dump_format import Record, TermRecord, Tombstone, entries_of, next_lines
+from pollux.store.relational.records import LAST, RecordPage, RecordRow, dumped, kinds_from, without_lease
 from pollux.store.relational.rows import Row, definition_json, job_row, memory_json, run_row, shelf_of
+from pollux.store.relational.wakeup import RUNS
 from pollux.store.sqlite.notes import set_note, tell_all
-from pollux.store.sqlite.sql import Statements
-from pollux.store.sqlite.transaction import Transaction
+from pollux.store.sqlite.sql import SqliteStatements
+from pollux.store.sqlite.transaction import SqliteTransaction
 
-_log = Statements("log")
-_dump = Statements("dump")
-_load = Statements("load")
-_put_jobs = Statements("put_jobs")
-_elect = Statements("elect")
-_versions = Statements("versions")
+_log = SqliteStatements("log")
+_dump = SqliteStatements("dump")
+_load = SqliteStatements("load")
+_put_jobs = SqliteStatements("put_jobs")
+_elect = SqliteStatements("elect")
+_versions = SqliteStatements("versions")
 T = TypeVar("T")
 
 
-def recorded(tx: Transaction, audit: Audit[T] | None, answer: T) -> T:
+def recorded(tx: SqliteTransaction, audit: Audit[T] | None, answer: T) -> T:
     """The answer to a write, with the lines that tell of it in the log."""
     if audit is not None:
         log(tx, audit(answer))
     return answer
 
 
-def log(tx: Transaction, lines: Sequence[AuditLine]) -> None:
+def log(tx: SqliteTransaction, lines: Sequence[AuditLine]) -> None:
     if lines:
         seq, chain = tx.row(_log.last) or (0, "")
         tx.insert(_log.add, [_line_row(line) for line in next_lines(lines, seq, chain)])
@@ -43,17 +43,17 @@ def _line_row(line: AuditLine) -> Row:
     return (line.seq, line.at_ms, line.actor, line.action, line.subject, line.detail, line.chain)
 
 
-def read_log(tx: Transaction, after: int, limit: int) -> list[Row]:
+def read_log(tx: SqliteTransaction, after: int, limit: int) -> list[Row]:
     return tx.rows(_log.read, (after, limit))
 
 
-def newest_log(tx: Transaction, before: int, limit: int) -> list[Row]:
+def newest_log(tx: SqliteTransaction, before: int, limit: int) -> list[Row]:
     """The last lines, or the last before a number, newest first."""
     return tx.rows(_log.before, (before or LAST, limit))
 
 
-def dump(tx: Transaction, after: str | None, limit: int) -> Dumped:
-    found: list[Placed] = []
+def dump(tx: SqliteTransaction, after: str | None, limit: int) -> RecordPage:
+    found: list[RecordRow] = []
     for kind, place in kinds_from(after):
         found += _of_kind(tx, kind, place, limit + 1 - len(found))
         if len(found) > limit:
@@ -61,23 +61,23 @@ def dump(tx: Transaction, after: str | None, limit: int) -> Dumped:
     return dumped(found, limit)
 
 
-def _of_kind(tx: Transaction, kind: str, place: str, limit: int) -> list[Placed]:
+def _of_kind(tx: SqliteTransaction, kind: str, place: str, limit: int) -> list[RecordRow]:
     match kind:
         case "term":
-            return [Placed(kind, str(row[1]), row) for row in tx.rows(_dump.term, (int(place or 0),))]
+            return [RecordRow(kind, str(row[1]), row) for row in tx.rows(_dump.term, (int(place or 0),))]
         case "job":
-            return [Placed(kind, row[0], row) for row in tx.rows(_dump.job, (place, limit))]
+            return [RecordRow(kind, row[0], row) for row in tx.rows(_dump.job, (place, limit))]
         case "run":
-            return [Placed(kind, str(row[0]), row[1:]) for row in tx.rows(_dump.run, (int(place or 0), limit))]
+            return [RecordRow(kind, str(row[0]), row[1:]) for row in tx.rows(_dump.run, (int(place or 0), limit))]
         case "note":
-            return [Placed(kind, row[0], row) for row in tx.rows(_dump.note, (place, limit))]
+            return [RecordRow(kind, row[0], row) for row in tx.rows(_dump.note, (place, limit))]
         case "log":
-            return [Placed(kind, str(row[5]), row) for row in tx.rows(_dump.log, (int(place or 0), limit))]
+            return [RecordRow(kind, str(row[5]), row) for row in tx.rows(_dump.log, (int(place or 0), limit))]
         case _:
-            return [Placed(kind, str(row[0]), row[1:]) for row in tx.rows(_dump.tomb, (int(place or 0), limit))]
+            return [RecordRow(kind, str(row[0]), row[1:]) for row in tx.rows(_dump.tomb, (int(place or 0), limit))]
 
 
-def load(tx: Transaction, records: Sequence[Record]) -> int:
+def load(tx: SqliteTransaction, records: Sequence[Record]) -> int:
     new = [loaded for loaded in (_load_one(tx, record) for record in records) if loaded is not None]
     for version, entry in entries_of(new):
         if version == ALL_VERSIONS:
@@ -87,7 +87,7 @@ def load(tx: Transaction, records: Sequence[Record]) -> int:
     return len(new)
 
 
-def _load_one(tx: Transaction, record: Record) -> Record | None:
+def _load_one(tx: SqliteTransaction, record: Record) -> Record | None:
     """As it is here now; None if it was there already."""
     match record:
         case Run():
@@ -100,12 +100,12 @@ def _load_one(tx: Transaction, record: Record) -> Record | None:
             is_new = _load_line(tx, record)
         case TermRecord():
             is_new = _load_term(tx, record)
-        case Tomb():
+        case Tombstone():
             is_new = bool(tx.write(_load.tomb, (record.id, record.revision, record.last_due_ms)))
     return record if is_new else None
 
 
-def _load_job(tx: Transaction, job: Job) -> bool:
+def _load_job(tx: SqliteTransaction, job: Job) -> bool:
     leaders = (job.next_due_ms, job.last_due_ms, memory_json(job.memory), job.memory.last_end_ms)
     version = job.scheduler_version
     if not tx.write(_load.job, (*job_row(job, job.revision, definition_json(job)), *leaders, version)):
@@ -116,7 +116,7 @@ def _load_job(tx: Transaction, job: Job) -> bool:
     return True
 
 
-def _load_run(tx: Transaction, run: Run) -> Run | None:
+def _load_run(tx: SqliteTransaction, run: Run) -> Run | None:
     """A live one goes where its job is."""
     run = without_lease(run)
     is_live = run.state in LIVE
@@ -133,21 +133,21 @@ def _load_run(tx: Transaction, run: Run) -> Run | None:
     return run
 
 
-def _load_note(tx: Transaction, note: Note) -> bool:
+def _load_note(tx: SqliteTransaction, note: Note) -> bool:
     if tx.row(_load.has_note, (note.key,)):
         return False
     set_note(tx, NotePut(note.key, note.value, expires_ms=note.expires_ms), note.revision)
     return True
 
 
-def _load_line(tx: Transaction, line: AuditLine) -> bool:
+def _load_line(tx: SqliteTransaction, line: AuditLine) -> bool:
     last, _ = tx.row(_log.last) or (0, "")
     if line.seq <= last:
         return False
     return bool(tx.write(_log.add, _line_row(line)))
 
 
-def _load_term(tx: Transaction, term: TermRecord) -> bool:
+def _load_term(tx: SqliteTransaction, term: TermRecord) -> bool:
     tx.tally_of(term.scheduler_version)
     row = tx.row(_elect.stands, (term.scheduler_version,))
     assert row is not None

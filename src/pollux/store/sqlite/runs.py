@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from pollux.model import AT_THE_GATE, End, NotePut, RunState
 from pollux.store.contract import Answer, RunAnswer
-from pollux.store.relational.bells import ASKED, RUNS
-from pollux.store.relational.ends import end_unrun
+from pollux.store.relational.feed_entries import end_unrun
 from pollux.store.relational.rows import (
     CANCELLED,
     DEAD,
@@ -23,17 +22,18 @@ from pollux.store.relational.rows import (
     by_version,
     made_in,
 )
+from pollux.store.relational.wakeup import ASKED, RUNS
 from pollux.store.sqlite.notes import tell_notes, write_notes
-from pollux.store.sqlite.sql import Statements, ids_json
-from pollux.store.sqlite.transaction import Tally, Transaction
+from pollux.store.sqlite.sql import SqliteStatements, ids_json
+from pollux.store.sqlite.transaction import SqliteCounters, SqliteTransaction
 
-_enqueue = Statements("enqueue")
-_cancel = Statements("cancel")
-_revive = Statements("revive")
+_enqueue = SqliteStatements("enqueue")
+_cancel = SqliteStatements("cancel")
+_revive = SqliteStatements("revive")
 
 
 def enqueue(
-    tx: Transaction,
+    tx: SqliteTransaction,
     made: Sequence[Row],
     notes: Sequence[NotePut],
     ready_max: int,
@@ -62,12 +62,14 @@ def arrived(made: Sequence[Row], answers: Sequence[RunAnswer], jobs: dict[str, i
     return [(jobs[row[JOB]], row[ID]) for row, answer in at_gate if answer.answer is Answer.OK]
 
 
-def versions_of(tx: Transaction, made: Sequence[Row]) -> dict[str, int]:
+def versions_of(tx: SqliteTransaction, made: Sequence[Row]) -> dict[str, int]:
     """Which of their jobs are there, and in which version."""
     return dict(tx.rows(_enqueue.jobs, (ids_json(list({row[JOB] for row in made})),)))
 
 
-def _accept_unless_live(tx: Transaction, row: Row, jobs: dict[str, int], ready_max: int, now_ms: int) -> RunAnswer:
+def _accept_unless_live(
+    tx: SqliteTransaction, row: Row, jobs: dict[str, int], ready_max: int, now_ms: int
+) -> RunAnswer:
     if row[JOB] in jobs and not known_runs(tx, [row[ID]]):
         bounds = overlap_bounds(tx.tally_of(jobs[row[JOB]]), now_ms)
         live = tx.row(_enqueue.overlapping, (row[JOB], *bounds))
@@ -76,19 +78,19 @@ def _accept_unless_live(tx: Transaction, row: Row, jobs: dict[str, int], ready_m
     return _accept_below(tx, row, jobs, ready_max)
 
 
-def overlap_bounds(tally: Tally, now_ms: int) -> tuple[int, int]:
+def overlap_bounds(tally: SqliteCounters, now_ms: int) -> tuple[int, int]:
     """Until when a run must be visible to overlap, and until when it is if it is leased: no later one ever was."""
     return now_ms, max(now_ms, tally.clock_ms)
 
 
-def _accept_below(tx: Transaction, row: Row, jobs: dict[str, int], ready_max: int) -> RunAnswer:
+def _accept_below(tx: SqliteTransaction, row: Row, jobs: dict[str, int], ready_max: int) -> RunAnswer:
     tally = tx.tally_of(jobs.get(row[JOB], tx.version))
     if tally.ready + tally.held >= ready_max and not known_runs(tx, [row[ID]]):
         return RunAnswer(Answer.FULL, row[ID])
     return accept(tx, [row], jobs)[0]
 
 
-def accept(tx: Transaction, made: Sequence[Row], jobs: dict[str, int]) -> list[RunAnswer]:
+def accept(tx: SqliteTransaction, made: Sequence[Row], jobs: dict[str, int]) -> list[RunAnswer]:
     """Make runs live where nothing stands against them, each in the version of its job.
 
     All are put in at once, and asked about one by one only if some were left out.
@@ -107,7 +109,7 @@ def accept(tx: Transaction, made: Sequence[Row], jobs: dict[str, int]) -> list[R
     return answers
 
 
-def insert(tx: Transaction, made: Sequence[Row]) -> None:
+def insert(tx: SqliteTransaction, made: Sequence[Row]) -> None:
     """Make runs live of which the caller knows that they are new."""
     if made:
         added = tx.insert(_enqueue.add, made)
@@ -115,7 +117,7 @@ def insert(tx: Transaction, made: Sequence[Row]) -> None:
         count_made(tx, made)
 
 
-def count_made(tx: Transaction, made: Sequence[Row]) -> None:
+def count_made(tx: SqliteTransaction, made: Sequence[Row]) -> None:
     for version, some in by_version((row[VERSION], row) for row in made).items():
         held = sum(row[STATE] == HELD for row in some)
         tally = tx.tally_of(version)
@@ -125,18 +127,18 @@ def count_made(tx: Transaction, made: Sequence[Row]) -> None:
             tx.rings |= RUNS
 
 
-def _last_seq(tx: Transaction) -> int:
+def _last_seq(tx: SqliteTransaction) -> int:
     row = tx.row(_enqueue.last)
     assert row is not None
     return int(row[0])
 
 
-def known_runs(tx: Transaction, ids: Sequence[str]) -> dict[str, int]:
+def known_runs(tx: SqliteTransaction, ids: Sequence[str]) -> dict[str, int]:
     """The sequence numbers of those that are live or finished."""
     return dict(tx.rows(_enqueue.known, (ids_json(ids),)))
 
 
-def _explain(tx: Transaction, row: Row, jobs: dict[str, int], seqs: dict[str, int], last: int) -> RunAnswer:
+def _explain(tx: SqliteTransaction, row: Row, jobs: dict[str, int], seqs: dict[str, int], last: int) -> RunAnswer:
     """What became of a row; `last` was the highest number before."""
     seq = seqs.get(row[ID])
     if seq is not None:
@@ -146,7 +148,7 @@ def _explain(tx: Transaction, row: Row, jobs: dict[str, int], seqs: dict[str, in
     return RunAnswer(Answer.CONFLICT, row[ID], key_holder(tx, row[KEY]))
 
 
-def key_holder(tx: Transaction, key: str | None) -> str:
+def key_holder(tx: SqliteTransaction, key: str | None) -> str:
     """The live run that has the key; empty if none has."""
     row = None if key is None else tx.row(_enqueue.holder, (key,))
     return "" if row is None else row[0]
@@ -155,7 +157,9 @@ def key_holder(tx: Transaction, key: str | None) -> str:
 # cancel
 
 
-def cancel(tx: Transaction, run_ids: Sequence[str], job_id: str | None, reason: str, now_ms: int) -> list[RunAnswer]:
+def cancel(
+    tx: SqliteTransaction, run_ids: Sequence[str], job_id: str | None, reason: str, now_ms: int
+) -> list[RunAnswer]:
     if job_id is not None:
         of_job = [run_id for _, run_id in sorted(tx.rows(_cancel.of_job, (job_id,)))]
         run_ids = [*run_ids, *(run_id for run_id in of_job if run_id not in set(run_ids))]
@@ -172,7 +176,7 @@ def cancel(tx: Transaction, run_ids: Sequence[str], job_id: str | None, reason: 
     return answers
 
 
-def _cancel_one(tx: Transaction, row: Row, reason: str, waiting: list[Row]) -> Answer:
+def _cancel_one(tx: SqliteTransaction, row: Row, reason: str, waiting: list[Row]) -> Answer:
     match row[1]:
         case 0 | 1:
             waiting.append(row)
@@ -186,13 +190,13 @@ def _cancel_one(tx: Transaction, row: Row, reason: str, waiting: list[Row]) -> A
             return Answer.LOST
 
 
-def ask_to_stop(tx: Transaction, seq: int, reason: str) -> None:
+def ask_to_stop(tx: SqliteTransaction, seq: int, reason: str) -> None:
     """Leave a request beside the lease."""
     tx.write(_cancel.ask, (reason or "cancelled", seq))
     tx.rings |= ASKED
 
 
-def cancel_waiting(tx: Transaction, rows: Iterable[Row], reason: str, now_ms: int) -> list[tuple[int, End]]:
+def cancel_waiting(tx: SqliteTransaction, rows: Iterable[Row], reason: str, now_ms: int) -> list[tuple[int, End]]:
     """Held and ready runs end here.  Rows are (seq, state, id, job_id, due_ms, cause, gated, version, ...)."""
     why = reason or "cancelled"
     rows = list(rows)
@@ -209,7 +213,7 @@ def cancel_waiting(tx: Transaction, rows: Iterable[Row], reason: str, now_ms: in
 # revive
 
 
-def revive(tx: Transaction, run_ids: Sequence[str], now_ms: int) -> list[RunAnswer]:
+def revive(tx: SqliteTransaction, run_ids: Sequence[str], now_ms: int) -> list[RunAnswer]:
     found = {row[0]: row for row in tx.rows(_revive.found, (ids_json(run_ids),))}
     gated: list[tuple[int, str]] = []
     answers = []
@@ -223,7 +227,7 @@ def revive(tx: Transaction, run_ids: Sequence[str], now_ms: int) -> list[RunAnsw
     return answers
 
 
-def _revive_one(tx: Transaction, row: Row, now_ms: int, at_gate: list[tuple[int, str]]) -> RunAnswer:
+def _revive_one(tx: SqliteTransaction, row: Row, now_ms: int, at_gate: list[tuple[int, str]]) -> RunAnswer:
     run_id, seq, state, gated, key, version = row
     if state != DEAD:
         return RunAnswer(Answer.LOST, run_id)

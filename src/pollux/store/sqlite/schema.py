@@ -18,8 +18,8 @@ import apsw
 from pollux.errors import StoreFull, StoreRefused
 from pollux.store.relational.sql import Migration, migrations_of
 from pollux.store.sqlite.failpoint import failpoint
+from pollux.store.sqlite.file_identity import FileIdentity
 from pollux.store.sqlite.lock import WriteLock, open_private
-from pollux.store.sqlite.place import Place
 
 APPLICATION_ID = 0x504F4C58  # "POLX"
 SQLITE_MIN = (3, 51, 3)  # older ones can corrupt a database that two connections checkpoint at once
@@ -76,7 +76,7 @@ def open_reader(path: Path, *, busy_ms: int) -> apsw.Connection:
     return connection
 
 
-def prepare_file(place: Place) -> None:
+def prepare_file(place: FileIdentity) -> None:
     """Make the file (and its folder) if there is none; refuse what cannot be a database of ours."""
     path = place.path
     found = tuple(int(part) for part in apsw.sqlite_lib_version().split(".")[:3])

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 
 from pollux.model import PROGRESS_CHARS_MAX, Done, End, Ended, Verdict
 from pollux.store.contract import Answer
-from pollux.store.relational.bells import RUNS
 from pollux.store.relational.rows import DEAD, HELD, LEASED, Row, by_version
-from pollux.store.relational.settling import (
+from pollux.store.relational.settle import (
     FINAL,
-    Found,
-    Prepared,
-    Retry,
+    FoundRun,
+    PreparedSettlement,
+    RetriedRow,
     done,
     final,
     finish,
@@ -24,20 +23,21 @@ from pollux.store.relational.settling import (
     refused,
     takes_letters,
 )
+from pollux.store.relational.wakeup import RUNS
 from pollux.store.sqlite.notes import tell_notes, write_notes
 from pollux.store.sqlite.runs import accept, arrived, versions_of
-from pollux.store.sqlite.sql import Statements, ids_json
-from pollux.store.sqlite.transaction import Transaction
+from pollux.store.sqlite.sql import SqliteStatements, ids_json
+from pollux.store.sqlite.transaction import SqliteTransaction
 
-VERSION = 15  # behind the columns of `Found`
-_sql = Statements("settle")
-_renew = Statements("renew")
+VERSION = 15  # behind the columns of `FoundRun`
+_sql = SqliteStatements("settle")
+_renew = SqliteStatements("renew")
 
 
-class _Batch:
+class _SqliteSettle:
     """What one call has to write and to tell."""
 
-    def __init__(self, tx: Transaction, now_ms: int) -> None:
+    def __init__(self, tx: SqliteTransaction, now_ms: int) -> None:
         self.tx, self.now_ms = tx, now_ms
         self.settled: set[str] = set()
         self.ends: list[tuple[int, End]] = []
@@ -61,12 +61,12 @@ class _Batch:
                 self.tx.write_many(sql, rows)
                 rows.clear()
 
-    def finish(self, after: Row, end: End, row: Row, item: Prepared) -> None:
+    def finish(self, after: Row, end: End, row: Row, item: PreparedSettlement) -> None:
         self.finished.append((*after, row[1]))
         self.ends.append((row[VERSION], end))
         self.note_crash(row[1], item)
 
-    def note_crash(self, seq: int, item: Prepared) -> None:
+    def note_crash(self, seq: int, item: PreparedSettlement) -> None:
         outcome = item.settlement.outcome
         if outcome is not None and outcome.crashed:
             self.crashed.append((seq,))
@@ -79,18 +79,18 @@ class _Batch:
         tell_notes(self.tx, self.notes)
 
 
-def settle(tx: Transaction, items: Sequence[Prepared], now_ms: int) -> list[Answer]:
+def settle(tx: SqliteTransaction, items: Sequence[PreparedSettlement], now_ms: int) -> list[Answer]:
     rows = tx.rows(_sql.found, (ids_json([item.settlement.run_id for item in items]),))
     found = {row[0]: row for row in rows}
     jobs = _standing_jobs(tx, items, found)
-    batch = _Batch(tx, now_ms)
+    batch = _SqliteSettle(tx, now_ms)
     answers = [_settle(batch, item, found, jobs) for item in items]
     batch.write()
     batch.tell()
     return answers
 
 
-def _settle(batch: _Batch, item: Prepared, found: dict[str, Row], jobs: set[str]) -> Answer:
+def _settle(batch: _SqliteSettle, item: PreparedSettlement, found: dict[str, Row], jobs: set[str]) -> Answer:
     settlement = item.settlement
     row = found.get(settlement.run_id)
     if row is None or row[3] != LEASED or row[2] != settlement.token:
@@ -111,9 +111,9 @@ def _settle(batch: _Batch, item: Prepared, found: dict[str, Row], jobs: set[str]
     return Answer.OK
 
 
-def _settle_slowly(batch: _Batch, row: Row, item: Prepared, jobs: set[str]) -> None:
+def _settle_slowly(batch: _SqliteSettle, row: Row, item: PreparedSettlement, jobs: set[str]) -> None:
     """With all its questions."""
-    run = Found._make(row[:VERSION])
+    run = FoundRun._make(row[:VERSION])
     verdict = final(item.settlement.verdict, run.job_id, run.cancel, jobs)
     if isinstance(verdict, FINAL):
         letters = _take_dead_letters(batch, run.job_id) if takes_letters(verdict) else 0
@@ -124,7 +124,7 @@ def _settle_slowly(batch: _Batch, row: Row, item: Prepared, jobs: set[str]) -> N
         _hand_back(batch, run, row[VERSION], verdict, item)
 
 
-def _standing_jobs(tx: Transaction, items: Sequence[Prepared], found: dict[str, Row]) -> set[str]:
+def _standing_jobs(tx: SqliteTransaction, items: Sequence[PreparedSettlement], found: dict[str, Row]) -> set[str]:
     """The jobs that are there, of runs that may be tried again."""
     again = {item.settlement.run_id for item in items if not isinstance(item.settlement.verdict, FINAL)}
     if not again:
@@ -133,7 +133,7 @@ def _standing_jobs(tx: Transaction, items: Sequence[Prepared], found: dict[str, 
     return {row[0] for row in tx.rows(_sql.jobs, (ids_json(list(ids)),))}
 
 
-def _take_dead_letters(batch: _Batch, job_id: str) -> int:
+def _take_dead_letters(batch: _SqliteSettle, job_id: str) -> int:
     """Make history of the job's dead letters; answers how many they stood for."""
     batch.write()
     row = batch.tx.row(_sql.dead_letters, (job_id,))
@@ -145,11 +145,11 @@ def _take_dead_letters(batch: _Batch, job_id: str) -> int:
     return int(deaths)
 
 
-def _hand_back(batch: _Batch, run: Found, version: int, verdict: Verdict, item: Prepared) -> None:
+def _hand_back(batch: _SqliteSettle, run: FoundRun, version: int, verdict: Verdict, item: PreparedSettlement) -> None:
     after, end = hand_back(run, verdict, item, batch.now_ms)
     batch.ends.append((version, end))
     row = (*after[:3], item.settlement.token, *after[3:], run.seq)
-    if isinstance(after, Retry):
+    if isinstance(after, RetriedRow):
         batch.retried.append(row)
         batch.note_crash(run.seq, item)
     else:
@@ -162,7 +162,7 @@ def _hand_back(batch: _Batch, run: Found, version: int, verdict: Verdict, item: 
         batch.tx.rings |= RUNS
 
 
-def _follow(batch: _Batch, item: Prepared) -> None:
+def _follow(batch: _SqliteSettle, item: PreparedSettlement) -> None:
     batch.write()
     if item.follow_ups:
         jobs = versions_of(batch.tx, item.follow_ups)

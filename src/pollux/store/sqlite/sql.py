@@ -9,7 +9,7 @@ from pollux.store.relational import sql
 from pollux.store.relational.rows import encode
 
 
-class Statements(sql.Statements):
+class SqliteStatements(sql.StatementFolder):
     """The statements of one file as attributes."""
 
     def __init__(self, verb: str) -> None:

@@ -20,17 +20,16 @@ from pollux.model import (
     AuditLine,
     FeedItem,
     Job,
-    Line,
     Node,
     Note,
     NotePut,
     Plan,
+    QueueDepth,
     Run,
     Term,
     Version,
     check_version,
 )
-from pollux.store.asking import Asking
 from pollux.store.contract import (
     BATCH_MAX,
     FEED_MAX,
@@ -58,7 +57,9 @@ from pollux.store.contract import (
     RunPage,
     Settlement,
 )
-from pollux.store.legible import Reading
+from pollux.store.decoding import BatchDecoder
+from pollux.store.dump_format import TermRecord, Tombstone, read_record
+from pollux.store.job_cache import JobReading
 from pollux.store.limits import (
     check_batch,
     check_first,
@@ -69,12 +70,9 @@ from pollux.store.limits import (
     checked_job,
     checked_notes,
 )
-from pollux.store.parts import one_version
-from pollux.store.records import TermRecord, Tomb, read_record
 from pollux.store.relational import rows
-from pollux.store.relational.bells import ASKED, FEED, RUNS, WAKE
-from pollux.store.relational.settling import prepare
-from pollux.store.shelf import JobReading
+from pollux.store.relational.settle import prepare
+from pollux.store.relational.wakeup import ASKED, FEED, RUNS, WAKE
 from pollux.store.sqlite import jobs as job_verbs
 from pollux.store.sqlite import leases as lease_verbs
 from pollux.store.sqlite import listing as listing_verbs
@@ -85,13 +83,15 @@ from pollux.store.sqlite import prune as prune_verbs
 from pollux.store.sqlite import records as record_verbs
 from pollux.store.sqlite import runs as run_verbs
 from pollux.store.sqlite import versions as version_verbs
-from pollux.store.sqlite.bell import Ear
-from pollux.store.sqlite.handle import Handle, Looked, is_enough
+from pollux.store.sqlite.handle import Looked, SqliteHandle, is_enough
 from pollux.store.sqlite.settle import settle
-from pollux.store.sqlite.transaction import Transaction
+from pollux.store.sqlite.transaction import SqliteTransaction
+from pollux.store.sqlite.wakeup import SqliteListener
+from pollux.store.values import ClaimRequest
+from pollux.store.versions import one_version
 
 
-class SqliteStore(Handle):
+class SqliteStore(SqliteHandle):
     capabilities = Capabilities(name="sqlite")
 
     @property
@@ -108,7 +108,7 @@ class SqliteStore(Handle):
         except BaseException:
             self._database.leave()
             raise
-        self._door.ear = Ear(self._database.bell, loop)
+        self._door.ear = SqliteListener(self._database.bell, loop)
         self._door.loop, self._door.pid = loop, os.getpid()
 
     async def close(self) -> None:
@@ -238,7 +238,7 @@ class SqliteStore(Handle):
         now_ms: int | None = None,
     ) -> Claimed:
         check_first(first)
-        asking = Asking(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
+        asking = ClaimRequest(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
 
         async def look(waited_ms: float) -> Looked[Claimed]:
             claimed = await self._take(asking, now_ms, waited_ms)
@@ -277,13 +277,13 @@ class SqliteStore(Handle):
 
     async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
         listed = await self._list(listing_verbs.list_runs, where or RunFilter(), after, check_page(limit))
-        reading = Reading("run", rows.run)
+        reading = BatchDecoder("run", rows.run)
         runs = [run for row in listed.rows if (run := reading(row, row[0])) is not None]
         return reading.answer(RunPage(tuple(runs), listed.next))
 
     async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
         check_batch(ids, "runs")
-        found, reading = await self._read(listing_verbs.get_runs, ids), Reading("run", rows.run)
+        found, reading = await self._read(listing_verbs.get_runs, ids), BatchDecoder("run", rows.run)
         return reading.answer([reading(found[run_id], run_id) if run_id in found else None for run_id in ids])
 
     async def now(self) -> int:
@@ -292,7 +292,7 @@ class SqliteStore(Handle):
     async def counts(self) -> Counts:
         return await self._read(listing_verbs.counts)
 
-    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[Line, ...]:
+    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
         return await self._read(listing_verbs.lines, before, self._now(now_ms))
 
     async def problems(self) -> tuple[str, ...]:
@@ -315,7 +315,7 @@ class SqliteStore(Handle):
 
     async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
         found = await self._read(note_verbs.notes, prefix, self._now(now_ms))
-        reading = Reading("note", rows.note)
+        reading = BatchDecoder("note", rows.note)
         return reading.answer([note for row in found if (note := reading(row, row[0])) is not None])
 
     # nodes and terms
@@ -379,7 +379,7 @@ class SqliteStore(Handle):
             case "term":
                 return msgspec.to_builtins(TermRecord(*row))
             case "tomb":
-                return msgspec.to_builtins(Tomb(*row))
+                return msgspec.to_builtins(Tombstone(*row))
             case "job":
                 return msgspec.to_builtins(self._jobs.job(row))
             case "run":
@@ -394,5 +394,5 @@ def _feed_item(row: rows.Row) -> FeedItem:
     return FeedItem(row[0], rows.entry(row[1]))
 
 
-def _wake(tx: Transaction) -> None:
+def _wake(tx: SqliteTransaction) -> None:
     tx.rings |= WAKE

@@ -14,9 +14,9 @@ from typing import Any
 import apsw
 
 from pollux.model import SCHEDULER_VERSION, Arrived, End, Ended, Entry
-from pollux.store.relational.bells import FEED
 from pollux.store.relational.rows import by_version, encode
-from pollux.store.sqlite.sql import Statements
+from pollux.store.relational.wakeup import FEED
+from pollux.store.sqlite.sql import SqliteStatements
 
 Row = tuple[Any, ...]
 # The latest claims of this process by token, and what they got: the same claim again gets the same runs.  In memory,
@@ -24,8 +24,8 @@ Row = tuple[Any, ...]
 Claims = dict[str, list[int]]
 ROWS_AT_ONCE = 10
 NUMBERS = 1 << 48  # entries of the feed have so many numbers in each version
-_sql = Statements("tally")
-_versions = Statements("versions")
+_sql = SqliteStatements("tally")
+_versions = SqliteStatements("versions")
 
 
 @cache
@@ -45,7 +45,7 @@ def _for_many(sql: str, count: int = ROWS_AT_ONCE) -> str:
     return f"{head}VALUES {', '.join([values + end] * count)}{tail}"
 
 
-class Stats:
+class WriteStats:
     """What the store did so far; for benchmarks and tests."""
 
     __slots__ = ("checkpoints", "commits", "ops", "reads", "statements", "versions")
@@ -59,7 +59,7 @@ class Stats:
         self.checkpoints = 0
 
 
-class Tally:
+class SqliteCounters:
     """How many there are of everything, and the counters that only rise."""
 
     __slots__ = ("clock_ms", "dead", "ends", "entries", "feed", "held", "jobs", "leased", "notes", "ready", "stops")
@@ -106,16 +106,16 @@ class Tally:
         )
 
 
-class Transaction:
+class SqliteTransaction:
     """One write under way.  Begun, committed and undone by the writer alone."""
 
     __slots__ = ("_befores", "_connection", "_stats", "_tallies", "claims", "rings", "version")
 
-    def __init__(self, connection: apsw.Connection, stats: Stats, claims: Claims | None = None) -> None:
+    def __init__(self, connection: apsw.Connection, stats: WriteStats, claims: Claims | None = None) -> None:
         self.claims: Claims = {} if claims is None else claims
         self._connection = connection
         self._stats = stats
-        self._tallies: dict[int, Tally] = {}
+        self._tallies: dict[int, SqliteCounters] = {}
         self._befores: dict[int, Row] = {}
         self.version = SCHEDULER_VERSION  # of the handle whose call it is just now
         self.rings = 0
@@ -153,25 +153,25 @@ class Transaction:
             self._connection.execute(_for_many(sql, left), tuple(chain.from_iterable(rows[whole:])))
         return self._connection.total_changes() - before
 
-    def tally_of(self, version: int) -> Tally:
+    def tally_of(self, version: int) -> SqliteCounters:
         found = self._tallies.get(version)
         if found is None:
             row = self.row(_sql.read, (version,))
             if row is None:
                 self.write(_versions.add_tally, (version,))
                 self.write(_versions.add_term, (version,))
-                row = (0,) * len(Tally.__slots__)
-            found = self._tallies[version] = Tally(row)
+                row = (0,) * len(SqliteCounters.__slots__)
+            found = self._tallies[version] = SqliteCounters(row)
             self._befores[version] = row
         return found
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> SqliteCounters:
         """Of the version whose call it is just now."""
         return self.tally_of(self.version)
 
     @property
-    def shared(self) -> Tally:
+    def shared(self) -> SqliteCounters:
         """Of all versions: what is dead, the stops, and the numbers of entries and notes."""
         return self.tally_of(SCHEDULER_VERSION)
 

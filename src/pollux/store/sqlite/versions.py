@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from pollux.model import Counts, Version
 from pollux.store.contract import Answer
-from pollux.store.sqlite.sql import Statements
-from pollux.store.sqlite.transaction import Transaction, feed_numbers
+from pollux.store.sqlite.sql import SqliteStatements
+from pollux.store.sqlite.transaction import SqliteTransaction, feed_numbers
 
-_sql = Statements("versions")
+_sql = SqliteStatements("versions")
 
 
-def there(tx: Transaction) -> list[int]:
+def there(tx: SqliteTransaction) -> list[int]:
     return [row[0] for row in tx.rows(_sql.there, (tx.version,))]
 
 
-def versions(tx: Transaction, now_ms: int) -> list[Version]:
+def versions(tx: SqliteTransaction, now_ms: int) -> list[Version]:
     found = tx.rows(_sql.all, (now_ms,))
     return [Version(row[0], Counts(*row[1:8]), row[8], row[9]) for row in found]
 
 
-def drop_version(tx: Transaction, number: int, now_ms: int) -> Answer:
+def drop_version(tx: SqliteTransaction, number: int, now_ms: int) -> Answer:
     """The number of its term stays: terms only rise."""
     is_there, is_led = tx.row(_sql.stands, (number, now_ms)) or (0, 0)
     if not is_there:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from pollux.store.sqlite.transaction import Stats
+from pollux.store.sqlite.transaction import WriteStats
 
 BUSY_MS = 5_000  # for programs that do not know our lock
 CHECKPOINT_PAGES = 1_000
@@ -22,7 +22,7 @@ TRUNCATE_PAGES = 8_192  # 32 MB of log
 class Wal:
     """The log as the writer's connection sees it."""
 
-    def __init__(self, stats: Stats) -> None:
+    def __init__(self, stats: WriteStats) -> None:
         self._stats = stats
         self._connection: apsw.Connection
         self._due_at = CHECKPOINT_PAGES

@@ -25,15 +25,15 @@ from queue import Empty, SimpleQueue
 import apsw
 
 from pollux.errors import StoreBusy, StoreFull
-from pollux.store.relational.bells import RUNS
+from pollux.store.relational.wakeup import RUNS
 from pollux.store.sqlite import schema
-from pollux.store.sqlite.bell import Bell
-from pollux.store.sqlite.calls import Call, answer, in_our_words, is_everybodys, is_sickening, promise
+from pollux.store.sqlite.calls import WriterCall, answer, in_our_words, is_everybodys, is_sickening, promise
+from pollux.store.sqlite.disk_space import OPEN, DiskSpace
 from pollux.store.sqlite.failpoint import failpoint
+from pollux.store.sqlite.file_identity import FileIdentity
 from pollux.store.sqlite.lock import WriteLock
-from pollux.store.sqlite.place import Place
-from pollux.store.sqlite.room import OPEN, Room
-from pollux.store.sqlite.transaction import Claims, Stats, Transaction
+from pollux.store.sqlite.transaction import Claims, SqliteTransaction, WriteStats
+from pollux.store.sqlite.wakeup import SqliteNotifier
 from pollux.store.sqlite.wal import BUSY_MS, Wal
 
 CALLS_MAX = 256  # in one transaction
@@ -41,33 +41,33 @@ IDLE_S = 1.0
 
 
 class Writer:
-    def __init__(self, place: Place, *, stats: Stats, deadline: float) -> None:
+    def __init__(self, place: FileIdentity, *, stats: WriteStats, deadline: float) -> None:
         self._place, self._path, self._stats = place, place.path, stats
-        self._queue: SimpleQueue[Call | None] = SimpleQueue()
+        self._queue: SimpleQueue[WriterCall | None] = SimpleQueue()
         self._wal = Wal(stats)
         self._claims: Claims = {}
-        self._standing: dict[Call, None] = {}  # claims that wait for work
+        self._standing: dict[WriterCall, None] = {}  # claims that wait for work
         self._standing_guard = threading.Lock()
         self._level = OPEN
         self._is_sick = False  # the connection is thrown away before the next batch
         self.ready = promise()
         self.ended = promise()
         self.lock: WriteLock
-        self.bell: Bell
-        self.room: Room
+        self.bell: SqliteNotifier
+        self.room: DiskSpace
         self._connection: apsw.Connection
         self._thread = threading.Thread(target=self._live, args=(deadline,), name="pollux-writer", daemon=True)
         self._thread.start()
 
-    def put(self, call: Call) -> None:
+    def put(self, call: WriterCall) -> None:
         self._queue.put(call)
 
-    def stand(self, call: Call) -> None:
+    def stand(self, call: WriterCall) -> None:
         """Wait for work: the commit that makes a run ready runs this claim, too, without another turn of the loop."""
         with self._standing_guard:
             self._standing[call] = None
 
-    def stand_down(self, call: Call) -> bool:
+    def stand_down(self, call: WriterCall) -> bool:
         """Wait no longer; false if it is too late: its answer is under way."""
         with self._standing_guard:
             return self._standing.pop(call, call) is None
@@ -98,13 +98,13 @@ class Writer:
         with schema.in_file_words(self._path), ExitStack() as undo:
             self.lock = WriteLock(beside(self._path, ".lock"))
             undo.callback(self.lock.close)
-            self.room = Room(self._path)
+            self.room = DiskSpace(self._path)
             undo.callback(self.room.close, is_last=False)
             self._place.settle()
             self._connection = self._connect(deadline)
             undo.callback(self._connection.close)
             self._place.check()  # it is the file that we then opened
-            self.bell = Bell(beside(self._path, ".bell"))
+            self.bell = SqliteNotifier(beside(self._path, ".bell"))
             undo.pop_all()
         self._wal.watch(self._connection)
 
@@ -141,7 +141,7 @@ class Writer:
             except Exception as error:  # noqa: BLE001 - whoever waits is told, and the next batch may fare better
                 _fail(batch, error)
 
-    def _take(self) -> list[Call] | None:
+    def _take(self) -> list[WriterCall] | None:
         """All calls that wait, at least one; None at the end."""
         first = self._next()
         if first is None:
@@ -151,7 +151,7 @@ class Writer:
         has_writes = any(call.look is None for call in batch)  # then a look saves no commit
         return [call for call in batch if not (call.is_given_up or (not has_writes and self._is_answered(call)))]
 
-    def _next(self) -> Call | None:
+    def _next(self) -> WriterCall | None:
         if self._wal.pages == 0:
             return self._queue.get()
         try:
@@ -160,7 +160,7 @@ class Writer:
             self._carry_over(is_idle=True)
             return self._queue.get()
 
-    def _take_more(self, batch: list[Call]) -> None:
+    def _take_more(self, batch: list[WriterCall]) -> None:
         while len(batch) < CALLS_MAX:
             try:
                 call = self._queue.get_nowait()
@@ -171,14 +171,14 @@ class Writer:
                 return
             batch.append(call)
 
-    def _is_answered(self, call: Call) -> bool:
+    def _is_answered(self, call: WriterCall) -> bool:
         """Did a look suffice?"""
         assert call.look is not None
         if self._is_sick:
             return False
         try:
             self._place.check_sometimes()
-            call.result = call.look(Transaction(self._connection, self._stats, self._claims))
+            call.result = call.look(SqliteTransaction(self._connection, self._stats, self._claims))
         except Exception as error:  # noqa: BLE001 - it is the caller's
             call.error = self._said(error)
         if call.result is None and call.error is None:
@@ -187,7 +187,7 @@ class Writer:
         answer([call])
         return True
 
-    def _write(self, batch: list[Call]) -> None:
+    def _write(self, batch: list[WriterCall]) -> None:
         while batch:
             try:
                 self.lock.acquire(min(call.deadline for call in batch))
@@ -213,7 +213,7 @@ class Writer:
             with suppress(OSError):  # what is committed is answered; waiters look again by themselves
                 self.bell.ring(kinds)
 
-    def _commit(self, batch: list[Call], *, is_again: bool = False, is_alone: bool = False) -> int:
+    def _commit(self, batch: list[WriterCall], *, is_again: bool = False, is_alone: bool = False) -> int:
         """Run the batch in one transaction, or each call in its own if that fails; answers which bells to ring."""
         try:
             return self._transact(batch, is_alone=is_alone)
@@ -231,9 +231,9 @@ class Writer:
             rings |= self._commit([call], is_again=is_again, is_alone=True)
         return rings
 
-    def _transact(self, batch: list[Call], *, is_alone: bool) -> int:
+    def _transact(self, batch: list[WriterCall], *, is_alone: bool) -> int:
         connection = self._connection
-        transaction = Transaction(connection, self._stats, self._claims)
+        transaction = SqliteTransaction(connection, self._stats, self._claims)
         connection.execute("BEGIN IMMEDIATE")
         before = connection.total_changes()
         try:
@@ -250,7 +250,7 @@ class Writer:
         self._stats.commits += connection.total_changes() != before
         return transaction.rings
 
-    def _run_all(self, batch: list[Call], transaction: Transaction, *, is_alone: bool) -> None:
+    def _run_all(self, batch: list[WriterCall], transaction: SqliteTransaction, *, is_alone: bool) -> None:
         """Run the calls, and those that come meanwhile: a settle and the claim that follows it share one sync, and so
         do what makes runs ready and the claim that waits for them.  Nobody joins a call that is run alone.
         """
@@ -267,7 +267,7 @@ class Writer:
             if transaction.rings & RUNS:
                 batch += self._call_up()
 
-    def _call_up(self) -> list[Call]:
+    def _call_up(self) -> list[WriterCall]:
         """The claims that wait for work, now that there is some."""
         with self._standing_guard:
             called, self._standing = list(self._standing), {}
@@ -332,13 +332,13 @@ def beside(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
 
 
-def _fail(batch: list[Call], error: Exception) -> None:
+def _fail(batch: list[WriterCall], error: Exception) -> None:
     for call in batch:
         call.error = call.error or in_our_words(error)
     answer(batch)
 
 
-def _give_up(batch: list[Call], busy: StoreBusy) -> list[Call]:
+def _give_up(batch: list[WriterCall], busy: StoreBusy) -> list[WriterCall]:
     """Tell those whose time is over; the others go on waiting."""
     now = time.monotonic()
     late = [call for call in batch if call.deadline <= now]

@@ -22,12 +22,13 @@ import pytest
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))
 
 from pollux.testing.conformance.all_versions import AllVersionsContract  # noqa: E402
-from pollux.testing.conformance.alone import AloneContract, AskedForContract  # noqa: E402
+from pollux.testing.conformance.audit import OnRecordContract  # noqa: E402
 from pollux.testing.conformance.cancel import CancelContract  # noqa: E402
 from pollux.testing.conformance.claim import ClaimContract  # noqa: E402
 from pollux.testing.conformance.concurrency import ConcurrencyContract  # noqa: E402
 from pollux.testing.conformance.crashes import CrashContract  # noqa: E402
 from pollux.testing.conformance.dead import DeadLetterContract  # noqa: E402
+from pollux.testing.conformance.edge_values import LimitsContract, OddDataContract  # noqa: E402
 from pollux.testing.conformance.enqueue import EnqueueContract  # noqa: E402
 from pollux.testing.conformance.firings import FiringContract, OverlapContract  # noqa: E402
 from pollux.testing.conformance.hand_back import HandBackContract, TriedContract  # noqa: E402
@@ -35,14 +36,11 @@ from pollux.testing.conformance.handle import HandleContract  # noqa: E402
 from pollux.testing.conformance.job_moves import DropVersionContract, MoveJobsContract  # noqa: E402
 from pollux.testing.conformance.jobs import DueContract, JobsContract  # noqa: E402
 from pollux.testing.conformance.keys import UniqueKeyContract  # noqa: E402
-from pollux.testing.conformance.learnt import LearntContract  # noqa: E402
+from pollux.testing.conformance.learning import LearntContract  # noqa: E402
 from pollux.testing.conformance.listing import ListingContract  # noqa: E402
-from pollux.testing.conformance.lost import LostLeaseContract  # noqa: E402
+from pollux.testing.conformance.lost_leases import LostLeaseContract  # noqa: E402
 from pollux.testing.conformance.notes import NoteContract  # noqa: E402
-from pollux.testing.conformance.odd import LimitsContract, OddDataContract  # noqa: E402
-from pollux.testing.conformance.on_record import OnRecordContract  # noqa: E402
 from pollux.testing.conformance.overlap import OverlappingContract, UnlessLiveContract  # noqa: E402
-from pollux.testing.conformance.partitions import PartitionContract  # noqa: E402
 from pollux.testing.conformance.plan import PlanContract  # noqa: E402
 from pollux.testing.conformance.prune import PruneContract  # noqa: E402
 from pollux.testing.conformance.records import (  # noqa: E402
@@ -52,8 +50,10 @@ from pollux.testing.conformance.records import (  # noqa: E402
 )
 from pollux.testing.conformance.renew import ProgressContract, RenewContract  # noqa: E402
 from pollux.testing.conformance.settle import SettleContract  # noqa: E402
+from pollux.testing.conformance.single_start import AloneContract, AskedForContract  # noqa: E402
 from pollux.testing.conformance.terms import NodeContract, TermContract  # noqa: E402
-from pollux.testing.conformance.unread import UnreadContract  # noqa: E402
+from pollux.testing.conformance.unread_ends import UnreadContract  # noqa: E402
+from pollux.testing.conformance.versions import PartitionContract  # noqa: E402
 from pollux.testing.conformance.waits import WaitContract  # noqa: E402
 
 

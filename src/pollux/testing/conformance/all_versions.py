@@ -28,7 +28,7 @@ from pollux.testing.conformance.builders import (
     settlement,
 )
 from pollux.testing.conformance.contract import Contract
-from pollux.testing.conformance.partitions import another
+from pollux.testing.conformance.versions import another
 from pollux.testing.conformance.waits import soon
 
 

@@ -53,7 +53,7 @@ from pollux.testing.conformance.builders import (
     the_run,
 )
 from pollux.testing.conformance.contract import Contract
-from pollux.testing.conformance.partitions import OTHER, another, due_ids, fired, moved
+from pollux.testing.conformance.versions import OTHER, another, due_ids, fired, moved
 from pollux.testing.conformance.waits import soon
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pollux.errors import InvalidInput
-from pollux.model import Line, Run, RunState
+from pollux.model import QueueDepth, Run, RunState
 from pollux.store.contract import Counts, JobFilter, RunFilter, Store
 from pollux.testing.conformance.builders import (
     a_job,
@@ -186,13 +186,17 @@ class ListingContract(Contract):
         await given(store, a_run("a", priority=1, due_ms=t0), a_run("b", due_ms=t0 - 5), a_run("c", due_ms=t0 - 9))
         await given(store, a_run("g", gated=True, due_ms=t0 - 99), a_run("later", priority=3, due_ms=t0 + 60_000))
         await given(store, a_run("far", due_ms=t0 + 60_000))
-        assert await store.lines(now_ms=t0) == (Line(1, t0), Line(2, t0 - 9), Line(0, t0 + 60_000))
+        assert await store.lines(now_ms=t0) == (QueueDepth(1, t0), QueueDepth(2, t0 - 9), QueueDepth(0, t0 + 60_000))
 
         await claim(store, 2, now_ms=t0)
 
-        assert await store.lines(now_ms=t0) == (Line(0, None), Line(1, t0 - 5), Line(0, t0 + 60_000))
+        assert await store.lines(now_ms=t0) == (QueueDepth(0, None), QueueDepth(1, t0 - 5), QueueDepth(0, t0 + 60_000))
         await store.cancel(run_ids=["b"], now_ms=t0)
-        assert await store.lines(now_ms=t0) == (Line(0, None), Line(0, t0 + 60_000), Line(0, t0 + 60_000))
+        assert await store.lines(now_ms=t0) == (
+            QueueDepth(0, None),
+            QueueDepth(0, t0 + 60_000),
+            QueueDepth(0, t0 + 60_000),
+        )
         assert [line.ready for line in await store.lines(now_ms=t0 + 60_000)] == [0, 1, 1]
 
     async def test_lines_before_a_run_count_what_is_claimed_ahead_of_it(self, store: Store, t0: int) -> None:
@@ -235,7 +239,7 @@ class ListingContract(Contract):
 
     async def test_an_empty_store_counts_nothing(self, store: Store, t0: int) -> None:
         assert await store.counts() == Counts(0, 0, 0, 0, 0, 0, 0)
-        assert await store.lines(now_ms=t0) == (Line(0, None),) * 3
+        assert await store.lines(now_ms=t0) == (QueueDepth(0, None),) * 3
 
     async def test_counts_are_exact_to_ten_thousand(self, store: Store, t0: int) -> None:
         await given_jobs(store, "job")

@@ -1,0 +1,236 @@
+"""What did a change change?  The words in the audit log: before and after, short, and without secrets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from pollux.clock import Clock
+from pollux.errors import StoreError
+from pollux.model import AuditLine, Job, definition
+from pollux.observe.logs import say_unrecorded
+from pollux.schedule.builders import describe_schedule
+from pollux.secrets import HIDDEN, hide
+from pollux.store.contract import BATCH_MAX, Answer, Audit, JobAnswer, JobPut, RunAnswer, RunFilter, Store
+from pollux.store.decoding import as_far
+from pollux.units import counted
+
+TOLD_MAX = 20  # jobs of one call whose change is told; of more only their number and the first names
+NAMED_MAX = 5  # runs of one call that are named
+VALUE_CHARS_MAX = 80
+WORDS_CHARS_MAX = 1_000
+_UNTOLD = {"id", "source", "release", "declared", "schedule"}
+
+
+class ChangeVerbs:
+    """How changes are recorded, in the write that makes them: what was changed, never what was not."""
+
+    _store: Store
+    _clock: Clock
+    _actor: str
+    _is_named: bool  # somebody is: what they ask for is on record.  The runs that a program asks for by itself are not.
+
+    def _line(self, action: str, what: str, how: str = "", *, at_ms: int | None = None) -> AuditLine:
+        now_ms = self._clock.now_ms() if at_ms is None else at_ms
+        return AuditLine(now_ms, self._actor, action, as_words(what)[:200], as_words(how))
+
+    def _on_record(self, action: str, what: str, how: str = "") -> Audit[Sequence[Answer | RunAnswer]]:
+        """One line, if anything was done."""
+        line = self._line(action, what, how)
+        return lambda answers: [line] if any(map(_is_done, answers)) else []
+
+    def _first_on_record(self, action: str, what: str, how: str = "") -> Audit[Sequence[Answer]]:
+        """One line, if the first was done: the others only tidy up."""
+        lines = self._on_record(action, what, how)
+        return lambda answers: lines(answers[:1])
+
+    def _jobs_on_record(
+        self, action: str, ids: Sequence[str], how: str = "", *, ahead: str = ""
+    ) -> Audit[list[Answer]]:
+        """To which jobs it was done, in one line: `how`, or their names, with what goes ahead of them."""
+        at_ms = self._clock.now_ms()
+
+        def lines(answers: list[Answer]) -> list[AuditLine]:
+            done = [job_id for job_id, answer in zip(ids, answers, strict=True) if answer is Answer.OK]
+            subject = done[0] if len(done) == 1 else counted(len(done), "job")
+            told = how or ahead + ", ".join(done[:TOLD_MAX])
+            return [self._line(action, subject, told, at_ms=at_ms)] if done else []
+
+        return lines
+
+    def _runs_on_record(self, action: str, subject: str, reason: str = "") -> Audit[list[RunAnswer]]:
+        """To which runs it was done, in one line."""
+        at_ms = self._clock.now_ms()
+
+        def lines(answers: list[RunAnswer]) -> list[AuditLine]:
+            done = [answer.id for answer in answers if answer.answer is Answer.OK]
+            names = "" if done == [subject] else _named(done).removeprefix(f"{subject}: ")
+            return [self._line(action, subject, _joined(names, reason), at_ms=at_ms)] if done else []
+
+        return lines
+
+    def _drops_on_record(self, ids: Sequence[str], by: str) -> Audit[int]:
+        """Which dead letters are gone, and by what filter they were chosen."""
+        at_ms = self._clock.now_ms()
+
+        def lines(dropped: int) -> list[AuditLine]:
+            number = "" if dropped == len(ids) else f"{dropped:,} of "
+            told = _joined(number + _named(ids), by)
+            return [self._line("drop", "dead letters", told, at_ms=at_ms)] if dropped else []
+
+        return lines
+
+    async def _put_on_record(self, store: Store, puts: Sequence[JobPut]) -> list[JobAnswer]:
+        before = {} if len(puts) > TOLD_MAX else await self._before(puts)
+        answers: list[JobAnswer] = []
+        for start in range(0, len(puts), BATCH_MAX):
+            batch = puts[start : start + BATCH_MAX]
+            answers += await store.put_jobs(batch, audit=self._puts_on_record(batch, before))
+        return answers
+
+    def _puts_on_record(self, puts: Sequence[JobPut], before: Mapping[str, Job | None]) -> Audit[list[JobAnswer]]:
+        """What they changed, job by job; of a crowd how many there were, and the first names.
+
+        Where nobody has read what was before, the first revision tells what is new; else it is told how it is `now`.
+        """
+        at_ms = self._clock.now_ms()
+        ready = {n: change_words(before[put.job.id], put.job) for n, put in enumerate(puts) if put.job.id in before}
+
+        def lines(answers: list[JobAnswer]) -> list[AuditLine]:
+            done = [n for n, answer in enumerate(answers) if answer.answer is Answer.OK]
+            if len(done) > TOLD_MAX:
+                names = ", ".join(puts[n].job.id for n in done[:TOLD_MAX])
+                return [self._line("put", counted(len(done), "job"), names, at_ms=at_ms)]
+            unread = {n: "new" if answers[n].revision == 1 else "now" for n in done if n not in ready}
+            told = ready | {n: _as_it_is(word, puts[n].job) for n, word in unread.items()}
+            return [self._line("put", puts[n].job.id, told[n], at_ms=at_ms) for n in done]
+
+        return lines
+
+    async def _before(self, puts: Sequence[JobPut]) -> dict[str, Job | None]:
+        """The jobs as they are before they are put over, as far as they can be read; what must be new was not there."""
+        ids = [put.job.id for put in puts if put.revision != 0]
+        found, unreadable = await as_far(self._store.get_jobs(ids)) if ids else ([], ())
+        there = dict.fromkeys([put.job.id for put in puts]) | dict(zip(ids, found, strict=True))
+        return {job_id: there[job_id] for job_id in there.keys() - {each.name for each in unreadable}}
+
+    async def _record_enqueued(
+        self, jobs: Collection[str], runs: Sequence[str], params: Mapping[str, Any] | None = None
+    ) -> None:
+        """Runs that somebody asked for, in one line: of one its params, of many how many and the first few.
+
+        They are on record themselves, and go the cheap way into the store, which takes no line along.  They are
+        accepted: a line that comes too late or not at all is said in the log, and is no reason to say otherwise.
+        """
+        if not self._is_named or not runs:
+            return
+        subject = next(iter(jobs)) if len(jobs) == 1 else counted(len(jobs), "job")
+        told = [f"params.{name} {_short(value)}" for name, value in HIDDEN.hide_in(dict(params or {})).items()]
+        line = self._line("enqueue", subject, _joined(_named(runs), *told))
+        try:
+            await self._store.log([line])
+        except StoreError as error:
+            say_unrecorded(f"{line.action} {line.subject} by {line.actor} ({line.detail})", str(error))
+
+    async def _record(self, action: str, what: str, how: str = "") -> None:
+        """What no single write has done."""
+        await self._store.log([self._line(action, what, how)])
+
+    async def _record_loaded(self, records: Sequence[tuple[str, Any]], new: int) -> None:
+        """What was written out of a dump; but where there is no log yet, that of the dump is to come, and goes on."""
+        kinds = Counter(kind for kind, _ in records)
+        if not new or kinds["log"] or not (await self._store.read_log(limit=1)).lines:
+            return
+        ids = [str(data.get("id") or data.get("key") or "") for _, data in records if isinstance(data, dict)]
+        many = ", ".join(counted(count, kind) for kind, count in kinds.items())
+        names = ", ".join([*filter(None, ids[:NAMED_MAX]), *(["..."] if len(ids) > NAMED_MAX else [])])
+        await self._record("load", counted(new, "record"), f"new of {many}: {names}")
+
+
+class OnceLine:
+    """A line that goes with the first of several writes that does anything."""
+
+    def __init__(self, line: AuditLine) -> None:
+        self.line = line
+        self.is_written = False
+
+    def __call__(self, answers: Sequence[Answer | JobAnswer]) -> list[AuditLine]:
+        return [self.line] if not self.is_written and any(map(_is_done, answers)) else []
+
+    def heard(self, answers: Sequence[Answer | JobAnswer]) -> None:
+        """What a write that it went with was answered."""
+        self.is_written = self.is_written or any(map(_is_done, answers))
+
+
+def _is_done(answer: Answer | JobAnswer | RunAnswer) -> bool:
+    return (answer if isinstance(answer, Answer) else answer.answer) is Answer.OK
+
+
+def _joined(*said: str) -> str:
+    return "; ".join(filter(None, said))
+
+
+def _named(ids: Sequence[str]) -> str:
+    """`run a`; `1,000 runs: a, b, c, d, e, ...`; those of a very big job that nobody has looked at have no id."""
+    known = [*filter(None, ids)]
+    names = f"{', '.join(known[:NAMED_MAX])}{', ...' if len(known) > NAMED_MAX else ''}"
+    words = f"run {names}" if len(known) == 1 else f"{counted(len(known), 'run')}: {names}"
+    return words + (f" and up to {len(ids) - len(known):,} behind them" if len(known) < len(ids) else "")
+
+
+def filter_words(where: RunFilter) -> str:
+    """`by job_id home, error refused`; `by all` of one that names nothing."""
+    said = {name: value for name, value in msgspec.structs.asdict(where).items() if value not in (None, ())}
+    said.pop("states", None)
+    return "by " + (", ".join(f"{name} {_short(value)}" for name, value in said.items()) or "all")
+
+
+def as_words(said: str) -> str:
+    """What somebody said without secrets, as long as anybody reads, and of characters that can be written down.
+
+    The hash of a line sets its parts off from each other by a unit separator, so none may be inside.
+    """
+    text = hide(str(said))[:WORDS_CHARS_MAX].replace("\x1f", " ")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def change_words(before: Job | None, after: Job | None) -> str:
+    """`new: http, every 30s, params.url https://...`; `every 30s -> every 1m; enabled true -> false`; `was: ...`"""
+    if before is None or after is None:
+        job = before or after
+        if job is None:
+            return ""
+        return _as_it_is("new" if before is None else "was", job)
+    return "; ".join(_steps(before, after))
+
+
+def _as_it_is(word: str, job: Job) -> str:
+    return "; ".join(
+        [f"{word}: {describe_schedule(job.schedule)}", *(f"{name} {value}" for name, value in _told(job).items())]
+    )
+
+
+def _steps(before: Job, after: Job) -> Iterator[str]:
+    if before.schedule != after.schedule:
+        yield f"{describe_schedule(before.schedule)} -> {describe_schedule(after.schedule)}"
+    was, now = _told(before), _told(after)
+    for name in dict.fromkeys((*was, *now)):
+        if was.get(name) != now.get(name):
+            yield f"{name} {was.get(name, '(usual)')} -> {now.get(name, '(usual)')}"
+
+
+def _told(job: Job) -> dict[str, str]:
+    """The definition without what is as usual, each value short and without secrets; params one by one."""
+    plain = msgspec.to_builtins(definition(job))  # what has its default is left out
+    params: dict[str, Any] = HIDDEN.hide_in(plain.pop("params", {}))
+    fields = {name: value for name, value in plain.items() if name not in _UNTOLD}
+    fields |= {f"params.{name}": value for name, value in params.items()}
+    return {name: _short(value) for name, value in fields.items()}
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text if len(text) <= VALUE_CHARS_MAX else f"{text[: VALUE_CHARS_MAX - 3]}..."

@@ -1,0 +1,202 @@
+"""What of an app may change while it runs?  The part of `Pollux` that reload and live settings work on."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pollux.app.declarations import Registrar
+from pollux.app.drain import DrainVerbs, TriggerResult
+from pollux.app.reload import Reloader, ReloadVerbs
+from pollux.app.settings import Setting
+from pollux.app.setup import options_over, with_code
+from pollux.config import Config
+from pollux.config.effective import EffectiveOption, told
+from pollux.config.live_settings import is_overruled, with_live
+from pollux.log_format import kind_written
+from pollux.observe import attach_logs
+from pollux.runtime.node import TUNABLE, NodeRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pollux.app.declarations import Declared
+    from pollux.app.settings_watcher import SettingsWatcher
+    from pollux.clock import Clock
+    from pollux.events import Events
+    from pollux.handlers import BuiltIn
+    from pollux.model import Drained, Node
+    from pollux.registry import Registry
+    from pollux.runtime import RuntimeOptions
+    from pollux.store.contract import Store
+
+TURN_MS = 5_000
+
+
+class ReloadableApp(ReloadVerbs, DrainVerbs):
+    """An app that can be steered: what is set for all nodes is heard here at once."""
+
+    options: RuntimeOptions
+    events: Events
+    declared: Declared
+    crew: NodeRuntime | None
+    node_id: str
+    store_url: str
+    program: str
+    _registry: Registry
+    _built_in: BuiltIn
+    _stop_logs: Callable[[], None]
+
+    def _stand_ready(self, per_target: int) -> None:
+        """As the code made it: what a configuration and the operators say is laid over that."""
+        self._usual, self._usual_per_target = self.options, per_target
+        self.reloader: Reloader | None = None
+        self.steward: SettingsWatcher | None = None
+        self._registrar: Registrar | None = None
+
+    # what this node declares
+
+    async def _register(self, node: Node, *, replace: bool) -> None:
+        """Write the declared jobs; where others share the store, see to it that they stay so."""
+        registrar = Registrar(
+            self._store,
+            self.declared,
+            node,
+            clock=self._clock,
+            events=self.events,
+            beat_ms=self.options.beat_ms,
+            reloader=self.reloader,
+            program=self.program,
+            replace=replace,
+        )
+        await registrar.begin()
+        self._registrar = registrar
+        if self._store.capabilities.shared:
+            registrar.start()
+
+    async def _unregister(self) -> None:
+        registrar, self._registrar = self._registrar, None
+        if registrar is not None:
+            await registrar.stop()
+
+    def as_config(self, config: Config) -> Config:
+        """The configuration with what this app says in its code, where nothing else says it."""
+        return with_code(config, self._usual, self.store_url, self._store.scheduler_version)
+
+    async def options_in_force(self) -> list[EffectiveOption]:
+        """Every option by which this node runs, and who said so."""
+        config = self.as_config(Config() if self.reloader is None else self.reloader.config)
+        live = {} if self.steward is None else self.steward.live
+        overruled = {path: f"{said.value}, {said.origin}" for path, said in live.items() if is_overruled(config, path)}
+        return told(with_live(config, live), overruled)
+
+    # verbs that concern this process, too
+
+    async def set_setting(self, path: str, value: Any) -> Setting:
+        setting = await super().set_setting(path, value)
+        await self._look()
+        return setting
+
+    async def unset_setting(self, path: str) -> bool:
+        was_set = await super().unset_setting(path)
+        await self._look()
+        return was_set
+
+    async def drain_workers(self, node: str | None = None, *, reason: str = "") -> None:
+        await super().drain_workers(node, reason=reason)
+        self._heed()
+
+    async def resume_workers(self, node: str | None = None) -> bool:
+        was_drained = await super().resume_workers(node)
+        self._heed()
+        return was_drained
+
+    async def drain_here(self) -> Drained | None:
+        """The drain of all workers, if this node has heard of one; it costs nothing while there is none."""
+        if self.crew is None or not self.crew.dispatcher.is_drained:
+            return None
+        return next((each for each in await self.drained_workers() if each.node is None), None)
+
+    async def trigger(self) -> TriggerResult:
+        """Plan now and say what that fired and released: here if this node alone leads, else wherever a leader is."""
+        crew = self.crew
+        is_alone = crew is not None and len(await self._leaders()) <= 1
+        turned = await crew.turn_now(TURN_MS) if crew is not None and is_alone else None
+        if turned is None:
+            return await super().trigger()
+        await self._record("trigger", "the leader", self.node_id)
+        us = (self.node_id,)
+        return TriggerResult(us, us, turned.fired, turned.released, turned.skipped)
+
+    async def _look(self) -> None:
+        if self.steward is not None and self.crew is not None:
+            await self.steward.look()
+
+    def _heed(self) -> None:
+        if self.crew is not None:
+            self.crew.heed()
+
+    # for the steward and the reloader
+
+    @property
+    def backend(self) -> Store:
+        return self._store
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    def node(self) -> Node | None:
+        """This node, if it writes what it declares."""
+        return None if self._registrar is None else self._registrar.me
+
+    def registry_on_trial(self, *, allow_exec: bool) -> Registry:
+        """A registry to try a file on."""
+        trial = self._registry.trial()
+        if allow_exec and trial.get("exec") is None:
+            from pollux.handlers.exec import register_exec
+
+            register_exec(trial, memory=lambda: self.options.child_memory)
+        return trial
+
+    def declare_anew(self, declared: Declared) -> None:
+        """The jobs that were tried hold, and the next beat says so."""
+        self._registry.forget([job.id for job in self.declared.jobs()])
+        self.declared = declared.trial(self._registry)
+        self._registry.know(self.declared.jobs())
+        if self._registrar is not None:
+            self._registrar.declare_anew(self.declared)
+        if self.crew is not None:
+            self.crew.declares = self.declared.declares()
+            self.crew.beat.nudge()
+
+    def know_handlers(self, trial: Registry) -> None:
+        """Before the first of their jobs can come."""
+        self._registry.take(trial)
+        if self.crew is not None:
+            self.crew.beat.nudge()
+
+    def retune(self) -> None:
+        """Run by what holds now: code < file < live < environment < arguments."""
+        said = self.reloader.config if self.reloader is not None else Config()
+        config = with_live(said, self.steward.live if self.steward is not None else {})
+        wanted = options_over(self._usual, config, plans=self.options.plans, runs=self.options.runs)
+        tuned = {name: getattr(wanted, name) for name in TUNABLE}
+        self.options = msgspec.structs.replace(self.options, **tuned)
+        if self.crew is not None:
+            self.crew.retune(self.options)
+        is_given = config.is_given("http.per_target")
+        self._built_in.http.set(per_target=config.http_per_target if is_given else self._usual_per_target)
+        self._log_from(config.log_level.upper())
+
+    def _log_from(self, level: str) -> None:
+        """Only where the log is ours: a program that embeds us has its own."""
+        root = logging.getLogger()
+        if kind_written() is None or logging.getLevelName(root.level) == level:
+            return
+        root.setLevel(level)
+        if self.crew is not None:  # whether every run is told of is decided when the listening begins
+            self._stop_logs()
+            self._stop_logs = attach_logs(self.events)

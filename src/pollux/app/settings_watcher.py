@@ -1,0 +1,211 @@
+"""What do the operators want of this node now?  It listens for live settings, for a changed file and for asked turns.
+
+    a claim tells that something steers ─┐
+    the leader's feed tells of a note ───┼─▶ look at the notes ─▶ retune the node, read the file again, have a turn
+    the file changed, SIGHUP ────────────┘
+
+Nothing is asked for its own sake: claims and the feed tell.  Only a node that neither claims nor leads looks by itself,
+with its beat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pollux.app.file_watch import FileWatch
+from pollux.app.process import OWNS_PROCESS
+from pollux.app.reload import BY_FILE, BY_SIGNAL, FILE_NOTE, digest_in
+from pollux.config.live_settings import LiveSetting, read_live
+from pollux.errors import PolluxError, StoreError
+from pollux.events import FileDiffers, SettingsHeard, StoreSealed
+from pollux.model import SETTING, TURN, Note, NotePut, drain_key
+from pollux.runtime.loop import Loop, Rest
+from pollux.runtime.node import NodeRuntime
+from pollux.store.decoding import as_far
+
+if TYPE_CHECKING:
+    from pollux.app.pollux import Pollux
+
+TURN_MS = 4_000  # a turn that is asked for from elsewhere is given so long
+ANSWER_MS = 60_000  # and its answer is there for so long
+
+
+class SettingsWatcher(Loop):
+    """One for each app that runs."""
+
+    def __init__(self, app: Pollux) -> None:
+        beat_ms = app.options.beat_ms
+        super().__init__("steward", clock=app.clock, events=app.events, rest_max_ms=beat_ms)
+        self.app, self.beat_ms = app, beat_ms
+        self.live: dict[str, LiveSetting] = {}
+        self.crew: NodeRuntime | None = None
+        self._is_rung = False
+        self._wants_reload = ""  # who wants the file to be read again
+        self._answered: set[str] = set()  # turns that were asked for, and given
+        self._differs = ""  # the text that another node made hold, and we said so
+        self._sealed = ""  # why nobody works on the store, as it was seen last
+        self._watch: FileWatch | None = None
+        self._has_terminal = False
+
+    # life
+
+    async def prepare(self) -> None:
+        """Before the node starts: what is live holds from the first run on, and a SIGHUP is a wish, not the end."""
+        if OWNS_PROCESS.get():
+            self._has_terminal = _has_terminal()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
+        self.live = read_live(await self._notes(SETTING))
+        self.app.retune()
+
+    async def begin(self, crew: NodeRuntime) -> None:
+        self.crew, crew.on_steered = crew, self.ring
+        reloader = self.app.reloader
+        if reloader is not None and reloader.config.path:
+            if reloader.config.reload and OWNS_PROCESS.get():
+                self._watch = FileWatch(reloader.config.path, lambda: self.read_again(BY_FILE))
+                self._watch.start()
+            if not await reloader.began() and self._watch is not None:
+                self.read_again(BY_FILE)  # it changed while we started
+        self.start()
+
+    async def end(self) -> None:
+        """The node is about to leave; a drain of it alone ends with it."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            await watch.stop()
+        await self.stop()
+        if self.crew is not None and self.crew.dispatcher.is_drained:
+            with contextlib.suppress(PolluxError):
+                await self.app.backend.put_notes([NotePut(drain_key(self.app.node_id))])
+
+    # hearing
+
+    def ring(self) -> None:
+        """Something that steers may have changed."""
+        self._is_rung = True
+        self.nudge()
+
+    def read_again(self, by: str) -> None:
+        """The file may have changed; a store that is down meanwhile is tried again."""
+        self._wants_reload = by
+        self.nudge()
+
+    def _hung_up(self) -> None:
+        """A request to read the file again; or the terminal is gone, and with it whoever started us by hand."""
+        if self._has_terminal and not _has_terminal():
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            self.read_again(BY_SIGNAL)
+
+    async def turn(self) -> Rest:
+        if self._wants_reload:
+            await self._read_again()
+        if self._is_rung or not self._hears():
+            self._is_rung = False
+            try:
+                await self.look()
+            except StoreError:
+                self._is_rung = True
+                raise
+        return Rest(self.beat_ms)
+
+    def _hears(self) -> bool:
+        """Would a claim or the feed tell us?"""
+        crew = self.crew
+        if crew is None or crew.leader.term is not None:
+            return crew is not None
+        heard_at = None if crew.dispatcher.is_drained else crew.dispatcher.heard_at
+        return heard_at is not None and self.clock.mono_ms() - heard_at <= crew.options.long_poll_ms + self.beat_ms
+
+    # doing
+
+    async def look(self) -> None:
+        """Read what steers, and do it."""
+        notes = await self._notes(SETTING)
+        self._tune(read_live(notes))
+        await self._look_at_file(notes)
+        await self._look_at_seal()
+        if self.crew is not None and self.crew.leader.term is not None:
+            await self._give_turns(await self._notes(TURN))
+
+    def _tune(self, live: dict[str, LiveSetting]) -> None:
+        before, self.live = self.live, live
+        if before != live:
+            words = [f"{path} = {said.value} (by {said.by})" for path, said in live.items() if before.get(path) != said]
+            words += [f"{path} is unset" for path in before if path not in live]
+            self.app.retune()
+            self.events.emit(SettingsHeard(tuple(words)))
+
+    async def _read_again(self) -> None:
+        by, reloader = self._wants_reload, self.app.reloader
+        if reloader is None or not reloader.config.path:
+            self._wants_reload = ""
+            return
+        try:
+            await reloader.reload(by=by)
+        except StoreError:
+            raise  # and again after a rest
+        except PolluxError:
+            pass  # it was said, once for each text
+        self._wants_reload = ""
+
+    async def _look_at_file(self, notes: list[Note]) -> None:
+        """Another node made another text of our file hold: if ours is that text by now, it holds here, too."""
+        reloader = self.app.reloader
+        if reloader is None or not reloader.config.path:
+            return
+        key = f"{FILE_NOTE}{reloader.config.source}"
+        [told] = [note.value for note in notes if note.key == key] or [None]
+        digest = digest_in(told)
+        if not digest or digest == reloader.config.digest:
+            self._differs = ""
+        elif digest == await asyncio.to_thread(reloader.digest_there):
+            self.read_again(BY_FILE)
+        elif digest != self._differs:
+            self._differs = digest
+            node = str(told.get("node", "")) if isinstance(told, dict) else ""
+            self.events.emit(FileDiffers(reloader.config.source, node))
+
+    async def _look_at_seal(self) -> None:
+        """Stops and terms keep a node from working on a store that was moved elsewhere; here it is said.
+
+        A term that the move has not taken yet, or was killed before it could, is given up.
+        """
+        before, self._sealed = self._sealed, await self.app.sealed()
+        if self._sealed and self._sealed != before:  # a move begins, and is over
+            self.events.emit(StoreSealed(self._sealed))
+        if self._sealed and self.crew is not None and self.crew.leader.term is not None:
+            await self.crew.leader.step_aside(self._sealed)
+
+    async def _give_turns(self, notes: list[Note]) -> None:
+        """Somebody elsewhere asked for a turn: have it, and tell what came of it."""
+        asked = {note.key.removesuffix("ask") for note in notes if note.key.endswith(":ask")}
+        self._answered &= asked
+        for key in sorted(asked - self._answered):
+            self._answered.add(key)
+            turned = await self.crew.turn_now(TURN_MS) if self.crew is not None else None
+            if turned is None:
+                continue
+            value = {"node": self.app.node_id, "turned": msgspec.to_builtins(turned)}
+            version, expires_ms = self.app.backend.scheduler_version, await self.app.backend.now() + ANSWER_MS
+            await self.app.backend.put_notes([NotePut(f"{key}{version}", value, expires_ms=expires_ms)])
+
+    async def _notes(self, prefix: str) -> list[Note]:
+        """Those that can be read."""
+        found, _ = await as_far(self.app.backend.notes(prefix))
+        return found
+
+
+def _has_terminal() -> bool:
+    """Does somebody sit before this process?"""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

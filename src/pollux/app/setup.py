@@ -1,0 +1,207 @@
+"""Which Python object is meant by `module:attribute`?  Named only by files and the command line, never by data."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pollux.config import Config
+from pollux.errors import InvalidConfig, InvalidInput
+from pollux.handlers import BuiltIn
+from pollux.model import Isolate, Job
+from pollux.registry import Registry
+from pollux.runtime import RuntimeOptions
+from pollux.runtime.isolation.parent import check_place
+from pollux.secrets import Secrets
+from pollux.store.urls import with_durability, with_prefix
+
+if TYPE_CHECKING:
+    from pollux.app.pollux import Pollux
+
+
+_SPEC = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
+
+
+def load_object(spec: str, *, beside: Path | None = None) -> Any:
+    """Import `package.module:attribute`; modules beside the configuration file are found too."""
+    if not _SPEC.match(spec):
+        raise InvalidInput(f"{spec!r} names no Python object", cure='write "module:attribute", like "reports:daily"')
+    module_name, _, path = spec.partition(":")
+    _look_in(beside or Path.cwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise InvalidInput(
+            f"importing {module_name!r} raised {type(error).__name__}: {error}",
+            cure="mend the module, or put it beside the configuration file or on PYTHONPATH",
+        ) from error
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            names = (
+                ", ".join(sorted(n for n in vars(found) if not n.startswith("_"))[:20])
+                if hasattr(found, "__dict__")
+                else ""
+            )
+            raise InvalidInput(f"{module_name!r} has no {name!r}", cure=f"it has {names or 'nothing'}") from None
+    return found
+
+
+def _look_in(folder: Path) -> None:
+    path = str(folder.resolve())
+    if path not in sys.path:
+        sys.path.insert(0, path)
+
+
+CODE = "code"  # the origin of what an app says itself
+# An option's path in the file, its field in Config, and the runtime's own name for it.
+FIELDS = (
+    ("pool.seats", "seats", "seats"),
+    ("pool.lease", "lease_ms", "lease_ms"),
+    ("pool.grace", "grace_ms", "grace_ms"),
+    ("pool.long_poll", "long_poll_ms", "long_poll_ms"),
+    ("pool.min_poll", "min_poll_ms", "min_poll_ms"),
+    ("pool.batch", "batch", "batch"),
+    ("pool.child_memory", "child_memory", "child_memory"),
+    ("traces.endpoint", "traces_endpoint", "traces_endpoint"),
+    ("traces.sample", "traces_sample", "traces_sample"),
+    ("traces.namespace", "traces_namespace", "traces_namespace"),
+    ("heartbeat.url", "heartbeat_url", "heartbeat_url"),
+    ("heartbeat.every", "heartbeat_every_ms", "heartbeat_every_ms"),
+    ("metrics.prefix", "metrics_prefix", "metrics_prefix"),
+    ("metrics.port", "metrics_port", "metrics_port"),
+    ("metrics.host", "metrics_host", "metrics_host"),
+    ("health.queue_depth", "health_queue_depth", "health_queue_depth"),
+    ("health.staleness", "health_staleness_ms", "health_staleness_ms"),
+    ("health.intervals", "health_intervals", "health_intervals"),
+    ("health.wait", "health_wait_ms", "health_wait_ms"),
+    ("health.loop_lag", "health_loop_lag_ms", "health_loop_lag_ms"),
+    ("leader.ttl", "leader_ttl_ms", "leader_ttl_ms"),
+    ("leader.renew", "leader_renew_ms", "leader_renew_ms"),
+    ("leader.key", "leader_key", "leader_key"),
+    ("history.keep", "history_keep", "keep_per_job"),
+    ("history.age", "history_age_ms", "keep_ms"),
+    ("history.dead", "history_dead", "dead_max"),
+    ("history.dead_age", "history_dead_age_ms", "dead_ms"),
+    ("history.audit", "history_audit", "log_max"),
+)
+
+
+def as_configured(url: str, config: Config) -> str:
+    """The URL that an app named in its code, with what the configuration says of stores."""
+    return with_durability(with_prefix(url, config.redis_prefix) if config.redis_prefix else url, config.durability)
+
+
+def options_over(usual: RuntimeOptions, config: Config, *, plans: bool, runs: bool) -> RuntimeOptions:
+    """The options of an app, overlaid by what the configuration says."""
+    given = {name: getattr(config, field) for path, field, name in FIELDS if config.is_given(path)}
+    if "leader_ttl_ms" in given and given.get("leader_renew_ms") is None:
+        given["leader_renew_ms"] = given["leader_ttl_ms"] // 3
+    return msgspec.structs.replace(usual, **given, plans=plans and config.plans, runs=runs)
+
+
+def with_code(config: Config, usual: RuntimeOptions, store_url: str, version: int) -> Config:
+    """The configuration with what an app says in its code, where nothing else says it."""
+    plain = Config()
+    said = {path: (field, getattr(usual, name)) for path, field, name in FIELDS}
+    said |= {"store": ("store", store_url), "scheduler_version": ("scheduler_version", version)}
+    if usual.leader_renew_ms == usual.leader_ttl_ms // 3:
+        del said["leader.renew"]
+    heard = {
+        path: (field, value)
+        for path, (field, value) in said.items()
+        if not config.is_given(path) and value != getattr(plain, field)
+    }
+    origins = config.origins | dict.fromkeys(heard, CODE)
+    return msgspec.structs.replace(config, **dict(heard.values()), origins=origins)
+
+
+def load_app(spec: str, kind: type[Pollux], *, beside: Path | None) -> Pollux:
+    """The user's own `Pollux`, named by the file or the command line."""
+    found = load_object(spec, beside=beside)
+    if not isinstance(found, kind):
+        raise InvalidInput(
+            f"{spec!r} is {type(found).__name__}, not a Pollux", cure="name the attribute that holds the app"
+        )
+    return found
+
+
+def missing_secrets(jobs: Iterable[Job], secrets: Secrets, places: Mapping[str, str]) -> list[InvalidInput]:
+    """Every reference of these jobs that cannot be resolved here, with its place."""
+    problems = []
+    for job in jobs:
+        where = f"{places[job.id]}: job {job.id!r}" if job.id in places else f"job {job.id!r}"
+        problems += [problem.at(f"{where}: params") for problem in secrets.problems(job.params)]
+    return problems
+
+
+def register_python(
+    registry: Registry,
+    config: Config,
+    *,
+    beside: Path | None,
+    also: Sequence[InvalidInput] = (),
+    may_import: bool = True,
+) -> tuple[str, ...]:
+    """Import every function that the file names; all that cannot be had is said at once, each with its place.
+
+    `also` are problems that were found before.  Without `may_import` only those are looked at that are known already;
+    the others are answered.
+    """
+    problems: list[InvalidInput] = [*also]
+    unknown = () if may_import else tuple(spec for spec in config.python if registry.get(spec) is None)
+    for spec, place in config.python.items():
+        try:
+            if may_import:
+                registry.add(spec, _function(spec, beside=beside))
+        except InvalidInput as error:
+            problems.append(error.at(place))
+    for job in config.jobs:
+        try:
+            _fit(registry, job)
+        except InvalidInput as error:
+            problems.append(error.at(f"{config.places.get(job.id, config.path)}: job {job.id!r}"))
+    if problems:
+        raise InvalidConfig(problems)
+    return unknown
+
+
+def _fit(registry: Registry, job: Job) -> None:
+    """Can this process run the job as it is written?"""
+    if (refusal := registry.refusal(job.handler)) is not None:
+        raise refusal
+    handler = registry.get(job.handler)
+    if handler is not None and job.schedule is not None:
+        handler.bind(job.params)
+    check_isolation(registry, [job])
+
+
+def check_isolation(registry: Registry, jobs: Iterable[Job]) -> None:
+    """Raise `InvalidInput` for a job that wants a child process which could not find its function."""
+    for job in jobs:
+        handler = registry.get(job.handler) if job.isolate is Isolate.PROCESS else None
+        if handler is not None:
+            check_place(handler, is_whole=True)
+
+
+def set_up(built_in: BuiltIn, config: Config) -> None:
+    """The options of the handlers that come with Pollux."""
+    if config.is_given("http.allow_networks"):
+        built_in.http.set(allow_networks=[text for text in config.http_allow_networks.split(", ") if text])
+    if config.is_given("http.per_target"):
+        built_in.http.set(per_target=config.http_per_target)
+
+
+def _function(spec: str, *, beside: Path | None) -> Callable[..., Any]:
+    found = load_object(spec, beside=beside)
+    if not callable(found):
+        raise InvalidInput(f"{spec!r} is {type(found).__name__}, which cannot be called", cure="name a function")
+    function: Callable[..., Any] = found
+    return function

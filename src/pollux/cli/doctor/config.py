@@ -1,0 +1,133 @@
+"""Is what was asked for right?  The config, the code and the secrets that it names."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from pollux.cli.doctor.finding import DoctorFinding, fail, ok, warn
+from pollux.cli.options import find_code_here, loaded_or_said, store_lacks, with_own_code
+from pollux.config import Config, load_config
+from pollux.config.lint import doubts, doubts_of_jobs, with_jobs_of_code
+from pollux.errors import InvalidConfig, InvalidInput, PolluxError
+from pollux.secrets import MASK, at_place
+from pollux.store.local_files import announced_in
+
+PROBLEMS_SHOWN = 20
+
+
+def look_at_setup(path: str, store: str | None, app: str | None) -> tuple[Config | None, list[DoctorFinding]]:
+    """The config as far as it can be read, and what was found on the way."""
+    try:
+        config = load_config(path, environ=os.environ, arguments={"store": store, "app": app})
+    except InvalidInput as error:
+        return _as_far_as_told(path, store), [*_problems("config", error)]
+    count = len(config.jobs)
+    findings = [ok("config", f"{path} is right; {count} job{'' if count == 1 else 's'}"), *of_file(Path(path))]
+    findings += [warn("config", _told(doubt), doubt.cure) for doubt in _doubts(doubts, config)]
+    findings += [*of_code(config), *of_server(config)]
+    return _with_code(config), findings
+
+
+def look_at_none(store: str | None, app: str | None) -> tuple[Config | None, list[DoctorFinding]]:
+    """Where there is no file: what the code of an app says, else a node that runs from here, else the defaults."""
+    try:
+        config = load_config(None, environ=os.environ, arguments={"store": store, "app": app})
+    except InvalidInput as error:
+        return _as_far_as_told(None, store), [*_problems("config", error)]
+    if config.app:
+        about = ok("config", f"there is no file; {config.app} says what counts", f"pollux config --app {config.app}")
+        return _with_code(config), [about, *of_code(config)]
+    about = ok("config", "there is none here; the defaults count", "pollux config --example")
+    found = [node for node in announced_in(Path.cwd()) if MASK not in node.store]  # a password is not told
+    if len(found) == 1 and not config.is_given("store") and store_lacks(config.store):
+        [node] = found
+        about = ok("config", f"there is no file; the node that runs from here (pid {node.pid}) is on {node.store}")
+        seats = {"seats": node.seats} if node.seats and not config.is_given("pool.seats") else {}
+        config = msgspec.structs.replace(config, store=node.store, **seats)
+    return config, [about]
+
+
+def _with_code(config: Config) -> Config:
+    """As the code of its app says it; what is wrong with the code is told elsewhere."""
+    try:
+        return with_own_code(config)
+    except InvalidInput:
+        return config
+
+
+def of_file(path: Path) -> Iterator[DoctorFinding]:
+    mode = path.stat().st_mode
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        who = "everybody" if mode & stat.S_IWOTH else "its group"
+        yield warn("config", f"{who} may change {path}, and it names code to run", f"chmod go-w {path}")
+
+
+def of_code(config: Config) -> Iterator[DoctorFinding]:
+    """Import what a start would import, and leave no trace of it."""
+    from pollux.app import Pollux
+
+    find_code_here()
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        app = Pollux.from_config(config, runs=False)  # secrets are looked at below
+    except InvalidInput as error:
+        yield from _problems("code", error)
+        return
+    finally:
+        sys.dont_write_bytecode = before
+    in_code = [job for job in app.declared_jobs() if job.id not in config.places]
+    for doubt in _doubts(doubts_of_jobs, with_jobs_of_code(config, in_code)):
+        yield warn("code", _told(doubt), doubt.cure)
+    yield ok("code", f"all {len({job.handler for job in app.declared_jobs()})} handlers are there")
+    try:
+        app.check_secrets()
+    except InvalidInput as error:
+        yield from _problems("secrets", error)
+        return
+    yield ok("secrets", "every reference can be resolved")
+
+
+def of_server(config: Config) -> Iterator[DoctorFinding]:
+    """What a start would refuse of the API: files that are not there, a token that is written out."""
+    from pollux.server import server_options
+
+    try:
+        options = server_options(config, plans=config.plans)
+    except InvalidInput as error:
+        yield from _problems("api", error)
+        return
+    if options is not None and options.tls is not None:
+        yield ok("api", f"the certificate {options.tls[0]} fits its key")
+
+
+def _doubts(look: Callable[[Config, Mapping[str, str]], list[InvalidInput]], config: Config) -> list[InvalidInput]:
+    """What works and should not stay so; secrets that are missing are told elsewhere."""
+    try:
+        return look(config, os.environ)
+    except PolluxError:
+        return []
+
+
+def _as_far_as_told(path: str | None, store: str | None) -> Config | None:
+    try:
+        return loaded_or_said(path, {"store": store})[0]
+    except InvalidInput:
+        return None
+
+
+def _problems(about: str, error: InvalidInput) -> Iterator[DoctorFinding]:
+    found = error.problems if isinstance(error, InvalidConfig) else (error,)
+    for problem in found[:PROBLEMS_SHOWN]:
+        yield fail(about, _told(problem), problem.cure)
+    if len(found) > PROBLEMS_SHOWN:
+        yield fail(about, f"and {len(found) - PROBLEMS_SHOWN} more", "`pollux check` tells all")
+
+
+def _told(problem: InvalidInput) -> str:
+    return at_place(problem.where, problem.what)

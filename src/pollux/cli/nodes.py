@@ -1,0 +1,178 @@
+"""`pollux nodes` and `pollux audit`: who is there, and who changed what?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pollux.cli.command_table import FAILED, OK
+from pollux.cli.options import StoreChoice, ask, existing_store, json_option, store_options
+from pollux.cli.output import ago, full, moment, now_ms, print_json, print_table, span
+from pollux.cli.runner import ListingGroup, TeachingCommand
+from pollux.errors import InvalidInput
+from pollux.model import ALL_VERSIONS, Declares, Drained, Node, role_of
+from pollux.units import counted
+
+SILENT_MS = 20_000  # nodes beat every 15 s
+
+
+@click.command(cls=TeachingCommand)
+@json_option
+@store_options
+def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
+    """List the processes that live on this store: seats, handlers, which code they have, and which of them leads.
+
+    Each is the leader (of its term, and since when), on standby (it takes over when the leader goes), a worker, which
+    never leads, or silent: it led, its term has ended, and it was not heard of since.
+
+    SERVES is the scheduler version that it plans or runs for, POLLUX the release of the program itself.
+    What a node declares is told by source: its release, and how many jobs.  With --json each source has a mark, too:
+    nodes of one release whose marks differ have different code.
+
+    For example:
+      pollux nodes
+      pollux nodes --json
+    """
+    url = existing_store(StoreChoice(config, store))
+    found, drained, is_sealed = ask(url, _who_is_there)
+    if as_json:
+        rows = [full(node) | {"role": role_of(node)} for node in found]
+        print_json({"nodes": rows, "leaders": [node.id for node in found if node.leads], "drained": drained})
+        return
+    now = now_ms()
+    print_table(
+        ("id", "host", "pid", "seats", "leads", "handlers", "declares", "serves", "started", "seen", "pollux"),
+        (
+            (
+                node.id,
+                node.host,
+                str(node.pid),
+                _seats(node),
+                _leads(node, now, is_sealed=is_sealed),
+                str(len(node.handlers)),
+                ", ".join(_declared(source) for source in node.declares),
+                "all" if node.scheduler_version == ALL_VERSIONS else str(node.scheduler_version),
+                ago(node.started_ms, now=now),
+                _seen(node, now),
+                node.version,
+            )
+            for node in found
+        ),
+    )
+    if not found:
+        click.echo(f"nobody is there; start one with {_how(url)}", err=True)
+    for each in drained:
+        click.echo(f"{each}: nothing is claimed; {each.ends}", err=True)
+
+
+async def _who_is_there(app: Any) -> tuple[list[Node], list[Drained], bool]:
+    from pollux.app.overview import nodes_now
+
+    return await nodes_now(app), await app.drained_workers(), bool(await app.sealed())
+
+
+def _how(url: str) -> str:
+    """What starts a node of this store, as far as the store tells."""
+    from pollux.app.start_notes import starts_of
+    from pollux.client import is_address
+
+    starts = () if is_address(url) else ask(url, lambda app: starts_of(app.backend))
+    return " or ".join(dict.fromkeys(map(str, starts))) or "`pollux serve`"
+
+
+def _seats(node: Node) -> str:
+    """`1/4`; one that was told to end gives its seats away, and only waits for those who sit."""
+    taken = f"{node.busy}/{node.seats}" if node.seats else str(node.busy or "-")
+    return f"{taken} draining" if node.draining else taken
+
+
+def _leads(node: Node, now: int, *, is_sealed: bool) -> str:
+    """`term 3, 5m`, or its role.  Where the store was moved elsewhere nobody takes over."""
+    if node.leads:
+        return f"term {node.leads}, {span(now - node.leads_ms)}"
+    role = role_of(node)
+    return "-" if is_sealed and role == "standby" else role
+
+
+def _seen(node: Node, now: int) -> str:
+    """When it was last heard of; whoever misses a beat may be gone, and what it runs waits for its leases to end."""
+    silent_ms = now - node.beat_ms
+    return f"silent {span(silent_ms)}" if silent_ms > SILENT_MS else ago(node.beat_ms, now=now)
+
+
+def _declared(source: Declares) -> str:
+    """`code:shop release 7 (3 jobs)`"""
+    release = f" release {source.release}" if source.release else ""
+    return f"{source.source}{release} ({counted(source.jobs, 'job')})"
+
+
+@click.group(cls=ListingGroup)
+def audit() -> None:
+    """Who changed what by hand or by API; and is the log whole?
+
+    For example:
+      pollux audit --limit 10           the newest lines
+      pollux audit verify               walk its chain of hashes
+    """
+
+
+@audit.command("ls")
+@click.option("--after", type=click.IntRange(0), help="Lines after this number, oldest first.")
+@click.option("--before", type=click.IntRange(1), help="The last lines before this number.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="Lines at most.")
+@json_option
+@store_options
+def ls(
+    after: int | None, before: int | None, limit: int, config: str | None, store: str | None, *, as_json: bool
+) -> None:
+    """Show who changed what by hand or by API: the newest lines, the latest at the end.
+
+    The newest 100,000 lines are kept: see `history.audit` in the config.
+
+    For example:
+      pollux audit ls --limit 10
+      pollux audit --before 120
+      pollux audit --after 120 --json
+    """
+    if after is not None and before is not None:
+        raise InvalidInput("--after and --before were both given", cure="give one of them")
+    newest = after is None
+    place = (before or 0) if after is None else after
+    url = existing_store(StoreChoice(config, store))
+    page = ask(url, lambda app: app.audit(after=place, limit=limit, newest=newest))
+    if as_json:
+        print_json({"lines": page.lines, "next": page.next})
+        return
+    print_table(
+        ("no", "when", "who", "did", "to", "detail"),
+        ((str(n.seq), moment(n.at_ms), n.actor, n.action, n.subject, n.detail) for n in page.lines),
+    )
+    if page.next is not None:
+        click.echo(f"there are {'older ones: add --before' if newest else 'more: add --after'} {page.next}", err=True)
+
+
+@audit.command()
+@click.option("--mark", default="", metavar="MARK", help="What an earlier walk printed: its line must still be there.")
+@json_option
+@store_options
+def verify(mark: str, config: str | None, store: str | None, *, as_json: bool) -> int:
+    """Walk the log: each line carries the hash over itself and the line before.  Names the first that does not fit.
+
+    Old lines are pruned, so the first that is left is believed.  Lines cut off at the end leave a whole chain: keep the
+    mark of the last line somewhere else, and give it to the next walk.
+
+    For example:
+      pollux audit verify
+      pollux audit verify --mark 120:8c1f...
+    """
+    found = ask(existing_store(StoreChoice(config, store)), lambda app: app.verify_audit(mark=mark))
+    if as_json:
+        print_json(found)
+    elif found.is_whole:
+        click.echo(f"whole: {counted(found.lines, 'line')}, {found.first} to {found.last}" if found.lines else "empty")
+        if found.mark:
+            click.echo(f"mark: {found.mark}")
+    else:
+        click.echo(f"broken: {found.broken}")
+    return OK if found.is_whole else FAILED

@@ -1,0 +1,221 @@
+"""What if nobody answers, or somebody else, or later?  One connection to a node, and what is said when it fails.
+
+refused, no such name, no certificate ─▶ StoreError: it was not asked
+cut off while it was asked            ─▶ asked again if it only looks, else StoreTimeout: it may have happened
+401, another version, not Pollux      ─▶ StoreRefused
+429 of the limiter                    ─▶ waits as long as it is told to, up to a minute in all, and says so
+503: no time, or its store is down    ─▶ the same for a few seconds: whoever asks can do something better
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from pollux.client.address import NodeAddress
+from pollux.client.rpc_codec import VERSION_HEADER, ErrorRecord, raised
+from pollux.errors import PolluxError, StoreBusy, StoreError, StoreRefused, StoreTimeout, system_words
+from pollux.version import __version__
+
+CONNECT_S = 5.0
+ANSWER_S = 120.0  # the node's own store calls have shorter deadlines
+AGAIN = 2  # times that a look is repeated
+AGAIN_S = 0.2
+WAIT_S_MAX = {429: 60.0, 503: 5.0}  # in all, for a limiter that says wait, and for a node that can do nothing
+_T = TypeVar("_T")
+
+
+class ProblemAnswer(Struct, frozen=True):
+    """As much of a problem+json as is told."""
+
+    title: str = ""
+    detail: str = ""
+    cure: str = ""
+    error: ErrorRecord | None = None
+
+
+class HttpConnection:
+    """To one address, as one caller."""
+
+    def __init__(self, address: NodeAddress, token: str, tell: Callable[[str], None] | None = None) -> None:
+        self.address = address
+        self._token, self._waited, self._tell = token, 0.0, tell
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def ask(self, method: str, path: str, body: bytes, *, again: bool) -> bytes:
+        """The body of the answer, or an error of ours; `again`: it may be asked twice."""
+        cuts = 0
+        while True:
+            try:
+                status, headers, answer = await self._sent(method, path, body)
+            except _ConnectionCut as cut:
+                cuts += 1
+                if not again or cuts > AGAIN:
+                    raise self._cut_off(str(cut), again=again) from cut.__cause__
+                await asyncio.sleep(AGAIN_S * cuts)
+                continue
+            if status == 200 and VERSION_HEADER in headers:
+                return answer
+            problem = self._problem(status, headers, answer)
+            if problem.error is not None:
+                raise raised(problem.error)
+            if status not in WAIT_S_MAX or not await self._may_wait(status, headers, problem):
+                raise self._refused(status, problem)
+
+    async def lines(self, path: str) -> AsyncIterator[bytes]:
+        """The lines of a long answer, as they come; asked once."""
+        with self._whole(), self._in_words():
+            async with self._request("POST", path, b"") as response:
+                if response.status != 200 or VERSION_HEADER not in response.headers:
+                    problem = self._problem(response.status, response.headers, await response.read())
+                    raise self._refused(response.status, problem) if problem.error is None else raised(problem.error)
+                rest = b""
+                async for part in response.content.iter_any():
+                    *whole, rest = (rest + part).split(b"\n") if b"\n" in part else (rest + part,)
+                    for line in whole:
+                        yield line
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        try:
+            yield
+        except _ConnectionCut as cut:
+            raise self._cut_off(str(cut), again=True) from cut.__cause__
+
+    def cut_short(self) -> StoreError:
+        return self._cut_off("the answer was cut short", again=True)
+
+    async def _sent(self, method: str, path: str, body: bytes) -> tuple[int, Any, bytes]:
+        with self._in_words():
+            async with self._request(method, path, body) as response:
+                return response.status, response.headers, await response.read()
+
+    def _request(self, method: str, path: str, body: bytes) -> Any:
+        session = self._session or self._opened()
+        return session.request(method, f"{self.address.root}{path}", data=body or None, allow_redirects=False)
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Whatever goes wrong on the way is one of ours; `_ConnectionCut` if it may have arrived there."""
+        try:
+            yield
+        except aiohttp.ClientConnectorCertificateError as error:
+            why = getattr(error.certificate_error, "verify_message", "") or error.certificate_error
+            cure = "name the certificate of who signed it: SSL_CERT_FILE=/path/to/ca.pem"
+            raise StoreError(
+                f"{self.address.shown} is not believed: its certificate is not trusted ({why}); {cure}"
+            ) from error
+        except aiohttp.ClientSSLError as error:
+            plain = f"http{self.address.root.removeprefix('https')}"
+            cure = f"write {plain}, or give the node a certificate (server.tls)"
+            raise StoreError(f"{self.address.shown} cannot be reached: no TLS is spoken there; {cure}") from error
+        except aiohttp.ClientConnectorDNSError as error:
+            raise self._unreachable("no such host is known") from error
+        except aiohttp.ClientConnectorError as error:
+            raise self._unreachable(system_words(error.os_error)) from error
+        except aiohttp.ConnectionTimeoutError as error:
+            raise self._unreachable(f"no answer within {CONNECT_S:.0f} s") from error
+        except aiohttp.ClientPayloadError as error:
+            raise _ConnectionCut("the answer was cut off") from error
+        except (aiohttp.ClientResponseError, aiohttp.InvalidURL) as error:
+            raise self._foreign() from error
+        except TimeoutError as error:
+            what = f"{self.address.shown} did not answer within {ANSWER_S:.0f} s"
+            raise StoreTimeout(f"{what}: it may have done what was asked; look before you repeat it") from error
+        except (aiohttp.ClientConnectionError, OSError) as error:
+            raise _ConnectionCut(system_words(error)) from error
+
+    def _opened(self) -> aiohttp.ClientSession:
+        headers = {VERSION_HEADER: __version__, "Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        connector = aiohttp.UnixConnector(self.address.socket) if self.address.socket else aiohttp.TCPConnector()
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=ANSWER_S)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=timeout, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
+        )
+        return self._session
+
+    def read(self, how: Callable[[], _T]) -> _T:
+        """An answer of the type that was expected; any other is nothing of ours."""
+        try:
+            return how()
+        except msgspec.DecodeError as error:
+            raise self._foreign() from error
+
+    def _problem(self, status: int, headers: Any, body: bytes) -> ProblemAnswer:
+        if headers.get("Content-Type", "").startswith("application/problem+json"):
+            try:
+                return msgspec.json.decode(body, type=ProblemAnswer)
+            except msgspec.DecodeError:
+                pass
+        if status in WAIT_S_MAX or status in {502, 504}:  # whoever stands in front of it
+            return ProblemAnswer("there is no answer", f"status {status}")
+        raise self._foreign()
+
+    async def _may_wait(self, status: int, headers: Any, problem: ProblemAnswer) -> bool:
+        """Rest as long as was said, and say so the first time; false if that is too long altogether."""
+        said = headers.get("Retry-After", "")
+        seconds = float(said) if said.isascii() and said.isdigit() else 1.0
+        if self._waited + max(seconds, 0.1) > WAIT_S_MAX[status]:
+            return False
+        if not self._waited and self._tell is not None:
+            why = problem.detail or problem.title
+            self._tell(f"{self.address.shown} has no time for us: {why}; waiting, up to {WAIT_S_MAX[status]:.0f} s")
+        self._waited += max(seconds, 0.1)
+        await asyncio.sleep(seconds)
+        return True
+
+    # in words
+
+    def _unreachable(self, why: str) -> StoreError:
+        cure = "see that `pollux serve` runs there, or leave --url and POLLUX_URL out to ask the store itself"
+        return StoreError(f"{self.address.shown} cannot be reached: {why}; {cure}")
+
+    def _cut_off(self, why: str, *, again: bool) -> StoreError:
+        words = f"{self.address.shown} went away while it was asked ({why})"
+        if again:
+            tls = "" if self.address.socket or self.address.is_encrypted else ", and write https:// if it speaks TLS"
+            return StoreError(f"{words}; see that `pollux serve` runs there{tls}")
+        return StoreTimeout(f"{words}: it may have done what was asked; look before you repeat it")
+
+    def _foreign(self) -> StoreRefused:
+        what = f"what answers at {self.address.shown} is no Pollux, or not where its API begins"
+        return StoreRefused(f"{what}; look at the address: --url or POLLUX_URL")
+
+    def _refused(self, status: int, problem: ProblemAnswer) -> PolluxError:
+        words = "; ".join(part for part in (problem.detail or problem.title, problem.cure) if part)
+        match status:
+            case 401 if self._token:
+                what = f"{self.address.shown} does not know the token (it may be revoked, expired or of another store)"
+                return StoreRefused(f"{what}; make one there with `pollux token create`, give it by POLLUX_TOKEN")
+            case 401:
+                what = f"{self.address.shown} wants to know who asks, and no token was given"
+                return StoreRefused(f"{what}; make one there with `pollux token create`, give it by POLLUX_TOKEN")
+            case 403:
+                return PolluxError(words)
+            case 404 if self.address.path:
+                what = f"a Pollux answers at {self.address.origin}, but nothing of it under {self.address.path}"
+                return StoreRefused(f"{what}; leave the path out: --url {self.address.origin}")
+            case 502 | 504:
+                what = f"whoever stands in front of {self.address.shown} got no answer (status {status})"
+                return StoreTimeout(f"{what}: it may have done what was asked; look before you repeat it")
+            case 429 | 503:
+                return StoreBusy(f"{self.address.shown} has no time for us: {words}")
+            case _:
+                return StoreRefused(f"{self.address.shown}: {words}")
+
+
+class _ConnectionCut(Exception):
+    """The connection ended after something was sent."""

@@ -1,0 +1,206 @@
+"""How does a verb travel?  Its arguments and its answer as JSON, and its refusal as the same exception on both sides.
+
+Types are those that the verb's annotations name, so that a verb which can be asked here can be asked from elsewhere
+by one line in `LOOKS` or in the server's table of roles.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import cache
+from types import GenericAlias, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from pollux import errors
+from pollux.app import Pollux
+from pollux.errors import Conflict, Illegible, InvalidConfig, InvalidInput, NotFound, PolluxError, StoreMoved, read_at
+from pollux.model import Job
+from pollux.secrets import HIDDEN, check_payload, hide, looks_secret
+from pollux.store.urls import sqlite_file
+
+PATH = "/api/v2/verbs"
+VERSION_HEADER = "Pollux-Version"
+LOOKS = frozenset(  # verbs that change nothing: they may be asked again
+    {
+        *("get_job", "find_job", "jobs_by_id", "list_jobs", "get_run", "find_run", "list_runs", "overdue", "counts"),
+        *("stops", "nodes", "why", "audit", "verify_audit", "versions", "compare", "left_in", "overview"),
+        *(
+            "settings",
+            "drained_workers",
+            "file_versions",
+            "file_in_force",
+            "options_in_force",
+            "tokens",
+            "dump",
+            "health_document",
+        ),
+    }
+)
+_INSIDE = frozenset({"self", "connection", "unknown"})  # arguments that cannot leave the process
+
+
+class Hello(Struct, frozen=True):
+    """Who answers: which Pollux, on which store."""
+
+    version: str
+    store: str  # its URL, without a password
+    file: str  # of a store that is a file: which one, as `device:inode`
+    sealed: str  # why nobody works on it, if it was moved elsewhere
+    name: str  # as whom the caller is known
+    role: str
+    now_ms: int = 0  # by the clock of the store; 0: it did not say it in time
+
+
+def file_mark(url: str) -> str:
+    """Which file it is, whatever its name is here: `device:inode`; nothing for what is no file, or not there."""
+    file = sqlite_file(url)
+    try:
+        found = None if file is None else os.stat(file)  # noqa: PTH116  a path as it was written
+    except OSError:
+        return ""
+    return "" if found is None else f"{found.st_dev}:{found.st_ino}"
+
+
+class RpcVerb(NamedTuple):
+    name: str
+    names: tuple[str, ...]  # of its arguments, in order
+    refs: frozenset[str]  # those that mean a job, by whatever names one
+    arguments: type[Struct]
+    answer: Any  # of one that answers page by page: a page
+    is_paged: bool
+
+    def packed(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> bytes:
+        """What the caller said, as a body."""
+        if len(given) > len(self.names):
+            raise TypeError(f"{self.name} takes {len(self.names)} arguments")
+        said = dict(zip(self.names, given, strict=False)) | dict(named)
+        if unknown := said.keys() - set(self.names):
+            raise TypeError(f"{self.name} takes no argument {', '.join(sorted(unknown))} from afar")
+        for name, value in said.items():
+            if isinstance(value, Mapping):
+                read_at(name, check_payload, value)  # in the words that are used here, where the value was written
+            elif name in self.refs and value is not None:
+                said[name] = value.id if isinstance(value, Job) else getattr(value, "pollux_job_id", value)
+        return msgspec.json.encode(said)
+
+    def unpacked(self, body: bytes) -> dict[str, Any]:
+        """What a body says, of the right types; only what was said, so that defaults are those of the one who acts."""
+        try:
+            said = msgspec.json.decode(body or b"{}", type=self.arguments)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InvalidInput(
+                f"{self.name} cannot be asked so: {error}", cure="ask with a `pollux` command"
+            ) from error
+        values = {name: getattr(said, name) for name in self.names}
+        return {name: value for name, value in values.items() if value is not msgspec.UNSET}
+
+    def read(self, body: bytes) -> Any:
+        return msgspec.json.decode(body, type=self.answer)
+
+
+@cache
+def verb_of(name: str) -> RpcVerb:
+    """The verb of this name; `NotFound` if there is none that can be asked."""
+    found = [] if name.startswith("_") else [vars(each)[name] for each in Pollux.__mro__ if name in vars(each)]
+    method = found[-1] if found else None  # where it was first said: what came later does the same, in the same words
+    is_paged = inspect.isasyncgenfunction(method)
+    if method is None or not (is_paged or inspect.iscoroutinefunction(method)):
+        raise NotFound("verb", name)
+    hints = get_type_hints(method)
+    names = tuple(each for each in inspect.signature(method).parameters if each not in _INSIDE)
+    fields = [(each, _carried(hints[each]) | msgspec.UnsetType, msgspec.UNSET) for each in names]
+    refs = frozenset(each for each in names if hints[each] is object)
+    answer = get_args(hints["return"])[0] if is_paged else hints["return"]
+    return RpcVerb(name, names, refs, msgspec.defstruct(name, fields, forbid_unknown_fields=True), answer, is_paged)
+
+
+def _carried(hint: Any) -> Any:
+    """The type in which an argument travels: moments as text, whatever names a job as its id."""
+    if hint is object:
+        return str | None
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        kept = [_carried(each) for each in inner if each is not datetime or str not in inner]
+        return Union[tuple(kept)]  # noqa: UP007  of as many as there are
+    if origin is Iterable:
+        return GenericAlias(list, (_carried(inner[0]),))
+    return hint
+
+
+# answers
+
+
+def packed_answer(answer: Any, *, is_masked: bool) -> bytes:
+    """What is called a password in somebody's own data is masked for those who only look."""
+    return msgspec.json.encode(_masked(answer) if is_masked else answer)
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, Struct):
+        parts = {name: getattr(value, name) for name in value.__struct_fields__}
+        changed = {name: _masked(part) for name, part in parts.items() if isinstance(part, _NESTS)}
+        return msgspec.structs.replace(value, **changed) if changed else value
+    if isinstance(value, Mapping):
+        return {key: _masked(HIDDEN.hide_in(item, is_secret=looks_secret(str(key)))) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(item) for item in value]
+    return value
+
+
+_NESTS = (Struct, Mapping, list, tuple)
+
+# refusals
+
+
+class ErrorRecord(Struct, frozen=True, omit_defaults=True):
+    """An error of ours as it travels: its class by name, and what it was made of."""
+
+    kind: str
+    words: str
+    where: str = ""
+    cure: str = ""
+    name: str = ""  # of what was not found
+    problems: tuple[ErrorRecord, ...] = ()
+
+
+def told(error: PolluxError) -> ErrorRecord:
+    kind = next(each.__name__ for each in type(error).__mro__ if getattr(errors, each.__name__, None) is each)
+    match error:
+        case InvalidConfig():
+            return ErrorRecord(kind, "", problems=tuple(told(problem) for problem in error.problems))
+        case InvalidInput():
+            return ErrorRecord(kind, hide(error.what), where=error.where, cure=error.cure)
+        case NotFound():
+            return ErrorRecord(kind, error.kind, name=hide(error.name), cure=error.cure)
+        case Conflict() | StoreMoved():
+            return ErrorRecord(kind, hide(error.what), cure=hide(error.cure))
+        case Illegible():  # what could be read stays behind
+            return ErrorRecord("StoreError", hide(str(error)))
+        case _:
+            return ErrorRecord(kind, hide(str(error)))
+
+
+def raised(refusal: ErrorRecord) -> PolluxError:
+    """The same error again; of a class that this Pollux does not know, the root of them."""
+    kind = getattr(errors, refusal.kind, PolluxError)
+    match refusal.kind:
+        case "InvalidConfig":
+            problems = [raised(problem) for problem in refusal.problems]
+            return InvalidConfig([each for each in problems if isinstance(each, InvalidInput)])
+        case "InvalidInput":
+            return InvalidInput(refusal.words, where=refusal.where, cure=refusal.cure)
+        case "NotFound":
+            return NotFound(refusal.words, refusal.name, cure=refusal.cure)
+        case "Conflict":
+            return Conflict(refusal.words, cure=refusal.cure)
+        case "StoreMoved":
+            return StoreMoved(refusal.words, cure=refusal.cure)
+        case _ if isinstance(kind, type) and issubclass(kind, PolluxError):
+            return kind(refusal.words)
+    return PolluxError(refusal.words)

@@ -1,0 +1,379 @@
+"""What shall be written?  The next plan, out of the memory, which it leaves as it is.
+
+The plan is one atomic write and limited.  Half of its places for firings and releases are for runs that wait at the
+gate, then come the due times, then missed ones as their pace allows; what is left over goes into the next plan.
+A draft is the plan together with what follows for the memory once it is answered.
+
+Whoever gets a run gets the job's memory with it.  So unless its runs may overlap a job first learns how the one before
+ended, and then fires: what the planner has read is written in a plan before, what it has not is found by the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from msgspec.structs import replace
+
+from pollux.model import (
+    FIRINGS_MAX,
+    UPDATES_MAX,
+    CancelOrder,
+    Cause,
+    End,
+    Firing,
+    Holding,
+    JobUpdate,
+    Memory,
+    Once,
+    Overlap,
+    Plan,
+    Release,
+    Run,
+    RunState,
+    run_of,
+)
+from pollux.outcome import count_skips, describe, learn
+from pollux.plan.due_decision import Fire, SkipMissed, judge, pass_all
+from pollux.plan.feed_ledger import EntryRefs
+from pollux.plan.gate import (
+    PREVIOUS,
+    READY,
+    RETIRED,
+    UNDECLARED,
+    UNREADABLE,
+    GateState,
+    Held,
+    begins_alone,
+    declared_key,
+    gate,
+    is_over,
+    previous_key,
+    stop_words,
+    unreadable_key,
+)
+from pollux.plan.held_runs import HeldRun
+from pollux.plan.job_slots import JobSlot
+from pollux.plan.term_state import TermState
+
+HOLDS_MAX = 100
+LOOKS_MAX = 1_000  # runs at the gate that one plan looks at
+DUE_UPDATES_MAX = UPDATES_MAX // 2
+
+PAUSED, LATE, FULL, OVERLAP, BROKEN = "paused", "late", "full", "overlap", "broken"
+NOT_DECLARED = "undeclared"
+
+Skip = tuple[str, int, int, str]  # job, first due, how many, reason
+
+
+class PlannedFiring:
+    """A firing of the plan: its slot, and the key under which its run is held, if it is."""
+
+    __slots__ = ("closes", "firing", "held", "slot")
+
+    def __init__(self, slot: JobSlot, firing: Firing, held: Held | None) -> None:
+        self.slot, self.firing, self.held = slot, firing, held
+        self.closes = False  # does it also do what the feed asked for the job?
+
+
+class PlannedUpdate:
+    """An update of the plan: its slot, how much of the job's work it carries, and which due times it passes over."""
+
+    __slots__ = ("ends", "feeds", "is_chosen", "is_due", "is_first", "skip", "slot", "update")
+
+    def __init__(self, slot: JobSlot, update: JobUpdate, *, is_due: bool, is_chosen: bool, skip: Skip | None) -> None:
+        self.slot, self.update, self.skip = slot, update, skip
+        self.is_due, self.is_chosen = is_due, is_chosen
+        self.ends = self.feeds = 0
+        self.is_first = False  # does the job learn before it fires?
+
+
+class PlanDraft:
+    def __init__(self, now_ms: int, gate_state: GateState, line_room: int) -> None:
+        self.now_ms = now_ms
+        self.gate_state = gate_state
+        self.line_room = line_room  # how many more runs may become ready
+        self.shots: list[PlannedFiring] = []
+        self.releases: list[HeldRun] = []
+        self.alone: set[str] = set()  # of them: those that may begin only where no other run of their job is live
+        self.asked: set[str] = set()  # jobs whose waiting firings are asked about beside a due time
+        self.holds: list[tuple[HeldRun, Held]] = []
+        self.cancels: list[HeldRun] = []  # firings of a job that was retired since
+        self.changes: list[PlannedUpdate] = []
+        self.paid: list[int] = []  # feed entries, once for each effect that is written
+        self.touched: set[str] = set()  # jobs that are written
+        self.updates_max = DUE_UPDATES_MAX  # for due times: the rest is for what the feed taught
+        self.caught_up = 0  # missed due times, by the pace
+        self.plan = Plan()
+
+    @property
+    def room(self) -> int:
+        return FIRINGS_MAX - len(self.shots) - len(self.releases)
+
+    @property
+    def stays(self) -> int:
+        """How many at the gate are written without being let through."""
+        return len(self.holds) + len(self.cancels)
+
+
+def compose(term: TermState, now_ms: int, *, ready_max: int) -> PlanDraft:
+    """The next plan.  The same memory and time give the same plan."""
+    draft, here = PlanDraft(now_ms, term.gate_state(), ready_max - term.ready), term.gatehouse.here
+    visitors = iter(list(islice(here.values(), LOOKS_MAX)) if here else ())
+    if here:
+        _look_at_gate(term, draft, visitors, room=FIRINGS_MAX // 2)
+        draft.updates_max += len(draft.changes)
+    if term.due:
+        _take_due(term, draft)
+    if term.late:
+        _take_late(term, draft)
+    if here:
+        _look_at_gate(term, draft, visitors, room=FIRINGS_MAX)
+    if draft.shots and term.gatehouse.held.get(PREVIOUS):
+        _ask_again(term, draft)
+    if term.inbox.work:
+        _take_work(term, draft)
+    if len(draft.alone) > 1:  # the store lets the first of a job begin
+        draft.releases.sort(key=lambda visitor: visitor.run.due_ms if visitor.run.id in draft.alone else 0)
+    consumed = term.inbox.receipts.settled(draft.paid)
+    draft.plan = Plan(
+        consumed=consumed,
+        spoilt=term.aside.spoilt(consumed),
+        read=term.inbox.receipts.others(consumed) if draft.shots or draft.alone else (),
+        firings=tuple([shot.firing for shot in draft.shots]),
+        releases=tuple([Release(visitor.run.id, visitor.run.id in draft.alone) for visitor in draft.releases]),
+        holds=tuple([Holding(visitor.run.id, held.reason) for visitor, held in draft.holds]),
+        earlier=term.clock.next_earlier() if term.clock.earlier else (),
+        cancels=tuple([CancelOrder(visitor.run.id, RETIRED) for visitor in draft.cancels]),
+        updates=tuple([change.update for change in draft.changes]),
+        notes=term.aside.notes(consumed, now_ms, looks=term.inbox.survey is not None)
+        + term.counting.notes(consumed, len(draft.cancels), now_ms),
+    )
+    if term.clock.is_looking or not draft.plan.is_empty():  # the clock alone is no reason to write
+        _note_clock(term, draft)
+    return draft
+
+
+def _note_clock(term: TermState, draft: PlanDraft) -> None:
+    inbox = term.inbox
+    is_written = inbox.survey is None and not any(work.writes for work in inbox.work.values())
+    notes = term.clock.notes(draft.now_ms, is_written=is_written)
+    if notes:
+        draft.plan = replace(draft.plan, notes=draft.plan.notes + notes)
+
+
+# runs at the gate
+
+
+def _look_at_gate(term: TermState, draft: PlanDraft, visitors: Iterator[HeldRun], *, room: int) -> None:
+    while len(draft.releases) < min(room, len(draft.releases) + draft.room) and draft.stays < HOLDS_MAX:
+        visitor = next(visitors, None)
+        if visitor is None:
+            return
+        run = visitor.run
+        slot = term.slots.get(run.job_id)
+        if slot is None:
+            if run.job_id in term.aside.jobs:
+                _hold(term, draft, visitor, Held(UNREADABLE, unreadable_key(run.job_id)))
+            else:
+                term.inbox.jobs[run.job_id] = None  # it was forgotten meanwhile
+            continue
+        answer = gate(run, slot.job, draft.gate_state)
+        if isinstance(answer, Held) and is_over(run, slot.job):
+            draft.cancels.append(visitor)
+            draft.paid += visitor.feeds
+        elif isinstance(answer, Held):
+            _hold(term, draft, visitor, answer)
+        elif _learn_before(term, draft, slot):  # else in the next plan
+            draft.releases.append(visitor)
+            draft.paid += visitor.feeds
+            if begins_alone(run, slot.job):
+                draft.alone.add(run.id)
+
+
+def _ask_again(term: TermState, draft: PlanDraft) -> None:
+    """A due time that meets a waiting firing asks about it, too: the end that it waits for may have been told nowhere.
+
+    In the same plan, behind all else: it is no reason to write another.
+    """
+    for shot in draft.shots:
+        job = shot.slot.job
+        waiting = term.gatehouse.waiting(previous_key(job.id))
+        if not waiting or len(waiting) > draft.room:
+            continue
+        if all(begins_alone(run, job) and gate(run, job, draft.gate_state) is READY for run in waiting):
+            draft.asked.add(job.id)
+            draft.releases += [HeldRun(run) for run in waiting]
+            draft.alone.update(run.id for run in waiting)
+
+
+def _hold(term: TermState, draft: PlanDraft, visitor: HeldRun, held: Held) -> None:
+    if held.reason != visitor.run.held_reason:
+        draft.holds.append((visitor, held))
+        draft.paid += visitor.feeds
+    else:  # the store says so already: nothing to write
+        term.inbox.receipts.pay(visitor.feeds)
+        term.gatehouse.park(visitor.run, held.key)
+
+
+def _learn_before(term: TermState, draft: PlanDraft, slot: JobSlot) -> bool:
+    """What was read of the run before this one is written with its release; false if that cannot be in this plan."""
+    work = term.inbox.work.get(slot.job.id)
+    if work is None or not work.ends or slot.job.overlap is Overlap.ALLOW or slot.job.id in draft.touched:
+        return True
+    if len(draft.changes) >= UPDATES_MAX or slot.job.id in term.inbox.jobs:
+        return False
+    _change(term, draft, slot, slot.next_ms, skip=None, is_due=False)
+    return True
+
+
+# due times
+
+
+def _take_due(term: TermState, draft: PlanDraft) -> None:
+    shots_max = FIRINGS_MAX - len(draft.releases)
+    for job_id in term.due:
+        if len(draft.shots) >= shots_max or len(draft.changes) >= draft.updates_max:
+            return
+        _take(term, draft, job_id)
+
+
+def _take_late(term: TermState, draft: PlanDraft) -> None:
+    left = term.pace.left(draft.now_ms)
+    for job_id in term.late:
+        if draft.caught_up + 1 > left or draft.room <= 0 or len(draft.changes) >= draft.updates_max:
+            return
+        shots = len(draft.shots)
+        if _take(term, draft, job_id) and (len(draft.shots) > shots or draft.changes[-1].is_chosen):
+            draft.caught_up += 1  # what is passed over, for its next due comes soon, costs no pace
+
+
+def _take(term: TermState, draft: PlanDraft, job_id: str) -> bool:
+    """Decide about one job that is due; true if something was decided."""
+    slot = term.slots.get(job_id)
+    if slot is None or slot.next_ms is None or job_id in term.inbox.jobs or job_id in draft.touched:
+        return False  # it is about to be read again, or is in this plan already
+    if _learns_first(term, slot):
+        _change(term, draft, slot, slot.next_ms, skip=None, is_due=False)
+        draft.changes[-1].is_first = True
+        return False
+    try:
+        if term.stops or not slot.job.declared or len(draft.shots) >= draft.line_room:
+            _decide_forbidden(term, draft, slot)
+        else:
+            _decide(term, draft, slot)
+    except Exception as error:  # noqa: BLE001  one bad job must not stop the others
+        _change(term, draft, slot, None, skip=(job_id, slot.next_ms, 1, BROKEN), error=describe(error))
+    return True
+
+
+def _learns_first(term: TermState, slot: JobSlot) -> bool:
+    """Is there an end to be written before this due fires?  Not twice for one due: ends may come without end."""
+    job, work = slot.job, term.inbox.work.get(slot.job.id)
+    return work is not None and bool(work.ends) and job.overlap is not Overlap.ALLOW and job.id not in term.taught
+
+
+def _decide(term: TermState, draft: PlanDraft, slot: JobSlot, held: Held | None = None) -> None:
+    decision = judge(slot, draft.now_ms, led_since_ms=term.begun_ms)
+    if isinstance(decision, Fire):
+        _fire(term, draft, slot, decision, held)
+    elif isinstance(decision, SkipMissed):
+        _pass(term, draft, slot, decision, LATE)
+    else:
+        skip = (slot.job.id, slot.next_ms or 0, decision.count, LATE)
+        _change(term, draft, slot, decision.due_ms, skip=skip, is_chosen=True)
+
+
+def _decide_forbidden(term: TermState, draft: PlanDraft, slot: JobSlot) -> None:
+    """Due times in a pause, of a job that nobody declares, or before a full line are passed over and counted.
+
+    But for a once-job: its only due waits at the gate, and finds room in any line.
+    """
+    stop = term.stop_of(slot)
+    held, reason = None, FULL if len(draft.shots) >= draft.line_room else ""
+    if stop is not None:
+        held, reason = Held(stop_words(stop), stop.key), PAUSED
+    elif not slot.job.declared:
+        held, reason = Held(UNDECLARED, declared_key(slot.job.id)), NOT_DECLARED
+    if not reason or type(slot.job.schedule) is Once:
+        _decide(term, draft, slot, held)
+    else:
+        _pass(term, draft, slot, pass_all(slot, draft.now_ms), reason)
+
+
+def _fire(term: TermState, draft: PlanDraft, slot: JobSlot, fire: Fire, held: Held | None) -> None:
+    job = slot.job
+    run: Run = run_of(job, fire.due_ms, Cause.SCHEDULE)
+    if run.gated and held is None:
+        answer = gate(run, job, draft.gate_state)
+        held = answer if isinstance(answer, Held) else None
+        if held is None:
+            run = replace(run, state=RunState.READY, held_reason="")
+    if held is not None:
+        run = replace(run, state=RunState.HELD, held_reason=held.reason)
+    overlapped = None if job.overlap is Overlap.ALLOW else count_skips(slot.memory, OVERLAP)
+    shot = PlannedFiring(slot, Firing(run, job.revision, fire.next_ms, job.overlap, overlapped), held)
+    work = term.inbox.work.get(job.id)
+    if work is not None and not work.ends and not work.error:
+        shot.closes = True
+        draft.paid += work.feeds
+    draft.shots.append(shot)
+    draft.touched.add(job.id)
+
+
+def _pass(term: TermState, draft: PlanDraft, slot: JobSlot, passed: SkipMissed, reason: str) -> None:
+    skip = (slot.job.id, slot.next_ms or 0, passed.count, reason)
+    _change(term, draft, slot, passed.next_ms, skip=skip)
+
+
+# what the feed taught
+
+
+def _take_work(term: TermState, draft: PlanDraft) -> None:
+    for job_id, work in term.inbox.work.items():
+        if len(draft.changes) >= UPDATES_MAX:
+            return
+        slot = term.slots.get(job_id)
+        if slot is None or job_id in draft.touched or job_id in term.inbox.jobs:
+            continue  # in the next plan
+        broken: Skip | None = (job_id, draft.now_ms, 1, BROKEN) if work.error else None
+        _change(term, draft, slot, slot.next_ms, skip=broken, error=work.error, is_due=False)
+
+
+def _learn_all(memory: Memory, ends: Iterable[tuple[int, End]], receipts: EntryRefs) -> Memory:
+    """The memory after these ends, with the marks of their entries and of earlier ones that may still be there."""
+    learnt, latest = receipts.standing(memory.learnt), 0
+    for feed, end in ends:
+        memory = learn(memory, end)
+        if feed != latest:
+            learnt, latest = (*learnt, receipts.marks[feed]), feed
+    return replace(memory, learnt=learnt)
+
+
+def _change(
+    term: TermState,
+    draft: PlanDraft,
+    slot: JobSlot,
+    next_ms: int | None,
+    *,
+    skip: Skip | None,
+    error: str = "",
+    is_due: bool = True,
+    is_chosen: bool = False,
+) -> None:
+    """Update the leader's columns of a job, with all that the feed taught about it."""
+    job, memory = slot.job, slot.memory
+    work = term.inbox.work.get(job.id)
+    if work is not None and work.ends:
+        memory = _learn_all(memory, work.ends, term.inbox.receipts)
+    if skip is not None:
+        memory = count_skips(memory, skip[3], skip[2])
+    if error:
+        memory = replace(memory, last_error=error, last_error_ms=draft.now_ms)
+    update = JobUpdate(job.id, job.revision, next_ms, memory)
+    change = PlannedUpdate(slot, update, is_due=is_due, is_chosen=is_chosen, skip=skip)
+    if work is not None:
+        change.ends, change.feeds = len(work.ends), len(work.feeds)
+        draft.paid += work.feeds
+    draft.changes.append(change)
+    draft.touched.add(job.id)

@@ -1,0 +1,203 @@
+"""The plan was answered: what is true now?  Only here the memory moves on by what a plan did.
+
+firing       what follows
+----------   --------------------------------------------------------------------------------------------------
+ok           the job moves on; a held run is parked
+already      the same, but whether the run was made, overlapped or waits was lost with the first answer: read again
+waits        the job moves on; the run is parked until another of the job ends
+overlapped   the job moves on; its memory counts the due time; one that waits is asked about, if this plan did not
+unread       the job stays due; the feed, which is read before the next plan, holds an end of it
+stale        nothing; the job is read again
+
+A release that is answered as waiting is parked likewise: another run of the job is live, and it was to begin alone.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pollux.model import PREVIOUS_RUN, Advanced, Answer, Cron, Interval, Once, OnEvent, Overlap, Run, RunState
+from pollux.plan.feed_ledger import FeedLedger, JobWork
+from pollux.plan.gate import PREVIOUS, previous_key
+from pollux.plan.plan_builder import BROKEN, OVERLAP, PlanDraft, PlannedFiring, PlannedUpdate, Skip
+from pollux.plan.term_state import TermState
+
+# The kinds of schedules, as older schedulers name them.
+_KINDS = {Interval: "interval", Cron: "cron", Once: "immediate", OnEvent: "event", type(None): "event"}
+
+
+class PlanReport(Struct, frozen=True):
+    """What a plan did, for those who watch."""
+
+    fired: int = 0
+    late_ms_max: int = 0
+    skipped: tuple[tuple[str, int, int, str], ...] = ()  # job, first due, how many, reason
+    held: tuple[tuple[str, str], ...] = ()  # run, reason
+    released: int = 0
+    kinds: tuple[tuple[str, int], ...] = ()  # of what was fired: the kind of schedule, and the priority
+    lined: tuple[int, ...] = ()  # the priorities of what became ready
+
+
+def accept(term: TermState, draft: PlanDraft, advanced: Advanced) -> PlanReport:
+    """Take the answer in; what the plan consumed is over, but for entries of which an update could not be written."""
+    inbox, kept = term.inbox, draft.plan.kept(advanced.updates)
+    inbox.receipts.pay(draft.paid)
+    inbox.receipts.drop(feed for feed in draft.plan.consumed if feed not in kept)
+    term.aside.accept(draft.plan)
+    term.counting.accept(draft.plan, draft.now_ms, kept)
+    term.clock.accept(draft.plan)
+    for each in draft.plan.earlier:
+        term.gatehouse.bring_forward(each.run_id, each.visible_ms)
+    skipped: list[Skip] = []
+    held: list[tuple[str, str]] = []
+    late = []
+    kinds: list[tuple[str, int]] = []
+    lined: list[int] = []
+    unread_late = 0
+    for shot, answer in zip(draft.shots, advanced.firings, strict=True):
+        if answer is Answer.STALE or answer is Answer.UNREAD:
+            unread_late += _not_fired(term, shot.slot.job.id, answer)
+        else:
+            _fired(term, draft, shot, answer, held)
+            due_ms = shot.firing.run.due_ms
+            if answer is Answer.OVERLAPPED:
+                skipped.append((shot.slot.job.id, due_ms, 1, OVERLAP))
+            else:
+                late.append(draft.now_ms - due_ms)
+                kinds.append((_KINDS[type(shot.slot.job.schedule)], shot.firing.run.priority))
+                if answer is Answer.OK and shot.held is None:
+                    lined.append(shot.firing.run.priority)
+        if shot.closes:
+            inbox.work.pop(shot.slot.job.id, None)
+    for change, answer in zip(draft.changes, advanced.updates, strict=True):
+        if _changed(term, change, answer) and change.skip is not None:
+            skipped.append(change.skip)
+    released = _pass_gate(term, draft, advanced.waiting, held)
+    lined += [run.priority for run in released]
+    term.pace.spend(draft.now_ms, draft.caught_up - unread_late)
+    term.ready = advanced.ready
+    term.trim()
+    inbox.tidy()
+    return PlanReport(
+        fired=len(late),
+        late_ms_max=max(late, default=0),
+        skipped=tuple(skipped),
+        held=tuple(held),
+        released=len(released),
+        kinds=tuple(kinds),
+        lined=tuple(lined),
+    )
+
+
+def _not_fired(term: TermState, job_id: str, answer: Answer) -> int:
+    """Answers 1 for a missed due that stays: the pace is not spent.  Any other stands behind the rest from now on."""
+    if answer is Answer.STALE:
+        term.inbox.jobs[job_id] = None
+    elif job_id in term.late:
+        return 1
+    elif job_id in term.due:
+        term.due[job_id] = term.due.pop(job_id)
+    return 0
+
+
+def _pass_gate(term: TermState, draft: PlanDraft, waiting: tuple[str, ...], held: list[tuple[str, str]]) -> list[Run]:
+    """Those that are through, or over, have left the gate, the others are parked; answers the first."""
+    through: list[Run] = []
+    for run in [visitor.run for visitor in draft.releases]:
+        if run.id not in waiting:
+            term.gatehouse.forget(run.id)
+            through.append(run)
+            continue
+        if not run.is_behind:
+            held.append((run.id, PREVIOUS_RUN))
+        _wait_for_previous(term, run)
+    for visitor, reason in draft.holds:
+        term.gatehouse.park(replace(visitor.run, held_reason=reason.reason), reason.key)
+        held.append((visitor.run.id, reason.reason))
+    for visitor in draft.cancels:
+        term.gatehouse.forget(visitor.run.id)
+    return through
+
+
+def _fired(term: TermState, draft: PlanDraft, shot: PlannedFiring, answer: Answer, held: list[tuple[str, str]]) -> None:
+    slot, firing = shot.slot, shot.firing
+    job_id, run = slot.job.id, firing.run
+    slot.last_ms = run.due_ms
+    slot.move(firing.next_due_ms)
+    term.arm(job_id, slot)
+    if answer is Answer.OK:
+        if shot.held is not None:
+            term.gatehouse.park(run, shot.held.key)
+            held.append((run.id, shot.held.reason))
+    elif answer is Answer.OVERLAPPED:
+        if firing.if_overlapped is not None:
+            slot.memory = firing.if_overlapped
+        if term.gatehouse.held.get(PREVIOUS) and job_id not in draft.asked:
+            term.gatehouse.wake(previous_key(job_id))
+    elif answer is Answer.WAITS:
+        _wait_for_previous(term, run)
+        held.append((run.id, PREVIOUS_RUN))
+    else:
+        _fired_before(term, shot)
+
+
+def _fired_before(term: TermState, shot: PlannedFiring) -> None:
+    """The first answer to this plan was lost, and with it how the overlap was decided: look.
+
+    Or it was never written: the due fired long ago, before the clock came back.  Then the store's next due must follow.
+    """
+    run, overlap = shot.firing.run, shot.firing.overlap
+    term.inbox.work_of(run.job_id).writes = True  # taken back by the reading, if the store has moved on
+    term.inbox.jobs[run.job_id] = None
+    if shot.held is not None:
+        term.gatehouse.park(run, shot.held.key)
+    elif overlap is Overlap.QUEUE or overlap is Overlap.CANCEL:
+        _wait_for_previous(term, run)
+    if shot.held is not None or overlap is Overlap.QUEUE or overlap is Overlap.CANCEL:
+        term.inbox.ask_run(run.id)
+
+
+def _wait_for_previous(term: TermState, run: Run) -> None:
+    waiting = replace(run, state=RunState.HELD, held_reason=PREVIOUS_RUN)
+    term.gatehouse.park(waiting, previous_key(run.job_id))
+
+
+def _owe_again(inbox: FeedLedger, work: JobWork, count: int) -> None:
+    """The first entries of a job were not paid after all, as far as they stay."""
+    unpaid = tuple([feed for feed in work.feeds[:count] if feed in inbox.receipts])
+    for feed in unpaid:
+        inbox.receipts.owe(feed)
+    work.feeds = unpaid + work.feeds[count:]
+
+
+def _changed(term: TermState, change: PlannedUpdate, answer: Answer) -> bool:
+    """True if it was written; what was not is done again once the job has been read."""
+    slot, inbox = change.slot, term.inbox
+    job_id = slot.job.id
+    work = inbox.work.get(job_id)
+    if answer is Answer.STALE:
+        _owe_again(inbox, inbox.work_of(job_id), change.feeds)
+        inbox.jobs[job_id] = None
+        return False
+    if work is not None:
+        work.feeds = work.feeds[change.feeds :]
+    slot.memory = change.update.memory
+    if change.skip is not None and change.skip[3] == BROKEN and slot.job.declared:
+        term.aside.put_schedule(job_id, slot.memory.last_error, term.seen_ms)
+    if change.is_first:
+        term.taught.add(job_id)
+    if work is not None:
+        work.ends = work.ends[change.ends :]
+        work.writes, work.error = False, ""
+        if not (work.ends or work.feeds or work.is_put):
+            del inbox.work[job_id]
+    if change.is_due:
+        slot.move(change.update.next_due_ms, is_chosen=change.is_chosen)
+        term.arm(job_id, slot)
+        if change.is_chosen:
+            term.timers.drop(job_id)
+            term.due[job_id] = None
+    elif job_id not in term.due and job_id not in term.late and slot.next_ms is not None:
+        term.timers.put(job_id, slot.next_ms)
+    return True

@@ -1,0 +1,263 @@
+"""How fast may missed due times be made up for?  A bucket that fills with time: no herd after a downtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+
+from pollux.model import SCHEDULER_VERSION, Note
+from pollux.model.clock_note import CAME_BACK_MS
+from pollux.plan.clock_jumps import TermClock
+from pollux.plan.due_decision import Fire, FireMissed, follow_back, judge
+from pollux.plan.feed_ledger import FeedLedger
+from pollux.plan.gate import GateState, stop_of
+from pollux.plan.held_runs import HeldRuns
+from pollux.plan.job_slots import JobSlot, JobSlots
+from pollux.plan.run_counts import RunCounter
+from pollux.plan.timers import Timers, TimerWindow
+from pollux.plan.unreadable import UnreadableState
+from pollux.schedule.misfire import LATE_AFTER_MIN_MS
+
+BURST_S = 0.1
+
+
+class CatchUpRate:
+    """At most `per_s` a second; one is free at the start."""
+
+    def __init__(self, now_ms: int, per_s: float) -> None:
+        self.per_s = per_s
+        self._left, self._at_ms = 1.0, now_ms
+
+    def left(self, now_ms: int) -> float:
+        """How many may go now."""
+        filled = self._left + max(0, now_ms - self._at_ms) * self.per_s / 1000.0
+        return min(filled, max(1.0, self.per_s * BURST_S))
+
+    def spend(self, now_ms: int, count: int) -> None:
+        self._left, self._at_ms = self.left(now_ms) - count, now_ms
+
+    def ready_ms(self) -> int:
+        """When the next one may go."""
+        missing = max(0.0, 1.0 - self._left)
+        return self._at_ms + ceil(missing * 1000.0 / max(self.per_s, 0.001))
+
+
+POPPED_MAX = 10_000  # timers taken from the heap at once
+
+
+class TermState:
+    def __init__(
+        self,
+        *,
+        now_ms: int,
+        catch_up_per_s: float,
+        ready: int,
+        timers: Timers,
+        slots: JobSlots,
+        version: int = SCHEDULER_VERSION,
+    ) -> None:
+        self.seen_ms = now_ms  # the latest time we were told
+        self.begun_ms = now_ms  # when the term began; lowered to the clock where that is set back
+        self.timers, self.slots = timers, slots
+        self.inbox = FeedLedger()
+        self.gatehouse = HeldRuns()
+        self.aside = UnreadableState(version)
+        self.counting = RunCounter(version, now_ms)
+        self.clock = TermClock(version)
+        self.due: dict[str, None] = {}  # jobs, in the order in which they came due
+        self.late: dict[str, bool] = {}  # job -> has it a timer for its next fresh due?
+        self._untimed = 0  # of them have none
+        self.taught: set[str] = set()  # due jobs that have learnt what they had to before they fire
+        self.stops: dict[str, Note] = {}
+        self.stops_end_ms: int | None = None
+        self.handlers: frozenset[str] | None = None
+        self.ready = ready
+        self.pace = CatchUpRate(now_ms, catch_up_per_s)
+        self.window: TimerWindow | None = None  # asked for
+
+    # time
+
+    def tick(self, now_ms: int) -> None:
+        """Time has come to `now_ms`.  Doing it twice is doing it once."""
+        if now_ms < self.seen_ms:
+            self.begun_ms = min(self.begun_ms, now_ms)
+            self._rewind()
+            if now_ms < self.seen_ms - CAME_BACK_MS:
+                self._follow_back(now_ms)
+        if self.clock.begins_to_look(now_ms, self.seen_ms):
+            self.inbox.ask_all_jobs(ahead=True)
+        self.seen_ms = now_ms
+        if self.stops_end_ms is not None and self.stops_end_ms <= now_ms:
+            self._end_stops(now_ms)
+        if self.aside.is_time(now_ms):
+            self._look_aside()
+        self.gatehouse.come_due(now_ms)
+        slot_of, due, late = self.slots.get, self.due, self.late
+        for job_id in self.timers.pop_due(now_ms, POPPED_MAX):
+            slot = slot_of(job_id)
+            if slot is None or slot.next_ms is None:
+                continue
+            if now_ms - slot.next_ms <= LATE_AFTER_MIN_MS and job_id not in late:
+                due[job_id] = None
+            elif job_id not in due:
+                self._line_up(job_id, slot, now_ms)
+
+    def _look_aside(self) -> None:
+        """Perhaps they can be read, or planned, by now."""
+        for job_id in (*self.aside.jobs, *self.aside.schedules):
+            self.inbox.work_of(job_id).is_put = True
+            self.inbox.jobs[job_id] = None
+
+    def _line_up(self, job_id: str, slot: JobSlot, now_ms: int) -> None:
+        self._unlate(job_id)
+        missed = self._missed(slot, now_ms)
+        if missed is None:
+            self.due[job_id] = None
+            return
+        self.late[job_id] = missed.fresh_ms is not None
+        if missed.fresh_ms is not None:
+            self.timers.put(job_id, missed.fresh_ms, anyway=True)
+        else:
+            self._untimed += 1
+
+    def _unlate(self, job_id: str) -> None:
+        if self.late.pop(job_id, None) is False:
+            self._untimed -= 1
+
+    def _missed(self, slot: JobSlot, now_ms: int) -> Fire | FireMissed | None:
+        """The missed firing that must wait for the pace; None if there is nothing to wait for."""
+        if not slot.job.declared or self.stop_of(slot) is not None:
+            return None
+        try:
+            decision = judge(slot, now_ms, led_since_ms=self.begun_ms)
+        except Exception:  # noqa: BLE001  a bad schedule is dealt with by the plan
+            return None
+        return decision if isinstance(decision, Fire | FireMissed) and decision.is_missed else None
+
+    def _rewind(self) -> None:
+        """The clock came back: what was due may not be any more."""
+        for job_id in (*self.due, *self.late):
+            slot = self.slots.get(job_id)
+            if slot is not None and slot.next_ms is not None:
+                self.timers.put(job_id, slot.next_ms, anyway=True)
+        self.due.clear()
+        self.late.clear()
+        self._untimed = 0
+
+    def _follow_back(self, now_ms: int) -> None:
+        """The clock came back far: recurring jobs must not wait until it has caught up with itself."""
+        for job_id in self.slots:
+            slot = self.slots.get(job_id)
+            if slot is not None:
+                self.follow_back(job_id, slot, now_ms)
+
+    def follow_back(self, job_id: str, slot: JobSlot, now_ms: int) -> None:
+        """One job follows the clock that came back."""
+        try:
+            next_ms = follow_back(slot, now_ms)
+        except Exception:  # noqa: BLE001  a bad schedule is dealt with by the plan
+            return
+        if next_ms is not None:
+            slot.place(next_ms)
+            self.inbox.work_of(job_id).writes = True
+            self.arm(job_id, slot)
+
+    # stops
+
+    def set_stops(self, stops: Iterable[Note]) -> list[str]:
+        """These pauses stand from now on; answers the keys of those that are gone or were worded anew."""
+        before, self.stops = self.stops, {stop.key: stop for stop in stops}
+        self._find_next_end()
+        return [key for key, stop in before.items() if key not in self.stops or self.stops[key].value != stop.value]
+
+    def stop_of(self, slot: JobSlot) -> Note | None:
+        if not self.stops:
+            return None
+        job = slot.job
+        return stop_of(self.stops, job_id=job.id, group=job.group, target=job.target, now_ms=self.seen_ms)
+
+    def _end_stops(self, now_ms: int) -> None:
+        over = [key for key, stop in self.stops.items() if stop.expires_ms is not None and stop.expires_ms <= now_ms]
+        for key in over:
+            del self.stops[key]
+            self.gatehouse.wake(key)
+        self._find_next_end()
+
+    def _find_next_end(self) -> None:
+        self.stops_end_ms = min((s.expires_ms for s in self.stops.values() if s.expires_ms is not None), default=None)
+
+    def gate_state(self) -> GateState:
+        return GateState(stops=self.stops, handlers=self.handlers, now_ms=self.seen_ms)
+
+    # jobs
+
+    def arm(self, job_id: str, slot: JobSlot) -> None:
+        """Set the timer of a job anew, by its slot."""
+        self.disarm(job_id)
+        if slot.next_ms is not None:
+            self.timers.put(job_id, slot.next_ms)
+
+    def disarm(self, job_id: str) -> None:
+        self.due.pop(job_id, None)
+        self._unlate(job_id)
+        self.taught.discard(job_id)
+        self.timers.drop(job_id)
+
+    def forget_job(self, job_id: str) -> None:
+        """The job is gone; its waiting runs were cancelled with it."""
+        self.disarm(job_id)
+        self.slots.drop(job_id)
+        self.inbox.finish(job_id)
+        gone = [visitor.run.id for visitor in self.gatehouse.here.values() if visitor.run.job_id == job_id]
+        for run_id in gone:
+            self.inbox.receipts.pay(self.gatehouse.forget(run_id))
+
+    def trim(self) -> None:
+        """Forget jobs that nobody has asked for lately, if there are too many."""
+        self.slots.trim(self._is_needed, needed=len(self.timers) + self.busy)
+
+    def _is_needed(self, job_id: str) -> bool:
+        return job_id in self.timers or job_id in self.due or job_id in self.late or job_id in self.inbox.work
+
+    # what next
+
+    @property
+    def busy(self) -> int:
+        """Jobs that are in memory although their timer is not in the heap."""
+        return len(self.due) + self._untimed
+
+    def is_due(self, now_ms: int) -> bool:
+        """Does a run wait to be fired or released?"""
+        if self.due or self.gatehouse.here:
+            return True
+        next_ms = self.timers.next_due_ms()
+        return next_ms is not None and next_ms <= now_ms
+
+    def is_left_over(self) -> bool:
+        """Could another plan do more right now?"""
+        inbox = self.inbox
+        if self.due or self.gatehouse.here or inbox.work or inbox.jobs or inbox.runs:
+            return True
+        if inbox.notes is not None or inbox.nodes is not None or inbox.survey is not None or self.clock.is_looking:
+            return True
+        if self.aside.is_untold or (self.late and self.pace.left(self.seen_ms) >= 1):
+            return True
+        next_ms = self.timers.next_due_ms()
+        return (next_ms is not None and next_ms <= self.seen_ms) or self.timers.needs_refill(
+            self.seen_ms, busy=self.busy
+        )
+
+    def next_ms(self) -> int | None:
+        """When something happens by itself."""
+        if self.is_left_over():
+            return self.seen_ms
+        times = [
+            self.timers.next_due_ms(),
+            self.timers.refill_ms(busy=self.busy),
+            self.gatehouse.next_ms(),
+            self.stops_end_ms,
+            self.aside.again_ms,
+            self.counting.again_ms,
+            self.pace.ready_ms() if self.late else None,
+        ]
+        return min((time for time in times if time is not None), default=None)

@@ -1,0 +1,170 @@
+"""What happens to the dues that passed while nobody planned?  Which fire, how many are only counted, what is next.
+
+    due_ms                                                   now_ms
+      x     x     x     x     x     x     x     x     x     x  |  x
+      |<---------------- missed ----------------->|<- fresh ->|  next_ms
+
+A due is *missed* if it is older than `late_after` when it is planned: half the interval (of a cron line: half the
+distance to the following due), at least a second, at most a minute.  Fresh dues always fire.  Of the missed ones
+`skip` fires none and `all` the latest hundred of the last 24 hours.  `one` fires the latest, unless a due is fresh or
+comes within `soon_ms`: that one is the firing, on time, and a run that caught up would only stand in its way.  The
+others are counted.  A one-shot job is never missed.
+
+Afterwards every due up to `now_ms` is either fired or counted, and `next_ms` lies after `now_ms`.  The answer
+depends on the arguments alone: asked again, it is the same.  No downtime is too long: an interval is counted by
+one division; a cron line by its days, of which at most ten years are looked at (older dues are not counted).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from pollux.model.schedule import Cron, Interval, Once, OnEvent, Schedule
+from pollux.schedule import interval
+from pollux.schedule.cron import CompiledCron, compile_cron
+from pollux.schedule.due_times import next_due
+from pollux.units import DAY_MS, DURATION_MAX_MS
+
+LATE_AFTER_MIN_MS = 1_000
+LATE_AFTER_MAX_MS = 60_000
+CATCH_UP_MAX = 100
+CATCH_UP_AGE_MAX_MS = DAY_MS
+_KEPT = {"one": 1, "skip": 0, "all": CATCH_UP_MAX}
+
+
+class Catchup(Struct, frozen=True):
+    """The dues to fire, oldest first; how many others are over and done with; the first due after now."""
+
+    fire: tuple[int, ...]
+    skipped: int
+    next_ms: int | None
+
+
+class _Dues(Protocol):
+    """The dues from the stored one to now, at least one, without listing them all."""
+
+    total: int
+    next_ms: int
+    fresh_max: int  # no more of them than this can be fresh
+
+    @property
+    def every_ms(self) -> int | None:
+        """Their distance, if it is always the same."""
+        ...
+
+    def latest(self, count: int) -> list[int]:
+        """At least the latest `count` of them (all, if there are fewer), oldest first, without a hole."""
+        ...
+
+
+def catch_up(
+    schedule: Schedule,
+    job_id: str,
+    *,
+    due_ms: int,
+    now_ms: int,
+    misfire: Literal["one", "skip", "all"],
+    soon_ms: int = LATE_AFTER_MIN_MS,
+) -> Catchup:
+    """Decide about every due from the stored `due_ms` up to `now_ms`; `soon_ms`: how long a run is expected to take."""
+    if due_ms > now_ms:
+        return Catchup((), 0, due_ms)
+    match schedule:
+        case Interval():
+            return _judge(_GridDues(schedule, job_id, due_ms, now_ms), now_ms, misfire, soon_ms)
+        case Cron():
+            cron = compile_cron(schedule.line, schedule.tz, job_id)
+            return _judge(_CronDues(cron, due_ms, now_ms), now_ms, misfire, soon_ms)
+        case Once():
+            return Catchup((due_ms,), 0, None)
+        case OnEvent():
+            return Catchup((), 0, None)
+
+
+def late_after_of(schedule: Schedule | None, job_id: str, due_ms: int) -> int:
+    """How late this due may be planned without being missed."""
+    next_ms = None if schedule is None else next_due(schedule, job_id, due_ms)
+    return LATE_AFTER_MAX_MS if next_ms is None else late_after_ms(next_ms - due_ms)
+
+
+def late_after_ms(distance_ms: int) -> int:
+    """How old a due may be and still be on time, if the following due comes `distance_ms` after it."""
+    return min(max(distance_ms // 2, LATE_AFTER_MIN_MS), LATE_AFTER_MAX_MS)
+
+
+def _judge(dues: _Dues, now_ms: int, misfire: Literal["one", "skip", "all"], soon_ms: int) -> Catchup:
+    kept_max = _KEPT[misfire]
+    latest = dues.latest(kept_max + dues.fresh_max)
+    following = [*latest[1:], dues.next_ms]
+    distances = [dues.every_ms or after - due for due, after in zip(latest, following, strict=True)]
+    is_late = [now_ms - due > late_after_ms(distance) for due, distance in zip(latest, distances, strict=True)]
+    missed = [due for due, late in zip(latest, is_late, strict=True) if late]
+    if misfire == "all":
+        missed = [due for due in missed if now_ms - due <= CATCH_UP_AGE_MAX_MS]
+    fresh = [due for due, late in zip(latest, is_late, strict=True) if not late]
+    if misfire == "one" and (fresh or dues.next_ms - now_ms <= soon_ms):
+        missed = []
+    fire = (*missed[max(0, len(missed) - kept_max) :], *fresh)
+    return Catchup(fire, dues.total - len(fire), dues.next_ms)
+
+
+class _GridDues:
+    """The stored due, then the grid: counted by one division."""
+
+    def __init__(self, spec: Interval, job_id: str, due_ms: int, now_ms: int) -> None:
+        self._due_ms, self.every_ms = due_ms, spec.every_ms
+        self.fresh_max = LATE_AFTER_MIN_MS // spec.every_ms + 2  # both ends, and a first due off the grid
+        self._grid_ms = interval.next_due(spec, job_id, due_ms)
+        on_grid = max(0, (now_ms - self._grid_ms) // self.every_ms + 1)
+        self.total = 1 + on_grid
+        self.next_ms = self._grid_ms + on_grid * self.every_ms
+
+    def latest(self, count: int) -> list[int]:
+        return [self._at(index) for index in range(max(0, self.total - count), self.total)]
+
+    def _at(self, index: int) -> int:
+        return self._grid_ms + (index - 1) * self.every_ms if index else self._due_ms
+
+
+class _CronDues:
+    """The stored due, then those of the line: counted by days, listed from near now."""
+
+    every_ms = None
+    fresh_max = 2  # dues are a second apart, which is the shortest tolerance
+
+    def __init__(self, cron: CompiledCron, due_ms: int, now_ms: int) -> None:
+        self._cron, self._due_ms, self._now_ms = cron, due_ms, now_ms
+        self._from_ms = max(due_ms, now_ms - DURATION_MAX_MS)
+        self.total, self.next_ms = 1, cron.next_after(self._from_ms)
+        if self.next_ms <= now_ms:
+            self.total, self.next_ms = 1 + cron.count_between(self._from_ms, now_ms), cron.next_after(now_ms)
+
+    def latest(self, count: int) -> list[int]:
+        if self.total == 1:
+            return [self._due_ms]
+        if self.total <= count:
+            return [self._due_ms, *self._after(self._from_ms)]
+        return self._after(self._start_of(count))
+
+    def _after(self, start_ms: int) -> list[int]:
+        found, due = [], self._cron.next_after(start_ms)
+        while due <= self._now_ms:
+            found.append(due)
+            due = self._cron.next_after(due)
+        return found
+
+    def _start_of(self, count: int) -> int:
+        """An instant after which at least `count` dues remain, and hardly more: doubled back to, then bisected."""
+        back_s = 64
+        while self._last(back_s) < count:
+            back_s *= 2
+        if self._last(back_s) > 4 * count:
+            back_s = bisect_left(range(back_s), count, lo=back_s // 2, key=self._last)
+        return self._now_ms - back_s * 1_000
+
+    def _last(self, seconds: int) -> int:
+        """How many dues the last so many seconds had."""
+        return self._cron.count_between(self._now_ms - seconds * 1_000, self._now_ms)

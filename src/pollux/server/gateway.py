@@ -1,0 +1,174 @@
+"""May this request come in, and as whom?  One ASGI layer in front of every route; the routes name the role they need.
+
+request ─▶ Door: host, page, size, token, rate, room, turn ─▶ scope["state"]["identity"] ─▶ route: role ─▶ verbs
+
+Every answer leaves by the door as well, with the headers that keep a browser from making more of it than it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import ceil
+from typing import TypedDict, Unpack
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pollux.errors import StoreError
+from pollux.server.admission import AdmissionQueue
+from pollux.server.hosts import Hosts, Proxies, is_foreign_page
+from pollux.server.limits import ApiLimits, Failures, Rates, Refusals, address_key
+from pollux.server.openapi import OPEN_PAGES
+from pollux.server.problems import Problem, problem_of
+from pollux.server.request_body import BodyTooLarge, RequestBody, RequestHead, ResponseSender
+from pollux.server.roles import Identity
+from pollux.server.tokens import TokenCheck
+
+LIVE = "/live"
+OPEN = frozenset({LIVE, "/ready"}) | OPEN_PAGES  # what a probe may ask without a token, and a page that says nothing
+CURE = (
+    "`pollux token --curl` writes a .curlrc, with which curl sends one; programs send it as a Bearer of Authorization"
+)
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'"),
+)
+
+
+class GatewayOptions(TypedDict, total=False):
+    hosts: Hosts
+    proxies: Proxies | None
+    limits: ApiLimits
+    clock: Callable[[], float]
+
+
+class Gateway:
+    def __init__(
+        self,
+        inside: ASGIApp,
+        tokens: TokenCheck,
+        refusals: Refusals,
+        is_pressed: Callable[[], bool],
+        **options: Unpack[GatewayOptions],
+    ) -> None:
+        self.inside, self.tokens, self._clock = inside, tokens, options.get("clock", time.monotonic)
+        self._refusals = refusals
+        self._hosts, self._proxies = options.get("hosts") or Hosts("localhost"), options.get("proxies")
+        self._limits = options.get("limits") or ApiLimits()
+        self._rates = Rates(self._limits.rate, self._limits.burst) if self._limits.rate else None
+        rate = self._limits.anonymous_rate
+        self._anonymous, self._failures = Rates(rate, 2 * rate), Failures(self._limits.failures_rate)
+        self._turnstile = AdmissionQueue(is_pressed=is_pressed)
+        self.at_work = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise AssertionError(f"nobody speaks {scope['type']} here")  # uvicorn is told so
+        head = RequestHead(scope)
+        body = RequestBody(receive, head, self._limits.body_bytes)
+        leaving = ResponseSender(send, body, HEADERS)
+        try:
+            await self._admit(scope, head, body)
+        except Problem as problem:
+            self._refusals.take(problem.status, scope, has_token=bool(head.token) or problem.status != 401)
+            await leaving.refuse(problem, scope, _told(problem))
+            return
+        self.at_work += 1
+        try:
+            if scope["path"] != LIVE:
+                await self._turnstile.enter()
+            await self.inside(scope, body.receive, leaving.send)
+        except (BodyTooLarge, ClientDisconnect):
+            pass  # said below; or there is nobody to say it to
+        finally:
+            self.at_work -= 1
+        if leaving.status == 403:  # by the route: the role is not enough
+            self._refusals.take(403, scope)
+        if body.is_too_big and not leaving.has_begun:
+            await leaving.refuse(BodyTooLarge(body.limit), scope, {})
+
+    async def _admit(self, scope: Scope, head: RequestHead, body: RequestBody) -> None:
+        """Let it in as somebody, or raise the `Problem`."""
+        self._check_shape(head)
+        state = scope.setdefault("state", {})
+        peer: Identity | None = state.get("peer")  # of the unix socket: the machine itself says who it is
+        if peer is None:
+            self._believe_proxy(scope, head)
+            self._check_place(scope, head)
+        if scope["path"] == LIVE:
+            return
+        if self.at_work >= self._limits.at_work:
+            raise Problem(
+                503, "too much at once", f"{self.at_work} requests are at work", cure="try again", retry_after_s=1
+            )
+        address = address_key(scope["client"][0]) if scope.get("client") else ""
+        if scope["path"] in OPEN:
+            self._spare(self._anonymous.wait_s(address, self._clock()))
+            return
+        state["identity"] = peer or await self._identify(head.token, address)
+        if body.is_too_big:
+            raise BodyTooLarge(body.limit)
+
+    def _check_shape(self, head: RequestHead) -> None:
+        if head.is_ambiguous:
+            cure = "say the host, the token and the length once each"
+            raise Problem(400, "the request is ambiguous", "a host, a token or a length is said twice", cure=cure)
+        if head.size > self._limits.head_bytes:
+            most = f"at most {self._limits.head_bytes} bytes of address and headers are read"
+            raise Problem(431, "the headers are too big", most, cure="leave some out")
+
+    def _believe_proxy(self, scope: Scope, head: RequestHead) -> None:
+        client = scope.get("client")
+        if self._proxies is None or client is None or not self._proxies.has(client[0]):
+            return
+        if head[b"x-forwarded-for"]:
+            scope["client"] = (self._proxies.client_of(client[0], head[b"x-forwarded-for"]), 0)
+        if head[b"x-forwarded-proto"] in {"http", "https"}:
+            scope["scheme"] = head[b"x-forwarded-proto"]
+        if head[b"x-forwarded-host"]:
+            head.values[b"host"] = head[b"x-forwarded-host"].rpartition(",")[2].strip()
+
+    def _check_place(self, scope: Scope, head: RequestHead) -> None:
+        host, server = head[b"host"], scope.get("server")
+        if not self._hosts.knows(host, server[0] if server else ""):
+            raise Problem(
+                421,
+                "nobody of that name is here",
+                f"the request is for {host[:100]!r}" if host else "the request names no host",
+                cure="call it localhost or 127.0.0.1, or list its name in server.hosts",
+            )
+        if is_foreign_page(scope["method"], host, site=head[b"sec-fetch-site"], origin=head[b"origin"]):
+            cure = "ask from /api/v2/docs, or with a program"
+            raise Problem(403, "a page of another site sent this", "only our own pages may change anything", cure=cure)
+
+    async def _identify(self, token: str, address: str) -> Identity:
+        try:
+            identity = await self.tokens.identify(token) if token else None
+        except StoreError as error:
+            raise problem_of(error) from error
+        now = self._clock()
+        if identity is None:
+            self._spare((self._failures if token else self._anonymous).wait_s(address, now))
+            raise Problem(401, "who are you?", "no valid token came with the request", cure=CURE)
+        if self._rates is not None and identity.budget:
+            self._spare(self._rates.wait_s(identity.budget, now))
+        return identity
+
+    def _spare(self, wait_s: float) -> None:
+        if wait_s > 0:
+            cure = f"wait {ceil(wait_s)} s; `server.rate` says how many a token may send"
+            raise Problem(
+                429, "too many requests", "you send more than your share", cure=cure, retry_after_s=ceil(wait_s)
+            )
+
+
+def _told(problem: Problem) -> dict[str, str]:
+    match problem.status:
+        case 401:
+            return {"WWW-Authenticate": "Bearer"}
+        case 429 | 503:
+            return {"Retry-After": str(problem.more.get("retry_after_s", 1))}
+    return {}

@@ -1,0 +1,154 @@
+"""How does our own command line ask?  Each verb of the app under its name: the same arguments, answers and errors.
+
+The door is for `pollux` commands of the same version; programs and people have the other routes, which stay the same
+from version to version.  Roles, limits and the rules for what comes by API hold here as they do there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from inspect import signature
+from typing import Any
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from pollux.client.rpc_codec import LOOKS, PATH, VERSION_HEADER, Hello, file_mark, packed_answer, told, verb_of
+from pollux.errors import InvalidInput, PolluxError, StoreError, did_you_mean
+from pollux.model import API_SOURCE
+from pollux.secrets import hide
+from pollux.server.authorization import check_asker
+from pollux.server.limits import BODY_MAX
+from pollux.server.problems import Problem, problem_of
+from pollux.server.roles import Role
+from pollux.server.routing import RequestContext, Routes
+from pollux.server.schemas.reading import read_bytes
+from pollux.version import __version__
+
+ROLES: Mapping[str, Role] = {
+    **dict.fromkeys(LOOKS, Role.VIEWER),
+    **dict.fromkeys(("accept", "enqueue", "enqueue_many", "run_now"), Role.OPERATOR),
+    **dict.fromkeys(("cancel", "cancel_runs", "revive", "drop"), Role.OPERATOR),
+    **dict.fromkeys(("pause", "resume", "delete_jobs", "move_jobs"), Role.OPERATOR),
+    **dict.fromkeys(("drain_workers", "resume_workers", "trigger"), Role.OPERATOR),
+    **dict.fromkeys(("set_setting", "unset_setting", "reload", "rollback"), Role.ADMIN),
+    **dict.fromkeys(("file_in_force", "options_in_force"), Role.ADMIN),
+    **dict.fromkeys(("create_token", "tokens", "revoke_token", "rotate_token"), Role.ADMIN),
+    **dict.fromkeys(("finish_version", "dump", "load"), Role.ADMIN),
+}
+
+SEALED_S = 1.0  # a hello is short
+
+routes = Routes("verbs")
+
+
+@routes.raw("GET", PATH, Role.VIEWER, include_in_schema=False)
+async def hello(desk: RequestContext) -> Response:
+    """Who answers here, and whom does it take you for?"""
+    _refuse_other_versions(desk)
+    url = desk.verbs.store_url
+    answer = Hello(
+        version=__version__,
+        store=hide(url),
+        file=file_mark(url),
+        sealed=await _sealed(desk),
+        name=desk.identity.name,
+        role=desk.identity.role.word,
+        now_ms=await _store_now(desk),
+    )
+    return _answer(msgspec.json.encode(answer))
+
+
+async def _sealed(desk: RequestContext) -> str:
+    """Nothing if the store cannot say it now: whoever is greeted may ask for what needs none, like the health."""
+    try:
+        async with asyncio.timeout(SEALED_S):
+            return await desk.verbs.sealed()
+    except (StoreError, TimeoutError):
+        return ""
+
+
+async def _store_now(desk: RequestContext) -> int:
+    """0 if the store cannot say it now."""
+    try:
+        async with asyncio.timeout(SEALED_S):
+            return await desk.verbs.store_now()
+    except (StoreError, TimeoutError):
+        return 0
+
+
+@routes.raw("POST", f"{PATH}/{{verb}}", Role.VIEWER, include_in_schema=False)
+async def ask(desk: RequestContext) -> Response:
+    """One verb; a refusal says of which class it is, so that it can be raised again where it was asked for."""
+    _refuse_other_versions(desk)
+    name = desk.request.path_params["verb"]
+    if name not in ROLES:
+        words = f"no verb is called {name!r}{did_you_mean(name, ROLES)}"
+        raise Problem(404, "there is no such thing", words, cure="the routes for programs are in /api/v2/docs")
+    desk.refuse_below(ROLES[name])
+    verb = verb_of(name)
+    try:
+        said = verb.unpacked(await read_bytes(desk.request, BODY_MAX))
+        if name == "load" and "peer" not in desk.request.scope["state"]:  # on the machine itself they may do it anyway
+            _refuse_trust(said.get("records", ()))
+        _refuse_missing(getattr(desk.verbs, name), said)
+        if said.get("params") and "job" in said:
+            job, params = await desk.verbs.get_job(said["job"]), said["params"]
+            for each in [params] if isinstance(params, Mapping) else params:
+                check_asker(desk, job, each)
+        if verb.is_paged:
+            return await _paged(getattr(desk.verbs, name)(**said))
+        answer = await getattr(desk.verbs, name)(**said)
+    except PolluxError as error:
+        problem = problem_of(error)
+        problem.more["error"] = told(error)
+        return _versioned(problem.response())
+    return _answer(packed_answer(answer, is_masked=desk.identity.role < Role.ADMIN))
+
+
+def _refuse_missing(verb: Callable[..., Any], said: Mapping[str, Any]) -> None:
+    try:
+        signature(verb).bind(**said)
+    except TypeError as error:
+        raise InvalidInput(f"it cannot be asked so: {error}", cure="ask with a `pollux` command") from None
+
+
+async def _paged(pages: AsyncIterator[Any]) -> Response:
+    """A page a line, as they come; what stands against the first of them can still be said."""
+    first = await anext(pages)
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield msgspec.json.encode(first) + b"\n"
+        async for page in pages:
+            yield msgspec.json.encode(page) + b"\n"
+
+    return _versioned(StreamingResponse(lines(), media_type="application/x-ndjson"))
+
+
+def _refuse_trust(records: Any) -> None:
+    """A job of a file or of code may hold secrets and reach every network; nobody gets such a one by saying so."""
+    for kind, data in records:
+        if kind == "job" and isinstance(data, dict) and data.get("source", API_SOURCE) != API_SOURCE:
+            what = f"job {data.get('id')!r} is one of {data.get('source')!r}, and would be trusted like it"
+            raise InvalidInput(what, cure="load it into the store itself: `pollux store load --store URL`")
+
+
+def _refuse_other_versions(desk: RequestContext) -> None:
+    theirs = desk.request.headers.get(VERSION_HEADER, "")
+    if theirs != __version__:
+        raise Problem(
+            409,
+            "this is for a command line of the same version",
+            f"this node is Pollux {__version__}, the one who asks is {theirs[:40] or 'no command of Pollux'}",
+            cure=f"install Pollux {__version__} there; programs use the other routes: /api/v2/docs",
+        )
+
+
+def _answer(body: bytes) -> Response:
+    return _versioned(Response(body, media_type="application/json"))
+
+
+def _versioned(response: Response) -> Response:
+    response.headers[VERSION_HEADER] = __version__
+    return response

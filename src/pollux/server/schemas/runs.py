@@ -1,0 +1,213 @@
+"""How does a run look on the wire?  Times as text, somebody's values without their secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import asdict
+
+from pollux.errors import InvalidInput, Unreadable, placed, read_at
+from pollux.model import VERSION_MAX, Run, RunState, as_it_is
+from pollux.secrets import HIDDEN, hide
+from pollux.server.schemas.jobs import Duration, JobId, JobRef, Moment, PriorityWord, moment
+from pollux.store.contract import RunFilter
+from pollux.units import moment_ms
+
+RunStateWord = Literal["held", "ready", "leased", "done", "dead", "cancelled"]
+FAILED = "failed"
+RunStateAsked = Annotated[
+    Literal[RunStateWord, "failed"],
+    Meta(description="`failed`: those of `done` that failed, as the tables of `pollux runs` call them"),
+]
+RUN_CURSOR = r"^(live:-?[0-9]{1,15}:[ -~]{0,300}|past:-?[0-9]{1,29}(:[0-9]{1,18})?)$"
+OTHER_CURSOR = "a cursor that no page of this store has answered"  # refused although it fits the schema
+Cursor = Annotated[str, Meta(pattern=RUN_CURSOR, description="`next` of the page before")]
+Limit = Annotated[int, Meta(ge=1, le=1_000)]
+Text = Annotated[str, Meta(max_length=200)]
+
+
+Traceback = Annotated[
+    list[str], Meta(description="of the error: the last frames of your code where it broke, as lines")
+]
+
+
+class TriedView(Struct, frozen=True):
+    """An attempt in vain."""
+
+    delivery: Annotated[int, Meta(description="0: the one it died of, before it was revived")]
+    started_at: str | None
+    ended_at: str | None
+    error: str
+    traceback: Traceback
+
+
+class RunView(Struct, frozen=True, kw_only=True, gc=False):
+    """A run as it is answered."""
+
+    id: str
+    job_id: str
+    state: RunStateWord
+    cause: str
+    due_at: str | None
+    visible_at: str | None
+    started_at: str | None
+    finished_at: str | None
+    duration_ms: int | None
+    priority: int
+    group: str
+    target: str
+    key: str | None
+    params: dict[str, Any] | None
+    held_reason: str
+    attempt: Annotated[int, Meta(description="which it is at, or ended with; the first is 1, as its handler sees it")]
+    deliveries: int
+    lease_losses: int
+    node: str
+    cancel: str
+    progress: str
+    failed: bool
+    changed: bool | None
+    error: str
+    traceback: Traceback
+    result: Any
+    tried: list[TriedView]
+    deaths: Annotated[int, Meta(description="of a dead letter: for how many it stands, itself among them; else 0")]
+    scheduler_version: int
+
+
+class AcceptedView(RunView, frozen=True, kw_only=True, gc=False):
+    """A run that was asked for, and what became of it in words."""
+
+    message: str
+
+
+class UnreadableView(Struct, frozen=True):
+    """A job or run that this node cannot read: a newer release wrote it, or somebody by hand."""
+
+    id: str
+    reason: str
+
+
+class RunList(Struct, frozen=True, omit_defaults=True):
+    runs: list[RunView]
+    next: str | None
+    unreadable: list[UnreadableView] = []  # that should be among them; left out if there is none
+
+
+def unreadable_views(found: Sequence[Unreadable]) -> list[UnreadableView]:
+    return [UnreadableView(each.name, hide(each.why)) for each in found]
+
+
+class RunQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    state: RunStateAsked | UnsetType = UNSET
+    job_id: Text | UnsetType = UNSET
+    group: Text | UnsetType = UNSET
+    target: Text | UnsetType = UNSET
+    failed: bool | UnsetType = UNSET
+    error: Annotated[str, Meta(max_length=1_000, description="part of the error")] | UnsetType = UNSET
+    since: Annotated[Moment, Meta(description="finished after this moment")] | UnsetType = UNSET
+    scheduler_version: Annotated[int, Meta(ge=1, le=VERSION_MAX)] | UnsetType = UNSET
+    cursor: Cursor | UnsetType = UNSET
+    limit: Limit = 100
+
+
+class RunBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A run that is asked for, now or later."""
+
+    job_id: JobRef
+    params: dict[str, Any] | None = None
+    id: JobId | None = None
+    key: Annotated[str, Meta(max_length=200, description="at most one live run may have it")] | None = None
+    at: Moment | None = None
+    delay: Duration | None = None
+    priority: PriorityWord | None = None
+
+
+class ReasonBody(Struct, frozen=True, forbid_unknown_fields=True):
+    reason: Annotated[str, Meta(max_length=1_000)] | None = None
+
+
+def accepted_view(run: Run, message: str) -> AcceptedView:
+    return AcceptedView(**asdict(run_view(run)), message=message)
+
+
+def run_view(run: Run) -> RunView:
+    run = as_it_is(run)
+    took = None if run.started_ms is None or run.finished_ms is None else max(0, run.finished_ms - run.started_ms)
+    return RunView(
+        id=run.id,
+        job_id=run.job_id,
+        state=run.state.value,
+        cause=run.cause.value,
+        due_at=moment(run.due_ms),
+        visible_at=moment(run.visible_ms),
+        started_at=moment(run.started_ms),
+        finished_at=moment(run.finished_ms),
+        duration_ms=took,
+        priority=run.priority,
+        group=run.group,
+        target=run.target,
+        key=run.key,
+        params=HIDDEN.hide_in(run.payload),
+        held_reason=hide(run.held_reason),
+        attempt=run.attempt + 1,
+        deliveries=run.fence,
+        lease_losses=run.lease_losses,
+        node=run.owner,
+        cancel=hide(run.cancel),
+        progress=hide(run.progress),
+        failed=run.failed,
+        changed=run.changed,
+        error=hide(run.error),
+        traceback=hide(run.traceback).splitlines(),
+        result=HIDDEN.hide_in(run.result),
+        tried=[
+            TriedView(
+                each.fence,
+                moment(each.started_ms),
+                moment(each.ended_ms),
+                hide(each.error),
+                hide(each.traceback).splitlines(),
+            )
+            for each in run.tried
+        ],
+        deaths=run.dead_letters,
+        scheduler_version=run.scheduler_version,
+    )
+
+
+@contextmanager
+def of_cursor() -> Iterator[None]:
+    """Around what reads a page: a place that the store does not know was sent as `cursor`."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise placed(error, "cursor") from None
+
+
+def given(value: Any) -> Any:
+    """What a query says, or None."""
+    return None if value is UNSET else value
+
+
+def run_filter_of(query: RunQuery, states: tuple[RunState, ...] = ()) -> RunFilter:
+    since = given(query.since)
+    is_failed = query.state == FAILED
+    if is_failed and query.failed is False:
+        what, cure = "no run with state=failed has failed=false", "leave it out with state=failed"
+        raise InvalidInput(what, where="failed", cure=cure)
+    if isinstance(query.state, str):
+        states = (RunState.DONE if is_failed else RunState(query.state),)
+    return RunFilter(
+        states=states,
+        job_id=given(query.job_id),
+        group=given(query.group),
+        target=given(query.target),
+        failed=True if is_failed else given(query.failed),
+        finished_after_ms=None if since is None else read_at("since", moment_ms, since),
+        error=given(query.error),
+        scheduler_version=given(query.scheduler_version),
+    )

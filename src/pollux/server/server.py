@@ -1,0 +1,382 @@
+"""How does the first person get in?  A store that never had a token gets an admin's, in a file for its owner alone."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pollux.app import Pollux
+from pollux.app.process import has_started
+from pollux.errors import Conflict, InvalidInput
+from pollux.secrets import hide
+from pollux.server.hosts import Hosts, Proxies, is_loopback, refuse_in_the_clear
+from pollux.server.limits import ApiLimits
+from pollux.server.options import ServerOptions
+from pollux.server.roles import Identity, Role
+from pollux.server.sockets import UnixSocket, holder_of, listen, peer_of
+from pollux.server.tls import HANDSHAKE_S, Certificate
+from pollux.server.tokens import TokenCheck
+from pollux.store.local_files import AnnouncedNode, announce
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from pollux.server.connections import Connections
+
+
+log = logging.getLogger("pollux")
+
+
+async def make_first_token(app: Pollux, file: Path) -> str:
+    """The token, if this start is the first: written to the file, and told where it lies; else nothing."""
+    if not await app.needs_first_token():
+        return ""
+    draft = file.with_name(f"{file.name}.{os.getpid()}.new")
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft.unlink(missing_ok=True)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        log.warning(
+            "the first token cannot be written to %s (%s): nobody has one yet; cure: name another place with "
+            "server.token_file, or `pollux token create --role admin`",
+            file,
+            error.strerror,
+        )
+        return ""
+    with os.fdopen(descriptor, "w") as paper:
+        made = await app.acting_as("server").first_token()
+        if made is not None:
+            paper.write(f"{made.secret}\n")
+    if made is None:
+        with suppress(OSError):
+            draft.unlink()
+        return ""
+    draft.replace(file)
+    log.info("the first start: an admin's token was made and lies in %s", file)
+    return made.secret
+
+
+NOT_STARTED = "this node was not started, and nothing was changed"
+PORT_CURE = "--port 0 (any that is free), --port N, --no-server; or `pollux worker`, which needs none"
+HOST_CURE = "that is none of this machine's addresses: --host 127.0.0.1 (this machine alone), or one of its own"
+END_S = 5  # requests under way at the end have this long
+TAKE_OVER_S = 5.0  # how often a node looks whether the machine's socket is its own, or its neighbour is gone
+
+
+class ApiServer:
+    """The API of one app, from `start` to `stop`."""
+
+    def __init__(self, app: Pollux, options: ServerOptions) -> None:
+        self.app, self.options, self.tokens = app, options, TokenCheck(app)
+        self.port = 0  # once it listens
+        self.first_token = ""  # made by this start
+        self.socket: UnixSocket | None = None  # while it listens there
+        self._may_listen_there = True  # until it turns out that nobody can
+        self._certificate: Certificate | None = None
+        self._reach: list[socket.socket] | None = None  # once the port is taken; empty: a neighbour has it
+        self._sockets: list[socket.socket] = []
+        self._uvicorn: uvicorn.Server | None = None
+        self.connections: Connections | None = None  # while it answers
+        self._protocol: Any = None
+        self._nearby: asyncio.Server | None = None  # that accepts on the socket
+        self._announced: Path | None = None  # the file that tells of it
+        self._unwatch: Callable[[], object] | None = None  # while nobody has asked yet
+        self._first: asyncio.Task[None] | None = None  # loads the framework
+        self._heir: asyncio.Task[None] | None = None  # looks whether the socket can be ours, and still is
+
+    def take_port(self) -> list[socket.socket]:
+        """Before anything else is done: whoever cannot have the port that was named has changed nothing."""
+        options = self.options
+        if not options.has_port:
+            self._reach = []
+            return self._reach
+        refuse_in_the_clear(options.host, has_tls=bool(options.tls), behind_proxy=options.proxies is not None)
+        if self._reach is None:
+            self._reach = self._listen()
+        return self._reach
+
+    async def start(self) -> bool:
+        """Answer; false if the usual port is taken by a neighbour, which is said and does not stop the engine."""
+        options = self.options
+        if options.token:
+            self.tokens.trust(options.token, Identity("token:server.token", Role.ADMIN, "server.token"))
+        self._certificate = None if options.tls is None else Certificate(*options.tls)
+        try:
+            reach = self.take_port()
+            nook = self._open_socket()
+            if nook is not None and not options.has_port:
+                self._answer_when_asked(nook)
+            elif self._sockets:
+                if options.token_file is not None and not options.token:
+                    self.first_token = await make_first_token(self.app, options.token_file)
+                await self._answer(reach, nook)
+        except BaseException:
+            await self.stop()
+            raise
+        if options.socket is not None and self._may_listen_there:  # not before: it answers, too
+            self._heir = asyncio.create_task(self._take_over(options.socket), name="pollux socket")
+        if reach:
+            log.info("the API is at %s, with a page to try it: %s/api/v2/docs", self.url, self.url)
+        return bool(reach)
+
+    @property
+    def url(self) -> str:
+        """Where a browser on this machine finds it; nothing if it listens on no port."""
+        host = "localhost" if is_loopback(self.options.host) else self.options.host
+        place = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return f"http{'s' if self.options.tls else ''}://{place}" if self.port else ""
+
+    def _listen(self) -> list[socket.socket]:
+        options, where = self.options, f"{self.options.host}:{self.options.port}"
+        try:
+            found = listen(options.host, options.port)
+        except OSError as error:
+            is_taken = error.errno == errno.EADDRINUSE
+            why = f"{holder_of(options.port)} listens there" if is_taken else error.strerror
+            if not options.is_port_given:
+                log.warning("the API cannot listen on %s (%s): this node has none; cure: --port 0 or N", where, why)
+                return []
+            if is_taken:
+                raise Conflict(f"the API cannot listen on {where}: {why}; {NOT_STARTED}", cure=PORT_CURE) from error
+            is_elsewhere = error.errno == errno.EADDRNOTAVAIL
+            cure = HOST_CURE if is_elsewhere else PORT_CURE
+            raise InvalidInput(f"the API cannot listen on {where}: {why}", cure=cure) from error
+        self.port = found[0].getsockname()[1]
+        self._sockets += found
+        return found
+
+    def _open_socket(self) -> socket.socket | None:
+        if self.options.socket is None:
+            return None
+        try:
+            return self._take_socket(self.options.socket)
+        except InvalidInput as error:
+            if self.options.is_socket_given:
+                raise
+            log.warning("no socket for commands on this machine: %s", error)
+            self._may_listen_there = False
+            return None
+
+    def _take_socket(self, path: Path) -> socket.socket | None:
+        nook = UnixSocket(path)
+        found = nook.listen()
+        if found is not None:
+            self.socket = nook
+            self._sockets.append(found)
+            node = AnnouncedNode(os.getpid(), hide(str(path)), hide(self.app.store_url), self.app.options.seats)
+            self._announced = announce(node)
+        return found
+
+    def _answer_when_asked(self, nook: socket.socket) -> None:
+        """Most programs are never asked: the framework is loaded, in a thread, when somebody first knocks."""
+        loop = asyncio.get_running_loop()
+
+        def knocked() -> None:
+            loop.remove_reader(nook)
+            self._first = loop.create_task(self._answer_first(nook), name="pollux socket, first time")
+
+        loop.add_reader(nook, knocked)
+        self._unwatch = partial(loop.remove_reader, nook)
+
+    async def _answer_first(self, nook: socket.socket) -> None:
+        try:
+            await asyncio.to_thread(_bring_framework)
+            await self._answer([], nook)
+        except Exception as error:  # noqa: BLE001  nobody waits for this; the engine goes on without
+            log.warning("no socket for commands on this machine: %s", error)
+            self._may_listen_there = False
+            self._let_go()
+
+    async def _answer(self, reach: list[socket.socket], nook: socket.socket | None) -> None:
+        import uvicorn  # here: a node without an API has no use for the framework
+
+        from pollux.server.api import make_api
+        from pollux.server.connections import Connections, bounded
+
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what strangers send is no news
+        options = self.options
+        proxies = None if options.proxies is None else Proxies(options.proxies)
+        limits = msgspec.structs.replace(options.limits, connections=_affordable(options.limits))
+        config = uvicorn.Config(
+            make_api(self.app, self.tokens, hosts=Hosts(options.host, options.hosts), proxies=proxies, limits=limits),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,  # the door knows which proxies to believe
+            timeout_keep_alive=int(limits.keep_alive_s),
+            timeout_graceful_shutdown=END_S,
+            h11_max_incomplete_event_size=limits.head_bytes,
+        )
+        config.load()
+        self.connections = Connections(
+            limits,
+            is_unbounded=lambda address: is_loopback(address) or (proxies is not None and proxies.has(address)),
+            peer_of=self._meet,
+        )
+        self._protocol = bounded(config.http_protocol_class, self.connections)
+        self._uvicorn = uvicorn.Server(config)
+        self._uvicorn.lifespan = config.lifespan_class(config)
+        await self._accept(self._uvicorn, reach, nook)
+
+    async def _accept(self, server: uvicorn.Server, reach: list[socket.socket], nook: socket.socket | None) -> None:
+        """As uvicorn's own startup, but each socket has its own kind of encryption."""
+        loop, server.servers = asyncio.get_running_loop(), []
+        protocol = self._speaker(server)
+        context = None if self._certificate is None else self._certificate.context
+        for each in reach:
+            encrypted: dict[str, Any] = {} if context is None else {"ssl_handshake_timeout": HANDSHAKE_S}
+            server.servers.append(await loop.create_server(protocol, sock=each, ssl=context, **encrypted))
+        if nook is not None:
+            await self._accept_there(server, nook)
+        server.started = True
+
+    async def _accept_there(self, server: uvicorn.Server, nook: socket.socket) -> None:
+        self._nearby = await asyncio.get_running_loop().create_unix_server(self._speaker(server), sock=nook)
+        server.servers.append(self._nearby)
+
+    def _speaker(self, server: uvicorn.Server) -> Callable[[], Any]:
+        return lambda: self._protocol(config=server.config, server_state=server.server_state, app_state={})
+
+    async def _take_over(self, path: Path) -> None:
+        """The neighbour that has the socket may go: then commands on this machine are answered here.
+
+        Ours may go as well: two who took over at once, or somebody who tidied up.
+        """
+        said = ""
+        while True:
+            await asyncio.sleep(TAKE_OVER_S)
+            if not self._may_listen_there:
+                return
+            if self.socket is not None and self.socket.is_there():
+                continue
+            self._let_go()
+            try:
+                found = self._take_socket(path)
+                if found is not None and self._uvicorn is None and not self.options.has_port:
+                    self._answer_when_asked(found)
+                elif found is not None and self._uvicorn is None:
+                    await self._answer([], found)
+                elif found is not None and self._uvicorn is not None:
+                    await self._accept_there(self._uvicorn, found)
+                said = ""
+            except Exception as error:  # noqa: BLE001  nobody waits for this; one that is not answered is no socket
+                self._let_go()
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("no socket for commands on this machine: %s", said)
+
+    def _let_go(self) -> None:
+        """The socket is not ours, or nobody answers there: it is left, and taken away if it is ours."""
+        nook, self.socket = self.socket, None
+        if nook is None:
+            return
+        self._hide(nook)
+        if self._nearby is not None:
+            self._nearby.close()
+            if self._uvicorn is not None:
+                self._uvicorn.servers.remove(self._nearby)
+            self._nearby = None
+        for each in [each for each in self._sockets if each.family == socket.AF_UNIX]:
+            each.close()
+            self._sockets.remove(each)
+
+    def _hide(self, nook: UnixSocket) -> None:
+        """Nobody finds it any more."""
+        nook.remove()
+        if self._announced is not None:
+            self._announced.unlink(missing_ok=True)
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+
+    def _meet(self, transport: Any) -> Identity | None:
+        if self._certificate is not None:
+            self._certificate.look()
+        return peer_of(transport)
+
+    async def stop(self) -> None:
+        if self._heir is not None:
+            self._heir.cancel()
+            await asyncio.wait([self._heir])
+            self._heir = None
+        if self.socket is not None:
+            self._hide(self.socket)
+            self.socket = None
+        if self._first is not None:
+            self._first.cancel()
+            await asyncio.wait([self._first])
+        self._nearby = None
+        if self.connections is not None:
+            self.connections.end_streams()
+        if self._uvicorn is not None:
+            await self._uvicorn.shutdown()
+            self._uvicorn = None
+        for each in self._sockets:
+            each.close()
+        self._sockets, self._reach = [], None
+        if self.connections is not None:
+            self.connections.close()
+        await self.tokens.close()
+
+
+@asynccontextmanager
+async def served(
+    app: Pollux,
+    options: ServerOptions | None,
+    *,
+    stop: asyncio.Event,
+    say: Callable[[str], None] = log.warning,
+    replace: bool = False,
+) -> AsyncIterator[ApiServer | None]:
+    """The app started, with its API beside it (None: without); while it drains the API still answers.
+
+    A store that does not answer yet is waited for: whole deployments start at once.  So nothing is started if
+    somebody says `stop` before.
+    """
+    server = None if options is None else ApiServer(app, options)
+    try:
+        if server is not None:
+            server.take_port()
+            if server.options.has_port:
+                _bring_framework()
+        if await has_started(app, stop, say, replace=replace) and server is not None:
+            await server.start()
+        yield server
+    finally:
+        await app.drain()
+        if server is not None:
+            await server.stop()
+        await app.close()
+
+
+def _bring_framework() -> None:
+    """Before the engine starts: its loops would stand still for as long as the imports take, and its calls run out."""
+    for name in (
+        "pollux.server.api",
+        "pollux.server.connections",
+        "uvicorn.protocols.http.auto",
+        "uvicorn.lifespan.off",
+    ):
+        import_module(name)
+
+
+def _affordable(limits: ApiLimits) -> int:
+    """The engine needs files as well: half of what this process may open is left to it."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limits.connections if soft == resource.RLIM_INFINITY else max(2, min(limits.connections, soft // 2))

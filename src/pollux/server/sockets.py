@@ -1,0 +1,206 @@
+"""Who has the port already?  As far as the machine tells; for whoever is refused because of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import secrets
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pollux.errors import InvalidInput
+from pollux.server.roles import Identity, Role
+
+_PROC = Path("/proc")
+_TABLES = ("net/tcp", "net/tcp6")
+_LISTENS = "0A"
+_OWN = "pollux"
+
+
+def holder_of(port: int) -> str:
+    """`process 4711 (pollux serve)`; "another process" where nobody says which."""
+    wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
+    for process in _PROC.glob("[0-9]*") if wanted else ():
+        if _holds(process, wanted):
+            return f"process {process.name} ({_process_name(process)})"
+    return "another process"
+
+
+def _inodes(port: int) -> Iterator[str]:
+    """Of the sockets that listen on this port."""
+    for table in _TABLES:
+        try:
+            lines = (_PROC / table).read_text("ascii", "replace").splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if len(fields) > 9 and fields[3] == _LISTENS and fields[1].endswith(f":{port:04X}"):
+                yield fields[9]
+
+
+def _holds(process: Path, sockets: set[str]) -> bool:
+    try:
+        return any(str(each.readlink()) in sockets for each in (process / "fd").iterdir())
+    except OSError:  # it has ended, or is another user's
+        return False
+
+
+def _process_name(process: Path) -> str:
+    """The program, and for one of ours the command; no arguments, which may hold anything."""
+    try:
+        words = (process / "cmdline").read_text("utf-8", "replace").split("\0")
+        name = (process / "comm").read_text("utf-8", "replace").strip()
+    except OSError:
+        return "it has just ended"
+    names = [Path(word).name for word in words]
+    return f"{_OWN} {names[names.index(_OWN) + 1]}".strip() if _OWN in names[:-1] else name
+
+
+BACKLOG = 1_024
+PATH_BYTES_MAX = 103  # what every system takes; Linux takes 107
+LOCALHOST = "localhost"
+_PEER = struct.Struct("3i")  # pid, uid, gid
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets: for localhost of both families, as far as the machine has them, on one port."""
+    if host.lower() != LOCALHOST:
+        return [_listen(family, address, port) for family, address in _addresses(host)]
+    first = _listen(socket.AF_INET, "127.0.0.1", port)
+    try:
+        return [first, _listen(socket.AF_INET6, "::1", first.getsockname()[1])]
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE and port:
+            first.close()
+            raise  # a stranger would get what is sent to localhost
+        return [first]  # this machine has no IPv6
+
+
+def _addresses(host: str) -> list[tuple[int, str]]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise InvalidInput(f"{host!r} is no address of this machine: {error}", where="server.host") from error
+    return list(dict.fromkeys((int(family), str(address[0])) for family, _, _, _, address in found))
+
+
+def _listen(family: int, address: str, port: int) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named: else asyncio lets answers wait
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((address, port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class UnixSocket:
+    """The unix socket of one node; a neighbour's that lives is left alone, one that is dead is replaced."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._mark: tuple[int, int] | None = None  # which file is ours
+
+    def listen(self) -> socket.socket | None:
+        """None: a neighbour has it.  Raises `InvalidInput` if there can be none here."""
+        name = os.fsencode(self.path)
+        if len(name) > PATH_BYTES_MAX:
+            raise InvalidInput(
+                f"{self.path} is too long for a socket ({len(name)} of {PATH_BYTES_MAX} bytes)",
+                where="server.socket",
+                cure="name a shorter one, like /run/pollux/pollux.sock, or say false",
+            )
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return self._put_there() if self._is_free() else None
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:  # somebody is about to put one there
+                return None
+            what = f"there can be no socket at {self.path}: {error.strerror or error}"
+            raise InvalidInput(what, where="server.socket", cure="name another place, or say false") from error
+
+    def _put_there(self) -> socket.socket:
+        """One that listens already, in the place of a dead one.
+
+        Of two who do so at once the later one has it, and the other sees that when it looks again: whoever took a dead
+        one away first, to have its name, could take away that of the other.
+        """
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made = self.path.with_name(f"{self.path.name}.{secrets.token_hex(1)}")
+        try:
+            listener.bind(os.fsencode(made))
+        except OSError:
+            listener.close()
+            raise
+        try:
+            made.chmod(0o600)  # nobody can connect before it listens
+            listener.listen(BACKLOG)
+            seen = made.lstat()
+            made.rename(self.path)
+        except OSError:
+            listener.close()
+            made.unlink(missing_ok=True)
+            raise
+        self._mark = seen.st_ino, seen.st_dev
+        return listener
+
+    def is_there(self) -> bool:
+        """Is ours the one that others find?"""
+        try:
+            seen = self.path.lstat()
+        except OSError:
+            return False
+        return (seen.st_ino, seen.st_dev) == self._mark
+
+    def _is_free(self) -> bool:
+        """Nothing is there, or a dead one; false if a living neighbour has it."""
+        try:
+            seen = self.path.lstat()
+        except FileNotFoundError:
+            return True
+        if not stat.S_ISSOCK(seen.st_mode):
+            raise InvalidInput(
+                f"{self.path} is there and is no socket", where="server.socket", cure="name another place, or say false"
+            )
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(0)  # a living one with a full line says so
+            return probe.connect_ex(os.fsencode(self.path)) in (errno.ECONNREFUSED, errno.ENOENT)
+
+    def remove(self) -> None:
+        """Ours goes; one that a neighbour has put there since stays."""
+        if self.is_there():
+            with suppress(OSError):
+                self.path.unlink()
+
+
+def peer_of(transport: Any) -> Identity | None:
+    """Who is at the other end of a unix socket; None at the end of any other."""
+    there: socket.socket | None = transport.get_extra_info("socket")
+    if there is None or there.family != socket.AF_UNIX:
+        return None
+    return Identity(f"cli:{_user_name(_uid_of(there))}", Role.ADMIN)
+
+
+def _uid_of(there: socket.socket) -> int:
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return os.getuid()  # a system that does not tell: only the owner can open it
+    _, uid, _ = _PEER.unpack(there.getsockopt(socket.SOL_SOCKET, option, _PEER.size))
+    return int(uid)
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

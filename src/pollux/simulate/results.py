@@ -1,0 +1,219 @@
+"""What happened?  Counts by job and by minute, in bounded memory however long it went on; and do the books balance?
+
+Every due time is either fired or skipped for a reason.  The tally counts both where they are written, at the store; how
+many due times there were it asks the schedule itself.  A planner that lost one, or doubled one, is seen here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from pollux.events import FiringSkipped
+from pollux.model import Advanced, Answer, Cron, Dead, Done, Interval, Job, Plan, RetryAt
+from pollux.registry import Context
+from pollux.schedule import compile_cron, next_due
+from pollux.schedule.interval import CROWD_SPREAD_MAX_MS
+from pollux.simulate.dst import ClockChanges
+from pollux.store.contract import Settlement
+from pollux.units import MINUTE_MS
+
+SLACK_MS = 1_000
+STEPS = 16  # buckets for each doubling: a quantile is right to 5 %
+
+
+class QuantileSketch:
+    """Numbers (milliseconds), as counts in buckets that grow by a twentieth: any quantile, in a few integers."""
+
+    __slots__ = ("_counts", "count", "max", "sum")
+
+    def __init__(self) -> None:
+        self.count = self.sum = self.max = 0
+        self._counts: dict[int, int] = {}
+
+    def add(self, value: int) -> None:
+        self.count += 1
+        self.sum += value
+        self.max = max(self.max, value)
+        place = 0 if value <= 0 else 1 + int(math.log2(value) * STEPS)
+        self._counts[place] = self._counts.get(place, 0) + 1
+
+    def merge(self, other: QuantileSketch) -> None:
+        self.count, self.sum, self.max = self.count + other.count, self.sum + other.sum, max(self.max, other.max)
+        for place, count in other._counts.items():
+            self._counts[place] = self._counts.get(place, 0) + count
+
+    def at_most(self, share: float) -> int:
+        """The bound below which this share lies."""
+        wanted, seen = share * self.count, 0
+        for place in sorted(self._counts):
+            seen += self._counts[place]
+            if seen >= wanted:
+                return 0 if place == 0 else min(self.max, int(2 ** (place / STEPS)))
+        return self.max
+
+
+class JobResults:
+    """What one job did."""
+
+    __slots__ = (
+        *("attempts", "begins_ms", "busy_us", "dead", "failed", "fired", "fired_ever", "first_ms", "job", "late"),
+        "skips",
+    )
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.fired = self.fired_ever = 0  # inside the window, and in all
+        self.attempts = self.failed = self.dead = self.busy_us = 0
+        self.first_ms: int | None = None
+        self.begins_ms: int | None = None  # an interval's first due comes no later
+        self.late = QuantileSketch()
+        self.skips: dict[str, int] = {}
+
+    def saw_due(self, due_ms: int) -> None:
+        self.first_ms = due_ms if self.first_ms is None else min(self.first_ms, due_ms)
+
+    def expect(self, from_ms: int) -> None:
+        """A cron line knows its first due before anything has happened; an interval begins when it is planned."""
+        schedule = self.job.schedule
+        if self.job.enabled and isinstance(schedule, Cron):
+            self.saw_due(compile_cron(schedule.line, schedule.tz, self.job.id).next_after(from_ms))
+        elif self.job.enabled and isinstance(schedule, Interval):
+            begins_ms = from_ms + min(schedule.every_ms, CROWD_SPREAD_MAX_MS) + SLACK_MS
+            self.begins_ms = max(begins_ms, schedule.start_ms or 0)
+
+    @property
+    def has_begun(self) -> bool:
+        """An interval fires at its start, or within a minute if it came in a crowd."""
+        return self.begins_ms is None or (self.first_ms is not None and self.first_ms <= self.begins_ms)
+
+    @property
+    def skipped(self) -> int:
+        return sum(self.skips.values())
+
+    def dues_before(self, next_ms: int) -> int:
+        """How many due times the schedule has from the first one up to the one that comes next."""
+        schedule, first_ms = self.job.schedule, self.first_ms
+        if first_ms is None or first_ms >= next_ms:
+            return 0
+        match schedule:
+            case Interval(every_ms=every_ms):
+                second_ms = next_due(schedule, self.job.id, first_ms)
+                assert second_ms is not None
+                return 1 + max(0, -((second_ms - next_ms) // every_ms))
+            case Cron(line=line, tz=tz):
+                return 1 + compile_cron(line, tz, self.job.id).count_between(first_ms, next_ms - 1)
+            case _:
+                return 1
+
+
+class Minute(Struct, frozen=True):
+    at_ms: int
+    fired: int
+    peak_seats: int
+    late_ms: int
+
+
+class SimulationResults:
+    """The audience of a stage."""
+
+    def __init__(self, jobs: Iterable[Job], from_ms: int, until_ms: int) -> None:
+        self.from_ms, self.until_ms = from_ms, until_ms
+        self.jobs = {job.id: JobResults(job) for job in jobs}
+        for tally in self.jobs.values():
+            tally.expect(from_ms)
+        self.changes = ClockChanges([tally.job for tally in self.jobs.values()], from_ms, until_ms)
+        minutes = -(-(until_ms - from_ms) // MINUTE_MS)
+        self._fired, self._peak, self._late = (array("q", bytes(8 * minutes)) for _ in range(3))
+        self.peak_seats = 0
+        self.retries = 0
+        self._trace = hashlib.blake2b(digest_size=16)
+
+    # told by the stage
+
+    def begun(self, ctx: Context, now_ms: int, busy: int) -> None:
+        run, tally = ctx.run, self.jobs[ctx.run.job_id]
+        tally.attempts += 1
+        self._write("begin", run.id, now_ms)
+        if run.due_ms > self.until_ms:
+            return
+        self.peak_seats = max(self.peak_seats, busy)
+        minute = self._minute(now_ms)
+        self._peak[minute] = max(self._peak[minute], busy)
+        if run.attempt == 0:
+            late_ms = now_ms - run.due_ms
+            tally.late.add(late_ms)
+            minute = self._minute(run.due_ms)
+            self._late[minute] = max(self._late[minute], late_ms)
+
+    def worked(self, job_id: str, duration_us: int) -> None:
+        self.jobs[job_id].busy_us += duration_us
+
+    def planned(self, plan: Plan, advanced: Advanced) -> None:
+        for firing, answer in zip(plan.firings, advanced.firings, strict=True):
+            run = firing.run
+            tally = self.jobs[run.job_id]
+            tally.saw_due(run.due_ms)
+            self._write(answer.value, run.id, advanced.now_ms)
+            if answer is not Answer.OK and answer is not Answer.WAITS:
+                continue
+            tally.fired_ever += 1
+            if run.due_ms <= self.until_ms:
+                tally.fired += 1
+                self._fired[self._minute(run.due_ms)] += 1
+                self.changes.fired(tally.job, run.due_ms)
+
+    def skipped(self, event: FiringSkipped) -> None:
+        tally = self.jobs[event.job_id]
+        tally.saw_due(event.due_ms)
+        tally.skips[event.reason] = tally.skips.get(event.reason, 0) + event.count
+        self._write(event.reason, event.job_id, event.due_ms)
+
+    def settled(self, settlements: Sequence[Settlement], now_ms: int) -> None:
+        for settlement in settlements:
+            run_id, verdict = settlement.run_id, settlement.verdict
+            self._write(type(verdict).__name__, run_id, now_ms)
+            if isinstance(verdict, Done) and not verdict.failed:
+                continue
+            tally = self.jobs[run_id.rpartition("@")[0]]
+            tally.failed += 1
+            tally.dead += isinstance(verdict, Dead)
+            self.retries += isinstance(verdict, RetryAt)
+
+    # asked
+
+    @property
+    def trace(self) -> str:
+        """A hash of everything that happened, in its order: the same seed gives the same."""
+        return self._trace.hexdigest()
+
+    def minutes(self) -> list[Minute]:
+        rows = zip(self._fired, self._peak, self._late, strict=True)
+        return [Minute(self.from_ms + n * MINUTE_MS, *row) for n, row in enumerate(rows)]
+
+    def unbalanced(self, next_dues: Iterable[tuple[str, int | None]]) -> list[str]:
+        """Jobs of which fired and skipped together are not what their schedule says; the given dues come next."""
+        wrong = []
+        for job_id, next_ms in next_dues:
+            tally = self.jobs[job_id]
+            if next_ms is not None and next_ms <= self.until_ms:
+                wrong.append(f"job {job_id}: the due at {next_ms} was not planned before the window ended")
+            if not tally.has_begun and (tally.begins_ms or 0) <= self.until_ms:
+                wrong.append(f"job {job_id}: it never fired, or began too late")
+            if next_ms is None and tally.job.enabled and tally.job.is_recurring:
+                wrong.append(f"job {job_id}: nothing is planned for it")
+            due = tally.dues_before(self.until_ms + 2**40 if next_ms is None else next_ms)
+            if tally.fired_ever + tally.skipped != due:
+                wrong.append(f"job {job_id}: {due} due, {tally.fired_ever} fired and {tally.skipped} skipped")
+        return wrong
+
+    def _minute(self, at_ms: int) -> int:
+        """The minute's place; what begins after the window (it waited for a seat) counts in the last one."""
+        return min((at_ms - self.from_ms) // MINUTE_MS, len(self._fired) - 1)
+
+    def _write(self, what: str, which: str, at_ms: int) -> None:
+        self._trace.update(f"{at_ms} {what} {which}\n".encode())

@@ -1,0 +1,280 @@
+"""How does an hour pass at once?  Event loops on which time is a number: when all are idle, it goes to the next timer.
+
+    something is ready? ─ yes ─▶ run it; time stands still
+            │ no
+    threads at work, or sockets just busy? ─ yes ─▶ wait for them, for real; time stands still
+            │ no
+    somebody waits for quiet? ─ yes ─▶ tell them; time stands still
+            │ no
+    time goes to the next timer
+
+So whatever waits by the loop (`asyncio.sleep`, `asyncio.timeout`, every loop of the engine) waits in virtual time, in
+the order in which it would have happened, and costs no real time.  Time is kept in whole microseconds: a wait for
+30 ms ends exactly 30 ms later, on every machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+import selectors
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pollux.clock import SystemClock
+from pollux.errors import InvalidInput, PolluxError
+
+SECOND_US = 1_000_000
+POLL_EVERY = 64  # rounds of a busy loop between two looks at its sockets
+IO_QUIET_SECONDS = 0.05  # sockets count as busy until nothing has happened on them for so long
+THREAD_SECONDS_MAX = 5.0  # a thread that works longer is not waited for: time goes on without it
+
+
+class VirtualTime:
+    """Rules the time of one event loop, from `install` to `restore`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, is_fresh: bool = False) -> None:
+        """`is_fresh`: nothing was scheduled on the loop yet, so that time can begin at zero: the same on every run."""
+        inner = getattr(loop, "_selector", None)
+        if inner is None or not hasattr(inner, "select"):
+            raise InvalidInput(
+                f"time cannot be virtual on {type(loop).__module__}.{type(loop).__name__}",
+                cure="use asyncio's own event loop in tests, or the form without async: `with story(app) as tale:`",
+            )
+        self.loop: Any = loop
+        self.jumps = 0
+        self.naps: dict[_TimedWait, None] = {}  # of threads that sleep by our clock
+        self.limit_us: int | None = None  # time that would pass it means that somebody waits in vain
+        self.is_busy_elsewhere: Callable[[], bool] = _never  # do threads or children of ours work for real?
+        self._us = 0 if is_fresh else math.ceil(loop.time()) * SECOND_US
+        self._quiet: asyncio.Future[None] | None = None
+        self._turns = 0  # timers so far
+        self._calls = 0  # of `run_in_executor` that are under way
+        self._selector = _PatientSelector(inner, self)
+        self._run_in_executor, self._call_at = loop.run_in_executor, loop.call_at
+
+    def install(self) -> None:
+        """From here on the loop's time is ours."""
+        self.loop.time = self.time
+        self.loop._selector = self._selector  # noqa: SLF001  the one seam that asyncio's loops have
+        self.loop.run_in_executor = self._count_call
+        self.loop.call_at = self._call_at_whole
+
+    def restore(self) -> None:
+        """The machine's time again, carried on from here: it never goes back."""
+        offset = self.time() - time.monotonic()
+        self.loop.time = lambda: time.monotonic() + offset
+        self.loop._selector = self._selector.inner  # noqa: SLF001
+        self.loop.run_in_executor, self.loop.call_at = self._run_in_executor, self._call_at
+
+    @property
+    def us(self) -> int:
+        return self._us
+
+    @property
+    def asleep(self) -> int:
+        """How many threads sleep by our clock; one whose flag is set is about to wake."""
+        return sum(not nap.flag.is_set() for nap in self.naps) if self.naps else 0
+
+    def time(self) -> float:
+        return self._us / SECOND_US
+
+    async def quiet(self) -> None:
+        """Return when there is nothing left to do at this instant."""
+        self._quiet = self.loop.create_future()
+        try:
+            await self._quiet
+        finally:
+            self._quiet = None
+
+    def tell_quiet(self) -> bool:
+        """All are idle: tell who waits for that; false if nobody does."""
+        if self._quiet is None or self._quiet.done():
+            return False
+        self._quiet.set_result(None)
+        return True
+
+    def pass_idle(self, seconds: float) -> None:
+        """All are idle for so long: let the time pass."""
+        us = max(self._us + 1, round((self._us / SECOND_US + seconds) * SECOND_US))
+        if self.limit_us is not None and us > self.limit_us:
+            self.limit_us = None  # said once; whoever cleans up may wait
+            raise PolluxError(
+                "somebody waited for so long in virtual time that what they wait for will never come; "
+                "let long times pass with `advance`"
+            )
+        self._us = us
+        self.jumps += 1
+
+    @property
+    def is_held(self) -> bool:
+        """Does something go on for real that time must wait for?"""
+        return self._calls > 0 or self.is_busy_elsewhere()
+
+    def _count_call(self, executor: Any, call: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._run_in_executor(executor, call, *args)
+        self._calls += 1
+        future.add_done_callback(self._called)
+        return future
+
+    def _call_at_whole(self, when: float, call: Callable[..., Any], *args: Any, context: Any = None) -> Any:
+        """Timers stand at whole microseconds: what is due at the same time is so to the last bit, and goes by turn.
+
+        A timer for the future never stands at the present: a callback that sets it again until its moment has come
+        would otherwise run for ever at one instant.
+        """
+        self._turns += 1
+        us = round(when * SECOND_US)
+        if us <= self._us and when > self.time():
+            us = self._us + 1
+        timer = _Turn(us / SECOND_US, call, args, self.loop, context)
+        timer.turn = self._turns
+        heapq.heappush(self.loop._scheduled, timer)  # noqa: SLF001  where asyncio's own would stand
+        timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001
+        return timer
+
+    def _called(self, _: asyncio.Future[Any]) -> None:
+        self._calls -= 1
+
+
+class _Turn(asyncio.TimerHandle):
+    """A timer that knows its turn: asyncio's heap has no order of its own among those of the same time."""
+
+    __slots__ = ("turn",)
+    turn: int
+
+    def __lt__(self, other: object) -> bool:
+        assert isinstance(other, asyncio.TimerHandle)
+        return (self.when(), self.turn) < (other.when(), getattr(other, "turn", 0))
+
+
+class VirtualClock(SystemClock):
+    """The clock of a world on a virtual loop.  The wall clock can be set; monotonic time cannot."""
+
+    def __init__(self, time: VirtualTime, now_ms: int) -> None:
+        self._time = time
+        self._offset_us = now_ms * 1_000 - time.us
+
+    def now_ms(self) -> int:
+        return (self._time.us + self._offset_us) // 1_000
+
+    def mono_ms(self) -> float:
+        return self._time.us / 1_000
+
+    def jump(self, ms: int) -> None:
+        """Move the wall clock alone, forwards or backwards, as a bad time server does."""
+        self._offset_us += ms * 1_000
+
+    def wait_in_thread(self, flag: threading.Event, seconds: float) -> None:
+        """A thread that sleeps by our clock holds nobody up: time passes, and wakes it."""
+        nap = _TimedWait(self._time, flag)
+        self._time.loop.call_soon_threadsafe(nap.begin, seconds)
+        flag.wait()
+        if nap.is_over:
+            flag.clear()  # it was us who rang; a wish to stop is also written elsewhere
+        self._time.loop.call_soon_threadsafe(nap.end)
+
+
+class _TimedWait:
+    """One thread that sleeps; it lives on the loop."""
+
+    def __init__(self, time: VirtualTime, flag: threading.Event) -> None:
+        self._time, self.flag = time, flag
+        self._alarm: asyncio.TimerHandle | None = None
+        self.is_over = False
+
+    def begin(self, seconds: float) -> None:
+        self._time.naps[self] = None
+        self._alarm = self._time.loop.call_later(seconds, self._ring)
+
+    def _ring(self) -> None:
+        self.is_over = True
+        self.flag.set()
+        self.end()
+
+    def end(self) -> None:
+        """The thread is awake, by us or by somebody else."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+            del self._time.naps[self]
+
+
+class _PatientSelector(selectors.BaseSelector):
+    """Stands between a loop and its selector: where the loop would sleep, time passes instead."""
+
+    def __init__(self, inner: Any, time: VirtualTime) -> None:
+        self.inner, self._time = inner, time
+        self._rounds = 0
+        self._stirred_at: float | None = None  # when something last happened on the sockets, by the machine's clock
+        self._held_at: float | None = None
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is not None and timeout <= 0:
+            self._rounds += 1
+            return self._look(0) if self._rounds % POLL_EVERY == 0 else []
+        if found := self._look(0):
+            return found
+        if (patience := self._patience()) > 0:
+            return self._look(patience)
+        if self._time.tell_quiet():
+            return []
+        if timeout is None:
+            return self._look(None)  # no timer at all: only the world outside can go on
+        self._time.pass_idle(timeout)
+        return []
+
+    def _look(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        found: list[tuple[selectors.SelectorKey, int]] = self.inner.select(timeout)
+        if found:
+            self._held_at = None
+            if self._stirred_at is not None:
+                self._stirred_at = time.monotonic()
+        return found
+
+    def _patience(self) -> float:
+        """For how long to wait for the real world before time passes."""
+        if self._stirred_at is None and not self._time.is_held:
+            self._held_at = None
+            return 0.0
+        now, left = time.monotonic(), 0.0
+        if self._time.is_held:
+            self._held_at = self._held_at or now
+            left = self._held_at + THREAD_SECONDS_MAX - now
+        if self._stirred_at is not None:
+            left = max(left, self._stirred_at + IO_QUIET_SECONDS - now)
+            if left <= 0:
+                self._stirred_at = None  # quiet, until somebody opens, closes or uses a socket
+        return min(left, IO_QUIET_SECONDS)
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        self._stirred_at = time.monotonic()
+        key: selectors.SelectorKey = self.inner.register(fileobj, events, data)
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        key: selectors.SelectorKey = self.inner.unregister(fileobj)
+        return key
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        self._stirred_at = time.monotonic()
+        key: selectors.SelectorKey = self.inner.modify(fileobj, events, data)
+        return key
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        found: Mapping[Any, selectors.SelectorKey] = self.inner.get_map()
+        return found
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        key: selectors.SelectorKey = self.inner.get_key(fileobj)
+        return key
+
+
+def _never() -> bool:
+    return False

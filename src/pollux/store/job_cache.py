@@ -1,0 +1,67 @@
+"""How are jobs read from rows, and not again and again?  A definition is decoded once per revision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from pollux.model import Job, Memory
+from pollux.store.decoding import BatchDecoder
+
+Row = tuple[Any, ...]
+
+_decode_job = msgspec.json.Decoder(Job).decode
+_decode_memory = msgspec.json.Decoder(Memory).decode
+_NO_MEMORY = Memory()
+
+
+class JobCache:
+    """Jobs as they were last read: a definition is decoded once per revision, an unchanged job not at all."""
+
+    def __init__(self, size_max: int = 10_000) -> None:
+        self._size_max = size_max
+        self._read: dict[str, tuple[Row, Job]] = {}
+
+    def job(self, row: Row) -> Job:
+        """From (id, revision, next_due_ms, last_due_ms, memory, definition, version)."""
+        known = self._read.get(row[0])
+        if known is not None:
+            if known[0] == row:
+                return known[1]
+            if known[0][1] == row[1]:
+                return self._keep(row, _current(known[1], row))
+        return self._keep(row, _current(_decode_job(row[5]), row))
+
+    def revision(self, job_id: str) -> int | None:
+        """Of a job as it was last read."""
+        known = self._read.get(job_id)
+        return None if known is None else known[0][1]
+
+    def _keep(self, row: Row, job: Job) -> Job:
+        if len(self._read) >= self._size_max:
+            self._read.clear()
+        self._read[row[0]] = (row, job)
+        return job
+
+
+class JobReading(BatchDecoder[Row, Job]):
+    """The jobs of one call; what cannot be read is told of with its answer."""
+
+    def __init__(self, shelf: JobCache) -> None:
+        super().__init__("job", shelf.job)
+
+    def job(self, row: Row) -> Job | None:
+        return self(row, row[0], row[6], row[2])
+
+    def jobs(self, rows: Iterable[Row]) -> list[Job]:
+        return [job for row in rows if (job := self.job(row)) is not None]
+
+
+def _current(job: Job, row: Row) -> Job:
+    memory = _NO_MEMORY if row[4] is None else _decode_memory(row[4])
+    return replace(
+        job, scheduler_version=row[6], revision=row[1], next_due_ms=row[2], last_due_ms=row[3], memory=memory
+    )

@@ -1,0 +1,65 @@
+"""Who is waiting, and how are they woken?  One event per waiting call, set in the loop that it belongs to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Lock
+
+from pollux.model import ALL_VERSIONS
+
+
+class MemoryWaiter:
+    """One call that waits: for `runs` or for `feed` of a version or of all, perhaps of a node, on one handle."""
+
+    __slots__ = ("event", "handle", "is_woken", "kind", "loop", "node", "version")
+
+    def __init__(self, kind: str, node: str, handle: object, version: int) -> None:
+        self.kind, self.node, self.handle, self.version = kind, node, handle, version
+        self.loop = asyncio.get_running_loop()
+        self.event = asyncio.Event()
+        self.is_woken = False  # told to come back, whatever there is
+
+    def ring(self) -> None:
+        """Called from a coroutine, perhaps of another loop in another thread."""
+        if asyncio.get_running_loop() is self.loop:
+            self.event.set()
+            return
+        with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(self.event.set)
+
+
+class MemoryNotifier:
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiters: dict[MemoryWaiter, None] = {}  # in the order in which they came: nothing here is left to chance
+
+    @contextmanager
+    def waiter(self, kind: str, node: str, handle: object, version: int) -> Iterator[MemoryWaiter]:
+        waiter = MemoryWaiter(kind, node, handle, version)
+        with self._lock:
+            self._waiters[waiter] = None
+        try:
+            yield waiter
+        finally:
+            with self._lock:
+                self._waiters.pop(waiter, None)
+
+    def ring(self, kind: str, version: int) -> None:
+        """There is something to look at."""
+        if self._waiters:
+            for waiter in self._standing():
+                if waiter.kind == kind and waiter.version in (version, ALL_VERSIONS):
+                    waiter.ring()
+
+    def wake(self, *, node: str | None = None, handle: object = None) -> None:
+        """End the waits: all, those of a node, or those of a handle."""
+        for waiter in self._standing():
+            if (node is None or waiter.node == node) and (handle is None or waiter.handle is handle):
+                waiter.is_woken = True
+                waiter.ring()
+
+    def _standing(self) -> list[MemoryWaiter]:
+        with self._lock:
+            return list(self._waiters)

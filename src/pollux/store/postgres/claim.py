@@ -1,0 +1,379 @@
+"""The verbs of delivery: claim (which also takes back what was lost) and renew.
+
+A claim looks, and takes what comes first in the same statement; then, if it may have more, one statement a priority,
+each a write of its own.  What others hold at that moment is passed over; only if nothing is left but that does it wait
+for them, so that "none" means none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from operator import itemgetter
+from typing import NamedTuple, TypeVar
+
+import asyncpg
+from asyncpg import UniqueViolationError
+
+from pollux.clock import Clock
+from pollux.model import PROGRESS_CHARS_MAX, End, Job, Run, RunState
+from pollux.store.clock_jumps import JumpGuard
+from pollux.store.contract import Answer, Claimed, Renewal, Renewed
+from pollux.store.decoding import UNREADABLE, HandedBack, LeasedRow
+from pollux.store.job_cache import JobCache
+from pollux.store.postgres.database import PostgresDatabase, Ring, Verb
+from pollux.store.postgres.rows import COLUMNS, columns, got, leased_run, put
+from pollux.store.postgres.rows import run as run_of
+from pollux.store.postgres.runs import cancel_waiting
+from pollux.store.postgres.settle import settle
+from pollux.store.postgres.settle_cache import SettleCache
+from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.transaction import PostgresTransaction
+from pollux.store.relational.feed_entries import JOB_GONE, end_unrun
+from pollux.store.relational.leases import CLAIMS_MAX, LOST_MAX, first_of, lose
+from pollux.store.relational.rows import DEAD, LEASED, SHELF_DEAD, Row
+from pollux.store.relational.settle import prepare
+from pollux.store.relational.wakeup import RUNS
+from pollux.store.values import ClaimRequest
+
+_claim = PostgresStatements("claim")
+_renew = PostgresStatements("renew")
+SEQ, JOB, VERSION, DEFINITION, VISIBLE, FENCE = 0, 2, 4, 6, 11, 12  # places in a row of `take`; JOB is None in a job's
+ENDLESS = 2**62
+_PLACE = itemgetter(VISIBLE, SEQ)
+
+
+class ClaimAnswer(NamedTuple):
+    now_ms: int
+    visible_ms: tuple[int | None, ...]
+    ends_ms: int | None
+    parts: int  # of an earlier claim with the same token
+    ends: int
+    stops: int
+    clock_ms: int
+
+    def first_ms(self, hold_until_ms: int | None) -> int | None:
+        """The earliest visible time or lease end; leases not before they may be taken back."""
+        return first_of(self.visible_ms, self.ends_ms, hold_until_ms)
+
+    def ready(self, asking: ClaimRequest) -> list[int]:
+        """The priorities that have something, in the order in which they are asked."""
+        return [each for each in asking.order if (at := self.visible_ms[each - 1]) is not None and at <= self.now_ms]
+
+
+async def again(tx: PostgresTransaction, shelf: JobCache, token: str, seen: ClaimAnswer) -> Claimed | None:
+    """What the same claim got before, as far as its leases still stand."""
+    by_id: dict[str, Row] = {}
+    for row in await tx.rows(_claim.again, token, seen.now_ms):
+        by_id.pop(row[0], None)  # each once, as last taken: the same token may have lost it and taken it again
+        by_id[row[0]] = tuple(row)
+    jobs: dict[str, Job] = {}
+    runs: list[Run] = []
+    for row in by_id.values():
+        with suppress(*UNREADABLE):  # one like that is left until its lease ends, and then seen to
+            if row[COLUMNS] is not None:
+                jobs[row[COLUMNS]] = shelf.job(row[COLUMNS:])
+            runs.append(run_of(row[:COLUMNS]))
+    return Claimed(Answer.OK, tuple(runs), jobs, seen.stops, None, seen.now_ms) if runs else None
+
+
+class ClaimedParts(NamedTuple):
+    grants: list[Row]  # what a settlement must know of each
+    runs: list[Run]
+    jobs: dict[str, Job]
+    orphans: list[int]  # runs without a job, by their numbers
+    broken: dict[int, str]  # runs that cannot be read, and why
+    aside: list[LeasedRow]  # runs whose job cannot be read
+    reasons: dict[str, str]  # why, by job
+
+
+class ClaimStep(NamedTuple):
+    """What is asked of the server at once: which priorities, in order, and how many runs of the first that has any."""
+
+    order: Sequence[int]
+    limit: int
+    part: int = 1
+    feed_max: int = ENDLESS  # ends of runs that may be unread
+    is_sure: bool = False  # what stands against it was looked at before
+
+
+async def take(
+    tx: PostgresTransaction, shelf: JobCache, asking: ClaimRequest, step: ClaimStep
+) -> tuple[ClaimAnswer, ClaimedParts | None]:
+    """What was seen, and what was leased; None: something else comes first, or nothing is visible."""
+    about = (asking.token, tx.given_ms, tx.version, step.order, step.feed_max, step.limit)
+    args = (*about, put(asking.node), asking.lease_ms, step.is_sure, step.part)
+    try:
+        *found, last = await tx.rows(_claim.take, *args)
+    except UniqueViolationError:
+        await tx.step_over()  # unless the same claim was under way
+        raise
+    now_ms, high, normal, low, ends_ms, parts, ends, stops, clock_ms, chosen = last[-1]
+    seen = ClaimAnswer(now_ms, (high, normal, low), ends_ms, parts, ends, stops, clock_ms)
+    return seen, None if chosen is None else await _taken(tx, found, shelf, asking, now_ms)
+
+
+async def _taken(
+    tx: PostgresTransaction, found: Sequence[Row], shelf: JobCache, asking: ClaimRequest, now_ms: int
+) -> ClaimedParts:
+    rows: list[Row] = []
+    jobs: dict[str, Job] = {}
+    reasons: dict[str, str] = {}
+    for row in found:
+        if row[JOB] is not None:
+            rows.append(row)
+        else:
+            revision, job_id, _, next_due_ms, *_, last_due_ms, _, memory, _ = row
+            written = (job_id, revision, next_due_ms, last_due_ms, memory, row[DEFINITION], row[VERSION])
+            try:
+                jobs[job_id] = shelf.job(written)
+            except UNREADABLE as error:
+                reasons[job_id] = str(error)
+    rows.sort(key=_PLACE)
+    orphans = [row[SEQ] for row in rows if row[JOB] not in jobs and row[JOB] not in reasons]
+    met = [row for row in rows if row[JOB] in reasons] if reasons else []
+    aside = [LeasedRow(row[1], f"{asking.token}:{row[FENCE]}", row[JOB], row[FENCE]) for row in met]
+    if orphans or aside:
+        rows = [row for row in rows if row[JOB] in jobs]
+    broken: dict[int, str] = {}
+    runs = await _delivered(tx, rows, asking, now_ms + asking.lease_ms, broken)
+    grants = [_grant(row, asking.token, tx.version) for row in rows]
+    return ClaimedParts(grants, runs, jobs, orphans, broken, aside, reasons)
+
+
+async def _delivered(
+    tx: PostgresTransaction, rows: Sequence[Row], asking: ClaimRequest, until_ms: int, broken: dict[int, str]
+) -> list[Run]:
+    """Those that were delivered before come with all that is known of them; what cannot be read goes to `broken`."""
+    again = [row[SEQ] for row in rows if row[FENCE] > 1]
+    whole = {row[SEQ]: row[1:] for row in await tx.rows(_claim.whole, again)} if again else {}
+    runs: list[Run] = []
+    for row in rows:
+        try:
+            if row[FENCE] == 1:
+                runs.append(leased_run(row, asking.token, asking.node, until_ms, tx.version))
+            elif row[SEQ] in whole:
+                runs.append(run_of(whole[row[SEQ]]))
+        except UNREADABLE as error:
+            broken[row[SEQ]] = f"it cannot be read ({error})"
+    return runs
+
+
+def _grant(row: Row, token: str, version: int) -> Row:
+    """In the order of `Found`, as far as it is sure; then its version."""
+    return (row[1], row[0], f"{token}:{row[FENCE]}", LEASED, "", row[2], row[3], row[4], row[10], version)
+
+
+async def forget(tx: PostgresTransaction) -> None:
+    await tx.rows(_claim.forget, CLAIMS_MAX)
+
+
+async def wait_for(tx: PostgresTransaction, priority: int, now_ms: int) -> None:
+    await tx.rows(getattr(_claim, "await"), priority, now_ms, tx.version)
+
+
+async def sweep_orphans(tx: PostgresTransaction, seqs: Sequence[int], token: str, now_ms: int) -> None:
+    """Cancel what was just leased and has no job any more."""
+    orphans = [row for row in await tx.rows(_claim.ours, seqs, token) if not row[8]]
+    tx.tell_ends(await cancel_waiting(tx, orphans, [JOB_GONE] * len(orphans), now_ms))
+
+
+async def bury_broken(tx: PostgresTransaction, broken: dict[int, str], token: str, now_ms: int) -> None:
+    """What was just leased and cannot be read is dead, and says why: nothing of it stands in the way of the others."""
+    ours = await tx.rows(_claim.ours, list(broken), token)
+    if not ours:
+        return
+    await tx.rows(_claim.clear, [row[SEQ] for row in ours])
+    over = [(row[SEQ], 0, DEAD, SHELF_DEAD, "", broken[row[SEQ]], True) for row in ours]
+    await tx.rows(_claim.end, *columns(over, 7), now_ms)
+    tx.shared.dead += len(ours)
+    ends: list[tuple[int, End]] = []
+    for row in ours:
+        tx.tally_of(row[7]).leased -= 1
+        ends.append((row[7], end_unrun(row[2:7], RunState.DEAD, now_ms, failed=True, error=broken[row[SEQ]])))
+    tx.tell_ends(ends)
+
+
+async def come_back(tx: PostgresTransaction, now_ms: int, clock_ms: int) -> None:
+    """The clock came back.  All leases are walked only then."""
+    await tx.rows(_claim.cut, now_ms, tx.version)
+    await tx.rows(_claim.show, now_ms, clock_ms, tx.version)
+    await tx.rows(_claim.show_leased, now_ms, clock_ms, tx.version)
+    await tx.rows(_claim.came_back, now_ms, tx.version)
+
+
+async def take_back(tx: PostgresTransaction, losses_max: int, now_ms: int) -> int:
+    """End the leases that ran out; answers how many.  The token goes: whoever held it comes too late."""
+    back: list[Row] = []
+    over: list[Row] = []
+    lost = await tx.rows(_claim.lost, now_ms, LOST_MAX, tx.version)
+    losses = [lose(_whole(row), losses_max, now_ms) for row in lost]
+    for loss in losses:
+        if loss.shelf is None:
+            back.append((loss.seq, loss.losses, loss.tried))
+        else:
+            is_dead = loss.state == DEAD
+            tx.shared.dead += is_dead
+            after = (loss.seq, loss.losses, loss.state, loss.shelf, put(loss.cancel), loss.error, is_dead)
+            over.append(after)
+    if back:
+        await tx.rows(_claim.take_back, *columns(back, 3))
+        tx.rings |= RUNS
+    if over:
+        await tx.rows(_claim.end, *columns(over, 7), now_ms)
+    tx.tally.leased -= len(losses)
+    tx.tally.ready += len(back)
+    tx.tell_ends([(tx.version, loss.end) for loss in losses])
+    return len(losses)
+
+
+def _whole(row: Row) -> Row:
+    """A row of `lost` with its texts as they were."""
+    return (*row[:6], got(row[6]), *row[7:10], got(row[10]), *row[11:])
+
+
+async def renew(tx: PostgresTransaction, renewals: Sequence[Renewal], lease_ms: int) -> list[Renewed]:
+    asked: dict[tuple[str, str], str] = {}
+    for renewal in renewals:
+        told = put(renewal.progress[:PROGRESS_CHARS_MAX])
+        asked[renewal.run_id, renewal.token] = told or asked.get((renewal.run_id, renewal.token), "")
+    ids, tokens = [key[0] for key in asked], [key[1] for key in asked]
+    found = await tx.rows(_renew.renew, ids, tokens, list(asked.values()), lease_ms, tx.given_ms)
+    standing = {(row[0], row[1]): got(row[2]) for row in found}
+    keys = [(renewal.run_id, renewal.token) for renewal in renewals]
+    return [Renewed(Answer.OK, standing[key]) if key in standing else Renewed(Answer.LOST) for key in keys]
+
+
+LOOKS_MAX = 50
+FORGET_EVERY = 64
+T = TypeVar("T")
+
+
+class _ServerTime:
+    """The server's clock beside ours, as they stood when last asked: what the guard against leaps compares."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wall_ms, self._mono_ms = 0, clock.mono_ms()
+
+    def see(self, wall_ms: int) -> None:
+        self._wall_ms, self._mono_ms = wall_ms, self._clock.mono_ms()
+
+    def now_ms(self) -> int:
+        return self._wall_ms
+
+    def mono_ms(self) -> float:
+        return self._mono_ms
+
+
+class Claimer:
+    """The claims of one handle, in one version."""
+
+    def __init__(
+        self, database: PostgresDatabase, version: int, shelf: JobCache, grants: SettleCache, clock: Clock, ring: Ring
+    ) -> None:
+        self._database, self._version, self._grants = database, version, grants
+        self._shelf, self._clock, self._ring = shelf, clock, ring
+        self._seen, self._aside = _ServerTime(clock), HandedBack(clock)
+        self._jumps: JumpGuard | None = None
+        self._claims = 0
+
+    async def claim(self, asking: ClaimRequest, now_ms: int | None) -> Claimed:
+        first = ClaimStep(asking.order if asking.limit > 0 else (), max(0, asking.limit), feed_max=asking.feed_max)
+        for nth in range(LOOKS_MAX):
+            step = first._replace(feed_max=ENDLESS) if nth else first
+            try:
+                seen, taken = await self._step(asking, step, now_ms)
+            except asyncpg.UniqueViolationError:  # the same claim was under way: what it got is ours
+                continue
+            hold_ms = self._hold_ms(seen.now_ms, asking.lease_ms) if now_ms is None else 0
+            if seen.parts:
+                same = await self._read(partial(again, shelf=self._shelf, token=asking.token, seen=seen))
+                if same is not None:
+                    return same
+            if nth == 0 and seen.ends > asking.feed_max:  # not for the ends that this call itself found
+                return Claimed(Answer.FULL, (), {}, seen.stops, None, seen.now_ms)
+            if taken is None and await self._mend(seen, asking.losses_max, hold_ms):
+                now_ms = seen.now_ms
+                continue
+            if not seen.ready(asking) or asking.limit <= 0:
+                break
+            claimed = await self._take(asking, seen, taken)
+            if claimed is not None:
+                return claimed
+            await self._await(asking, seen)
+        first_ms = seen.first_ms(seen.now_ms + hold_ms if hold_ms else None)
+        return Claimed(Answer.OK, (), {}, seen.stops, first_ms, seen.now_ms)
+
+    def _hold_ms(self, now_ms: int, lease_ms: int) -> int:
+        """For how long no lease may be taken back, because the server's clock has leapt."""
+        self._seen.see(now_ms)
+        if self._jumps is None:
+            self._jumps = JumpGuard(self._seen)
+        return self._jumps.hold_ms(lease_ms)
+
+    async def _mend(self, seen: ClaimAnswer, losses_max: int, hold_ms: int) -> bool:
+        """What time did to the leases; true if something was there to be done."""
+        if seen.clock_ms > seen.now_ms:
+            await self._write(lambda tx: come_back(tx, seen.now_ms, seen.clock_ms), seen.now_ms)
+            return True
+        if hold_ms or seen.ends_ms is None or seen.ends_ms > seen.now_ms:
+            return False
+        taken = await self._write(lambda tx: take_back(tx, losses_max, seen.now_ms), seen.now_ms)
+        return taken > 0
+
+    async def _take(self, asking: ClaimRequest, seen: ClaimAnswer, taken: ClaimedParts | None) -> Claimed | None:
+        """All that is ready, priority by priority; of the first one it may have been taken with the look."""
+        runs: list[Run] = []
+        jobs: dict[str, Job] = {}
+        part = seen.parts
+        for priority in seen.ready(asking):
+            if len(runs) == asking.limit:
+                break
+            part += 1
+            if taken is None:
+                step = ClaimStep((priority,), asking.limit - len(runs), part, is_sure=True)
+                try:
+                    _, taken = await self._step(asking, step, seen.now_ms)
+                except asyncpg.UniqueViolationError:
+                    return None
+            if taken is not None:
+                await self._clear(asking, seen, taken)
+                self._grants.add(taken.grants)
+                runs += taken.runs
+                jobs.update(taken.jobs)
+            taken = None
+        if not runs:
+            return None
+        self._claims += 1
+        if self._claims % FORGET_EVERY == 0:
+            await self._read(forget)
+        return Claimed(Answer.OK, tuple(runs), jobs, seen.stops, None, seen.now_ms)
+
+    async def _clear(self, asking: ClaimRequest, seen: ClaimAnswer, taken: ClaimedParts) -> None:
+        """What cannot be run goes; what others may be able to run goes back."""
+        if taken.orphans:
+            sweep = partial(sweep_orphans, seqs=taken.orphans, token=asking.token, now_ms=seen.now_ms)
+            await self._write(sweep, seen.now_ms)
+        if taken.broken:
+            bury = partial(bury_broken, broken=taken.broken, token=asking.token, now_ms=seen.now_ms)
+            await self._write(bury, seen.now_ms)
+        if taken.aside:
+            back = self._aside.settlements(taken.aside, taken.reasons, asking.node, seen.now_ms)
+            await self._write(partial(settle, items=[prepare(each) for each in back]), seen.now_ms)
+
+    async def _step(
+        self, asking: ClaimRequest, step: ClaimStep, now_ms: int | None
+    ) -> tuple[ClaimAnswer, ClaimedParts | None]:
+        return await self._read(partial(take, shelf=self._shelf, asking=asking, step=step), now_ms)
+
+    async def _read(self, verb: Verb[T], now_ms: int | None = None) -> T:
+        return await self._database.read(verb, self._version, now_ms)
+
+    async def _write(self, verb: Verb[T], now_ms: int) -> T:
+        return await self._database.write(verb, self._version, now_ms, self._ring)
+
+    async def _await(self, asking: ClaimRequest, seen: ClaimAnswer) -> None:
+        priority = seen.ready(asking)[0]
+        await self._read(lambda tx: wait_for(tx, priority, seen.now_ms))

@@ -1,0 +1,229 @@
+"""How often is NOTIFY sent?  With the write that rings, but not again and again: then once for all, a moment later.
+
+A commit that notifies waits for every other one in the database that does; a busy process would make all of them stand
+in line.  The first bell goes with its write.  What rings within the next moment is gathered, and sent apart after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+
+from asyncpg import Connection
+from msgspec.structs import replace
+
+from pollux.clock import Clock
+from pollux.errors import PolluxError
+from pollux.store.contract import Claimed, Feed
+from pollux.store.postgres.errors import THEIRS
+from pollux.store.relational.wakeup import ASKED, EVERY, FEED, RUNS, WAKE, Waiter
+
+MOMENT_S = 0.01
+CLOSE_S = 1.0
+
+
+class PostgresNotifier:
+    """What one handle rings for others."""
+
+    def __init__(self, send: Callable[[int, frozenset[int]], Awaitable[None]], moment_s: float = MOMENT_S) -> None:
+        self._send, self._moment_s = send, moment_s
+        self._free_at = 0.0
+        self._kinds, self._versions = 0, frozenset[int]()
+        self._sender: asyncio.Task[None] | None = None
+
+    def may_go_along(self) -> bool:
+        """Whether the bell of a write may be part of it; else it is owed once the write is committed."""
+        now = asyncio.get_running_loop().time()
+        if self._kinds or now < self._free_at:
+            return False
+        self._free_at = now + self._moment_s
+        return True
+
+    def owe(self, kinds: int, versions: frozenset[int]) -> None:
+        self._kinds |= kinds
+        self._versions |= versions
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.ensure_future(self._pay())
+
+    async def _pay(self) -> None:
+        while self._kinds:
+            loop = asyncio.get_running_loop()
+            await asyncio.sleep(max(0.0, self._free_at - loop.time()))
+            self._free_at = loop.time() + self._moment_s
+            kinds, self._kinds = self._kinds, 0
+            versions, self._versions = self._versions, frozenset()
+            await self._send(kinds, versions)
+
+    async def close(self) -> None:
+        """What is owed is paid before the connections go, if it can be."""
+        if self._sender is not None:
+            await asyncio.wait([self._sender], timeout=CLOSE_S)
+            self._sender.cancel()
+
+
+LOOK_AGAIN_MS = 15_000  # a wait looks up at least so often: bells are hints
+FELT_AGAIN_MS = 30_000  # while a pulse tells of all that was written before it
+POLL_MS = 1_500  # and so often while none can be heard
+STAND_S = 2.0
+LISTEN_S = 10.0
+BACKOFF_S = 0.1
+BACKOFF_MAX_S = 3.0
+Seen = TypeVar("Seen", Claimed, Feed)
+Looked = tuple[Seen, bool, int | None]  # what was seen, whether it is enough, and in how many ms there may be more
+Over = Callable[[], bool]
+Pulse = tuple[str, int]  # who wrote last, and how often all were called back
+
+
+class PostgresListener:
+    """The waiters of one handle, and what they hear: a connection that listens, or a pulse where none may."""
+
+    def __init__(self, sender: str, clock: Clock) -> None:
+        self._sender, self._clock = sender, clock
+        self._keep: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self._waiters: set[Waiter] = set()
+        self._keeper: asyncio.Task[None] | None = None
+        self._standing = asyncio.Event()
+        self._pulse: Pulse | None = None
+        self._felt_at = 0.0
+        self._again_ms = LOOK_AGAIN_MS
+
+    def hear_by(self, connect: Callable[[], Awaitable[Connection]], channel: str) -> None:
+        """By NOTIFY, on a connection of its own."""
+        self._keep = partial(self._listen, connect, channel)
+
+    def feel_by(self, pulse: Callable[[], Awaitable[Pulse]]) -> None:
+        """By asking now and then whether anybody wrote: one question, however many wait."""
+        self._keep, self._again_ms = partial(self._feel, pulse), FELT_AGAIN_MS
+
+    @property
+    def is_standing(self) -> bool:
+        return self._standing.is_set()
+
+    @contextmanager
+    def listen(self, kinds: int, version: int) -> Iterator[Waiter]:
+        waiter = Waiter(kinds, version)
+        self._waiters.add(waiter)
+        try:
+            yield waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    async def stand(self) -> bool:
+        """Before going to sleep: true if only from now on nothing is missed, so that one more look is needed."""
+        if self._keep is None or self._standing.is_set():
+            return False
+        is_new = self._keeper is None or self._keeper.done()
+        if is_new:
+            self._keeper = asyncio.ensure_future(self._keep())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STAND_S if is_new else 0):
+                await self._standing.wait()
+        return self._standing.is_set()
+
+    def ring(self, kinds: int, versions: frozenset[int] = EVERY) -> None:
+        """For those who wait in these versions; none named: for all."""
+        for waiter in self._waiters:
+            waiter.hear(kinds, versions)
+
+    async def close(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        self.ring(WAKE)
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+
+    async def _listen(self, connect: Callable[[], Awaitable[Connection]], channel: str) -> None:
+        """For ever; after a loss try again, less and less often."""
+        pause_s, has_stood = BACKOFF_S, False
+        while True:
+            try:
+                connection = await connect()
+            except (PolluxError, *THEIRS):
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+                continue
+            try:
+                lost = asyncio.Event()
+                connection.add_termination_listener(lambda _, lost=lost: lost.set())
+                with suppress(*THEIRS):
+                    async with asyncio.timeout(LISTEN_S):
+                        await connection.add_listener(channel, self._hear)
+                    pause_s = BACKOFF_S
+                    self._standing.set()
+                    # Whatever rang meanwhile was missed, perhaps that all are to come back.
+                    self.ring(RUNS | FEED | (WAKE if has_stood else 0))
+                    has_stood = True
+                    await lost.wait()
+            finally:
+                self._standing.clear()
+                connection.terminate()
+            await asyncio.sleep(pause_s)
+
+    async def _feel(self, pulse: Callable[[], Awaitable[Pulse]]) -> None:
+        """As long as anybody waits, unless somebody else brings it.  What cannot be asked may have changed."""
+        self._pulse = None
+        try:
+            while self._waiters:
+                try:
+                    self._compare(await pulse())
+                except PolluxError:
+                    self._compare(None)
+                self._standing.set()
+                while (rest_ms := self._felt_at + POLL_MS - self._clock.mono_ms()) > 0:
+                    await self._clock.wait(asyncio.Event(), rest_ms)
+        finally:
+            self._standing.clear()
+
+    def feel(self, pulse: Pulse) -> None:
+        """It came with the answer to something else: then it need not be asked for so soon."""
+        if self._pulse is not None and self.is_standing:
+            self._compare(pulse)
+
+    def _compare(self, felt: Pulse | None) -> None:
+        last, self._felt_at = self._pulse, self._clock.mono_ms()
+        if felt is None or felt != last:
+            self.ring(RUNS | FEED)
+        if felt is not None and last is not None and felt[1] != last[1]:
+            self.ring(WAKE)
+        self._pulse = felt or last
+
+    def _hear(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
+        sender, kinds, versions = _said(payload)
+        if sender != self._sender and kinds:
+            self.ring(kinds, versions)
+
+    async def wait(
+        self, kinds: int, version: int, look: Callable[[float], Awaitable[Looked[Seen]]], wait_ms: int, is_over: Over
+    ) -> Seen:
+        """Look until something is found, the time is over, or somebody asks us to come back."""
+        began = self._clock.mono_ms()
+        with self.listen(kinds, version) as waiter:
+            while True:
+                waiter.event.clear()
+                waited_ms = self._clock.mono_ms() - began
+                found, is_enough, left_ms = await look(waited_ms)
+                if is_enough or waited_ms >= wait_ms or waiter.heard & (WAKE | ASKED) or is_over():
+                    return found
+                if await self.stand() and not is_over():
+                    continue  # what came before the bell could be heard
+                most_ms = self._again_ms if self.is_standing else POLL_MS
+                rest_ms = wait_ms - waited_ms
+                is_last = rest_ms <= most_ms and (left_ms is None or rest_ms < left_ms)
+                nap_ms = max(1.0, min(rest_ms, most_ms, most_ms if left_ms is None else left_ms))
+                is_rung = await self._clock.wait(waiter.event, nap_ms)
+                if is_over():
+                    return found
+                if is_last and not is_rung and self.is_standing:  # the time is up, and nothing happened in it
+                    return replace(found, now_ms=found.now_ms + int(nap_ms))
+
+
+@lru_cache(maxsize=64)
+def _said(payload: str) -> tuple[str, int, frozenset[int]]:
+    """By whom, what, and for which versions; the same few are said again and again."""
+    kinds, _, rest = payload.partition(":")
+    sender, _, versions = rest.partition(":")
+    what = int(kinds) if kinds.isdecimal() else 0
+    return sender, what, frozenset(int(each) for each in versions.split(",") if each.isdecimal())

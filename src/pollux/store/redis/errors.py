@@ -1,0 +1,135 @@
+"""What does the server's refusal mean, and what is the cure?  Every error of the client and the server in our words."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from redis import exceptions
+
+from pollux.errors import StoreAway, StoreBusy, StoreError, StoreFull, StoreRefused, system_words
+
+# The server did nothing: our slot has gone to another node or is on its way, or the cluster is choosing a new primary.
+PASSING = (exceptions.MovedError, exceptions.AskError, exceptions.TryAgainError, exceptions.ClusterDownError)
+
+# How servers say that a user lacks a right: Redis, Valkey, and Redis 7.0 from within a script.
+FORBIDDEN = ("NOPERM", "ACL failure", "The user executing the script can't")
+
+
+# Which script it was, and where in it: `WRONGTYPE ... value script: be80f8..., on @user_script:47.` of Redis 7, and
+# `ERR Error running script (call to f_be80f8...): @user_script:47: WRONGTYPE ...` of others.  Nobody can look there.
+_IN_A_SCRIPT = re.compile(
+    r",? ?script: (?:[0-9a-f]{40}, )?on @?user_script:\d+\.?$"
+    r"|(?:ERR )?Error running script \(call to f_[0-9a-f]{40}\): @?user_script: ?\d+: (?:-)?"
+)
+
+
+class DeleteUnfinished(StoreBusy):
+    """A job cannot be added yet: runs of the one that was deleted in its place still wait, and end first."""
+
+
+@contextmanager
+def in_our_words(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (exceptions.RedisError, OSError) as error:
+        raise translated(error, name) from error
+
+
+def translated(error: Exception, name: str) -> StoreError:
+    said = _IN_A_SCRIPT.sub("", str(error)).strip()
+    if (ours := _said_by_us(said, name)) is not None:
+        return ours
+    match error:
+        case exceptions.AuthenticationError() | exceptions.AuthorizationError():
+            return StoreRefused(f"the server {name} does not let us in ({said}); check user and password in the URL")
+        case exceptions.MovedError():
+            return StoreRefused(f"the server {name} is part of a cluster; use redis+cluster://host:port,... in the URL")
+        case exceptions.BusyLoadingError():
+            return StoreAway(f"the server {name} is still loading its data; it answers when that is done")
+        case exceptions.InvalidResponse():
+            return StoreRefused(f"whoever answers at {name} is no Redis ({said}); correct host and port of the URL")
+        case exceptions.ConnectionError() | exceptions.TimeoutError() | OSError():
+            return _unreachable(error, said, name)
+    if isinstance(error, exceptions.OutOfMemoryError) or "OOM" in said or "MISCONF" in said:
+        return StoreFull(f"the server {name} has no room ({said}); raise maxmemory, free its disk, or prune")
+    return _refused(said, name, is_forbidden=isinstance(error, exceptions.NoPermissionError))
+
+
+def _said_by_us(said: str, name: str) -> StoreError | None:
+    """What our own scripts refuse, by its first word.
+
+    Behind it stand ids and keys, in which there may be any of the words that the server's refusals are known by: so
+    nobody looks for those before.
+    """
+    match said.partition(" ")[0]:
+        case "UNFINISHED":
+            return DeleteUnfinished(
+                f"on {name} runs of a deleted job still wait in the place of the new one ({said}); try again"
+            )
+        case "WRONGTYPE":
+            return StoreRefused(
+                f"a key under our prefix on {name} is not ours ({said}); delete it (`pollux store check` names it), or "
+                "choose another ?prefix= or ?namespace="
+            )
+    return None
+
+
+def _unreachable(error: Exception, said: str, name: str) -> StoreError:
+    cause = next((each for each in _beneath(error) if isinstance(each, ssl.SSLError)), None)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return StoreRefused(
+            f"the certificate of {name} is not trusted ({cause.verify_message}); name its authority by ssl_ca_certs"
+        )
+    if cause is not None:
+        return StoreRefused(
+            f"{name} does not speak TLS as we do ({system_words(cause)}); use redis for rediss if it has none"
+        )
+    hint = ""
+    if name.startswith("rediss"):
+        hint = " (redis:// if it has no TLS)"
+    elif "closed by server" in said:
+        hint = " (rediss:// if it wants TLS)"
+    why = _why(error, said, name)
+    return StoreAway(f"the server {name} cannot be reached ({why}); start it, or correct the store's URL{hint}")
+
+
+def _why(error: Exception, said: str, name: str) -> str:
+    """What the system said, without the client's way to put it; and of which server, where the URL names several."""
+    beneath = next((each for each in _beneath(error) if isinstance(each, OSError) and str(each)), None)
+    if beneath is None:
+        return system_words(error).removesuffix(".")
+    found = re.search(r"connecting to (\S+)\.(?: |$)", said)
+    place = f"{found[1]}: " if found and (found[1] not in name or "," in name) else ""
+    return f"{place}{system_words(beneath)}"
+
+
+def _beneath(error: BaseException) -> Iterator[BaseException]:
+    """The error, and those that it came of."""
+    each: BaseException | None = error
+    while each is not None:
+        yield each
+        each = each.__cause__ or each.__context__
+
+
+def _refused(said: str, name: str, *, is_forbidden: bool) -> StoreError:
+    if is_forbidden or any(words in said for words in FORBIDDEN):
+        return StoreRefused(
+            f"the user of {name} may not do what we need ({said}); let it run scripts and touch our keys: "
+            "ACL SETUSER <user> ~<prefix>:* +@all -@dangerous +info"
+        )
+    if "DB index" in said or "Invalid Database" in said:
+        return StoreRefused(f"the server {name} has no such database ({said}); name one from 0 to 15, or as it is set")
+    if "READONLY" in said or "replica" in said:
+        return StoreError(
+            f"the server {name} only reads: it is a replica ({said}); name the primary in the store's URL"
+        )
+    if "cluster support disabled" in said:
+        return StoreRefused(f"the server {name} is no cluster; use redis://host:port/0 in the store's URL")
+    if "No such master" in said:
+        return StoreRefused(f"the sentinels know no such service as {name} names; correct it in the store's URL")
+    if "SENTINEL" in said.upper() and "unknown command" in said:
+        return StoreRefused(f"{name} names no sentinel but a server ({said}); use redis://host:port/0")
+    return StoreError(f"the server {name} refused: {said}")

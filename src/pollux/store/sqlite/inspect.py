@@ -1,0 +1,193 @@
+"""What can be seen of a database without touching anything?  For those who look for what is wrong.
+
+No writer, no lock, no file that was not there before: a database without a log is read as it lies, one with a log
+through the shared memory of those who use it, read-only.  A log without its shared memory cannot be read that way; then
+only the files are told of.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import islice
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pollux.errors import StoreRefused
+from pollux.model import (
+    ASIDE,
+    SCHEDULER_VERSION,
+    START,
+    STOP,
+    Counts,
+    Job,
+    Node,
+    Note,
+    StartCommand,
+    UnreadableNote,
+    Version,
+    all_aside,
+    by_term,
+    starts_in,
+)
+from pollux.model.clock_note import ClockNote, clock_notes
+from pollux.store.contract import JobFilter
+from pollux.store.decoding import BEHIND_PAGE, BEHIND_PAGES, BatchDecoder, illegible_stop
+from pollux.store.job_cache import JobCache, JobReading
+from pollux.store.move_marks import MARKS, read_marks, seal_words
+from pollux.store.relational import rows
+from pollux.store.sqlite import jobs, listing, nodes, notes, schema, versions
+from pollux.store.sqlite.sql import SqliteStatements
+from pollux.store.sqlite.transaction import SqliteTransaction, WriteStats
+from pollux.store.values import PRIORITIES
+
+_sql = SqliteStatements("glance")
+_tally = SqliteStatements("tally")
+DUE_MAX = 100  # due jobs of a version
+JOBS_MAX = 200  # jobs that are looked at one by one
+_LOCKS = Path("/proc/locks")
+_FILES = ("", "-wal", "-shm", ".lock", ".bell", ".ballast")
+
+
+class DatabaseReport(Struct, frozen=True):
+    """What the database says."""
+
+    is_ours: bool  # it has our mark, or is empty
+    version: int  # migrations it has seen; 0: none
+    newest: int  # migrations that this program knows
+    counts: Counts | None = None  # this and the following only if the version is ours
+    nodes: tuple[Node, ...] = ()  # as their terms stand
+    versions: tuple[Version, ...] = ()
+    clock_ms: int = 0  # the latest time that anybody wrote
+    waiting: int = 0  # ready runs that can be claimed now
+    oldest_ready_ms: int | None = None
+    due: tuple[Job, ...] = ()  # the most overdue ones of each version
+    seal: str = ""  # why nobody may work on it, in words, if it was moved elsewhere
+    stops: tuple[Note, ...] = ()  # pauses and drains
+    jobs: tuple[Job, ...] = ()  # the first of them
+    aside: tuple[UnreadableNote, ...] = ()  # what the leader cannot read
+    starts: tuple[StartCommand, ...] = ()  # how nodes were started
+    clocks: tuple[ClockNote, ...] = ()  # the highest times that were planned by
+
+
+def files_of(path: Path) -> dict[str, os.stat_result]:
+    """The files of a database that are there, by the end of their name: "" is the database itself."""
+    found = {}
+    for end in _FILES:
+        try:
+            found[end] = path.with_name(path.name + end).stat()
+        except OSError:
+            continue
+    return found
+
+
+def holders(inode: int) -> list[int]:
+    """Who holds a lock on the file with that inode, as far as the kernel tells; waiting ones are not counted."""
+    try:
+        lines = _LOCKS.read_text("ascii", "replace").splitlines()
+    except OSError:
+        return []
+    fields = [line.split() for line in lines if " -> " not in line]
+    return sorted({int(field[4]) for field in fields if field[5].endswith(f":{inode}")})
+
+
+def look_inside(path: Path, *, now_ms: int) -> DatabaseReport | None:
+    """What the database says; None if it cannot be read without touching it.  `StoreRefused`: it is no database."""
+    files = files_of(path)
+    has_log = "-wal" in files
+    if has_log and "-shm" not in files:
+        return None
+    option = "readonly_shm=1" if has_log else "immutable=1"
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    try:
+        connection = apsw.Connection(f"file:{quote(str(path.absolute()))}?{option}", flags=flags)
+        try:
+            tx = SqliteTransaction(connection, WriteStats())
+            return _with_jobs(tx, _look(tx, now_ms, f"sqlite:///{path}"))
+        finally:
+            connection.close()
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise StoreRefused(f"{path} is damaged or no database ({error}); name another file, or restore it") from error
+    except apsw.Error as error:
+        raise StoreRefused(f"{path} cannot be read ({error}); look at its rights, or name another file") from error
+
+
+def _look(tx: SqliteTransaction, now_ms: int, url: str = "") -> DatabaseReport:
+    newest = schema.migrations()[-1].number
+    application, version = (_one(tx, f"PRAGMA {name}") for name in ("application_id", "user_version"))
+    if application == version == 0 and _one(tx, "SELECT count(*) FROM sqlite_schema") == 0:
+        return DatabaseReport(is_ours=True, version=0, newest=newest)
+    if application != schema.APPLICATION_ID or version != newest:
+        return DatabaseReport(is_ours=application == schema.APPLICATION_ID, version=version, newest=newest)
+    tally = tx.row(_tally.read, (SCHEDULER_VERSION,))
+    assert tally is not None
+    firsts = [row[0] for first in PRIORITIES for row in tx.rows(_sql.oldest_ready, (first, now_ms))]
+    ready = [visible_ms for visible_ms in firsts if visible_ms is not None]
+    found, aside = versions.versions(tx, now_ms), _notes(tx, ASIDE, now_ms)
+    due = _due(tx, found, now_ms)
+    return DatabaseReport(
+        is_ours=True,
+        version=version,
+        newest=newest,
+        counts=listing.counts(tx),
+        nodes=tuple(by_term(rows.living(nodes.nodes(tx, now_ms)), found)),
+        versions=tuple(found),
+        clock_ms=tally[-1],
+        oldest_ready_ms=min(ready, default=None),
+        waiting=_waiting(tx, found, now_ms),
+        due=tuple(due),
+        seal=seal_words(read_marks(_notes(tx, MARKS, now_ms)), url),
+        stops=tuple(_stops(tx, now_ms)),
+        aside=all_aside(aside),
+        starts=starts_in(_notes(tx, START, now_ms)),
+        clocks=clock_notes(aside),
+    )
+
+
+def _due(tx: SqliteTransaction, found: list[Version], now_ms: int) -> list[Job]:
+    """As `due_as_far` has it: of those that can be read, in each version."""
+    firsts: list[Job] = []
+    for version in found:
+        tx.version, reading = version.number, JobReading(JobCache())
+        due = jobs.due(tx, None, now_ms, BEHIND_PAGE * BEHIND_PAGES)
+        firsts += islice((job for row in due if (job := reading.job(row)) is not None), DUE_MAX)
+    tx.version = SCHEDULER_VERSION
+    return firsts
+
+
+def _waiting(tx: SqliteTransaction, found: list[Version], now_ms: int) -> int:
+    many = 0
+    for version in found:
+        tx.version = version.number
+        many += sum(line.ready for line in listing.lines(tx, None, now_ms))
+    tx.version = SCHEDULER_VERSION
+    return many
+
+
+def _stops(tx: SqliteTransaction, now_ms: int) -> list[Note]:
+    """As `stops_as_far` has it: what nobody can read stands."""
+    reading = BatchDecoder("note", rows.note)
+    return [reading(row, row[0]) or illegible_stop(row[0]) for row in notes.notes(tx, STOP, now_ms)]
+
+
+def _notes(tx: SqliteTransaction, prefix: str, now_ms: int) -> list[Note]:
+    """Those that can be read."""
+    reading = BatchDecoder("note", rows.note)
+    return [note for row in notes.notes(tx, prefix, now_ms) if (note := reading(row, row[0])) is not None]
+
+
+def _with_jobs(tx: SqliteTransaction, inside: DatabaseReport) -> DatabaseReport:
+    """As many as tell something, however many there are."""
+    if inside.counts is None:
+        return inside
+    found = jobs.list_jobs(tx, JobFilter(), None, JOBS_MAX)
+    return replace(inside, jobs=tuple(JobReading(JobCache()).jobs(found)))
+
+
+def _one(tx: SqliteTransaction, sql: str) -> int:
+    row = tx.row(sql)
+    assert row is not None
+    return int(row[0])

@@ -1,0 +1,214 @@
+"""Which mistakes does no rule make?  Changes by hand, for behaviours that none of the small ones turns red by itself.
+
+Each is a handful of patches of one file, told in words.
+"""
+
+from __future__ import annotations
+
+from tests.sabotage.copy import Patch
+
+_HANDLE = "store/memory/store.py"
+_STATE = "store/memory/state.py"
+_RUNS = "store/memory/runs.py"
+_JOBS = "store/memory/jobs.py"
+_PLAN = "store/memory/plan.py"
+_LEASES = "store/memory/leases.py"
+_RECORDS = "store/memory/records.py"
+_LIMITS = "store/limits.py"
+
+SUBTLE: dict[str, tuple[Patch, ...]] = {
+    # versions
+    "some runs that move along stand in no line": (
+        Patch(
+            _STATE,
+            "        if lease_ms is None:\n            self.stand(run)\n",
+            "        if lease_ms is None:\n"
+            "            self.stand(run) if run.job_id in ('j1', 'j3') else self.live.update({run.id: run})\n",
+        ),
+    ),
+    # the handle
+    "opening begins with nothing": (
+        Patch(
+            _HANDLE,
+            "        self._door.is_open = True\n",
+            "        self._door.is_open = True\n        self._house = SharedState()\n"
+            "        self._state = self._house.state(self._state.version)\n",
+        ),
+    ),
+    "a sound store complains": (Patch(_HANDLE, "self._do(lambda _: ())", "self._do(lambda _: ('odd; mend it',))"),),
+    "closing twice is refused": (
+        Patch(
+            _HANDLE,
+            "        self._door.is_open = False\n",
+            '        if not self._is_open:\n            raise StoreError("closed already")\n'
+            "        self._door.is_open = False\n",
+        ),
+    ),
+    "a twin is the store itself": (
+        Patch(
+            _HANDLE,
+            "return MemoryStore(self._clock, scheduler_version=self.scheduler_version, house=self._house)",
+            "return self",
+        ),
+    ),
+    "a claim waits its time out, whatever is there": (
+        Patch(
+            _HANDLE,
+            "        claimed = await self._claim(asking, now_ms)\n        if",
+            "        if wait_ms > 0:\n"
+            '            await self._clock.wait(__import__("asyncio").Event(), wait_ms)\n'
+            "        claimed = await self._claim(asking, now_ms)\n        if",
+        ),
+    ),
+    "a wait goes on behind the back of who cancelled it": (
+        Patch(
+            _HANDLE,
+            "return await self._wait_for_runs(asking, wait_ms, now_ms)",
+            'return await __import__("asyncio").shield(self._wait_for_runs(asking, wait_ms, now_ms))',
+        ),
+    ),
+    "settle answers ok to everybody, a moment later": (
+        Patch(
+            _HANDLE,
+            "        return self._do(settle, checked_settlements(settlements), self._now(now_ms))",
+            '        await __import__("asyncio").sleep(0)\n'
+            "        self._do(settle, checked_settlements(settlements), self._now(now_ms))\n"
+            "        return [Answer.OK for _ in settlements]",
+        ),
+    ),
+    "settlements are checked one by one, each when it is settled": (
+        Patch(
+            _HANDLE,
+            "return self._do(settle, checked_settlements(settlements), self._now(now_ms))",
+            "return [self._do(settle, checked_settlements([each]), self._now(now_ms))[0] for each in settlements]",
+        ),
+    ),
+    # runs
+    "a run loses its target on the way in": (
+        Patch(
+            _RUNS, "    run = state.admit(run, now_ms)\n", '    run = state.admit(replace(run, target=""), now_ms)\n'
+        ),
+    ),
+    "after a refusal the rest of the batch is refused": (
+        Patch(
+            _RUNS,
+            "answers.append(accept(state, run, told, now_ms))",
+            "is_well = all(answer.answer is Answer.OK for answer in answers)\n"
+            "            stale = RunAnswer(Answer.STALE, run.id)\n"
+            "            answers.append(accept(state, run, told, now_ms) if is_well else stale)",
+        ),
+    ),
+    "keys are compared in lower case": (
+        Patch(
+            _RUNS,
+            "run.key in state.keys:\n        return RunAnswer(Answer.CONFLICT, run.id, state.keys[run.key])",
+            "run.key.lower() in state.keys:\n        return RunAnswer(Answer.CONFLICT, run.id, run.key)",
+        ),
+    ),
+    "runs are got in the order of their ids": (
+        Patch(
+            _RUNS,
+            "or state.past.get(run_id) for run_id in ids]",
+            "or state.past.get(run_id) for run_id in sorted(ids)]",
+        ),
+    ),
+    "cancelling a job deletes it": (
+        Patch(
+            _RUNS,
+            "    if job_id is not None:\n        run_ids = [",
+            "    if job_id is not None:\n        state.drop_job(job_id)\n        run_ids = [",
+        ),
+    ),
+    "there is always a job": (
+        Patch(
+            _RUNS,
+            "jobs=sum(each.job_count for each in counted)",
+            "jobs=sum(each.job_count for each in counted) or 1",
+        ),
+    ),
+    "an empty batch of runs is refused": (
+        Patch(
+            _LIMITS,
+            '    check_batch(runs, "runs", at_most=at_most)\n',
+            '    check_batch(runs, "runs", at_most=at_most)\n    if not runs:\n        raise InvalidInput("no runs")\n',
+        ),
+    ),
+    "a list begins anew after a cursor that nobody answered": (
+        Patch(
+            "store/filters.py",
+            '    raise InvalidInput(f"{after!r} is no place in a list of runs", '
+            'cure="use what the page before answered as next")',
+            "    return None, None",
+        ),
+    ),
+    # what is refused, and what is kept
+    "an empty payload is a missing one": (
+        Patch(
+            _LIMITS,
+            "    if run.payload is None:\n        return run\n",
+            "    if not run.payload:\n        return replace(run, payload=None)\n",
+        ),
+    ),
+    "a zero character is lost": (
+        Patch(_LIMITS, "    return _decode(data)", '    return _decode(data.replace(b"\\\\u0000", b""))'),
+    ),
+    # delivery
+    "what is claimed comes in reverse": (
+        Patch(_LEASES, "    if runs:\n        _note_claim(", "    runs.reverse()\n    if runs:\n        _note_claim("),
+    ),
+    "a held run stands in the line, too": (
+        Patch(
+            _STATE,
+            "        if run.state is READY:\n            self.ready += 1",
+            "        if run:\n            self.ready += 1",
+        ),
+        Patch(_STATE, "            and run.state is READY\n", "            and run.state is not LEASED\n"),
+    ),
+    # jobs and plans
+    "jobs are got in the order of their ids": (
+        Patch(
+            _JOBS,
+            "return [state.job(job_id) for job_id in ids]",
+            "return [state.job(job_id) for job_id in sorted(ids)]",
+        ),
+    ),
+    "when nothing is due, jobs without a due are": (
+        Patch(
+            _JOBS,
+            "for job_id in islice(state.due.read(after, before_ms), limit)]",
+            "for job_id in islice(state.due.read(after, before_ms), limit)] or [\n"
+            "        job_of(job_id, row) for job_id, row in state.jobs.items() if row.next_due_ms is None]",
+        ),
+    ),
+    "a job goes on after its last firing": (
+        Patch(_PLAN, "row, firing.next_due_ms, run.due_ms)", "row, firing.next_due_ms or run.due_ms + 1, run.due_ms)"),
+    ),
+    "the feed does not know the time": (
+        Patch(_PLAN, "for entry_id, entry in items), now_ms)", "for entry_id, entry in items), 0)"),
+    ),
+    "a job runs elsewhere than it says": (
+        Patch(
+            "store/memory/rows.py",
+            "        _definition(row),\n        id=job_id,\n",
+            "        (job := _definition(row)),\n        id=job_id,\n"
+            '        isolate=type(job.isolate)("process" if job.isolate.value == "never" else "never"),\n',
+        ),
+    ),
+    # records
+    "a dump begins anew after a cursor that nobody answered": (
+        Patch(
+            "store/dump_format.py",
+            '    raise InvalidInput(f"{after!r} is no place in a dump", '
+            'cure="use what the page before answered as next")',
+            '    return "", ""',
+        ),
+    ),
+    "a dump empties the feed": (
+        Patch(_RECORDS, "    records = _records(", "    state.entries.clear()\n    records = _records("),
+    ),
+    "a dump has values in it, not plain JSON": (Patch(_RECORDS, "msgspec.to_builtins(value)", "value"),),
+    "pruning takes every job for spent": (
+        Patch(_RECORDS, "        for job_id in state.spent\n", "        for job_id in state.jobs\n"),
+        Patch(_RECORDS, "        if _ended_before(state.jobs[job_id], before_ms)\n        and", "        if"),
+    ),
+}

@@ -1,0 +1,241 @@
+"""What goes with a wait?  A claim, so that what rings soon is ours without another question, and nobody else's loss."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from redis import exceptions
+
+from pollux.model import RunState
+from pollux.store.redis import RedisStore, handle, wakeup
+from pollux.testing.conformance.builders import LEASE_MS, a_run, given, given_jobs, ids, the_run
+from tests.servers.redis import own_url
+
+WAIT_MS, PATIENCE_S = 60_000, 60
+
+
+@pytest.fixture
+async def store():
+    store = RedisStore(own_url("offers"))
+    await store.open()
+    await given_jobs(store, "job")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def looks(store, monkeypatch):
+    """How often the store was asked for runs over its own connections."""
+    link, called = store._link, []
+    run_raw = link.run_raw
+
+    async def told(verb, **arguments):
+        if verb == "claim":
+            called.append(arguments["token"])
+        return await run_raw(verb, **arguments)
+
+    monkeypatch.setattr(link, "run_raw", told)
+    return called
+
+
+def waiting(store, token="t", node="n", wait_ms=WAIT_MS):
+    return asyncio.ensure_future(
+        store.claim(node=node, token=token, limit=9, lease_ms=LEASE_MS, wait_ms=wait_ms),
+    )
+
+
+async def asleep(store, *, offers=True):
+    """The server has what goes with the wait; false: only the wait."""
+    async with asyncio.timeout(PATIENCE_S):
+        ear = store._runs_ear
+        while ear._listener._asked is None or (ear._offered is None) == offers:  # noqa: ASYNC110  it rings no bell
+            await asyncio.sleep(0.005)
+    await store.counts()  # over another connection, and after it
+
+
+async def within(call):
+    async with asyncio.timeout(PATIENCE_S):
+        return await call
+
+
+async def test_what_rings_soon_comes_with_the_ring(store, looks):
+    for n in range(3):
+        claim = waiting(store, f"t{n}")
+        await asleep(store)
+        await store.enqueue([a_run(f"r{n}", due_ms=0)])
+
+        claimed = await within(claim)
+
+        assert (ids(claimed.runs), claimed.runs[0].token) == ([f"r{n}"], f"t{n}:1")
+        assert claimed.jobs["job"].id == "job"
+    assert looks == ["t0", "t1", "t2"], "one look each, before the wait"
+
+
+async def test_an_offer_is_good_for_a_moment_only(store, looks, monkeypatch):
+    """A waiter that hangs, or that nobody can reach any more, takes nothing away from the others."""
+    monkeypatch.setattr(handle, "OFFER_MS", -1)
+    claim = waiting(store)
+    await asleep(store)
+
+    await store.enqueue([a_run("r", due_ms=0)])
+
+    assert ids((await within(claim)).runs) == ["r"]
+    assert looks == ["t", "t"]
+
+
+async def test_whoever_may_leave_by_itself_before_that_moment_is_over_offers_nothing(store, monkeypatch):
+    """Or what the server takes for it just then would be leased to nobody."""
+    monkeypatch.setattr(handle, "OFFER_MS", WAIT_MS)
+    claim = waiting(store)
+    await asleep(store, offers=False)
+
+    await store.enqueue([a_run("r", due_ms=0)])
+
+    assert ids((await within(claim)).runs) == ["r"]
+
+
+async def test_what_is_more_than_plain_is_looked_for_after_the_ring(store, looks):
+    claim = waiting(store)
+    await asleep(store)
+
+    await store.enqueue([a_run("r", due_ms=0, key="k")])
+
+    assert ids((await within(claim)).runs) == ["r"]
+    assert looks == ["t", "t"]
+
+
+async def test_whoever_stops_waiting_takes_its_offer_back(store):
+    for n in range(20):
+        claim = waiting(store, f"t{n}")
+        await asleep(store)
+        claim.cancel()
+        await asyncio.gather(claim, return_exceptions=True)
+
+        await store.enqueue([a_run(f"r{n}", due_ms=0)])
+
+        assert (await the_run(store, f"r{n}")).state is RunState.READY
+        assert ids((await store.claim(node="m", token=f"u{n}", limit=9, lease_ms=LEASE_MS)).runs) == [f"r{n}"]
+
+
+def enqueued_elsewhere(url, run):
+    """In a loop of its own, while ours stands still."""
+
+    async def enqueue():
+        other = RedisStore(url)
+        await other.open()
+        try:
+            await other.enqueue([run])
+        finally:
+            await other.close()
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(asyncio.run, enqueue()).result(PATIENCE_S)
+
+
+async def test_an_offer_is_taken_back_at_once(store):
+    """Not with the next turn of the loop: what is sent before it, by whomever, must not be taken for nobody."""
+    claim = waiting(store)
+    await asleep(store)
+    [waiter] = store._runs_ear._waiters
+
+    store._runs_ear.dismiss(waiter)
+    enqueued_elsewhere(store._url, a_run("r", due_ms=0))
+
+    assert (await the_run(store, "r")).state is RunState.READY
+    claim.cancel()
+    await asyncio.gather(claim, return_exceptions=True)
+
+
+async def test_whoever_waited_long_enough_leaves_the_connection_as_it_is(store, monkeypatch):
+    monkeypatch.setattr(wakeup, "OFFER_MS", 0)
+    monkeypatch.setattr(handle, "OFFER_MS", -1)
+    claim = waiting(store)
+    await asleep(store)
+    asked = store._runs_ear._listener._asked
+    claim.cancel()
+    await asyncio.gather(claim, return_exceptions=True)
+
+    claim = waiting(store, "u")
+    await asleep(store, offers=False)
+
+    assert store._runs_ear._listener._asked is asked
+    await store.enqueue([a_run("r", due_ms=0)])
+    assert ids((await within(claim)).runs) == ["r"]
+
+
+async def test_an_offer_whose_answer_was_lost_is_answered_by_its_token(store, looks, monkeypatch):
+    listener = store._runs_ear._listener
+    ask = listener.ask
+
+    async def lossy(*command, tell=None, **options):
+        await ask(*command, **options)
+        raise exceptions.ConnectionError("lost on the way")
+
+    monkeypatch.setattr(listener, "ask", lossy)
+    claim = waiting(store)
+    await asleep(store)
+    await store.enqueue([a_run("r", due_ms=0)])
+
+    [run] = (await within(claim)).runs
+
+    assert (run.id, run.fence, run.token) == ("r", 1, "t:1")
+    assert looks == ["t", "t"]
+
+
+async def test_a_ring_for_somebody_else_leaves_the_waiter_where_it_is(store, looks):
+    await given(store, a_run("other", due_ms=0))
+    await store.claim(node="m", token="u", limit=1, lease_ms=LEASE_MS)
+    looks.clear()
+    claim = waiting(store)
+    await asleep(store)
+
+    await store.cancel(run_ids=["other"])  # rings for node m
+    await asleep(store, offers=False)
+    assert not claim.done()
+    await store.enqueue([a_run("r", due_ms=0)])
+
+    assert ids((await within(claim)).runs) == ["r"]
+
+
+async def test_a_server_that_forgot_the_scripts_is_told_them_again(store, looks, redis):
+    for n in range(3):
+        claim = waiting(store, f"t{n}")
+        await asleep(store)
+        if n == 1:
+            await redis.script_flush()
+        await store.enqueue([a_run(f"r{n}", due_ms=0)])
+        assert ids((await within(claim)).runs) == [f"r{n}"]
+    assert looks == ["t0", "t1", "t1", "t2"], "the ring after the flush needed another look, the next one did not"
+
+
+async def test_of_two_who_wait_each_gets_what_it_may(store):
+    one, two = waiting(store, "one"), waiting(store, "two", node="m")
+    await asleep(store)
+
+    await store.enqueue([a_run("a", due_ms=0)])
+    done, left = await asyncio.wait({one, two}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+    assert [ids(claim.result().runs) for claim in done] == [["a"]]
+    await store.enqueue([a_run("b", due_ms=0)])
+
+    assert ids((await within(left.pop())).runs) == ["b"]
+
+
+async def test_closing_while_the_server_has_an_offer_takes_nothing(store):
+    other = RedisStore(store._url)
+    await other.open()
+    try:
+        claim = waiting(other)
+        await asleep(other)
+        await other.close()
+        await asyncio.gather(claim, return_exceptions=True)
+
+        await store.enqueue([a_run("r", due_ms=0)])
+
+        assert (await the_run(store, "r")).state is RunState.READY
+    finally:
+        await other.close()
+
+
+async def test_with_replicas_to_confirm_nothing_goes_with_the_wait():
+    store = RedisStore(f"{own_url('offers')}&wait=1")
+    assert store._offer_of({}) is None
