@@ -14,6 +14,7 @@ DEMO := serve -c examples/demo.yaml --watch
 # share a thing name a group and stay in one process.
 PYTEST := $(BIN)/python -m pytest
 SPREAD := -n 3 --dist loadgroup
+QUICK := tests/test_architecture.py tests/unit tests/runtime tests/conformance/test_memory.py tests/conformance/test_sqlite.py
 
 # Made by make, and therefore removed by `make clean`; also every __pycache__ below these folders.
 DEMO_FILES := $(addprefix pollux-demo.db,-wal -shm .lock .bell .ballast .token .sock .versions)
@@ -35,10 +36,10 @@ FOR_IMAGE := pyproject.toml $(addprefix --extra ,redis postgres otel fast) -c re
 ALREADY := sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p'
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench sabotage docs lock clean
+.PHONY: help run test test-quick check bench sabotage docs lock clean
 
 help: ## show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run ## start the demo: a scheduler with a few jobs, watched in the terminal
 	@$(BIN)/pollux $(DEMO) $(ARGS)
@@ -48,6 +49,9 @@ test: $(VENV)/.test ## run every test; a skipped test fails the run
 	@$(BIN)/python -m compileall -q -j 2 -x '/(test_[^/]*|conftest)\.py$$' src tests
 	@$(BIN)/python -m tests.beforehand
 	@POLLUX_NO_SKIP=1 $(PYTEST) $(SPREAD) $(ARGS)
+
+test-quick: $(VENV)/.test ## unit, runtime, and the conformance of memory and SQLite: under two minutes
+	@POLLUX_NO_SKIP=1 $(PYTEST) -q $(SPREAD) $(QUICK) $(ARGS)
 
 check: $(VENV)/.test ## format, lint, types, architecture and unit tests: under a minute
 	@$(BIN)/ruff format --check --quiet . || { echo "make: not formatted; cure: $(BIN)/ruff format ." >&2; exit 1; }
