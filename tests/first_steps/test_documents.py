@@ -88,6 +88,16 @@ def test_the_page_of_health_tells_of_every_finding():
     assert names == set(re.findall(r"^\| `(\w+)` \| (?:deployment|this node|each node)", text, re.MULTILINE))
 
 
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_the_files_that_a_page_about_the_code_names_are_there(page):
+    text = (ROOT / page).read_text()
+    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*\.(?:py|sql|lua))[`:]", text)
+    assert len(named) > 5
+    assert [
+        name for name in named if not any((ROOT / "src" / "pollux").rglob(name)) and not (ROOT / name).exists()
+    ] == []
+
+
 def test_the_page_of_the_architecture_names_every_loop():
     code = "\n".join(path.read_text() for path in (ROOT / "src/pollux").rglob("*.py"))
     loops = set(re.findall(r"^class ([A-Z]\w+)\(Loop\)", code, re.MULTILINE))
