@@ -75,7 +75,7 @@ def test_the_answers_for_machines_have_their_fields(pollux):
 
 
 def test_what_is_found_is_told_with_exit_code_1_and_repaired_on_demand(pollux):
-    spoil(pollux, "UPDATE tally SET ready = ready + 5")
+    spoil(pollux, "UPDATE counters SET ready = ready + 5")
     answer = pollux("store", "check", *WHERE)
     assert answer.code == 1
     assert "counts: a count differs from what is there" in answer.out

@@ -108,8 +108,8 @@ SUBTLE: dict[str, tuple[Patch, ...]] = {
     "runs are got in the order of their ids": (
         Patch(
             _RUNS,
-            "or state.past.get(run_id) for run_id in ids]",
-            "or state.past.get(run_id) for run_id in sorted(ids)]",
+            "or state.history.get(run_id) for run_id in ids]",
+            "or state.history.get(run_id) for run_id in sorted(ids)]",
         ),
     ),
     "cancelling a job deletes it": (

@@ -377,7 +377,9 @@ FIRINGS = (
     sabotage(
         "S6.unread-sqlite",
         "an end that came after the feed was read is not looked for",
-        Patch("store/sqlite/plan.py", "    if tx.tally.ends and jobs_that_look(firings, facts):", "    if not facts:"),
+        Patch(
+            "store/sqlite/plan.py", "    if tx.counters.ends and jobs_that_look(firings, facts):", "    if not facts:"
+        ),
         tests=(SQLITE + ENDED_UNREAD,),
     ),
     sabotage(
@@ -477,8 +479,8 @@ WRITES = (
         "calls are answered before they are committed",
         Patch(
             "store/sqlite/writer.py",
-            "            transaction.close_tally()\n            failpoint()\n",
-            "            transaction.close_tally()\n            answer(batch)\n            time.sleep(0.02)\n"
+            "            transaction.write_counters()\n            failpoint()\n",
+            "            transaction.write_counters()\n            answer(batch)\n            time.sleep(0.02)\n"
             "            failpoint()\n",
         ),
         tests=("tests/store/test_sqlite_writer.py::test_every_answer_was_synced_first", SWEEP),

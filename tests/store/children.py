@@ -13,10 +13,22 @@ import apsw
 from pollux.errors import StoreRefused
 from pollux.model import Cause, Done, Job, Outcome, run_of
 from pollux.store.contract import JobPut, Settlement
-from pollux.store.sqlite import SqliteStore, handle
+from pollux.store.relational.sql import Migration
+from pollux.store.sqlite import SqliteStore, handle, schema
 
 ROOT = Path(__file__).parents[2]
 JOB = Job(id="job", handler="poll")
+LATER = Migration(
+    2,
+    "0002_planted.sql",
+    (
+        "CREATE TABLE planted (n INTEGER PRIMARY KEY, id TEXT NOT NULL) STRICT",
+        "INSERT INTO planted (id) SELECT id FROM runs ORDER BY seq",
+        "ALTER TABLE runs ADD COLUMN planted TEXT",
+        "UPDATE runs SET planted = (SELECT planted.id FROM planted WHERE planted.id = runs.id)",
+        "DROP TABLE planted",
+    ),
+)
 
 
 def start(name: str, *args: object, **env: str) -> subprocess.Popen[str]:
@@ -125,6 +137,13 @@ async def make(path: str) -> None:
     await store.put_jobs([JobPut(JOB)])
     await store.close()
     say("made")
+
+
+async def make_later(path: str) -> None:
+    """As `make`, with the release that has one migration more."""
+    whole = schema.migrations()
+    schema.migrations = lambda: [*whole, LATER]
+    await make(path)
 
 
 async def refuse(path: str) -> None:

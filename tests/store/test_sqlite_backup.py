@@ -216,7 +216,7 @@ async def test_the_log_of_a_damaged_store_does_not_get_into_the_restored_one(pat
     backup.backup(path, tmp_path / "copy.db", lambda *_: None)
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
-    connection.execute("UPDATE tally SET ready = 777")
+    connection.execute("UPDATE counters SET ready = 777")
     log = path.with_name("pollux.db-wal")
     left = log.read_bytes()
     connection.close()

@@ -71,25 +71,25 @@ async def test_whatever_the_verbs_do_nothing_is_found(tmp_path, seed):
 
 
 PLANTED = {
-    "counts": ["UPDATE tally SET ready = ready + 1"],
-    "counts ": ["UPDATE tally SET entries = 0"],
+    "counts": ["UPDATE counters SET ready = ready + 1"],
+    "counts ": ["UPDATE counters SET entries = 0"],
     "single": ["DELETE FROM term"],
-    "shelves": ["UPDATE runs SET shelf = 0, finished_ms = 1 WHERE state = 2"],
-    "shelves ": ["UPDATE runs SET shelf = 1 WHERE state = 4"],
+    "states": ["UPDATE runs SET history_class = 0, finished_ms = 1 WHERE state = 2"],
+    "states ": ["UPDATE runs SET history_class = 1 WHERE state = 4"],
     "finished": ["UPDATE runs SET finished_ms = NULL WHERE state = 3"],
     "leases": ["UPDATE runs SET token = '' WHERE state = 2"],
     "orphans": ["UPDATE runs SET job_id = 'gone' WHERE state = 1"],
     "buried": ["INSERT INTO tombs (id, revision) VALUES ('job', 1)"],
     "elsewhere": [
         "UPDATE runs SET version = 3 WHERE state = 1",
-        "INSERT INTO tally SELECT 0, ready, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3 FROM tally",
-        "UPDATE tally SET ready = 0 WHERE version = 2",
+        "INSERT INTO counters SELECT 0, ready, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3 FROM counters",
+        "UPDATE counters SET ready = 0 WHERE version = 2",
     ],
-    "counts  ": ["INSERT INTO tally SELECT 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3 FROM tally"],
+    "counts  ": ["INSERT INTO counters SELECT 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3 FROM counters"],
     "records": ["UPDATE runs SET result = x'7b' WHERE state = 3"],
     "records ": ["UPDATE jobs SET definition = x'7b7d'"],
     "feed": ["UPDATE feed SET body = x'00'"],
-    "feed ": ["UPDATE feed SET ends = ends + 1", "UPDATE tally SET ends = (SELECT sum(ends) FROM feed)"],
+    "feed ": ["UPDATE feed SET ends = ends + 1", "UPDATE counters SET ends = (SELECT sum(ends) FROM feed)"],
     "audit": ["UPDATE log SET detail = 'never mind' WHERE seq = 3"],
     "audit ": ["DELETE FROM log WHERE seq = 2"],
 }
@@ -116,7 +116,8 @@ async def test_an_audit_log_that_was_pruned_is_in_order(path):
 def test_wrong_counts_are_counted_again(path):
     before = check(path, silent)
     spoil(
-        path, "UPDATE tally SET held = 7, ready = 0, leased = 99, dead = 3, feed = 0, ends = 1, jobs = 0, entries = 0"
+        path,
+        "UPDATE counters SET held = 7, ready = 0, leased = 99, dead = 3, feed = 0, ends = 1, jobs = 0, entries = 0",
     )
     [finding] = check(path, silent).findings
     assert finding.can_repair

@@ -14,13 +14,13 @@ from tests.store.children import JOB
 STATEMENTS = {
     f"{verb}.{name}": statement
     for verb in sql.verbs(schema.__package__)
-    if verb not in {"check", "restore"}  # people ask for these walks over everything, and no busy line waits for them
+    if verb not in {"check", "restore"}  # people ask for these walks over everything, and no busy queue waits for them
     for name, statement in sql.read(schema.__package__, verb).items()
     if not statement.startswith("FROM ")  # those of `listing` are parts, tried below
 }
 # One row for each version, or as many rows as there are nodes; lists that were handed in; walks that a LIMIT ends.
 SMALL = re.compile(
-    r"SCAN (CONSTANT ROW|tally( USING COVERING INDEX tally_version)?|term( USING INDEX term_version)?|nodes"
+    r"SCAN (CONSTANT ROW|counters( USING COVERING INDEX counters_version)?|term( USING INDEX term_version)?|nodes"
     r"|\w+ VIRTUAL TABLE INDEX 1:|\(subquery-\d+\)|finished)$"
 )
 ENDS_AT_A_LIMIT = {

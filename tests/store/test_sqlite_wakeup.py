@@ -15,10 +15,10 @@ LISTENER = """
 import asyncio, sys
 from pathlib import Path
 from pollux.store.relational.wakeup import RUNS
-from pollux.store.sqlite.wakeup import Bell, Ear
+from pollux.store.sqlite.wakeup import SqliteListener, SqliteNotifier
 
 async def main():
-    ear = Ear(Bell(Path(sys.argv[1])), asyncio.get_running_loop())
+    ear = SqliteListener(SqliteNotifier(Path(sys.argv[1])), asyncio.get_running_loop())
     with ear.listen(RUNS) as waiter:
         ear.prick()
         print("listens", flush=True)

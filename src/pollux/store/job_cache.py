@@ -50,8 +50,8 @@ class JobCache:
 class JobReading(BatchDecoder[Row, Job]):
     """The jobs of one call; what cannot be read is told of with its answer."""
 
-    def __init__(self, shelf: JobCache) -> None:
-        super().__init__("job", shelf.job)
+    def __init__(self, cache: JobCache) -> None:
+        super().__init__("job", cache.job)
 
     def job(self, row: Row) -> Job | None:
         return self(row, row[0], row[6], row[2])

@@ -27,23 +27,23 @@ T = TypeVar("T")
 
 
 def prune(state: VersionState, what: Pruning) -> int:
-    past = state.past
+    history = state.history
     gone = sum(_drop(state, run_id) for run_id in what.ids[: what.limit])
     if what.unchanged_before_ms is not None:
-        old = past.older_than(what.unchanged_before_ms, UNCHANGED_ONLY, limit=what.limit - gone)
+        old = history.older_than(what.unchanged_before_ms, UNCHANGED_ONLY, limit=what.limit - gone)
         gone += sum(_drop(state, run_id) for run_id in old)
     if what.finished_before_ms is not None:
-        old = past.older_than(what.finished_before_ms, ALL_BUT_DEAD, limit=what.limit - gone)
+        old = history.older_than(what.finished_before_ms, ALL_BUT_DEAD, limit=what.limit - gone)
         gone += sum(_drop(state, run_id) for run_id in old)
     if what.keep_per_job is not None and gone < what.limit:
-        gone += sum(_drop(state, run_id) for run_id in past.beyond(what.keep_per_job, limit=what.limit - gone))
+        gone += sum(_drop(state, run_id) for run_id in history.beyond(what.keep_per_job, limit=what.limit - gone))
     if what.once_before_ms is not None:
         gone += _drop_spent(state, what.once_before_ms, what.limit - gone)
     if what.dead_before_ms is not None:
-        old = past.older_than(what.dead_before_ms, DEAD_ONLY, limit=what.limit - gone)
+        old = history.older_than(what.dead_before_ms, DEAD_ONLY, limit=what.limit - gone)
         gone += sum(_drop(state, run_id) for run_id in old)
-    if what.dead_max is not None and past.dead > what.dead_max:
-        old = past.oldest(DEAD_ONLY, limit=min(what.limit - gone, past.dead - what.dead_max))
+    if what.dead_max is not None and history.dead > what.dead_max:
+        old = history.oldest(DEAD_ONLY, limit=min(what.limit - gone, history.dead - what.dead_max))
         gone += sum(_drop(state, run_id) for run_id in old)
     if what.log_max is not None:
         beyond = max(0, min(what.limit - gone, len(state.log) - max(1, what.log_max)))
@@ -53,7 +53,7 @@ def prune(state: VersionState, what: Pruning) -> int:
 
 
 def _drop(state: VersionState, run_id: str) -> int:
-    if run_id not in state.past:
+    if run_id not in state.history:
         return 0
     state.forget(run_id)
     return 1
@@ -66,8 +66,8 @@ def _drop_spent(state: VersionState, before_ms: int, limit: int) -> int:
         for job_id in state.spent
         if _ended_before(state.jobs[job_id], before_ms)
         and job_id not in state.job_runs
-        and not state.past.has_dead_letters(job_id)
-        and not state.past.has_since(job_id, before_ms)
+        and not state.history.has_dead_letters(job_id)
+        and not state.history.has_since(job_id, before_ms)
     ][: max(0, limit)]
     for job_id in spent:
         row = state.drop_job(job_id)
@@ -150,7 +150,7 @@ def _of_kind(state: VersionState, kind: str, place: str) -> Iterator[tuple[str, 
         case "live":
             rows = ((run_id, state.live[run_id]) for run_id in _after(sorted(state.live), place))
         case "run":
-            rows = state.past.oldest_first(after=int(place or 0))
+            rows = state.history.oldest_first(after=int(place or 0))
         case "note":
             rows = ((key, state.notes[key]) for key in _after(sorted(state.notes), place))
         case "log":
@@ -215,7 +215,7 @@ def _load_run(state: VersionState, run: Run) -> Run | None:
     if state.knows(run.id):
         return None
     if run.state not in LIVE:
-        state.past.add(run)
+        state.history.add(run)
         return run
     if run.key is not None and run.key in state.keys:
         return None

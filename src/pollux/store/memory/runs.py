@@ -79,8 +79,8 @@ def cancel(
     for run_id in run_ids:
         run = state.live.get(run_id)
         if run is None:
-            past = state.past.get(run_id)
-            is_cancelled = past is not None and past.state is CANCELLED
+            finished = state.history.get(run_id)
+            is_cancelled = finished is not None and finished.state is CANCELLED
             answers.append(RunAnswer(Answer.ALREADY if is_cancelled else Answer.LOST, run_id))
         elif run.state is LEASED:
             answers.append(RunAnswer(Answer.OK if state.ask_to_stop(run, reason) else Answer.ALREADY, run_id))
@@ -99,14 +99,14 @@ def revive(state: VersionState, run_ids: Sequence[str], now_ms: int) -> list[Run
 
 
 def _revive(state: VersionState, run_id: str, now_ms: int, told: FeedWrites) -> RunAnswer:
-    run = state.past.get(run_id)
+    run = state.history.get(run_id)
     if run is None or run.state is not DEAD:
         return RunAnswer(Answer.LOST, run_id)
     if run.job_id not in state.jobs:
         return RunAnswer(Answer.STALE, run_id)
     if run.key is not None and run.key in state.keys:
         return RunAnswer(Answer.CONFLICT, run_id, state.keys[run.key])
-    state.past.remove(run_id)
+    state.history.remove(run_id)
     revived = state.admit(
         replace(
             run,
@@ -128,7 +128,7 @@ def _revive(state: VersionState, run_id: str, now_ms: int, told: FeedWrites) -> 
 
 
 def get_runs(state: VersionState, ids: Sequence[str]) -> list[Run | None]:
-    return [state.live.get(run_id) or state.past.get(run_id) for run_id in ids]
+    return [state.live.get(run_id) or state.history.get(run_id) for run_id in ids]
 
 
 def list_runs(state: VersionState, where: RunFilter, after: str | None, limit: int) -> RunPage:
@@ -138,9 +138,9 @@ def list_runs(state: VersionState, where: RunFilter, after: str | None, limit: i
     if before is None:
         rows = [(f"live:{run.due_ms}:{run.id}", run) for run in _live(state, where, live_after, limit + 1)]
     if len(rows) <= limit:
-        past = state.past.newest_first(job_id=where.job_id, before=before)
+        finished = state.history.newest_first(job_id=where.job_id, before=before)
         fits = run_filter(where)
-        rows += islice(((f"past:{seq}", run) for seq, run in past if fits(run)), limit + 1 - len(rows))
+        rows += islice(((f"past:{seq}", run) for seq, run in finished if fits(run)), limit + 1 - len(rows))
     page = tuple(run for _, run in rows[:limit])
     return RunPage(page, rows[limit - 1][0] if len(rows) > limit else None)
 
@@ -160,7 +160,7 @@ def counts(state: VersionState) -> Counts:
         held=sum(each.held for each in counted),
         ready=sum(each.ready for each in counted),
         leased=sum(len(each.leased) for each in counted),
-        dead=state.past.dead,
+        dead=state.history.dead,
         feed=sum(len(each.entries) for each in counted),
         ends=sum(each.ends for each in counted),
         jobs=sum(each.job_count for each in counted),

@@ -44,7 +44,7 @@ def _settle(
 ) -> Answer:
     run = state.live.get(settlement.run_id)
     if run is None or run.state is not LEASED or run.token != settlement.token:
-        return _refused(state, run or state.past.get(settlement.run_id), settlement.token)
+        return _refused(state, run or state.history.get(settlement.run_id), settlement.token)
     if settlement.progress:
         run = replace(run, progress=settlement.progress[:PROGRESS_CHARS_MAX])
     verdict = _final(state, run, settlement.verdict)
@@ -99,9 +99,9 @@ def _finish(
 
 def _take_dead_letters(state: VersionState, job_id: str) -> int:
     """Make history of the job's dead letters of its schedule, not of what was asked for; how many they stood for."""
-    letters = [letter for letter in state.past.dead_letters(job_id) if letter.cause is Cause.SCHEDULE]
+    letters = [letter for letter in state.history.dead_letters(job_id) if letter.cause is Cause.SCHEDULE]
     for letter in letters:
-        state.past.end_dead_letter(letter.id)
+        state.history.end_dead_letter(letter.id)
     return sum(letter.deaths for letter in letters)
 
 

@@ -1,7 +1,7 @@
 """What does the memory store hold?  The rows, and the few moves that keep their indexes true.
 
 A live run stands in exactly one place of one version: held (counted), ready (in the line of its priority) or leased
-(in `leased`, with the length of its lease).  A finished one stands in `past`.  All verbs move runs by `admit`,
+(in `leased`, with the length of its lease).  A finished one stands in `history`.  All verbs move runs by `admit`,
 `put_back`, `lease` and `finish` of the version it is in, and jobs between versions by `take_job`.
 
 Lines are heaps; an entry is true if its run is still ready and visible at the entry's time, otherwise it is
@@ -88,7 +88,7 @@ class SharedState:
         self.keys: dict[str, str] = {}
         self.claims: dict[str, list[str]] = {}  # claim token -> runs
         self.settled: dict[str, str] = {}  # run -> the token that handed it back last
-        self.past = FinishedRuns(self.jobs)
+        self.history = FinishedRuns(self.jobs)
         self.seq = count(1)
 
         self.notes: dict[str, Note] = {}
@@ -115,7 +115,7 @@ class VersionState:
         self.is_there = False  # somebody used it, and nobody dropped it since
         self.jobs, self.gone, self.spent = house.jobs, house.gone, house.spent
         self.live, self.job_runs, self.keys = house.live, house.job_runs, house.keys
-        self.claims, self.settled, self.past = house.claims, house.settled, house.past
+        self.claims, self.settled, self.history = house.claims, house.settled, house.history
         self.notes, self.expiring, self.nodes, self.log = house.notes, house.expiring, house.nodes, house.log
 
         self.job_count = 0
@@ -171,7 +171,7 @@ class VersionState:
         self.job_count += 1
         self.is_there = True
         self.house.job_ids = None
-        self.past.adopt(job.id, row)
+        self.history.adopt(job.id, row)
         self.move_job(job.id, row, job.next_due_ms, job.last_due_ms)
         row.memory = packed_memory(job.memory)
 
@@ -235,7 +235,7 @@ class VersionState:
         home.move_job(job_id, row, None, row.last_due_ms)
         del self.jobs[job_id]
         home.job_count -= 1
-        self.past.orphan(job_id, row)
+        self.history.orphan(job_id, row)
         self.spent.pop(job_id, None)
         self.house.job_ids = None
         return row
@@ -248,7 +248,7 @@ class VersionState:
     # runs
 
     def knows(self, run_id: str) -> bool:
-        return run_id in self.live or run_id in self.past
+        return run_id in self.live or run_id in self.history
 
     def admit(self, run: Run, now_ms: int) -> Run:
         """A new live run, held or ready, where its job is."""
@@ -281,11 +281,11 @@ class VersionState:
         if run.key is not None and self.keys.get(run.key) == run.id:
             del self.keys[run.key]
         self.job_runs.remove(run)
-        self.past.add(run)
+        self.history.add(run)
 
     def forget(self, run_id: str) -> None:
         """A finished run goes for good."""
-        self.past.remove(run_id)
+        self.history.remove(run_id)
         self.settled.pop(run_id, None)
 
     def stand(self, run: Run) -> None:

@@ -48,7 +48,7 @@ _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (\w+) ON")
 _NO_INDEX = re.compile(r"DROP INDEX {s}\.(\w+)")
 _sql = PostgresStatements("check")
 _RULES = {
-    "shelves": "a run stands among the live and the finished, or in neither",
+    "states": "a run stands among the live and the finished, or in neither",
     "leases": "a leased run has no token",
     "orphans": "a run waits for a job that is gone",
     "versions": "a run is in another version than its job",
@@ -198,14 +198,14 @@ async def _recount(tx: PostgresTransaction) -> None:
 async def _of_records(tx: PostgresTransaction, total: int, report: Report) -> list[CheckFinding]:
     """Every job, run and note can be read, and every line of the audit log follows from the one before."""
     unread, noted = list[str](), list[Note]()
-    chain, shelf = AuditChainCheck(), JobCache()
+    chain, cache = AuditChainCheck(), JobCache()
     done, after = 0, None
     while True:
         page = await record_verbs.dump(tx, after, PAGE)
         for kind, row in page.rows:
             if kind == "log":
                 chain.follow(record_verbs.line_of(row))
-            elif (error := _unreadable(kind, tuple(row), shelf)) is not None:
+            elif (error := _unreadable(kind, tuple(row), cache)) is not None:
                 unread.append(f"{kind} {row[0]}: {error}")
             elif kind == "note" and row[0].startswith(NOTED):
                 noted.append(rows.note(tuple(row)))
@@ -217,8 +217,8 @@ async def _of_records(tx: PostgresTransaction, total: int, report: Report) -> li
             return found + chain.findings()
 
 
-def _unreadable(kind: str, row: Row, shelf: JobCache) -> str | None:
-    read: dict[str, Callable[[Row], Any]] = {"job": shelf.job, "run": rows.run, "note": rows.note}
+def _unreadable(kind: str, row: Row, cache: JobCache) -> str | None:
+    read: dict[str, Callable[[Row], Any]] = {"job": cache.job, "run": rows.run, "note": rows.note}
     try:
         if kind in read:
             read[kind](row)

@@ -32,7 +32,7 @@ from pollux.store.postgres.sql import PostgresStatements
 from pollux.store.postgres.transaction import PostgresTransaction
 from pollux.store.relational.feed_entries import JOB_GONE, end_unrun
 from pollux.store.relational.leases import CLAIMS_MAX, LOST_MAX, first_of, lose
-from pollux.store.relational.rows import DEAD, LEASED, SHELF_DEAD, Row
+from pollux.store.relational.rows import DEAD, HISTORY_DEAD, LEASED, Row
 from pollux.store.relational.settle import prepare
 from pollux.store.relational.wakeup import RUNS
 from pollux.store.values import ClaimRequest
@@ -62,7 +62,7 @@ class ClaimAnswer(NamedTuple):
         return [each for each in asking.order if (at := self.visible_ms[each - 1]) is not None and at <= self.now_ms]
 
 
-async def again(tx: PostgresTransaction, shelf: JobCache, token: str, seen: ClaimAnswer) -> Claimed | None:
+async def again(tx: PostgresTransaction, cache: JobCache, token: str, seen: ClaimAnswer) -> Claimed | None:
     """What the same claim got before, as far as its leases still stand."""
     by_id: dict[str, Row] = {}
     for row in await tx.rows(_claim.again, token, seen.now_ms):
@@ -73,7 +73,7 @@ async def again(tx: PostgresTransaction, shelf: JobCache, token: str, seen: Clai
     for row in by_id.values():
         with suppress(*UNREADABLE):  # one like that is left until its lease ends, and then seen to
             if row[COLUMNS] is not None:
-                jobs[row[COLUMNS]] = shelf.job(row[COLUMNS:])
+                jobs[row[COLUMNS]] = cache.job(row[COLUMNS:])
             runs.append(run_of(row[:COLUMNS]))
     return Claimed(Answer.OK, tuple(runs), jobs, seen.stops, None, seen.now_ms) if runs else None
 
@@ -99,7 +99,7 @@ class ClaimStep(NamedTuple):
 
 
 async def take(
-    tx: PostgresTransaction, shelf: JobCache, asking: ClaimRequest, step: ClaimStep
+    tx: PostgresTransaction, cache: JobCache, asking: ClaimRequest, step: ClaimStep
 ) -> tuple[ClaimAnswer, ClaimedParts | None]:
     """What was seen, and what was leased; None: something else comes first, or nothing is visible."""
     about = (asking.token, tx.given_ms, tx.version, step.order, step.feed_max, step.limit)
@@ -111,11 +111,11 @@ async def take(
         raise
     now_ms, high, normal, low, ends_ms, parts, ends, stops, clock_ms, chosen = last[-1]
     seen = ClaimAnswer(now_ms, (high, normal, low), ends_ms, parts, ends, stops, clock_ms)
-    return seen, None if chosen is None else await _taken(tx, found, shelf, asking, now_ms)
+    return seen, None if chosen is None else await _taken(tx, found, cache, asking, now_ms)
 
 
 async def _taken(
-    tx: PostgresTransaction, found: Sequence[Row], shelf: JobCache, asking: ClaimRequest, now_ms: int
+    tx: PostgresTransaction, found: Sequence[Row], cache: JobCache, asking: ClaimRequest, now_ms: int
 ) -> ClaimedParts:
     rows: list[Row] = []
     jobs: dict[str, Job] = {}
@@ -127,7 +127,7 @@ async def _taken(
             revision, job_id, _, next_due_ms, *_, last_due_ms, _, memory, _ = row
             written = (job_id, revision, next_due_ms, last_due_ms, memory, row[DEFINITION], row[VERSION])
             try:
-                jobs[job_id] = shelf.job(written)
+                jobs[job_id] = cache.job(written)
             except UNREADABLE as error:
                 reasons[job_id] = str(error)
     rows.sort(key=_PLACE)
@@ -185,12 +185,12 @@ async def bury_broken(tx: PostgresTransaction, broken: dict[int, str], token: st
     if not ours:
         return
     await tx.rows(_claim.clear, [row[SEQ] for row in ours])
-    over = [(row[SEQ], 0, DEAD, SHELF_DEAD, "", broken[row[SEQ]], True) for row in ours]
+    over = [(row[SEQ], 0, DEAD, HISTORY_DEAD, "", broken[row[SEQ]], True) for row in ours]
     await tx.rows(_claim.end, *columns(over, 7), now_ms)
     tx.shared.dead += len(ours)
     ends: list[tuple[int, End]] = []
     for row in ours:
-        tx.tally_of(row[7]).leased -= 1
+        tx.counters_of(row[7]).leased -= 1
         ends.append((row[7], end_unrun(row[2:7], RunState.DEAD, now_ms, failed=True, error=broken[row[SEQ]])))
     tx.tell_ends(ends)
 
@@ -210,20 +210,20 @@ async def take_back(tx: PostgresTransaction, losses_max: int, now_ms: int) -> in
     lost = await tx.rows(_claim.lost, now_ms, LOST_MAX, tx.version)
     losses = [lose(_whole(row), losses_max, now_ms) for row in lost]
     for loss in losses:
-        if loss.shelf is None:
+        if loss.history_class is None:
             back.append((loss.seq, loss.losses, loss.tried))
         else:
             is_dead = loss.state == DEAD
             tx.shared.dead += is_dead
-            after = (loss.seq, loss.losses, loss.state, loss.shelf, put(loss.cancel), loss.error, is_dead)
+            after = (loss.seq, loss.losses, loss.state, loss.history_class, put(loss.cancel), loss.error, is_dead)
             over.append(after)
     if back:
         await tx.rows(_claim.take_back, *columns(back, 3))
         tx.rings |= RUNS
     if over:
         await tx.rows(_claim.end, *columns(over, 7), now_ms)
-    tx.tally.leased -= len(losses)
-    tx.tally.ready += len(back)
+    tx.counters.leased -= len(losses)
+    tx.counters.ready += len(back)
     tx.tell_ends([(tx.version, loss.end) for loss in losses])
     return len(losses)
 
@@ -271,10 +271,10 @@ class Claimer:
     """The claims of one handle, in one version."""
 
     def __init__(
-        self, database: PostgresDatabase, version: int, shelf: JobCache, grants: SettleCache, clock: Clock, ring: Ring
+        self, database: PostgresDatabase, version: int, cache: JobCache, grants: SettleCache, clock: Clock, ring: Ring
     ) -> None:
         self._database, self._version, self._grants = database, version, grants
-        self._shelf, self._clock, self._ring = shelf, clock, ring
+        self._cache, self._clock, self._ring = cache, clock, ring
         self._seen, self._aside = _ServerTime(clock), HandedBack(clock)
         self._jumps: JumpGuard | None = None
         self._claims = 0
@@ -289,7 +289,7 @@ class Claimer:
                 continue
             hold_ms = self._hold_ms(seen.now_ms, asking.lease_ms) if now_ms is None else 0
             if seen.parts:
-                same = await self._read(partial(again, shelf=self._shelf, token=asking.token, seen=seen))
+                same = await self._read(partial(again, cache=self._cache, token=asking.token, seen=seen))
                 if same is not None:
                     return same
             if nth == 0 and seen.ends > asking.feed_max:  # not for the ends that this call itself found
@@ -366,7 +366,7 @@ class Claimer:
     async def _step(
         self, asking: ClaimRequest, step: ClaimStep, now_ms: int | None
     ) -> tuple[ClaimAnswer, ClaimedParts | None]:
-        return await self._read(partial(take, shelf=self._shelf, asking=asking, step=step), now_ms)
+        return await self._read(partial(take, cache=self._cache, asking=asking, step=step), now_ms)
 
     async def _read(self, verb: Verb[T], now_ms: int | None = None) -> T:
         return await self._database.read(verb, self._version, now_ms)

@@ -39,7 +39,7 @@ async def put_jobs(tx: PostgresTransaction, puts: Sequence[JobPut]) -> list[JobA
         ]
         if len(await tx.rows(_put.add, *columns(rows, JOB_COLUMNS))) < len(rows):
             raise TransactionRetry  # somebody else wrote one of them, without the lock
-        tx.tally.jobs += len(batch.added)
+        tx.counters.jobs += len(batch.added)
         await tx.rows(_versions.use, tx.version)
         if tombs:
             await tx.rows(_put.forget_tombs, list(batch.added))
@@ -76,7 +76,7 @@ async def bury(tx: PostgresTransaction, rows: Sequence[Row]) -> None:
     if rows:
         await tx.rows(_delete.bury, *columns([row[:3] for row in rows], 3), TOMBS_MAX)
         for row in rows:
-            tx.tally_of(row[3]).jobs -= 1
+            tx.counters_of(row[3]).jobs -= 1
 
 
 async def move_jobs(tx: PostgresTransaction, ids: Sequence[str], to: int) -> list[Answer]:
@@ -97,7 +97,7 @@ async def _take_runs(tx: PostgresTransaction, again: Sequence[str]) -> None:
     versions = [row[0] for row in await tx.rows(_move.elsewhere, again, tx.version)]
     if versions:
         await _move_runs(tx, again, tx.version)
-        tx.tally.clock_ms = max(tx.tally.clock_ms, (await tx.one(_move.clock, versions))[0])
+        tx.counters.clock_ms = max(tx.counters.clock_ms, (await tx.one(_move.clock, versions))[0])
 
 
 async def _move_runs(tx: PostgresTransaction, moved: Sequence[str], to: int) -> list[str]:
@@ -105,10 +105,10 @@ async def _move_runs(tx: PostgresTransaction, moved: Sequence[str], to: int) -> 
     place = {job_id: n for n, job_id in enumerate(moved)}
     runs = sorted(await tx.rows(_move.runs, moved, to), key=lambda row: (place[row[3]], row[0]))
     for _, state, _, _, was in runs:
-        for tally, count in ((tx.tally_of(was), -1), (tx.tally_of(to), 1)):
-            tally.held += count * (state == HELD)
-            tally.ready += count * (state == READY)
-            tally.leased += count * (state == LEASED)
+        for counters, count in ((tx.counters_of(was), -1), (tx.counters_of(to), 1)):
+            counters.held += count * (state == HELD)
+            counters.ready += count * (state == READY)
+            counters.leased += count * (state == LEASED)
     tx.rings |= RUNS
     return [row[2] for row in runs if row[1] == HELD]
 
@@ -120,11 +120,11 @@ async def _tell_moved(tx: PostgresTransaction, left: dict[str, Row], held: Seque
     """
     parts = by_version((version, job_id) for job_id, (version, _) in left.items())
     for version, some in parts.items():
-        tx.tally_of(version).jobs -= len(some)
+        tx.counters_of(version).jobs -= len(some)
         tx.tell(version, JobsMoved(tuple(some)))
-    tx.tally_of(to).jobs += len(left)
+    tx.counters_of(to).jobs += len(left)
     versions = sorted(parts)
-    tx.tally_of(to).clock_ms = (await tx.one(_move.clock, versions))[0]
+    tx.counters_of(to).clock_ms = (await tx.one(_move.clock, versions))[0]
     tx.tell(to, JobsMoved(tuple(left)))
     tx.tell_arrived([(to, run_id) for run_id in held])
     entries = [(row[0], row[1]) for row in await tx.rows(_move.unread, versions)]

@@ -16,11 +16,11 @@ from pollux.store.relational.listing import (
     Place,
     RunRows,
     finished_states,
+    history_classes_of,
     listed,
     live_states,
     newest,
     place_of,
-    shelves_of,
     wants,
 )
 from pollux.store.relational.rows import HELD, LEASED, Row
@@ -118,7 +118,7 @@ async def _live(tx: PostgresTransaction, where: RunFilter, after: Place | None, 
 
 
 async def _past(tx: PostgresTransaction, where: RunFilter, before: Place | None, limit: int) -> list[Row]:
-    sources: list[tuple[str, Any]] = [(_list.past, shelf) for shelf in shelves_of(where.states)]
+    sources: list[tuple[str, Any]] = [(_list.past, history_class) for history_class in history_classes_of(where.states)]
     if where.job_id is not None:
         sources = [(_list.past_of_job, where.job_id), (_list.dead_of_job, where.job_id)]
     rows: list[Row] = []

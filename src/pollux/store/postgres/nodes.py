@@ -46,7 +46,7 @@ async def _served(tx: PostgresTransaction, version: int) -> list[int]:
     """The versions that a node is of use to."""
     if version != ALL_VERSIONS:
         return [version]
-    return [row[0] for row in await tx.rows(_versions.there, ALL_VERSIONS)]
+    return [row[0] for row in await tx.rows(_versions.in_use, ALL_VERSIONS)]
 
 
 async def nodes(tx: PostgresTransaction) -> list[Node]:

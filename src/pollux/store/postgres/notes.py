@@ -86,7 +86,7 @@ async def tell_notes(tx: PostgresTransaction, written: dict[str, None]) -> None:
 
 async def tell_all(tx: PostgresTransaction, entry: Entry) -> None:
     """Whoever leads, in every version that is there, and in our own: its leader may be about to come."""
-    for row in await tx.rows(_versions.there, tx.version):
+    for row in await tx.rows(_versions.in_use, tx.version):
         tx.tell(row[0], entry)
 
 

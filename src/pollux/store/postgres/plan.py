@@ -82,7 +82,7 @@ async def advance(tx: PostgresTransaction, term: int, plan: Plan, made: Sequence
     ends: list[tuple[int, End]] = []
     firings = await _fire(tx, plan, made, facts, ends, now_ms) if plan.firings else ()
     if plan.firings:
-        tx.tally.clock_ms = max(now_ms, *[firing.run.visible_ms for firing in plan.firings])
+        tx.counters.clock_ms = max(now_ms, *[firing.run.visible_ms for firing in plan.firings])
     if plan.earlier:
         await _bring_forward(tx, plan.earlier)
     waiting = await _release_all(tx, plan, now_ms) if plan.releases else ()
@@ -94,7 +94,7 @@ async def advance(tx: PostgresTransaction, term: int, plan: Plan, made: Sequence
     await _update(tx, [each for each, answer in zip(plan.updates, updates, strict=True) if answer is Answer.OK])
     await write_notes(tx, plan.notes, {})
     tx.tell_ends(ends)
-    return Advanced(Answer.OK, now_ms, firings, updates, ready + tx.tally.ready, seats, waiting)
+    return Advanced(Answer.OK, now_ms, firings, updates, ready + tx.counters.ready, seats, waiting)
 
 
 async def _consume(tx: PostgresTransaction, plan: Plan, kept: frozenset[int]) -> None:
@@ -103,8 +103,8 @@ async def _consume(tx: PostgresTransaction, plan: Plan, kept: frozenset[int]) ->
     entries, ends = -len(gone), -sum(row[0] for row in gone)
     if plan.spoilt:
         entries, ends = await tx.one(_advance.miscounted, tx.version)
-    tx.tally.feed += entries
-    tx.tally.ends += ends
+    tx.counters.feed += entries
+    tx.counters.ends += ends
 
 
 async def _facts(tx: PostgresTransaction, plan: Plan, now_ms: int) -> dict[str, JobFacts]:
@@ -179,8 +179,8 @@ async def _release_all(tx: PostgresTransaction, plan: Plan, now_ms: int) -> tupl
 async def _release(tx: PostgresTransaction, ids: Sequence[str], now_ms: int) -> None:
     released = len(await tx.rows(_advance.release, ids, now_ms, tx.version))
     if released:
-        tx.tally.held -= released
-        tx.tally.ready += released
+        tx.counters.held -= released
+        tx.counters.ready += released
         tx.rings |= RUNS
 
 

@@ -6,7 +6,7 @@ from pollux.store.contract import Pruning
 from pollux.store.postgres.jobs import bury
 from pollux.store.postgres.sql import PostgresStatements
 from pollux.store.postgres.transaction import JOBS_LOCK, PostgresTransaction
-from pollux.store.relational.rows import SHELF_DEAD, SHELF_PLAIN, SHELF_UNCHANGED, Row
+from pollux.store.relational.rows import HISTORY_DEAD, HISTORY_PLAIN, HISTORY_UNCHANGED, Row
 
 _sql = PostgresStatements("prune")
 
@@ -24,14 +24,14 @@ async def prune(tx: PostgresTransaction, what: Pruning) -> int:
     if what.ids:
         gone += _count(tx, await tx.rows(_sql.named, what.ids[: what.limit]))
     if what.unchanged_before_ms is not None:
-        gone += await _drop_old(tx, SHELF_UNCHANGED, what.unchanged_before_ms, what.limit - gone)
+        gone += await _drop_old(tx, HISTORY_UNCHANGED, what.unchanged_before_ms, what.limit - gone)
     if what.finished_before_ms is not None:
-        gone += await _drop_old(tx, SHELF_UNCHANGED, what.finished_before_ms, what.limit - gone)
-        gone += await _drop_old(tx, SHELF_PLAIN, what.finished_before_ms, what.limit - gone)
+        gone += await _drop_old(tx, HISTORY_UNCHANGED, what.finished_before_ms, what.limit - gone)
+        gone += await _drop_old(tx, HISTORY_PLAIN, what.finished_before_ms, what.limit - gone)
     if what.once_before_ms is not None and gone < what.limit:
         gone += await _drop_spent(tx, what.once_before_ms, what.limit - gone)
     if what.dead_before_ms is not None:
-        gone += await _drop_old(tx, SHELF_DEAD, what.dead_before_ms, what.limit - gone)
+        gone += await _drop_old(tx, HISTORY_DEAD, what.dead_before_ms, what.limit - gone)
     if what.dead_max is not None and gone < what.limit:
         rows = await tx.rows(_sql.oldest_dead, what.dead_max, what.limit - gone, tx.shared.dead)
         gone += _count(tx, rows)
@@ -50,12 +50,12 @@ async def drop_excess(tx: PostgresTransaction, job_ids: list[str], keep: int, li
 
 
 def _count(tx: PostgresTransaction, rows: list[Row]) -> int:
-    tx.shared.dead -= sum(row[0] == SHELF_DEAD for row in rows)
+    tx.shared.dead -= sum(row[0] == HISTORY_DEAD for row in rows)
     return len(rows)
 
 
-async def _drop_old(tx: PostgresTransaction, shelf: int, before_ms: int, limit: int) -> int:
-    return 0 if limit <= 0 else _count(tx, await tx.rows(_sql.old, shelf, before_ms, limit))
+async def _drop_old(tx: PostgresTransaction, history_class: int, before_ms: int, limit: int) -> int:
+    return 0 if limit <= 0 else _count(tx, await tx.rows(_sql.old, history_class, before_ms, limit))
 
 
 async def _drop_spent(tx: PostgresTransaction, before_ms: int, limit: int) -> int:

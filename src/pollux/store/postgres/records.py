@@ -15,7 +15,7 @@ from pollux.store.postgres.rows import COLUMNS, JOB_COLUMNS, columns, got, job_r
 from pollux.store.postgres.sql import PostgresStatements
 from pollux.store.postgres.transaction import JOBS_LOCK, LOG_LOCK, PostgresTransaction
 from pollux.store.relational.records import LAST, RecordPage, RecordRow, dumped, kinds_from, without_lease
-from pollux.store.relational.rows import Row, by_version, definition_json, memory_json, shelf_of
+from pollux.store.relational.rows import Row, by_version, definition_json, history_class_of, memory_json
 from pollux.store.relational.wakeup import RUNS
 
 _sql = PostgresStatements("records")
@@ -128,20 +128,20 @@ async def _load_jobs(tx: PostgresTransaction, jobs: Sequence[Job]) -> list[Job]:
         await tx.rows(_put_jobs.forget_tombs, list(added))
     for version, some in by_version((job.scheduler_version, job) for job in new).items():
         await tx.rows(_versions.use, version)
-        tx.tally_of(version).jobs += len(some)
+        tx.counters_of(version).jobs += len(some)
     return new
 
 
 async def _load_runs(tx: PostgresTransaction, runs: Sequence[Run]) -> list[Run]:
     free = [without_lease(run) for run in runs]
-    rows = [(*run_row(run), None if run.state in LIVE else shelf_of(run)) for run in free]
+    rows = [(*run_row(run), None if run.state in LIVE else history_class_of(run)) for run in free]
     found = await tx.rows(_sql.load_runs, *columns(rows, COLUMNS + 1)) if rows else []
     added: dict[str, int] = dict([tuple(row) for row in found])
     new = [replace(run, scheduler_version=added[run.id]) for run in free if run.id in added]
     for run in new:
-        tally = tx.tally_of(run.scheduler_version)
-        tally.held += run.state is RunState.HELD
-        tally.ready += run.state is RunState.READY
+        counters = tx.counters_of(run.scheduler_version)
+        counters.held += run.state is RunState.HELD
+        counters.ready += run.state is RunState.READY
         tx.shared.dead += run.state is RunState.DEAD
         tx.rings |= RUNS if run.state is RunState.READY else 0
     return new

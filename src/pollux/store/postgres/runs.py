@@ -72,7 +72,7 @@ async def enqueue_plainly(tx: PostgresTransaction, made: UniformRuns, ready_max:
     if not found:
         tx.rings = 0
         return False
-    tx.tally_of(found[0][0])  # it is that version's bell
+    tx.counters_of(found[0][0])  # it is that version's bell
     return True
 
 
@@ -195,9 +195,9 @@ async def _add(tx: PostgresTransaction, made: Sequence[Row]) -> dict[str, int]:
 def count_made(tx: PostgresTransaction, made: Sequence[Row]) -> None:
     for version, some in by_version((row[VERSION], row) for row in made).items():
         held = sum(row[STATE] == HELD for row in some)
-        tally = tx.tally_of(version)
-        tally.held += held
-        tally.ready += len(some) - held
+        counters = tx.counters_of(version)
+        counters.held += held
+        counters.ready += len(some) - held
         if held < len(some):
             tx.rings |= RUNS
 
@@ -262,10 +262,10 @@ async def cancel_waiting(
     ended = {row[2] for row in rows}
     tx.made = [run_id for run_id in tx.made if run_id not in ended]  # made and ended in one write
     for row in rows:
-        tally = tx.tally_of(row[7])
-        tally.held -= row[1] == HELD
-        tally.ready -= row[1] == READY
-        tally.leased -= row[1] == LEASED
+        counters = tx.counters_of(row[7])
+        counters.held -= row[1] == HELD
+        counters.ready -= row[1] == READY
+        counters.leased -= row[1] == LEASED
     pairs = zip(rows, why, strict=True)
     return [(row[7], end_unrun(tuple(row)[2:7], RunState.CANCELLED, now_ms, error=each)) for row, each in pairs]
 
@@ -298,9 +298,9 @@ async def revive(tx: PostgresTransaction, run_ids: Sequence[str]) -> list[RunAns
 def _count_revived(tx: PostgresTransaction, back: Sequence[tuple[int, Row]]) -> None:
     tx.shared.dead -= len(back)
     for version, row in back:
-        tally = tx.tally_of(version)
-        tally.held += row[2]
-        tally.ready += not row[2]
+        counters = tx.counters_of(version)
+        counters.held += row[2]
+        counters.ready += not row[2]
         tx.rings |= 0 if row[2] else RUNS
     tx.tell_arrived([(version, row[0]) for version, row in back if row[2]])
 

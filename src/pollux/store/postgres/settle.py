@@ -21,7 +21,7 @@ from pollux.store.postgres.runs import accept, arrived, look
 from pollux.store.postgres.sql import PostgresStatements
 from pollux.store.postgres.transaction import PostgresTransaction
 from pollux.store.relational.plan import SCHEDULED, keys_of
-from pollux.store.relational.rows import DEAD, DONE, HELD, JOB, LEASED, SHELF_PLAIN, Row, encode
+from pollux.store.relational.rows import DEAD, DONE, HELD, HISTORY_PLAIN, JOB, LEASED, Row, encode
 from pollux.store.relational.settle import (
     FINAL,
     FinishedRow,
@@ -54,12 +54,12 @@ async def settle_plainly(tx: PostgresTransaction, items: Sequence[PreparedSettle
     for row, item in zip(rows, items, strict=True):
         verdict = item.settlement.verdict
         after, end = done(row, item, failed=isinstance(verdict, Done) and verdict.failed, now_ms=0)
-        _, shelf, started_ms, finished_ms, failed, changed, error, result, _, _ = after
-        finished.append((row[1], row[2], shelf, started_ms, finished_ms, failed, changed, put(error), result))
+        _, history_class, started_ms, finished_ms, failed, changed, error, result, _, _ = after
+        finished.append((row[1], row[2], history_class, started_ms, finished_ms, failed, changed, put(error), result))
         ends.append(end)
     finished.sort(key=itemgetter(0))
     version = rows[0][GRANTED]
-    tx.tally_of(version)  # it is that version's bell
+    tx.counters_of(version)  # it is that version's bell
     tx.rings |= FEED
     try:
         await tx.rows(_sql.done, *packed(finished, (0, 6, 8)), encode(Ended(tuple(ends))), *tx.bell(), version)
@@ -85,7 +85,7 @@ async def settle(tx: PostgresTransaction, items: Sequence[PreparedSettlement]) -
     for step in steps:
         await batch.settle(step)
     for run, _ in ours:
-        tx.tally_of(versions[run.id]).leased -= 1
+        tx.counters_of(versions[run.id]).leased -= 1
     await batch.tell()
     return answers
 
@@ -180,10 +180,10 @@ class _PostgresSettle:
             writes.handed_back.append((run.seq, after.state, put(after.reason), after.visible_ms, progress))
         version = self.versions[run.id]
         if after.state == HELD:
-            self.tx.tally_of(version).held += 1
+            self.tx.counters_of(version).held += 1
             self.arrived.append((version, run.id))
         else:
-            self.tx.tally_of(version).ready += 1
+            self.tx.counters_of(version).ready += 1
             self.tx.rings |= RUNS
         return end
 
@@ -221,7 +221,7 @@ class _Writes:
             seq, after, told = self._finished[place]
             deaths += after.deaths
             self._dead -= 1
-            self._finished[place] = (seq, after._replace(state=DONE, shelf=SHELF_PLAIN), told)
+            self._finished[place] = (seq, after._replace(state=DONE, history_class=HISTORY_PLAIN), told)
         return deaths
 
     async def write(self, tx: PostgresTransaction) -> None:

@@ -86,30 +86,30 @@ class PostgresTransaction:
         self.version = version  # the handle's own
         self.rings = 0
         self.made: list[str] = []  # ids that must not have ended meanwhile
-        self._tallies: dict[int, PostgresCounters] = {}
+        self._counters_by_version: dict[int, PostgresCounters] = {}
         self._told: dict[int, list[tuple[int, bytes]]] = {}
         self._locks: set[int] = set()
 
-    def tally_of(self, version: int) -> PostgresCounters:
-        found = self._tallies.get(version)
+    def counters_of(self, version: int) -> PostgresCounters:
+        found = self._counters_by_version.get(version)
         if found is None:
-            found = self._tallies[version] = PostgresCounters()
+            found = self._counters_by_version[version] = PostgresCounters()
         return found
 
     @property
-    def tally(self) -> PostgresCounters:
+    def counters(self) -> PostgresCounters:
         """Of the handle's own version."""
-        return self.tally_of(self.version)
+        return self.counters_of(self.version)
 
     @property
     def shared(self) -> PostgresCounters:
         """Of all versions: what is dead, and the stops."""
-        return self.tally_of(SCHEDULER_VERSION)
+        return self.counters_of(SCHEDULER_VERSION)
 
     @property
     def touched(self) -> frozenset[int]:
         """The versions whose waiters the bells are for."""
-        return frozenset(self._tallies)
+        return frozenset(self._counters_by_version)
 
     def one_moment(self) -> AbstractAsyncContextManager[object]:
         """All reads in it see the same state."""
@@ -153,9 +153,9 @@ class PostgresTransaction:
         """Put an entry into the inbox of a version's leader."""
         ends = len(entry.ends) if type(entry) is Ended else 0
         self._told.setdefault(version, []).append((ends, encode(entry)))
-        tally = self.tally_of(version)
-        tally.feed += 1
-        tally.ends += ends
+        counters = self.counters_of(version)
+        counters.feed += 1
+        counters.ends += ends
         self.rings |= FEED
 
     def tell_ends(self, ends: Sequence[tuple[int, End]]) -> None:
@@ -176,7 +176,7 @@ class PostgresTransaction:
 
     async def finish(self, *, is_users: bool = False) -> None:
         """Write down what was gathered, version by version; the last thing before the commit."""
-        rows = {version: tally.row() for version, tally in sorted(self._tallies.items())}
+        rows = {version: counters.row() for version, counters in sorted(self._counters_by_version.items())}
         concerned = [version for version, row in rows.items() if any(row)]
         if not (concerned or self.rings or self.made):
             return

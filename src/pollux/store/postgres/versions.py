@@ -18,7 +18,7 @@ async def ensure(tx: PostgresTransaction, version: int) -> None:
 
 
 async def there(tx: PostgresTransaction) -> list[int]:
-    return [row[0] for row in await tx.rows(_sql.there, tx.version)]
+    return [row[0] for row in await tx.rows(_sql.in_use, tx.version)]
 
 
 async def pulse(tx: PostgresTransaction) -> Pulse:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pollux.model import End, RunState, lease_lost, tried_again
 from pollux.store.relational.feed_entries import JOB_GONE, end_unrun
-from pollux.store.relational.rows import CANCELLED, DEAD, READY, SHELF_DEAD, SHELF_PLAIN, Row, encode, tried_before
+from pollux.store.relational.rows import CANCELLED, DEAD, HISTORY_DEAD, HISTORY_PLAIN, READY, Row, encode, tried_before
 
 LOST_MAX = 1_000  # leases taken back by one claim
 CLAIMS_MAX = 1_000  # claims that can be repeated
@@ -21,11 +21,11 @@ def first_of(visible_ms: tuple[int | None, ...], ends_ms: int | None, hold_until
 
 
 class LostLease(NamedTuple):
-    """What becomes of a run whose lease ran out; `shelf` is None if it is ready again."""
+    """What becomes of a run whose lease ran out; `history_class` is None if it is ready again."""
 
     seq: int
     state: int
-    shelf: int | None
+    history_class: int | None
     losses: int
     until_ms: int
     cancel: str
@@ -41,10 +41,10 @@ def lose(row: Row, losses_max: int, now_ms: int) -> LostLease:
     why = cancel or ("" if has_job else JOB_GONE)
     if why:
         end = end_unrun(tuple(about), RunState.CANCELLED, now_ms, error=why)
-        return LostLease(seq, CANCELLED, SHELF_PLAIN, losses, until_ms, why, "", tried, end)
+        return LostLease(seq, CANCELLED, HISTORY_PLAIN, losses, until_ms, why, "", tried, end)
     if losses >= losses_max:
         error = f"its lease was lost {losses} times: its workers died or stalled"
         end = end_unrun(tuple(about), RunState.DEAD, now_ms, failed=True, error=error)
-        return LostLease(seq, DEAD, SHELF_DEAD, losses, until_ms, "", error, tried, end)
+        return LostLease(seq, DEAD, HISTORY_DEAD, losses, until_ms, "", error, tried, end)
     tried = encode(tried_again(tried_before(tried), lease_lost(fence, owner, until_ms)))
     return LostLease(seq, READY, None, losses, until_ms, "", "", tried, end_unrun(tuple(about), RunState.READY, now_ms))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pollux.errors import InvalidInput
 from pollux.model import FINISHED, LIVE, RunState
 from pollux.store.contract import RunFilter
-from pollux.store.relational.rows import SHELF_DEAD, SHELF_PLAIN, SHELF_UNCHANGED, STATE_NUMBER, Row
+from pollux.store.relational.rows import HISTORY_DEAD, HISTORY_PLAIN, HISTORY_UNCHANGED, STATE_NUMBER, Row
 
 LIVE_STATES = frozenset(STATE_NUMBER[state] for state in LIVE)
 Place = tuple[int, Any]
@@ -73,10 +73,10 @@ def finished_states(where: RunFilter) -> list[int]:
     return [STATE_NUMBER[state] for state in where.states if state in FINISHED]
 
 
-def shelves_of(states: Sequence[RunState]) -> list[int]:
+def history_classes_of(states: Sequence[RunState]) -> list[int]:
     if not states:
-        return [SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD]
-    shelves = [SHELF_DEAD] if RunState.DEAD in states else []
+        return [HISTORY_PLAIN, HISTORY_UNCHANGED, HISTORY_DEAD]
+    classes = [HISTORY_DEAD] if RunState.DEAD in states else []
     if RunState.DONE in states:
-        return [SHELF_PLAIN, SHELF_UNCHANGED, *shelves]
-    return [SHELF_PLAIN, *shelves] if RunState.CANCELLED in states else shelves
+        return [HISTORY_PLAIN, HISTORY_UNCHANGED, *classes]
+    return [HISTORY_PLAIN, *classes] if RunState.CANCELLED in states else classes

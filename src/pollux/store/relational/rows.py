@@ -34,7 +34,7 @@ from pollux.store.limits import checked_run, written
 from pollux.store.values import PRIORITIES
 
 HELD, READY, LEASED, DONE, DEAD, CANCELLED = range(6)
-SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD = range(3)
+HISTORY_PLAIN, HISTORY_UNCHANGED, HISTORY_DEAD = range(3)
 STATES = (
     RunState.HELD,
     RunState.READY,
@@ -291,9 +291,9 @@ def run_row(run: Run) -> Row:
     )
 
 
-def shelf_of(run: Run) -> int:
+def history_class_of(run: Run) -> int:
     """Where a finished run stands."""
     if run.state is RunState.DEAD:
-        return SHELF_DEAD
+        return HISTORY_DEAD
     is_unchanged = run.state is RunState.DONE and not run.failed and run.changed is False
-    return SHELF_UNCHANGED if is_unchanged else SHELF_PLAIN
+    return HISTORY_UNCHANGED if is_unchanged else HISTORY_PLAIN

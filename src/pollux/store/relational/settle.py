@@ -36,11 +36,11 @@ from pollux.store.relational.rows import (
     DEAD,
     DONE,
     HELD,
+    HISTORY_DEAD,
+    HISTORY_PLAIN,
+    HISTORY_UNCHANGED,
     LEASED,
     READY,
-    SHELF_DEAD,
-    SHELF_PLAIN,
-    SHELF_UNCHANGED,
     STATES,
     Row,
     checked_made_row,
@@ -122,7 +122,7 @@ class FinishedRow(NamedTuple):
     """A run that leaves the line."""
 
     state: int
-    shelf: int
+    history_class: int
     started_ms: int | None
     finished_ms: int
     failed: bool
@@ -139,14 +139,14 @@ def finish(
     """`letters`: how many deaths the job's dead letters stood for, if they go with it."""
     outcome = item.settlement.outcome
     error = "" if outcome is None else outcome.error
-    after, shelf, failed, cancel, deaths = DONE, SHELF_PLAIN, False, run.cancel, 1
+    after, history_class, failed, cancel, deaths = DONE, HISTORY_PLAIN, False, run.cancel, 1
     match verdict:
         case Done():
             failed = verdict.failed
             if not failed and outcome is not None and outcome.changed is False:
-                shelf = SHELF_UNCHANGED
+                history_class = HISTORY_UNCHANGED
         case Dead():
-            after, shelf, failed, error = DEAD, SHELF_DEAD, True, error or verdict.reason
+            after, history_class, failed, error = DEAD, HISTORY_DEAD, True, error or verdict.reason
             deaths += letters
         case Cancelled():
             after, cancel = CANCELLED, verdict.reason or run.cancel or "cancelled"
@@ -154,7 +154,7 @@ def finish(
     why = cancel if after == CANCELLED else error
     end = end_of(run.about, STATES[after], outcome, now_ms, failed=failed, error=why)
     kept = error_text(error, "" if outcome is None else outcome.traceback)
-    return FinishedRow(after, shelf, started_ms, ended_ms, failed, changed, kept, result, cancel, deaths), end
+    return FinishedRow(after, history_class, started_ms, ended_ms, failed, changed, kept, result, cancel, deaths), end
 
 
 def done(row: Row, item: PreparedSettlement, *, failed: bool, now_ms: int) -> tuple[Row, End]:
@@ -168,7 +168,7 @@ def done(row: Row, item: PreparedSettlement, *, failed: bool, now_ms: int) -> tu
         fingerprint, error = outcome.fingerprint, outcome.error
         kept = error_text(error, outcome.traceback)
         duration_ms = ended_ms - started_ms if ended_ms > started_ms else 0
-    shelf = SHELF_UNCHANGED if changed is False and not failed else SHELF_PLAIN
+    history_class = HISTORY_UNCHANGED if changed is False and not failed else HISTORY_PLAIN
     end = End(
         row[0],
         row[5],
@@ -184,7 +184,7 @@ def done(row: Row, item: PreparedSettlement, *, failed: bool, now_ms: int) -> tu
         row[8] == 1,
         outcome is not None,
     )
-    return (DONE, shelf, started_ms, ended_ms, failed, changed, kept, item.result, "", 1), end
+    return (DONE, history_class, started_ms, ended_ms, failed, changed, kept, item.result, "", 1), end
 
 
 class RequeuedRow(NamedTuple):

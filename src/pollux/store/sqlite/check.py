@@ -47,10 +47,10 @@ INDEX_ONLY = re.compile(r"(row \d+ missing from index|wrong # of entries in inde
 COUNTED = ("held", "ready", "leased", "dead", "feed", "ends", "jobs")
 
 _sql = SqliteStatements("check")
-_tally = SqliteStatements("tally")
+_counters = SqliteStatements("counters")
 _RULES = {
     "single": "a table of one row has another number of them",
-    "shelves": "a run stands among the live and the finished, or in neither",
+    "states": "a run stands among the live and the finished, or in neither",
     "finished": "a finished run does not say when it ended",
     "leases": "a leased run has no token",
     "orphans": "a run waits for a job that is gone",
@@ -103,14 +103,14 @@ def repair(path: Path) -> None:
 def recount(tx: SqliteTransaction) -> None:
     """Write what is there into the counts; counters that only rise are never set back."""
     for version in _versions_of(tx):
-        tx.tally_of(version)  # it has a row by now
-        counted, highest, told = _counted(tx, version), tx.row(_sql.highest), tx.row(_tally.read, (version,))
+        tx.counters_of(version)  # it has a row by now
+        counted, highest, told = _counted(tx, version), tx.row(_sql.highest), tx.row(_counters.read, (version,))
         assert highest is not None
         assert told is not None
         entries, notes, *rest = told[len(counted) :]
         if version == SCHEDULER_VERSION:
             entries, notes = max(entries, highest[0]), max(notes, highest[1])
-        tx.write(_tally.write, (*counted, entries, notes, *rest, version))
+        tx.write(_counters.write, (*counted, entries, notes, *rest, version))
 
 
 def _versions_of(tx: SqliteTransaction) -> list[int]:
@@ -161,7 +161,7 @@ def _of_counts(connection: apsw.Connection, tx: SqliteTransaction) -> list[Check
     """In one read, so that nobody's commit comes between the counts and what they count."""
     with connection:
         wrong = [line for version in _versions_of(tx) for line in _miscounted(tx, version)]
-        told, highest = tx.row(_tally.read, (SCHEDULER_VERSION,)), tx.row(_sql.highest)
+        told, highest = tx.row(_counters.read, (SCHEDULER_VERSION,)), tx.row(_sql.highest)
     assert highest is not None
     if told is None:
         return []  # said by the rule of single rows
@@ -171,7 +171,7 @@ def _of_counts(connection: apsw.Connection, tx: SqliteTransaction) -> list[Check
 
 
 def _miscounted(tx: SqliteTransaction, version: int) -> list[str]:
-    told = tx.row(_tally.read, (version,)) or (0,) * len(COUNTED)
+    told = tx.row(_counters.read, (version,)) or (0,) * len(COUNTED)
     where = "" if version == SCHEDULER_VERSION else f" in version {version}"
     return [
         f"{name}{where}: {said} are told, {found} are there"
@@ -189,14 +189,14 @@ def _of_records(tx: SqliteTransaction, total: int, report: Report) -> list[Check
     """Every job, run and note can be read, and every line of the audit log follows from the one before."""
     unread, noted = list[str](), list[Note]()
     chain = AuditChainCheck()
-    shelf = JobCache()
+    cache = JobCache()
     done, after = 0, None
     while True:
         page = record_verbs.dump(tx, after, PAGE)
         for kind, row in page.rows:
             if kind == "log":
                 chain.follow(AuditLine(*row))
-            elif (error := _unreadable(kind, row, shelf)) is not None:
+            elif (error := _unreadable(kind, row, cache)) is not None:
                 unread.append(f"{kind} {row[0]}: {error}")
             elif kind == "note" and row[0].startswith(NOTED):
                 noted.append(rows.note(row))
@@ -208,8 +208,8 @@ def _of_records(tx: SqliteTransaction, total: int, report: Report) -> list[Check
     return finding("records", "a record cannot be read", unread) + noted_findings(noted) + chain.findings()
 
 
-def _unreadable(kind: str, row: rows.Row, shelf: JobCache) -> str | None:
-    read: dict[str, Callable[[rows.Row], Any]] = {"job": shelf.job, "run": rows.run, "note": rows.note}
+def _unreadable(kind: str, row: rows.Row, cache: JobCache) -> str | None:
+    read: dict[str, Callable[[rows.Row], Any]] = {"job": cache.job, "run": rows.run, "note": rows.note}
     try:
         if kind in read:
             read[kind](row)

@@ -45,7 +45,7 @@ from pollux.store.sqlite.transaction import SqliteTransaction, WriteStats
 from pollux.store.values import PRIORITIES
 
 _sql = SqliteStatements("glance")
-_tally = SqliteStatements("tally")
+_counters = SqliteStatements("counters")
 DUE_MAX = 100  # due jobs of a version
 JOBS_MAX = 200  # jobs that are looked at one by one
 _LOCKS = Path("/proc/locks")
@@ -95,7 +95,10 @@ def holders(inode: int) -> list[int]:
 
 
 def look_inside(path: Path, *, now_ms: int) -> DatabaseReport | None:
-    """What the database says; None if it cannot be read without touching it.  `StoreRefused`: it is no database."""
+    """The contents; None if they cannot be read without touching the file.
+
+    `StoreRefused`: the file is no database, or has the format before the first release.
+    """
     files = files_of(path)
     has_log = "-wal" in files
     if has_log and "-shm" not in files:
@@ -105,6 +108,8 @@ def look_inside(path: Path, *, now_ms: int) -> DatabaseReport | None:
     try:
         connection = apsw.Connection(f"file:{quote(str(path.absolute()))}?{option}", flags=flags)
         try:
+            if connection.pragma("application_id") == schema.APPLICATION_ID:
+                schema.refuse_unreleased(connection, path)
             tx = SqliteTransaction(connection, WriteStats())
             return _with_jobs(tx, _look(tx, now_ms, f"sqlite:///{path}"))
         finally:
@@ -122,8 +127,8 @@ def _look(tx: SqliteTransaction, now_ms: int, url: str = "") -> DatabaseReport:
         return DatabaseReport(is_ours=True, version=0, newest=newest)
     if application != schema.APPLICATION_ID or version != newest:
         return DatabaseReport(is_ours=application == schema.APPLICATION_ID, version=version, newest=newest)
-    tally = tx.row(_tally.read, (SCHEDULER_VERSION,))
-    assert tally is not None
+    counters = tx.row(_counters.read, (SCHEDULER_VERSION,))
+    assert counters is not None
     firsts = [row[0] for first in PRIORITIES for row in tx.rows(_sql.oldest_ready, (first, now_ms))]
     ready = [visible_ms for visible_ms in firsts if visible_ms is not None]
     found, aside = versions.versions(tx, now_ms), _notes(tx, ASIDE, now_ms)
@@ -135,7 +140,7 @@ def _look(tx: SqliteTransaction, now_ms: int, url: str = "") -> DatabaseReport:
         counts=listing.counts(tx),
         nodes=tuple(by_term(rows.living(nodes.nodes(tx, now_ms)), found)),
         versions=tuple(found),
-        clock_ms=tally[-1],
+        clock_ms=counters[-1],
         oldest_ready_ms=min(ready, default=None),
         waiting=_waiting(tx, found, now_ms),
         due=tuple(due),

@@ -35,7 +35,7 @@ def put_jobs(tx: SqliteTransaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
     if batch.added:
         rows = [(*_row(*each), batch.last_due_ms(job_id), tx.version) for job_id, each in batch.added.items()]
         tx.insert(_put.add, rows)
-        tx.tally.jobs += len(rows)
+        tx.counters.jobs += len(rows)
         for job_id in tombs:
             if job_id in batch.added:
                 _take_runs(tx, job_id, tx.version)
@@ -73,7 +73,7 @@ def move_jobs(tx: SqliteTransaction, ids: Sequence[str], to: int) -> list[Answer
     if moved:
         held = [run_id for job_id in moved for run_id in _move_one(tx, job_id, stored[job_id], to)]
         tx.rings |= RUNS
-        tx.tally_of(to)  # and its term, which is there from now on
+        tx.counters_of(to)  # and its term, which is there from now on
         tx.write(_versions.use, (to,))
         _tell_moved(tx, {job_id: rows[job_id] for job_id in moved}, held, to)
     return moved_once(ids, stored, moved)
@@ -82,7 +82,7 @@ def move_jobs(tx: SqliteTransaction, ids: Sequence[str], to: int) -> list[Answer
 def _move_one(tx: SqliteTransaction, job_id: str, old: int, to: int) -> list[str]:
     """The job with its live runs; answers those that are held."""
     tx.write(_move.job, (to, job_id))
-    before, after = tx.tally_of(old), tx.tally_of(to)
+    before, after = tx.counters_of(old), tx.counters_of(to)
     before.jobs -= 1
     after.jobs += 1
     after.clock_ms = max(after.clock_ms, before.clock_ms)
@@ -91,17 +91,17 @@ def _move_one(tx: SqliteTransaction, job_id: str, old: int, to: int) -> list[str
 
 def _take_runs(tx: SqliteTransaction, job_id: str, to: int) -> list[str]:
     """The live runs of a job, wherever they are; answers those that are held."""
-    runs, after = sorted(tx.rows(_move.live, (job_id,))), tx.tally_of(to)
+    runs, after = sorted(tx.rows(_move.live, (job_id,))), tx.counters_of(to)
     if any(version != to for *_, version in runs):
         tx.write(_move.runs, (to, job_id))
         tx.rings |= RUNS
     for _, state, _, version in runs:
-        before = tx.tally_of(version)
+        before = tx.counters_of(version)
         after.clock_ms = max(after.clock_ms, before.clock_ms)
-        for tally, count in ((before, -1), (after, 1)):
-            tally.held += count * (state == HELD)
-            tally.ready += count * (state == READY)
-            tally.leased += count * (state == LEASED)
+        for counters, count in ((before, -1), (after, 1)):
+            counters.held += count * (state == HELD)
+            counters.ready += count * (state == READY)
+            counters.leased += count * (state == LEASED)
     return [row[2] for row in runs if row[1] == HELD]
 
 
@@ -127,7 +127,7 @@ def bury(tx: SqliteTransaction, rows: Sequence[Row]) -> None:
         tx.write_many(_delete.bury, [row[:3] for row in rows])
         tx.write(_delete.clear_tombs, (TOMBS_MAX,))
         for row in rows:
-            tx.tally_of(row[3]).jobs -= 1
+            tx.counters_of(row[3]).jobs -= 1
 
 
 def get_jobs(tx: SqliteTransaction, ids: Sequence[str]) -> dict[str, Row]:

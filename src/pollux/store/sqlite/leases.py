@@ -75,7 +75,7 @@ def claim(tx: SqliteTransaction, asking: ClaimRequest, hold_ms: int, now_ms: int
     if again := _again(tx, asking.token, now_ms):
         whole = {row[SEQ]: row for row in again}
         return ClaimedRows(Answer.OK, again, whole, _jobs_of(tx, again), tx.shared.stops, None, now_ms)
-    if tx.tally.ends > asking.feed_max:
+    if tx.counters.ends > asking.feed_max:
         return ClaimedRows(Answer.FULL, [], {}, {}, tx.shared.stops, None, now_ms)
     ends = _take_back(tx, asking.losses_max, now_ms, can_reclaim=hold_ms == 0)
     runs, jobs = _take(tx, asking, ends, now_ms)
@@ -137,18 +137,18 @@ def _remember(claims: Claims, token: str, seqs: list[int]) -> None:
 def _lease(tx: SqliteTransaction, asking: ClaimRequest, runs: Sequence[Row], now_ms: int) -> None:
     seqs = ids_json([row[SEQ] for row in runs])
     tx.write(_claim.lease, (asking.token, asking.node, now_ms + asking.lease_ms, asking.lease_ms, seqs))
-    tx.tally.ready -= len(runs)
-    tx.tally.leased += len(runs)
-    tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms)
+    tx.counters.ready -= len(runs)
+    tx.counters.leased += len(runs)
+    tx.counters.clock_ms = max(tx.counters.clock_ms, now_ms)
 
 
 def _take_back(tx: SqliteTransaction, losses_max: int, now_ms: int, *, can_reclaim: bool) -> list[tuple[int, End]]:
     """End the leases that ran out.  All leases are walked only if the clock came back."""
-    if now_ms < tx.tally.clock_ms:
+    if now_ms < tx.counters.clock_ms:
         tx.write(_claim.cut, (now_ms, tx.version))
-        tx.write(_claim.show, (now_ms, tx.tally.clock_ms, tx.version))
-        tx.write(_claim.show_leased, (now_ms, tx.tally.clock_ms, tx.version))
-        tx.tally.clock_ms = now_ms
+        tx.write(_claim.show, (now_ms, tx.counters.clock_ms, tx.version))
+        tx.write(_claim.show_leased, (now_ms, tx.counters.clock_ms, tx.version))
+        tx.counters.clock_ms = now_ms
     if not can_reclaim:
         return []
     lost = tx.rows(_claim.lost, (tx.version, now_ms, LOST_MAX))
@@ -158,14 +158,14 @@ def _take_back(tx: SqliteTransaction, losses_max: int, now_ms: int, *, can_recla
 def _lose(tx: SqliteTransaction, row: Row, losses_max: int, now_ms: int) -> End:
     """A lease ended without a settlement.  The token goes: whoever held it comes too late."""
     loss = lose(row, losses_max, now_ms)
-    tx.tally.leased -= 1
+    tx.counters.leased -= 1
     if loss.state == READY:
-        tx.tally.ready += 1
+        tx.counters.ready += 1
         tx.rings |= RUNS
     is_dead = loss.state == DEAD
     tx.shared.dead += is_dead
-    finished_ms = None if loss.shelf is None else now_ms
-    after = (loss.state, loss.shelf, loss.losses, loss.until_ms, loss.cancel, is_dead, loss.error, loss.error)
+    finished_ms = None if loss.history_class is None else now_ms
+    after = (loss.state, loss.history_class, loss.losses, loss.until_ms, loss.cancel, is_dead, loss.error, loss.error)
     tx.write(_claim.take_back, (*after, finished_ms, loss.tried, loss.seq))
     return loss.end
 
@@ -188,6 +188,6 @@ def renew(tx: SqliteTransaction, renewals: Sequence[Renewal], lease_ms: int, now
         tx.write_many(_renew.extend, standing)
         if told:
             tx.write_many(_renew.progress, told)
-        for tally in [tx.tally_of(version) for version in versions]:
-            tally.clock_ms = max(tally.clock_ms, now_ms)
+        for counters in [tx.counters_of(version) for version in versions]:
+            counters.clock_ms = max(counters.clock_ms, now_ms)
     return answers

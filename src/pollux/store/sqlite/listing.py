@@ -16,11 +16,11 @@ from pollux.store.relational.listing import (
     Place,
     RunRows,
     finished_states,
+    history_classes_of,
     listed,
     live_states,
     newest,
     place_of,
-    shelves_of,
     wants,
 )
 from pollux.store.relational.rows import RUN_COLUMNS, Row
@@ -48,7 +48,7 @@ def counts(tx: SqliteTransaction) -> Counts:
 def lines(tx: SqliteTransaction, before: str | None, now_ms: int) -> tuple[QueueDepth, ...]:
     place = (max(PRIORITIES) + 1, 0, 0) if before is None else tx.row(_versions.place, (before,)) or _NOWHERE
     now, most = (now_ms + 1, 0), counted_max(before) + 1
-    found = [tx.row(_versions.line, (tx.version, each, *min(now, _end(each, *place)), most)) for each in PRIORITIES]
+    found = [tx.row(_versions.queue, (tx.version, each, *min(now, _end(each, *place)), most)) for each in PRIORITIES]
     return tuple([QueueDepth(*row) for row in found if row is not None])
 
 
@@ -66,7 +66,7 @@ def list_runs(tx: SqliteTransaction, where: RunFilter, after: str | None, limit:
     if kind == "live" and wants(where, LIVE):
         live = _live(tx, where, place, limit + 1)
     if len(live) <= limit and wants(where, FINISHED):
-        past = _past(tx, where, place if kind == "past" else None, limit + 1 - len(live))
+        past = _history(tx, where, place if kind == "past" else None, limit + 1 - len(live))
     return listed(live, past, limit)
 
 
@@ -89,7 +89,7 @@ def _live(tx: SqliteTransaction, where: RunFilter, after: Place | None, limit: i
     return tx.rows(_page(sql, terms, "due_ms, id"), (*bindings, *values, limit))
 
 
-def _past(tx: SqliteTransaction, where: RunFilter, before: Place | None, limit: int) -> list[Row]:
+def _history(tx: SqliteTransaction, where: RunFilter, before: Place | None, limit: int) -> list[Row]:
     terms, values = _terms(where)
     if where.states:
         terms.append(f"+state IN ({', '.join(map(str, finished_states(where)))})")
@@ -97,9 +97,11 @@ def _past(tx: SqliteTransaction, where: RunFilter, before: Place | None, limit: 
         terms.append("(finished_ms, seq) < (?, ?)")
         values += before
     order = "finished_ms DESC, seq DESC"
-    sources: list[tuple[str, Any]] = [(_list.past, shelf) for shelf in shelves_of(where.states)]
+    sources: list[tuple[str, Any]] = [
+        (_list.history, history_class) for history_class in history_classes_of(where.states)
+    ]
     if where.job_id is not None:
-        sources = [(_list.past_of_job, where.job_id), (_list.dead_of_job, where.job_id)]
+        sources = [(_list.history_of_job, where.job_id), (_list.dead_of_job, where.job_id)]
     rows: list[Row] = []
     for source, value in sources:
         rows += tx.rows(_page(source, terms, order), (value, *values, limit))

@@ -30,8 +30,8 @@ def beat(tx: SqliteTransaction, node: Node, ttl_ms: int, now_ms: int) -> None:
 def _served(tx: SqliteTransaction, version: int) -> list[int]:
     """The versions that a node is of use to; the one it serves is there from now on."""
     if version == ALL_VERSIONS:
-        return [row[0] for row in tx.rows(_versions.there, (ALL_VERSIONS,))]
-    tx.tally_of(version)
+        return [row[0] for row in tx.rows(_versions.in_use, (ALL_VERSIONS,))]
+    tx.counters_of(version)
     tx.write(_versions.use, (version,))
     return [version]
 
@@ -78,7 +78,7 @@ def is_current(tx: SqliteTransaction, term: int) -> bool:
 
 
 def _stands(tx: SqliteTransaction) -> tuple[int, str, int, int]:
-    tx.tally_of(tx.version)  # a version that nobody used before gets its term with its counts
+    tx.counters_of(tx.version)  # a version that nobody used before gets its term with its counts
     row = tx.row(_elect.stands, (tx.version,))
     assert row is not None
     return row

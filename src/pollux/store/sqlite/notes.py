@@ -38,7 +38,7 @@ def tell_notes(tx: SqliteTransaction, written: dict[str, None]) -> None:
 
 def tell_all(tx: SqliteTransaction, entry: Entry) -> None:
     """Whoever leads, in every version that is there, and in our own: its leader may be about to come."""
-    there = {row[0] for row in tx.rows(_versions.there, (tx.version,))}
+    there = {row[0] for row in tx.rows(_versions.in_use, (tx.version,))}
     for version in sorted(there | ({tx.version} - {ALL_VERSIONS})):
         tx.tell(version, entry)
 
@@ -63,9 +63,9 @@ def _put_note(tx: SqliteTransaction, put: NotePut, now_ms: int, written: dict[st
 
 def set_note(tx: SqliteTransaction, put: NotePut, revision: int = 0) -> None:
     """Write it; revisions come from one count, so that a note made anew is never taken for the old one."""
-    tally = tx.shared
-    tally.notes = max(tally.notes + 1, revision)
-    tx.write(_put.put, (put.key, encode(put.value), revision or tally.notes, put.expires_ms))
+    counters = tx.shared
+    counters.notes = max(counters.notes + 1, revision)
+    tx.write(_put.put, (put.key, encode(put.value), revision or counters.notes, put.expires_ms))
     _mark_stop(tx, put.key)
 
 

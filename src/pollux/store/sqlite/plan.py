@@ -45,7 +45,7 @@ def advance(tx: SqliteTransaction, term: int, plan: Plan, made: Sequence[Row], n
     ends: list[tuple[int, End]] = []
     firings = _fire(tx, plan, made, ends, now_ms) if plan.firings else ()
     if plan.firings:
-        tx.tally.clock_ms = max(tx.tally.clock_ms, now_ms, *[firing.run.visible_ms for firing in plan.firings])
+        tx.counters.clock_ms = max(tx.counters.clock_ms, now_ms, *[firing.run.visible_ms for firing in plan.firings])
     if plan.earlier:
         _bring_forward(tx, plan.earlier)
     waiting = _release_all(tx, plan, now_ms) if plan.releases else ()
@@ -58,7 +58,7 @@ def advance(tx: SqliteTransaction, term: int, plan: Plan, made: Sequence[Row], n
         _consume(tx, plan, plan.kept(updates))
     write_notes(tx, plan.notes, now_ms, {})
     tx.tell_ends(ends)
-    return Advanced(Answer.OK, now_ms, firings, updates, tx.tally.ready, seats(tx, now_ms), waiting)
+    return Advanced(Answer.OK, now_ms, firings, updates, tx.counters.ready, seats(tx, now_ms), waiting)
 
 
 def _consume(tx: SqliteTransaction, plan: Plan, kept: frozenset[int]) -> None:
@@ -66,22 +66,22 @@ def _consume(tx: SqliteTransaction, plan: Plan, kept: frozenset[int]) -> None:
 
     One that is too low would hide unread ends from the firings.
     """
-    numbers, tally = feed_numbers(tx.version), tx.tally
+    numbers, counters = feed_numbers(tx.version), tx.counters
     gone = tx.rows(_advance.consume, (ids_json([number for number in plan.consumed if number not in kept]), *numbers))
-    tally.feed -= len(gone)
-    tally.ends -= sum(row[0] for row in gone)
-    if plan.spoilt or tally.feed < 0 or tally.ends < 0:
-        tally.feed, tally.ends = tx.rows(_advance.left, numbers)[0]
+    counters.feed -= len(gone)
+    counters.ends -= sum(row[0] for row in gone)
+    if plan.spoilt or counters.feed < 0 or counters.ends < 0:
+        counters.feed, counters.ends = tx.rows(_advance.left, numbers)[0]
 
 
 def _fire(
     tx: SqliteTransaction, plan: Plan, made: Sequence[Row], ends: list[tuple[int, End]], now_ms: int
 ) -> tuple[Answer, ...]:
     firings = plan.firings
-    bounds = overlap_bounds(tx.tally, now_ms)
+    bounds = overlap_bounds(tx.counters, now_ms)
     ids = ids_json(list({firing.run.job_id for firing in firings}))
     facts = {row[0]: JobFacts(*row[1:]) for row in tx.rows(_advance.facts, (ids, tx.version, *bounds))}
-    if tx.tally.ends and jobs_that_look(firings, facts):
+    if tx.counters.ends and jobs_that_look(firings, facts):
         note_unread(_unread(tx, plan.known), facts)
     known = known_runs(tx, [firing.run.id for firing in firings])
     keys = [key for key in keys_of(made) if key_holder(tx, key)]
@@ -103,7 +103,7 @@ def _fire(
 
 def _unread(tx: SqliteTransaction, known: Sequence[int]) -> list[bytes]:
     """The ends that came after the plan had read the feed; first without the texts, of which there may be many."""
-    if not tx.tally.ends:
+    if not tx.counters.ends:
         return []
     found = latest(tx.rows(_advance.unread, (UNREAD_MAX, ids_json(known), *feed_numbers(tx.version))))
     return [row[0] for row in tx.rows(_advance.bodies, (ids_json(found),))] if found else []
@@ -128,7 +128,7 @@ def _release_all(tx: SqliteTransaction, plan: Plan, now_ms: int) -> tuple[str, .
     alone = [release.run_id for release in plan.releases if release.alone]
     if not alone:
         return ()
-    asked = (ids_json(alone), tx.version, PREVIOUS_RUN, *overlap_bounds(tx.tally, now_ms))
+    asked = (ids_json(alone), tx.version, PREVIOUS_RUN, *overlap_bounds(tx.counters, now_ms))
     held = [WaitingRun._make(row) for row in tx.rows(_advance.alone, asked)]
     going, staying = let_alone(alone, held, _unread(tx, plan.known) if held else ())
     _release(tx, going, now_ms)
@@ -140,8 +140,8 @@ def _release_all(tx: SqliteTransaction, plan: Plan, now_ms: int) -> tuple[str, .
 def _release(tx: SqliteTransaction, ids: Sequence[str], now_ms: int) -> None:
     released = tx.write_many(_advance.release, [(now_ms, run_id, tx.version) for run_id in ids])
     if released:
-        tx.tally.held -= released
-        tx.tally.ready += released
+        tx.counters.held -= released
+        tx.counters.ready += released
         tx.rings |= RUNS
 
 
@@ -172,6 +172,6 @@ def _update(tx: SqliteTransaction, updates: Sequence[JobUpdate], now_ms: int) ->
     if tx.write_many(_advance.update, rows) == len(rows):
         return (Answer.OK,) * len(rows)
     ids = ids_json(list({update.job_id for update in updates}))
-    found = tx.rows(_advance.facts, (ids, tx.version, *overlap_bounds(tx.tally, now_ms)))
+    found = tx.rows(_advance.facts, (ids, tx.version, *overlap_bounds(tx.counters, now_ms)))
     revisions = {row[0]: row[2] for row in found}
     return tuple(Answer.OK if revisions.get(update.job_id) == update.revision else Answer.STALE for update in updates)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pollux.store.contract import Pruning
-from pollux.store.relational.rows import SHELF_DEAD, SHELF_PLAIN, SHELF_UNCHANGED, Row
+from pollux.store.relational.rows import HISTORY_DEAD, HISTORY_PLAIN, HISTORY_UNCHANGED, Row
 from pollux.store.sqlite.jobs import bury
 from pollux.store.sqlite.sql import SqliteStatements, ids_json
 from pollux.store.sqlite.transaction import SqliteTransaction
@@ -23,9 +23,9 @@ def beyond(tx: SqliteTransaction, keep: int, limit: int) -> list[Row]:
 
 
 def drop(tx: SqliteTransaction, rows: list[Row]) -> int:
-    """Rows are (seq, shelf) of finished runs; what left meanwhile is not counted."""
+    """Rows are (seq, history_class) of finished runs; what left meanwhile is not counted."""
     gone = [row for row in rows if tx.write(_sql.drop, (row[0],))]
-    tx.shared.dead -= sum(row[1] == SHELF_DEAD for row in gone)
+    tx.shared.dead -= sum(row[1] == HISTORY_DEAD for row in gone)
     return len(gone)
 
 
@@ -35,14 +35,14 @@ def prune(tx: SqliteTransaction, what: Pruning) -> int:
     if what.ids:
         gone += drop(tx, tx.rows(_sql.named, (ids_json(what.ids[: what.limit]),)))
     if what.unchanged_before_ms is not None:
-        gone += _drop_old(tx, SHELF_UNCHANGED, what.unchanged_before_ms, what.limit - gone)
+        gone += _drop_old(tx, HISTORY_UNCHANGED, what.unchanged_before_ms, what.limit - gone)
     if what.finished_before_ms is not None:
-        gone += _drop_old(tx, SHELF_UNCHANGED, what.finished_before_ms, what.limit - gone)
-        gone += _drop_old(tx, SHELF_PLAIN, what.finished_before_ms, what.limit - gone)
+        gone += _drop_old(tx, HISTORY_UNCHANGED, what.finished_before_ms, what.limit - gone)
+        gone += _drop_old(tx, HISTORY_PLAIN, what.finished_before_ms, what.limit - gone)
     if what.once_before_ms is not None and gone < what.limit:
         gone += _drop_spent(tx, what.once_before_ms, what.limit - gone)
     if what.dead_before_ms is not None:
-        gone += _drop_old(tx, SHELF_DEAD, what.dead_before_ms, what.limit - gone)
+        gone += _drop_old(tx, HISTORY_DEAD, what.dead_before_ms, what.limit - gone)
     if what.dead_max is not None and (excess := min(what.limit - gone, tx.shared.dead - what.dead_max)) > 0:
         gone += drop(tx, tx.rows(_sql.oldest_dead, (excess,)))
     if what.log_max is not None and gone < what.limit:
@@ -50,8 +50,8 @@ def prune(tx: SqliteTransaction, what: Pruning) -> int:
     return gone
 
 
-def _drop_old(tx: SqliteTransaction, shelf: int, before_ms: int, limit: int) -> int:
-    return 0 if limit <= 0 else drop(tx, tx.rows(_sql.old, (shelf, before_ms, limit)))
+def _drop_old(tx: SqliteTransaction, history_class: int, before_ms: int, limit: int) -> int:
+    return 0 if limit <= 0 else drop(tx, tx.rows(_sql.old, (history_class, before_ms, limit)))
 
 
 def _drop_spent(tx: SqliteTransaction, before_ms: int, limit: int) -> int:

@@ -11,7 +11,7 @@ from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, NotePut, Run,
 from pollux.store.contract import Audit
 from pollux.store.dump_format import Record, TermRecord, Tombstone, entries_of, next_lines
 from pollux.store.relational.records import LAST, RecordPage, RecordRow, dumped, kinds_from, without_lease
-from pollux.store.relational.rows import Row, definition_json, job_row, memory_json, run_row, shelf_of
+from pollux.store.relational.rows import Row, definition_json, history_class_of, job_row, memory_json, run_row
 from pollux.store.relational.wakeup import RUNS
 from pollux.store.sqlite.notes import set_note, tell_all
 from pollux.store.sqlite.sql import SqliteStatements
@@ -111,7 +111,7 @@ def _load_job(tx: SqliteTransaction, job: Job) -> bool:
     if not tx.write(_load.job, (*job_row(job, job.revision, definition_json(job)), *leaders, version)):
         return False
     tx.write(_put_jobs.forget_tomb, (job.id,))
-    tx.tally_of(version).jobs += 1
+    tx.counters_of(version).jobs += 1
     tx.write(_versions.use, (version,))
     return True
 
@@ -122,11 +122,11 @@ def _load_run(tx: SqliteTransaction, run: Run) -> Run | None:
     is_live = run.state in LIVE
     if is_live and (there := tx.row(_load.version, (run.job_id,))) is not None:
         run = replace(run, scheduler_version=there[0])
-    if not tx.write(_load.run, (*run_row(run), None if is_live else shelf_of(run))):
+    if not tx.write(_load.run, (*run_row(run), None if is_live else history_class_of(run))):
         return None
-    tally = tx.tally_of(run.scheduler_version)
-    tally.held += run.state is RunState.HELD
-    tally.ready += run.state is RunState.READY
+    counters = tx.counters_of(run.scheduler_version)
+    counters.held += run.state is RunState.HELD
+    counters.ready += run.state is RunState.READY
     tx.shared.dead += run.state is RunState.DEAD
     if run.state is RunState.READY:
         tx.rings |= RUNS
@@ -148,7 +148,7 @@ def _load_line(tx: SqliteTransaction, line: AuditLine) -> bool:
 
 
 def _load_term(tx: SqliteTransaction, term: TermRecord) -> bool:
-    tx.tally_of(term.scheduler_version)
+    tx.counters_of(term.scheduler_version)
     row = tx.row(_elect.stands, (term.scheduler_version,))
     assert row is not None
     if term.number <= row[0]:

@@ -41,10 +41,10 @@ def enqueue(
     now_ms: int,
 ) -> list[RunAnswer]:
     jobs = versions_of(tx, made)
-    tallies = [tx.tally_of(version) for version in {tx.version, *jobs.values()}]
+    queues = [tx.counters_of(version) for version in {tx.version, *jobs.values()}]
     if unless_live:
         answers = [_accept_unless_live(tx, row, jobs, ready_max, now_ms) for row in made]
-    elif max(tally.ready + tally.held for tally in tallies) + len(made) <= ready_max:
+    elif max(queue.ready + queue.held for queue in queues) + len(made) <= ready_max:
         answers = accept(tx, made, jobs)
     else:
         answers = [_accept_below(tx, row, jobs, ready_max) for row in made]
@@ -71,21 +71,21 @@ def _accept_unless_live(
     tx: SqliteTransaction, row: Row, jobs: dict[str, int], ready_max: int, now_ms: int
 ) -> RunAnswer:
     if row[JOB] in jobs and not known_runs(tx, [row[ID]]):
-        bounds = overlap_bounds(tx.tally_of(jobs[row[JOB]]), now_ms)
+        bounds = overlap_bounds(tx.counters_of(jobs[row[JOB]]), now_ms)
         live = tx.row(_enqueue.overlapping, (row[JOB], *bounds))
         if live is not None:
             return RunAnswer(Answer.OVERLAPPED, row[ID], live[0])
     return _accept_below(tx, row, jobs, ready_max)
 
 
-def overlap_bounds(tally: SqliteCounters, now_ms: int) -> tuple[int, int]:
+def overlap_bounds(counters: SqliteCounters, now_ms: int) -> tuple[int, int]:
     """Until when a run must be visible to overlap, and until when it is if it is leased: no later one ever was."""
-    return now_ms, max(now_ms, tally.clock_ms)
+    return now_ms, max(now_ms, counters.clock_ms)
 
 
 def _accept_below(tx: SqliteTransaction, row: Row, jobs: dict[str, int], ready_max: int) -> RunAnswer:
-    tally = tx.tally_of(jobs.get(row[JOB], tx.version))
-    if tally.ready + tally.held >= ready_max and not known_runs(tx, [row[ID]]):
+    counters = tx.counters_of(jobs.get(row[JOB], tx.version))
+    if counters.ready + counters.held >= ready_max and not known_runs(tx, [row[ID]]):
         return RunAnswer(Answer.FULL, row[ID])
     return accept(tx, [row], jobs)[0]
 
@@ -120,9 +120,9 @@ def insert(tx: SqliteTransaction, made: Sequence[Row]) -> None:
 def count_made(tx: SqliteTransaction, made: Sequence[Row]) -> None:
     for version, some in by_version((row[VERSION], row) for row in made).items():
         held = sum(row[STATE] == HELD for row in some)
-        tally = tx.tally_of(version)
-        tally.held += held
-        tally.ready += len(some) - held
+        counters = tx.counters_of(version)
+        counters.held += held
+        counters.ready += len(some) - held
         if held < len(some):
             tx.rings |= RUNS
 
@@ -204,9 +204,9 @@ def cancel_waiting(tx: SqliteTransaction, rows: Iterable[Row], reason: str, now_
         return []
     tx.write_many(_cancel.finish, [(why, now_ms, row[2]) for row in rows])
     for row in rows:
-        tally = tx.tally_of(row[7])
-        tally.held -= row[1] == HELD
-        tally.ready -= row[1] != HELD
+        counters = tx.counters_of(row[7])
+        counters.held -= row[1] == HELD
+        counters.ready -= row[1] != HELD
     return [(row[7], end_unrun(row[2:7], RunState.CANCELLED, now_ms, error=why)) for row in rows]
 
 
@@ -238,9 +238,9 @@ def _revive_one(tx: SqliteTransaction, row: Row, now_ms: int, at_gate: list[tupl
     tx.write(_revive.revive, (HELD if gated else READY, AT_THE_GATE if gated else "", now_ms, version, seq))
     tx.shared.dead -= 1
     if gated:
-        tx.tally_of(version).held += 1
+        tx.counters_of(version).held += 1
         at_gate.append((version, run_id))
     else:
-        tx.tally_of(version).ready += 1
+        tx.counters_of(version).ready += 1
         tx.rings |= RUNS
     return RunAnswer(Answer.OK, run_id)

@@ -1,8 +1,9 @@
-"""Is this file ours, and is it up to date?  Opening connections, refusing strangers, and the numbered migrations.
+"""Connections to a database file, recognition of foreign files, and numbered migrations.
 
-The application id in the file's header says whose it is, the user version how many migrations it has seen.  All that
-are missing run in one transaction under the write lock: a process that dies in the middle leaves what was before, and
-the next one begins again.  A foreign or newer file is refused before anything is written to it.
+The application id in the file's header marks a file of Pollux, the user version counts the migrations that were applied
+to it.  All missing migrations run in one transaction under the write lock: a process that dies within it leaves the
+file as it was, and the next one begins again.  A foreign or newer file, and one of the format before the first release,
+is refused before anything is written to it.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ def _tune(connection: apsw.Connection, cache_kb: int) -> None:
 
 
 def recognise(connection: apsw.Connection, path: Path) -> int:
-    """How many migrations the file has seen; refused unless it is ours or empty."""
+    """The number of migrations that were applied; refuses a file that is neither Pollux's nor empty."""
     try:
         application = connection.pragma("application_id")
         version = connection.pragma("user_version")
@@ -172,6 +173,7 @@ def recognise(connection: apsw.Connection, path: Path) -> int:
     if application != APPLICATION_ID:
         raise StoreRefused(f"{path} belongs to another program; nothing was changed; name another file")
     assert isinstance(version, int)
+    refuse_unreleased(connection, path)
     newest = migrations()[-1].number
     if version > newest:
         raise StoreRefused(
@@ -179,6 +181,15 @@ def recognise(connection: apsw.Connection, path: Path) -> int:
             "nothing was changed; upgrade Pollux"
         )
     return version
+
+
+def refuse_unreleased(connection: apsw.Connection, path: Path) -> None:
+    """Refuse the format before the first release: its tables have other names, and no migration leads here."""
+    if connection.execute("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'tally'").get:
+        raise StoreRefused(
+            f"{path} has the format of a Pollux before its first release, which this one cannot read; nothing was "
+            "changed; dump it with the Pollux that wrote it (`pollux store dump`) and load the dump into a new file"
+        )
 
 
 def _migrate(connection: apsw.Connection, version: int) -> None:

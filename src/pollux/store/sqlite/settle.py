@@ -73,7 +73,7 @@ class _SqliteSettle:
 
     def tell(self) -> None:
         for version, some in by_version(self.ends).items():
-            self.tx.tally_of(version).leased -= len(some)
+            self.tx.counters_of(version).leased -= len(some)
             self.tx.tell(version, Ended(tuple(some)))
         self.tx.tell_arrived(self.arrived)
         tell_notes(self.tx, self.notes)
@@ -155,10 +155,10 @@ def _hand_back(batch: _SqliteSettle, run: FoundRun, version: int, verdict: Verdi
     else:
         batch.handed_back.append(row)
     if after.state == HELD:
-        batch.tx.tally_of(version).held += 1
+        batch.tx.counters_of(version).held += 1
         batch.arrived.append((version, run.id))
     else:
-        batch.tx.tally_of(version).ready += 1
+        batch.tx.counters_of(version).ready += 1
         batch.tx.rings |= RUNS
 
 

@@ -1,6 +1,6 @@
 """What happens inside one write?  Its statements, the counts they change, the bells they ask for.
 
-The counts of everything stand in one row, `tally`: read once and written once per transaction, however many verbs
+The counts of everything stand in one row, `counters`: read once and written once per transaction, however many verbs
 share it, so that `counts` costs one look and is exact.
 """
 
@@ -24,7 +24,7 @@ Row = tuple[Any, ...]
 Claims = dict[str, list[int]]
 ROWS_AT_ONCE = 10
 NUMBERS = 1 << 48  # entries of the feed have so many numbers in each version
-_sql = SqliteStatements("tally")
+_sql = SqliteStatements("counters")
 _versions = SqliteStatements("versions")
 
 
@@ -109,13 +109,13 @@ class SqliteCounters:
 class SqliteTransaction:
     """One write under way.  Begun, committed and undone by the writer alone."""
 
-    __slots__ = ("_befores", "_connection", "_stats", "_tallies", "claims", "rings", "version")
+    __slots__ = ("_befores", "_connection", "_counters_by_version", "_stats", "claims", "rings", "version")
 
     def __init__(self, connection: apsw.Connection, stats: WriteStats, claims: Claims | None = None) -> None:
         self.claims: Claims = {} if claims is None else claims
         self._connection = connection
         self._stats = stats
-        self._tallies: dict[int, SqliteCounters] = {}
+        self._counters_by_version: dict[int, SqliteCounters] = {}
         self._befores: dict[int, Row] = {}
         self.version = SCHEDULER_VERSION  # of the handle whose call it is just now
         self.rings = 0
@@ -153,35 +153,35 @@ class SqliteTransaction:
             self._connection.execute(_for_many(sql, left), tuple(chain.from_iterable(rows[whole:])))
         return self._connection.total_changes() - before
 
-    def tally_of(self, version: int) -> SqliteCounters:
-        found = self._tallies.get(version)
+    def counters_of(self, version: int) -> SqliteCounters:
+        found = self._counters_by_version.get(version)
         if found is None:
             row = self.row(_sql.read, (version,))
             if row is None:
-                self.write(_versions.add_tally, (version,))
+                self.write(_versions.add_counters, (version,))
                 self.write(_versions.add_term, (version,))
                 row = (0,) * len(SqliteCounters.__slots__)
-            found = self._tallies[version] = SqliteCounters(row)
+            found = self._counters_by_version[version] = SqliteCounters(row)
             self._befores[version] = row
         return found
 
     @property
-    def tally(self) -> SqliteCounters:
+    def counters(self) -> SqliteCounters:
         """Of the version whose call it is just now."""
-        return self.tally_of(self.version)
+        return self.counters_of(self.version)
 
     @property
     def shared(self) -> SqliteCounters:
         """Of all versions: what is dead, the stops, and the numbers of entries and notes."""
-        return self.tally_of(SCHEDULER_VERSION)
+        return self.counters_of(SCHEDULER_VERSION)
 
     def tell(self, version: int, entry: Entry) -> None:
         """Put an entry into the inbox of a version's leader."""
-        tally, shared = self.tally_of(version), self.shared
+        counters, shared = self.counters_of(version), self.shared
         ends = len(entry.ends) if type(entry) is Ended else 0
         shared.entries += 1
-        tally.feed += 1
-        tally.ends += ends
+        counters.feed += 1
+        counters.ends += ends
         first, last = feed_numbers(version)
         try:
             self.write(_sql.tell, (first + shared.entries, ends, encode(entry)))
@@ -199,9 +199,9 @@ class SqliteTransaction:
         for version, some in by_version(run_ids).items():
             self.tell(version, Arrived(tuple(some)))
 
-    def close_tally(self) -> None:
+    def write_counters(self) -> None:
         """Write down what the counts became; the last thing before the commit."""
-        for version, tally in self._tallies.items():
-            row = tally.row()
+        for version, counters in self._counters_by_version.items():
+            row = counters.row()
             if row != self._befores[version]:
                 self.write(_sql.write, (*row, version))

@@ -11,7 +11,7 @@ _sql = SqliteStatements("versions")
 
 
 def there(tx: SqliteTransaction) -> list[int]:
-    return [row[0] for row in tx.rows(_sql.there, (tx.version,))]
+    return [row[0] for row in tx.rows(_sql.in_use, (tx.version,))]
 
 
 def versions(tx: SqliteTransaction, now_ms: int) -> list[Version]:
@@ -24,10 +24,10 @@ def drop_version(tx: SqliteTransaction, number: int, now_ms: int) -> Answer:
     is_there, is_led = tx.row(_sql.stands, (number, now_ms)) or (0, 0)
     if not is_there:
         return Answer.LOST
-    tally = tx.tally_of(number)
-    if is_led or tally.jobs or tally.held or tally.ready or tally.leased:
+    counters = tx.counters_of(number)
+    if is_led or counters.jobs or counters.held or counters.ready or counters.leased:
         return Answer.CONFLICT
     tx.write(_sql.unread, feed_numbers(number))
     tx.write(_sql.drop, (number,))
-    tally.feed = tally.ends = 0
+    counters.feed = counters.ends = 0
     return Answer.OK

@@ -238,7 +238,7 @@ class Writer:
         before = connection.total_changes()
         try:
             self._run_all(batch, transaction, is_alone=is_alone)
-            transaction.close_tally()
+            transaction.write_counters()
             failpoint()
             connection.execute("COMMIT")
         except BaseException:

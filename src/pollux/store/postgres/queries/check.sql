@@ -33,7 +33,7 @@ DELETE FROM {s}.notes WHERE starts_with(key, $1::text);
 SELECT c.relname::text, i.indisvalid AND i.indisready FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
 JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1::text;
 
--- name: shelves
+-- name: states
 SELECT id FROM (
   SELECT r.id FROM {s}.runs AS r LEFT JOIN {s}.line AS l ON l.seq = r.seq AND l.job_id = r.job_id AND l.later = r.later
   WHERE l.seq IS NULL OR l.state NOT BETWEEN 0 AND 2

@@ -8,7 +8,7 @@ INSERT INTO {s}.tally (version, slot) SELECT $1::smallint, generate_series(0, 15
 -- name: use
 UPDATE {s}.term SET there = true WHERE version = $1::smallint AND NOT there;
 
--- name: there
+-- name: in_use
 SELECT version FROM {s}.term WHERE there OR version = $1::smallint ORDER BY version;
 
 -- name: all

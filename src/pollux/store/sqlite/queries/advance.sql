@@ -10,7 +10,7 @@ SELECT count(*), coalesce(sum(max(ends, 0)), 0) FROM feed WHERE id BETWEEN ? AND
 SELECT
   j.id, j.n, j.revision, j.last_due_ms,
   EXISTS (
-    SELECT 1 FROM runs WHERE runs.job_id = j.id AND shelf IS NULL AND iif(cause = 0, 0, visible_ms) <= ?4
+    SELECT 1 FROM runs WHERE runs.job_id = j.id AND history_class IS NULL AND iif(cause = 0, 0, visible_ms) <= ?4
       AND (iif(cause = 0, 0, visible_ms) <= ?3 OR state = 2)
   )
 FROM json_each(?1) AS asked JOIN jobs AS j ON j.id = asked.value WHERE j.version = ?2;
@@ -26,7 +26,7 @@ SELECT body FROM feed WHERE id IN (SELECT value FROM json_each(?));
 SELECT
   seq, state, id, job_id, due_ms, cause, gated, version, cancel, key, state = 0 AND held_reason = ?2
 FROM runs
-WHERE job_id = ?1 AND shelf IS NULL AND iif(cause = 0, 0, visible_ms) <= ?5
+WHERE job_id = ?1 AND history_class IS NULL AND iif(cause = 0, 0, visible_ms) <= ?5
   AND (iif(cause = 0, 0, visible_ms) <= ?4 OR state = 2)
 ORDER BY iif(cause = 0, 0, visible_ms), seq LIMIT ?3;
 
@@ -35,7 +35,7 @@ ORDER BY iif(cause = 0, 0, visible_ms), seq LIMIT ?3;
 SELECT count(*), coalesce(max(state = 0 AND held_reason = ?2), 0)
 FROM (
   SELECT state, held_reason FROM runs
-  WHERE job_id = ?1 AND shelf IS NULL AND iif(cause = 0, 0, visible_ms) <= ?5
+  WHERE job_id = ?1 AND history_class IS NULL AND iif(cause = 0, 0, visible_ms) <= ?5
     AND (iif(cause = 0, 0, visible_ms) <= ?4 OR state = 2)
   ORDER BY iif(cause = 0, 0, visible_ms) LIMIT ?3
 );
@@ -47,7 +47,7 @@ SELECT
   r.id, r.job_id, r.held_reason = ?3, iif(r.cause = 0, 0, r.visible_ms) <= ?4,
   EXISTS (
     SELECT 1 FROM runs AS o
-    WHERE o.job_id = r.job_id AND o.shelf IS NULL AND iif(o.cause = 0, 0, o.visible_ms) <= ?5
+    WHERE o.job_id = r.job_id AND o.history_class IS NULL AND iif(o.cause = 0, 0, o.visible_ms) <= ?5
       AND (iif(o.cause = 0, 0, o.visible_ms) <= ?4 OR o.state = 2)
       AND NOT (o.state = 0 AND (o.held_reason = ?3 OR o.id IN (SELECT value FROM json_each(?1))))
   )

@@ -3,10 +3,10 @@ SELECT r.seq, r.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, r.version, r.
 FROM json_each(?) AS asked JOIN runs AS r ON r.id = asked.value;
 
 -- name: of_job
-SELECT seq, id FROM runs WHERE job_id = ? AND shelf IS NULL;
+SELECT seq, id FROM runs WHERE job_id = ? AND history_class IS NULL;
 
 -- name: finish
-UPDATE runs SET state = 5, shelf = 0, held_reason = '', cancel = ?, finished_ms = ? WHERE id = ?;
+UPDATE runs SET state = 5, history_class = 0, held_reason = '', cancel = ?, finished_ms = ? WHERE id = ?;
 
 -- name: ask
 UPDATE runs SET cancel = ? WHERE seq = ?;

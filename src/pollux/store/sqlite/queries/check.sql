@@ -1,4 +1,4 @@
--- Walks over everything, for `pollux store check`; never on a busy line.
+-- Walks over everything, for `pollux store check`; never on a busy queue.
 
 -- name: counted
 SELECT
@@ -11,7 +11,7 @@ SELECT
   (SELECT count(*) FROM jobs WHERE version = ?1);
 
 -- name: versions
-SELECT version FROM tally UNION SELECT version FROM jobs UNION SELECT version FROM runs WHERE state < 3 ORDER BY 1;
+SELECT version FROM counters UNION SELECT version FROM jobs UNION SELECT version FROM runs WHERE state < 3 ORDER BY 1;
 
 -- name: highest
 SELECT (SELECT coalesce(max(id & 0xFFFFFFFFFFFF), 0) FROM feed), (SELECT coalesce(max(revision), 0) FROM notes);
@@ -25,19 +25,19 @@ DELETE FROM notes WHERE substr(key, 1, length(?1)) = ?1;
 -- name: single
 SELECT name FROM (
   SELECT 'term' AS name, count(*) AS n FROM term WHERE version = 2
-  UNION ALL SELECT 'tally', count(*) FROM tally WHERE version = 2
+  UNION ALL SELECT 'counters', count(*) FROM counters WHERE version = 2
 ) WHERE n <> 1 LIMIT ?;
 
 -- name: elsewhere
 SELECT runs.id FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.shelf IS NULL AND runs.version <> jobs.version LIMIT ?;
+WHERE runs.history_class IS NULL AND runs.version <> jobs.version LIMIT ?;
 
--- name: shelves
+-- name: states
 SELECT id FROM runs
-WHERE state NOT BETWEEN 0 AND 5 OR (shelf IS NULL) <> (state < 3) OR (shelf IS 2) <> (state = 4) LIMIT ?;
+WHERE state NOT BETWEEN 0 AND 5 OR (history_class IS NULL) <> (state < 3) OR (history_class IS 2) <> (state = 4) LIMIT ?;
 
 -- name: finished
-SELECT id FROM runs WHERE shelf IS NOT NULL AND finished_ms IS NULL LIMIT ?;
+SELECT id FROM runs WHERE history_class IS NOT NULL AND finished_ms IS NULL LIMIT ?;
 
 -- name: leases
 SELECT id FROM runs WHERE state = 2 AND (token = '' OR fence < 1) LIMIT ?;

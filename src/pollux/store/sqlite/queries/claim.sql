@@ -5,9 +5,9 @@ SELECT
   (SELECT visible_ms FROM runs WHERE state = 1 AND version = ?1 AND priority = 2 ORDER BY visible_ms LIMIT 1),
   (SELECT visible_ms FROM runs WHERE state = 1 AND version = ?1 AND priority = 3 ORDER BY visible_ms LIMIT 1),
   (SELECT lease_until_ms FROM runs WHERE state = 2 AND version = ?1 ORDER BY lease_until_ms LIMIT 1),
-  coalesce((SELECT ends FROM tally WHERE version = ?1), 0), stops,
-  coalesce((SELECT clock_ms FROM tally WHERE version = ?1), 0)
-FROM tally WHERE version = 2;
+  coalesce((SELECT ends FROM counters WHERE version = ?1), 0), stops,
+  coalesce((SELECT clock_ms FROM counters WHERE version = ?1), 0)
+FROM counters WHERE version = 2;
 
 -- name: whole
 SELECT
@@ -25,7 +25,7 @@ FROM runs WHERE state = 1 AND version = ? AND priority = ? AND visible_ms <= ? O
 -- name: lease
 UPDATE runs
 SET state = 2, fence = fence + 1, token = ? || ':' || (fence + 1), owner = ?, lease_until_ms = ?, lease_ms = ?,
-    progress = '', room = NULL
+    progress = '', padding = NULL
 WHERE seq IN (SELECT value FROM json_each(?));
 
 -- name: lost
@@ -36,7 +36,7 @@ FROM runs AS r WHERE r.state = 2 AND r.version = ? AND r.lease_until_ms <= ? ORD
 
 -- name: take_back
 UPDATE runs
-SET state = ?, shelf = ?, lease_losses = ?, visible_ms = ?, cancel = ?, failed = failed OR ?, error = iif(? = '', error, ?),
+SET state = ?, history_class = ?, lease_losses = ?, visible_ms = ?, cancel = ?, failed = failed OR ?, error = iif(? = '', error, ?),
     finished_ms = coalesce(?, finished_ms), tried = ?, token = '', owner = '', lease_until_ms = 0
 WHERE seq = ?;
 

@@ -3,7 +3,7 @@ SELECT j.id, j.revision, j.last_due_ms, j.version FROM json_each(?) AS asked JOI
 
 -- name: waiting
 SELECT seq, state, id, job_id, due_ms, cause, gated, version FROM runs
-WHERE job_id = ? AND shelf IS NULL AND state < 2;
+WHERE job_id = ? AND history_class IS NULL AND state < 2;
 
 -- name: delete
 DELETE FROM jobs WHERE id = ?;

@@ -7,4 +7,4 @@ UPDATE term SET until_ms = ?1 + ?2, ttl_ms = ?2
 WHERE version = ?4 AND holder = ?3 AND until_ms > ?1 AND until_ms <= ?1 + ttl_ms RETURNING number;
 
 -- name: write
-UPDATE term SET number = ?1, holder = ?2, until_ms = ?3, ttl_ms = ?4, there = there OR ?2 <> '' WHERE version = ?5;
+UPDATE term SET number = ?1, holder = ?2, until_ms = ?3, ttl_ms = ?4, in_use = in_use OR ?2 <> '' WHERE version = ?5;

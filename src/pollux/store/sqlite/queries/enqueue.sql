@@ -16,9 +16,9 @@ SELECT r.id, r.seq FROM json_each(?) AS asked JOIN runs AS r ON r.id = asked.val
 -- One that overlaps; the bounds are as in `advance.sql`.
 -- name: overlapping
 SELECT id FROM runs
-WHERE job_id = ?1 AND shelf IS NULL AND iif(cause = 0, 0, visible_ms) <= ?3
+WHERE job_id = ?1 AND history_class IS NULL AND iif(cause = 0, 0, visible_ms) <= ?3
   AND (iif(cause = 0, 0, visible_ms) <= ?2 OR state = 2)
 LIMIT 1;
 
 -- name: holder
-SELECT id FROM runs WHERE key = ? AND key IS NOT NULL AND shelf IS NULL;
+SELECT id FROM runs WHERE key = ? AND key IS NOT NULL AND history_class IS NULL;

@@ -4,6 +4,6 @@ FROM json_each(?) AS asked JOIN runs AS r ON r.id = asked.value;
 
 -- name: revive
 UPDATE runs
-SET state = ?, shelf = NULL, held_reason = ?, visible_ms = ?, attempt = 0, lease_losses = 0, crashes = 0, deaths = 1,
+SET state = ?, history_class = NULL, held_reason = ?, visible_ms = ?, attempt = 0, lease_losses = 0, crashes = 0, deaths = 1,
     cancel = '', progress = '', version = ?
 WHERE seq = ?;

@@ -9,7 +9,7 @@ SELECT j.id FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
 
 -- name: finish
 UPDATE runs
-SET state = ?, shelf = ?, started_ms = ?, finished_ms = ?, failed = ?, changed = ?, error = ?, result = ?, cancel = ?,
+SET state = ?, history_class = ?, started_ms = ?, finished_ms = ?, failed = ?, changed = ?, error = ?, result = ?, cancel = ?,
     deaths = ?, owner = '', lease_until_ms = 0
 WHERE seq = ?;
 
@@ -29,8 +29,8 @@ WHERE seq = ?;
 
 -- Of what the schedule fired (cause 0): what somebody asked for is theirs to revive or drop.
 -- name: dead_letters
-SELECT count(*), coalesce(sum(deaths), 0) FROM runs INDEXED BY runs_dead WHERE job_id = ? AND shelf = 2 AND cause = 0;
+SELECT count(*), coalesce(sum(deaths), 0) FROM runs INDEXED BY runs_dead WHERE job_id = ? AND history_class = 2 AND cause = 0;
 
 -- They are history from now on: done (3), and failed as they were.
 -- name: clear_dead_letters
-UPDATE runs SET state = 3, shelf = 0 WHERE job_id = ? AND shelf = 2 AND cause = 0;
+UPDATE runs SET state = 3, history_class = 0 WHERE job_id = ? AND history_class = 2 AND cause = 0;

@@ -1,8 +1,8 @@
 -- name: read
-SELECT held, ready, leased, dead, feed, ends, jobs, entries, notes, stops, clock_ms FROM tally WHERE version = ?;
+SELECT held, ready, leased, dead, feed, ends, jobs, entries, notes, stops, clock_ms FROM counters WHERE version = ?;
 
 -- name: write
-UPDATE tally
+UPDATE counters
 SET held = ?, ready = ?, leased = ?, dead = ?, feed = ?, ends = ?, jobs = ?, entries = ?, notes = ?, stops = ?,
     clock_ms = ?
 WHERE version = ?;
